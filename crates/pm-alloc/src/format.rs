@@ -1,4 +1,4 @@
-//! The bytes of a heap: its header, the headers of blocks, and the entries of logs. `docs/format/heap.md` says it in prose.
+//! The format of a heap: its header, the headers of blocks, and the entries of logs. `docs/format/heap.md` describes it in prose.
 
 use core::mem::{offset_of, size_of};
 use pm_core::{Persist, bytes_of, crc32c_words};
@@ -9,35 +9,36 @@ pub const ROOT: &str = "pm-alloc.heap";
 /// The first eight bytes of a heap's header.
 pub const MAGIC: [u8; 8] = *b"PMHEAP\r\n";
 
-/// The format's version. Heaps of another one are not opened. Version 1 had another log and another number of chunks.
+/// The format version. Heaps of other versions are not opened. Version 1 had another log and another word for the number of chunks.
 pub const VERSION: u32 = 2;
 
-/// Features that a program may ignore, must know to write, must know to open. None exist yet.
+/// The known features that a program may ignore. See also [`KNOWN_RO_COMPAT`] and [`KNOWN_INCOMPAT`]. None exist yet.
 pub const KNOWN_COMPAT: u64 = 0;
-/// See [`KNOWN_COMPAT`].
+/// The known features without which a program must not write.
 pub const KNOWN_RO_COMPAT: u64 = 0;
-/// See [`KNOWN_COMPAT`].
+/// The known features without which a program must not open the heap.
 pub const KNOWN_INCOMPAT: u64 = 0;
 
-/// The unit of everything in a heap: one cache line.
+/// The unit of space in a heap: one cache line.
 pub const LINE_BYTES: u64 = pm_core::line::LINE_BYTES;
 
-/// Bytes of the header, of the page of state words behind it, and of the header's copy behind that; then come the lanes.
+/// The length of the header, of the page of state words behind it, and of the header's copy behind that; then come the lanes.
 pub const HEADER_BYTES: u64 = 4096;
 
-/// Where the state words lie behind the header's start: between the header and its copy, so that no stray write hits both.
+/// The distance of the state words from the header's start. They lie between the header and its copy, so that one stray write does not
+/// hit both.
 pub const STATE_START: u64 = HEADER_BYTES;
 
-/// Where the copy of the header lies behind its start.
+/// The distance of the header's copy from the header's start.
 pub const COPY_START: u64 = 2 * HEADER_BYTES;
 
-/// How far behind a state word its copy lies: too far for one stray write to hit both, if it is no longer than half a page.
+/// The distance of a state word's copy from the word: a stray write of up to half a page does not hit both.
 pub const STATE_COPY_DISTANCE: u64 = HEADER_BYTES / 2;
 
-/// Where the first lane lies behind the header's start: behind its copy.
+/// The distance of the first lane, behind the copy, from the header's start.
 pub const LANES_START: u64 = 3 * HEADER_BYTES;
 
-/// What never changes about a heap. At the start of the pool's data area, and again two pages later.
+/// The header of a heap, which never changes. At the start of the pool's data area, with a copy two pages later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct HeapHeader {
@@ -53,19 +54,19 @@ pub struct HeapHeader {
     pub features_ro_compat: u64,
     /// Features without which a program must not open.
     pub features_incompat: u64,
-    /// A random number that all checksums of this heap begin with, so that nothing else is taken for a part of it.
+    /// A random number that all checksums of this heap include, so that no bytes of another heap are valid in this one.
     pub seed: u64,
-    /// Where this header lies in the region.
+    /// The offset of this header in the region.
     pub heap_start: u64,
-    /// Lanes, which are logs of one thread at a time.
+    /// The number of lanes: logs that one thread at a time uses.
     pub lane_count: u32,
-    /// Entries in the ring of each lane.
+    /// The number of entries in the ring of each lane.
     pub lane_entries: u32,
-    /// Where the first chunk starts in the region.
+    /// The offset of the first chunk in the region.
     pub chunks_start: u64,
-    /// How long each chunk is, a power of two.
+    /// The length of each chunk, a power of two.
     pub chunk_bytes: u64,
-    /// Identity of the pool that the heap was made in.
+    /// The identity of the pool that the heap was created in.
     pub pool_uuid: [u8; 16],
     /// Zero.
     pub reserved: [u8; 3996],
@@ -74,13 +75,13 @@ pub struct HeapHeader {
 }
 
 impl HeapHeader {
-    /// The checksum that these fields should have.
+    /// The right checksum for these fields.
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
         crc32c::crc32c(&bytes_of(self)[..offset_of!(Self, crc)])
     }
 
-    /// The same header with its checksum right.
+    /// The same header with the right checksum.
     #[must_use]
     pub fn sealed(mut self) -> Self {
         self.crc = self.expected_crc();
@@ -90,16 +91,16 @@ impl HeapHeader {
 
 /// One entry of a log: a log record, or a part of one. One cache line; its last word is stored last, and makes it valid.
 ///
-/// A line of a ring is always one of three: an entry, an [erased](LogEntry::erased) line, or an entry being written, whose last word
-/// is an [announced](announce) LSN. Every other line is corrupted. The highest bit of the last word tells an announced LSN from the
-/// others, whatever the rest of the line holds.
+/// A line of a ring is an entry, an [erased](LogEntry::erased) line, or an entry being written, whose last word
+/// is an [announced](announce) LSN. Every other line is corrupted. The highest bit of the last word distinguishes an announced LSN,
+/// independently of the rest of the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct LogEntry {
-    /// Where `data` belongs in the region, or the number of entries in the group: 48 bits; then [`EntryKind`] with
-    /// [`COMMITS`], 8 bits; then how many bytes of `data` count, 8 bits.
+    /// The target offset of `data`, or the number of entries in the group: 48 bits; then [`EntryKind`] with
+    /// [`COMMITS`], 8 bits; then the number of valid bytes of `data`, 8 bits.
     pub target: u64,
-    /// What to store there.
+    /// The bytes to store at the target.
     pub data: [u64; 6],
     /// From the lowest bit: 16 bits of checksum, 47 bits of [`Lsn`], and a bit that is set while the entry is being written. See
     /// [`seal`] and [`announce`].
@@ -107,28 +108,28 @@ pub struct LogEntry {
 }
 
 impl LogEntry {
-    /// A line of the ring at `offset` that no entry was written to yet. Not zero, so that a zeroed line is known as corrupted.
+    /// An erased line at `offset`, to which no entry was written yet. Not zero, so that a zeroed line counts as corrupted.
     #[must_use]
     pub fn erased(seed: u64, offset: u64) -> Self {
         Self { target: 0, data: [0; 6], lsn: seal(Lsn::ZERO, seed, offset, &[0; 7]) }
     }
 }
 
-/// Bytes of data in one [`LogEntry`].
+/// The bytes of data in one [`LogEntry`].
 pub const ENTRY_DATA_BYTES: usize = 48;
 
-/// Added to the kind of the entry that completes its group.
+/// Added to the kind of the commit entry of a group.
 pub const COMMITS: u8 = 0x80;
 
-/// What the data of a [`LogEntry`] are.
+/// The kind of a [`LogEntry`]'s data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EntryKind {
-    /// Pairs of an offset and the word to store there; up to three.
+    /// Up to three pairs of an offset and the word to store there.
     Words = 1,
     /// Bytes to store at the target.
     Redo = 2,
-    /// Bytes that were at the target before the transaction.
+    /// The bytes that were at the target before the transaction.
     Undo = 3,
 }
 
@@ -145,13 +146,13 @@ impl EntryKind {
     }
 }
 
-/// When a group of log entries was committed, or a transaction's undo entries begun: a generation of 15 bits, which goes up
-/// with each recovery, above a number of 32 bits, which goes up with each use. Zero is before everything.
+/// A log sequence number, of a committed group of log entries or of undo entries: a generation of 15 bits, which increases
+/// with each recovery, above a number of 32 bits, which increases with each commit. Zero is before all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(u64);
 
 impl Lsn {
-    /// Before everything.
+    /// Before all others.
     pub const ZERO: Self = Self(0);
 
     /// The highest LSN of all.
@@ -191,7 +192,7 @@ impl Lsn {
         self.0 >> 32
     }
 
-    /// The last LSN of its generation. As the floor of a log it says that the log was closed: no entry is alive.
+    /// The last LSN of its generation. As the floor of a log it means that the log was closed: no entry is live.
     #[must_use]
     pub const fn end_of_generation(self) -> Self {
         Self(self.0 | u32::MAX as u64)
@@ -205,23 +206,23 @@ impl Lsn {
     }
 }
 
-/// An LSN with a checksum over it, where it lies, and what else it vouches for. All zero is no sealed LSN.
+/// An LSN with a checksum over it, its offset, and `contents`. Zero is no sealed LSN.
 ///
 /// # Panics
 /// When the contents are more than seven words.
 #[must_use]
 #[inline]
 pub fn seal(lsn: Lsn, seed: u64, offset: u64, contents: &[u64]) -> u64 {
-    // In one piece: it is short, and each piece would take as long.
+    // One call: the data are short, and each call takes as long.
     let mut words = [seed, offset, lsn.0, 0, 0, 0, 0, 0, 0, 0];
     words[3..3 + contents.len()].copy_from_slice(contents);
     let crc = crc32c_words(&words[..3 + contents.len()]);
-    // Sixteen bits of it, and never zero, for zeroes are what a new medium holds.
+    // Sixteen bits of it, and never zero, because a new medium is zero.
     let folded = (crc ^ (crc >> 16)) & 0xffff;
     lsn.0 << 16 | u64::from(folded.max(1))
 }
 
-/// The LSN in a sealed word, if its checksum is right. An [announced](announce) LSN is no sealed word.
+/// The LSN in a sealed word, if its checksum is right. An [announced](announce) word is not sealed.
 #[must_use]
 #[inline]
 pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Lsn> {
@@ -232,28 +233,28 @@ pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Lsn
 /// Set in the last word of a line while its entry is being written.
 const ANNOUNCED: u64 = 1 << 63;
 
-/// The last word of a line in which an entry with this LSN is being written: sealed without the contents, which are old, new, or partly
-/// both, and with the highest bit set. No sealed word has that bit, so the line is never read as an entry, whatever it contains.
+/// The last word of a line in which an entry with this LSN is being written: sealed without the contents, which may be old, new, or mixed,
+/// and with the highest bit set. No sealed word has that bit, so the line is never read as an entry.
 #[must_use]
 #[inline]
 pub fn announce(lsn: Lsn, seed: u64, offset: u64) -> u64 {
     seal(lsn, seed, offset, &[]) | ANNOUNCED
 }
 
-/// The LSN in an announced word, if its checksum is right. A sealed word is no announced one.
+/// The LSN in an announced word, if its checksum is right. A sealed word is not announced.
 #[must_use]
 #[inline]
 pub fn announced(word: u64, seed: u64, offset: u64) -> Option<Lsn> {
     if word & ANNOUNCED == 0 { None } else { unseal(word ^ ANNOUNCED, seed, offset, &[]) }
 }
 
-/// How many chunks a heap has. A pair of words that is stored in one piece, in a line of its own, and again elsewhere.
+/// The number of chunks of a heap. A pair of words that is stored atomically, in a line of its own, with a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct ChunkCount {
     /// The number.
     pub count: u64,
-    /// CRC-32C over seed, place and number, each as 8 bytes.
+    /// CRC-32C over seed, offset and number, each as 8 bytes.
     pub crc: u32,
     /// [`CHUNK_COUNT_MAGIC`].
     pub magic: u32,
@@ -269,14 +270,14 @@ impl ChunkCount {
         Self { count, crc: crc32c_words(&[seed, offset, count]), magic: CHUNK_COUNT_MAGIC }
     }
 
-    /// As the two words that lie there, the first one in the low half.
+    /// The two words on the medium, the first one in the low half.
     #[must_use]
     pub fn to_pair(self) -> u128 {
         let second = u64::from(self.magic) << 32 | u64::from(self.crc);
         u128::from(second) << 64 | u128::from(self.count)
     }
 
-    /// What the two words at `offset` say, if they are a number of chunks.
+    /// Decodes the two words at `offset`, if they are a valid number of chunks.
     #[must_use]
     pub fn from_words([count, check]: [u64; 2], seed: u64, offset: u64) -> Option<Self> {
         let found = Self::new(count, seed, offset);
@@ -288,47 +289,45 @@ impl ChunkCount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum BlockState {
-    /// Nobody's.
+    /// A free block.
     Free = 1,
-    /// Somebody's.
+    /// An allocated block.
     Allocated = 2,
-    /// No block: the end of a chunk. It has no lines.
+    /// No block, but the end of a chunk. It has no lines.
     End = 3,
-    /// Not to be used: a repair put it there, over a corrupted header of a block whose length was known.
+    /// A block that is never allocated again: a repair stored this over a corrupted header of a block whose length was known.
     Lost = 4,
-    /// A repair put it there, over a corrupted header of a block whose length was not known: the chain is cut, up to the end of the
-    /// chunk, or of a later one. Of these lines none is handed out. A header on them that says that it is of an allocated block
-    /// still counts.
-    Severed = 5,
+    /// A repair stored this over a corrupted header of a block whose length was unknown: the chain is broken, and all lines up to the end
+    /// of the chunk, or of a later one, are unreachable. None of them is allocated. Headers of allocated blocks among them are still valid.
+    Unreachable = 5,
 }
 
-/// What the header of a block says: one word, the last of the line before the block's payload.
+/// The header of a block: one word, the last of the line before the block's payload.
 ///
-/// A block of `lines` lines whose payload starts at `p` has `64 * lines - 8` bytes of payload, for the last word belongs to
-/// the header of the next block.
+/// A block of `lines` lines has `64 * lines - 8` bytes of payload, because its last word is the header of the next block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
     /// Its state.
     pub state: BlockState,
-    /// Lines up to the next block's payload.
+    /// The number of lines up to the next block's payload.
     pub lines: u32,
 }
 
-/// Bytes of a block's header.
+/// The bytes of a block's header.
 pub const BLOCK_HEADER_BYTES: u64 = 8;
 
-/// The most lines that a header can say: 32 GiB.
+/// The most lines of a block: 32 GiB.
 pub const BLOCK_LINES_MAX: u32 = (1 << 29) - 1;
 
 impl BlockHeader {
-    /// The header of a block in this state, of so many lines.
+    /// The header of a block in this state, of `lines` lines.
     #[must_use]
     pub const fn new(state: BlockState, lines: u32) -> Self {
         Self { state, lines }
     }
 
-    /// As the word at `offset` of a heap with this `seed`: lines and state in the low half, a CRC-32C over seed, offset and
-    /// the low half in the high half. So a header that was copied elsewhere is no header there.
+    /// The word at `offset` of a heap with this `seed`: lines and state in the low half, a CRC-32C over seed, offset and
+    /// the low half in the high half. So a header that is copied to another offset is invalid there.
     #[must_use]
     #[inline]
     pub fn to_word(self, seed: u64, offset: u64) -> u64 {
@@ -336,7 +335,7 @@ impl BlockHeader {
         u64::from(header_crc(seed, offset, low)) << 32 | u64::from(low)
     }
 
-    /// What the word at `offset` says, if it is a header.
+    /// Decodes the word at `offset`, if it is a valid header.
     #[must_use]
     #[inline]
     pub fn from_word(word: u64, seed: u64, offset: u64) -> Option<Self> {
@@ -347,12 +346,20 @@ impl BlockHeader {
             2 => BlockState::Allocated,
             3 => BlockState::End,
             4 => BlockState::Lost,
-            5 => BlockState::Severed,
+            5 => BlockState::Unreachable,
             _ => return None,
         };
         let lines = low >> 3;
         let sound = (lines == 0) == matches!(state, BlockState::End);
         (sound && crc == header_crc(seed, offset, low)).then_some(Self { state, lines })
+    }
+
+    /// As [`from_word`](Self::from_word). `None` also if no header can lie at `offset`: headers are the last words of lines.
+    #[must_use]
+    #[inline]
+    pub(crate) fn at(word: u64, seed: u64, offset: u64) -> Option<Self> {
+        let is_place = offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES;
+        if is_place { Self::from_word(word, seed, offset) } else { None }
     }
 }
 

@@ -1,29 +1,28 @@
-//! Where everything of a heap lies: arithmetic over its header, and nothing else.
+//! The layout of a heap: the offsets of its parts, computed from its header.
 
 use crate::format::{
     BLOCK_HEADER_BYTES, HEADER_BYTES, HeapHeader, LANES_START, LINE_BYTES, STATE_COPY_DISTANCE, STATE_START,
 };
-
 use core::ops::RangeInclusive;
 
-/// The smallest chunk.
+/// The length of the smallest chunk.
 pub const CHUNK_BYTES_MIN: u64 = 4096;
 
-/// How many lanes a heap can have.
+/// The possible numbers of lanes.
 pub(crate) const LANES: RangeInclusive<u32> = 1..=1024;
 
-/// How many entries a lane can have.
+/// The possible numbers of entries in a lane.
 pub(crate) const LANE_ENTRIES: RangeInclusive<u32> = 4..=1 << 20;
 
-/// Whether chunks can be so long: a power of two, from [`CHUNK_BYTES_MIN`] to 16 GiB.
+/// Whether chunks can have this length: a power of two, from [`CHUNK_BYTES_MIN`] to 16 GiB.
 pub(crate) const fn is_chunk_length(chunk_bytes: u64) -> bool {
     chunk_bytes.is_power_of_two() && CHUNK_BYTES_MIN <= chunk_bytes && chunk_bytes <= 1 << 34
 }
 
-/// Lines of a lane besides its ring: one in front of it for the LSN up to which the lane is retired, one behind it for the copy.
+/// The lines of a lane besides its ring: one in front of it for the LSN up to which the lane is retired, one behind it for the copy.
 pub const LANE_HEADER_LINES: u64 = 2;
 
-/// Where the parts of one heap lie in its region.
+/// The layout of one heap in its region.
 ///
 /// ```text
 /// heap_start                                            chunks_start
@@ -31,22 +30,22 @@ pub const LANE_HEADER_LINES: u64 = 2;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What all checksums of the heap begin with.
+    /// The number that all checksums of the heap include.
     pub seed: u64,
-    /// Where the heap's header lies.
+    /// The offset of the heap's header.
     pub heap_start: u64,
-    /// How many lanes there are.
+    /// The number of lanes.
     pub lane_count: u32,
-    /// Entries in the ring of each.
+    /// The number of entries in the ring of each lane.
     pub lane_entries: u32,
-    /// Where chunk 0 starts.
+    /// The offset of chunk 0.
     pub chunks_start: u64,
-    /// How long a chunk is: a power of two.
+    /// The length of a chunk, a power of two.
     pub chunk_bytes: u64,
 }
 
 impl Layout {
-    /// That of a heap with this header.
+    /// The layout of a heap with this header.
     #[must_use]
     pub const fn of(header: &HeapHeader) -> Self {
         Self {
@@ -59,7 +58,7 @@ impl Layout {
         }
     }
 
-    /// Where the word with the LSN lies up to which all entries of all logs are dead, and where its copy lies.
+    /// The offsets of the floor, the LSN up to which all entries of all lanes are dead, and of its copy.
     #[must_use]
     #[inline]
     pub const fn floor_offsets(&self) -> [u64; 2] {
@@ -67,109 +66,109 @@ impl Layout {
         [word, word + STATE_COPY_DISTANCE]
     }
 
-    /// Where the word with the number of chunks lies, and where its copy lies.
+    /// The offsets of the number of chunks and of its copy.
     #[must_use]
     pub const fn chunk_count_offsets(&self) -> [u64; 2] {
         let word = self.heap_start + STATE_START + LINE_BYTES;
         [word, word + STATE_COPY_DISTANCE]
     }
 
-    /// Where the word of a lane lies that says what of it is retired, and where its copy lies: before and behind the ring, so that
-    /// no stray write hits both that does not take the whole lane.
+    /// The offsets of the LSN up to which a lane is retired, and of its copy: before and behind the ring, so that only a stray write over
+    /// the whole lane hits both.
     #[must_use]
     pub const fn retired_offsets(&self, lane: u32) -> [u64; 2] {
         let start = self.lane_offset(lane);
         [start, start + Self::lane_bytes(self.lane_entries) - LINE_BYTES]
     }
 
-    /// Where the word of a lane lies that says up to which LSN its undo entries are dead: in the line before the ring, so that
-    /// it and the entry that commits are not in one line.
+    /// The offset of the LSN up to which the undo entries of a lane are dead: in the line before the ring, so that
+    /// it shares no line with the entry that commits.
     #[must_use]
     #[inline]
     pub const fn undo_end_offset(&self, lane: u32) -> u64 {
         self.lane_offset(lane) + 8
     }
 
-    /// Where a lane lies: a line, its ring, and a line.
+    /// The offset of a lane: a line, its ring, and a line.
     #[must_use]
     #[inline]
     pub const fn lane_offset(&self, lane: u32) -> u64 {
         self.heap_start + LANES_START + lane as u64 * Self::lane_bytes(self.lane_entries)
     }
 
-    /// Where an entry of a lane's ring lies.
+    /// The offset of an entry of a lane's ring.
     #[must_use]
     #[inline]
     pub const fn entry_offset(&self, lane: u32, index: u32) -> u64 {
         self.lane_offset(lane) + (1 + index as u64) * LINE_BYTES
     }
 
-    /// How long a lane with so many entries is.
+    /// The length of a lane with `lane_entries` entries.
     #[must_use]
     #[inline]
     pub const fn lane_bytes(lane_entries: u32) -> u64 {
         (LANE_HEADER_LINES + lane_entries as u64) * LINE_BYTES
     }
 
-    /// Where the lanes end.
+    /// The end of the lanes.
     #[must_use]
     #[inline]
     pub const fn lanes_end(&self) -> u64 {
         self.lane_offset(self.lane_count)
     }
 
-    /// How many whole chunks lie before `data_end`, where the pool's data area ends.
+    /// The number of whole chunks before `data_end`, the end of the pool's data area.
     #[must_use]
     pub const fn chunks_before(&self, data_end: u64) -> u64 {
         data_end.saturating_sub(self.chunks_start) / self.chunk_bytes
     }
 
-    /// Where a chunk starts.
+    /// The offset of a chunk.
     #[must_use]
     #[inline]
     pub const fn chunk_offset(&self, chunk: u64) -> u64 {
         self.chunks_start + chunk * self.chunk_bytes
     }
 
-    /// The chunk in which an offset lies. Offsets before the first chunk have none.
+    /// The chunk of an offset. `None` before the first chunk.
     #[must_use]
     #[inline]
     pub const fn chunk_of(&self, offset: u64) -> Option<u64> {
         match offset.checked_sub(self.chunks_start) {
-            // A power of two; whoever calls this has no time for a division.
+            // A shift, as the length is a power of two: this is called on hot paths.
             Some(inside) => Some(inside >> self.chunk_bytes.trailing_zeros()),
             None => None,
         }
     }
 
-    /// Lines in a chunk, the first included, whose last word is the header of the first block.
+    /// The number of lines in a chunk, including the first, whose last word is the header of the first block.
     #[must_use]
     #[inline]
     pub const fn chunk_lines(&self) -> u64 {
         self.chunk_bytes / LINE_BYTES
     }
 
-    /// Where the payload of a chunk's first block starts: at its second line.
+    /// The offset of the payload of a chunk's first block: its second line.
     #[must_use]
     pub const fn first_payload(&self, chunk: u64) -> u64 {
         self.chunk_offset(chunk) + LINE_BYTES
     }
 
-    /// Where the header of the block with this payload lies.
+    /// The offset of the header of the block with this payload.
     #[must_use]
     #[inline]
     pub const fn header_of(payload: u64) -> u64 {
         payload - BLOCK_HEADER_BYTES
     }
 
-    /// How many bytes a block of so many lines has for its user: the last word belongs to the next block's header.
+    /// The payload bytes of a block of `lines` lines: its last word is the next block's header.
     #[must_use]
     #[inline]
     pub const fn usable_bytes(lines: u32) -> u64 {
         lines as u64 * LINE_BYTES - BLOCK_HEADER_BYTES
     }
 
-    /// How many lines a block needs for `bytes` of its user, or `None` if that is no number. A block has one at least.
+    /// The number of lines of a block for `bytes` bytes of payload, at least one. `None` if it overflows.
     #[must_use]
     #[inline]
     pub const fn lines_for(bytes: u64) -> Option<u64> {
@@ -180,39 +179,39 @@ impl Layout {
     }
 }
 
-/// What a maker of a heap wants to have.
+/// The requested parameters of a layout.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct Parameters {
     pub(crate) lane_count: Option<u32>,
     pub(crate) lane_entries: Option<u32>,
     pub(crate) chunk_bytes: Option<u64>,
 }
 
-/// A layout for a data area, or why there is none.
+/// A layout for a data area, or why it is impossible.
 ///
-/// Lanes take a sixteenth of it at most; chunks are as large as leaves 64 of them, from 4 KiB to 1 MiB, and larger only where
-/// there would be more than 512 of them, or, from 64 MiB on, more than 16,384. For after a heap was opened, the first transactions
-/// look at one word of each chunk until they know an empty one, at a page fault each, and at all of some chunks, at more.
+/// Lanes take at most a sixteenth of it. Chunks are as large as leaves 64 of them, from 4 KiB to 1 MiB, and larger only where
+/// there would be more than 512 of them, or, from 64 MiB on, more than 16,384: after a heap was opened, the first transactions
+/// read one word of each chunk until they find an empty one, at a page fault each, and all headers of some chunks, at more.
 pub(crate) fn plan(
     data_start: u64,
     data_end: u64,
     seed: u64,
-    wishes: Wishes,
+    parameters: Parameters,
 ) -> Result<Layout, &'static str> {
     let data_bytes = data_end.saturating_sub(data_start);
     let lanes_bytes = data_bytes / 16;
-    let lane_count = wishes.lane_count.unwrap_or((lanes_bytes >> 14).clamp(2, 64) as u32);
+    let lane_count = parameters.lane_count.unwrap_or((lanes_bytes >> 14).clamp(2, 64) as u32);
     if !LANES.contains(&lane_count) {
         return Err("there are 1 to 1,024 lanes");
     }
     let per_lane = (lanes_bytes / u64::from(lane_count) / LINE_BYTES).saturating_sub(LANE_HEADER_LINES);
-    let lane_entries = wishes.lane_entries.unwrap_or(per_lane.clamp(30, 1022) as u32);
+    let lane_entries = parameters.lane_entries.unwrap_or(per_lane.clamp(30, 1022) as u32);
     if !LANE_ENTRIES.contains(&lane_entries) {
         return Err("a lane has 4 to 1,048,576 entries");
     }
     let one_of = |count: u64| (data_bytes / count).max(1).ilog2();
     let automatic = || one_of(64).clamp(12, 20).max(one_of(1 << 8).min(26)).max(one_of(1 << 14));
-    let chunk_bytes = wishes.chunk_bytes.unwrap_or_else(|| 1 << automatic());
+    let chunk_bytes = parameters.chunk_bytes.unwrap_or_else(|| 1 << automatic());
     if !is_chunk_length(chunk_bytes) {
         return Err("a chunk has a power of two bytes, 4 KiB to 16 GiB");
     }
@@ -231,9 +230,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layout_leaves_nearly_all_to_chunks() {
+    fn chunks_take_most_of_the_data_area() {
         for data_bytes in [64 << 10, 1 << 20, 64 << 20, 4 << 30, 1 << 40_u64] {
-            let layout = plan(8192, 8192 + data_bytes, 7, Wishes::default()).expect("large enough");
+            let layout = plan(8192, 8192 + data_bytes, 7, Parameters::default()).expect("large enough");
             let chunks = layout.chunks_before(8192 + data_bytes);
             assert!(layout.chunk_offset(chunks) <= 8192 + data_bytes);
             assert!(chunks <= 1 << 15, "{data_bytes}: {layout:?}");
@@ -244,16 +243,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
-        let wish = |wishes| plan(8192, 1 << 20, 7, wishes).expect_err("cannot be");
-        assert!(wish(Wishes { lane_count: Some(0), ..Wishes::default() }).contains("lanes"));
-        assert!(wish(Wishes { lane_entries: Some(3), ..Wishes::default() }).contains("entries"));
-        assert!(wish(Wishes { chunk_bytes: Some(5000), ..Wishes::default() }).contains("power of two"));
-        assert!(wish(Wishes { chunk_bytes: Some(1 << 21), ..Wishes::default() }).contains("no room"));
+    fn impossible_layouts_are_refused() {
+        let refused = |parameters| plan(8192, 1 << 20, 7, parameters).expect_err("it is impossible");
+        assert!(refused(Parameters { lane_count: Some(0), ..Parameters::default() }).contains("lanes"));
+        assert!(refused(Parameters { lane_entries: Some(3), ..Parameters::default() }).contains("entries"));
+        assert!(
+            refused(Parameters { chunk_bytes: Some(5000), ..Parameters::default() }).contains("power of two")
+        );
+        assert!(
+            refused(Parameters { chunk_bytes: Some(1 << 21), ..Parameters::default() }).contains("no room")
+        );
     }
 
     #[test]
-    fn blocks_hold_what_they_were_made_for() {
+    fn blocks_have_room_for_the_requested_bytes() {
         for bytes in 0..1000 {
             let lines = Layout::lines_for(bytes).expect("a number");
             assert!(lines >= 1);

@@ -1,5 +1,5 @@
-//! A heap in persistent memory: blocks are allocated, freed and changed by transactions, and survive `kill -9`, the loss of
-//! power, stray writes, and their users' mistakes.
+//! A heap in persistent memory: blocks are allocated, freed and changed by transactions, and survive `kill -9`, power
+//! failures, stray writes, and programming errors of their users.
 //!
 //! # An example
 //!
@@ -32,7 +32,7 @@
 //!         *count += 1;
 //!         *count
 //!     })
-//! })?; // Both fields and the new block, or nothing, at any crash.
+//! })?; // Both fields and the new block, or nothing, after any crash.
 //! assert_eq!(count, 1);
 //!
 //! drop(heap);
@@ -46,68 +46,70 @@
 //! # }
 //! ```
 //!
-//! The example `tasks` (`cargo run -p pm-alloc --example tasks`) is a list of tasks that kills itself and looks.
+//! The example `tasks` (`cargo run -p pm-alloc --example tasks`) is a list of tasks that kills its own process and checks the list.
 //!
-//! # How it feels
-//! [`Heap::transaction`] gives a [`Tx`], which is the only way to change something: what is not logged does not
-//! compile. Values are copied in and out; links carry the brand `'p` of their transaction, so that none of another
-//! heap, and none of a transaction that was given up, gets into this one. An error or a panic takes everything back.
-//! [`Heap::view`] reads without one, stores single words and pairs, and does in one step what programs do most: a block
-//! allocated with the link to it ([`View::alloc_and_link`]), or freed with it ([`View::unlink_and_free`]), in little more than
-//! half the time of a transaction. The one wants a slot that is null, the other leaves one: to take a block out of the
-//! middle of a list is for a transaction.
+//! # The model
+//! [`Heap::transaction`] passes a [`Tx`] to a closure. Only a `Tx` changes data: an unlogged change does not
+//! compile. Values are copied in and out. Links carry the brand `'p` of their transaction, so a link of another
+//! heap, or of a transaction that was rolled back, cannot be stored in this one. After an error or a panic the transaction is rolled back.
 //!
-//! Threads do not wait for each other here: two transactions that change the same data at the same time are as wrong as two
-//! threads that write one variable, and a lock of the program's own keeps them apart.
+//! [`Heap::view`] reads without a transaction, stores single words and pairs, and offers the most frequent changes as one step:
+//! allocating a block with the link to it ([`View::alloc_and_link`]), and freeing a block with the link to it ([`View::unlink_and_free`]),
+//! in little more than half the time of a transaction. The first requires a null slot, the second leaves one: removing a block from the
+//! middle of a list needs a transaction.
+//!
+//! Transactions are not isolated from each other: two that change the same data at the same time are a data race, as two
+//! threads that write one variable. The program orders them by locks.
 //!
 //! # What is guaranteed after a crash
-//! * A transaction that returned is there; one that did not is there whole or not at all. The next opening sees to it.
-//! * A block belongs to somebody or is free: none is lost by a crash, and none given to two.
-//! * A block that was freed is not used again before its freeing is durable.
-//! * After a failed fence nothing is known before the heap is opened again, and nothing more is stored through it.
-//! * A word or pair that was stored [in place](View::store_u64) is there once the call returned. If the process is killed inside the call, the
-//!   next process may read the new value and a power failure take it back, unless that process stores it again.
+//! * A transaction is atomic and durable. Once it has returned, its changes survive; if a crash interrupts it, recovery on the next open
+//!   replays it or rolls it back.
+//! * Each block is either allocated or free: none is lost by a crash, and none is allocated twice.
+//! * A freed block is not allocated again before its freeing is durable.
+//! * After a failed fence the state of the heap is unknown until it is opened again, and nothing more is stored through it.
+//! * A word or pair that was stored [in place](View::store_u64) is durable once the call returns. If the process is killed inside the call,
+//!   the next process may read the new value, and a power failure may then revert it, unless that process stores it again.
 //!
 //! # What is guaranteed after a stray write
-//! Each block has a checksummed header in front of it. One that is corrupted is found when its block is allocated, freed,
-//! or looked at by [`Heap::check`]; it is reported ([`Heap::take_corruption`]), never followed, and the rest goes on. If it
-//! was corrupted while the heap was closed, the length of its block is not known: nothing behind it in its chunk is handed out any
-//! more, and the other blocks there are found by their own headers. No repair writes into a block, or gives away what cannot be
-//! proven free. What blocks hold has no checksum: that is for its owner.
+//! Each block has a checksummed header in front of it. A corrupted header is found when its block is allocated, freed,
+//! or checked by [`Heap::check`]. It is reported ([`Heap::take_corruption`]) and never followed, and the rest of the heap stays usable. If it
+//! was corrupted while the heap was closed, the length of its block is unknown: nothing behind it in its chunk is handed out any
+//! more, and the other blocks there are found by their own headers. No repair writes into a block, or frees what cannot be
+//! proven free. The contents of blocks have no checksum; the program adds its own if it needs one.
 //!
-//! A log entry that is corrupted is found, too, and costs the data of no other transaction. While it is needed, after a kill or a crash, the
-//! heap is not opened unless it is told to [go on without it](HeapOptions::discard_corrupted_records); after the heap was closed or
-//! dropped none is needed (`docs/adr/0010-a-corrupted-log-line.md`).
+//! A corrupted log entry is found, too, and does not affect the data of other transactions. If it may be needed, after a kill or a crash, the
+//! heap is opened only with [`HeapOptions::discard_corrupted_records`]. After the heap was closed or
+//! dropped, no entry is needed (`docs/adr/0010-a-corrupted-log-line.md`).
 //!
 //! # What it costs
 //!
 //! | operation | lines | fences |
 //! |---|---|---|
 //! | a word or a pair in place ([`View::store_u64`], [`View::store_u64_pair`]) | 1 | 1 |
-//! | a transaction of one range up to 48 bytes, or of three words | 1, and what it changed | 1 |
-//! | a block freed, or allocated and filled later, with the link to it | as above, and its header | 1 |
-//! | a block allocated, filled and published | as above, and its contents | 2; up to 96 bytes, 1 |
-//! | a write of 2 KiB and more to an old block | 1 for each 48 bytes, and what it changed | 3; with other changes 4 |
+//! | a transaction of one range up to 48 bytes, or of three words | 1, and the changed lines | 1 |
+//! | a block freed, or allocated uninitialized, with the link to it | as above, and its header | 1 |
+//! | a block allocated, initialized and linked | as above, and its contents | 2; up to 96 bytes, 1 |
+//! | a write of 2 KiB or more to an old block | 1 for each 48 bytes, and the changed lines | 3; with other changes 4 |
 //!
-//! `tests/prices.rs` counts them. What a transaction stores in place is flushed by the lane's next one; until then the log
-//! has it (`docs/adr/0007-one-fence-per-transaction.md`).
+//! `tests/prices.rs` counts them. The lines that a transaction changes are flushed by the lane's next transaction; until then the log
+//! has their contents (`docs/adr/0007-one-fence-per-transaction.md`).
 //!
 //! # Wear
-//! Figures that change often are in DRAM. The only lines written besides the user's are those of headers, once for an
-//! allocation and once for a freeing, and of the logs, which go around. [`HeapOptions::quarantine`] keeps freed blocks
-//! from being used again at once, so that no place is written too often.
+//! Statistics and maps of free space are in DRAM. Besides the user's lines, only two kinds of lines are written: headers, once for an
+//! allocation and once for a freeing, and the rings of the log. [`HeapOptions::quarantine`] delays the reuse of freed blocks,
+//! so that no line is written too often.
 //!
 //! # Limitations
-//! A transaction may log half of a lane: [`HeapOptions::lane_entries`] times 24 bytes, which is 24 KiB in a heap of 64
-//! MiB, and less in smaller ones. A longer one fails with [`CommitError::TooLarge`]. Long writes over old blocks count,
-//! for what was there is logged. What is written into new blocks does not, but for values of up to 96 bytes; the header
+//! A transaction may use half of a lane: [`HeapOptions::lane_entries`] times 24 bytes, which is 24 KiB in a heap of 64
+//! MiB, and less in smaller ones. A longer one fails with [`CommitError::TooLarge`]. Long writes to old blocks count,
+//! because the old contents are logged. Writes to new blocks do not, except for values of up to 96 bytes; the header
 //! of each block does, with a third of an entry.
 //!
-//! There is no garbage collection: a block that nothing links to stays allocated until somebody compares
-//! [`Heap::blocks`] with what he reaches.
+//! There is no garbage collection: a block that nothing links to stays allocated until the program compares
+//! [`Heap::blocks`] with the blocks that it reaches, and frees it.
 //!
 //! # Source
-//! NVMalloc 3 for headers, DRAM figures and the don't-allocate list; PMFS 3.2 for the entries of the log. The bytes are in
+//! NVMalloc 3 for headers, state in DRAM and the don't-allocate list; PMFS 3.2 for the entries of the log. The format is in
 //! `docs/format/heap.md`.
 
 #![deny(unsafe_code)]
@@ -115,21 +117,20 @@
 pub mod format;
 pub mod layout;
 
-mod error;
 mod heap;
+mod links;
 mod log;
+mod parts;
 mod quiet_lock;
-mod sealed;
 mod space;
 mod sync;
 mod tx;
 mod unlogged;
 
-pub use error::{HeapError, TxError};
-pub use heap::{Heap, HeapInspection, HeapOptions, HeapPool, OpenReport};
+pub use heap::{Heap, HeapError, HeapInspection, HeapOptions, HeapPool, OpenReport};
 pub use log::{CommitError, Inspection, LaneInspection, RecoverError, Recovery};
 pub use space::{
     Block, CheckReport, ChunkReport, Corruption, CorruptionKind, FreeError, Piece, SpaceError, SpaceStats,
 };
-pub use tx::{Durability, Tx, View};
+pub use tx::{Durability, Tx, TxError, View};
 pub use unlogged::{FrozenHeap, UnloggedError, UnloggedHeap};

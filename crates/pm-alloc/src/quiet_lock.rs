@@ -1,8 +1,4 @@
-//! A lock that is given back by a plain store.
-//!
-//! Others are given back by an instruction that waits for everything stored before it: behind a fence, for the medium. This one lets
-//! its owner go on meanwhile. The price is that nobody is woken: whoever waits asks again and again. So it is for what is mostly
-//! free, and held for the length of a commit at most.
+//! Locks that break when a thread panics while it holds them: what they guard may be half changed.
 
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
@@ -13,77 +9,69 @@ use spin::mutex::{SpinMutex as Inner, SpinMutexGuard as InnerGuard};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A lock around a `T`. In lines of its own: its neighbours are others'.
+/// A spin lock around a `T`, released with a plain store. In cache lines of its own.
+///
+/// Other locks are released with an instruction that waits for all earlier stores, and so, after a flush, for the medium. With this one
+/// the owning thread goes on meanwhile. In exchange no thread is woken: a waiting thread polls. So this lock is for state that
+/// is rarely contended, and held for the length of a commit at most.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct QuietLock<T> {
     inner: Inner<T>,
-    /// A thread panicked while it had the lock. Not loom's: no schedule depends on it.
-    is_broken: AtomicBool,
+    broken: Broken,
 }
 
-/// The lock, for as long as this lives, on the thread that took it: what that has flushed, its own fence waits for.
-#[derive(Debug)]
-pub(crate) struct QuietGuard<'l, T> {
-    inner: InnerGuard<'l, T>,
-    is_broken: &'l AtomicBool,
-    /// Whoever takes back, because of a panic, what it had begun, takes locks as well.
-    was_panicking: bool,
-    on_its_thread: PhantomData<MutexGuard<'l, ()>>,
-}
+/// A [`QuietLock`] that this thread holds.
+pub(crate) type QuietGuard<'l, T> = Guard<'l, InnerGuard<'l, T>>;
 
 impl<T> QuietLock<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { inner: Inner::new(value), is_broken: AtomicBool::new(false) }
+        Self { inner: Inner::new(value), broken: Broken::new() }
     }
 
-    /// Takes it if nobody has it.
+    /// Acquires the lock if it is free.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<QuietGuard<'_, T>> {
         #[cfg(loom)]
         let inner = self.inner.try_lock().ok();
         #[cfg(not(loom))]
         let inner = self.inner.try_lock();
-        inner.map(|inner| self.guard(inner))
+        inner.map(|inner| self.broken.guard(inner))
     }
 
-    /// Takes it, however long that takes.
+    /// Acquires the lock, even if it is broken.
     #[inline]
     pub(crate) fn lock(&self) -> QuietGuard<'_, T> {
         self.try_lock().unwrap_or_else(|| self.wait())
     }
 
-    /// As [`lock`](Self::lock). A thread that panicked with it held had a bug, and may have left half of a change: then this
-    /// panics too.
+    /// Acquires the lock.
+    ///
+    /// # Panics
+    /// When it is broken.
     #[track_caller]
     #[inline]
     pub(crate) fn lock_intact(&self) -> QuietGuard<'_, T> {
         let guard = self.lock();
-        assert!(!self.is_broken.load(Ordering::Relaxed), "a thread panicked while it changed this");
+        self.broken.assert_intact();
         guard
     }
 
-    /// Whether it is free, and no thread panicked while it had it.
+    /// Whether it is neither held nor broken.
     pub(crate) fn is_intact(&self) -> bool {
-        self.try_lock().is_some() && !self.is_broken.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn guard<'l>(&'l self, inner: InnerGuard<'l, T>) -> QuietGuard<'l, T> {
-        let was_panicking = std::thread::panicking();
-        QuietGuard { inner, is_broken: &self.is_broken, was_panicking, on_its_thread: PhantomData }
+        self.try_lock().is_some() && !self.broken.is_set()
     }
 
     #[cfg(loom)]
     fn wait(&self) -> QuietGuard<'_, T> {
         let inner = self.inner.lock().expect("no thread panics in a model");
-        self.guard(inner)
+        self.broken.guard(inner)
     }
 
     #[cfg(not(loom))]
     #[cold]
     fn wait(&self) -> QuietGuard<'_, T> {
-        // As long as a commit takes, then as long as a time slice, then as others do who wait for something slow.
+        // For the length of a commit, then of a time slice, then as for something slow.
         let mut turn = 0_u32;
         loop {
             match turn {
@@ -99,33 +87,75 @@ impl<T> QuietLock<T> {
     }
 }
 
-impl<T> QuietGuard<'_, T> {
-    /// Has a panic of this thread leave the lock as it is: its owner only looks at what it guards.
-    pub(crate) fn keep_intact(&mut self) {
-        self.was_panicking = true;
+/// Whether a thread panicked while it held a lock. A poisoned mutex of the standard library can be repaired only after other threads may
+/// have found it poisoned.
+#[derive(Debug)]
+pub(crate) struct Broken(
+    /// Not loom's: no schedule depends on it.
+    AtomicBool,
+);
+
+impl Broken {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// The guard of a lock that this thread has acquired by `inner`.
+    #[inline]
+    pub(crate) fn guard<G>(&self, inner: G) -> Guard<'_, G> {
+        let is_kept_intact = std::thread::panicking();
+        Guard { inner, broken: self, is_kept_intact, on_its_thread: PhantomData }
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[track_caller]
+    #[inline]
+    pub(crate) fn assert_intact(&self) {
+        assert!(!self.is_set(), "a thread panicked while it changed this");
     }
 }
 
-impl<T> Deref for QuietGuard<'_, T> {
-    type Target = T;
+/// A lock that this thread holds. It stays on its thread, whose fences wait only for its own flushes.
+#[derive(Debug)]
+pub(crate) struct Guard<'l, G> {
+    inner: G,
+    broken: &'l Broken,
+    /// Whether a panic leaves the lock intact. Set if the thread was already panicking, and has acquired the lock to roll back.
+    is_kept_intact: bool,
+    on_its_thread: PhantomData<MutexGuard<'l, ()>>,
+}
+
+impl<G> Guard<'_, G> {
+    /// A panic of this thread leaves the lock intact: the thread only reads what it guards.
+    pub(crate) const fn keep_intact(&mut self) {
+        self.is_kept_intact = true;
+    }
+}
+
+impl<G: Deref> Deref for Guard<'_, G> {
+    type Target = G::Target;
     #[inline]
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &G::Target {
         &self.inner
     }
 }
 
-impl<T> DerefMut for QuietGuard<'_, T> {
+impl<G: DerefMut> DerefMut for Guard<'_, G> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut T {
+    fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.inner
     }
 }
 
-impl<T> Drop for QuietGuard<'_, T> {
+impl<G> Drop for Guard<'_, G> {
+    /// Runs before the lock is released.
     #[inline]
     fn drop(&mut self) {
-        if !self.was_panicking && std::thread::panicking() {
-            self.is_broken.store(true, Ordering::Relaxed);
+        if !self.is_kept_intact && std::thread::panicking() {
+            self.broken.0.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -133,10 +163,10 @@ impl<T> Drop for QuietGuard<'_, T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::log::LaneGuard;
+    use crate::sync::IntactMutex;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// Which of its implementations is meant is clear only for what is not `Send`: for anything else this does not compile.
+    /// Has two implementations for a type that is `Send`, so naming its constant compiles only for a type that is not.
     trait StaysOnItsThread<A> {
         const YES: bool = true;
     }
@@ -145,30 +175,9 @@ mod tests {
     impl<T: ?Sized + Send> StaysOnItsThread<IsSend> for T {}
 
     #[test]
-    fn who_has_a_lock_stays_on_its_thread() {
+    fn guards_are_not_send() {
         const { assert!(<QuietGuard<'_, u64> as StaysOnItsThread<_>>::YES) };
-        const { assert!(<LaneGuard<'_> as StaysOnItsThread<_>>::YES) };
-    }
-
-    #[test]
-    fn what_was_half_changed_when_a_thread_panicked_is_not_gone_on_with() {
-        let lock = QuietLock::new(0);
-        let half = catch_unwind(AssertUnwindSafe(|| {
-            *lock.lock() += 1;
-            // What is taken while a panic is under way, to take things back, is given back whole.
-            let _taken_back = Defer(|| *lock.lock_intact() += 1);
-            panic!("with nothing locked");
-        }));
-        assert!(half.is_err());
-        assert_eq!(*lock.lock_intact(), 2);
-        let half = catch_unwind(AssertUnwindSafe(|| {
-            let _guard = lock.lock();
-            panic!("with the lock");
-        }));
-        assert!(half.is_err());
-        assert_eq!(*lock.lock(), 2, "it is given back");
-        assert!(catch_unwind(AssertUnwindSafe(|| *lock.lock_intact())).is_err());
-        assert!(catch_unwind(AssertUnwindSafe(|| *lock.lock_intact())).is_err(), "and stays broken");
+        const { assert!(<crate::log::LaneGuard<'_> as StaysOnItsThread<_>>::YES) };
     }
 
     struct Defer<F: FnMut()>(F);
@@ -179,8 +188,55 @@ mod tests {
         }
     }
 
+    fn panics(f: impl FnOnce()) -> bool {
+        catch_unwind(AssertUnwindSafe(f)).is_err()
+    }
+
     #[test]
-    fn no_two_threads_have_it_at_once() {
+    fn panic_breaks_quiet_lock() {
+        let lock = QuietLock::new(0);
+        assert!(panics(|| {
+            *lock.lock() += 1;
+            // Acquired during a panic, to roll back: stays intact.
+            let _roll_back = Defer(|| *lock.lock_intact() += 1);
+            panic!("with nothing locked");
+        }));
+        assert_eq!(*lock.lock_intact(), 2);
+        assert!(panics(|| {
+            let mut guard = lock.lock();
+            guard.keep_intact();
+            panic!("while only reading");
+        }));
+        assert!(lock.is_intact());
+        assert!(panics(|| {
+            let _guard = lock.lock();
+            panic!("with the lock");
+        }));
+        assert_eq!(*lock.lock(), 2, "it is released");
+        assert!(panics(|| drop(lock.lock_intact())));
+        assert!(panics(|| drop(lock.lock_intact())), "and stays broken");
+        assert!(!lock.is_intact());
+    }
+
+    #[test]
+    fn panic_breaks_intact_mutex() {
+        let lock = IntactMutex::new(0);
+        assert!(panics(|| {
+            let mut guard = lock.lock();
+            guard.keep_intact();
+            panic!("while only reading");
+        }));
+        assert!(lock.is_intact());
+        assert!(panics(|| {
+            let _guard = lock.lock();
+            panic!("with the lock");
+        }));
+        assert!(!lock.is_intact());
+        assert!(panics(|| drop(lock.lock())), "it stays broken");
+    }
+
+    #[test]
+    fn one_thread_at_a_time_holds_quiet_lock() {
         let lock = QuietLock::new(0_u64);
         std::thread::scope(|scope| {
             for _ in 0..4 {

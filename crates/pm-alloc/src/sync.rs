@@ -1,4 +1,4 @@
-//! Atomics, locks and threads: the standard library's, or loom's where that tries every schedule.
+//! Atomics, mutexes and threads: the standard library's, or loom's in its models.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -15,7 +15,7 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
-use core::ops::{Deref, DerefMut};
+use crate::quiet_lock::{Broken, Guard};
 use std::cell::Cell;
 use std::sync::PoisonError;
 
@@ -28,99 +28,63 @@ thread_local! {
     static HINT: Cell<Option<(u64, u32)>> = const { Cell::new(None) };
 }
 
-/// Orders the stores of another thread that this one has seen, by a load that acquires, before this thread's flushes of their lines.
+/// Orders another thread's stores, which this thread has observed by an acquiring load, before this thread's flushes of their lines.
 ///
-/// On x86 that order is there: `clwb` of a line comes after every store to it that is visible. On aarch64 an acquiring load orders loads
-/// and stores, and `dc cvap` is neither (Arm ARM, B2.3 and D7.4, "ordering and completion of data cache maintenance"): it could be
-/// executed before the load, and so clean the line without the store. A full barrier orders it.
+/// On x86 they are ordered: `clwb` of a line follows every visible store to it. On aarch64 an acquiring load orders loads
+/// and stores, and `dc cvap` is neither (Arm ARM, B2.3 and D7.4, "ordering and completion of data cache maintenance"): it could
+/// execute before the load, and clean the line without the store. A full barrier orders it.
 #[inline]
 pub(crate) fn before_flushing_others_stores() {
     #[cfg(all(target_arch = "aarch64", not(loom)))]
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// What this thread [remembered](remember) last, if that was about `whose`.
+/// The number that this thread [remembered](remember) last, if it was for `whose`.
 #[inline]
 pub(crate) fn remembered(whose: u64) -> Option<u32> {
     HINT.with(Cell::get).filter(|hint| hint.0 == whose).map(|hint| hint.1)
 }
 
-/// Has this thread remember a number.
+/// Remembers a number for this thread.
 pub(crate) fn remember(whose: u64, number: u32) {
     HINT.with(|hint| hint.set(Some((whose, number))));
 }
 
-/// Takes a lock. One that a panicking thread held is taken all the same: what it guards here is whole after each step.
+/// Acquires a lock, even if a thread panicked while it held it: what these locks guard is consistent after each step.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A mutex that a thread breaks which panics while it holds it, unless the thread had only looked at what it guards. A poisoned mutex of the
-/// standard library can be repaired only after another thread may have found it so.
+/// A mutex that breaks when a thread panics while it holds it, as a [`QuietLock`](crate::quiet_lock::QuietLock) does.
 #[derive(Debug)]
 pub(crate) struct IntactMutex<T> {
     inner: Mutex<T>,
-    /// Not loom's: no schedule depends on it.
-    is_broken: std::sync::atomic::AtomicBool,
+    broken: Broken,
 }
 
-/// The mutex, locked.
-#[derive(Debug)]
-pub(crate) struct IntactGuard<'m, T> {
-    inner: MutexGuard<'m, T>,
-    is_broken: &'m std::sync::atomic::AtomicBool,
-    /// A panic of this thread, now or later, leaves what is guarded whole.
-    is_kept: bool,
-}
+/// An [`IntactMutex`] that this thread holds.
+pub(crate) type IntactGuard<'m, T> = Guard<'m, MutexGuard<'m, T>>;
 
 impl<T> IntactMutex<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { inner: Mutex::new(value), is_broken: std::sync::atomic::AtomicBool::new(false) }
+        Self { inner: Mutex::new(value), broken: Broken::new() }
     }
 
-    /// Takes the lock.
+    /// Acquires the lock.
     ///
     /// # Panics
-    /// When it is broken: what it guards may be half changed.
+    /// When it is broken.
     #[track_caller]
     pub(crate) fn lock(&self) -> IntactGuard<'_, T> {
         let inner = lock(&self.inner);
-        assert!(!self.is_broken.load(Ordering::Relaxed), "a thread panicked while it changed this");
-        IntactGuard { inner, is_broken: &self.is_broken, is_kept: std::thread::panicking() }
+        self.broken.assert_intact();
+        self.broken.guard(inner)
     }
 
     /// Whether it is neither held nor broken.
     pub(crate) fn is_intact(&self) -> bool {
         let is_held = matches!(self.inner.try_lock(), Err(std::sync::TryLockError::WouldBlock));
-        !is_held && !self.is_broken.load(Ordering::Relaxed)
-    }
-}
-
-impl<T> IntactGuard<'_, T> {
-    /// This thread only looks.
-    pub(crate) const fn keep_intact(&mut self) {
-        self.is_kept = true;
-    }
-}
-
-impl<T> Deref for IntactGuard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T> DerefMut for IntactGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
-    }
-}
-
-impl<T> Drop for IntactGuard<'_, T> {
-    fn drop(&mut self) {
-        if !self.is_kept && std::thread::panicking() {
-            self.is_broken.store(true, Ordering::Relaxed);
-        }
+        !is_held && !self.broken.is_set()
     }
 }

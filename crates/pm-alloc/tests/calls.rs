@@ -1,4 +1,4 @@
-//! The calls that need no transaction, where they are misused, nested, refused, or made by many threads at once.
+//! The calls that need no transaction: misused, nested, refused, or made by many threads at once.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,20 +17,19 @@ const SLOTS: u64 = 64;
 type Block = [u64; 24];
 type Slot<'p> = Link<'p, Link<'p, Block>>;
 
-/// A heap of one arena, with some slots.
+/// A heap with one arena and some slots.
 fn heap_with(options: &HeapOptions) -> Heap {
     heap_in(1 << 19, options)
 }
 
 fn heap_in(region_bytes: u64, options: &HeapOptions) -> Heap {
     let heap = Heap::format(Region::anonymous(region_bytes).unwrap(), options).unwrap();
-    heap.transaction(|tx| {
+    heap.transaction::<_, TxError>(|tx| {
         let slots = tx.alloc_zeroed::<Link<Block>>(SLOTS)?;
         tx.set_root("slots", slots)?;
         let long = tx.alloc_zeroed::<[u64; 64]>(1)?;
         tx.set_root("long", long)
     })
-    .map_err(|error: TxError| error)
     .unwrap();
     heap
 }
@@ -47,7 +46,7 @@ fn slot<'p, P: Pmem>(view: &View<'p, P>, number: u64) -> Slot<'p> {
     view.root::<Link<'p, Block>>("slots").unwrap().unwrap().element(number)
 }
 
-/// Nothing is leaked or corrupted: blocks are the two roots', and what slots link to.
+/// Asserts that nothing is leaked or corrupted: the blocks are those of the two roots and those that slots link to.
 fn check(heap: &Heap) {
     let report = heap.check();
     assert!(report.is_clean(), "{report:?}");
@@ -61,7 +60,7 @@ fn check(heap: &Heap) {
 }
 
 #[test]
-fn what_a_slot_must_not_hold_is_refused_and_left_alone() {
+fn invalid_slot_is_refused_and_unchanged() {
     let heap = heap();
     heap.view(|view| {
         let block = view.alloc_and_link(slot(view, 0), &[7; 24]).unwrap().offset();
@@ -89,7 +88,7 @@ fn what_a_slot_must_not_hold_is_refused_and_left_alone() {
         assert!(matches!(free(chunk + (1 << 16) - 64), TxError::Free(FreeError::AlreadyFree { .. })));
         assert!(matches!(view.alloc_and_link(slot(view, 1), &[0; 24]), Err(TxError::Occupied { .. })));
         assert!(matches!(view.alloc_uninit_and_link(slot(view, 1), 1), Err(TxError::Occupied { .. })));
-        // Twice: the second slot holds a link to what is free by then.
+        // A double free: the second slot links to the freed block.
         view.store_u64(word, block).unwrap();
         view.unlink_and_free(slot(view, 0)).unwrap();
         assert!(matches!(
@@ -102,7 +101,7 @@ fn what_a_slot_must_not_hold_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_block_that_holds_its_own_slot_can_be_freed() {
+fn block_with_its_own_slot_can_be_freed() {
     let heap = heap();
     heap.view(|view| {
         for _ in 0..100 {
@@ -124,7 +123,7 @@ struct Aligned {
 }
 
 #[test]
-fn lengths_and_alignments_of_all_kinds() {
+fn lengths_and_alignments() {
     let heap = heap();
     heap.view(|view| {
         let at = slot(view, 0).offset();
@@ -177,9 +176,9 @@ impl Drop for AtExit {
     }
 }
 
-/// What a thread keeps for its transactions may be gone by then.
+/// The thread-local state of transactions may be destroyed before.
 #[test]
-fn a_thread_that_ends_may_use_the_heap_to_the_last() {
+fn destructor_of_thread_local_can_use_heap() {
     let heap = Arc::new(heap());
     let (sender, receiver) = mpsc::channel();
     let thread = std::thread::spawn({
@@ -199,13 +198,13 @@ fn a_thread_that_ends_may_use_the_heap_to_the_last() {
     });
 }
 
-/// Ends the process if a part of a test has not ended after a while.
+/// Aborts the process if a part of a test deadlocks.
 fn in_time<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel::<()>();
         scope.spawn(move || {
             if receiver.recv_timeout(Duration::from_secs(20)) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("somebody waits for ever");
+                eprintln!("deadlock");
                 std::process::abort();
             }
         });
@@ -215,7 +214,7 @@ fn in_time<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// One lane, one arena, and threads that hold the one while they need the other.
+/// Few lanes, one arena, and threads that hold a lane while they acquire the arena.
 #[test]
 fn threads_share_one_lane_and_one_arena() {
     for lanes in [1, 2, 3] {
@@ -280,7 +279,7 @@ fn work(heap: &Heap, thread: u64) {
             let linked = tx.read(at)?;
             if !linked.is_null() {
                 if kind == 6 {
-                    // In place, behind undo entries: this takes the lane.
+                    // In place, after undo entries: this acquires the lane.
                     tx.write(linked, &[number; 24])?;
                 }
                 tx.free(linked)?;
@@ -295,12 +294,12 @@ fn work(heap: &Heap, thread: u64) {
     }
 }
 
-/// A word in place, from inside of a transaction that has the only lane.
+/// The call is made inside of the transaction that owns the only lane.
 #[test]
-fn a_word_is_stored_while_a_transaction_has_the_only_lane() {
+fn word_is_stored_while_transaction_owns_only_lane() {
     let heap = heap_with(&options().lanes(1).in_place_from_bytes(128));
     in_time(|| {
-        // The log may still store this again, so that nothing may be stored over it without the log.
+        // The log may still replay this word, so it must not be overwritten without the log.
         heap.view(|view| {
             view.alloc_and_link(slot(view, 1), &[1; 24]).and_then(|_| view.unlink_and_free(slot(view, 1)))
         })?;
@@ -320,11 +319,11 @@ fn a_word_is_stored_while_a_transaction_has_the_only_lane() {
 }
 
 #[test]
-fn what_lies_under_a_corrupted_header_is_not_handed_out() {
+fn block_with_corrupted_header_is_not_allocated() {
     let heap = heap();
     let pmem = heap.pool().pmem();
     let corrupted = heap.view(|view| {
-        // Of these every other one is freed; then the log forgets all of it.
+        // Every other block is freed; then the log overwrites their entries.
         let blocks: Vec<u64> = (0..16)
             .map(|number| view.alloc_uninit_and_link(slot(view, number), 1).unwrap().offset())
             .collect();
@@ -337,12 +336,12 @@ fn what_lies_under_a_corrupted_header_is_not_handed_out() {
         for block in corrupted {
             pmem.store_u64(block - 8, pmem.load_u64(block - 8) ^ 1 << 20);
         }
-        // The one in front of it is freed together with it, if it is sound.
+        // The free block before it is coalesced with it, if its header is intact.
         view.unlink_and_free(slot(view, 3)).unwrap();
         let new: Vec<u64> = (20..60)
             .map(|number| view.alloc_uninit_and_link(slot(view, number), 1).unwrap().offset())
             .collect();
-        assert!(new.contains(&blocks[12]), "those that are sound are");
+        assert!(new.contains(&blocks[12]), "intact free blocks are allocated");
         assert!(new.iter().all(|block| !corrupted.contains(block)), "{new:?} and {corrupted:?}");
         let mut all: Vec<u64> = (0..16).filter(|number| number % 2 == 1 && *number != 3).collect();
         all.extend(20..60);
@@ -355,7 +354,7 @@ fn what_lies_under_a_corrupted_header_is_not_handed_out() {
     assert_eq!(report.allocated_blocks, 2);
 }
 
-/// Blocks of all lengths, of which some are longer than a chunk, that whichever thread comes by frees: what each holds is its own.
+/// Blocks of all lengths, some longer than a chunk, are freed by any thread, and keep their contents until then.
 #[test]
 fn threads_free_each_others_blocks() {
     let options = HeapOptions::new().lanes(2).lane_entries(64).chunk_bytes(1 << 14);
@@ -372,7 +371,7 @@ fn threads_free_each_others_blocks() {
     check(&heap);
 }
 
-/// What each slot's lock holds is the number of words in its block.
+/// The lock of each slot guards the number of words in its block.
 fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
     let pmem = heap.pool().pmem();
     let mut random = Random(thread);
@@ -384,8 +383,8 @@ fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
             if *words > 0 {
                 let block = view.read(at).unwrap().offset();
                 let held = (0..*words).map(|word| block + 8 * word);
-                let strange = held.clone().find(|&offset| pmem.load_u64(offset) != block + number);
-                assert_eq!(strange, None, "in the block of {words} words at {block}");
+                let changed = held.clone().find(|&offset| pmem.load_u64(offset) != block + number);
+                assert_eq!(changed, None, "in the block of {words} words at {block}");
                 view.unlink_and_free(at).unwrap();
                 *words = 0;
                 return;
@@ -401,9 +400,9 @@ fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
     }
 }
 
-/// One block at a time: what was freed is used again before a chunk is begun.
+/// One block at a time: freed blocks are reused before a new chunk is.
 #[test]
-fn no_chunk_is_begun_for_what_was_freed_lately() {
+fn freed_blocks_are_reused_before_new_chunks() {
     let heap = heap_in(16 << 20, &options());
     let chunks = |alloc: &dyn Fn(&View<'_, Region>) -> u64| {
         heap.view(|view| {
@@ -415,15 +414,14 @@ fn no_chunk_is_begun_for_what_was_freed_lately() {
             offsets.map(|offset| heap.layout().chunk_of(offset)).collect::<BTreeSet<_>>().len()
         })
     };
-    // More than half of a chunk, so that there are never two in one.
+    // More than half of a chunk, so that no chunk has room for two.
     assert!(chunks(&|view| view.alloc_uninit_and_link(slot(view, 0), 200).unwrap().offset()) <= 4);
     let in_a_transaction = |view: &View<'_, Region>| {
-        heap.transaction(|tx| {
+        heap.transaction::<_, TxError>(|tx| {
             let block = tx.alloc_uninit::<Block>(200)?;
             let slot = tx.root::<Link<'_, Block>>("slots")?.unwrap();
             tx.write(slot, &block)
         })
-        .map_err(|error: TxError| error)
         .unwrap();
         view.read(slot(view, 0)).unwrap().offset()
     };
@@ -431,7 +429,7 @@ fn no_chunk_is_begun_for_what_was_freed_lately() {
 }
 
 #[test]
-fn an_alignment_that_is_none_is_a_bug_of_the_caller_alone() {
+fn invalid_alignment_panics_and_breaks_nothing() {
     let heap = heap();
     for align_bytes in [0, 3, 65] {
         let alloc = || heap.transaction(|tx| tx.alloc_aligned::<u64>(1, align_bytes).map(drop));
@@ -441,9 +439,9 @@ fn an_alignment_that_is_none_is_a_bug_of_the_caller_alone() {
     check(&heap);
 }
 
-/// A new heap has one free extent for each chunk. All of these come from one.
+/// A new heap has one free extent for each chunk. All blocks are allocated from one of them.
 #[test]
-fn a_transaction_allocates_as_many_blocks_as_its_lane_has_room_for() {
+fn transaction_allocates_until_its_lane_is_full() {
     let heap = Heap::format(Region::anonymous(64 << 20).unwrap(), &HeapOptions::new()).unwrap();
     let allocate = |count: u64| {
         heap.transaction(|tx| {
@@ -460,7 +458,7 @@ fn a_transaction_allocates_as_many_blocks_as_its_lane_has_room_for() {
 }
 
 #[test]
-fn block_is_aligned_to_what_its_type_needs_whatever_is_asked_for() {
+fn block_has_the_alignment_of_its_type_at_least() {
     let heap = heap();
     for align_bytes in [1, 64, 256, 512].repeat(3) {
         let allocated = heap.transaction(|tx| {
@@ -475,7 +473,7 @@ fn block_is_aligned_to_what_its_type_needs_whatever_is_asked_for() {
 }
 
 #[test]
-fn lost_bytes_are_those_of_blocks_with_corrupted_headers() {
+fn lost_bytes_count_blocks_with_corrupted_headers() {
     for bytes in [500, 150_000] {
         let region = Region::anonymous(1 << 18).unwrap();
         let heap = Heap::format(&region, &HeapOptions::new().chunk_bytes(4096)).unwrap();

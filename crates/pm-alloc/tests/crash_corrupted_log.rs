@@ -1,19 +1,20 @@
-//! Corrupted lines of the log. One of them never reverts data that its own transaction did not write, and is always found; a closed
-//! heap needs none of them.
+//! Corrupted lines of the log. A corrupted line is always found, and never reverts data that its own transaction did not write. A closed heap needs
+//! none of its lines.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod links;
 
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, RecoverError, TxError};
-use pm_core::{Link, Pmem, Pool, PoolOptions, Region, Uuid};
+use pm_core::{Link, Pmem, Pool, Region};
 
 const ENTRIES: u32 = 16;
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(1).lane_entries(ENTRIES).chunk_bytes(4096)
+    harness::options().lanes(1).lane_entries(ENTRIES).chunk_bytes(4096)
 }
 
 fn attach(region: &Region) -> Heap<&Region> {
@@ -21,10 +22,10 @@ fn attach(region: &Region) -> Heap<&Region> {
 }
 
 fn write(heap: &Heap<&Region>, place: u64, value: u64) {
-    heap.transaction(|tx| tx.write(link_to(place), &value)).map_err(|error: TxError| error).unwrap();
+    heap.transact(|tx| tx.write(link_to(place), &value)).unwrap();
 }
 
-/// What becomes of a line.
+/// How a line is corrupted.
 const CORRUPTIONS: [fn(&Region, u64); 4] = [
     |region, line| region.store(line, &[0; 64]),
     |region, line| region.store_u64(line + 56, 0),
@@ -32,14 +33,13 @@ const CORRUPTIONS: [fn(&Region, u64); 4] = [
     |region, line| region.store(line, &[0xA5; 64]),
 ];
 
-/// A heap with two words: `x` was written by a transaction and then in place, `y` by `commits` transactions later than the first.
+/// A heap with two words: `x` was written by a transaction and then in place, `y` by `commits` later transactions.
 fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
     let region = Region::anonymous(1 << 16).unwrap();
-    // The heap borrows it for the test's whole life.
+    // The heap borrows it until the test ends.
     let held: &'static Region = Box::leak(Box::new(region));
     let heap = Heap::format(held, &options()).unwrap();
-    let words = heap.transaction(|tx| tx.alloc_zeroed::<u64>(48).map(Link::offset));
-    let at = words.map_err(|error: TxError| error).unwrap();
+    let at = heap.transact(|tx| tx.alloc_zeroed::<u64>(48).map(Link::offset)).unwrap();
     drop(heap);
     let heap = attach(held);
     let (x, y) = (at, at + 128);
@@ -50,7 +50,7 @@ fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
     (Region::anonymous(1 << 16).unwrap(), heap, [x, y], first_entry)
 }
 
-/// What a killed process leaves of a region.
+/// The contents of a region after a kill.
 fn killed(heap: Heap<&'static Region>, into: &Region) {
     let region: &Region = heap.pool().pmem();
     let mut bytes = vec![0; usize::try_from(region.len_bytes()).unwrap()];
@@ -60,7 +60,7 @@ fn killed(heap: Heap<&'static Region>, into: &Region) {
 }
 
 #[test]
-fn corruption_of_a_closed_log_changes_nothing() {
+fn corruption_of_closed_log_changes_nothing() {
     for corrupt in CORRUPTIONS {
         for entry in 0..u64::from(ENTRIES) {
             let (_, heap, [x, y], first_entry) = two_words(2);
@@ -108,20 +108,18 @@ fn one_corrupted_line_reverts_no_other_data() {
     }
 }
 
-/// The commit entry of a long write is hit, and so is what follows in its lane, after other lanes went on.
+/// The commit entry of a long write is corrupted, and so is the next entry of its lane, after other lanes committed.
 #[test]
-fn a_committed_long_write_survives_its_commit_entry() {
+fn committed_long_write_survives_corrupted_commit_entry() {
     for close in [true, false] {
         for corrupt in CORRUPTIONS {
             let region: &'static Region = Box::leak(Box::new(Region::anonymous(1 << 17).unwrap()));
             let options = options().lanes(2).lane_entries(256);
             let heap = Heap::format(region, &options).unwrap();
-            let block = heap.transaction(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset));
-            let at = block.map_err(|error: TxError| error).unwrap();
+            let at = heap.transact(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset)).unwrap();
             drop(heap);
             let heap = Heap::attach(region, &options).unwrap();
-            let long = heap.transaction(|tx| tx.write_slice(link_to(at), &[5_u8; 3000]));
-            long.map_err(|error: TxError| error).unwrap();
+            heap.transact(|tx| tx.write_slice(link_to(at), &[5_u8; 3000])).unwrap();
             let layout = *heap.layout();
             let image = Region::anonymous(1 << 17).unwrap();
             killed(heap, &image);
@@ -142,16 +140,15 @@ fn a_committed_long_write_survives_its_commit_entry() {
     }
 }
 
-/// The process is killed inside a transaction that changed 3,000 bytes in place, and one of its undo entries is hit. No group is live then:
+/// The process is killed inside a transaction that changed 3,000 bytes in place, and one of its undo entries is corrupted. No group is live then:
 /// the lane has none, or `undo` itself retired the one that wrote to those bytes.
 #[test]
-fn corrupted_undo_entry_of_an_open_transaction_is_refused() {
+fn corrupted_undo_entry_of_open_transaction_is_refused() {
     for was_written in [false, true] {
         let region = Region::anonymous(1 << 17).unwrap();
         let options = options().lanes(2).lane_entries(256);
         let heap = Heap::format(&region, &options).unwrap();
-        let block = heap.transaction(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset));
-        let at = block.map_err(|error: TxError| error).unwrap();
+        let at = heap.transact(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset)).unwrap();
         drop(heap);
         let heap = Heap::attach(&region, &options).unwrap();
         if was_written {
@@ -188,16 +185,15 @@ fn corrupted_undo_entry_of_an_open_transaction_is_refused() {
     }
 }
 
-/// A stray write on the last entry of a lane that rests, while the heap is open, and one on an undo entry.
+/// A stray write over the last entry of an idle lane while the heap is open, and one over an undo entry.
 #[test]
-fn a_stray_write_on_the_log_of_an_open_heap_ends_in_an_error_at_most() {
+fn stray_write_on_log_of_open_heap_is_an_error_at_most() {
     let region = Region::anonymous(1 << 17).unwrap();
     let options = options().lanes(2).lane_entries(256);
     let heap = Heap::format(&region, &options).unwrap();
-    let block = heap.transaction(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset));
-    let at = block.map_err(|error: TxError| error).unwrap();
+    let at = heap.transact(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset)).unwrap();
     write(&heap, at, 7);
-    // All that is in the rings: what the lane knows itself, it need not read.
+    // All entries of the rings: an idle lane does not read them.
     for entry in 0..256 {
         region.store(heap.layout().entry_offset(0, entry), &[0xA5; 64]);
     }

@@ -1,33 +1,35 @@
-//! Crashes while a transaction gets a part of the last free extent, and another transaction commits a block in the rest before the
-//! first one ends. After each the chain is sound, no committed block is lost, and all that is free can be allocated again.
+//! Crashes while the last free extent is divided for a transaction, and another transaction commits a block in the rest before the first one ends.
+//! After each crash the chain is sound, no committed block is lost, and all free space can be allocated.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
+
+use harness::Transact as _;
 use pm_alloc::format::BlockState;
 use pm_alloc::{Heap, HeapOptions, Tx, TxError};
-use pm_core::{Link, PoolOptions, Uuid};
+use pm_core::Link;
 use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const REGION_BYTES: u64 = 9 << 13;
 const CHUNK_BYTES: u64 = 1 << 15;
-/// Of a new chunk the first transaction gets so many lines.
+/// The first transaction gets this many lines of a new chunk.
 const FIRST_PART_LINES: u64 = 64;
 
 type SimHeap = Heap<Arc<SimPmem>>;
 type SimTx<'p> = Tx<'p, Arc<SimPmem>>;
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(8).chunk_bytes(CHUNK_BYTES)
+    harness::options().lanes(2).lane_entries(8).chunk_bytes(CHUNK_BYTES)
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
     Heap::attach(Arc::clone(pmem), &options()).unwrap()
 }
 
-/// A heap of one chunk, with a block of three slots that has so many lines.
+/// A heap of one chunk, with a block of three slots that has `lines` lines.
 fn prepared(lines: u64) -> Image {
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
     let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
@@ -36,29 +38,29 @@ fn prepared(lines: u64) -> Image {
         let slots = tx.alloc_zeroed::<Link<'_, u64>>(8 * lines - 1)?;
         tx.set_root("slots", slots)
     };
-    heap.transaction(slots).map_err(|error: TxError| error).unwrap();
+    heap.transact(slots).unwrap();
     drop(heap);
     sim.to_image()
 }
 
-/// What a block of so many lines is filled with: every word of it, so also where former headers are.
+/// The contents of a block: every word is set, also where former headers are.
 const fn filling(slot: u64) -> u64 {
     0x5555_0000 + slot
 }
 
-/// Links a slot to a new block of so many lines, and runs something before that commits.
+/// Links a slot to a new block, and calls a function before that commits.
 fn link(heap: &SimHeap, slot: u64, lines: u64, before_commit: impl Fn()) {
-    let linked = heap.transaction(|tx| {
+    heap.transact(|tx| {
         let slots = tx.root::<Link<'_, u64>>("slots")?.unwrap();
         let words = usize::try_from(8 * lines - 1).unwrap();
         let block = tx.alloc_slice(&vec![filling(slot); words])?;
         before_commit();
         tx.write(slots.element(slot), &block)
-    });
-    linked.map_err(|error: TxError| error).unwrap();
+    })
+    .unwrap();
 }
 
-/// The slots whose blocks are linked, once it is known that the chain is sound, and nothing leaked or overwritten.
+/// The slots that are not null, after checking that the chain is sound, and that nothing leaked or was overwritten.
 fn linked(heap: &SimHeap) -> Result<Vec<u64>, String> {
     let report = heap.check();
     if !report.is_clean() {
@@ -110,14 +112,14 @@ fn fill(heap: &SimHeap) -> Result<(), String> {
     if report.is_clean() && report.free_bytes == 0 { Ok(()) } else { Err(format!("{report:x?}")) }
 }
 
-/// How the last free extent lies when it is cut.
+/// The last free extent when it is divided.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
-    /// It is one free block.
+    /// One free block.
     One,
-    /// It is two.
+    /// Two free blocks.
     Two,
-    /// It is two, and the header of the first is in the log as well.
+    /// Two free blocks, and a log entry stores the header of the first.
     Logged,
 }
 
@@ -126,7 +128,7 @@ impl Shape {
         prepared(if matches!(self, Self::One) { FIRST_PART_LINES } else { FIRST_PART_LINES / 2 })
     }
 
-    /// Links slots one after the other: 0 where the shape asks for it, 2 in the rest of what is cut for slot 1, then that one.
+    /// Links slots one after the other: 0 if the shape needs it; 2 in the rest of the extent that is divided for slot 1; then 1.
     fn run(self, heap: &SimHeap, done: &(impl Fn(u64) + Sync)) {
         if matches!(self, Self::Logged) {
             link(heap, 0, 10, || ());
@@ -134,7 +136,7 @@ impl Shape {
         }
         let lines = if matches!(self, Self::One) { 3 } else { 40 };
         link(heap, 1, lines, || {
-            // A fence waits for what its own thread flushed.
+            // A fence covers the flushes of its own thread only.
             std::thread::scope(|scope| {
                 scope.spawn(|| link(heap, 2, 5, || ()));
             });
@@ -155,8 +157,8 @@ fn check(crash: &Crash<u64>) -> Result<(), String> {
 }
 
 fn lints() -> Lints {
-    // What is stored in place is flushed and fenced by the lane's next commit, and until then the log has it. What an opening flushes
-    // is durable already, where no process was killed.
+    // The lane's next commit flushes and fences the targets; until then the log has their contents. What open flushes is already durable, unless a
+    // process was killed.
     let by_the_next = [
         Lint::UnflushedStore,
         Lint::UnfencedFlush,
@@ -182,23 +184,23 @@ fn explore(shape: Shape) {
 }
 
 #[test]
-fn cut_of_one_free_block_keeps_what_is_committed_behind_it() {
+fn division_of_one_free_block_keeps_blocks_behind_it() {
     explore(Shape::One);
 }
 
 #[test]
-fn cut_of_two_free_blocks_keeps_what_is_committed_behind_it() {
+fn division_of_two_free_blocks_keeps_blocks_behind_them() {
     explore(Shape::Two);
 }
 
 #[test]
-fn cut_of_a_logged_free_block_keeps_what_is_committed_behind_it() {
+fn division_of_logged_free_block_keeps_blocks_behind_it() {
     explore(Shape::Logged);
 }
 
-/// The first process is killed everywhere, and the second one, which may find the cut visible and not durable, is crashed everywhere.
+/// The first process is killed at every point, and the second one, which may find the division visible and not durable, is crashed at every point.
 #[test]
-fn cut_by_a_killed_process_keeps_what_the_next_one_commits() {
+fn division_by_killed_process_keeps_later_commits() {
     for shape in [Shape::One, Shape::Two, Shape::Logged] {
         let first = |run: &Run<u64>| -> Result<(), String> {
             shape.run(&attach(run.pmem()), &|_| ());
@@ -222,9 +224,9 @@ fn cut_by_a_killed_process_keeps_what_the_next_one_commits() {
     }
 }
 
-/// The shapes are what they are said to be: a cut, of one free block or two.
+/// Each shape leads to the expected division, of one free block or of two.
 #[test]
-fn shapes_are_cut() {
+fn shapes_are_divided() {
     for shape in [Shape::One, Shape::Two, Shape::Logged] {
         let sim = Arc::new(SimPmem::from_image(&shape.image(), Model::Px86Line));
         let heap = attach(&sim);
@@ -233,7 +235,7 @@ fn shapes_are_cut() {
         assert_eq!(before, if matches!(shape, Shape::One) { 1 } else { 2 });
         shape.run(&heap, &|_| ());
         assert_eq!(linked(&heap).unwrap().len(), if matches!(shape, Shape::Logged) { 3 } else { 2 });
-        // The rest of what slot 1 had, of what slot 2 had, and what is behind both.
+        // The rests of the extents of slot 1 and slot 2, and the extent behind both.
         assert_eq!(free(&heap), 3, "{shape:?}");
         drop(heap);
         assert_eq!(linked(&attach(&sim)).unwrap().len(), if matches!(shape, Shape::Logged) { 3 } else { 2 });

@@ -1,13 +1,15 @@
-//! What is left of other transactions when the corrupted entry of one is discarded.
+//! Discarding the corrupted entry of one transaction, and its effect on others.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod harness;
 mod links;
 mod sim;
 
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
-use pm_core::{Link, Pmem, PoolOptions, Uuid};
+use pm_core::{Link, Pmem};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run};
 use sim::{Sim, State};
 use std::sync::{Arc, mpsc};
@@ -16,8 +18,7 @@ type SimHeap = Heap<Arc<Sim>>;
 type Value = [u64; 20];
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(32).chunk_bytes(4096).in_place_from_bytes(256)
+    harness::options().lanes(2).lane_entries(32).chunk_bytes(4096).in_place_from_bytes(256)
 }
 
 fn discarding() -> HeapOptions {
@@ -27,13 +28,13 @@ fn discarding() -> HeapOptions {
 /// A heap with eight slots for links, and a long value.
 fn heap() -> SimHeap {
     let heap = Heap::format(Arc::new(Sim::new(40 << 10)), &options()).unwrap();
-    let made = heap.transaction(|tx| {
+    heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(8)?;
         tx.set_root("slots", slots)?;
         let long = tx.alloc_zeroed::<[u64; 40]>(1)?;
         tx.set_root("long", long)
-    });
-    made.map_err(|error: TxError| error).unwrap();
+    })
+    .unwrap();
     heap
 }
 
@@ -43,15 +44,15 @@ fn slot<P: Pmem>(heap: &Heap<P>, number: u64) -> u64 {
 
 fn alloc_and_link(heap: &SimHeap, number: u64, value: u64) -> u64 {
     let slot = slot(heap, number);
-    heap.view(|view| view.alloc_and_link(link_to::<Link<Value>>(slot), &[value; 20]).unwrap().offset())
+    heap.view(|view| view.alloc_and_link(link_to(slot), &[value; 20]).unwrap().offset())
 }
 
-/// Runs `first` in lane 0, then `second` in another thread and lane 1, and closes nothing.
+/// Runs `first` in lane 0, then `second` in another thread and lane 1, and leaves the heap open.
 fn in_two_lanes(heap: &SimHeap, first: impl FnOnce(), second: impl FnOnce() + Send) {
     let (go, gone) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let second = heap.transaction(|tx| {
-            // The lane is this transaction's from here on, so the other thread gets the other one, and keeps to it.
+            // This transaction holds its lane from here on, so the other thread gets the other lane, and keeps using it.
             let long = tx.root::<[u64; 40]>("long")?.unwrap();
             tx.write(long, &[1; 40])?;
             let (ready, is_ready) = mpsc::channel::<()>();
@@ -100,7 +101,7 @@ fn failed(heap: &SimHeap, first: impl FnOnce(), second: impl FnOnce() + Send) ->
     Image::from_bytes(bytes)
 }
 
-/// Allocates all that there is, and gives it back: where, and how long each block is.
+/// Allocates all free space, and rolls back. Returns offset and length of each block.
 fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
     let mut handed_out = Vec::new();
     let given_up = heap.transaction(|tx| {
@@ -114,12 +115,12 @@ fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
     handed_out
 }
 
-/// The block that a transaction in another lane allocated from the rest of the block which the discarded one had cut.
+/// A transaction in another lane allocates a block from the rest of the extent that the discarded one has split.
 #[test]
-fn discarding_an_allocation_leaves_blocks_of_other_transactions_allocated() {
+fn discarded_allocation_keeps_blocks_of_other_transactions() {
     let heap = heap();
     let mut blocks = [0; 2];
-    // Two, so that the second one lies behind a header that is only in the log, too.
+    // Two, so that the second one lies behind a header that is only in the log.
     let second = || blocks = [alloc_and_link(&heap, 1, 0xB), alloc_and_link(&heap, 2, 0xB)];
     let left = failed(&heap, || assert_ne!(alloc_and_link(&heap, 0, 0xA), 0), second);
     let check = |crash: &Crash<()>| {
@@ -127,14 +128,14 @@ fn discarding_an_allocation_leaves_blocks_of_other_transactions_allocated() {
         if crash.acked().is_empty() {
             let refused = Heap::attach(Arc::clone(&pmem), &options());
             let is_refused = matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. })));
-            // When the entries are dead, the cut is durable.
+            // Once the entries are dead, the split is durable.
             assert!(is_refused || refused.is_ok());
         }
         let heap = Heap::attach(pmem, &discarding()).map_err(|error| error.to_string())?;
         for (slot_number, block) in [(1, blocks[0]), (2, blocks[1])] {
             let slot = slot(&heap, slot_number);
             let found = heap.view(|view| {
-                let link = view.read(link_to::<Link<Value>>(slot)).unwrap();
+                let link: Link<'_, Value> = view.read(link_to(slot)).unwrap();
                 (link.offset(), view.read(link).unwrap())
             });
             assert_eq!(found, (block, [0xB; 20]));
@@ -156,7 +157,7 @@ fn discarding_an_allocation_leaves_blocks_of_other_transactions_allocated() {
         let heap = Heap::attach(Arc::clone(run.pmem()), &discarding()).unwrap();
         assert_eq!(heap.open_report().recovery.discarded_in_lanes, [0]);
         run.ack(());
-        // Not closed.
+        // The heap is not closed.
         core::mem::forget(heap);
     };
     let coverage = Explorer::new(Model::Px86Line).kills(1).check(&left, operation, check);

@@ -1,12 +1,14 @@
-//! Crashes while a heap is made, while it grows, and while free blocks become one that is laid over their headers.
+//! Crashes while a heap is created, while it grows, and while free blocks are joined into one that overwrites their headers.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod links;
 
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, TxError, UnloggedHeap};
-use pm_core::{Link, Pmem as _, Pool, PoolOptions, Uuid};
+use pm_core::{Link, Pmem as _, Pool};
 use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use std::sync::Arc;
 
@@ -15,29 +17,28 @@ const REGION_BYTES: u64 = 1 << 16;
 type SimHeap = Heap<Arc<SimPmem>>;
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(1).lane_entries(16).chunk_bytes(4096)
+    harness::options().lanes(1).lane_entries(16).chunk_bytes(4096)
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> Result<SimHeap, HeapError> {
     Heap::attach(Arc::clone(pmem), &options())
 }
 
-/// Kills the operation everywhere, and crashes it and the next process everywhere.
+/// Kills the operation at every point, and crashes it and the next process at every point.
 fn killer() -> Explorer {
     Explorer::new(Model::Px86Line).kills(1).crashes(1)
 }
 
-/// Everything that the models allow, crashes of recovery included.
+/// Everything that the models allow, including crashes of recovery.
 fn explore(
     image: &Image,
     operation: impl Fn(&Run<()>) + Sync,
     check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
 ) {
-    // What a transaction stores in place is flushed and fenced by the lane's next commit, and until then the log has it.
+    // The lane's next commit flushes and fences the targets of a transaction; until then the log has their contents.
     let by_the_next = [Lint::UnflushedStore, Lint::UnfencedFlush, Lint::UnfencedStore, Lint::EarlyFlush];
     let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
-    // What an opening flushes and fences is durable already, unless a process was killed before.
+    // What open flushes and fences is already durable, unless a process was killed before.
     let lints = lints.allow(Lint::RedundantFlush).allow(Lint::RedundantFence);
     for model in [Model::Eadr, Model::Px86Line, Model::Page] {
         let explorer =
@@ -48,7 +49,7 @@ fn explore(
 }
 
 #[test]
-fn a_crash_while_a_heap_is_made_leaves_no_pool_or_the_whole_heap() {
+fn creation_is_atomic() {
     let operation = |run: &Run<()>| {
         Heap::format(Arc::clone(run.pmem()), &options()).unwrap();
         run.ack(());
@@ -59,7 +60,7 @@ fn a_crash_while_a_heap_is_made_leaves_no_pool_or_the_whole_heap() {
             let nothing_restored = !opened.header_restored && !opened.chunk_count_restored;
             assert!(nothing_restored && opened.recovery.corrupted_words == 0, "{opened:?}");
             assert!(heap.check().is_clean());
-            // One more with each process that was crashed.
+            // One more for each process that was crashed.
             assert!(heap.blocks().len() <= crash.crashes());
             heap.transaction(|tx| tx.alloc(&1_u64).map(drop)).map_err(|error: TxError| error.to_string())
         }
@@ -70,11 +71,11 @@ fn a_crash_while_a_heap_is_made_leaves_no_pool_or_the_whole_heap() {
 }
 
 #[test]
-fn a_crash_while_a_heap_grows_leaves_the_old_size_or_the_new_one() {
+fn growth_is_atomic() {
     let image = {
         let small = Arc::new(SimPmem::new(REGION_BYTES));
         let heap = Heap::format(Arc::clone(&small), &options()).unwrap();
-        heap.transaction(|tx| tx.alloc(&[7_u64; 8]).map(drop)).map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.alloc(&[7_u64; 8]).map(drop)).unwrap();
         drop(heap);
         let mut bytes = small.to_image().to_bytes();
         bytes.resize(usize::try_from(REGION_BYTES + 3 * 4096).unwrap(), 0);
@@ -89,7 +90,7 @@ fn a_crash_while_a_heap_grows_leaves_the_old_size_or_the_new_one() {
         let mut pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
         pool.extend().unwrap();
         drop(pool);
-        // Opening makes chunks of what the pool has, and they are durable before the heap is closed.
+        // Open turns the new room of the pool into chunks, which are durable before the heap is closed.
         let heap = attach(run.pmem()).unwrap();
         assert_eq!(chunks(&heap), before + 3);
         run.ack(());
@@ -110,11 +111,11 @@ fn a_crash_while_a_heap_grows_leaves_the_old_size_or_the_new_one() {
     explore(&image, operation, check);
 }
 
-/// A heap without room, but for what these blocks leave, which are neighbours.
+/// A heap whose only free space is what freeing these adjacent blocks leaves.
 fn full() -> (Image, [u64; 2]) {
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
     let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
-    while heap.transaction(|tx| tx.alloc(&[1_u64; 7]).map(drop)).map_err(|error: TxError| error).is_ok() {}
+    while heap.transact(|tx| tx.alloc(&[1_u64; 7]).map(drop)).is_ok() {}
     let blocks = heap.blocks();
     drop(heap);
     attach(&sim).unwrap();
@@ -122,16 +123,16 @@ fn full() -> (Image, [u64; 2]) {
 }
 
 #[test]
-fn several_free_blocks_are_one_before_they_are_laid_over() {
+fn free_blocks_are_joined_before_they_are_overwritten() {
     let (image, [first, second]) = full();
     let operation = |run: &Run<()>| {
         let heap = attach(run.pmem()).unwrap();
         for block in [first, second] {
-            heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
+            heap.transact(|tx| tx.free(link_to::<u64>(block))).unwrap();
         }
-        // What is stored before the commit lies where the second header is.
-        let block = heap.transaction(|tx| tx.alloc_slice(&[0xAAAA_u64; 15]).map(Link::offset));
-        assert_eq!(block.map_err(|error: TxError| error).unwrap(), first);
+        // The contents stored before the commit overwrite the second header.
+        let block = heap.transact(|tx| tx.alloc_slice(&[0xAAAA_u64; 15]).map(Link::offset));
+        assert_eq!(block.unwrap(), first);
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
@@ -146,7 +147,7 @@ fn several_free_blocks_are_one_before_they_are_laid_over() {
     explore(&image, operation, check);
 }
 
-/// Kills the first process everywhere, and crashes the second one everywhere.
+/// Kills the first process at every point, and crashes the second one at every point.
 fn explore_restarted(
     image: &Image,
     first: impl Fn(&SimHeap) + Sync,
@@ -170,13 +171,12 @@ fn explore_restarted(
     explorer.check_restarted(image, first, second, check);
 }
 
-/// A block of so many words, which was committed so long ago that the log does not know of it any more.
+/// A block of `words` words, committed so long ago that the log has no entry of it.
 fn old_block(heap: &SimHeap, words: usize) -> u64 {
     let block = heap.transaction(|tx| tx.alloc_slice(&vec![9_u64; words]).map(Link::offset));
     let block = block.map_err(|error: TxError| error).unwrap();
     for value in 0..3_u64 {
-        let write = heap.transaction(|tx| tx.write(link_to(block), &value));
-        write.map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.write(link_to(block), &value)).unwrap();
     }
     block
 }
@@ -192,15 +192,12 @@ fn is_listed(heap: &SimHeap, acked: &[u64]) -> Result<(), String> {
 
 /// The number of chunks is visible to the next process before it is durable.
 #[test]
-fn chunks_made_by_a_killed_process_keep_what_is_allocated_in_them() {
+fn chunks_of_killed_growth_keep_later_blocks() {
     let image = {
         let small = Arc::new(SimPmem::new(REGION_BYTES));
         let heap = Heap::format(Arc::clone(&small), &options()).unwrap();
-        while heap.transaction(|tx| tx.alloc(&[7_u64; 60]).map(drop)).map_err(|error: TxError| error).is_ok()
-        {
-        }
-        while heap.transaction(|tx| tx.alloc(&[7_u64; 7]).map(drop)).map_err(|error: TxError| error).is_ok() {
-        }
+        while heap.transact(|tx| tx.alloc(&[7_u64; 60]).map(drop)).is_ok() {}
+        while heap.transact(|tx| tx.alloc(&[7_u64; 7]).map(drop)).is_ok() {}
         drop(heap);
         drop(attach(&small).unwrap());
         let mut bytes = small.to_image().to_bytes();
@@ -214,22 +211,21 @@ fn chunks_made_by_a_killed_process_keep_what_is_allocated_in_them() {
 
 /// The header of the joined blocks is visible to the next process before it is durable.
 #[test]
-fn free_blocks_joined_by_a_killed_process_stay_one() {
+fn free_blocks_joined_by_killed_process_stay_joined() {
     let (image, [first, second]) = full();
     let image = {
         let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
         let heap = attach(&sim).unwrap();
         for block in [first, second] {
-            let freed = heap.transaction(|tx| tx.free(link_to::<u64>(block)));
-            freed.map_err(|error: TxError| error).unwrap();
+            heap.transact(|tx| tx.free(link_to::<u64>(block))).unwrap();
         }
         drop(heap);
         drop(attach(&sim).unwrap());
         sim.to_image()
     };
     let joined = |heap: &SimHeap| {
-        let block = heap.transaction(|tx| tx.alloc_slice(&[0xAAAA_u64; 15]).map(Link::offset));
-        block.map_err(|error: TxError| error).ok()
+        let block = heap.transact(|tx| tx.alloc_slice(&[0xAAAA_u64; 15]).map(Link::offset));
+        block.ok()
     };
     explore_restarted(
         &image,
@@ -241,9 +237,9 @@ fn free_blocks_joined_by_a_killed_process_stay_one() {
     );
 }
 
-/// The first header of a chunk that a freed block longer than a chunk was parted into is visible before it is durable.
+/// A freed block longer than a chunk is split into chunks, whose first headers are visible before they are durable.
 #[test]
-fn chunks_parted_by_a_killed_process_keep_what_is_allocated_in_them() {
+fn chunks_split_by_killed_process_keep_later_blocks() {
     let image = {
         let sim = Arc::new(SimPmem::new(REGION_BYTES));
         let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
@@ -251,7 +247,7 @@ fn chunks_parted_by_a_killed_process_keep_what_is_allocated_in_them() {
         let long =
             heap.transaction(|tx| tx.alloc_uninit::<u8>(u64::from(chunks - 1) * 4096).map(Link::offset));
         let long = long.map_err(|error: TxError| error).unwrap();
-        heap.transaction(|tx| tx.free(link_to::<u8>(long))).map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.free(link_to::<u8>(long))).unwrap();
         drop(heap);
         drop(attach(&sim).unwrap());
         sim.to_image()
@@ -260,9 +256,9 @@ fn chunks_parted_by_a_killed_process_keep_what_is_allocated_in_them() {
     explore_restarted(&image, |heap| assert!(two(heap) > 0), two, is_listed);
 }
 
-/// A crash may leave the number of chunks new and its copy old. Once the heap is opened, either of them may be hit.
+/// A crash may leave the number of chunks new and its copy old. Once the heap was opened, either of them may be corrupted.
 #[test]
-fn copies_of_the_number_of_chunks_are_equal_after_an_opening() {
+fn copies_of_chunk_count_are_equal_after_open() {
     let image = {
         let small = Arc::new(SimPmem::new(REGION_BYTES));
         drop(Heap::format(Arc::clone(&small), &options()).unwrap());
@@ -298,7 +294,7 @@ fn copies_of_the_number_of_chunks_are_equal_after_an_opening() {
     }
 }
 
-/// Corrupts the header of a block longer than a chunk, and opens the heap: nothing inside of the block is handed out.
+/// Corrupts the header of a block longer than a chunk, and opens the heap: nothing inside the block is handed out.
 fn is_out_of_reach(pmem: &Arc<SimPmem>, block: u64, bytes: u64) -> Result<(), String> {
     pmem.store_u64(block - 8, !pmem.load_u64(block - 8));
     let heap = attach(pmem).map_err(|error| error.to_string())?;
@@ -311,9 +307,9 @@ fn is_out_of_reach(pmem: &Arc<SimPmem>, block: u64, bytes: u64) -> Result<(), St
     Ok(())
 }
 
-/// The first headers of the chunks that a long block lies over are zeroed before the block is allocated.
+/// The first headers of the chunks below a huge block are zeroed before the block is allocated.
 #[test]
-fn chunks_below_a_committed_long_block_have_no_first_header() {
+fn chunks_below_committed_huge_block_have_no_first_header() {
     const BYTES: u64 = 3 * 4096 - 500;
     let operation = |run: &Run<()>| {
         let heap = attach(run.pmem()).unwrap();
@@ -339,7 +335,7 @@ fn empty() -> Image {
     sim.to_image()
 }
 
-/// The only block of a heap, and how many bytes it has. Found in a copy, for an opening may repair what a crash has left.
+/// The only block of a heap, and its capacity. Looked up in a copy, because open may repair what a crash has left.
 fn only_block(pmem: &SimPmem) -> Option<(u64, u64)> {
     let heap = attach(&Arc::new(SimPmem::from_image(&pmem.to_image(), Model::Px86Line))).unwrap();
     let block = heap.blocks().pop()?;
@@ -352,9 +348,9 @@ fn only_block(pmem: &SimPmem) -> Option<(u64, u64)> {
     Some((block, bytes))
 }
 
-/// A block of a durable unlogged heap is allocated as soon as the call returns, and the chain of its chunk leads past it.
+/// A block of a durable unlogged heap is allocated once the call returns, and the chain of its chunk includes it.
 #[test]
-fn unlogged_blocks_are_durable_when_the_call_returns() {
+fn durable_unlogged_block_survives_once_call_returns() {
     let operation = |run: &Run<()>| {
         let direct = UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true);
         for bytes in [100, 500] {
@@ -371,9 +367,9 @@ fn unlogged_blocks_are_durable_when_the_call_returns() {
     killer().check(&empty(), operation, check);
 }
 
-/// When the log of an unlogged heap is closed, all that the heap had allocated is durable, though no call had made it so.
+/// When the log of an unlogged heap is closed, everything that the heap allocated is durable, though no call made it so.
 #[test]
-fn unlogged_blocks_are_durable_when_the_log_is_closed() {
+fn closing_makes_unlogged_blocks_durable() {
     let floor = |pmem: &Arc<SimPmem>| {
         let pool = Pool::attach_read_only(Arc::clone(pmem)).unwrap();
         HeapInspection::of(&pool).unwrap().log.floor
@@ -385,7 +381,7 @@ fn unlogged_blocks_are_durable_when_the_log_is_closed() {
     };
     let operation = |run: &Run<()>| {
         let direct = UnloggedHeap::new(attach(run.pmem()).unwrap());
-        // A short one, and one that is longer than a chunk.
+        // A short block, and one longer than a chunk.
         for bytes in [100, 2 * 4096 - 500] {
             direct.alloc(bytes, 64).unwrap();
         }
@@ -399,15 +395,15 @@ fn unlogged_blocks_are_durable_when_the_log_is_closed() {
         let is_whole = report.is_clean() && blocks.len() == 2;
         if is_whole { Ok(()) } else { Err(format!("{blocks:?}, {:?}", report.corruptions)) }
     };
-    // Recoveries open the heap again, and have a higher floor.
+    // Recoveries open the heap again, with a higher floor.
     Explorer::new(Model::Px86Line).crashes(1).check(&empty(), operation, check);
 }
 
-/// The same where an unlogged heap allocates the block.
+/// The same for an unlogged heap.
 #[test]
-fn chunks_below_a_direct_long_block_have_no_first_header() {
+fn chunks_below_unlogged_huge_block_have_no_first_header() {
     let operation = |run: &Run<()>| {
-        // Up to the end of a chunk, with no free block behind it.
+        // A block up to the end of a chunk, with no free block behind it.
         UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true).alloc(3 * 4096 - 72, 64).unwrap();
         run.ack(());
     };
@@ -418,9 +414,9 @@ fn chunks_below_a_direct_long_block_have_no_first_header() {
     killer().check(&empty(), operation, check);
 }
 
-/// What a process left of first headers that was killed while it made a block longer is zeroed by the next opening.
+/// A process is killed while it grows a block over chunks. The next open zeroes the first headers of those chunks.
 #[test]
-fn chunks_below_a_longer_block_lose_their_first_headers() {
+fn chunks_below_grown_block_have_no_first_header() {
     let first = |run: &Run<()>| -> Result<(), HeapError> {
         let direct = UnloggedHeap::new(attach(run.pmem())?).durable(true);
         let (block, long) = (direct.alloc(2 * 4096 - 500, 64).unwrap(), 5 * 4096 - 500);
@@ -440,14 +436,14 @@ fn chunks_below_a_longer_block_lose_their_first_headers() {
     killer().check_restarted(&empty(), first, second, check);
 }
 
-/// The headers that end the chunks which a block gave back are durable once the next process has learned the chunks, though the first one
-/// made nothing durable.
+/// A process shrinks a block, and makes nothing durable. The end headers of the released chunks are durable once the next process has scanned the
+/// chunks.
 #[test]
-fn chunks_that_a_block_gave_back_keep_their_ends() {
+fn chunks_released_by_shrinking_keep_their_end_headers() {
     let first = |run: &Run<()>| -> Result<(), HeapError> {
         let direct = UnloggedHeap::new(attach(run.pmem())?);
         let (block, short) = (direct.alloc(4 * 4096 - 500, 64).unwrap(), 4096 + 500);
-        // Over what ended the chunks before.
+        // Over the former end headers of the chunks.
         run.pmem().store(block, &[0xA5; 4 * 4096 - 500]);
         assert!(direct.resize(block, short..=short, |_, _| true).unwrap().is_some());
         Ok(())
@@ -466,7 +462,7 @@ fn chunks_that_a_block_gave_back_keep_their_ends() {
 }
 
 #[test]
-fn a_crash_after_a_checkpoint_leaves_nothing_to_replay() {
+fn nothing_is_replayed_after_checkpoint() {
     let image = {
         let sim = Arc::new(SimPmem::new(REGION_BYTES));
         drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
@@ -474,10 +470,10 @@ fn a_crash_after_a_checkpoint_leaves_nothing_to_replay() {
     };
     let operation = |run: &Run<()>| {
         let heap = attach(run.pmem()).unwrap();
-        heap.transaction(|tx| tx.alloc(&1_u64).map(drop)).map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.alloc(&1_u64).map(drop)).unwrap();
         heap.checkpoint().unwrap();
         run.ack(());
-        // Closing it would leave nothing either.
+        // Closing it would leave nothing to replay, too.
         core::mem::forget(heap);
     };
     let check = |crash: &Crash<()>| {

@@ -1,32 +1,31 @@
-//! What opening restores from its copy is durable when it returns, whichever of the two was corrupted, and a crash while it is
-//! restored harms neither. And the repair of a block's header: the corruption is there, or the new header.
+//! A copy that open restores is durable when it returns, whichever of the two was corrupted, and a crash during that harms neither. And the repair
+//! of a block header is atomic.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod links;
 
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::{FreeError, Heap, HeapError, HeapInspection, HeapOptions, TxError};
-use pm_core::{Pmem as _, Pool, PoolOptions, Uuid};
+use pm_core::{Pmem as _, Pool, PoolOptions};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 use std::sync::Arc;
 
 const REGION_BYTES: u64 = 1 << 16;
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(16).chunk_bytes(4096)
+    harness::options().lanes(2).lane_entries(16).chunk_bytes(4096)
 }
 
-/// A heap with three blocks, and where they are.
+/// A heap with three blocks, and their offsets.
 fn prepared() -> (Image, Vec<u64>) {
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
     let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
-    heap.transaction(|tx| (1..=3_u64).try_for_each(|value| tx.alloc(&value).map(drop)))
-        .map_err(|error: TxError| error)
-        .unwrap();
+    heap.transact(|tx| (1..=3_u64).try_for_each(|value| tx.alloc(&value).map(drop))).unwrap();
     drop(heap);
-    // Recovered once, so that nothing in the log is stored over what is corrupted below.
+    // Recovered once, so that no log entry is replayed over the corruption below.
     let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
     (sim.to_image(), heap.blocks())
 }
@@ -37,7 +36,7 @@ fn corrupted(image: &Image, offset: u64) -> Image {
     Image::from_bytes(bytes)
 }
 
-/// The places of the header and of the number of chunks, each with that of its copy.
+/// The offsets of the header and of the number of chunks, each with that of its copy.
 fn copies(image: &Image) -> [(u64, u64); 2] {
     let pool = Pool::attach_read_only(SimPmem::from_image(image, Model::Px86Line)).unwrap();
     let inspection = HeapInspection::of(&pool).unwrap();
@@ -47,7 +46,7 @@ fn copies(image: &Image) -> [(u64, u64); 2] {
 }
 
 #[test]
-fn either_copy_of_what_is_written_twice_is_restored() {
+fn either_corrupted_copy_is_restored() {
     let (image, blocks) = prepared();
     for (first, second) in copies(&image) {
         for (offset, other) in [(first, second), (second, first)] {
@@ -63,7 +62,7 @@ fn either_copy_of_what_is_written_twice_is_restored() {
             };
             let check = |crash: &Crash<()>| -> Result<(), String> {
                 if !crash.acked().is_empty() {
-                    // The other one may go now.
+                    // The other copy may be corrupted now.
                     let word = other & !7;
                     let pmem = crash.pmem();
                     pmem.store_u64(word, !pmem.load_u64(word));
@@ -82,7 +81,7 @@ fn either_copy_of_what_is_written_twice_is_restored() {
 
 /// The copy that a killed process restored is visible to the next one, which finds nothing to restore, and may not be durable.
 #[test]
-fn copy_restored_by_a_killed_process_is_durable_after_the_next_opening() {
+fn copy_restored_by_killed_process_is_durable_after_next_open() {
     let (image, blocks) = prepared();
     let (first, second) = copies(&image)[0];
     for (offset, other) in [(first, second), (second, first)] {
@@ -105,13 +104,13 @@ fn copy_restored_by_a_killed_process_is_durable_after_the_next_opening() {
     }
 }
 
-/// As above, and the other copy is corrupted before the next opening: that one must not store to it before the first is durable.
+/// As above, and the other copy is corrupted before the next open, which must not store to it before the first one is durable.
 #[test]
-fn copy_restored_by_a_killed_process_is_durable_before_the_other_is_restored() {
+fn restored_copy_is_durable_before_the_other_is_restored() {
     let (image, _) = prepared();
     let (first, second) = copies(&image)[0];
     let image = corrupted(&image, first);
-    // Two words of one line, corrupted in one piece.
+    // Two words of one line, corrupted together.
     let pair = second - 16;
     let reopened = |run: &Run<()>| {
         run.pmem().store_u128(pair, u128::MAX);
@@ -145,9 +144,9 @@ fn acknowledged(run: &Run<()>) -> Result<(), HeapError> {
     Ok(())
 }
 
-/// The root directory may be hit, too: the heap is found by its header, and named again.
+/// The root directory may be corrupted, too: the heap is found by its header, and its root is set again.
 #[test]
-fn a_root_that_is_lost_is_set_again() {
+fn lost_heap_root_is_set_again() {
     let (image, blocks) = prepared();
     let bytes = image.to_bytes();
     let name = bytes.windows(13).position(|bytes| bytes == b"pm-alloc.heap").unwrap() as u64;
@@ -168,7 +167,7 @@ fn a_root_that_is_lost_is_set_again() {
             Explorer::new(model).nested_choices_per_point(64).kills(1).check(&image, operation, check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
-    // In another pool's data it is the header of nobody.
+    // In the data of another pool the header is invalid.
     let sim = SimPmem::from_image(&image, Model::Px86Line);
     Pool::format(&sim, &PoolOptions::new().overwrite()).unwrap();
     sim.store_u64(4096 + 64, 1);
@@ -176,7 +175,7 @@ fn a_root_that_is_lost_is_set_again() {
 }
 
 #[test]
-fn a_repair_is_there_or_not() {
+fn repair_is_atomic() {
     let (image, blocks) = prepared();
     let image = corrupted(&image, blocks[1] - 8);
     let operation = |run: &Run<()>| {
@@ -202,18 +201,18 @@ fn a_repair_is_there_or_not() {
     }
 }
 
-/// Opened with a corrupted header, a heap does not know where its block ends: what is free behind it is not handed out any more. Open
-/// when the header is hit, it knows, and a repair costs that block only.
+/// A heap that is opened with a corrupted header does not know where its block ends, so the free space behind it is not handed out. If the heap was
+/// open when the header was corrupted, it does, and the repair costs only that block.
 #[test]
-fn a_repair_gives_up_what_the_heap_cannot_prove_to_be_free() {
+fn repair_frees_only_what_is_proven_free() {
     let (image, blocks) = prepared();
     let sim = Arc::new(SimPmem::from_image(&corrupted(&image, blocks[1] - 8), Model::Px86Line));
     let mut heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
-    // Looked at, and in quarantine.
+    // Scanned, and in quarantine.
     heap.transaction(|tx| tx.alloc(&4_u64).map(drop)).unwrap();
     let fill = |heap: &Heap<Arc<SimPmem>>| {
         let mut count = 0;
-        while heap.transaction(|tx| tx.alloc(&5_u64).map(drop)).map_err(|error: TxError| error).is_ok() {
+        while heap.transact(|tx| tx.alloc(&5_u64).map(drop)).is_ok() {
             count += 1;
         }
         count
@@ -253,9 +252,9 @@ fn a_repair_gives_up_what_the_heap_cannot_prove_to_be_free() {
     assert_eq!((report.is_clean(), report.free_blocks, report.lost_bytes), (true, 0, 64));
 }
 
-/// The header that ends a chunk is stored again by a repair. Later a long block lies there, and no recovery stores it once more.
+/// A repair stores the end header of a chunk. Later a huge block lies there, and recovery does not store the header again.
 #[test]
-fn a_repaired_end_of_a_chunk_is_not_replayed() {
+fn repaired_end_of_chunk_is_not_replayed() {
     let sim = Arc::new(SimPmem::new(1 << 17));
     let layout = *Heap::format(Arc::clone(&sim), &options()).unwrap().layout();
     sim.store_u64(layout.chunk_offset(1) - 8, 0xdead);

@@ -1,10 +1,13 @@
-//! Crashes at every moment of every shape of transaction, and inside the recovery from them. After each the heap is as before
-//! the transaction or as after it: nothing half done, leaked, overlapping or corrupted.
+//! Crashes at every point of every kind of transaction, and inside recovery. After each the heap is as before the transaction or as after it:
+//! nothing partial, leaked, overlapping or corrupted.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
+
+use harness::Transact as _;
 use pm_alloc::{Heap, HeapOptions, Tx, TxError, View};
-use pm_core::{Link, Persist, PoolOptions, Uuid, field};
+use pm_core::{Link, Persist, field};
 use pm_crashsim::{Coverage, Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,14 +28,13 @@ struct Node<'p> {
 #[repr(C)]
 struct Pair {
     left: u64,
-    /// Another line than `left`.
+    /// In another line than `left`.
     apart: [u64; 8],
     right: u64,
 }
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(20).chunk_bytes(4096).in_place_from_bytes(64)
+    harness::options().lanes(2).lane_entries(20).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
@@ -48,7 +50,7 @@ fn prepared() -> &'static Image {
 fn prepare() -> Image {
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
     let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
-    heap.transaction(|tx| {
+    heap.transact(|tx| {
         let second = tx.alloc(&Node { next: Link::NULL, value: 2 })?;
         let first = tx.alloc(&Node { next: second, value: 1 })?;
         let head = tx.alloc(&first)?;
@@ -56,28 +58,26 @@ fn prepare() -> Image {
         let pair = tx.alloc(&Pair { left: 0, apart: [0; 8], right: 0 })?;
         tx.set_root("pair", pair)
     })
-    .map_err(|error: TxError| error)
     .unwrap();
-    heap.transaction(|tx| {
+    heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<Link<[u64; 24]>>(2)?;
         tx.set_root("slots", slots)
     })
-    .map_err(|error: TxError| error)
     .unwrap();
     sim.to_image()
 }
 
-/// What a heap of these tests holds.
+/// The contents of a heap of these tests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 struct State {
     list: Vec<u64>,
     pair: (u64, u64),
     names: Vec<String>,
-    /// Which slots link to a block.
+    /// Whether each slot links to a block.
     linked: [bool; 2],
 }
 
-/// What there is, once it is known that nothing is leaked, overlapping or corrupted.
+/// The contents, after checking that nothing is leaked, overlapping or corrupted.
 fn state(heap: &SimHeap) -> State {
     let report = heap.check();
     assert!(report.is_clean(), "{report:?}");
@@ -153,7 +153,7 @@ fn set_pair(tx: &mut Tx<'_, Arc<SimPmem>>, value: u64) -> Result<(), TxError> {
     tx.write(pair.field(field!(Pair, right)), &value)
 }
 
-/// Allocates a block into a slot that is null, and frees that of another: filled into the first slot, unfilled into the second.
+/// Allocates a block into a null slot, and frees the block of another: initialized in the first slot, uninitialized in the second.
 fn toggle<'p>(view: &View<'p, Arc<SimPmem>>, number: u64) -> Result<(), TxError> {
     let slots = view.root::<Link<'p, [u64; 24]>>("slots")?.unwrap();
     let slot = slots.element(number);
@@ -167,12 +167,12 @@ fn toggle<'p>(view: &View<'p, Arc<SimPmem>>, number: u64) -> Result<(), TxError>
     Ok(())
 }
 
-/// What a program does that is there whole after a crash, or not at all.
+/// A step of a program, which is atomic.
 #[derive(Clone, Copy)]
 enum Step {
     /// A transaction.
     Tx(fn(&mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError>),
-    /// A call that needs none.
+    /// A call of a view.
     Call(fn(&View<'_, Arc<SimPmem>>) -> Result<(), TxError>),
 }
 
@@ -187,8 +187,7 @@ impl Step {
 
 use Step::{Call, Tx as InTx};
 
-/// Explores the steps under each model: every choice, and every crash of each recovery; and every kill, with every crash of the
-/// next process.
+/// Explores the steps under each model: every choice, and every crash of each recovery; and every kill, with every crash of the next process.
 fn explore(steps: &[Step]) {
     for model in MODELS {
         explore_all(exhaustive(model).crashes(2), steps);
@@ -202,7 +201,7 @@ fn exhaustive(model: Model) -> Explorer {
     Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 11)
 }
 
-/// A crash of the recovery from the crash of a process after one that was killed is a crash of a recovery.
+/// A crash of the recovery from the crash of a process after a killed one is a crash of a recovery.
 fn killed(model: Model) -> Explorer {
     exhaustive(model).crashes(1).kills(1)
 }
@@ -212,8 +211,8 @@ fn explore_all(explorer: Explorer, steps: &[Step]) {
     assert!(coverage.is_exhaustive(), "{coverage}");
 }
 
-/// Runs the steps one after the other, each a transaction, and expects after any crash the state after some number of them, and
-/// none that was acknowledged lost.
+/// Runs the steps one after the other, each a transaction. After any crash the state is that after some number of them, and no acknowledged step is
+/// lost.
 fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
     let image = prepared();
     let expected: Vec<State> = {
@@ -236,7 +235,7 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
         let acked = crash.acked().last().copied().unwrap_or(0);
         let heap = attach(crash.pmem());
         let mut found = state(&heap);
-        // The recovery that was crashed, or the process after the one that was killed, had gone on already.
+        // The crashed recovery, or the process after the killed one, had continued already.
         let has_gone_on = found.list.first() == Some(&99);
         if has_gone_on {
             found.list.remove(0);
@@ -250,8 +249,8 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
         }
         heap.transaction(|tx| push(tx, 99)).map_err(|error: TxError| error.to_string())
     };
-    // What is stored in place is flushed and fenced by the lane's next commit, and until then the log has it. A recovery flushes
-    // what the log has, whether or not that was stored again, and fences: after a kill it may not be durable.
+    // The lane's next commit flushes and fences the targets; until then the log has their contents. Recovery flushes and fences what the log has,
+    // whether or not it was replayed: after a kill it may not be durable.
     let by_the_next = [
         Lint::UnflushedStore,
         Lint::UnfencedFlush,
@@ -264,7 +263,7 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
     explorer.lints(lints).check(image, operation, check)
 }
 
-/// What a program may do in one step.
+/// A step of a random program.
 const STEPS: [(&str, Step); 11] = [
     ("push", InTx(|tx| push(tx, 3))),
     (
@@ -334,12 +333,12 @@ const STEPS: [(&str, Step); 11] = [
     ("a slot and its block", Call(|view| toggle(view, 1))),
 ];
 
-/// So many choices at each crash of a process after one that was killed: a sample, where there are thousands.
+/// The number of choices at each crash of a process after a killed one: a sample, where there are thousands.
 const CHOICES_AFTER_KILL: u64 = 12;
 
-/// Every pair of steps, of which this is the first: every choice of a crash, every crash of the recovery under the model with the
-/// fewest choices, and every kill under the one with the most, each with a sample of the crashes of the next process. All of these
-/// under all models with `PM_CRASH_EXHAUSTIVE=1`, which takes some minutes.
+/// Every pair of steps with this first one: every choice of a crash, every crash of recovery under the model with the fewest choices, and every
+/// kill under the one with the most, each with a sample of the crashes of the next process. All of these under all models with
+/// `PM_CRASH_EXHAUSTIVE=1`, which takes some minutes.
 fn explore_pairs(first: usize) {
     let is_all = std::env::var_os("PM_CRASH_EXHAUSTIVE").is_some();
     for (name, second) in STEPS {
@@ -356,7 +355,7 @@ fn explore_pairs(first: usize) {
     }
 }
 
-/// A test for each first step, so that they run side by side.
+/// A test for each first step, so that they run in parallel.
 macro_rules! pairs {
     ($($name:ident $first:literal)*) => {$(
         #[test]
@@ -371,11 +370,10 @@ pairs! {
     two_steps_10 10
 }
 
-/// Sequences of three to eight steps, killed and crashed at every place where they can be, with two of the choices there; in one
-/// sequence out of eight each recovery is crashed, and none is killed. As many as `PM_CRASH_SEQUENCES` says, or 80; a release is checked
-/// with 20,000.
+/// Sequences of three to eight steps, killed and crashed at every point, with two of the choices there; in one sequence out of eight each recovery
+/// is crashed, and none is killed. As many as `PM_CRASH_SEQUENCES` says, or 80; a release is checked with 20,000.
 #[test]
-fn random_sequences() {
+fn random_sequences_are_atomic() {
     let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(80, |count| count.parse().unwrap());
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let recoveries = AtomicU64::new(0);
@@ -384,9 +382,9 @@ fn random_sequences() {
             let recoveries = &recoveries;
             scope.spawn(move || {
                 for seed in (0..count).filter(|seed| seed % threads == thread) {
-                    let mut random = Random(seed);
+                    let mut random = harness::Random(seed);
                     let steps: Vec<Step> =
-                        (0..3 + random.below(6)).map(|_| STEPS[random.below(STEPS.len())].1).collect();
+                        (0..3 + random.index(6)).map(|_| STEPS[random.index(STEPS.len())].1).collect();
                     let (crashes, kills) = if seed.is_multiple_of(8) { (2, 0) } else { (1, 1) };
                     let explorer = Explorer::new(Model::Px86Line).seed(seed).crashes(crashes).kills(kills);
                     let explorer = explorer.choices_per_point(2).nested_choices_per_point(1);
@@ -398,33 +396,23 @@ fn random_sequences() {
     println!("{count} sequences, {} recoveries", recoveries.into_inner());
 }
 
-/// Knuth's linear congruential generator: the same sequences each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % end
-    }
-}
-
 #[test]
-fn a_block_is_allocated_and_published_at_once() {
+fn allocation_and_link_are_atomic() {
     explore(&[InTx(|tx| push(tx, 3))]);
 }
 
 #[test]
-fn a_block_is_taken_out_and_freed_at_once() {
+fn unlinking_and_freeing_are_atomic() {
     explore(&[InTx(pop)]);
 }
 
 #[test]
-fn two_words_in_two_lines_change_at_once() {
+fn two_words_in_two_lines_are_atomic() {
     explore(&[InTx(|tx| set_pair(tx, 5))]);
 }
 
 #[test]
-fn pushing_and_popping_in_one_transaction() {
+fn push_and_pop_in_one_transaction_are_atomic() {
     explore(&[InTx(|tx| {
         pop(tx)?;
         push(tx, 3)?;
@@ -433,7 +421,7 @@ fn pushing_and_popping_in_one_transaction() {
 }
 
 #[test]
-fn a_block_allocated_and_freed_in_one_transaction_is_nobodys() {
+fn block_allocated_and_freed_in_one_transaction_is_free() {
     explore(&[InTx(|tx| {
         let block = tx.alloc(&1_u64)?;
         let other = tx.alloc(&[2_u64; 20])?;
@@ -444,7 +432,7 @@ fn a_block_allocated_and_freed_in_one_transaction_is_nobodys() {
 }
 
 #[test]
-fn a_root_is_set_with_the_rest() {
+fn root_is_set_with_the_rest() {
     explore(&[InTx(|tx| {
         let other = tx.alloc(&1_u64)?;
         tx.set_root("other", other)
@@ -452,7 +440,7 @@ fn a_root_is_set_with_the_rest() {
 }
 
 #[test]
-fn a_root_is_removed_and_its_block_with_it() {
+fn root_and_its_block_are_removed_together() {
     explore(&[InTx(|tx| {
         let pair = tx.root::<Pair>("pair")?.unwrap();
         tx.remove_root("pair")?;
@@ -461,24 +449,24 @@ fn a_root_is_removed_and_its_block_with_it() {
 }
 
 #[test]
-fn two_transactions_on_the_same_words() {
+fn two_transactions_on_the_same_words_are_atomic() {
     explore(&[InTx(|tx| set_pair(tx, 1)), InTx(|tx| set_pair(tx, 2))]);
 }
 
 #[test]
-fn the_block_just_freed_is_used_again() {
+fn just_freed_block_is_allocated_again() {
     explore(&[InTx(pop), InTx(|tx| push(tx, 4))]);
 }
 
 #[test]
-fn a_block_and_the_link_to_it_appear_and_vanish_at_once() {
+fn alloc_and_link_and_unlink_and_free_are_atomic() {
     explore(&[Call(|view| toggle(view, 0)), Call(|view| toggle(view, 0))]);
     explore(&[Call(|view| toggle(view, 1)), Call(|view| toggle(view, 1))]);
 }
 
-/// The block is laid over several that were free side by side, of which the one in front was freed last.
+/// The block overwrites several adjacent free ones, of which the first was freed last.
 #[test]
-fn a_block_over_several_appears_at_once() {
+fn allocation_over_several_free_blocks_is_atomic() {
     fn two(heap: &SimHeap) -> u64 {
         heap.view(|view| {
             let slots = view.root::<Link<'_, [u64; 24]>>("slots").unwrap().unwrap();
@@ -502,7 +490,7 @@ fn a_block_over_several_appears_at_once() {
 }
 
 #[test]
-fn a_transaction_that_gives_up_leaves_no_trace() {
+fn rolled_back_transaction_changes_nothing() {
     let image = prepared();
     let heap = attach(&Arc::new(SimPmem::from_image(image, Model::Px86Line)));
     let before = state(&heap);

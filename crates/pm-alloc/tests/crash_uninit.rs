@@ -1,11 +1,14 @@
-//! Blocks allocated without contents, laid over several free ones, and filled right after the call without the log: where the
-//! headers of former blocks were, which nobody joined before. Crashed everywhere, in many sequences, there is never a block
-//! that nobody has, or a header that is corrupted, and nothing is stored over what a block was filled with.
+//! Uninitialized blocks over several free ones, which no header joins before, are allocated and filled without the log. They overwrite the headers
+//! of the former blocks. After any crash in many sequences, no block is leaked, no header is corrupted, and the contents of blocks are not
+//! overwritten.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
+
+use harness::Transact as _;
 use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{Link, Pmem, PoolOptions, Uuid};
+use pm_core::{Link, Pmem};
 use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -15,12 +18,11 @@ const SLOTS: u64 = 12;
 
 type SimHeap = Heap<Arc<SimPmem>>;
 
-/// Allocates a block of so many lines into a slot that is null, or frees that of another.
+/// Allocates a block of this length into a null slot, or frees the block of another.
 type Step = (u64, u64);
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(8).chunk_bytes(4096).in_place_from_bytes(64)
+    harness::options().lanes(2).lane_entries(8).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
@@ -38,7 +40,7 @@ fn prepared() -> &'static Image {
             let long = tx.alloc_zeroed::<[u64; 16]>(1)?;
             tx.set_root("long", long)
         };
-        heap.transaction(slots).map_err(|error: TxError| error).unwrap();
+        heap.transact(slots).unwrap();
         sim.to_image()
     })
 }
@@ -59,7 +61,7 @@ fn run(heap: &SimHeap, (number, lines): Step) -> Result<(), TxError> {
     })
 }
 
-/// Where headers may have been that lie in a block of so many lines now.
+/// The offsets at which former headers may lie in a block of `lines` lines.
 fn former_headers(block: u64, lines: u64) -> impl Iterator<Item = u64> {
     (1..lines).map(move |line| block + 64 * line - 8)
 }
@@ -70,7 +72,7 @@ fn run_by_two(heap: &SimHeap, steps: &[Step], mut after_each: impl FnMut(usize))
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for step in to.1 {
-                // There may be no room, which changes nothing.
+                // Without room the step changes nothing.
                 run(heap, step).unwrap_or_default();
                 from.0.send(()).unwrap();
             }
@@ -82,15 +84,14 @@ fn run_by_two(heap: &SimHeap, steps: &[Step], mut after_each: impl FnMut(usize))
         for (done, &step) in steps.iter().enumerate() {
             match done % 2 {
                 0 => run(heap, step).unwrap_or_default(),
-                // The first lane is taken: the other thread stays with the second one then.
+                // The first lane is held, so the other thread gets the second one, and keeps using it.
                 1 if done == 1 => heap
-                    .transaction(|tx| {
+                    .transact(|tx| {
                         let long = tx.root::<[u64; 16]>("long")?.unwrap();
                         tx.write(long, &[1; 16])?;
                         there(step);
                         Ok(())
                     })
-                    .map_err(|error: TxError| error)
                     .unwrap(),
                 _ => there(step),
             }
@@ -100,7 +101,7 @@ fn run_by_two(heap: &SimHeap, steps: &[Step], mut after_each: impl FnMut(usize))
     });
 }
 
-/// What each slot links to, once it is known that nothing is leaked, overlapping or corrupted.
+/// The block of each slot, after checking that nothing is leaked, overlapping or corrupted.
 fn linked(heap: &SimHeap) -> Vec<u64> {
     let report = heap.check();
     assert!(report.is_clean(), "{report:?}");
@@ -118,7 +119,7 @@ fn linked(heap: &SimHeap) -> Vec<u64> {
 
 fn explore(steps: &[Step], seed: u64) {
     let image = prepared();
-    // What each slot links to after each step, and how many lines of it were filled.
+    // The block of each slot after each step, and how many lines of it were filled.
     let expected: Vec<Vec<(u64, u64)>> = {
         let heap = attach(&Arc::new(SimPmem::from_image(image, Model::Px86Line)));
         let mut states = vec![vec![(0, 0); usize::try_from(SLOTS).unwrap()]];
@@ -149,8 +150,7 @@ fn explore(steps: &[Step], seed: u64) {
         let is_allowed = allowed.any(|state| state.iter().map(|(link, _)| link).eq(&found));
         if is_allowed { Ok(()) } else { Err(format!("{found:?} after {acked} steps of {expected:?}")) }
     };
-    // What is in place is flushed and fenced by its lane's next commit. Until then the log has it, whoever reads it.
-    // What an opening flushes and fences is durable already, where no process was killed.
+    // The lane's next commit flushes and fences the targets; until then the log has their contents.
     let by_the_next = [
         Lint::UnflushedStore,
         Lint::UnfencedFlush,
@@ -166,18 +166,13 @@ fn explore(steps: &[Step], seed: u64) {
     explorer.check(image, operation, check);
 }
 
-/// Two threads take turns, each with a lane of its own. As many sequences as `PM_CRASH_SEQUENCES` says, or 20.
+/// Two threads take turns, each with its own lane. As many sequences as `PM_CRASH_SEQUENCES` says, or 20.
 #[test]
-fn blocks_laid_over_several_are_whole_after_any_crash() {
+fn uninit_blocks_over_several_free_blocks_survive_crashes() {
     let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(20, |count| count.parse().unwrap());
     for seed in 0..count {
-        // Knuth's linear congruential generator: the same sequences each time.
-        let mut random = seed;
-        let mut below = |end: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % end
-        };
-        let steps: Vec<Step> = (0..60).map(|_| (below(SLOTS), 1 + below(12))).collect();
+        let mut random = harness::Random(seed);
+        let steps: Vec<Step> = (0..60).map(|_| (random.below(SLOTS), 1 + random.below(12))).collect();
         explore(&steps, seed);
     }
 }

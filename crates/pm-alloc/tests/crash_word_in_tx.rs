@@ -1,34 +1,34 @@
-//! Words that are stored without a transaction, by a thread that is in one on the same heap: each is durable when the call returns, and stays
-//! when the transaction is given up, or the call is refused.
+//! Words that a thread stores without a transaction while it is in one on the same heap: each is durable when the call returns, and stays when the
+//! transaction is rolled back; or the call fails.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod links;
 
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 use std::sync::Arc;
 
 type SimHeap = Heap<Arc<SimPmem>>;
 
-/// Words of a block of 40 that the transaction writes in place.
+/// The words of a block of 40 that the transaction writes in place.
 const LONG: usize = 16;
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(16).chunk_bytes(4096).in_place_from_bytes(64)
+    harness::options().lanes(2).lane_entries(16).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 fn prepared() -> Image {
     let sim = Arc::new(SimPmem::new(48 << 10));
     let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
-    let made = heap.transaction(|tx| {
+    heap.transact(|tx| {
         let words = tx.alloc_zeroed::<u64>(40)?;
         tx.set_root("words", words)
-    });
-    made.map_err(|error: TxError| error).unwrap();
+    })
+    .unwrap();
     heap.close().unwrap();
     sim.to_image()
 }
@@ -90,11 +90,11 @@ fn explore(is_given_up: bool) {
 }
 
 #[test]
-fn word_stored_within_a_transaction_is_durable_when_that_is_given_up() {
+fn word_stored_in_transaction_survives_its_rollback() {
     explore(true);
 }
 
 #[test]
-fn word_stored_within_a_transaction_is_durable_before_that_commits() {
+fn word_stored_in_transaction_is_durable_before_its_commit() {
     explore(false);
 }

@@ -1,5 +1,4 @@
-//! Discarding a corrupted log entry of an allocation costs no block of other transactions: programs in which headers
-//! in place lead astray.
+//! Discarding the corrupted log entry of an allocation costs no block of other transactions, where the headers in the chunk are misleading.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,6 +8,7 @@
 )]
 
 mod discarding;
+mod harness;
 mod links;
 mod sim;
 
@@ -16,25 +16,25 @@ use discarding::{
     all_room, alloc, assert_in_use, at_line, discard, entry_lines, free, free_now, heap,
     heap_with_an_old_header, in_two_lanes, line_of, listed, options, sim_of, slot,
 };
+use harness::Transact as _;
 use links::link_to;
-use pm_alloc::{Heap, TxError};
+use pm_alloc::Heap;
 use pm_core::Pmem;
 use sim::State;
 use std::sync::Arc;
 
-/// One transaction T cuts block A off a free block. The power fails when A's header is in place on the medium (its
-/// line was evicted), and that of the rest is not. T's entry is corrupted, and discarded. Where the rest begins lies
-/// an old header of a former free block, which was longer: its lines have been Y's for long, allocated before the
-/// heap was last opened.
+/// A transaction T splits block A off a free block. The power fails when A's header is durable (its line was evicted), and that of the rest is not.
+/// T's entry is corrupted, and discarded. Where the rest begins lies an old header of a former, longer free block: its lines have long been Y's,
+/// allocated before the heap was last opened.
 #[test]
-fn discarding_half_of_a_cut_does_not_hand_out_an_older_block() {
+fn discarded_half_of_split_hands_out_no_older_block() {
     let heap = heap_with_an_old_header();
     let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
     let before = sim.power_failure();
     assert_eq!(alloc(&heap, 0, 8), 3, "A");
     let state = sim.state();
     let mut bytes = state.durable.clone();
-    // Of what is stored in place, A's header alone becomes durable by chance.
+    // Of the applied words, only A's header becomes durable.
     let header = at_line(&heap, 3) as usize - 8;
     assert_ne!(bytes[header..header + 8], state.visible[header..header + 8], "it was not durable yet");
     bytes[header..header + 8].copy_from_slice(&state.visible[header..header + 8]);
@@ -42,7 +42,7 @@ fn discarding_half_of_a_cut_does_not_hand_out_an_older_block() {
     assert_eq!(entries.len(), 1);
     core::mem::forget(heap);
 
-    // Without corruption all is well.
+    // Without corruption recovery is right.
     let heap = Heap::attach(sim_of(bytes.clone()), &options()).unwrap();
     assert!(heap.check().is_clean() && heap.blocks().contains(&y));
     assert!(all_room(&heap).iter().all(|line| !(23..33).contains(line)));
@@ -52,11 +52,11 @@ fn discarding_half_of_a_cut_does_not_hand_out_an_older_block() {
     assert_in_use(&heap, 1, 23, 10);
 }
 
-/// A block B was allocated, and freed as one with its free neighbours: B's own header stays in place, below theirs.
-/// Then C and E were allocated there, and C freed. All entries of these are intact. Discarding the entry of a later
-/// transaction, that wrote a word, takes B's header for that of a live block.
+/// A block B was allocated, and freed and joined with its free neighbours: B's own header stays, below theirs. Then C and E were allocated there,
+/// and C freed. All these entries are intact. The entry of a later transaction, which wrote a word, is discarded: B's header must not count as that
+/// of an allocated block.
 #[test]
-fn discarding_the_write_of_a_word_does_not_hand_out_a_live_block() {
+fn discarded_word_hands_out_no_allocated_block() {
     let heap = heap();
     assert_eq!(
         [alloc(&heap, 0, 2), alloc(&heap, 1, 6), alloc(&heap, 2, 4), alloc(&heap, 3, 49)],
@@ -70,8 +70,7 @@ fn discarding_the_write_of_a_word_does_not_hand_out_a_live_block() {
     let sim = Arc::clone(heap.pool().pmem());
     let before = sim.power_failure();
     let word = slot(&heap, 7);
-    let written = heap.transaction(|tx| tx.write(link_to::<u64>(word), &1));
-    written.map_err(|error: TxError| error).unwrap();
+    heap.transact(|tx| tx.write(link_to::<u64>(word), &1)).unwrap();
     let after = sim.power_failure();
     let entries = entry_lines(&heap, &before, &after);
     assert_eq!(entries.len(), 1);
@@ -87,12 +86,12 @@ fn discarding_the_write_of_a_word_does_not_hand_out_a_live_block() {
     assert_eq!(listed(&heap), [1, 7, 15]);
 }
 
-/// T cuts A off a free block. Another transaction, in another lane, frees X behind the rest, as one with the rest.
-/// T's entry is discarded: the freeing of X was acknowledged, and its entry is intact.
+/// T splits A off a free block. Another transaction, in another lane, frees X behind the rest, and joins both. T's entry is discarded: the freeing
+/// of X was acknowledged, and its entry is intact.
 #[test]
-fn discarding_an_allocation_leaves_blocks_freed_that_other_transactions_freed() {
+fn discarded_allocation_keeps_blocks_freed_by_others_free() {
     let heap = heap();
-    // In another chunk, as it is too long for what is left of this one.
+    // In another chunk, because it is longer than the rest of this one.
     assert_eq!(alloc(&heap, 3, 63), 65);
     let long = at_line(&heap, 65);
     // F, X and G.
@@ -121,18 +120,17 @@ fn discarding_an_allocation_leaves_blocks_freed_that_other_transactions_freed() 
     assert!(!heap.blocks().contains(&x), "X is allocated again, and nothing links to it");
 }
 
-/// T allocates a block longer than a chunk. Another transaction, in another lane, allocates B behind its end. T's
-/// entry is discarded: the header in front is that of the chunks made one free block, and covers B.
+/// T allocates a block longer than a chunk. Another transaction, in another lane, allocates B behind its end. T's entry is discarded: the header in
+/// front is that of the joined chunks, and covers B.
 #[test]
-fn discarding_a_block_longer_than_a_chunk_does_not_hand_out_what_lies_behind_it() {
+fn discarded_huge_block_hands_out_no_block_behind_it() {
     let heap = heap();
     let chunks = heap.check().chunks.len() as u64;
-    // All chunks are full, but two in a row.
+    // All chunks are full, except for two adjacent ones.
     assert_eq!(alloc(&heap, 3, 61), 3);
     assert_eq!([alloc(&heap, 4, 63), alloc(&heap, 0, 63), alloc(&heap, 1, 63)], [65, 129, 193]);
     for _ in 4..chunks {
-        let filled = heap.transaction(|tx| tx.alloc_uninit::<u64>(8 * 63 - 1).map(drop));
-        filled.map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.alloc_uninit::<u64>(8 * 63 - 1).map(drop)).unwrap();
     }
     free(&heap, 0);
     free(&heap, 1);
@@ -159,11 +157,10 @@ fn discarding_a_block_longer_than_a_chunk_does_not_hand_out_what_lies_behind_it(
     assert_in_use(&heap, 1, b, 10);
 }
 
-/// T cuts A off a free block. In another lane a transaction allocates C and B from the rest, one behind the other;
-/// then C is freed. The bytes before B's header and behind it are written by the same transaction. T's entry is
-/// discarded.
+/// T splits A off a free block. In another lane a transaction allocates C and B from the rest, next to each other; then C is freed. The same
+/// transaction writes the bytes before and behind B's header. T's entry is discarded.
 #[test]
-fn discarding_an_allocation_leaves_a_block_whose_header_lies_between_other_writes() {
+fn discarded_allocation_keeps_block_with_header_between_writes() {
     let heap = heap();
     assert_eq!(alloc(&heap, 3, 63), 65);
     let long = at_line(&heap, 65);
@@ -178,7 +175,7 @@ fn discarding_an_allocation_leaves_a_block_whose_header_lies_between_other_write
     };
     let second = || {
         let links = [slot(&heap, 1), slot(&heap, 4)];
-        let allocated = heap.transaction(|tx| {
+        let allocated = heap.transact(|tx| {
             let c = tx.alloc_uninit::<u8>(120)?;
             tx.write_slice(c.element(76), &[0xCC_u8; 44])?;
             let b = tx.alloc(&[0xB_u64; 7])?;
@@ -186,7 +183,7 @@ fn discarding_an_allocation_leaves_a_block_whose_header_lies_between_other_write
             tx.write(link_to(links[1]), &b.offset())?;
             Ok(b.offset())
         });
-        b = line_of(&heap, allocated.map_err(|error: TxError| error).unwrap());
+        b = line_of(&heap, allocated.unwrap());
         free(&heap, 1);
     };
     in_two_lanes(&heap, long, first, second);

@@ -1,5 +1,5 @@
-//! Discarding a corrupted log entry costs no block of other transactions, where something else hides them: a second
-//! corrupted line, contents that look like a header, or a recovery that a power failure stopped.
+//! Discarding a corrupted log entry costs no block of other transactions, if something else hides them: a second corrupted line, contents that look
+//! like a header, or a recovery that a power failure interrupted.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,6 +9,7 @@
 )]
 
 mod discarding;
+mod harness;
 mod links;
 mod sim;
 
@@ -16,16 +17,17 @@ use discarding::{
     ENTRIES, SimHeap, alloc, assert_in_use, at_line, discard, entry_lines, free, free_now, heap,
     heap_with_an_old_header, line_of, listed, options, sim_of, slot, with_other, write_word,
 };
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::{Heap, TxError};
 use pm_core::Pmem;
 use sim::{Rng, Sim, State, crash};
 use std::sync::{Arc, mpsc};
 
-/// T rests in lane 0. Lane 1 has gone around once: its dead entry is from before T, the next one allocated W in T's rest.
-/// T's entry is corrupted, and that dead one.
+/// Lane 0 is idle after T. Lane 1 has wrapped: its dead entry is older than T, and the next one allocated W in T's rest. T's entry and that dead
+/// one are corrupted.
 #[test]
-fn dead_corrupted_entry_of_another_lane_does_not_hide_a_block() {
+fn dead_corrupted_entry_of_another_lane_hides_no_block() {
     let heap = heap();
     let sim = Arc::clone(heap.pool().pmem());
     let state = || sim.power_failure();
@@ -52,8 +54,8 @@ fn dead_corrupted_entry_of_another_lane_does_not_hide_a_block() {
     }
 }
 
-/// Runs T in lane 0, then the others in lane 1, which say where W is; the power fails. T's one entry is corrupted, and
-/// discarded. W, which slot 2 links to and has 4 lines, stays.
+/// Runs T in lane 0, then the others in lane 1, which return W's line; the power fails. T's only entry is corrupted, and discarded. W, which slot 2
+/// links to and has 4 lines, stays.
 fn assert_w_stays(
     heap: SimHeap,
     t: impl FnOnce(&SimHeap),
@@ -75,8 +77,8 @@ fn assert_w_stays(
     assert_in_use(&heap, 2, w.recv().unwrap(), 4);
 }
 
-/// A heap of which lines 3 to 7 are one free block, and the rest of the chunk is another one; closed, and opened again.
-/// If `with_b`, a block B lies over both, with the header of the second one inside of it, at line 8.
+/// A heap in which lines 3 to 7 are one free block, and the rest of the chunk is another one; closed, and opened again. If `with_b`, a block B
+/// overwrites both, with the header of the second one inside of it, at line 8.
 fn heap_with_former_header(with_b: bool) -> SimHeap {
     let heap = heap();
     assert_eq!(alloc(&heap, 0, 5), 3);
@@ -91,21 +93,20 @@ fn heap_with_former_header(with_b: bool) -> SimHeap {
     heap
 }
 
-/// A program that reads words of a block that a slot links to, the former header among them, and writes them back, with
-/// one of them changed.
+/// A program reads words of a block that a slot links to, including the former header, changes one of them, and writes them back.
 fn change_one_of_16(heap: &SimHeap) {
-    let changed = heap.transaction(|tx| {
+    heap.transact(|tx| {
         let place = link_to::<[u64; 16]>(at_line(heap, 3) + 8 * 32);
         let mut words = tx.read(place)?;
         words[0] += 1;
         tx.write(place, &words)
-    });
-    changed.map_err(|error: TxError| error).unwrap();
+    })
+    .unwrap();
 }
 
-/// T allocates behind B, then W is allocated in T's rest. Another transaction writes the former header in B as it is.
+/// T allocates behind B, then W is allocated in T's rest. Another transaction writes the former header in B back unchanged.
 #[test]
-fn rewritten_word_that_looks_like_a_header_does_not_hide_a_block() {
+fn rewritten_word_that_looks_like_a_header_hides_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
     for in_one_piece in [false, true] {
         assert_w_stays(heap_with_former_header(true), t, move |heap| {
@@ -113,7 +114,7 @@ fn rewritten_word_that_looks_like_a_header_does_not_hide_a_block() {
             let at = at_line(heap, 8) - 8;
             let word = heap.pool().pmem().load_u64(at);
             if in_one_piece {
-                // Something live aims at the line, so that the word takes the way of the log.
+                // A live entry stores to the line, so the word is committed by the log.
                 write_word(heap, at - 8, 1);
                 heap.view(|view| view.store_u64(link_to(at), word)).unwrap();
             } else {
@@ -126,7 +127,7 @@ fn rewritten_word_that_looks_like_a_header_does_not_hide_a_block() {
 
 /// The same with more words. B is older than the log's entries, and is freed then.
 #[test]
-fn written_back_words_of_a_freed_block_do_not_hide_a_block() {
+fn written_back_words_of_freed_block_hide_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
     assert_w_stays(heap_with_former_header(true), t, |heap| {
         assert_eq!(alloc(heap, 2, 4), 17, "W");
@@ -136,9 +137,9 @@ fn written_back_words_of_a_freed_block_do_not_hide_a_block() {
     });
 }
 
-/// The block with the former header is T's own, so it is no block when T is discarded.
+/// The block with the former header is T's own, so it is no block once T is discarded.
 #[test]
-fn written_back_words_of_a_block_that_is_discarded_do_not_hide_a_block() {
+fn written_back_words_of_discarded_block_hide_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 0, 10), 3, "A");
     assert_w_stays(heap_with_former_header(false), t, |heap| {
         assert_eq!(alloc(heap, 2, 4), 13, "W");
@@ -147,11 +148,11 @@ fn written_back_words_of_a_block_that_is_discarded_do_not_hide_a_block() {
     });
 }
 
-/// T frees P as one with the free lines in front: P's own header stays in place. T's entry is dead by the groups that
-/// follow in its lane, so an open transaction V gets the lines, and cuts off a part, past the log; W is allocated in the
-/// rest, inside of what was P. T's line lies between two LSNs, of which the later one is live, so the opening is refused.
+/// T frees P, and joins it with the free lines in front: P's own header stays. T's entry is dead because of later groups in its lane, so an open
+/// transaction V gets the lines, and splits off a part, without the log; W is allocated in the rest, inside of the former P. T's line lies between
+/// two LSNs, of which the later one is live, so open is refused.
 #[test]
-fn discarding_a_dead_freeing_before_a_cut_does_not_hide_a_block() {
+fn discarded_dead_freeing_before_division_hides_no_block() {
     let options = options().chunk_bytes(1 << 14);
     let heap = Heap::format(Arc::new(Sim::new(56 << 10)), &options).unwrap();
     let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_zeroed::<u64>(8)?.offset()));
@@ -188,12 +189,11 @@ fn discarding_a_dead_freeing_before_a_cut_does_not_hide_a_block() {
     assert_in_use(&heap, 2, w, 30);
 }
 
-/// The scene of `discard.rs`, `discarding_half_of_a_cut_does_not_hand_out_an_older_block`: an old free header lies where
-/// A's rest begins, over Y. The power fails before the commit's fence is over: the entry is durable, the header of the
-/// rest is not. The recovery stores both; the power fails again, and A's header alone is durable. The entry is
-/// corrupted then, and discarded.
+/// As `discarded_half_of_split_hands_out_no_older_block` in `discard.rs`: an old free header lies where A's rest begins, over Y. The power fails
+/// before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both; the power fails again, and only
+/// A's header is durable. Then the entry is corrupted, and discarded.
 #[test]
-fn discarding_an_entry_that_was_half_replayed_does_not_hand_out_an_older_block() {
+fn discarded_half_replayed_entry_hands_out_no_older_block() {
     let heap = heap_with_an_old_header();
     let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
     let before = sim.power_failure();
@@ -208,11 +208,11 @@ fn discarding_an_entry_that_was_half_replayed_does_not_hand_out_an_older_block()
         "the rest's header was stored ahead"
     );
     core::mem::forget(heap);
-    // The entry's line is written back first.
+    // The entry's line is evicted first.
     let mut bytes = before.durable;
     bytes[entries[0]..entries[0] + 64].copy_from_slice(&after.durable[entries[0]..entries[0] + 64]);
 
-    // The recovery, to a power failure after A's header was stored.
+    // Recovery, until the power fails after A's header was stored.
     let sim = sim_of(bytes.clone());
     sim.stop_at_change(front as u64 / 64 * 64);
     core::mem::forget(Heap::attach(Arc::clone(&sim), &options()).unwrap());
@@ -223,7 +223,7 @@ fn discarding_an_entry_that_was_half_replayed_does_not_hand_out_an_older_block()
     assert!(!crashed.is_empty(), "A's header became durable by chance");
     crashed.dedup();
     for left in crashed {
-        // Without corruption all is well.
+        // Without corruption recovery is right.
         let heap = Heap::attach(sim_of(left.clone()), &options()).unwrap();
         assert!(heap.check().is_clean() && heap.blocks().contains(&y));
         drop(heap);
@@ -232,10 +232,10 @@ fn discarding_an_entry_that_was_half_replayed_does_not_hand_out_an_older_block()
     }
 }
 
-/// F is freed by the last entry of lane 0, which is retired then. W is allocated there, in lane 1, and lane 1 goes around
-/// twice. Both words of lane 0 are corrupted that say that it is retired.
+/// F is freed by the last entry of lane 0, which is then retired. W is allocated there, in lane 1, and lane 1 wraps twice. Both copies of lane 0's
+/// retired LSN are corrupted.
 #[test]
-fn retired_lane_whose_words_are_corrupted_does_not_hide_a_block() {
+fn retired_lane_with_corrupted_words_hides_no_block() {
     let heap = heap();
     let sim = Arc::clone(heap.pool().pmem());
     with_other(&heap, |other| {

@@ -1,13 +1,15 @@
-//! Discarding the entry of a lane that was idle while another lane wrapped around its ring: what is left of older groups
-//! in the log says nothing of blocks that were allocated over theirs since.
+//! Discarding the entry of a lane that was idle while another lane wrapped: the older groups left in the log tell nothing about blocks that were
+//! allocated over theirs since.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod discarding;
+mod harness;
 mod links;
 mod sim;
 
 use discarding::{SimHeap, alloc, discard, free_now, listed, slot, write_word};
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::format::BlockHeader;
 use pm_alloc::{Heap, HeapOptions, TxError};
@@ -49,7 +51,7 @@ impl Worker {
     }
 }
 
-/// A transaction that keeps its lane while `inside` runs.
+/// A transaction that holds its lane while `inside` runs.
 fn holding_a_lane(heap: &SimHeap, long: u64, inside: impl FnOnce()) {
     let held: Result<(), TxError> = heap.transaction(|tx| {
         tx.write(link_to(long), &[1_u64; 40])?;
@@ -59,17 +61,17 @@ fn holding_a_lane(heap: &SimHeap, long: u64, inside: impl FnOnce()) {
     held.unwrap();
 }
 
-/// Lane 2 allocates three blocks and rests. The main thread frees them, lays one block over all three, and writes around its own ring. Then
-/// lane 1, which rested, too, runs `last`, which returns the medium, and loses the first entry of it.
+/// Lane 2 allocates three blocks and is idle. The main thread frees them, allocates one block over all three, and wraps its own ring. Then lane 1,
+/// which was idle, too, runs `last`, which returns the medium, and loses the first entry of that.
 fn run(last: impl FnOnce(&SimHeap, u64) -> Vec<u8> + Send + 'static) {
     let heap = Heap::format(Arc::new(Sim::new(64 << 10)), &options()).unwrap();
     let heap = &heap;
-    let made = heap.transaction(|tx| {
+    let made = heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(8)?;
         tx.set_root("slots", slots)?;
         Ok([slots.offset(), tx.alloc_zeroed::<u64>(40)?.offset(), tx.alloc_zeroed::<u64>(40)?.offset()])
     });
-    let [slots, long, other_long] = made.map_err(|error: TxError| error).unwrap();
+    let [slots, long, other_long] = made.unwrap();
     assert_eq!(slots, slot(heap, 0));
     std::thread::scope(|scope| {
         let (second, third) = (Worker::new(scope, heap), Worker::new(scope, heap));
@@ -107,16 +109,15 @@ fn run(last: impl FnOnce(&SimHeap, u64) -> Vec<u8> + Send + 'static) {
 }
 
 #[test]
-fn discarding_a_group_of_a_lane_that_rested_leaves_live_blocks_alone() {
+fn discarded_group_of_idle_lane_changes_no_allocated_block() {
     run(|heap, long| {
-        let two_entries = heap.transaction(|tx| tx.write(link_to(long), &[5_u64; 9]));
-        two_entries.map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.write(link_to(long), &[5_u64; 9])).unwrap();
         heap.pool().pmem().power_failure().durable
     });
 }
 
 #[test]
-fn discarding_an_undo_entry_of_a_lane_that_rested_leaves_live_blocks_alone() {
+fn discarded_undo_entry_of_idle_lane_changes_no_allocated_block() {
     run(|heap, long| {
         let mut bytes = Vec::new();
         holding_a_lane(heap, long, || bytes = heap.pool().pmem().power_failure().durable);

@@ -1,4 +1,4 @@
-//! A power failure while the rings are erased, once in 16,384 openings, is no corruption: an inspection finds none.
+//! A power failure while the rings are erased, once in 16,384 opens, is not reported as corruption.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,13 +19,13 @@ use sim::{Rng, Sim, crash};
 use std::sync::Arc;
 
 #[test]
-fn power_failure_while_the_rings_are_erased_looks_like_no_corruption() {
+fn power_failure_while_rings_are_erased_is_not_corruption() {
     let heap = heap();
     let sim = Arc::clone(heap.pool().pmem());
     (0..5).for_each(|value| write_word(&heap, slot(&heap, 0), value));
     let layout = *heap.layout();
     heap.close().unwrap();
-    // So many openings later.
+    // The state after so many opens.
     let floor = Lsn::new(((1 << 14) - 1) << 32).end_of_generation();
     for offset in layout.floor_offsets() {
         sim.store_u64(offset, seal(floor, layout.seed, offset, &[]));
@@ -44,7 +44,7 @@ fn power_failure_while_the_rings_are_erased_looks_like_no_corruption() {
     for seed in 0..200 {
         let left = crash(&stopped, &mut Rng::of(seed)).durable;
         let opened = Heap::attach(sim_of(left.clone()), &options()).unwrap();
-        assert_eq!(opened.open_report().recovery.corrupted_entries, 0, "opening it knows");
+        assert_eq!(opened.open_report().recovery.corrupted_entries, 0, "found by opening");
         drop(opened);
         assert_eq!(corruption(sim_of(left)), 0, "seed {seed}");
     }

@@ -2,83 +2,48 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
+mod hooked;
 mod links;
 
 use core::cell::Cell;
+use harness::Transact as _;
+use hooked::{Hook, Hooked};
 use links::link_to;
 use pm_alloc::{CommitError, Heap, HeapOptions, SpaceError, TxError, UnloggedError, UnloggedHeap};
-use pm_core::{Domain, FenceError, Link, Pmem, PoolOptions, Region, Uuid};
+use pm_core::{FenceError, Link, Pmem, Region};
 
 const REGION_BYTES: u64 = 1 << 17;
 
-/// A region of which so many fences succeed. What they were for reaches the medium all the same.
-struct Failing<'r> {
-    region: &'r Region,
+/// Lets this many fences succeed, and counts the stores after the first one that fails. The flushed lines reach the medium in any case.
+struct Failing {
     left: Cell<u32>,
     has_failed: Cell<bool>,
     stored_after: Cell<u32>,
 }
 
-impl<'r> Failing<'r> {
-    fn new(region: &'r Region) -> Self {
-        Self { region, left: Cell::new(1000), has_failed: Cell::new(false), stored_after: Cell::new(0) }
-    }
-
-    fn count(&self) {
+impl Hook<&Region> for Failing {
+    fn before_store(&self, _: u64) {
         self.stored_after.update(|stores| stores + u32::from(self.has_failed.get()));
     }
-}
-
-impl Pmem for Failing<'_> {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        Domain::Page
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.region.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.count();
-        self.region.store(offset, bytes);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.count();
-        self.region.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.count();
-        self.region.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.count();
-        self.region.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.count();
-        self.region.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len: u64) {
-        self.region.flush(offset, len);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
+    fn fence(&self, region: &&Region) -> Result<(), FenceError> {
         let left = self.left.get().checked_sub(1);
         self.has_failed.set(self.has_failed.get() || left.is_none());
         self.left.set(left.ok_or(FenceError::Poisoned)?);
-        self.region.fence()
+        region.fence()
     }
 }
 
-type FailingHeap<'r> = Heap<Failing<'r>>;
+fn failing(region: &Region) -> Hooked<&Region, Failing> {
+    let hook = Failing { left: Cell::new(1000), has_failed: Cell::new(false), stored_after: Cell::new(0) };
+    Hooked { region, hook }
+}
+
+type FailingHeap<'r> = Heap<Hooked<&'r Region, Failing>>;
 type Block<'p> = Link<'p, [u64; 40]>;
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(32).chunk_bytes(4096).in_place_from_bytes(64)
+    harness::options().lanes(2).lane_entries(32).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 fn bytes(region: &Region) -> Vec<u8> {
@@ -91,19 +56,18 @@ fn bytes(region: &Region) -> Vec<u8> {
 fn prepared() -> Region {
     let region = Region::anonymous(REGION_BYTES).unwrap();
     let heap = Heap::format(&region, &options()).unwrap();
-    heap.transaction(|tx| {
+    heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<Block<'_>>(2)?;
         let block = tx.alloc(&[1_u64; 40])?;
         tx.write(slots, &block)?;
         tx.set_root("slots", slots)
     })
-    .map_err(|error: TxError| error)
     .unwrap();
     drop(heap);
     region
 }
 
-/// Links a block of these to the second slot, in one transaction.
+/// Links the second slot to a block of this value, in one transaction.
 fn publish(heap: &FailingHeap<'_>, value: u64) -> Result<(), TxError> {
     heap.transaction(|tx| {
         let slots = tx.root::<Block<'_>>("slots")?.unwrap();
@@ -114,7 +78,7 @@ fn publish(heap: &FailingHeap<'_>, value: u64) -> Result<(), TxError> {
 
 type Call = fn(&FailingHeap<'_>) -> Result<(), TxError>;
 
-/// All calls that store something.
+/// Every call that stores.
 const CALLS: [Call; 7] = [
     |heap| publish(heap, 0xBB),
     |heap| heap.transaction(|tx| tx.alloc_zeroed::<u64>(40).map(drop)),
@@ -146,13 +110,13 @@ const CALLS: [Call; 7] = [
 ];
 
 #[test]
-fn nothing_is_stored_after_a_failed_fence() {
+fn nothing_is_stored_after_failed_fence() {
     // The first fence is for the contents of the block, the second one commits.
     for fences in 0..2 {
         for (number, call) in CALLS.iter().enumerate() {
             let region = prepared();
-            let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
-            heap.pool().pmem().left.set(fences);
+            let heap = Heap::attach(failing(&region), &options()).unwrap();
+            heap.pool().pmem().hook.left.set(fences);
             assert!(matches!(publish(&heap, 0xAA), Err(TxError::Commit(_))));
             let before = bytes(&region);
             if number + 1 < CALLS.len() {
@@ -175,73 +139,89 @@ fn nothing_is_stored_after_a_failed_fence() {
     }
 }
 
-/// Also if nothing was committed since the last one, so that it has nothing to make durable.
+/// Also if nothing was committed since the last checkpoint, so that this one has nothing to do.
 #[test]
-fn checkpoint_after_a_failed_fence_is_an_error() {
+fn checkpoint_after_failed_fence_fails() {
     let region = prepared();
-    let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
+    let heap = Heap::attach(failing(&region), &options()).unwrap();
     heap.checkpoint().unwrap();
-    heap.pool().pmem().left.set(0);
+    heap.pool().pmem().hook.left.set(0);
     let word = heap.layout().first_payload(0);
     let stored = heap.view(|view| view.store_u64(link_to(word), 0));
     assert!(matches!(stored, Err(TxError::Commit(CommitError::Fence(_)))), "{stored:?}");
-    heap.pool().pmem().left.set(100);
+    heap.pool().pmem().hook.left.set(100);
     assert!(matches!(heap.checkpoint(), Err(CommitError::Fence(_))));
 }
 
 #[test]
-fn a_direct_heap_stores_nothing_after_a_failed_fence() {
+fn unlogged_heap_stores_nothing_after_failed_fence() {
     let region = prepared();
-    let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
-    let direct = UnloggedHeap::new(heap).durable(true);
-    let block = direct.alloc(100, 64).unwrap();
-    direct.heap().pool().pmem().left.set(0);
-    direct.alloc(100, 64).unwrap_err();
+    let heap = Heap::attach(failing(&region), &options()).unwrap();
+    let unlogged = UnloggedHeap::new(heap).durable(true);
+    let block = unlogged.alloc(100, 64).unwrap();
+    unlogged.heap().pool().pmem().hook.left.set(0);
+    unlogged.alloc(100, 64).unwrap_err();
     let before = bytes(&region);
-    direct.heap().pool().pmem().left.set(100);
-    direct.alloc(100, 64).unwrap_err();
-    direct.free(block).unwrap_err();
-    drop(direct);
+    unlogged.heap().pool().pmem().hook.left.set(100);
+    unlogged.alloc(100, 64).unwrap_err();
+    unlogged.free(block).unwrap_err();
+    drop(unlogged);
     assert!(before == bytes(&region));
 }
 
-type Direct<'r> = UnloggedHeap<Failing<'r>>;
-
-/// With a block of 12 KiB and a short one.
-fn direct(region: &Region) -> (Direct<'_>, [u64; 2]) {
-    let heap = Heap::attach(Failing::new(region), &options()).unwrap();
-    let direct = UnloggedHeap::new(heap).durable(true);
-    let short = direct.alloc(1000, 64).unwrap();
-    let long = direct.alloc(12 << 10, 64).unwrap();
-    (direct, [long, short])
+/// The first fence makes the headers of the block's chunk durable.
+#[test]
+fn unlogged_free_after_open_reports_failed_fence() {
+    for durable in [false, true] {
+        let region = prepared();
+        let (closed, [_, short]) = unlogged(&region);
+        drop(closed);
+        let heap = UnloggedHeap::new(Heap::attach(failing(&region), &options()).unwrap()).durable(durable);
+        let hook = &heap.heap().pool().pmem().hook;
+        hook.left.set(0);
+        let failed = heap.free(short).unwrap_err();
+        assert!(matches!(failed, UnloggedError::Fence(_)), "{failed:?}");
+        assert_eq!(hook.stored_after.get(), 0);
+    }
 }
 
-/// No call of an unlogged heap stores anything after the fence that fails in it, whichever that is.
+type Unlogged<'r> = UnloggedHeap<Hooked<&'r Region, Failing>>;
+
+/// An unlogged heap with a block of 12 KiB and a short one.
+fn unlogged(region: &Region) -> (Unlogged<'_>, [u64; 2]) {
+    let heap = Heap::attach(failing(region), &options()).unwrap();
+    let unlogged = UnloggedHeap::new(heap).durable(true);
+    let short = unlogged.alloc(1000, 64).unwrap();
+    let long = unlogged.alloc(12 << 10, 64).unwrap();
+    (unlogged, [long, short])
+}
+
+/// No call of an unlogged heap stores anything after its first failed fence, whichever fence fails.
 #[test]
-fn direct_calls_stop_at_the_first_failed_fence() {
-    type Call = fn(&Direct<'_>, [u64; 2]) -> Result<(), UnloggedError>;
+fn unlogged_calls_stop_at_first_failed_fence() {
+    type Call = fn(&Unlogged<'_>, [u64; 2]) -> Result<(), UnloggedError>;
     let calls: [(&str, Call); 7] = [
-        ("a block", |direct, _| direct.alloc(100, 64).map(drop)),
-        ("a long block", |direct, _| direct.alloc(8 << 10, 64).map(drop)),
-        ("freeing", |direct, [_, short]| direct.free(short)),
-        ("growing", |direct, [_, short]| direct.resize(short, 2000..=2000, |_, _| true).map(drop)),
-        ("shrinking", |direct, [_, short]| direct.resize(short, 100..=100, |_, _| true).map(drop)),
-        ("growing over chunks", |direct, [long, _]| {
-            direct.resize(long, 20 << 10..=20 << 10, |_, _| true).map(drop)
+        ("a block", |unlogged, _| unlogged.alloc(100, 64).map(drop)),
+        ("a long block", |unlogged, _| unlogged.alloc(8 << 10, 64).map(drop)),
+        ("freeing", |unlogged, [_, short]| unlogged.free(short)),
+        ("growing", |unlogged, [_, short]| unlogged.resize(short, 2000..=2000, |_, _| true).map(drop)),
+        ("shrinking", |unlogged, [_, short]| unlogged.resize(short, 100..=100, |_, _| true).map(drop)),
+        ("growing over chunks", |unlogged, [long, _]| {
+            unlogged.resize(long, 20 << 10..=20 << 10, |_, _| true).map(drop)
         }),
-        ("shrinking over chunks", |direct, [long, _]| {
-            direct.resize(long, 5 << 10..=5 << 10, |_, _| true).map(drop)
+        ("shrinking over chunks", |unlogged, [long, _]| {
+            unlogged.resize(long, 5 << 10..=5 << 10, |_, _| true).map(drop)
         }),
     ];
     for (name, call) in calls {
         let mut fences = 0;
         loop {
             let region = prepared();
-            let (direct, blocks) = direct(&region);
-            let pmem = direct.heap().pool().pmem();
-            pmem.left.set(fences);
-            let result = call(&direct, blocks);
-            assert_eq!(pmem.stored_after.get(), 0, "{name}, after {fences} fences");
+            let (unlogged, blocks) = unlogged(&region);
+            let pmem = unlogged.heap().pool().pmem();
+            pmem.hook.left.set(fences);
+            let result = call(&unlogged, blocks);
+            assert_eq!(pmem.hook.stored_after.get(), 0, "{name}, after {fences} fences");
             match result {
                 Ok(()) => break,
                 Err(
@@ -251,44 +231,25 @@ fn direct_calls_stop_at_the_first_failed_fence() {
                 ) => {}
                 Err(error) => panic!("{name}: {error}"),
             }
-            pmem.left.set(100);
-            direct.alloc(100, 64).unwrap_err();
-            assert_eq!(pmem.stored_after.get(), 0, "{name}, after {fences} fences: the next call");
+            pmem.hook.left.set(100);
+            unlogged.alloc(100, 64).unwrap_err();
+            assert_eq!(pmem.hook.stored_after.get(), 0, "{name}, after {fences} fences: the next call");
             fences += 1;
         }
         assert!(fences > 0, "{name} has no fence");
     }
 }
 
-/// The first fence is for what is learned of the block's chunk.
+/// A failed fence of a chunk scan is not repeated: the headers would have to be flushed again.
 #[test]
-fn direct_free_after_an_opening_reports_the_failed_fence() {
-    for durable in [false, true] {
-        let region = prepared();
-        let (closed, [_, short]) = direct(&region);
-        drop(closed);
-        let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
-        let direct = UnloggedHeap::new(heap).durable(durable);
-        let pmem = direct.heap().pool().pmem();
-        pmem.left.set(0);
-        let failed = direct.free(short).unwrap_err();
-        assert!(matches!(failed, UnloggedError::Fence(_)), "{failed:?}");
-        assert_eq!(pmem.stored_after.get(), 0);
-    }
-}
-
-/// A fence that fails as a chunk is learned is not repeated: the headers that it was for would have to be flushed again.
-#[test]
-fn a_failed_fence_for_what_was_learned_stops_the_heap() {
+fn failed_fence_of_chunk_scan_poisons_heap() {
     type Learn = fn(&mut FailingHeap<'_>, u64) -> bool;
     let calls: [(&str, Learn); 5] = [
         ("scan_ahead", |heap, _| heap.scan_ahead(usize::MAX).is_ok()),
-        ("free", |heap, block| {
-            heap.transaction(|tx| tx.free(link_to::<u8>(block))).map_err(|error: TxError| error).is_ok()
-        }),
+        ("free", |heap, block| heap.transact(|tx| tx.free(link_to::<u8>(block))).is_ok()),
         ("capacity_bytes", |heap, block| {
-            let capacity = heap.transaction(|tx| tx.capacity_bytes(link_to::<u8>(block)));
-            capacity.map_err(|error: TxError| error).is_ok()
+            let capacity = heap.transact(|tx| tx.capacity_bytes(link_to::<u8>(block)));
+            capacity.is_ok()
         }),
         ("alloc", |heap, _| publish(heap, 1).is_ok()),
         ("repair", |heap, _| {
@@ -300,16 +261,16 @@ fn a_failed_fence_for_what_was_learned_stops_the_heap() {
         let region = prepared();
         let block = {
             let heap = Heap::attach(&region, &options()).unwrap();
-            let block = heap.transaction(|tx| tx.alloc(&[1_u64; 40]).map(Link::offset));
-            block.map_err(|error: TxError| error).unwrap()
+            let block = heap.transact(|tx| tx.alloc(&[1_u64; 40]).map(Link::offset));
+            block.unwrap()
         };
         if name == "repair" {
             region.store_u64(block - 8, 1);
         }
-        let mut heap = Heap::attach(Failing::new(&region), &options()).unwrap();
-        heap.pool().pmem().left.set(0);
+        let mut heap = Heap::attach(failing(&region), &options()).unwrap();
+        heap.pool().pmem().hook.left.set(0);
         assert!(!learn(&mut heap, block), "{name} has no fence");
-        heap.pool().pmem().left.set(100);
+        heap.pool().pmem().hook.left.set(100);
         let before = bytes(&region);
         assert!(!learn(&mut heap, block), "{name} goes on after its fence failed");
         let refused = publish(&heap, 0xAA);
@@ -320,49 +281,52 @@ fn a_failed_fence_for_what_was_learned_stops_the_heap() {
     }
 }
 
-/// What transactions have committed is applied before blocks change without the log, and none follows.
+/// What transactions have committed is applied before blocks change without the log, and no transaction follows.
 #[test]
-fn a_direct_heap_is_not_changed_by_replay() {
+fn replay_does_not_change_unlogged_heap() {
     let region = prepared();
     let heap = Heap::attach(&region, &options()).unwrap();
     let freed = heap.transaction(|tx| tx.alloc(&[1_u64; 30]).map(Link::offset));
     let freed = freed.map_err(|error: TxError| error).unwrap();
-    heap.transaction(|tx| tx.free(link_to::<u8>(freed))).map_err(|error: TxError| error).unwrap();
-    let direct = UnloggedHeap::new(heap).durable(true);
-    let blocks = [direct.alloc(232, 64).unwrap(), direct.alloc(232, 64).unwrap()];
-    let refused = direct.heap().transaction(|tx| tx.alloc(&1_u64).map(drop));
+    heap.transact(|tx| tx.free(link_to::<u8>(freed))).unwrap();
+    let unlogged = UnloggedHeap::new(heap).durable(true);
+    let blocks = [unlogged.alloc(232, 64).unwrap(), unlogged.alloc(232, 64).unwrap()];
+    let refused = unlogged.heap().transaction(|tx| tx.alloc(&1_u64).map(drop));
     assert!(matches!(refused, Err(TxError::Commit(CommitError::Bypassed))), "{refused:?}");
-    // As a kill leaves it.
+    // As after a kill.
     let killed = bytes(&region);
-    drop(direct);
+    drop(unlogged);
     region.store(0, &killed);
     let heap = Heap::attach(&region, &options()).unwrap();
     assert!(blocks.iter().all(|block| heap.blocks().contains(block)));
 }
 
-/// Each fence of the cut of the last free extent fails in turn. The heap stores nothing more, and the next opening finds a sound chain.
+/// Each fence of the division of the last free extent fails in turn. The heap stores nothing more, and the next open finds a sound chain.
 #[test]
-fn nothing_is_handed_out_after_a_failed_fence_of_a_cut() {
+fn failed_fence_of_division_hands_out_nothing() {
     let options = || options().chunk_bytes(1 << 15);
     for fences in 0..2 {
         let region = Region::anonymous(9 << 13).unwrap();
         drop(Heap::format(&region, &options()).unwrap());
-        let heap = Heap::attach(Failing::new(&region), &options()).unwrap();
+        let heap = Heap::attach(failing(&region), &options()).unwrap();
         heap.scan_ahead(1).unwrap();
         let pmem = heap.pool().pmem();
-        pmem.left.set(fences);
+        pmem.hook.left.set(fences);
         for _ in 0..2 {
             let refused = heap.transaction(|tx| tx.alloc(&1_u64).map(drop));
             assert!(matches!(refused, Err(TxError::Commit(CommitError::Fence(_)))), "{refused:?}");
-            pmem.left.set(100);
+            pmem.hook.left.set(100);
         }
-        assert_eq!((pmem.stored_after.get(), heap.stats().reservations), (0, 0), "after {fences} fences");
+        assert_eq!(
+            (pmem.hook.stored_after.get(), heap.stats().reservations),
+            (0, 0),
+            "after {fences} fences"
+        );
         drop(heap);
         let heap = Heap::attach(&region, &options()).unwrap();
         let report = heap.check();
         assert!(report.is_clean(), "{report:?}");
         assert_eq!((report.chunks.len(), report.free_blocks), (1, u64::from(fences) + 1));
-        let all = heap.transaction(|tx| tx.alloc_uninit::<u8>(511 * 64 - 8).map(drop));
-        all.map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.alloc_uninit::<u8>(511 * 64 - 8).map(drop)).unwrap();
     }
 }

@@ -2,33 +2,36 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
+mod hooked;
 mod links;
 mod sim;
 
 use core::cell::Cell;
+use harness::Transact as _;
+use hooked::{Hook, Hooked};
 use links::link_to;
 use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{Domain, FenceError, Pmem};
+use pm_core::{FenceError, Pmem};
 use sim::Sim;
 use std::sync::{Arc, Condvar, Mutex};
 
 thread_local! {
-    /// So many fences of this thread succeed, and the next one fails.
+    /// This many fences of this thread succeed, and the next one fails.
     static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     /// The next load of this thread waits.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A region of which one fence of one thread fails, while another thread waits in a load.
+/// Fails one fence of one thread, while another thread waits in a load.
 struct Failing {
-    sim: Sim,
     phase: Mutex<u32>,
     changed: Condvar,
 }
 
 impl Failing {
-    fn of(sim: Sim) -> Self {
-        Self { sim, phase: Mutex::new(0), changed: Condvar::new() }
+    fn of(sim: Sim) -> Hooked<Sim, Self> {
+        Hooked { region: sim, hook: Self { phase: Mutex::new(0), changed: Condvar::new() } }
     }
     fn reach(&self, phase: u32) {
         *self.phase.lock().unwrap() = phase;
@@ -39,42 +42,14 @@ impl Failing {
     }
 }
 
-impl Pmem for Failing {
-    fn len_bytes(&self) -> u64 {
-        self.sim.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.sim.domain()
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.sim.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.sim.store(offset, bytes);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.sim.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
+impl Hook<Sim> for Failing {
+    fn before_load_u64(&self) {
         if WAITS.take() {
             self.reach(2);
             self.wait_for(3);
         }
-        self.sim.load_u64(offset)
     }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.sim.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.sim.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.sim.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len: u64) {
-        self.sim.flush(offset, len);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
+    fn fence(&self, region: &Sim) -> Result<(), FenceError> {
         match LEFT.get() {
             Some(0) => {
                 LEFT.set(None);
@@ -85,7 +60,7 @@ impl Pmem for Failing {
             Some(left) => LEFT.set(Some(left - 1)),
             None => {}
         }
-        self.sim.fence()
+        region.fence()
     }
 }
 
@@ -95,9 +70,9 @@ fn alloc<P: Pmem>(heap: &Heap<P>, lines: u64) -> Result<u64, TxError> {
     heap.transaction(|tx| Ok(tx.alloc_slice(&vec![7_u64; 8 * usize::try_from(lines).unwrap() - 1])?.offset()))
 }
 
-/// After the next open the transaction is committed, with all that it wrote into its block, or it is not.
+/// After the next open the transaction is committed with the whole contents of its block, or rolled back.
 #[test]
-fn transaction_whose_fence_failed_is_atomic_though_its_extent_is_cut() {
+fn transaction_with_failed_fence_is_atomic_while_extent_is_divided() {
     let (lines, other_lines) = (450_u64, 8);
     let options = HeapOptions::new().seed(7).lanes(2).lane_entries(30).chunk_bytes(64 * CHUNK_LINES);
     let sim = Arc::new(Sim::new(256 << 10));
@@ -109,7 +84,7 @@ fn transaction_whose_fence_failed_is_atomic_though_its_extent_is_cut() {
     blocks.sort_unstable();
     let free_chunks = (lines + 1).div_ceil(CHUNK_LINES);
     for &block in &blocks[..usize::try_from(free_chunks).unwrap()] {
-        heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.free(link_to::<u64>(block))).unwrap();
     }
     drop(heap);
     let heap = Heap::attach(Arc::new(Failing::of(Sim::of(sim.state()))), &options).unwrap();
@@ -117,7 +92,7 @@ fn transaction_whose_fence_failed_is_atomic_though_its_extent_is_cut() {
     let block = Cell::new(0);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
-            pmem.wait_for(1);
+            pmem.hook.wait_for(1);
             WAITS.set(true);
             alloc(&heap, other_lines)
         });
@@ -127,11 +102,11 @@ fn transaction_whose_fence_failed_is_atomic_though_its_extent_is_cut() {
             Ok(())
         });
         assert!(matches!(failed, Err(TxError::Commit(_))), "{failed:?}");
-        pmem.reach(3);
+        pmem.hook.reach(3);
         assert!(other.join().unwrap().is_err(), "a fence failed before");
     });
     // The process ends, or is killed.
-    let state = pmem.sim.state();
+    let state = pmem.region.state();
     core::mem::forget(heap);
     let sim = Arc::new(Sim::of(state));
     let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();

@@ -1,4 +1,4 @@
-//! A heap that a child of fork(2) inherits: it is the parent's, and the child closes nothing.
+//! A heap that a child of fork(2) inherits: the parent owns it, and the child does not close it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const LEN: usize = 1 << 20;
 
-/// Says that this is process 1 of a PID namespace.
+/// Set in process 1 of a PID namespace.
 const IS_FIRST: &str = "PM_ALLOC_TEST_IS_FIRST";
 
 /// Whether `check` is true in a child.
@@ -18,10 +18,10 @@ fn in_child(check: impl FnOnce() -> bool) -> bool {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
-        // SAFETY: no memory of ours is touched. A child that waits for ever is ended.
+        // SAFETY: no memory of ours is touched. A child that deadlocks is killed.
         unsafe { libc::alarm(10) };
         let is_true = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).unwrap_or(false);
-        // SAFETY: ends the child without running what is the parent's.
+        // SAFETY: ends the child without running the parent's destructors.
         unsafe { libc::_exit(i32::from(!is_true)) }
     }
     let mut status = 0;
@@ -49,13 +49,12 @@ fn with_childs_pid_the_same(test: &str, body: impl FnOnce()) {
     }
     command.arg("--").arg(std::env::current_exe().unwrap()).args([test, "--exact", "--nocapture"]);
     let output = command.env(IS_FIRST, "").output().unwrap();
-    let [told, failed] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    assert!(output.status.success(), "{}: {told}{failed}", output.status);
-    assert!(told.contains("1 passed"), "{told}");
+    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success(), "{}: {out}{err}", output.status);
+    assert!(out.contains("1 passed"), "{out}");
 }
 
-/// Heaps with a committed transaction, in regions that the child has and does not have. It drops some, and asks for the others to be
-/// closed.
+/// Heaps with a committed transaction, in regions that the child inherits or not. The child drops some, and closes the others.
 fn child_leaves_the_log_alone(is_pid_expected: impl Fn(u32, u32) -> bool) {
     let parent = std::process::id();
     let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
@@ -65,7 +64,7 @@ fn child_leaves_the_log_alone(is_pid_expected: impl Fn(u32, u32) -> bool) {
     });
     let mut heaps = kept.each_ref().map(|region| {
         let heap = Heap::format(region, &options).unwrap();
-        heap.transaction(|tx| tx.alloc(&1_u64).map(drop)).map_err(|error: TxError| error).unwrap();
+        heap.transaction::<_, TxError>(|tx| tx.alloc(&1_u64).map(drop)).unwrap();
         ManuallyDrop::new(heap)
     });
     let bytes = |region: &Region| {
@@ -88,20 +87,20 @@ fn child_leaves_the_log_alone(is_pid_expected: impl Fn(u32, u32) -> bool) {
         is_refused(closed) && is_refused(closed_unmapped) && is_pid_expected(parent, std::process::id())
     }));
     for ((heap, region), before) in heaps.into_iter().zip(&kept).zip(before) {
-        assert!(bytes(region) == before, "the child stored something");
+        assert!(bytes(region) == before, "the child has stored to the region");
         ManuallyDrop::into_inner(heap).close().unwrap();
         assert!(bytes(region) != before, "the parent closes the log");
     }
 }
 
 #[test]
-fn child_that_drops_or_closes_a_heap_stores_nothing() {
+fn child_that_drops_or_closes_heap_stores_nothing() {
     child_leaves_the_log_alone(|parent, child| parent != child);
 }
 
 #[test]
-fn child_with_its_parents_pid_that_drops_or_closes_a_heap_stores_nothing() {
-    with_childs_pid_the_same("child_with_its_parents_pid_that_drops_or_closes_a_heap_stores_nothing", || {
+fn child_with_pid_of_parent_stores_nothing() {
+    with_childs_pid_the_same("child_with_pid_of_parent_stores_nothing", || {
         child_leaves_the_log_alone(|parent, child| parent == child)
     });
 }

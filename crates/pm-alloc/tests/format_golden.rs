@@ -1,4 +1,4 @@
-//! The bytes of a heap, written down: a change of the format is a change of this file, or of those in `golden`.
+//! The bytes of a heap: a change of the format is a change of this file, or of those in `golden`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ fn load(region: &Region, offset: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_closed_heap_with_one_block_has_these_bytes() {
+fn closed_heap_with_one_block_has_these_bytes() {
     let region = Region::anonymous(1 << 16).unwrap();
     let pool = PoolOptions::new().uuid(Uuid::from_bytes(*b"0123456789abcdef")).created_s(1_000_000_000);
     let options = HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(16).chunk_bytes(4096);
@@ -36,7 +36,7 @@ fn a_closed_heap_with_one_block_has_these_bytes() {
     assert_eq!(hex(&header[..96]), include_str!("golden/heap_header.hex").trim_end());
     assert!(header[96..4092].iter().all(|&byte| byte == 0), "reserved bytes are zero");
     assert_eq!(hex(&header[4092..]), include_str!("golden/heap_header_crc.hex").trim_end());
-    assert_eq!(load(&region, start + COPY_START, 4096), header, "the copy is the same again");
+    assert_eq!(load(&region, start + COPY_START, 4096), header, "the copy equals the header");
 
     let words = |at: u64| [hex(&load(&region, at, 8)), hex(&load(&region, at + 64, 16))].join("\n");
     assert_eq!(words(start + STATE_START), include_str!("golden/state.hex").trim_end());
@@ -46,13 +46,13 @@ fn a_closed_heap_with_one_block_has_these_bytes() {
     );
 
     let lines = |at: u64, count: usize| hex(&load(&region, at, 64 * count));
-    // Its header, and the first entry of the transaction.
+    // The lane's header, and the first entry of the transaction.
     assert_eq!(lines(layout.entry_offset(0, 0) - 64, 2), include_str!("golden/lane.hex").trim_end());
     // A line that no entry was written to.
     assert_eq!(lines(layout.entry_offset(0, 15), 1), include_str!("golden/lane_erased.hex").trim_end());
 
     assert_eq!(block, layout.chunks_start + 64, "the first block");
-    // Its header and its contents, and the header of what is free behind it.
+    // The header and the contents, and the header of the free block behind it.
     assert_eq!(
         hex(&load(&region, block - 8, 72)),
         include_str!("golden/chunk.hex").trim_end(),

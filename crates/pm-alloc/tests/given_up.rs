@@ -1,4 +1,4 @@
-//! What a repair gives up is never handed out again: of a long block that was freed, too.
+//! A block that a repair gives up is never allocated again, even if it was freed.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,13 +16,13 @@ use links::link_to;
 use pm_alloc::TxError;
 use pm_core::Pmem;
 
-/// Payloads that are handed out of a block of so many lines after it was freed, its header was hit, and repaired.
-fn handed_out_after_repair(lines: u64) -> Vec<u64> {
+/// The payloads that are allocated in a block of so many lines after it was freed, and its header corrupted and repaired.
+fn allocated_after_repair(lines: u64) -> Vec<u64> {
     let mut heap = heap();
     let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_uninit::<u64>(8 * lines - 1)?.offset()));
     let block = made.unwrap();
     settle(&heap);
-    heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
+    heap.transaction::<_, TxError>(|tx| tx.free(link_to::<u64>(block))).unwrap();
     heap.pool().pmem().store_u64(block - 8, 0x5555);
     heap.pool().pmem().persist(block - 8, 8).unwrap();
     let corruptions = heap.check().corruptions;
@@ -34,11 +34,11 @@ fn handed_out_after_repair(lines: u64) -> Vec<u64> {
 }
 
 #[test]
-fn short_block_that_was_given_up_is_not_handed_out() {
-    assert_eq!(handed_out_after_repair(20), vec![]);
+fn given_up_short_block_is_not_allocated() {
+    assert_eq!(allocated_after_repair(20), vec![]);
 }
 
 #[test]
-fn long_block_that_was_given_up_is_not_handed_out() {
-    assert_eq!(handed_out_after_repair(100), vec![]);
+fn given_up_long_block_is_not_allocated() {
+    assert_eq!(allocated_after_repair(100), vec![]);
 }

@@ -1,12 +1,12 @@
-//! Processes killed at random moments, with two threads in the middle of transactions: the heap opens, is whole, and has
-//! everything that was acknowledged.
+//! Processes killed at random moments, with two threads in transactions: the heap opens, is consistent, and contains every acknowledged
+//! transaction.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod queues;
 
 use pm_alloc::{Heap, HeapOptions};
-use queues::{THREADS, look, step};
+use queues::{THREADS, check, step};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Set in the child: the file to work on.
 const FILE: &str = "PM_ALLOC_KILL_FILE";
-/// How often to kill. 20 in a usual run; 200 is what a release is checked with.
+/// The number of kills. 20 by default; a release is checked with 200.
 const ROUNDS: &str = "PM_KILLS";
 
 /// The child: works until it is killed.
@@ -29,9 +29,9 @@ fn child() {
                 loop {
                     let number = step(heap, thread).unwrap();
                     // One write, of 16 bytes: the kernel does not tear it.
-                    let mut said = thread.to_le_bytes().to_vec();
-                    said.extend(number.to_le_bytes());
-                    std::io::stderr().write_all(&said).unwrap();
+                    let mut message = thread.to_le_bytes().to_vec();
+                    message.extend(number.to_le_bytes());
+                    std::io::stderr().write_all(&message).unwrap();
                 }
             });
         }
@@ -44,7 +44,7 @@ fn in_memory() -> PathBuf {
 }
 
 #[test]
-fn what_was_acknowledged_survives_any_kill() {
+fn acknowledged_transactions_survive_kills() {
     let rounds: u64 = std::env::var(ROUNDS).map_or(20, |rounds| rounds.parse().unwrap());
     let dir = tempfile::tempdir_in(in_memory()).unwrap();
     let path = dir.path().join("heap.pm");
@@ -60,20 +60,20 @@ fn what_was_acknowledged_survives_any_kill() {
             .unwrap();
         let mut pipe = child.stderr.take().unwrap();
         let reader = std::thread::spawn(move || {
-            let mut said = Vec::new();
-            pipe.read_to_end(&mut said).unwrap();
-            said
+            let mut messages = Vec::new();
+            pipe.read_to_end(&mut messages).unwrap();
+            messages
         });
         // From the middle of opening to thousands of transactions.
         std::thread::sleep(Duration::from_micros(500 + round * 7919 % 40_000));
         child.kill().unwrap();
         child.wait().unwrap();
-        let said = reader.join().unwrap();
+        let messages = reader.join().unwrap();
         let begun = std::time::Instant::now();
         let heap = Heap::open(&path, &HeapOptions::new()).unwrap();
         reopened.push(begun.elapsed());
-        let ever = look(&heap);
-        for entry in said.chunks_exact(16) {
+        let ever = check(&heap);
+        for entry in messages.chunks_exact(16) {
             let [thread, number] = [0, 8].map(|at| u64::from_le_bytes(*entry[at..].first_chunk().unwrap()));
             assert!(number < ever[usize::try_from(thread).unwrap()], "{thread} lost {number}");
             acknowledged += 1;
@@ -84,5 +84,5 @@ fn what_was_acknowledged_survives_any_kill() {
         "{rounds} kills, {acknowledged} transactions acknowledged, none lost; reopened in {:?} (median)",
         reopened[reopened.len() / 2]
     );
-    assert!(acknowledged > rounds, "the children did next to nothing");
+    assert!(acknowledged > rounds, "the children committed hardly anything");
 }

@@ -1,10 +1,10 @@
-//! Misuses of the heap that must not build, each with the compiler's words; and the right use, which must.
+//! Misuses of the heap that must not compile, each with the compiler's message; and the right use, which must.
 //!
 //! The messages are those of the toolchain in `rust-version`; after a change of either, `TRYBUILD=overwrite cargo test
-//! -p pm-alloc --test misuse` writes them anew, to be read before they are committed.
+//! -p pm-alloc --test misuse` writes them again, to be read before they are committed.
 
 #[test]
-fn misuses_do_not_build() {
+fn misuses_do_not_compile() {
     let cases = trybuild::TestCases::new();
     cases.pass("tests/misuse/right.rs");
     cases.compile_fail("tests/misuse/wrong_*.rs");

@@ -1,12 +1,14 @@
-//! Transactions that are open at the same time, in a heap with fewer free extents than there are of them.
+//! More concurrent open transactions than free extents.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod hooked;
 mod links;
 
+use hooked::{Hook, Hooked};
 use links::link_to;
 use pm_alloc::{Heap, HeapOptions, SpaceError, TxError};
-use pm_core::{Domain, FenceError, Link, Pmem, Region};
+use pm_core::{FenceError, Link, Pmem, Region};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Barrier, Mutex};
@@ -21,7 +23,7 @@ fn heap<P: Pmem>(region: P) -> Heap<P> {
     Heap::format(region, &options).unwrap()
 }
 
-/// Opens so many transactions, of which each allocates a block, and commits none before all have theirs.
+/// Opens so many transactions, each of which allocates a block, and commits none before all have allocated.
 fn open(heap: &Heap<&Region>, count: usize) -> Vec<Result<u64, TxError>> {
     let barrier = Barrier::new(count);
     let transaction = || {
@@ -59,7 +61,7 @@ fn more_open_transactions_than_free_extents_find_room() {
     }
 }
 
-/// As the last extent becomes two free blocks, no other transaction finds the heap full.
+/// While the last extent is split into two free blocks, no other transaction finds the heap full.
 #[test]
 fn short_transactions_in_one_chunk_always_find_room() {
     let region = Region::anonymous(ONE_CHUNK_BYTES).unwrap();
@@ -73,9 +75,7 @@ fn short_transactions_in_one_chunk_always_find_room() {
                     let block = heap
                         .transaction(|tx| tx.alloc_uninit::<u8>(1 + 8 * (thread + round)).map(Link::offset));
                     let block = block.map_err(|error: TxError| error).unwrap();
-                    heap.transaction(|tx| tx.free(link_to::<u8>(block)))
-                        .map_err(|error: TxError| error)
-                        .unwrap();
+                    heap.transaction::<_, TxError>(|tx| tx.free(link_to::<u8>(block))).unwrap();
                 }
             });
         }
@@ -83,9 +83,9 @@ fn short_transactions_in_one_chunk_always_find_room() {
     assert_eq!(blocks(&heap), BTreeSet::new());
 }
 
-/// What transactions that did not commit have cut off is one extent again.
+/// The parts of transactions that were rolled back are one extent again.
 #[test]
-fn all_free_space_can_be_allocated_after_open_transactions_failed() {
+fn rolled_back_transactions_leave_one_extent() {
     let region = Region::anonymous(ONE_CHUNK_BYTES).unwrap();
     let heap = heap(&region);
     let lines = (1 << 18) / 64 - 1;
@@ -116,55 +116,24 @@ fn all_free_space_can_be_allocated_after_open_transactions_failed() {
 
 type AtFence = Box<dyn FnOnce() + Send>;
 
-/// A region that does something else in the next fence.
-struct Interrupted {
-    region: Region,
-    at_fence: Mutex<Option<AtFence>>,
-}
+/// Calls the function in the next fence.
+struct AtNextFence(Mutex<Option<AtFence>>);
 
-impl Pmem for Interrupted {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.region.domain()
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.region.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.region.store(offset, bytes);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.region.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.region.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len: u64) {
-        self.region.flush(offset, len);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        let at_fence = self.at_fence.lock().unwrap().take();
+impl Hook<Region> for AtNextFence {
+    fn fence(&self, region: &Region) -> Result<(), FenceError> {
+        let at_fence = self.0.lock().unwrap().take();
         at_fence.into_iter().for_each(|at_fence| at_fence());
-        self.region.fence()
+        region.fence()
     }
 }
 
-/// A heap of one chunk, whose next fence is another one.
+type Interrupted = Hooked<Region, AtNextFence>;
+
+/// A heap of one chunk that calls a function in its next fence.
 fn interrupted(at_fence: AtFence) -> Heap<Interrupted> {
     let region = Region::anonymous(ONE_CHUNK_BYTES).unwrap();
-    let heap = heap(Interrupted { region, at_fence: Mutex::new(None) });
-    *heap.pool().pmem().at_fence.lock().unwrap() = Some(at_fence);
+    let heap = heap(Hooked { region, hook: AtNextFence(Mutex::new(None)) });
+    *heap.pool().pmem().hook.0.lock().unwrap() = Some(at_fence);
     heap
 }
 
@@ -173,23 +142,23 @@ fn alloc(heap: &Heap<Interrupted>) -> Result<(), TxError> {
 }
 
 #[test]
-fn transaction_waits_for_the_rest_of_an_extent_that_is_being_cut() {
-    let (is_cutting, cutting) = std::sync::mpsc::channel();
+fn transaction_waits_for_rest_of_extent_being_trimmed() {
+    let (is_trimming, trimming) = std::sync::mpsc::channel();
     let heap = interrupted(Box::new(move || {
-        is_cutting.send(()).unwrap();
+        is_trimming.send(()).unwrap();
         std::thread::sleep(Duration::from_millis(50));
     }));
     std::thread::scope(|scope| {
         let first = scope.spawn(|| alloc(&heap));
-        cutting.recv().unwrap();
+        trimming.recv().unwrap();
         alloc(&heap).unwrap();
         first.join().unwrap().unwrap();
     });
 }
 
-/// What the panic left of the headers is not known: the extent is not handed out before the heap is opened again.
+/// Which headers were stored before the panic is not known: the extent is not allocated before the heap is opened again.
 #[test]
-fn transaction_does_not_wait_for_an_extent_whose_cut_panicked() {
+fn transaction_does_not_wait_for_extent_whose_trim_panicked() {
     let heap = interrupted(Box::new(|| panic!("in the fence")));
     assert!(catch_unwind(AssertUnwindSafe(|| alloc(&heap))).is_err());
     let refused = alloc(&heap);

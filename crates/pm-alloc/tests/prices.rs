@@ -1,9 +1,11 @@
-//! What each operation costs in lines and fences: fences cost, lines hardly do, and nobody finds out by reading the code.
+//! The cost of each operation in lines and fences.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod links;
 
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::{Heap, HeapOptions, Tx, TxError, View};
 use pm_core::{Counting, Counts, Histogram, Link, Region};
@@ -13,11 +15,11 @@ type CountedHeap = Heap<Counting<Region>>;
 type CountedTx<'p> = Tx<'p, Counting<Region>>;
 type CountedView<'p> = View<'p, Counting<Region>>;
 
-/// A heap with a slot, a pair and a long array, each in lines of its own.
+/// A heap with a slot, a pair and a long array, each in its own lines.
 fn heap() -> CountedHeap {
     let region = Counting::new(Region::anonymous(16 << 20).unwrap());
     let heap = Heap::format(region, &HeapOptions::new()).unwrap();
-    heap.transaction(|tx| {
+    heap.transact(|tx| {
         let slot = tx.alloc_zeroed::<Link<[u64; 40]>>(1)?;
         tx.set_root("slot", slot)?;
         let pair = tx.alloc_zeroed::<[u64; 2]>(1)?;
@@ -25,9 +27,8 @@ fn heap() -> CountedHeap {
         let array = tx.alloc_zeroed::<u8>(65_536)?;
         tx.set_root("array", array)
     })
-    .map_err(|error: TxError| error)
     .unwrap();
-    // What the transaction stored in place is flushed by the next one, which is not the one to be counted.
+    // The next transaction flushes what this one applied, and is not counted.
     let word = |tx: &mut CountedTx<'_>| {
         let pair = tx.root::<[u64; 2]>("pair")?.unwrap();
         tx.write(pair, &[1, 1])
@@ -36,15 +37,15 @@ fn heap() -> CountedHeap {
     heap
 }
 
-/// What a transaction costs, with what its lane's next one flushes of it: that is counted, too, with a fence that stands for the
-/// next one's.
+/// The cost of a transaction, including the target lines that its lane's next one flushes. Those are counted with a fence that stands for the next
+/// one's.
 fn cost(heap: &CountedHeap, transaction: impl FnOnce(&mut CountedTx<'_>) -> Result<(), TxError>) -> Counts {
     let (result, cost) = heap.pool().pmem().count(|| heap.transaction(transaction));
     result.unwrap();
     cost
 }
 
-/// What a call of a view costs on the slot of this number, as [`cost`]. Slots lie in lines of their own.
+/// The cost of a call of a view on the slot of this number, as [`cost`]. Each slot has its own line.
 fn slot_cost<T>(
     heap: &CountedHeap,
     number: u64,
@@ -67,18 +68,18 @@ fn one_range_in_a_line_costs_one_fence() {
         tx.edit(pair, |pair| *pair = [pair[0] + 1; 2])
     };
     cost(&heap, change);
-    // Its entry, and what the one before it changed.
+    // Its entry, and the targets of the one before it.
     assert_eq!(cost(&heap, change), Counts { lines: 2, fences: 1 });
 }
 
 #[test]
-fn a_transaction_that_changes_nothing_costs_nothing() {
+fn transaction_without_changes_costs_nothing() {
     let heap = heap();
     assert_eq!(cost(&heap, |tx| tx.root::<Link<[u64; 40]>>("slot").map(drop)), Counts::default());
 }
 
 #[test]
-fn allocating_and_publishing_costs_two_fences_and_freeing_one() {
+fn allocating_and_linking_costs_two_fences_and_freeing_one() {
     let heap = heap();
     let publish = |tx: &mut CountedTx<'_>| {
         let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
@@ -95,19 +96,19 @@ fn allocating_and_publishing_costs_two_fences_and_freeing_one() {
         cost(&heap, publish);
         cost(&heap, free);
     });
-    // 5 lines of payload, its entry; what the freeing before changed: header and slot.
+    // 5 lines of payload, its entry; the targets of the freeing before: header and slot.
     let payload = 5;
     let published = cost(&heap, publish);
     assert_eq!(published.fences, 2);
     assert!((payload + 3..=payload + 4).contains(&published.lines), "{published:?}");
-    // Its entry; what the publishing before changed: header and slot, and the header of the rest if it cut one off.
+    // Its entry; the targets of the allocation before: header and slot, and the header of the rest if it split a block.
     let freed = cost(&heap, free);
     assert_eq!(freed.fences, 1);
     assert!((3..=4).contains(&freed.lines), "{freed:?}");
 }
 
 #[test]
-fn a_short_block_costs_one_fence() {
+fn short_block_costs_one_fence() {
     let heap = heap();
     let publish = |tx: &mut CountedTx<'_>| {
         let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
@@ -117,35 +118,35 @@ fn a_short_block_costs_one_fence() {
     assert_eq!(cost(&heap, publish).fences, 1);
 }
 
-/// The first transaction of a heap of one chunk gets a part of it, and then the next ones do.
+/// The first transaction of a heap of one chunk gets a part of it, and so do the next ones.
 #[test]
-fn a_part_of_the_last_free_extent_costs_two_lines_and_two_fences() {
+fn dividing_the_last_free_extent_costs_two_lines_and_two_fences() {
     let options = HeapOptions::new().lanes(8).lane_entries(60).chunk_bytes(1 << 18);
     let heap = Heap::format(Counting::new(Region::anonymous(1 << 19).unwrap()), &options).unwrap();
     assert_eq!(heap.check().chunks.len(), 1);
     let alloc = |tx: &mut CountedTx<'_>| tx.alloc_uninit::<u64>(7).map(drop);
-    // The cut; its entry, and the header of the rest.
+    // The division; its entry, and the header of the rest.
     assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 2, fences: 2 + 1 });
-    // The same, and what the one before changed: its own header.
+    // The same, and the target of the one before: its own header.
     let part = (4096 - 1) / 8;
     (1..part - 1).for_each(|_| assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 1, fences: 1 }));
-    // The last of the part leaves no rest; the next one is cut.
+    // The last block of the part leaves no rest; the next extent is divided.
     assert_eq!(cost(&heap, alloc), Counts { lines: 1 + 1, fences: 1 });
     assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 2 + 1, fences: 2 + 1 });
-    // With what is left of the part, a longer block needs more. The header in front of that is in the log, so first its lane is retired:
-    // what the one before changed, and a word and its copy.
+    // A longer block does not fit into the rest of the part. A live entry stores the header in front of that, so first its lane is retired: the
+    // target of the one before, and a word and its copy.
     let long = |tx: &mut CountedTx<'_>| tx.alloc_uninit::<u64>(8 * part - 1).map(drop);
     assert_eq!(cost(&heap, long), Counts { lines: 2 + 2 + (1 + 2), fences: 2 + 1 + 2 });
 
-    // Where the heap has chunks left, an extent is not the last.
+    // If the heap has unused chunks, an extent is not the last.
     let heap = Heap::format(Counting::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
     assert_eq!(heap.check().chunks.len(), 3);
     assert_eq!(cost(&heap, alloc), Counts { lines: 2, fences: 1 });
 }
 
-/// Those calls make one entry each, so what is counted beside it is what the one before changed.
+/// These calls make one entry each, so the other counted lines are the targets of the one before.
 #[test]
-fn linking_an_unfilled_block_and_freeing_it_cost_one_fence_each() {
+fn linking_an_uninit_block_and_freeing_it_cost_one_fence_each() {
     let heap = heap();
     let alloc = |slot| {
         slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_uninit_and_link(slot, 1).map(drop))
@@ -177,10 +178,10 @@ fn linking_a_long_value_costs_its_lines_and_two_fences() {
     let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
     let payload = 5;
     alloc(0);
-    // Its entry, the header of the rest; what the one before changed: a header, a slot.
+    // Its entry, the header of the rest; the targets of the one before: a header, a slot.
     assert_eq!(alloc(1), Counts { lines: payload + 2 + 2, fences: 2 });
     assert_eq!(free(1), Counts { lines: 1 + 2, fences: 1 });
-    // What the freeing changed: a header, a slot.
+    // The targets of the freeing: a header, a slot.
     assert_eq!(alloc(1), Counts { lines: payload + 2 + 2, fences: 2 });
 }
 
@@ -192,16 +193,16 @@ fn linking_a_short_value_costs_one_fence() {
     };
     let free = |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
     alloc(0);
-    // Two entries with 96 bytes, one with words; two lines of payload, with the header of the rest in the last one;
-    // what the one before changed: a header, a slot.
+    // Two entries with 96 bytes, one with words; two lines of payload, with the header of the rest in the last one; the targets of the one before:
+    // a header, a slot.
     assert_eq!(alloc(1), Counts { lines: 3 + 2 + 2, fences: 1 });
     assert_eq!(free(1), Counts { lines: 1 + 2, fences: 1 });
-    // What the freeing changed: a header, a slot.
+    // The targets of the freeing: a header, a slot.
     assert_eq!(alloc(1), Counts { lines: 3 + 2 + 2, fences: 1 });
 }
 
 #[test]
-fn a_word_in_place_costs_one_line_and_one_fence() {
+fn word_in_place_costs_one_line_and_one_fence() {
     let heap = heap();
     let store = |value| {
         let (result, cost) = heap.pool().pmem().count(|| {
@@ -218,7 +219,7 @@ fn a_word_in_place_costs_one_line_and_one_fence() {
 }
 
 #[test]
-fn a_pair_in_place_costs_one_line_and_one_fence() {
+fn pair_in_place_costs_one_line_and_one_fence() {
     let heap = heap();
     let store = |value| {
         let (result, cost) = heap.pool().pmem().count(|| {
@@ -235,7 +236,7 @@ fn a_pair_in_place_costs_one_line_and_one_fence() {
 }
 
 #[test]
-fn a_long_write_goes_in_place_for_three_fences() {
+fn long_write_in_place_costs_three_fences() {
     let heap = heap();
     let write = |tx: &mut CountedTx<'_>| {
         let array = tx.root::<u8>("array")?.unwrap();
@@ -244,20 +245,19 @@ fn a_long_write_goes_in_place_for_three_fences() {
     cost(&heap, write);
     let cost = cost(&heap, write);
     assert_eq!(cost.fences, 3);
-    // 86 undo entries of 48 bytes, 64 or 65 lines of data, the entry that commits, the lane's header that says so, too.
+    // 86 undo entries of 48 bytes, 64 or 65 lines of data, the commit entry, and the lane's header that ends the undo entries.
     assert!((86 + 64 + 2..=86 + 65 + 3).contains(&cost.lines), "{cost:?}");
 }
 
-/// Of a line that holds a header and the end of the block in front: four times for the header, and once for those contents.
+/// A line with a header and the end of the block in front: four times for the header, and once for those contents.
 #[test]
-fn a_line_is_written_five_times_at_most_while_freed_blocks_wait() {
+fn line_is_written_at_most_five_times_during_quarantine() {
     let options = HeapOptions::new().lanes(1).lane_entries(1000).quarantine(Duration::from_secs(3600));
     let heap = Heap::format(Histogram::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
     heap.pool().pmem().reset();
-    let (mut live, mut random) = (Vec::new(), 1_u64);
+    let (mut live, mut random) = (Vec::new(), harness::Random(1));
     loop {
-        // Knuth's linear congruential generator.
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let random = random.next();
         let len = usize::try_from(random >> 55).unwrap() + 120;
         let allocated = heap.transaction(|tx| tx.alloc_slice(&vec![7_u8; len]).map(Link::offset));
         match allocated {
@@ -267,7 +267,7 @@ fn a_line_is_written_five_times_at_most_while_freed_blocks_wait() {
         }
         if random & 1 << 40 == 0 {
             let block = live.swap_remove(usize::try_from(random >> 33).unwrap() % live.len());
-            heap.transaction(|tx| tx.free(link_to::<u8>(block))).map_err(|error: TxError| error).unwrap();
+            heap.transact(|tx| tx.free(link_to::<u8>(block))).unwrap();
         }
     }
     let chunks_start = heap.layout().chunks_start;

@@ -1,5 +1,5 @@
-//! What a heap is opened by, with right checksums and values that cannot be: a typed error, or a heap that works; no panic. And what the
-//! checksums find.
+//! Heap headers with valid checksums and impossible values: opening returns a typed error or a heap that works, and never panics. And the
+//! errors that the checksums detect.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ fn options() -> HeapOptions {
     HeapOptions::new().lanes(2).lane_entries(32).chunk_bytes(4096).seed(7)
 }
 
-/// A heap, and its header.
+/// A heap and its header.
 fn heap() -> (Region, HeapHeader) {
     let region = Region::anonymous(REGION_BYTES).unwrap();
     let start = Heap::format(&region, &options()).unwrap().layout().heap_start;
@@ -22,7 +22,7 @@ fn heap() -> (Region, HeapHeader) {
     (region, header)
 }
 
-/// Stores a header with its checksum right, in these of the two places.
+/// Stores a header with a valid checksum, as the header, its copy, or both.
 fn store(region: &Region, header: HeapHeader, start: u64, copies: [bool; 2]) {
     let header = header.sealed();
     for (at, _) in [start, start + COPY_START].into_iter().zip(copies).filter(|(_, is_stored)| *is_stored) {
@@ -30,20 +30,20 @@ fn store(region: &Region, header: HeapHeader, start: u64, copies: [bool; 2]) {
     }
 }
 
-/// Opens the heap and works with it; or an error, and nothing else.
+/// Opens the heap and uses it; or the error.
 fn use_heap(region: &Region) -> Result<(), HeapError> {
     let seen = Pool::attach_read_only(region).map(|pool| HeapInspection::of(&pool));
     let heap = Heap::attach(region, &options());
-    assert_eq!(heap.is_ok(), matches!(seen, Ok(Ok(_))), "looking at it and opening it agree");
+    assert_eq!(heap.is_ok(), matches!(seen, Ok(Ok(_))), "inspecting and opening agree");
     let heap = heap?;
     heap.check();
-    // There may be no room, or a lane too short; the heap was made for other lanes and chunks.
+    // There may be no room, or too short a lane: the heap was made for other lanes and chunks.
     let allocated: Result<(), TxError> = heap.transaction(|tx| tx.alloc(&1_u64).map(drop));
     assert!(matches!(allocated, Ok(()) | Err(TxError::Space(_) | TxError::Commit(_))), "{allocated:?}");
     Ok(())
 }
 
-/// Values around those that are right, and any others.
+/// Values around the valid ones, and any others.
 fn value() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
@@ -58,7 +58,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn impossible_fields_are_errors(
+    fn impossible_fields_are_typed_errors(
         changes in prop::collection::vec((0..11_usize, value()), 1..4),
         copies in prop_oneof![Just([true, true]), Just([true, false]), Just([false, true])],
     ) {
@@ -100,7 +100,7 @@ proptest! {
 type Change = fn(&mut HeapHeader);
 
 #[test]
-fn each_field_is_named_that_cannot_be() {
+fn error_names_impossible_field() {
     let (_, whole) = heap();
     let cases: [(&str, Change); 8] = [
         ("version", |header| header.version = 0),
@@ -122,15 +122,15 @@ fn each_field_is_named_that_cannot_be() {
             Err(HeapError::HeaderField { field, .. }) => assert_eq!(field, expected),
             other => panic!("{expected}: {other:?}"),
         }
-        // A copy that can be counts.
+        // A valid copy is used.
         store(&region, HeapHeader { pool_uuid: header.pool_uuid, ..whole }, whole.heap_start, [false, true]);
         use_heap(&region).unwrap();
     }
 }
 
-/// Whatever else it holds: its log looks corrupted to this version.
+/// The version is checked first: to this version the log would look corrupted.
 #[test]
-fn a_heap_of_an_older_version_is_refused_by_name() {
+fn older_version_is_refused_by_name() {
     let (region, whole) = heap();
     store(&region, HeapHeader { version: 1, ..whole }, whole.heap_start, [true, true]);
     let mut before = vec![0; usize::try_from(REGION_BYTES).unwrap()];
@@ -139,11 +139,11 @@ fn a_heap_of_an_older_version_is_refused_by_name() {
     assert!(matches!(refused, Err(HeapError::OldVersion { found: 1, supported: 2 })), "{refused:?}");
     let mut after = vec![0; before.len()];
     region.load(whole.heap_start, &mut after[..usize::try_from(REGION_BYTES - whole.heap_start).unwrap()]);
-    assert!(before == after, "it was changed");
+    assert!(before == after, "the heap has changed");
 }
 
 #[test]
-fn opening_read_only_is_an_error() {
+fn read_only_open_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("heap.pm");
     drop(Heap::create(&path, 1 << 20, &HeapOptions::new()).unwrap());
@@ -153,12 +153,12 @@ fn opening_read_only_is_an_error() {
     assert!(matches!(other, Err(HeapError::Pool(PoolError::Region(_)))), "{other:?}");
 }
 
-/// All errors of up to 16 bits in a row, in so many words.
+/// All burst errors of up to 16 bits, in so many words.
 fn bursts<const WORDS: usize>() -> impl Iterator<Item = [u64; WORDS]> {
     let bits = 64 * WORDS;
     (0..bits).flat_map(move |at| {
         let longest = 16.min(bits - at);
-        // The first bit is always wrong, so that no burst comes twice.
+        // The first bit is always wrong, so that each burst is generated once.
         (0..1_u32 << (longest - 1)).map(move |rest| {
             let pattern = u128::from(rest << 1 | 1);
             let mut words = [0; WORDS];
@@ -176,7 +176,7 @@ fn bursts<const WORDS: usize>() -> impl Iterator<Item = [u64; WORDS]> {
 }
 
 #[test]
-fn every_burst_of_16_bits_in_a_header_of_a_block_is_found() {
+fn block_header_detects_every_burst_of_16_bits() {
     for (state, lines) in [(BlockState::Free, 16_383), (BlockState::Allocated, 1), (BlockState::End, 0)] {
         let word = BlockHeader::new(state, lines).to_word(7, 0x1_2340);
         let missed =
@@ -186,7 +186,7 @@ fn every_burst_of_16_bits_in_a_header_of_a_block_is_found() {
 }
 
 #[test]
-fn every_burst_of_16_bits_in_the_number_of_chunks_is_found() {
+fn chunk_count_detects_every_burst_of_16_bits() {
     let pair = ChunkCount::new(64, 7, 4160).to_pair();
     #[expect(clippy::cast_possible_truncation, reason = "one half and the other")]
     let words = [pair as u64, (pair >> 64) as u64];
@@ -196,9 +196,9 @@ fn every_burst_of_16_bits_in_the_number_of_chunks_is_found() {
     assert_eq!(missed, None);
 }
 
-/// As many as `PM_RANDOM_WORDS` says: a word in 2^32 * 8 / 5 is taken for a header. The words of the log have checksums of 16 bits.
+/// `PM_RANDOM_WORDS` words, of which one in 2^32 * 8 / 5 is a valid header. The words of the log have checksums of 16 bits.
 #[test]
-fn random_words_are_no_headers() {
+fn random_words_are_not_headers() {
     let wanted: u64 = std::env::var("PM_RANDOM_WORDS").map_or(1 << 22, |count| count.parse().unwrap());
     let mut random = 1_u64;
     let (mut headers, mut sealed) = (0, 0);

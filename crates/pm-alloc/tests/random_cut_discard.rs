@@ -1,8 +1,8 @@
-//! Random programs in three lanes, with chunks in which free extents are cut, and with transactions that stay open while
-//! others run. Neither crashes nor failed fences lose or leak anything. Where an entry of one transaction is corrupted
-//! and discarded, everything that the others did stays, however long that entry has been dead.
+//! Random programs in three lanes, with chunks in which free extents are divided, and with transactions that stay open while others run. Neither
+//! crashes nor failed fences lose or leak anything. If an entry of one transaction is corrupted and discarded, all changes of the others stay,
+//! however long that entry has been dead.
 //!
-//! `PM_CRASH_SEQUENCES` says how many programs there are, `PM_CRASH_FIRST` which is the first.
+//! `PM_CRASH_SEQUENCES` is the number of programs, `PM_CRASH_FIRST` the first seed.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,13 +13,15 @@
 )]
 
 mod discarding;
+mod harness;
 mod links;
 mod sim;
 
 use discarding::{SimHeap, all_payloads, lines_of, live_lines, opened_at_last, stopped_recoveries};
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
-use pm_core::{Pmem, PoolOptions, Uuid};
+use pm_core::Pmem;
 use sim::{Rng, Sim, State, crash, seeds};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,14 +31,7 @@ const SLOTS: u64 = 8;
 const THREADS: usize = 3;
 
 fn options(entries: u32, chunk: u64) -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new()
-        .pool(pool)
-        .seed(7)
-        .lanes(3)
-        .lane_entries(entries)
-        .chunk_bytes(chunk)
-        .in_place_from_bytes(256)
+    harness::options().lanes(3).lane_entries(entries).chunk_bytes(chunk).in_place_from_bytes(256)
 }
 
 fn lines(rng: &mut Rng) -> u64 {
@@ -49,7 +44,7 @@ struct Done {
     blocks: Vec<u64>,
 }
 
-/// What all threads know.
+/// The state that all threads share.
 struct World<'h> {
     heap: &'h SimHeap,
     slots: u64,
@@ -59,16 +54,16 @@ struct World<'h> {
     is_filled: bool,
     entry_lines: Vec<usize>,
     long: u64,
-    /// After so many nested calls the power fails, with transactions open.
+    /// After this many nested calls the power fails, with transactions open.
     until: Mutex<u64>,
     left: Mutex<Option<Left>>,
-    /// What was acknowledged after how many events.
+    /// The acknowledged states, each with its number of events.
     history: Mutex<Vec<(u64, Vec<u64>)>>,
-    /// What the first operation that failed would have left, and how much was stored when it had.
+    /// The state that the first failed operation would have left, and the number of stores when it failed.
     failed: Mutex<Option<(Vec<u64>, u64)>>,
 }
 
-/// Free blocks that became two while a transaction was open.
+/// The number of free blocks that were divided while a transaction was open.
 static CUTS: AtomicU64 = AtomicU64::new(0);
 
 type Left = (State, Vec<(u64, u64)>, Vec<u64>, Vec<(Done, Vec<usize>)>);
@@ -92,7 +87,7 @@ fn note(world: &World<'_>, done: Done, before: &[u8]) {
     }
 }
 
-/// One operation of thread `me` on its own slots; it may run others in the middle, by `call`.
+/// One operation of thread `me` on its own slots. It may run operations of other threads inside, by `call`.
 fn step(world: &World<'_>, me: usize, depth: usize, rng: &mut Rng, call: &dyn Fn(usize, u64, usize)) {
     let heap = world.heap;
     let place = |slot: u64| world.slots + 8 * slot;
@@ -147,7 +142,7 @@ fn step(world: &World<'_>, me: usize, depth: usize, rng: &mut Rng, call: &dyn Fn
                 }
             }
             if rng.one_in(4) {
-                // Given up.
+                // Rolled back.
                 return Err(TxError::Nested);
             }
             before = durable(world);
@@ -187,7 +182,7 @@ fn step(world: &World<'_>, me: usize, depth: usize, rng: &mut Rng, call: &dyn Fn
                 let mut shadow = world.shadow.lock().unwrap().clone();
                 changes.iter().for_each(|&(slot, new)| shadow[slot as usize] = new);
                 if kind < 2 {
-                    // Which block it would have been is not known.
+                    // It is unknown which block it would have been.
                     shadow[slot as usize] = u64::MAX;
                 }
                 *failed = Some((shadow, sim.stores()));
@@ -213,7 +208,7 @@ fn fill(heap: &SimHeap, block: u64, is_filled: bool) {
     assert!(filled.is_ok() || pool.pmem().has_failed());
 }
 
-/// Runs so many steps.
+/// Runs the steps of a program.
 fn program<'h>(
     heap: &'h SimHeap,
     slots: u64,
@@ -296,11 +291,11 @@ fn run(seed: u64) -> bool {
     let bytes = [72, 84, 104][rng.below(3) as usize] << 10;
     let sim = Arc::new(Sim::new(bytes));
     let Ok(mut heap) = Heap::format(Arc::clone(&sim), &options) else { return false };
-    let made = heap.transaction(|tx| {
+    let made = heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(SLOTS * THREADS as u64)?;
         Ok((slots.offset(), tx.alloc_zeroed::<u64>(50 * THREADS as u64)?.offset()))
     });
-    let (slots, long) = made.map_err(|error: TxError| error).unwrap();
+    let (slots, long) = made.unwrap();
     if rng.one_in(2) {
         drop(heap);
         heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
@@ -321,7 +316,7 @@ fn run(seed: u64) -> bool {
     let most = if rng.one_in(2) { 6 } else { u64::MAX };
     let back = 1 + rng.below(most.min(victims.len() as u64)) as usize;
     let (victim, victim_entries) = victims[victims.len() - back].clone();
-    // A later one wrote over its entry.
+    // A later one overwrote its entry.
     let later: BTreeSet<usize> =
         victims[victims.len() - back + 1..].iter().flat_map(|v| v.1.clone()).collect();
     let at = victim_entries[rng.below(victim_entries.len() as u64) as usize];
@@ -372,7 +367,7 @@ fn run(seed: u64) -> bool {
     true
 }
 
-/// Power failures and kills, nothing corrupted.
+/// Power failures and kills, without corruption.
 fn crashed(seed: u64) {
     let mut rng = Rng::of(seed);
     let chunk = [16, 32][rng.below(2) as usize] << 10;
@@ -380,11 +375,11 @@ fn crashed(seed: u64) {
     let bytes = [72, 84, 104][rng.below(3) as usize] << 10;
     let mut sim = Arc::new(Sim::new(bytes));
     let Ok(heap) = Heap::format(Arc::clone(&sim), &options) else { return };
-    let made = heap.transaction(|tx| {
+    let made = heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(SLOTS * THREADS as u64)?;
         Ok((slots.offset(), tx.alloc_zeroed::<u64>(50 * THREADS as u64)?.offset()))
     });
-    let (slots, long) = made.map_err(|error: TxError| error).unwrap();
+    let (slots, long) = made.unwrap();
     let mut shadow = vec![0; SLOTS as usize * THREADS];
     drop(heap);
     for process in 0..1 + rng.below(3) {
@@ -422,7 +417,7 @@ fn crashed(seed: u64) {
     }
 }
 
-/// A fence fails, and all after it, while transactions are open.
+/// A fence and all later ones fail while transactions are open.
 fn failing(seed: u64) -> bool {
     let mut rng = Rng::of(seed);
     let chunk = [16, 32][rng.below(2) as usize] << 10;
@@ -430,11 +425,11 @@ fn failing(seed: u64) -> bool {
     let bytes = [72, 84, 104][rng.below(3) as usize] << 10;
     let sim = Arc::new(Sim::new(bytes));
     let Ok(heap) = Heap::format(Arc::clone(&sim), &options) else { return false };
-    let made = heap.transaction(|tx| {
+    let made = heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(SLOTS * THREADS as u64)?;
         Ok((slots.offset(), tx.alloc_zeroed::<u64>(50 * THREADS as u64)?.offset()))
     });
-    let (slots, long) = made.map_err(|error: TxError| error).unwrap();
+    let (slots, long) = made.unwrap();
     let shadow = vec![0; SLOTS as usize * THREADS];
     sim.fail_at(sim.events() + rng.below(5000));
     let world = program(&heap, slots, long, shadow.clone(), 10 + rng.below(30), &mut rng);
@@ -468,7 +463,7 @@ fn failing(seed: u64) -> bool {
 fn count(seeds: core::ops::Range<u64>, run: impl Fn(u64) -> bool + Copy + Send + 'static) -> u64 {
     let mut count = 0;
     for seed in seeds {
-        // Which lane a thread gets depends on what it did before.
+        // A thread gets the lane that it had last, so each program runs in new threads.
         let ran = std::thread::spawn(move || run(seed)).join();
         count += u64::from(ran.unwrap_or_else(|error| std::panic::resume_unwind(error)));
     }
@@ -476,7 +471,7 @@ fn count(seeds: core::ops::Range<u64>, run: impl Fn(u64) -> bool + Copy + Send +
 }
 
 #[test]
-fn failed_fence_with_open_transactions_and_cuts_loses_nothing() {
+fn failed_fence_with_open_transactions_loses_nothing() {
     let seeds = seeds(40);
     let failed = count(seeds.clone(), failing);
     println!("{failed} of {seeds:?} failed, {} cuts", CUTS.load(Ordering::Relaxed));
@@ -484,7 +479,7 @@ fn failed_fence_with_open_transactions_and_cuts_loses_nothing() {
 }
 
 #[test]
-fn crashes_with_open_transactions_and_cuts_lose_and_leak_nothing() {
+fn crashes_with_open_transactions_lose_and_leak_nothing() {
     count(seeds(40), |seed| {
         crashed(seed);
         true
@@ -492,7 +487,7 @@ fn crashes_with_open_transactions_and_cuts_lose_and_leak_nothing() {
 }
 
 #[test]
-fn discarding_one_entry_costs_one_transaction_where_extents_are_cut() {
+fn discarding_one_entry_costs_one_transaction_while_extents_are_divided() {
     let seeds = seeds(100);
     let discarded = count(seeds.clone(), run);
     println!("{discarded} of {seeds:?} discarded, {} cuts", CUTS.load(Ordering::Relaxed));

@@ -1,8 +1,8 @@
-//! Random programs in two lanes. At a crash an entry of one of the last two transactions of a lane is corrupted, and discarded;
-//! recoveries are stopped before it is corrupted, and after. Everything that other transactions did stays: their blocks are listed,
-//! unchanged, and not handed out, and what they freed is free.
+//! Random programs in two lanes. At a crash an entry of one of the last two transactions of a lane is corrupted, and discarded; recoveries are
+//! stopped before it is corrupted, and after. All changes of other transactions stay: their blocks are listed, unchanged and not handed out, and
+//! what they freed is free.
 //!
-//! `PM_CRASH_SEQUENCES` says how many programs there are, `PM_CRASH_FIRST` which is the first.
+//! `PM_CRASH_SEQUENCES` is the number of programs, `PM_CRASH_FIRST` the first seed.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,13 +12,15 @@
 )]
 
 mod discarding;
+mod harness;
 mod links;
 mod sim;
 
 use discarding::{SimHeap, all_payloads, lines_of, live_lines, opened_at_last, stopped_recoveries};
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
-use pm_core::{Pmem, PoolOptions, Uuid};
+use pm_core::Pmem;
 use sim::{Rng, Sim, crash, seeds};
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
@@ -26,28 +28,24 @@ use std::sync::{Arc, mpsc};
 const SLOTS: u64 = 16;
 
 fn options(entries: u32) -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new()
-        .pool(pool)
-        .seed(7)
-        .lanes(2)
-        .lane_entries(entries)
-        .chunk_bytes(4096)
-        .in_place_from_bytes(256)
+    harness::options().lanes(2).lane_entries(entries).chunk_bytes(4096).in_place_from_bytes(256)
 }
 
 fn lines(rng: &mut Rng) -> u64 {
     [1, 1, 2, 3, 4, 5, 6, 8, 12, 20, 33, 70][rng.below(12) as usize]
 }
 
-/// What one operation did: slots, and blocks that it allocated or freed.
+/// The changes of one operation: slots, and blocks that it allocated or freed.
 #[derive(Clone, Debug, Default)]
 struct Done {
     slots: Vec<u64>,
     blocks: Vec<u64>,
 }
 
-/// One operation on slots of a block at `slots`, whose contents `shadow` has.
+/// One operation on slots of a block at `slots`, whose contents are in `shadow`.
+///
+/// The first word of each line of a block is the block's offset; if `is_filled`, all others are, too, which overwrites the headers of former
+/// blocks.
 ///
 /// The first word of each line of a block is where the block starts; if `is_filled`, all others are, too, which
 /// overwrites the headers of former blocks.
@@ -125,11 +123,11 @@ fn run(seed: u64) -> bool {
     let bytes = [56, 72, 100][rng.below(3) as usize] << 10;
     let heap = Heap::format(Arc::new(Sim::new(bytes)), &options).unwrap();
     let sim = Arc::clone(heap.pool().pmem());
-    let made = heap.transaction(|tx| {
+    let made = heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(SLOTS)?;
         Ok((slots.offset(), tx.alloc_zeroed::<u64>(40)?.offset()))
     });
-    let (slots, long) = made.map_err(|error: TxError| error).unwrap();
+    let (slots, long) = made.unwrap();
     let mut shadow = vec![0; SLOTS as usize];
     let mut victims = vec![];
     let (lane, is_filled) = (rng.below(2), rng.one_in(4));
@@ -142,13 +140,12 @@ fn run(seed: u64) -> bool {
                 finish.send(()).unwrap();
             }
         });
-        // The other thread gets the other lane, and keeps to it.
+        // The other thread gets the other lane, and keeps using it.
         let heap = &heap;
         let taken = heap.transaction(|tx| {
             tx.write(link_to(long), &[1_u64; 40])?;
             let job = move || {
-                let written = heap.transaction(|tx| tx.write(link_to(slots), &0_u64));
-                written.map_err(|error: TxError| error).unwrap();
+                heap.transact(|tx| tx.write(link_to(slots), &0_u64)).unwrap();
             };
             to_other.send(Box::new(job)).unwrap();
             finished.recv().unwrap();
@@ -203,7 +200,7 @@ fn run(seed: u64) -> bool {
     let heap = opened_at_last(left, &options, &mut rng);
     let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
     let is_whole = heap.check().is_clean();
-    // Contents of the victim's block may lie over a header in front of which the chain goes on, and cut it.
+    // The contents of the victim's block may overwrite a header of the chain, and cut it.
     assert!(is_whole || is_filled, "{told}");
     let mut live: Vec<(u64, u64)> = vec![];
     for (slot, &block) in shadow.iter().enumerate() {
@@ -235,7 +232,7 @@ fn discarding_one_entry_costs_one_transaction() {
     let mut discarded = 0;
     let seeds = seeds(200);
     for seed in seeds.clone() {
-        // Which lane a thread gets depends on what it did before.
+        // A thread gets the lane that it had last, so each program runs in new threads.
         let ran = std::thread::spawn(move || run(seed)).join();
         discarded += u64::from(ran.unwrap_or_else(|error| std::panic::resume_unwind(error)));
     }

@@ -1,5 +1,5 @@
-//! Random programs on a heap in a file that grows, is closed, and is killed between two operations, against a shadow model. As many as
-//! `PM_CRASH_SEQUENCES` says, from the seed `PM_CRASH_FIRST` on.
+//! Random programs on a heap in a file that grows, is closed, and whose process is killed between two operations, against a shadow model.
+//! `PM_CRASH_SEQUENCES` programs, from the seed `PM_CRASH_FIRST` on.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,14 +21,14 @@ use std::collections::BTreeMap;
 /// The words of each block.
 type Shadow = BTreeMap<u64, Vec<u64>>;
 
-fn check(heap: &Heap, shadow: &Shadow, told: &str) {
+fn check(heap: &Heap, shadow: &Shadow, step: &str) {
     let report = heap.check();
-    assert!(report.is_clean(), "{told}: {report:?}");
-    assert_eq!(heap.blocks(), shadow.keys().copied().collect::<Vec<_>>(), "{told}");
+    assert!(report.is_clean(), "{step}: {report:?}");
+    assert_eq!(heap.blocks(), shadow.keys().copied().collect::<Vec<_>>(), "{step}");
     for (at, words) in shadow {
         let found: Vec<u64> =
             (0..words.len() as u64).map(|word| heap.pool().pmem().load_u64(at + 8 * word)).collect();
-        assert!(found == *words, "{told}: the block at {at}");
+        assert!(found == *words, "{step}: the block at {at}");
     }
 }
 
@@ -37,7 +37,7 @@ fn chosen(shadow: &Shadow, rng: &mut Rng) -> Option<u64> {
     shadow.keys().nth(nth).copied()
 }
 
-/// Writes over parts of a block, in place or by the log.
+/// Overwrites parts of a block, in place or by the log.
 fn overwrite(heap: &Heap, shadow: &mut Shadow, rng: &mut Rng) {
     let Some(at) = chosen(shadow, rng) else { return };
     let mut words = shadow[&at].clone();
@@ -92,7 +92,7 @@ fn run(seed: u64) {
                 heap = Heap::open(&path, &options).unwrap();
             }
             14 => {
-                // The file as a process that is killed now leaves it.
+                // The file as a killed process leaves it.
                 let next = dir.path().join(step.to_string());
                 std::fs::copy(&path, &next).unwrap();
                 drop(heap);

@@ -1,4 +1,5 @@
-//! Random programs, after which each line of the log is hit in turn: the heap is refused, or has all that it has without the corruption.
+//! Random programs, after which each line of the log is corrupted in turn: the heap refuses to open, or has the same contents as without the
+//! corruption.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,7 +38,7 @@ fn commit(heap: &SimHeap, block: u64, seed: u64) {
 
 /// After a checkpoint every entry is dead. Only the line behind a lane's last entry could have held a live one.
 #[test]
-fn corruption_after_a_checkpoint_refuses_nothing() {
+fn corruption_after_checkpoint_is_dead() {
     for seed in seeds(150) {
         let mut rng = Rng::of(seed);
         let heap = heap();
@@ -81,9 +82,9 @@ fn corruption_after_a_checkpoint_refuses_nothing() {
     }
 }
 
-/// One line is hit: the heap is refused, or opened with all that it has without the corruption.
+/// One line is corrupted: the heap refuses to open, or has the same contents as without the corruption.
 #[test]
-fn corruption_that_refuses_nothing_changes_nothing() {
+fn dead_corruption_changes_nothing() {
     let (mut opened_count, mut refused_count) = (0, 0);
     for seed in seeds(150) {
         let mut rng = Rng::of(seed ^ 0x1234_5678);

@@ -1,6 +1,6 @@
-//! Random programs on a heap that is used in turn without a log and not durably, without a log and durably, and by transactions. Each
-//! time it is closed, killed or without power, and a shadow model says what is there then. As many as `PM_CRASH_SEQUENCES` says, from
-//! the seed `PM_CRASH_FIRST` on.
+//! Random programs on a heap that is used in turn without the log and not durably, without the log and durably, and by transactions. Each
+//! time the process ends, is killed, or loses power, and the heap is compared with a shadow model. `PM_CRASH_SEQUENCES` programs, from the
+//! seed `PM_CRASH_FIRST` on.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use sim::unlogged::{Shadow, Stop, World, check, fill, listed, survivors};
 use sim::{Rng, Sim, crash};
 use std::sync::Arc;
 
-/// How the heap is used until it is opened again.
+/// How the heap is used until it is reopened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Volatile,
@@ -30,7 +30,7 @@ enum Mode {
     Transactions,
 }
 
-/// One transaction: the block that it was about.
+/// One transaction. Returns its block.
 fn transact(world: &mut World, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u64 {
     let pmem = heap.pool().pmem();
     match (world.rng.below(10), world.chosen(shadow)) {
@@ -39,7 +39,7 @@ fn transact(world: &mut World, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u6
             let allocated = heap.transaction(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset));
             match allocated {
                 Ok(offset) => {
-                    // Only once it is allocated durably.
+                    // The capacity is known only after the commit.
                     let room: Result<u64, TxError> =
                         heap.transaction(|tx| tx.capacity_bytes(link_to::<u8>(offset)));
                     let room = room.unwrap();
@@ -108,7 +108,7 @@ fn run(seed: u64) {
             (Some(state), Some((before, about))) if world.rng.one_in(2) => (state, before, vec![about]),
             _ => (sim.state(), shadow, vec![]),
         };
-        // Whether the chunks were looked at or not.
+        // Whether the chunks were scanned or not.
         let is_durable = mode != Mode::Volatile;
         let left = if is_durable && world.rng.one_in(2) { crash(&state, &mut world.rng) } else { state };
         sim = Arc::new(Sim::of(left));

@@ -1,6 +1,6 @@
-//! Random programs with blocks longer than a chunk, whose headers are hit while the heap is open and while it is closed, with repairs, crashes and
-//! reopenings in between. No live block is handed out, and each that was not hit is listed. As many as `PM_CRASH_SEQUENCES` says, from the
-//! seed `PM_CRASH_FIRST` on.
+//! Random programs with blocks longer than a chunk, whose headers are corrupted while the heap is open and while it is closed, with repairs,
+//! crashes and reopens in between. No live line is allocated, and each intact block is listed. `PM_CRASH_SEQUENCES` programs, from the seed
+//! `PM_CRASH_FIRST` on.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,9 +28,9 @@ fn options(entries: u32) -> HeapOptions {
 
 struct World {
     rng: Rng,
-    /// Lines and whether it may have been hit, by payload.
+    /// The lines of each block, and whether its header may be corrupted, by payload.
     live: BTreeMap<u64, (u64, bool)>,
-    told: String,
+    name: String,
 }
 
 impl World {
@@ -40,7 +40,7 @@ impl World {
 
     fn allocated(&mut self, at: u64, lines: u64) {
         let over = self.live.iter().find(|live| at < live.0 + 64 * live.1.0 && *live.0 < at + 64 * lines);
-        assert!(over.is_none(), "{}: {at}, {lines} lines, handed out over {over:?}", self.told);
+        assert!(over.is_none(), "{}: {at}, {lines} lines, allocated over {over:?}", self.name);
         self.live.insert(at, (lines, false));
     }
 
@@ -69,7 +69,7 @@ impl World {
             match result {
                 Ok(at) => self.allocated(at, lines),
                 Err(TxError::Nested | TxError::Space(_)) => {}
-                Err(error) => panic!("{}: {error}", self.told),
+                Err(error) => panic!("{}: {error}", self.name),
             }
             return;
         }
@@ -77,8 +77,8 @@ impl World {
         let (&at, &(_, is_hit)) = self.live.iter().nth(nth).unwrap();
         match heap.transaction(|tx| tx.free(link_to::<u64>(at))) {
             Ok(()) => drop(self.live.remove(&at)),
-            Err(TxError::Free(error)) => assert!(is_hit, "{}: {at}: {error}", self.told),
-            Err(error) => panic!("{}: {error}", self.told),
+            Err(TxError::Free(error)) => assert!(is_hit, "{}: {at}: {error}", self.name),
+            Err(error) => panic!("{}: {error}", self.name),
         }
         if self.rng.one_in(6) {
             heap.checkpoint().unwrap();
@@ -97,7 +97,7 @@ impl World {
         sim.store_u64(at, value);
         sim.flush(at, 8);
         sim.fence().unwrap();
-        // Before a free extent, too: what is live is behind the one block that it may be.
+        // In a free extent, too, the next live block is behind the corrupted header.
         if let Some(live) = self.live.get_mut(&(at + 8)) {
             live.1 = true;
         }
@@ -106,9 +106,9 @@ impl World {
     fn check(&mut self, heap: &SimHeap) {
         let listed = heap.blocks();
         for (at, (_, is_hit)) in &self.live {
-            assert!(*is_hit || listed.contains(at), "{}: {at} is not listed", self.told);
+            assert!(*is_hit || listed.contains(at), "{}: {at} is not listed", self.name);
         }
-        let mut handed_out = vec![];
+        let mut allocated = vec![];
         let given_up = heap.transaction(|tx| {
             loop {
                 let wanted = self.lines();
@@ -116,16 +116,16 @@ impl World {
                     Ok(block) => (block, wanted),
                     Err(_) => (tx.alloc_uninit::<u64>(7)?, 1),
                 };
-                handed_out.push((block.offset(), lines));
+                allocated.push((block.offset(), lines));
             }
             #[expect(unreachable_code, reason = "for the type")]
             Ok::<(), TxError>(())
         });
-        assert!(matches!(given_up, Err(TxError::Space(_))), "{}: {given_up:?}", self.told);
-        for &(at, lines) in &handed_out {
+        assert!(matches!(given_up, Err(TxError::Space(_))), "{}: {given_up:?}", self.name);
+        for &(at, lines) in &allocated {
             self.allocated(at, lines);
         }
-        for (at, _) in handed_out {
+        for (at, _) in allocated {
             self.live.remove(&at);
         }
     }
@@ -136,17 +136,17 @@ fn run(seed: u64) {
     let options = options([30, 64][rng.below(2) as usize]);
     let mut sim = Arc::new(Sim::new([52, 72, 100][rng.below(3) as usize] << 10));
     let mut heap = Heap::format(Arc::clone(&sim), &options).unwrap();
-    let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1");
-    let mut world = World { rng, live: BTreeMap::new(), told };
+    let name = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1");
+    let mut world = World { rng, live: BTreeMap::new(), name };
     let layout = *heap.layout();
     let end = layout.chunk_offset(heap.check().chunks.len() as u64);
     for round in 0..4 {
-        world.told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: round {round}");
+        world.name = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: round {round}");
         for _ in 0..world.rng.below(50) {
             world.step(&heap);
         }
         if world.rng.one_in(2) {
-            // Nothing may be left in the log that stores the header again.
+            // So that the log does not replay the header.
             heap.checkpoint().unwrap();
             world.hit(&sim, layout.chunks_start, end);
             for _ in 0..world.rng.below(30) {
@@ -170,7 +170,7 @@ fn run(seed: u64) {
             let left = crash(&sim.state(), &mut world.rng);
             core::mem::forget(heap);
             sim = Arc::new(Sim::of(left));
-            // To have the log replayed before anything is hit.
+            // Replays the log before a header is corrupted.
             drop(Heap::attach(Arc::clone(&sim), &options).unwrap());
         }
         if world.rng.one_in(3) {
@@ -185,13 +185,13 @@ fn run(seed: u64) {
                 heap.repair(&corruption).unwrap();
             }
             let corruptions = heap.check().corruptions;
-            assert!(corruptions.is_empty(), "{}: {corruptions:?} after a repair", world.told);
+            assert!(corruptions.is_empty(), "{}: {corruptions:?} after a repair", world.name);
         }
         world.check(&heap);
     }
 }
 
 #[test]
-fn no_live_block_is_handed_out_after_headers_were_hit() {
+fn corrupted_headers_cost_no_live_block() {
     seeds(150).for_each(run);
 }

@@ -1,9 +1,8 @@
-//! Random programs of several threads on one heap, each with blocks, words and a root of its own. Each run is killed or loses power at
-//! a random event, again and again; as variants, a line of the log is corrupted, one fence of a run fails, or one fence of a recovery.
-//! Each thread finds a state that it may find, and no block is lost or leaked.
+//! Random programs of several threads on one heap, each with its own blocks, words and root. Each run is killed or loses power at a random event,
+//! again and again; in variants a line of the log is corrupted, or one fence of a run or of a recovery fails. Each thread finds one of its allowed
+//! states, and no block is lost or leaked.
 //!
-//! `PM_CRASH_SEQUENCES` says how many programs there are, `PM_CRASH_FIRST` which is the first. The seed does not determine the order
-//! in which the threads run.
+//! `PM_CRASH_SEQUENCES` is the number of programs, `PM_CRASH_FIRST` the first seed. The seed does not determine the order in which the threads run.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,12 +27,12 @@ const SLOTS: usize = 8;
 const WORDS: usize = 16;
 const BIG: usize = 60;
 
-/// The event of a state that need not survive.
+/// The event of a state that may be lost.
 const NEVER: u64 = u64::MAX;
 
 type SimHeap = Heap<Arc<Sim>>;
 
-/// What fails, apart from processes and power.
+/// The faults besides kills and power failures.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -45,7 +44,7 @@ enum Fault {
     RecoveryFence,
 }
 
-/// What one thread has in the heap.
+/// The data of one thread in the heap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shadow {
     slots: Vec<u64>,
@@ -54,19 +53,19 @@ struct Shadow {
     root: u64,
 }
 
-/// States of a thread, with the event from which on a crash must not lose each.
+/// The states of a thread, each with the event from which on a crash must not lose it.
 type States = Vec<(Shadow, u64)>;
 
 fn words_of(id: u64) -> usize {
     (id & 0xffff) as usize
 }
 
-/// Whether the contents, but for the number, are written with no log and never flushed.
+/// Whether the contents, except for the number, are written without the log and never flushed.
 fn is_scratch(id: u64) -> bool {
     id >> 55 & 1 == 1
 }
 
-/// Where the slots and words of a thread are.
+/// The offsets of a thread's slots and words.
 fn place_of(heap: &SimHeap, thread: usize) -> u64 {
     heap.view(|view| view.root::<u64>(&format!("thread {thread}")).unwrap().unwrap().offset())
 }
@@ -106,7 +105,7 @@ fn look(heap: &SimHeap, threads: usize) -> Vec<Shadow> {
     shadows
 }
 
-/// Why a transaction does not commit.
+/// The expected errors of a transaction.
 #[derive(Debug)]
 enum Failure {
     GivenUp,
@@ -127,7 +126,7 @@ struct World<'h> {
     thread: usize,
     at: u64,
     lens: &'static [u64],
-    /// Whether words are stored without a transaction, which a process that is killed may leave visible and not durable.
+    /// Whether words are stored without a transaction, which a killed process may leave visible and not durable.
     has_words: bool,
     may_fail: bool,
     /// Whether an operation failed.
@@ -215,7 +214,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A write that is long enough to be in place.
+    /// A write that is long enough to be made in place.
     fn write_big(&mut self, tx: &mut Tx<'_, Arc<Sim>>, shadow: &mut Shadow) -> Result<(), TxError> {
         let from = self.rng.below(BIG as u64 - 20) as usize;
         let len = 17 + self.rng.below((BIG - from - 17) as u64 + 1) as usize;
@@ -301,7 +300,7 @@ impl World<'_> {
                         let value: &[u64; $len] = words.as_slice().try_into().unwrap();
                         view.alloc_and_link(link_to(place), value).map(drop)
                     }),)*
-                    // Longer ones are for transactions.
+                    // Longer blocks are allocated by transactions.
                     _ => return,
                 }
             };
@@ -325,14 +324,14 @@ impl World<'_> {
             }
             if is_given_up { Err(Failure::GivenUp) } else { Ok(()) }
         });
-        // One that changed nothing waits for no lazy one before it.
+        // A transaction without changes does not make an earlier deferred one durable.
         if done.is_err() || next != last {
             self.note(next, done, is_deferred);
         }
     }
 }
 
-/// What is left after recoveries, any number of them, that are stopped or have a failing fence. Nothing if one is refused.
+/// The medium after any number of recoveries that are stopped, or have a failing fence. `None` if one is refused.
 fn stopped_recoveries(
     mut left: State,
     options: &HeapOptions,
@@ -379,7 +378,7 @@ fn options(rng: &mut Rng, seed: u64, chunk_bytes: u64) -> HeapOptions {
         .quarantine(Duration::from_micros(rng.below(2) * rng.below(300)))
 }
 
-/// A heap with what each thread begins with.
+/// A heap with the initial data of each thread.
 fn formatted(region_bytes: u64, options: &HeapOptions, threads: usize) -> SimHeap {
     let heap = Heap::format(Arc::new(Sim::new(region_bytes)), options).unwrap();
     let made: Result<(), TxError> = heap.transaction(|tx| {
@@ -411,7 +410,7 @@ fn run_threads(worlds: Vec<World<'_>>, steps: u64, hit_step: Option<u64>) -> Vec
     })
 }
 
-/// How many fences failed.
+/// The number of failed fences.
 fn run(seed: u64, fault: Fault) -> u64 {
     let mut failed = 0;
     let mut rng = Rng::of(seed);
@@ -507,7 +506,7 @@ fn threads_survive_kills_and_power_failures() {
 }
 
 #[test]
-fn heap_of_threads_that_opens_after_a_line_was_corrupted_has_lost_nothing() {
+fn threads_lose_nothing_if_heap_opens_with_corrupted_line() {
     each_seed(40, |seed| run(seed, Fault::CorruptedLine));
 }
 
@@ -518,7 +517,7 @@ fn threads_survive_one_failed_fence() {
 }
 
 #[test]
-fn threads_survive_failed_fences_of_recoveries() {
+fn threads_survive_failed_fences_in_recovery() {
     let failed = each_seed(40, |seed| run(seed, Fault::RecoveryFence));
     assert!(failed.len() < 40 || failed.iter().sum::<u64>() > 0);
 }

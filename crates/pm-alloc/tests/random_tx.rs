@@ -1,6 +1,6 @@
-//! Random programs against a shadow model: transactions with long writes, aborted ones, ones within which another thread commits or
-//! a word is stored, lazy ones, blocks with their links, roots. Each run is killed or loses power at a random event, again and again. As many
-//! as `PM_CRASH_SEQUENCES` says, from the seed `PM_CRASH_FIRST` on.
+//! Random programs against a shadow model: transactions with long writes, rolled back ones, ones within which another thread commits or a word is
+//! stored, deferred ones, blocks with their links, roots. Each run is killed or loses power at a random event, again and again.
+//! `PM_CRASH_SEQUENCES` is the number of programs, `PM_CRASH_FIRST` the first seed.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,9 +9,11 @@
     reason = "a test fails by panicking"
 )]
 
+mod harness;
 mod links;
 mod sim;
 
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::format::BlockState;
 use pm_alloc::{Durability, Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
@@ -80,7 +82,7 @@ fn look(heap: &SimHeap) -> Shadow {
     shadow
 }
 
-/// States of a program, with the event from which on a crash must not lose each.
+/// The states of a program, each with the event from which on a crash must not lose it.
 type States = Vec<(Shadow, u64)>;
 
 struct World {
@@ -94,7 +96,7 @@ impl World {
         let lens = [1, 3, 8, 12, 13, 14, 15, 23, 40, 40, 100, 300, 600, 1100];
         self.serial << 12 | lens[self.rng.below(lens.len() as u64) as usize]
     }
-    /// Some changes of one transaction to slots from `from` to `to`, words and roots.
+    /// Some changes of one transaction to the slots from `from` to `to`, to words and roots.
     fn change<'p>(
         &mut self,
         tx: &mut Tx<'p, Arc<Sim>>,
@@ -179,8 +181,8 @@ impl World {
         Ok(())
     }
 
-    /// One operation. States that it goes through are added; of an error, none. Returns whether it stores a word without a transaction,
-    /// which a process that is killed may leave visible and not durable.
+    /// One operation. Adds the states that it goes through; after an error, none. Returns whether it stores a word without a transaction, which a
+    /// killed process may leave visible and not durable.
     fn step(&mut self, heap: &SimHeap, states: &mut States, is_stopping: bool) -> bool {
         let is_given_up = self.rng.one_in(5);
         let slot = self.rng.below(SLOTS as u64) as usize;
@@ -266,7 +268,7 @@ impl World {
             }
             if is_given_up { Err(Failure::GivenUp) } else { Ok(()) }
         });
-        // One that changed nothing waits for no lazy one before it.
+        // A transaction without changes does not make an earlier deferred one durable.
         if is_done(done) && next != last {
             states.push((next, heap.pool().pmem().events()));
         }
@@ -329,7 +331,7 @@ impl World {
         }
     }
 
-    /// A block with whatever is there in it, which is freed again.
+    /// Allocates an uninitialized block, and frees it.
     fn unfilled_and_freed(heap: &SimHeap, states: &mut States, slot: usize, id: u64) {
         let [slots, ..] = offsets(heap);
         let next = states.last().unwrap().0.clone();
@@ -348,7 +350,7 @@ impl World {
     }
 }
 
-/// Why a transaction of these programs does not commit.
+/// The expected errors of a transaction of these programs.
 enum Failure {
     GivenUp,
     Tx(TxError),
@@ -360,7 +362,7 @@ impl From<TxError> for Failure {
     }
 }
 
-/// Whether it committed. No room is no failure of the test.
+/// Whether it committed. A lack of room is no failure of the test.
 fn is_done(done: Result<(), Failure>) -> bool {
     match done {
         Ok(()) => true,
@@ -384,22 +386,22 @@ fn options(lanes: u32, lane_entries: u32, in_place_from_bytes: usize) -> HeapOpt
 /// A heap with the blocks that programs begin with.
 fn formatted(region_bytes: u64, options: &HeapOptions) -> SimHeap {
     let heap = Heap::format(Arc::new(Sim::new(region_bytes)), options).unwrap();
-    let made = heap.transaction(|tx| {
+    heap.transact(|tx| {
         [("slots", SLOTS), ("words", WORDS), ("big", BIG)].into_iter().try_for_each(|(name, count)| {
             let block = tx.alloc_zeroed::<u64>(count as u64)?;
             tx.set_root(name, block)
         })
-    });
-    made.map_err(|error: TxError| error).unwrap();
+    })
+    .unwrap();
     heap
 }
 
-/// What befalls a program.
+/// The faults of a run.
 #[derive(Clone, Copy)]
 struct Fate {
-    /// It is killed as often as it loses power.
+    /// Kills and power failures.
     has_kills: bool,
-    /// At every other crash one line of the log, of a lane's header or of the state words is hit. The heap may refuse to open then.
+    /// At every other crash one line of the log, of a lane's header or of the state words is corrupted. The heap may refuse to open then.
     has_hits: bool,
 }
 
@@ -414,7 +416,7 @@ fn run(seed: u64, Fate { has_kills, has_hits }: Fate) {
     for _round in 0..12 {
         for _ in 0..=world.rng.below(25) {
             world.step(&heap, &mut states, false);
-            // What follows is compared with the last one alone, and what may be lost with it.
+            // The following states are compared with the last one alone, and may be lost with it.
             while states.len() > 1 && states.iter().skip(1).any(|state| state.1 != u64::MAX) {
                 states.remove(0);
             }
@@ -426,7 +428,7 @@ fn run(seed: u64, Fate { has_kills, has_hits }: Fate) {
         let stop = begun + world.rng.below(most);
         sim.stop_at(stop);
         let mut is_word = false;
-        // The last one is stopped in.
+        // The run is stopped in the last one.
         while sim.events() <= stop {
             for state in states.iter_mut().filter(|state| state.1 <= begun) {
                 state.1 = 0;
@@ -458,7 +460,7 @@ fn run(seed: u64, Fate { has_kills, has_hits }: Fate) {
     }
 }
 
-/// What is left after recoveries, any number of them, that are stopped themselves.
+/// The medium after any number of recoveries that are stopped themselves.
 fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &mut Rng, has_kills: bool) -> State {
     while rng.one_in(3) {
         let sim = Arc::new(Sim::of(left));
@@ -475,13 +477,13 @@ fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &mut Rng, has
     left
 }
 
-/// Allocates all that there is, and gives it back: where, and how long each block is.
+/// Allocates all free space, and rolls back. Returns offset and length of each block.
 fn all_room(heap: &SimHeap, rng: &mut Rng) -> Vec<(u64, u64)> {
     let mut handed_out = vec![];
     let given_up = heap.transaction(|tx| {
         loop {
             let wanted = [1, 7, 8, 20, 60][rng.below(5) as usize];
-            // What is left between two longer ones.
+            // The space between two longer blocks.
             let (block, count) = match tx.alloc_uninit::<u64>(wanted) {
                 Ok(block) => (block, wanted),
                 Err(_) => (tx.alloc_uninit::<u64>(1)?, 1),
@@ -495,8 +497,8 @@ fn all_room(heap: &SimHeap, rng: &mut Rng) -> Vec<(u64, u64)> {
     handed_out
 }
 
-/// One word or line of the chunks is overwritten while a heap is closed. Nothing that is live is handed out, before a repair or after it,
-/// and what is live is listed, unless its own header was hit.
+/// One word or line of the chunks is overwritten while the heap is closed. No allocated block is handed out, before a repair or after it, and each
+/// is listed, unless its own header was overwritten.
 fn stray(seed: u64) {
     let options = options(1, 60, 4096);
     let heap = formatted(52 << 10, &options);
@@ -513,7 +515,7 @@ fn stray(seed: u64) {
         }
     });
     drop(heap);
-    // What a stray write does to a block longer than a chunk is another test's.
+    // Another test covers blocks longer than a chunk.
     if live.iter().any(|live| live.1 >= layout.chunk_bytes) {
         return;
     }
@@ -544,7 +546,7 @@ fn stray(seed: u64) {
     }
 }
 
-/// After a failed fence nothing more is stored, and what is left is a whole heap.
+/// After a failed fence nothing more is stored, and the heap on the medium is sound.
 fn failing(seed: u64) {
     let mut rng = Rng::of(seed);
     let options = options(1 + rng.below(3) as u32, 30, 64);
@@ -560,7 +562,7 @@ fn failing(seed: u64) {
     let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1");
     for _ in 0..40 {
         let step = std::panic::AssertUnwindSafe(|| world.step(&heap, &mut states, true));
-        // A refused call is an error that a step does not expect.
+        // A step does not expect a refused call.
         let done = std::panic::catch_unwind(step);
         assert!(done.is_ok() || sim.has_failed(), "{told}");
         if sim.has_failed() {
@@ -575,12 +577,12 @@ fn failing(seed: u64) {
 }
 
 #[test]
-fn failed_fence_ends_all_stores_and_leaves_a_whole_heap() {
+fn failed_fence_stops_all_stores_and_leaves_sound_heap() {
     seeds(30).for_each(failing);
 }
 
 #[test]
-fn nothing_live_is_handed_out_after_a_stray_write() {
+fn allocated_block_is_not_handed_out_after_stray_write() {
     seeds(60).for_each(stray);
 }
 
@@ -595,6 +597,6 @@ fn random_programs_survive_kills_and_power_failures() {
 }
 
 #[test]
-fn heap_that_opens_after_a_line_was_hit_has_lost_nothing() {
+fn heap_that_opens_with_corrupted_line_has_lost_nothing() {
     seeds(200).for_each(|seed| run(seed, Fate { has_kills: seed % 2 == 0, has_hits: true }));
 }

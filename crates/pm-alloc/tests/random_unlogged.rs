@@ -1,5 +1,5 @@
-//! Random programs on a heap without a log, against a shadow model: allocated, freed, made longer and shorter, copied as for a fork, and
-//! killed or without power at a random event. As many as `PM_CRASH_SEQUENCES` says, from the seed `PM_CRASH_FIRST` on.
+//! Random programs on an unlogged heap, against a shadow model: allocating, freeing, resizing, copying as for a fork, and a kill or a power
+//! failure at a random event. `PM_CRASH_SEQUENCES` programs, from the seed `PM_CRASH_FIRST` on.
 
 #![allow(
     clippy::unwrap_used,
@@ -55,7 +55,7 @@ fn run(seed: u64) {
         let left = if durable && world.rng.one_in(2) { crash(&stopped, &mut world.rng) } else { stopped };
         let sim = Arc::new(Sim::of(left));
         let opened = Heap::attach(Arc::clone(&sim), &options).unwrap();
-        // A call that was not acknowledged may be undone by a power failure later, where nothing relies on it.
+        // A later power failure may revert a call that was not acknowledged, if nothing relies on it.
         opened.scan_ahead(1 << 20).unwrap();
         let found = listed(&opened);
         let mut now = Shadow::new();
@@ -90,6 +90,6 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn random_programs_without_a_log_survive_kills_and_power_failures() {
+fn random_unlogged_programs_survive_crashes() {
     each_seed(15, run);
 }

@@ -1,6 +1,6 @@
-//! Random programs of several threads on a heap without a log, against a shadow model of each: killed or without power at any event,
-//! and copied as for a fork while they run. As many as `PM_CRASH_SEQUENCES` says, from the seed `PM_CRASH_FIRST` on, which does not
-//! determine the order in which the threads run.
+//! Random programs of several threads on an unlogged heap, against a shadow model of each: with a kill or a power failure at any event, and
+//! copies as for a fork while they run. `PM_CRASH_SEQUENCES` programs, from the seed `PM_CRASH_FIRST` on, which does not determine the order
+//! in which the threads run.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ fn run(seed: u64) {
     let mut shadows: Vec<Shadow> = (0..threads).map(|_| Shadow::new()).collect();
     for round in 0..6 {
         let opened = Heap::attach(Arc::clone(&sim), &options).unwrap();
-        // A call that was not acknowledged may be undone by a power failure later, where nothing relies on it.
+        // A later power failure may revert a call that was not acknowledged, if nothing relies on it.
         opened.scan_ahead(1 << 20).unwrap();
         let heap = UnloggedHeap::new(opened).durable(durable);
         let steps = 3 + rng.below(30);
@@ -93,6 +93,6 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn threads_without_a_log_survive_kills_and_power_failures() {
+fn random_unlogged_threads_survive_crashes() {
     each_seed(30, run);
 }

@@ -1,7 +1,7 @@
-//! Random programs in two lanes on the same words: by the log, in place, long. One line of the log is corrupted, before
-//! and after recoveries that are stopped. Each word that another transaction wrote last has what that wrote.
+//! Random programs in two lanes on the same words: by the log, in place, long. One line of the log is corrupted, before and after stopped
+//! recoveries. Each word has the value of its last transaction, unless that one was discarded.
 //!
-//! `PM_CRASH_SEQUENCES` says how many programs there are, `PM_CRASH_FIRST` which is the first.
+//! `PM_CRASH_SEQUENCES` is the number of programs, `PM_CRASH_FIRST` the first seed.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,22 +24,22 @@ use std::sync::Arc;
 
 const WORDS: u64 = 64;
 
-/// So many words are a long write, in place.
+/// The number of words of a long write, which is made in place.
 const LONG: u64 = 33;
 
-/// What an operation does with the words that it is given.
+/// What an operation does with its words.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Writes each.
+    /// Writes each of them.
     Each,
-    /// Stores the first one at once.
+    /// Stores the first one in place.
     InPlace,
     /// Writes a long row, and the word behind it in the list, if there is one.
     Long,
     Checkpoint,
 }
 
-/// An operation, of the first `most` choices.
+/// An operation, one of the first `most` kinds.
 fn plan(most: u64, rng: &mut Rng) -> (Kind, Vec<u64>) {
     let long = |rng: &mut Rng| {
         let from = rng.below(WORDS - LONG - 1);
@@ -137,7 +137,7 @@ fn run(seed: u64) -> bool {
     let was_refused = is_refused_at(&left);
     let discarding = options().discard_corrupted_records(true);
     let left = stopped_recoveries(left, &discarding, &mut rng);
-    // A power failure may have taken back a floor that was visible.
+    // A power failure may have reverted a floor that was visible.
     let is_refused = was_refused || is_refused_at(&left);
     let sim = Arc::new(Sim::of(left));
     core::mem::forget(Heap::attach(Arc::clone(&sim), &discarding).unwrap());
@@ -154,7 +154,7 @@ fn run(seed: u64) -> bool {
 }
 
 #[test]
-fn words_of_other_transactions_stay() {
+fn discarding_keeps_words_of_other_transactions() {
     let seeds = seeds(200);
     let discarded_count = seeds.clone().filter(|&seed| run(seed)).count() as u64;
     assert!(discarded_count > (seeds.end - seeds.start) / 8, "{discarded_count}");

@@ -1,4 +1,4 @@
-//! The calls of a view that change something without a transaction: what they refuse, and that nothing has changed then.
+//! The calls of a view that change something without a transaction: which arguments they refuse, and that nothing has changed then.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,37 +15,36 @@ const CHUNK_BYTES: u64 = 64 << 10;
 const SLOTS: u64 = 8;
 
 type Short = [u64; 4];
-/// Longer than what goes through the log.
+/// Longer than values that are logged.
 type Long = [u64; 40];
 
 fn options() -> HeapOptions {
     HeapOptions::new().lanes(2).lane_entries(60).chunk_bytes(CHUNK_BYTES)
 }
 
-/// A heap of small chunks, with a block of words that is called "slots".
+/// A heap of short chunks, with a block of words as the root "slots".
 fn heap() -> Heap {
     let heap = Heap::format(Region::anonymous(HEAP_BYTES).unwrap(), &options()).unwrap();
-    heap.transaction(|tx| {
+    heap.transaction::<_, TxError>(|tx| {
         let slots = tx.alloc_zeroed::<u64>(SLOTS)?;
         tx.set_root("slots", slots)
     })
-    .map_err(|error: TxError| error)
     .unwrap();
     heap
 }
 
-/// The slot of that number, for links to what the caller likes.
+/// A slot, for links to any type.
 fn slot<'p, T: InPool<'p>>(view: &View<'p>, number: u64) -> Link<'p, Link<'p, T>> {
     let slots = view.root::<u64>("slots").unwrap().unwrap();
     link_to(slots.element(number).offset())
 }
 
-/// Makes a slot link to anything.
+/// Makes a slot link to any offset.
 fn aim(view: &View<'_>, number: u64, at: u64) {
     view.store_u64(link_to(slot::<u64>(view, number).offset()), at).unwrap();
 }
 
-/// Where allocated blocks start, and what is in the slots; of a heap that is found to be clean.
+/// The offsets of allocated blocks, and the contents of the slots. Asserts that no header is corrupted.
 fn state(heap: &Heap) -> (Vec<u64>, Vec<u64>) {
     let report = heap.check();
     assert!(report.is_clean(), "{report:?}");
@@ -53,10 +52,10 @@ fn state(heap: &Heap) -> (Vec<u64>, Vec<u64>) {
     (heap.blocks(), heap.view(|view| (0..SLOTS).map(|number| word(view, number)).collect()))
 }
 
-/// Why the heap refuses this call, which changes nothing.
+/// The error with which the heap refuses this call. Asserts that the call changes nothing.
 fn refused(heap: &Heap, call: impl for<'p> FnOnce(&View<'p>) -> Result<(), TxError>) -> TxError {
     let before = (state(heap), heap.stats());
-    let Err(error) = heap.view(call) else { panic!("it is done") };
+    let Err(error) = heap.view(call) else { panic!("the call succeeded") };
     assert_eq!((state(heap), heap.stats()), before, "{error}");
     error
 }
@@ -75,7 +74,7 @@ fn refused_free(heap: &Heap) -> FreeError {
     }
 }
 
-/// What each call that allocates says, on slot 0.
+/// The error of each call that allocates, with slot 0.
 fn refusals(heap: &Heap) -> [TxError; 3] {
     [
         refused(heap, |view| view.alloc_and_link(slot::<Short>(view, 0), &[1; 4]).map(drop)),
@@ -85,7 +84,7 @@ fn refusals(heap: &Heap) -> [TxError; 3] {
 }
 
 #[test]
-fn a_slot_that_is_occupied_keeps_its_link() {
+fn occupied_slot_keeps_its_link() {
     let heap = heap();
     let (at, linked) = heap.view(|view| {
         let slot = slot::<Long>(view, 0);
@@ -98,7 +97,7 @@ fn a_slot_that_is_occupied_keeps_its_link() {
 }
 
 #[test]
-fn a_slot_must_lie_in_the_heap() {
+fn slot_outside_heap_is_refused() {
     let heap = heap();
     let aside = heap.view(|view| slot::<u64>(view, 0).offset()) + 4;
     let everywhere = [0, 8, HEAP_BYTES, u64::MAX - 7, aside];
@@ -122,13 +121,13 @@ fn a_slot_must_lie_in_the_heap() {
 }
 
 #[test]
-fn a_null_slot_frees_nothing() {
+fn free_of_null_slot_is_refused() {
     let heap = heap();
     assert_eq!(refused_place(&heap, |view| view.unlink_and_free(slot::<Long>(view, 0))), PlaceError::Null);
 }
 
 #[test]
-fn a_slot_that_links_to_no_block_frees_nothing() {
+fn free_of_slot_without_block_is_refused() {
     let heap = heap();
     let (block, long) = heap.view(|view| {
         let block = view.alloc_and_link(slot::<Long>(view, 1), &[1; 40]).unwrap();
@@ -143,7 +142,7 @@ fn a_slot_that_links_to_no_block_frees_nothing() {
         inside(block + 64),
         inside(block + 320),
         inside(layout.chunks_start),
-        // Where the next chunk's first block would start, if this one did not go on.
+        // The start of the next chunk's first block, if the long block did not cover it.
         inside(long + CHUNK_BYTES),
         FreeError::Misaligned { offset: block + 8 },
         outside(64),
@@ -165,11 +164,11 @@ fn a_slot_that_links_to_no_block_frees_nothing() {
 }
 
 #[test]
-fn a_block_that_two_slots_link_to_is_freed_once() {
+fn double_free_through_two_slots_is_refused() {
     let heap = heap();
     let block = heap.view(|view| {
         let block = view.alloc_and_link(slot::<Long>(view, 0), &[1; 40]).unwrap();
-        // Behind it something that stays, so that it is not one with what is free there.
+        // An allocated block behind it, so that it is not coalesced with the free extent there.
         view.alloc_and_link(slot::<Long>(view, 1), &[2; 40]).unwrap();
         aim(view, 2, block.offset());
         view.unlink_and_free(slot::<Long>(view, 2)).unwrap();
@@ -180,18 +179,18 @@ fn a_block_that_two_slots_link_to_is_freed_once() {
     heap.view(|view| {
         aim(view, 0, 0);
         let other = view.read(view.read(slot::<Long>(view, 1)).unwrap()).unwrap();
-        assert_eq!(other, [2; 40], "its neighbour is what it was");
+        assert_eq!(other, [2; 40], "the adjacent block is unchanged");
     });
     assert_eq!(refused_place(&heap, |view| view.unlink_and_free(slot::<Long>(view, 2))), PlaceError::Null);
 }
 
 #[test]
-fn inside_of_a_transaction_on_the_same_heap_they_are_refused() {
+fn calls_inside_transaction_on_same_heap_are_refused() {
     let (heap, other) = (heap(), heap());
     heap.view(|view| view.alloc_and_link(slot::<Long>(view, 1), &[1; 40]).map(drop)).unwrap();
-    heap.transaction(|tx| {
+    heap.transaction::<_, TxError>(|tx| {
         let block = tx.alloc(&[9_u64; 4])?;
-        // Not `refused`: the transaction has reserved something.
+        // Not `refused`: the transaction has a reservation, which the figures include.
         let before = heap.blocks();
         heap.view(|view| {
             let errors = [
@@ -207,23 +206,22 @@ fn inside_of_a_transaction_on_the_same_heap_they_are_refused() {
             assert!(!view.read(slot::<Long>(view, 1)).unwrap().is_null());
         });
         assert_eq!(heap.blocks(), before);
-        // Another heap's calls have nothing to do with it.
+        // Calls on another heap are not nested.
         other.view(|view| {
             view.alloc_and_link(slot::<Long>(view, 0), &[1; 40])?;
             view.unlink_and_free(slot::<Long>(view, 0))
         })?;
         tx.set_root("block", block)
     })
-    .map_err(|error: TxError| error)
     .unwrap();
     assert_eq!(state(&heap).0.len(), 3, "the transaction went on");
     assert_eq!(state(&other).0.len(), 1);
 }
 
 #[test]
-fn without_room_nothing_changes_and_what_is_freed_is_room() {
+fn full_heap_refuses_until_block_is_freed() {
     let heap = heap();
-    // Until no line is free: as much as goes in at once, then half of that.
+    // Until no line is free: blocks of one length while there is room, then of half the length.
     let mut fillers = Vec::new();
     let mut bytes = CHUNK_BYTES - 128;
     while bytes > 0 {
@@ -234,7 +232,7 @@ fn without_room_nothing_changes_and_what_is_freed_is_room() {
         }
     }
     for error in refusals(&heap) {
-        assert!(matches!(error, TxError::Space(SpaceError::Full { waiting: false, .. })), "{error:?}");
+        assert!(matches!(error, TxError::Space(SpaceError::Full { quarantined: false, .. })), "{error:?}");
     }
     heap.view(|view| {
         aim(view, 1, fillers[0]);
@@ -247,7 +245,7 @@ fn without_room_nothing_changes_and_what_is_freed_is_room() {
 }
 
 #[test]
-fn what_can_never_be_is_refused() {
+fn impossible_lengths_are_refused() {
     let heap = heap();
     for count in [u64::MAX, u64::MAX / 320, 1 << 40] {
         let error = refused(&heap, |view| view.alloc_uninit_and_link(slot::<Long>(view, 0), count).map(drop));
@@ -256,7 +254,7 @@ fn what_can_never_be_is_refused() {
 }
 
 #[test]
-fn a_block_may_be_longer_than_a_chunk() {
+fn block_longer_than_chunk_keeps_contents() {
     const WORDS: usize = 3 * 8192 + 100;
     let heap = heap();
     let value: Box<[u64; WORDS]> = vec![7; WORDS].try_into().unwrap();
@@ -287,11 +285,11 @@ struct Page {
 }
 
 #[test]
-fn a_value_lies_where_its_type_asks_for() {
+fn value_has_alignment_of_its_type() {
     let heap = heap();
     let empty = state(&heap);
     heap.view(|view| {
-        // Something short before each, so that lines alone would not do.
+        // A short block before each, so that multiples of 64 are not enough.
         view.alloc_and_link(slot::<Short>(view, 0), &[1; 4]).unwrap();
         let filled = view.alloc_and_link(slot(view, 1), &Page { words: [5; 512] }).unwrap();
         view.alloc_and_link(slot::<Short>(view, 2), &[1; 4]).unwrap();
@@ -305,7 +303,7 @@ fn a_value_lies_where_its_type_asks_for() {
         [1, 3].iter().for_each(|number| view.unlink_and_free(slot::<Page>(view, *number)).unwrap());
     });
     assert_eq!(state(&heap), empty);
-    // More than a chunk has room for at such a place.
+    // Longer than the aligned part of a chunk.
     let error = refused(&heap, |view| {
         view.alloc_uninit_and_link(slot::<Page>(view, 0), CHUNK_BYTES / 4096).map(drop)
     });
@@ -313,7 +311,7 @@ fn a_value_lies_where_its_type_asks_for() {
 }
 
 #[test]
-fn a_pair_needs_sixteen_bytes_in_the_heap_at_a_multiple_of_sixteen() {
+fn pair_must_be_aligned_and_inside_heap() {
     let heap = heap();
     heap.view(|view| {
         let words = view.alloc_and_link(slot::<Short>(view, 0), &[1, 2, 3, 4]).unwrap();
@@ -337,31 +335,31 @@ fn a_pair_needs_sixteen_bytes_in_the_heap_at_a_multiple_of_sixteen() {
     assert_eq!(state(&heap).0.len(), 2);
 }
 
-/// On a medium that has no more room, a block is laid where one was before, though the space there is not the first to be tried.
+/// On a full medium, a block is allocated where one was before, even if that extent is not the first to be tried.
 #[test]
-fn a_direct_block_is_laid_where_the_medium_has_room() {
-    let direct = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options()).unwrap());
-    let blocks = [1000; 3].map(|bytes| direct.alloc(bytes, 64).unwrap());
+fn unlogged_block_is_allocated_where_medium_has_room() {
+    let unlogged = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options()).unwrap());
+    let blocks = [1000; 3].map(|bytes| unlogged.alloc(bytes, 64).unwrap());
     let backed = blocks[0] - 8..blocks[2] + 1000;
-    let alloc = || direct.alloc_if(500, 64, |at, len| backed.start <= at && at + len <= backed.end);
+    let alloc = || unlogged.alloc_if(500, 64, |at, len| backed.start <= at && at + len <= backed.end);
     assert!(matches!(alloc(), Err(UnloggedError::NoBacking)));
-    direct.free(blocks[0]).unwrap();
+    unlogged.free(blocks[0]).unwrap();
     assert!(backed.contains(&alloc().unwrap()));
-    assert!(direct.alloc(500, 64).is_ok(), "what was refused is free");
+    assert!(unlogged.alloc(500, 64).is_ok(), "refused extents are free again");
 }
 
-/// What lies between the last chunk and the end of the pool's data is no part of a copy, which would store to so much of a sparse file.
+/// The bytes between the last chunk and the end of the pool's data area are not copied: a sparse file would grow by them.
 #[test]
-fn a_copy_leaves_out_what_is_behind_the_last_chunk() {
+fn copy_excludes_bytes_behind_last_chunk() {
     let options = options().chunk_bytes(1 << 20);
-    let direct = UnloggedHeap::new(Heap::format(Region::anonymous(HEAP_BYTES).unwrap(), &options).unwrap());
-    let block = direct.alloc(1000, 64).unwrap();
-    let (heap, layout) = (direct.heap(), direct.heap().layout());
+    let unlogged = UnloggedHeap::new(Heap::format(Region::anonymous(HEAP_BYTES).unwrap(), &options).unwrap());
+    let block = unlogged.alloc(1000, 64).unwrap();
+    let (heap, layout) = (unlogged.heap(), unlogged.heap().layout());
     let chunks_end = layout.chunk_offset(layout.chunks_before(heap.pool().data().end));
     assert!(heap.pool().data().end - chunks_end > 64 << 10);
     let copy = Region::anonymous(HEAP_BYTES).unwrap();
     let mut behind_bytes = 0;
-    direct.freeze().pieces(|piece| match piece {
+    unlogged.freeze().pieces(|piece| match piece {
         Piece::Bytes(range) => {
             behind_bytes += range.end.saturating_sub(range.start.max(chunks_end));
             let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
@@ -377,9 +375,9 @@ fn a_copy_leaves_out_what_is_behind_the_last_chunk() {
     assert_eq!(copy.pool().header_state(), heap.pool().header_state());
 }
 
-/// Its recovery would raise the LSN below which recovery ignores the first one's log, and both would hand out the same blocks.
+/// Recovery of the second heap would raise the checkpoint LSN of the first, and both would allocate the same blocks.
 #[test]
-fn a_second_heap_on_the_region_of_the_first_one_is_refused() {
+fn second_heap_on_same_region_is_refused() {
     let heap = heap();
     let second = Heap::attach(heap.pool().pmem(), &options());
     assert!(matches!(second, Err(HeapError::Pool(PoolError::InUse))), "{second:?}");

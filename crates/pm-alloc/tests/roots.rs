@@ -1,12 +1,14 @@
-//! Roots of a heap: a full directory, a corrupted one, and what recovery makes of the slots that the log changes.
+//! Roots of a heap: a full directory, a corrupted one, and recovery of the slots that the log changes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod links;
 
+use harness::Transact as _;
 use links::link_to;
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError, format};
-use pm_core::{Link, Pmem, Pool, PoolOptions, Region, RootError, Uuid};
+use pm_core::{Link, Pmem, Pool, Region, RootError};
 
 const LEN: u64 = 1 << 17;
 const SLOTS: core::ops::Range<u64> = 4096..8192;
@@ -14,8 +16,7 @@ const SLOTS: core::ops::Range<u64> = 4096..8192;
 type RegionHeap = Heap<&'static Region>;
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(64).chunk_bytes(4096).in_place_from_bytes(64)
+    harness::options().lanes(2).lane_entries(64).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 fn region() -> &'static Region {
@@ -33,7 +34,7 @@ fn bytes(region: &Region) -> Vec<u8> {
     bytes
 }
 
-/// What is left when the process is killed here.
+/// The medium after a kill here.
 fn killed(heap: RegionHeap) -> &'static Region {
     let crashed = region();
     crashed.store(0, &bytes(heap.pool().pmem()));
@@ -41,7 +42,7 @@ fn killed(heap: RegionHeap) -> &'static Region {
     crashed
 }
 
-/// Names a new word with this value, and returns where it lies.
+/// Sets a root to a new word with this value, and returns its offset.
 fn set(heap: &RegionHeap, name: &str, value: u64) -> Result<u64, TxError> {
     heap.transaction(|tx| {
         let link = tx.alloc(&value)?;
@@ -58,7 +59,7 @@ fn root(heap: &RegionHeap, name: &str) -> Result<Option<u64>, RootError> {
     Ok(heap.pool().find_root(name)?.map(|root| root.offset()))
 }
 
-/// Where the slot of a root lies.
+/// The offset of the slot of a root.
 fn slot_of(region: &Region, name: &str) -> u64 {
     let mut padded = [0; 24];
     padded[..name.len()].copy_from_slice(name.as_bytes());
@@ -75,9 +76,8 @@ fn corrupt(region: &Region, name: &str) {
     region.store_u64(at, region.load_u64(at) ^ 4);
 }
 
-/// A root is removed by a transaction of the second lane, and set again by one of the first. The power fails when the removal
-/// is not in place on the medium: its lane has not committed since. Returns the region as it is then, where the root's last
-/// value lies, and where the entry of the removal is.
+/// A root is removed by a transaction of the second lane, and set again by one of the first. The power fails when the removal is applied and not
+/// durable: its lane has not committed since. Returns the medium, the offset of the root's last value, and the offset of the removal's entry.
 fn removed_and_set_again() -> (&'static Region, u64, u64) {
     let (live, heap) = format();
     set(&heap, "x", 1).unwrap();
@@ -92,7 +92,7 @@ fn removed_and_set_again() -> (&'static Region, u64, u64) {
     let at = slot_of(live, "a");
     let mut old = [0; 64];
     live.load(at, &mut old);
-    // The long write takes the first lane, so that the other thread gets the second one.
+    // The long write acquires the first lane, so the other thread gets the second one.
     let removed = heap.transaction(|tx| {
         tx.write_slice(link_to(long), &[1_u8; 256])?;
         std::thread::scope(|scope| scope.spawn(|| remove(&heap, "a")).join().unwrap())
@@ -110,16 +110,16 @@ fn removed_and_set_again() -> (&'static Region, u64, u64) {
 }
 
 #[test]
-fn root_that_was_removed_and_set_again_survives() {
+fn root_removed_and_set_again_survives() {
     let (region, last, _) = removed_and_set_again();
     for _ in 0..2 {
         assert_eq!(root(&Heap::attach(region, &options()).unwrap(), "a"), Ok(Some(last)));
     }
 }
 
-/// The root that was set later is of another transaction, whose entries are intact.
+/// The later root was set by another transaction, whose entries are intact.
 #[test]
-fn discarded_removal_does_not_take_a_later_root_with_it() {
+fn discarded_removal_keeps_later_root() {
     let (region, last, entry) = removed_and_set_again();
     region.store(entry, &[0xA5; 64]);
     let heap = Heap::attach(region, &options().discard_corrupted_records(true)).unwrap();
@@ -129,7 +129,7 @@ fn discarded_removal_does_not_take_a_later_root_with_it() {
 }
 
 #[test]
-fn opening_that_is_refused_changes_nothing() {
+fn refused_open_changes_nothing() {
     let (region, _, entry) = removed_and_set_again();
     region.store(entry, &[0xA5; 64]);
     let before = bytes(region);
@@ -140,9 +140,9 @@ fn opening_that_is_refused_changes_nothing() {
     assert!(changed.is_empty(), "changed: {changed:?}");
 }
 
-/// A replay of the log would take back what the pool's own calls changed.
+/// Replaying the log would revert what the pool's own calls changed.
 #[test]
-fn pool_of_a_heap_refuses_to_change_roots() {
+fn pool_of_heap_refuses_root_changes() {
     let (_, heap) = format();
     let at = set(&heap, "x", 1).unwrap();
     let crashed = killed(heap);
@@ -160,10 +160,10 @@ fn pool_of_a_heap_refuses_to_change_roots() {
     }
 }
 
-/// The heap is found by its header, and its root takes the corrupted slot: no other root is needed for it, and a root that is not
-/// there is known not to be there.
+/// The heap is found by its header, and its root is set again in the corrupted slot: no other root was in it, so a root that is not found is known
+/// to be absent.
 #[test]
-fn lost_root_of_the_heap_is_set_again_however_many_others_there_are() {
+fn lost_heap_root_is_set_again_in_full_directory() {
     for count in [0, 1, 61, 62] {
         let (region, heap) = format();
         for number in 0..count {
@@ -183,7 +183,7 @@ fn lost_root_of_the_heap_is_set_again_however_many_others_there_are() {
 
 /// As by a memory error, which costs a page.
 #[test]
-fn heap_opens_when_all_slots_are_lost() {
+fn heap_opens_when_all_root_slots_are_lost() {
     for lost_bytes in [64, 512, 4096] {
         let (region, heap) = format();
         drop(heap);
@@ -200,7 +200,7 @@ fn heap_opens_when_all_slots_are_lost() {
 
 /// The entry that set the root is still in the log, and must not be replayed.
 #[test]
-fn discarded_root_does_not_come_back() {
+fn discarded_root_stays_discarded() {
     let (region, heap) = format();
     set(&heap, "a", 1).unwrap();
     corrupt(region, "a");
@@ -214,10 +214,10 @@ fn discarded_root_does_not_come_back() {
     assert_eq!((root(&heap, "a"), root(&heap, "b")), (Ok(None), Ok(None)));
 }
 
-/// A crash tore the slot of "b", and the entries that would store it again are corrupted and discarded. What the slot
-/// held is not known, so a name that is not found may have been its own, until it is given up. Other roots are found.
+/// A crash tore the slot of "b", and the entries that would replay it are corrupted and discarded. The contents of the slot are unknown, so any
+/// name that is not found may have been in it, until it is freed. Other roots are found.
 #[test]
-fn name_is_absent_once_a_torn_slot_whose_entry_was_discarded_is_given_up() {
+fn name_is_absent_once_its_torn_slot_is_freed() {
     let (_, heap) = format();
     let a = set(&heap, "a", 1).unwrap();
     let before = bytes(heap.pool().pmem());
@@ -247,32 +247,30 @@ fn roots_are_renamed_in_a_full_directory() {
     let (_, heap) = format();
     let at = set(&heap, "0", 0).unwrap();
     for number in 1..62 {
-        heap.transaction(|tx| tx.set_root(&format!("{number}"), link_to::<u64>(at)))
-            .map_err(|error: TxError| error)
-            .unwrap();
+        heap.transact(|tx| tx.set_root(&format!("{number}"), link_to::<u64>(at))).unwrap();
     }
     assert!(matches!(set(&heap, "new", 1), Err(TxError::Root(RootError::Full { names: 63 }))));
-    let renamed = heap.transaction(|tx| {
+    heap.transact(|tx| {
         tx.remove_root("0")?;
         tx.remove_root("1")?;
         tx.set_root("new", link_to::<u64>(at))?;
         tx.set_root("newer", link_to::<u64>(at))?;
         tx.remove_root("0")
-    });
-    renamed.map_err(|error: TxError| error).unwrap();
+    })
+    .unwrap();
     let heap = Heap::attach(killed(heap), &options()).unwrap();
     let found = ["0", "1", "2", "new", "newer"].map(|name| root(&heap, name).unwrap().is_some());
     assert_eq!((found, heap.pool().roots().len()), ([false, false, true, true, true], 63));
-    // One that is removed and set again keeps its place.
-    let again = heap.transaction(|tx| {
+    // A root that is removed and set again keeps its slot.
+    let again = heap.transact(|tx| {
         tx.remove_root("2")?;
         tx.set_root("2", link_to::<u64>(at))
     });
-    again.map_err(|error: TxError| error).unwrap();
+    again.unwrap();
     assert_eq!(root(&heap, "2"), Ok(Some(at)));
 }
 
-/// A crash of a transaction may tear a slot, which the log stores whole. Recovery stores it again.
+/// A crash of a transaction may tear a slot, which the log contains whole. Recovery replays it.
 #[test]
 fn recovery_leaves_no_torn_slot() {
     use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
@@ -280,11 +278,11 @@ fn recovery_leaves_no_torn_slot() {
     let sim = Arc::new(SimPmem::new(LEN));
     let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
     let set = |heap: &Heap<Arc<SimPmem>>| {
-        let set = heap.transaction(|tx| {
+        heap.transact(|tx| {
             let link = tx.alloc(&7_u64)?;
             tx.set_root("a", link)
-        });
-        set.map_err(|error: TxError| error).unwrap();
+        })
+        .unwrap();
     };
     set(&heap);
     drop(heap);
@@ -303,9 +301,9 @@ fn recovery_leaves_no_torn_slot() {
     assert!(torn.into_inner(), "the crash was in the middle of the slot's stores");
 }
 
-/// The slot that names the heap is hit while it is open, and given up with another one.
+/// The slot of the heap's own root is corrupted while the heap is open, and freed together with another one.
 #[test]
-fn heap_opens_after_its_own_root_was_given_up() {
+fn heap_opens_after_its_own_root_was_discarded() {
     let (region, mut heap) = format();
     set(&heap, "a", 1).unwrap();
     corrupt(region, format::ROOT);

@@ -1,4 +1,4 @@
-//! A recovery that is stopped must not have stored what a later transaction has overwritten: the next recovery may replay less.
+//! An interrupted recovery must not store a word that a later transaction has overwritten: the next recovery may replay less.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,9 +20,9 @@ use pm_core::Pmem;
 use sim::{Rng, crash};
 use std::sync::{Arc, mpsc};
 
-/// T commits in lane 0, and rests. Lane 1 commits `second`, which changes what T wrote, and three words more, and rests. The power
-/// fails. The recovery is stopped right after its first store to the line at `line`; T's entry is corrupted then, and discarded.
-/// The images that the stopped recovery left, and T's line.
+/// T commits in lane 0. Lane 1 commits `second`, which overwrites a word of T, and three more words. The power fails. Recovery is stopped
+/// right after its first store to the line at `line`; T's entry is corrupted then, and discarded. Returns the image before recovery, those that
+/// the stopped recovery may leave, and T's line.
 fn stopped_recoveries(
     heap: SimHeap,
     t: impl FnOnce(&SimHeap),
@@ -57,7 +57,7 @@ fn stopped_recoveries(
 }
 
 #[test]
-fn word_of_an_intact_transaction_is_not_taken_back() {
+fn word_of_intact_transaction_is_not_reverted() {
     let heap = heap();
     let word = slot(&heap, 6);
     let (bytes, left, entries) = stopped_recoveries(
@@ -69,7 +69,7 @@ fn word_of_an_intact_transaction_is_not_taken_back() {
         },
     );
     let found = |heap: &SimHeap| heap.pool().pmem().load_u64(word);
-    assert_eq!(found(&discard(bytes, &entries, &options())), 2, "without a recovery that was stopped");
+    assert_eq!(found(&discard(bytes, &entries, &options())), 2, "without an interrupted recovery");
     for left in left {
         assert_eq!(found(&Heap::attach(sim_of(left.clone()), &options()).unwrap()), 2, "without corruption");
         assert_eq!(
@@ -81,7 +81,7 @@ fn word_of_an_intact_transaction_is_not_taken_back() {
 }
 
 #[test]
-fn block_of_an_intact_transaction_is_not_handed_out() {
+fn block_of_intact_transaction_is_not_reallocated() {
     let heap = heap();
     let (bytes, left, entries) = stopped_recoveries(
         heap,

@@ -1,5 +1,5 @@
-//! Stray writes all over a region with a heap in use: into the pool's header, the roots, the logs, the headers of blocks and
-//! what they hold. Nothing panics, no two live blocks overlap, each corrupted header is found, and what was not hit is as it was.
+//! Stray writes into a region with a heap in use: into the pool's header, the roots, the logs, and the headers and contents of blocks.
+//! Nothing panics, no live blocks overlap, each corrupted header is found, and all other bytes are unchanged.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,13 +11,13 @@ use pm_core::{Link, Pmem, PoolOptions, Region, Uuid};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// How many stray writes. 5,000 in a usual run; a release is checked with 1,000,000.
+/// The number of stray writes. 5,000 by default; a release is checked with 1,000,000.
 const WRITES: &str = "PM_STRAY_WRITES";
 const REGION_BYTES: u64 = 1 << 17;
 
 type HeapOn<'r> = Heap<&'r Region>;
 
-/// Where blocks start, and what they hold.
+/// The contents of blocks, by offset.
 type Blocks = BTreeMap<u64, Vec<u8>>;
 
 fn options() -> HeapOptions {
@@ -56,7 +56,7 @@ fn free(heap: &HeapOn<'_>, payload: u64) -> Result<(), TxError> {
     heap.transaction(|tx| tx.free(link_to::<u8>(payload)))
 }
 
-/// Blocks of many lengths, one longer than a chunk, with holes between.
+/// Allocates blocks of many lengths, one longer than a chunk, with free extents between them.
 fn populate(region: &Region, random: &mut Random) -> Blocks {
     let heap = Heap::format(region, &options()).unwrap();
     let mut blocks = Blocks::new();
@@ -73,7 +73,7 @@ fn populate(region: &Region, random: &mut Random) -> Blocks {
     blocks
 }
 
-/// Writes 1 to 256 random bytes: somewhere, or where a header is hit.
+/// Writes 1 to 256 random bytes at a random offset, or over a header.
 fn stray_write(region: &Region, blocks: &Blocks, random: &mut Random) -> Range<u64> {
     let at = if random.below(2) == 0 {
         let (payload, _) = blocks.iter().nth(random.index(blocks.len())).unwrap();
@@ -90,8 +90,8 @@ fn headers(region: &Region, blocks: &Blocks) -> BTreeMap<u64, u64> {
     blocks.keys().map(|payload| (*payload, region.load_u64(payload - 8))).collect()
 }
 
-/// What no stray write hit is as it was.
-fn untouched(region: &Region, blocks: &Blocks, stray: &[Range<u64>]) {
+/// Asserts that only bytes of stray writes have changed.
+fn assert_unchanged(region: &Region, blocks: &Blocks, stray: &[Range<u64>]) {
     for (payload, contents) in blocks {
         let mut found = vec![0; contents.len()];
         region.load(*payload, &mut found);
@@ -102,8 +102,8 @@ fn untouched(region: &Region, blocks: &Blocks, stray: &[Range<u64>]) {
     }
 }
 
-/// Allocates and fills all that is still handed out: it overlaps no live block, and nothing that was handed out just now.
-fn take_the_rest(heap: &HeapOn<'_>, live: &Blocks) -> Vec<u64> {
+/// Allocates and fills all free space. Asserts that no block overlaps a live one or another new one.
+fn fill_free_space(heap: &HeapOn<'_>, live: &Blocks) -> Vec<u64> {
     let mut extents: BTreeMap<u64, u64> =
         live.iter().map(|(payload, contents)| (*payload, payload + contents.len() as u64)).collect();
     let mut taken = Vec::new();
@@ -133,10 +133,10 @@ struct Tally {
     not_opened: u64,
 }
 
-/// The heap is open all the while: it knows its blocks, and a stray write costs those whose headers it hit, and no others.
+/// The writes happen while the heap is open, and costs only the blocks whose headers they corrupted.
 fn hit_while_open(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
-    let taken = take_the_rest(heap, blocks);
-    untouched(region, blocks, stray);
+    let taken = fill_free_space(heap, blocks);
+    assert_unchanged(region, blocks, stray);
     for payload in blocks.keys() {
         match free(heap, *payload) {
             Ok(()) => assert!(!hit.contains(payload), "{payload:#x} was freed, and its header is corrupted"),
@@ -149,24 +149,23 @@ fn hit_while_open(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u6
     let corruptions = heap.take_corruption();
     assert!(corruptions.iter().all(|corruption| corruption.kind != CorruptionKind::Resynchronized));
     for payload in hit {
-        let told = |corruption: &&Corruption| corruption.header_offset == payload - 8;
-        assert_eq!(corruptions.iter().filter(told).count(), 1, "{payload:#x}");
+        let is_of_payload = |corruption: &&Corruption| corruption.header_offset == payload - 8;
+        assert_eq!(corruptions.iter().filter(is_of_payload).count(), 1, "{payload:#x}");
     }
     for payload in taken {
         free(heap, payload).unwrap();
     }
 }
 
-/// The heap is opened after the writes: corrupted headers are told, what they may have covered is not handed out, and what is
-/// sound can be freed.
+/// The heap is opened after the writes: corrupted headers are reported, their extents are not allocated, and intact blocks can be freed.
 fn hit_while_closed(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
     let report = heap.check();
     for payload in hit {
         let inside = |corruption: &Corruption| corruption.extent.contains(payload);
         assert!(report.corruptions.iter().any(inside), "{payload:#x}: {report:x?}");
     }
-    take_the_rest(heap, blocks);
-    untouched(region, blocks, stray);
+    fill_free_space(heap, blocks);
+    assert_unchanged(region, blocks, stray);
     for payload in blocks.keys() {
         let covered = || report.corruptions.iter().any(|corruption| corruption.extent.contains(payload));
         match free(heap, *payload) {
@@ -177,7 +176,7 @@ fn hit_while_closed(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[
             Err(error) => panic!("{error}"),
         }
     }
-    take_the_rest(heap, &Blocks::new());
+    fill_free_space(heap, &Blocks::new());
 }
 
 fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut Tally) {
@@ -204,7 +203,7 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
         tally.headers_hit += hit.len() as u64;
         match Heap::attach(region, &options()) {
             Ok(heap) => hit_while_closed(region, &heap, blocks, &hit, &stray),
-            // Several writes may hit both copies of what a heap cannot be opened without.
+            // Several writes may corrupt both copies of a structure that opening needs.
             Err(
                 HeapError::Pool(_)
                 | HeapError::NotAHeap
@@ -214,7 +213,7 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
                 | HeapError::Recover(_),
             ) if stray.len() > 1 => {
                 tally.not_opened += 1;
-                untouched(region, blocks, &stray);
+                assert_unchanged(region, blocks, &stray);
             }
             Err(error) => panic!("{error}"),
         }
@@ -222,7 +221,7 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
 }
 
 #[test]
-fn stray_writes_cost_what_they_hit_and_are_found() {
+fn stray_writes_cost_corrupted_blocks_only() {
     let wanted = std::env::var(WRITES).map_or(5_000, |count| count.parse().unwrap());
     let mut tally = Tally::default();
     let mut seed = 0;
@@ -233,27 +232,27 @@ fn stray_writes_cost_what_they_hit_and_are_found() {
         region.load(0, &mut image);
         for _ in 0..200 {
             seed += 1;
-            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 round(&region, &image, &blocks, seed, &mut tally);
             }));
-            assert!(told.is_ok(), "in the round of seed {seed}");
+            assert!(result.is_ok(), "in the round of seed {seed}");
         }
     }
     println!("{tally:?}");
     assert!(tally.headers_hit > wanted / 3, "{tally:?}");
 }
 
-/// What a live block should look like.
+/// The expected state of a live block.
 struct Live {
     /// The word of its header.
     header: u64,
-    /// What it holds, with what stray writes left there.
+    /// Its contents, including stray writes.
     contents: Vec<u8>,
-    /// Whether a corruption was told that its payload lies in.
-    is_told: bool,
+    /// Whether a corruption was reported whose extent contains its payload.
+    is_reported: bool,
 }
 
-/// A heap that is hit and repaired again and again, and a shadow of its live blocks.
+/// A heap that is corrupted and repaired repeatedly, and a shadow of its live blocks.
 struct Campaign<'r> {
     region: &'r Region,
     heap: Option<HeapOn<'r>>,
@@ -297,8 +296,8 @@ impl<'r> Campaign<'r> {
         self.region.load_u64(payload - 8) != self.live[&payload].header
     }
 
-    /// Allocates blocks, filled and not, and frees others. What becomes free next to something free is one free block with it, and
-    /// the header of the one behind stays where it is.
+    /// Allocates blocks, filled and not, and frees others. Freed blocks are coalesced with their free neighbours, and the header of the one
+    /// behind stays in place.
     fn work(&mut self) {
         let wanted = if self.live.len() < 60 { 40 } else { 6 };
         for _ in 0..wanted {
@@ -333,33 +332,29 @@ impl<'r> Campaign<'r> {
         }
     }
 
-    /// Takes note of a block that was handed out just now.
+    /// Adds a newly allocated block to the shadow.
     fn keep(&mut self, payload: u64, len: usize) {
         let end = payload + len as u64;
         let before = self.live.range(..end).next_back();
         let overlaps = before.is_some_and(|(other, live)| other + live.contents.len() as u64 > payload);
-        assert!(
-            !overlaps,
-            "{payload:#x}..{end:#x} was handed out over {:x?}",
-            before.map(|(other, _)| other)
-        );
+        assert!(!overlaps, "{payload:#x}..{end:#x} was allocated over {:x?}", before.map(|(other, _)| other));
         let live = Live {
             header: self.region.load_u64(payload - 8),
             contents: self.loaded(payload, len),
-            is_told: false,
+            is_reported: false,
         };
         self.live.insert(payload, live);
         self.tally.blocks += 1;
     }
 
-    /// Writes somewhere among the chunks, or, of a heap that is closed and has an empty log, anywhere. What it hits of blocks'
-    /// contents is what they hold now.
+    /// Writes at random offsets in the chunks, or, if the heap is closed and its log empty, in the region. The shadow gets the bytes that are
+    /// written into the contents of blocks.
     fn hit(&mut self) {
         let chunks = self.heap().layout().chunks_start;
         let is_anywhere = self.random.below(8) == 0;
         if is_anywhere {
-            // Opened, so that both copies of the pool's header are whole, of which the later one lies behind the chunks and
-            // may have been hit before. Closed, and nothing in its log is needed any more.
+            // Opening restores both copies of the pool's header, of which the later one lies behind the chunks and may be corrupted.
+            // Closing empties the log.
             self.reopen();
             self.heap = None;
         }
@@ -397,7 +392,7 @@ impl<'r> Campaign<'r> {
         }
     }
 
-    /// Each block is listed, or its header was hit and that is told; none has changed.
+    /// Asserts that each block is listed, or its header is corrupted and reported, and that no contents have changed.
     fn compare(&mut self) {
         let mut listed = std::collections::BTreeSet::new();
         let report = self.heap().check_with(|block| {
@@ -405,20 +400,20 @@ impl<'r> Campaign<'r> {
                 listed.insert(block.payload);
             }
         });
-        let told: Vec<Corruption> =
+        let reported: Vec<Corruption> =
             report.corruptions.into_iter().chain(self.heap().take_corruption()).collect();
         let payloads: Vec<u64> = self.live.keys().copied().collect();
         for payload in payloads {
             let is_hit = self.is_hit(payload);
             let found = self.loaded(payload, self.live[&payload].contents.len());
             let live = self.live.get_mut(&payload).unwrap();
-            live.is_told |= told.iter().any(|corruption| corruption.extent.contains(&payload));
-            let is_known = if is_hit { live.is_told } else { listed.contains(&payload) };
-            assert!(is_known, "{payload:#x} is lost, and nothing told of it: hit {is_hit}, told {told:x?}");
+            live.is_reported |= reported.iter().any(|corruption| corruption.extent.contains(&payload));
+            let is_known = if is_hit { live.is_reported } else { listed.contains(&payload) };
+            assert!(is_known, "{payload:#x} is lost, and not reported: hit {is_hit}, reported {reported:x?}");
             let changed = found.iter().zip(&live.contents).position(|(found, expected)| found != expected);
             assert_eq!(
                 changed, None,
-                "the block at {payload:#x} has changed there; its header was hit: {is_hit}"
+                "the block at {payload:#x} has changed there; its header is corrupted: {is_hit}"
             );
         }
     }
@@ -427,16 +422,16 @@ impl<'r> Campaign<'r> {
         for _ in 0..1000 {
             let Some(corruption) = self.heap().check().corruptions.into_iter().next() else { return };
             for (_, live) in self.live.range_mut(corruption.extent.clone()) {
-                live.is_told = true;
+                live.is_reported = true;
             }
             assert!(self.heap().repair(&corruption).unwrap(), "{corruption:x?}");
             self.tally.repairs += 1;
             self.compare();
         }
-        panic!("there is always more to repair");
+        panic!("repairs do not end");
     }
 
-    /// All that is handed out is written over, which changes no live block.
+    /// Allocates and overwrites all free space. Asserts that no live block changes.
     fn fill(&mut self) {
         let mut filled = Vec::new();
         for len in [900_usize, 200, 56] {
@@ -469,20 +464,20 @@ impl<'r> Campaign<'r> {
     }
 }
 
-/// A stray write costs what it hits: whatever is repaired and handed out later, every other live block stays as it is, and listed.
+/// After repairs and further allocations, every live block whose header is intact is unchanged and listed.
 #[test]
-fn repairs_keep_every_live_block() {
+fn repair_keeps_every_live_block() {
     let wanted = std::env::var(WRITES).map_or(3_000, |count| count.parse().unwrap());
     let first: u64 = std::env::var("PM_STRAY_SEED").map_or(1, |seed| seed.parse().unwrap());
     let mut tally = RepairTally::default();
     let mut seed = first;
     while tally.writes < wanted {
         let region = Region::anonymous(REGION_BYTES).unwrap();
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let mut campaign = Campaign::new(&region, seed, &mut tally);
             (0..10).for_each(|_| campaign.round());
         }));
-        assert!(told.is_ok(), "in the campaign of seed {seed}");
+        assert!(result.is_ok(), "in the campaign of seed {seed}");
         seed += 1;
     }
     println!("{tally:?}");

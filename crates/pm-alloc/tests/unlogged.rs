@@ -1,5 +1,4 @@
-//! A heap without transactions: what is durable when a thread learned it while it held the heap still, and of blocks that
-//! were allocated without durability.
+//! An unlogged heap: the durability of headers that a freezing thread has read, and of blocks that were allocated without durability.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,26 +14,26 @@ fn options() -> HeapOptions {
     HeapOptions::new().pool(pool).seed(7).lanes(1).lane_entries(16).chunk_bytes(4096)
 }
 
-/// The first process is killed while it parts a freed block of two chunks: the header of the first is stored, and not
-/// durable. In the second one a thread forks, say, and another allocates from the second chunk, durably.
+/// The first process is killed while it splits a freed block of two chunks: the header of the first is stored, and not durable. In the second
+/// process one thread freezes the heap, as for a fork, and another allocates from the second chunk, durably.
 #[test]
-fn what_a_freezing_thread_learned_is_durable_before_another_allocates() {
-    is_kept(true);
+fn headers_read_by_freezing_thread_are_durable() {
+    block_survives(true);
 }
 
-/// The same without a thread that forks.
+/// The same without a freezing thread.
 #[test]
-fn what_an_allocating_thread_learned_is_durable() {
-    is_kept(false);
+fn headers_read_by_allocating_thread_are_durable() {
+    block_survives(false);
 }
 
-fn is_kept(freezes: bool) {
+fn block_survives(freezes: bool) {
     let sim = Arc::new(Sim::new(48 << 10));
     let heap = UnloggedHeap::new(Heap::format(Arc::clone(&sim), &options()).unwrap()).durable(true);
     let first = heap.heap().layout().first_payload(0);
     assert_eq!(heap.alloc(64 * 70, 64).unwrap(), first);
     heap.free(first).unwrap();
-    // Up to where the last header is stored that parts it.
+    // Up to the store of the last header of the split.
     sim.stop_at_change((first - 8) / 64 * 64);
     assert_eq!(heap.alloc(8, 64).unwrap(), first);
     let killed = sim.stopped().unwrap();
@@ -61,9 +60,9 @@ fn is_kept(freezes: bool) {
     );
 }
 
-/// Blocks were allocated first without, then with durability.
+/// Blocks are allocated first without durability, then with it.
 #[test]
-fn durable_block_survives_though_others_were_allocated_before_without() {
+fn durable_block_survives_after_volatile_ones() {
     let sim = Arc::new(Sim::new(48 << 10));
     let heap = UnloggedHeap::new(Heap::format(Arc::clone(&sim), &options()).unwrap());
     heap.alloc(64 * 8 - 8, 64).unwrap();

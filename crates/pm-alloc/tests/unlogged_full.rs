@@ -1,4 +1,4 @@
-//! An unlogged heap is full only if there is no room besides what calls under way hold and give back.
+//! An unlogged heap is full only if there is no room besides what calls in progress hold and return.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ const fn bytes(lines: u64) -> u64 {
     64 * lines - 8
 }
 
-/// A heap whose chunks have 63 lines for blocks, and are in use but for so many.
+/// A heap whose chunks have 63 lines for blocks, of which so many are free and the others in use.
 fn heap(free_chunks: usize) -> UnloggedHeap {
     let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
     let heap = UnloggedHeap::new(Heap::format(Region::anonymous(48 << 10).unwrap(), &options).unwrap());
@@ -23,14 +23,14 @@ fn heap(free_chunks: usize) -> UnloggedHeap {
     heap
 }
 
-/// What a call for `lines` lines returns that begins while another one holds all that is free, for a block of `held` lines.
+/// The result of a call for `lines` lines that begins while another call holds all free space, for a block of `held` lines.
 fn alloc_while_held(free_chunks: usize, held: u64, lines: u64) -> Result<u64, UnloggedError> {
     let heap = heap(free_chunks);
     thread::scope(|scope| {
         let (send, receive) = std::sync::mpsc::channel();
         let ensure = |_, _| {
             let call = scope.spawn(|| heap.alloc(bytes(lines), 64));
-            // Time for a call that does not wait to end.
+            // Long enough for a call that does not wait.
             let end = Instant::now() + Duration::from_millis(50);
             while !call.is_finished() && Instant::now() < end {
                 thread::yield_now();
@@ -44,23 +44,23 @@ fn alloc_while_held(free_chunks: usize, held: u64, lines: u64) -> Result<u64, Un
 }
 
 #[test]
-fn allocation_waits_for_the_rest_of_the_last_free_extent() {
+fn allocation_waits_for_rest_of_last_free_extent() {
     assert!(alloc_while_held(1, 2, 61).is_ok());
     assert!(alloc_while_held(2, 70, 50).is_ok(), "behind a block longer than a chunk");
 }
 
 #[test]
-fn allocation_fails_if_the_rest_of_the_last_free_extent_is_too_short() {
+fn allocation_fails_if_rest_of_last_free_extent_is_too_short() {
     for (free_chunks, held, lines) in [(1, 2, 62), (1, 63, 1), (2, 70, 60), (2, 70, 100)] {
         let found = alloc_while_held(free_chunks, held, lines);
-        let full = UnloggedError::Space(SpaceError::Full { lines, waiting: false, held: false });
+        let full = UnloggedError::Space(SpaceError::Full { lines, quarantined: false, held: false });
         assert_eq!(found, Err(full), "{free_chunks} {held}");
     }
 }
 
-/// A call that panicked is not waited for, and holds nothing.
+/// No call waits for one that panicked.
 #[test]
-fn panic_in_ensure_returns_all_that_was_reserved() {
+fn panic_in_ensure_returns_reservations() {
     let heap = heap(2);
     for lines in [2, 70] {
         let calls = core::cell::Cell::new(0);
@@ -73,14 +73,14 @@ fn panic_in_ensure_returns_all_that_was_reserved() {
         assert!(panicked.is_err());
     }
     let block = heap.alloc(bytes(70), 64).unwrap();
-    let full = UnloggedError::Space(SpaceError::Full { lines: 60, waiting: false, held: false });
+    let full = UnloggedError::Space(SpaceError::Full { lines: 60, quarantined: false, held: false });
     assert_eq!(heap.alloc(bytes(60), 64), Err(full));
     heap.free(block).unwrap();
 }
 
-/// Of a block in a chunk, and of one that is longer.
+/// For a block in a chunk, and for one that is longer.
 #[test]
-fn panic_in_ensure_of_a_resize_changes_nothing() {
+fn panic_in_ensure_of_resize_changes_nothing() {
     let options = HeapOptions::new().chunk_bytes(4096);
     let heap = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 18).unwrap(), &options).unwrap());
     for lines in [2, 70] {
@@ -101,7 +101,7 @@ fn panic_in_ensure_of_a_resize_changes_nothing() {
 }
 
 #[test]
-fn panic_while_a_heap_is_frozen_changes_nothing() {
+fn panic_while_heap_is_frozen_changes_nothing() {
     let heap = heap(2);
     let panicked =
         catch_unwind(AssertUnwindSafe(|| heap.freeze().pieces(|_| panic!("the program's own bug"))));
@@ -109,9 +109,9 @@ fn panic_while_a_heap_is_frozen_changes_nothing() {
     heap.alloc(100, 64).unwrap();
 }
 
-/// Others wait for the locks of the heap meanwhile, those of blocks longer than a chunk too.
+/// Other threads wait for the locks of the heap meanwhile, that of blocks longer than a chunk too.
 #[test]
-fn panic_while_a_heap_is_frozen_is_no_panic_of_threads_that_wait() {
+fn panic_while_heap_is_frozen_breaks_no_lock() {
     let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
     let heap = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options).unwrap());
     let is_over = AtomicBool::new(false);
@@ -136,9 +136,9 @@ fn panic_while_a_heap_is_frozen_is_no_panic_of_threads_that_wait() {
     });
 }
 
-/// Each thread has one block of four lines at most. Seven of them leave 35 lines in eight parts or fewer, so one has room for the eighth.
+/// Each thread has one block of at most four lines. Seven of them leave 35 lines in at most eight parts, so one part has room for the eighth.
 #[test]
-fn threads_that_allocate_at_once_do_not_find_the_heap_full() {
+fn concurrent_allocations_do_not_find_heap_full() {
     let heap = heap(1);
     thread::scope(|scope| {
         for _ in 0..8 {

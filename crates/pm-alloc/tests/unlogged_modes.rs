@@ -1,4 +1,4 @@
-//! What an unlogged heap that was not durable leaves, dropped or killed, and what later handles of the heap build on it.
+//! An unlogged heap that is not durable, dropped or killed, and later handles of the heap that rely on its blocks.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,17 +12,17 @@ use sim::Sim;
 use std::sync::Arc;
 
 type SimHeap = Heap<Arc<Sim>>;
-type Direct = UnloggedHeap<Arc<Sim>>;
+type Unlogged = UnloggedHeap<Arc<Sim>>;
 
-/// How the process ends that has an unlogged heap: it drops the heap, or is killed.
-const ENDS: [fn(Direct); 2] = [drop::<Direct>, core::mem::forget::<Direct>];
+/// How the process ends: it drops the unlogged heap, or is killed.
+const ENDS: [fn(Unlogged); 2] = [drop::<Unlogged>, core::mem::forget::<Unlogged>];
 
 fn options() -> HeapOptions {
     HeapOptions::new().lanes(1).lane_entries(30).chunk_bytes(4096).seed(7)
 }
 
-/// A heap with one block of an unlogged heap that is not durable.
-fn with_unlogged_block(end: fn(Direct)) -> (Arc<Sim>, u64) {
+/// A heap with one block that was allocated unlogged, without durability.
+fn with_unlogged_block(end: fn(Unlogged)) -> (Arc<Sim>, u64) {
     let sim = Arc::new(Sim::new(1 << 17));
     drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
     let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
@@ -36,38 +36,36 @@ fn after_power_failure(sim: &Sim) -> SimHeap {
 }
 
 #[test]
-fn block_that_a_transaction_gave_a_root_is_not_handed_out_again() {
+fn block_with_root_is_not_reallocated() {
     ENDS.into_iter().for_each(give_a_root);
 }
 
-fn give_a_root(end: fn(Direct)) {
+fn give_a_root(end: fn(Unlogged)) {
     let (sim, block) = with_unlogged_block(end);
     let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
     assert_eq!(heap.blocks(), [block]);
-    heap.transaction(|tx| {
+    heap.transaction::<_, TxError>(|tx| {
         let link = link_to::<[u64; 8]>(block);
         tx.write(link, &[7; 8])?;
         tx.set_root("data", link)
     })
-    .map_err(|error: TxError| error)
     .unwrap();
     let heap = after_power_failure(&sim);
     let rooted = heap.pool().find_root("data").unwrap().unwrap().offset();
-    assert_eq!((rooted, heap.pool().pmem().load_u64(rooted)), (block, 7), "the transaction is there");
-    let other =
-        heap.transaction(|tx| tx.alloc(&[9_u64; 60]).map(Link::offset)).map_err(|e: TxError| e).unwrap();
+    assert_eq!((rooted, heap.pool().pmem().load_u64(rooted)), (block, 7), "the transaction is durable");
+    let other = heap.transaction::<_, TxError>(|tx| tx.alloc(&[9_u64; 60]).map(Link::offset)).unwrap();
     assert!(
         heap.blocks().contains(&rooted) && other != rooted,
-        "{rooted:#x} is live, and {other:#x} was handed out"
+        "{rooted:#x} is live, and {other:#x} was allocated"
     );
 }
 
 #[test]
-fn block_of_an_earlier_handle_is_not_handed_out_by_a_durable_one() {
+fn block_of_earlier_handle_is_not_reallocated_by_durable_one() {
     ENDS.into_iter().for_each(use_durably);
 }
 
-fn use_durably(end: fn(Direct)) {
+fn use_durably(end: fn(Unlogged)) {
     let (sim, block) = with_unlogged_block(end);
     let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap()).durable(true);
     assert!(heap.usable_bytes(block).unwrap() >= 500);
@@ -78,24 +76,24 @@ fn use_durably(end: fn(Direct)) {
     let other = heap.alloc(500, 64).unwrap();
     assert!(
         heap.usable_bytes(block).is_ok() && other != block,
-        "{block:#x} is live, and {other:#x} was handed out"
+        "{block:#x} is live, and {other:#x} was allocated"
     );
 }
 
-/// The long block is learned, and its header durable by that; the header behind it is not.
+/// Reading the header of the long block makes it durable; the header behind the block is not.
 #[test]
-fn chain_behind_a_long_block_is_durable() {
-    ENDS.into_iter().for_each(learn_a_long_block);
+fn chain_behind_long_block_is_durable() {
+    ENDS.into_iter().for_each(read_long_block);
 }
 
-fn learn_a_long_block(end: fn(Direct)) {
+fn read_long_block(end: fn(Unlogged)) {
     let sim = Arc::new(Sim::new(1 << 17));
     drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
     let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
     heap.alloc(10_000, 64).unwrap();
     end(heap);
     let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
-    heap.transaction(|tx| tx.alloc(&[9_u64; 20]).map(drop)).map_err(|error: TxError| error).unwrap();
+    heap.transaction::<_, TxError>(|tx| tx.alloc(&[9_u64; 20]).map(drop)).unwrap();
     let report = after_power_failure(&sim).check();
     assert!(report.is_clean(), "{:?}", report.corruptions);
 }
@@ -106,17 +104,17 @@ fn tx_alloc(heap: &SimHeap, lines: u64) -> u64 {
 }
 
 fn tx_free(heap: &SimHeap, block: u64) {
-    heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
+    heap.transaction::<_, TxError>(|tx| tx.free(link_to::<u64>(block))).unwrap();
 }
 
-/// A block that a transaction committed long before is not handed out, because an unlogged heap had made another one
-/// shorter: learning the chunk makes its first header durable, and not the one behind it, where an old header is.
+/// An unlogged heap shrinks the block before one that a transaction committed. Reading the first header of the chunk makes it durable, but not
+/// the header behind it, where an old header is.
 #[test]
-fn block_of_an_old_transaction_is_not_handed_out_after_another_was_made_shorter() {
-    ENDS.into_iter().for_each(shorten_the_block_before);
+fn committed_block_behind_shrunk_one_is_not_reallocated() {
+    ENDS.into_iter().for_each(shrink_block_before);
 }
 
-fn shorten_the_block_before(end: fn(Direct)) {
+fn shrink_block_before(end: fn(Unlogged)) {
     let sim = Arc::new(Sim::new(1 << 17));
     let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
     let layout = *heap.layout();
@@ -136,9 +134,9 @@ fn shorten_the_block_before(end: fn(Direct)) {
     let block = made.map_err(|error: TxError| error).unwrap();
     assert_eq!(block, line(31));
     drop(heap);
-    let direct = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
-    assert_eq!(direct.resize(line(1), 1..=5 * 64 - 8, |_, _| true).unwrap(), Some(5 * 64 - 8));
-    end(direct);
+    let unlogged = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+    assert_eq!(unlogged.resize(line(1), 1..=5 * 64 - 8, |_, _| true).unwrap(), Some(5 * 64 - 8));
+    end(unlogged);
     let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
     assert!(heap.check().is_clean());
     let other = tx_alloc(&heap, 3);
@@ -150,7 +148,7 @@ fn shorten_the_block_before(end: fn(Direct)) {
     while let Ok(filled) = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_slice(&[9_u64; 7])?.offset())) {
         assert!(
             filled < block || block + 640 <= filled,
-            "{filled:#x} of the live block at {block:#x} was handed out; listed: {is_listed}, {:?}",
+            "{filled:#x} of the live block at {block:#x} was allocated; listed: {is_listed}, {:?}",
             report.corruptions
         );
     }

@@ -1,12 +1,16 @@
-//! What threads see of each other's transactions, and that none waits for another for ever.
+//! What threads see of each other's transactions; and no deadlocks.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
+mod hooked;
 mod links;
 
+use harness::Transact as _;
+use hooked::{Hook, Hooked};
 use links::link_to;
 use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_core::{Domain, FenceError, Link, Pmem, Region, RootError};
+use pm_core::{Link, Pmem, Region, RootError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
@@ -16,12 +20,10 @@ fn heap(options: &HeapOptions) -> Heap {
 }
 
 fn block(heap: &Heap, bytes: u64) -> u64 {
-    heap.transaction(|tx| tx.alloc_zeroed::<u8>(bytes).map(Link::offset))
-        .map_err(|error: TxError| error)
-        .unwrap()
+    heap.transact(|tx| tx.alloc_zeroed::<u8>(bytes).map(Link::offset)).unwrap()
 }
 
-/// Transactions that have a lane and then set a root, and one that sets a root and then needs a lane.
+/// Transactions that hold a lane and then set a root, and one that sets a root and then needs a lane.
 #[test]
 fn transactions_that_set_roots_do_not_deadlock() {
     for lanes in [1, 2] {
@@ -50,61 +52,24 @@ fn transactions_that_set_roots_do_not_deadlock() {
             });
         }
         for _ in 0..=writers {
-            finished.recv_timeout(Duration::from_secs(20)).expect("no transaction waits for ever").unwrap();
+            finished.recv_timeout(Duration::from_secs(20)).expect("no transaction deadlocks").unwrap();
         }
         assert_eq!(heap.pool().roots().len(), writers + 2, "and the heap's own");
     }
 }
 
-/// A region that is looked at after each of its stores.
-struct Watched<'w> {
-    region: &'w Region,
-    watch: &'w (dyn Fn(u64) + Sync),
-}
+/// Runs after each store.
+struct Watch<'w>(&'w (dyn Fn(u64) + Sync));
 
-impl Pmem for Watched<'_> {
-    fn len_bytes(&self) -> u64 {
-        self.region.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.region.domain()
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.region.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.region.store(offset, bytes);
-        (self.watch)(offset);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.region.store_nt(offset, bytes);
-        (self.watch)(offset);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.region.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.region.store_u64(offset, value);
-        (self.watch)(offset);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.region.store_u128(offset, value);
-        (self.watch)(offset);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.region.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len: u64) {
-        self.region.flush(offset, len);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        self.region.fence()
+impl<R: Pmem> Hook<R> for Watch<'_> {
+    fn after_store(&self, offset: u64) {
+        (self.0)(offset);
     }
 }
 
-/// Another thread looks after each word of the directory that a commit stores.
+/// Another thread looks roots up after each word of the directory that a commit stores.
 #[test]
-fn a_lookup_during_a_change_of_roots_finds_what_there_is() {
+fn root_lookup_during_change_finds_old_or_new() {
     const DIRECTORY: std::ops::Range<u64> = 4096..8192;
     let region = Region::anonymous(4 << 20).unwrap();
     let stores = AtomicU64::new(0);
@@ -115,13 +80,14 @@ fn a_lookup_during_a_change_of_roots_finds_what_there_is() {
         }
     };
     let heap =
-        Heap::format(Watched { region: &region, watch: &watch }, &HeapOptions::new().lanes(4)).unwrap();
-    let blocks = heap.transaction(|tx| {
-        let block = tx.alloc_zeroed::<u64>(8)?;
-        tx.set_root("changing", block)?;
-        Ok(block.offset())
-    });
-    let at = blocks.map_err(|error: TxError| error).unwrap();
+        Heap::format(Hooked { region: &region, hook: Watch(&watch) }, &HeapOptions::new().lanes(4)).unwrap();
+    let at = heap
+        .transact(|tx| {
+            let block = tx.alloc_zeroed::<u64>(8)?;
+            tx.set_root("changing", block)?;
+            Ok(block.offset())
+        })
+        .unwrap();
     let (before, stop) = (stores.load(Ordering::SeqCst), AtomicBool::new(false));
     let looks: Result<(), RootError> = std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
@@ -134,8 +100,7 @@ fn a_lookup_during_a_change_of_roots_finds_what_there_is() {
             }
             Ok(())
         });
-        let set = heap.transaction(|tx| tx.set_root("changing", link_to::<u64>(at + 8)));
-        set.map_err(|error: TxError| error).unwrap();
+        heap.transact(|tx| tx.set_root("changing", link_to::<u64>(at + 8))).unwrap();
         stop.store(true, Ordering::Relaxed);
         looking.join().unwrap()
     });
@@ -143,15 +108,13 @@ fn a_lookup_during_a_change_of_roots_finds_what_there_is() {
     looks.unwrap();
 }
 
-/// Two transactions that both found the last free slot: one fails as it commits, and changes nothing.
+/// Two transactions both found the last free slot: one fails as it commits, and changes nothing.
 #[test]
-fn the_last_free_root_goes_to_one_transaction() {
+fn one_transaction_gets_the_last_free_root() {
     let heap = heap(&HeapOptions::new().lanes(4));
     let at = block(&heap, 64);
     for number in 0..61 {
-        heap.transaction(|tx| tx.set_root(&format!("root {number}"), link_to::<u64>(at)))
-            .map_err(|error: TxError| error)
-            .unwrap();
+        heap.transact(|tx| tx.set_root(&format!("root {number}"), link_to::<u64>(at))).unwrap();
     }
     let outer = heap.transaction(|tx| {
         tx.set_root("outer", link_to::<u64>(at))?;
@@ -169,9 +132,9 @@ fn the_last_free_root_goes_to_one_transaction() {
     });
 }
 
-/// After each store of a commit, a reader without a lock finds either no link or a filled block.
+/// After each store of a commit, a reader without a lock finds either no link or an initialized block.
 #[test]
-fn a_block_is_filled_before_its_link_is_seen() {
+fn block_is_initialized_before_its_link_is_visible() {
     let region = Region::anonymous(4 << 20).unwrap();
     let slot = AtomicU64::new(0);
     let looks = AtomicU64::new(0);
@@ -183,7 +146,7 @@ fn a_block_is_filled_before_its_link_is_seen() {
             assert!((0..8).all(|word| region.load_u64(link + 8 * word) == 7), "linked and not filled");
         }
     };
-    let heap = Heap::format(Watched { region: &region, watch: &watch }, &HeapOptions::new()).unwrap();
+    let heap = Heap::format(Hooked { region: &region, hook: Watch(&watch) }, &HeapOptions::new()).unwrap();
     let slots = heap.transaction(|tx| tx.alloc_zeroed::<u64>(8).map(Link::offset));
     let slots = slots.map_err(|error: TxError| error).unwrap();
     slot.store(slots, Ordering::SeqCst);
@@ -191,9 +154,9 @@ fn a_block_is_filled_before_its_link_is_seen() {
     assert!(looks.load(Ordering::SeqCst) > 0);
 }
 
-/// A block has room for more than was asked for, where a link into an array may lead. Once it is freed, another thread may have it.
+/// A block has room for more than was requested, and a link into an array may point there. Once the block is freed, another thread may get it.
 #[test]
-fn what_was_written_behind_a_new_value_is_gone_with_its_block() {
+fn write_behind_new_value_vanishes_with_its_block() {
     // One chunk for both threads.
     let heap = heap(&HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(1 << 21));
     let mut other = 0;
@@ -213,9 +176,9 @@ fn what_was_written_behind_a_new_value_is_gone_with_its_block() {
     assert_eq!(found, [2; 56]);
 }
 
-/// The same of a block longer than a chunk, which is a line longer than needed where it would end with a chunk.
+/// The same for a block longer than a chunk, which is a line longer than needed if it would end with a chunk.
 #[test]
-fn what_was_written_behind_a_new_long_value_is_gone_with_its_block() {
+fn write_behind_new_huge_value_vanishes_with_its_block() {
     const CHUNK_BYTES: u64 = 4096;
     let options = HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(CHUNK_BYTES);
     let heap = Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap();

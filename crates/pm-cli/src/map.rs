@@ -25,11 +25,11 @@ pub(crate) fn run(args: &Map, json: bool) -> miette::Result<()> {
         let what = match block.state {
             BlockState::Allocated => Use::Allocated,
             BlockState::Free => Use::Free,
-            BlockState::Lost | BlockState::End | BlockState::Severed => Use::Lost,
+            BlockState::Lost | BlockState::End | BlockState::Unreachable => Use::Lost,
         };
         cells.add(block.payload..block.payload + u64::from(block.lines) * LINE_BYTES, what);
     });
-    // The others are reported as severed blocks.
+    // The others are reported as unreachable.
     let known = checked
         .report
         .corruptions

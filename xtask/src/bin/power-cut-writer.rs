@@ -124,7 +124,7 @@ fn main() -> Result<()> {
         }
         Command::Look { heap } => {
             let heap = Heap::open(&heap, &HeapOptions::new()).into_diagnostic()?;
-            for (thread, ever) in queues::look(&heap).into_iter().enumerate() {
+            for (thread, ever) in queues::check(&heap).into_iter().enumerate() {
                 println!("{thread} {ever}");
             }
             Ok(())

@@ -8,7 +8,7 @@ use super::tree::{File, Tree, Violation};
 const ALLOWED: &[(&str, &str)] = &[
     ("benches/alloc/opening.rs", "makes a link of the offset of a block"),
     ("benches/seam/in_c.rs", "calls the C loop that ours is compared with"),
-    ("crates/pm-alloc/src/tx/links.rs", "makes links of offsets"),
+    ("crates/pm-alloc/src/links.rs", "makes links of offsets"),
     ("crates/pm-alloc/tests/fork.rs", "makes children that inherit a heap"),
     ("crates/pm-alloc/tests/links/mod.rs", "makes links of offsets"),
     ("crates/pm-core-derive/src/lib.rs", "the derive writes `unsafe impl Persist`, having checked the type"),

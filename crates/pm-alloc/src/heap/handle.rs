@@ -1,80 +1,66 @@
-//! Making, opening and growing a heap.
+//! An open heap, and everything that is done with one as a whole.
 
-use super::fenced::Fenced;
+use super::error::HeapError;
+use super::header::{self, LoadedChunkCount, LoadedHeader};
+use super::options::HeapOptions;
 use super::pool::HeapPool;
-use super::{HeapOptions, chunk_count, header};
-use crate::error::HeapError;
+use super::report::OpenReport;
+use crate::format::{BlockState, ROOT};
 use crate::layout::{Layout, plan};
-use crate::log::{self, Log, OnCorruption, Recovery, Replayed};
-use crate::space::{LoggedHeaders, Space, SpaceOptions};
-use pm_core::{Pmem, Pool, PoolError, ProcessId, Region, Uuid};
+use crate::log::{self, CommitError, Log, OnCorruption, Recovery, Replayed};
+use crate::parts::HeapParts;
+use crate::space::{Block, CheckReport, Corruption, LoggedHeaders, Space, SpaceOptions, SpaceStats};
+use crate::tx::{self, Durability, Tx, TxError, View};
+use pm_core::{Pmem, Pool, PoolError, ProcessId, Region, RootError, Uuid};
 use std::path::Path;
 
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
 ///
-/// May be used by several threads at once, and opened for writing once at a time. It need not be closed: what returned
-/// is durable, whether this is dropped or the process killed. Dropping it [closes](Heap::close) it. See the crate's documentation for an example.
+/// Several threads may use it at once, and one process at a time may have it open for writing. It need not be closed: everything that
+/// returned is durable, whether this is dropped or the process killed. Dropping it [closes](Heap::close) it. See the crate's
+/// documentation for an example.
 #[derive(Debug)]
 pub struct Heap<P: Pmem = Region> {
-    pool: Pool<P>,
-    layout: Layout,
-    pub(crate) log: Log,
-    pub(crate) space: Space,
-    opened: OpenReport,
-    /// From which length on a write goes in place.
-    pub(crate) in_place_from_bytes: usize,
+    pub(crate) parts: HeapParts<P>,
+    report: OpenReport,
     /// The process that opened it. A child of fork(2) does not own it.
-    pub(super) process: ProcessId,
-}
-
-/// What opening a heap found.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct OpenReport {
-    /// What recovery did.
-    pub recovery: Recovery,
-    /// Whether the root that names the heap was lost to corruption in the pool's root directory, and set again.
-    pub root_restored: bool,
-    /// Whether the heap's header or its copy was corrupted, and restored from the other.
-    pub header_restored: bool,
-    /// Whether the number of chunks or its copy was corrupted, and restored from the other.
-    pub chunk_count_restored: bool,
+    process: ProcessId,
 }
 
 impl Heap<Region> {
     /// Creates a file of `pool_bytes` at `path` with an empty heap in it.
     ///
     /// # Errors
-    /// When the path exists, the layout cannot be, or the system says no; nothing is left behind then.
+    /// When the path exists, the layout is impossible, or a system call fails; nothing is left behind then.
     ///
     /// # Durability
     /// A crash leaves no file, or the whole heap.
     pub fn create(path: impl AsRef<Path>, pool_bytes: u64, options: &HeapOptions) -> Result<Self, HeapError> {
         let pool_options = options.pool.clone().with_logged_roots();
         let pool = Pool::create_with(path, pool_bytes, &options.region, &pool_options, |pool| {
-            prepare(pool, options)
+            format(pool, options)
         })?;
         Self::from_pool(pool, options, true)
     }
 
-    /// Opens the heap in the file or device-dax at `path`, and recovers it: what was in the middle of committing is there
-    /// whole, or not at all.
+    /// Opens the heap in the file or device-dax at `path`, and recovers it: committed transactions are replayed, and incomplete ones
+    /// rolled back.
     ///
-    /// Takes as long as reading all logs takes, and one word for each chunk. Blocks are looked at when they are needed; all of them at once
-    /// if a process was killed that had the heap as a [`UnloggedHeap`](crate::UnloggedHeap).
+    /// Takes as long as reading all logs, and one word of each chunk. Block headers are read when they are needed; all of them at once
+    /// if a process was killed that had the heap as an [`UnloggedHeap`](crate::UnloggedHeap).
     ///
     /// # Errors
-    /// When there is no pool, no heap in it, or what is needed to open it is corrupted together with its copy; when
-    /// another opener has it, or it was made by a newer version; when the options open the file read-only, as a heap is recovered
-    /// by writing: a [`HeapInspection`](crate::HeapInspection) and [`CheckReport`](crate::CheckReport) look at one without.
+    /// When there is no pool, or no heap in it; when something needed to open it and its copy are both corrupted; when
+    /// another process has it open, or it was created by a newer version; when the options open the file read-only, as recovery
+    /// writes: a [`HeapInspection`](crate::HeapInspection) and a [`CheckReport`] examine a heap without writing.
     ///
     /// # Durability
-    /// A crash while it is opened leaves a heap that is recovered at the next opening. Header and number of chunks are durable when this
-    /// returns, at two fences; what is learned of chunks later is made durable then. All that transactions committed is durable, too. What a
+    /// After a crash during recovery the next open recovers the heap. When this returns, the header, the number of chunks and everything
+    /// that transactions committed are durable, at two fences; what is learned of chunks later is made durable then. A word that a
     /// killed process was [storing in place](crate::View::store_u64) is visible, and may not be durable.
     pub fn open(path: impl AsRef<Path>, options: &HeapOptions) -> Result<Self, HeapError> {
-        // A pool without a heap is left as it is.
-        let pool = Pool::open_with(path, &options.region, |pool| header::find(pool).map(drop))?;
+        // A pool without a heap is left unchanged.
+        let pool = Pool::open_with(path, &options.region, |pool| LoadedHeader::find(pool).map(drop))?;
         if !pool.pmem().is_writable() {
             return Err(HeapError::ReadOnly);
         }
@@ -84,16 +70,16 @@ impl Heap<Region> {
     /// Grows the file and the heap in it.
     ///
     /// # Errors
-    /// As [`Pool::grow`]. The heap is as it was then, or, after a failed fence, may not be: it takes no transactions any more. When a
-    /// fence failed before.
+    /// As [`Pool::grow`]; the heap is unchanged. When a fence fails, or failed before: the size is unknown until the next open, and the
+    /// heap accepts no transactions any more.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), HeapError> {
-        self.log.check()?;
-        let grown = self.pool.grow(pool_bytes);
+        self.parts.log.check()?;
+        let grown = self.parts.pool.grow(pool_bytes);
         if let Err(PoolError::Fence(error)) = &grown {
-            self.log.fail(error.clone().into());
+            self.parts.log.fail(error.clone().into());
         }
         grown?;
         self.extend()
@@ -101,16 +87,16 @@ impl Heap<Region> {
 }
 
 impl<P: Pmem> Heap<P> {
-    /// Makes a heap of a whole region that holds no pool.
+    /// Formats a whole region that holds no pool as a heap.
     ///
     /// # Errors
-    /// As [`Pool::format_with`], and when the layout cannot be.
+    /// As [`Pool::format_with`], and when the layout is impossible.
     ///
     /// # Durability
     /// A crash leaves no pool, or the whole heap.
     pub fn format(pmem: P, options: &HeapOptions) -> Result<Self, HeapError> {
         let pool_options = options.pool.clone().with_logged_roots();
-        let pool = Pool::format_with(pmem, &pool_options, |pool| prepare(pool, options))?;
+        let pool = Pool::format_with(pmem, &pool_options, |pool| format(pool, options))?;
         Self::from_pool(pool, options, true)
     }
 
@@ -125,37 +111,95 @@ impl<P: Pmem> Heap<P> {
         Self::from_pool(Pool::attach(pmem)?, options, false)
     }
 
-    /// Whatever recovery or a later operation relies on is made durable first, though it is visible already: the process that stored it
-    /// may have been killed before it was.
+    /// Everything that recovery or a later operation relies on is made durable first: a killed process may have left it visible and not
+    /// durable.
     fn from_pool(pool: Pool<P>, options: &HeapOptions, is_new: bool) -> Result<Self, HeapError> {
-        let found = header::find(&pool)?;
-        let header_restored = found.corrupted.contains(&true);
+        let found = LoadedHeader::find(&pool)?;
         let layout = Layout::of(&found.header);
         let (log, recovery) = recover(&pool, &layout, options.on_corruption)?;
         if !is_new {
-            // Both after the log was replayed: it may hold a root whose slot looks free or corrupted before.
+            // Both after the log was replayed: it may hold a root whose slot is free or corrupted before.
             pool.logged_roots().clear_replaced()?;
-            header::restore(&pool, &found)?;
+            found.restore(&pool)?;
         }
-        let found_count = chunk_count::read(pool.pmem(), &layout)?;
+        let chunks = LoadedChunkCount::load(pool.pmem(), &layout)?;
         if !is_new {
             // Its fence makes a restored header durable, too.
-            chunk_count::settle(pool.pmem(), &layout, found_count)?;
+            chunks.restore(pool.pmem(), &layout)?;
         }
-        let chunk_count_restored = found_count.corrupted > 0;
-        let chunks = found_count.count.min(layout.chunks_before(pool.data().end));
+        let chunk_count = chunks.count.min(layout.chunks_before(pool.data().end));
         let in_place_from_bytes = options.in_place_from_bytes;
-        let options = SpaceOptions { wait: options.quarantine, arena_count: None, is_new };
-        let space = Space::open(layout, chunks, options);
-        let root_restored = found.root_is_lost;
-        let opened = OpenReport { recovery, root_restored, header_restored, chunk_count_restored };
-        let mut heap =
-            Self { pool, layout, log, space, opened, in_place_from_bytes, process: ProcessId::current() };
+        let options = SpaceOptions { quarantine: options.quarantine, arena_count: None, is_new };
+        let space = Space::open(layout, chunk_count, options);
+        let report = OpenReport {
+            recovery,
+            root_restored: found.root_is_lost,
+            header_restored: found.corrupted.contains(&true),
+            chunk_count_restored: chunks.corrupted > 0,
+        };
+        let parts = HeapParts { pool, layout, log, space, in_place_from_bytes };
+        let mut heap = Self { parts, report, process: ProcessId::current() };
         heap.extend()?;
         Ok(heap)
     }
 
-    /// Makes chunks of what the pool has beyond the heap: after growing, or after a crash in the middle of it.
+    /// Runs `f` as one transaction. If `f` returns `Ok`, all its changes are committed, atomically and durably. If it returns an error or
+    /// panics, all are rolled back; after a crash, recovery on the next open rolls them back.
+    ///
+    /// A transaction is not isolated: it neither waits for another one that changes the same data, nor detects it. The program orders
+    /// such transactions, by locks for example, and crashes then see them in that order.
+    ///
+    /// # Errors
+    /// What `f` returns; or why the transaction could not commit: it needs more than half of a lane, for example. The
+    /// heap is unchanged then, unless a fence failed: recovery on the next open decides. [`TxError::Nested`]
+    /// when this thread is already in a transaction on this heap.
+    ///
+    /// # Durability
+    /// When it returns `Ok`, everything is durable. Costs one fence, and one line for up to 48 bytes or three words,
+    /// besides the lines changed; a fence more when more than 96 bytes, or zeroes, were written into a new block; with
+    /// a change in place of 2 KiB or more, three fences, or four if it changes other data, too. A transaction that changes nothing costs
+    /// nothing.
+    ///
+    /// # Source
+    /// PMFS 3.2 for the entries of the log; `docs/adr/0007-one-fence-per-transaction.md` for why one fence is enough.
+    pub fn transaction<R, E: From<TxError>>(
+        &self,
+        f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.transaction_with(Durability::Immediate, f)
+    }
+
+    /// Like [`transaction`](Self::transaction), durable as `durability` states.
+    ///
+    /// # Errors
+    /// As for [`transaction`](Self::transaction).
+    ///
+    /// # Durability
+    /// With [`Durability::Deferred`], a transaction that only changes long values in place costs one fence less, and may be rolled
+    /// back by a crash.
+    ///
+    /// # Source
+    /// PMFS 3.2, the optional barrier behind the commit record.
+    pub fn transaction_with<R, E: From<TxError>>(
+        &self,
+        durability: Durability,
+        f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        tx::run(&self.parts, durability, f)
+    }
+
+    /// Runs `f` with a view of the heap, under a brand that confines its links.
+    ///
+    /// It may see parts of transactions that other threads commit meanwhile: the program keeps readers from writers by locks.
+    ///
+    /// Within a transaction of this thread on the same heap, the view sees none of its writes but long values in
+    /// place. What [`store_u64`](View::store_u64) and [`store_u64_pair`](View::store_u64_pair) store then is no part of the transaction,
+    /// and stays when it is rolled back. They refuse to store into its long values in place, which are rolled back as a whole.
+    pub fn view<R>(&self, f: impl for<'p> FnOnce(&View<'p, P>) -> R) -> R {
+        f(&View::new(&self.parts))
+    }
+
+    /// Turns the room that the pool has behind the heap into chunks: after growing, or after a crash while growing.
     ///
     /// # Errors
     /// When a fence fails.
@@ -163,55 +207,199 @@ impl<P: Pmem> Heap<P> {
     /// # Durability
     /// A crash leaves the old number of chunks or the new one. Costs two fences when there are new ones.
     pub fn extend(&mut self) -> Result<(), HeapError> {
-        let (pmem, layout) = (self.pool.pmem(), self.layout);
-        let (old, new) = (self.space.chunk_count(), layout.chunks_before(self.pool.data().end));
+        let HeapParts { pool, layout, log, space, .. } = &mut self.parts;
+        let pmem = pool.pmem();
+        let (old, new) = (space.chunk_count(), layout.chunks_before(pool.data().end));
         if new <= old {
             return Ok(());
         }
-        self.log.check()?;
-        Space::format_chunks(pmem, &layout, old..new);
-        self.log.fence(pmem)?;
-        chunk_count::write(pmem, &layout, new);
+        log.check()?;
+        Space::format_chunks(pmem, layout, old..new);
+        log.fence(pmem)?;
+        header::store_chunk_count(pmem, layout, new);
         // DURABILITY POINT
-        self.log.fence(pmem)?;
-        self.space.extend(new);
+        log.fence(pmem)?;
+        space.extend(new);
         Ok(())
     }
 
-    /// The pool below, to look at.
+    /// The pool below.
     #[must_use]
     pub const fn pool(&self) -> HeapPool<'_, P> {
-        HeapPool::new(self)
+        HeapPool::new(&self.parts.pool)
     }
 
-    pub(crate) const fn pool_parts(&self) -> &Pool<P> {
-        &self.pool
-    }
-
-    /// Where the parts of the heap lie.
+    /// The layout of the heap.
     #[must_use]
     pub const fn layout(&self) -> &Layout {
-        &self.layout
+        &self.parts.layout
     }
 
-    /// What opening it found.
+    /// What opening the heap found and restored.
     #[must_use]
     pub const fn open_report(&self) -> &OpenReport {
-        &self.opened
+        &self.report
     }
 
-    /// The region, for everything that an open heap stores. A failed fence stops the heap.
-    pub(crate) const fn pmem(&self) -> Fenced<'_, P> {
-        Fenced::new(self.pool.pmem(), &self.log)
+    /// Checks the header of every block. Changes nothing.
+    ///
+    /// To be called while no transaction commits: such a transaction may look like corruption.
+    pub fn check(&self) -> CheckReport {
+        self.parts.space.check(&self.parts.pmem())
     }
 
-    /// For closing the log.
-    pub(super) const fn log_parts(&mut self) -> (&P, &mut Log) {
-        (self.pool.pmem(), &mut self.log)
+    /// As [`check`](Self::check), and calls `each` with every block, in order of offsets. Where a chain is broken,
+    /// the unreachable lines are passed as such, in pieces between the allocated blocks there; lines under other corrupted headers are not
+    /// passed, but reported.
+    pub fn check_with(&self, each: impl FnMut(Block)) -> CheckReport {
+        CheckReport::of(&self.parts.pmem(), self.layout(), self.parts.space.chunk_count(), each)
+    }
+
+    /// The offsets of all allocated blocks, sorted: what [`Tx::alloc`] returned links to. A program that
+    /// lists the blocks that it reaches finds the others so.
+    ///
+    /// Behind a corrupted header that was found when the heap was opened, blocks that were freed may be listed again:
+    /// freeing stores nothing there, because the header of a block cannot be distinguished from an old one inside of a block.
+    ///
+    /// To be called while no transaction commits.
+    pub fn blocks(&self) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        self.check_with(|block| {
+            if block.state == BlockState::Allocated {
+                blocks.push(block.payload);
+            }
+        });
+        blocks
+    }
+
+    /// Scans up to `chunks` chunks that were not needed since the heap was opened, so that later allocations need not,
+    /// and returns how many are left. For a thread with spare time, right after opening.
+    ///
+    /// # Errors
+    /// When a fence fails, or failed before. After that the heap stores nothing more.
+    ///
+    /// # Durability
+    /// Changes nothing. What a killed process left visible and not durable is made durable: a fence for each chunk.
+    pub fn scan_ahead(&self, chunks: usize) -> Result<usize, CommitError> {
+        self.parts.log.check()?;
+        Ok(self.parts.space.scan_some(&self.parts.pmem(), chunks)?)
+    }
+
+    /// How many blocks and bytes are in use, of the chunks that were scanned.
+    pub fn stats(&self) -> SpaceStats {
+        self.parts.space.stats()
+    }
+
+    /// The corrupted headers that were found since the last call.
+    pub fn take_corruption(&self) -> Vec<Corruption> {
+        self.parts.space.take_corruption()
+    }
+
+    /// Stores a header over a corrupted one, which repairs the chain of the chunk. The extent of the corruption is never handed out
+    /// again; allocated blocks inside it stay allocated. Returns false, and changes nothing, if this corruption is gone.
+    ///
+    /// If the heap was open when the header was corrupted, the extent is that one block. Otherwise its length is unknown, and the extent
+    /// may hold several blocks: the caller makes sure that their contents are not needed, or were saved.
+    ///
+    /// # Errors
+    /// When a fence fails, or failed before.
+    ///
+    /// # Durability
+    /// A crash leaves the corruption or the new header. Costs one fence, and two to retire the lanes: the header is stored without the log
+    /// once no log entry is live. Stored by the log, it could be replayed later over the contents of a block that lies there
+    /// by then, and an older entry could be replayed over it.
+    pub fn repair(&mut self, corruption: &Corruption) -> Result<bool, TxError> {
+        let HeapParts { log, space, .. } = &self.parts;
+        log.check()?;
+        let pmem = &self.parts.pmem();
+        let Some((offset, word)) = space.repair(pmem, corruption)? else { return Ok(false) };
+        log.raise_checkpoint(pmem, log.latest())?;
+        log::store_u64(log, pmem, offset, word)?;
+        Ok(true)
+    }
+
+    /// Frees the corrupted slots of the root directory, and with them the roots that they held, as
+    /// [`Pool::discard_corrupted_roots`] does. Returns how many slots there were. What the roots named stays allocated. The root that names
+    /// the heap itself is set again.
+    ///
+    /// # Errors
+    /// When a fence fails, or failed before.
+    ///
+    /// # Durability
+    /// A crash leaves each slot corrupted or free. Costs one fence, and two to retire the lanes, because a live log entry could bring the
+    /// root back; and one where the heap's root is set, before another slot is freed.
+    pub fn discard_corrupted_roots(&mut self) -> Result<usize, TxError> {
+        let HeapParts { pool, layout, log, .. } = &self.parts;
+        log.check()?;
+        let count = pool.corrupted_root_count();
+        if count == 0 {
+            return Ok(0);
+        }
+        log.raise_checkpoint(&self.parts.pmem(), log.latest())?;
+        let roots = pool.logged_roots();
+        let set = match pool.find_root(ROOT) {
+            Ok(Some(_)) => Ok(()),
+            // Without it the next open would not find the heap, once no slot is corrupted.
+            Ok(None) | Err(_) => roots.set_lost(ROOT, header::root_target(layout.heap_start)),
+        };
+        set.and_then(|()| roots.discard_corrupted()).map_err(|error| match error {
+            RootError::Fence(error) => log.fail(error.into()).into(),
+            error => TxError::from(error),
+        })?;
+        Ok(count)
+    }
+
+    /// Applies everything committed, durably: afterwards recovery replays none of it, and bytes that transactions wrote to may be stored to
+    /// without the log, until a transaction writes there again. To be called while no transaction holds a lane for a long write: this waits
+    /// for commits under way.
+    ///
+    /// # Errors
+    /// When a fence fails or failed before, or an entry of a lane in use is corrupted.
+    ///
+    /// # Durability
+    /// Two fences, or none if nothing was committed since the last time.
+    pub fn checkpoint(&self) -> Result<(), CommitError> {
+        self.parts.log.raise_checkpoint(&self.parts.pmem(), self.parts.log.latest())
+    }
+
+    /// Closes the heap: afterwards nothing in its log is needed, and corruption of the log costs nothing. Dropping the heap
+    /// does the same, without reporting errors.
+    ///
+    /// Everything that returned is durable without it.
+    ///
+    /// # Errors
+    /// When a fence fails or failed before, or a transaction was abandoned. Recovery on the next open handles both.
+    /// [`PoolError::InUse`] in a child of fork(2) that inherited the heap: nothing is stored then.
+    ///
+    /// # Durability
+    /// Two fences. A crash inside leaves the heap closed, or to be recovered.
+    pub fn close(mut self) -> Result<(), HeapError> {
+        self.close_log()
+    }
+
+    /// Whether this process opened the heap. A child of fork(2) does not own it.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
+    }
+
+    /// In a child of fork(2) the heap is its parent's, which may still be committing to the log, and the child may not have the mapping.
+    fn close_log(&mut self) -> Result<(), HeapError> {
+        if !self.is_of_this_process() {
+            return Err(PoolError::InUse.into());
+        }
+        Ok(self.parts.log.close(self.parts.pool.pmem())?)
     }
 }
 
-/// Recovers the log, and what discarding entries of it leaves of the chunks.
+impl<P: Pmem> Drop for Heap<P> {
+    /// As [`close`](Heap::close). A child of fork(2) that drops an inherited heap changes nothing.
+    fn drop(&mut self) {
+        // After an error the log is as a killed process leaves it: the next open replays it. `close` is the call that reports it.
+        drop(self.close_log());
+    }
+}
+
+/// Recovers the log, and repairs the chunks where corrupted entries were discarded.
 fn recover<P: Pmem>(
     pool: &Pool<P>,
     layout: &Layout,
@@ -219,38 +407,37 @@ fn recover<P: Pmem>(
 ) -> Result<(Log, Recovery), HeapError> {
     let pmem = pool.pmem();
     let replayed = Replayed::replay(pmem, layout, on_corruption)?;
-    let chunks = || -> Result<u64, HeapError> {
-        Ok(chunk_count::read(pmem, layout)?.count.min(layout.chunks_before(pool.data().end)))
+    let chunk_count = || -> Result<u64, HeapError> {
+        Ok(LoadedChunkCount::load(pmem, layout)?.count.min(layout.chunks_before(pool.data().end)))
     };
     if replayed.has_volatile_headers() {
-        // Before another floor is written. A chain of which only some headers are durable is broken after a power failure, and may not
-        // lead to blocks that have long been durable.
-        Space::open(*layout, chunks()?, SpaceOptions::default()).scan_some(pmem, usize::MAX)?;
+        // Before another floor is written. A chain of which only some headers are durable is broken after a power failure, and its blocks
+        // may have long been durable.
+        Space::open(*layout, chunk_count()?, SpaceOptions::default()).scan_some(pmem, usize::MAX)?;
     }
     if replayed.has_discarded() {
-        let chunks = chunks()?;
-        let mut headers = LoggedHeaders::new(layout, chunks);
-        replayed.for_each_pair(|offset, word| headers.note(offset, word));
-        // While the log says what was discarded, so that a crash before this is durable does it again.
+        let mut headers = LoggedHeaders::new(layout, chunk_count()?);
+        replayed.pairs().into_iter().for_each(|(offset, word)| headers.note(offset, word));
+        // While the corrupted entries are in the log, so that recovery after a crash in here repairs the chains again.
         headers.restore_chains(pmem)?;
     }
     Ok(replayed.finish(pmem)?)
 }
 
-/// Fills a new pool with an empty heap.
-fn prepare<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapError> {
+/// Writes an empty heap into a new pool.
+fn format<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapError> {
     let data = pool.data();
     let seed = options.seed.unwrap_or_else(random_seed);
-    let layout = plan(data.start, data.end, seed, options.wishes)
+    let layout = plan(data.start, data.end, seed, options.parameters)
         .map_err(|reason| HeapError::Layout { data_bytes: data.end - data.start, reason })?;
     let pmem = pool.pmem();
     let chunks = layout.chunks_before(data.end);
     log::format(pmem, &layout);
     Space::format_chunks(pmem, &layout, 0..chunks);
-    chunk_count::write(pmem, &layout, chunks);
+    header::store_chunk_count(pmem, &layout, chunks);
     let header = header::new(&layout, pool.uuid());
     header::store(pmem, &header);
-    // Its fence is for all of the above, too.
+    // Its fence covers all of the above.
     header::set_root(pool, &header)
 }
 

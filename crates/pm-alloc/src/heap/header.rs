@@ -1,13 +1,13 @@
-//! The header of a heap: written once, twice.
+//! The header of a heap, which never changes, and the number of its chunks, which grows. Both have a copy.
 
-use crate::error::HeapError;
+use super::error::HeapError;
 use crate::format::{
-    COPY_START, HEADER_BYTES, HeapHeader, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, LANES_START, LINE_BYTES, MAGIC,
-    ROOT, VERSION,
+    COPY_START, ChunkCount, HEADER_BYTES, HeapHeader, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, LANES_START,
+    LINE_BYTES, MAGIC, ROOT, VERSION,
 };
 use crate::layout::{LANE_ENTRIES, LANES, Layout, is_chunk_length};
 use core::ops::Range;
-use pm_core::{Persist, Pmem, Pool, RootError, Uuid, bytes_of, from_bytes};
+use pm_core::{FenceError, Persist, Pmem, Pool, RootError, Uuid, bytes_of, from_bytes};
 
 /// The header of a heap with this layout in the pool with this identity.
 pub(super) fn new(layout: &Layout, pool_uuid: Uuid) -> HeapHeader {
@@ -31,9 +31,9 @@ pub(super) fn new(layout: &Layout, pool_uuid: Uuid) -> HeapHeader {
     .sealed()
 }
 
-/// Stores the header and its copy, and flushes both; a fence makes them durable.
+/// Stores the header and its copy, and flushes both: durable with the caller's next fence.
 pub(super) fn store<P: Pmem>(pmem: &P, header: &HeapHeader) {
-    places(header.heap_start).into_iter().for_each(|at| store_at(pmem, at, header));
+    offsets(header.heap_start).into_iter().for_each(|at| store_at(pmem, at, header));
 }
 
 fn store_at<P: Pmem>(pmem: &P, at: u64, header: &HeapHeader) {
@@ -41,73 +41,75 @@ fn store_at<P: Pmem>(pmem: &P, at: u64, header: &HeapHeader) {
     pmem.flush(at, HEADER_BYTES);
 }
 
-/// A header of which one copy at least is whole.
-pub(super) struct Found {
-    pub(super) header: HeapHeader,
-    /// Whether the header is corrupted, and whether its copy is.
-    pub(super) corrupted: [bool; 2],
-    /// Whether the pool's root directory is corrupted, and the root that names the heap with it.
-    pub(super) root_is_lost: bool,
-}
-
-/// The header of the heap in a pool, or its copy where it is corrupted.
-pub(super) fn find<P: Pmem>(pool: &Pool<P>) -> Result<Found, HeapError> {
-    let (offset, lost) = match pool.find_root(ROOT) {
-        Ok(Some(root)) => {
-            root.expect_type(HeapHeader::LAYOUT, size_of::<HeapHeader>() as u64)?;
-            (root.offset(), None)
-        }
-        Ok(None) => return Err(HeapError::NotAHeap),
-        // It may have been in what is corrupted. A heap starts where the data do, and its header names the pool and the place.
-        Err(error @ RootError::Corrupted { .. }) => (pool.data().start, Some(error)),
-        Err(error) => return Err(error.into()),
-    };
-    let copies = places(offset).map(|at| read(pool, offset, at));
-    let root_is_lost = lost.is_some();
-    let corrupted = lost.map_or(HeapError::HeaderCorrupted { offset }, HeapError::Root);
-    // A copy with fields that cannot be counts only where the other one is corrupted: to say so.
-    let sound = copies.into_iter().flatten().find(|copy| check(copy, pool).is_ok());
-    let header = sound.or(copies[0]).or(copies[1]).ok_or(corrupted)?;
-    check(&header, pool)?;
-    Ok(Found { header, corrupted: copies.map(|copy| copy != Some(header)), root_is_lost })
-}
-
-/// Stores again what is corrupted; the other copy is not touched, so that a crash here loses nothing. Then the root is set, if
-/// it is lost.
-///
-/// # Durability
-/// One fence: the copy that counts is durable before the other one is stored. That one is durable with the caller's next fence.
-pub(super) fn restore<P: Pmem>(pool: &Pool<P>, found: &Found) -> Result<(), HeapError> {
-    let pmem = pool.pmem();
-    for at in places(found.header.heap_start) {
-        pmem.flush(at, HEADER_BYTES);
-    }
-    pmem.fence()?;
-    for (at, corrupted) in places(found.header.heap_start).into_iter().zip(found.corrupted) {
-        if corrupted {
-            store_at(pmem, at, &found.header);
-        }
-    }
-    if found.root_is_lost { set_root(pool, &found.header) } else { Ok(()) }
-}
-
-/// Has the root name the header. Its fence is for the header, too, and for all that this thread has in flight.
+/// Sets the root that names the heap with this header. Its fence covers everything that this thread has flushed.
 pub(super) fn set_root<P: Pmem>(pool: &Pool<P>, header: &HeapHeader) -> Result<(), HeapError> {
     Ok(pool.logged_roots().set_lost(ROOT, root_target(header.heap_start))?)
 }
 
-/// What the root of a heap names that starts there.
+/// The target of the root that names the heap at this offset.
 pub(super) const fn root_target(heap_start: u64) -> (u64, u64, u64) {
     (heap_start, HEADER_BYTES, HeapHeader::LAYOUT)
 }
 
-/// Where the header of a heap lies, and its copy.
-const fn places(offset: u64) -> [u64; 2] {
-    [offset, offset.saturating_add(COPY_START)]
+/// A header as it was loaded; at least one of its copies is valid.
+pub(super) struct LoadedHeader {
+    pub(super) header: HeapHeader,
+    /// Whether the header is corrupted, and whether its copy is.
+    pub(super) corrupted: [bool; 2],
+    /// Whether the root that names the heap is lost to corruption in the pool's root directory.
+    pub(super) root_is_lost: bool,
 }
 
-/// The copy at `at` of the header of the heap at `offset`, if it is whole.
-fn read<P: Pmem>(pool: &Pool<P>, offset: u64, at: u64) -> Option<HeapHeader> {
+impl LoadedHeader {
+    /// Loads the header of the heap in a pool, or its copy if the header is corrupted.
+    pub(super) fn find<P: Pmem>(pool: &Pool<P>) -> Result<Self, HeapError> {
+        let (offset, lost) = match pool.find_root(ROOT) {
+            Ok(Some(root)) => {
+                root.expect_type(HeapHeader::LAYOUT, size_of::<HeapHeader>() as u64)?;
+                (root.offset(), None)
+            }
+            Ok(None) => return Err(HeapError::NotAHeap),
+            // A corrupted slot may have held it. A heap starts where the data area does, and its header names the pool and the offset.
+            Err(error @ RootError::Corrupted { .. }) => (pool.data().start, Some(error)),
+            Err(error) => return Err(error.into()),
+        };
+        let copies = offsets(offset).map(|at| load(pool, offset, at));
+        let root_is_lost = lost.is_some();
+        let corrupted = lost.map_or(HeapError::HeaderCorrupted { offset }, HeapError::Root);
+        // A copy with invalid fields is used only if the other one is corrupted: for the error.
+        let valid = copies.into_iter().flatten().find(|copy| check(copy, pool).is_ok());
+        let header = valid.or(copies[0]).or(copies[1]).ok_or(corrupted)?;
+        check(&header, pool)?;
+        Ok(Self { header, corrupted: copies.map(|copy| copy != Some(header)), root_is_lost })
+    }
+
+    /// Restores a corrupted copy from the other one, which is not stored to, so that a crash here loses nothing. Then sets the root again,
+    /// if it is lost.
+    ///
+    /// # Durability
+    /// One fence: the valid copy is durable before the other one is stored. That one is durable with the caller's next fence.
+    pub(super) fn restore<P: Pmem>(&self, pool: &Pool<P>) -> Result<(), HeapError> {
+        let pmem = pool.pmem();
+        for at in offsets(self.header.heap_start) {
+            pmem.flush(at, HEADER_BYTES);
+        }
+        pmem.fence()?;
+        for (at, corrupted) in offsets(self.header.heap_start).into_iter().zip(self.corrupted) {
+            if corrupted {
+                store_at(pmem, at, &self.header);
+            }
+        }
+        if self.root_is_lost { set_root(pool, &self.header) } else { Ok(()) }
+    }
+}
+
+/// The offsets of the header and of its copy.
+const fn offsets(heap_start: u64) -> [u64; 2] {
+    [heap_start, heap_start.saturating_add(COPY_START)]
+}
+
+/// Loads the copy at `at` of the header of the heap at `offset`. `None`: it is corrupted.
+fn load<P: Pmem>(pool: &Pool<P>, offset: u64, at: u64) -> Option<HeapHeader> {
     let pmem = pool.pmem();
     if at.checked_add(HEADER_BYTES).is_none_or(|end| end > pmem.len_bytes()) {
         return None;
@@ -118,7 +120,7 @@ fn read<P: Pmem>(pool: &Pool<P>, offset: u64, at: u64) -> Option<HeapHeader> {
     (is_whole && is_here).then_some(header)
 }
 
-/// Whether this program can open a heap with this header, and whether its fields can be: every one that something is computed from.
+/// Checks that this program can open a heap with this header, and that all fields that something is computed from are valid.
 fn check<P: Pmem>(header: &HeapHeader, pool: &Pool<P>) -> Result<(), HeapError> {
     if header.version > VERSION {
         return Err(HeapError::FutureVersion { found: header.version, supported: VERSION });
@@ -141,21 +143,80 @@ fn check<P: Pmem>(header: &HeapHeader, pool: &Pool<P>) -> Result<(), HeapError> 
         ("chunk_bytes", header.chunk_bytes, is_chunk_length(header.chunk_bytes)),
         ("chunks_start", header.chunks_start, header.chunks_start.is_multiple_of(HEADER_BYTES)),
     ];
-    let places = || {
-        // In this order: each is computed from what was found to be right before.
+    let areas = || {
+        // Computed only from fields that are valid.
         let chunks_end = header.chunks_start.checked_add(header.chunk_bytes);
         let fits = layout.lanes_end() <= header.chunks_start && chunks_end.is_some_and(|end| end <= data.end);
         (!fits).then_some(("chunks_start", header.chunks_start))
     };
     let wrong = fields.into_iter().find(|(.., is_right)| !is_right);
-    match wrong.map(|(field, found, _)| (field, found)).or_else(places) {
+    match wrong.map(|(field, found, _)| (field, found)).or_else(areas) {
         None => Ok(()),
         Some((field, found)) => Err(HeapError::HeaderField { offset: header.heap_start, field, found }),
     }
 }
 
-/// Whether a heap can start there: lines are counted from there, and the header, the state words and the copy fit in.
+/// Whether a heap can start there: the offset is aligned to lines, and header, state words and copy fit into the data area.
 fn is_heap_start(offset: u64, data: &Range<u64>) -> bool {
     let end = offset.checked_add(LANES_START);
     offset.is_multiple_of(LINE_BYTES) && data.start <= offset && end.is_some_and(|end| end <= data.end)
+}
+
+/// The number of chunks as it was loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoadedChunkCount {
+    /// The number.
+    pub(super) count: u64,
+    /// The number of corrupted copies.
+    pub(super) corrupted: u32,
+}
+
+impl LoadedChunkCount {
+    /// Loads the number. If both copies are valid and differ, as after a crash while growing, the higher one is right: chunks are durable
+    /// before either copy is stored, and their number never falls. With the lower one, chunks in use could be formatted again.
+    pub(super) fn load<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Self, HeapError> {
+        let offsets = layout.chunk_count_offsets();
+        let copies = offsets.map(|offset| chunk_count_at(pmem, layout, offset));
+        let count = copies.into_iter().flatten().max();
+        let corrupted = copies.iter().map(|copy| u32::from(copy.is_none())).sum();
+        count
+            .map(|count| Self { count, corrupted })
+            .ok_or(HeapError::ChunkCountCorrupted { offset: offsets[0] })
+    }
+
+    /// Makes both copies equal, and durable: a process that was killed may have left them visible and not durable.
+    ///
+    /// # Durability
+    /// One fence. A crash leaves each copy as it was, or with the right number.
+    ///
+    /// # Errors
+    /// When the fence fails.
+    pub(super) fn restore<P: Pmem>(&self, pmem: &P, layout: &Layout) -> Result<(), FenceError> {
+        let is_right = |offset: u64| chunk_count_at(pmem, layout, offset) == Some(self.count);
+        if layout.chunk_count_offsets().into_iter().all(is_right) {
+            for offset in layout.chunk_count_offsets() {
+                pmem.flush(offset, size_of::<ChunkCount>() as u64);
+            }
+        } else {
+            store_chunk_count(pmem, layout, self.count);
+        }
+        pmem.fence()
+    }
+}
+
+/// Stores the number of chunks, and its copy. A crash before the caller's fence leaves each of them with the old number or the new one.
+///
+/// # Durability
+/// Stores and flushes. Durable with the caller's next fence.
+pub(super) fn store_chunk_count<P: Pmem>(pmem: &P, layout: &Layout, count: u64) {
+    for offset in layout.chunk_count_offsets() {
+        pmem.store_u128(offset, ChunkCount::new(count, layout.seed, offset).to_pair());
+        pmem.flush(offset, size_of::<ChunkCount>() as u64);
+    }
+}
+
+/// The copy of the number at `offset`. `None`: it is corrupted.
+fn chunk_count_at<P: Pmem>(pmem: &P, layout: &Layout, offset: u64) -> Option<u64> {
+    let words = [pmem.load_u64(offset), pmem.load_u64(offset + 8)];
+    ChunkCount::from_words(words, layout.seed, offset).map(|copy| copy.count)
 }

@@ -1,17 +1,14 @@
-//! A heap: made, opened, grown, described.
+//! A heap: created, opened, grown, checked, repaired, closed.
 
-mod chunk_count;
-mod close;
-mod fenced;
+mod error;
 mod handle;
 mod header;
-mod inspect;
-mod inspection;
 mod options;
 mod pool;
-mod repair;
+mod report;
 
-pub use handle::{Heap, OpenReport};
-pub use inspection::HeapInspection;
+pub use error::HeapError;
+pub use handle::Heap;
 pub use options::HeapOptions;
 pub use pool::HeapPool;
+pub use report::{HeapInspection, OpenReport};

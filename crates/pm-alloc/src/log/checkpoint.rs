@@ -1,31 +1,50 @@
-//! LSNs, and the checkpoint LSN: the LSN up to which everything is in place and durable, and no recovery stores anything again.
+//! LSNs and the checkpoint LSN: everything at or below it is applied and durable, and no recovery replays it.
 //!
-//! # Why what is computed here is never too high
-//! Recovery takes the least, over all lanes, of the LSNs of each lane's last two groups, if they are above the LSN in the lane's
-//! header; and of that one less. Two, because the last group may be durable before its fence was, and then what the group before
-//! flushed, which the same fence would have made durable, may not. It finds two that are older if a group of the lane is corrupted. So
-//! the checkpoint LSN is kept below the last *three* groups of each lane: those which recovery replays are among them, though one be
-//! corrupted. No corrupted line has to be told from one that was not written yet.
+//! # State
+//! `C` is the last LSN that was allocated, and `H` the highest checkpoint LSN that was computed. Each lane publishes:
 //!
-//! A lane that commits does, in this order: notes its last LSN, or, if it has none, what the clock says; draws an LSN from the
-//! clock; makes the group durable; stores the LSNs of the two groups before as its last but two and last but one, and its own as its
-//! last; clears the note. A thread that computes the checkpoint LSN loads, in this order: the clock; and from each lane the note, the last LSN,
-//! the last but one, the last but two. Stores release and loads acquire, and no more is needed: the clock changes by draws alone, each of
-//! which reads and writes it at once. So a thread that loads an LSN from it sees what was done before that LSN was drawn, and before
-//! any lower one: the notes, and the ends of the groups before.
+//! | symbol | field | is |
+//! |---|---|---|
+//! | `n` | `noted` | an LSN below that of the commit under way; 0 if there is none |
+//! | `l1` | `last` | the LSN of the last group; 0 if there is none |
+//! | `l2` | `before` | the LSN of the group before it |
+//! | `l3` | `before_both` | the LSN of the group before both; lower while the last group may not be durable |
+//! | `r` | `retired` | the LSN in the lane's header: the lane's groups up to it are applied and durable, and recovery skips them |
 //!
-//! Groups above what the clock said are above the checkpoint LSN. Of a lane's others let `g` be the last, and the needed one the group two before
-//! `g`, or the lane's first. Its note is seen, or what was stored there later.
+//! # Invariants
+//! * I1: `0 < n < g`, for the LSN `g` of the commit under way; `n` is stored before `g` is allocated, and cleared after `l1 = g`.
+//! * I2: `l2 < l1 <= C` and `l3 <= l1`, unless the lane has no group.
+//! * I3: `r <= max(l1, H)`.
+//! * I4: `H <= n` while a commit is under way, and `H < min { l in {l1, l2, l3} : l > r }`.
+//! * I5: `H <= C`, and `H` never decreases.
+//! * I6: `H < L`, where a recovery after a crash replays all groups from LSN `L` on.
 //!
-//! * No note is seen, or that of a later group: then `g` has ended, and each of the three LSNs is seen as `g`'s end stored it, or
-//!   a later end. If all are as `g`'s end stored them, their least is the needed one. Each is stored before those that are loaded
-//!   before it; so if the last but two is seen as the end of a later group stored it, then that group is durable, and so are two
-//!   before it: recovery needs none below what was seen, for ever. Otherwise the last but two is the needed one itself.
-//! * The note of `g` is seen, which is below `g` and bounds the checkpoint LSN. The group before `g` has ended, and the three LSNs are seen as
-//!   its end stored them, or a later one: as above, their least is not above what recovery needs, be `g` durable or not.
-//! * A lane with fewer groups than three has zeroes there, which do not count: the least of the others is its first group.
+//! Debug builds assert I1, I2, I3 and I5. The tests that check the invariants name them: `checkpoint_equals_reference_model` below (I2 to
+//! I5), `loom_checkpoint_is_below_replayed_groups` and `loom_lane_is_retired_during_commit` (I4 and I6, every schedule and every crash).
 //!
-//! What was once a checkpoint LSN stays one: later groups have higher LSNs. So the highest that was ever computed is kept.
+//! # Why I6 follows from I4
+//! Recovery replays from the least LSN among the last two groups of each lane, groups at or below `r` excluded. Two, because the last
+//! group may be durable before the fence of its commit, and then what the group before it flushed may not be durable. If a group of the
+//! lane is corrupted, recovery finds two that are older. So I4 covers the last *three* groups: whichever of them is corrupted, the
+//! two that recovery finds are above `H`. A corrupted line need not be distinguished from a line that was never written.
+//!
+//! # Why I4 holds
+//! A commit stores and loads in this order: store `n = l1` (or `C`, if `l1 = 0`); allocate `g`; make the group durable; store `l3 = l2`,
+//! `l2 = l1`, `l1 = g`; store `n = 0`. A thread that computes `H` loads in this order: `C`; and from each lane `n`, `l1`, `l2`, `l3`.
+//! Stores release and loads acquire. `C` changes by read-modify-write operations only, so a thread that loads `C` sees everything that
+//! happened before any LSN up to `C` was allocated: the notes of these commits, and the ends of the groups before them.
+//!
+//! Groups above the loaded `C` are above `H`. Let `g` be the lane's last group at or below `C`. The group two before `g`, or the lane's
+//! first, must stay above `H`. The thread sees the note of `g`, or a later value of `n`.
+//!
+//! * It sees 0, or the note of a later group. Then `g` has ended, and the thread sees `l1`, `l2` and `l3` as the end of `g` or of a later
+//!   group stored them. If all are from the end of `g`, their minimum is the required LSN. If `l3` is from the end of a later group, that
+//!   group and the two before it are durable, and recovery needs nothing below `l3`. Otherwise `l3` is from the end of `g`.
+//! * It sees the note of `g`. Then `n < g` bounds `H`, and the group before `g` has ended, so the same holds for the three LSNs that its
+//!   end stored: their minimum is not above what recovery needs, whether or not `g` is durable.
+//! * A lane with fewer than three groups has zeroes there, which are ignored: the minimum of the others is its first group.
+//!
+//! A value of `H` stays valid, because later groups have higher LSNs; so the highest value is kept.
 
 use crate::format::Lsn;
 use crate::sync::{
@@ -33,78 +52,77 @@ use crate::sync::{
     Ordering::{AcqRel, Acquire, Release},
 };
 
-/// The counter from which LSNs are drawn: it holds the last one. In a line of its own, as each commit writes it.
+/// `C`: the counter from which LSNs are allocated. In a cache line of its own, because each commit writes it.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Clock(AtomicU64);
+pub(super) struct LsnCounter(AtomicU64);
 
-impl Clock {
+impl LsnCounter {
     pub(super) fn starting_at(lsn: Lsn) -> Self {
         Self(AtomicU64::new(lsn.bits()))
     }
 
-    /// An LSN above all before, unless there is none left.
+    /// Allocates the next LSN. `None` after the highest one.
     #[inline]
-    pub(super) fn draw(&self) -> Option<Lsn> {
+    pub(super) fn allocate(&self) -> Option<Lsn> {
         let last = self.0.fetch_add(1, AcqRel);
         (last < Lsn::MAX.bits()).then(|| Lsn::new(last + 1))
     }
 
-    /// The last LSN drawn.
+    /// The last LSN that was allocated.
     #[inline]
-    pub(super) fn now(&self) -> Lsn {
+    pub(super) fn latest(&self) -> Lsn {
         Lsn::new(self.0.load(Acquire).min(Lsn::MAX.bits()))
     }
 }
 
-/// What a lane lets others know, in words of its own line.
+/// What a lane publishes to other threads, in a cache line of its own. See the module's documentation for the symbols.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Published {
-    /// An LSN below that of the commit under way; zero when none is under way.
     noted: AtomicU64,
-    /// The LSN of the last group.
     last: AtomicU64,
-    /// The LSN of the last but one.
     before: AtomicU64,
-    /// The LSN of the last but two. Lower while the last may not be durable.
     before_both: AtomicU64,
-    /// The LSN in the lane's header: up to here everything is in place and durable, and recovery knows it.
     retired: AtomicU64,
-    /// Where the last group lies: the number of its first entry in the upper half, how many it has in the lower.
-    place: AtomicU64,
+    /// The last group's entries in the ring: the index of the first one in the upper half, their count in the lower.
+    entries: AtomicU64,
 }
 
 /// A group in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) lsn: Lsn,
+    /// The index of its first entry.
     pub(super) first: u32,
+    /// The number of its entries.
     pub(super) count: u32,
 }
 
 /// What keeps the checkpoint LSN from rising.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hindrance {
-    /// A commit, which will be over soon.
-    UnderWay,
-    /// A lane that rests behind this group.
-    Resting(Group),
+pub(super) enum Blocker {
+    /// A commit under way, which ends soon.
+    Commit,
+    /// An idle lane whose last group is this one.
+    IdleLane(Group),
 }
 
 impl Published {
     pub(super) fn new(retired: Lsn) -> Self {
-        let [noted, last, before, before_both, place] = [0; 5].map(AtomicU64::new);
-        Self { noted, last, before, before_both, retired: AtomicU64::new(retired.bits()), place }
+        let [noted, last, before, before_both, entries] = [0; 5].map(AtomicU64::new);
+        Self { noted, last, before, before_both, retired: AtomicU64::new(retired.bits()), entries }
     }
 
-    /// Begins a commit. Its LSN is above the checkpoint LSN until the lane commits again, or is retired.
+    /// Begins a commit and allocates its LSN, which is above the checkpoint LSN until the lane commits again or is retired.
     #[inline]
-    pub(super) fn begin(&self, clock: &Clock) -> Option<Lsn> {
-        // The last one, and not what the clock says: that line is another processor's as often as not, and drawing takes it once.
+    pub(super) fn begin(&self, counter: &LsnCounter) -> Option<Lsn> {
+        // Not the counter's value, where there is another one: its cache line is often another processor's, and allocating takes it once.
         let last = self.last.load(Acquire);
-        self.noted.store(if last > 0 { last } else { clock.now().bits() }, Release);
-        let lsn = clock.draw();
+        let noted = if last > 0 { last } else { counter.latest().bits() };
+        self.noted.store(noted, Release);
+        let lsn = counter.allocate();
+        debug_assert!(lsn.is_none_or(|lsn| 0 < noted && noted < lsn.bits()), "I1: 0 < {noted} < {lsn:?}");
         if lsn.is_none() {
             self.noted.store(0, Release);
         }
@@ -117,42 +135,43 @@ impl Published {
         Lsn::new(self.last.load(Acquire))
     }
 
-    /// Ends a commit: its group is durable, and in place.
+    /// Ends a commit: its group is durable and applied.
     #[inline]
     pub(super) fn end(&self, group: Group) {
-        self.before_both.store(self.before.load(Acquire), Release);
-        self.publish(group);
+        self.publish(group, self.before.load(Acquire));
     }
 
-    /// Ends a commit whose group is empty and may not be durable. Without it the three groups before are the last ones, so the
-    /// lowest of those remains what it was.
-    pub(super) fn end_lazy(&self, group: Group) {
-        let lowest = self.lowest_live().unwrap_or(group.lsn.bits());
-        self.before_both.store(lowest, Release);
-        self.publish(group);
+    /// Ends a commit whose group is empty and may not be durable yet. If a crash loses it, the three groups before it are the last ones,
+    /// so `l3` keeps the lowest of them.
+    pub(super) fn end_deferred(&self, group: Group) {
+        self.publish(group, self.lowest_live().unwrap_or(group.lsn.bits()));
     }
 
-    /// Releasing is enough here: what is seen of it is seen in this order.
     #[inline]
-    fn publish(&self, group: Group) {
-        self.before.store(self.last.load(Acquire), Release);
-        self.place.store(u64::from(group.first) << 32 | u64::from(group.count), Release);
+    fn publish(&self, group: Group, before_both: u64) {
+        let last = self.last.load(Acquire);
+        debug_assert!(last < group.lsn.bits(), "I2: {last} < {group:?}");
+        debug_assert!(before_both <= group.lsn.bits(), "I2: {before_both} <= {group:?}");
+        self.before_both.store(before_both, Release);
+        self.before.store(last, Release);
+        self.entries.store(u64::from(group.first) << 32 | u64::from(group.count), Release);
         self.last.store(group.lsn.bits(), Release);
         self.noted.store(0, Release);
     }
 
-    /// The lane's header says this durably: everything up to `lsn` is in place and durable.
+    /// The lane's header says durably that everything up to `lsn` is applied and durable.
     pub(super) fn retire(&self, lsn: Lsn) {
+        debug_assert!(lsn <= self.last(), "I3: {lsn:?} <= {:?}", self.last());
         self.retired.fetch_max(lsn.bits(), AcqRel);
     }
 
-    /// Whether a commit began that has not ended. To the lane's owner: that it failed.
+    /// Whether a commit has begun and not ended. If the lane's owner asks: whether the commit failed.
     #[inline]
     pub(super) fn is_under_way(&self) -> bool {
         self.noted.load(Acquire) != 0
     }
 
-    /// The checkpoint LSN is not above this. `None`: whatever it is, not because of this lane.
+    /// I4: the checkpoint LSN is not above this. `None`: this lane does not limit it.
     fn bound(&self) -> Option<u64> {
         let noted = Some(self.noted.load(Acquire)).filter(|&noted| noted != 0);
         let lowest = self.lowest_live().map(|lowest| lowest - 1);
@@ -168,34 +187,32 @@ impl Published {
         [before_both, before, last].into_iter().filter(|&lsn| lsn > retired).min()
     }
 
-    /// The last group's LSN, if the lane is live: if that group may be missing in place.
-    fn live(&self) -> Option<u64> {
-        let last = self.last.load(Acquire);
-        (last > self.retired.load(Acquire)).then_some(last)
-    }
-
-    /// The last group, if the lane is live. What it says is torn if a commit ends meanwhile: the ring tells, or the lane's owner asks.
+    /// The last group, if it is not retired. Its entries are torn if a commit ends meanwhile: the caller compares them with the ring, or
+    /// asks again.
     pub(super) fn live_group(&self) -> Option<Group> {
-        let lsn = Lsn::new(self.live()?);
-        let place = self.place.load(Acquire);
+        let last = self.last.load(Acquire);
+        if last <= self.retired.load(Acquire) {
+            return None;
+        }
+        let entries = self.entries.load(Acquire);
         #[expect(clippy::cast_possible_truncation, reason = "one half and the other")]
-        let (first, count) = ((place >> 32) as u32, place as u32);
-        Some(Group { lsn, first, count })
+        let (first, count) = ((entries >> 32) as u32, entries as u32);
+        Some(Group { lsn: Lsn::new(last), first, count })
     }
 
     /// What in this lane keeps the checkpoint LSN below `to`.
-    pub(super) fn hindrance(&self, to: Lsn) -> Option<Hindrance> {
+    pub(super) fn blocker(&self, to: Lsn) -> Option<Blocker> {
         if self.bound()? >= to.bits() {
             return None;
         }
         match self.live_group() {
-            Some(group) if !self.is_under_way() => Some(Hindrance::Resting(group)),
-            _ => Some(Hindrance::UnderWay),
+            Some(group) if !self.is_under_way() => Some(Blocker::IdleLane(group)),
+            _ => Some(Blocker::Commit),
         }
     }
 }
 
-/// The highest checkpoint LSN that was ever computed. In a line of its own, which is written now and then.
+/// `H`: the highest checkpoint LSN that was computed. In a cache line of its own, because it is rarely written.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Checkpoint(AtomicU64);
@@ -210,10 +227,101 @@ impl Checkpoint {
         Lsn::new(self.0.load(Acquire))
     }
 
-    /// Computes it anew.
-    pub(super) fn compute<'a>(&self, clock: &Clock, lanes: impl Iterator<Item = &'a Published>) -> Lsn {
-        let now = clock.now().bits();
-        let least = lanes.filter_map(Published::bound).fold(now, u64::min);
-        Lsn::new(least.max(self.0.fetch_max(least, AcqRel)))
+    /// Computes it anew, from all lanes.
+    pub(super) fn compute<'a>(
+        &self,
+        counter: &LsnCounter,
+        lanes: impl Iterator<Item = &'a Published>,
+    ) -> Lsn {
+        let latest = counter.latest().bits();
+        let least = lanes.filter_map(Published::bound).fold(latest, u64::min);
+        let known = least.max(self.0.fetch_max(least, AcqRel));
+        debug_assert!(cfg!(loom) || Lsn::new(known) <= counter.latest(), "I5: {known} <= {counter:?}");
+        Lsn::new(known)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const LANES: usize = 2;
+    const STEPS_PER_LANE: usize = 4;
+    /// Not zero, which as a note means that no commit is under way.
+    const FLOOR: Lsn = Lsn::new(1);
+
+    /// The groups of one lane, and whether each was committed deferred.
+    #[derive(Default)]
+    struct Reference {
+        groups: Vec<(Lsn, bool)>,
+        under_way: Option<(Lsn, Lsn)>,
+        retired: Lsn,
+    }
+
+    impl Reference {
+        /// I4, from the whole history of the lane.
+        fn bound(&self) -> Option<Lsn> {
+            let deferred = self.groups.iter().rev().take_while(|group| group.1).count();
+            let needed = self.groups.iter().rev().take(3 + deferred).map(|group| group.0);
+            let lowest = needed.filter(|&lsn| lsn > self.retired).min().map(Lsn::before);
+            self.under_way.map(|(noted, _)| noted).into_iter().chain(lowest).min()
+        }
+    }
+
+    /// Does one step; a step that is not possible in this state does nothing.
+    fn step(counter: &LsnCounter, lane: &Published, reference: &mut Reference, step: usize) {
+        match (step, reference.under_way) {
+            (0, None) => {
+                let noted = reference.groups.last().map_or(counter.latest(), |group| group.0);
+                let lsn = lane.begin(counter).expect("there are LSNs left");
+                assert!(noted < lsn, "I1");
+                reference.under_way = Some((noted, lsn));
+            }
+            (1 | 2, Some((_, lsn))) => {
+                let group = Group { lsn, first: 0, count: 1 };
+                if step == 1 {
+                    lane.end(group)
+                } else {
+                    lane.end_deferred(group)
+                }
+                reference.groups.push((lsn, step == 2));
+                reference.under_way = None;
+                assert_eq!(lane.last(), lsn, "I2");
+            }
+            (3, None) => {
+                if let Some(group) = lane.live_group() {
+                    lane.retire(group.lsn);
+                    reference.retired = group.lsn;
+                }
+                assert!(reference.retired <= lane.last(), "I3");
+            }
+            _ => {}
+        }
+    }
+
+    /// I2 to I5, after every step of every sequence of six steps in two lanes: the checkpoint LSN is the highest that the whole history allows.
+    #[test]
+    fn checkpoint_equals_reference_model() {
+        const LENGTH: u32 = 6;
+        let kinds = LANES * STEPS_PER_LANE;
+        for sequence in 0..kinds.pow(LENGTH) {
+            let counter = LsnCounter::starting_at(FLOOR);
+            let checkpoint = Checkpoint::starting_at(FLOOR);
+            let lanes: [Published; LANES] = core::array::from_fn(|_| Published::new(Lsn::ZERO));
+            let mut references: [Reference; LANES] = core::array::from_fn(|_| Reference::default());
+            let mut known = FLOOR;
+            let mut rest = sequence;
+            for _ in 0..LENGTH {
+                let (lane, kind) = (rest % LANES, rest / LANES % STEPS_PER_LANE);
+                rest /= kinds;
+                step(&counter, &lanes[lane], &mut references[lane], kind);
+                let bounds = references.iter().filter_map(Reference::bound);
+                let expected = bounds.fold(counter.latest(), Lsn::min).max(known);
+                let found = checkpoint.compute(&counter, lanes.iter());
+                assert_eq!(found, expected, "I4, sequence {sequence}");
+                assert!(known <= found && found <= counter.latest(), "I5, sequence {sequence}");
+                known = found;
+            }
+        }
     }
 }

@@ -1,59 +1,51 @@
-//! A lane in the hands of a thread: records are reserved, appended and fenced, and what they say is stored in place.
+//! A lane acquired by a thread, and its commits: reserve, append, fence, apply.
 
 use super::checkpoint::Group;
 use super::entry::{self, PAIRS, Record};
 use super::error::CommitError;
-use super::handle::Log;
-use super::home;
-use super::lane::{Lane, Lazy, Own};
+use super::handle::{Lane, Log, Own};
 use super::writes::Writes;
 use crate::format::{ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Lsn, seal};
 use crate::quiet_lock::QuietGuard;
 use crate::sync;
 use pm_core::line::line_start;
-use pm_core::{Pmem, bytes_of};
+use pm_core::{Pmem, bytes_of, bytes_of_slice};
 
 const DATA: u64 = ENTRY_DATA_BYTES as u64;
 
-/// A lane for this thread alone, until it is dropped. It stays on its thread.
+/// Exclusive use of a lane, until it is dropped. It stays on its thread.
 #[derive(Debug)]
 pub(crate) struct LaneGuard<'l> {
-    pub(super) log: &'l Log,
-    pub(super) lane: &'l Lane,
-    pub(super) index: u32,
+    log: &'l Log,
+    lane: &'l Lane,
+    index: u32,
     /// Not `Send`: a fence waits for the flushes of its own thread only.
-    pub(super) own: QuietGuard<'l, Own>,
+    own: QuietGuard<'l, Own>,
 }
 
-/// Words, each at its offset, as writes.
-fn writes_of(words: &[(u64, u64)]) -> impl Iterator<Item = (u64, &[u8])> + Clone {
-    words.iter().map(|(offset, word)| (*offset, bytes_of(word)))
-}
-
-/// When the writes of a group are stored where they belong.
+/// The stores of a group, each an offset and its bytes.
 struct Stores<A, B, O> {
-    /// Before the fence that commits the group, and durable by it.
+    /// Applied before the fence that commits the group, and durable by it.
     ahead: A,
-    /// The others, in order of places.
+    /// Applied after the fence. Sorted.
     behind: B,
-    /// The same in the order in which other threads may see them.
+    /// The same, in the order in which other threads may see them.
     ordered: O,
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         if self.own.open > 0 || self.lane.published.is_under_way() {
-            // Nothing may be written on top of what is half done, nor need anybody wait for it. Whoever commits next gets the error.
+            // Nothing may overwrite an incomplete transaction, and no thread may wait for it: the next commit gets the error.
             self.log.fail(CommitError::Abandoned);
         }
     }
 }
 
 impl<'l> LaneGuard<'l> {
-    /// A lane for this thread: the one that it had last, if that is free, or another that is free, or else the one that it had last as soon
-    /// as it is free.
+    /// Acquires the lane that this thread had last, or any free one. If none is free, waits for the former.
     ///
-    /// A thread that holds all lanes and takes one more deadlocks.
+    /// Acquiring a lane while holding all of them deadlocks.
     #[inline]
     pub(crate) fn take(log: &'l Log) -> Self {
         Self::try_take(log).unwrap_or_else(|| {
@@ -79,18 +71,18 @@ impl<'l> LaneGuard<'l> {
 
     #[inline]
     fn of(log: &'l Log, index: u32, own: QuietGuard<'l, Own>) -> Self {
-        // The next fence flushes what was stored by the thread that had the lane before.
+        // The next fence flushes what the lane's former thread stored.
         sync::before_flushing_others_stores();
         Self { log, lane: &log.lanes[index as usize], index, own }
     }
 
-    /// Makes the writes durable, all or none, and stores them in place. What was written in place behind
-    /// [undo entries](Self::undo), and flushed, becomes durable with them.
+    /// Commits `writes` atomically and durably, and applies them. What was changed in place behind [undo entries](Self::undo), and flushed,
+    /// commits with them.
     ///
-    /// The LSN is that of the commit, or zero, which is before everything, when there was nothing to do.
+    /// Returns the LSN of the commit, or zero, which is below all others, if there was nothing to do.
     ///
     /// # Durability
-    /// One fence, and as many lines as entries and lines in place; those in place are flushed by the next commit of the lane. With undo
+    /// One fence, and a line for each entry and each target line; target lines are flushed by the lane's next commit. With undo
     /// entries one fence and one line more, and another fence if there are writes. When this returns, the transaction is durable. A
     /// crash before leaves all of it or nothing.
     ///
@@ -107,15 +99,14 @@ impl<'l> LaneGuard<'l> {
         }
         self.own.packer.pack(self.log.layout.seed, writes);
         let entries = core::mem::take(&mut self.own.packer.entries);
-        let stores = Stores { ahead: writes.ahead(), behind: writes.behind(), ordered: writes.stores() };
-        let committed = self.commit_group(pmem, &entries, writes.iter(), stores);
+        let stores = Stores { ahead: writes.ahead(), behind: writes.behind(), ordered: writes.ordered() };
+        let committed = self.commit_group(pmem, &entries, stores);
         self.own.packer.entries = entries;
         committed
     }
 
-    /// As [`commit`](Self::commit) of a few words, each at its offset: headers of blocks, links to blocks, and null. Not
-    /// for words of a user, which may be [headers at their place](super::writes). A link cannot be one, as it is a multiple
-    /// of 64.
+    /// As [`commit`](Self::commit) of a few words, each at its offset: block headers, links to blocks, and null. Not for a user's words,
+    /// which may look like [headers at their offset](super::writes). A link cannot, because it is a multiple of 64.
     ///
     /// # Panics
     /// When there are none, or more than an entry holds; and as [`commit`](Self::commit).
@@ -128,8 +119,8 @@ impl<'l> LaneGuard<'l> {
         self.commit_words_ahead(pmem, words, 0)
     }
 
-    /// As [`commit_words`](Self::commit_words). The first `ahead` of the words are in place durably before any other
-    /// one is stored there: nothing leads there before, and no live entry aims there.
+    /// As [`commit_words`](Self::commit_words). The first `ahead` of the words are applied and durable before any other of them is stored:
+    /// nothing links to their targets before, and no live entry stores there.
     ///
     /// # Panics
     /// As [`commit_words`](Self::commit_words).
@@ -146,164 +137,150 @@ impl<'l> LaneGuard<'l> {
         entry::make_commit(&mut entry, 1);
         let (ahead, behind) = words.split_at(ahead);
         let stores =
-            Stores { ahead: writes_of(ahead), behind: writes_of(behind), ordered: writes_of(behind) };
-        self.commit_group(pmem, &[entry], writes_of(words), stores)
+            Stores { ahead: stores_of(ahead), behind: stores_of(behind), ordered: stores_of(behind) };
+        self.commit_group(pmem, &[entry], stores)
     }
 
     /// As [`commit`](Self::commit) of bytes that fit into one entry.
-    pub(super) fn commit_bytes<P: Pmem>(
-        &mut self,
-        pmem: &P,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<Lsn, CommitError> {
+    fn commit_bytes<P: Pmem>(&mut self, pmem: &P, offset: u64, bytes: &[u8]) -> Result<Lsn, CommitError> {
         let mut entry = entry::redo(offset, bytes);
         entry::make_commit(&mut entry, 1);
-        let writes = [(offset, bytes)].into_iter();
-        let stores = Stores { ahead: [].into_iter(), behind: writes.clone(), ordered: writes.clone() };
-        self.commit_group(pmem, &[entry], writes, stores)
+        let store = [(offset, bytes)].into_iter();
+        let stores = Stores { ahead: [].into_iter(), behind: store.clone(), ordered: store };
+        self.commit_group(pmem, &[entry], stores)
     }
 
-    /// Commits a group of these entries, which store these writes.
+    /// Commits a group of these entries, and applies what they store.
     #[inline]
     fn commit_group<'w, P: Pmem>(
         &mut self,
         pmem: &P,
         entries: &[LogEntry],
-        writes: impl Iterator<Item = (u64, &'w [u8])> + Clone,
         stores: Stores<
             impl Iterator<Item = (u64, &'w [u8])> + Clone,
-            impl Iterator<Item = (u64, &'w [u8])>,
+            impl Iterator<Item = (u64, &'w [u8])> + Clone,
             impl Iterator<Item = (u64, &'w [u8])>,
         >,
     ) -> Result<Lsn, CommitError> {
-        for (offset, bytes) in writes.clone() {
-            self.log.check_home(pmem, offset, bytes.len() as u64);
-        }
-        self.reserve(pmem, entries.len() as u64)?;
-        self.log.settle(pmem, Some(self.index))?;
-        if self.own.open > 0 {
-            // What was written in place is durable before the group that says so.
-            self.fence(pmem)?;
-        }
-        let lsn = self.lane.published.begin(&self.log.clock).ok_or(CommitError::LsnsExhausted)?;
-        let first = self.own.head;
-        for entry in entries {
-            self.append(pmem, lsn, entry);
-        }
-        // Before anything is in flight, for until the fence is over each of these would wait for it. That others take the
-        // lines for written already delays them, at worst.
-        let own = &mut *self.own;
-        let range = |(offset, bytes): (u64, &[u8])| (offset, bytes.len() as u64);
-        home::for_each_line(writes.map(range), |line| {
-            pmem.prefetch(line);
-            self.lane.recent.note(line, lsn);
-        });
-        home::for_each_line(stores.behind.map(range), |line| own.homes.push(line));
-        stores.ahead.clone().for_each(|(offset, bytes)| home::store(pmem, offset, bytes));
-        home::for_each_line(stores.ahead.map(range), |line| own.pending.push(line));
-        // DURABILITY POINT
-        self.fence(pmem)?;
-        for (offset, bytes) in stores.ordered {
-            home::store(pmem, offset, bytes);
-        }
-        let own = &mut *self.own;
-        core::mem::swap(&mut own.pending, &mut own.homes);
-        if own.open > 0 {
-            // Not before the group is durable: its other half would be missing. Not after this returns: what others write there next must
-            // survive the corruption of the group's entries.
-            self.end_undo(pmem, lsn);
-            self.fence(pmem)?;
-        }
-        let own = &mut *self.own;
-        (own.used, own.open) = (0, 0);
-        #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
-        self.lane.published.end(Group { lsn, first, count: entries.len() as u32 });
-        Ok(lsn)
-    }
+        let targets = || stores.ahead.clone().map(range).chain(stores.behind.clone().map(range));
+        targets().for_each(|(offset, len)| self.log.check_target(pmem, offset, len));
 
-    /// Commits what was written in place behind undo entries, and flushed: an empty group makes them dead.
-    pub(super) fn commit_in_place<P: Pmem>(&mut self, pmem: &P) -> Result<Lsn, CommitError> {
-        self.log.settle(pmem, Some(self.index))?;
-        // What was written in place is durable before the group that says so.
-        self.fence(pmem)?;
-        let group = self.append_empty_group(pmem)?;
-        self.end_undo(pmem, group.lsn);
+        // Reserve.
+        self.reserve(pmem, entries.len() as u64)?;
+        self.log.persist_deferred(pmem, Some(self.index))?;
+        if self.own.open > 0 {
+            // What was changed in place is durable before the group that commits it.
+            self.fence(pmem)?;
+        }
+
+        // Append.
+        let group = self.append_group(pmem, entries)?;
+        // Before the flushes: behind them these would stall until the fence completes. Other threads that find the lines noted too early
+        // are delayed at worst.
+        entry::for_each_line(targets(), |line| {
+            pmem.prefetch(line);
+            self.lane.recent.note(line, group.lsn);
+        });
+        let own = &mut *self.own;
+        entry::for_each_line(stores.behind.clone().map(range), |line| own.targets.push(line));
+        stores.ahead.clone().for_each(|(offset, bytes)| entry::store(pmem, offset, bytes));
+        entry::for_each_line(stores.ahead.clone().map(range), |line| own.pending.push(line));
+
+        // Fence.
         // DURABILITY POINT
         self.fence(pmem)?;
-        self.lane.published.end(group);
+
+        // Apply.
+        stores.ordered.for_each(|(offset, bytes)| entry::store(pmem, offset, bytes));
+        let own = &mut *self.own;
+        core::mem::swap(&mut own.pending, &mut own.targets);
+        if own.open > 0 {
+            // Not before the group is durable: the writes would be missing. Not after this returns: what other threads store there next must
+            // survive a later corruption of the group's entries.
+            self.end_undo(pmem, group.lsn);
+            self.fence(pmem)?;
+        }
         (self.own.used, self.own.open) = (0, 0);
+        self.lane.published.end(group);
         Ok(group.lsn)
     }
 
-    /// As [`commit`](Self::commit) of what was written in place, without waiting for it: it becomes durable no later than the
-    /// next commit of any lane, and all of it or nothing. Until then a crash may take it back.
+    /// Commits what was changed in place behind undo entries, and flushed, by an empty group, which ends the undo entries.
+    fn commit_in_place<P: Pmem>(&mut self, pmem: &P) -> Result<Lsn, CommitError> {
+        let group = self.append_empty_group(pmem)?;
+        // DURABILITY POINT
+        self.fence(pmem)?;
+        (self.own.used, self.own.open) = (0, 0);
+        self.lane.published.end(group);
+        Ok(group.lsn)
+    }
+
+    /// As [`commit`](Self::commit) of what was changed in place, without waiting until it is durable: the next commit of any lane, or
+    /// closing the log, makes it so. A crash before that may roll the transaction back, as a whole.
     ///
     /// # Durability
-    /// One fence, which is for what was written in place. The next commit flushes two lines: the entry, and the lane's header.
+    /// One fence, for what was changed in place. The next commit flushes two lines: the entry, and the lane's header.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
     ///
     /// # Source
-    /// PMFS (EuroSys'14), 3.2: the barrier behind a commit entry may be left out.
-    pub(crate) fn commit_lazy<P: Pmem>(&mut self, pmem: &P) -> Result<Lsn, CommitError> {
+    /// PMFS (EuroSys'14), 3.2: the barrier behind the commit record is optional.
+    pub(crate) fn commit_deferred<P: Pmem>(&mut self, pmem: &P) -> Result<Lsn, CommitError> {
         self.log.check_open()?;
         if self.own.open == 0 {
             return Ok(Lsn::ZERO);
         }
-        self.log.settle(pmem, Some(self.index))?;
-        self.fence(pmem)?;
         let group = self.append_empty_group(pmem)?;
-        self.end_undo(pmem, group.lsn);
-        self.own.lazy = Some(Lazy { used: self.own.used });
+        self.own.deferred = Some(self.own.used);
         self.own.open = 0;
         let layout = &self.log.layout;
         let words = [layout.entry_offset(self.index, group.first), layout.undo_end_offset(self.index)];
-        self.log.unsettled.add(self.index, words);
-        self.lane.published.end_lazy(group);
+        self.log.deferred.add(self.index, words);
+        self.lane.published.end_deferred(group);
         Ok(group.lsn)
     }
 
-    /// Begins a commit, and appends a group that stores nothing.
+    /// Makes durable what was changed in place, and appends a group without stores that commits it.
     fn append_empty_group<P: Pmem>(&mut self, pmem: &P) -> Result<Group, CommitError> {
+        self.log.persist_deferred(pmem, Some(self.index))?;
+        self.fence(pmem)?;
         self.reserve(pmem, 1)?;
-        let lsn = self.lane.published.begin(&self.log.clock).ok_or(CommitError::LsnsExhausted)?;
-        let first = self.own.head;
         let mut empty = entry::words(&[]);
         entry::make_commit(&mut empty, 1);
-        self.append(pmem, lsn, &empty);
-        Ok(Group { lsn, first, count: 1 })
+        let group = self.append_group(pmem, &[empty])?;
+        self.end_undo(pmem, group.lsn);
+        Ok(group)
     }
 
-    /// Keeps what is at these bytes, durably. Afterwards the caller stores there as it likes, flushes what it stored, and
-    /// [commits](Self::commit), [lazily](Self::commit_lazy) or not, or [takes it back](Self::roll_back). The same bytes may be kept
-    /// twice; what was there first counts.
+    /// Logs the contents of these bytes as undo entries, durably. Afterwards the caller stores there without the log, flushes what it
+    /// stored, and [commits](Self::commit), possibly [deferred](Self::commit_deferred), or [rolls back](Self::roll_back). If the same bytes
+    /// are logged twice, rolling back restores the first contents.
     ///
     /// # Durability
     /// A line for each 48 bytes, and one fence.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit). When the lane has no room, nothing was changed, and what was kept before is kept still.
+    /// As [`commit`](Self::commit). When the lane has no room, nothing was changed, and what was logged before still counts.
     ///
     /// # Panics
     /// When the bytes lie outside of the region, or in the log.
     pub(crate) fn undo<P: Pmem>(&mut self, pmem: &P, offset: u64, len: u64) -> Result<(), CommitError> {
         self.log.check_open()?;
-        self.log.check_home(pmem, offset, len);
+        self.log.check_target(pmem, offset, len);
         if len == 0 {
             return Ok(());
         }
-        // One more for the group that will make them dead.
+        // One more for the group that ends them.
         let count = len.div_ceil(DATA);
         self.reserve(pmem, count + 1)?;
-        // An entry that a recovery would store again would be stored over what is written now.
+        // Recovery must replay nothing over what the caller stores in place.
         let last = self.log.last_lsn(offset, len);
         if !self.log.is_reached(last) {
             self.log.raise_checkpoint(pmem, last)?;
         }
-        // Each call has an LSN, so that recovery takes the later one back first.
-        let lsn = self.log.clock.draw().ok_or(CommitError::LsnsExhausted)?;
+        // Each call has its own LSN, so that recovery rolls the later one back first.
+        let lsn = self.log.counter.allocate().ok_or(CommitError::LsnsExhausted)?;
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let mut data = [0; ENTRY_DATA_BYTES];
@@ -316,20 +293,20 @@ impl<'l> LaneGuard<'l> {
         self.fence(pmem)
     }
 
-    /// Takes back what was written in place since the last commit.
+    /// Rolls back what was changed in place since the last commit.
     ///
     /// # Durability
-    /// Two fences, if there is anything to take back. A crash inside takes it back all the same.
+    /// Two fences, if there is anything to roll back. After a crash inside, recovery rolls back.
     ///
     /// # Errors
-    /// When a fence fails; or did so, or something panicked, in the middle of the commit, which may be durable then. The next recovery
-    /// takes it back, if it is not. When an undo entry is [corrupted](CommitError::Corrupted): then what lies before it in the
-    /// transaction is not taken back, and the log is of no use any more.
+    /// When a fence fails; or when a fence or a panic interrupted the commit, which may be durable then: recovery on the next open decides.
+    /// When an undo entry is [corrupted](CommitError::Corrupted): older ones of the transaction are not rolled back, and the log is
+    /// poisoned.
     pub(crate) fn roll_back<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         if self.own.open == 0 {
             return Ok(());
         }
-        // What is durable is not known then, and nothing more is stored: recovery rolls back.
+        // After a failed fence it is unknown what is durable, and nothing more is stored.
         self.log.check()?;
         if self.lane.published.is_under_way() {
             return Err(self.log.fail(CommitError::Abandoned));
@@ -338,51 +315,59 @@ impl<'l> LaneGuard<'l> {
         for number in 1..=self.own.open {
             let index = self.slot(self.own.head + layout.lane_entries - number);
             let at = layout.entry_offset(self.index, index);
-            let lsn = self.slot_lsn(index);
-            let is_ours = |record: &Record| record.kind == EntryKind::Undo && record.lsn == lsn;
-            let record = Record::of(&entry::read(pmem, at), layout.seed, at).filter(is_ours);
+            let lsn = Lsn::new(self.own.slots[index as usize]);
+            let is_own = |record: &Record| record.kind == EntryKind::Undo && record.lsn == lsn;
+            let record = Record::of(&entry::read(pmem, at), layout.seed, at).filter(is_own);
             let record = record.ok_or_else(|| self.log.fail(CommitError::Corrupted { offset: at }))?;
-            record.restore(pmem);
-            let mut lines = Vec::new();
-            record.for_each_home(|offset, bytes| lines.push((offset, bytes.len() as u64)));
-            home::for_each_line(lines.into_iter(), |line| self.own.pending.push(line));
+            record.apply(pmem);
+            entry::for_each_line(record.targets().map(range), |line| self.own.pending.push(line));
         }
         self.commit_in_place(pmem).map(drop::<Lsn>)
     }
 
-    /// How many entries a transaction may have, those for undo included.
+    /// How many entries a transaction may have, undo entries included: half of the ring.
     ///
-    /// With half of the ring for the last durable group and its undo entries, and half for what was written since, the last group is
-    /// always whole. It tells which undo entries before it are dead, and so must outlive them, whatever a crash leaves of
-    /// what is being written over both.
-    pub(crate) const fn capacity(&self) -> u64 {
+    /// The other half holds the last durable group and its undo entries, so that group is always complete. It marks the undo entries before
+    /// it as dead, and must outlive them, whatever a crash leaves of the lines that are being overwritten.
+    const fn capacity(&self) -> u64 {
         (self.log.layout.lane_entries / 2) as u64
     }
 
-    /// Makes sure that so many entries more may be written: that this transaction may have them, and that those which they
-    /// replace are dead, and the one behind those. So the oldest entry of a ring is always dead: what recovery finds
-    /// above the LSNs of the oldest entries of all rings is complete, and all that is live is above them
-    /// ([`for_each_group`](super::recover::Replayed::for_each_pair)).
+    /// Makes sure that `count` more entries can be appended: the transaction may have them, and those that they overwrite are dead, and so
+    /// is the next one. So the oldest entry of a ring is always dead: above the LSNs of the oldest entries of all rings nothing is
+    /// missing, and everything live is above them (see [`Replayed::pairs`](super::Replayed::pairs)).
     #[inline]
-    pub(super) fn reserve<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
-        if u64::from(self.own.used) + count > self.capacity() && self.own.lazy.is_some() {
-            // What was committed lazily is a transaction of its own once it is durable.
+    fn reserve<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
+        if u64::from(self.own.used) + count > self.capacity() && self.own.deferred.is_some() {
+            // Once a deferred commit is durable, its entries do not count any more.
             self.fence(pmem)?;
         }
         let entries = u64::from(self.own.used) + count;
         if entries > self.capacity() {
             return Err(CommitError::TooLarge { entries, capacity: self.capacity() });
         }
-        // From the head on the ring's LSNs go up, so the last of them has the highest.
+        // From the head on the ring's LSNs increase, so the last of these slots has the highest.
         #[expect(clippy::cast_possible_truncation, reason = "no more than half of the ring")]
         let last = self.slot(self.own.head + count as u32);
         let lsn = Lsn::new(self.own.slots[last as usize]);
         if self.log.is_reached(lsn) { Ok(()) } else { self.log.raise_checkpoint(pmem, lsn) }
     }
 
+    /// Begins a commit: allocates its LSN and appends its group, for which room was [reserved](Self::reserve).
+    #[inline]
+    fn append_group<P: Pmem>(&mut self, pmem: &P, entries: &[LogEntry]) -> Result<Group, CommitError> {
+        let lsn = self.lane.published.begin(&self.log.counter).ok_or(CommitError::LsnsExhausted)?;
+        let first = self.own.head;
+        for entry in entries {
+            self.append(pmem, lsn, entry);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
+        Ok(Group { lsn, first, count: entries.len() as u32 })
+    }
+
     /// Writes an entry to the ring, for which room was [reserved](Self::reserve). The next fence makes it durable.
     #[inline]
-    pub(super) fn append<P: Pmem>(&mut self, pmem: &P, lsn: Lsn, entry: &LogEntry) {
+    fn append<P: Pmem>(&mut self, pmem: &P, lsn: Lsn, entry: &LogEntry) {
         let layout = &self.log.layout;
         let offset = layout.entry_offset(self.index, self.own.head);
         entry::write(pmem, layout.seed, offset, lsn, entry);
@@ -393,44 +378,104 @@ impl<'l> LaneGuard<'l> {
         self.own.used += 1;
     }
 
-    /// Flushes the entries that were written, and what the last group stored in place; then fences. So the flushes are this thread's
-    /// own, whoever had the lane before, and its fence waits for them. Between two fences of a lane nothing of it is
-    /// in flight: every locked instruction would wait for that, as a fence does.
-    ///
-    /// Whoever wrote in place without the log what its commit will publish flushes it, and calls this before the commit: the group
-    /// may be durable before the commit's own fence makes other things so.
-    ///
-    /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Flushes the appended entries and the targets of the last group, and fences. This thread flushes them, even if the lane's former
+    /// thread stored them, because a fence waits only for the flushes of its own thread. Between two fences of a lane no flush is in
+    /// flight: a locked instruction would wait for it, as a fence does.
     #[track_caller]
     #[inline]
-    pub(crate) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
+    fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         self.own.pending.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
         self.log.fence(pmem)?;
-        if let Some(lazy) = self.own.lazy.take() {
-            self.own.used -= lazy.used;
-            self.log.unsettled.remove(self.index);
+        if let Some(used) = self.own.deferred.take() {
+            self.own.used -= used;
+            self.log.deferred.remove(self.index);
         }
         Ok(())
     }
 
-    /// The LSN of the entry in this slot.
-    pub(super) fn slot_lsn(&self, index: u32) -> Lsn {
-        Lsn::new(self.own.slots[index as usize])
-    }
-
-    /// Has the lane's header say that its undo entries up to `lsn` are dead, so that they are so without the entry that commits them,
-    /// too: that one may be corrupted some day. The next fence makes it durable.
-    pub(super) fn end_undo<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
+    /// Stores in the lane's header that its undo entries up to `lsn` are dead, in case the commit entry that ends them is corrupted later.
+    /// The next fence makes it durable.
+    fn end_undo<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
         let offset = self.log.layout.undo_end_offset(self.index);
         pmem.store_u64(offset, seal(lsn, self.log.layout.seed, offset, &[]));
         self.own.pending.push(line_start(offset));
     }
 
-    /// The number of a slot, which may be counted past the end of the ring once.
+    /// The slot with this number, which may be counted past the end of the ring once.
     #[inline]
-    pub(super) const fn slot(&self, index: u32) -> u32 {
+    const fn slot(&self, number: u32) -> u32 {
         let entries = self.log.layout.lane_entries;
-        if index < entries { index } else { index - entries }
+        if number < entries { number } else { number - entries }
     }
+}
+
+/// Stores one word durably: in place, if no live entry stores to its line, and otherwise by a commit.
+///
+/// # Panics
+/// When `offset` is no multiple of 8, outside of the region, or in the log.
+///
+/// # Durability
+/// One line and one fence; with a commit two lines and one fence. A crash leaves the old word or the new one. If a live entry stores to
+/// the line and all lanes are acquired, the [checkpoint LSN is raised](Log::raise_checkpoint) first.
+///
+/// # Errors
+/// As [`commit`](LaneGuard::commit).
+pub(crate) fn store_u64<P: Pmem>(log: &Log, pmem: &P, offset: u64, value: u64) -> Result<(), CommitError> {
+    assert!(offset.is_multiple_of(8), "a word must be aligned, and offset {offset} is not");
+    store_in_place(log, pmem, offset, &[value])
+}
+
+/// As [`store_u64`], of two words, atomically.
+///
+/// # Panics
+/// When `offset` is no multiple of 16, outside of the region, or in the log.
+///
+/// # Durability
+/// As [`store_u64`].
+///
+/// # Errors
+/// As [`store_u64`].
+pub(crate) fn store_u64_pair<P: Pmem>(
+    log: &Log,
+    pmem: &P,
+    offset: u64,
+    pair: [u64; 2],
+) -> Result<(), CommitError> {
+    assert!(offset.is_multiple_of(16), "an atomic pair must be aligned, and offset {offset} is not");
+    store_in_place(log, pmem, offset, &pair)
+}
+
+/// Stores one word or two of one line.
+#[inline]
+fn store_in_place<P: Pmem>(log: &Log, pmem: &P, offset: u64, words: &[u64]) -> Result<(), CommitError> {
+    let bytes = bytes_of_slice(words);
+    let len = bytes.len() as u64;
+    log.check_open()?;
+    log.check_target(pmem, offset, len);
+    let last = log.last_lsn(offset, len);
+    if !log.is_reached(last) {
+        // Waiting for a lane could deadlock: this thread may hold the only one.
+        if let Some(mut lane) = LaneGuard::try_take(log) {
+            return lane.commit_bytes(pmem, offset, bytes).map(drop);
+        }
+        log.raise_checkpoint(pmem, last)?;
+    }
+    log.persist_deferred(pmem, None)?;
+    match *words {
+        [word] => pmem.store_u64(offset, word),
+        [low, high] => pmem.store_u128(offset, u128::from(high) << 64 | u128::from(low)),
+        _ => unreachable!("one word or two"),
+    }
+    pmem.flush(offset, len);
+    // DURABILITY POINT
+    log.fence(pmem)
+}
+
+/// Words, each at its offset, as stores of bytes.
+fn stores_of(words: &[(u64, u64)]) -> impl Iterator<Item = (u64, &[u8])> + Clone {
+    words.iter().map(|(offset, word)| (*offset, bytes_of(word)))
+}
+
+const fn range((offset, bytes): (u64, &[u8])) -> (u64, u64) {
+    (offset, bytes.len() as u64)
 }

@@ -1,26 +1,27 @@
-//! One entry of a log: a line, sealed for its place.
+//! One entry of a log: a line of a ring, sealed for its offset; and applying it, which stores its data at its targets.
 
-use super::home;
 use crate::format::{
     COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Lsn, announce, announced, seal, unseal,
 };
+use crate::layout::Layout;
 use core::mem::offset_of;
 use core::sync::atomic::{Ordering, compiler_fence};
+use pm_core::line::line_start;
 use pm_core::{Pmem, bytes_of};
 
 /// Pairs in one entry.
 pub(super) const PAIRS: usize = ENTRY_DATA_BYTES / 16;
 
-const STAMP_AT: u64 = offset_of!(LogEntry, lsn) as u64;
+const LSN_AT: u64 = offset_of!(LogEntry, lsn) as u64;
 const DATA_AT: u64 = offset_of!(LogEntry, data) as u64;
 const OFFSET_BITS: u32 = 48;
 
-/// An entry that stores these bytes at `offset`.
+/// A redo entry, which stores these bytes at `offset`.
 pub(super) fn redo(offset: u64, bytes: &[u8]) -> LogEntry {
     of_bytes(EntryKind::Redo, offset, bytes)
 }
 
-/// An entry that says what was at `offset`.
+/// An undo entry, with the bytes that were at `offset` before.
 pub(super) fn undo(offset: u64, bytes: &[u8]) -> LogEntry {
     of_bytes(EntryKind::Undo, offset, bytes)
 }
@@ -35,7 +36,7 @@ fn of_bytes(kind: EntryKind, offset: u64, bytes: &[u8]) -> LogEntry {
     LogEntry { target: target(kind, offset, bytes.len()), data, lsn: 0 }
 }
 
-/// An entry that stores up to three words.
+/// A redo entry of up to three words, each with its offset.
 #[inline]
 pub(super) fn words(pairs: &[(u64, u64)]) -> LogEntry {
     let mut data = [0; 6];
@@ -51,7 +52,7 @@ fn target(kind: EntryKind, low: u64, len: usize) -> u64 {
     low | (kind as u64) << OFFSET_BITS | (len as u64) << 56
 }
 
-/// Makes this entry the one that commits its group of `count`.
+/// Makes this the commit entry of its group of `count` entries.
 #[inline]
 pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
     if (entry.target >> OFFSET_BITS) & 0xff == EntryKind::Words as u64 {
@@ -60,45 +61,45 @@ pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
     entry.target |= (COMMITS as u64) << OFFSET_BITS;
 }
 
-/// Writes an entry at `offset`. Flushing its line is the caller's.
+/// Writes an entry at `offset`. The caller flushes its line.
 ///
-/// The last word is stored twice: first the LSN [announced](announce), which says that the line is being written, then the LSN
-/// sealed over the contents. Until the last store the line is not read as an entry, whatever it held before; and a line of which a
-/// crash leaves the first words only is not read as a corrupted one.
+/// The last word is stored twice: first the [announced](announce) LSN, which marks the line as being written, then the LSN sealed over
+/// the contents. Until the last store the line is not read as an entry, whatever it held before; and if a crash leaves only the first
+/// words, the line is not read as corrupted.
 #[inline]
 pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, lsn: Lsn, entry: &LogEntry) {
-    pmem.store_u64(offset + STAMP_AT, announce(lsn, seed, offset));
-    // A compiler may drop an atomic store that another one to the same place follows, as no other thread has to see it. Here a crash
-    // would: the line would keep its old LSN over new contents. Past this point a signal handler may have seen the store, so
-    // it has to be made; the processor keeps the order of stores to one line.
+    pmem.store_u64(offset + LSN_AT, announce(lsn, seed, offset));
+    // The compiler may drop an atomic store that is followed by another to the same location, because no other thread must observe it. A
+    // crash would: the line would keep its old LSN over new contents. A compiler fence prevents that, as a signal handler may observe
+    // the store here. The processor keeps stores to one line in order.
     compiler_fence(Ordering::SeqCst);
     pmem.store_u64(offset, entry.target);
     for (at, &word) in (offset + DATA_AT..).step_by(8).zip(&entry.data) {
         pmem.store_u64(at, word);
     }
-    pmem.store_u64(offset + STAMP_AT, seal(lsn, seed, offset, &contents(entry)));
+    pmem.store_u64(offset + LSN_AT, seal(lsn, seed, offset, &contents(entry)));
 }
 
-/// Makes the line at `offset` one that no entry was written to. Flushing it is the caller's.
+/// Erases the line at `offset`. The caller flushes it.
 pub(super) fn erase<P: Pmem>(pmem: &P, seed: u64, offset: u64) {
     pmem.store(offset, bytes_of(&LogEntry::erased(seed, offset)));
 }
 
-/// What a line of a ring holds.
+/// The contents of a line of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// No entry was written there.
+    /// No entry was written there since the ring was erased.
     Erased,
-    /// An entry with this LSN was being written.
+    /// Writing an entry with this LSN was interrupted.
     Begun(Lsn),
-    /// An entry.
+    /// A complete entry.
     Whole(Record),
-    /// Nothing that the log writes.
+    /// None of these.
     Corrupted,
 }
 
 impl Line {
-    /// What `entry` is, which was read at `offset`.
+    /// Classifies `entry`, which was read at `offset`.
     pub(super) fn of(entry: &LogEntry, seed: u64, offset: u64) -> Self {
         if let Some(record) = Record::of(entry, seed, offset) {
             return Self::Whole(record);
@@ -114,7 +115,7 @@ impl Line {
         matches!(self, Self::Whole(record) if matches!(record.kind, EntryKind::Undo))
     }
 
-    /// Whether the line behind it belongs to no group that this one belongs to.
+    /// Whether the next line belongs to another group than this one.
     pub(super) const fn ends_group(&self) -> bool {
         match self {
             Self::Whole(record) => record.commits.is_some() || self.is_undo(),
@@ -123,7 +124,7 @@ impl Line {
         }
     }
 
-    /// The LSN of its entry, if that can be read.
+    /// The LSN of its entry, if it is readable.
     pub(super) const fn lsn(&self) -> Option<Lsn> {
         match self {
             Self::Erased => Some(Lsn::ZERO),
@@ -140,18 +141,18 @@ fn contents(entry: &LogEntry) -> [u64; 7] {
     [entry.target, a, b, c, d, e, f]
 }
 
-/// The entry at `offset`, whatever it is.
+/// Loads the line at `offset` as an entry, unchecked.
 pub(super) fn read<P: Pmem>(pmem: &P, offset: u64) -> LogEntry {
     let word = |number: u64| pmem.load_u64(offset + 8 * number);
     LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), lsn: word(7) }
 }
 
-/// An entry that is whole.
+/// A complete entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) lsn: Lsn,
     pub(super) kind: EntryKind,
-    /// If it commits a group, how many entries that has.
+    /// If it is the commit entry of a group: how many entries the group has.
     pub(super) commits: Option<u64>,
     target: u64,
     data: [u64; 6],
@@ -159,7 +160,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// What `entry` says, if it was written for `offset` and is as it was written.
+    /// Decodes `entry`, if its checksum is right for `offset` and its fields are valid.
     pub(super) fn of(entry: &LogEntry, seed: u64, offset: u64) -> Option<Self> {
         let lsn = unseal(entry.lsn, seed, offset, &contents(entry))?;
         let target = entry.target & ((1 << OFFSET_BITS) - 1);
@@ -178,39 +179,87 @@ impl Record {
         Some(Self { lsn, kind, commits, target, data: entry.data, len })
     }
 
-    /// Runs `each` with the offset and the bytes of everything that this entry stores.
-    pub(super) fn for_each_home(&self, mut each: impl FnMut(u64, &[u8])) {
-        match self.kind {
-            EntryKind::Words => {
-                for pair in self.data[..self.len / 8].chunks_exact(2) {
-                    each(pair[0], bytes_of(&pair[1]));
-                }
-            }
-            EntryKind::Redo | EntryKind::Undo => each(self.target, &bytes_of(&self.data)[..self.len]),
-        }
+    /// The offset and the bytes of everything that this entry stores.
+    pub(super) fn targets(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let bytes = (self.kind != EntryKind::Words).then(|| (self.target, &bytes_of(&self.data)[..self.len]));
+        let count = if self.kind == EntryKind::Words { self.len / 16 } else { 0 };
+        let pairs = &self.data.as_chunks::<2>().0[..count];
+        pairs.iter().map(|[offset, word]| (*offset, bytes_of(word))).chain(bytes)
     }
 
-    /// The pairs of an offset and a word, if the entry stores pairs. All headers of blocks are stored so, and nothing else
-    /// that is a header at its place.
+    /// The pairs of an offset and a word, if the entry stores words. All block headers are stored as such pairs, and no other pair is a
+    /// valid header at its offset.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (u64, u64)> {
         let bytes = if self.kind == EntryKind::Words { self.len } else { 0 };
         self.data[..bytes / 8].as_chunks::<2>().0.iter().map(|&[offset, word]| (offset, word))
     }
 
-    /// Whether everything that it stores may be stored by `is_allowed`.
-    pub(super) fn is_allowed(&self, is_allowed: impl Fn(u64, u64) -> bool) -> bool {
-        let mut all = true;
-        let is_pairs = self.kind == EntryKind::Words;
-        self.for_each_home(|offset, bytes| {
-            all &= is_allowed(offset, bytes.len() as u64) && (!is_pairs || offset.is_multiple_of(8));
-        });
-        all
+    /// Whether each of its targets [may be stored to](is_target).
+    pub(super) fn has_valid_targets(&self, layout: &Layout, region_bytes: u64) -> bool {
+        let is_aligned = self.pairs().all(|(offset, _)| offset.is_multiple_of(8));
+        let is_valid =
+            |(offset, bytes): (u64, &[u8])| is_target(layout, region_bytes, offset, bytes.len() as u64);
+        is_aligned && self.targets().all(is_valid)
     }
 
-    /// Stores it where it belongs. Flushing is the caller's.
-    pub(super) fn restore<P: Pmem>(&self, pmem: &P) {
-        self.for_each_home(|offset, bytes| home::store(pmem, offset, bytes));
+    /// Stores its bytes at their targets. The caller flushes them.
+    pub(super) fn apply<P: Pmem>(&self, pmem: &P) {
+        self.targets().for_each(|(offset, bytes)| store(pmem, offset, bytes));
+    }
+
+    /// Flushes its targets.
+    pub(super) fn flush_targets<P: Pmem>(&self, pmem: &P) {
+        self.targets().for_each(|(offset, bytes)| pmem.flush(offset, bytes.len() as u64));
     }
 }
 
-const _: () = assert!(STAMP_AT + 8 == LINE_BYTES);
+/// Stores `bytes` at `offset`. Each aligned word is stored atomically: a thread that loads it sees the old or the new value.
+#[inline]
+pub(super) fn store<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
+    match bytes.try_into() {
+        Ok(word) if offset.is_multiple_of(8) => pmem.store_u64(offset, u64::from_le_bytes(word)),
+        _ => store_pieces(pmem, offset, bytes),
+    }
+}
+
+fn store_pieces<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
+    #[expect(clippy::cast_possible_truncation, reason = "less than eight")]
+    let ragged = (offset.next_multiple_of(8) - offset) as usize;
+    let (head, rest) = bytes.split_at(ragged.min(bytes.len()));
+    if !head.is_empty() {
+        pmem.store(offset, head);
+    }
+    let (words, tail) = rest.as_chunks::<8>();
+    let mut at = offset + head.len() as u64;
+    for word in words {
+        pmem.store_u64(at, u64::from_le_bytes(*word));
+        at += 8;
+    }
+    if !tail.is_empty() {
+        pmem.store(at, tail);
+    }
+}
+
+/// Runs `each` with every line of these ranges, each an offset and a length. If the ranges are sorted, each line comes once.
+#[inline]
+pub(super) fn for_each_line(ranges: impl Iterator<Item = (u64, u64)>, mut each: impl FnMut(u64)) {
+    let mut last = None;
+    for (offset, len) in ranges {
+        for line in (line_start(offset)..offset + len).step_by(64) {
+            if last.replace(line) != Some(line) {
+                each(line);
+            }
+        }
+    }
+}
+
+/// Whether transactions may store to these bytes: they are inside the region, and not in the log.
+#[inline]
+pub(super) fn is_target(layout: &Layout, region_bytes: u64, offset: u64, len: u64) -> bool {
+    let Some(end) = offset.checked_add(len).filter(|&end| end <= region_bytes) else { return false };
+    let is_clear_of = |start: u64, stop: u64| end <= start || stop <= offset;
+    layout.floor_offsets().iter().all(|&floor| is_clear_of(floor, floor + 8))
+        && is_clear_of(layout.lane_offset(0), layout.lanes_end())
+}
+
+const _: () = assert!(LSN_AT + 8 == LINE_BYTES);

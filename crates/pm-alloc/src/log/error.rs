@@ -1,72 +1,72 @@
-//! What can go wrong with a log.
+//! Why a transaction cannot commit, and why a log cannot be recovered.
 
 use pm_core::FenceError;
 
-/// A transaction that was not committed.
+/// Why a transaction cannot commit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// The transaction needs more of the log than one may have. Nothing was changed.
+    /// The transaction needs more log entries than one may have. Nothing was changed.
     #[error("the transaction needs {entries} entries of the log, and may have {capacity}, half of its lane")]
     TooLarge {
-        /// Entries that it needs, together with those that it has.
+        /// The entries that it needs in all.
         entries: u64,
-        /// Entries that a transaction may have.
+        /// The entries that a transaction may have.
         capacity: u64,
     },
-    /// A fence failed, of this transaction or of an earlier one. Whether it is durable is known after the next recovery only.
-    #[error("the log promises nothing any more")]
+    /// A fence of this transaction or of an earlier one failed. Recovery on the next open decides whether the transaction is durable.
+    #[error("a fence failed, and the log guarantees nothing any more: open the heap again")]
     Fence(#[from] FenceError),
-    /// Somebody wrote in place behind undo entries, and neither committed nor took it back; or panicked in the middle of a commit. The
-    /// next recovery takes it back, or finds that it is committed.
-    #[error("an earlier transaction was left half done: open the heap again")]
+    /// An earlier transaction changed data in place, and neither committed nor rolled back; or its commit panicked. Recovery on the next
+    /// open rolls it back, or finds it committed.
+    #[error("an earlier transaction was abandoned: open the heap again")]
     Abandoned,
-    /// An entry of the log is corrupted that is still needed. What is durable then the next recovery knows.
+    /// A log entry is corrupted that is still needed. Recovery on the next open decides which transactions are durable.
     #[error("the log entry at offset {offset} is corrupted: open the heap again")]
     Corrupted {
-        /// Where it lies.
+        /// The offset of the entry.
         offset: u64,
     },
-    /// The heap belongs to a [`UnloggedHeap`](crate::UnloggedHeap), whose blocks change without the log.
+    /// The heap belongs to an [`UnloggedHeap`](crate::UnloggedHeap), whose blocks change without the log.
     #[error("the heap belongs to an unlogged heap, which has no transactions")]
     Bypassed,
     /// The heap is being closed.
     #[error("the log is closed")]
     Closed,
-    /// All numbers for transactions are used up: there are 2^47 at least between two recoveries.
+    /// All LSNs are allocated: there are at least 2^46 between two recoveries.
     #[error("the log has no LSN left: open the heap again")]
     LsnsExhausted,
 }
 
-/// A log that cannot be recovered, and was not changed.
+/// Why a log cannot be recovered. Unless a fence failed, the heap was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecoverError {
-    /// The word that says which entries are dead is corrupted, and so is its copy.
+    /// Both copies of the floor, the LSN up to which all entries are dead, are corrupted.
     #[error(
         "the floor of the log is corrupted at offset {offset}, and so is its copy: {found:#x} and {copy:#x}"
     )]
     Floor {
-        /// Where it lies.
+        /// The offset of the first copy.
         offset: u64,
-        /// What is there.
+        /// Its contents.
         found: u64,
-        /// What its copy is.
+        /// The contents of the second copy.
         copy: u64,
     },
-    /// A log that was not closed has a corrupted line that may hold a live entry: of a committed transaction that has not been applied
-    /// for certain, or of one to be rolled back. Which words it was about is not known.
+    /// The log was not closed, and a corrupted line of it may hold a live entry: of a committed transaction that may not have been applied,
+    /// or of one to be rolled back. Its targets are unknown.
     #[error(
         "the log of lane {lane} is corrupted at offset {offset}, and what a transaction changed may be lost; \
-         the heap can be opened without it if corrupted records are to be discarded"
+         the heap can be opened without it if corrupted records may be discarded"
     )]
     Corrupted {
-        /// Which lane.
+        /// The lane.
         lane: u32,
-        /// Where the line lies.
+        /// The offset of the line.
         offset: u64,
     },
-    /// A fence failed while what was found was stored again. Recovery can be tried again.
+    /// A fence failed. Recovery can be tried again.
     #[error("recovery could not make its work durable")]
     Fence(#[from] FenceError),
 }

@@ -1,40 +1,39 @@
-//! The floor: a sealed word with the LSN up to which all entries are dead. Where it lies within its generation says what state
-//! the log is in.
+//! The floor: the LSN up to which all entries of all rings are dead. Its position within its generation encodes the state of the log. It
+//! is a sealed word with a copy, as is the LSN up to which a lane is retired.
 
 use super::error::RecoverError;
-use crate::format::Lsn;
+use crate::format::{Lsn, seal, unseal};
 use crate::layout::Layout;
-use crate::sealed::{self, Sealed};
 use pm_core::{FenceError, Pmem};
 
-/// From this generation on, recovery erases the rings and begins with the first one again. It leaves as many LSNs for a program
-/// that runs on and on.
+/// From this generation on, recovery erases the rings and starts again at the first generation. As many generations remain for LSNs
+/// that are allocated without a recovery.
 const LAST_GENERATION: u64 = 1 << 14;
 
-/// The floor of a new log: closed, with no generation yet.
+/// The floor of a new log: closed, before the first generation.
 pub(super) const FIRST: Lsn = closed(Lsn::ZERO);
 
-/// What a floor says of its log.
+/// The state of a log, by its floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Entries above the floor may be live.
     Open,
     /// No entry is live. Blocks change without the log, and after a kill their headers may be visible and not durable.
     Bypassed,
-    /// No entry is live. Lines are being written anew, and after a kill may be visible and not durable.
-    BeingRestored,
+    /// No entry is live. Corrupted lines are being rewritten, and after a kill may be visible and not durable.
+    Restoring,
     /// No entry is live.
     Closed,
-    /// No entry is live, and the rings may be half erased.
-    BeingErased,
+    /// No entry is live, and the rings may be partly erased.
+    Erasing,
 }
 
 impl State {
     pub(super) const fn of(floor: Lsn) -> Self {
         if floor.bits() == closed(floor).bits() {
-            if is_last(floor) { Self::BeingErased } else { Self::Closed }
-        } else if floor.bits() == being_restored(floor).bits() {
-            Self::BeingRestored
+            if is_last(floor) { Self::Erasing } else { Self::Closed }
+        } else if floor.bits() == restoring(floor).bits() {
+            Self::Restoring
         } else if floor.bits() == bypassed(floor).bits() {
             Self::Bypassed
         } else {
@@ -43,41 +42,73 @@ impl State {
     }
 }
 
-/// The floor of a closed log in which nothing has a higher LSN than `highest`: the end of its generation.
+/// The floor of a closed log whose highest LSN is `highest`: the end of its generation.
 pub(super) const fn closed(highest: Lsn) -> Lsn {
     highest.end_of_generation()
 }
 
-/// The floor while lines are written anew of a log in which nothing has a higher LSN than `highest`: one LSN before that of a closed log.
-pub(super) const fn being_restored(highest: Lsn) -> Lsn {
+/// The floor while corrupted lines are rewritten, for a log whose highest LSN is `highest`: one LSN before that of a closed log.
+pub(super) const fn restoring(highest: Lsn) -> Lsn {
     highest.next().end_of_generation().before()
 }
 
-/// The floor while blocks change without a log in which nothing has a higher LSN than `highest`: two LSNs before that of a closed log.
+/// The floor while blocks change without the log, whose highest LSN is `highest`: two LSNs before that of a closed log.
 pub(super) const fn bypassed(highest: Lsn) -> Lsn {
     highest.next().next().end_of_generation().before().before()
 }
 
-/// Whether no generation follows that of this LSN but the first.
+/// Whether the generation of this LSN is the last one, which is followed by the first.
 pub(super) const fn is_last(lsn: Lsn) -> bool {
     lsn.generation() + 1 >= LAST_GENERATION
 }
 
-/// The floor. Of two that differ and are both sound the higher one counts: it is written only when everything below it is dead.
-pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Lsn, Sealed), RecoverError> {
+/// Reads the floor. If both copies are valid and differ, the higher one is right: it is written only when everything up to it is dead.
+pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Lsn, SealedWord), RecoverError> {
     let offsets = layout.floor_offsets();
-    let word = Sealed::read(pmem, layout.seed, offsets);
+    let word = SealedWord::read(pmem, layout.seed, offsets);
     let [found, copy] = offsets.map(|offset| pmem.load_u64(offset));
     let corrupted = RecoverError::Floor { offset: offsets[0], found, copy };
-    word.copies.into_iter().flatten().max().map(|floor| (floor, word)).ok_or(corrupted)
+    word.highest().map(|floor| (floor, word)).ok_or(corrupted)
 }
 
-/// Makes everything dead up to `floor`.
+/// Makes everything up to `floor` dead.
 ///
 /// # Durability
 /// One fence. A crash before it leaves the old floor or this one.
 pub(super) fn raise<P: Pmem>(pmem: &P, layout: &Layout, floor: Lsn) -> Result<(), FenceError> {
-    sealed::write(pmem, layout.seed, layout.floor_offsets(), floor);
+    SealedWord::write(pmem, layout.seed, layout.floor_offsets(), floor);
     // DURABILITY POINT
     pmem.fence()
+}
+
+/// An LSN on the medium, sealed by a checksum, and its copy elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SealedWord {
+    /// The LSN of each copy; `None` if the copy is corrupted.
+    copies: [Option<Lsn>; 2],
+}
+
+impl SealedWord {
+    pub(super) fn read<P: Pmem>(pmem: &P, seed: u64, offsets: [u64; 2]) -> Self {
+        let copy = |offset| unseal(pmem.load_u64(offset), seed, offset, &[]);
+        Self { copies: offsets.map(copy) }
+    }
+
+    /// Stores both copies, and flushes them. A crash before the fence leaves each with the old LSN or the new one.
+    pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offsets: [u64; 2], lsn: Lsn) {
+        for offset in offsets {
+            pmem.store_u64(offset, seal(lsn, seed, offset, &[]));
+            pmem.flush(offset, 8);
+        }
+    }
+
+    /// The higher LSN of the two copies. `None` if both are corrupted.
+    pub(super) fn highest(&self) -> Option<Lsn> {
+        self.copies.into_iter().flatten().max()
+    }
+
+    /// The number of corrupted copies.
+    pub(super) fn corrupted(&self) -> u32 {
+        self.copies.iter().map(|copy| u32::from(copy.is_none())).sum()
+    }
 }

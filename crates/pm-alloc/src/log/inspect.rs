@@ -1,47 +1,47 @@
-//! Looking at a log without changing it.
+//! Inspecting a log without changing it.
 
 use super::error::RecoverError;
 use super::floor::{self, State};
 use super::recover::lowest_needed;
-use super::rings::LaneFound;
+use super::rings::ScannedLane;
 use crate::format::Lsn;
 use crate::layout::Layout;
 use pm_core::Pmem;
 
-/// What is in a log. A recovery would act on it.
+/// The contents of a log, on which recovery would act.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
     /// Entries up to here are dead.
     pub floor: Lsn,
-    /// Whether the log was closed, or a recovery was stopped that had done all but open it: nothing in the lanes is needed any more.
+    /// Whether recovery needs nothing of the lanes: the log was closed, or a recovery was interrupted that had replayed it.
     pub is_closed: bool,
-    /// Corrupted copies of the floor: 0 or 1.
+    /// The number of corrupted copies of the floor: 0 or 1.
     pub floor_corrupted: u32,
     /// The lanes, in order.
     pub lanes: Vec<LaneInspection>,
 }
 
-/// What is in a lane.
+/// The contents of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneInspection {
-    /// Up to here everything of it is in place. `None`: this is corrupted, in both copies.
+    /// The LSN up to which everything of the lane is applied. `None`: both copies of it are corrupted.
     pub retired: Option<Lsn>,
-    /// Corrupted copies of that word: 0 to 2.
+    /// The number of corrupted copies of that word: 0 to 2.
     pub retired_corrupted: u32,
-    /// Whole groups above the floor.
+    /// The number of complete groups above the floor.
     pub groups: usize,
     /// The highest of their LSNs.
     pub last: Option<Lsn>,
-    /// Whether the last of them, or the last two, may be missing in place.
+    /// Whether the last one or two of them may not have been applied.
     pub is_live: bool,
-    /// Undo entries of a transaction that did not commit.
+    /// The number of undo entries of a transaction that did not commit.
     pub open_undo: usize,
-    /// Lines of it that are corrupted.
+    /// The number of corrupted lines.
     pub corrupted: u64,
-    /// Whether one of them may hold a live entry, or both copies of the word are corrupted and there are groups: the heap is not opened
-    /// then unless corrupted records [may be discarded](crate::HeapOptions::discard_corrupted_records).
+    /// Whether one of them may hold a live entry, or there are groups and both copies of `retired` are corrupted: the heap is
+    /// not opened then unless corrupted records [may be discarded](crate::HeapOptions::discard_corrupted_records).
     pub is_corruption_live: bool,
 }
 
@@ -59,31 +59,31 @@ impl LaneInspection {
 }
 
 impl Inspection {
-    /// What is in a log.
+    /// Inspects a log.
     ///
     /// # Errors
-    /// When the floor is corrupted in both copies.
+    /// When both copies of the floor are corrupted.
     pub(crate) fn of<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Self, RecoverError> {
         let (floor, word) = floor::read(pmem, layout)?;
         let state = State::of(floor);
         let is_closed = state != State::Open;
-        let found = match state {
-            // Half erased rings are no corruption.
-            State::BeingErased => Vec::new(),
-            _ => LaneFound::read_all(pmem, layout, floor),
+        let scanned = match state {
+            // Partly erased rings are not corrupted.
+            State::Erasing => Vec::new(),
+            _ => ScannedLane::read_all(pmem, layout, floor),
         };
-        let lowest = lowest_needed(&found);
-        let mut lanes: Vec<_> = found
+        let lowest = lowest_needed(&scanned);
+        let mut lanes: Vec<_> = scanned
             .iter()
-            .map(|found| LaneInspection {
-                retired: found.header.copies.into_iter().flatten().max(),
-                retired_corrupted: found.header.corrupted(),
-                groups: found.groups.len(),
-                last: found.last().map(|last| last.lsn),
-                is_live: !is_closed && found.lowest_live().is_some(),
-                open_undo: found.open().count(),
-                corrupted: found.corrupted.len() as u64,
-                is_corruption_live: !is_closed && found.has_live_corruption(lowest),
+            .map(|lane| LaneInspection {
+                retired: lane.header.highest(),
+                retired_corrupted: lane.header.corrupted(),
+                groups: lane.groups.len(),
+                last: lane.last().map(|last| last.lsn),
+                is_live: !is_closed && lane.lowest_live().is_some(),
+                open_undo: lane.open().count(),
+                corrupted: lane.corrupted.len() as u64,
+                is_corruption_live: !is_closed && lane.has_live_corruption(lowest),
             })
             .collect();
         lanes.resize(layout.lane_count as usize, LaneInspection::EMPTY);

@@ -1,5 +1,5 @@
-//! The log: redo entries with LSNs in a ring for each lane, and undo entries for long writes in place. It knows nothing of
-//! blocks. `docs/adr/0007-one-fence-per-transaction.md` says why it is right.
+//! The log: redo entries with LSNs in a ring for each lane, and undo entries for long in-place writes. It is independent of
+//! blocks. `docs/adr/0007-one-fence-per-transaction.md` explains why it is correct.
 
 mod checkpoint;
 mod commit;
@@ -7,22 +7,17 @@ mod entry;
 mod error;
 mod floor;
 mod handle;
-mod home;
-mod in_place;
 mod inspect;
-mod lane;
 mod recover;
 mod rings;
-mod unsettled;
 mod writes;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use commit::LaneGuard;
+pub(crate) use commit::{LaneGuard, store_u64, store_u64_pair};
 pub use error::{CommitError, RecoverError};
 pub(crate) use handle::Log;
-pub(crate) use in_place::{store_u64, store_u64_pair};
 pub use inspect::{Inspection, LaneInspection};
 pub use recover::Recovery;
 #[cfg(test)]

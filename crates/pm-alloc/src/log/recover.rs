@@ -1,56 +1,54 @@
-//! Making a log, and finding out what a crash left of one.
+//! Formatting a log, and recovery: replaying what was committed, and rolling back what was not.
 
 use super::entry::{self, Record};
 use super::error::RecoverError;
-use super::floor::{self, State};
+use super::floor::{self, SealedWord, State};
 use super::handle::Log;
-use super::home;
-use super::rings::{GroupFound, LaneFound, complete_from, lowest_live};
+use super::rings::{ScannedGroup, ScannedLane, complete_from, lowest_live};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Lsn};
 use crate::layout::Layout;
-use crate::sealed;
 use pm_core::line::{line_start, piece_bytes};
 use pm_core::{FenceError, Pmem, bytes_of_slice};
 use std::collections::BTreeMap;
 
-/// What to do about a corrupted line that may hold a live entry.
+/// How to handle a corrupted line that may hold a live entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnCorruption {
-    /// Nothing is changed, and [`RecoverError::Corrupted`] says where.
+    /// Fail with [`RecoverError::Corrupted`], and change nothing.
     #[default]
     Refuse,
-    /// Recovery goes on as if the entry had never been written.
+    /// Recover as if the entry had never been written.
     Discard,
 }
 
-/// What a recovery found and did.
+/// What recovery found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Committed transactions that were stored in place again, though they may have been there.
+    /// The number of committed transactions that were replayed, though they may have been applied before.
     pub replayed: u64,
-    /// Transactions that had not committed, and were taken back.
+    /// The number of transactions that had not committed, and were rolled back.
     pub rolled_back: u64,
-    /// Lines of the log that are corrupted. Unless corrupted records were to be discarded, none of them held anything that was
+    /// The number of corrupted lines of the log. Unless corrupted records may be discarded, none of them held anything that was
     /// still needed.
     pub corrupted_entries: u64,
-    /// Copies of the log's own words that are corrupted. The other copy was used, if that is whole.
+    /// The number of corrupted copies of the log's own words. The other copy was used, if it is valid.
     pub corrupted_words: u64,
-    /// Lanes whose word is corrupted in both copies. Where corrupted records were to be discarded, what they committed may have
-    /// been stored again over something newer.
+    /// The lanes with both copies of their retired LSN corrupted. If corrupted records may be discarded, their transactions may have
+    /// been replayed over newer data.
     pub corrupted_lanes: Vec<u32>,
-    /// Lanes of which a corrupted record was discarded that may have been live: what a transaction changed may be lost, or
-    /// some of it.
+    /// The lanes of which a corrupted record was discarded that may have been live: the changes of a transaction, or some of them, may
+    /// be lost.
     pub discarded_in_lanes: Vec<u32>,
 }
 
-/// Makes a new log, where no log was.
+/// Writes a new log.
 ///
 /// # Durability
-/// Nothing before the caller fences; all that this writes is flushed.
+/// Stores and flushes. Durable with the caller's next fence.
 pub(crate) fn format<P: Pmem>(pmem: &P, layout: &Layout) {
-    begin_again(pmem, layout);
-    sealed::write(pmem, layout.seed, layout.floor_offsets(), floor::FIRST);
+    erase_lanes(pmem, layout);
+    SealedWord::write(pmem, layout.seed, layout.floor_offsets(), floor::FIRST);
 }
 
 /// Both halves of opening a log.
@@ -63,30 +61,29 @@ pub(crate) fn recover<P: Pmem>(
     Replayed::replay(pmem, layout, on_corruption)?.finish(pmem)
 }
 
-/// A log that was replayed, and whose entries are all as they were.
+/// A log that was replayed, with its entries unchanged on the medium.
 #[derive(Debug)]
 pub(crate) struct Replayed {
     layout: Layout,
     floor: Lsn,
-    lanes: Vec<LaneFound>,
+    lanes: Vec<ScannedLane>,
     recovery: Recovery,
 }
 
 impl Replayed {
     /// The first half of opening a log: replays what was committed and may not have been applied, and rolls back what was not committed.
-    /// The log is left as it is, so that the next recovery would do the same again. Before [`finish`](Replayed::finish) the
+    /// The log is left unchanged, so that the next recovery would do the same. Before [`finish`](Replayed::finish) the
     /// caller may repair what discarded entries leave.
     ///
-    /// A process that was killed leaves lines that are visible and not durable. So all lines of a log that was not closed are made durable
-    /// before anything is stored, what is stored is made durable before the floor is raised, and the floor in any case.
+    /// A killed process leaves lines that are visible and not durable. So all lines of a log that was not closed are made durable before
+    /// anything is stored, and everything stored is made durable before the floor is raised.
     ///
     /// # Durability
-    /// One fence if the log was not closed; two if something is to be replayed, and more if a group has blocks that lie one behind the
-    /// other. A crash inside changes nothing that the next recovery would need.
+    /// One fence if the log was not closed; two if something is replayed, and more if a group has adjacent blocks. A crash inside changes
+    /// nothing that the next recovery needs.
     ///
     /// # Errors
-    /// When the floor is corrupted in both copies, an entry that may be live is corrupted, or a fence fails. Nothing was changed then, unless a fence
-    /// failed.
+    /// When both copies of the floor are corrupted, or an entry that may be live is corrupted: nothing was changed. When a fence fails.
     pub(crate) fn replay<P: Pmem>(
         pmem: &P,
         layout: &Layout,
@@ -94,22 +91,22 @@ impl Replayed {
     ) -> Result<Self, RecoverError> {
         let (floor, floor_word) = floor::read(pmem, layout)?;
         let state = State::of(floor);
-        let lanes: Vec<LaneFound> = match state {
-            State::BeingErased => Vec::new(),
-            _ => LaneFound::read_all(pmem, layout, floor),
+        let lanes: Vec<ScannedLane> = match state {
+            State::Erasing => Vec::new(),
+            _ => ScannedLane::read_all(pmem, layout, floor),
         };
         let mut recovery = Recovery { corrupted_words: floor_word.corrupted().into(), ..Recovery::default() };
         for (index, lane) in (0..).zip(&lanes) {
             recovery.corrupted_words += u64::from(lane.header.corrupted());
             recovery.corrupted_entries += lane.corrupted.len() as u64;
-            if lane.header.first().is_none() {
+            if lane.header.highest().is_none() {
                 recovery.corrupted_lanes.push(index);
             }
         }
         if state == State::Open {
             recovery.discarded_in_lanes = live_corruption(layout, &lanes, on_corruption)?;
-            // What is stored in place may be durable at once, so the entries must be before. And a line that a killed process wrote over a
-            // corrupted one is whole only until a power failure, if it is not durable.
+            // Replayed stores may be durable at once, so the entries must be durable before. And a line that a killed process wrote over a
+            // corrupted one would be corrupted again after a power failure.
             flush_lanes(pmem, layout);
             pmem.fence()?;
             replay(pmem, layout, &lanes, &mut recovery)?;
@@ -117,54 +114,52 @@ impl Replayed {
         Ok(Self { layout: *layout, floor, lanes, recovery })
     }
 
-    /// Whether entries were discarded that may have been live.
+    /// Whether corrupted entries were discarded that may have been live.
     pub(crate) const fn has_discarded(&self) -> bool {
         !self.recovery.discarded_in_lanes.is_empty()
     }
 
-    /// Whether blocks were changed without the log, by a process that was killed before it had made their headers durable.
+    /// Whether a process changed blocks without the log, and was killed before their headers were durable.
     pub(crate) fn has_volatile_headers(&self) -> bool {
         State::of(self.floor) == State::Bypassed
     }
 
-    /// Runs `each` with the pairs of an offset and a word of the groups that are still in the log, in the order of LSNs,
-    /// from an LSN on above which no group is missing but the corrupted ones. Headers of blocks are such pairs, and no
-    /// other pair is a header at its place.
-    pub(crate) fn for_each_pair(&self, mut each: impl FnMut(u64, u64)) {
+    /// The pairs of an offset and a word of the groups that are still in the log, ordered by LSN, from an LSN on above which only corrupted
+    /// groups are missing. Block headers are such pairs, and no other pair is a valid header at its offset.
+    pub(crate) fn pairs(&self) -> Vec<(u64, u64)> {
         let from = complete_from(&self.lanes);
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
         let mut groups: Vec<_> = groups.filter(|group| Some(group.lsn) >= from).collect();
         groups.sort_by_key(|group| group.lsn);
-        let pairs = groups.iter().flat_map(|group| &group.records).flat_map(Record::pairs);
-        pairs.for_each(|(offset, word)| each(offset, word));
+        groups.iter().flat_map(|group| &group.records).flat_map(Record::pairs).collect()
     }
 
-    /// Makes all entries dead. What the caller has repaired must be durable.
+    /// The second half of opening a log: makes all entries dead. The caller's repairs must be durable.
     ///
     /// # Durability
-    /// One fence, and two more if something is corrupted, or a process was killed that was writing it anew. A crash inside changes nothing
-    /// that the next recovery would need.
+    /// One fence, and two more if something is corrupted, or a process was killed that was rewriting it. A crash inside changes nothing
+    /// that the next recovery needs.
     ///
     /// # Errors
     /// When a fence fails.
     pub(crate) fn finish<P: Pmem>(self, pmem: &P) -> Result<(Log, Recovery), RecoverError> {
         let Self { layout, floor, lanes, recovery } = self;
-        // The words of a lane are above every entry that can be read, if those that they are about are corrupted.
+        // The words of a lane may be above all readable entries, if the entries with their LSNs are corrupted.
         let lsns = lanes.iter().flat_map(|lane| [lane.highest, Some(lane.retired()), Some(lane.undo_end)]);
         let mut highest = lsns.flatten().fold(floor, Lsn::max);
         let is_corrupted = recovery.corrupted_entries + recovery.corrupted_words > 0;
-        if is_corrupted || State::of(floor) == State::BeingRestored {
-            // From here on recovery needs neither the entries nor the words of the lanes, and they can be written over.
-            highest = floor::being_restored(highest);
+        if is_corrupted || State::of(floor) == State::Restoring {
+            // From here on recovery needs neither the entries nor the words of the lanes, so they can be overwritten.
+            highest = floor::restoring(highest);
             floor::raise(pmem, &layout, highest)?;
             restore_lines(pmem, &layout, &lanes)?;
         }
-        let mut retired: Vec<Lsn> = lanes.iter().map(LaneFound::retired).collect();
+        let mut retired: Vec<Lsn> = lanes.iter().map(ScannedLane::retired).collect();
         let mut floor = highest.next_generation().unwrap_or(Lsn::MAX);
         if floor::is_last(highest) {
-            // All is dead, so nothing is lost if a crash leaves half of it. But no entry may come to life by the lower floor.
+            // All entries are dead, so a crash may leave the rings partly erased. But the lower floor must make none of them live.
             floor::raise(pmem, &layout, floor::closed(highest))?;
-            begin_again(pmem, &layout);
+            erase_lanes(pmem, &layout);
             pmem.fence()?;
             floor = floor::FIRST.next_generation().unwrap_or(Lsn::MAX);
             retired = vec![Lsn::ZERO; layout.lane_count as usize];
@@ -174,15 +169,15 @@ impl Replayed {
     }
 }
 
-/// The LSN from which on an entry may be live that is corrupted.
-pub(super) fn lowest_needed(lanes: &[LaneFound]) -> Option<Lsn> {
+/// The LSN from which on a corrupted entry may be live.
+pub(super) fn lowest_needed(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().flat_map(|lane| [lane.lowest_live(), lane.lowest_needed()]).flatten().min()
 }
 
-/// The lanes with corrupted lines that may hold live entries, if those are to be discarded.
+/// The lanes with corrupted lines that may hold live entries, if they may be discarded.
 fn live_corruption(
     layout: &Layout,
-    lanes: &[LaneFound],
+    lanes: &[ScannedLane],
     on_corruption: OnCorruption,
 ) -> Result<Vec<u32>, RecoverError> {
     let lowest = lowest_needed(lanes);
@@ -200,11 +195,11 @@ fn live_corruption(
     Ok(found)
 }
 
-/// Writes corrupted lines and words of lanes anew, durably, and makes durable what a killed recovery has written anew.
-fn restore_lines<P: Pmem>(pmem: &P, layout: &Layout, lanes: &[LaneFound]) -> Result<(), FenceError> {
+/// Rewrites corrupted lines and words of the lanes, durably, and makes durable what a killed recovery has rewritten.
+fn restore_lines<P: Pmem>(pmem: &P, layout: &Layout, lanes: &[ScannedLane]) -> Result<(), FenceError> {
     for (index, lane) in (0..).zip(lanes) {
         if lane.header.corrupted() > 0 {
-            sealed::write(pmem, layout.seed, layout.retired_offsets(index), lane.retired());
+            SealedWord::write(pmem, layout.seed, layout.retired_offsets(index), lane.retired());
         }
         for line in &lane.corrupted {
             entry::erase(pmem, layout.seed, layout.entry_offset(index, line.index));
@@ -219,29 +214,28 @@ fn flush_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
     pmem.flush(start, layout.lanes_end() - start);
 }
 
-/// Erases all rings, and has no lane retired. Flushes, and leaves the fence to the caller.
-fn begin_again<P: Pmem>(pmem: &P, layout: &Layout) {
+/// Erases all rings and the headers of the lanes. Stores and flushes: durable with the caller's next fence.
+fn erase_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
     for lane in 0..layout.lane_count {
         pmem.store_u64(layout.undo_end_offset(lane), 0);
-        sealed::write(pmem, layout.seed, layout.retired_offsets(lane), Lsn::ZERO);
+        SealedWord::write(pmem, layout.seed, layout.retired_offsets(lane), Lsn::ZERO);
         let offsets = (0..layout.lane_entries).map(|index| layout.entry_offset(lane, index));
         let ring: Vec<LogEntry> = offsets.map(|offset| LogEntry::erased(layout.seed, offset)).collect();
         pmem.store_nt(layout.entry_offset(lane, 0), bytes_of_slice(&ring));
     }
 }
 
-/// Stores in place what the live groups say, and takes back what no group committed, durably.
+/// Applies the live groups, and rolls back what no group committed, durably.
 ///
-/// Of several groups that store to a byte only the last one is stored. What groups have stored never goes back to an older value,
-/// not even until the fence: the next recovery may replay less, as an entry that is corrupted by then no longer counts, and
-/// it finds in place what counts without it.
+/// If several groups store to a byte, only the last one is applied. So no byte takes an older value than it had, not even until the
+/// fence: if an entry is corrupted by the time of the next recovery, which then replays less, the data are right without it.
 ///
 /// # Durability
 /// As many fences as [`InnerHeaders::store`] needs, and one at the end; none if there is nothing to do. The entries must be durable.
 pub(super) fn replay<P: Pmem>(
     pmem: &P,
     layout: &Layout,
-    lanes: &[LaneFound],
+    lanes: &[ScannedLane],
     recovery: &mut Recovery,
 ) -> Result<(), FenceError> {
     let lowest = lowest_live(lanes);
@@ -249,7 +243,7 @@ pub(super) fn replay<P: Pmem>(
     let mut groups: Vec<_> =
         groups.filter(|group| lowest.is_some_and(|lowest| group.lsn >= lowest)).collect();
     groups.sort_by_key(|group| group.lsn);
-    // The latest group first: a byte that is in the set already has its last value.
+    // The latest group first: a byte that is already in the set has its last value.
     let mut later = Stored::default();
     let mut inner = InnerHeaders::default();
     for group in groups.iter().rev() {
@@ -259,7 +253,7 @@ pub(super) fn replay<P: Pmem>(
     inner.store(pmem)?;
     let mut stored = Stored::default();
     for record in groups.iter().rev().flat_map(|group| group.records.iter().rev()) {
-        stored.add(record, |offset, bytes| home::store(pmem, offset, bytes));
+        stored.add(record, |offset, bytes| entry::store(pmem, offset, bytes));
     }
     stored.lines.keys().for_each(|&line| pmem.flush(line, LINE_BYTES));
     recovery.replayed = groups.len() as u64;
@@ -267,7 +261,7 @@ pub(super) fn replay<P: Pmem>(
     if recovery.replayed + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
 }
 
-/// Bytes in place that records store to.
+/// The set of bytes that records store to.
 #[derive(Default)]
 struct Stored {
     /// A bit for each byte of a line, by the line's offset.
@@ -275,22 +269,21 @@ struct Stored {
 }
 
 impl Stored {
-    /// Adds the bytes of a record, and runs `each` with the offset and the contents of those that were not there.
+    /// Adds the bytes of a record, and runs `each` with the offset and the contents of those that are new.
     fn add(&mut self, record: &Record, mut each: impl FnMut(u64, &[u8])) {
-        record.for_each_home(|offset, bytes| {
-            let (mut offset, mut rest) = (offset, bytes);
+        for (mut offset, mut rest) in record.targets() {
             while !rest.is_empty() {
                 #[expect(clippy::cast_possible_truncation, reason = "at most a line")]
                 let (piece, behind) = rest.split_at(piece_bytes(offset, rest.len() as u64) as usize);
                 self.add_piece(offset, piece, &mut each);
                 (offset, rest) = (offset + piece.len() as u64, behind);
             }
-        });
+        }
     }
 
-    /// The same with bytes of one line.
+    /// As [`add`](Self::add), of bytes of one line.
     fn add_piece(&mut self, offset: u64, piece: &[u8], each: &mut impl FnMut(u64, &[u8])) {
-        let (line, first) = place_in_line(offset);
+        let (line, first) = split_at_line(offset);
         let there = self.lines.entry(line).or_default();
         let all = bits(first, piece.len());
         let mut new = all & !*there;
@@ -303,16 +296,16 @@ impl Stored {
         }
     }
 
-    /// Whether the word at `offset` is there, or a part of it.
+    /// Whether the set has any byte of the word at `offset`.
     fn has_word(&self, offset: u64) -> bool {
-        let (line, first) = place_in_line(offset);
+        let (line, first) = split_at_line(offset);
         self.lines.get(&line).is_some_and(|there| there & bits(first, 8) != 0)
     }
 }
 
-/// The line of a byte, and which of its bytes it is.
+/// The line of a byte, and its index in the line.
 #[expect(clippy::cast_possible_truncation, reason = "less than a line")]
-const fn place_in_line(offset: u64) -> (u64, usize) {
+const fn split_at_line(offset: u64) -> (u64, usize) {
     (line_start(offset), (offset - line_start(offset)) as usize)
 }
 
@@ -321,19 +314,18 @@ const fn bits(first: usize, count: usize) -> u64 {
     (u64::MAX >> (64 - count)) << first
 }
 
-/// The headers that other headers of their groups lead to. Each is stored durably before the one that leads to it, as a commit does. After
-/// a crash in between, the group's entry may be corrupted, and discarded: a header that is in place must not lead to what a
-/// former block left.
+/// The headers that follow other headers of their groups. Each is durable before the header in front of it is stored, as in a commit: if a
+/// crash intervenes, and then the group's entry is corrupted and discarded, no header leads to the remains of a former block.
 #[derive(Default)]
 struct InnerHeaders {
-    /// Offset and word, indexed by the number of headers that follow.
+    /// Offset and word of each header, by the number of headers of its group that follow it directly.
     by_following: Vec<Vec<(u64, u64)>>,
 }
 
 impl InnerHeaders {
-    /// Adds the inner headers of a group, except those that a later group overwrites. Such a group began after this one had committed,
-    /// so the place already holds a header of this group or a newer value.
-    fn add(&mut self, layout: &Layout, group: &GroupFound, later: &Stored) {
+    /// Adds the inner headers of a group, except those that a later group overwrites. That group began after this one was applied, so the
+    /// header on the medium is this group's or newer.
+    fn add(&mut self, layout: &Layout, group: &ScannedGroup, later: &Stored) {
         let headers = headers_of(layout, group);
         let mut following = BTreeMap::new();
         for (&offset, &(_, next)) in headers.iter().rev() {
@@ -347,8 +339,10 @@ impl InnerHeaders {
         }
     }
 
+    /// Stores them, each durably before the header in front of it.
+    ///
     /// # Durability
-    /// As many fences as the longest row of headers in a group, each leading to the next, has after its first one.
+    /// As many fences as the longest chain of headers in a group has after its first one.
     fn store<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
         for headers in self.by_following.iter().filter(|headers| !headers.is_empty()) {
             for &(offset, word) in headers {
@@ -362,25 +356,22 @@ impl InnerHeaders {
 }
 
 /// The headers that a group stores, by offset: the word, and the offset of the header behind the block.
-fn headers_of(layout: &Layout, group: &GroupFound) -> BTreeMap<u64, (u64, u64)> {
+fn headers_of(layout: &Layout, group: &ScannedGroup) -> BTreeMap<u64, (u64, u64)> {
     let header = |(offset, word)| {
-        let is_place = offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES;
-        let header = BlockHeader::from_word(word, layout.seed, offset).filter(|_| is_place)?;
+        let header = BlockHeader::at(word, layout.seed, offset)?;
         Some((offset, (word, offset + u64::from(header.lines) * LINE_BYTES)))
     };
     group.records.iter().flat_map(Record::pairs).filter_map(header).collect()
 }
 
-/// Takes back, last first, what was written behind undo entries and not committed. The order is one over all lanes: a transaction may have
-/// begun with what another one, committed lazily, had left.
-fn roll_back<P: Pmem>(pmem: &P, lanes: &[LaneFound], recovery: &mut Recovery) {
-    let mut open: Vec<_> = lanes.iter().flat_map(LaneFound::open).collect();
+/// Rolls back, last first, what was changed behind undo entries and not committed. The order is one over all lanes: a transaction may have
+/// changed what another one had changed whose commit was deferred.
+fn roll_back<P: Pmem>(pmem: &P, lanes: &[ScannedLane], recovery: &mut Recovery) {
+    let mut open: Vec<_> = lanes.iter().flat_map(ScannedLane::open).collect();
     open.sort_by_key(|record| core::cmp::Reverse(record.lsn));
-    open.into_iter().for_each(|record| store(pmem, record));
+    for record in open {
+        record.apply(pmem);
+        record.flush_targets(pmem);
+    }
     recovery.rolled_back = lanes.iter().filter(|lane| lane.open().next().is_some()).count() as u64;
-}
-
-fn store<P: Pmem>(pmem: &P, record: &Record) {
-    record.restore(pmem);
-    record.for_each_home(|offset, bytes| pmem.flush(offset, bytes.len() as u64));
 }

@@ -1,77 +1,76 @@
-//! What the rings hold, read once.
+//! The contents of the rings, as recovery reads them: once.
 
 use super::entry::{Line, Record};
-use super::home;
+use super::floor::SealedWord;
 use crate::format::{EntryKind, LogEntry, Lsn, unseal};
 use crate::layout::Layout;
-use crate::sealed::Sealed;
 use core::mem::size_of;
 use pm_core::Pmem;
 
 const LINE: usize = size_of::<LogEntry>();
 
-/// A lane as it was found.
+/// A lane on the medium.
 #[derive(Debug)]
-pub(super) struct LaneFound {
-    /// The LSN in its header.
-    pub(super) header: Sealed,
-    /// Where `header` is corrupted: the lane's groups up to here are retired all the same.
+pub(super) struct ScannedLane {
+    /// The LSN up to which the lane is retired.
+    pub(super) header: SealedWord,
+    /// If both copies of `header` are corrupted: the checkpoint LSN was not below this.
     reached: Lsn,
-    /// Undo entries up to here are dead, whatever became of the entry that committed them.
+    /// Undo entries up to here are dead, even if the entry that committed them is corrupted.
     pub(super) undo_end: Lsn,
-    /// Whole groups above the floor, in no order.
-    pub(super) groups: Vec<GroupFound>,
-    /// Undo entries above the floor, in no order.
+    /// Complete groups above the floor, unordered.
+    pub(super) groups: Vec<ScannedGroup>,
+    /// Undo entries above the floor, unordered.
     pub(super) undo: Vec<Record>,
-    /// Corrupted lines: not as they were written, or aimed where nothing may be stored.
+    /// Corrupted lines: the checksum is wrong, or a target is invalid.
     pub(super) corrupted: Vec<CorruptedLine>,
     /// The highest LSN above the floor.
     pub(super) highest: Option<Lsn>,
-    /// The lowest one, if the ring was written around since the log was opened: entries with lower ones were written
-    /// over.
+    /// The lowest LSN, if the ring has wrapped since the log was opened: entries with lower ones were overwritten.
     pub(super) oldest: Option<Lsn>,
-    /// Whether the line before that entry is corrupted, and so may have held a lower LSN.
+    /// Whether the line before that entry is corrupted, and may have held a lower LSN.
     is_oldest_corrupted: bool,
 }
 
-/// A group of which all entries are there.
+/// A group all of whose entries are complete.
 #[derive(Debug)]
-pub(super) struct GroupFound {
+pub(super) struct ScannedGroup {
     pub(super) lsn: Lsn,
     pub(super) records: Vec<Record>,
 }
 
-/// A line that holds nothing that the log writes. By its neighbours: LSNs go up along the ring.
+/// A corrupted line, and what its neighbours tell about it: LSNs increase along the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CorruptedLine {
     pub(super) index: u32,
-    /// Its entry had no lower LSN than this. `None`: no entry above the floor was there.
+    /// The least LSN that its entry can have had. `None`: no entry above the floor was there.
     from: Option<Lsn>,
-    /// Its entry had no higher LSN than this.
+    /// The highest LSN that its entry can have had.
     up_to: Lsn,
-    /// It held an undo entry, and this is the highest LSN that it may have had.
+    /// If it can only have held an undo entry: the highest LSN that it can have had.
     undo: Option<Lsn>,
 }
 
-impl LaneFound {
-    /// All lanes of a log.
+impl ScannedLane {
+    /// Reads all lanes of a log.
     pub(super) fn read_all<P: Pmem>(pmem: &P, layout: &Layout, floor: Lsn) -> Vec<Self> {
         let lanes = 0..layout.lane_count;
         let mut lanes: Vec<Self> = lanes.map(|lane| Self::read(pmem, layout, lane, floor)).collect();
-        // Entries up to there were written over, so the checkpoint LSN was not below that.
+        // Entries up to there were overwritten, so the checkpoint LSN was not below that.
         let reached = highest_oldest(&lanes).unwrap_or(Lsn::ZERO);
-        let unknown = lanes.iter_mut().filter(|lane| lane.header.first().is_none());
+        let unknown = lanes.iter_mut().filter(|lane| lane.header.highest().is_none());
         unknown.for_each(|lane| lane.reached = reached);
         lanes
     }
 
-    pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, lane: u32, floor: Lsn) -> Self {
-        let header = Sealed::read(pmem, layout.seed, layout.retired_offsets(lane));
-        let end_offset = layout.undo_end_offset(lane);
+    /// Reads the lane with this index.
+    pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, index: u32, floor: Lsn) -> Self {
+        let header = SealedWord::read(pmem, layout.seed, layout.retired_offsets(index));
+        let end_offset = layout.undo_end_offset(index);
         let undo_end = unseal(pmem.load_u64(end_offset), layout.seed, end_offset, &[]);
         let mut lines = vec![[0; LINE]; layout.lane_entries as usize];
-        pmem.load(layout.entry_offset(lane, 0), lines.as_flattened_mut());
-        let offsets = (0..).map(|index| layout.entry_offset(lane, index));
+        pmem.load(layout.entry_offset(index, 0), lines.as_flattened_mut());
+        let offsets = (0..).map(|entry| layout.entry_offset(index, entry));
         let ring: Vec<Line> = offsets
             .zip(&lines)
             .map(|(offset, line)| line_at(pmem.len_bytes(), layout, offset, line))
@@ -79,7 +78,7 @@ impl LaneFound {
         let lsns = || ring.iter().filter_map(Line::lsn);
         let oldest = lsns().min().filter(|oldest| *oldest > floor);
         let before = |index: usize| &ring[(index + ring.len() - 1) % ring.len()];
-        let mut found = Self {
+        let mut lane = Self {
             header,
             reached: Lsn::ZERO,
             undo_end: undo_end.unwrap_or_default(),
@@ -91,41 +90,41 @@ impl LaneFound {
             is_oldest_corrupted: (ring.iter().enumerate())
                 .any(|(index, line)| line.lsn() == oldest && matches!(before(index), Line::Corrupted)),
         };
-        let retired = found.retired();
+        let retired = lane.retired();
         for (index, line) in ring.iter().enumerate() {
             match line {
                 Line::Whole(record) if record.lsn <= floor => {}
-                Line::Whole(record) if record.kind == EntryKind::Undo => found.undo.push(*record),
+                Line::Whole(record) if record.kind == EntryKind::Undo => lane.undo.push(*record),
                 Line::Whole(record) if record.commits.is_some() => {
-                    found.groups.extend(group(&ring, index, record))
+                    lane.groups.extend(group(&ring, index, record))
                 }
-                Line::Corrupted => found.corrupted.push(corrupted_line(&ring, index, floor, retired)),
+                Line::Corrupted => lane.corrupted.push(corrupted_line(&ring, index, floor, retired)),
                 _ => {}
             }
         }
-        found
+        lane
     }
 
-    /// The LSN in the header, the higher one of two that differ. One that is corrupted retires nothing.
+    /// The LSN up to which the lane is retired; zero if both copies of it are corrupted.
     pub(super) fn retired(&self) -> Lsn {
-        self.header.copies.into_iter().flatten().max().unwrap_or(Lsn::ZERO)
+        self.header.highest().unwrap_or(Lsn::ZERO)
     }
 
-    /// The last whole group.
-    pub(super) fn last(&self) -> Option<&GroupFound> {
+    /// The last complete group.
+    pub(super) fn last(&self) -> Option<&ScannedGroup> {
         self.groups.iter().max_by_key(|group| group.lsn)
     }
 
-    /// The LSN of the first group of this lane that may be missing in place: the last but one, or the last. When the last was
-    /// written, all that the one before the last but one had flushed was fenced.
+    /// The LSN of the first group of this lane that may not have been applied durably: the second-to-last, or the last. When the last was
+    /// written, everything that the third-to-last had flushed was fenced.
     ///
-    /// A corrupted line may have held a group after these, or between them, or nothing. A program keeps the last three groups of a lane
-    /// live, so these two are among them in any case.
+    /// A corrupted line may have held a group after these, or between them, or none. The [checkpoint LSN](super::checkpoint) stays below
+    /// the last three groups of a lane, so it is below these two in any case.
     pub(super) fn lowest_live(&self) -> Option<Lsn> {
         self.lowest_of_last_two(self.groups.iter().map(|group| group.lsn))
     }
 
-    /// As [`lowest_live`](Self::lowest_live), if each corrupted line held a group: the LSN from which on a missing entry may be live.
+    /// As [`lowest_live`](Self::lowest_live), assuming that each corrupted line held a group: from this LSN on a corrupted entry may be live.
     pub(super) fn lowest_needed(&self) -> Option<Lsn> {
         let corrupted = self.corrupted.iter().filter(|line| line.undo.is_none());
         let corrupted = corrupted.filter_map(|line| match line.from {
@@ -142,8 +141,7 @@ impl LaneFound {
         before.into_iter().chain([last]).find(|&lsn| lsn > retired)
     }
 
-    /// The undo entries of a transaction that did not commit: no group follows them, and neither word of the lane says that they are
-    /// dead.
+    /// The undo entries of a transaction that did not commit: no group follows them, and neither word of the lane's header ends them.
     pub(super) fn open(&self) -> impl Iterator<Item = &Record> {
         let dead = self.undo_dead();
         self.undo.iter().filter(move |record| record.lsn > dead)
@@ -153,41 +151,40 @@ impl LaneFound {
         self.last().map_or(Lsn::ZERO, |last| last.lsn).max(self.undo_end).max(self.retired())
     }
 
-    /// Whether something of it is corrupted that may be live, if entries below `lowest` are not.
+    /// Whether a corrupted line or word may be live, if entries below `lowest` are dead.
     pub(super) fn has_live_corruption(&self, lowest: Option<Lsn>) -> bool {
         self.live_corruption(lowest).is_some() || self.is_retired_unknown()
     }
 
-    /// Whether there are groups, and the word that says which of them are retired is corrupted in both copies.
+    /// Whether there are groups, and both copies of the LSN up to which they are retired are corrupted.
     pub(super) fn is_retired_unknown(&self) -> bool {
-        self.header.first().is_none() && !self.groups.is_empty()
+        self.header.highest().is_none() && !self.groups.is_empty()
     }
 
-    /// A corrupted line that may hold a live entry, if entries below `lowest` are not.
+    /// The index of a corrupted line that may hold a live entry, if entries below `lowest` are dead.
     pub(super) fn live_corruption(&self, lowest: Option<Lsn>) -> Option<u32> {
         let dead = self.undo_dead();
         let is_live = |line: &&CorruptedLine| match line.undo {
             _ if line.from.is_none() => false,
             Some(lsn) => lsn > dead,
-            // An entry of a group, or an undo entry: what makes the one dead says nothing of the other.
+            // An entry of a group, or an undo entry: both must be dead.
             None => line.up_to > dead || lowest.is_some_and(|lowest| line.up_to >= lowest),
         };
         self.corrupted.iter().find(is_live).map(|line| line.index)
     }
 }
 
-/// The highest of the lanes' oldest LSNs. Each is that of an entry that is not above the checkpoint LSN, if that is not
-/// corrupted.
-pub(super) fn highest_oldest(lanes: &[LaneFound]) -> Option<Lsn> {
+/// The highest of the lanes' oldest LSNs. Each is at or below the checkpoint LSN, unless a corrupted line was older.
+pub(super) fn highest_oldest(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().filter_map(|lane| lane.oldest).max()
 }
 
-/// The LSN from which on no group was written over, and below which none is live. `None`: none was written over at all.
+/// The LSN from which on no group was overwritten, and below which none is live. `None`: no group was overwritten at all.
 ///
-/// Each lane keeps an entry that is not above the checkpoint LSN besides all that are, so the highest of the lanes' oldest LSNs will do. Where
-/// that entry is corrupted the lane's oldest one may be above the checkpoint LSN, and groups of other lanes below it live; what is live was
-/// not written over.
-pub(super) fn complete_from(lanes: &[LaneFound]) -> Option<Lsn> {
+/// Each ring keeps an entry at or below the checkpoint LSN, besides all above it, so the highest of the lanes' oldest LSNs is such an LSN.
+/// If that entry is corrupted, the lane's oldest LSN may be above the checkpoint LSN, and live groups of other lanes below it; but no live
+/// group was overwritten.
+pub(super) fn complete_from(lanes: &[ScannedLane]) -> Option<Lsn> {
     let highest = highest_oldest(lanes)?;
     let whole = lanes.iter().filter(|lane| !lane.is_oldest_corrupted).filter_map(|lane| lane.oldest);
     let live = lowest_live(lanes).unwrap_or(highest);
@@ -195,24 +192,23 @@ pub(super) fn complete_from(lanes: &[LaneFound]) -> Option<Lsn> {
 }
 
 /// The LSN from which on groups are replayed, if any are.
-pub(super) fn lowest_live(lanes: &[LaneFound]) -> Option<Lsn> {
-    lanes.iter().filter_map(LaneFound::lowest_live).min()
+pub(super) fn lowest_live(lanes: &[ScannedLane]) -> Option<Lsn> {
+    lanes.iter().filter_map(ScannedLane::lowest_live).min()
 }
 
-/// What the line at `offset` holds. An entry that aims where nothing may be stored is corrupted.
+/// The contents of the line at `offset`. An entry with an invalid target counts as corrupted.
 fn line_at(region_bytes: u64, layout: &Layout, offset: u64, line: &[u8; LINE]) -> Line {
     let words = line.as_chunks::<8>().0;
     let word = |number: usize| u64::from_le_bytes(words[number]);
     let entry = LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), lsn: word(7) };
-    let is_home = |offset, len| home::is_home(layout, region_bytes, offset, len);
     match Line::of(&entry, layout.seed, offset) {
-        Line::Whole(record) if !record.is_allowed(is_home) => Line::Corrupted,
+        Line::Whole(record) if !record.has_valid_targets(layout, region_bytes) => Line::Corrupted,
         line => line,
     }
 }
 
-/// The group that `last`, the entry with this index, commits; `None` if one of its entries is missing.
-fn group(ring: &[Line], index: usize, last: &Record) -> Option<GroupFound> {
+/// The group that `last`, the entry with this index, commits; `None` if the group is incomplete.
+fn group(ring: &[Line], index: usize, last: &Record) -> Option<ScannedGroup> {
     let count = usize::try_from(last.commits?).ok().filter(|&count| (1..=ring.len()).contains(&count))?;
     let first = index + ring.len() + 1 - count;
     let records = (first..first + count).map(|at| match ring[at % ring.len()] {
@@ -224,10 +220,10 @@ fn group(ring: &[Line], index: usize, last: &Record) -> Option<GroupFound> {
         record.lsn == last.lsn && record.kind != EntryKind::Undo && (!is_last || record == last)
     };
     let records: Vec<Record> = records.map(|record| record.filter(belongs)).collect::<Option<_>>()?;
-    Some(GroupFound { lsn: last.lsn, records })
+    Some(ScannedGroup { lsn: last.lsn, records })
 }
 
-/// What can be known of the corrupted line with this index. A log that is opened writes its rings from their first lines on.
+/// What the neighbours tell about the corrupted line with this index. After the log is opened, each ring is written from its first line on.
 fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> CorruptedLine {
     let len = ring.len();
     let before = (1..len).find(|back| ring[(index + len - back) % len] != Line::Corrupted);
@@ -240,20 +236,20 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
     let is_first = before.is_none_or(|back| back > index);
     let after = match previous {
         Some(previous) => Some(previous),
-        // The ring's first entries, or the ring had not come here yet.
+        // The ring's first entries, or a line that was not reached yet.
         None => is_first.then_some(floor),
     };
     let neighbours = match (before, behind) {
         (Some(back), Some(on)) => [(index + len - back) % len, (index + on) % len].map(|at| &ring[at]),
         _ => [&ring[index]; 2],
     };
-    // It belongs to the group of the entry before it, unless that ends its group, or is of none.
+    // It belongs to the group of the entry before it, unless that entry ends its group, or is in none.
     let is_next = previous.is_none() || neighbours[0].ends_group();
     let is_alone = (before, behind) == (Some(1), Some(1));
     let up_to = match (after, next.filter(|&next| Some(next) >= after)) {
-        // It held the group's next entry, or older contents that this entry was to be written over.
+        // It held the next entry of that group, or older contents that the entry was about to overwrite.
         (Some(after), _) if is_alone && !is_next => after,
-        // A lane is retired up to one of its groups: if that is none of those beside this line, it was here.
+        // A lane is retired up to one of its groups: if not up to one beside this line, then up to one in this line.
         (Some(after), next) if is_alone && retired > after && next.is_none_or(|next| retired < next) => {
             retired
         }
@@ -267,8 +263,8 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
     CorruptedLine { index, from, up_to, undo }
 }
 
-/// The highest LSN of a line between these, if it can have held nothing but an undo entry: of the call of the undo entry before it, or
-/// behind it. A group between two undo entries would have an LSN between theirs, so they must have the same LSN, or two in a row.
+/// The highest LSN of a line between these, if it can only have held an undo entry, logged by the same call as the undo entry before or
+/// after it. A group between two undo entries would have an LSN between theirs, so they must have the same LSN, or consecutive ones.
 fn undo_here(
     after: Option<Lsn>,
     from: Option<Lsn>,
@@ -278,7 +274,7 @@ fn undo_here(
     let (after, from, next) = (after?, from?, next?);
     let lowest = if previous.is_undo() { after } else { from };
     let highest = match behind {
-        // Its group begins with it.
+        // The group begins with this entry.
         Line::Whole(record) if record.commits == Some(1) => next.before(),
         _ => next,
     };

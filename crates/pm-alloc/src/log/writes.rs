@@ -1,47 +1,47 @@
-//! What a transaction is going to store: kept in DRAM until it commits, and packed into as few entries as can be then.
+//! The write set of a transaction: kept in DRAM until it commits, and then packed into as few entries as possible.
 //!
-//! Recovery may need to know which headers of blocks a group wrote, and must not take bytes of a user for one. So a header
-//! is always a pair, and bytes of a user that are a header at their place never are. Such bytes occur when a program
-//! writes back what an unfilled block holds of a former one.
+//! Recovery may need to know which block headers a group stored, and must not mistake a user's bytes for one. So a header is always
+//! a pair, and a user's bytes that are a valid header at their offset never are. Such bytes occur when a program
+//! writes back what an uninitialized block holds of a former one.
 
 use super::entry::{self, PAIRS};
-use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, ENTRY_DATA_BYTES, LogEntry};
+use crate::format::{BlockHeader, ENTRY_DATA_BYTES, LogEntry};
 use pm_core::line::{LINE_BYTES, line_start, lines_spanned};
 
 const DATA: u64 = ENTRY_DATA_BYTES as u64;
 const WORD: u64 = 8;
 
-/// The writes of a transaction. Where they overlap, the later one counts.
+/// The write set of a transaction. Where writes overlap, the later one counts.
 ///
-/// Few and short ones are quick: they are kept sorted in one vector, and their bytes in another.
+/// Made for few and short writes: one sorted vector holds the ranges, and another one their bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
-    /// Disjoint, not empty, in order.
-    pub(super) ranges: Vec<Range>,
-    /// The bytes of all ranges, and some that were written over.
+    /// Disjoint, not empty, sorted.
+    ranges: Vec<Range>,
+    /// The bytes of all ranges, and some that were overwritten.
     data: Vec<u8>,
-    /// One bit of 64 for each line that holds a write, by hash. What has no bit here was not written.
+    /// A Bloom filter of the lines with writes: one bit of 64 for each.
     filter: u64,
     has_ahead: bool,
     has_hidden: bool,
 }
 
-/// Where some bytes belong, and where they are.
+/// The target of some bytes, and their index in the data.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
-    pub(super) start: u64,
-    pub(super) end: u64,
+struct Range {
+    start: u64,
+    end: u64,
     at: usize,
     order: Order,
 }
 
-/// When a write is stored where it belongs.
+/// When a write is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Before the commit's fence, by which it is durable: a header to which nothing leads before a plain write of the
-    /// transaction is stored.
+    /// Before the commit's fence, which makes it durable: a header that nothing links to before a plain write of the
+    /// transaction is applied.
     HeaderAhead,
-    /// Before the plain ones: into a block that nothing links to yet.
+    /// Before the plain ones: to a block that nothing links to yet.
     Hidden,
     /// After the fence.
     Plain,
@@ -56,14 +56,14 @@ impl Order {
 }
 
 impl Range {
-    /// Whether it is the header of a block, and not bytes of a user.
-    pub(super) const fn is_header(&self) -> bool {
+    /// Whether it is a block header, and not a user's bytes.
+    const fn is_header(&self) -> bool {
         self.order.is_header()
     }
 }
 
 impl Writes {
-    /// Forgets all, and keeps the room for more.
+    /// Removes all writes, and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.ranges.clear();
         self.data.clear();
@@ -71,7 +71,7 @@ impl Writes {
         (self.has_ahead, self.has_hidden) = (false, false);
     }
 
-    /// The bytes that there is room for.
+    /// The bytes of memory in use.
     pub(crate) const fn capacity(&self) -> usize {
         self.data.capacity() + self.ranges.capacity() * size_of::<Range>()
     }
@@ -93,7 +93,7 @@ impl Writes {
         self.write(offset, bytes, Order::Plain);
     }
 
-    /// Writes the header of a block.
+    /// Writes a block header.
     ///
     /// # Panics
     /// When `offset` is no multiple of 8.
@@ -102,8 +102,8 @@ impl Writes {
         self.write(offset, &word.to_le_bytes(), Order::Header);
     }
 
-    /// Writes a header that is stored where it belongs, and durable there, before any other write of the transaction
-    /// is. Nothing leads there before these, and no live entry aims there.
+    /// Writes a block header that is applied and durable before any other write of the transaction is applied. Nothing links there
+    /// before those, and no live entry stores there.
     ///
     /// # Panics
     /// When `offset` is no multiple of 8.
@@ -113,8 +113,8 @@ impl Writes {
         self.write(offset, &word.to_le_bytes(), Order::HeaderAhead);
     }
 
-    /// Writes bytes into a block that nothing links to yet. They are [stored](Self::stores) before the others, so that a thread that
-    /// finds a link to the block, without a lock, finds them.
+    /// Writes bytes to a block that nothing links to yet. They are [applied](Self::ordered) before the others, so that a thread that
+    /// finds a link to the block, without a lock, also finds them.
     ///
     /// # Panics
     /// As [`bytes`](Self::bytes).
@@ -146,12 +146,12 @@ impl Writes {
             self.ranges.insert(first, new);
             return;
         }
-        // What sticks out at either side stays.
+        // The parts of old ranges outside of the new one stay.
         let (left, right) = self.outside(first, behind, offset, end);
         self.ranges.splice(first..behind, [left, Some(new), right].into_iter().flatten());
     }
 
-    /// Forgets what was written to these bytes.
+    /// Removes the writes to these bytes.
     pub(crate) fn forget(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len);
         let first = self.ranges.partition_point(|range| range.end <= offset);
@@ -163,7 +163,7 @@ impl Writes {
         self.ranges.splice(first..behind, [left, right].into_iter().flatten());
     }
 
-    /// What of the ranges from `first` to before `behind` sticks out at either side of these bytes.
+    /// The parts of the ranges from `first` to before `behind` that lie before `start`, and from `end` on.
     fn outside(&self, first: usize, behind: usize, start: u64, end: u64) -> (Option<Range>, Option<Range>) {
         let (left, right) = (self.ranges[first], self.ranges[behind - 1]);
         let left = (left.start < start).then_some(Range { end: start, ..left });
@@ -172,7 +172,7 @@ impl Writes {
         (left, right)
     }
 
-    /// Puts what was written over `out`, which was just loaded from `offset`.
+    /// Overlays the writes on `out`, which was loaded from `offset`.
     pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
         if self.filter & filter_of(offset, out.len()) == 0 {
             return;
@@ -198,26 +198,26 @@ impl Writes {
         self.ranges.is_empty()
     }
 
-    /// What to store where, in order of places. Nothing overlaps.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
+    /// All writes, each an offset and its bytes, disjoint and sorted.
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.ranges.iter().map(|range| (range.start, self.bytes_of(range)))
     }
 
-    /// What to store before the fence, in order of places. Where there is any, what goes into blocks that nothing
-    /// links to yet is stored with it, as both may share a line.
+    /// The writes to apply before the fence, sorted. If there are any, the hidden bytes are among them, as both may share a line.
     pub(crate) fn ahead(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
         let ranges = if self.has_ahead { self.ranges.as_slice() } else { &[] };
         ranges.iter().filter(|range| self.is_ahead(range)).map(|range| (range.start, self.bytes_of(range)))
     }
 
-    /// What to store after the fence, in order of places.
-    pub(crate) fn behind(&self) -> impl Iterator<Item = (u64, &[u8])> {
+    /// The writes to apply after the fence, sorted.
+    pub(crate) fn behind(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
         let behind = self.ranges.iter().filter(|range| !self.is_ahead(range));
         behind.map(|range| (range.start, self.bytes_of(range)))
     }
 
-    /// The same in the order in which it is to be stored: what goes into blocks that nothing links to yet comes first.
-    pub(crate) fn stores(&self) -> impl Iterator<Item = (u64, &[u8])> {
+    /// The writes to apply after the fence, in the order in which to apply them: hidden bytes come first.
+    pub(crate) fn ordered(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let hidden = if self.has_hidden && !self.has_ahead { self.ranges.as_slice() } else { &[] };
         let hidden = hidden.iter().filter(|range| range.order == Order::Hidden);
         let plain = self.ranges.iter().filter(|range| matches!(range.order, Order::Plain | Order::Header));
@@ -233,27 +233,27 @@ impl Writes {
     }
 }
 
-/// The entries of a group, without their LSNs. Keeps its room from one group to the next.
+/// Packs a write set into the entries of a group, without their LSNs. Keeps its memory from one group to the next.
 #[derive(Debug, Default)]
 pub(super) struct Packer {
     pub(super) entries: Vec<LogEntry>,
     pairs: Vec<(u64, u64)>,
 }
 
-/// How a run of bytes without a gap is cut: so many whole words from one end as pairs, the rest as ranges.
+/// How a run of bytes without a gap is split: some whole words at one end become pairs, the rest ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cut {
-    /// Entries with up to 48 bytes.
+    /// The number of entries with up to 48 bytes.
     ranges: u64,
-    /// Words that go into pairs, where three share an entry.
+    /// The number of words that become pairs, three of which share an entry.
     words: u64,
     /// Whether these are the first words of the run, or the last.
     words_first: bool,
 }
 
 impl Cut {
-    /// Of a remainder that would fill an entry to no more than half, pairs are made: three of them cost no more than the entry
-    /// would, and fewer leave room in theirs for others; and a group of several entries ends with one of pairs anyway.
+    /// A remainder that would fill at most half of an entry becomes pairs: three of them cost no more than that entry, fewer leave room in
+    /// theirs for others, and a group of several entries ends with an entry of pairs anyway.
     const fn of(start: u64, end: u64) -> Self {
         let len = end - start;
         let ranges = len.div_ceil(DATA);
@@ -269,8 +269,8 @@ impl Cut {
 }
 
 impl Writes {
-    /// Runs `each` with the start and the end of each header, and of each run of other bytes without a gap; and with
-    /// whether it is a header.
+    /// Runs `each` with the start and the end of each header and of each run of other bytes without a gap, and with whether it is a
+    /// header.
     fn for_each_run(&self, mut each: impl FnMut(u64, u64, bool)) {
         let same_run = |before: &Range, range: &Range| {
             before.end == range.start && !before.is_header() && !range.is_header()
@@ -286,8 +286,8 @@ impl Writes {
 }
 
 impl Packer {
-    /// The entries of a group that stores these writes into a heap with this `seed`; the last one commits it. A group of
-    /// no writes has an entry too.
+    /// Packs the entries of a group that applies these writes to a heap with this `seed`; the last entry commits it. A group without
+    /// writes has an entry, too.
     pub(super) fn pack(&mut self, seed: u64, writes: &Writes) {
         self.entries.clear();
         self.pairs.clear();
@@ -308,7 +308,7 @@ impl Packer {
             for at in (words_from..words_from + words).step_by(8) {
                 let mut word = [0; 8];
                 writes.overlay(at, &mut word);
-                if !is_header && is_header_at(u64::from_le_bytes(word), seed, at) {
+                if !is_header && BlockHeader::at(u64::from_le_bytes(word), seed, at).is_some() {
                     self.entries.push(entry::redo(at, &word));
                 } else {
                     self.pairs.push((at, u64::from_le_bytes(word)));
@@ -326,13 +326,7 @@ impl Packer {
     }
 }
 
-/// Whether this word is a header at `offset`.
-fn is_header_at(word: u64, seed: u64, offset: u64) -> bool {
-    let is_place = offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES;
-    is_place && BlockHeader::from_word(word, seed, offset).is_some()
-}
-
-/// The bits of all lines that hold one of these bytes.
+/// The filter bits of all lines of these bytes.
 fn filter_of(offset: u64, len: usize) -> u64 {
     let lines = lines_spanned(offset, len as u64);
     if lines > 64 {
@@ -342,7 +336,7 @@ fn filter_of(offset: u64, len: usize) -> u64 {
     lines.fold(0, |filter, line| filter | 1 << (line.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58))
 }
 
-/// A length of something that is in memory.
+/// A length in memory.
 #[expect(clippy::cast_possible_truncation, reason = "x86_64 and aarch64 have 64 bits")]
 const fn index(length: u64) -> usize {
     length as usize
@@ -367,7 +361,7 @@ mod tests {
         packed(&all).len() as u64
     }
 
-    /// The offsets of all pairs.
+    /// The offsets of all pairs, sorted.
     fn pairs(entries: &[LogEntry]) -> Vec<u64> {
         let is_words = |entry: &&LogEntry| (entry.target >> 48) & 0x7f == EntryKind::Words as u64;
         let pairs = entries.iter().filter(is_words).flat_map(|entry| {
@@ -384,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn header_is_a_pair_whatever_is_beside_it() {
+    fn header_next_to_other_writes_is_a_pair() {
         for len in 0..200 {
             let mut writes = Writes::default();
             writes.bytes(64, &vec![1; len]);
@@ -398,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_user_that_are_a_header_are_no_pair() {
+    fn user_bytes_that_look_like_a_header_are_no_pair() {
         let headers = [56, 120, 184];
         for (start, len) in (0..=120).flat_map(|start| (1..=200).map(move |len| (start, len))) {
             let mut writes = Writes::default();
@@ -417,13 +411,13 @@ mod tests {
         let mut one = Writes::default();
         one.word(56, header(56));
         assert_eq!((packed(&one).len(), pairs(&packed(&one))), (1, vec![]));
-        // The header of another place is none.
+        // A header of another offset is not a header here.
         one.word(56, header(120));
         assert_eq!(pairs(&packed(&one)), [56]);
     }
 
     #[test]
-    fn one_range_or_three_words_are_one_entry() {
+    fn one_range_or_three_words_take_one_entry() {
         assert_eq!(count(&[]), 1, "a commit of nothing");
         for start in 0..8 {
             (1..=48).for_each(|len| assert_eq!(count(&[(start, len)]), 1, "{len} bytes at {start}"));
@@ -433,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_groups_take_as_few_as_can_be() {
+    fn longer_groups_take_the_fewest_entries() {
         assert_eq!(count(&[(0, 8), (64, 8), (128, 8), (192, 8)]), 2);
         assert_eq!(count(&[(0, 72)]), 2, "48 bytes, and three words in the entry that commits");
         assert_eq!(count(&[(2, 62)]), 2, "46 bytes, and the last two words");

@@ -1,11 +1,10 @@
-//! One bit for each line of a chunk, and one for each word of those that has a bit set, so that a search passes over
-//! 4,096 lines at a time.
+//! A bitmap with a bit for each line of a chunk, and a summary bit for each non-zero word, so that a search skips 4,096 lines at a time.
 
 use core::ops::Range;
 
 const WORD_BITS: u32 = u64::BITS;
 
-/// As many bits as it was made with.
+/// A bitmap of fixed length.
 #[derive(Clone, Debug)]
 pub(super) struct Bitmap {
     words: Box<[u64]>,
@@ -20,7 +19,7 @@ const fn mask(from: u32, to: u32) -> u64 {
     (u64::MAX >> (WORD_BITS - (to - from))) << from
 }
 
-/// Sets or clears these bits of a row of words. There is at least one.
+/// Sets or clears these bits, at least one, of an array of words.
 #[inline]
 fn fill<const VALUE: bool>(words: &mut [u64], bits: Range<u32>) {
     let put = |word: &mut u64, mask: u64| if VALUE { *word |= mask } else { *word &= !mask };
@@ -69,7 +68,7 @@ impl Bitmap {
     pub(super) fn set_range(&mut self, bits: Range<u32>) {
         if !bits.is_empty() {
             fill::<true>(&mut self.words, bits.clone());
-            // All these words have a bit now.
+            // All these words are non-zero now.
             fill::<true>(&mut self.summary, bits.start / WORD_BITS..(bits.end - 1) / WORD_BITS + 1);
         }
     }
@@ -81,7 +80,7 @@ impl Bitmap {
         }
         let (first, last) = (bits.start / WORD_BITS, (bits.end - 1) / WORD_BITS);
         fill::<false>(&mut self.words, bits);
-        // Whole words have none any more.
+        // The words in between are zero now.
         if first + 1 < last {
             fill::<false>(&mut self.summary, first + 1..last);
         }
@@ -177,7 +176,7 @@ mod tests {
     proptest! {
         /// Against plain booleans.
         #[test]
-        fn it_does_as_booleans_do(
+        fn bitmap_matches_booleans(
             len in proptest::sample::select(&LENGTHS),
             steps in proptest::collection::vec((any::<u8>(), any::<u32>(), any::<u32>()), 1..60),
         ) {

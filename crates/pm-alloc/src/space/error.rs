@@ -1,98 +1,149 @@
-//! What can go wrong with space, except for corruption, which is told of separately.
+//! Why a block cannot be allocated, freed or resized, and corrupted headers, which are reported separately.
 
+use core::ops::Range;
 use pm_core::FenceError;
 
-/// There is no space for a block.
+/// Why no space can be reserved for a block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpaceError {
     /// No free extent is long enough.
-    #[error("no {lines} lines of 64 bytes are free in one piece{}", Later { waiting: *waiting, held: *held })]
+    #[error("no {lines} lines of 64 bytes are free in one piece{}", Later { quarantined: *quarantined, held: *held })]
     Full {
-        /// Lines that were asked for.
+        /// Requested lines.
         lines: u64,
-        /// Freed blocks are still waiting, for the checkpoint LSN or for their time: trying again once it is higher may help.
-        waiting: bool,
-        /// Transactions under way hold extents of which they may not need all: trying again once they are done may
-        /// help.
+        /// Freed blocks are quarantined, until the checkpoint LSN rises or their time is over: a later attempt may succeed.
+        quarantined: bool,
+        /// Transactions in progress hold extents of which they may not need all: an attempt after they end may succeed.
         held: bool,
     },
-    /// A header cannot say that many lines.
+    /// A header cannot represent that many lines.
     #[error("a block of {lines} lines of 64 bytes is longer than the longest, {max_lines} lines")]
     TooLong {
-        /// Lines that were asked for.
+        /// Requested lines.
         lines: u64,
-        /// The most that a block can have.
+        /// The longest possible block.
         max_lines: u64,
     },
     /// Blocks longer than a chunk start at its second line, and smaller ones lie inside one.
     #[error("a block of {lines} lines of 64 bytes cannot be aligned to {align_bytes} bytes in this heap")]
     Alignment {
-        /// Lines that were asked for.
+        /// Requested lines.
         lines: u64,
-        /// Alignment that was asked for.
+        /// Requested alignment.
         align_bytes: u64,
     },
-    /// Chunks were to be joined for a long block, or to be parted after one, and that could not be made durable.
+    /// Chunks could not be joined for a huge block, or such a block not be split into chunks: a fence failed.
     #[error(transparent)]
     Fence(#[from] FenceError),
 }
 
-/// Whether there may be space later.
+/// Whether space may become free later, for the message.
 struct Later {
-    waiting: bool,
+    quarantined: bool,
     held: bool,
 }
 
 impl core::fmt::Display for Later {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match (self.waiting, self.held) {
+        match (self.quarantined, self.held) {
             (false, false) => Ok(()),
-            (true, _) => f.write_str("; blocks freed lately are not to be had yet"),
-            (false, true) => f.write_str("; a transaction under way holds more than it may need"),
+            (true, _) => f.write_str("; recently freed blocks are still quarantined"),
+            (false, true) => f.write_str("; a transaction in progress holds more than it may need"),
         }
     }
 }
 
-/// This is no block that can be freed.
+/// Why a block cannot be freed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreeError {
-    /// It does not lie where blocks are.
+    /// The offset is outside of the heap's chunks.
     #[error("offset {offset} is outside of the heap's chunks")]
     OutsideHeap {
-        /// What was given.
+        /// The given offset.
         offset: u64,
     },
     /// Blocks start at multiples of 64.
     #[error("offset {offset} is no multiple of 64, where blocks start")]
     Misaligned {
-        /// What was given.
+        /// The given offset.
         offset: u64,
     },
-    /// It lies inside an allocated block, or in front of the first block of a chunk.
+    /// The offset lies inside an allocated block, or before the first block of a chunk.
     #[error("no block starts at offset {offset}")]
     NotABlock {
-        /// What was given.
+        /// The given offset.
         offset: u64,
     },
-    /// It was freed, or is being freed by a transaction under way, or was never allocated.
-    #[error("what lies at offset {offset} is free already")]
+    /// The block was freed, or is being freed by a transaction in progress, or was never allocated.
+    #[error("the block at offset {offset} is free already")]
     AlreadyFree {
-        /// What was given.
+        /// The given offset.
         offset: u64,
     },
-    /// Its header is corrupted, or it lies where a header was corrupted, so that nobody knows how long it is.
+    /// The block's header is corrupted, or the block lies in the extent of a corrupted header, so its length is not known.
     #[error(
         "the block at offset {offset} cannot be freed: the header at offset {header_offset} is corrupted"
     )]
     Corrupted {
-        /// What was given.
+        /// The given offset.
         offset: u64,
-        /// Where the corrupted header lies.
+        /// The offset of the corrupted header.
         header_offset: u64,
     },
-    /// What was learned of its chunk could not be made durable.
+    /// The headers of its chunk could not be made durable.
     #[error(transparent)]
     Fence(#[from] FenceError),
+}
+
+/// Why a block does not have the length that was wished.
+#[derive(Debug)]
+pub(crate) enum ResizeError {
+    /// No allocated block starts there.
+    Free(FreeError),
+    /// The block has its new length, which could not be made durable.
+    Fence(FenceError),
+}
+
+impl From<FreeError> for ResizeError {
+    fn from(error: FreeError) -> Self {
+        Self::Free(error)
+    }
+}
+
+impl From<FenceError> for ResizeError {
+    fn from(error: FenceError) -> Self {
+        Self::Fence(error)
+    }
+}
+
+/// A corrupted header. Its block is taken out of use, and the headers behind it are found another way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Corruption {
+    /// The offset of the header in the region.
+    pub header_offset: u64,
+    /// The bytes of the region that are out of use: those of the block, or all that it may have had, except the allocated
+    /// blocks in there that a [check](crate::Heap::check_with) lists. Empty if the header is the one that ends a chunk.
+    pub extent: Range<u64>,
+    /// The word that was found instead of a header.
+    pub found: u64,
+    /// How the extent is known.
+    pub kind: CorruptionKind,
+}
+
+/// How the extent of a corrupted header is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CorruptionKind {
+    /// From DRAM: the header was corrupted while the heap was open.
+    Known,
+    /// It is not known: the header was corrupted before the heap was opened. The extent is the rest of the chunk, or of several
+    /// chunks where the block may have been longer than one. Nothing in it is allocated any more, not after a repair either, as
+    /// the end of the block is not known. The other blocks in it are not lost: those with intact headers are listed, and can be
+    /// freed. Some of them may have been freed long ago, where an old header survived inside of the block.
+    Resynchronized,
+    /// The header is the one that ends a chunk. Nothing is lost with it.
+    End,
 }

@@ -1,13 +1,12 @@
-//! A heap's space, held still for as long as it takes to copy what is live in it.
+//! A frozen space: no block changes while its live blocks are copied.
 
 use super::arena::Arena;
-use super::chunk::ChunkMap;
-use super::heap_space::Space;
-use super::pool::{Home, Pool};
-use super::scan::{chunk_lines, end_of, flush_headers, header_offset, header_word, scan};
-use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
-use crate::quiet_lock::{QuietGuard, QuietLock};
-use crate::sync::{self, IntactGuard};
+use super::chunk_map::ChunkMap;
+use super::chunk_table::{ChunkOwner, ChunkTable, LockedChunks};
+use super::headers::{chunk_lines, end_of, header_offset, header_word};
+use crate::format::{BLOCK_HEADER_BYTES, BlockState, LINE_BYTES};
+use crate::quiet_lock::QuietGuard;
+use crate::sync;
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
 use std::collections::BTreeMap;
@@ -16,141 +15,128 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Piece {
-    /// These bytes are as they are in the heap.
+    /// These bytes are the same as in the heap.
     Bytes(Range<u64>),
-    /// At this offset is this word.
+    /// This word lies at this offset.
     Word(u64, u64),
 }
 
 /// How the chain of a chunk ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// With the header that is there in every chunk.
+    /// With the header at the chunk's end.
     Intact,
-    /// It is cut before.
-    Severed,
+    /// Before, in an unreachable extent.
+    Unreachable,
 }
 
-/// All locks of a space. No block is allocated, freed, or made longer before this is dropped.
+/// All locks of a space. No block is allocated, freed, or resized before this is dropped.
 #[derive(Debug)]
 pub(crate) struct Frozen<'s> {
-    space: &'s Space,
-    pool: IntactGuard<'s, Pool>,
+    chunks: LockedChunks<'s>,
     arenas: Vec<QuietGuard<'s, Arena>>,
-    /// Chunks that no arena has, and that are not one free block.
-    others: BTreeMap<u64, ChunkMap>,
+    /// The maps of unscanned chunks.
+    unscanned: BTreeMap<u64, ChunkMap>,
 }
 
-impl Space {
-    /// Takes all locks: the pool's, then those of the arenas. That is the one place that has several of the latter; it has the
-    /// pool's meanwhile, so there is no second such thread.
+impl<'s> Frozen<'s> {
+    /// Takes all locks: that of the shared chunks, then those of the arenas. No other place holds several of the latter, and it holds the
+    /// former meanwhile, so there is no second such thread.
     ///
-    /// If the log `is_sound`, what is learned is made durable. After a failed fence nothing is stored.
-    pub(crate) fn freeze<P: Pmem>(&self, pmem: &P, is_sound: bool) -> Frozen<'_> {
-        let mut pool = self.pool.lock();
-        while self.learn_next(&mut pool, pmem) {}
-        self.freeze_known(pool, pmem, is_sound)
+    /// If the log `is_sound`, the headers that are read are made durable. After a failed fence nothing is stored.
+    pub(super) fn new<P: Pmem>(table: &'s ChunkTable, pmem: &P, is_sound: bool) -> Self {
+        let mut chunks = table.lock();
+        while chunks.discover_next(pmem) {}
+        Self::of_known(chunks, pmem, is_sound)
     }
 
-    /// As [`freeze`](Self::freeze), of the chunks that are known: they are all in which this process has changed something.
-    fn freeze_known<'s, P: Pmem>(
-        &'s self,
-        mut pool: IntactGuard<'s, Pool>,
-        pmem: &P,
-        is_sound: bool,
-    ) -> Frozen<'s> {
-        if is_sound {
-            // A fence waits only for what its own thread has flushed, so an allocating thread could not do this later. A copy needs
-            // only what is visible. A fence that fails is kept in the pool, and the next allocation returns its error.
-            self.fence_learned(&mut pool, pmem).unwrap_or_default();
-        }
-        let arenas = (0..self.arenas.len()).map(|arena| self.arena(arena)).collect();
-        // What is corrupted there is told of when an arena gets the chunk.
-        let count = self.chunk_count();
-        let map = |(&chunk, &start)| (chunk, scan(pmem, &self.layout, count, chunk, start, &mut Vec::new()));
-        let others = pool.unscanned.iter().map(map).collect();
-        Frozen { space: self, pool, arenas, others }
-    }
-
-    /// Makes all headers durable that this process has stored without flushing them: a chain that reverts would lose what is
-    /// durable behind it.
+    /// As [`Space::persist_headers`](super::Space::persist_headers).
     ///
     /// # Errors
     /// When the fence fails, or one failed before.
-    ///
-    /// # Durability
-    /// One fence, and a line for each header of the chunks that were looked at; nothing if none was.
-    pub(crate) fn persist_headers<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
-        let pool = self.pool.lock();
-        let known = pool.unknown.next;
+    pub(super) fn persist_headers<P: Pmem>(table: &'s ChunkTable, pmem: &P) -> Result<(), FenceError> {
+        let chunks = table.lock();
+        let known = chunks.shared.cursor.next;
         if known == 0 {
             return Ok(());
         }
-        let mut frozen = self.freeze_known(pool, pmem, true);
+        // Only in these chunks has this process changed something.
+        let mut frozen = Self::of_known(chunks, pmem, true);
         sync::before_flushing_others_stores();
         for chunk in 0..known {
-            pmem.flush(header_offset(&self.layout, chunk, 1), BLOCK_HEADER_BYTES);
+            pmem.flush(header_offset(&table.layout, chunk, 1), BLOCK_HEADER_BYTES);
         }
         let maps = frozen.arenas.iter().flat_map(|arena| arena.slots.iter().flatten()).map(|map| &**map);
-        maps.chain(frozen.others.values()).for_each(|map| flush_headers(pmem, &self.layout, map));
-        frozen.pool.fence(pmem)
+        maps.chain(frozen.unscanned.values()).for_each(|map| map.flush_headers(pmem, &table.layout));
+        frozen.chunks.shared.fence(pmem)
     }
 
-    /// Whether no lock is held or was broken by a panic. A guard may have been forgotten.
-    pub(crate) fn is_intact(&mut self) -> bool {
-        self.pool.is_intact() && self.arenas.iter().all(QuietLock::is_intact)
+    /// Of the chunks whose first headers were read.
+    fn of_known<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_sound: bool) -> Self {
+        if is_sound {
+            // A fence waits only for what its own thread has flushed, so an allocating thread could not do this later. A copy needs
+            // only what is visible. A failed fence is recorded, and the next allocation returns its error.
+            chunks.fence_discovered(pmem).unwrap_or_default();
+        }
+        let table = chunks.table;
+        let arenas = (0..table.arenas.len()).map(|arena| table.arena(arena)).collect();
+        // Corrupted headers there are reported when an arena gets the chunk.
+        let scan = |(&chunk, &start)| (chunk, ChunkMap::scan(table.scanner(pmem), chunk, start).0);
+        let unscanned = chunks.shared.unscanned.iter().map(scan).collect();
+        Self { chunks, arenas, unscanned }
     }
 }
 
 impl Drop for Frozen<'_> {
-    /// Nothing is half changed, though this thread may be panicking.
+    /// Nothing was changed, so a panic of this thread does not break the locks.
     fn drop(&mut self) {
         self.arenas.iter_mut().for_each(QuietGuard::keep_intact);
-        self.pool.keep_intact();
+        self.chunks.shared.keep_intact();
     }
 }
 
 impl Frozen<'_> {
-    /// Names the parts of the chunks of a copy in which the same blocks are allocated, by offset. A block whose header is corrupted is lost
-    /// in the copy, with its contents; from where a chain is cut, all of the chunk is copied as it is. Everything else is free. Nothing
-    /// else of the chunks means anything.
+    /// Calls `visit` with the parts of the chunks of a copy in which the same blocks are allocated. A block whose header is corrupted is
+    /// lost in the copy, with its contents; an unreachable extent is copied as it is. Everything else is free. The rest of the copy is
+    /// never read.
     pub(crate) fn live_pieces(&self, mut visit: impl FnMut(Piece)) {
+        let (table, layout) = (self.chunks.table, &self.chunks.table.layout);
         let (mut chunk, mut first) = (0, 1);
-        while chunk < self.space.chunk_count() {
-            let huge = self.pool.huge.get(&chunk).filter(|block| block.is_live || block.is_lost);
+        while chunk < table.chunk_count() {
+            let huge = self.chunks.shared.huge.get(&chunk).filter(|block| block.is_live || block.is_lost);
             if let Some(block) = huge.filter(|_| first == 1) {
-                let start = header_offset(&self.space.layout, chunk, 1);
+                let start = header_offset(layout, chunk, 1);
                 let end = start + u64::from(block.lines) * LINE_BYTES;
                 if block.is_lost {
-                    visit(self.header(chunk, 1, BlockState::Lost, block.lines));
+                    visit(self.header(chunk, BlockState::Lost, 1..1 + block.lines));
                     visit(Piece::Bytes(start + BLOCK_HEADER_BYTES..end));
                 } else {
                     visit(Piece::Bytes(start..end));
                 }
-                (chunk, first) = end_of(&self.space.layout, chunk, block.lines);
-                if first < chunk_lines(&self.space.layout) {
+                (chunk, first) = end_of(layout, chunk, block.lines);
+                if first < chunk_lines(layout) {
                     continue;
                 }
             } else {
-                let map = match self.space.home(chunk) {
-                    Home::Arena { arena, slot } => {
-                        let arena = &self.arenas[arena as usize];
-                        arena.slots.get(slot as usize).and_then(Option::as_ref).map(|map| &**map)
+                let map = match table.owner(chunk) {
+                    ChunkOwner::Arena(at) => {
+                        let arena = &self.arenas[at.arena as usize];
+                        arena.slots.get(at.slot as usize).and_then(Option::as_ref).map(|map| &**map)
                     }
-                    Home::Pool | Home::Covered | Home::Huge => self.others.get(&chunk),
+                    ChunkOwner::Shared | ChunkOwner::Covered | ChunkOwner::Huge => self.unscanned.get(&chunk),
                 };
-                if self.chunk_pieces(chunk, first, map, &mut visit) == End::Severed {
+                if self.chunk_pieces(chunk, first, map, &mut visit) == End::Unreachable {
                     (chunk, first) = (chunk + 1, 1);
                     continue;
                 }
             }
-            let end = chunk_lines(&self.space.layout);
-            visit(self.header(chunk, end, BlockState::End, 0));
+            let end = chunk_lines(layout);
+            visit(self.header(chunk, BlockState::End, end..end));
             (chunk, first) = (chunk + 1, 1);
         }
     }
 
-    /// Those of one chunk, from a line on, but for the header that ends it; with that one where the chain is cut.
+    /// The parts of one chunk from a line on, without the header at its end; with that one in an unreachable extent.
     fn chunk_pieces(
         &self,
         chunk: u64,
@@ -158,40 +144,41 @@ impl Frozen<'_> {
         map: Option<&ChunkMap>,
         visit: &mut impl FnMut(Piece),
     ) -> End {
-        let (layout, end) = (&self.space.layout, chunk_lines(&self.space.layout));
+        let layout = &self.chunks.table.layout;
+        let end = chunk_lines(layout);
         let mut line = first;
         while line < end {
             let kept = map.map_or(end, |map| map.next_kept(line));
             if kept > line {
-                visit(self.header(chunk, line, BlockState::Free, kept - line));
+                visit(self.header(chunk, BlockState::Free, line..kept));
             }
             let Some(map) = map.filter(|_| kept < end) else { break };
             let header = header_offset(layout, chunk, kept);
-            if kept >= map.severed_from {
-                // Which of these lines are in use is not known, so all are kept, and the header that cuts the chain with them.
-                // Inside of the extent of another chunk, a block may lie over the line of the first header.
-                let start = if map.severed_from == 0 { layout.chunk_offset(chunk) } else { header };
+            if kept >= map.unreachable_from {
+                // Which of these lines are in use is not known, so all are kept, and the header before them. In the extent of another
+                // chunk, a block may cover the line of the first header.
+                let start = if map.unreachable_from == 0 { layout.chunk_offset(chunk) } else { header };
                 visit(Piece::Bytes(start..header_offset(layout, chunk, end) + BLOCK_HEADER_BYTES));
-                return End::Severed;
+                return End::Unreachable;
             }
             if let Some(lost) = map.lost.iter().find(|lost| lost.start == kept) {
-                visit(self.header(chunk, kept, BlockState::Lost, lost.end - kept));
+                visit(self.header(chunk, BlockState::Lost, kept..lost.end));
                 visit(Piece::Bytes(header + BLOCK_HEADER_BYTES..header_offset(layout, chunk, lost.end)));
                 line = lost.end;
                 continue;
             }
             line = map.next_start(kept);
-            while line < map.severed_from && map.live.get(line) && map.lost_at(line).is_none() {
+            while line < map.unreachable_from && map.live.get(line) && map.lost_at(line).is_none() {
                 line = map.next_start(line);
             }
-            // From the header of the first one to where that of the next one begins.
+            // From the header of the first block to the start of the next header.
             visit(Piece::Bytes(header..header_offset(layout, chunk, line)));
         }
         End::Intact
     }
 
-    fn header(&self, chunk: u64, line: u32, state: BlockState, lines: u32) -> Piece {
-        let (offset, word) = header_word(&self.space.layout, chunk, line, BlockHeader::new(state, lines));
+    fn header(&self, chunk: u64, state: BlockState, lines: Range<u32>) -> Piece {
+        let (offset, word) = header_word(&self.chunks.table.layout, chunk, state, lines);
         debug_assert!(offset.is_multiple_of(BLOCK_HEADER_BYTES), "headers are words");
         Piece::Word(offset, word)
     }

@@ -1,43 +1,41 @@
-//! Who may have which lines of the heap.
+//! The space of a heap: which of its lines are free, reserved, allocated and quarantined.
 //!
-//! All of it is in DRAM: maps of the chunks, made from the headers of blocks when a chunk is first needed. The headers
-//! are read here, and the words to be stored there are handed to the caller, who commits them.
+//! The maps of the chunks are in DRAM, made from the headers of blocks when a chunk is first needed. A transaction gets the headers to be
+//! stored from here, and commits them together with its own changes. What is stored here, without the log, are headers that no live log
+//! entry aims at: those of an [`UnloggedHeap`](crate::UnloggedHeap), of free huge blocks that are joined or split, and of chains that are
+//! restored during recovery.
 
 mod arena;
 mod bitmap;
-mod check;
-mod chunk;
-mod clock;
-mod corruption;
-mod discarded;
+mod chunk_map;
+mod chunk_table;
 mod error;
-mod finding;
-mod free;
+mod free_lists;
 mod frozen;
+mod headers;
 mod heap_space;
-mod hints;
+mod held;
 mod huge;
-mod open;
-mod pool;
-mod published;
+mod logged_headers;
+mod quarantine;
+mod repair;
+mod report;
 mod reservation;
 mod resize;
-mod runs;
-mod scan;
-mod stats;
-mod supply;
+mod scanner;
 #[cfg(test)]
 mod tests;
 mod unlogged;
 
-pub use check::{Block, CheckReport, ChunkReport};
-pub use corruption::{Corruption, CorruptionKind};
-pub(crate) use discarded::LoggedHeaders;
-pub use error::{FreeError, SpaceError};
+pub(crate) use chunk_table::SpaceOptions;
+pub(crate) use error::ResizeError;
+pub use error::{Corruption, CorruptionKind, FreeError, SpaceError};
 pub(crate) use frozen::Frozen;
 pub use frozen::Piece;
 pub(crate) use heap_space::Space;
-pub(crate) use open::SpaceOptions;
-pub(crate) use reservation::{Freeing, Reservation};
-pub(crate) use resize::ResizeError;
-pub use stats::SpaceStats;
+pub(crate) use held::Freeing;
+pub(crate) use logged_headers::LoggedHeaders;
+pub use report::{Block, CheckReport, ChunkReport, SpaceStats};
+pub(crate) use reservation::Reservation;
+pub(crate) use resize::Resize;
+pub(crate) use unlogged::Unlogged;

@@ -1,351 +1,381 @@
-//! Blocks that become longer or shorter where they are, with no log, for a plain `malloc` over the heap.
+//! Blocks that grow or shrink in place, without the log, for a plain `malloc` over the heap.
 //!
-//! One word decides: the block's own header. What the chain needs behind the block's new end is stored before it, in lines that
-//! are inside of one block of the chain until then, so a process that is killed in between leaves a whole chain.
+//! The block's own header is the durability point. The headers behind the block's new end are stored before it, in lines that are inside of
+//! one block of the chain until then, so a process that is killed in between leaves an intact chain.
 
-use super::error::FreeError;
-use super::finding::verify;
-use super::free::Purpose;
-use super::heap_space::Space;
-use super::pool::{Home, HugeBlock, Pool};
-use super::reservation::huge_lines;
-use super::scan::{Start, chunk_lines, end_of, header_offset, header_word};
-use crate::format::{BLOCK_HEADER_BYTES, BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Lsn};
+use super::arena::{Arena, Purpose};
+use super::chunk_table::{ChunkOwner, HugeBlock, LockedChunks};
+use super::error::{FreeError, ResizeError};
+use super::headers::{
+    chunk_lines, end_of, end_word, header_offset, header_word, huge_lines, line_offset, store_flushed,
+};
+use super::huge;
+use super::reservation::ArenaSlot;
+use super::scanner::Start;
+use super::unlogged::Unlogged;
+use crate::format::{BLOCK_LINES_MAX, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
-use core::cell::OnceCell;
-use core::ops::RangeInclusive;
+use crate::quiet_lock::QuietGuard;
+use core::ops::{Range, RangeInclusive};
 use pm_core::{FenceError, Pmem};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Stores headers one after the other, each durable before the next if so wished.
-struct Headers<'p, P> {
-    pmem: &'p P,
-    layout: &'p Layout,
-    durable: bool,
-}
-
-impl<P: Pmem> Headers<'_, P> {
-    /// After an error nothing more is to be stored.
-    fn store(&self, chunk: u64, line: u32, state: BlockState, lines: u32) -> Result<(), FenceError> {
-        let (offset, word) = header_word(self.layout, chunk, line, BlockHeader::new(state, lines));
-        self.store_u64(offset, word)
-    }
-
-    fn store_u64(&self, offset: u64, word: u64) -> Result<(), FenceError> {
-        self.pmem.store_u64(offset, word);
-        if self.durable { self.pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
-    }
-}
-
-/// Why a block is not as long as was wished.
+/// The next step of resizing a block.
 #[derive(Debug)]
-pub(crate) enum ResizeError {
-    /// It is no block.
-    Free(FreeError),
-    /// It has another length now, and that could not be made durable.
-    Fence(FenceError),
+#[must_use = "a block that can grow is as before when this is dropped"]
+pub(crate) enum Resize<'s, P: Pmem> {
+    /// The block has so many lines now; `None` if it is as before, and too short.
+    Done(Option<u32>),
+    /// The block can grow.
+    Grow(Growth<'s, P>),
 }
 
-impl From<FreeError> for ResizeError {
-    fn from(error: FreeError) -> Self {
-        Self::Free(error)
-    }
+/// A block that can grow into free lines, whose lock is held. Dropped before it is [committed](Self::commit), it is as before.
+#[derive(Debug)]
+pub(crate) struct Growth<'s, P: Pmem> {
+    unlogged: Unlogged<'s, P>,
+    target: Target<'s>,
+    /// Nothing is half changed: a panic of the caller does not break the locks.
+    is_unchanged: bool,
 }
 
-impl From<FenceError> for ResizeError {
-    fn from(error: FenceError) -> Self {
-        Self::Fence(error)
-    }
+#[derive(Debug)]
+enum Target<'s> {
+    /// A block in the chunk of an arena, its new end, and the end of the free block in which that lies.
+    Block { arena: QuietGuard<'s, Arena>, slot: u32, block: Range<u32>, end: u32, rest_end: u32 },
+    /// A huge block of `old` lines, which can have `new` lines. `wanted` are the least lines that the caller accepts, and `least` is the
+    /// length of a block with so many.
+    Huge { chunks: LockedChunks<'s>, chunk: u64, old: u32, new: u32, least: Option<u32>, wanted: u64 },
 }
 
-impl Space {
-    /// Makes the block at `payload` as many lines long as `wanted` ends with, or at least as it begins with, without moving it, and says
-    /// how many it has then. `None` if it cannot be: what lies behind is in use, or only another place will do. Before anything is stored,
-    /// `ensure` is asked whether these lines, from an offset on, can be stored to.
+impl<'s, P: Pmem> Resize<'s, P> {
+    /// Begins to make the block at `payload` as many lines long as `wanted` ends with, or at least as it begins with, in place.
     ///
     /// # Errors
-    /// As [`begin_free`](Self::begin_free), and when a fence fails.
+    /// As [`Space::begin_free`](super::Space::begin_free), and when a fence fails.
     ///
     /// # Durability
-    /// A process that is killed leaves a whole chain, with the block as long as before or as it is now. If `durable`, so does a crash
+    /// A process that is killed leaves an intact chain, with the block as long as before or as it is now. If durable, so does a crash
     /// of the machine, at a fence for each of the one or two headers that are stored, and for those of chunks.
-    pub(crate) fn resize_unlogged<P: Pmem>(
-        &self,
-        pmem: &P,
+    pub(crate) fn begin(
+        unlogged: Unlogged<'s, P>,
         payload: u64,
         wanted: RangeInclusive<u64>,
-        durable: bool,
-        ensure: impl Fn(u64, u64) -> bool,
-    ) -> Result<Option<u32>, ResizeError> {
-        // A panic of `ensure` counts as a no, and goes on when no lock is held: nothing is half changed.
-        let panicked = OnceCell::new();
-        let ensure = |offset, len_bytes| {
-            let asked = || catch_unwind(AssertUnwindSafe(|| ensure(offset, len_bytes)));
-            // Once it has panicked, it is not asked again.
-            panicked.get().is_none() && asked().unwrap_or_else(|panic| panicked.set(panic).is_err())
-        };
-        let resized = self.resize_ensured(pmem, payload, wanted, durable, ensure);
-        match panicked.into_inner() {
-            Some(panic) => resume_unwind(panic),
-            None => resized,
-        }
-    }
-
-    fn resize_ensured<P: Pmem>(
-        &self,
-        pmem: &P,
-        payload: u64,
-        wanted: RangeInclusive<u64>,
-        durable: bool,
-        ensure: impl Fn(u64, u64) -> bool,
-    ) -> Result<Option<u32>, ResizeError> {
-        let (chunk, line) = self.locate(payload)?;
-        let headers = Headers { pmem, layout: &self.layout, durable };
+    ) -> Result<Self, ResizeError> {
+        let (table, pmem) = (&unlogged.space.chunks, unlogged.pmem);
+        let (chunk, line) = table.locate(payload)?;
         loop {
-            match self.home(chunk) {
-                Home::Huge => {
-                    let mut pool = self.pool.lock();
-                    if self.home(chunk) == Home::Huge {
-                        return self.resize_huge(&mut pool, headers, payload, wanted, ensure);
+            let owner = table.owner(chunk);
+            match owner {
+                ChunkOwner::Huge => {
+                    let mut chunks = table.lock();
+                    if table.owner(chunk) == owner {
+                        if line != 1 {
+                            return Err(FreeError::NotABlock { offset: payload }.into());
+                        }
+                        let old = huge::find(&mut chunks, pmem, chunk, false)?;
+                        return begin_huge(unlogged, chunks, chunk, old, wanted);
                     }
                 }
-                home @ Home::Arena { arena, slot } => {
-                    let mut guard = self.arena(arena as usize);
-                    if self.home(chunk) != home {
-                        continue;
+                ChunkOwner::Arena(ArenaSlot { arena, slot }) => {
+                    let mut arena = table.arena(arena as usize);
+                    if table.owner(chunk) == owner {
+                        let block = arena.find(pmem, slot, line, Purpose::Look)?.0;
+                        return begin_in_chunk(unlogged, arena, slot, block, wanted);
                     }
-                    let block = self.find_in(&mut guard, pmem, slot, line, Purpose::Look)?.0;
-                    let (layout, now) = (self.layout, self.clock.now());
-                    let ends =
-                        [*wanted.start(), *wanted.end()].map(|lines| u64::from(line).saturating_add(lines));
-                    let [least, most] = ends.map(|end| u32::try_from(end).unwrap_or(u32::MAX));
-                    let map = guard.map(slot);
-                    if line >= map.severed_from {
-                        // What lies behind it, and inside of it, is not known: nothing is stored there.
-                        return Ok((least <= block.end).then_some(block.end - line));
-                    }
-                    if most < block.end {
-                        headers.store(chunk, most, BlockState::Free, block.end - most)?;
-                        // What was stored last is visible, even if its fence fails: a copy for a child is made by the map.
-                        let stored = headers.store(chunk, line, BlockState::Allocated, most - line);
-                        map.starts.set(most);
-                        guard.wait(slot, most, block.end - most, Lsn::ZERO, now);
-                        return Ok(stored.map(|()| Some(most - line))?);
-                    }
-                    if least <= block.end {
-                        return Ok(Some(block.end - line));
-                    }
-                    let free_end = map.extent_from(block.end).unwrap_or(block.end);
-                    if free_end < least {
-                        return Ok(None);
-                    }
-                    let mut end = most.min(free_end);
-                    // Of the free block that it ends in, something is left over, unless that is hardly anything.
-                    let rest_end = map.next_start(end - 1);
-                    if rest_end - end <= (end - line) / 64 {
-                        end = rest_end;
-                    }
-                    let offset = |line: u32| layout.chunk_offset(chunk) + u64::from(line) * LINE_BYTES;
-                    if verify(pmem, &layout, map, block.end..rest_end).is_some()
-                        || !ensure(offset(block.end), offset(end.max(block.end)) - offset(block.end))
-                    {
-                        return Ok(None);
-                    }
-                    if end < rest_end {
-                        headers.store(chunk, end, BlockState::Free, rest_end - end)?;
-                    }
-                    let stored = headers.store(chunk, line, BlockState::Allocated, end - line);
-                    map.hold(block.end..end);
-                    map.starts.clear_range(block.end..end);
-                    if end < rest_end {
-                        map.starts.set(end);
-                    }
-                    guard.hint_behind(slot, end);
-                    return Ok(stored.map(|()| Some(end - line))?);
                 }
-                Home::Pool | Home::Covered => {
-                    // A chunk that was not looked at yet is by this, or the block is none.
-                    self.usable_bytes(pmem, payload)?;
+                ChunkOwner::Shared | ChunkOwner::Covered => {
+                    // Scans the chunk, or fails.
+                    unlogged.space.usable_bytes(pmem, payload)?;
                 }
             }
         }
     }
+}
 
-    /// The same of a block longer than a chunk.
-    fn resize_huge<P: Pmem>(
-        &self,
-        pool: &mut Pool,
-        headers: Headers<'_, P>,
-        payload: u64,
-        wanted: RangeInclusive<u64>,
-        ensure: impl Fn(u64, u64) -> bool,
-    ) -> Result<Option<u32>, ResizeError> {
-        let (chunk, line) = self.locate(payload)?;
-        if line != 1 {
-            return Err(FreeError::NotABlock { offset: payload }.into());
+/// Begins to resize a block in the chunk of an arena.
+fn begin_in_chunk<'s, P: Pmem>(
+    unlogged: Unlogged<'s, P>,
+    mut arena: QuietGuard<'s, Arena>,
+    slot: u32,
+    block: Range<u32>,
+    wanted: RangeInclusive<u64>,
+) -> Result<Resize<'s, P>, ResizeError> {
+    let (layout, line) = (unlogged.space.layout(), block.start);
+    let ends = [*wanted.start(), *wanted.end()].map(|lines| u64::from(line).saturating_add(lines));
+    let [least, most] = ends.map(|end| u32::try_from(end).unwrap_or(u32::MAX));
+    let map = arena.map(slot);
+    if line >= map.unreachable_from {
+        // The headers behind and inside of the block are not known: nothing is stored there.
+        return Ok(Resize::Done((least <= block.end).then_some(block.end - line)));
+    }
+    if most < block.end {
+        unlogged.store(header_word(layout, map.chunk, BlockState::Free, most..block.end))?;
+        // The header stored last is visible, even if its fence fails: a copy for a child is made by the map.
+        let stored = unlogged.store(header_word(layout, map.chunk, BlockState::Allocated, line..most));
+        map.starts.set(most);
+        arena.quarantine(slot, most..block.end, Lsn::ZERO, unlogged.space.chunks.clock.now());
+        return Ok(stored.map(|()| Resize::Done(Some(most - line)))?);
+    }
+    if least <= block.end {
+        return Ok(Resize::Done(Some(block.end - line)));
+    }
+    let free_end = map.extent_from(block.end).unwrap_or(block.end);
+    if free_end < least {
+        return Ok(Resize::Done(None));
+    }
+    let mut end = most.min(free_end);
+    // The rest of the free block in which the end lies is added, if it is short.
+    let rest_end = map.next_start(end - 1);
+    if rest_end - end <= (end - line) / 64 {
+        end = rest_end;
+    }
+    if map.find_corrupted(unlogged.pmem, layout, block.end..rest_end).is_some() {
+        return Ok(Resize::Done(None));
+    }
+    let target = Target::Block { arena, slot, block, end, rest_end };
+    Ok(Resize::Grow(Growth { unlogged, target, is_unchanged: true }))
+}
+
+/// Begins to resize a huge block.
+fn begin_huge<'s, P: Pmem>(
+    unlogged: Unlogged<'s, P>,
+    mut chunks: LockedChunks<'s>,
+    chunk: u64,
+    old: u32,
+    wanted: RangeInclusive<u64>,
+) -> Result<Resize<'s, P>, ResizeError> {
+    let layout = unlogged.space.layout();
+    if *wanted.end() < u64::from(chunk_lines(layout)) {
+        return Ok(Resize::Done(None));
+    }
+    let [least, most] = [*wanted.start(), *wanted.end()].map(|lines| whole_huge(layout, lines));
+    if let Some(new) = most.filter(|&new| new < old) {
+        return shrink_huge(&mut chunks, unlogged, chunk, old, new);
+    }
+    let wanted = *wanted.start();
+    let mut lengths = [most, least.filter(|_| least != most)].into_iter().flatten();
+    match (lengths.next(), lengths.next()) {
+        (Some(new), least) if new > old => {
+            let target = Target::Huge { chunks, chunk, old, new, least, wanted };
+            Ok(Resize::Grow(Growth { unlogged, target, is_unchanged: true }))
         }
-        let old = self.find_huge_in(pool, headers.pmem, chunk, payload)?;
-        if *wanted.end() < u64::from(chunk_lines(&self.layout)) {
-            return Ok(None);
-        }
-        let [least, most] = [*wanted.start(), *wanted.end()].map(|lines| self.whole_huge(lines));
-        if let Some(new) = most.filter(|&new| new < old) {
-            return self.shrink_huge(pool, headers, chunk, old, new);
-        }
-        for new in [most, least.filter(|_| least != most)].into_iter().flatten() {
-            if new <= old || self.grow_huge(pool, &headers, chunk, old, new, &ensure)? {
-                return Ok(Some(new.max(old)));
+        (Some(_), _) => Ok(Resize::Done(Some(old))),
+        (None, _) => Ok(Resize::Done((wanted <= u64::from(old)).then_some(old))),
+    }
+}
+
+impl<P: Pmem> Growth<'_, P> {
+    /// The lines to be added, as a range of the region.
+    pub(crate) fn added_range(&self) -> Range<u64> {
+        match &self.target {
+            Target::Block { arena, slot, block, end, .. } => {
+                let chunk =
+                    arena.slots[*slot as usize].as_ref().expect("a chunk in use stays in its slot").chunk;
+                let offset = |line| line_offset(self.unlogged.space.layout(), chunk, line);
+                offset(block.end)..offset((*end).max(block.end))
+            }
+            Target::Huge { chunk, old, new, .. } => {
+                let offset = |lines: &u32| {
+                    self.unlogged.space.layout().first_payload(*chunk) + u64::from(*lines) * LINE_BYTES
+                };
+                offset(old)..offset(new)
             }
         }
-        Ok((*wanted.start() <= u64::from(old)).then_some(old))
     }
+}
 
-    /// How long a block longer than a chunk becomes that is to have so many lines, if it can be one.
-    fn whole_huge(&self, lines: u64) -> Option<u32> {
-        let in_chunk = u64::from(chunk_lines(&self.layout));
-        let wanted = huge_lines(&self.layout, lines);
-        // As the whole of its chunks, it must be one free block some day.
-        let whole = wanted.saturating_add(1).div_ceil(in_chunk).saturating_mul(in_chunk) - 1;
-        let is_possible = lines >= in_chunk && whole <= u64::from(BLOCK_LINES_MAX);
-        u32::try_from(wanted).ok().filter(|_| is_possible)
-    }
-
-    /// Makes a block longer than a chunk `new` lines long, if all that lies behind it up to there is free.
-    fn grow_huge<P: Pmem>(
-        &self,
-        pool: &mut Pool,
-        headers: &Headers<'_, P>,
-        chunk: u64,
-        old: u32,
-        new: u32,
-        ensure: impl Fn(u64, u64) -> bool,
-    ) -> Result<bool, ResizeError> {
-        let offset = self.layout.first_payload(chunk);
-        if !ensure(offset + u64::from(old) * LINE_BYTES, u64::from(new - old) * LINE_BYTES)
-            || !self.take_behind(pool, headers.pmem, chunk, old, new)?
-        {
-            return Ok(false);
-        }
-        let (last, _) = end_of(&self.layout, chunk, old);
-        let (new_last, new_line) = end_of(&self.layout, chunk, new);
-        let end = chunk_lines(&self.layout);
-        if new_line < end {
-            headers.store(new_last, new_line, BlockState::Free, end - new_line)?;
-        }
-        let mut stored = headers.store(chunk, 1, BlockState::Allocated, new);
-        // As where such a block is made: these must not be taken for chunks, whatever becomes of the block's own header. What a crash
-        // leaves of them is zeroed when the chunks are learned.
-        for covered in last + 1..=new_last {
-            stored = stored.and_then(|()| headers.store_u64(header_offset(&self.layout, covered, 1), 0));
-        }
-        pool.huge.insert(chunk, HugeBlock { lines: new, is_live: true, is_lost: false });
-        if new_line < end {
-            pool.unscanned.insert(new_last, Start::Chain(new_line));
-            self.set_home(new_last, Home::Pool);
-        }
-        Ok(stored.map(|()| true)?)
-    }
-
-    /// Takes what lies behind a block of `old` lines up to the end of the chunk where it will end with `new` lines. Whether it is free.
-    fn take_behind<P: Pmem>(
-        &self,
-        pool: &mut Pool,
-        pmem: &P,
-        chunk: u64,
-        old: u32,
-        new: u32,
-    ) -> Result<bool, FenceError> {
-        let (last, line) = end_of(&self.layout, chunk, old);
-        let (new_last, _) = end_of(&self.layout, chunk, new);
-        let end = chunk_lines(&self.layout);
-        if new_last >= self.chunk_count() {
-            return Ok(false);
-        }
-        self.learn_through(pool, pmem, new_last)?;
-        let run = last + 1..new_last + 1;
-        for behind in run.clone() {
-            if pool.unscanned.contains_key(&behind) {
-                self.adopt_unscanned(pool, self.own_arena(), pmem, behind)?;
+impl<'s, P: Pmem> Growth<'s, P> {
+    /// Grows the block.
+    ///
+    /// # Errors
+    /// When a fence fails; the block has its new length then.
+    pub(crate) fn commit(mut self) -> Result<Resize<'s, P>, ResizeError> {
+        self.is_unchanged = false;
+        let Self { unlogged, target, .. } = &mut self;
+        let layout = unlogged.space.layout();
+        match target {
+            Target::Block { arena, slot, block, end, rest_end } => {
+                let map = arena.map(*slot);
+                let (line, end, rest_end) = (block.start, *end, *rest_end);
+                if end < rest_end {
+                    unlogged.store(header_word(layout, map.chunk, BlockState::Free, end..rest_end))?;
+                }
+                let stored = unlogged.store(header_word(layout, map.chunk, BlockState::Allocated, line..end));
+                map.hold(block.end..end);
+                map.starts.clear_range(block.end..end);
+                if end < rest_end {
+                    map.starts.set(end);
+                }
+                arena.list_extent_from(*slot, end);
+                Ok(stored.map(|()| Resize::Done(Some(end - line)))?)
+            }
+            Target::Huge { chunks, chunk, old, new, .. } => {
+                if !take_behind(chunks, unlogged.pmem, *chunk, *old, *new)? {
+                    return Ok(self.refuse());
+                }
+                let new = *new;
+                let stored = grow_huge(chunks, *unlogged, *chunk, *old, new);
+                Ok(stored.map(|()| Resize::Done(Some(new)))?)
             }
         }
-        if self.take_run(pool, run.clone()).is_err() {
-            return Ok(false);
-        }
-        // Where the block ends right at a chunk's end, there is nothing more of that chunk.
-        if line == end || self.take_rest(pool, pmem, last, line)? {
-            return Ok(true);
-        }
-        self.give_back(pool, run);
-        Ok(false)
     }
 
-    /// Takes a chunk of which a block longer than one has the lines before `line`, if all others are free.
-    fn take_rest<P: Pmem>(
-        &self,
-        pool: &mut Pool,
-        pmem: &P,
-        chunk: u64,
-        line: u32,
-    ) -> Result<bool, FenceError> {
-        if self.home(chunk) == Home::Pool {
-            self.adopt_unscanned(pool, self.own_arena(), pmem, chunk)?;
+    /// The caller cannot use the added lines: the block may still grow by fewer.
+    pub(crate) fn refuse(mut self) -> Resize<'s, P> {
+        self.is_unchanged = true;
+        match &mut self.target {
+            Target::Block { .. } => Resize::Done(None),
+            Target::Huge { old, new, least, wanted, .. } => match least.take() {
+                Some(length) if length > *old => {
+                    *new = length;
+                    Resize::Grow(self)
+                }
+                Some(_) => Resize::Done(Some(*old)),
+                None => Resize::Done((*wanted <= u64::from(*old)).then_some(*old)),
+            },
         }
-        let Home::Arena { arena, slot } = self.home(chunk) else { return Ok(false) };
-        let end = chunk_lines(&self.layout);
-        let mut arena = self.arena(arena as usize);
-        let map = arena.map(slot);
-        let is_free = map.first == line && map.extent_from(line) == Some(end);
-        if !is_free || verify(pmem, &self.layout, map, line..end).is_some() {
-            return Ok(false);
-        }
-        arena.remove(slot);
-        self.set_home(chunk, Home::Covered);
-        Ok(true)
     }
+}
 
-    /// Gives back the chunks at the end of a block longer than one. What ends in the same chunk as before stays as it is.
-    fn shrink_huge<P: Pmem>(
-        &self,
-        pool: &mut Pool,
-        headers: Headers<'_, P>,
-        chunk: u64,
-        old: u32,
-        new: u32,
-    ) -> Result<Option<u32>, ResizeError> {
-        let (last, line) = end_of(&self.layout, chunk, old);
-        let (new_last, new_line) = end_of(&self.layout, chunk, new);
-        // What waits before it is used again does so block by block.
-        if self.clock.is_used() || new_last == last {
-            return Ok(Some(old));
+impl<P: Pmem> Drop for Growth<'_, P> {
+    fn drop(&mut self) {
+        if self.is_unchanged {
+            match &mut self.target {
+                Target::Block { arena, .. } => arena.keep_intact(),
+                Target::Huge { chunks, .. } => chunks.shared.keep_intact(),
+            }
         }
-        let end = chunk_lines(&self.layout);
-        // The header that ends a chunk is made durable in any heap: neither learning the chunk nor making the heap durable flushes it.
-        for freed in (new_last..last).chain((line == end).then_some(last)) {
-            let (offset, word) = header_word(&self.layout, freed, end, BlockHeader::new(BlockState::End, 0));
-            headers.pmem.store_u64(offset, word);
-            headers.pmem.flush(offset, BLOCK_HEADER_BYTES);
-        }
-        headers.pmem.fence()?;
-        if new_line < end {
-            headers.store(new_last, new_line, BlockState::Free, end - new_line)?;
-        }
-        for freed in new_last + 1..last {
-            headers.store(freed, 1, BlockState::Free, end - 1)?;
-        }
-        if line > 1 {
-            headers.store(last, 1, BlockState::Free, line - 1)?;
-        }
-        let stored = headers.store(chunk, 1, BlockState::Allocated, new);
-        pool.huge.insert(chunk, HugeBlock { lines: new, is_live: true, is_lost: false });
-        if new_line < end {
-            pool.unscanned.insert(new_last, Start::Chain(new_line));
-            self.set_home(new_last, Home::Pool);
-        }
-        for free in new_last + 1..last {
-            pool.fresh.insert(free);
-            self.set_home(free, Home::Pool);
-        }
-        self.give_front(pool, last, line);
-        Ok(stored.map(|()| Some(new))?)
     }
+}
+
+/// The length of a huge block with so many lines, if there can be one.
+fn whole_huge(layout: &Layout, lines: u64) -> Option<u32> {
+    let in_chunk = u64::from(chunk_lines(layout));
+    let wanted = huge_lines(layout, lines);
+    // Free, it is one block with all lines of its chunks.
+    let whole = wanted.saturating_add(1).div_ceil(in_chunk).saturating_mul(in_chunk) - 1;
+    let is_possible = lines >= in_chunk && whole <= u64::from(BLOCK_LINES_MAX);
+    u32::try_from(wanted).ok().filter(|_| is_possible)
+}
+
+/// Stores the headers of a huge block that grows into chunks that were taken.
+fn grow_huge<P: Pmem>(
+    chunks: &mut LockedChunks<'_>,
+    unlogged: Unlogged<'_, P>,
+    chunk: u64,
+    old: u32,
+    new: u32,
+) -> Result<(), FenceError> {
+    let layout = &chunks.table.layout;
+    let (last, _) = end_of(layout, chunk, old);
+    let (new_last, new_line) = end_of(layout, chunk, new);
+    let end = chunk_lines(layout);
+    if new_line < end {
+        unlogged.store(header_word(layout, new_last, BlockState::Free, new_line..end))?;
+    }
+    let mut stored = unlogged.store(header_word(layout, chunk, BlockState::Allocated, 1..1 + new));
+    // As where such a block is made: these must not be read as chunks, even if the block's own header becomes corrupted. What a crash
+    // leaves of them is zeroed when the first headers are read.
+    for covered in last + 1..=new_last {
+        stored = stored.and_then(|()| unlogged.store((header_offset(layout, covered, 1), 0)));
+    }
+    chunks.shared.huge.insert(chunk, HugeBlock { lines: new, is_live: true, is_lost: false });
+    if new_line < end {
+        chunks.share(new_last, Start::Chain(new_line));
+    }
+    stored
+}
+
+/// Takes all lines behind a block of `old` lines, up to the end of the chunk where it will end with `new` lines. Whether they are free.
+fn take_behind<P: Pmem>(
+    chunks: &mut LockedChunks<'_>,
+    pmem: &P,
+    chunk: u64,
+    old: u32,
+    new: u32,
+) -> Result<bool, FenceError> {
+    let table = chunks.table;
+    let (last, line) = end_of(&table.layout, chunk, old);
+    let (new_last, _) = end_of(&table.layout, chunk, new);
+    if new_last >= table.chunk_count() {
+        return Ok(false);
+    }
+    chunks.discover_through(pmem, new_last)?;
+    let behind = last + 1..new_last + 1;
+    for chunk in behind.clone() {
+        chunks.scan_into(table.own_arena(), pmem, chunk)?;
+    }
+    if chunks.take_chunks(behind.clone()).is_err() {
+        return Ok(false);
+    }
+    // Where the block ends right at a chunk's end, there is nothing more of that chunk.
+    if line == chunk_lines(&table.layout) || take_rest(chunks, pmem, last, line)? {
+        return Ok(true);
+    }
+    chunks.give_back(behind);
+    Ok(false)
+}
+
+/// Takes a chunk of which a huge block has the lines before `line`, if all others are free.
+fn take_rest<P: Pmem>(
+    chunks: &mut LockedChunks<'_>,
+    pmem: &P,
+    chunk: u64,
+    line: u32,
+) -> Result<bool, FenceError> {
+    let table = chunks.table;
+    if table.owner(chunk) == ChunkOwner::Shared {
+        chunks.scan_into(table.own_arena(), pmem, chunk)?;
+    }
+    let ChunkOwner::Arena(ArenaSlot { arena, slot }) = table.owner(chunk) else { return Ok(false) };
+    let end = chunk_lines(&table.layout);
+    let mut arena = table.arena(arena as usize);
+    let map = arena.map(slot);
+    let is_free = map.first == line && map.extent_from(line) == Some(end);
+    if !is_free || map.find_corrupted(pmem, &table.layout, line..end).is_some() {
+        return Ok(false);
+    }
+    arena.remove(slot);
+    chunks.set_owner(chunk, ChunkOwner::Covered);
+    Ok(true)
+}
+
+/// Frees the chunks at the end of a huge block. A block that would end in the same chunk as before stays as it is.
+fn shrink_huge<'s, P: Pmem>(
+    chunks: &mut LockedChunks<'_>,
+    unlogged: Unlogged<'_, P>,
+    chunk: u64,
+    old: u32,
+    new: u32,
+) -> Result<Resize<'s, P>, ResizeError> {
+    let layout = &chunks.table.layout;
+    let (last, line) = end_of(layout, chunk, old);
+    let (new_last, new_line) = end_of(layout, chunk, new);
+    // Blocks are quarantined as a whole only.
+    if chunks.table.clock.is_used() || new_last == last {
+        return Ok(Resize::Done(Some(old)));
+    }
+    let end = chunk_lines(layout);
+    // The header that ends a chunk is made durable in any heap: neither scanning the chunk nor making the heap durable flushes it.
+    for freed in (new_last..last).chain((line == end).then_some(last)) {
+        store_flushed(unlogged.pmem, end_word(layout, freed));
+    }
+    unlogged.pmem.fence()?;
+    if new_line < end {
+        unlogged.store(header_word(layout, new_last, BlockState::Free, new_line..end))?;
+    }
+    for freed in new_last + 1..last {
+        unlogged.store(header_word(layout, freed, BlockState::Free, 1..end))?;
+    }
+    if line > 1 {
+        unlogged.store(header_word(layout, last, BlockState::Free, 1..line))?;
+    }
+    let stored = unlogged.store(header_word(layout, chunk, BlockState::Allocated, 1..1 + new));
+    chunks.shared.huge.insert(chunk, HugeBlock { lines: new, is_live: true, is_lost: false });
+    if new_line < end {
+        chunks.share(new_last, Start::Chain(new_line));
+    }
+    (new_last + 1..last).for_each(|chunk| chunks.share_free(chunk));
+    chunks.free_front(last, line);
+    Ok(stored.map(|()| Resize::Done(Some(new)))?)
 }

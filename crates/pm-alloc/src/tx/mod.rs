@@ -1,14 +1,10 @@
-//! Transactions: all or nothing, at any crash, for one fence.
+//! Transactions, and views: atomic and durable changes, for one fence each.
 
-mod blocks;
-mod links;
-mod nesting;
-mod publish;
-mod roots;
+mod error;
 mod transaction;
-mod typed;
 mod view;
-mod work;
 
+pub use error::TxError;
+pub(crate) use transaction::run;
 pub use transaction::{Durability, Tx};
 pub use view::View;

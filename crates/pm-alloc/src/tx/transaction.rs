@@ -1,30 +1,32 @@
-//! The life of a transaction: from its first line to its commit, or to nothing.
+//! A transaction: its calls, its commit, its rollback.
 
-use super::nesting::Stay;
-use super::work::Work;
-use crate::error::TxError;
-use crate::format::Lsn;
-use crate::heap::Heap;
+use super::error::TxError;
+use crate::format::{Lsn, ROOT};
+use crate::layout::Layout;
+use crate::links::{link_to, value_from};
 use crate::log::LaneGuard;
-use crate::space::Freeing;
+use crate::parts::{HeapParts, InTransaction, StagedRoot, Work};
+use crate::space::{Freeing, Reservation, SpaceError};
 use core::fmt;
 use core::marker::PhantomData;
-use pm_core::{Pmem, Region};
+use core::mem::{align_of, size_of};
+use pm_core::{InPool, Link, Pmem, Region, Root, RootChange, RootError, RootWrite, bytes_of, bytes_of_slice};
 
-/// A transaction on the heap of `'p`. Made by [`Heap::transaction`].
+/// Up to this length, writes to a new block go through the log: two lines cost less than a fence.
+pub(super) const LOGGED_UP_TO_BYTES: usize = 96;
+
+/// A transaction on the heap of `'p`. Made by [`Heap::transaction`](crate::Heap::transaction).
 ///
-/// What it writes is kept in DRAM until it commits, and it reads what it wrote. More than 96 bytes go into a new block
-/// at once, since nobody knows of it. What is 2 KiB long or longer, unless [`HeapOptions::in_place_from_bytes`] says
-/// otherwise, is changed in place, behind undo entries.
-///
-/// [`HeapOptions::in_place_from_bytes`]: crate::HeapOptions::in_place_from_bytes
+/// Its writes are kept in DRAM until it commits, and it reads them back. More than 96 bytes go into a new block
+/// at once, since nothing links to it. A write of 2 KiB or more to an old block, unless
+/// [`HeapOptions::in_place_from_bytes`](crate::HeapOptions::in_place_from_bytes) says otherwise, is made in place, behind undo entries.
 pub struct Tx<'p, P: Pmem = Region> {
-    pub(super) heap: &'p Heap<P>,
-    pub(super) work: &'p mut Work,
-    /// Taken for the first long write in place, or to commit.
-    pub(super) lane: Option<LaneGuard<'p>>,
+    parts: &'p HeapParts<P>,
+    work: &'p mut Work,
+    /// Acquired for the first long write in place, or to commit.
+    lane: Option<LaneGuard<'p>>,
     /// Whether something was stored in new blocks, and is not fenced.
-    pub(super) is_in_flight: bool,
+    is_in_flight: bool,
     durability: Durability,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
 }
@@ -42,66 +44,282 @@ pub enum Durability {
     Deferred,
 }
 
-impl<P: Pmem> Heap<P> {
-    /// Runs `f` as one transaction: all that it does to the heap happens, when it returns `Ok`, or nothing of it does, when it
-    /// returns an error, panics, or the power fails.
-    ///
-    /// Who changes what at the same time is for the program to order, with locks or otherwise: a transaction neither
-    /// waits for another one that touches the same data nor notices it. The order in which they commit is then the order
-    /// in which crashes see them.
-    ///
-    /// # Errors
-    /// What `f` returns; or why the transaction could not be made durable: it needs more than half of a lane, say. The
-    /// heap is as it was before then, but for a failed fence, after which the next opening knows. [`TxError::Nested`]
-    /// when this thread is in a transaction on this heap already.
-    ///
-    /// # Durability
-    /// When it returns `Ok`, everything is durable. Costs one fence, and one line for up to 48 bytes or three words,
-    /// besides the lines changed; a fence more when more than 96 bytes, or zeroes, were written into a new block; with
-    /// a change in place of 2 KiB or more, three fences, or four if it changes other data, too. One that changes nothing costs nothing.
-    ///
-    /// # Source
-    /// PMFS 3.2 for the entries of the log; `docs/adr/0007-one-fence-per-transaction.md` for how it needs one fence only.
-    pub fn transaction<R, E: From<TxError>>(
-        &self,
-        f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
-    ) -> Result<R, E> {
-        self.transaction_with(Durability::Immediate, f)
-    }
-
-    /// Like [`transaction`](Self::transaction), durable as `durability` states.
-    ///
-    /// # Errors
-    /// As for [`transaction`](Self::transaction).
-    ///
-    /// # Durability
-    /// With [`Durability::Deferred`], a transaction that only changes long values in place costs one fence less, and may be rolled
-    /// back by a crash.
-    ///
-    /// # Source
-    /// PMFS 3.2, the optional barrier behind the commit record.
-    pub fn transaction_with<R, E: From<TxError>>(
-        &self,
-        durability: Durability,
-        f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
-    ) -> Result<R, E> {
-        let mut stay = Stay::begin(core::ptr::from_ref(self).addr())?;
-        // Dropped without a commit, by an error or a panic, it takes everything back.
-        let mut tx = Tx::new(self, stay.work(), durability);
-        let result = f(&mut tx)?;
-        tx.commit()?;
-        Ok(result)
-    }
+/// Runs `f` as one transaction: commits if it returns `Ok`, and otherwise rolls back.
+pub(crate) fn run<P: Pmem, R, E: From<TxError>>(
+    parts: &HeapParts<P>,
+    durability: Durability,
+    f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
+) -> Result<R, E> {
+    let mut thread = InTransaction::begin(parts.id()).ok_or(TxError::Nested)?;
+    // Dropped without a commit, after an error or a panic, it rolls back.
+    let mut tx = Tx::new(parts, thread.work(), durability);
+    let result = f(&mut tx)?;
+    tx.commit()?;
+    Ok(result)
 }
 
 impl<'p, P: Pmem> Tx<'p, P> {
-    const fn new(heap: &'p Heap<P>, work: &'p mut Work, durability: Durability) -> Self {
-        Self { heap, work, lane: None, is_in_flight: false, durability, brand: PhantomData }
+    /// Allocates a block and writes `value` to it. The transaction may link to it from anywhere; the block is allocated when the
+    /// transaction commits.
+    ///
+    /// # Errors
+    /// When there is no room.
+    ///
+    /// # Durability
+    /// With the transaction: before it commits, a crash leaves the block free. Costs the block's lines and that of its
+    /// header; a fence for the transaction, if the value has more than 96 bytes, and otherwise two lines of the log or
+    /// three.
+    ///
+    /// Other threads cannot allocate what a transaction reserves beyond its blocks before it ends. So the last long free extent is divided
+    /// before it is reserved, for two lines and two fences, or four fences if its header is in a live log entry. The transaction keeps an
+    /// eighth, from which the next ones allocate without that price.
+    pub fn alloc<T: InPool<'p>>(&mut self, value: &T) -> Result<Link<'p, T>, TxError> {
+        self.alloc_slice(core::slice::from_ref(value))
     }
 
+    /// Allocates a block and writes these values to it, one after the other. The link is to the first one, and [`Link::element`] leads to
+    /// the others. The heap does not store their number.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_slice<T: InPool<'p>>(&mut self, values: &[T]) -> Result<Link<'p, T>, TxError> {
+        let bytes = bytes_of_slice(values);
+        let payload = self.reserve(bytes.len() as u64, align_of::<T>() as u64)?;
+        self.store_fresh(payload, bytes)?;
+        Ok(link_to(payload))
+    }
+
+    /// Allocates a block with room for `count` values, uninitialized: it holds what was there before. Costs no fence of
+    /// its own.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_uninit<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
+        let bytes = count.saturating_mul(size_of::<T>() as u64);
+        Ok(link_to(self.reserve(bytes, align_of::<T>() as u64)?))
+    }
+
+    /// Allocates a block with room for `count` values, and zeroes it.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    ///
+    /// # Durability
+    /// As [`alloc`](Self::alloc), with the fence at any length.
+    pub fn alloc_zeroed<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
+        self.alloc_aligned(count, align_of::<T>() as u64)
+    }
+
+    /// As [`alloc_zeroed`](Self::alloc_zeroed), at a multiple of `align_bytes`, a power of two, and of the alignment of `T`. All blocks are
+    /// at multiples of 64.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), and when no block of this length can be aligned so.
+    ///
+    /// # Durability
+    /// As [`alloc_zeroed`](Self::alloc_zeroed).
+    ///
+    /// # Panics
+    /// When `align_bytes` is no power of two.
+    pub fn alloc_aligned<T: InPool<'p>>(
+        &mut self,
+        count: u64,
+        align_bytes: u64,
+    ) -> Result<Link<'p, T>, TxError> {
+        const ZEROES: [u8; 4096] = [0; 4096];
+        let bytes = count.saturating_mul(size_of::<T>() as u64);
+        assert!(
+            align_bytes.is_power_of_two(),
+            "blocks are aligned to powers of two, and {align_bytes} is none"
+        );
+        let payload = self.reserve(bytes, align_bytes.max(align_of::<T>() as u64))?;
+        let pmem = &self.parts.pmem();
+        self.parts.log.check()?;
+        self.is_in_flight |= bytes > 0;
+        let mut done = 0;
+        while done < bytes {
+            let step = (bytes - done).min(ZEROES.len() as u64);
+            #[expect(clippy::cast_possible_truncation, reason = "at most 4,096")]
+            pmem.store_nt(payload + done, &ZEROES[..step as usize]);
+            done += step;
+        }
+        Ok(link_to(payload))
+    }
+
+    /// Frees the block that `link` points to: one that [`alloc`](Self::alloc) or a similar call returned, in this transaction or before.
+    /// Other links to it dangle; the program must not follow them.
+    ///
+    /// # Errors
+    /// When there is no such block, it is already free, or its header is corrupted; nothing is freed then.
+    ///
+    /// # Durability
+    /// With the transaction. Costs the line of the header. The block is not allocated again before the transaction is certainly durable.
+    pub fn free<T: InPool<'p>>(&mut self, link: Link<'p, T>) -> Result<(), TxError> {
+        self.free_block(link.offset())
+    }
+
+    /// How many bytes the block that `link` points to has room for: as many as were requested, or a few more.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free). A block that this transaction allocated is [free](crate::FreeError::AlreadyFree) until
+    /// it commits.
+    pub fn capacity_bytes<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, TxError> {
+        self.parts.log.check()?;
+        Ok(self.parts.space.usable_bytes(&self.parts.pmem(), link.offset())?)
+    }
+
+    /// Copies out the value that a link points to, with the writes of this transaction.
+    ///
+    /// # Errors
+    /// When the link is null or points out of the heap.
+    pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, TxError> {
+        let offset = self.parts.check_link(link, 1)?;
+        Ok(value_from(|bytes| self.load(offset, bytes)))
+    }
+
+    /// Copies `out.len()` bytes out, from the one that the link points to on.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_bytes(&self, link: Link<'p, u8>, out: &mut [u8]) -> Result<(), TxError> {
+        let offset = self.parts.check_link(link, out.len() as u64)?;
+        self.load(offset, out);
+        Ok(())
+    }
+
+    /// Writes a value to where a link points; a field, if the link is to one ([`Link::field`]).
+    ///
+    /// # Errors
+    /// When the link is null or points out of the heap. For values of 2 KiB or more also as
+    /// [`Heap::transaction`](crate::Heap::transaction), because they are written in place at once.
+    ///
+    /// # Durability
+    /// With the transaction.
+    pub fn write<T: InPool<'p>>(&mut self, link: Link<'p, T>, value: &T) -> Result<(), TxError> {
+        let offset = self.parts.check_link(link, 1)?;
+        self.store(offset, bytes_of(value))
+    }
+
+    /// Writes values one after the other, from where the link points on.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    ///
+    /// # Durability
+    /// With the transaction.
+    pub fn write_slice<T: InPool<'p>>(&mut self, link: Link<'p, T>, values: &[T]) -> Result<(), TxError> {
+        let offset = self.parts.check_link(link, values.len() as u64)?;
+        self.store(offset, bytes_of_slice(values))
+    }
+
+    /// Reads a value, calls `change` with it, and writes it back. Returns what `change` returns.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    ///
+    /// # Durability
+    /// With the transaction.
+    pub fn edit<T: InPool<'p>, R>(
+        &mut self,
+        link: Link<'p, T>,
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Result<R, TxError> {
+        let mut value = self.read(link)?;
+        let result = change(&mut value);
+        self.write(link, &value)?;
+        Ok(result)
+    }
+
+    /// The root of this name, if there is one, with the changes of this transaction.
+    ///
+    /// # Errors
+    /// When it holds another type, or is not found while some of the directory is corrupted.
+    pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, TxError> {
+        let root = match self.staged_root(name) {
+            Some(staged) => staged,
+            None => self.parts.pool.find_root(name)?,
+        };
+        Ok(root.map(|root| self.parts.typed_root(&root)).transpose()?)
+    }
+
+    /// Sets the root of this name to `link`, so that [`root`](Self::root) finds it after a restart. Replaces a former root of this name.
+    /// If two transactions set one root, the one that commits later counts.
+    ///
+    /// # Errors
+    /// When the link is null or points out of the heap; when the name is empty, longer than 24 bytes or the heap's own,
+    /// `pm-alloc.heap`; when there are 63 other roots, that one included, of which this transaction has removed none. If other transactions
+    /// take the last slots meanwhile, this one fails when it commits.
+    ///
+    /// # Durability
+    /// With the transaction. Costs two entries of the log, and the root's line.
+    pub fn set_root<T: InPool<'p>>(&mut self, name: &str, link: Link<'p, T>) -> Result<(), TxError> {
+        let offset = self.parts.check_link(link, 1)?;
+        self.stage_root(name, Some((offset, size_of::<T>() as u64, T::LAYOUT)))
+    }
+
+    /// Removes a root, if there is one. What it named is unchanged.
+    ///
+    /// # Errors
+    /// When the name is invalid, as for [`set_root`](Self::set_root); when there is no such root, but a slot of the directory is
+    /// corrupted, which [`Heap::discard_corrupted_roots`](crate::Heap::discard_corrupted_roots) frees.
+    ///
+    /// # Durability
+    /// With the transaction.
+    pub fn remove_root(&mut self, name: &str) -> Result<(), TxError> {
+        self.stage_root(name, None)
+    }
+
+    const fn new(parts: &'p HeapParts<P>, work: &'p mut Work, durability: Durability) -> Self {
+        Self { parts, work, lane: None, is_in_flight: false, durability, brand: PhantomData }
+    }
+
+    /// Commits: adds headers and roots to the write set, fences what was stored in new blocks, commits by a lane, and releases what was
+    /// reserved and freed.
     fn commit(mut self) -> Result<(), TxError> {
-        let Work { writes, reservations, freeing, roots, .. } = &mut *self.work;
-        let has_roots = !roots.is_empty();
+        self.write_headers();
+        if self.work.writes.is_empty() && self.work.roots.is_empty() && self.lane.is_none() {
+            // Behind the cut of a chain a block is freed in DRAM only.
+            self.finish_freeing(Lsn::ZERO);
+            return Ok(());
+        }
+        if self.is_in_flight {
+            // Before the entries are stored: they may become durable at once, and publish the contents of the blocks.
+            self.parts.log.fence(&self.parts.pmem())?;
+        }
+        self.lane();
+        // After the lane, and only until the commit is over: no transaction waits for a lane while it holds the lock of the roots.
+        let change = self.write_roots()?;
+        let writes = &self.work.writes;
+        let lane = self.lane.get_or_insert_with(|| LaneGuard::take(&self.parts.log));
+        let committed = match self.durability == Durability::Deferred && writes.is_empty() {
+            true => lane.commit_deferred(&self.parts.pmem()),
+            false => lane.commit(&self.parts.pmem(), writes),
+        };
+        // After a failed fence the roots stay hidden, because it is unknown which of them a crash would leave. Otherwise all of them are
+        // durable, or nothing was stored.
+        if let Some(change) = change
+            && (committed.is_ok() || self.parts.log.check().is_ok())
+        {
+            change.complete();
+        }
+        let lsn = committed?;
+        self.lane = None;
+        for reservation in self.work.reservations.drain(..) {
+            self.parts.space.settle(reservation, lsn);
+        }
+        self.finish_freeing(lsn);
+        Ok(())
+    }
+
+    /// Adds the headers of allocated and freed blocks to the write set.
+    fn write_headers(&mut self) {
+        let Work { writes, reservations, freeing, .. } = &mut *self.work;
         for reservation in reservations.iter() {
             let (inner, front) = reservation.inner_and_front();
             inner.for_each(|(offset, word)| writes.header_ahead(offset, word));
@@ -110,68 +328,197 @@ impl<'p, P: Pmem> Tx<'p, P> {
         for (offset, word) in freeing.iter().filter_map(Freeing::header) {
             writes.header(offset, word);
         }
-        if writes.is_empty() && !has_roots && self.lane.is_none() {
-            // Behind the cut of a chain a block is freed in DRAM only.
-            for freeing in freeing.drain(..) {
-                self.heap.space.finish_free(freeing, Lsn::ZERO);
+    }
+
+    fn finish_freeing(&mut self, lsn: Lsn) {
+        for freeing in self.work.freeing.drain(..) {
+            self.parts.space.finish_free(freeing, lsn);
+        }
+    }
+
+    fn lane(&mut self) -> &mut LaneGuard<'p> {
+        self.lane.get_or_insert_with(|| LaneGuard::take(&self.parts.log))
+    }
+
+    /// Allocates an uninitialized block of at least `bytes` bytes, and returns its offset: a multiple of 64, or of `align_bytes`, if that is
+    /// more.
+    pub(super) fn reserve(&mut self, bytes: u64, align_bytes: u64) -> Result<u64, TxError> {
+        self.parts.log.check_open()?;
+        let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
+        let carved = self.work.reservations.last_mut().and_then(|last| last.carve(lines, align_bytes));
+        let fresh = match carved {
+            Some(fresh) => fresh,
+            None => {
+                let reservation = self.find_room(lines, align_bytes)?;
+                let reservation = self.prepare(reservation)?;
+                let fresh =
+                    reservation.carve(lines, align_bytes).expect("the block fits into its reservation");
+                let is_over_chunks = reservation.is_over_chunks();
+                // The first headers of the chunks are durably zeroed before an entry for the block's header can be durable.
+                self.is_in_flight |= is_over_chunks;
+                // Another transaction may have returned it because its fence failed.
+                self.parts.log.check()?;
+                fresh
+            }
+        };
+        let payload = fresh.start;
+        // With the spare bytes behind the requested ones: a link into an array may point there, too.
+        self.work.fresh.push(fresh);
+        Ok(payload)
+    }
+
+    /// Reserves an extent with room for a block: in this thread's arena, then in other arenas and unused chunks, then in what retiring the
+    /// idle lanes takes out of quarantine, at two fences.
+    fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
+        let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
+        if let Some(found) = space.reserve_own(pmem, lines, align_bytes, log.recent_checkpoint_lsn()) {
+            return Ok(found);
+        }
+        match space.reserve(pmem, lines, align_bytes, log.checkpoint_lsn()) {
+            Err(SpaceError::Full { quarantined: true, .. }) => {
+                log.raise_checkpoint(pmem, log.latest())?;
+                Ok(space.reserve(pmem, lines, align_bytes, log.checkpoint_lsn())?)
+            }
+            result => Ok(result?),
+        }
+    }
+
+    /// Adds the extent to this transaction. If it is several free blocks, or is to be divided, makes it one free block, durably.
+    fn prepare(&mut self, reservation: Reservation) -> Result<&mut Reservation, TxError> {
+        let (parts, pmem) = (self.parts, &self.parts.pmem());
+        let (is_one_block, mut headers) = (reservation.is_one_block(), reservation.joining_headers());
+        // First of all, so that it is returned after an error or a panic: other threads may be waiting for the rest of it.
+        self.work.reservations.push(reservation);
+        if !is_one_block {
+            headers.try_for_each(|(offset, word)| parts.store_header(offset, word))?;
+            let reservation = self.work.reservations.last_mut().expect("it was pushed");
+            parts.space.joined(pmem, reservation, Lsn::ZERO);
+        }
+        Ok(self.work.reservations.last_mut().expect("it was pushed"))
+    }
+
+    pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {
+        if let Some(at) = self.work.fresh.iter().position(|fresh| fresh.start == payload) {
+            // It was never allocated, and another transaction may reserve it before this one commits.
+            let fresh = self.work.fresh.remove(at);
+            self.work.writes.forget(fresh.start, fresh.end - fresh.start);
+            let at = self.work.reservations.iter_mut().position(|reservation| reservation.uncarve(payload));
+            let at = at.expect("a new block lies in a reservation");
+            if self.work.reservations[at].is_unused() {
+                self.parts.space.return_unused(self.work.reservations.remove(at));
             }
             return Ok(());
         }
-        if self.is_in_flight {
-            // Before the entries are stored: they may become durable at once, and publish what is in the blocks.
-            self.heap.log.fence(&self.heap.pmem())?;
+        self.parts.log.check_open()?;
+        let freeing = self.parts.space.begin_free(&self.parts.pmem(), payload)?;
+        self.work.freeing.push(freeing);
+        Ok(())
+    }
+
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        self.parts.pmem().load(offset, out);
+        self.work.writes.overlay(offset, out);
+    }
+
+    /// Stores into a new block, which nothing links to before the transaction commits. Short contents are committed by the log; long ones
+    /// are stored at once, and fenced before the commit.
+    pub(super) fn store_fresh(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
+        if bytes.len() <= LOGGED_UP_TO_BYTES || self.work.writes.overlaps(offset, bytes.len()) {
+            self.work.writes.hidden_bytes(offset, bytes);
+            return Ok(());
         }
-        self.lane();
-        // After the lane, and only until the commit is over: no transaction waits for a lane with the lock of the roots held.
-        let change = self.write_roots()?;
-        let Work { writes, reservations, freeing, .. } = &mut *self.work;
-        let lane = self.lane.get_or_insert_with(|| LaneGuard::take(&self.heap.log));
-        let committed = match self.durability == Durability::Deferred && writes.is_empty() {
-            true => lane.commit_lazy(&self.heap.pmem()),
-            false => lane.commit(&self.heap.pmem(), writes),
-        };
-        // After a failed fence the roots stay hidden: which of them a crash would leave is not known. Else all of them are durable, or
-        // nothing was stored.
-        if let Some(change) = change
-            && (committed.is_ok() || self.heap.log.check().is_ok())
+        self.parts.log.check()?;
+        self.parts.pmem().store(offset, bytes);
+        self.parts.pmem().flush(offset, bytes.len() as u64);
+        self.is_in_flight = true;
+        Ok(())
+    }
+
+    /// Stores into a block, new or old. `offset` was checked.
+    fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
+        let (start, end) = (offset, offset + bytes.len() as u64);
+        if self.work.fresh.iter().rev().any(|fresh| fresh.start <= start && end <= fresh.end) {
+            self.store_fresh(offset, bytes)?;
+        } else if bytes.len() >= self.parts.in_place_from_bytes
+            && !self.work.writes.overlaps(offset, bytes.len())
         {
-            change.complete();
-        }
-        let lsn = committed?;
-        self.lane = None;
-        for reservation in reservations.drain(..) {
-            self.heap.space.settle(reservation, lsn);
-        }
-        for freeing in freeing.drain(..) {
-            self.heap.space.finish_free(freeing, lsn);
+            let pmem = &self.parts.pmem();
+            self.lane().undo(pmem, offset, bytes.len() as u64)?;
+            self.parts.id().note_in_place(start..end);
+            pmem.store(offset, bytes);
+            pmem.flush(offset, bytes.len() as u64);
+        } else {
+            self.work.writes.bytes(offset, bytes);
         }
         Ok(())
     }
 
-    pub(super) fn lane(&mut self) -> &mut LaneGuard<'p> {
-        let heap = self.heap;
-        self.lane.get_or_insert_with(|| LaneGuard::take(&heap.log))
+    /// Writes a word, which commits with the transaction.
+    pub(super) fn write_word(&mut self, offset: u64, value: u64) {
+        self.work.writes.word(offset, value);
+    }
+
+    fn stage_root(&mut self, name: &str, target: Option<(u64, u64, u64)>) -> Result<(), TxError> {
+        if name == ROOT {
+            return Err(RootError::Name { name: name.to_owned() }.into());
+        }
+        // Only to report errors now: the commit chooses the slot.
+        let staged: Vec<RootWrite> = self.work.roots.iter().filter_map(|staged| staged.write).collect();
+        let write = self.parts.pool.root_write(name, target, &staged)?;
+        self.work.roots.retain(|staged| staged.name != name);
+        self.work.roots.push(StagedRoot { name: name.to_owned(), target, write });
+        Ok(())
+    }
+
+    /// The root as this transaction has changed it. `None` if it has not.
+    fn staged_root(&self, name: &str) -> Option<Option<Root>> {
+        let staged = self.work.roots.iter().find(|staged| staged.name == name)?;
+        Some(staged.write.and_then(|write| write.root()))
+    }
+
+    /// Adds the staged roots to the write set, and hides them from readers until the change is complete. The transaction holds its lane: the
+    /// lock of the directory is acquired last, and a thread that holds it waits for no other transaction.
+    fn write_roots(&mut self) -> Result<Option<RootChange<'p>>, TxError> {
+        if self.work.roots.is_empty() {
+            return Ok(None);
+        }
+        self.parts.log.check()?;
+        let (pool, staged) = (&self.parts.pool, &self.work.roots);
+        let choose = || -> Result<Vec<RootWrite>, TxError> {
+            let mut slots = Vec::new();
+            // Removals first: they free slots.
+            let (removed, set): (Vec<_>, Vec<_>) = staged.iter().partition(|root| root.target.is_none());
+            for StagedRoot { name, target, .. } in removed.into_iter().chain(set) {
+                slots.extend(pool.root_write(name, *target, &slots)?);
+            }
+            Ok(slots)
+        };
+        let (change, slots) = pool.change_roots(choose)?;
+        for slot in slots {
+            self.work.writes.bytes(slot.offset(), slot.bytes());
+        }
+        Ok(Some(change))
     }
 }
 
 impl<P: Pmem> Drop for Tx<'_, P> {
-    /// Takes back what did not commit. After a commit there is nothing left.
+    /// Rolls back a transaction that did not commit. After a commit there is nothing left to do.
     fn drop(&mut self) {
         if let Some(mut lane) = self.lane.take() {
-            // If this fails, the log says so to everyone who comes after, and recovery takes it back.
-            lane.roll_back(&self.heap.pmem()).unwrap_or_default();
+            // If this fails, the log is poisoned, and recovery on the next open rolls back.
+            lane.roll_back(&self.parts.pmem()).unwrap_or_default();
         }
         // After a failed fence the transaction may be durable, and its blocks allocated.
-        let is_known = self.heap.log.check().is_ok();
+        let is_known = self.parts.log.check().is_ok();
         for reservation in self.work.reservations.drain(..) {
             if is_known {
-                self.heap.space.return_unused(reservation);
+                self.parts.space.return_unused(reservation);
             } else {
-                self.heap.space.abandon(reservation);
+                self.parts.space.abandon(reservation);
             }
         }
         for freeing in self.work.freeing.drain(..) {
-            self.heap.space.cancel_free(freeing);
+            self.parts.space.cancel_free(freeing);
         }
     }
 }

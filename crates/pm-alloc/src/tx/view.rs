@@ -1,151 +1,267 @@
-//! Reading without a transaction, and the writes that need none: those in one piece.
+//! A view: reading without a transaction, and the changes that need none: in-place stores, and a block allocated or freed together with
+//! its link.
 
-use super::links::{link_to, value_from};
-use super::nesting::outside_in_place;
-use crate::error::TxError;
-use crate::heap::Heap;
-use crate::log;
+use super::error::TxError;
+use super::transaction::{Durability, LOGGED_UP_TO_BYTES, run};
+use crate::format::LINE_BYTES;
+use crate::layout::Layout;
+use crate::links::{link_to, value_from};
+use crate::log::{self, LaneGuard};
+use crate::parts::HeapParts;
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
-use pm_core::{InPool, Link, PlaceError, Pmem, Region, Root, RootError};
+use pm_core::{InPool, Link, PlaceError, Pmem, Region, RootError, bytes_of};
 
-/// What is stored in one piece lies at a multiple of its length. Two words in themselves need only 8.
+/// The alignment of a pair of words that is stored atomically. Two words by themselves need only 8.
 const PAIR_BYTES: u64 = 16;
 
-/// A look at the heap of `'p`. Made by [`Heap::view`].
+/// The offset of a null link.
+const NULL: u64 = 0;
+
+/// A view of the heap of `'p`. Made by [`Heap::view`](crate::Heap::view).
 #[derive(Debug)]
 pub struct View<'p, P: Pmem = Region> {
-    pub(super) heap: &'p Heap<P>,
+    parts: &'p HeapParts<P>,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
 }
 
-impl<P: Pmem> Heap<P> {
-    /// Runs `f` with a look at the heap, under a brand that keeps its links from leaving it.
-    ///
-    /// What another thread's transaction commits meanwhile may be seen in part: who reads what others change keeps them away
-    /// with a lock, as everywhere.
-    ///
-    /// In a transaction of this thread on the same heap, it sees nothing of what that wrote, but for long values in
-    /// place. What [`store_u64`](View::store_u64) and [`store_u64_pair`](View::store_u64_pair) store then is no part of it,
-    /// and stays when it is given up. They refuse to store into its long values in place, which are rolled back as a whole.
-    pub fn view<R>(&self, f: impl for<'p> FnOnce(&View<'p, P>) -> R) -> R {
-        f(&View { heap: self, brand: PhantomData })
-    }
-
-    /// Where so many values of type `T` that the link leads to lie.
-    pub(crate) fn check_link<'p, T: InPool<'p>>(
-        &self,
-        link: Link<'p, T>,
-        count: u64,
-    ) -> Result<u64, PlaceError> {
-        if link.is_null() {
-            return Err(PlaceError::Null);
-        }
-        let size_bytes = (size_of::<T>() as u64).saturating_mul(count);
-        self.check_place(link.offset(), size_bytes, align_of::<T>() as u64)
-    }
-
-    /// Whether `size_bytes` at `offset` lie in the heap's chunks and are aligned.
-    pub(crate) fn check_place(
-        &self,
-        offset: u64,
-        size_bytes: u64,
-        align_bytes: u64,
-    ) -> Result<u64, PlaceError> {
-        let data_start = self.layout().chunks_start;
-        let data_end = self.layout().chunk_offset(self.space.chunk_count());
-        if offset < data_start || offset.checked_add(size_bytes).is_none_or(|end| end > data_end) {
-            return Err(PlaceError::OutOfRange { offset, size_bytes, data_start, data_end });
-        }
-        if !offset.is_multiple_of(align_bytes) {
-            return Err(PlaceError::Misaligned { offset, align_bytes });
-        }
-        Ok(offset)
-    }
-
-    pub(crate) fn typed_root<'p, T: InPool<'p>>(&self, root: &Root) -> Result<Link<'p, T>, RootError> {
-        root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;
-        self.check_place(root.offset(), size_of::<T>() as u64, align_of::<T>() as u64)?;
-        Ok(link_to(root.offset()))
-    }
-}
-
 impl<'p, P: Pmem> View<'p, P> {
+    pub(crate) const fn new(parts: &'p HeapParts<P>) -> Self {
+        Self { parts, brand: PhantomData }
+    }
+
     /// The root of this name, if there is one.
     ///
     /// # Errors
-    /// When it holds another type, or is not found while some of the directory is corrupted.
+    /// When it holds another type, or is not found while a slot of the directory is corrupted.
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
-        self.heap.pool_parts().find_root(name)?.map(|root| self.heap.typed_root(&root)).transpose()
+        self.parts.pool.find_root(name)?.map(|root| self.parts.typed_root(&root)).transpose()
     }
 
-    /// Copies out what a link points to.
+    /// Copies out the value that a link points to.
     ///
     /// # Errors
-    /// When the link is null or leads out of the heap.
+    /// When the link is null or points out of the heap.
     pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
-        let offset = self.heap.check_link(link, 1)?;
-        Ok(value_from(|bytes| self.heap.pmem().load(offset, bytes)))
+        let offset = self.parts.check_link(link, 1)?;
+        Ok(value_from(|bytes| self.parts.pmem().load(offset, bytes)))
     }
 
-    /// Copies out `out.len()` bytes, beginning with the one that the link is to.
+    /// Copies out `out.len()` bytes, from the one that the link points to on.
     ///
     /// # Errors
     /// As [`read`](Self::read).
     pub fn read_bytes(&self, link: Link<'p, u8>, out: &mut [u8]) -> Result<(), PlaceError> {
-        let offset = self.heap.check_link(link, out.len() as u64)?;
-        self.heap.pmem().load(offset, out);
+        let offset = self.parts.check_link(link, out.len() as u64)?;
+        self.parts.pmem().load(offset, out);
         Ok(())
     }
 
-    /// Stores a word where it is, in one piece, without a transaction.
+    /// Stores a word in place, atomically and durably, without a transaction.
     ///
     /// # Errors
-    /// When the link is null or leads out of the heap, or a fence fails. [`TxError::WrittenInPlace`] when the word lies in a value that
-    /// this thread's transaction on the same heap has written in place, as it does with long ones.
+    /// When the link is null or points out of the heap, or a fence fails. [`TxError::WrittenInPlace`] when the word lies in a long value
+    /// that this thread's transaction on the same heap has written in place.
     ///
     /// # Durability
     /// When it returns, the new word is durable; a crash before leaves it or the old one. Costs one line and one fence; one
-    /// line more if a transaction wrote to the same line lately.
+    /// line more if a recent transaction wrote to the same line.
     ///
-    /// A process that is killed before this returns may leave the new word visible to the next process and not durable: a power failure
-    /// then takes it back, though not what that process has derived from it and committed. Stored again as it was found, it is durable.
+    /// If the process is killed before this returns, the next process may read the new word though it is not durable: a power failure
+    /// then reverts it, but not what that process derived from it and committed. Storing the word again makes it durable.
     ///
     /// # Source
     /// PMFS 3.2, atomic in-place updates.
     pub fn store_u64(&self, link: Link<'p, u64>, value: u64) -> Result<(), TxError> {
-        let offset = self.heap.check_link(link, 1)?;
-        outside_in_place(core::ptr::from_ref(self.heap).addr(), offset, 8)?;
-        log::store_u64(&self.heap.log, &self.heap.pmem(), offset, value)?;
+        let offset = self.parts.check_link(link, 1)?;
+        self.check_not_in_place(offset, 8)?;
+        log::store_u64(&self.parts.log, &self.parts.pmem(), offset, value)?;
         Ok(())
     }
 
-    /// Stores two words where they are, both in one piece, without a transaction: a value and its version, say, or the two ends of
+    /// Stores two words in place, atomically and durably, without a transaction: a value and its version, for example, or both ends of
     /// a range.
     ///
-    /// A thread that reads them meanwhile loads them one after the other, and may see the first of one pair and the second of
-    /// the next: readers are kept away with a lock, as everywhere.
+    /// A thread that reads them meanwhile loads one after the other, and may see the first word of one pair and the second of
+    /// the next: the program keeps readers from writers by locks.
     ///
     /// # Errors
-    /// When the link is null, leads out of the heap, or to no multiple of 16, which is
-    /// [`Misaligned`](pm_core::PlaceError::Misaligned): blocks start at multiples of 64, so it is for the fields before it to
-    /// see to. As [`store_u64`](Self::store_u64) within a transaction. Nothing has been stored then. Or when a fence fails.
+    /// When the link is null, points out of the heap, or to no multiple of 16, which is
+    /// [`Misaligned`](pm_core::PlaceError::Misaligned): blocks start at multiples of 64, so the fields before the pair determine its
+    /// alignment. Within a transaction as [`store_u64`](Self::store_u64). Nothing was stored then. Or when a fence fails.
     ///
     /// # Durability
     /// When it returns, the new pair is durable; a crash before leaves it or the old one, never a word of each. Costs one line and
-    /// one fence; one line more if a transaction wrote to the same line lately.
+    /// one fence; one line more if a recent transaction wrote to the same line.
     ///
     /// After a kill as [`store_u64`](Self::store_u64).
     ///
     /// # Source
     /// PMFS 3.2, atomic in-place updates of 16 bytes.
     pub fn store_u64_pair(&self, link: Link<'p, [u64; 2]>, value: [u64; 2]) -> Result<(), TxError> {
-        let offset = self.heap.check_link(link, 1)?;
+        let offset = self.parts.check_link(link, 1)?;
         if !offset.is_multiple_of(PAIR_BYTES) {
             return Err(PlaceError::Misaligned { offset, align_bytes: PAIR_BYTES }.into());
         }
-        outside_in_place(core::ptr::from_ref(self.heap).addr(), offset, PAIR_BYTES)?;
-        log::store_u64_pair(&self.heap.log, &self.heap.pmem(), offset, value)?;
+        self.check_not_in_place(offset, PAIR_BYTES)?;
+        log::store_u64_pair(&self.parts.log, &self.parts.pmem(), offset, value)?;
         Ok(())
+    }
+
+    /// Allocates a block, writes `value` to it, and links `slot` to it, in one step.
+    ///
+    /// # Errors
+    /// When there is no room, or `slot` [already links to a block](TxError::Occupied); within a transaction on the same
+    /// heap, which has calls of its own for this. Nothing was changed then. When a fence fails, as
+    /// [`Heap::transaction`](crate::Heap::transaction).
+    ///
+    /// # Durability
+    /// When it returns, all of it is durable; a crash before leaves all of it, or a free block and a null slot. Costs the
+    /// lines of the value, of the block's header, of the header behind it if the block was split off a longer one, and of the slot;
+    /// one line of the log, and two fences. If the value has 96 bytes or less, up to three lines of the log, and one fence.
+    ///
+    /// # Source
+    /// PMDK's `pmemobj_alloc`, which does the same.
+    pub fn alloc_and_link<T: InPool<'p>>(
+        &self,
+        slot: Link<'p, Link<'p, T>>,
+        value: &T,
+    ) -> Result<Link<'p, T>, TxError> {
+        let bytes = bytes_of(value);
+        self.alloc_and_link_bytes(slot, bytes.len() as u64, Some(bytes))
+    }
+
+    /// As [`alloc_and_link`](Self::alloc_and_link), with room for `count` values, uninitialized: the block holds what was there before.
+    ///
+    /// # Errors
+    /// As [`alloc_and_link`](Self::alloc_and_link).
+    ///
+    /// # Durability
+    /// As [`alloc_and_link`](Self::alloc_and_link), without the value, for one fence.
+    pub fn alloc_uninit_and_link<T: InPool<'p>>(
+        &self,
+        slot: Link<'p, Link<'p, T>>,
+        count: u64,
+    ) -> Result<Link<'p, T>, TxError> {
+        let bytes = count.saturating_mul(size_of::<T>() as u64);
+        self.alloc_and_link_bytes(slot, bytes, None)
+    }
+
+    /// Frees the block that `slot` links to, and makes the slot null, in one step.
+    ///
+    /// # Errors
+    /// When the slot is null, or links to no block that can be freed; within a transaction on the same heap. Nothing was changed
+    /// then. When a fence fails, as [`Heap::transaction`](crate::Heap::transaction).
+    ///
+    /// # Durability
+    /// When it returns, both are durable; a crash before leaves both, or neither. Costs the lines of the block's header and of the
+    /// slot, one line of the log, and one fence.
+    ///
+    /// # Source
+    /// PMDK's `pmemobj_free`, which does the same.
+    pub fn unlink_and_free<T: InPool<'p>>(&self, slot: Link<'p, Link<'p, T>>) -> Result<(), TxError> {
+        let parts = self.parts;
+        self.check_outside_transaction()?;
+        let slot = parts.check_link(slot, 1)?;
+        let pmem = &parts.pmem();
+        let payload = pmem.load_u64(slot);
+        if payload == NULL {
+            return Err(PlaceError::Null.into());
+        }
+        // Before the locks: acquiring one waits for the fence of this thread's last commit.
+        pmem.prefetch(Layout::header_of(payload.max(LINE_BYTES)));
+        let mut lane = LaneGuard::take(&parts.log);
+        if let Some(held) = parts.space.hold_freeing(&lane, pmem, payload)? {
+            let lsn = lane.commit_words(pmem, &[held.header(), (slot, NULL)])?;
+            held.settle(lsn);
+            return Ok(());
+        }
+        drop(lane);
+        run(parts, Durability::Immediate, |tx| {
+            tx.free_block(payload)?;
+            tx.write_word(slot, NULL);
+            Ok(())
+        })
+    }
+
+    /// Allocates a block of `bytes` bytes, stores `contents` in it, if there are any, and links `slot` to it.
+    fn alloc_and_link_bytes<T: InPool<'p>>(
+        &self,
+        slot: Link<'p, Link<'p, T>>,
+        bytes: u64,
+        contents: Option<&[u8]>,
+    ) -> Result<Link<'p, T>, TxError> {
+        self.check_outside_transaction()?;
+        let slot = self.check_vacant(slot)?;
+        // Short contents are committed by the log. A block is aligned to 64 bytes, which is enough for most types.
+        let is_long = contents.is_none_or(|contents| contents.len() > LOGGED_UP_TO_BYTES);
+        let lines = Layout::lines_for(bytes).filter(|_| is_long && align_of::<T>() <= 64);
+        if let Some(lines) = lines
+            && let Some(payload) = self.alloc_in_own_arena(slot, lines, contents)?
+        {
+            return Ok(link_to(payload));
+        }
+        // This thread's arena has no room, or the block is longer than a chunk.
+        run(self.parts, Durability::Immediate, |tx| {
+            let payload = tx.reserve(bytes, align_of::<T>() as u64)?;
+            if let Some(contents) = contents {
+                tx.store_fresh(payload, contents)?;
+            }
+            tx.write_word(slot, payload);
+            Ok(link_to(payload))
+        })
+    }
+
+    /// Allocates a block of this thread's arena and links `slot` to it, by one commit of up to three words. `None`, and nothing was
+    /// changed, if the arena has no such block.
+    #[inline]
+    fn alloc_in_own_arena(
+        &self,
+        slot: u64,
+        lines: u64,
+        contents: Option<&[u8]>,
+    ) -> Result<Option<u64>, TxError> {
+        let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
+        log.check_open()?;
+        let checkpoint_lsn = log.recent_checkpoint_lsn();
+        let mut lane = LaneGuard::take(log);
+        let Some(held) = space.hold_block(&lane, pmem, lines, checkpoint_lsn, contents.is_some()) else {
+            return Ok(None);
+        };
+        let payload = held.payload();
+        if let Some(contents) = contents {
+            // With the block held: another transaction may have returned it because its fence failed.
+            log.check()?;
+            pmem.store(payload, contents);
+            pmem.flush(payload, contents.len() as u64);
+            // Before the entry is stored: it may become durable at once, and publish the contents of the block.
+            log.fence(pmem)?;
+        }
+        match held.rest() {
+            Some(rest) => lane.commit_words_ahead(pmem, &[rest, (slot, payload), held.header()], 1)?,
+            None => lane.commit_words(pmem, &[(slot, payload), held.header()])?,
+        };
+        held.settle();
+        Ok(Some(payload))
+    }
+
+    /// The offset of a slot, if it is null.
+    fn check_vacant<T: InPool<'p>>(&self, slot: Link<'p, Link<'p, T>>) -> Result<u64, TxError> {
+        let slot = self.parts.check_link(slot, 1)?;
+        match self.parts.pmem().load_u64(slot) {
+            NULL => Ok(slot),
+            linked => Err(TxError::Occupied { slot, linked }),
+        }
+    }
+
+    #[inline]
+    fn check_outside_transaction(&self) -> Result<(), TxError> {
+        if self.parts.id().is_in_transaction() { Err(TxError::Nested) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn check_not_in_place(&self, offset: u64, len: u64) -> Result<(), TxError> {
+        let is_changed = self.parts.id().is_changed_in_place(offset, len);
+        if is_changed { Err(TxError::WrittenInPlace { offset }) } else { Ok(()) }
     }
 }

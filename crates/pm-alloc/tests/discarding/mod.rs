@@ -1,5 +1,5 @@
-//! A small heap whose log loses an entry, and what must be left of its blocks: the first chunk has 64 lines, and its
-//! first block eight slots for links.
+//! A small heap one of whose log entries is corrupted, and checks of its blocks: the first chunk has 64 lines, and its first block eight slots for
+//! links.
 
 #![allow(
     dead_code,
@@ -48,15 +48,15 @@ pub(crate) fn heap() -> SimHeap {
     heap
 }
 
-/// A heap opened anew, of which nothing is in the log: a block of 10 lines lies at line 23, and inside the free lines from 3
-/// on, at 11, an old header of a free block that was longer, over that one.
+/// A heap that was just opened, without entries in its log: a block of 10 lines lies at line 23. Among the free lines from 3 on, at line 11, lies
+/// an old header of a longer free block, which overlaps that one.
 pub(crate) fn heap_with_an_old_header() -> SimHeap {
     let heap = heap();
     // Lines 3 to 33: P and Z; then G up to the end.
     assert_eq!([alloc(&heap, 0, 8), alloc(&heap, 1, 22), alloc(&heap, 2, 31)], [3, 11, 33]);
     free_now(&heap, 1);
     free_now(&heap, 0);
-    // W lies over P and a part of Z, whose header stays inside of it; Y over the rest of Z.
+    // W overwrites P and a part of Z, whose header stays inside of it; Y overwrites the rest of Z.
     assert_eq!([alloc(&heap, 0, 20), alloc(&heap, 1, 10)], [3, 23]);
     let filled = heap.transaction(|tx| tx.write_slice(link_to::<u64>(at_line(&heap, 23)), &[0x59; 20]));
     filled.map_err(|error: TxError| error).unwrap();
@@ -65,7 +65,7 @@ pub(crate) fn heap_with_an_old_header() -> SimHeap {
     heap.close().unwrap();
     let heap = Heap::attach(sim, &options()).unwrap();
     assert!(heap.check().is_clean());
-    // All chunks are looked at, so that the shortest hole is taken.
+    // All chunks are scanned, so that the shortest free extent is used.
     heap.scan_ahead(64).unwrap();
     settle(&heap);
     heap
@@ -75,7 +75,7 @@ pub(crate) fn slot<P: Pmem>(heap: &Heap<P>, number: u64) -> u64 {
     heap.layout().first_payload(0) + 8 * number
 }
 
-/// Allocates a block of so many lines, unfilled, and links a slot to it. Returns its line, from the first chunk's start.
+/// Allocates an uninitialized block of this many lines, and links a slot to it. Returns its line in the first chunk.
 pub(crate) fn alloc<P: Pmem>(heap: &Heap<P>, number: u64, lines: u64) -> u64 {
     let slot = slot(heap, number);
     let at = heap
@@ -96,7 +96,7 @@ pub(crate) fn free<P: Pmem>(heap: &Heap<P>, number: u64) {
     heap.view(|view| view.unlink_and_free(link_to::<Link<u64>>(slot)).unwrap());
 }
 
-/// Frees a block and makes it available: raises the checkpoint LSN, and has an allocation look at the blocks that wait for it.
+/// Frees a block and takes it out of quarantine: raises the checkpoint LSN, and lets an allocation drain the quarantine.
 pub(crate) fn free_now<P: Pmem>(heap: &Heap<P>, number: u64) {
     free(heap, number);
     settle(heap);
@@ -117,12 +117,12 @@ pub(crate) fn write_word<P: Pmem>(heap: &Heap<P>, at: u64, word: u64) {
     heap.transaction(|tx| tx.write(link_to::<u64>(at), &word)).map_err(|error: TxError| error).unwrap();
 }
 
-/// The lines of the blocks that are allocated.
+/// The lines of the allocated blocks.
 pub(crate) fn listed<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     heap.blocks().iter().map(|&at| line_of(heap, at)).collect()
 }
 
-/// Allocates all that there is, one line after the other, and gives it back: the payloads.
+/// Allocates all free space in blocks of one line, and rolls back. Returns the payloads.
 pub(crate) fn all_payloads<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     let mut handed_out = Vec::new();
     let given_up = heap.transaction(|tx| {
@@ -136,18 +136,18 @@ pub(crate) fn all_payloads<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     handed_out
 }
 
-/// The same, by line.
+/// As [`all_payloads`], by line.
 pub(crate) fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     all_payloads(heap).into_iter().map(|at| line_of(heap, at)).collect()
 }
 
-/// How many lines a block has, by its header.
+/// The number of lines of a block, by its header.
 pub(crate) fn lines_of<P: Pmem>(heap: &Heap<P>, payload: u64) -> u64 {
     let at = payload - 8;
     BlockHeader::from_word(heap.pool().pmem().load_u64(at), heap.layout().seed, at).unwrap().lines.into()
 }
 
-/// The payloads of the blocks that are allocated, and how many lines each has.
+/// The payloads of the allocated blocks, and how many lines each has.
 pub(crate) fn live_lines<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
     let mut live = vec![];
     heap.check_with(|block| {
@@ -172,7 +172,7 @@ pub(crate) fn sim_of(bytes: Vec<u8>) -> Arc<Sim> {
     Arc::new(Sim::of(state))
 }
 
-/// The heap in `bytes` with these lines corrupted: it is refused, and opened where corrupted entries are discarded.
+/// The heap in `bytes` with these lines corrupted: it refuses to open, and opens if corrupted entries may be discarded.
 pub(crate) fn discard(mut bytes: Vec<u8>, lines: &[usize], options: &HeapOptions) -> SimHeap {
     lines.iter().for_each(|line| bytes[line + 20] ^= 4);
     let refused = Heap::attach(sim_of(bytes.clone()), options);
@@ -180,7 +180,7 @@ pub(crate) fn discard(mut bytes: Vec<u8>, lines: &[usize], options: &HeapOptions
     Heap::attach(sim_of(bytes), &options.clone().discard_corrupted_records(true)).unwrap()
 }
 
-/// The block of so many lines that a slot links to, at `line`, is in use, listed, and not handed out.
+/// Asserts that the block that a slot links to lies at `line`, has this many lines, is listed, and is not handed out.
 pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) {
     assert_eq!(heap.pool().pmem().load_u64(slot(heap, number)), at_line(heap, line), "it is in use");
     let listed = listed(heap);
@@ -190,8 +190,7 @@ pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) 
     assert!(listed.contains(&line), "{line} is not among {listed:?}");
 }
 
-/// Runs `first` in lane 0, then `second` in another thread and lane 1, and closes nothing. `long` is a block of 320
-/// bytes or more.
+/// Runs `first` in lane 0, then `second` in another thread and lane 1, and leaves the heap open. `long` is a block of at least 320 bytes.
 pub(crate) fn in_two_lanes(heap: &SimHeap, long: u64, first: impl FnOnce(), second: impl FnOnce() + Send) {
     let (go, gone) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -253,8 +252,7 @@ pub(crate) fn with_other<R>(
     })
 }
 
-/// What some recoveries leave, each of which is stopped at one of its stores, flushes or fences. The process was killed then, or the power
-/// failed.
+/// What some recoveries leave, each of which is stopped at one of its stores, flushes or fences, by a kill or a power failure.
 pub(crate) fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &mut Rng) -> State {
     let attach = |sim: &Arc<Sim>| core::mem::forget(Heap::attach(Arc::clone(sim), options).unwrap());
     for _ in 0..rng.below(3) {
@@ -271,7 +269,7 @@ pub(crate) fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &m
     left
 }
 
-/// Opens a heap and discards corrupted entries, after openings that do so and are stopped; and perhaps again, after a power failure.
+/// Opens a heap and discards corrupted entries, after stopped recoveries that do the same; and sometimes again, after a power failure.
 pub(crate) fn opened_at_last(left: State, options: &HeapOptions, rng: &mut Rng) -> SimHeap {
     let discarding = options.clone().discard_corrupted_records(true);
     let left = stopped_recoveries(left, &discarding, rng);

@@ -1,4 +1,4 @@
-// The right use of all that the wrong ones use wrongly.
+// The right use of everything that the wrong programs misuse.
 use pm_alloc::{Heap, TxError};
 use pm_core::{Link, Persist, field};
 
@@ -17,7 +17,7 @@ struct Shop<'p> {
 }
 
 fn right(one: &Heap, other: &Heap) -> Result<u64, TxError> {
-    // What leaves a closure, or goes from one heap to the other, is a value without a link.
+    // A value that leaves a closure, or is passed from one heap to the other, contains no link.
     let id = one.transaction(|tx| {
         let shop = tx.root::<Shop>("shop")?.expect("the heap has a shop");
         tx.read(tx.read(shop)?.newest).map(|order| order.id)
@@ -27,7 +27,7 @@ fn right(one: &Heap, other: &Heap) -> Result<u64, TxError> {
         let order = tx.alloc(&Order { id, previous: tx.read(shop)?.newest })?;
         tx.write(shop.field(field!(Shop, newest)), &order)
     })?;
-    // A heap is shared, and each thread begins transactions of its own.
+    // A heap is shared, and each thread begins its own transactions.
     std::thread::scope(|threads| {
         let forgetting = threads.spawn(|| one.transaction(|tx| tx.remove_root("old")));
         forgetting.join().expect("a transaction does not panic")

@@ -1,4 +1,4 @@
-// A link that a view found, written to by a transaction: each has a brand of its own, and the transaction finds it itself.
+// A transaction writes to a link of a view: each has a brand of its own, and the transaction must look up the link itself.
 #![allow(unused)]
 use pm_alloc::{Heap, TxError};
 

@@ -1,4 +1,4 @@
-// A link that leaves its transaction: should that be given up, the link would be to a block that never was.
+// A link that leaves its transaction: after a rollback, it would point to a block that was never allocated.
 #![allow(unused)]
 use pm_alloc::{Heap, TxError};
 

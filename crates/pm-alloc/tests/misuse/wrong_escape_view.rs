@@ -1,4 +1,4 @@
-// A link that leaves its view: the block may be freed, and its place be another's, before somebody follows it.
+// A link that leaves its view: the block may be freed and reallocated before the link is followed.
 #![allow(unused)]
 use pm_alloc::Heap;
 

@@ -1,4 +1,4 @@
-// A link of one heap stored in another, where it would lead to whatever lies at that offset.
+// A link of one heap stored in another, where it would point to unrelated data at that offset.
 #![allow(unused)]
 use pm_alloc::{Heap, TxError};
 use pm_core::{Link, Persist, field};

@@ -1,4 +1,4 @@
-// A write without a transaction, which a crash would leave half done: a view has none but those that are atomic in themselves.
+// A write without a transaction, which a crash could tear: a view has only writes that are atomic.
 #![allow(unused)]
 use pm_alloc::Heap;
 

@@ -1,5 +1,5 @@
-// A value with padding, which is undefined, and would be written to the medium with it. Without `Persist` it is no value for
-// a heap, and `Persist` finds the padding.
+// A value with padding, whose undefined bytes would be written to the medium. Without `Persist` it is refused as a value of a heap,
+// and `Persist` refuses the padding.
 #![allow(unused)]
 use pm_alloc::{Heap, TxError};
 use pm_core::Persist;

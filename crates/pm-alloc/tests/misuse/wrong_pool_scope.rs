@@ -1,4 +1,4 @@
-// A write through the pool below a heap, past the log, which may replay an older transaction over it: that pool is there to look at.
+// A write through the pool below a heap, without the log, which may replay an older transaction over it: that pool is read-only.
 #![allow(unused)]
 use pm_alloc::Heap;
 

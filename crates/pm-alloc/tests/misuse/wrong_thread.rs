@@ -1,4 +1,4 @@
-// A transaction in the hands of another thread: its lane is its thread's, whose fences wait for that thread's flushes only.
+// A transaction moved to another thread: its lane belongs to its own thread, and a fence waits only for flushes of its thread.
 #![allow(unused)]
 use pm_alloc::{Heap, TxError};
 

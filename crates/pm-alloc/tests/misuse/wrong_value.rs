@@ -1,4 +1,4 @@
-// Values that mean something to this process only: an address, and a length that is as long as the host's.
+// Values that are valid in this process only: an address, and a length whose size depends on the host.
 #![allow(unused)]
 use pm_alloc::{Heap, TxError};
 

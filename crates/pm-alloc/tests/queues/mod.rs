@@ -1,4 +1,4 @@
-//! A load of transactions whose outcome can be checked after any crash: a queue for each thread, of nodes that are numbered.
+//! A load of transactions whose outcome can be checked after any crash: a queue of numbered nodes for each thread.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,11 +6,11 @@ use pm_alloc::{Heap, TxError};
 use pm_core::{Link, Persist, field};
 use std::collections::BTreeSet;
 
-/// How many threads there are, each with a queue.
+/// The number of threads, each with a queue.
 pub(crate) const THREADS: u64 = 2;
-/// Each queue keeps so many nodes, and lets the oldest go.
+/// The most nodes of a queue; the oldest is freed then.
 const LONGEST: u64 = 200;
-/// A queue of nodes, whose numbers follow each other.
+/// A queue of nodes with consecutive numbers.
 #[derive(Clone, Copy, Persist)]
 #[repr(C)]
 struct Queue<'p> {
@@ -18,7 +18,7 @@ struct Queue<'p> {
     newest: Link<'p, Node<'p>>,
     first_number: u64,
     next_number: u64,
-    /// Of a place that every transaction of every thread changes a part of.
+    /// Eight words that each transaction of the thread overwrites.
     tally: Link<'p, u64>,
 }
 
@@ -27,12 +27,12 @@ struct Queue<'p> {
 struct Node<'p> {
     next: Link<'p, Node<'p>>,
     number: u64,
-    /// Longer for some numbers than for others, and all of one word.
+    /// As many equal words as the number determines.
     contents: Link<'p, u64>,
     words: u64,
 }
 
-/// What fills the contents of a node.
+/// The word in the contents of a node.
 const fn mark(thread: u64, number: u64) -> u64 {
     (thread << 56 | number).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -45,7 +45,7 @@ fn root(thread: u64) -> String {
     format!("queue {thread}")
 }
 
-/// Puts one node at the end of the queue, and takes one from its front when it is long.
+/// Appends one node to the queue, and removes the oldest when it is full.
 pub(crate) fn step(heap: &Heap, thread: u64) -> Result<u64, TxError> {
     heap.transaction(|tx| {
         let link = match tx.root::<Queue>(&root(thread))? {
@@ -84,8 +84,8 @@ pub(crate) fn step(heap: &Heap, thread: u64) -> Result<u64, TxError> {
     })
 }
 
-/// Whether all queues are whole, and how many nodes each had ever.
-pub(crate) fn look(heap: &Heap) -> Vec<u64> {
+/// Asserts that all queues are consistent, and returns how many nodes each has ever had.
+pub(crate) fn check(heap: &Heap) -> Vec<u64> {
     let mut reachable = BTreeSet::new();
     let ever = (0..THREADS).map(|thread| {
         heap.view(|view| {

@@ -40,7 +40,7 @@ struct Inner {
     stopped: Option<State>,
 }
 
-/// A region with one prefix of the stores to each line surviving a power failure, and all of them a kill.
+/// A region. A power failure leaves a prefix of the stores to each line, and a kill leaves all stores.
 pub(crate) struct Sim(Mutex<Inner>, u64);
 
 impl Inner {
@@ -117,7 +117,7 @@ impl Sim {
     pub(crate) fn state(&self) -> State {
         self.0.lock().unwrap().now.clone()
     }
-    /// Only what was durable before is left.
+    /// What a power failure leaves if no pending store reaches the medium.
     pub(crate) fn power_failure(&self) -> State {
         let durable = self.state().durable;
         State { visible: durable.clone(), durable, pending: BTreeMap::new() }
@@ -137,7 +137,7 @@ impl Sim {
     pub(crate) fn stores(&self) -> u64 {
         self.0.lock().unwrap().stores
     }
-    /// To be stopped right after the next store to this line.
+    /// Stops right after the next store to this line.
     pub(crate) fn stop_at_change(&self, line: u64) {
         self.0.lock().unwrap().stop_at_change = Some(line);
     }
@@ -196,7 +196,7 @@ impl Pmem for Sim {
         let mut inner = self.0.lock().unwrap();
         if inner.events >= inner.fail_at && !(inner.fails_once && inner.has_failed) {
             inner.has_failed = true;
-            // A later fence waits for nothing that was flushed before this one.
+            // A later fence does not cover what was flushed before this one.
             inner.flushed.remove(&std::thread::current().id());
             return Err(FenceError::Poisoned);
         }
@@ -205,7 +205,7 @@ impl Pmem for Sim {
     }
 }
 
-/// The seeds of random programs: so many, or as the environment says.
+/// The seeds of random programs: `count`, or as the environment says.
 pub(crate) fn seeds(count: u64) -> Range<u64> {
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let first = number("PM_CRASH_FIRST", 0);
@@ -218,7 +218,7 @@ pub(crate) struct Rng(u64);
 impl Rng {
     pub(crate) fn of(seed: u64) -> Self {
         let mut rng = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        // Small seeds differ in few bits at first.
+        // Small seeds differ in few bits.
         for _ in 0..5 {
             rng.next();
         }
@@ -239,7 +239,7 @@ impl Rng {
     }
 }
 
-/// What a power failure leaves.
+/// A random state that a power failure may leave.
 pub(crate) fn crash(state: &State, rng: &mut Rng) -> State {
     let mut durable = state.durable.clone();
     let mode = rng.below(4);

@@ -1,11 +1,11 @@
-//! What random programs on heaps share.
+//! Shared by random programs on heaps.
 
 use super::{LINE, Rng, Sim, seeds};
 use pm_alloc::layout::Layout;
 use pm_alloc::{CommitError, SpaceError, TxError};
 use pm_core::{Pmem, PoolOptions, Uuid};
 
-/// Runs the program of each seed in a new thread, and prints the seed if it panics. What they return, in order.
+/// Runs the program of each seed in a new thread, and prints the seed if it panics. Returns the results in order.
 pub(crate) fn each_seed<R: Send>(count: u64, run: impl Fn(u64) -> R + Sync) -> Vec<R> {
     let one = |seed: u64| {
         std::thread::scope(|scope| scope.spawn(|| run(seed)).join()).unwrap_or_else(|panic| {
@@ -21,12 +21,12 @@ pub(crate) fn pool_options() -> PoolOptions {
     PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0)
 }
 
-/// The words of a block: its number first.
+/// The words of a block, its number first.
 pub(crate) fn content(id: u64, words: usize) -> Vec<u64> {
     (0..words as u64).map(|at| if at == 0 { id } else { id.wrapping_mul(31).wrapping_add(at) }).collect()
 }
 
-/// No room in the heap or in the lane is no failure of a test.
+/// Whether the error is a lack of room in the heap or the lane, which is no failure of a test.
 pub(crate) fn is_refusal(error: &TxError) -> bool {
     match error {
         TxError::Space(error) => is_no_room(error),

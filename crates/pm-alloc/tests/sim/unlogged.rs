@@ -82,7 +82,7 @@ pub(crate) fn survivors(
 /// The state of a program at the event at which it is stopped.
 pub(crate) struct Stop {
     event: u64,
-    /// The blocks before the interrupted operation, and the one that it was about.
+    /// The blocks before the interrupted operation, and the block that it changed.
     found: Option<(Shadow, u64)>,
 }
 
@@ -99,7 +99,7 @@ impl Stop {
         }
     }
 
-    /// The blocks that no interrupted operation was about, and the one that it was about.
+    /// The blocks that the interrupted operation did not change, and the block that it changed.
     pub(crate) fn interrupted(self) -> Option<(Shadow, u64)> {
         self.found.map(|(mut before, about)| {
             before.remove(&about);

@@ -1,5 +1,5 @@
-//! A crash between the stores of an entry, over what a former entry left in its line. The line is then an entry being written, whatever
-//! the checksums of the old contents, of the new ones and of a mixture of both happen to be.
+//! A crash between the stores of an entry, over an older entry in its line. The line then counts as an entry being written, whatever the checksums
+//! of its old, new or mixed contents are.
 
 use super::support::{at, image, layout, load, recover, words};
 use crate::format::{LogEntry, Lsn, announce, announced, seal, unseal};
@@ -78,7 +78,7 @@ fn sealed(mut entry: LogEntry, lsn: Lsn) -> LogEntry {
     entry
 }
 
-/// An entry of one of the kinds, of any length, with contents that depend on `number`.
+/// An entry whose kind, length and contents depend on `number`.
 fn some_entry(number: u64) -> LogEntry {
     let mut bytes = [0; 48];
     for (index, word) in (1..).zip(bytes.chunks_mut(8)) {
@@ -96,17 +96,17 @@ fn some_entry(number: u64) -> LogEntry {
     entry
 }
 
-/// At each cut, for more pairs of entries than there are checksums: many of them have old contents, or half-stored ones, that the
-/// checksum of the announced LSN fits.
+/// After each store, for more pairs of entries than there are checksums: for many of them the checksum of the announced LSN matches the old or
+/// mixed contents.
 #[test]
-fn line_being_written_is_no_entry_until_the_last_store() {
+fn line_is_no_entry_before_its_last_store() {
     let mut fitting = [0; STORES];
     let recorder = Recorder::default();
     for number in 0..1 << 18 {
         let (before, lsn) = (Lsn::new(number), Lsn::new(number + (number << 20) + 1));
         let new = some_entry(number + 1);
         let old = match number % 7 {
-            // No entry was written there, or one was being written when the program was killed before.
+            // The line is erased, or writing an entry was interrupted by a kill.
             0 => LogEntry::erased(SEED, AT),
             1 => LogEntry { lsn: announce(before, SEED, AT), ..some_entry(number) },
             _ => sealed(some_entry(number), before),
@@ -132,7 +132,7 @@ fn line_being_written_is_no_entry_until_the_last_store() {
     assert!(fitting[..STORES - 1].iter().all(|&count| count > 0), "{fitting:?}");
 }
 
-/// For every checksum, and for LSNs at both ends of their range.
+/// For every checksum, and for the lowest and the highest LSNs.
 #[test]
 fn no_word_is_both_sealed_and_announced() {
     for lsn in [0, 1, 1 << 32, (1 << 46) + 5, Lsn::MAX.bits()] {
@@ -146,7 +146,7 @@ fn no_word_is_both_sealed_and_announced() {
     }
 }
 
-/// A closed log whose first line holds an entry with `value` for a word that is 3 since.
+/// A closed log. Its first line holds an entry that stores `value` to a word, which is now 3.
 fn log_with_former_entry(value: u64) -> Image {
     image(|pmem| {
         let layout = layout(4);
@@ -160,7 +160,7 @@ fn log_with_former_entry(value: u64) -> Image {
 }
 
 #[test]
-fn crash_inside_an_entry_brings_no_former_entry_back() {
+fn crash_inside_entry_revives_no_former_entry() {
     let layout = layout(4);
     let line = layout.entry_offset(0, 0);
     let write_over = |pmem: &SimPmem| {
@@ -172,7 +172,7 @@ fn crash_inside_an_entry_brings_no_former_entry_back() {
     assert_eq!(former[1..3], [at(0), 1]);
     write_over(&pmem);
     let lsn = Lsn::new(entry::read(&pmem, line).lsn >> 16);
-    // The former entry's contents, with a value that the checksum of the new entry's announced LSN fits.
+    // The contents of the former entry, with a value for which the checksum of the new entry's announced LSN matches.
     let checksum_of = |contents: &[u64]| seal(lsn, SEED, line, contents) & 0xffff;
     let contents = |value| [former[0], former[1], value, former[3], former[4], former[5], former[6]];
     let value = (4..).find(|&value| checksum_of(&contents(value)) == checksum_of(&[])).unwrap();
@@ -181,7 +181,7 @@ fn crash_inside_an_entry_brings_no_former_entry_back() {
         let check = |crash: &Crash<()>| {
             let (_, recovery) = recover(crash.pmem(), &layout);
             if recovery.corrupted_entries > 0 {
-                return Err(format!("a crash is taken for corruption: {recovery:?}"));
+                return Err(format!("a crash looks like corruption: {recovery:?}"));
             }
             let allowed = [[3, 0], [3, 9]];
             let found = load(crash.pmem(), [at(0), at(1)]);

@@ -1,18 +1,16 @@
-//! Corrupted lines of a log that was not closed: which of them may have held a live entry, and refuse the opening.
+//! Corrupted lines of a log that was not closed: recovery refuses those that may have held a live entry.
 
-use super::support::{at, image, layout, load, recover, recover_discarding, words};
+use super::support::{at, layout, load, recover, recover_discarding, with_log, words};
 use crate::log::floor;
-use crate::log::rings::LaneFound;
+use crate::log::rings::ScannedLane;
 use crate::log::{Inspection, LaneGuard, Log, OnCorruption, RecoverError};
 use pm_core::Pmem;
 use pm_crashsim::SimPmem;
 
 #[test]
-fn both_words_of_a_lane_with_groups_lost_is_refused() {
+fn lane_with_groups_and_unknown_retired_lsn_is_refused() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         log.raise_checkpoint(pmem, log.latest()).unwrap();
         crate::log::store_u64(&log, pmem, at(0), 2).unwrap();
@@ -24,14 +22,12 @@ fn both_words_of_a_lane_with_groups_lost_is_refused() {
     });
 }
 
-/// Each entry of a group of several, the last but one of its lane: without it the group would seem never to have been.
+/// Each entry of the second-to-last group of a lane, which has several. Without the check the group would be ignored as incomplete.
 #[test]
-fn a_corrupted_entry_of_a_longer_live_group_is_refused() {
+fn corrupted_entry_of_live_group_is_refused() {
     let layout = layout(20);
     for entry in 0..3 {
-        image(|pmem| {
-            crate::log::format(pmem, &layout);
-            let (log, _) = recover(pmem, &layout);
+        with_log(&layout, |pmem, log| {
             let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
             let mut lane = LaneGuard::take(&log);
             lane.commit(pmem, &words(&pairs)).unwrap();
@@ -44,12 +40,10 @@ fn a_corrupted_entry_of_a_longer_live_group_is_refused() {
     }
 }
 
-/// Opens what `make` leaves, as a kill does, with the line corrupted that it returns.
+/// Recovers what `make` leaves, as after a kill, with the line corrupted that it returns.
 fn assert_opens(make: impl Fn(&SimPmem, &Log) -> u64) {
     let layout = layout(20);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let corrupted = make(pmem, &log);
         let expected = load(pmem, [at(0), at(1)]);
         pmem.store(corrupted, &[0xA5; 64]);
@@ -59,7 +53,7 @@ fn assert_opens(make: impl Fn(&SimPmem, &Log) -> u64) {
     });
 }
 
-/// Whichever undo entry of a committed long write is corrupted: between two entries of one call, or of two calls, or at either end.
+/// Each undo entry of a committed long write: between two entries of one call, or of two calls, or at either end.
 #[test]
 fn corrupted_undo_entry_of_committed_long_write_is_dead() {
     for entry in 0..5 {
@@ -80,13 +74,11 @@ fn corrupted_undo_entry_of_committed_long_write_is_dead() {
     }
 }
 
-/// A group in a line between two undo entries may be needed, and is not taken for an undo entry.
+/// A group between two undo entries may be live, and does not count as an undo entry.
 #[test]
-fn corrupted_group_between_two_long_writes_is_refused() {
+fn corrupted_group_between_long_writes_is_refused() {
     let layout = layout(20);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let mut lane = LaneGuard::take(&log);
         for value in 1..3 {
             lane.undo(pmem, at(0), 8).unwrap();
@@ -117,9 +109,9 @@ fn corrupted_retired_group_is_dead() {
     }
 }
 
-/// Each entry of the group that a lane is retired up to, with nothing behind it.
+/// Each entry of the group up to which a lane is retired, and which is its last.
 #[test]
-fn corrupted_entry_of_a_longer_retired_group_is_dead() {
+fn corrupted_entry_of_longer_retired_group_is_dead() {
     for entry in 0..3 {
         assert_opens(|pmem, log| {
             let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
@@ -130,15 +122,13 @@ fn corrupted_entry_of_a_longer_retired_group_is_dead() {
     }
 }
 
-/// Nothing is live in a log that takes no transactions any more.
+/// A bypassed log has no live entries.
 #[test]
 fn corruption_of_bypassed_log_is_dead() {
     for commits in 0..3 {
         for entry in 0..4 {
             let layout = layout(20);
-            image(|pmem| {
-                crate::log::format(pmem, &layout);
-                let (mut log, _) = recover(pmem, &layout);
+            with_log(&layout, |pmem, mut log| {
                 (1..=commits)
                     .for_each(|value| drop(LaneGuard::take(&log).commit(pmem, &words(&[(at(0), value)]))));
                 log.bypass(pmem);
@@ -151,14 +141,12 @@ fn corruption_of_bypassed_log_is_dead() {
     }
 }
 
-/// A line between two others of its lane had an LSN between theirs: other lanes' groups as old as the lower one may be dead.
+/// A line between two others of its lane had an LSN between theirs. Groups of other lanes that are older than that may be dead.
 #[test]
-fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane() {
+fn corrupted_line_revives_no_dead_group_of_another_lane() {
     let layout = layout(20);
     for entry in 0..3 {
-        image(|pmem| {
-            crate::log::format(pmem, &layout);
-            let (log, _) = recover(pmem, &layout);
+        with_log(&layout, |pmem, log| {
             let (mut here, mut there) = (LaneGuard::take(&log), LaneGuard::take(&log));
             here.commit(pmem, &words(&[(at(1), 1)])).unwrap();
             there.commit(pmem, &words(&[(at(0), 1)])).unwrap();
@@ -172,10 +160,10 @@ fn corrupted_line_between_two_groups_brings_back_no_dead_group_of_another_lane()
     }
 }
 
-/// While one lane rests and holds the checkpoint LSN back, another one goes around. What the other lane wrote over is below
-/// its oldest entry, and that is dead: so nothing is missing above it, and everything that is live is above it.
+/// While an idle lane keeps the checkpoint LSN down, another lane wraps. Its oldest entry is dead: nothing above it is missing, and everything live
+/// is above it.
 #[test]
-fn oldest_entry_of_a_ring_is_dead() {
+fn oldest_entry_of_ring_is_dead() {
     let (pmem, layout) = (SimPmem::new(1 << 15), layout(8));
     crate::log::format(&pmem, &layout);
     let (log, _) = recover(&pmem, &layout);
@@ -188,7 +176,7 @@ fn oldest_entry_of_a_ring_is_dead() {
         }
         busy.commit(&pmem, &words(&[(at(1), round), (at(2), round), (at(3), round), (at(4), round)]))
             .unwrap();
-        if let Some(oldest) = LaneFound::read(&pmem, &layout, 1, floor).oldest {
+        if let Some(oldest) = ScannedLane::read(&pmem, &layout, 1, floor).oldest {
             assert!(log.is_reached(oldest), "round {round}: {oldest:?}");
             went_around += 1;
         }

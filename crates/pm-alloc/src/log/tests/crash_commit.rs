@@ -1,19 +1,19 @@
-//! Crashes of commits: of one lane, of two on the same word, of rings that wrap, of lanes that change hands.
+//! Crashes of commits: in one lane, in two lanes on the same word, in rings that wrap, in lanes that change threads.
 
 use super::support::Mixtures::{All, Sampled};
-use super::support::{at, explore, image, layout, load, recover, words};
+use super::support::{at, explore, layout, load, recover, with_log, words};
 use crate::log::{CommitError, LaneGuard, Log, Writes};
 use pm_crashsim::Run;
 use std::thread;
 
-/// Commits words, by the lane that this thread gets.
+/// Commits words in this thread's lane.
 fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
     LaneGuard::take(log).commit(run.pmem(), &words(pairs)).unwrap();
     run.ack(());
 }
 
 #[test]
-fn one_range_is_there_whole_or_not_at_all() {
+fn one_range_is_atomic() {
     let mut writes = Writes::default();
     writes.bytes(at(1) - 3, &[0x11; 3 + 16]);
     explore(
@@ -31,14 +31,14 @@ fn one_range_is_there_whole_or_not_at_all() {
 const ONES: u64 = 0x1111_1111_1111_1111;
 
 #[test]
-fn three_words_are_there_together() {
+fn three_words_are_atomic() {
     explore(&layout(8), All, [at(0), at(1), at(2)], &[[0; 3], [1, 2, 3]], |run, log| {
         commit(run, log, &[(at(0), 1), (at(1), 2), (at(2), 3)]);
     });
 }
 
 #[test]
-fn a_group_of_several_entries_is_there_whole() {
+fn group_of_several_entries_is_atomic() {
     let mut writes = Writes::default();
     writes.bytes(at(0), &[0x11; 80]);
     writes.word(at(4), 4);
@@ -51,14 +51,14 @@ fn a_group_of_several_entries_is_there_whole() {
 }
 
 #[test]
-fn a_lane_commits_the_same_word_again() {
+fn lane_commits_the_same_word_again() {
     explore(&layout(8), All, [at(0)], &[[0], [1], [2], [3]], |run, log| {
         (1..=3).for_each(|value| commit(run, log, &[(at(0), value)]));
     });
 }
 
 #[test]
-fn a_lane_commits_one_word_after_another() {
+fn lane_commits_one_word_after_another() {
     explore(
         &layout(8),
         All,
@@ -93,7 +93,7 @@ fn two_lanes_commit_the_same_word_in_turn() {
 #[test]
 fn two_threads_commit_the_same_word_in_turn() {
     explore(&layout(8), All, [at(0), at(1)], &[[0, 0], [1, 0], [2, 0], [2, 3]], |run, log| {
-        // This thread keeps the first lane, so the other one gets the second.
+        // This thread holds the first lane, so the other one gets the second.
         let mut here = LaneGuard::take(log);
         here.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         run.ack(());
@@ -107,7 +107,7 @@ fn two_threads_commit_the_same_word_in_turn() {
 }
 
 #[test]
-fn a_lane_in_other_hands_makes_durable_what_was_left_in_flight() {
+fn next_thread_of_lane_flushes_its_last_group() {
     explore(
         &layout(8),
         All,
@@ -124,11 +124,11 @@ fn a_lane_in_other_hands_makes_durable_what_was_left_in_flight() {
 }
 
 #[test]
-fn a_full_ring_retires_a_lane_that_rests() {
+fn full_ring_retires_idle_lane() {
     let states = [[0, 0, 0], [1, 0, 5], [2, 0, 5], [2, 1, 5], [2, 2, 5], [2, 3, 5], [2, 4, 5], [2, 5, 5]];
     explore(&layout(4), All, [at(0), at(1), at(2)], &states, |run, log| {
         let mut busy = LaneGuard::take(log);
-        // Another thread: what it flushed is not fenced by this one's fences.
+        // In another thread, because fences of this one do not cover its flushes.
         thread::scope(|scope| {
             scope.spawn(|| commit(run, log, &[(at(0), 1), (at(2), 5)]));
         });
@@ -152,11 +152,11 @@ fn groups_of_two_entries_wrap_around_a_tiny_ring() {
 }
 
 #[test]
-fn a_word_in_place_is_not_stored_over_by_an_older_commit() {
+fn replay_does_not_overwrite_word_in_place() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 7], [3, 7]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         commit(run, log, &[(at(0), 1)]);
-        // This one goes by a commit, for the one before is live.
+        // This one commits, because the entry before it is live.
         crate::log::store_u64(log, run.pmem(), at(0), 2).unwrap();
         run.ack(());
         crate::log::store_u64(log, run.pmem(), at(1), 7).unwrap();
@@ -169,11 +169,9 @@ fn a_word_in_place_is_not_stored_over_by_an_older_commit() {
 }
 
 #[test]
-fn what_is_too_large_changes_nothing() {
+fn too_large_commit_changes_nothing() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let mut writes = Writes::default();
         (0..30).for_each(|number| writes.word(at(number), 1));
         let refused = LaneGuard::take(&log).commit(pmem, &writes);
@@ -185,7 +183,7 @@ fn what_is_too_large_changes_nothing() {
 }
 
 #[test]
-fn threads_wait_for_a_lane_and_retire_each_other() {
+fn threads_wait_for_lanes_and_retire_them() {
     let layout = layout(4);
     let pmem = std::sync::Arc::new(pm_crashsim::SimPmem::new(1 << 15));
     crate::log::format(&*pmem, &layout);

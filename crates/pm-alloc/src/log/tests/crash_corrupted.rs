@@ -1,4 +1,4 @@
-//! A crash, and then a corrupted line in a lane: recovery that discards it loses the line's own transaction at most.
+//! A crash, and then a corrupted line in a lane: recovery that discards it loses at most the transaction of that line.
 
 use super::support::{at, formatted, lanes, load, words};
 use crate::format::LINE_BYTES;
@@ -8,10 +8,9 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::thread;
 
-/// Crashes `operation` on a new log everywhere, and kills it everywhere. Then corrupts one line of `lane`, each in turn, and recovers
-/// without it: line 0 and the last one hold the lane's words, the others its entries. What the recovery of a killed process leaves is
-/// crashed, corrupted and recovered again. `is_allowed` is given the number of acknowledged steps, the number of the line, and what
-/// `offsets` hold.
+/// Crashes and kills `operation` on a new log at every point. Then corrupts each line of `lane` in turn, and recovers without it: line 0 and the
+/// last one hold the words of the lane, the others its entries. The recovery of a killed process is crashed, corrupted and recovered again.
+/// `is_allowed` gets the number of acknowledged steps, the number of the line, and the contents of `offsets`.
 fn explore<const N: usize>(
     layout: &Layout,
     lane: u32,
@@ -35,7 +34,7 @@ fn explore<const N: usize>(
                 Err(format!("line {line} corrupted after {done} steps: {found:?}"))
             }
         };
-        // With kills, the next process has stores in flight at each of its points, too.
+        // With kills, the next process also has stores in flight at each of its points.
         let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1);
         let explorer = explorer.choices_per_point(1 << 16).nested_choices_per_point(1 << 16);
         let coverage = explorer.check(&formatted(layout), operation, check);
@@ -43,9 +42,9 @@ fn explore<const N: usize>(
     }
 }
 
-/// The long write's undo entries are dead when its commit returns, whatever becomes of the entry that committed it.
+/// The undo entries of a long write are dead when its commit returns, even if its commit entry is corrupted later.
 #[test]
-fn undo_entries_of_a_long_write_committed_with_redo_entries_stay_dead() {
+fn undo_entries_of_long_write_with_redo_entries_stay_dead() {
     for is_in_place in [true, false] {
         explore(
             &lanes(2, 8),
@@ -74,9 +73,9 @@ fn undo_entries_of_a_long_write_committed_with_redo_entries_stay_dead() {
     }
 }
 
-/// A commit makes durable what other lanes committed lazily, and that their undo entries are dead.
+/// A commit makes the deferred commits of other lanes durable, including the words that end their undo entries.
 #[test]
-fn undo_entries_of_a_lazy_commit_are_dead_once_another_lane_commits() {
+fn undo_entries_of_deferred_commit_die_with_next_commit() {
     explore(
         &lanes(2, 8),
         1,
@@ -88,7 +87,7 @@ fn undo_entries_of_a_lazy_commit_are_dead_once_another_lane_commits() {
                     let mut there = LaneGuard::take(log);
                     there.undo(run.pmem(), at(0), 8).unwrap();
                     run.pmem().store_u64(at(0), 1);
-                    there.commit_lazy(run.pmem()).unwrap();
+                    there.commit_deferred(run.pmem()).unwrap();
                 });
             });
             here.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
@@ -98,9 +97,9 @@ fn undo_entries_of_a_lazy_commit_are_dead_once_another_lane_commits() {
     );
 }
 
-/// The last two groups of a lane are replayed, though a line where no entry was written is corrupted.
+/// The last two groups of a lane are replayed, even if a line without an entry is corrupted.
 #[test]
-fn corruption_of_an_unused_line_loses_no_acknowledged_transaction() {
+fn corrupted_unused_line_loses_no_acknowledged_transaction() {
     explore(
         &lanes(1, 8),
         0,
@@ -117,10 +116,10 @@ fn corruption_of_an_unused_line_loses_no_acknowledged_transaction() {
     );
 }
 
-/// A lane is retired while another thread has it, whose last commit was lazy: the words of the lane's header commit that then, and
-/// either copy is enough.
+/// A lane is retired while another thread holds it whose last commit was deferred. The words of the lane's header make that durable, and either
+/// copy is enough.
 #[test]
-fn retiring_a_lane_commits_its_lazy_commit() {
+fn retiring_lane_makes_its_deferred_commit_durable() {
     explore(
         &lanes(2, 8),
         0,
@@ -129,11 +128,11 @@ fn retiring_a_lane_commits_its_lazy_commit() {
             let mut lane = LaneGuard::take(log);
             lane.undo(run.pmem(), at(0), 8).unwrap();
             run.pmem().store_u64(at(0), 1);
-            lane.commit_lazy(run.pmem()).unwrap();
+            lane.commit_deferred(run.pmem()).unwrap();
             thread::scope(|scope| {
                 scope.spawn(|| {
                     log.raise_checkpoint(run.pmem(), log.latest()).unwrap();
-                    // No entry is live, so this needs no log.
+                    // No entry is live, so this store needs no log.
                     run.pmem().store_u64(at(0), 2);
                     run.pmem().flush(at(0), 8);
                     run.pmem().fence().unwrap();

@@ -1,4 +1,4 @@
-//! Crashes of pairs of words that are stored without a transaction: none is ever torn.
+//! Crashes of pairs of words that are stored without a transaction: no pair is torn.
 
 use super::support::Mixtures::All;
 use super::support::{WHOLE_PAIRS, at, explore, explore_under, formatted, layout, words};
@@ -8,11 +8,11 @@ use pm_crashsim::{Model, Run};
 const PAIR: [u64; 2] = [at(0) + 16, at(0) + 24];
 
 #[test]
-fn a_pair_in_place_is_there_whole_or_not_at_all() {
+fn pair_stored_in_place_is_atomic() {
     let layout = layout(8);
     let states = [[0, 0], [1, 2], [3, 4]];
     let whole = |done: usize| states.into_iter().skip(done).take(2).collect::<Vec<_>>();
-    // Where no instruction is trusted with two words, halves of two pairs; but of no others than the last two.
+    // Under a model without 16-byte stores, a mixture of the last two pairs, and of no others.
     let halves = |done: usize| {
         let pairs = whole(done);
         pairs.iter().flat_map(|low| pairs.iter().map(|high| [low[0], high[1]])).collect()
@@ -27,9 +27,9 @@ fn a_pair_in_place_is_there_whole_or_not_at_all() {
     explore_under(&[Model::Chunk8], &formatted(&layout), &layout, All, PAIR, halves, store);
 }
 
-/// By a commit, which no model tears.
+/// The pair is committed, and no model tears a commit.
 #[test]
-fn a_pair_where_a_live_entry_aims_is_not_stored_over_by_it() {
+fn live_entry_does_not_overwrite_pair() {
     for aimed_at in [0, 1] {
         let mut committed = [0, 0];
         committed[aimed_at] = 1;
@@ -45,7 +45,7 @@ fn a_pair_where_a_live_entry_aims_is_not_stored_over_by_it() {
 }
 
 #[test]
-fn a_pair_goes_in_place_again_once_no_entry_there_is_live() {
+fn pair_is_stored_in_place_after_checkpoint() {
     let layout = layout(8);
     let states = [[0, 0], [1, 0], [2, 3], [4, 5]];
     let allowed = |done: usize| states.into_iter().skip(done).take(2).collect();

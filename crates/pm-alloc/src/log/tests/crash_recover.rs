@@ -1,21 +1,19 @@
-//! Crashes of making a log, of recoveries, and of the end of the generations; and corruption.
+//! Crashes while a log is formatted, during recovery, and at the end of the generations; and corruption.
 
 use super::support::{
-    Mixtures, at, explore_from, formatted, image, layout, load, recover, recover_discarding, words,
+    Mixtures, at, explore_from, formatted, image, layout, load, recover, recover_discarding, with_log, words,
 };
 use crate::format::{BlockHeader, BlockState, Lsn};
+use crate::log::floor::SealedWord;
 use crate::log::{Inspection, LaneGuard, OnCorruption, RecoverError, Recovery, Writes};
-use crate::sealed;
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
-fn a_new_log_knows_nothing_of_an_older_one() {
+fn formatting_removes_older_entries() {
     let layout = layout(8);
-    let used = image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    let used = with_log(&layout, |pmem, log| {
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         pmem.store_u64(at(0), 0);
     });
@@ -35,14 +33,14 @@ fn a_new_log_knows_nothing_of_an_older_one() {
 }
 
 #[test]
-fn the_last_generation_is_followed_by_the_first() {
+fn first_generation_follows_the_last() {
     let layout = layout(4);
     let before = image(|pmem| {
         crate::log::format(pmem, &layout);
-        sealed::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
+        SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 3)])).unwrap();
-        // As if the commit had not come to storing in place.
+        // As if the commit had not been applied.
         pmem.store_u64(at(0), 2);
     });
     let allowed = |done: usize| vec![[3], [4]][done..].to_vec();
@@ -54,7 +52,7 @@ fn the_last_generation_is_followed_by_the_first() {
 }
 
 #[test]
-fn a_corrupted_word_is_read_from_its_copy_and_written_anew() {
+fn corrupted_word_is_restored_from_its_copy() {
     let layout = layout(4);
     for offset in [layout.floor_offsets(), layout.retired_offsets(1)].into_iter().flatten() {
         image(|pmem| {
@@ -79,12 +77,10 @@ fn a_corrupted_word_is_read_from_its_copy_and_written_anew() {
 }
 
 #[test]
-fn a_corrupted_entry_is_reported() {
+fn corrupted_entry_is_reported() {
     let layout = layout(4);
     for word in 0..8 {
-        image(|pmem| {
-            crate::log::format(pmem, &layout);
-            let (log, _) = recover(pmem, &layout);
+        with_log(&layout, |pmem, log| {
             LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
             let corrupted = layout.entry_offset(0, 0) + 8 * word;
             pmem.store_u64(corrupted, pmem.load_u64(corrupted) ^ 1 << 20);
@@ -99,11 +95,9 @@ fn a_corrupted_entry_is_reported() {
 }
 
 #[test]
-fn inspection_shows_what_recovery_will_do() {
+fn inspection_predicts_recovery() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let mut lane = LaneGuard::take(&log);
         let lsn = lane.commit(pmem, &words(&[(at(0), 1)])).unwrap();
         let other = &mut LaneGuard::take(&log);
@@ -120,15 +114,13 @@ fn inspection_shows_what_recovery_will_do() {
     });
 }
 
-/// What is visible when a process opens the log need not be durable, if another one was killed. What it relies on it makes durable.
+/// After a kill, what the next process finds visible may not be durable. Recovery makes it durable before it relies on it.
 #[test]
-fn recovery_after_a_kill_relies_on_nothing_that_is_not_durable() {
+fn recovery_relies_only_on_durable_state() {
     let layout = layout(8);
-    let unapplied = image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    let unapplied = with_log(&layout, |pmem, log| {
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1), (at(1), 1)])).unwrap();
-        // As if the commit had not come to storing in place.
+        // As if the commit had not been applied.
         [at(0), at(1)].iter().for_each(|&offset| pmem.store_u64(offset, 0));
     });
     let first = |run: &Run<u64>| {
@@ -159,10 +151,10 @@ fn recovery_after_a_kill_relies_on_nothing_that_is_not_durable() {
     }
 }
 
-/// A group allocates two blocks, one behind the other, of which nothing is in place. Recovery is crashed: the header of
-/// each is durable only if the one is to which it leads, so that the group's entry may be corrupted then.
+/// A group allocates two adjacent blocks, and nothing of it was applied. Recovery is crashed: each header is durable only if the header behind its
+/// block is, so that the group's entry may be corrupted then.
 #[test]
-fn header_is_replayed_durably_before_the_one_that_leads_to_it() {
+fn inner_header_is_durable_before_front_header() {
     let layout = layout(8);
     let place = |line: u64| at(line) + 56;
     let header = |line: u64, state, lines| BlockHeader::new(state, lines).to_word(layout.seed, place(line));
@@ -171,14 +163,12 @@ fn header_is_replayed_durably_before_the_one_that_leads_to_it() {
         (place(2), header(2, BlockState::Allocated, 3)),
         (place(5), header(5, BlockState::Free, 4)),
     ];
-    let unapplied = image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    let unapplied = with_log(&layout, |pmem, log| {
         let mut writes = Writes::default();
         writes.header(headers[0].0, headers[0].1);
         headers[1..].iter().for_each(|&(offset, word)| writes.header_ahead(offset, word));
         LaneGuard::take(&log).commit(pmem, &writes).unwrap();
-        // The power failed before any of them was durable.
+        // The power fails before any of them is durable.
         headers.iter().for_each(|&(offset, _)| pmem.store_u64(offset, 0));
     });
     let operation = |run: &Run<()>| drop(recover(run.pmem(), &layout));
@@ -197,9 +187,9 @@ fn header_is_replayed_durably_before_the_one_that_leads_to_it() {
     }
 }
 
-/// A log that is being closed is closed, or is recovered.
+/// After a crash while the log is closed, it is closed or recovered.
 #[test]
-fn a_crash_while_a_log_is_closed_loses_nothing() {
+fn crash_while_closing_loses_nothing() {
     let layout = layout(8);
     let operation = |run: &Run<()>| {
         let (mut log, _) = recover(run.pmem(), &layout);
@@ -210,9 +200,9 @@ fn a_crash_while_a_log_is_closed_loses_nothing() {
     };
     let check = |crash: &Crash<()>| {
         let done = crash.acked().len();
-        // The recovery that was crashed had opened it again, perhaps.
+        // A crashed recovery may have opened it again.
         if done == 2 && Inspection::of(crash.pmem(), &layout).unwrap().is_closed {
-            // Nothing that is in the rings is needed any more.
+            // Recovery needs nothing of the rings.
             crash.pmem().store_u64(layout.entry_offset(0, 0) + 56, 0);
         }
         let (_, recovery) = recover(crash.pmem(), &layout);
@@ -228,14 +218,12 @@ fn a_crash_while_a_log_is_closed_loses_nothing() {
     }
 }
 
-/// Two words in one line each, of which a crash left the older one in one of them: the newer one counts, and is soon in both.
+/// The floor and its copy differ after a crash: the higher one counts, and recovery makes both equal.
 #[test]
-fn of_two_floors_the_higher_one_counts() {
+fn higher_copy_of_floor_counts() {
     let layout = layout(4);
     for stale in layout.floor_offsets() {
-        image(|pmem| {
-            crate::log::format(pmem, &layout);
-            let (mut log, _) = recover(pmem, &layout);
+        with_log(&layout, |pmem, mut log| {
             LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
             let old = pmem.load_u64(stale);
             log.close(pmem).unwrap();
@@ -243,7 +231,7 @@ fn of_two_floors_the_higher_one_counts() {
             pmem.store_u64(at(0), 2);
             let (_, recovery) = recover(pmem, &layout);
             assert_eq!((recovery.replayed, recovery.corrupted_words), (0, 0));
-            // Either may go now.
+            // Either may be corrupted now.
             for offset in layout.floor_offsets() {
                 let kept = pmem.load_u64(offset);
                 pmem.store_u64(offset, !kept);
@@ -254,8 +242,8 @@ fn of_two_floors_the_higher_one_counts() {
     }
 }
 
-/// A word that a killed process was storing in place is visible before it is durable. Nothing that either process acknowledged is lost; and
-/// what the second process derived from the word agrees with it, if that process stored the word again first.
+/// A word that a killed process was storing in place is visible before it is durable. Nothing that either process acknowledged is lost. What the
+/// second process derives from the word agrees with it, if that process stores the word again first.
 #[test]
 fn word_of_killed_process_is_durable_once_stored_again() {
     const STORED: u64 = 1;
@@ -294,9 +282,10 @@ fn word_of_killed_process_is_durable_once_stored_again() {
     }
 }
 
-/// The log relies on the order of stores to one line: without it a crash is told from corruption no more, and is refused. With it none is.
+/// The log relies on the order of stores to one line. Without it a crash cannot be distinguished from corruption, and is refused. With it no crash
+/// is refused.
 #[test]
-fn crash_is_refused_only_where_stores_to_a_line_have_no_order() {
+fn crash_is_refused_only_without_store_order_in_a_line() {
     let layout = layout(8);
     for model in [Model::Eadr, Model::Px86Line, Model::Page, Model::Px86Loc, Model::Chunk8] {
         let refused = AtomicBool::new(false);

@@ -1,17 +1,17 @@
-//! Lines that were corrupted, and that a process wrote anew and was killed: the next one makes them durable, so that no
-//! power failure brings the corruption back.
+//! Corrupted lines that a killed process had rewritten: the next process makes them durable, so that a power failure does not bring the corruption
+//! back.
 
-use super::support::{at, image, layout, load, recover, recover_discarding, words};
+use super::support::{at, image, layout, load, recover, recover_discarding, with_log, words};
 use crate::format::Lsn;
 use crate::layout::Layout;
+use crate::log::floor::SealedWord;
 use crate::log::{LaneGuard, OnCorruption, RecoverError};
-use crate::sealed;
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run};
 use std::thread;
 
-/// Kills `first` everywhere, then has another process open the log and commit, which is crashed everywhere. What that one committed is
-/// there then, and an opening that discards nothing finds no corruption that the process had seen.
+/// Kills `first` at every point. Then another process recovers the log and commits, and is crashed at every point. What it committed survives, and
+/// recovery that discards nothing finds no corruption that this process had seen.
 fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
     let second = |run: &Run<u64>| {
         let (log, _) = recover_discarding(run.pmem(), layout);
@@ -44,12 +44,10 @@ fn corrupt(pmem: &impl Pmem, offset: u64) {
 }
 
 #[test]
-fn line_that_a_killed_recovery_erased_stays_erased() {
+fn line_erased_by_killed_recovery_stays_erased() {
     let layout = layout(4);
     for (entry, is_closed) in [(0, false), (0, true), (2, false), (2, true)] {
-        let before = image(|pmem| {
-            crate::log::format(pmem, &layout);
-            let (mut log, _) = recover(pmem, &layout);
+        let before = with_log(&layout, |pmem, mut log| {
             LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
             if is_closed {
                 log.close(pmem).unwrap();
@@ -60,13 +58,13 @@ fn line_that_a_killed_recovery_erased_stays_erased() {
     }
 }
 
-/// The same, and then the rings are erased and the first generation follows.
+/// The same in the last generation: then the rings are erased, and the first generation follows.
 #[test]
-fn line_that_a_killed_recovery_erased_at_the_end_of_the_generations_stays_erased() {
+fn line_erased_in_last_generation_stays_erased() {
     let layout = layout(4);
     let before = image(|pmem| {
         crate::log::format(pmem, &layout);
-        sealed::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
+        SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         corrupt(pmem, layout.entry_offset(0, 2));
@@ -78,11 +76,9 @@ fn line_that_a_killed_recovery_erased_at_the_end_of_the_generations_stays_erased
 }
 
 #[test]
-fn words_that_a_killed_recovery_wrote_anew_stay() {
+fn words_rewritten_by_killed_recovery_stay() {
     let layout = layout(4);
-    let before = image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    let before = with_log(&layout, |pmem, log| {
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         layout.retired_offsets(0).iter().for_each(|&offset| corrupt(pmem, offset));
         assert!(matches!(
@@ -93,9 +89,9 @@ fn words_that_a_killed_recovery_wrote_anew_stay() {
     explore(&layout, &before, |run| drop(recover_discarding(run.pmem(), &layout)));
 }
 
-/// The line was to hold the first entry of a group of two, so what became of it did not matter.
+/// The line is the first entry of an incomplete group of two, so its corruption did not matter.
 #[test]
-fn line_that_a_killed_commit_wrote_over_stays_whole() {
+fn line_overwritten_by_killed_commit_stays_valid() {
     let layout = layout(4);
     let before = image(|pmem| crate::log::format(pmem, &layout));
     explore(&layout, &before, |run| {
@@ -107,9 +103,9 @@ fn line_that_a_killed_commit_wrote_over_stays_whole() {
     });
 }
 
-/// The line holds the last group of a thread that is gone, which no fence of that thread covers.
+/// The line holds the last group of a thread that has ended, and no fence of that thread covers it.
 #[test]
-fn line_that_a_lazy_commit_wrote_over_is_durable_once_the_log_is_closed() {
+fn closing_makes_deferred_commit_durable() {
     let layout = layout(4);
     let before = image(|pmem| crate::log::format(pmem, &layout));
     explore(&layout, &before, |run| {
@@ -120,7 +116,7 @@ fn line_that_a_lazy_commit_wrote_over_is_durable_once_the_log_is_closed() {
                 let mut lane = LaneGuard::take(&log);
                 lane.undo(run.pmem(), at(0), 8).unwrap();
                 run.pmem().store_u64(at(0), 1);
-                lane.commit_lazy(run.pmem()).unwrap();
+                lane.commit_deferred(run.pmem()).unwrap();
             });
         });
         log.close(run.pmem()).unwrap();

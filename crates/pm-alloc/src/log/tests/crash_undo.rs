@@ -1,4 +1,4 @@
-//! Crashes of long writes in place: committed, committed lazily, taken back.
+//! Crashes of long writes in place: committed, committed deferred, rolled back.
 
 use super::support::Mixtures::{All, Sampled};
 use super::support::{at, explore, explore_from, formatted, image, layout, words};
@@ -7,7 +7,7 @@ use pm_core::Pmem;
 use pm_crashsim::Run;
 use std::thread;
 
-/// Writes `value` to the first words of so many lines, behind undo entries.
+/// Writes `value` to the first words of these lines, behind undo entries.
 fn overwrite<P: Pmem>(pmem: &P, lane: &mut LaneGuard<'_>, lines: core::ops::Range<u64>, value: u64) {
     for line in lines {
         lane.undo(pmem, at(line), 8).unwrap();
@@ -17,7 +17,7 @@ fn overwrite<P: Pmem>(pmem: &P, lane: &mut LaneGuard<'_>, lines: core::ops::Rang
 }
 
 #[test]
-fn a_long_write_is_there_whole_or_not_at_all() {
+fn long_write_is_atomic() {
     let offsets = [at(0), at(0) + 40, at(0) + 48];
     explore(&layout(8), All, offsets, &[[0; 3], [ONES; 3], [2, ONES, ONES]], |run, log| {
         let mut lane = LaneGuard::take(log);
@@ -34,7 +34,7 @@ fn a_long_write_is_there_whole_or_not_at_all() {
 const ONES: u64 = 0x1111_1111_1111_1111;
 
 #[test]
-fn what_was_taken_back_stays_so() {
+fn rolled_back_write_stays_rolled_back() {
     let states = [[1, 1], [1, 1], [3, 1], [3, 4]];
     let layout = layout(12);
     let before = image(|pmem| {
@@ -50,7 +50,7 @@ fn what_was_taken_back_stays_so() {
         |run, log| {
             let mut lane = LaneGuard::take(log);
             overwrite(run.pmem(), &mut lane, 0..2, 2);
-            // The same bytes again: what was there first counts.
+            // The same bytes again: rolling back restores the first contents.
             overwrite(run.pmem(), &mut lane, 0..1, 7);
             lane.roll_back(run.pmem()).unwrap();
             run.ack(());
@@ -65,7 +65,7 @@ fn what_was_taken_back_stays_so() {
 }
 
 #[test]
-fn writes_in_place_and_in_the_log_commit_together() {
+fn in_place_and_logged_writes_commit_together() {
     let states = [[0, 0], [1, 1], [2, 2]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         let mut lane = LaneGuard::take(log);
@@ -78,7 +78,7 @@ fn writes_in_place_and_in_the_log_commit_together() {
 }
 
 #[test]
-fn an_older_commit_is_not_stored_over_a_long_write() {
+fn replay_does_not_overwrite_long_write() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 3]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         let (mut here, mut there) = (LaneGuard::take(log), LaneGuard::take(log));
@@ -93,7 +93,7 @@ fn an_older_commit_is_not_stored_over_a_long_write() {
 }
 
 #[test]
-fn a_lane_writes_in_place_where_it_committed_itself() {
+fn lane_writes_in_place_over_its_own_commit() {
     explore(&layout(8), All, [at(0)], &[[0], [1], [2]], |run, log| {
         let mut lane = LaneGuard::take(log);
         lane.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
@@ -104,18 +104,18 @@ fn a_lane_writes_in_place_where_it_committed_itself() {
     });
 }
 
-/// What was committed lazily may be lost, but as a whole, and not when something that came later is there.
+/// A deferred commit may be lost, but only as a whole, and only with everything that committed later.
 #[test]
-fn nothing_outlives_the_lazy_commit_that_it_depends_on() {
+fn later_commit_implies_earlier_deferred_commit() {
     for by_word in [false, true] {
-        explore_lazily([[0, 0, 0], [1, 1, 0], [1, 1, 1]], |run, log| {
-            // This thread has the first lane, the other one the second: nobody but who commits next fences for that.
+        explore_deferred([[0, 0, 0], [1, 1, 0], [1, 1, 1]], |run, log| {
+            // This thread holds the first lane, the other one gets the second: only the next commit makes the deferred one durable.
             let mut here = LaneGuard::take(log);
             thread::scope(|scope| {
                 scope.spawn(|| {
                     let mut there = LaneGuard::take(log);
                     overwrite(run.pmem(), &mut there, 0..2, 1);
-                    there.commit_lazy(run.pmem()).unwrap();
+                    there.commit_deferred(run.pmem()).unwrap();
                 });
             });
             if by_word {
@@ -129,25 +129,25 @@ fn nothing_outlives_the_lazy_commit_that_it_depends_on() {
 }
 
 #[test]
-fn a_lane_follows_its_own_lazy_commits() {
-    explore_lazily([[0, 0, 0], [1, 1, 0], [2, 2, 3]], |run, log| {
+fn lane_commits_after_its_own_deferred_commit() {
+    explore_deferred([[0, 0, 0], [1, 1, 0], [2, 2, 3]], |run, log| {
         let mut lane = LaneGuard::take(log);
         overwrite(run.pmem(), &mut lane, 0..2, 1);
-        lane.commit_lazy(run.pmem()).unwrap();
+        lane.commit_deferred(run.pmem()).unwrap();
         overwrite(run.pmem(), &mut lane, 0..2, 2);
         lane.commit(run.pmem(), &words(&[(at(2), 3)])).unwrap();
         run.ack(());
     });
 }
 
-/// The entry that commits lazily is flushed again by the thread that takes the lane over, so that its fence counts for it.
+/// The next thread of the lane flushes the deferred commit entry again, so that its own fence covers it.
 #[test]
-fn a_lane_in_other_hands_follows_its_lazy_commits() {
-    explore_lazily([[0, 0, 0], [1, 1, 0], [1, 2, 3]], |run, log| {
+fn next_thread_of_lane_commits_after_deferred_commit() {
+    explore_deferred([[0, 0, 0], [1, 1, 0], [1, 2, 3]], |run, log| {
         let first = || {
             let mut lane = LaneGuard::take(log);
             overwrite(run.pmem(), &mut lane, 0..2, 1);
-            lane.commit_lazy(run.pmem()).unwrap();
+            lane.commit_deferred(run.pmem()).unwrap();
         };
         let second = || {
             let mut lane = LaneGuard::take(log);
@@ -160,8 +160,8 @@ fn a_lane_in_other_hands_follows_its_lazy_commits() {
     });
 }
 
-/// States are passed through in order, and all but the last may be lost.
-fn explore_lazily(states: [[u64; 3]; 3], operation: impl Fn(&Run<()>, &Log) + Sync) {
+/// The states come in order, and all but the last may be lost.
+fn explore_deferred(states: [[u64; 3]; 3], operation: impl Fn(&Run<()>, &Log) + Sync) {
     let layout = layout(12);
     let allowed = |done: usize| states[if done == 0 { 0 } else { 2 }..].to_vec();
     explore_from(&formatted(&layout), &layout, Sampled, [at(0), at(1), at(2)], allowed, operation);

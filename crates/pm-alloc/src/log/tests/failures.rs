@@ -1,89 +1,61 @@
-//! Fences that fail, transactions that are forgotten, LSNs that run out.
+//! Failing fences, abandoned transactions, LSNs that run out.
 
-use super::support::{at, image, layout, load, recover, words};
+use super::hooked::{Hook, Hooked};
+use super::support::{at, image, layout, load, recover, with_log, words};
 use crate::format::Lsn;
 use crate::log::{CommitError, LaneGuard, Log, Writes};
 use core::cell::Cell;
-use pm_core::{Domain, FenceError, Pmem};
+use pm_core::{FenceError, Pmem};
 use pm_crashsim::SimPmem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A region whose fences succeed so many times.
-struct Failing<'p> {
-    pmem: &'p SimPmem,
-    fences: Cell<u32>,
-    /// It panics then.
+/// Lets this many fences succeed. The others fail, or panic.
+struct Failing {
+    left: Cell<u32>,
     panics: bool,
 }
 
-impl Pmem for Failing<'_> {
-    fn len_bytes(&self) -> u64 {
-        self.pmem.len_bytes()
-    }
-    fn domain(&self) -> Domain {
-        self.pmem.domain()
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.pmem.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.pmem.store(offset, bytes);
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.pmem.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.pmem.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.pmem.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.pmem.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.pmem.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len_bytes: u64) {
-        self.pmem.flush(offset, len_bytes);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        assert!(!self.panics || self.fences.get() > 0, "the region has a bug");
-        let left = self.fences.get().checked_sub(1).ok_or(FenceError::Poisoned)?;
-        self.fences.set(left);
+impl Hook<&SimPmem> for Failing {
+    fn fence(&self, _: &&SimPmem) -> Result<(), FenceError> {
+        assert!(!self.panics || self.left.get() > 0, "the region has a bug");
+        self.left.set(self.left.get().checked_sub(1).ok_or(FenceError::Poisoned)?);
         Ok(())
     }
 }
 
+fn failing(region: &SimPmem, left: u32, panics: bool) -> Hooked<&SimPmem, Failing> {
+    Hooked { region, hook: Failing { left: Cell::new(left), panics } }
+}
+
 #[test]
-fn a_failed_fence_ends_all() {
+fn failed_fence_poisons_log() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
-        let failing = Failing { pmem, fences: Cell::new(1), panics: false };
+    with_log(&layout, |pmem, log| {
+        let failing = failing(pmem, 1, false);
         LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 1)])).unwrap();
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
         assert_eq!(LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 2)])), failed);
-        assert_eq!(load(pmem, [at(0)]), [1], "it is not stored in place");
-        // Though this region's fences do well.
+        assert_eq!(load(pmem, [at(0)]), [1], "it is not applied");
+        // Although the fences of this region succeed.
         assert_eq!(LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 3)])), failed);
         assert_eq!(LaneGuard::take(&log).undo(pmem, at(1), 8).map(|()| Lsn::ZERO), failed);
         assert_eq!(crate::log::store_u64(&log, pmem, at(1), 3).map(|()| Lsn::ZERO), failed);
         assert_eq!(crate::log::store_u64_pair(&log, pmem, at(1), [3, 4]).map(|()| Lsn::ZERO), failed);
-        assert_eq!(log.raise_checkpoint(pmem, log.latest()).map(|()| Lsn::ZERO), failed, "nor does it wait");
+        assert_eq!(
+            log.raise_checkpoint(pmem, log.latest()).map(|()| Lsn::ZERO),
+            failed,
+            "and it does not wait"
+        );
         assert_eq!(load(pmem, [at(1)]), [0]);
     });
 }
 
-/// It may become durable, though it is not in place, and nobody will ever end it.
+/// The commit may become durable though it was not applied, and it never ends.
 #[test]
-fn a_panic_in_the_middle_of_a_commit_ends_all() {
+fn panic_inside_commit_poisons_log() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
-        let failing = Failing { pmem, fences: Cell::new(0), panics: true };
+    with_log(&layout, |pmem, log| {
+        let failing = failing(pmem, 0, true);
         let commit = || LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 1)]));
         assert!(catch_unwind(AssertUnwindSafe(commit)).is_err());
         let abandoned = Err(CommitError::Abandoned);
@@ -97,21 +69,19 @@ fn a_panic_in_the_middle_of_a_commit_ends_all() {
     });
 }
 
-/// Its group is behind the undo entries then, and may be durable.
+/// The group of the commit, behind the undo entries, may be durable.
 #[test]
-fn what_failed_in_the_middle_of_its_commit_is_not_taken_back() {
+fn failed_commit_is_not_rolled_back() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
-        let failing = Failing { pmem, fences: Cell::new(2), panics: false };
+    with_log(&layout, |pmem, log| {
+        let failing = failing(pmem, 2, false);
         let mut lane = LaneGuard::take(&log);
         lane.undo(&failing, at(0), 8).unwrap();
         pmem.store_u64(at(0), 1);
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
         assert_eq!(lane.commit(&failing, &words(&[(at(1), 1)])), failed);
         assert_eq!(lane.roll_back(pmem).map(|()| Lsn::ZERO), failed);
-        assert_eq!(load(pmem, [at(0), at(1)]), [1, 0], "recovery will know");
+        assert_eq!(load(pmem, [at(0), at(1)]), [1, 0], "recovery decides");
         drop(lane);
         let (_, recovery) = recover(pmem, &layout);
         assert_eq!((recovery.replayed, recovery.rolled_back), (1, 0));
@@ -120,11 +90,9 @@ fn what_failed_in_the_middle_of_its_commit_is_not_taken_back() {
 }
 
 #[test]
-fn a_transaction_left_half_done_ends_all_until_it_is_taken_back() {
+fn abandoned_transaction_poisons_log_until_recovery() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let mut lane = LaneGuard::take(&log);
         lane.undo(pmem, at(0), 8).unwrap();
         pmem.store_u64(at(0), 1);
@@ -138,7 +106,7 @@ fn a_transaction_left_half_done_ends_all_until_it_is_taken_back() {
 }
 
 #[test]
-fn no_lsn_comes_after_the_last() {
+fn commit_fails_after_last_lsn() {
     let layout = layout(8);
     image(|pmem| {
         let floor = Lsn::new(Lsn::MAX.bits() - 1);
@@ -155,11 +123,9 @@ fn no_lsn_comes_after_the_last() {
 }
 
 #[test]
-fn undo_is_refused_when_no_room_is_left_for_its_end() {
+fn undo_fails_without_room_for_its_commit() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         let mut lane = LaneGuard::take(&log);
         lane.undo(pmem, at(0), 144).unwrap();
         let refused = CommitError::TooLarge { entries: 5, capacity: 4 };
@@ -172,12 +138,10 @@ fn undo_is_refused_when_no_room_is_left_for_its_end() {
 }
 
 #[test]
-#[should_panic(expected = "are no place for data")]
-fn nobody_commits_into_the_log() {
+#[should_panic(expected = "are outside the region, or in the log")]
+fn commit_into_the_log_panics() {
     let layout = layout(8);
-    image(|pmem| {
-        crate::log::format(pmem, &layout);
-        let (log, _) = recover(pmem, &layout);
+    with_log(&layout, |pmem, log| {
         drop(LaneGuard::take(&log).commit(pmem, &words(&[(layout.lane_offset(1), 1)])));
     });
 }

@@ -1,12 +1,11 @@
-//! Two threads on one log, in every order of their accesses, or of those with few
-//! preemptions, each crashed everywhere. Only with `--cfg loom`:
-//! `cargo xtask test loom`.
+//! Two threads on one log, in every schedule, or in every one with few preemptions, each crashed at every point: invariants I4 and I6 of the
+//! checkpoint LSN. Only with `--cfg loom`: `cargo xtask test loom`.
 
 use super::support::{at, formatted, lanes, recover, words};
 use crate::format::Lsn;
 use crate::layout::Layout;
 use crate::log::floor;
-use crate::log::rings::LaneFound;
+use crate::log::rings::ScannedLane;
 use crate::log::{LaneGuard, Log, OnCorruption, Replayed};
 use loom::model::Builder;
 use loom::thread;
@@ -14,10 +13,10 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::sync::Arc;
 
-/// What a thread tells the check.
+/// What a thread acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Done {
-    /// This word holds this value, or a higher one.
+    /// This word has this value, or a higher one.
     Committed(u64, u64),
     /// This was the checkpoint LSN.
     Checkpoint(Lsn),
@@ -30,7 +29,7 @@ fn commit(run: &Run<Done>, log: &Log, line: u64, value: u64) {
     run.ack(Done::Committed(at(line), value));
 }
 
-/// After `first`, runs `here` and `there` side by side.
+/// Runs `first`, and then `here` and `there` in two threads.
 fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, there: Part) {
     let operation = move |run: &Arc<Run<Done>>| {
         let log = Arc::new(recover(run.pmem(), &layout).0);
@@ -42,9 +41,9 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
     };
     let check = |crash: &Crash<'_, Done>| {
         let (floor, _) = floor::read(crash.pmem(), &layout).unwrap();
-        let lanes = (0..layout.lane_count).map(|lane| LaneFound::read(crash.pmem(), &layout, lane, floor));
+        let lanes = (0..layout.lane_count).map(|lane| ScannedLane::read(crash.pmem(), &layout, lane, floor));
         let lowest = lanes.filter_map(|lane| lane.lowest_live()).min();
-        // A whole recovery ends with a log, whose atomics are loom's, and those are for inside of a model.
+        // Only the first half of recovery: the second one makes a log, whose atomics are loom's and work in a model only.
         Replayed::replay(crash.pmem(), &layout, OnCorruption::Refuse).unwrap();
         for done in crash.acked() {
             match *done {
@@ -65,7 +64,7 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
 }
 
 #[test]
-fn loom_a_checkpoint_is_never_too_high() {
+fn loom_checkpoint_is_below_replayed_groups() {
     let first: Part = |run, log| commit(run, log, 0, 1);
     explore(
         lanes(2, 4),
@@ -77,7 +76,7 @@ fn loom_a_checkpoint_is_never_too_high() {
 }
 
 #[test]
-fn loom_a_lane_is_retired_while_it_commits() {
+fn loom_lane_is_retired_during_commit() {
     explore(
         lanes(2, 4),
         Some(3),
@@ -93,7 +92,7 @@ fn loom_a_lane_is_retired_while_it_commits() {
 }
 
 #[test]
-fn loom_a_lane_changes_hands() {
+fn loom_lane_changes_threads() {
     explore(
         lanes(1, 4),
         None,
@@ -103,9 +102,9 @@ fn loom_a_lane_changes_hands() {
     );
 }
 
-/// Two lines of which nobody's locks order the writes, but which share a place in the table of lines.
+/// Two lines whose writes no lock orders, and which share a slot of the table of recent lines.
 #[test]
-fn loom_a_line_is_mistaken_for_another() {
+fn loom_lines_share_a_slot() {
     explore(
         lanes(2, 8),
         Some(3),

@@ -1,8 +1,8 @@
-//! Tests of the log: every crash of a few commits, counts, properties.
+//! Tests of the log: crashes at every point of a few commits, costs, properties.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-// Under loom its atomics work inside of its models alone.
+// Loom's atomics work in its models only.
 #[cfg(not(loom))]
 mod announced;
 #[cfg(not(loom))]
@@ -21,6 +21,9 @@ mod crash_restored;
 mod crash_undo;
 #[cfg(not(loom))]
 mod failures;
+#[cfg(not(loom))]
+#[path = "../../../tests/hooked/mod.rs"]
+mod hooked;
 #[cfg(loom)]
 mod loom_log;
 #[cfg(not(loom))]

@@ -1,4 +1,4 @@
-//! What a transaction costs, counted.
+//! The cost of a commit in lines and fences.
 
 use super::support::{at, layout, recover, words};
 use crate::log::{LaneGuard, Log, Writes};
@@ -17,21 +17,21 @@ fn counted(operation: impl FnOnce(&Counting<SimPmem>, &Log) -> Counts) -> (u64, 
 fn commit(writes: &Writes) -> (u64, u64) {
     counted(|pmem, log| {
         let mut lane = LaneGuard::take(log);
-        // The price of any but the first: there is something to write over.
+        // The first one has no target lines of an earlier one to flush.
         lane.commit(pmem, writes).unwrap();
         pmem.count(|| lane.commit(pmem, writes).unwrap()).1
     })
 }
 
 #[test]
-fn nothing_costs_nothing() {
+fn empty_commit_costs_nothing() {
     assert_eq!(commit(&Writes::default()), (0, 0));
     let rolled_back = counted(|pmem, log| pmem.count(|| LaneGuard::take(log).roll_back(pmem).unwrap()).1);
     assert_eq!(rolled_back, (0, 0));
 }
 
 #[test]
-fn a_range_is_two_lines_and_one_fence() {
+fn range_costs_two_lines_and_one_fence() {
     for len in [1, 8, 16, 48] {
         let mut writes = Writes::default();
         writes.bytes(at(3) + 1, &vec![1; len]);
@@ -40,24 +40,24 @@ fn a_range_is_two_lines_and_one_fence() {
 }
 
 #[test]
-fn three_words_are_four_lines_and_one_fence() {
+fn three_words_cost_four_lines_and_one_fence() {
     assert_eq!(commit(&words(&[(at(0), 1), (at(1), 1), (at(2), 1)])), (4, 1));
     assert_eq!(commit(&words(&[(at(0), 1), (at(0) + 16, 1), (at(0) + 32, 1)])), (2, 1), "in one line");
 }
 
 #[test]
-fn a_word_in_place_is_one_line_and_one_fence() {
+fn word_in_place_costs_one_line_and_one_fence() {
     let free = counted(|pmem, log| pmem.count(|| crate::log::store_u64(log, pmem, at(0), 1).unwrap()).1);
     assert_eq!(free, (1, 1));
     let live = counted(|pmem, log| {
         LaneGuard::take(log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         pmem.count(|| crate::log::store_u64(log, pmem, at(0), 2).unwrap()).1
     });
-    assert_eq!(live, (2, 1), "a live entry aims there");
+    assert_eq!(live, (2, 1), "a live entry stores there");
 }
 
 #[test]
-fn a_pair_in_place_is_one_line_and_one_fence() {
+fn pair_in_place_costs_one_line_and_one_fence() {
     let free =
         counted(|pmem, log| pmem.count(|| crate::log::store_u64_pair(log, pmem, at(0), [1, 2]).unwrap()).1);
     assert_eq!(free, (1, 1));
@@ -65,31 +65,34 @@ fn a_pair_in_place_is_one_line_and_one_fence() {
         LaneGuard::take(log).commit(pmem, &words(&[(at(0) + 8, 1)])).unwrap();
         pmem.count(|| crate::log::store_u64_pair(log, pmem, at(0), [1, 2]).unwrap()).1
     });
-    assert_eq!(live, (2, 1), "a live entry aims there");
+    assert_eq!(live, (2, 1), "a live entry stores there");
 }
 
 #[test]
-fn a_long_write_in_place_is_three_fences_and_one_less_if_lazy() {
-    for (lazily, fences) in [(false, 3), (true, 2)] {
+fn long_write_costs_three_fences_or_two_if_deferred() {
+    for (is_deferred, fences) in [(false, 3), (true, 2)] {
         let cost = counted(|pmem, log| {
             let mut lane = LaneGuard::take(log);
             pmem.count(|| {
                 lane.undo(pmem, at(0), 480).unwrap();
                 pmem.store(at(0), &[1; 480]);
-                let committed =
-                    if lazily { lane.commit_lazy(pmem) } else { lane.commit(pmem, &Writes::default()) };
+                let committed = if is_deferred {
+                    lane.commit_deferred(pmem)
+                } else {
+                    lane.commit(pmem, &Writes::default())
+                };
                 committed.unwrap();
             })
             .1
         });
-        // Beside what the caller flushes; a lazy commit leaves its own lines, the entry and the lane's header, to the next.
-        let commit = if lazily { 0 } else { 2 };
+        // Besides what the caller flushes. A deferred commit leaves its own lines, the entry and the lane's header, to the next commit.
+        let commit = if is_deferred { 0 } else { 2 };
         assert_eq!(cost, (10 + commit, fences));
     }
 }
 
 #[test]
-fn retiring_a_lane_is_two_fences() {
+fn retiring_lanes_costs_two_fences() {
     let cost = counted(|pmem, log| {
         let (mut one, mut two) = (LaneGuard::take(log), LaneGuard::take(log));
         one.commit(pmem, &words(&[(at(0), 1)])).unwrap();
@@ -98,11 +101,11 @@ fn retiring_a_lane_is_two_fences() {
         assert_eq!(log.checkpoint_lsn(), last);
         cost
     });
-    assert_eq!(cost, (2 + 4, 2), "a line in place and two header lines for each lane");
+    assert_eq!(cost, (2 + 4, 2), "a target line and two header lines for each lane");
 }
 
 #[test]
-fn a_long_write_with_other_writes_is_four_fences() {
+fn long_write_with_other_writes_costs_four_fences() {
     let cost = counted(|pmem, log| {
         let mut lane = LaneGuard::take(log);
         pmem.count(|| {
@@ -116,7 +119,7 @@ fn a_long_write_with_other_writes_is_four_fences() {
 }
 
 #[test]
-fn opening_a_log_is_one_fence_if_it_was_closed_and_else_all_its_lines() {
+fn opening_a_closed_log_costs_one_fence() {
     let (layout, floor) = (layout(30), 2);
     let lanes = 2 * (1 + 30 + 1);
     let pmem = Counting::new(SimPmem::new(1 << 15));

@@ -1,4 +1,4 @@
-//! Random transactions in several lanes, crashed at random, against a replay of those that count.
+//! Random transactions in several lanes, crashed at random, against a prefix of them applied in order.
 
 use super::support::{DATA, formatted, lanes, recover};
 use crate::log::{LaneGuard, Log, Writes};
@@ -11,9 +11,9 @@ const SPAN: usize = 256;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A transaction of these writes, in that lane, or in a thread of its own.
+    /// Commits these writes in that lane, or in a thread of its own.
     Commit(Option<usize>, Vec<(u64, Vec<u8>)>),
-    /// A write in place, and a write in the log, together; or it is all taken back.
+    /// Writes in place, and commits or rolls back.
     InPlace(usize, u64, Vec<u8>, bool),
     Word(u64, u64),
     Pair(u64, [u64; 2]),
@@ -86,7 +86,7 @@ impl Step {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn a_crash_leaves_the_first_transactions_whole(steps in steps(), seed in any::<u64>(), entries in 12..20_u32) {
+    fn crash_leaves_a_prefix_of_the_transactions(steps in steps(), seed in any::<u64>(), entries in 12..20_u32) {
         let layout = lanes(4, entries);
         let mut states = vec![vec![0; SPAN]];
         for step in &steps {

@@ -1,4 +1,4 @@
-//! A write set against a map of bytes.
+//! A write set against a map of bytes as its reference.
 
 use crate::format::LogEntry;
 use crate::format::{Lsn, seal};
@@ -16,20 +16,20 @@ fn writes() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
     prop::collection::vec(prop_oneof![word, range], 0..12)
 }
 
-/// What this entry stores, read back as a recovery reads it.
+/// The record of this entry, decoded as recovery decodes it, and the bytes that it stores.
 fn stored(entry: &LogEntry, number: u64) -> (Record, BTreeMap<u64, u8>) {
     let mut entry = *entry;
     let [a, b, c, d, e, f] = entry.data;
     entry.lsn = seal(Lsn::new(5), 7, 64 * number, &[entry.target, a, b, c, d, e, f]);
     let record = Record::of(&entry, 7, 64 * number).expect("it was sealed for that place");
     let mut bytes = BTreeMap::new();
-    record.for_each_home(|offset, home| bytes.extend((offset..).zip(home.iter().copied())));
+    record.targets().for_each(|(offset, stored)| bytes.extend((offset..).zip(stored.iter().copied())));
     (record, bytes)
 }
 
 proptest! {
     #[test]
-    fn the_last_writer_of_each_byte_counts(staged in writes(), from in 0..SPAN, len in 0..200_usize) {
+    fn last_write_of_each_byte_counts(staged in writes(), from in 0..SPAN, len in 0..200_usize) {
         let (mut writes, mut bytes) = (Writes::default(), BTreeMap::new());
         for (offset, written) in &staged {
             match <[u8; 8]>::try_from(&written[..]) {
@@ -66,9 +66,9 @@ proptest! {
         let mut packed = BTreeMap::new();
         let count = packer.entries.len() as u64;
         for (number, entry) in (0..).zip(&packer.entries) {
-            let (record, home) = stored(entry, number);
+            let (record, bytes) = stored(entry, number);
             prop_assert_eq!(record.commits, (number + 1 == count).then_some(count));
-            for (offset, byte) in home {
+            for (offset, byte) in bytes {
                 prop_assert_eq!(packed.insert(offset, byte), None, "stored twice");
             }
         }
@@ -77,7 +77,7 @@ proptest! {
     }
 }
 
-/// Runs cut into pieces of 48 bytes, and one entry more where those are several.
+/// The number of entries if each run is split into pieces of 48 bytes, and several pieces need one more entry to commit.
 fn naive_count(bytes: &BTreeMap<u64, u8>) -> u64 {
     let (mut count, mut run) = (0, u64::MAX..u64::MAX);
     for &offset in bytes.keys() {

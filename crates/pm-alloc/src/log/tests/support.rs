@@ -1,20 +1,20 @@
-//! What the tests of the log share: a small log, and explorations of it under every model.
+//! Shared by the tests of the log: a small log, and explorations of it under every model.
 
 use crate::layout::Layout;
 use crate::log::{LaneGuard, Log, OnCorruption, Recovery, Writes};
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
 
-/// Where data begins.
+/// The offset of the data.
 pub(super) const DATA: u64 = 5 << 12;
 const REGION_BYTES: u64 = DATA + 4096;
 
-/// A log of two lanes with so many entries each.
+/// A log of two lanes with `lane_entries` entries each.
 pub(super) fn layout(lane_entries: u32) -> Layout {
     lanes(2, lane_entries)
 }
 
-/// A log of so many lanes.
+/// A log of `lane_count` lanes.
 pub(super) fn lanes(lane_count: u32, lane_entries: u32) -> Layout {
     Layout { seed: 7, heap_start: 0, lane_count, lane_entries, chunks_start: DATA, chunk_bytes: 4096 }
 }
@@ -31,6 +31,14 @@ pub(super) fn image(make: impl FnOnce(&SimPmem)) -> Image {
     sim.to_image()
 }
 
+/// What `run` leaves of a region with a new log.
+pub(super) fn with_log(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Image {
+    image(|pmem| {
+        crate::log::format(pmem, layout);
+        run(pmem, recover(pmem, layout).0);
+    })
+}
+
 /// A new log.
 pub(super) fn formatted(layout: &Layout) -> Image {
     image(|pmem| crate::log::format(pmem, layout))
@@ -40,7 +48,7 @@ pub(super) fn recover<P: Pmem>(pmem: &P, layout: &Layout) -> (Log, Recovery) {
     crate::log::recover(pmem, layout, OnCorruption::Refuse).unwrap()
 }
 
-/// As [`recover`], as if corrupted entries had never been written.
+/// As [`recover`]; corrupted entries are discarded.
 pub(super) fn recover_discarding<P: Pmem>(pmem: &P, layout: &Layout) -> (Log, Recovery) {
     crate::log::recover(pmem, layout, OnCorruption::Discard).unwrap()
 }
@@ -55,18 +63,18 @@ pub(super) fn load<P: Pmem, const N: usize>(pmem: &P, offsets: [u64; N]) -> [u64
     offsets.map(|offset| pmem.load_u64(offset))
 }
 
-/// How much is tried under the models that do not order the words of a line, where a crash may leave any mixture of the old and the
-/// new words of an entry, and the checksum tells.
+/// How many choices are explored under the models that do not order the words of a line: there a crash may leave any mixture of the old and the new
+/// words of an entry, which its checksum detects.
 #[derive(Clone, Copy)]
 pub(super) enum Mixtures {
     /// All.
     All,
-    /// Some: of two full entries in flight there are 2^20.
+    /// A sample: for two full entries in flight there are 2^20.
     Sampled,
 }
 
-/// Crashes `operation` on a new log everywhere, and each recovery, under every model. `operation` acknowledges each step; what
-/// `offsets` hold must then be what `states` say for as many steps as were acknowledged, or for one more.
+/// Crashes `operation` on a new log at every point, and each recovery, under every model. `operation` acknowledges each step. Then `offsets` must
+/// hold the state after the acknowledged steps, or after one more.
 pub(super) fn explore<const N: usize>(
     layout: &Layout,
     mixtures: Mixtures,
@@ -84,7 +92,7 @@ pub(super) fn explore<const N: usize>(
     );
 }
 
-/// As [`explore`], from an image with a log, and with any set of states allowed after each number of steps.
+/// As [`explore`], from an image with a log, and with a set of allowed states for each number of steps.
 pub(super) fn explore_from<const N: usize>(
     image: &Image,
     layout: &Layout,
@@ -97,7 +105,7 @@ pub(super) fn explore_from<const N: usize>(
     explore_under(&models, image, layout, mixtures, offsets, allowed, operation);
 }
 
-/// The models under which a pair that is stored in one piece stays one.
+/// The models with atomic stores of pairs.
 pub(super) const WHOLE_PAIRS: [Model; 3] = [Model::Eadr, Model::Px86Line, Model::Px86Loc];
 
 /// As [`explore_from`], under these models.
@@ -117,16 +125,16 @@ pub(super) fn explore_under<const N: usize>(
     for &model in models {
         let is_ordered = matches!(model, Model::Eadr | Model::Px86Line);
         let check = |crash: &Crash<()>| {
-            // Without an order inside of lines, an entry in flight may look corrupted.
+            // Without an order of stores to a line, an entry in flight may look corrupted.
             let on_corruption = if is_ordered { OnCorruption::Refuse } else { OnCorruption::Discard };
             let (log, recovery) = crate::log::recover(crash.pmem(), layout, on_corruption)
                 .map_err(|error| error.to_string())?;
             let allowed = allowed(crash.acked().len());
             crash.expect(load(crash.pmem(), offsets), allowed).map_err(|mismatch| mismatch.to_string())?;
             if is_ordered && recovery.corrupted_entries > 0 {
-                return Err(format!("a crash is taken for corruption: {recovery:?}"));
+                return Err(format!("a crash looks like corruption: {recovery:?}"));
             }
-            // What is there works, and nothing is left to do.
+            // The log works, and another recovery has nothing to do.
             crash.recovered();
             assert_eq!(recover(crash.pmem(), layout).1, Recovery::default());
             LaneGuard::take(&log).commit(crash.pmem(), &words(&[(offsets[0], 99)])).unwrap();

@@ -1,12 +1,12 @@
-//! Copies of what is live in a heap that has corrupted headers: no byte of a block that may be in use is missing, nor handed out.
+//! Copies of the live blocks of a heap with corrupted headers: no byte of a block that may be in use is missing or allocated again.
 
-use super::fixture::{Heap, Random};
+use super::fixture::{Heap, Random, list};
 use crate::format::{BlockHeader, BlockState, LINE_BYTES};
 use crate::layout::Layout;
-use crate::space::{CheckReport, Corruption, FreeError, Piece};
+use crate::space::{FreeError, Piece};
 use pm_core::{Pmem, Region};
 
-/// The copy as another process opens it. What the pieces do not name is neither zero nor a header.
+/// The copy as another process opens it. Bytes that are in no piece are neither zero nor a header.
 pub(super) fn copy_of(heap: &Heap) -> Heap {
     let mut copy = Heap::with(heap.chunks, heap.layout.chunk_bytes, heap.options);
     copy.region = Region::anonymous(heap.region.len_bytes()).unwrap();
@@ -23,19 +23,19 @@ pub(super) fn copy_of(heap: &Heap) -> Heap {
     copy
 }
 
-/// The bytes of a block, its header left out.
+/// The bytes of a block, without its header.
 fn bytes(heap: &Heap, payload: u64) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(Layout::usable_bytes(heap.blocks[&payload])).unwrap()];
     heap.region.load(payload, &mut bytes);
     bytes
 }
 
-/// Allocates all that the copy still hands out, and writes over it. Then each block has the contents that it has in the heap.
-/// Says what was handed out.
+/// Allocates all free space of the copy, and overwrites it. Asserts that each block then has the contents that it has in the heap, and returns
+/// the newly allocated blocks.
 fn check_contents(heap: &Heap, copy: &Heap) -> Vec<u64> {
     let mut taken = Vec::new();
     for lines in [copy.layout.chunk_lines() + 9, 30, 9, 3, 1] {
-        while let Ok(payload) = copy.space.allocate_unlogged(&copy.region, lines, 64, false) {
+        while let Ok(payload) = copy.allocate_unlogged(lines) {
             let bytes = usize::try_from(lines * LINE_BYTES - 8).unwrap();
             copy.region.store(payload, &vec![0x55; bytes]);
             taken.push(payload);
@@ -50,21 +50,9 @@ fn check_contents(heap: &Heap, copy: &Heap) -> Vec<u64> {
     taken
 }
 
-fn corrupt(heap: &Heap, payload: u64) {
-    heap.region.store_u64(Layout::header_of(payload), 0x1234_5678_9abc_def0);
-}
-
-/// Looks at a block, so that a corrupted header of it is found.
+/// Looks up a block, so that a corrupted header of it is found.
 fn is_corrupted(heap: &Heap, payload: u64) -> bool {
     matches!(heap.space.usable_bytes(&heap.region, payload), Err(FreeError::Corrupted { .. }))
-}
-
-fn repair(heap: &Heap, corruptions: Vec<Corruption>) {
-    for corruption in corruptions {
-        if let Some((offset, word)) = heap.space.repair(&heap.region, &corruption).unwrap() {
-            heap.region.store_u64(offset, word);
-        }
-    }
 }
 
 /// Ten blocks of four lines, of which two are free, each with contents of its own.
@@ -80,59 +68,63 @@ fn heap_of_ten() -> (Heap, Vec<u64>) {
 }
 
 #[test]
-fn copy_keeps_what_lies_behind_a_cut() {
+fn copy_keeps_unreachable_extent() {
     for is_repaired in [false, true] {
         let (mut heap, blocks) = heap_of_ten();
-        corrupt(&heap, blocks[4]);
+        heap.corrupt(blocks[4]);
         heap.reopen();
         if is_repaired {
-            repair(&heap, heap.space.check(&heap.region).corruptions);
+            drop(heap.repair_all());
             heap.reopen();
         }
         let copy = copy_of(&heap);
         let corruptions = copy.space.check(&copy.region).corruptions;
-        assert_eq!(corruptions, heap.space.check(&heap.region).corruptions, "the cut is in the copy too");
+        assert_eq!(
+            corruptions,
+            heap.space.check(&heap.region).corruptions,
+            "the copy has the same corrupted headers"
+        );
         assert_eq!(corruptions.is_empty(), is_repaired);
         let taken = check_contents(&heap, &copy);
         assert!(taken.contains(&blocks[1]) && !taken.contains(&blocks[7]), "{taken:x?}");
         assert!(is_corrupted(&copy, blocks[4]));
         for number in [0, 2, 3, 5, 6, 8, 9] {
-            let freed = copy.space.free_unlogged(&copy.region, blocks[number], false);
+            let freed = copy.unlogged().free(blocks[number]);
             assert_eq!(freed, Ok(()), "block {number}");
         }
     }
 }
 
 #[test]
-fn copy_keeps_a_cut_over_several_chunks() {
+fn copy_keeps_unreachable_extent_over_chunks() {
     for is_repaired in [false, true] {
         let mut heap = Heap::new(6, 4096);
         heap.allocate(3, 64).unwrap();
         let long = heap.allocate(3 * 64 + 20, 64).unwrap();
         let behind = heap.allocate(2, 64).unwrap();
         heap.region.store(long, &(1..=250).cycle().take(3 * 4096).collect::<Vec<u8>>());
-        corrupt(&heap, long);
+        heap.corrupt(long);
         heap.reopen();
         if is_repaired {
-            repair(&heap, heap.space.check(&heap.region).corruptions);
+            drop(heap.repair_all());
             heap.reopen();
         }
         let copy = copy_of(&heap);
         check_contents(&heap, &copy);
-        assert_eq!(copy.space.free_unlogged(&copy.region, behind, false), Ok(()));
-        assert!(copy.space.free_unlogged(&copy.region, long, false).is_err());
+        assert_eq!(copy.unlogged().free(behind), Ok(()));
+        assert!(copy.unlogged().free(long).is_err());
     }
 }
 
-/// The header of a block is hit while the heap knows how long the block is.
+/// A header is corrupted while the heap is open, and the length of its block is known.
 #[test]
-fn copy_keeps_lost_blocks_and_hands_out_what_is_around_them() {
+fn copy_keeps_lost_blocks_and_frees_their_neighbours() {
     for is_repaired in [false, true] {
         let (mut heap, blocks) = heap_of_ten();
-        corrupt(&heap, blocks[4]);
+        heap.corrupt(blocks[4]);
         assert!(is_corrupted(&heap, blocks[4]));
         if is_repaired {
-            repair(&heap, heap.space.check(&heap.region).corruptions);
+            drop(heap.repair_all());
             heap.reopen();
         }
         let copy = copy_of(&heap);
@@ -149,21 +141,21 @@ fn copy_keeps_lost_blocks_and_hands_out_what_is_around_them() {
 }
 
 #[test]
-fn copy_keeps_lost_blocks_longer_than_a_chunk() {
+fn copy_keeps_lost_huge_blocks() {
     for is_repaired in [false, true] {
         let mut heap = Heap::new(6, 4096);
         let long = heap.allocate(2 * 64 + 20, 64).unwrap();
         let behind = heap.allocate(2, 64).unwrap();
         heap.region.store(long, &(1..=250).cycle().take(2 * 4096).collect::<Vec<u8>>());
-        corrupt(&heap, long);
+        heap.corrupt(long);
         assert!(is_corrupted(&heap, long));
         if is_repaired {
-            repair(&heap, heap.space.check(&heap.region).corruptions);
+            drop(heap.repair_all());
             heap.reopen();
             heap.space.scan_some(&heap.region, usize::MAX).unwrap();
         }
         let copy = copy_of(&heap);
-        let report = CheckReport::of(&copy.region, &copy.layout, copy.chunks, |_| ());
+        let report = list(&copy.region, &copy.layout, copy.chunks).0;
         assert!(report.is_clean(), "{:?}", report.corruptions);
         assert_eq!((report.allocated_blocks, report.lost_blocks), (1, 1));
         check_contents(&heap, &copy);
@@ -172,11 +164,11 @@ fn copy_keeps_lost_blocks_longer_than_a_chunk() {
     }
 }
 
-/// Where the length of a block behind a cut has only its own header to vouch for it, nothing is stored.
+/// In an unreachable extent the length of a block is known from its own header only.
 #[test]
-fn resizing_behind_a_cut_stores_nothing() {
+fn resize_in_unreachable_extent_stores_nothing() {
     let (mut heap, blocks) = heap_of_ten();
-    corrupt(&heap, blocks[4]);
+    heap.corrupt(blocks[4]);
     heap.reopen();
     let all = |heap: &Heap| {
         let mut bytes = vec![0; usize::try_from(heap.region.len_bytes()).unwrap()];
@@ -185,26 +177,27 @@ fn resizing_behind_a_cut_stores_nothing() {
     };
     let before = all(&heap);
     let resize = |block: usize, lines: u64| {
-        heap.space.resize_unlogged(&heap.region, blocks[block], lines..=lines, false, |_, _| true)
+        super::fixture::resize(heap.unlogged(), blocks[block], lines..=lines, |_| true)
     };
-    // Block 7 is free, and so is what is behind block 9.
+    // Block 7 is free, and so are the lines behind block 9.
     for block in [5, 6, 8, 9] {
         for lines in [5, 8, 63, 64, 130] {
             assert_eq!(resize(block, lines).unwrap(), None, "block {block}, {lines} lines");
         }
-        // It is long enough as it is.
+        // The block is long enough.
         assert_eq!(resize(block, 1).unwrap(), Some(4), "block {block}");
     }
-    assert_eq!(resize(3, 5).unwrap(), None, "up to the cut");
+    assert_eq!(resize(3, 5).unwrap(), None, "up to the unreachable extent");
     assert!(resize(4, 5).is_err() && resize(7, 5).is_err());
-    assert!(all(&heap) == before, "something was stored");
-    assert_eq!(resize(3, 2).unwrap(), Some(2), "before the cut");
-    assert_eq!(resize(3, 4).unwrap(), Some(4), "before the cut");
+    assert!(all(&heap) == before, "no byte has changed");
+    assert_eq!(resize(3, 2).unwrap(), Some(2), "before the unreachable extent");
+    assert_eq!(resize(3, 4).unwrap(), Some(4), "before the unreachable extent");
 }
 
-/// Whatever stray writes hit, found or not, repaired or not: a copy has the contents of all blocks, and hands out none of them.
+/// After stray writes, whether their corruption was found, repaired or neither, a copy has the contents of all blocks, and allocates none of
+/// their lines.
 #[test]
-fn copies_after_stray_writes_keep_all_blocks() {
+fn copy_after_stray_writes_keeps_all_blocks() {
     let mut random = Random(31);
     for round in 0..2000 {
         let mut heap = Heap::new(6, 4096);
@@ -222,13 +215,13 @@ fn copies_after_stray_writes_keep_all_blocks() {
             match random.below(4) {
                 0 => heap.reopen(),
                 1 => assert!(is_corrupted(&heap, payload), "round {round}"),
-                2 => repair(&heap, heap.space.check(&heap.region).corruptions),
+                2 => drop(heap.repair_all()),
                 _ => {}
             }
         }
         let copy = copy_of(&heap);
         check_contents(&heap, &copy);
-        // A copy of a copy that was not looked at.
+        // A copy of a copy whose chunks were not scanned.
         check_contents(&heap, &copy_of(&copy_of(&heap)));
     }
 }

@@ -1,10 +1,10 @@
-//! Crashes where headers are stored without the log: where chunks are made, parted after a long block, and joined for
-//! one. The chain is whole after each, and each flush and fence there is missed by a test.
+//! Crashes where headers are stored without the log: where chunks are made, split off a freed huge block, and joined for one. The chain is
+//! intact after each, and each flush and fence there is needed.
 
-use super::fixture::{join, layout};
+use super::fixture::{allocate_unlogged, join, layout};
 use crate::format::Lsn;
 use crate::layout::Layout;
-use crate::space::{CheckReport, Reservation, Space, SpaceOptions};
+use crate::space::{CheckReport, Reservation, Space, SpaceOptions, Unlogged};
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Crash, Explorer, Image, Lints, Model, Run, SimPmem};
 
@@ -15,13 +15,13 @@ fn open() -> Space {
     Space::open(layout(4096), CHUNKS, options)
 }
 
-/// As a process does that follows one that was killed.
+/// The space as a process opens it after another one was killed.
 fn reopen() -> Space {
     let options = SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() };
     Space::open(layout(4096), CHUNKS, options)
 }
 
-/// Kills `first` everywhere, and crashes `second` everywhere. With each flush or fence of the space left out, a test must fail.
+/// Kills `first` at each point, and crashes `second` at each point.
 fn explore_restarted(
     image: &Image,
     first: impl Fn(&Run<()>) + Sync,
@@ -53,7 +53,7 @@ fn persist_word<P: Pmem>(pmem: &P, (offset, word): (u64, u64)) -> Result<Lsn, Fe
     Ok(Lsn::ZERO)
 }
 
-/// What is on the medium, if the chain is whole.
+/// The report of a check, if the chain is intact.
 fn found(crash: &Crash<()>) -> Result<CheckReport, String> {
     let report = CheckReport::of(&crash.pmem(), &layout(4096), CHUNKS, |_| ());
     if report.corruptions.is_empty() { Ok(report) } else { Err(format!("{:x?}", report.corruptions)) }
@@ -72,11 +72,11 @@ fn explore(
     let mut redundant = Explorer::default().kills(1).redundant_sites(image, &operation, &check).unwrap();
     redundant
         .retain(|site| site.location.file().contains("/space/") && !site.location.file().contains("/tests/"));
-    assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
+    assert!(redundant.is_empty(), "redundant: {redundant:#?}");
 }
 
 #[test]
-fn chunks_made_are_there() {
+fn formatted_chunks_are_durable() {
     let operation = |run: &Run<()>| {
         Space::format_chunks(run.pmem(), &layout(4096), 0..CHUNKS);
         run.pmem().fence().unwrap();
@@ -87,20 +87,19 @@ fn chunks_made_are_there() {
     });
 }
 
-/// One thread parts the chunks under a freed block, and another one allocates in the second of them, with its own
-/// fence.
+/// One thread splits a freed huge block into chunks, and another one allocates in the second of them, with its own fence.
 #[test]
-fn a_freed_block_is_parted() {
+fn split_of_freed_huge_block_is_atomic() {
     let image = image(|sim| {
         Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
         let space = open();
-        let block = space.allocate_unlogged(sim, 150, 64, false).unwrap();
+        let block = allocate_unlogged(&space, sim, 150, 64).unwrap();
         sim.store(block, &[0xaa; 150 * 64 - 8]);
-        space.free_unlogged(sim, block, false).unwrap();
+        Unlogged::new(&space, sim, false).free(block).unwrap();
     });
     let operation = |run: &Run<()>| {
         let space = open();
-        // Of the third chunk and the first.
+        // In the third chunk and the first.
         let held = [(); 2].map(|()| space.reserve(run.pmem(), 63, 64, Lsn::MAX).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -120,9 +119,9 @@ fn a_freed_block_is_parted() {
     });
 }
 
-/// What is written into a long block before it is committed hits the headers of its chunks.
+/// The contents of a huge block overwrite the headers of its chunks before the block is committed.
 #[test]
-fn chunks_are_joined() {
+fn join_of_chunks_is_atomic() {
     let image = image(|sim| Space::format_chunks(sim, &layout(4096), 0..CHUNKS));
     let covered = Layout::header_of(layout(4096).first_payload(1));
     let operation = |run: &Run<()>| {
@@ -131,7 +130,7 @@ fn chunks_are_joined() {
         join(&space, run.pmem(), &mut reservation, Lsn::ZERO);
         let block = reservation.carve(150, 64).unwrap().start;
         assert_eq!(block, layout(4096).first_payload(0));
-        // Where the first chunk ended, and the third began. Nothing is written where the second began.
+        // At the end of the first chunk, and at the start of the third. Nothing is written at the start of the second.
         for chunk in [1, 2] {
             let header = if chunk == 1 { layout(4096).chunk_offset(1) - 8 } else { covered + 4096 };
             run.pmem().store_u64(header, 0xaaaa);
@@ -149,16 +148,16 @@ fn chunks_are_joined() {
     });
 }
 
-/// The header of the first chunk is stored last, and a process is killed before it is durable. The next one sees a chunk that is
-/// free, and allocates in the second one, which is below a long block for as long as the first header is not durable.
+/// The header of the first chunk is stored last, and a process is killed before it is durable. The next process reads a free chunk, and
+/// allocates in the second one, which a huge block covers as long as the first header is not durable.
 #[test]
-fn chunks_parted_by_a_killed_process_are_durable_before_they_are_used() {
+fn split_by_killed_process_is_durable_before_use() {
     let image = image(|sim| {
         Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
         let space = open();
-        let block = space.allocate_unlogged(sim, 150, 64, false).unwrap();
+        let block = allocate_unlogged(&space, sim, 150, 64).unwrap();
         sim.store(block, &[0xaa; 150 * 64 - 8]);
-        space.free_unlogged(sim, block, false).unwrap();
+        Unlogged::new(&space, sim, false).free(block).unwrap();
     });
     let first = |run: &Run<()>| {
         let space = reopen();
@@ -182,7 +181,7 @@ fn chunks_parted_by_a_killed_process_are_durable_before_they_are_used() {
     let second = |run: &Run<()>| {
         let space = reopen();
         let mut held = Vec::new();
-        // The fence of the thread that commits is none for the flushes of the thread that read the first headers.
+        // The fence of the thread that commits does not cover the flushes of the thread that read the first headers.
         if !allocated_in_second(run, &space, &mut held) {
             std::thread::scope(|scope| {
                 scope.spawn(|| while !allocated_in_second(run, &space, &mut held) {});

@@ -1,12 +1,16 @@
-//! A heap without transactions, and a list of its blocks that was kept by other means.
+//! A heap without transactions, with an oracle of its blocks, and helpers.
 
 use crate::format::{BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
-use crate::space::{Freeing, Reservation, Space, SpaceError, SpaceOptions};
+use crate::space::{
+    CheckReport, Corruption, Freeing, Reservation, Resize, ResizeError, Space, SpaceError, SpaceOptions,
+    Unlogged,
+};
+use core::ops::{Range, RangeInclusive};
 use pm_core::{Pmem, Region};
 use std::collections::BTreeMap;
 
-/// A heap of some chunks, and what should be in it.
+/// A heap of some chunks, and the blocks that should be in it.
 pub(super) struct Heap {
     pub(super) region: Region,
     pub(super) layout: Layout,
@@ -52,7 +56,7 @@ impl Heap {
         Ok(reservation)
     }
 
-    /// One block, as a transaction of its own.
+    /// Allocates one block, as a transaction of its own.
     pub(super) fn allocate(&mut self, lines: u64, align_bytes: u64) -> Result<u64, SpaceError> {
         let mut reservation = self.reserve(lines, align_bytes)?;
         let payload =
@@ -61,7 +65,7 @@ impl Heap {
         Ok(payload)
     }
 
-    /// Stores the headers, settles, and takes note of the blocks.
+    /// Stores the headers, settles, and records the blocks.
     pub(super) fn commit(&mut self, reservation: Reservation, carved: &[(u64, u64)]) {
         for (payload, lines) in carved {
             self.fill(*payload, *lines);
@@ -70,7 +74,7 @@ impl Heap {
         for (offset, word) in reservation.headers() {
             self.region.store_u64(offset, word);
             left -= 1;
-            // Killed between two stores, it is as it was before.
+            // A process that is killed between two stores leaves the chain as before.
             assert!(left == 0 || self.chain() == self.blocks);
         }
         let lsn = self.next_lsn();
@@ -81,10 +85,33 @@ impl Heap {
         }
     }
 
-    /// Writes over all of a payload, as its user may do before the commit.
+    /// Overwrites all of a payload, as a program may do before the commit.
     pub(super) fn fill(&self, payload: u64, lines: u64) {
         let bytes = usize::try_from(lines * LINE_BYTES - 8).unwrap();
         self.region.store(payload, &vec![payload.to_le_bytes()[1] | 1; bytes]);
+    }
+
+    pub(super) fn unlogged(&self) -> Unlogged<'_, Region> {
+        Unlogged::new(&self.space, &self.region, false)
+    }
+
+    /// Allocates without the log.
+    pub(super) fn allocate_unlogged(&self, lines: u64) -> Result<u64, SpaceError> {
+        allocate_unlogged(&self.space, &self.region, lines, 64)
+    }
+
+    /// Resizes a block, by any lines.
+    pub(super) fn resize(&self, payload: u64, wanted: RangeInclusive<u64>) -> Option<u32> {
+        resize(self.unlogged(), payload, wanted, |_| true).unwrap()
+    }
+
+    /// Allocates without the log, fills the block, and records it.
+    pub(super) fn try_add_unlogged(&mut self, lines: u64) {
+        if let Ok(payload) = self.allocate_unlogged(lines) {
+            let lines = self.header(payload).expect("just stored").lines;
+            self.fill(payload, u64::from(lines));
+            self.blocks.insert(payload, lines);
+        }
     }
 
     pub(super) fn free(&mut self, payload: u64) {
@@ -102,18 +129,39 @@ impl Heap {
         self.space.finish_free(freeing, lsn);
     }
 
+    /// Overwrites the header of a block.
+    pub(super) fn corrupt(&self, payload: u64) {
+        self.region.store_u64(Layout::header_of(payload), 0x1234_5678_9abc_def0);
+    }
+
+    /// Repairs a corrupted header, and returns its offset; `None` if it is not corrupted any more.
+    pub(super) fn repair(&self, corruption: &Corruption) -> Option<u64> {
+        let (offset, word) = self.space.repair(&self.region, corruption).unwrap()?;
+        self.region.store_u64(offset, word);
+        Some(offset)
+    }
+
+    /// Repairs the headers that a check finds corrupted, and returns how they were.
+    pub(super) fn repair_all(&self) -> Vec<Corruption> {
+        let corruptions = self.space.check(&self.region).corruptions;
+        for corruption in &corruptions {
+            self.repair(corruption);
+        }
+        corruptions
+    }
+
     pub(super) fn header(&self, payload: u64) -> Option<BlockHeader> {
         let offset = Layout::header_of(payload);
         BlockHeader::from_word(self.region.load_u64(offset), self.layout.seed, offset)
     }
 
-    /// The chain is whole, and leads to exactly the blocks that should be there.
+    /// Asserts that the chain is intact, and leads to exactly the blocks of the oracle.
     #[track_caller]
     pub(super) fn check(&self) {
         assert_eq!(self.chain(), self.blocks);
     }
 
-    /// Follows the headers from the heap's first to its last, naively, and says which blocks are allocated.
+    /// Follows the headers from the heap's first to its last, naively, and returns the allocated blocks.
     #[track_caller]
     fn chain(&self) -> BTreeMap<u64, u32> {
         let mut found = BTreeMap::new();
@@ -123,14 +171,14 @@ impl Heap {
             let header = self.header(payload);
             let Some(header) = header else { panic!("the chain is broken at {payload:#x}") };
             match header.state {
-                // The next chunk's first payload is behind its first line.
+                // The first payload of the next chunk is behind its first line.
                 BlockState::End => {
                     assert_eq!((payload - start) % self.layout.chunk_bytes, 0, "an end at {payload:#x}");
                     payload += LINE_BYTES;
                     continue;
                 }
                 BlockState::Allocated => assert_eq!(found.insert(payload, header.lines), None),
-                BlockState::Free | BlockState::Lost | BlockState::Severed => {}
+                BlockState::Free | BlockState::Lost | BlockState::Unreachable => {}
             }
             payload += u64::from(header.lines) * LINE_BYTES;
         }
@@ -138,21 +186,59 @@ impl Heap {
         found
     }
 
-    /// All blocks keep what they were filled with.
+    /// Asserts that all blocks have the contents they were filled with.
     #[track_caller]
     pub(super) fn check_contents(&self) {
         for (payload, lines) in &self.blocks {
             let mut bytes = vec![0; usize::try_from(Layout::usable_bytes(*lines)).unwrap()];
             self.region.load(*payload, &mut bytes);
             let at = bytes.iter().position(|byte| *byte != payload.to_le_bytes()[1] | 1);
-            // The line more that a huge block may have got is not filled.
+            // The line by which a huge block may be longer is not filled.
             let filled = bytes.len() - if u64::from(*lines) > self.layout.chunk_lines() { 64 } else { 0 };
-            assert!(at.is_none_or(|at| at >= filled), "the block at {payload:#x} was written over");
+            assert!(at.is_none_or(|at| at >= filled), "the block at {payload:#x} was overwritten");
         }
     }
 }
 
-/// Plain pseudo-random numbers: Marsaglia's xorshift, 64 bits.
+/// Allocates a block without the log, and without making it durable.
+pub(super) fn allocate_unlogged<P: Pmem>(
+    space: &Space,
+    pmem: &P,
+    lines: u64,
+    align_bytes: u64,
+) -> Result<u64, SpaceError> {
+    Unlogged::new(space, pmem, false).reserve(lines, align_bytes)?.allocate()
+}
+
+/// Resizes a block. `accepts` says whether lines may be added, given their range.
+pub(super) fn resize<P: Pmem>(
+    unlogged: Unlogged<'_, P>,
+    payload: u64,
+    wanted: RangeInclusive<u64>,
+    accepts: impl Fn(Range<u64>) -> bool,
+) -> Result<Option<u32>, ResizeError> {
+    let mut step = Resize::begin(unlogged, payload, wanted)?;
+    loop {
+        step = match step {
+            Resize::Done(lines) => return Ok(lines),
+            Resize::Grow(growth) if accepts(growth.added_range()) => growth.commit()?,
+            Resize::Grow(growth) => growth.refuse(),
+        };
+    }
+}
+
+/// The allocated blocks of a heap, with the lines of each, and the report of the check that lists them.
+pub(super) fn list<P: Pmem>(pmem: &P, layout: &Layout, chunks: u64) -> (CheckReport, BTreeMap<u64, u32>) {
+    let mut blocks = BTreeMap::new();
+    let report = CheckReport::of(pmem, layout, chunks, |block| {
+        if block.state == BlockState::Allocated {
+            blocks.insert(block.payload, block.lines);
+        }
+    });
+    (report, blocks)
+}
+
+/// Pseudo-random numbers: Marsaglia's xorshift, 64 bits.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Blocks longer than a chunk.
+//! Huge blocks: those longer than a chunk.
 
 use super::fixture::Heap;
 use crate::format::{BlockState, Lsn};
@@ -7,19 +7,19 @@ use crate::space::{FreeError, SpaceError, SpaceOptions};
 use pm_core::Pmem;
 
 #[test]
-fn every_length_around_the_ends_of_chunks() {
+fn lengths_around_chunk_ends() {
     for lines in (64..70).chain(120..140).chain(250..256) {
         let mut heap = Heap::new(4, 4096);
         let block = heap.allocate(lines, 64).unwrap();
         assert_eq!(block, heap.layout.first_payload(0));
         heap.check();
-        // One that would end where a chunk's first block starts has a line more.
+        // A block that would end where a chunk's first block starts is a line longer.
         let real = lines + u64::from(lines % 64 == 0);
         let usable = heap.space.usable_bytes(&heap.region, block).unwrap();
         assert_eq!(usable, Layout::usable_bytes(u32::try_from(real).unwrap()));
         let behind = 63 - (real + 1 + 63) % 64;
         if behind > 0 {
-            // A chunk that is free as a whole may have its turn before.
+            // A free chunk may be used first.
             let others: Vec<_> = core::iter::from_fn(|| heap.allocate(behind, 64).ok())
                 .take_while(|other| *other != block + real * 64)
                 .collect();
@@ -38,12 +38,12 @@ fn every_length_around_the_ends_of_chunks() {
 }
 
 #[test]
-fn an_aborted_one_leaves_its_chunks() {
+fn returned_reservation_leaves_its_chunks() {
     for reopens in [false, true] {
         let mut heap = Heap::new(4, 4096);
         let mut reservation = heap.reserve(150, 64).unwrap();
         let block = reservation.carve(150, 64).unwrap().start;
-        assert_eq!(reservation.carve(1, 64), None, "the rest of its last chunk is for others");
+        assert_eq!(reservation.carve(1, 64), None, "the rest of the last chunk is not carved");
         heap.fill(block, 150);
         if reopens {
             heap.reopen();
@@ -60,7 +60,7 @@ fn an_aborted_one_leaves_its_chunks() {
 }
 
 #[test]
-fn one_that_is_not_prepared_leaves_everything() {
+fn returned_reservation_without_join_changes_nothing() {
     let mut heap = Heap::new(4, 4096);
     let reservation = heap.space.reserve(&heap.region, 150, 64, Lsn::MAX).unwrap();
     heap.space.return_unused(reservation);
@@ -71,7 +71,7 @@ fn one_that_is_not_prepared_leaves_everything() {
 }
 
 #[test]
-fn a_freed_one_waits_for_the_checkpoint() {
+fn freed_huge_block_is_quarantined_until_checkpoint() {
     let mut heap = Heap::new(4, 4096);
     heap.checkpoint_lsn = Lsn::ZERO;
     let block = heap.allocate(200, 64).unwrap();
@@ -80,7 +80,7 @@ fn a_freed_one_waits_for_the_checkpoint() {
     assert_eq!(again, FreeError::AlreadyFree { offset: block });
     heap.space.cancel_free(freeing);
     heap.free(block);
-    let full = SpaceError::Full { lines: 200, waiting: true, held: false };
+    let full = SpaceError::Full { lines: 200, quarantined: true, held: false };
     assert_eq!(heap.reserve(200, 64).expect_err("the checkpoint LSN is too low"), full);
     heap.checkpoint_lsn = Lsn::new(heap.lsn);
     assert_eq!(heap.allocate(200, 64), Ok(block));
@@ -88,7 +88,7 @@ fn a_freed_one_waits_for_the_checkpoint() {
 }
 
 #[test]
-fn chunks_of_other_arenas_are_taken() {
+fn free_chunks_of_other_arenas_are_used() {
     let options = SpaceOptions { arena_count: Some(4), ..SpaceOptions::default() };
     let mut heap = Heap::with(8, 4096, options);
     for arena in 0..4 {
@@ -100,12 +100,12 @@ fn chunks_of_other_arenas_are_taken() {
     heap.check();
 }
 
-/// A stray write hits the one header of a huge block. Its inside is not handed out as chunks: their headers are gone.
+/// A stray write corrupts the header of a huge block. Its inside is not read as chunks: their headers are erased.
 #[test]
-fn a_corrupted_one_is_not_handed_out() {
+fn corrupted_huge_block_is_not_allocated() {
     let mut heap = Heap::new(4, 4096);
     let block = heap.allocate(130, 64).unwrap();
-    // Its user wrote nothing where the headers of its second and third chunk were.
+    // The program wrote nothing where the headers of its second and third chunk were.
     for chunk in 1..3 {
         heap.region.store_u64(Layout::header_of(heap.layout.first_payload(chunk)), 0);
     }
@@ -113,7 +113,7 @@ fn a_corrupted_one_is_not_handed_out() {
     heap.reopen();
     assert_eq!(heap.allocate(63, 64), Ok(heap.layout.first_payload(3)));
     assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { .. })));
-    // All three chunks are out of reach by the one header.
+    // All three chunks are unreachable.
     let [corruption] = heap.space.take_corruption().try_into().unwrap();
     assert_eq!(corruption.extent, block..heap.layout.chunk_offset(3));
     assert_eq!(heap.header(block).map(|header| header.state), None::<BlockState>);

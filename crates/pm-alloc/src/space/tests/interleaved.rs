@@ -1,9 +1,8 @@
-//! Every order in which two threads may come to the locks: `RUSTFLAGS="--cfg loom" cargo test -p pm-alloc --lib
-//! interleaved`.
+//! Every order in which two threads may acquire the locks: `RUSTFLAGS="--cfg loom" cargo test -p pm-alloc --lib interleaved`.
 
 use super::fixture::{join, layout};
 use crate::format::{LINE_BYTES, Lsn};
-use crate::space::{FreeError, Reservation, Space, SpaceError, SpaceOptions};
+use crate::space::{FreeError, Reservation, Space, SpaceError, SpaceOptions, Unlogged};
 use loom::sync::Arc;
 use pm_core::{Pmem, Region};
 use std::collections::BTreeMap;
@@ -42,14 +41,14 @@ fn check(blocks: &[(u64, u64)]) {
     assert!(all.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{all:x?}");
 }
 
-/// Runs two threads with a preemption or two wherever it can matter.
+/// Runs two threads with up to two preemptions.
 fn model(run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(run);
 }
 
-/// Two threads take the last chunk and one another's; a block of one arena is freed by the thread of the other.
+/// Two threads allocate from one chunk; a block of one arena is freed by the thread of the other.
 #[test]
 fn two_threads_share_a_chunk() {
     model(|| {
@@ -59,7 +58,7 @@ fn two_threads_share_a_chunk() {
         let other = Arc::clone(&both);
         let thread = loom::thread::spawn(move || {
             let (region, space) = &*other;
-            space.free_unlogged(region, first, false).unwrap();
+            Unlogged::new(space, region, false).free(first).unwrap();
             allocate(1, space, region, 20)
         });
         let (region, space) = &*both;
@@ -78,7 +77,7 @@ fn reserve_open(arena: usize, space: &Space, region: &Region) -> Result<Reservat
     Ok(reservation)
 }
 
-/// Two transactions get a part each of the last free extent, though each takes it out of use as a whole until it is cut.
+/// Two transactions get a part each of the last free extent, which each takes out of use as a whole until it is trimmed.
 #[test]
 fn two_open_transactions_share_the_last_extent() {
     model(|| {
@@ -98,14 +97,14 @@ fn two_open_transactions_share_the_last_extent() {
     });
 }
 
-/// A chunk of which nothing is in use moves to the other arena, while somebody frees in it by mistake.
+/// A free chunk moves to the other arena, while a thread frees a block in it a second time.
 #[test]
-fn a_chunk_changes_hands() {
+fn free_chunk_changes_arenas() {
     model(|| {
         let (region, space) = heap(1);
         let gone = allocate(0, &space, &region, 63).unwrap();
-        space.free_unlogged(&region, gone, false).unwrap();
-        // Lets it go, for it has waited.
+        Unlogged::new(&space, &region, false).free(gone).unwrap();
+        // Releases the quarantined block.
         assert_eq!(space.reserve_in(0, &region, 64, 64, Lsn::MAX).map(|_| ()).is_err(), true);
         let both = Arc::new((region, space));
         let other = Arc::clone(&both);
@@ -116,7 +115,7 @@ fn a_chunk_changes_hands() {
         let (region, space) = &*both;
         let own = allocate(1, space, region, 30).unwrap();
         let freed = thread.join().unwrap();
-        // Either it is free still, or it is the new block, which is freed then.
+        // The block is still free, or it is the new block, which is freed then.
         assert!(
             freed.is_ok()
                 || matches!(freed, Err(FreeError::AlreadyFree { .. } | FreeError::NotABlock { .. }))
@@ -125,9 +124,9 @@ fn a_chunk_changes_hands() {
     });
 }
 
-/// A block longer than a chunk is claimed, while a smaller one is.
+/// A huge block is reserved while a small one is.
 #[test]
-fn a_huge_block_and_a_small_one() {
+fn huge_and_small_block_do_not_overlap() {
     model(|| {
         let (region, space) = heap(2);
         let both = Arc::new((region, space));

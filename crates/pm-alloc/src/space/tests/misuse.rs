@@ -1,4 +1,4 @@
-//! What is no block cannot be freed, and what was written over is found when it is next touched.
+//! Offsets without an allocated block cannot be freed, and corrupted headers are found when their block is next used.
 
 use super::fixture::Heap;
 use crate::format::Lsn;
@@ -7,11 +7,11 @@ use crate::space::{CorruptionKind, FreeError, SpaceError};
 use pm_core::Pmem;
 
 fn free(heap: &Heap, offset: u64) -> FreeError {
-    heap.space.begin_free(&heap.region, offset).expect_err("that is no allocated block")
+    heap.space.begin_free(&heap.region, offset).expect_err("no allocated block starts there")
 }
 
 #[test]
-fn a_block_is_freed_once() {
+fn double_free_is_refused() {
     let mut heap = Heap::new(2, 4096);
     let block = heap.allocate(3, 64).unwrap();
     let freeing = heap.space.begin_free(&heap.region, block).unwrap();
@@ -25,12 +25,12 @@ fn a_block_is_freed_once() {
 }
 
 #[test]
-fn free_space_and_its_neighbours_are_no_blocks() {
+fn free_of_coalesced_block_is_refused() {
     let mut heap = Heap::new(2, 4096);
     let blocks: Vec<u64> = (0..4).map(|_| heap.allocate(3, 64).unwrap()).collect();
     for block in [blocks[0], blocks[2], blocks[1]] {
         heap.free(block);
-        // Where it lies is one free block by now, with what was freed before.
+        // It is coalesced with the blocks that were freed before.
         assert_eq!(free(&heap, block), FreeError::AlreadyFree { offset: block });
     }
     assert_eq!(free(&heap, blocks[0] + 64), FreeError::AlreadyFree { offset: blocks[0] + 64 });
@@ -41,7 +41,7 @@ fn free_space_and_its_neighbours_are_no_blocks() {
 }
 
 #[test]
-fn what_lies_inside_a_block_is_none() {
+fn free_inside_block_is_refused() {
     let mut heap = Heap::new(8, 4096);
     let small = heap.allocate(3, 64).unwrap();
     let huge = heap.allocate(100, 64).unwrap();
@@ -54,7 +54,7 @@ fn what_lies_inside_a_block_is_none() {
 }
 
 #[test]
-fn what_lies_elsewhere_is_foreign() {
+fn free_outside_heap_is_refused() {
     let heap = Heap::new(2, 4096);
     for outside in [0, 4032, heap.layout.chunk_offset(2), u64::MAX] {
         assert_eq!(free(&heap, outside), FreeError::OutsideHeap { offset: outside });
@@ -62,7 +62,7 @@ fn what_lies_elsewhere_is_foreign() {
 }
 
 #[test]
-fn an_underflow_costs_its_own_block() {
+fn underflow_corrupts_own_block_only() {
     let mut heap = Heap::new(1, 4096);
     let blocks: Vec<u64> = (0..3).map(|_| heap.allocate(3, 64).unwrap()).collect();
     let header_offset = Layout::header_of(blocks[1]);
@@ -76,14 +76,14 @@ fn an_underflow_costs_its_own_block() {
     assert_eq!(corruption.found, heap.region.load_u64(header_offset));
     heap.free(blocks[0]);
     heap.free(blocks[2]);
-    // All but the corrupted block can be had.
+    // All lines but those of the corrupted block can be allocated.
     let rest = [3, 57].map(|lines| heap.allocate(lines, 64).unwrap());
     assert_eq!(rest, [blocks[0], blocks[2]]);
-    assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { waiting: false, .. })));
+    assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { quarantined: false, .. })));
 }
 
 #[test]
-fn an_overflow_costs_the_next_block() {
+fn overflow_corrupts_next_block_only() {
     let mut heap = Heap::new(1, 4096);
     let blocks: Vec<u64> = (0..3).map(|_| heap.allocate(3, 64).unwrap()).collect();
     let usable = heap.space.usable_bytes(&heap.region, blocks[0]).unwrap();
@@ -94,22 +94,22 @@ fn an_overflow_costs_the_next_block() {
 }
 
 #[test]
-fn what_is_free_is_looked_at_before_it_is_handed_out() {
+fn corrupted_free_block_is_not_allocated() {
     let mut heap = Heap::new(1, 4096);
     let blocks: Vec<u64> = (0..3).map(|_| heap.allocate(3, 64).unwrap()).collect();
     heap.free(blocks[1]);
     heap.region.store_u64(Layout::header_of(blocks[1]), 0);
-    let next = heap.space.allocate_unlogged(&heap.region, 3, 64, false).unwrap();
+    let next = heap.allocate_unlogged(3).unwrap();
     assert!(next > blocks[2], "the free block is isolated");
     let [corruption] = heap.space.take_corruption().try_into().unwrap();
     assert_eq!(corruption.extent, blocks[1]..blocks[2]);
 }
 
 #[test]
-fn blocks_copied_elsewhere_are_no_blocks_there() {
+fn copied_header_is_invalid_elsewhere() {
     let mut heap = Heap::new(1, 4096);
     let blocks: Vec<u64> = (0..2).map(|_| heap.allocate(3, 64).unwrap()).collect();
-    // The whole block, its header included.
+    // The whole block, with its header.
     let mut bytes = [0; 192];
     heap.region.load(blocks[0] - 8, &mut bytes);
     heap.region.store(blocks[1] - 8, &bytes);
@@ -117,7 +117,7 @@ fn blocks_copied_elsewhere_are_no_blocks_there() {
 }
 
 #[test]
-fn what_no_chunk_can_have_is_refused() {
+fn impossible_requests_are_refused() {
     let heap = Heap::new(4, 4096);
     let refused =
         |lines, align| heap.space.reserve(&heap.region, lines, align, Lsn::MAX).expect_err("too much");

@@ -1,18 +1,18 @@
-//! The space against an oracle, reopened, corrupted, shared.
+//! The space against an oracle: reopened, corrupted, shared by threads.
 
 mod copies;
 mod corruption;
 #[cfg(not(loom))]
 mod crash;
-mod discarded;
 mod fixture;
 mod fragmentation;
 mod huge;
 #[cfg(loom)]
 mod interleaved;
+mod logged_headers;
 mod misuse;
 mod opening;
+mod quarantine;
 mod random;
 mod resize;
 mod threads;
-mod waiting;

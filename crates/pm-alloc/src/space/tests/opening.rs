@@ -1,4 +1,4 @@
-//! What a heap knows after it was opened, and after it grew.
+//! Scanning after opening, and growing.
 
 use super::fixture::Heap;
 use crate::layout::Layout;
@@ -6,15 +6,15 @@ use crate::space::{FreeError, Space, SpaceError};
 use pm_core::Pmem;
 
 #[test]
-fn a_chunk_is_looked_at_when_it_is_needed() {
+fn chunk_is_scanned_when_needed() {
     let mut heap = Heap::new(8, 4096);
     let blocks: Vec<u64> = (0..8).map(|_| heap.allocate(40, 64).unwrap()).collect();
     heap.reopen();
     assert_eq!(heap.space.stats().unscanned_chunks, 8);
     heap.free(blocks[3]);
-    assert_eq!(heap.space.stats().unscanned_chunks, 7, "freed in one");
+    assert_eq!(heap.space.stats().unscanned_chunks, 7, "a block in one was freed");
     heap.allocate(20, 64).unwrap();
-    assert_eq!(heap.space.stats().unscanned_chunks, 7, "there is room in that one");
+    assert_eq!(heap.space.stats().unscanned_chunks, 7, "that chunk has room");
     heap.allocate(23, 64).unwrap();
     heap.allocate(23, 64).unwrap();
     assert!(heap.space.stats().unscanned_chunks < 7);
@@ -24,20 +24,20 @@ fn a_chunk_is_looked_at_when_it_is_needed() {
     let stats = heap.space.stats();
     assert_eq!(stats.free_bytes + stats.used_bytes, 8 * 4096);
     let report = heap.space.check(&heap.region);
-    assert_eq!(report.free_bytes, stats.free_bytes + stats.waiting_bytes);
+    assert_eq!(report.free_bytes, stats.free_bytes + stats.quarantined_bytes);
     assert_eq!(report.allocated_blocks, heap.blocks.len() as u64);
     assert_eq!(report.corruptions, []);
     heap.check();
 }
 
 #[test]
-fn a_heap_grows() {
+fn extend_adds_chunks() {
     let mut heap = Heap::new(6, 4096);
     heap.space = Space::open(heap.layout, 2, heap.options);
     let last = heap.layout.first_payload(2);
     heap.allocate(63, 64).unwrap();
     heap.allocate(63, 64).unwrap();
-    assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { waiting: false, held: false, .. })));
+    assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { quarantined: false, held: false, .. })));
     assert!(matches!(heap.reserve(200, 64), Err(SpaceError::TooLong { max_lines: 127, .. })));
     assert!(matches!(heap.space.begin_free(&heap.region, last), Err(FreeError::OutsideHeap { .. })));
     heap.space.extend(6);
@@ -45,9 +45,9 @@ fn a_heap_grows() {
     heap.check();
 }
 
-/// Whatever the first header of a chunk says, opening trusts no block that would end outside of the heap.
+/// An intact first header of a chunk is corrupted if its block would end outside of the heap.
 #[test]
-fn a_block_that_would_leave_the_heap_is_corrupted() {
+fn block_beyond_heap_end_is_corrupted() {
     use crate::format::{BlockHeader, BlockState};
     let mut heap = Heap::new(2, 4096);
     let payload = heap.layout.first_payload(1);

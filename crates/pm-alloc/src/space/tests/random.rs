@@ -9,25 +9,25 @@ use std::collections::BTreeSet;
 /// One step of a run.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Blocks of these lines, at these alignments, in one transaction, which commits or does not.
+    /// Allocates blocks of these lines, at these alignments, in one transaction, which commits or does not.
     Allocate {
         wanted: Vec<(u64, u32)>,
         commits: bool,
     },
-    /// The block with this index, in a transaction that commits or does not.
+    /// Frees the block with this index, in a transaction that commits or does not.
     Free {
         index: prop::sample::Index,
         commits: bool,
     },
-    /// The checkpoint LSN rises so far behind the last LSN.
+    /// The checkpoint LSN rises to so far behind the last LSN.
     Raise {
         behind: u64,
     },
     Reopen,
-    /// So many chunks are looked at.
+    /// So many chunks are scanned.
     Scan(usize),
-    /// With no log.
-    Direct {
+    /// Allocates a block without the log.
+    Unlogged {
         lines: u64,
     },
 }
@@ -47,7 +47,7 @@ fn step(chunk_lines: u64) -> impl Strategy<Value = Step> {
         1 => (0..3_u64).prop_map(|behind| Step::Raise { behind }),
         1 => Just(Step::Reopen),
         1 => (0..4_usize).prop_map(Step::Scan),
-        1 => lines.prop_map(|lines| Step::Direct { lines }),
+        1 => lines.prop_map(|lines| Step::Unlogged { lines }),
     ]
 }
 
@@ -108,22 +108,18 @@ fn take(heap: &mut Heap, step: &Step) {
         Step::Scan(chunks) => {
             heap.space.scan_some(&heap.region, *chunks).unwrap();
         }
-        Step::Direct { lines } => {
-            if let Ok(payload) = heap.space.allocate_unlogged(&heap.region, *lines, 64, false) {
-                let lines = heap.header(payload).expect("just stored").lines;
-                heap.fill(payload, u64::from(lines));
-                heap.blocks.insert(payload, lines);
-            }
+        Step::Unlogged { lines } => {
+            heap.try_add_unlogged(*lines);
         }
     }
 }
 
-/// Blocks do not overlap, the chain is whole and leads to exactly them, and nothing that is not theirs is written.
+/// Asserts that blocks do not overlap, the chain is intact and leads to exactly them, and nothing else is overwritten.
 fn run(heap: &mut Heap, steps: &[Step]) {
     for step in steps {
         take(heap, step);
-        // Aborted transactions wrote over the inside of huge free blocks, whose chunks are not parted yet: the chain
-        // jumps those.
+        // Transactions that were rolled back overwrote the inside of free huge blocks, which are not split into chunks yet: the chain
+        // skips those.
         heap.check();
         assert_eq!(heap.space.take_corruption(), []);
         for (payload, lines) in &heap.blocks {
@@ -132,7 +128,7 @@ fn run(heap: &mut Heap, steps: &[Step]) {
         }
     }
     heap.check_contents();
-    // Freed and parted, all of it comes back as whole chunks.
+    // Freed and split, all of it becomes free chunks again.
     for payload in heap.blocks.keys().copied().collect::<BTreeSet<_>>() {
         heap.free(payload);
     }
@@ -142,25 +138,25 @@ fn run(heap: &mut Heap, steps: &[Step]) {
         heap.allocate(lines, 64).unwrap();
         heap.check();
     }
-    assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { waiting: false, held: false, .. })));
+    assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { quarantined: false, held: false, .. })));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn small_chunks(steps in prop::collection::vec(step(64), 1..60), arenas in 1..3_u32) {
+    fn random_steps_in_short_chunks(steps in prop::collection::vec(step(64), 1..60), arenas in 1..3_u32) {
         let options = SpaceOptions { arena_count: Some(arenas), ..SpaceOptions::default() };
         run(&mut Heap::with(12, 4096, options), &steps);
     }
 
     #[test]
-    fn one_chunk(steps in prop::collection::vec(step(64), 1..60)) {
+    fn random_steps_in_one_chunk(steps in prop::collection::vec(step(64), 1..60)) {
         run(&mut Heap::new(1, 4096), &steps);
     }
 
     #[test]
-    fn chunks_of_many_words(steps in prop::collection::vec(step(1024), 1..60)) {
+    fn random_steps_in_long_chunks(steps in prop::collection::vec(step(1024), 1..60)) {
         run(&mut Heap::new(5, 65536), &steps);
     }
 }

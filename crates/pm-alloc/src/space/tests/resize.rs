@@ -1,9 +1,9 @@
-//! Blocks that are made longer and shorter where they are, and copies of what is live, against the oracle; and crashes of the former.
+//! Resizing in place, and copies of live blocks, against the oracle; and crashes of resizing.
 
 use super::copies::copy_of;
-use super::fixture::Heap;
+use super::fixture::{Heap, list, resize};
 use crate::layout::Layout;
-use crate::space::{CheckReport, SpaceOptions};
+use crate::space::SpaceOptions;
 use pm_core::Pmem;
 use proptest::prelude::*;
 
@@ -11,9 +11,9 @@ use proptest::prelude::*;
 enum Step {
     Allocate(u64),
     Free(prop::sample::Index),
-    /// To so many lines, at most and at least.
+    /// To so many lines at least, and so many more at most.
     Resize(prop::sample::Index, u64, u64),
-    /// The same, where nothing more can be stored to.
+    /// The same, where the caller refuses all lines.
     Refuse(prop::sample::Index, u64),
     Reopen,
     Copy,
@@ -42,15 +42,10 @@ fn bytes(heap: &Heap, payload: u64, lines: u32) -> Vec<u8> {
     bytes
 }
 
-/// A copy that is opened has the same blocks with the same contents, and no others.
+/// Asserts that an opened copy has the same blocks with the same contents, and no others.
 fn check_copy(heap: &Heap) {
     let copy = copy_of(heap).region;
-    let mut blocks = std::collections::BTreeMap::new();
-    let report = CheckReport::of(&copy, &heap.layout, heap.chunks, |block| {
-        if block.state == crate::format::BlockState::Allocated {
-            blocks.insert(block.payload, block.lines);
-        }
-    });
+    let (report, blocks) = list(&copy, &heap.layout, heap.chunks);
     assert!(report.is_clean(), "{:?}", report.corruptions);
     for (payload, lines) in &blocks {
         let mut found = vec![0; usize::try_from(Layout::usable_bytes(*lines)).unwrap()];
@@ -62,24 +57,16 @@ fn check_copy(heap: &Heap) {
 
 fn take(heap: &mut Heap, step: &Step) {
     match step {
-        Step::Allocate(lines) => {
-            if let Ok(payload) = heap.space.allocate_unlogged(&heap.region, *lines, 64, false) {
-                let lines = heap.header(payload).expect("just stored").lines;
-                heap.fill(payload, u64::from(lines));
-                heap.blocks.insert(payload, lines);
-            }
-        }
+        Step::Allocate(lines) => heap.try_add_unlogged(*lines),
         Step::Free(index) => {
             let Some((payload, _)) = block(heap, index) else { return };
-            heap.space.free_unlogged(&heap.region, payload, false).unwrap();
+            heap.unlogged().free(payload).unwrap();
             heap.blocks.remove(&payload);
         }
         Step::Resize(index, lines, spare) => {
             let Some((payload, old)) = block(heap, index) else { return };
             let before = bytes(heap, payload, old);
-            let wanted = *lines..=lines + spare;
-            let resized =
-                heap.space.resize_unlogged(&heap.region, payload, wanted, false, |_, _| true).unwrap();
+            let resized = heap.resize(payload, *lines..=lines + spare);
             let new = resized.unwrap_or(old);
             assert!(
                 resized.is_none() || u64::from(new) >= *lines,
@@ -94,12 +81,14 @@ fn take(heap: &mut Heap, step: &Step) {
         Step::Refuse(index, lines) => {
             let Some((payload, old)) = block(heap, index) else { return };
             let lines = lines.max(&u64::from(old)) + 1;
-            let resized =
-                heap.space.resize_unlogged(&heap.region, payload, lines..=lines, false, |_, _| false);
+            let resized = resize(heap.unlogged(), payload, lines..=lines, |_| false);
             assert!(resized.unwrap().is_none());
-            let refused = heap.space.allocate_unlogged_if(&heap.region, 3, 64, false, |_, _| false);
-            assert!(refused.is_err() || refused.is_ok_and(|block| block.is_none()));
-            // All else as before is checked after each step.
+            let unlogged = heap.unlogged();
+            let mut refused: Vec<_> = unlogged.reserve(3, 64).into_iter().collect();
+            while let Ok(block) = unlogged.reserve_another(3, 64) {
+                refused.push(block);
+            }
+            // After each step it is checked that nothing else has changed.
         }
         Step::Reopen => heap.reopen(),
         Step::Copy => check_copy(heap),
@@ -132,7 +121,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn resized_blocks_keep_their_contents_and_the_chain(
+    fn resize_keeps_contents_and_chain(
         steps in prop::collection::vec(step(64), 1..60),
         arenas in 1..3_u32,
     ) {
@@ -141,59 +130,54 @@ proptest! {
     }
 
     #[test]
-    fn resized_blocks_in_long_chunks_keep_their_contents(steps in prop::collection::vec(step(1024), 1..60)) {
+    fn resize_in_long_chunks_keeps_contents(steps in prop::collection::vec(step(1024), 1..60)) {
         run(&mut Heap::new(5, 65536), &steps);
     }
 }
 
 #[test]
-fn a_block_grows_in_place_to_the_end_of_the_heap() {
+fn block_grows_to_end_of_heap() {
     let mut heap = Heap::new(4, 4096);
     let payload = heap.allocate(1, 64).unwrap();
     for lines in 2..63 {
-        let found =
-            heap.space.resize_unlogged(&heap.region, payload, lines..=lines, false, |_, _| true).unwrap();
+        let found = heap.resize(payload, lines..=lines);
         assert!(found.is_some_and(|found| u64::from(found) >= lines), "{lines}: {found:?}");
     }
     heap.free(payload);
-    // Over chunks.
-    let long = heap.space.allocate_unlogged(&heap.region, 64 + 1, 64, false).unwrap();
+    let huge = heap.allocate_unlogged(64 + 1).unwrap();
     for lines in 66..4 * 64 - 1 {
-        let found =
-            heap.space.resize_unlogged(&heap.region, long, lines..=lines, false, |_, _| true).unwrap();
+        let found = heap.resize(huge, lines..=lines);
         assert!(found.is_some_and(|found| u64::from(found) >= lines), "{lines}: {found:?}");
     }
-    let found = heap.space.resize_unlogged(&heap.region, long, 256..=256, false, |_, _| true).unwrap();
-    assert_eq!(found, None, "the heap ends there");
+    assert_eq!(heap.resize(huge, 256..=256), None, "the heap ends there");
 }
 
-/// The end of the range counts if there is room, otherwise its start.
+/// The block gets as many lines as the range ends with, if there is room, otherwise as many as it begins with.
 #[test]
-fn block_longer_than_a_chunk_grows_to_the_start_of_the_range_at_least() {
+fn huge_block_grows_to_start_of_range_at_least() {
     let heap = Heap::new(6, 4096);
-    let allocate = |lines| heap.space.allocate_unlogged(&heap.region, lines, 64, false).unwrap();
-    let resize = |block, wanted| heap.space.resize_unlogged(&heap.region, block, wanted, false, |_, _| true);
-    let long = allocate(70);
+    let allocate = |lines| heap.allocate_unlogged(lines).unwrap();
+    let huge = allocate(70);
     // In the third chunk.
     let behind = allocate(63);
-    assert_eq!(behind, long + 2 * 4096);
-    assert_eq!(resize(long, 110..=200).unwrap(), Some(110), "up to 127 lines there is room");
-    assert_eq!(resize(long, 111..=u64::MAX).unwrap(), Some(111), "no block has so many lines");
-    assert_eq!(resize(long, 111..=200).unwrap(), Some(111), "it has so many");
-    assert_eq!(resize(long, 1..=200).unwrap(), Some(111));
-    assert_eq!(resize(long, 112..=120).unwrap(), Some(120));
-    assert_eq!(resize(long, 128..=200).unwrap(), None);
-    heap.space.free_unlogged(&heap.region, behind, false).unwrap();
-    let ensure = |_, bytes: u64| bytes <= 64 * 20;
-    let resized = heap.space.resize_unlogged(&heap.region, long, 140..=200, false, ensure);
-    assert_eq!(resized.unwrap(), Some(140), "the medium has room for 20 lines more");
+    assert_eq!(behind, huge + 2 * 4096);
+    assert_eq!(heap.resize(huge, 110..=200), Some(110), "there is room for 127 lines");
+    assert_eq!(heap.resize(huge, 111..=u64::MAX), Some(111), "no block has so many lines");
+    assert_eq!(heap.resize(huge, 111..=200), Some(111), "the block has as many");
+    assert_eq!(heap.resize(huge, 1..=200), Some(111));
+    assert_eq!(heap.resize(huge, 112..=120), Some(120));
+    assert_eq!(heap.resize(huge, 128..=200), None);
+    heap.unlogged().free(behind).unwrap();
+    let accepts = |added: core::ops::Range<u64>| added.end - added.start <= 64 * 20;
+    let resized = resize(heap.unlogged(), huge, 140..=200, accepts);
+    assert_eq!(resized.unwrap(), Some(140), "the medium has room for 20 more lines");
 }
 
 #[cfg(not(loom))]
 mod crash {
-    use super::super::fixture::layout;
+    use super::super::fixture::{allocate_unlogged, layout};
     use super::*;
-    use crate::space::Space;
+    use crate::space::{Space, Unlogged};
     use pm_crashsim::{Crash, Explorer, Image, Lints, Model, Run, SimPmem};
 
     const CHUNKS: u64 = 4;
@@ -202,26 +186,24 @@ mod crash {
         Space::open(layout(4096), CHUNKS, SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() })
     }
 
-    /// One block of `from` lines, or as many as it needs, is resized: after any crash it has its old length or the new one, and after
-    /// the acknowledgement the new one; the chain is whole, and flushes and fences are all needed.
+    /// Resizes one block of `from` lines: after any crash it has its old length or the new one, and after the acknowledgement the new one;
+    /// the chain is intact.
     fn resizes(from: u64, to: u64) {
         let sim = SimPmem::new(layout(4096).chunk_offset(CHUNKS));
         Space::format_chunks(&sim, &layout(4096), 0..CHUNKS);
-        let payload = open().allocate_unlogged(&sim, from, 64, false).unwrap();
-        // What its user wrote hits former headers.
+        let payload = allocate_unlogged(&open(), &sim, from, 64).unwrap();
+        // The contents of the block overwrite former headers.
         sim.store(payload, &vec![0xaa; usize::try_from(from * 64 - 8).unwrap()]);
         let image: Image = sim.to_image();
         let operation = |run: &Run<u64>| {
-            let resized = open().resize_unlogged(run.pmem(), payload, to..=to, true, |_, _| true).unwrap();
-            run.ack(u64::from(resized.unwrap()));
+            let space = open();
+            let resized = resize(Unlogged::new(&space, run.pmem(), true), payload, to..=to, |_| true);
+            run.ack(u64::from(resized.unwrap().unwrap()));
         };
         let check = |crash: &Crash<u64>| {
-            let mut blocks = Vec::new();
-            let report = CheckReport::of(&crash.pmem(), &layout(4096), CHUNKS, |block| {
-                if block.state == crate::format::BlockState::Allocated {
-                    blocks.push((block.payload, u64::from(block.lines)));
-                }
-            });
+            let (report, blocks) = list(&crash.pmem(), &layout(4096), CHUNKS);
+            let blocks: Vec<_> =
+                blocks.into_iter().map(|(payload, lines)| (payload, u64::from(lines))).collect();
             let (old, new) = ((payload, from), (payload, to));
             let is_right = match crash.acked() {
                 [] => blocks == [old] || blocks == [new],
@@ -240,19 +222,19 @@ mod crash {
     }
 
     #[test]
-    fn crash_while_a_block_grows_leaves_either_length() {
+    fn crash_while_block_grows_leaves_old_or_new_length() {
         resizes(3, 10);
         resizes(3, 63);
     }
 
     #[test]
-    fn crash_while_a_block_shrinks_leaves_either_length() {
+    fn crash_while_block_shrinks_leaves_old_or_new_length() {
         resizes(10, 3);
         resizes(63, 1);
     }
 
     #[test]
-    fn crash_while_a_long_block_grows_leaves_either_length() {
+    fn crash_while_huge_block_grows_leaves_old_or_new_length() {
         resizes(70, 100);
         resizes(70, 127);
         resizes(70, 200);
@@ -260,7 +242,7 @@ mod crash {
     }
 
     #[test]
-    fn crash_while_a_long_block_shrinks_leaves_either_length() {
+    fn crash_while_huge_block_shrinks_leaves_old_or_new_length() {
         resizes(200, 70);
         resizes(255, 127);
         resizes(130, 100);

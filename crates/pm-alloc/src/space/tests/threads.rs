@@ -1,14 +1,14 @@
-//! Several threads: no block is anybody else's.
+//! Several threads: blocks do not overlap.
 
-use super::fixture::{Heap, Random};
+use super::fixture::{Heap, Random, allocate_unlogged};
 use crate::format::Lsn;
-use crate::space::{FreeError, SpaceError, SpaceOptions};
+use crate::space::{FreeError, SpaceError, SpaceOptions, Unlogged};
 use pm_core::Pmem;
 use std::sync::Mutex;
 
-/// Each thread writes its number all over its blocks, and finds it there when it frees them, or another thread's.
+/// Each thread fills its blocks with its number. A block that is freed, by any thread, contains the number of its owner only.
 #[test]
-fn blocks_of_many_threads_do_not_overlap() {
+fn blocks_of_threads_do_not_overlap() {
     let options = SpaceOptions { arena_count: Some(3), ..SpaceOptions::default() };
     let heap = Heap::with(24, 4096, options);
     let (space, region) = (&heap.space, &heap.region);
@@ -21,7 +21,7 @@ fn blocks_of_many_threads_do_not_overlap() {
                 for _ in 0..4000 {
                     let lines =
                         if random.below(50) == 0 { 64 + random.below(80) } else { 1 + random.below(20) };
-                    match space.allocate_unlogged(region, lines, 64 << random.below(2), false) {
+                    match allocate_unlogged(space, region, lines, 64 << random.below(2)) {
                         Ok(payload) => {
                             let usable = space.usable_bytes(region, payload).unwrap();
                             region.store(payload, &vec![thread; usize::try_from(usable).unwrap()]);
@@ -42,7 +42,7 @@ fn blocks_of_many_threads_do_not_overlap() {
                         let mut bytes = vec![0; usize::try_from(usable).unwrap()];
                         region.load(payload, &mut bytes);
                         assert!(bytes.iter().all(|byte| *byte == owner), "{payload:#x} of {owner}");
-                        space.free_unlogged(region, payload, false).unwrap();
+                        Unlogged::new(space, region, false).free(payload).unwrap();
                     }
                 }
             });
@@ -62,9 +62,9 @@ fn blocks_of_many_threads_do_not_overlap() {
     }
 }
 
-/// Of many threads that free the same block, one does.
+/// Of many threads that free the same block, one succeeds.
 #[test]
-fn one_of_many_frees_wins() {
+fn concurrent_double_free_succeeds_once() {
     let mut heap = Heap::new(4, 4096);
     for lines in [2, 100] {
         let payload = heap.allocate(lines, 64).unwrap();

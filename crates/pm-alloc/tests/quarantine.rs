@@ -1,4 +1,4 @@
-//! Freed blocks that wait to be used again, and a heap that is opened again meanwhile.
+//! Quarantined blocks, and a heap that is reopened meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,10 +18,10 @@ fn alloc<P: Pmem>(heap: &Heap<P>) -> Result<u64, TxError> {
 }
 
 fn free<P: Pmem>(heap: &Heap<P>, block: u64) {
-    heap.transaction(|tx| tx.free(link_to::<u64>(block))).map_err(|error: TxError| error).unwrap();
+    heap.transaction::<_, TxError>(|tx| tx.free(link_to::<u64>(block))).unwrap();
 }
 
-/// A full heap, of which two blocks, no neighbours, are freed.
+/// A full heap, of which two blocks that are not adjacent are freed.
 fn full_but_for_two<P: Pmem>(region: P) -> (Heap<P>, [u64; 2]) {
     let heap = Heap::format(region, &options()).unwrap();
     let blocks: Vec<u64> = std::iter::from_fn(|| alloc(&heap).ok()).collect();
@@ -30,14 +30,14 @@ fn full_but_for_two<P: Pmem>(region: P) -> (Heap<P>, [u64; 2]) {
     (heap, two)
 }
 
-fn is_waiting(error: &TxError) -> bool {
-    matches!(error, TxError::Space(SpaceError::Full { waiting: true, .. }))
+fn is_quarantined(error: &TxError) -> bool {
+    matches!(error, TxError::Space(SpaceError::Full { quarantined: true, .. }))
 }
 
 #[test]
-fn freed_blocks_wait_in_the_process_that_freed_them() {
+fn freed_blocks_are_quarantined_for_their_time() {
     let (heap, _) = full_but_for_two(Region::anonymous(1 << 18).unwrap());
-    assert!(is_waiting(&alloc(&heap).unwrap_err()));
+    assert!(is_quarantined(&alloc(&heap).unwrap_err()));
     let short = Duration::from_millis(30);
     let heap = Heap::format(Region::anonymous(1 << 18).unwrap(), &options().quarantine(short)).unwrap();
     let blocks: Vec<u64> = std::iter::from_fn(|| alloc(&heap).ok()).collect();
@@ -46,21 +46,21 @@ fn freed_blocks_wait_in_the_process_that_freed_them() {
     let again = loop {
         match alloc(&heap) {
             Ok(block) => break block,
-            Err(error) => assert!(is_waiting(&error), "{error}"),
+            Err(error) => assert!(is_quarantined(&error), "{error}"),
         }
-        assert!(freed.elapsed() < Duration::from_secs(60), "what was freed is not used again");
+        assert!(freed.elapsed() < Duration::from_secs(60), "the freed block is not reused");
         std::thread::yield_now();
     };
     assert!(freed.elapsed() >= short, "{:?}", freed.elapsed());
     assert_eq!(again, blocks[3]);
 }
 
-/// The time is kept in DRAM: neither a closed heap nor a killed process leaves anything of it.
+/// The quarantine is in DRAM: it does not outlive the process.
 #[test]
-fn what_was_freed_before_an_opening_can_be_used_at_once() {
+fn reopening_ends_quarantine() {
     let (region, killed) = (Region::anonymous(1 << 18).unwrap(), Region::anonymous(1 << 18).unwrap());
     let (heap, two) = full_but_for_two(&region);
-    assert!(is_waiting(&alloc(&heap).unwrap_err()));
+    assert!(is_quarantined(&alloc(&heap).unwrap_err()));
     let mut bytes = vec![0; 1 << 18];
     region.load(0, &mut bytes);
     killed.store(0, &bytes);
@@ -70,31 +70,31 @@ fn what_was_freed_before_an_opening_can_be_used_at_once() {
         let mut again = [(); 2].map(|()| alloc(&heap).unwrap());
         again.sort_unstable();
         assert_eq!(again, two);
-        // From then on it is the new process that counts the time.
+        // Blocks that the new process frees are quarantined.
         free(&heap, two[0]);
-        assert!(is_waiting(&alloc(&heap).unwrap_err()));
+        assert!(is_quarantined(&alloc(&heap).unwrap_err()));
     }
 }
 
-/// Longer than a chunk, and than half of the heap.
+/// Allocates a block longer than a chunk, and than half of the heap.
 fn alloc_long<P: Pmem>(heap: &Heap<P>) -> Result<u64, TxError> {
     heap.transaction(|tx| tx.alloc_uninit::<u8>(150_000).map(Link::offset))
 }
 
 #[test]
-fn long_block_freed_before_an_opening_can_be_used_at_once() {
+fn reopening_ends_quarantine_of_long_block() {
     let (region, options) = (Region::anonymous(1 << 18).unwrap(), options().chunk_bytes(4096));
     let heap = Heap::format(&region, &options).unwrap();
     let block = alloc_long(&heap).unwrap();
     free(&heap, block);
-    assert!(is_waiting(&alloc_long(&heap).unwrap_err()));
+    assert!(is_quarantined(&alloc_long(&heap).unwrap_err()));
     drop(heap);
     let heap = Heap::attach(&region, &options).unwrap();
     assert_eq!(alloc_long(&heap).unwrap(), block);
 }
 
 #[test]
-fn long_block_of_a_transaction_that_was_rolled_back_can_be_used_at_once() {
+fn rolled_back_long_block_is_not_quarantined() {
     let region = Region::anonymous(1 << 18).unwrap();
     let heap = Heap::format(&region, &options().chunk_bytes(4096)).unwrap();
     let rolled_back = heap.transaction(|tx| {
@@ -115,7 +115,7 @@ fn lines_before_aligned_block_are_usable_at_once() {
     assert!(matches!(full, TxError::Space(SpaceError::Full { .. })), "{full:?}");
     let word = || heap.transaction(|tx| tx.alloc(&7_u64).map(drop));
     let full: TxError = std::iter::repeat_with(word).find_map(Result::err).unwrap();
-    assert!(!is_waiting(&full), "{full:?}");
+    assert!(!is_quarantined(&full), "{full:?}");
     assert_eq!(heap.check().free_bytes, 0);
 }
 
@@ -125,6 +125,6 @@ fn lines_before_aligned_block_of_unlogged_heap_are_usable_at_once() {
     let heap = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap());
     while heap.alloc(800, 2048).is_ok() {}
     let full = std::iter::repeat_with(|| heap.alloc(8, 64)).find_map(Result::err).unwrap();
-    assert!(matches!(full, UnloggedError::Space(SpaceError::Full { waiting: false, .. })), "{full:?}");
+    assert!(matches!(full, UnloggedError::Space(SpaceError::Full { quarantined: false, .. })), "{full:?}");
     assert_eq!(heap.heap().check().free_bytes, 0);
 }

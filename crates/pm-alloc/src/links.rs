@@ -5,13 +5,13 @@
 use pm_core::{Link, Persist};
 
 /// A link to `offset`: a block of the transaction or commit that stores the link, or the value of a root.
-pub(super) const fn link_to<'p, T>(offset: u64) -> Link<'p, T> {
+pub(crate) const fn link_to<'p, T>(offset: u64) -> Link<'p, T> {
     // SAFETY: a block becomes durable by the commit that makes the link durable, and the value of a root is durable.
     unsafe { Link::new_unchecked(offset) }
 }
 
 /// A value of the bytes that `fill` loads from the heap of the value's links.
-pub(super) fn value_from<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
+pub(crate) fn value_from<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
     // SAFETY: `fill` loads bytes of the heap that the brand of the links stands for.
     unsafe { pm_core::from_bytes_unchecked(fill) }
 }

@@ -1,10 +1,10 @@
-//! What the headers that are left in the log make of a chain.
+//! Chains that are restored from the headers in the log.
 
 use super::fixture::layout;
-use crate::format::{BlockHeader, BlockState, BlockState::Allocated, BlockState::Free};
+use crate::format::{BlockState, BlockState::Allocated, BlockState::Free};
 use crate::layout::Layout;
 use crate::space::LoggedHeaders;
-use crate::space::scan::{chunk_lines, header_word, read};
+use crate::space::headers::{chunk_lines, header_word, read};
 use pm_core::{Pmem, Region};
 
 /// Lines of the one chunk.
@@ -13,10 +13,10 @@ const END: u32 = 64;
 type Block = (u32, BlockState, u32);
 
 fn word(layout: &Layout, (line, state, lines): Block) -> (u64, u64) {
-    header_word(layout, 0, line, BlockHeader::new(state, lines))
+    header_word(layout, 0, state, line..line + lines)
 }
 
-/// The chain after the headers that are `logged`, in this order, have restored it where these are `in_place`.
+/// The chain that the headers which are `logged`, in this order, restore from the headers `in_place`.
 fn restored(in_place: &[Block], logged: &[Block]) -> Vec<Block> {
     let layout = layout(u64::from(END) * 64);
     assert_eq!(chunk_lines(&layout), END);
@@ -38,23 +38,23 @@ fn restored(in_place: &[Block], logged: &[Block]) -> Vec<Block> {
     chain
 }
 
-/// The freeing of the logged block is missing: W lies where that block was.
+/// The log entry that freed the logged block is missing, and other blocks lie in its place.
 #[test]
-fn header_inside_of_a_logged_allocated_block_removes_that() {
+fn header_inside_logged_allocated_block_removes_it() {
     let chain = [(1, Free, 9), (10, Allocated, 4), (14, Free, END - 14)];
     let stale = (5, Allocated, 40);
     let in_place = [chain.as_slice(), &[stale]].concat();
     assert_eq!(restored(&in_place, &[stale, chain[1], chain[2]]), chain);
-    // Otherwise it is cut out, as it may be allocated.
+    // Without those headers, the free block is cut around it, as it may be allocated.
     let cut = [(1, Free, 4), stale, (45, Free, END - 45)];
     let in_place = [[(1, Free, END - 1)].as_slice(), &cut[1..]].concat();
     assert_eq!(restored(&in_place, &cut[1..]), cut);
 }
 
-/// P, at 10, is older than what the log knows. It was freed as one with what lies in front of it, by an entry that is
-/// missing, and a cut, past the log, lies in the free block right before it, at 7. So that one stands, and leads to P.
+/// The block at line 10 is older than the log. It was coalesced with the free block before it, by an entry that is missing, and the header of
+/// a trim, stored without the log, lies in the free block right before it, at line 7, and leads to it.
 #[test]
-fn allocated_block_of_the_chain_with_another_one_inside_is_cut() {
+fn allocated_block_with_another_inside_is_cut() {
     let w = [(12, Allocated, 8), (20, Free, 20)];
     let behind = (40, Allocated, END - 40);
     let former = [(5, Free, 5), (10, Allocated, 30)];
@@ -64,18 +64,18 @@ fn allocated_block_of_the_chain_with_another_one_inside_is_cut() {
     assert_eq!(restored(&in_place, &logged), chain);
 }
 
-/// The discarded transaction allocated a block over several free blocks, and is in place.
+/// The discarded transaction allocated a block over several free blocks, and its header is in place.
 #[test]
-fn allocated_block_stays_whole_over_former_free_ones() {
+fn allocated_block_over_former_free_blocks_is_kept() {
     let former = (5, Free, 20);
     let chain = [(1, Allocated, 19), (20, Free, 5), (25, Allocated, END - 25)];
     let in_place = [chain.as_slice(), &[former]].concat();
     assert_eq!(restored(&in_place, &[former]), chain);
 }
 
-/// The discarded transaction is not in place, and another one allocated in its rest, or freed what lies behind it.
+/// The header of the discarded transaction is not in place, and another transaction allocated in its rest, or freed the block behind it.
 #[test]
-fn free_block_ends_where_a_later_one_begins() {
+fn free_block_ends_where_later_block_starts() {
     let whole = (1, Free, 30);
     let behind = [(31, Allocated, 9), (40, Allocated, END - 40)];
     for rest in [[(11, Allocated, 5), (16, Free, 15)].as_slice(), &[(11, Free, 29)]] {
@@ -83,7 +83,7 @@ fn free_block_ends_where_a_later_one_begins() {
         let found = restored(&in_place, rest);
         assert_eq!(found[..=rest.len()], [&[(1, Free, 10)], rest].concat());
     }
-    // A free one that ends before it does, is free as a part of it.
+    // A shorter free block inside is free as a part of it.
     let in_place = [[whole].as_slice(), &behind, &[(11, Free, 20)]].concat();
     assert_eq!(restored(&in_place, &[(11, Free, 20)])[0], whole);
 }

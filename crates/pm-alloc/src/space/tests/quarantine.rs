@@ -1,4 +1,4 @@
-//! Freed blocks are not handed out before the checkpoint LSN has reached their freeing, and their time is over.
+//! Freed blocks are quarantined until the checkpoint LSN has reached the LSN of their freeing, and their time is over.
 
 use super::fixture::{Heap, join};
 use crate::format::Lsn;
@@ -6,92 +6,95 @@ use crate::space::{SpaceError, SpaceOptions};
 use std::time::Duration;
 
 #[test]
-fn the_checkpoint_is_waited_for() {
+fn freed_block_is_quarantined_until_checkpoint() {
     let mut heap = Heap::new(1, 4096);
     heap.checkpoint_lsn = Lsn::ZERO;
     let blocks: Vec<u64> = (0..21).map(|_| heap.allocate(3, 64).unwrap()).collect();
     heap.free(blocks[5]);
     heap.free(blocks[9]);
-    let full = SpaceError::Full { lines: 3, waiting: true, held: false };
+    let full = SpaceError::Full { lines: 3, quarantined: true, held: false };
     assert_eq!(heap.reserve(3, 64).expect_err("the checkpoint LSN is too low"), full);
     heap.checkpoint_lsn = Lsn::new(22);
     assert_eq!(heap.allocate(3, 64), Ok(blocks[5]));
     assert_eq!(heap.reserve(3, 64).expect_err("the checkpoint LSN is too low"), full);
     heap.checkpoint_lsn = Lsn::new(heap.lsn);
     assert_eq!(heap.allocate(3, 64), Ok(blocks[9]));
-    assert_eq!(heap.space.stats().waiting_blocks, 0);
-    let full = SpaceError::Full { lines: 3, waiting: false, held: false };
+    assert_eq!(heap.space.stats().quarantined_blocks, 0);
+    let full = SpaceError::Full { lines: 3, quarantined: false, held: false };
     assert_eq!(heap.reserve(3, 64).expect_err("nothing is free"), full);
 }
 
 #[test]
-fn what_waits_goes_in_passing() {
+fn quarantine_is_drained_incrementally() {
     let mut heap = Heap::new(1, 4096);
     let blocks: Vec<u64> = (0..20).map(|_| heap.allocate(2, 64).unwrap()).collect();
     for block in blocks.into_iter().step_by(2) {
         heap.free(block);
     }
-    // Each reservation looks at a few, and is content with fresh space meanwhile.
+    // Each reservation examines a few quarantined blocks, and takes other free space meanwhile.
     for _ in 0..3 {
         heap.allocate(3, 64).unwrap();
     }
     let stats = heap.space.stats();
-    assert_eq!(stats.waiting_blocks, 0);
+    assert_eq!(stats.quarantined_blocks, 0);
     assert_eq!(stats.free_bytes, (63 - 40 - 9 + 20) * 64);
 }
 
 #[test]
-fn time_is_waited_for_and_fresh_space_taken_meanwhile() {
-    let wait = Duration::from_millis(200);
-    let mut heap = Heap::with(2, 4096, SpaceOptions { wait, arena_count: Some(1), is_new: false });
+fn freed_block_is_quarantined_for_its_time() {
+    let quarantine = Duration::from_millis(200);
+    let mut heap = Heap::with(2, 4096, SpaceOptions { quarantine, arena_count: Some(1), is_new: false });
     let block = heap.allocate(30, 64).unwrap();
     heap.free(block);
     let others = [heap.allocate(30, 64).unwrap(), heap.allocate(30, 64).unwrap()];
     assert!(!others.contains(&block), "{others:?}");
     heap.allocate(30, 64).unwrap();
     let full = heap.reserve(30, 64).expect_err("the rest of the heap is freed or in use");
-    assert_eq!(full, SpaceError::Full { lines: 30, waiting: true, held: false });
-    std::thread::sleep(wait);
+    assert_eq!(full, SpaceError::Full { lines: 30, quarantined: true, held: false });
+    std::thread::sleep(quarantine);
     assert_eq!(heap.allocate(30, 64), Ok(block));
 }
 
 #[test]
-fn an_extent_under_reservation_is_nobody_elses() {
+fn reserved_extent_is_not_reserved_again() {
     let mut heap = Heap::new(1, 4096);
     let held = heap.reserve(1, 64).unwrap();
     assert_eq!(
         heap.reserve(1, 64).expect_err("all of it is held").to_string(),
         concat!(
             "no 1 lines of 64 bytes are free in one piece; ",
-            "a transaction under way holds more than it may need"
+            "a transaction in progress holds more than it may need"
         )
     );
     heap.space.return_unused(held);
     assert_eq!(heap.allocate(63, 64), Ok(heap.layout.first_payload(0)));
 }
 
-/// What is free in front of a gap may be handed out at once, and written over the gap's header. So the gap waits until
-/// the log cannot bring that header back.
+/// The free space before a gap may be allocated at once, and overwrite the gap's header. So the gap is quarantined until the log cannot
+/// replay that header.
 #[test]
-fn a_gap_waits_for_its_commit() {
+fn gap_is_quarantined_until_checkpoint() {
     let mut heap = Heap::new(1, 4096);
     heap.checkpoint_lsn = Lsn::new(heap.lsn);
     let aligned = heap.allocate(4, 512).unwrap();
     assert_eq!(aligned % 512, 0);
     let stats = heap.space.stats();
-    assert_eq!((stats.waiting_blocks, stats.waiting_bytes), (1, aligned - heap.layout.first_payload(0)));
+    assert_eq!(
+        (stats.quarantined_blocks, stats.quarantined_bytes),
+        (1, aligned - heap.layout.first_payload(0))
+    );
     heap.check();
     heap.checkpoint_lsn = Lsn::new(heap.lsn);
     assert!(heap.allocate(aligned / 64 - heap.layout.first_payload(0) / 64, 64).unwrap() < aligned);
 }
 
-/// As for a gap: one header may still come back from the log, where several free blocks were made one.
+/// As for a gap: the log may still replay the header of several free blocks that were joined.
 #[test]
-fn what_was_joined_and_given_back_waits() {
+fn returned_join_is_quarantined_until_checkpoint() {
     let mut heap = Heap::new(1, 4096);
     heap.checkpoint_lsn = Lsn::ZERO;
     let blocks: Vec<u64> = (0..21).map(|_| heap.allocate(3, 64).unwrap()).collect();
-    // Freed at the same time, neither sees the other free.
+    // Freed at the same time, they are not coalesced.
     let both = [blocks[3], blocks[4]].map(|block| heap.space.begin_free(&heap.region, block).unwrap());
     for freeing in both {
         heap.commit_free(freeing, Lsn::ZERO);
@@ -102,8 +105,8 @@ fn what_was_joined_and_given_back_waits() {
     join(&heap.space, &heap.region, &mut reservation, Lsn::new(11));
     heap.space.return_unused(reservation);
     heap.check();
-    let full = heap.space.reserve(&heap.region, 6, 64, Lsn::new(10)).expect_err("its header is in the log");
-    assert_eq!(full, SpaceError::Full { lines: 6, waiting: true, held: false });
+    let full = heap.space.reserve(&heap.region, 6, 64, Lsn::new(10)).expect_err("the header is in the log");
+    assert_eq!(full, SpaceError::Full { lines: 6, quarantined: true, held: false });
     let mut reservation = heap.space.reserve(&heap.region, 6, 64, Lsn::new(11)).unwrap();
-    assert_eq!(reservation.carve(6, 64).map(|block| block.start), Some(blocks[3]), "it is one block by now");
+    assert_eq!(reservation.carve(6, 64).map(|block| block.start), Some(blocks[3]), "it is one free block");
 }

@@ -1,0 +1,250 @@
+//! The map of one chunk in DRAM.
+//!
+//! Lines are counted from the chunk's start. A block starts at the line of its payload; line 0 contains only the first header, and the
+//! end of the chunk counts as the start of a block.
+//!
+//! Invariants:
+//! - Where a line in use is followed by one that is not, a block of the chain starts. So every free extent is a whole number of free
+//!   blocks.
+//! - Lines that are reserved or quarantined are in use.
+
+use super::bitmap::Bitmap;
+use super::error::{Corruption, FreeError};
+use super::headers::{block_end, chunk_lines, header_offset, line_offset, read};
+use super::scanner::{Scanner, Start, Step};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState};
+use crate::layout::Layout;
+use crate::sync;
+use core::ops::{Range, RangeInclusive};
+use pm_core::Pmem;
+
+/// The map of one chunk.
+#[derive(Debug)]
+pub(super) struct ChunkMap {
+    /// The number of the chunk.
+    pub(super) chunk: u64,
+    /// Lines in the chunk.
+    pub(super) lines: u32,
+    /// The first line of the chain: line 1, or the line behind the end of a huge block.
+    pub(super) first: u32,
+    /// Lines in use: not to be allocated.
+    pub(super) used: Bitmap,
+    /// Lines where a block of the chain starts.
+    pub(super) starts: Bitmap,
+    /// Those of them where the block is allocated, and not being freed.
+    pub(super) live: Bitmap,
+    /// Lines not in use.
+    pub(super) free_lines: u32,
+    /// The chain is broken at this line. The lines from here on stay in use, and a header counts only if it says that its block is
+    /// allocated.
+    pub(super) unreachable_from: u32,
+    /// Extents whose headers are corrupted, or were replaced by a repair.
+    pub(super) lost: Vec<Range<u32>>,
+}
+
+/// A free block whose header is corrupted.
+pub(super) struct CorruptedFree {
+    pub(super) lines: Range<u32>,
+    pub(super) found: u64,
+}
+
+impl ChunkMap {
+    /// Of a chunk whose chain is not known yet: all lines are in use.
+    fn unknown(chunk: u64, lines: u32, first: u32) -> Self {
+        let mut used = Bitmap::new(lines);
+        used.set_range(0..lines);
+        let (starts, live, lost) = (Bitmap::new(lines), Bitmap::new(lines), Vec::new());
+        Self { chunk, lines, first, used, starts, live, free_lines: 0, unreachable_from: lines, lost }
+    }
+
+    /// Of a chunk that is one free block.
+    pub(super) fn free(chunk: u64, lines: u32) -> Self {
+        let mut map = Self::unknown(chunk, lines, 1);
+        map.starts.set(1);
+        map.used.clear_range(1..lines);
+        map.free_lines = lines - 1;
+        map
+    }
+
+    /// From the headers of a chunk, of which the corrupted ones are returned.
+    pub(super) fn scan<P: Pmem>(
+        scanner: Scanner<'_, P>,
+        chunk: u64,
+        start: Start,
+    ) -> (Self, Vec<Corruption>) {
+        let first = if let Start::Chain(first) = start { first } else { 1 };
+        let mut map = Self::unknown(chunk, chunk_lines(scanner.layout), first);
+        let mut corruptions = Vec::new();
+        for step in scanner.walk(chunk, start) {
+            match step {
+                Step::Intact(state, lines) => {
+                    map.starts.set(lines.start);
+                    match state {
+                        BlockState::Allocated => map.live.set(lines.start),
+                        BlockState::Free => drop(map.release(lines)),
+                        BlockState::Lost => map.lost.push(lines),
+                        BlockState::End | BlockState::Unreachable => {}
+                    }
+                }
+                Step::Unreachable(corruption, lines) => {
+                    map.starts.set(lines.start);
+                    // The chain of a chunk inside the extent of another one is not broken at its own first header.
+                    map.unreachable_from = if start == Start::Unreachable { 0 } else { lines.start };
+                    corruptions.extend(corruption);
+                }
+                Step::Resynchronized(lines) => {
+                    map.starts.set(lines.start);
+                    map.live.set(lines.start);
+                }
+                Step::End(corruption) => corruptions.push(corruption),
+            }
+        }
+        (map, corruptions)
+    }
+
+    /// Flushes all headers that the map was made from, including those stored by other threads: durable with the next fence.
+    pub(super) fn flush_headers<P: Pmem>(&self, pmem: &P, layout: &Layout) {
+        sync::before_flushing_others_stores();
+        let flush = |line| pmem.flush(header_offset(layout, self.chunk, line), BLOCK_HEADER_BYTES);
+        let mut line = self.starts.next_set(0);
+        while line < self.lines {
+            flush(line);
+            line = self.next_start(line);
+        }
+        flush(self.lines);
+    }
+
+    /// Checks the headers of the free blocks on these lines, before a block is laid over them. Returns the first that is corrupted.
+    #[inline]
+    pub(super) fn find_corrupted<P: Pmem>(
+        &self,
+        pmem: &P,
+        layout: &Layout,
+        lines: Range<u32>,
+    ) -> Option<CorruptedFree> {
+        let mut line = lines.start;
+        while line < lines.end {
+            let next = self.next_start(line);
+            let (found, header) = read(pmem, layout, self.chunk, line);
+            if header != Some(BlockHeader::new(BlockState::Free, next - line)) {
+                return Some(CorruptedFree { lines: line..next, found });
+            }
+            line = next;
+        }
+        None
+    }
+
+    /// The length of the allocated block that starts at a line of the unreachable extent. Only the block's own header shows how long it
+    /// is, and headers of former blocks may lie before it and over it.
+    #[cold]
+    pub(super) fn find_unreachable<P: Pmem>(
+        &mut self,
+        pmem: &P,
+        layout: &Layout,
+        line: u32,
+        to_free: bool,
+    ) -> Result<u32, FreeError> {
+        let offset = line_offset(layout, self.chunk, line);
+        let header_offset = header_offset(layout, self.chunk, self.unreachable_from.max(1));
+        let corrupted = FreeError::Corrupted { offset, header_offset };
+        let Some(header) = read(pmem, layout, self.chunk, line).1.filter(|_| self.starts.get(line)) else {
+            return Err(corrupted);
+        };
+        match block_end(header, line, self.lines) {
+            Some(next) if header.state == BlockState::Allocated && self.live.get(line) => {
+                if to_free {
+                    self.live.clear(line);
+                }
+                Ok(next - line)
+            }
+            Some(_) if matches!(header.state, BlockState::Free | BlockState::Allocated) => {
+                Err(FreeError::AlreadyFree { offset })
+            }
+            _ => Err(corrupted),
+        }
+    }
+
+    /// Whether no line is in use.
+    pub(super) fn is_free(&self) -> bool {
+        self.free_lines == self.lines - 1
+    }
+
+    /// The first block start behind a line, which may be the chunk's end.
+    #[inline]
+    pub(super) fn next_start(&self, line: u32) -> u32 {
+        self.starts.next_set(line + 1)
+    }
+
+    /// The end of the free extent that starts at this line, if one does.
+    #[inline]
+    pub(super) fn extent_from(&self, line: u32) -> Option<u32> {
+        let starts = line > 0 && line < self.lines && !self.used.get(line) && self.used.get(line - 1);
+        starts.then(|| self.used.next_set(line))
+    }
+
+    /// A run of free blocks which have exactly as many lines as `wanted` includes, the fewest possible, and which starts within 64
+    /// lines from `from`: its first line, and how many it has. A run at the end of the chunk is not found.
+    #[inline]
+    pub(super) fn find_run(&self, from: u32, wanted: RangeInclusive<u32>) -> Option<(u32, u32)> {
+        let free = self.starts.window(from) & !self.used.window(from);
+        if free == 0 {
+            return None;
+        }
+        for lines in wanted {
+            let mut begins = free & self.starts.window(from.saturating_add(lines));
+            while begins != 0 {
+                let line = from + begins.trailing_zeros();
+                if self.used.next_set(line) >= line + lines {
+                    return Some((line, lines));
+                }
+                begins &= begins - 1;
+            }
+        }
+        None
+    }
+
+    /// The first line from this one on that a copy of the chunk must keep: of an allocated block, of one whose header is corrupted, or of
+    /// the unreachable extent. The chunk's end, if there is none.
+    pub(super) fn next_kept(&self, line: u32) -> u32 {
+        let lost = self.lost.iter().filter(|lost| lost.end > line).map(|lost| lost.start.max(line));
+        let first = lost.chain([self.live.next_set(line), self.unreachable_from.max(line)]).min();
+        first.unwrap_or(self.lines).min(self.lines)
+    }
+
+    /// The free extent around this free line.
+    #[inline]
+    pub(super) fn extent_around(&self, line: u32) -> Range<u32> {
+        // Line 0 is always in use.
+        self.used.last_set(line).unwrap_or(0) + 1..self.used.next_set(line)
+    }
+
+    /// The first free extent from a line on.
+    pub(super) fn extent_behind(&self, line: u32) -> Option<Range<u32>> {
+        let from = self.used.next_clear(line);
+        (from < self.lines).then(|| from..self.used.next_set(from))
+    }
+
+    /// Takes free lines out of use.
+    #[inline]
+    pub(super) fn hold(&mut self, lines: Range<u32>) {
+        self.free_lines -= lines.end - lines.start;
+        self.used.set_range(lines);
+    }
+
+    /// Makes lines free, and returns the free extent around them. Unreachable and lost lines stay in use.
+    #[inline]
+    pub(super) fn release(&mut self, lines: Range<u32>) -> Option<Range<u32>> {
+        if lines.start >= self.unreachable_from || lines.is_empty() || self.lost_at(lines.start).is_some() {
+            return None;
+        }
+        self.free_lines += lines.end - lines.start;
+        self.used.clear_range(lines.clone());
+        Some(self.extent_around(lines.start))
+    }
+
+    /// The start of the lost extent in which a line lies.
+    #[inline]
+    pub(super) fn lost_at(&self, line: u32) -> Option<u32> {
+        self.lost.iter().find(|lost| lost.contains(&line)).map(|lost| lost.start)
+    }
+}

@@ -1,0 +1,604 @@
+//! The chunks of a heap: which arena owns each, and those that no arena owns.
+//!
+//! Each chunk is owned by an arena, or shared, or below a huge block, which is one longer than a chunk. A thread allocates from an arena of
+//! its own; a thread that frees a block locks the arena that owns its chunk. A chunk changes owners with the lock of the shared chunks
+//! held ([`LockedChunks`]), which is taken before any arena's lock. No thread holds the locks of two arenas, except to freeze the space.
+
+use super::arena::Arena;
+use super::chunk_map::ChunkMap;
+use super::error::{Corruption, FreeError};
+use super::headers::{chunk_lines, end_of, header_offset, read, split_inner, split_off_first};
+use super::quarantine::{Quarantine, QuarantineClock};
+use super::reservation::ArenaSlot;
+use super::scanner::{ChunkCursor, Content, Scanner, Start};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Lsn};
+use crate::layout::Layout;
+use crate::quiet_lock::{QuietGuard, QuietLock};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{IntactGuard, IntactMutex};
+use core::cell::Cell;
+use core::ops::Range;
+use core::time::Duration;
+use pm_core::{FenceError, Pmem};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One arena is made for at least so many chunks.
+const CHUNKS_PER_ARENA: u64 = 8;
+
+/// How the space of a heap is used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SpaceOptions {
+    /// For how long freed blocks are quarantined at least, so that no line is written too often.
+    pub(crate) quarantine: Duration,
+    /// The number of arenas, at least one. By default there are as many as processors.
+    pub(crate) arena_count: Option<u32>,
+    /// Whether this process made the heap, and fenced it: then nothing in it is older than that, and visible without being durable.
+    pub(crate) is_new: bool,
+}
+
+/// The owner of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChunkOwner {
+    /// No arena: it is one of the [`SharedChunks`].
+    Shared,
+    /// A huge block, or a reservation for one, covers the chunk.
+    Covered,
+    /// A huge block starts in the chunk.
+    Huge,
+    /// An arena, in this slot.
+    Arena(ArenaSlot),
+}
+
+impl ChunkOwner {
+    fn to_word(self) -> u64 {
+        match self {
+            Self::Shared => 0,
+            Self::Covered => 1,
+            Self::Huge => 2,
+            Self::Arena(ArenaSlot { arena, slot }) => (u64::from(arena) + 1) << 32 | u64::from(slot),
+        }
+    }
+
+    fn from_word(word: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half and the high half")]
+        match word {
+            0 => Self::Shared,
+            1 => Self::Covered,
+            2 => Self::Huge,
+            _ => Self::Arena(ArenaSlot { arena: (word >> 32) as u32 - 1, slot: word as u32 }),
+        }
+    }
+}
+
+/// The chunks of a heap.
+#[derive(Debug)]
+pub(super) struct ChunkTable {
+    pub(super) layout: Layout,
+    /// [`ChunkOwner`] of each chunk.
+    owners: Vec<AtomicU64>,
+    pub(super) arenas: Vec<QuietLock<Arena>>,
+    shared: IntactMutex<SharedChunks>,
+    /// Whether there is a free shared chunk. Changed with the lock of the shared chunks held, and read without it. Where it is false too
+    /// often, reservations are trimmed needlessly; it is never true longer than there is such a chunk.
+    has_free_chunk: AtomicBool,
+    pub(super) clock: QuarantineClock,
+    is_new: bool,
+}
+
+/// A huge block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HugeBlock {
+    pub(super) lines: u32,
+    /// The block is allocated, and not being freed.
+    pub(super) is_live: bool,
+    /// The block's header is corrupted, or was given up by a repair: the block is neither live nor free.
+    pub(super) is_lost: bool,
+}
+
+/// The chunks that no arena owns.
+#[derive(Debug, Default)]
+pub(super) struct SharedChunks {
+    /// The chunks whose first headers were not read yet: in a large heap each costs a page fault. Until then they are shared.
+    pub(super) cursor: ChunkCursor,
+    /// First headers were read and flushed, and not fenced since. Nothing may rely on them before.
+    is_unfenced: bool,
+    /// First headers that a killed process left below a huge block, to be zeroed before that fence.
+    stale: Vec<(u64, u64)>,
+    /// The fence that failed. Nothing is stored or fenced any more.
+    fault: Option<FenceError>,
+    /// Whether the next chunk for an arena is an unscanned one rather than a free one.
+    is_unscanned_next: bool,
+    /// Chunks that are one free block each.
+    pub(super) free: BTreeSet<u64>,
+    /// Chunks that were not scanned yet, and where their headers start.
+    pub(super) unscanned: BTreeMap<u64, Start>,
+    /// Huge blocks, by the chunk in which they start.
+    pub(super) huge: BTreeMap<u64, HugeBlock>,
+    /// Those that were freed, and are not split into chunks yet.
+    pub(super) quarantine: Quarantine,
+    /// Reservations for huge blocks that are not settled.
+    pub(super) reservation_count: u32,
+    pub(super) corruptions: Vec<Corruption>,
+}
+
+/// The lock of the shared chunks.
+#[derive(Debug)]
+pub(super) struct LockedChunks<'s> {
+    pub(super) table: &'s ChunkTable,
+    pub(super) shared: IntactGuard<'s, SharedChunks>,
+}
+
+impl ChunkTable {
+    /// Of a heap after its recovery. Reads nothing: a chunk is scanned when it is first needed.
+    pub(super) fn new(layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
+        // The number of processors is looked up only where the heap could use more than one: the system reads many files for it.
+        let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        let by_default = || match chunk_count / CHUNKS_PER_ARENA {
+            0 | 1 => 1,
+            most => processors().min(most),
+        };
+        let count = options.arena_count.map_or_else(by_default, u64::from).clamp(1, 1 << 16);
+        let arenas = (0..count).map(|number| {
+            let number = u32::try_from(number).expect("at most 65,536");
+            QuietLock::new(Arena::new(layout, number))
+        });
+        let mut table = Self {
+            layout,
+            owners: Vec::new(),
+            arenas: arenas.collect(),
+            shared: IntactMutex::new(SharedChunks::default()),
+            has_free_chunk: AtomicBool::new(false),
+            clock: QuarantineClock::new(options.quarantine),
+            is_new: options.is_new,
+        };
+        table.extend(chunk_count);
+        table
+    }
+
+    /// Adds chunks, so that there are `chunk_count`.
+    pub(super) fn extend(&mut self, chunk_count: u64) {
+        let more = self.chunk_count()..chunk_count;
+        self.owners.extend(more.map(|_| AtomicU64::new(ChunkOwner::Shared.to_word())));
+    }
+
+    pub(super) fn chunk_count(&self) -> u64 {
+        self.owners.len() as u64
+    }
+
+    pub(super) fn scanner<'h, P: Pmem>(&'h self, pmem: &'h P) -> Scanner<'h, P> {
+        Scanner { pmem, layout: &self.layout, chunk_count: self.chunk_count() }
+    }
+
+    #[inline]
+    pub(super) fn owner(&self, chunk: u64) -> ChunkOwner {
+        ChunkOwner::from_word(self.owners[chunk_index(chunk)].load(Ordering::Acquire))
+    }
+
+    /// Changes the owner of a chunk, with the lock of the shared chunks held.
+    fn set_owner(&self, chunk: u64, owner: ChunkOwner) {
+        self.owners[chunk_index(chunk)].store(owner.to_word(), Ordering::Release);
+    }
+
+    /// The chunk and the line of an offset where a block could start.
+    #[inline]
+    pub(super) fn locate(&self, offset: u64) -> Result<(u64, u32), FreeError> {
+        let chunk = self.layout.chunk_of(offset).filter(|chunk| *chunk < self.chunk_count());
+        let chunk = chunk.ok_or(FreeError::OutsideHeap { offset })?;
+        if !offset.is_multiple_of(LINE_BYTES) {
+            return Err(FreeError::Misaligned { offset });
+        }
+        let line = (offset - self.layout.chunk_offset(chunk)) / LINE_BYTES;
+        if line == 0 {
+            return Err(FreeError::NotABlock { offset });
+        }
+        Ok((chunk, u32::try_from(line).expect("lines of a chunk")))
+    }
+
+    /// The number of the calling thread's arena.
+    #[inline]
+    pub(super) fn own_arena(&self) -> usize {
+        let (number, count) = (thread_number(), self.arenas.len());
+        if number < count { number } else { number % count }
+    }
+
+    /// Locks an arena.
+    #[inline]
+    pub(super) fn arena(&self, arena: usize) -> QuietGuard<'_, Arena> {
+        self.arenas[arena].lock_intact()
+    }
+
+    /// Locks the shared chunks.
+    pub(super) fn lock(&self) -> LockedChunks<'_> {
+        LockedChunks { table: self, shared: self.shared.lock() }
+    }
+
+    /// Whether there is a free shared chunk, as far as it is known without the lock.
+    #[inline]
+    pub(super) fn has_free_chunk(&self) -> bool {
+        self.has_free_chunk.load(Ordering::Acquire)
+    }
+
+    /// Whether no lock is held or was broken by a panic. A guard may have been forgotten.
+    pub(super) fn is_intact(&self) -> bool {
+        self.shared.is_intact() && self.arenas.iter().all(QuietLock::is_intact)
+    }
+}
+
+impl SharedChunks {
+    /// The number of chunks that were not scanned yet.
+    pub(super) fn unscanned_count(&self, chunk_count: u64) -> usize {
+        self.unscanned.len() + chunk_index(chunk_count.saturating_sub(self.cursor.next))
+    }
+
+    /// Whether all fences succeeded: checked before anything is stored.
+    ///
+    /// # Errors
+    /// The first fence that failed.
+    pub(super) fn check(&self) -> Result<(), FenceError> {
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+
+    /// Fences. A failed fence is not repeated: its lines would have to be flushed again, and may be lost.
+    ///
+    /// # Errors
+    /// When it fails, or one failed before.
+    ///
+    /// # Durability
+    /// What this thread flushed before is durable when this returns.
+    #[track_caller]
+    pub(super) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
+        self.check()?;
+        pmem.fence().inspect_err(|error| self.fault = Some(error.clone()))
+    }
+}
+
+impl LockedChunks<'_> {
+    /// Changes the owner of a chunk.
+    pub(super) fn set_owner(&mut self, chunk: u64, owner: ChunkOwner) {
+        self.table.set_owner(chunk, owner);
+    }
+
+    /// Scans up to `chunks` chunks into an arena, and returns how many are left.
+    ///
+    /// # Errors
+    /// When a fence fails.
+    ///
+    /// # Durability
+    /// As [`supply`](Self::supply).
+    pub(super) fn scan_next<P: Pmem>(&mut self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
+        while self.shared.unscanned.is_empty() && self.discover_next(pmem) {}
+        self.fence_discovered(pmem)?;
+        let Some((&chunk, _)) = self.shared.unscanned.first_key_value() else { return Ok(false) };
+        self.scan_into(arena, pmem, chunk)?;
+        Ok(true)
+    }
+
+    /// Reads the first headers of the chunks up to this one.
+    ///
+    /// # Errors
+    /// When a fence fails.
+    ///
+    /// # Durability
+    /// What a killed process left in the caches is visible and may not be durable. So the headers that were read are flushed, and fenced
+    /// before anything relies on them: one fence, unless the heap was made by this process.
+    pub(super) fn discover_through<P: Pmem>(&mut self, pmem: &P, chunk: u64) -> Result<(), FenceError> {
+        while self.shared.cursor.next <= chunk && self.discover_next(pmem) {}
+        self.fence_discovered(pmem)
+    }
+
+    /// Reads the first header of the next chunk, and of those that a huge block there covers. `false`: all were read. To be followed by
+    /// [`fence_discovered`](Self::fence_discovered).
+    pub(super) fn discover_next<P: Pmem>(&mut self, pmem: &P) -> bool {
+        let Some((chunk, content)) = self.shared.cursor.next(self.table.scanner(pmem)) else {
+            return false;
+        };
+        let layout = &self.table.layout;
+        let is_huge = matches!(content, Content::Huge(..));
+        if !self.table.is_new {
+            pmem.flush(header_offset(layout, chunk, 1), BLOCK_HEADER_BYTES);
+            self.shared.is_unfenced = true;
+        }
+        match content {
+            Content::Free => drop(self.shared.free.insert(chunk)),
+            // A huge block ends with this chunk.
+            Content::Headers(Start::Chain(first)) if first == chunk_lines(layout) => {
+                self.set_owner(chunk, ChunkOwner::Covered);
+            }
+            Content::Headers(start) => drop(self.shared.unscanned.insert(chunk, start)),
+            Content::Huge(header, last) => self.add_huge(pmem, chunk, header, last),
+        }
+        if is_huge && self.shared.cursor.next < self.table.chunk_count() {
+            // The chunk where the block ends, so that both change together.
+            self.discover_next(pmem);
+        }
+        true
+    }
+
+    /// Makes the first headers that were read durable, before anything relies on them.
+    ///
+    /// # Errors
+    /// When the fence fails.
+    ///
+    /// # Durability
+    /// One fence, if any was read. First headers that a killed process left below a huge block are zeroed by it.
+    pub(super) fn fence_discovered<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
+        let shared = &mut *self.shared;
+        if shared.is_unfenced {
+            shared.check()?;
+            for (offset, word) in shared.stale.drain(..) {
+                // Another thread may be storing to the block, and what it stores stays.
+                if pmem.compare_exchange_u64(offset, word, 0).is_ok() {
+                    pmem.flush(offset, BLOCK_HEADER_BYTES);
+                }
+            }
+            shared.fence(pmem)?;
+            shared.is_unfenced = false;
+        }
+        Ok(())
+    }
+
+    /// Adds a huge block that was found, which ends in the chunk `last`.
+    fn add_huge<P: Pmem>(&mut self, pmem: &P, chunk: u64, header: BlockHeader, last: u64) {
+        let is_live = header.state == BlockState::Allocated;
+        let is_lost = header.state == BlockState::Lost;
+        self.shared.huge.insert(chunk, HugeBlock { lines: header.lines, is_live, is_lost });
+        self.set_owner(chunk, ChunkOwner::Huge);
+        if header.state == BlockState::Free {
+            self.shared.quarantine.push_due(chunk_number(chunk), 1..1 + header.lines, Lsn::ZERO);
+        }
+        for covered in chunk + 1..last {
+            self.set_owner(covered, ChunkOwner::Covered);
+        }
+        if is_live && !self.table.is_new {
+            let layout = &self.table.layout;
+            // A process that is killed while it grows a block leaves first headers below it, which would count if the block's own
+            // header were corrupted; or zeroes that are not durable.
+            for covered in chunk + 1..=last {
+                let (word, header) = read(pmem, layout, covered, 1);
+                let (offset, in_chunk) = (header_offset(layout, covered, 1), chunk_lines(layout));
+                if header.is_some_and(|header| header.state == BlockState::Free && header.lines < in_chunk) {
+                    self.shared.stale.push((offset, word));
+                } else {
+                    pmem.flush(offset, BLOCK_HEADER_BYTES);
+                }
+            }
+        }
+    }
+
+    /// Gives a shared chunk to an arena: a free one and an unscanned one in turn, while there are both. `false` if there is none.
+    ///
+    /// A chunk that was in use before the heap was opened may have free extents, which are filled rather than new chunks. But only one
+    /// is scanned for each free chunk, as a scan takes time, and none before the first allocation.
+    ///
+    /// # Errors
+    /// When a fence fails.
+    ///
+    /// # Durability
+    /// As [`discover_through`](Self::discover_through), and [`scan_into`](Self::scan_into).
+    pub(super) fn supply<P: Pmem>(&mut self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
+        let prefers_unscanned = self.shared.is_unscanned_next;
+        self.shared.is_unscanned_next = !prefers_unscanned;
+        let is_enough = |shared: &SharedChunks| {
+            !shared.free.is_empty() || prefers_unscanned && !shared.unscanned.is_empty()
+        };
+        while !is_enough(&self.shared) && self.discover_next(pmem) {}
+        self.fence_discovered(pmem)?;
+        let unscanned = self.shared.unscanned.keys().next().copied();
+        match (unscanned, self.shared.free.first().copied()) {
+            (Some(chunk), free) if prefers_unscanned || free.is_none() => {
+                self.scan_into(arena, pmem, chunk)?;
+            }
+            (_, Some(chunk)) => {
+                self.shared.free.remove(&chunk);
+                self.update_has_free_chunk(pmem);
+                self.give(arena, ChunkMap::free(chunk, chunk_lines(&self.table.layout)));
+            }
+            (_, None) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Updates [`has_free_chunk`](ChunkTable::has_free_chunk), before a chunk is given to an arena. Of the chunks that were not read yet
+    /// it reads the next first header only, which is needed soon: in a large heap each costs a page fault.
+    fn update_has_free_chunk<P: Pmem>(&self, pmem: &P) {
+        let mut ahead = self.shared.cursor;
+        let has_free_chunk = !self.shared.free.is_empty()
+            || matches!(ahead.next(self.table.scanner(pmem)), Some((_, Content::Free)));
+        self.table.has_free_chunk.store(has_free_chunk, Ordering::Release);
+    }
+
+    /// Scans a chunk, if it is an unscanned one, and gives it to an arena.
+    ///
+    /// # Errors
+    /// When the fence fails. The chunk stays shared then.
+    ///
+    /// # Durability
+    /// One fence, for all headers of the chunk, which a killed process may have left visible and not durable.
+    pub(super) fn scan_into<P: Pmem>(
+        &mut self,
+        arena: usize,
+        pmem: &P,
+        chunk: u64,
+    ) -> Result<(), FenceError> {
+        let Some(&start) = self.shared.unscanned.get(&chunk) else { return Ok(()) };
+        let (map, mut corruptions) = ChunkMap::scan(self.table.scanner(pmem), chunk, start);
+        if !self.table.is_new {
+            map.flush_headers(pmem, &self.table.layout);
+            self.shared.fence(pmem)?;
+        }
+        self.shared.unscanned.remove(&chunk);
+        self.shared.corruptions.append(&mut corruptions);
+        self.update_has_free_chunk(pmem);
+        self.give(arena, map);
+        Ok(())
+    }
+
+    /// Gives a free shared chunk to an arena, if it is one.
+    pub(super) fn give_free(&mut self, arena: usize, chunk: u64) {
+        if self.shared.free.remove(&chunk) {
+            self.table.has_free_chunk.store(!self.shared.free.is_empty(), Ordering::Release);
+            self.give(arena, ChunkMap::free(chunk, chunk_lines(&self.table.layout)));
+        }
+    }
+
+    /// Gives a chunk to an arena. Its owner changes with both locks held, and is read with either of them held.
+    fn give(&mut self, arena: usize, map: ChunkMap) {
+        let chunk = map.chunk;
+        let mut to = self.table.arena(arena);
+        let slot = to.insert(map);
+        let arena = u32::try_from(arena).expect("there are fewer arenas");
+        self.set_owner(chunk, ChunkOwner::Arena(ArenaSlot { arena, slot }));
+    }
+
+    /// Takes a chunk from an arena, if no line of it is in use.
+    fn take_free(&mut self, from: &mut Arena, slot: u32) -> Option<Box<ChunkMap>> {
+        let map = from.remove_free(slot)?;
+        self.set_owner(map.chunk, ChunkOwner::Covered);
+        Some(map)
+    }
+
+    /// Moves a chunk of which no line is in use from one arena to another. Whether there was one.
+    pub(super) fn move_free_chunk(&mut self, from: usize, to: usize) -> bool {
+        let mut other = self.table.arena(from);
+        let free = other.slots.iter().position(|slot| slot.as_ref().is_some_and(|map| map.is_free()));
+        let taken = free.and_then(|slot| self.take_free(&mut other, u32::try_from(slot).ok()?));
+        let Some(map) = taken else { return false };
+        drop(other);
+        self.give(to, *map);
+        true
+    }
+
+    /// Takes as many adjacent chunks of which no line is in use, and returns the first.
+    pub(super) fn take_run(&mut self, count: u64) -> Option<u64> {
+        let mut run = 0;
+        for chunk in 0..self.table.chunk_count() {
+            run = if self.is_free(chunk) { run + 1 } else { 0 };
+            if run == count {
+                let first = chunk + 1 - count;
+                match self.take_chunks(first..chunk + 1) {
+                    Ok(()) => return Some(first),
+                    // An arena allocated in one meanwhile.
+                    Err(used) => run = chunk - used,
+                }
+            }
+        }
+        None
+    }
+
+    fn is_free(&self, chunk: u64) -> bool {
+        match self.table.owner(chunk) {
+            ChunkOwner::Arena(at) => self.table.arena(at.arena as usize).map(at.slot).is_free(),
+            ChunkOwner::Shared => self.shared.free.contains(&chunk),
+            ChunkOwner::Covered | ChunkOwner::Huge => false,
+        }
+    }
+
+    /// Takes these chunks, or none, if one of them is in use.
+    ///
+    /// # Errors
+    /// The chunk in use.
+    pub(super) fn take_chunks(&mut self, chunks: Range<u64>) -> Result<(), u64> {
+        let table = self.table;
+        for chunk in chunks.clone() {
+            let is_taken = match table.owner(chunk) {
+                ChunkOwner::Arena(at) => {
+                    self.take_free(&mut table.arena(at.arena as usize), at.slot).is_some()
+                }
+                _ => self.shared.free.remove(&chunk),
+            };
+            if !is_taken {
+                self.give_back(chunks.start..chunk);
+                return Err(chunk);
+            }
+            self.set_owner(chunk, ChunkOwner::Covered);
+        }
+        table.has_free_chunk.store(!self.shared.free.is_empty(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Gives back chunks that were taken, each of which may be several free blocks.
+    pub(super) fn give_back(&mut self, chunks: Range<u64>) {
+        for chunk in chunks {
+            self.share(chunk, Start::Chain(1));
+        }
+    }
+
+    /// Makes a chunk an unscanned shared one, whose headers start there.
+    pub(super) fn share(&mut self, chunk: u64, start: Start) {
+        self.shared.unscanned.insert(chunk, start);
+        self.set_owner(chunk, ChunkOwner::Shared);
+    }
+
+    /// Makes a chunk a free shared one.
+    pub(super) fn share_free(&mut self, chunk: u64) {
+        self.shared.free.insert(chunk);
+        self.set_owner(chunk, ChunkOwner::Shared);
+    }
+
+    /// Splits a free huge block into chunks.
+    ///
+    /// # Errors
+    /// When a fence fails, or failed before.
+    ///
+    /// # Durability
+    /// Two fences. A crash leaves the free block or its chunks.
+    pub(super) fn split<P: Pmem>(&mut self, pmem: &P, chunk: u64, lines: u32) -> Result<(), FenceError> {
+        let layout = &self.table.layout;
+        self.shared.check()?;
+        split_inner(pmem, layout, chunk, lines);
+        self.shared.fence(pmem)?;
+        split_off_first(pmem, layout, chunk);
+        self.shared.fence(pmem)?;
+        self.shared.huge.remove(&chunk);
+        let (last, line) = end_of(layout, chunk, lines);
+        (chunk..last).for_each(|chunk| self.share_free(chunk));
+        self.free_front(last, line);
+        Ok(())
+    }
+
+    /// The lines before `line` of a chunk are free now; its chain starts at line 1 again.
+    pub(super) fn free_front(&mut self, chunk: u64, line: u32) {
+        match self.table.owner(chunk) {
+            // The huge block ended with the chunk.
+            ChunkOwner::Covered => self.share_free(chunk),
+            ChunkOwner::Shared => {
+                self.shared.unscanned.entry(chunk).and_modify(|start| *start = Start::Chain(1));
+            }
+            ChunkOwner::Arena(ArenaSlot { arena, slot }) if line > 1 => {
+                let mut arena = self.table.arena(arena as usize);
+                let map = arena.map(slot);
+                map.first = 1;
+                map.starts.set(1);
+                arena.release(slot, 1..line);
+            }
+            ChunkOwner::Arena(_) | ChunkOwner::Huge => {}
+        }
+    }
+}
+
+/// A chunk as an index in DRAM.
+#[inline]
+fn chunk_index(chunk: u64) -> usize {
+    usize::try_from(chunk).expect("chunks have an index")
+}
+
+/// A chunk as a number of 32 bits.
+pub(super) fn chunk_number(chunk: u64) -> u32 {
+    u32::try_from(chunk).expect("there are fewer chunks")
+}
+
+/// A number for the calling thread, so that the threads of a process spread over the arenas. Only speed depends on it.
+fn thread_number() -> usize {
+    // Not loom's: a thread keeps its number from one heap to the next.
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    NUMBER.with(|number| {
+        number.get().unwrap_or_else(|| {
+            let new = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            number.set(Some(new));
+            new
+        })
+    })
+}

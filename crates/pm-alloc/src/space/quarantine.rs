@@ -1,0 +1,113 @@
+//! Freed blocks that are not yet reusable: until the checkpoint LSN has reached the LSN of their freeing, and their time is over.
+
+use crate::format::{LINE_BYTES, Lsn};
+use core::ops::Range;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// The time by which a quarantine ends. It is not read where the quarantine has no duration.
+#[derive(Debug)]
+pub(super) struct QuarantineClock {
+    epoch: Instant,
+    quarantine_ns: u64,
+}
+
+/// A time of that clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    now_ns: u64,
+    quarantine_ns: u64,
+}
+
+impl QuarantineClock {
+    /// Of a heap whose freed blocks stay quarantined for at least this duration.
+    pub(super) fn new(quarantine: Duration) -> Self {
+        Self { epoch: Instant::now(), quarantine_ns: nanoseconds(quarantine) }
+    }
+
+    /// Whether the quarantine has a duration.
+    pub(super) const fn is_used(&self) -> bool {
+        self.quarantine_ns > 0
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> Moment {
+        let now_ns = if self.is_used() { nanoseconds(self.epoch.elapsed()) } else { 0 };
+        Moment { now_ns, quarantine_ns: self.quarantine_ns }
+    }
+}
+
+/// A quarantined block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quarantined {
+    /// Its slot in the arena, or the first chunk of a huge block.
+    pub(super) at: u32,
+    pub(super) line: u32,
+    pub(super) lines: u32,
+    lsn: Lsn,
+    due_ns: u64,
+}
+
+/// The quarantined blocks of an arena, or those longer than a chunk, in the order of their freeing.
+#[derive(Debug, Default)]
+pub(super) struct Quarantine {
+    blocks: VecDeque<Quarantined>,
+    /// Free lines that were not in use before, whose header the log may still replay: they wait for the checkpoint LSN only.
+    gaps: VecDeque<Quarantined>,
+}
+
+impl Quarantine {
+    /// Adds a block that is freed now by a commit with this LSN.
+    #[inline]
+    pub(super) fn push(&mut self, at: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
+        let due_ns = now.now_ns.saturating_add(now.quarantine_ns);
+        let (line, lines) = (lines.start, lines.end - lines.start);
+        self.blocks.push_back(Quarantined { at, line, lines, lsn, due_ns });
+    }
+
+    /// Adds lines that a commit with this LSN made a free block, and that were not in use before.
+    pub(super) fn push_gap(&mut self, at: u32, lines: Range<u32>, lsn: Lsn) {
+        let (line, lines) = (lines.start, lines.end - lines.start);
+        self.gaps.push_back(Quarantined { at, line, lines, lsn, due_ns: 0 });
+    }
+
+    /// Adds a block that was not freed by this process: in front, where no block that is not due delays it.
+    pub(super) fn push_due(&mut self, at: u32, lines: Range<u32>, lsn: Lsn) {
+        let (line, lines) = (lines.start, lines.end - lines.start);
+        self.blocks.push_front(Quarantined { at, line, lines, lsn, due_ns: 0 });
+    }
+
+    /// Puts a block back that was removed by [`pop_due`](Self::pop_due).
+    pub(super) fn undo_pop(&mut self, block: Quarantined) {
+        self.blocks.push_front(block);
+    }
+
+    /// Removes the oldest gap or block, if it may be reused.
+    #[inline]
+    pub(super) fn pop_due(&mut self, checkpoint_lsn: Lsn, now: Moment) -> Option<Quarantined> {
+        let is_due = |block: &mut Quarantined| block.lsn <= checkpoint_lsn && block.due_ns <= now.now_ns;
+        self.gaps.pop_front_if(is_due).or_else(|| self.blocks.pop_front_if(is_due))
+    }
+
+    /// Removes the huge blocks that start in a chunk.
+    pub(super) fn remove(&mut self, chunk: u64) {
+        self.blocks.retain(|block| u64::from(block.at) != chunk);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.gaps.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len() + self.gaps.len()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.blocks.iter().chain(&self.gaps).map(|block| u64::from(block.lines) * LINE_BYTES).sum()
+    }
+}
+
+/// At most 584 years.
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

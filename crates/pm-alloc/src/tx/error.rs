@@ -1,0 +1,73 @@
+//! Why a transaction fails, or a change of a view.
+
+use crate::log::CommitError;
+use crate::space::{FreeError, SpaceError};
+use pm_core::{FenceError, PlaceError, RootError};
+
+/// Why a transaction failed, or a change without one. The heap is unchanged, unless a fence failed: then recovery on the next open decides
+/// whether the change is durable.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TxError {
+    /// There is no room for a block.
+    #[error(transparent)]
+    Space(SpaceError),
+    /// The block cannot be freed.
+    #[error(transparent)]
+    Free(FreeError),
+    /// A link is null, or points out of the heap.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// A root could not be found or set.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The slot for the link to a new block already links to another block, which would be lost.
+    #[error("the slot at offset {slot} already links to {linked}")]
+    Occupied {
+        /// The offset of the slot.
+        slot: u64,
+        /// The block that it links to.
+        linked: u64,
+    },
+    /// This thread is already in a transaction on this heap: pass its `&mut Tx` to the function.
+    #[error("this thread is already in a transaction on this heap; functions it calls can be given its `Tx`")]
+    Nested,
+    /// A word that is stored without a transaction lies in bytes that this thread's transaction has changed in place: rolling that back
+    /// would undo the store.
+    #[error(
+        "the word at offset {offset} lies in a long value that this thread's transaction has written: write it in the transaction"
+    )]
+    WrittenInPlace {
+        /// The offset of the word, or of the pair of words.
+        offset: u64,
+    },
+    /// The transaction is too long for its lane, or a fence failed.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// A fence failed.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+    /// The program rolled the transaction back, for this reason.
+    #[error("the transaction was rolled back: {0}")]
+    Abandoned(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A failed fence is [`TxError::Commit`], whichever part of the heap fenced: the heap accepts no transactions any more.
+impl From<SpaceError> for TxError {
+    fn from(error: SpaceError) -> Self {
+        match error {
+            SpaceError::Fence(error) => Self::Commit(error.into()),
+            error => Self::Space(error),
+        }
+    }
+}
+
+/// As for a [`SpaceError`].
+impl From<FreeError> for TxError {
+    fn from(error: FreeError) -> Self {
+        match error {
+            FreeError::Fence(error) => Self::Commit(error.into()),
+            error => Self::Free(error),
+        }
+    }
+}
