@@ -32,7 +32,7 @@ pub(super) struct Arena {
     pub(super) runs: Runs,
     /// What was freed, in the order of time.
     waiting: VecDeque<Waiting>,
-    /// Free lines that were never in use, below a header that the log may still bring back. They wait for the horizon only.
+    /// Free lines that no commit has freed, and whose header the log may still replay. They wait for the horizon only.
     gaps: VecDeque<Waiting>,
     /// There were no more chunks to be had. Patience would only lead to looking for one each time.
     pub(super) is_starved: bool,
@@ -276,9 +276,9 @@ impl Arena {
         self.advance(Stamp::ZERO, now, IN_PASSING);
     }
 
-    /// The same for lines that were not in use before: only until the horizon has reached the stamp, however long freed blocks
-    /// wait. What lies before them may be free, and a block laid over their header, unlogged, while the log could still bring
-    /// that header back.
+    /// The same for lines that no commit has freed: only until the horizon has reached the stamp, without the time for which freed
+    /// blocks wait. The lines before them may be free, and a block may be laid over their header, unlogged, while the log can still
+    /// replay that header.
     fn wait_as_gap(&mut self, slot: u32, line: u32, lines: u32, stamp: Stamp, now: Moment) {
         self.gaps.push_back(Waiting { at: slot, line, lines, stamp, due_ns: 0 });
         self.advance(Stamp::ZERO, now, IN_PASSING);

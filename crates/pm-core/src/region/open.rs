@@ -173,8 +173,8 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// The last of an opening: fills the holes of a file that was opened for writing, and its pages if that was asked for, and
-    /// removes the mark of lost writes, for no page of them is left.
+    /// The last step of an opening: fills the holes of a file that was opened for writing, populates its pages if requested, and
+    /// removes the mark of lost writes, as no page with lost writes is left.
     fn fill(&self, region: &Region) -> Result<(), OpenError> {
         let (file, path, len_bytes) = (region.locked_file().fd(), region.path(), region.len_bytes());
         if region.access() == Access::Writable && region.medium() != Medium::DeviceDax && !self.sparse {
@@ -193,7 +193,8 @@ impl RegionOptions {
             }
         }
         self.populate_pages(region)?;
-        if region.access() == Access::Writable && !self.keep_pages {
+        // Only in the page domain were the pages read again.
+        if region.domain() == Domain::Page && region.access() == Access::Writable && !self.keep_pages {
             reread::unmark(file, path)?;
         }
         Ok(())

@@ -170,9 +170,10 @@ impl RegionOptions {
     }
 
     /// Whether a file is left with holes where nothing was stored yet. It takes only the space that it needs then. A store to a
-    /// hole, or to a block that the file shares with a copy, is a SIGBUS on a full file system. Unless this is said, a file is allocated as a whole when it is created, opened or grown,
-    /// where the file system can be asked to: ramfs and some network file systems cannot. Blocks that the file shares with a
-    /// copy are copied too, where the file system can; a copy that is made while it is open, as cp(1) does on XFS and btrfs, shares again.
+    /// hole, or to a block that the file shares with a copy, is a SIGBUS on a full file system. Unless this is said, a file is allocated
+    /// as a whole when it is created, opened or grown, where the file system can be asked to: ramfs and some network file systems
+    /// cannot. Blocks that the file shares with a copy are copied too, where the file system can; a copy that is made while it is open, as
+    /// cp(1) does on XFS and btrfs, shares again.
     ///
     /// On btrfs a file that was created here is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no
     /// checksums of its data. Any other file there needs new blocks for each write-back, so that it is like a sparse one; and so does every file

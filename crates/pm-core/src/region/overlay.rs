@@ -20,14 +20,14 @@ struct Overlay {
     upper: Option<PathBuf>,
 }
 
-/// How many overlays Linux lays over each other (`FILESYSTEM_MAX_STACK_DEPTH`).
+/// The greatest number of overlays in a stack (`FILESYSTEM_MAX_STACK_DEPTH`).
 const MAX_STACKED: usize = 2;
 
 /// Whether an overlay forgets what was synced to it: it was mounted `volatile`, or its upper layer is in memory. An upper layer that
-/// cannot be seen from here, as in most containers, is taken for one on a disk, for then fences sync, whatever that is worth. So
-/// is one that was named by a relative path, of which only the process that mounted it knows where it began, and one that
-/// leads through more overlays than there can be: its path names another directory here. After chroot(2) into a directory that is no
-/// mount point, the overlay's own mount is not seen either, and with it whether it is volatile.
+/// cannot be seen from here, as in most containers, is taken for one on a disk, so that fences sync. The
+/// same holds for an upper layer with a relative path, which only the mounting process can resolve, and for a path that leads through more
+/// overlays than Linux stacks, which names another directory here. After chroot(2) into a directory that is not a mount point, the
+/// overlay's mount is not visible, and it is taken for one on a disk even if it was mounted `volatile`.
 ///
 /// # Source
 /// Linux `Documentation/filesystems/overlayfs.rst`, "Volatile mount"; proc(5), `fdinfo` and `mountinfo`.

@@ -10,7 +10,8 @@
 //! The kernel reports a failed write-back once. An opener that gets the report, for reading or writing, leaves a mark on the file, an
 //! extended attribute: if it continues for a killed process, it may itself fail or be killed before it can tell anyone; any other opener fails,
 //! having dropped nothing. Later openers that continue for a process find the mark, until an opening that continues for none succeeds, and
-//! removes it as the last thing. An opening that is refused leaves the mark: it has dropped the pages that a process waits for. The mark is not made durable: clients that wait do not survive a crash of the machine.
+//! removes it as its last step. A refused opening leaves the mark: it has dropped pages that the next opening would have written back. The
+//! mark is not made durable: clients that wait do not survive a crash of the machine.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
