@@ -679,12 +679,17 @@ fn info_and_check_keep_pages_cached() {
     // Larger than the kernel's read-ahead.
     scratch.good(&["create", disk, "--size", "32M"]);
     fs::File::open(&path).unwrap().sync_all().unwrap();
-    for command in ["info", "check"] {
-        let len_bytes = fs::read(&path).unwrap().len();
-        scratch.good(&[command, disk]);
-        let cached =
+    let cached_bytes = || -> u64 {
+        let fincore =
             Command::new("fincore").args(["--bytes", "--noheadings", "--output", "RES", disk]).output();
-        assert_eq!(text(&cached.unwrap().stdout).trim(), len_bytes.to_string(), "{command}");
+        text(&fincore.unwrap().stdout).trim().parse().unwrap()
+    };
+    for command in ["info", "check"] {
+        // The kernel may evict some pages at any time; a discard leaves none of what is not mapped.
+        let most_bytes = fs::read(&path).unwrap().len() as u64 / 4 * 3;
+        assert!(cached_bytes() > most_bytes, "before {command}");
+        scratch.good(&[command, disk]);
+        assert!(cached_bytes() > most_bytes, "after {command}");
     }
 }
 

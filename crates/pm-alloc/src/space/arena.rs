@@ -281,7 +281,7 @@ impl Arena {
         }
     }
 
-    /// Quarantines free lines that were not in use before, only until the checkpoint LSN has reached `lsn`. The lines before them may be free,
+    /// Quarantines free lines that no commit has freed, only until the checkpoint LSN has reached `lsn`. The lines before them may be free,
     /// and a block may be laid over their header, unlogged, while the log can still replay that header.
     fn quarantine_gap(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.quarantine.push_gap(slot, lines, lsn);

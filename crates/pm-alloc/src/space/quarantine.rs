@@ -52,7 +52,7 @@ pub(super) struct Quarantined {
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     blocks: VecDeque<Quarantined>,
-    /// Free lines that were not in use before, whose header the log may still replay: they wait for the checkpoint LSN only.
+    /// Free lines that no commit has freed, and whose header the log may still replay: they wait for the checkpoint LSN only.
     gaps: VecDeque<Quarantined>,
 }
 
@@ -65,7 +65,7 @@ impl Quarantine {
         self.blocks.push_back(Quarantined { at, line, lines, lsn, due_ns });
     }
 
-    /// Adds lines that a commit with this LSN made a free block, and that were not in use before.
+    /// Adds lines that a commit with this LSN made a free block, and that no commit has freed.
     pub(super) fn push_gap(&mut self, at: u32, lines: Range<u32>, lsn: Lsn) {
         let (line, lines) = (lines.start, lines.end - lines.start);
         self.gaps.push_back(Quarantined { at, line, lines, lsn, due_ns: 0 });

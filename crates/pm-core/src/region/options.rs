@@ -171,9 +171,10 @@ impl RegionOptions {
     }
 
     /// Whether a file keeps holes until they are stored to. It then takes only the space that it needs. A store to a hole, or to a
-    /// block that the file shares with a copy, raises SIGBUS on a full file system. Without this option a file is allocated completely when it is created, opened or grown, if the file system supports
-    /// that; ramfs and some network file systems do not. Blocks that the file shares with a copy are copied too, if supported; a copy that is
-    /// made while it is open, as by cp(1) on XFS and btrfs, shares blocks again.
+    /// block that the file shares with a copy, raises SIGBUS on a full file system. Without this option a file is
+    /// allocated completely when it is created, opened or grown, if the file system supports that; ramfs and some network file systems do not.
+    /// Blocks that the file shares with a copy are copied too, if supported; a copy that is made while it is open, as by cp(1) on XFS and btrfs,
+    /// shares blocks again.
     ///
     /// On btrfs a file that this crate created is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no
     /// checksums of its data. Any other file there needs new blocks for each write-back, like a sparse one. Before Linux 6.17 every file does,
@@ -396,7 +397,8 @@ impl RegionOptions {
             }
         }
         self.populate_pages(region)?;
-        if region.access() == Access::Writable && !self.keep_pages {
+        // Only in the page domain were the pages read again.
+        if region.domain() == Domain::Page && region.access() == Access::Writable && !self.keep_pages {
             reread::unmark(file, path)?;
         }
         Ok(())

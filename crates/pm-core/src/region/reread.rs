@@ -10,7 +10,8 @@
 //! The kernel reports a failed write-back once. An opening that receives the report, for reading or writing, marks the file by an extended
 //! attribute: if it keeps the pages, its process may fail or be killed before it can use the report; otherwise it fails, without having dropped
 //! pages. Later openings that keep the pages find the mark, until an opening that does not keep them succeeds, and removes it as its last step. A refused
-//! opening leaves it. The mark is not made durable, as waiting clients do not survive a crash of the machine.
+//! opening leaves it, as it has dropped pages that the next opening would have written back. The mark is not made durable: waiting clients do not
+//! survive a crash of the machine.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
