@@ -11,6 +11,7 @@ fn main() {
     compiler().file("c/persist.c").compile("pm_bench_c");
     program("alloc_workload", &[]);
     program("alloc_growth", &[]);
+    program("line_replay", &[]);
     program("malloc_count", &["-shared"]);
     if env::var_os("CARGO_FEATURE_PMDK").is_some() {
         program("pmdk", &["-lpmemobj"]);

@@ -1,6 +1,7 @@
 //! Allocators: how many lines they write and how evenly, what they leave of a heap, and how long they take; and a server that
 //! lives on one. `docs/benchmarks.md` says how to read the figures.
 
+mod bound;
 mod crossover;
 mod fragmentation;
 mod growth;
@@ -52,7 +53,7 @@ enum Part {
     Fragmentation,
     /// Blocks that grow by realloc, against glibc and jemalloc.
     Growth,
-    /// Transactions against PMDK's: each operation is durable.
+    /// Durable operations against PMDK's, and against the lines and fences that they need.
     Pmdk,
     /// Redo against undo, for transactions of several shapes.
     Crossover,

@@ -1,8 +1,8 @@
 //! Transactions against PMDK's: an allocator whose every operation is durable, and changes of a range.
 
-use crate::SIZES;
 use crate::transactions::{time_plan, time_ranges, time_transactions, time_unlogged};
 use crate::workload::{PlanFile, nanoseconds};
+use crate::{SIZES, bound};
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -52,6 +52,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     row(name("durable, without a link"), Goal::None, &|| time_unlogged(&ours, &plan), &alloc)?;
     let one_range = "transaction of one 16 B range".to_owned();
     row(one_range, Goal::AtLeast(2.0), &|| time_ranges(&ours, op_count as u64), &change)?;
+    bound::measure(cli, &name("with the link to it"), &plan, memory.path(), report)?;
     sched_setaffinity(None, &anywhere).into_diagnostic()
 }
 

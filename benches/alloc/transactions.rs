@@ -32,7 +32,11 @@ pub(crate) fn time_plan(path: &Path, plan: &PlanFile) -> Result<Duration> {
 }
 
 /// Replays a plan on these slots.
-pub(crate) fn run<'p>(view: &View<'p>, slots: Link<'p, Link<'p, u8>>, plan: &PlanFile) -> Result<()> {
+pub(crate) fn run<'p, P: Pmem>(
+    view: &View<'p, P>,
+    slots: Link<'p, Link<'p, u8>>,
+    plan: &PlanFile,
+) -> Result<()> {
     for op in plan.plan.ops() {
         match *op {
             Op::Alloc { slot, bytes } => {
