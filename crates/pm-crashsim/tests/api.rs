@@ -42,6 +42,11 @@ fn word_at(oracle: &[u8], offset: usize) -> u64 {
     u64::from_le_bytes(oracle[offset..offset + 8].try_into().expect("eight bytes"))
 }
 
+fn put(oracle: &mut [u8], offset: u64, bytes: &[u8]) {
+    let at = usize::try_from(offset).expect("in the region");
+    oracle[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
 proptest! {
     #[test]
     fn region_reads_as_an_array_of_bytes(
@@ -59,27 +64,23 @@ proptest! {
                 }
                 Op::Store(offset, bytes) => {
                     pmem.store(offset, &bytes);
-                    let at = usize::try_from(offset)?;
-                    oracle[at..at + bytes.len()].copy_from_slice(&bytes);
+                    put(&mut oracle, offset, &bytes);
                 }
                 Op::StoreNt(offset, bytes) => {
                     pmem.store_nt(offset, &bytes);
-                    let at = usize::try_from(offset)?;
-                    oracle[at..at + bytes.len()].copy_from_slice(&bytes);
+                    put(&mut oracle, offset, &bytes);
                 }
                 Op::StoreWord(offset, value) => {
                     pmem.store_u64(offset, value);
-                    let at = usize::try_from(offset)?;
-                    oracle[at..at + 8].copy_from_slice(&value.to_le_bytes());
+                    put(&mut oracle, offset, &value.to_le_bytes());
                 }
                 Op::Exchange { word, expect_found, new } => {
-                    let at = usize::try_from(word)?;
-                    let there = word_at(&oracle, at);
+                    let there = word_at(&oracle, usize::try_from(word)?);
                     let current = if expect_found { there } else { !there };
                     let expected = if expect_found { Ok(there) } else { Err(there) };
                     prop_assert_eq!(pmem.compare_exchange_u64(word, current, new), expected);
                     if expect_found {
-                        oracle[at..at + 8].copy_from_slice(&new.to_le_bytes());
+                        put(&mut oracle, word, &new.to_le_bytes());
                     }
                 }
                 // teeth: it changes nothing of what is read, and must not

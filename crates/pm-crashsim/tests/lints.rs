@@ -1,13 +1,17 @@
-//! The lints: what each finds, and where, and what looks like it and is right.
+//! The lints: the findings of each, their places, and correct programs that look similar.
 //!
 //! A program in here carries its findings as comments: `//~ name` on the line that is to blame. A line without one
 //! must not be blamed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{Pmem, line::LINE_BYTES};
-use pm_crashsim::{Explorer, Finding, Image, Level, Lint, Lints, Model, Role, Run, SimPmem, leaks};
-use std::collections::BTreeSet;
+mod common;
+
+use common::*;
+use pm_core::line::LINE_BYTES;
+use pm_crashsim::{Finding, Level, Lint, Role, leaks};
+use proptest::collection::vec;
+use proptest::prelude::*;
 use std::panic::Location;
 use std::thread;
 
@@ -42,12 +46,21 @@ fn annotated(from: u32) -> BTreeSet<(u32, String)> {
     expected
 }
 
-/// Asserts that the lints find in `program` what its comments say, under each of the models.
+/// Asserts that the lints find in `program`, which is then acknowledged, what its comments say, under each of the models.
 #[track_caller]
 fn expect(models: &[Model], program: impl Fn(&Run<()>, &SimPmem)) {
+    expect_ended(models, |run, pmem| {
+        program(run, pmem);
+        run.ack(());
+    });
+}
+
+/// The same of a program that ends without another acknowledgement.
+#[track_caller]
+fn expect_ended(models: &[Model], program: impl Fn(&Run<()>, &SimPmem)) {
     let expected = annotated(Location::caller().line());
     for &model in models {
-        let found = findings(&explorer(model).lints(Lints::default()), |run| program(run, run.pmem()));
+        let found = findings_of(model, |run| program(run, run.pmem()));
         let places = found.iter().map(|finding| (finding.location.line(), finding.lint.to_string()));
         assert_eq!(places.collect::<BTreeSet<_>>(), expected, "{model}: {found:#?}");
         assert!(found.iter().all(|finding| finding.location.file() == file!()), "{found:#?}");
@@ -65,7 +78,7 @@ fn apart(program: impl FnOnce() + Send) {
 
 #[test]
 fn unflushed_store() {
-    expect(&FLUSHED, |run, pmem| {
+    expect_ended(&FLUSHED, |run, pmem| {
         pmem.store_u64(X, 1); //~ unflushed-store
         // teeth: nothing was flushed before it
         pmem.fence().unwrap();
@@ -73,19 +86,18 @@ fn unflushed_store() {
         pmem.store_u64(Y, 1); //~ unflushed-store
     });
     // Half of an object, and a flush of the wrong line.
-    expect(&FLUSHED, |run, pmem| {
+    expect(&FLUSHED, |_, pmem| {
         pmem.store(X, &[1; 128]); //~ unflushed-store
         // teeth(fence): the persist below fences too
         pmem.persist(X, 64).unwrap();
         // teeth(fence): the persist above fences too
         pmem.persist(Y, 64).unwrap(); //~ redundant-flush
-        run.ack(());
     });
 }
 
 #[test]
 fn one_flush_after_many_stores_has_no_finding() {
-    expect(&Model::ALL, |run, pmem| {
+    expect(&Model::ALL, |_, pmem| {
         for value in 0..10 {
             pmem.store_u64(X, value);
             pmem.store_u64(X2, value);
@@ -94,7 +106,6 @@ fn one_flush_after_many_stores_has_no_finding() {
         // More than was stored: the whole object, of which some lines are clean.
         pmem.flush(X, 1024);
         pmem.fence().unwrap();
-        run.ack(());
     });
 }
 
@@ -104,69 +115,60 @@ fn store_is_due_at_the_acknowledgement_of_its_thread() {
         pmem.store_u64(X, 1);
         // Another operation, of another thread, is done; this one is not.
         apart(|| {
-            pmem.store_u64(Y, 1);
-            pmem.persist(Y, 8).unwrap();
+            pmem.put(Y, 1).unwrap();
             run.ack(());
         });
         pmem.persist(X, 8).unwrap();
-        run.ack(());
     });
 }
 
 #[test]
 fn store_persisted_by_another_thread_has_no_finding() {
-    expect(&FLUSHED, |run, pmem| {
+    expect(&FLUSHED, |_, pmem| {
         pmem.store_u64(X, 1);
         apart(|| pmem.persist(X, 8).unwrap());
-        run.ack(());
     });
     // Neither thread can know that the other one persists the line as well.
-    expect(&FLUSHED, |run, pmem| {
+    expect(&FLUSHED, |_, pmem| {
         pmem.store_u64(X, 1);
         // teeth(fence): the persist below is enough
         apart(|| pmem.persist(X, 8).unwrap());
         // teeth(fence): the persist above is enough
         pmem.persist(X, 8).unwrap();
-        run.ack(());
     });
 }
 
 #[test]
 fn unfenced_flush() {
-    expect(&FLUSHED, |run, pmem| {
+    expect(&FLUSHED, |_, pmem| {
         pmem.store_u64(X, 1);
         pmem.flush(X, 8); //~ unfenced-flush
-        run.ack(());
     });
     // Two threads: a fence waits for its own thread's flushes. (`msync` waits for all.)
-    expect(&CACHED, |run, pmem| {
+    expect(&CACHED, |_, pmem| {
         pmem.store_u64(X, 1);
         apart(|| pmem.flush(X, 8)); //~ unfenced-flush
         pmem.fence().unwrap(); //~ redundant-fence
-        run.ack(());
     });
-    expect(&[Model::Page], |run, pmem| {
+    expect(&[Model::Page], |_, pmem| {
         pmem.store_u64(X, 1);
         apart(|| pmem.flush(X, 8));
         pmem.fence().unwrap();
-        run.ack(());
     });
 }
 
 #[test]
 fn unfenced_flush_by_clflush() {
-    expect(&CACHED, |run, pmem| {
+    expect(&CACHED, |_, pmem| {
         pmem.store_u64(X, 1);
         pmem.clflush(X, 8);
         pmem.store_u64(Y, 1); // Comes after the clflush.
         pmem.clflush(Y, 8); //~ unfenced-flush
-        run.ack(());
     });
-    expect(&CACHED, |run, pmem| {
+    expect(&CACHED, |_, pmem| {
         pmem.store_u64(X, 1);
         pmem.clflush(X, 8);
         pmem.mfence();
-        run.ack(());
     });
 }
 
@@ -179,7 +181,6 @@ fn unfenced_store() {
         pmem.store_nt(Y, &[1; 64]);
         pmem.store_nt(Z + 4, &ragged);
         pmem.fence().unwrap();
-        run.ack(());
     });
 }
 
@@ -195,7 +196,6 @@ fn surviving_caches_need_only_fences() {
         pmem.flush(Y, 8);
         // teeth: does nothing where caches survive
         pmem.flush(Y, 8);
-        run.ack(());
     });
 }
 
@@ -220,47 +220,42 @@ fn exchange_fences_by_model_and_setting() {
     assert_eq!(names(explorer(Model::Px86Line).exchange_fences(false)), all);
     assert_eq!(names(explorer(Model::Page)), all);
     // A fence after an exchange is not called redundant: elsewhere than on x86 it is needed.
-    expect(&CACHED, |run, pmem| {
+    expect(&CACHED, |_, pmem| {
         pmem.store_u64(X, 1);
         pmem.flush(X, 8);
         pmem.compare_exchange_u64(Y, 1, 2).unwrap_err();
         pmem.fence().unwrap();
-        run.ack(());
     });
 }
 
 #[test]
 fn early_flush() {
-    expect(&FLUSHED, |run, pmem| {
+    expect(&FLUSHED, |_, pmem| {
         // teeth(fence): nothing is stored yet
         pmem.persist(X, 8).unwrap(); //~ early-flush
         pmem.store_u64(X, 1);
-        run.ack(());
     });
     // Flushed once more, it was only redundant; and one in an earlier operation was not meant for this store.
     expect(&FLUSHED, |run, pmem| {
         pmem.flush(X, 8); //~ redundant-flush
-        pmem.store_u64(X, 1);
-        pmem.persist(X, 8).unwrap();
+        pmem.put(X, 1).unwrap();
         pmem.store_u64(X2, 1); //~ unflushed-store
         pmem.flush(Y, 8); //~ redundant-flush
         run.ack(());
         pmem.store_u64(Y, 1); //~ unflushed-store
-        run.ack(());
     });
 }
 
 #[test]
 fn store_in_flight() {
-    expect(&FLUSHED, |run, pmem| {
+    expect(&FLUSHED, |_, pmem| {
         pmem.store_u64(X, 1);
         pmem.flush(X, 8);
         pmem.store_u64(X2, 1); //~ store-in-flight
         pmem.fence().unwrap();
-        run.ack(());
     });
     // Flushed again in time; by another thread; after the fence; on another line; around the cache.
-    expect(&FLUSHED, |run, pmem| {
+    expect(&FLUSHED, |_, pmem| {
         pmem.store_u64(X, 1);
         // teeth: the flush of the same line below covers it
         pmem.flush(X, 8);
@@ -270,15 +265,12 @@ fn store_in_flight() {
         // teeth: the other thread flushes the line too
         pmem.flush(Y, 8);
         apart(|| {
-            pmem.store_u64(Y + 8, 1);
-            pmem.persist(Y + 8, 8).unwrap();
+            pmem.put(Y + 8, 1).unwrap();
         });
         pmem.store_nt(Y + 16, &[1; 8]);
         // teeth: the last persist fences too
         pmem.fence().unwrap();
-        pmem.store_u64(X, 2);
-        pmem.persist(X, 8).unwrap();
-        run.ack(());
+        pmem.put(X, 2).unwrap();
     });
 }
 
@@ -289,8 +281,7 @@ fn unpersisted_read() {
         pmem.store_u64(X, 1);
         apart(|| {
             let read = pmem.load_u64(X); //~ unpersisted-read
-            pmem.store_u64(Y, read);
-            pmem.persist(Y, 8).unwrap();
+            pmem.put(Y, read).unwrap();
         });
         apart(|| {
             let mut read = [0; 64];
@@ -298,7 +289,6 @@ fn unpersisted_read() {
             run.ack(());
         });
         pmem.persist(X, 8).unwrap();
-        run.ack(());
     });
 }
 
@@ -312,8 +302,7 @@ fn read_persisted_before_its_effect_has_no_finding() {
             let read = pmem.load_u64(X);
             // teeth(fence): the next persist fences too
             pmem.persist(X, 8).unwrap();
-            pmem.store_u64(Y, read);
-            pmem.persist(Y, 8).unwrap();
+            pmem.put(Y, read).unwrap();
             run.ack(());
         });
         pmem.store_u64(X, 2);
@@ -328,13 +317,12 @@ fn read_persisted_before_its_effect_has_no_finding() {
             pmem.persist(Z, 8).unwrap();
         });
         pmem.persist(X, 8).unwrap();
-        run.ack(());
     });
 }
 
 #[test]
 fn redundant_flush() {
-    expect(&FLUSHED, |run, pmem| {
+    expect(&FLUSHED, |_, pmem| {
         pmem.store_u64(X, 1);
         pmem.flush(X, 8);
         pmem.flush(X2, 8); //~ redundant-flush
@@ -347,10 +335,9 @@ fn redundant_flush() {
         pmem.store_nt(Z, &[1; 64]);
         pmem.flush(Z, 64); //~ redundant-flush
         pmem.fence().unwrap();
-        run.ack(());
     });
     // One dirty line is enough; a store in between makes it useful; a sector is two lines, and both are flushed.
-    expect(&FLUSHED, |run, pmem| {
+    expect(&FLUSHED, |_, pmem| {
         pmem.store_u64(X, 1);
         // teeth: the line is flushed again below
         pmem.flush(X, 8);
@@ -363,28 +350,24 @@ fn redundant_flush() {
         pmem.fence().unwrap();
         pmem.store_u64(X + LINE_BYTES, 2);
         pmem.persist(X, 1024).unwrap();
-        run.ack(());
     });
 }
 
 #[test]
 fn redundant_fence() {
-    expect(&FLUSHED, |run, pmem| {
+    expect(&FLUSHED, |_, pmem| {
         pmem.fence().unwrap(); //~ redundant-fence
-        pmem.store_u64(X, 1);
-        pmem.persist(X, 8).unwrap();
+        pmem.put(X, 1).unwrap();
         pmem.fence().unwrap(); //~ redundant-fence
         pmem.persist(X, 8).unwrap(); //~ redundant-flush redundant-fence
-        run.ack(());
     });
     // Two fences that have something to wait for: stores around the cache, ragged and not.
-    expect(&Model::ALL, |run, pmem| {
+    expect(&Model::ALL, |_, pmem| {
         pmem.store_nt(X, &[1; 64]);
         // teeth: the fence below waits for both stores
         pmem.fence().unwrap();
         pmem.store_nt(Y + 1, &[1; 3]);
         pmem.fence().unwrap();
-        run.ack(());
     });
 }
 
@@ -401,7 +384,7 @@ fn findings_of_one_place_are_merged_with_related_places() {
             run.ack(());
         }
     };
-    let found = findings(&explorer(Model::Px86Line).lints(Lints::default()), operation);
+    let found = findings_of(Model::Px86Line, operation);
     assert_eq!(found.len(), 1, "{found:#?}");
     let Finding { lint, level, offset, len_bytes, count, runs, ref related, .. } = found[0];
     assert_eq!((lint, level), (Lint::UnflushedStore, Level::Warn));
@@ -427,7 +410,7 @@ fn finding_prints_like_a_compiler_warning() {
             run.ack(());
         });
     };
-    let found = findings(&explorer(Model::Px86Line).lints(Lints::default()), operation);
+    let found = findings_of(Model::Px86Line, operation);
     let text = found.iter().map(Finding::to_string).collect::<Vec<_>>().join("\n\n");
     // Places of this file move when it is edited.
     let text: String = text
@@ -553,4 +536,130 @@ fn leaks_reports_each_kind_of_disagreement() {
         "leaked 0x0..0x20, leaked 0x40..0x80, doubly used 0x28..0x30, doubly allocated 0x12c..0x140, \
          used but not allocated 0x1f4..0x1fe"
     );
+}
+
+/// The number of lines of random programs.
+const LINES: u64 = 12;
+/// Lines lie this far apart: a sector, so that the page model has no more to say than the others.
+const STEP: u64 = 512;
+
+/// What a random program does to one line before its fence.
+#[derive(Clone, Debug)]
+struct Write {
+    line: u64,
+    start: u64,
+    len: usize,
+    around_the_cache: bool,
+}
+
+/// Stores to different lines, a flush of each that needs one, and a fence.
+type Step = Vec<Write>;
+
+fn write() -> impl Strategy<Value = Write> {
+    (0..LINES, 0_u64..56, 1_usize..=8, any::<bool>()).prop_map(|(line, start, len, around_the_cache)| Write {
+        line,
+        start,
+        len,
+        around_the_cache,
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    vec(write(), 1..5).prop_map(|mut writes| {
+        writes.sort_by_key(|write| write.line);
+        writes.dedup_by_key(|write| write.line);
+        writes
+    })
+}
+
+/// What is left out of a program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Missing {
+    Nothing,
+    /// Of a step, the flush of a write.
+    Flush(usize, usize),
+    /// Of a step.
+    Fence(usize),
+}
+
+/// Every write of a step, then every flush, then the fence, then the acknowledgement.
+fn run(run: &Run<()>, steps: &[Step], missing: Missing) {
+    let pmem = run.pmem();
+    for (number, writes) in steps.iter().enumerate() {
+        for Write { line, start, len, around_the_cache } in writes {
+            let (offset, bytes) = (line * STEP + start, vec![1; *len]);
+            match around_the_cache {
+                true => pmem.store_nt(offset, &bytes),
+                false => pmem.store(offset, &bytes),
+            }
+        }
+        for (index, write) in writes.iter().enumerate() {
+            if !write.around_the_cache && missing != Missing::Flush(number, index) {
+                pmem.flush(write.line * STEP + write.start, write.len as u64);
+            }
+        }
+        if missing != Missing::Fence(number) {
+            pmem.fence().unwrap();
+        }
+        run.ack(());
+    }
+}
+
+fn findings_of(model: Model, program: impl Fn(&Run<()>)) -> Vec<Finding> {
+    findings(&explorer(model).lints(Lints::default()), program)
+}
+
+/// What was found, and how often.
+fn counted(findings: &[Finding]) -> Vec<(Lint, usize)> {
+    findings.iter().map(|finding| (finding.lint, finding.count)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn correct_program_has_no_findings(steps in vec(step(), 1..8)) {
+        for model in Model::ALL {
+            let found = findings_of(model, |this| run(this, &steps, Missing::Nothing));
+            prop_assert!(found.is_empty(), "{}: {:#?}", model, found);
+        }
+    }
+
+    /// The same with whole objects: several stores, some of the same bytes, one flush over all and more.
+    #[test]
+    fn one_flush_for_many_stores_has_no_findings(
+        objects in vec(vec((0_u64..500, 1_usize..12), 1..10), 1..6),
+    ) {
+        for model in Model::ALL {
+            let found = findings_of(model, |this| {
+                for (object, stores) in (0_u64..).zip(&objects) {
+                    for &(start, len) in stores {
+                        this.pmem().store(object * 512 + start, &vec![1; len]);
+                    }
+                    this.pmem().persist(object * 512, 1024).unwrap();
+                }
+                this.ack(());
+            });
+            prop_assert!(found.is_empty(), "{}: {:#?}", model, found);
+        }
+    }
+
+    #[test]
+    fn each_missing_flush_and_fence_is_found(steps in vec(step(), 1..5)) {
+        for model in [Model::Px86Line, Model::Chunk8, Model::Page] {
+            for (number, writes) in steps.iter().enumerate() {
+                for index in (0..writes.len()).filter(|&index| !writes[index].around_the_cache) {
+                    let found = findings_of(model, |this| run(this, &steps, Missing::Flush(number, index)));
+                    prop_assert_eq!(counted(&found), [(Lint::UnflushedStore, 1)], "{}: {:#?}", model, found);
+                    prop_assert_eq!(found[0].offset, writes[index].line * STEP + writes[index].start);
+                    prop_assert_eq!(found[0].len_bytes, writes[index].len as u64);
+                }
+                let found = counted(&findings_of(model, |this| run(this, &steps, Missing::Fence(number))));
+                let around = writes.iter().filter(|write| write.around_the_cache).count();
+                let expected = [(Lint::UnfencedStore, around), (Lint::UnfencedFlush, writes.len() - around)];
+                let expected: Vec<_> = expected.into_iter().filter(|(_, count)| *count > 0).collect();
+                prop_assert_eq!(found, expected, "{}, fence {}", model, number);
+            }
+        }
+    }
 }

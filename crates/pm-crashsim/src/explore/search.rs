@@ -151,9 +151,6 @@ fn explore_in_parallel<A: Sync>(
 
 /// Crashes the operation's record at the points with these numbers and kills it at its share of the events; or replays the crash that
 /// the settings name.
-
-/// Crashes the operation's record at the points with these numbers, and kills it at its share of the events; or repeats what is to be
-/// replayed.
 fn explore_piece<A>(
     subject: &Subject<'_, A>,
     memory: &mut Memory,

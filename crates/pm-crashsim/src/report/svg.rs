@@ -26,6 +26,7 @@ text.lost,text.kept,text.safe{stroke:none}line{stroke-width:2}.pending{stroke-da
 impl Failure {
     /// The crashes drawn as a picture for documents, legible on light and on dark pages: the text of an SVG file.
     #[must_use]
+    #[expect(clippy::missing_panics_doc, reason = "writing to a string never fails")]
     pub fn to_svg(&self) -> String {
         let timelines: Vec<Timeline> = self.crashes.iter().map(Timeline::of).collect();
         let lanes = timelines.iter().map(|timeline| timeline.lanes.len()).max().unwrap_or(0);

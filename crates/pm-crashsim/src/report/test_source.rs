@@ -19,6 +19,7 @@ impl Failure {
     /// closure, and for acknowledgements unless they are `()`, there are gaps marked `FILL IN`. `None` if
     /// the failure is without a crash. The run is left out if it had several threads.
     #[must_use]
+    #[expect(clippy::missing_panics_doc, reason = "writing to a string never fails")]
     pub fn to_test(&self) -> Option<String> {
         let (first, last) = (&self.crashes.first()?.record, &self.crashes.last()?.record);
         let mut source = String::new();

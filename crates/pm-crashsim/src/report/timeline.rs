@@ -1,5 +1,5 @@
-//! A crash as a drawing: the lines that matter side by side, the events that matter to them from top to bottom.
 //! A crash as a drawing: the relevant lines side by side, the relevant events from top to bottom.
+
 use crate::line::{LINE, lines};
 use crate::model::{Chunk, Machine};
 use crate::outcome::{CrashReport, PendingStore};

@@ -211,7 +211,7 @@ impl<'c, S: Subject> Case<'c, S> {
                 self.subject.open(Arc::clone(run.pmem())).map_err(|error| format!("open: {error}"))?;
             run.ack(());
             for op in ops {
-                self.subject.apply(&mut store, op).map_err(|error| format!("{op:?}: {error}"))?;
+                self.apply(&mut store, op)?;
                 run.ack(());
             }
             Ok(())

@@ -7,7 +7,7 @@ use crate::image::Image;
 use crate::line::{LINE, LineList, LineSet, PAIR, WORD, pieces};
 use crate::location::Locations;
 use crate::site::{self, Edits, Site, SiteKind};
-use crate::trace::{EventKind, Trace};
+use crate::trace::{DataSpan, EventKind, Trace};
 use crate::{Model, TraceFile};
 use core::fmt;
 use pm_core::{Domain, FenceError, Pmem, WriterLock};
@@ -96,13 +96,10 @@ impl SimPmem {
     /// Every place that flushed or fenced so far, suppressed ones included.
     #[must_use]
     pub fn sites(&self) -> Vec<Site> {
-        let state = self.state();
         let mut sites = BTreeSet::new();
-        for (location, known) in state.trace.locations().iter().zip(&state.sites) {
-            let exercised =
-                SiteKind::ALL.into_iter().zip(known.exercised).filter(|(_, exercised)| *exercised);
-            sites.extend(exercised.map(|(kind, _)| Site { kind, location: location.clone() }));
-        }
+        self.new_sites(&mut Vec::new(), |site| {
+            sites.insert(site);
+        });
         sites.into_iter().collect()
     }
 
@@ -273,21 +270,10 @@ impl SimPmem {
     }
 
     #[track_caller]
-    fn check_atomic(&self, offset: u64) {
-        self.check(offset, WORD as u64);
-        assert!(
-            offset.is_multiple_of(WORD as u64),
-            "an atomic word must be aligned, and offset {offset} is not"
-        );
-    }
-
-    #[track_caller]
-    fn check_pair(&self, offset: u64) {
-        self.check(offset, PAIR as u64);
-        assert!(
-            offset.is_multiple_of(PAIR as u64),
-            "an atomic pair must be aligned, and offset {offset} is not"
-        );
+    fn check_atomic(&self, what: &str, offset: u64, len_bytes: usize) {
+        self.check(offset, len_bytes as u64);
+        let is_aligned = offset.is_multiple_of(len_bytes as u64);
+        assert!(is_aligned, "an atomic {what} must be aligned, and offset {offset} is not");
     }
 
     #[track_caller]
@@ -329,6 +315,14 @@ impl SimPmem {
         }
     }
 
+    /// Stores bytes that lie in the region.
+    #[track_caller]
+    fn store_as(&self, offset: u64, bytes: &[u8], kind: impl FnOnce(DataSpan) -> EventKind) {
+        let mut state = self.access();
+        self.write(&mut state, offset, bytes);
+        state.record_store(bytes, kind, Location::caller());
+    }
+
     fn read_word(&self, state: &mut State, offset: u64) -> u64 {
         let mut word = [0; WORD];
         self.read(state, offset, &mut word);
@@ -358,43 +352,33 @@ impl Pmem for SimPmem {
 
     fn store(&self, offset: u64, bytes: &[u8]) {
         self.check(offset, bytes.len() as u64);
-        let mut state = self.access();
-        self.write(&mut state, offset, bytes);
-        state.record_store(bytes, |data| EventKind::Store { offset, data }, Location::caller());
+        self.store_as(offset, bytes, |data| EventKind::Store { offset, data });
     }
 
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.check(offset, bytes.len() as u64);
-        let mut state = self.access();
-        self.write(&mut state, offset, bytes);
-        state.record_store(bytes, |data| EventKind::StoreNt { offset, data }, Location::caller());
+        self.store_as(offset, bytes, |data| EventKind::StoreNt { offset, data });
     }
 
     fn load_u64(&self, offset: u64) -> u64 {
-        self.check_atomic(offset);
+        self.check_atomic("word", offset, WORD);
         let mut state = self.access();
         state.record_load(offset, WORD as u64, Location::caller());
         self.read_word(&mut state, offset)
     }
 
     fn store_u64(&self, offset: u64, value: u64) {
-        self.check_atomic(offset);
-        let bytes = value.to_le_bytes();
-        let mut state = self.access();
-        self.write(&mut state, offset, &bytes);
-        state.record_store(&bytes, |data| EventKind::Store { offset, data }, Location::caller());
+        self.check_atomic("word", offset, WORD);
+        self.store_as(offset, &value.to_le_bytes(), |data| EventKind::Store { offset, data });
     }
 
     fn store_u128(&self, offset: u64, value: u128) {
-        self.check_pair(offset);
-        let bytes = value.to_le_bytes();
-        let mut state = self.access();
-        self.write(&mut state, offset, &bytes);
-        state.record_store(&bytes, |data| EventKind::StoreU128 { offset, data }, Location::caller());
+        self.check_atomic("pair", offset, PAIR);
+        self.store_as(offset, &value.to_le_bytes(), |data| EventKind::StoreU128 { offset, data });
     }
 
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.check_atomic(offset);
+        self.check_atomic("word", offset, WORD);
         let mut state = self.access();
         let found = self.read_word(&mut state, offset);
         if found != current {

@@ -1,8 +1,6 @@
 //! CCEH: extendible hashing. The root leads to a directory, whose entries lead to segments.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, copy, image};
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 use std::thread;
 
 /// A directory is its global depth and, from the next line on, one pointer for each value of so many leading bits. A
@@ -61,8 +59,7 @@ fn two_segments(pmem: &SimPmem) -> Done {
 }
 
 fn deepen(pmem: &SimPmem, segment: u64) -> Done {
-    pmem.store_u64(segment, pmem.load_u64(segment) + 1); //~ B08 kept
-    pmem.persist(segment, 8)
+    pmem.put(segment, pmem.load_u64(segment) + 1) //~ B08 kept
 }
 
 /// Splits the second segment: its upper half, key 14, gets a segment of its own. That needs a directory of depth 2, in
@@ -80,15 +77,14 @@ fn split(pmem: &SimPmem, deepen_first: bool, flush_directory: bool) -> Done {
     pmem.store(directory + BODY, &bytes_of(&[other, other, full, new])); //~ B10 lost: flush missing
     pmem.flush(directory, if flush_directory { BODY + 32 } else { 8 });
     pmem.fence()?;
-    pmem.store_u64(ROOT, directory);
-    pmem.persist(ROOT, 8)?;
+    pmem.put(ROOT, directory)?;
     if !deepen_first {
         deepen(pmem, full)?;
     }
     Ok(())
 }
 
-/// The segments of the directory have depths that it can tell apart, and every key is there. Returns the depths.
+/// The segments of the directory have depths that it can distinguish, and every key is found. Returns the depths.
 fn checked_depths(pmem: &SimPmem) -> (u64, Vec<u64>) {
     let directory = pmem.load_u64(ROOT);
     let global = pmem.load_u64(directory);
@@ -144,8 +140,8 @@ fn insert(pmem: &SimPmem, key: u64, value: u64) -> Result<bool, FenceError> {
 }
 
 /// B09, reported by Witcher: a crash can leave the sentinel by which an insertion took a pair. No thread owns it any more
-/// and none removes it: the pair is dead for ever. Corrected, recovery empties it.
-pub(crate) fn sentinel_is_dead_for_ever(form: Form) -> Case {
+/// and none removes it: the pair is never reused. Corrected, recovery empties it.
+pub(crate) fn sentinel_of_an_insertion_is_never_removed(form: Form) -> Case {
     let recover = move |pmem: &SimPmem| {
         let dead = SEGMENTS[..2].iter().flat_map(|&segment| pairs_of(segment));
         for pair in dead.filter(|&pair| form == Form::Fixed && pmem.load_u64(pair) == SENTINEL) {
@@ -167,7 +163,7 @@ pub(crate) fn sentinel_is_dead_for_ever(form: Form) -> Case {
             let found = get(pmem, 12);
             let later = copy(pmem);
             for _ in 0..if found.is_some() { 1 } else { 2 } {
-                assert!(insert(&later, 13, 130)?, "a pair is dead");
+                assert!(insert(&later, 13, 130)?, "a pair is never reused");
             }
             Ok(found)
         },
@@ -185,11 +181,11 @@ fn update(pmem: &SimPmem, key: u64, value: u64, between: impl FnOnce()) -> Done 
 }
 
 /// B11, reported by PMRace: a get takes no lock, and returns a value that its writer has not flushed yet. The caller acts
-/// on it, and after a crash it was never there. Corrected, the reader flushes the value that it read.
+/// on it, and after a crash the value is lost. Corrected, the reader flushes the value that it read.
 ///
 /// The reader is a thread of its own, started and joined between the writer's store and the writer's flush: this order,
 /// of all that are possible, is the one that matters.
-pub(crate) fn lock_free_get_of_what_is_not_durable(form: Form) -> Case {
+pub(crate) fn lock_free_get_of_a_value_not_durable(form: Form) -> Case {
     let durable_get = move |pmem: &SimPmem, key| {
         let pair = find(pmem, key).expect("is there");
         let value = pmem.load_u64(pair + 8);

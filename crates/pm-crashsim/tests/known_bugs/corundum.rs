@@ -1,8 +1,6 @@
 //! Corundum: persistent memory for Rust, here a string that grows at its end.
 
-use crate::harness::{Case, Done, Form, image};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 const LEN: u64 = 0;
 const BYTES: u64 = 256;
@@ -36,10 +34,10 @@ fn string(pmem: &SimPmem) -> String {
     String::from_utf8(bytes).expect("valid UTF-8")
 }
 
-/// B33, found in Corundum's source: a flush rounds the start of its range down to a line, and takes the end to be as
-/// far behind that as the range is long. A range that is short of a line and straddles two loses its end: here, that of
+/// B33, found in Corundum's source: a flush rounds the start of its range down to a line, and computes the end
+/// from the rounded start. A range that is short of a line and straddles two loses its end: here, that of
 /// the second word.
-pub(crate) fn flush_ends_where_the_rounded_start_says(form: Form) -> Case {
+pub(crate) fn flush_end_derived_from_the_rounded_start(form: Form) -> Case {
     const WORDS: [&str; 2] = ["a first word that takes most of one line of 64 bytes, but ", "not the second"];
     Case::steps(
         image(|_| Ok(())),

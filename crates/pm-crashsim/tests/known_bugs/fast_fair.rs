@@ -1,8 +1,6 @@
-//! FAST&FAIR: a B+-tree whose leaves stay sorted by shifting, entry by entry, in an order that a reader can bear.
+//! FAST&FAIR: a B+-tree whose leaves stay sorted by shifting, entry by entry, in an order that a reader tolerates.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, copy, image, load_words};
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 /// A leaf of two lines. An entry is one word; a zero ends them.
 const ENTRIES: u64 = 64;
@@ -35,8 +33,8 @@ fn leaf_of(keys: impl IntoIterator<Item = u64>) -> impl FnOnce(&SimPmem) -> Done
     }
 }
 
-/// Moves what follows the first entry with that key one to the left. A line is durable before the next one changes, for
-/// what leaves the next one stands nowhere else. Returns the first and the last entry written, if there was such a key.
+/// Moves what follows the first entry with that key one to the left. A line is durable before the next one changes, because
+/// an entry that leaves the next one is stored nowhere else. Returns the first and the last entry written, if there was such a key.
 fn shift_left(pmem: &SimPmem, key: u64) -> Result<Option<(u64, u64)>, FenceError> {
     let end = entry_count(pmem);
     let Some(first) = (0..end).find(|&index| entry(pmem, index) == key) else { return Ok(None) };
@@ -77,13 +75,13 @@ fn insert(pmem: &SimPmem, key: u64) -> Done {
     pmem.persist(ENTRIES, 64)
 }
 
-/// B05, reported by Witcher: a crash in an insertion's shift leaves an entry twice, which readers bear. A later
+/// B05, reported by Witcher: a crash in an insertion's shift leaves an entry twice, which readers tolerate. A later
 /// deletion of it removes one of the two: the key survives its deletion. Corrected, it removes each.
 pub(crate) fn delete_ignores_the_half_shifted_duplicate(form: Form) -> Case {
     let delete = move |pmem: &SimPmem, key| {
         while shift_left(pmem, key)?.is_some() && form == Form::Fixed {}
         // It is read at once, and so needs not be durable.
-        Ok::<(), FenceError>(())
+        DONE
     };
     let case =
         Case::steps(image(leaf_of([1, 3, 5])), [2], insert, [vec![1, 3, 5], vec![1, 2, 3, 5]], move |pmem| {
@@ -141,15 +139,13 @@ fn split_root(pmem: &SimPmem, form: Form) -> Done {
     if form == Form::Bug {
         // teeth: the planted bug's own
         pmem.fence()?;
-        pmem.store_u64(LEFT + SIBLING, RIGHT); //~ B06 kept
         // teeth: the planted bug's own
-        pmem.persist(LEFT + SIBLING, 8)?;
+        pmem.put(LEFT + SIBLING, RIGHT)?; //~ B06 kept
     }
     pmem.store(INNER, &bytes_of(&[0, 0]));
     pmem.store(INNER + KEYS, &bytes_of(&[upper[0], LEFT, RIGHT]));
     pmem.persist(INNER, 128)?;
-    pmem.store_u64(ROOT, INNER);
-    pmem.persist(ROOT, 8)?;
+    pmem.put(ROOT, INNER)?;
     if form == Form::Fixed {
         // Fenced with the next change: until then, all is found without it.
         pmem.store_u64(LEFT + SIBLING, RIGHT);
@@ -170,8 +166,7 @@ pub(crate) fn sibling_linked_before_the_new_root_exists(form: Form) -> Case {
     let split_and_insert = move |pmem: &SimPmem, key| {
         split_root(pmem, form)?;
         let end = leaf_for(pmem, key) + KEYS + 16;
-        pmem.store_u64(end, key);
-        pmem.persist(end, 8)
+        pmem.put(end, key)
     };
     let states = [vec![1, 2, 3, 4], vec![1, 2, 3, 4, 5]];
     Case::steps(one_leaf, [5], split_and_insert, states, |pmem| {
@@ -197,18 +192,14 @@ pub(crate) fn constructor_is_never_flushed(form: Form) -> Case {
         if form == Form::Fixed {
             pmem.persist(LEFT, 16)?;
         }
-        Ok::<(), FenceError>(())
+        DONE
     };
-    let insert_first = |pmem: &SimPmem| {
-        pmem.store_u64(LEFT + KEYS, 7);
-        pmem.persist(LEFT + KEYS, 8)
-    };
+    let insert_first = |pmem: &SimPmem| pmem.put(LEFT + KEYS, 7);
     Case::new(
         recycled,
         move |run| {
             construct(run.pmem())?;
-            run.pmem().store_u64(ROOT, LEFT);
-            run.pmem().persist(ROOT, 8)?;
+            run.pmem().put(ROOT, LEFT)?;
             run.ack(());
             insert_first(run.pmem())?;
             run.ack(());

@@ -1,15 +1,9 @@
 //! What every case is: an image, an operation and a check, in a buggy and in a corrected form; and what is asked of
 //! both.
 
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{
-    Coverage, Crash, Explorer, Failure, Image, InjectionKind, Model, PendingStore, Run, SimPmem,
-    SourceLocation,
-};
+pub(crate) use crate::common::*;
+use pm_crashsim::{InjectionKind, PendingStore, SourceLocation};
 use std::fmt::Debug;
-
-/// What operations, recoveries and checks return. Oracles panic.
-pub(crate) type Done = Result<(), FenceError>;
 
 /// As published, or as corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,6 @@
 //! Level Hashing: buckets of slots, each slot valid when its token is set.
 
-use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
-use std::collections::BTreeMap;
+use crate::harness::*;
 
 /// A bucket: the tokens of its slots, as bits of one word, and on the next line the slots.
 const TOKENS: u64 = 0;
@@ -38,8 +35,7 @@ fn insert(pmem: &SimPmem, form: Form, key: u64, value: u64) -> Done {
     if form == Form::Fixed {
         pmem.fence()?;
     }
-    pmem.store_u64(TOKENS, pmem.load_u64(TOKENS) | 1 << slot);
-    pmem.persist(TOKENS, 8)
+    pmem.put(TOKENS, pmem.load_u64(TOKENS) | 1 << slot)
 }
 
 /// B01, reported by Witcher: an insert sets the slot's token while key and value are flushed but not fenced. A token
@@ -58,13 +54,11 @@ fn update(pmem: &SimPmem, form: Form, key: u64, value: u64) -> Done {
     pmem.persist(slot_at(new), SLOT_BYTES)?;
     let mut tokens = pmem.load_u64(TOKENS) & !(1 << old);
     if form == Form::Bug {
-        pmem.store_u64(TOKENS, tokens); //~ B02 kept
         // teeth: the planted bug's own
-        pmem.persist(TOKENS, 8)?;
+        pmem.put(TOKENS, tokens)?; //~ B02 kept
     }
     tokens |= 1 << new;
-    pmem.store_u64(TOKENS, tokens);
-    pmem.persist(TOKENS, 8)
+    pmem.put(TOKENS, tokens)
 }
 
 /// B02, reported by Witcher: an update clears the token of the old slot, then sets that of the new one. A crash between
@@ -100,9 +94,8 @@ fn expand(pmem: &SimPmem, form: Form, keys: [u64; 2]) -> Done {
     let capacity = 2 * old_capacity;
     let values = keys.map(|key| get(pmem, key).expect("is there"));
     if form == Form::Bug {
-        pmem.store_u64(DESCRIPTORS[0], capacity); //~ B03 kept
         // teeth: the planted bug's own
-        pmem.persist(DESCRIPTORS[0], 8)?;
+        pmem.put(DESCRIPTORS[0], capacity)?; //~ B03 kept
     }
     for (key, value) in keys.into_iter().zip(values) {
         pmem.store(bucket_of(key, capacity, LEVELS[1]), &bytes_of(&[key, value]));
@@ -111,8 +104,7 @@ fn expand(pmem: &SimPmem, form: Form, keys: [u64; 2]) -> Done {
     pmem.store(DESCRIPTORS[1], &bytes_of(&[capacity, LEVELS[1]]));
     pmem.flush(DESCRIPTORS[1], 16);
     pmem.fence()?;
-    pmem.store_u64(CURRENT, DESCRIPTORS[1]);
-    pmem.persist(CURRENT, 8)
+    pmem.put(CURRENT, DESCRIPTORS[1])
 }
 
 /// B03, reported by Witcher: an expansion doubles the capacity before the new buckets exist. Keys are then looked for

@@ -1,8 +1,6 @@
 //! memcached-pm: a cache whose items are in persistent memory and are found again after a restart.
 
-use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 /// Heads of the hash chains. An item is key, value and next; on the line after it, its CAS and when it was stored.
 const HEADS: [u64; 2] = [0, 8];
@@ -49,8 +47,7 @@ fn set(pmem: &SimPmem, form: Form, cas: u64, key: u64, value: u64) -> Done {
         lsn();
     }
     pmem.fence()?;
-    pmem.store_u64(head, item); //~ B25 kept
-    pmem.persist(head, 8)?;
+    pmem.put(head, item)?; //~ B25 kept
     if form == Form::Bug {
         lsn();
         // teeth: the planted bug's own

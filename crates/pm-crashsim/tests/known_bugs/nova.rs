@@ -1,9 +1,6 @@
 //! NOVA: each inode has a log, valid up to its tail, which is one word. What spans two logs goes through a journal.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::SimPmem;
-use std::collections::BTreeSet;
+use crate::harness::*;
 
 /// A directory's log: its tail, and the entries, which begin in the middle of a line. An entry is, as its head, what it
 /// does and the name; then, 32 bytes in and so on the next line, the inode.
@@ -48,8 +45,7 @@ fn write_entry(
 
 fn append(pmem: &SimPmem, log: Log, flushed: Flushed, entry: [u64; 3]) -> Done {
     let tail = write_entry(pmem, log, flushed, entry)?;
-    pmem.store_u64(log.tail, tail);
-    pmem.persist(log.tail, 8)
+    pmem.put(log.tail, tail)
 }
 
 /// The names and inodes of a directory, from its log.
@@ -66,9 +62,9 @@ fn names(pmem: &SimPmem, log: Log) -> BTreeSet<(u64, u64)> {
     names
 }
 
-/// B26, reported by Chipmunk: of an entry that straddles a line, the body is flushed and the head is not. The tail says
-/// that it is there, and what it is and whose name it has is lost.
-pub(crate) fn tail_durable_and_head_of_the_entry_not(form: Form) -> Case {
+/// B26, reported by Chipmunk: of an entry that straddles a line, the body is flushed and the head is not. The tail
+/// covers the entry, and its action and name are lost.
+pub(crate) fn tail_durable_before_the_head_of_the_entry(form: Form) -> Case {
     let flushed = if form == Form::Bug { Flushed::WithoutHead } else { Flushed::Whole };
     let append = move |pmem: &SimPmem, name| append(pmem, A, flushed, [ADD, name, 10 * name]);
     let states = [&[][..], &[(5, 50)], &[(5, 50), (6, 60)]].map(|s| s.iter().copied().collect());
@@ -97,17 +93,15 @@ fn finish_journal(pmem: &SimPmem) -> Done {
 fn rename(pmem: &SimPmem, form: Form, name: u64, inode: u64) -> Done {
     if form == Form::Bug {
         let tail = write_entry(pmem, A, Flushed::Whole, [REMOVE, name, inode])?;
-        pmem.store_u64(A.tail, tail); //~ B27 kept
         // teeth: the planted bug's own
-        pmem.persist(A.tail, 8)?;
+        pmem.put(A.tail, tail)?; //~ B27 kept
         return append(pmem, B, Flushed::Whole, [ADD, name, inode]);
     }
     let a_tail = write_entry(pmem, A, Flushed::Whole, [REMOVE, name, inode])?;
     let b_tail = write_entry(pmem, B, Flushed::Whole, [ADD, name, inode])?;
     pmem.store(JOURNAL_TAILS, &bytes_of(&[a_tail, b_tail]));
     pmem.persist(JOURNAL_TAILS, 16)?;
-    pmem.store_u64(JOURNAL_VALID, 1);
-    pmem.persist(JOURNAL_VALID, 8)?;
+    pmem.put(JOURNAL_VALID, 1)?;
     finish_journal(pmem)
 }
 
@@ -160,8 +154,7 @@ pub(crate) fn ragged_tail_of_a_non_temporal_copy(form: Form) -> Case {
     let write = move |pmem: &SimPmem, text: &[u8]| {
         copy_nt(pmem, form, DATA, text);
         pmem.fence()?;
-        pmem.store_u64(SIZE, text.len() as u64);
-        pmem.persist(SIZE, 8)
+        pmem.put(SIZE, text.len() as u64)
     };
     Case::steps(image(|_| Ok(())), [TEXT], write, [vec![], TEXT.to_vec()], |pmem| {
         let mut data = vec![0; usize::try_from(pmem.load_u64(SIZE)).expect("a short file")];

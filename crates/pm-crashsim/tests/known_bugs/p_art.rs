@@ -1,9 +1,6 @@
 //! P-ART: an adaptive radix tree. A small node has a count, the key bytes of its children, and pointers to them.
 
-use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
-use std::collections::BTreeMap;
+use crate::harness::*;
 
 /// The root is a node of up to four children, each part on a line of its own. Children are leaves of key and value.
 const COUNT: u64 = 0;
@@ -39,15 +36,12 @@ fn insert(pmem: &SimPmem, form: Form, key: u8, value: u64) -> Done {
     if form == Form::Bug {
         // teeth: the planted bug's own
         pmem.fence()?;
-        pmem.store_u64(COUNT, count + 1); //~ B12 kept
         // teeth(fence): the planted bug's own
-        pmem.persist(COUNT, 8)?;
+        pmem.put(COUNT, count + 1)?; //~ B12 kept
     }
-    pmem.store_u64(CHILDREN + 8 * count, leaf);
-    pmem.persist(CHILDREN + 8 * count, 8)?;
+    pmem.put(CHILDREN + 8 * count, leaf)?;
     if form == Form::Fixed {
-        pmem.store_u64(COUNT, count + 1);
-        pmem.persist(COUNT, 8)?;
+        pmem.put(COUNT, count + 1)?;
     }
     Ok(())
 }

@@ -1,9 +1,6 @@
 //! P-BwTree: a node is changed by a delta record in front of its chain. Records come from a chunk that fills downwards.
 
-use crate::harness::{Case, Done, Form, bytes_of, copy, image, load_words};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
-use std::collections::BTreeMap;
+use crate::harness::*;
 
 /// The mapping table's one entry, the chunk's tail, and the chunk: records of key, value and next, a line each.
 const MAPPING: u64 = 0;
@@ -45,8 +42,7 @@ fn insert(pmem: &SimPmem, form: Form, key: u64, value: u64) -> Done {
     }
     pmem.store(record, &bytes_of(&[key, value, pmem.load_u64(MAPPING)]));
     pmem.persist(record, 24)?;
-    pmem.store_u64(MAPPING, record);
-    pmem.persist(MAPPING, 8)
+    pmem.put(MAPPING, record)
 }
 
 /// B13, reported by Witcher: the allocation of a delta record decrements the chunk's tail and never flushes it. After a

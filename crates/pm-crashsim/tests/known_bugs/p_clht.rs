@@ -1,8 +1,6 @@
 //! P-CLHT: a hash table of buckets of a line each. The owner leads to the current table, the table to its buckets.
 
-use crate::harness::{Case, Done, Form, bytes_of, copy, image, load_words};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 /// Which blocks of the heap are allocated, as bits.
 const ALLOCATED: u64 = 0;
@@ -55,7 +53,7 @@ fn one_bucket(pmem: &SimPmem) -> Done {
     Ok(())
 }
 
-/// Moves the pairs into a table of two buckets, in block 1, and lets go of block 0.
+/// Moves the pairs into a table of two buckets, in block 1, and frees block 0.
 fn resize(pmem: &SimPmem, flush: impl FnOnce(&SimPmem, u64)) -> Done {
     let table = block_at(1);
     pmem.store_u64(ALLOCATED, pmem.load_u64(ALLOCATED) | 1 << 1); //~ B16 kept
@@ -68,10 +66,8 @@ fn resize(pmem: &SimPmem, flush: impl FnOnce(&SimPmem, u64)) -> Done {
     pmem.store(table, &bytes_of(&[2, table + 64])); //~ B14 lost: flush missing
     flush(pmem, table);
     pmem.fence()?;
-    pmem.store_u64(OWNER, table);
-    pmem.persist(OWNER, 8)?;
-    pmem.store_u64(ALLOCATED, pmem.load_u64(ALLOCATED) & !1);
-    pmem.persist(ALLOCATED, 8)
+    pmem.put(OWNER, table)?;
+    pmem.put(ALLOCATED, pmem.load_u64(ALLOCATED) & !1)
 }
 
 /// Frees what is allocated and cannot be reached.
@@ -135,7 +131,7 @@ pub(crate) fn table_allocated_and_never_linked(form: Form) -> Case {
 }
 
 /// Puts a pair into its bucket, under the bucket's lock. `false` if the lock is held: a thread would wait.
-fn put(pmem: &SimPmem, key: u64, value: u64) -> Result<bool, pm_core::FenceError> {
+fn put(pmem: &SimPmem, key: u64, value: u64) -> Result<bool, FenceError> {
     let bucket = bucket_of(pmem, key);
     let locked = pmem.compare_exchange_u64(bucket + LOCK, 0, 1); //~ B15 kept
     if locked.is_err() {
@@ -150,11 +146,11 @@ fn put(pmem: &SimPmem, key: u64, value: u64) -> Result<bool, pm_core::FenceError
 }
 
 /// B15, reported by PMRace: the lock of a bucket is in the bucket, so that it is written back with it, held. No thread
-/// holds it after a crash, and none releases it: a thread that wants the bucket waits for ever. Corrected, recovery
+/// holds it after a crash, and none releases it: a thread that acquires it waits forever. Corrected, recovery
 /// releases all.
 ///
 /// The writer is a thread, joined in the operation.
-pub(crate) fn bucket_lock_held_for_ever(form: Form) -> Case {
+pub(crate) fn bucket_lock_is_held_after_the_crash(form: Form) -> Case {
     let recover = move |pmem: &SimPmem| {
         for bucket in buckets(pmem).filter(|&bucket| form == Form::Fixed && pmem.load_u64(bucket + LOCK) != 0)
         {

@@ -1,8 +1,6 @@
 //! P-HOT: a height-optimised trie. Its nodes are published by one exchange; their entries are tuples' identifiers.
 
-use crate::harness::{Case, Done, Form, bytes_of, image};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 use std::thread;
 
 /// The root pointer, and versions of the root: a count and the entries.
@@ -47,7 +45,7 @@ fn publish(pmem: &SimPmem, version: usize) -> Done {
 /// After a crash the root is empty.
 ///
 /// Builder and helper are threads, started and joined one after the other.
-pub(crate) fn exchange_publishes_what_was_not_fenced(form: Form) -> Case {
+pub(crate) fn exchange_publishes_an_unfenced_node(form: Form) -> Case {
     let build_and_publish = move |pmem: &SimPmem, (version, entry)| {
         let build = || build(pmem, form, version, entry);
         let publish = || publish(pmem, version);
@@ -58,8 +56,8 @@ pub(crate) fn exchange_publishes_what_was_not_fenced(form: Form) -> Case {
     Case::steps(image(one_entry), [(1, 101), (2, 102)], build_and_publish, states, |pmem| Ok(entries(pmem)))
 }
 
-/// B18, reported by Witcher: an entry is replaced, and what is flushed is the variable that the new one was held in,
-/// not the node's. It reads well in C++, where both are `&entry`. The change is lost after it was acknowledged.
+/// B18, reported by Witcher: an entry is replaced, and the flush covers the local variable of the new one,
+/// not the node's entry. It reads well in C++, where both are `&entry`. The change is lost after it was acknowledged.
 pub(crate) fn flush_of_a_temporary(form: Form) -> Case {
     let replace_entry = move |pmem: &SimPmem, new: u64| {
         let (temporary, entry) = (STACK, VERSIONS[0] + ENTRIES);

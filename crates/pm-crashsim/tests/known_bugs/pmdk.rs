@@ -1,8 +1,6 @@
 //! PMDK's allocator, containers and examples, where they order by hand.
 
-use crate::harness::{Case, Done, Form, bytes_of, image};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 /// `hashmap_atomic`: a flag, entries of a word each, with the key in its upper half, and their count.
 const DIRTY: u64 = 0;
@@ -18,8 +16,7 @@ fn map_entries(pmem: &SimPmem) -> Vec<u64> {
 fn map_insert(pmem: &SimPmem, form: Form, entry: u64) -> Done {
     let (during, after) = if form == Form::Bug { (0, 1) } else { (1, 0) };
     let count = pmem.load_u64(COUNT);
-    pmem.store_u64(DIRTY, during);
-    pmem.persist(DIRTY, 8)?;
+    pmem.put(DIRTY, during)?;
     pmem.store_u64(ENTRIES + 64 * count, entry); //~ B22 kept
     pmem.flush(ENTRIES + 64 * count, 8);
     // With the flag inverted, either without the other is wrong.
@@ -33,8 +30,7 @@ fn map_insert(pmem: &SimPmem, form: Form, entry: u64) -> Done {
 
 fn map_recover(pmem: &SimPmem) -> Done {
     if pmem.load_u64(DIRTY) != 0 {
-        pmem.store_u64(COUNT, map_entries(pmem).len() as u64);
-        pmem.persist(COUNT, 8)?;
+        pmem.put(COUNT, map_entries(pmem).len() as u64)?;
         pmem.store_u64(DIRTY, 0);
     }
     Ok(())
@@ -94,15 +90,12 @@ fn walk_backwards(pmem: &SimPmem, chunk_count: u64) -> Vec<u64> {
 fn append_chunk(pmem: &SimPmem, form: Form, chunk: u64, size: u64) -> Done {
     let (header, footer) = (header_at(chunk), footer_at(chunk + size));
     if form == Form::Bug {
-        pmem.store_u64(header, size); //~ B23 kept
         // teeth(fence): the planted bug's own
-        pmem.persist(header, 8)?;
+        pmem.put(header, size)?; //~ B23 kept
     }
-    pmem.store_u64(footer, size);
-    pmem.persist(footer, 8)?;
+    pmem.put(footer, size)?;
     if form == Form::Fixed {
-        pmem.store_u64(header, size);
-        pmem.persist(header, 8)?;
+        pmem.put(header, size)?;
     }
     Ok(())
 }
@@ -139,12 +132,10 @@ fn make_array(pmem: &SimPmem, form: Form, elements: &[u64]) -> Done {
         pmem.flush(LENGTH, 8);
     }
     pmem.fence()?;
-    pmem.store_u64(POINTER, ELEMENTS); //~ B24 kept
-    pmem.persist(POINTER, 8)?;
+    pmem.put(POINTER, ELEMENTS)?; //~ B24 kept
     if form == Form::Bug {
-        pmem.store_u64(LENGTH, length);
         // teeth: the planted bug's own
-        pmem.persist(LENGTH, 8)?;
+        pmem.put(LENGTH, length)?;
     }
     Ok(())
 }

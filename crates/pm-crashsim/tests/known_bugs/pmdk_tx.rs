@@ -1,8 +1,6 @@
 //! PMDK's transactions, and a node of its B-tree changed in one. What a transaction changes, it first logs as it was.
 
-use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 /// The node: how many items there are, and on the next line the items, keys in order.
 const N: u64 = 0;
@@ -33,8 +31,7 @@ impl<'p> Tx<'p> {
         self.pmem.store(entry + 64, &old);
         self.pmem.persist(entry, ENTRY_BYTES)?;
         self.ranges.push((offset, len_bytes));
-        self.pmem.store_u64(LOG_COUNT, self.ranges.len() as u64);
-        self.pmem.persist(LOG_COUNT, 8)
+        self.pmem.put(LOG_COUNT, self.ranges.len() as u64)
     }
 
     /// Makes durable what was logged and changed, then forgets the log.
@@ -52,8 +49,7 @@ fn load_bytes(pmem: &SimPmem, offset: u64, len_bytes: u64) -> Vec<u8> {
 }
 
 fn forget_log(pmem: &SimPmem) -> Done {
-    pmem.store_u64(LOG_COUNT, 0);
-    pmem.persist(LOG_COUNT, 8)
+    pmem.put(LOG_COUNT, 0)
 }
 
 /// Undoes a transaction that did not commit, last entry first.

@@ -1,9 +1,7 @@
 //! PMFS: metadata changes in place, under an undo journal. Entries belong to a generation, which the commit record
 //! ends.
 
-use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 /// The commit record: the last generation that is done.
 const COMMITTED: u64 = 0;
@@ -19,8 +17,7 @@ fn lane() -> impl Iterator<Item = u64> {
 }
 
 fn commit(pmem: &SimPmem, generation: u64) -> Done {
-    pmem.store_u64(COMMITTED, generation);
-    pmem.persist(COMMITTED, 8)
+    pmem.put(COMMITTED, generation)
 }
 
 /// Changes two words, both or none.

@@ -1,8 +1,6 @@
 //! Pools of any library: made when there is none, opened when there is one.
 
-use crate::harness::{Case, Done, Form, assert_before_or_after, bytes_of, image, load_words};
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 /// The magic says that there is a pool. On the next line, the rest of the header: version, identity, root, and a sum of
 /// these.
@@ -13,8 +11,7 @@ const VERSION: u64 = 3;
 const ROOT: u64 = 1024;
 
 fn write_magic(pmem: &SimPmem) -> Done {
-    pmem.store_u64(MAGIC, IS_POOL); //~ B32 kept
-    pmem.persist(MAGIC, 8)
+    pmem.put(MAGIC, IS_POOL) //~ B32 kept
 }
 
 fn create(pmem: &SimPmem, form: Form, identity: u64) -> Done {
@@ -43,8 +40,8 @@ fn open_or_create(pmem: &SimPmem, form: Form, identity: u64) -> Result<(u64, u64
 }
 
 /// B32, of which Witcher reports 22: a pool's magic is durable before the rest of its header. A crash in its making
-/// leaves a file that cannot be opened as a pool, and counts as one when a pool is to be made.
-pub(crate) fn crash_in_create_leaves_a_pool_that_cannot_be_opened(form: Form) -> Case {
+/// leaves a file that cannot be opened as a pool, and that the next creation takes for one.
+pub(crate) fn crash_in_create_leaves_an_unusable_pool(form: Form) -> Case {
     // What the root's place was used for before.
     let used = image(|pmem| {
         pmem.store_u64(ROOT, 99);
@@ -55,8 +52,7 @@ pub(crate) fn crash_in_create_leaves_a_pool_that_cannot_be_opened(form: Form) ->
         move |run| {
             let (_, root) = open_or_create(run.pmem(), form, 1)?;
             run.ack(());
-            run.pmem().store_u64(root, 5);
-            run.pmem().persist(root, 8)?;
+            run.pmem().put(root, 5)?;
             run.ack(());
             Ok(())
         },

@@ -1,8 +1,6 @@
 //! RECIPE: volatile indexes made persistent. What they commit by is a word in the index, written as any variable is.
 
-use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 /// The word that leads to the current node: in the lower half where it is, in the upper half its version.
 const COMMIT: u64 = 0;

@@ -1,9 +1,7 @@
 //! SplitFS: a metadata operation is an entry of a log. The directory follows later; after a crash, by replaying the
 //! log.
 
-use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 /// How many entries of the log are valid, and the entries: what was done, the name, the new name, the inode.
 const LOG_COUNT: u64 = 0;
@@ -18,8 +16,7 @@ fn log(pmem: &SimPmem, operation: [u64; 4]) -> Done {
     let count = pmem.load_u64(LOG_COUNT);
     pmem.store(LOG + 64 * count, &bytes_of(&operation));
     pmem.persist(LOG + 64 * count, 32)?;
-    pmem.store_u64(LOG_COUNT, count + 1);
-    pmem.persist(LOG_COUNT, 8)
+    pmem.put(LOG_COUNT, count + 1)
 }
 
 fn put(pmem: &SimPmem, place: u64, name: u64, inode: u64) {
@@ -81,7 +78,7 @@ fn recover(pmem: &SimPmem, form: Form) -> Done {
 
 /// B31, reported by Chipmunk: a crash inside the replay leaves a part of the log replayed, and the next replay starts
 /// from its beginning. The file whose rename is done has a new name, so its creation under the old one is done again:
-/// it is there twice. Corrected, a replay looks for the inode.
+/// the directory has it twice. Corrected, a replay looks for the inode.
 pub(crate) fn replay_resurrects_a_renamed_file(form: Form) -> Case {
     let operations = [[CREATE, 5, 0, 50], [RENAME, 5, 6, 50]];
     let states = [vec![], vec![(5, 50)], vec![(6, 50)]];

@@ -1,8 +1,6 @@
 //! WineFS: an inode is written to a free slot of its table, then the directory is made to lead there.
 
-use crate::harness::{Case, Done, Form, bytes_of, image, load_words};
-use pm_core::Pmem;
-use pm_crashsim::SimPmem;
+use crate::harness::*;
 
 /// The directory's one entry, and the table. It begins after a header of 8 bytes, so that inodes of 48 bytes straddle
 /// lines now and then.
@@ -28,8 +26,7 @@ fn write_inode(pmem: &SimPmem, form: Form, slot: u64, size: u64) -> Done {
     pmem.store(inode, &bytes_of(&[&[size], &extents[..]].concat())); //~ B30 lost: flush missing
     flush_object(pmem, form, inode, INODE_BYTES);
     pmem.fence()?;
-    pmem.store_u64(DIRECTORY, inode);
-    pmem.persist(DIRECTORY, 8)
+    pmem.put(DIRECTORY, inode)
 }
 
 fn size_and_extents(pmem: &SimPmem) -> Option<[u64; 6]> {

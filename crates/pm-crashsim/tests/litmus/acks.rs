@@ -1,11 +1,6 @@
 //! What an operation that has returned may still lose.
 
-use crate::harness::{
-    ALL, IN_ORDER, LOSSY, X, XY, XY_SAME, XYZ, Y, Y_SAME, Z, allows, clwb, fence, nt, outcomes,
-    outcomes_at_ack,
-};
-use pm_core::Pmem;
-use pm_crashsim::{Explorer, Model, SimPmem};
+use crate::harness::*;
 
 #[test]
 fn late_fence() {

@@ -1,9 +1,6 @@
 //! Collects the outcomes of a program.
 
-use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
-use std::collections::BTreeSet;
-use std::sync::Mutex;
+pub(crate) use crate::common::*;
 
 pub(crate) const REGION_BYTES: u64 = 16384;
 pub(crate) const X: u64 = 0;
@@ -32,7 +29,7 @@ pub(crate) fn outcomes_at_ack(explorer: &Explorer, words: Words, program: impl F
         program(run.pmem());
         run.ack(());
     };
-    joined(seen(explorer, operation, |crash| (!crash.acked().is_empty()).then(|| digits(words, crash))))
+    joined(seen(explorer, operation, |crash| acked_digits(words, crash)))
 }
 
 /// Everything that `look` sees after a crash anywhere in the operation.
@@ -41,15 +38,20 @@ pub(crate) fn seen<A: Sync, T: Ord + Send>(
     operation: impl Fn(&Run<A>),
     look: impl Fn(&Crash<'_, A>) -> Option<T> + Sync,
 ) -> BTreeSet<T> {
-    let seen = Mutex::new(BTreeSet::new());
-    let check = |crash: &Crash<'_, A>| seen.lock().unwrap().extend(look(crash));
+    let seen = Seen::new();
+    let check = |crash: &Crash<'_, A>| look(crash).into_iter().for_each(|found| seen.add(found));
     let coverage = explorer.clone().crashes(1).check(&Image::zeroed(REGION_BYTES), operation, check);
     assert!(coverage.is_exhaustive(), "{coverage}");
-    seen.into_inner().unwrap()
+    seen.take()
 }
 
 pub(crate) fn digits<A>(words: Words, crash: &Crash<'_, A>) -> String {
     words.iter().map(|&word| crash.pmem().load_u64(word).to_string()).collect()
+}
+
+/// The words after a crash that followed an acknowledgement.
+pub(crate) fn acked_digits(words: Words, crash: &Crash<'_, ()>) -> Option<String> {
+    (!crash.acked().is_empty()).then(|| digits(words, crash))
 }
 
 pub(crate) fn joined(outcomes: BTreeSet<String>) -> String {

@@ -3,54 +3,26 @@
 //! An outcome is of crashes after the second process acknowledged. It is written as elsewhere; what differs is that the first
 //! process may have been killed anywhere.
 
-use crate::harness::{
-    LOSSY, REGION_BYTES, Words, X, XY, XY_SAME, XYZ, Y, Y_SAME, Z, clwb, digits, fence, joined, nt,
-    outcomes as all_outcomes, outcomes_at_ack,
-};
-use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
-use std::collections::BTreeSet;
-use std::sync::Mutex;
+use crate::harness::*;
 
-fn outcomes(
+fn restarted_outcomes(
     explorer: &Explorer,
     words: Words,
     first: impl Fn(&SimPmem),
     second: impl Fn(&SimPmem) + Sync,
 ) -> String {
-    let seen = Mutex::new(BTreeSet::new());
+    let seen = Seen::new();
     let restarted = |run: &Run<()>| {
         second(run.pmem());
         run.ack(());
     };
     let check = |crash: &Crash<'_, ()>| {
-        if !crash.acked().is_empty() {
-            seen.lock().unwrap().insert(digits(words, crash));
-        }
+        acked_digits(words, crash).into_iter().for_each(|digits| seen.add(digits));
     };
-    let image = Image::zeroed(REGION_BYTES);
-    let explorer = explorer.clone().crashes(1);
+    let (image, explorer) = (Image::zeroed(REGION_BYTES), explorer.clone().crashes(1));
     let coverage = explorer.check_restarted(&image, |run: &Run<()>| first(run.pmem()), restarted, check);
     assert!(coverage.is_exhaustive(), "{coverage}");
-    joined(seen.into_inner().unwrap())
-}
-
-/// Asserts what is allowed with caches lost, with caches kept, and in a file.
-#[track_caller]
-fn allows(
-    words: Words,
-    [lossy, eadr, page]: [&str; 3],
-    first: impl Fn(&SimPmem),
-    second: impl Fn(&SimPmem) + Sync,
-) {
-    for (model, allowed) in
-        LOSSY.map(|model| (model, lossy)).into_iter().chain([(Model::Eadr, eadr), (Model::Page, page)])
-    {
-        for reduce in [true, false] {
-            let explorer = Explorer::new(model).reduce(reduce);
-            assert_eq!(outcomes(&explorer, words, &first, &second), allowed, "{model}, reduce {reduce}");
-        }
-    }
+    joined(seen.take())
 }
 
 fn store_and_persist_x(p: &SimPmem) {
@@ -69,104 +41,93 @@ fn rely_on_x(p: &SimPmem) {
     }
 }
 
-#[test]
-fn kill_rely() {
-    // In a file, the fence waits for what opening it flushed.
-    allows(XY, ["00 01 11", "00 11", "00 11"], store_and_persist_x, rely_on_x);
+fn store_x(p: &SimPmem) {
+    p.store_u64(X, 1);
 }
 
-#[test]
-fn kill_flush_rely() {
-    let flushes_first = |p: &SimPmem| {
+fn stream_x(p: &SimPmem) {
+    nt(p, X, 1);
+    fence(p); // teeth: a kill may come before it
+}
+
+/// By name: the words looked at; the outcomes allowed with caches lost, with caches kept, and in a file; the programs of the first and of
+/// the second process.
+const PROGRAMS: [(&str, Words, [&str; 3], Program, Program); 9] = [
+    // In a file, the fence waits for what opening it flushed.
+    ("kill_rely", XY, ["00 01 11", "00 11", "00 11"], store_and_persist_x, |p| rely_on_x(p)),
+    ("kill_flush_rely", XY, ["00 11"; 3], store_and_persist_x, |p| {
         clwb(p, X);
         fence(p); // teeth: the fence before the acknowledgement waits for it too
         rely_on_x(p);
-    };
-    allows(XY, ["00 11"; 3], store_and_persist_x, flushes_first);
-}
-
-#[test]
-fn kill_fence_rely() {
+    }),
     // The flush of the killed process promises nothing to the fence of the next one.
-    let fences_first = |p: &SimPmem| {
+    ("kill_fence_rely", XY, ["00 01 11", "00 11", "00 11"], store_and_persist_x, |p| {
         fence(p); // teeth: of no use but in a file, and that is what is shown
         rely_on_x(p);
-    };
-    allows(XY, ["00 01 11", "00 11", "00 11"], store_and_persist_x, fences_first);
-}
-
-#[test]
-fn kill_flush_without_fence() {
-    let store = |p: &SimPmem| p.store_u64(X, 1);
-    let flush = |p: &SimPmem| clwb(p, X); // teeth: not fenced
-    allows(&[X], ["0 1"; 3], store, flush);
+    }),
+    ("kill_flush_without_fence", &[X], ["0 1"; 3], store_x, |p| clwb(p, X)), // teeth: not fenced
     // With caches that survive, what another process can see is durable.
-    let acknowledge = |p: &SimPmem| assert!(p.load_u64(X) <= 1);
-    allows(&[X], ["0 1"; 3], store, acknowledge);
-}
-
-#[test]
-fn kill_store_over() {
-    let store_and_flush = |p: &SimPmem| {
-        p.store_u64(X, 1);
-        clwb(p, X); // teeth: never fenced by its process
-    };
-    let store_and_fence = |p: &SimPmem| {
-        p.store_u64(X, 2);
-        fence(p);
-    };
-    allows(&[X], ["0 1 2", "2", "0 1 2"], store_and_flush, store_and_fence);
-}
-
-#[test]
-fn kill_line_cover() {
-    let store_x = |p: &SimPmem| p.store_u64(X, 1);
-    let persist_y = |p: &SimPmem| {
+    ("kill_load_without_fence", &[X], ["0 1"; 3], store_x, |p| assert!(p.load_u64(X) <= 1)),
+    (
+        "kill_store_over",
+        &[X],
+        ["0 1 2", "2", "0 1 2"],
+        |p| {
+            p.store_u64(X, 1);
+            clwb(p, X); // teeth: never fenced by its process
+        },
+        |p| {
+            p.store_u64(X, 2);
+            fence(p);
+        },
+    ),
+    // The flush covers what is visible of the line, also what another process stored.
+    ("kill_line_cover", XY_SAME, ["01 11"; 3], store_x, |p| {
         p.store_u64(Y_SAME, 1);
         clwb(p, Y_SAME);
         fence(p);
-    };
-    // The flush covers what is visible of the line, also what another process stored.
-    allows(XY_SAME, ["01 11"; 3], store_x, persist_y);
+    }),
+    // The next process's fence waits for its own stores; its flush reaches what it sees.
+    ("kill_non_temporal_fence", XY, ["00 01 11", "00 11", "00 11"], stream_x, |p| {
+        fence(p); // teeth: of use to caches that survive
+        rely_on_x(p);
+    }),
+    ("kill_non_temporal_flush", XY, ["00 11"; 3], stream_x, |p| {
+        clwb(p, X);
+        fence(p); // teeth: as in `kill_flush_rely`
+        rely_on_x(p);
+    }),
+];
+
+#[test]
+fn restarted_programs_have_exactly_the_allowed_outcomes() {
+    for (name, words, [lossy, eadr, page], first, second) in PROGRAMS {
+        let lossy = LOSSY.map(|model| (model, lossy));
+        for (model, allowed) in lossy.into_iter().chain([(Model::Eadr, eadr), (Model::Page, page)]) {
+            for reduce in [true, false] {
+                let explorer = Explorer::new(model).reduce(reduce);
+                let outcomes = restarted_outcomes(&explorer, words, first, second);
+                assert_eq!(outcomes, allowed, "{name}: {model}, reduce {reduce}");
+            }
+        }
+    }
 }
 
 #[test]
 fn kill_same_line() {
-    let store_x = |p: &SimPmem| p.store_u64(X, 1);
     let store_y = |p: &SimPmem| {
         if p.load_u64(X) == 1 {
             p.store_u64(Y_SAME, 1);
         }
     };
-    let of = |model| outcomes(&Explorer::new(model), XY_SAME, store_x, store_y);
+    let of = |model| restarted_outcomes(&Explorer::new(model), XY_SAME, store_x, store_y);
     assert_eq!(of(Model::Px86Line), "00 10 11");
     assert_eq!(of(Model::Px86Loc), "00 01 10 11");
     assert_eq!(of(Model::Eadr), "00 10 11");
 }
 
 #[test]
-fn kill_non_temporal() {
-    let store_x = |p: &SimPmem| {
-        nt(p, X, 1);
-        fence(p); // teeth: a kill may come before it
-    };
-    // The next process's fence waits for its own stores; its flush reaches what it sees.
-    let fences_first = |p: &SimPmem| {
-        fence(p); // teeth: of use to caches that survive
-        rely_on_x(p);
-    };
-    allows(XY, ["00 01 11", "00 11", "00 11"], store_x, fences_first);
-    let flushes_first = |p: &SimPmem| {
-        clwb(p, X);
-        fence(p); // teeth: as in `kill_flush_rely`
-        rely_on_x(p);
-    };
-    allows(XY, ["00 11"; 3], store_x, flushes_first);
-}
-
-#[test]
 fn kill_twice() {
-    let store_x = |p: &SimPmem| p.store_u64(X, 1);
     let next = |p: &SimPmem| match (p.load_u64(X), p.load_u64(Y)) {
         (_, 1) => {
             p.store_u64(Z, 1);
@@ -175,7 +136,7 @@ fn kill_twice() {
         }
         (x, _) => p.store_u64(Y, x),
     };
-    let of = |kills| outcomes(&Explorer::default().kills(kills), XYZ, store_x, next);
+    let of = |kills| restarted_outcomes(&Explorer::default().kills(kills), XYZ, store_x, next);
     assert_eq!(of(1), "000 010 100 110");
     // What the third process relies on was stored by the second, which relied on the first.
     assert_eq!(of(2), "000 001 010 011 100 101 110 111");
@@ -192,19 +153,14 @@ fn acknowledged_before_the_kill() {
         run.pmem().store_u64(X, 2);
         run.ack(before.len() as u64 + 10);
     };
-    let seen = Mutex::new(BTreeSet::new());
-    let check = |crash: &Crash<'_, u64>| {
-        seen.lock().unwrap().insert((crash.acked().to_vec(), crash.pmem().load_u64(X)));
-    };
+    let seen = Seen::new();
+    let check = |crash: &Crash<'_, u64>| seen.add((crash.acked().to_vec(), crash.pmem().load_u64(X)));
     let image = Image::zeroed(64);
     assert!(Explorer::default().check_restarted(&image, operation, second, check).is_exhaustive());
-    let seen: Vec<(Vec<u64>, u64)> = seen.into_inner().unwrap().into_iter().collect();
-    let expected: [(&[u64], u64); 8] =
-        [(&[], 0), (&[], 1), (&[], 2), (&[1], 1), (&[1, 11], 1), (&[1, 11], 2), (&[10], 0), (&[10], 1)];
-    let mut expected: Vec<(Vec<u64>, u64)> = expected.map(|(acked, x)| (acked.to_vec(), x)).to_vec();
-    expected.extend([(vec![1], 2), (vec![10], 2)]);
-    expected.sort();
-    assert_eq!(seen, expected);
+    let of_first: [(&[u64], u64); 5] = [(&[], 0), (&[], 1), (&[], 2), (&[1], 1), (&[1], 2)];
+    let of_second: [(&[u64], u64); 5] = [(&[1, 11], 1), (&[1, 11], 2), (&[10], 0), (&[10], 1), (&[10], 2)];
+    let expected = of_first.into_iter().chain(of_second).map(|(acked, x)| (acked.to_vec(), x));
+    assert_eq!(seen.take(), expected.collect());
 }
 
 /// The outcomes at the acknowledgement, of a program that says itself where the process is killed.
@@ -258,7 +214,7 @@ fn crash_before_a_kill_loses_any_end_of_the_stores() {
         p.store_u64(Y, 1);
         p.kill();
     };
-    assert_eq!(all_outcomes(&Explorer::new(Model::Eadr), XY, killed), "00 10 11");
+    assert_eq!(outcomes(&Explorer::new(Model::Eadr), XY, killed), "00 10 11");
 }
 
 #[test]

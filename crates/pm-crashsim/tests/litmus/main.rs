@@ -5,9 +5,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod acks;
 mod harness;
 mod kills;
 mod one_thread;
+mod prop_images;
+mod prop_litmus;
 mod tearing;
 mod threads;

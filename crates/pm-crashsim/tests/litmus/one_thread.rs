@@ -1,11 +1,6 @@
 //! One thread: stores through the cache and around it, flushes, fences and locked instructions.
 
-use crate::harness::{
-    ALL, IN_ORDER, Program, Words, X, XY, XY_SAME, XY_SAME_Z, XYZ, Y, Y_SAME, Z, Z_OTHER, allows, clwb,
-    fence, nt, outcomes,
-};
-use pm_core::Pmem;
-use pm_crashsim::{Explorer, Model, SimPmem};
+use crate::harness::*;
 
 /// By name: the words looked at, the outcomes allowed with caches lost and with caches kept, and the program.
 const PROGRAMS: [(&str, Words, &str, &str, Program); 16] = [

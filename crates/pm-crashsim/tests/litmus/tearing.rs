@@ -1,12 +1,6 @@
 //! Where a store tears, and what orders inside a line, a word and a sector.
 
-use crate::harness::{
-    ALL, IN_ORDER, Program, Words, X, XY, XY_SAME, XY_SAME_Z, XYZ, Y, Y_SAME, Z, Z_OTHER, clwb, fence, nt,
-    outcomes, seen,
-};
-use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
-use std::collections::BTreeSet;
+use crate::harness::*;
 
 /// The first and the second of these words after each crash.
 fn two_words(model: Model, [first, second]: [u64; 2], program: Program) -> BTreeSet<(u64, u64)> {

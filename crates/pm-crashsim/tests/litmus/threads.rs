@@ -1,13 +1,7 @@
 //! Two threads.
 
-use crate::harness::{
-    LOSSY, Program, REGION_BYTES, Words, X, XY, XYZ, Y, Z, clwb, digits, fence, joined, nt, outcomes,
-};
+use crate::harness::*;
 use loom::model::Builder;
-use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Model, Run};
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 
 /// Runs two programs on threads of their own, one after the other.
 fn in_order(first: Program, second: Program) -> String {
@@ -22,21 +16,19 @@ fn in_order(first: Program, second: Program) -> String {
 
 /// Every outcome of two programs at the same time: of each interleaving, and of crashes anywhere in it.
 fn at_once(model: Model, words: Words, first: Program, second: Program) -> String {
-    let seen = Mutex::new(BTreeSet::new());
+    let seen = Seen::new();
     let operation = move |run: &Arc<Run<()>>| {
         let other = Arc::clone(run);
         let thread = loom::thread::spawn(move || first(other.pmem()));
         second(run.pmem());
         thread.join().expect("no program panics");
     };
-    let check = |crash: &Crash<'_, ()>| {
-        seen.lock().unwrap().insert(digits(words, crash));
-    };
+    let check = |crash: &Crash<'_, ()>| seen.add(digits(words, crash));
     let explorer = Explorer::new(model).crashes(1);
     let explored = pm_crashsim::loom::explore(&explorer, &Builder::new(), REGION_BYTES, operation, check);
     let coverage = explored.unwrap();
     assert!(coverage.is_complete && coverage.crashes.is_exhaustive(), "{coverage}");
-    joined(seen.into_inner().unwrap())
+    joined(seen.take())
 }
 
 /// By name: the outcomes allowed with caches lost and with caches kept, of a writer of x in parallel with this reader.
@@ -115,7 +107,7 @@ fn fence_commits_its_own_thread_only() {
 /// With caches kept, what another thread has read has left the store buffer, and is durable when that thread acknowledges.
 #[test]
 fn value_that_another_thread_has_read_is_durable_with_kept_caches() {
-    let seen = Mutex::new(BTreeSet::new());
+    let seen = Seen::new();
     let operation = |run: &Arc<Run<u64>>| {
         let other = Arc::clone(run);
         let thread = loom::thread::spawn(move || other.pmem().store_u64(X, 1));
@@ -124,12 +116,12 @@ fn value_that_another_thread_has_read_is_durable_with_kept_caches() {
     };
     let check = |crash: &Crash<'_, u64>| {
         if let [read] = *crash.acked() {
-            seen.lock().expect("no check panics").insert((read, crash.pmem().load_u64(X)));
+            seen.add((read, crash.pmem().load_u64(X)));
         }
     };
     let explorer = Explorer::new(Model::Eadr);
     pm_crashsim::loom::explore(&explorer, &Builder::new(), 64, operation, check).unwrap();
-    assert_eq!(seen.into_inner().expect("no check panics"), BTreeSet::from([(0, 0), (0, 1), (1, 1)]));
+    assert_eq!(seen.take(), BTreeSet::from([(0, 0), (0, 1), (1, 1)]));
 }
 
 /// Neither store of more than a word needs to be done when the other begins.

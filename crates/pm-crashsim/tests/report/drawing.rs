@@ -1,9 +1,8 @@
 //! The report as it is read: the crash drawn, on a terminal and as a picture.
 
+use crate::common::*;
 use crate::programs::*;
 use insta::assert_snapshot;
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Crash, Explorer, Failure, Image, Model, Run};
 
 /// The report without what depends on how the search goes: how much was tried, and the name of the crash.
 fn report(failure: &Failure) -> String {
@@ -24,37 +23,21 @@ fn report(failure: &Failure) -> String {
     story.to_owned()
 }
 
-fn explore(
-    image: &Image,
-    operation: fn(&Run<()>) -> Result<(), FenceError>,
-    check: fn(&Crash<'_, ()>) -> Result<(), String>,
-) -> Box<Failure> {
-    Explorer::default().explore(image, operation, check).unwrap_err()
-}
-
 #[test]
-fn missing_order() {
-    assert_snapshot!(report(&explore(&region(), unordered, published)));
-}
-
-#[test]
-fn forgotten_flush() {
-    assert_snapshot!(report(&explore(&region(), one_forgotten, all_there)));
-}
-
-#[test]
-fn short_flush() {
-    assert_snapshot!(report(&explore(&region(), straddling, whole)));
-}
-
-#[test]
-fn crash_in_recovery() {
-    assert_snapshot!(report(&explore(&two_accounts(), transfer, recovers_carelessly)));
-}
-
-#[test]
-fn failure_without_loss() {
-    assert_snapshot!(report(&explore(&region(), wrong_value, published)));
+fn each_kind_of_failure_is_drawn() {
+    type Operation = fn(&Run<()>) -> Done;
+    type Check = fn(&Crash<'_, ()>) -> Result<(), String>;
+    let failures: [(&str, Image, Operation, Check); 5] = [
+        ("missing_order", region(), unordered, published),
+        ("forgotten_flush", region(), one_forgotten, all_there),
+        ("short_flush", region(), straddling, whole),
+        ("crash_in_recovery", two_accounts(), transfer, recovers_carelessly),
+        ("failure_without_loss", region(), wrong_value, published),
+    ];
+    for (name, image, operation, check) in failures {
+        let failure = Explorer::default().explore(&image, operation, check).unwrap_err();
+        assert_snapshot!(name, report(&failure));
+    }
 }
 
 /// Two threads, five lines, a torn store, and more events than fit.

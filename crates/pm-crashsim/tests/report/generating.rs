@@ -1,8 +1,7 @@
 //! Tests made of failures: they compile, and fail as the failure did.
 
+use crate::common::*;
 use crate::programs::*;
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Crash, Explorer, Failure, Model, Run};
 use std::{env, fs};
 
 /// Set to write the generated files anew.

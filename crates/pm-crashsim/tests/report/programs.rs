@@ -33,7 +33,7 @@ pub(crate) fn unflushed(run: &Run<()>) -> Result<(), FenceError> {
     Ok(())
 }
 
-/// What the flag vouches for is there.
+/// The slot is durable if the flag is.
 pub(crate) fn published(crash: &Crash<'_, ()>) -> Result<(), String> {
     let found = (crash.pmem().load_u64(FLAG) == 1).then(|| crash.pmem().load_u64(SLOT));
     let allowed = if crash.acked().is_empty() { vec![None, Some(7)] } else { vec![Some(7)] };
@@ -80,7 +80,7 @@ pub(crate) fn straddling(run: &Run<()>) -> Result<(), FenceError> {
     pmem.persist(FLAG, 8)
 }
 
-/// What the flag vouches for is whole.
+/// The slot is not torn if the flag is durable.
 pub(crate) fn whole(crash: &Crash<'_, ()>) -> Result<(), String> {
     let mut found = [0; 8];
     crash.pmem().load(SLOT + 60, &mut found);

@@ -1,14 +1,14 @@
 //! The repair that a report names, for each kind of bug; and none where none helps.
 
+use crate::common::*;
 use crate::programs::*;
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Crash, Explorer, Image, InjectionKind, Repair, Run};
+use pm_crashsim::{InjectionKind, Repair, SourceLocation};
 
 /// The repair that is found; put into the program, it passes.
 #[track_caller]
 fn repair(
     image: &Image,
-    operation: impl Fn(&Run<()>) -> Result<(), FenceError>,
+    operation: impl Fn(&Run<()>) -> Done,
     check: impl Fn(&Crash<'_, ()>) -> Result<(), String> + Sync,
 ) -> Repair {
     let failure = Explorer::default().explore(image, &operation, &check).unwrap_err();
@@ -18,31 +18,41 @@ fn repair(
     repair
 }
 
-/// The line of this program's source that stands there.
-fn source(repair: &Repair) -> &'static str {
-    let line = usize::try_from(repair.injection.location.line()).unwrap();
+/// The line of the programs' source at that location.
+fn source(location: &SourceLocation) -> &'static str {
+    let line = usize::try_from(location.line()).unwrap();
     include_str!("programs.rs").lines().nth(line - 1).unwrap().trim()
 }
 
 #[test]
-fn missing_fence_is_named() {
-    let repair = repair(&region(), unordered, published);
-    assert_eq!(repair.injection.kind, InjectionKind::FenceAfterFlush);
-    assert_eq!(source(&repair), "pmem.flush(SLOT, 8);");
-}
-
-#[test]
-fn missing_flush_is_named() {
-    let repair = repair(&region(), one_forgotten, all_there);
-    assert_eq!(repair.injection.kind, InjectionKind::FlushAfterStore);
-    assert_eq!(source(&repair), "pmem.store_u64(SLOT + 64 * line, line + 1);");
-}
-
-#[test]
-fn missing_flush_and_fence_are_named() {
-    let repair = repair(&region(), unflushed, published);
-    assert_eq!(repair.injection.kind, InjectionKind::PersistAfterStore);
-    assert_eq!(source(&repair), "pmem.store_u64(SLOT, 7);");
+fn missing_flushes_and_fences_are_named() {
+    use InjectionKind::{FenceAfterFlush, FlushAfterStore, PersistAfterStore};
+    type Operation = fn(&Run<()>) -> Done;
+    type Check = fn(&Crash<'_, ()>) -> Result<(), String>;
+    let bugs: [(&str, Image, Operation, Check, InjectionKind, &str); 4] = [
+        ("fence", region(), unordered, published, FenceAfterFlush, "pmem.flush(SLOT, 8);"),
+        (
+            "flush",
+            region(),
+            one_forgotten,
+            all_there,
+            FlushAfterStore,
+            "pmem.store_u64(SLOT + 64 * line, line + 1);",
+        ),
+        ("both", region(), unflushed, published, PersistAfterStore, "pmem.store_u64(SLOT, 7);"),
+        (
+            "both, in recovery",
+            two_accounts(),
+            transfer,
+            recovers_carelessly,
+            PersistAfterStore,
+            "pmem.store_u64(balance, pmem.load_u64(LOG + 8 * number as u64));",
+        ),
+    ];
+    for (missing, image, operation, check, kind, place) in bugs {
+        let injection = repair(&image, operation, check).injection;
+        assert_eq!((injection.kind, source(&injection.location)), (kind, place), "{missing}");
+    }
 }
 
 #[test]
@@ -55,8 +65,7 @@ fn missing_fence_before_the_commit_is_named() {
         }
         pmem.flush(SLOT, 8);
         pmem.flush(SLOT + 64, 8);
-        pmem.store_u64(FLAG, 1);
-        pmem.persist(FLAG, 8) // teeth: the flag comes too early with it as without it
+        pmem.put(FLAG, 1) // teeth: the flag comes too early with it as without it
     };
     let check = |crash: &Crash<'_, ()>| {
         let [flag, one, other] = [FLAG, SLOT, SLOT + 64].map(|offset| crash.pmem().load_u64(offset));
@@ -71,27 +80,15 @@ fn short_flush_is_named() {
     let repair = repair(&region(), straddling, whole);
     let (flush, missed) = repair.short_flush.as_ref().unwrap();
     assert_eq!(*missed, SLOT + 64);
-    let line = usize::try_from(flush.line()).unwrap();
-    assert_eq!(
-        include_str!("programs.rs").lines().nth(line - 1).unwrap().trim(),
-        "pmem.flush(SLOT + 60, 4);"
-    );
+    assert_eq!(source(flush), "pmem.flush(SLOT + 60, 4);");
     assert!(repair.to_string().starts_with("the flush at "), "{repair}");
-}
-
-#[test]
-fn bug_in_recovery_is_repaired_there() {
-    let repair = repair(&two_accounts(), transfer, recovers_carelessly);
-    assert_eq!(repair.injection.kind, InjectionKind::PersistAfterStore);
-    assert_eq!(source(&repair), "pmem.store_u64(balance, pmem.load_u64(LOG + 8 * number as u64));");
 }
 
 #[test]
 fn unfenced_non_temporal_store_is_named() {
     let operation = |run: &Run<()>| {
         run.pmem().store_nt(SLOT, &7_u64.to_le_bytes());
-        run.pmem().store_u64(FLAG, 1);
-        run.pmem().persist(FLAG, 8) // teeth: the flag comes too early with it as without it
+        run.pmem().put(FLAG, 1) // teeth: the flag comes too early with it as without it
     };
     assert_eq!(repair(&region(), operation, published).injection.kind, InjectionKind::FenceAfterStore);
 }

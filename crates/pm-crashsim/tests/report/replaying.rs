@@ -1,10 +1,9 @@
 //! The command of a report repeats the one crash, in a test that knows nothing of it.
 
+use crate::common::*;
 use crate::programs::*;
-use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::env;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ID_GIVEN_BY: &str = "PM_CRASHSIM_REPLAY";
 /// In the environment of the test's child, that tells it from the parent.

@@ -1,10 +1,9 @@
 //! What is left of a failure when all that does not matter to it is taken away.
 
+use crate::common::*;
 use crate::programs::*;
-use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Failure, Image, Model, PendingStore, Run};
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use pm_crashsim::PendingStore;
+use std::sync::atomic::AtomicBool;
 
 fn lines(stores: &[PendingStore]) -> Vec<u64> {
     stores.iter().map(|store| store.line_offset).collect()
@@ -101,11 +100,9 @@ fn shrinking_can_be_turned_off_and_is_in_replays() {
     let found = explorer.explore(&region(), operation, check).unwrap_err();
     assert!(!found.crashes[0].is_minimal && found.crashes[0].lost.len() == 10, "{found}");
 
-    let failure = Explorer::default().explore(&region(), unordered, published).unwrap_err();
-    let replay = failure.replay.as_deref().unwrap();
-    let again = Explorer::default().replay(replay).explore(&region(), unordered, published).unwrap_err();
+    let [_, again] = fails_and_replays(&Explorer::default(), &region(), unordered, published);
     assert!(!again.crashes[0].is_minimal);
-    assert_eq!((lines(&again.crashes[0].lost), again.message), (vec![SLOT], failure.message.clone()));
+    assert_eq!(lines(&again.crashes[0].lost), [SLOT]);
 }
 
 #[test]
@@ -146,14 +143,11 @@ fn replay_repeats_the_shrunk_crash() {
         let records = failure.crashes.iter().map(|crash| crash.record.kept());
         records.map(|kept| kept.iter().copied().collect::<BTreeSet<_>>()).collect::<Vec<_>>()
     };
-    let failure = Explorer::default().explore(&region(), one_forgotten, all_there).unwrap_err();
-    let replay = failure.replay.as_deref().unwrap();
-    let again = Explorer::default().replay(replay).explore(&region(), one_forgotten, all_there).unwrap_err();
+    let [failure, again] = fails_and_replays(&Explorer::default(), &region(), one_forgotten, all_there);
     assert_eq!((survivors(&again), again.coverage.recoveries()), (survivors(&failure), 1));
 
-    let failure = Explorer::default().explore(&two_accounts(), transfer, recovers_carelessly).unwrap_err();
-    let explorer = Explorer::default().replay(failure.replay.as_deref().unwrap());
-    let again = explorer.explore(&two_accounts(), transfer, recovers_carelessly).unwrap_err();
+    let [failure, again] =
+        fails_and_replays(&Explorer::default(), &two_accounts(), transfer, recovers_carelessly);
     assert_eq!((survivors(&again), again.coverage.recoveries()), (survivors(&failure), 2));
 }
 

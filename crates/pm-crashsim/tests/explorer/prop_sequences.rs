@@ -1,16 +1,12 @@
 //! Sequences that proptest makes, plain and from a reference state machine.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod subjects;
-
-use pm_crashsim::{CrashTest, Sequences, StateMachineSubject};
+use crate::harness::*;
+use crate::subjects::table::{self, Flaw, Table, TableOp};
+use pm_crashsim::{CrashTest, StateMachineSubject};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{TestError, TestRunner};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
-use std::collections::BTreeMap;
-use subjects::table::{self, Flaw, Table, TableOp};
 
 fn sequences(flaw: Flaw) -> Sequences<Table> {
     Sequences::new(Table(flaw), table::LEN_BYTES).unwrap()
@@ -49,7 +45,7 @@ fn proptest_shortens_a_failing_sequence() {
 }
 
 /// A map of few keys: a key is removed only when it is there.
-struct Map;
+pub(crate) struct Map;
 
 impl ReferenceStateMachine for Map {
     type State = BTreeMap<u64, u64>;
@@ -108,11 +104,11 @@ fn state_machine_test_finds_a_bug() {
 #[derive(Clone, Debug)]
 struct Flawed(Table);
 
-impl pm_crashsim::Subject for Flawed {
+impl Subject for Flawed {
     type Op = TableOp;
     type State = BTreeMap<u64, u64>;
-    type Store = <Table as pm_crashsim::Subject>::Store;
-    type Error = <Table as pm_crashsim::Subject>::Error;
+    type Store = <Table as Subject>::Store;
+    type Error = <Table as Subject>::Error;
 
     fn open(&self, pmem: Self::Store) -> Result<Self::Store, Self::Error> {
         self.0.open(pmem)

@@ -1,8 +1,6 @@
 //! One word under a redo log, which recovery replays.
 
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Oracle, SimPmem, Subject};
-use std::sync::Arc;
+use crate::harness::*;
 
 const VALUE: u64 = 0;
 const LOGGED: u64 = 64;
@@ -15,9 +13,8 @@ pub(crate) struct Cell {
     pub(crate) forgets: bool,
 }
 
-fn put(pmem: &SimPmem, word: u64, value: u64) -> Result<(), FenceError> {
-    pmem.store_u64(word, value);
-    pmem.persist(word, 8)
+fn put(pmem: &SimPmem, word: u64, value: u64) -> Done {
+    pmem.put(word, value)
 }
 
 impl Subject for Cell {
@@ -30,7 +27,7 @@ impl Subject for Cell {
         if pmem.load_u64(IS_LOGGED) == 1 {
             pmem.store_u64(VALUE, pmem.load_u64(LOGGED));
             if !self.forgets {
-                // Of one word there is all or nothing, so the fence of dropping the log is soon enough.
+                // One word is atomic, so the fence that drops the log is early enough.
                 pmem.flush(VALUE, 8);
             }
             put(&pmem, IS_LOGGED, 0)?;
@@ -38,7 +35,7 @@ impl Subject for Cell {
         Ok(pmem)
     }
 
-    fn apply(&self, pmem: &mut Arc<SimPmem>, &value: &u64) -> Result<(), FenceError> {
+    fn apply(&self, pmem: &mut Arc<SimPmem>, &value: &u64) -> Done {
         put(pmem, LOGGED, value)?;
         put(pmem, IS_LOGGED, 1)?;
         put(pmem, VALUE, value)?;
@@ -50,12 +47,4 @@ impl Subject for Cell {
     }
 }
 
-impl Oracle for Cell {
-    fn initial(&self) -> u64 {
-        0
-    }
-
-    fn expect(&self, state: &mut u64, &value: &u64) {
-        *state = value;
-    }
-}
+oracle!(Cell: u64 = 0, |state, &value| *state = value);

@@ -1,19 +1,9 @@
 //! The explorer: its findings, its coverage, and its replays.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[allow(dead_code, reason = "the reports' tests use the others")]
-#[path = "report/programs.rs"]
-mod programs;
-
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, SiteKind};
-use programs::{BALANCES, LOG, LOG_VALID, transfer, two_accounts};
+use crate::common::*;
+use crate::programs::{BALANCES, LOG, LOG_VALID, transfer, two_accounts};
+use pm_crashsim::SiteKind;
 use std::cell::Cell;
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 const FLAG: u64 = 0;
 /// Not on the flag's line, nor, for the page domain, in its sector.
@@ -22,10 +12,8 @@ const SLOT: u64 = 1024;
 /// Fills a slot, then publishes it.
 fn publish(run: &Run<u64>) -> Result<(), FenceError> {
     let pmem = run.pmem();
-    pmem.store_u64(SLOT, 7);
-    pmem.persist(SLOT, 8)?;
-    pmem.store_u64(FLAG, 1);
-    pmem.persist(FLAG, 8)?;
+    pmem.put(SLOT, 7)?;
+    pmem.put(FLAG, 1)?;
     run.ack(7);
     Ok(())
 }
@@ -88,7 +76,7 @@ fn failure_names_its_crash_and_replays() {
         run.pmem().fence()
     };
     let image = Image::zeroed(4096);
-    let failure = Explorer::default().explore(&image, broken, published).unwrap_err();
+    let [failure, again] = fails_and_replays(&Explorer::default(), &image, broken, published);
     assert_eq!(failure.message, "Some(0) after [] was acknowledged");
     assert_eq!(failure.crashes.len(), 1);
     let (lost, kept) = (&failure.crashes[0].lost, &failure.crashes[0].kept);
@@ -98,10 +86,7 @@ fn failure_names_its_crash_and_replays() {
     assert!(story.contains("crash right before the fence at"), "{story}");
     assert!(story.contains("✗ lost"), "{story}");
 
-    let replay = failure.replay.as_deref().unwrap();
-    let again = Explorer::default().replay(replay).explore(&image, broken, published).unwrap_err();
-    assert_eq!((again.message, again.coverage.recoveries()), (failure.message.clone(), 1));
-    assert_eq!(again.replay, failure.replay);
+    assert_eq!((again.coverage.recoveries(), &again.replay), (1, &failure.replay));
     assert_eq!(again.crashes[0].record.kept(), failure.crashes[0].record.kept());
 }
 
@@ -165,12 +150,9 @@ fn crash_inside_recovery_finds_more_than_a_single_crash() {
     let once = Explorer::default().crashes(1).check(&image, transfer, balances(true));
     assert_eq!(once.levels.len(), 1);
 
-    let failure = Explorer::default().explore(&image, transfer, balances(true)).unwrap_err();
-    assert_eq!(failure.crashes.len(), 2, "{failure}");
+    let [failure, again] = fails_and_replays(&Explorer::default(), &image, transfer, balances(true));
+    assert_eq!((failure.crashes.len(), again.crashes.len()), (2, 2), "{failure}");
     assert!(failure.to_string().contains("crash 2 of 2, of recovery, "), "{failure}");
-    let replay = failure.replay.as_deref().unwrap();
-    let again = Explorer::default().replay(replay).explore(&image, transfer, balances(true)).unwrap_err();
-    assert_eq!((&again.message, again.crashes.len()), (&failure.message, 2));
 
     let sound = Explorer::default().crashes(3).check(&image, transfer, balances(false));
     assert!(sound.is_exhaustive() && sound.levels.len() >= 2, "{sound}");
@@ -181,21 +163,20 @@ fn crash_inside_recovery_finds_more_than_a_single_crash() {
 fn contents_first_met_deep_are_crashed_again_when_shallow() {
     let operation = |run: &Run<()>| {
         for value in [1, 2] {
-            run.pmem().store_u64(0, value);
-            run.pmem().persist(0, 8)?;
+            run.pmem().put(0, value)?;
         }
-        Ok::<(), FenceError>(())
+        DONE
     };
-    let met = Mutex::new(BTreeSet::new());
+    let met = Seen::new();
     let step_on = |crash: &Crash<'_, ()>| {
         let found = crash.pmem().load_u64(0);
-        met.lock().unwrap().insert((crash.crashes(), found));
+        met.add((crash.crashes(), found));
         if found == 1 || found == 2 {
             crash.pmem().store_u64(0, found + 1);
         }
     };
     Explorer::default().check(&Image::zeroed(64), operation, step_on);
-    assert_eq!(met.into_inner().unwrap(), BTreeSet::from([(1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]));
+    assert_eq!(met.take(), BTreeSet::from([(1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]));
 }
 
 #[test]
@@ -204,8 +185,7 @@ fn stores_of_the_check_after_recovery_are_not_crashed() {
     let coverage = Explorer::default().check(&two_accounts(), transfer, |crash: &Crash<'_, ()>| {
         deepest.fetch_max(crash.crashes(), Ordering::Relaxed);
         crash.recovered();
-        crash.pmem().store_u64(SLOT, 1);
-        crash.pmem().persist(SLOT, 8)
+        crash.pmem().put(SLOT, 1)
     });
     assert_eq!((deepest.into_inner(), coverage.levels.len()), (1, 1));
 }
@@ -224,7 +204,7 @@ fn panic_is_a_failure() {
 #[test]
 fn all_flushed_and_fenced_leaves_one_image() {
     for model in Model::ALL {
-        let images = Mutex::new(BTreeSet::new());
+        let images = Seen::new();
         let operation = |run: &Run<()>| {
             for number in 0..40_u64 {
                 run.pmem().store(number * 100, &[1; 77]);
@@ -232,15 +212,15 @@ fn all_flushed_and_fenced_leaves_one_image() {
             }
             run.pmem().persist(0, 4096)?;
             run.ack(());
-            Ok::<(), FenceError>(())
+            DONE
         };
         let check = |crash: &Crash<'_, ()>| {
             if !crash.acked().is_empty() {
-                images.lock().unwrap().insert(crash.pmem().to_image().to_bytes());
+                images.add(crash.pmem().to_image().to_bytes());
             }
         };
         let coverage = Explorer::new(model).reduce(false).check(&Image::zeroed(4096), operation, check);
-        assert_eq!(images.into_inner().unwrap().len(), 1, "{model}");
+        assert_eq!(images.take().len(), 1, "{model}");
         assert!(!coverage.is_exhaustive(), "{model}: before the fence there are more than the bound");
     }
 }
@@ -248,9 +228,8 @@ fn all_flushed_and_fenced_leaves_one_image() {
 #[test]
 fn telling_choices_come_first_beyond_the_bound() {
     let stores = 40;
-    let seen = Mutex::new(BTreeSet::new());
+    let seen = Seen::new();
     let explore = |seed| {
-        seen.lock().unwrap().clear();
         let operation = |run: &Run<()>| {
             for line in 0..stores {
                 run.pmem().store_u64(line * 64, 1);
@@ -258,10 +237,10 @@ fn telling_choices_come_first_beyond_the_bound() {
         };
         let check = |crash: &Crash<'_, ()>| {
             let bits = (0..stores).map(|line| crash.pmem().load_u64(line * 64) << line).sum::<u64>();
-            seen.lock().unwrap().insert(bits);
+            seen.add(bits);
         };
         let explorer = Explorer::default().choices_per_point(200).seed(seed);
-        (explorer.check(&Image::zeroed(4096), operation, check), seen.lock().unwrap().clone())
+        (explorer.check(&Image::zeroed(4096), operation, check), seen.take())
     };
     let (coverage, first) = explore(1);
     let level = coverage.levels[0];
@@ -304,7 +283,7 @@ fn long_stores_are_sampled_at_both_depths() {
         pmem.store(4096, &[3; 4096]);
         pmem.persist(4096, 4096)?;
         pmem.store_u64(FLAG, 1);
-        Ok::<(), FenceError>(())
+        DONE
     };
     let operation = |run: &Run<()>| create(run.pmem());
     let check = |crash: &Crash<'_, ()>| {
@@ -314,7 +293,7 @@ fn long_stores_are_sampled_at_both_depths() {
         let mut page = [0; 4096];
         crash.pmem().load(4096, &mut page);
         assert_eq!(page, [3; 4096]);
-        Ok::<(), FenceError>(())
+        DONE
     };
     let explorer = Explorer::default().choices_per_point(512).nested_choices_per_point(64);
     let coverage = explorer.check(&Image::zeroed(65_536), operation, check);

@@ -1,7 +1,5 @@
 //! Small persistent structures to test the tests with: each sound, and with bugs planted.
 
-#![allow(dead_code, reason = "each test uses some")]
-
 pub(crate) mod cell;
 pub(crate) mod log;
 pub(crate) mod table;

@@ -1,9 +1,6 @@
-//! A hash table with open addressing. A slot counts when its token says so; the token is the version of its key.
+//! A hash table with open addressing. A slot is valid if its token is not zero; the token is the version of its key.
 
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Oracle, SimPmem, Subject};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use crate::harness::*;
 
 const SLOTS: u64 = 8;
 pub(crate) const LEN_BYTES: u64 = 64 + SLOTS * 64;
@@ -13,11 +10,11 @@ pub(crate) enum Flaw {
     None,
     /// The token is stored before the slot is durable.
     TokenTooEarly,
-    /// The old version goes before the new one is durable.
+    /// The old version is removed before the new one is durable.
     OldGoesFirst,
     /// A removal returns before it is durable.
     RemovalNotFenced,
-    /// Recovery lets two versions of a key be.
+    /// Recovery keeps two versions of a key.
     KeepsBothVersions,
 }
 
@@ -39,7 +36,7 @@ fn contents(slot: u64) -> u64 {
     64 + slot * 64
 }
 
-/// Slots of that key that count, oldest version first.
+/// The valid slots of that key, oldest version first.
 fn versions(pmem: &SimPmem, key: u64) -> Vec<u64> {
     let counts = |slot: &u64| pmem.load_u64(token(*slot)) != 0 && pmem.load_u64(contents(*slot)) == key;
     let mut slots: Vec<u64> = (0..SLOTS).filter(counts).collect();
@@ -52,9 +49,8 @@ fn free_slot(pmem: &SimPmem, key: u64) -> Option<u64> {
 }
 
 impl Table {
-    fn set_token(pmem: &SimPmem, slot: u64, value: u64) -> Result<(), FenceError> {
-        pmem.store_u64(token(slot), value);
-        pmem.persist(token(slot), 8)
+    fn set_token(pmem: &SimPmem, slot: u64, value: u64) -> Done {
+        pmem.put(token(slot), value)
     }
 }
 
@@ -76,7 +72,7 @@ impl Subject for Table {
         Ok(pmem)
     }
 
-    fn apply(&self, pmem: &mut Arc<SimPmem>, op: &TableOp) -> Result<(), FenceError> {
+    fn apply(&self, pmem: &mut Arc<SimPmem>, op: &TableOp) -> Done {
         match *op {
             TableOp::Put(key, value) => {
                 let Some(slot) = free_slot(pmem, key) else { return Ok(()) };
@@ -113,12 +109,7 @@ impl Subject for Table {
     }
 }
 
-impl Oracle for Table {
-    fn initial(&self) -> BTreeMap<u64, u64> {
-        BTreeMap::new()
-    }
-
-    fn expect(&self, map: &mut BTreeMap<u64, u64>, op: &TableOp) {
+oracle!(Table: BTreeMap<u64, u64> = BTreeMap::new(), |map, op| {
         match *op {
             TableOp::Put(key, value) if (map.len() as u64) < SLOTS => {
                 map.insert(key, value);
@@ -128,5 +119,4 @@ impl Oracle for Table {
                 map.remove(&key);
             }
         }
-    }
-}
+});

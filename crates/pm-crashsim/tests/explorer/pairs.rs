@@ -1,8 +1,6 @@
 //! Pairs of words stored in one piece, from the run to the report.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, TraceFile};
+use crate::common::*;
 
 const BOTH: u128 = 7 << 64 | 7;
 
@@ -26,21 +24,17 @@ fn is_whole(crash: &Crash<()>) -> Result<(), String> {
 fn torn_pair_is_found_under_the_weakest_model_only() {
     let image = Image::zeroed(4096);
     for model in Model::ALL {
-        let explored = Explorer::new(model).explore(&image, change, is_whole);
-        let Err(failure) = explored else {
-            assert_ne!(model, Model::Chunk8);
-            assert!(explored.unwrap().is_exhaustive());
+        let explorer = Explorer::new(model);
+        if model != Model::Chunk8 {
+            assert!(explorer.check(&image, change, is_whole).is_exhaustive());
             continue;
-        };
-        assert_eq!(model, Model::Chunk8);
+        }
+        let [failure, _] = fails_and_replays(&explorer, &image, change, is_whole);
         let crash = &failure.crashes[0];
         assert_eq!((crash.lost.len(), crash.lost[0].len_bytes), (1, 8), "shrunk to the one word");
         assert!(failure.to_string().contains("store_u128"), "{failure}");
         assert!(failure.to_test().unwrap().contains("pmem.store_u128(0x0, 0x70000000000000007)"));
 
-        let id = failure.replay.clone().unwrap();
-        let again = Explorer::new(model).replay(&id).explore(&image, change, is_whole).unwrap_err();
-        assert_eq!(again.message, failure.message);
         let file = TraceFile::from_bytes(&TraceFile::from_failure(&failure).unwrap().to_bytes()).unwrap();
         let left = SimPmem::from_image(&file.crashes()[0].image().unwrap(), model);
         assert_ne!(left.load_u64(0), left.load_u64(8));
@@ -81,15 +75,15 @@ fn pair_is_lost_whole() {
         _ => Ok(()),
     };
     for model in [Model::Px86Line, Model::Px86Loc, Model::Page] {
-        let failure = Explorer::new(model).explore(&Image::zeroed(4096), operation, check).unwrap_err();
+        let (explorer, image) = (Explorer::new(model), Image::zeroed(4096));
+        let [failure, _] = fails_and_replays(&explorer, &image, operation, check);
         let crash = &failure.crashes[0];
         assert_eq!((crash.lost.len(), crash.lost[0].len_bytes, crash.kept.len()), (1, 16, 0), "{model}");
-        let id = failure.replay.clone().unwrap();
-        assert!(Explorer::new(model).replay(&id).explore(&Image::zeroed(4096), operation, check).is_err());
+        let id = name(&failure);
         // There is no crash that keeps half of it, whatever a name says.
         assert!(id.ends_with(":2+"), "after two events, nothing is kept: {id}");
         let half = format!("{id}0:0.1");
-        let halved = Explorer::new(model).replay(&half).explore(&Image::zeroed(4096), operation, check);
+        let halved = explorer.replay(&half).explore(&image, operation, check);
         assert_eq!(halved.unwrap_err().message, format!("no crash of this run is {half}"));
     }
 }

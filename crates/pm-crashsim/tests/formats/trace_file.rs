@@ -1,11 +1,7 @@
 //! Trace files: the bytes themselves, that everything comes back, and what is refused.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::Pmem;
-use pm_crashsim::{
-    Crash, EventKind, Explorer, IllegalCrash, Image, Model, Run, SimPmem, SourceLocation, Survivor,
-    TraceError, TraceFile,
-};
+use crate::common::*;
+use pm_crashsim::{EventKind, IllegalCrash, SourceLocation, Survivor, TraceError};
 use std::fmt::Write as _;
 
 /// A file whose events and data do not depend on where this test's source stands.
@@ -102,15 +98,7 @@ fn golden_bytes_of_a_pair_are_version_two() {
     let EventKind::StoreU128 { offset: 16, data } = back.trace().events()[0].kind else { panic!("a pair") };
     assert_eq!(back.trace().data(data), b"the pair of them");
 
-    let refused = |at: usize, byte: u8| {
-        let mut bytes = golden.clone();
-        bytes[at] = byte;
-        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
-        match TraceFile::from_bytes(&bytes).unwrap_err() {
-            TraceError::Invalid { offset, .. } => offset,
-            other => panic!("{other}"),
-        }
-    };
+    let refused = |at: usize, byte: u8| invalid_at(refused(&golden, &|bytes| bytes[at] = byte));
     assert_eq!(refused(8, 1), 8, "version 1 has no such event");
     assert_eq!(refused(27, 0x22), 8, "a store of 16 bytes is in version 1");
     assert_eq!(refused(37, 16), 27, "at offset 8, which is no multiple of 16");
@@ -156,8 +144,7 @@ fn forgetful_recovery(crash: &Crash<u64>) -> Result<(), String> {
     let pmem = crash.pmem();
     if pmem.load_u64(0) == 1 {
         pmem.store_u64(128, pmem.load_u64(64));
-        pmem.store_u64(0, 2);
-        pmem.persist(0, 8).unwrap(); // teeth: it comes too early with it as without it
+        pmem.put(0, 2).unwrap(); // teeth: it comes too early with it as without it
         pmem.persist(128, 8).unwrap(); // teeth: too late: the planted bug
     }
     match (pmem.load_u64(0), pmem.load_u64(128)) {
@@ -169,10 +156,8 @@ fn forgetful_recovery(crash: &Crash<u64>) -> Result<(), String> {
 #[test]
 fn failure_of_nested_crashes_roundtrips() {
     let operation = |run: &Run<u64>| {
-        run.pmem().store_u64(64, 7);
-        run.pmem().persist(64, 8).unwrap();
-        run.pmem().store_u64(0, 1);
-        run.pmem().persist(0, 8).unwrap(); // teeth: a crash may keep it without
+        run.pmem().put(64, 7).unwrap();
+        run.pmem().put(0, 1).unwrap(); // teeth: a crash may keep it without
     };
     let explorer = Explorer::new(Model::Chunk8).strict_ack(true);
     let failure = explorer.explore(&Image::zeroed(1 << 20), operation, forgetful_recovery).unwrap_err();
@@ -237,21 +222,26 @@ fn other_files_are_distinguished_from_corrupted_ones() {
     ));
 }
 
-/// With a right checksum, so that what is read is what is refused.
+/// The error for a file's body with that change, and with the right checksum, so that the body is what is refused.
+fn refused(body: &[u8], change: &dyn Fn(&mut Vec<u8>)) -> TraceError {
+    let mut bytes = body.to_vec();
+    change(&mut bytes);
+    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    TraceFile::from_bytes(&bytes).unwrap_err()
+}
+
+fn invalid_at(error: TraceError) -> u64 {
+    match error {
+        TraceError::Invalid { offset, .. } => offset,
+        other => panic!("{other}"),
+    }
+}
+
 #[test]
 fn invalid_contents_are_refused() {
     let good = small().to_bytes();
     let body = &good[..good.len() - 4];
-    let refused = |change: &dyn Fn(&mut Vec<u8>)| {
-        let mut bytes = body.to_vec();
-        change(&mut bytes);
-        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
-        TraceFile::from_bytes(&bytes).unwrap_err()
-    };
-    let invalid_at = |error: TraceError| match error {
-        TraceError::Invalid { offset, .. } => offset,
-        other => panic!("{other}"),
-    };
+    let refused = |change: &dyn Fn(&mut Vec<u8>)| refused(body, change);
     assert_eq!(invalid_at(refused(&|bytes| bytes[10] = 9)), 10, "no such model");
     assert_eq!(invalid_at(refused(&|bytes| bytes[11] = 0x80)), 11, "no such flag");
     assert_eq!(invalid_at(refused(&|bytes| bytes[13] = 1)), 13, "reserved");

@@ -1,14 +1,7 @@
 //! A process killed anywhere, a second one on the caches that it left, and a power failure in that.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{
-    Coverage, Crash, Explorer, Failure, Image, Model, Moment, Oracle, Run, Sequences, SimPmem, Subject,
-    TraceFile,
-};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use crate::harness::*;
+use pm_crashsim::Moment;
 
 /// How many entries of the log at [`ENTRIES`] were used up.
 const USED: u64 = 0;
@@ -16,8 +9,7 @@ const ENTRIES: u64 = 64;
 
 /// Uses up the first entry.
 fn use_up(run: &Run<()>) -> Result<(), FenceError> {
-    run.pmem().store_u64(USED, 1);
-    run.pmem().persist(USED, 8)?;
+    run.pmem().put(USED, 1)?;
     run.ack(());
     Ok(())
 }
@@ -30,10 +22,7 @@ fn recover(crash: &Crash<'_, ()>, flushes: bool) -> Result<(), String> {
     }
     match (pmem.load_u64(USED), pmem.load_u64(ENTRIES)) {
         (0, 7) if crash.acked().is_empty() => Ok(()),
-        (1, _) => {
-            pmem.store_u64(ENTRIES, 0);
-            pmem.persist(ENTRIES, 8).map_err(|error| error.to_string())
-        }
+        (1, _) => pmem.put(ENTRIES, 0).map_err(|error| error.to_string()),
         found => Err(format!("{found:?} was found after {} acknowledgements", crash.acked().len())),
     }
 }
@@ -113,23 +102,23 @@ fn kills_differ_by_model() {
 #[test]
 fn kill_replays_by_name() {
     let failure = failure();
-    let name = failure.replay.clone().unwrap();
+    let name = name(&failure);
     let runs = AtomicU64::new(0);
     let counted = |crash: &Crash<'_, ()>| {
         runs.fetch_add(1, Ordering::Relaxed);
         relies(crash)
     };
-    let again = killed().replay(&name).explore(&one_entry(), use_up, counted).unwrap_err();
+    let again = killed().replay(name).explore(&one_entry(), use_up, counted).unwrap_err();
     assert_eq!(runs.load(Ordering::Relaxed), 2, "the second process, and the recovery from the crash");
-    assert_eq!((again.message, again.replay), (failure.message, Some(name.clone())));
+    assert_eq!((again.message, again.replay), (failure.message.clone(), failure.replay.clone()));
     let stores_nothing = |_: &Crash<'_, ()>| ();
-    let other = killed().replay(&name).explore(&one_entry(), use_up, stores_nothing).unwrap_err();
+    let other = killed().replay(name).explore(&one_entry(), use_up, stores_nothing).unwrap_err();
     assert_eq!(other.message, format!("no crash of this run is {name}"));
     let elsewhere = |run: &Run<()>| {
         run.pmem().store_u64(128, 1);
         use_up(run)
     };
-    let other = killed().replay(&name).explore(&one_entry(), elsewhere, relies).unwrap_err();
+    let other = killed().replay(name).explore(&one_entry(), elsewhere, relies).unwrap_err();
     assert_eq!(other.message, format!("no crash of this run is {name}"));
 }
 
@@ -139,7 +128,7 @@ fn failure_of_the_second_process_is_reported() {
         0 if crash.pmem().load_u64(USED) == 1 => Err("used up, says the second process".to_owned()),
         _ => Ok(()),
     };
-    let failure = killed().explore(&one_entry(), use_up, check).unwrap_err();
+    let [failure, _] = fails_and_replays(&killed(), &one_entry(), use_up, check);
     let [crash] = &failure.crashes[..] else { panic!("{failure}") };
     assert!(
         matches!(&crash.moment, Moment::Killed(at) if matches!(**at, Moment::Before("flush", _))),
@@ -149,10 +138,7 @@ fn failure_of_the_second_process_is_reported() {
     assert_eq!(crash.record.image().unwrap().to_bytes()[0], 1);
     let told = failure.to_string();
     assert!(told.contains("killed right before the flush at") && told.contains("━ kill ━"), "{told}");
-    let name = failure.replay.clone().unwrap();
-    assert!(name.ends_with(":1!"), "{name}");
-    let again = killed().replay(&name).explore(&one_entry(), use_up, check).unwrap_err();
-    assert_eq!(again.message, failure.message);
+    assert!(name(&failure).ends_with(":1!"), "{failure}");
 }
 
 #[test]
@@ -182,8 +168,7 @@ fn test_of_a_failure_kills_where_the_exploration_did() {
     let operation = |run: &Run<()>| {
         run.pmem().store_u64(USED, 1);
         run.pmem().kill();
-        run.pmem().store_u64(ENTRIES, 0);
-        run.pmem().persist(ENTRIES, 8)
+        run.pmem().put(ENTRIES, 0)
     };
     let (_, name) = source.split_once(".replay(\"").unwrap();
     let name = name.split('"').next().unwrap();
@@ -194,8 +179,7 @@ fn test_of_a_failure_kills_where_the_exploration_did() {
 /// Fills words on lines of their own, one after the other, each persistent before the next.
 fn fill(run: &Run<()>, words: u64) -> Result<(), FenceError> {
     for word in 0..words {
-        run.pmem().store_u64(64 * word, 1);
-        run.pmem().persist(64 * word, 8)?;
+        run.pmem().put(64 * word, 1)?;
     }
     Ok(())
 }
@@ -208,8 +192,7 @@ fn equivalent_kills_are_tried_once() {
     };
     let looks_at_one = |crash: &Crash<'_, ()>| {
         let found = crash.pmem().load_u64(0);
-        crash.pmem().store_u64(2048, found);
-        crash.pmem().persist(2048, 8).unwrap(); // teeth: no check asks for it
+        crash.pmem().put(2048, found).unwrap(); // teeth: no check asks for it
     };
     let (reduced, all) = (explored(true, looks_at_one), explored(false, looks_at_one));
     // Of each word, not stored, stored and durable.
@@ -223,10 +206,9 @@ fn kill_of_the_same_state_is_tried_once() {
     // Back and forth: each word has two values only, and what is stored is what was there.
     let operation = |run: &Run<()>| {
         for round in 0..5 {
-            run.pmem().store_u64(0, round % 2);
-            run.pmem().persist(0, 8)?;
+            run.pmem().put(0, round % 2)?;
         }
-        Ok::<(), FenceError>(())
+        DONE
     };
     let coverage = killed().check(&Image::zeroed(64), operation, |crash: &Crash<'_, ()>| {
         crash.pmem().load_u64(0);
@@ -250,19 +232,16 @@ fn threads_of_an_exploration_share_the_kills() {
 #[test]
 fn acknowledgement_of_the_second_process_is_checked() {
     let second = |flushes: bool| {
-        move |run: &Run<u64>| -> Result<(), FenceError> {
+        move |run: &Run<u64>| {
             let found = run.pmem().load_u64(0);
             if flushes {
                 run.pmem().persist(0, 8)?;
             }
             run.ack(found);
-            Ok(())
+            DONE
         }
     };
-    let first = |run: &Run<u64>| -> Result<(), FenceError> {
-        run.pmem().store_u64(0, 7);
-        run.pmem().persist(0, 8)
-    };
+    let first = |run: &Run<u64>| run.pmem().put(0, 7);
     let check = |crash: &Crash<'_, u64>| match crash.acked() {
         [found] if crash.pmem().load_u64(0) != *found => Err(format!("{found} was acknowledged")),
         _ => Ok(()),
@@ -271,10 +250,9 @@ fn acknowledgement_of_the_second_process_is_checked() {
     let explorer = Explorer::default();
     let failure = explorer.explore_restarted(&image, first, second(false), check).unwrap_err();
     assert_eq!(failure.message, "7 was acknowledged");
-    let name = failure.replay.clone().unwrap();
     let again =
-        explorer.clone().replay(&name).explore_restarted(&image, first, second(false), check).unwrap_err();
-    assert_eq!(again.message, failure.message);
+        explorer.clone().replay(name(&failure)).explore_restarted(&image, first, second(false), check);
+    assert_eq!(again.unwrap_err().message, failure.message);
     let coverage = explorer.check_restarted(&image, first, second(true), check);
     assert!(coverage.is_exhaustive() && coverage.kills.legal == 3, "{coverage}");
     let failing = |_: &Run<u64>| Err("cannot be opened".to_owned());
@@ -308,8 +286,7 @@ impl Subject for Log {
     }
 
     fn apply(&self, log: &mut Opened, value: &u64) -> Result<(), FenceError> {
-        log.pmem.store_u64(64 * log.len, *value);
-        log.pmem.persist(64 * log.len, 8)?;
+        log.pmem.put(64 * log.len, *value)?;
         log.len += 1;
         Ok(())
     }
@@ -319,15 +296,7 @@ impl Subject for Log {
     }
 }
 
-impl Oracle for Log {
-    fn initial(&self) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn expect(&self, state: &mut Vec<u64>, value: &u64) {
-        state.push(*value);
-    }
-}
+oracle!(Log: Vec<u64> = Vec::new(), |state, value| state.push(*value));
 
 #[test]
 fn sequences_go_on_after_a_kill() {
@@ -342,30 +311,27 @@ fn sequences_go_on_after_a_kill() {
     let failure = sequences(false, 1).explore_all(&[1, 2], 2).unwrap_err();
     assert_eq!(failure.ops.len(), 1);
     assert!(failure.failure.message.starts_with("recovery returned [1]"), "{failure}");
-    let name = failure.failure.replay.clone().unwrap();
+    let name = name(&failure.failure);
     assert!(name.contains('!'), "{name}");
-    let sequences_again = Sequences::new(Log { flushes_on_open: false }, 4096).unwrap();
-    let replaying = sequences_again.explorer(killed().replay(&name)).further(&[1, 2], 8);
+    let replaying = sequences(false, 0).explorer(killed().replay(name)).further(&[1, 2], 8);
     let again = replaying.explore(&failure.ops).unwrap_err();
-    let first_line = |message: &str| message.lines().next().unwrap().to_owned();
-    assert_eq!(first_line(&again.failure.message), first_line(&failure.failure.message));
+    assert_eq!(told(&again), told(&failure));
     let coverage = sequences(true, 1).check_all(&[1, 2], 3);
     assert!(coverage.is_exhaustive);
 }
 
-fn covered(found: &Mutex<Vec<u64>>, coverage: &Coverage) -> usize {
-    assert!(coverage.is_exhaustive(), "{coverage}");
-    found.lock().unwrap().len()
-}
-
 #[test]
 fn kills_add_no_crash_where_there_is_no_kill() {
-    let found = Mutex::new(Vec::new());
-    let check = |crash: &Crash<'_, ()>| found.lock().unwrap().push(crash.pmem().load_u64(0));
-    let plain = Explorer::default().check(&Image::zeroed(64), |run: &Run<()>| fill(run, 1), check);
-    let runs = covered(&found, &plain);
-    assert_eq!(plain.recoveries() + 2, runs as u64, "and the check of what no crash has touched");
-    let with_kills = killed().check(&Image::zeroed(64), |run: &Run<()>| fill(run, 1), check);
+    let runs = AtomicU64::new(0);
+    let check = |_: &Crash<'_, ()>| {
+        runs.fetch_add(1, Ordering::Relaxed);
+    };
+    let operation = |run: &Run<()>| fill(run, 1);
+    let plain = Explorer::default().check(&Image::zeroed(64), operation, check);
+    assert!(plain.is_exhaustive(), "{plain}");
+    let runs = runs.load(Ordering::Relaxed);
+    assert_eq!(plain.recoveries() + 2, runs, "and the check of what no crash has touched");
+    let with_kills = killed().check(&Image::zeroed(64), operation, check);
     assert_eq!(with_kills.levels, plain.levels);
 }
 

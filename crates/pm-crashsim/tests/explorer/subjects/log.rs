@@ -1,8 +1,6 @@
 //! A log of words. A record carries its number and a checksum, so that one fence makes it durable.
 
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Oracle, SimPmem, Subject};
-use std::sync::Arc;
+use crate::harness::*;
 
 /// Bytes of a record: number, value, checksum. Most straddle a line or two.
 pub(crate) const RECORD_LEN: usize = 40;
@@ -17,7 +15,7 @@ pub(crate) enum Flaw {
     TrustsNumbers,
     /// An append flushes only the first line of its record.
     FlushesFirstLine,
-    /// Recovery leaves what lies beyond the last good record.
+    /// Recovery does not clear the bytes behind the last good record.
     KeepsStale,
 }
 
@@ -66,7 +64,7 @@ impl Subject for Log {
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<OpenLog, FenceError> {
         let values: Vec<u64> = (0..CAPACITY).map_while(|number| self.record(&pmem, number)).collect();
-        // Any word of it: what is left of a torn record must not be found behind the next one's beginning.
+        // Any word of it: the rest of a torn record must not be read behind the start of the next one.
         let is_stale = |number: &u64| {
             let mut record = [0; RECORD_LEN];
             pmem.load(number * RECORD, &mut record);
@@ -81,7 +79,7 @@ impl Subject for Log {
         Ok(OpenLog { pmem, values })
     }
 
-    fn apply(&self, log: &mut OpenLog, op: &LogOp) -> Result<(), FenceError> {
+    fn apply(&self, log: &mut OpenLog, op: &LogOp) -> Done {
         let LogOp::Append(value) = *op else { return log.pmem.fence() };
         let number = log.values.len() as u64;
         if number == CAPACITY {
@@ -110,15 +108,7 @@ impl Subject for Log {
     }
 }
 
-impl Oracle for Log {
-    fn initial(&self) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn expect(&self, values: &mut Vec<u64>, op: &LogOp) {
-        match op {
-            LogOp::Append(value) if (values.len() as u64) < CAPACITY => values.push(*value),
-            LogOp::Append(_) | LogOp::Sync => {}
-        }
-    }
-}
+oracle!(Log: Vec<u64> = Vec::new(), |values, op| match op {
+    LogOp::Append(value) if (values.len() as u64) < CAPACITY => values.push(*value),
+    LogOp::Append(_) | LogOp::Sync => {}
+});

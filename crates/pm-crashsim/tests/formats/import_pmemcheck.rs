@@ -1,28 +1,25 @@
 //! Logs of pmemcheck: the events of each record, and the crashes found in them.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::Pmem;
+use crate::common::*;
 use pm_crashsim::import::{ImportError, Imported, PmemcheckOptions, RecordError, pmemcheck};
-use pm_crashsim::{Crash, Explorer, Image, Model};
 
-const PUBLISH: &str = include_str!("fixtures/pmemcheck.log");
-const APPEND: &str = include_str!("fixtures/pmemcheck_stacktraces.log");
+const PUBLISH: &str = include_str!("../fixtures/pmemcheck.log");
+const APPEND: &str = include_str!("../fixtures/pmemcheck_stacktraces.log");
 /// With messages in the middle of records, as the tool writes them, and a child's.
-const MESSAGES: &str = include_str!("fixtures/pmemcheck_messages.log");
+const MESSAGES: &str = include_str!("../fixtures/pmemcheck_messages.log");
 
 fn import(log: &str, options: &PmemcheckOptions) -> Result<Imported, ImportError> {
     pmemcheck(log.as_bytes(), options)
 }
 
-/// An event's kind, range and place.
-type Told = (&'static str, Option<(u64, u64)>, String);
-
-fn events(imported: &Imported) -> Vec<Told> {
+/// Each event's kind, its offset and length if it has them, and its place.
+fn events(imported: &Imported) -> Vec<String> {
     let trace = imported.file.trace();
-    let describe = |(number, event): (usize, &pm_crashsim::Event)| {
-        (event.kind.name(), event.kind.extent(), trace.location_of(number).to_string())
+    let told = |(number, event): (usize, &pm_crashsim::Event)| {
+        let extent = event.kind.extent().map(|(offset, len)| format!(" {offset:#x}+{len}"));
+        format!("{}{}, {}", event.kind.name(), extent.unwrap_or_default(), trace.location_of(number))
     };
-    trace.events().iter().enumerate().map(describe).collect()
+    trace.events().iter().enumerate().map(told).collect()
 }
 
 /// The flag promises the value.
@@ -61,19 +58,18 @@ fn places_come_from_stack_traces_and_offsets_from_the_chosen_file() {
     let options = PmemcheckOptions::new().file("/dev/shm/log").ack_at("append.END").model(Model::Chunk8);
     let imported = import(APPEND, &options).unwrap();
     assert_eq!((imported.file.model(), imported.file.start().len_bytes()), (Model::Chunk8, 0x3000));
-    let place = |place: &str| place.to_owned();
     assert_eq!(
         events(&imported),
         [
-            ("store", Some((0x1038, 8)), place("append.c:41")),
-            ("store", Some((0x1040, 8)), place("append.c:42")),
-            ("flush", Some((0x1000, 64)), place("unknown place")),
-            ("flush", Some((0x1040, 64)), place("unknown place")),
-            ("fence", None, place("unknown place")),
-            ("store", Some((0x1000, 2)), place("append.c:45")),
-            ("flush", Some((0x1000, 64)), place("unknown place")),
-            ("fence", None, place("unknown place")),
-            ("acknowledgement", None, place("append.END")),
+            "store 0x1038+8, append.c:41",
+            "store 0x1040+8, append.c:42",
+            "flush 0x1000+64, unknown place",
+            "flush 0x1040+64, unknown place",
+            "fence, unknown place",
+            "store 0x1000+2, append.c:45",
+            "flush 0x1000+64, unknown place",
+            "fence, unknown place",
+            "acknowledgement, append.END",
         ]
     );
     assert_eq!((imported.tally.stores_outside, imported.tally.markers), (1, 2));
@@ -82,18 +78,16 @@ fn places_come_from_stack_traces_and_offsets_from_the_chosen_file() {
 #[test]
 fn messages_do_not_change_the_trace() {
     let imported = import(MESSAGES, &PmemcheckOptions::new().ack_at("publish.END")).unwrap();
-    let place = |line: u32| format!("publish.c:{line}");
-    let unknown = || "unknown place".to_owned();
     assert_eq!(
         events(&imported),
         [
-            ("store", Some((0x40, 8)), place(10)),
-            ("flush", Some((0x40, 64)), unknown()),
-            ("fence", None, unknown()),
-            ("store", Some((0, 8)), place(13)),
-            ("flush", Some((0, 64)), unknown()),
-            ("fence", None, unknown()),
-            ("acknowledgement", None, "publish.END".to_owned()),
+            "store 0x40+8, publish.c:10",
+            "flush 0x40+64, unknown place",
+            "fence, unknown place",
+            "store 0x0+8, publish.c:13",
+            "flush 0x0+64, unknown place",
+            "fence, unknown place",
+            "acknowledgement, publish.END",
         ]
     );
     assert!(Explorer::of(&imported.file).explore_trace(&imported.file, check).unwrap().is_exhaustive());

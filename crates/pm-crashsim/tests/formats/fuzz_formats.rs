@@ -1,9 +1,7 @@
 //! Corrupted trace files and logs: 20,000 of them, each an error or valid. `cargo xtask fuzz` tries more.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::Pmem;
+use crate::common::*;
 use pm_crashsim::import::{PmemcheckOptions, pmemcheck};
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem, TraceFile};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
@@ -98,9 +96,9 @@ static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 
 static LOGS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     [
-        include_str!("fixtures/pmemcheck.log"),
-        include_str!("fixtures/pmemcheck_stacktraces.log"),
-        include_str!("fixtures/pmemcheck_messages.log"),
+        include_str!("../fixtures/pmemcheck.log"),
+        include_str!("../fixtures/pmemcheck_stacktraces.log"),
+        include_str!("../fixtures/pmemcheck_messages.log"),
     ]
     .map(|log| log.as_bytes().to_vec())
     .into()

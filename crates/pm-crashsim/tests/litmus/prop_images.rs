@@ -1,13 +1,9 @@
 //! The explorer against a second description of the same hardware, as naive as can be: after every single event
 //! any pending chunk may reach the medium at any time, and every state is kept.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+use crate::common::*;
+use crate::prop_litmus::{Op, Step, carry_out};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
-use std::sync::Mutex;
 
 /// Two lines of one sector, and one of another sector: enough for every rule, few enough bytes to enumerate.
 const LEN: usize = 1024;
@@ -15,55 +11,34 @@ const PLACES: [u64; 7] = [0, 3, 4, 8, 64, 72, 512];
 /// Stores around the cache go that far behind: `prop_litmus` has words that are stored to in both ways.
 const AROUND: u64 = 24;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Op {
-    Store { place: u64, len: usize },
-    StoreNt { place: u64, len: usize },
-    StoreU128 { place: u64 },
-    Exchange { place: u64 },
-    Flush { place: u64 },
-    Clflush { place: u64 },
-    Fence,
-}
-
 fn op() -> impl Strategy<Value = Op> {
     let place = || proptest::sample::select(PLACES.to_vec());
     // Of one piece to four: all the orders of many are too many for the naive machine.
-    let len = || proptest::sample::select(vec![1_usize, 2, 4, 4, 6, 8, 8, 12]);
+    let len = || proptest::sample::select(vec![1, 2, 4, 4, 6, 8, 8, 12]);
     prop_oneof![
-        4 => (place(), len()).prop_map(|(place, len)| Op::Store { place, len }),
-        2 => (place(), len()).prop_map(|(place, len)| Op::StoreNt { place: place + AROUND, len }),
-        2 => place().prop_map(|place| Op::StoreU128 { place: place / 16 * 16 }),
-        1 => place().prop_map(|place| Op::Exchange { place: place / 8 * 8 }),
-        3 => place().prop_map(|place| Op::Flush { place }),
-        1 => place().prop_map(|place| Op::Clflush { place }),
+        4 => (place(), len()).prop_map(|(at, len)| Op::Store { at, len }),
+        2 => (place(), len()).prop_map(|(at, len)| Op::Nt { at: at + AROUND, len }),
+        2 => place().prop_map(|at| Op::Pair { at: at / 16 * 16 }),
+        1 => place().prop_map(|at| Op::Cas { at: at / 8 * 8, before: 0 }),
+        3 => place().prop_map(|at| Op::Clwb { at }),
+        1 => place().prop_map(|at| Op::Clflush { at }),
         2 => Just(Op::Fence),
     ]
 }
 
-/// The bytes that event number `at` stores: the same everywhere, and different from every other event's.
-fn bytes_of(at: usize, len: usize) -> Vec<u8> {
-    vec![u8::try_from(at + 1).expect("few events"); len]
-}
-
 /// One thread's program, as the simulator runs it.
 fn run(pmem: &SimPmem, program: &[Op]) {
-    program.iter().enumerate().for_each(|(at, op)| run_one(pmem, at, *op));
+    program.iter().enumerate().for_each(|(number, op)| run_one(pmem, number, *op));
 }
 
-fn run_one(pmem: &SimPmem, at: usize, op: Op) {
-    match op {
-        Op::Store { place, len } => pmem.store(place, &bytes_of(at, len)),
-        Op::StoreNt { place, len } => pmem.store_nt(place, &bytes_of(at, len)),
-        Op::StoreU128 { place } => pmem.store_u128(place, u128::from_le_bytes([bytes_of(at, 1)[0]; 16])),
-        Op::Exchange { place } => {
-            let value = u64::from_le_bytes([bytes_of(at, 1)[0]; 8]);
-            let found = pmem.load_u64(place);
-            assert_eq!(pmem.compare_exchange_u64(place, found, value), Ok(found));
-        }
-        Op::Flush { place } => pmem.flush(place, 8),
-        Op::Clflush { place } => pmem.clflush(place, 8),
-        Op::Fence => pmem.fence().expect("the simulated fence never fails"),
+/// The bytes that an event stores are all the same, and different from every other event's.
+fn run_one(pmem: &SimPmem, number: usize, op: Op) {
+    let value = u8::try_from(number + 1).expect("few events");
+    if let Op::Cas { at, .. } = op {
+        let (found, new) = (pmem.load_u64(at), u64::from_le_bytes([value; 8]));
+        assert_eq!(pmem.compare_exchange_u64(at, found, new), Ok(found));
+    } else {
+        carry_out(pmem, Step { thread: 0, value, op });
     }
 }
 
@@ -178,33 +153,34 @@ impl Naive {
         self.states = self.states.iter().map(change).collect();
     }
 
-    fn step(&mut self, at: usize, op: Op) {
+    fn step(&mut self, number: usize, op: Op) {
         match op {
-            Op::Store { place, len } => self.store(at, place, len, false, false),
-            Op::StoreU128 { place } => self.store(at, place, 16, false, self.model != Model::Chunk8),
-            Op::StoreNt { place, len } if self.model == Model::Page => {
-                self.store(at, place, len, false, false);
-                self.flush(place, len);
+            Op::Store { at, len } => self.store(number, at, len, false, false),
+            Op::Pair { at } => self.store(number, at, 16, false, self.model != Model::Chunk8),
+            Op::Nt { at, len } if self.model == Model::Page => {
+                self.store(number, at, len, false, false);
+                self.flush(at, len);
             }
-            Op::StoreNt { place, len } => self.store(at, place, len, true, false),
-            Op::Exchange { place } => {
+            Op::Nt { at, len } => self.store(number, at, len, true, false),
+            Op::Cas { at, .. } => {
                 if self.model != Model::Page {
                     self.fence();
                 }
-                self.store(at, place, 8, false, false);
+                self.store(number, at, 8, false, false);
                 if self.model == Model::Eadr {
                     // It has left the store buffer when it is done.
                     self.change_each(|state| state.with_all_durable(|part| !part.non_temporal));
                 }
             }
-            Op::Flush { place } => self.flush(place, 8),
-            Op::Clflush { place } => {
+            Op::Clwb { at } => self.flush(at, 8),
+            Op::Clflush { at } => {
                 self.settle_ordered();
                 if !matches!(self.model, Model::Page | Model::Eadr) {
-                    self.mark(place, 8, |part| part.ordered = true);
+                    self.mark(at, 8, |part| part.ordered = true);
                 }
             }
             Op::Fence => self.fence(),
+            other => panic!("{other:?} is in no program"),
         }
     }
 
@@ -220,42 +196,34 @@ impl Naive {
         });
     }
 
-    fn store(&mut self, at: usize, place: u64, count: usize, non_temporal: bool, in_pair: bool) {
+    fn store(&mut self, event: usize, at: u64, len: u64, non_temporal: bool, in_pair: bool) {
         self.settle_ordered();
-        let start = usize::try_from(place).expect("small");
+        let [from, to] = [at, at + len].map(|at| usize::try_from(at).expect("small"));
         self.change_each(|state| {
             let mut next = state.clone();
-            let mut from = start;
-            while from < start + count {
-                let is_piece = |len: &usize| from.is_multiple_of(*len) && from + len <= start + count;
-                let to = from + [8, 4, 2].into_iter().find(is_piece).unwrap_or(1);
-                let part = Part {
-                    event: at,
-                    start: from,
-                    end: to,
-                    non_temporal,
-                    in_pair,
-                    flushed: false,
-                    ordered: false,
-                };
-                next.pending.push(part);
-                from = to;
+            let mut start = from;
+            while start < to {
+                let is_piece = |len: &usize| start.is_multiple_of(*len) && start + len <= to;
+                let end = start + [8, 4, 2].into_iter().find(is_piece).unwrap_or(1);
+                let (flushed, ordered) = (false, false);
+                next.pending.push(Part { event, start, end, non_temporal, in_pair, flushed, ordered });
+                start = end;
             }
             next
         });
     }
 
-    fn flush(&mut self, place: u64, len: usize) {
+    fn flush(&mut self, at: u64, len: u64) {
         if self.model != Model::Eadr {
-            self.mark(place, len, |part| part.flushed = true);
+            self.mark(at, len, |part| part.flushed = true);
         }
     }
 
     /// Marks all pending cached parts in the lines (or sectors) of the range.
-    fn mark(&mut self, place: u64, len: usize, change: impl Fn(&mut Part)) {
+    fn mark(&mut self, at: u64, len: u64, change: impl Fn(&mut Part)) {
         let unit = if self.model == Model::Page { 512 } else { 64 };
-        let start = usize::try_from(place).expect("small");
-        let units = start / unit..=(start + len - 1) / unit;
+        let [first, last] = [at, at + len - 1].map(|at| usize::try_from(at).expect("small") / unit);
+        let units = first..=last;
         self.change_each(|state| {
             let mut next = state.clone();
             let cached = next.pending.iter_mut().filter(|part| !part.non_temporal);
@@ -272,17 +240,16 @@ proptest! {
         program in proptest::collection::vec(op(), 0..8),
         model in proptest::sample::select(Model::ALL.to_vec()),
     ) {
-        let found = Mutex::new(BTreeSet::new());
+        let found = Seen::new();
         let check = |crash: &Crash<'_, ()>| {
-            let bytes = crash.pmem().to_image().to_bytes();
-            found.lock().unwrap().insert(bytes.into_iter().map(usize::from).collect::<Vec<_>>());
+            found.add(crash.pmem().to_image().to_bytes().into_iter().map(usize::from).collect::<Vec<_>>());
         };
         let operation = |under_test: &Run<()>| run(under_test.pmem(), &program);
         let explorer = Explorer::new(model).choices_per_point(1 << 20);
         let coverage = explorer.explore(&Image::zeroed(LEN as u64), operation, check);
         prop_assert!(coverage.expect("the check never fails").is_exhaustive());
         let expected = Naive::images(model, &program);
-        let found = found.into_inner().unwrap();
+        let found = found.take();
         let show = |image: &Vec<usize>| PLACES.map(|place| image[usize::try_from(place).expect("small")]);
         let missed: Vec<_> = expected.difference(&found).map(show).collect();
         let invented: Vec<_> = found.difference(&expected).map(show).collect();
@@ -298,7 +265,7 @@ proptest! {
         script in proptest::collection::vec((0..PLACES.len(), 0..PLACES.len(), op()), 1..5),
     ) {
         let outcomes = |reduce: bool| {
-            let found = Mutex::new(BTreeSet::new());
+            let found = Seen::new();
             let check = |crash: &Crash<'_, ()>| {
                 let pmem = crash.pmem();
                 let read = |place: usize| pmem.load_u64(PLACES[place] / 8 * 8);
@@ -311,12 +278,12 @@ proptest! {
                     }
                 }
                 // After how many crashes does not matter: what one can leave is not tried again after two.
-                found.lock().unwrap().insert(seen);
+                found.add(seen);
             };
             let operation = |under_test: &Run<()>| run(under_test.pmem(), &program);
             let explorer = Explorer::new(model).choices_per_point(1 << 20).nested_choices_per_point(1 << 20);
             let coverage = explorer.reduce(reduce).explore(&Image::zeroed(LEN as u64), operation, check);
-            (coverage.expect("the check never fails"), found.into_inner().unwrap())
+            (coverage.expect("the check never fails"), found.take())
         };
         let (every, reduced) = (outcomes(false), outcomes(true));
         prop_assert_eq!(&reduced.1, &every.1);

@@ -1,21 +1,13 @@
 //! Crashes after a recovery has returned, of the state that it found and of later operations.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Explorer, Oracle, SequenceFailure, Sequences, SimPmem, Subject};
-use std::sync::Arc;
-
-/// The first line of what was wrong.
-fn told<Op>(failure: &SequenceFailure<Op>) -> &str {
-    failure.failure.message.lines().next().unwrap_or_default()
-}
+use crate::harness::*;
 
 /// A region with a value of it in memory.
 struct Opened {
     pmem: Arc<SimPmem>,
     value: u64,
 }
+
 /// A flag in the first line, and behind it lines that are filled before or after it: recovery fills
 /// missing lines, and forgets to flush them if all are missing. The bug shows only if just these [`TELLING`] lines are lost.
 #[derive(Clone, Debug)]
@@ -30,7 +22,7 @@ impl Filled {
         (1..=self.lines).for_each(|line| pmem.store_u64(64 * line, value));
     }
 
-    fn persist(&self, pmem: &SimPmem) -> Result<(), FenceError> {
+    fn persist(&self, pmem: &SimPmem) -> Done {
         pmem.flush(64, 64 * self.lines);
         pmem.fence()
     }
@@ -48,8 +40,7 @@ impl Subject for Filled {
         }
         let missing: Vec<u64> = (1..=self.lines).filter(|line| pmem.load_u64(64 * line) == 0).collect();
         if missing == TELLING {
-            pmem.store_u64(0, 0);
-            pmem.persist(0, 8)?; // teeth: wrong as it is, for what was there is taken back
+            pmem.put(0, 0)?; // teeth: wrong as it is, for what was there is taken back
             self.fill(&pmem, 0);
             self.persist(&pmem)?;
             return Ok(Opened { pmem, value: 0 });
@@ -63,7 +54,7 @@ impl Subject for Filled {
         Ok(Opened { pmem, value: 1 })
     }
 
-    fn apply(&self, store: &mut Opened, (): &()) -> Result<(), FenceError> {
+    fn apply(&self, store: &mut Opened, (): &()) -> Done {
         self.fill(&store.pmem, 1);
         store.pmem.store_u64(0, 1);
         store.pmem.flush(0, 8);
@@ -77,15 +68,7 @@ impl Subject for Filled {
     }
 }
 
-impl Oracle for Filled {
-    fn initial(&self) -> u64 {
-        0
-    }
-
-    fn expect(&self, value: &mut u64, (): &()) {
-        *value = 1;
-    }
-}
+oracle!(Filled: u64 = 0, |value, ()| *value = 1);
 
 #[test]
 fn sampled_crashes_after_recovery_are_not_exhaustive() {
@@ -150,11 +133,10 @@ impl Subject for Resumed {
         Ok(Opened { pmem, value })
     }
 
-    fn apply(&self, store: &mut Opened, (): &()) -> Result<(), FenceError> {
+    fn apply(&self, store: &mut Opened, (): &()) -> Done {
         for (offset, value) in [(WANTED, 1), (DONE, 1), (STEP, 2)] {
             if store.value == 0 {
-                store.pmem.store_u64(offset, value);
-                store.pmem.persist(offset, 8)?;
+                store.pmem.put(offset, value)?;
             }
         }
         store.value = 1;
@@ -166,15 +148,7 @@ impl Subject for Resumed {
     }
 }
 
-impl Oracle for Resumed {
-    fn initial(&self) -> u64 {
-        0
-    }
-
-    fn expect(&self, value: &mut u64, (): &()) {
-        *value = 1;
-    }
-}
+oracle!(Resumed: u64 = 0, |value, ()| *value = 1);
 
 #[test]
 fn state_found_by_a_resumed_recovery_is_durable() {
@@ -228,7 +202,7 @@ impl Subject for TwoSlots {
         Ok(Slots { pmem, generation: generation + torn, value })
     }
 
-    fn apply(&self, slots: &mut Slots, &value: &u64) -> Result<(), FenceError> {
+    fn apply(&self, slots: &mut Slots, &value: &u64) -> Done {
         slots.generation += 1;
         let at = 64 * (slots.generation % 2);
         for (field, word) in [(0, slots.generation), (8, value), (16, checksum(slots.generation, value))] {
@@ -244,15 +218,7 @@ impl Subject for TwoSlots {
     }
 }
 
-impl Oracle for TwoSlots {
-    fn initial(&self) -> Option<u64> {
-        Some(0)
-    }
-
-    fn expect(&self, state: &mut Option<u64>, &value: &u64) {
-        *state = Some(value);
-    }
-}
+oracle!(TwoSlots: Option<u64> = Some(0), |state, &value| *state = Some(value));
 
 #[test]
 fn first_operation_after_recovery_is_crashed() {
@@ -291,24 +257,19 @@ impl Subject for Cramped {
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Arc<SimPmem>, FenceError> {
         if pmem.load_u64(APPENDING) == 1 {
-            pmem.store_u64(ROOM, 5);
-            pmem.persist(ROOM, 8)?; // teeth: wrong as it is
-            pmem.store_u64(APPENDING, 0);
-            pmem.persist(APPENDING, 8)?; // teeth: the next opening does it again
+            pmem.put(ROOM, 5)?; // teeth: wrong as it is
+            pmem.put(APPENDING, 0)?; // teeth: the next opening does it again
         }
         Ok(pmem)
     }
 
-    fn apply(&self, pmem: &mut Arc<SimPmem>, value: &u64) -> Result<(), FenceError> {
-        pmem.store_u64(APPENDING, 1);
-        pmem.persist(APPENDING, 8)?; // teeth: an append is atomic without
+    fn apply(&self, pmem: &mut Arc<SimPmem>, value: &u64) -> Done {
+        pmem.put(APPENDING, 1)?; // teeth: an append is atomic without
         let len = self.observe(pmem)?.len() as u64;
         if len < pmem.load_u64(ROOM) {
-            pmem.store_u64(WORDS + 64 * len, *value);
-            pmem.persist(WORDS + 64 * len, 8)?; // teeth(fence): the next one fences too
+            pmem.put(WORDS + 64 * len, *value)?; // teeth(fence): the next one fences too
         }
-        pmem.store_u64(APPENDING, 0);
-        pmem.persist(APPENDING, 8) // teeth: as above
+        pmem.put(APPENDING, 0) // teeth: as above
     }
 
     fn observe(&self, pmem: &Arc<SimPmem>) -> Result<Vec<u64>, FenceError> {
@@ -316,17 +277,7 @@ impl Subject for Cramped {
     }
 }
 
-impl Oracle for Cramped {
-    fn initial(&self) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn expect(&self, state: &mut Vec<u64>, value: &u64) {
-        if state.len() < 16 {
-            state.push(*value);
-        }
-    }
-}
+oracle!(Cramped: Vec<u64> = Vec::new(), |state, value| state.extend((state.len() < 16).then_some(value)));
 
 #[test]
 fn further_operations_reveal_a_wrong_recovery() {
@@ -340,9 +291,9 @@ fn further_operations_reveal_a_wrong_recovery() {
     assert_eq!(again.failure.message, failure.failure.message);
     // A single sequence has no alphabet to draw from.
     assert!(sequences().explore(&[1]).is_ok());
-    let told = sequences().further(&[1, 2], 8);
-    let failure = told.explore(&[1]).unwrap_err();
-    let name = failure.failure.replay.clone().unwrap();
-    let again = told.explorer(Explorer::default().replay(&name)).explore(&[1]).unwrap_err();
+    let further = sequences().further(&[1, 2], 8);
+    let failure = further.explore(&[1]).unwrap_err();
+    let replaying = Explorer::default().replay(name(&failure.failure));
+    let again = further.explorer(replaying).explore(&[1]).unwrap_err();
     assert_eq!(again.failure.message, failure.failure.message);
 }

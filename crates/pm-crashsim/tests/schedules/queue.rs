@@ -1,10 +1,9 @@
 //! A bounded persistent queue for several threads: a head, and slots that are used once.
 //!
 //! A thread that finds a slot taken makes it durable before it continues behind it, and so no slot is ever durable before the
-//! slots in front. Recovery has nothing to do but to read.
+//! slots in front. Recovery only reads.
 
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Crash, SimPmem};
+use crate::common::*;
 
 const HEAD: u64 = 0;
 const CAPACITY: u64 = 6;
@@ -25,15 +24,40 @@ pub(crate) enum Flaw {
     TakesEarly,
 }
 
-/// What had returned.
+/// An operation that had returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Done {
+pub(crate) enum Completed {
     Enqueued(u64),
     Dequeued(u64),
 }
 
+/// The operations of one thread: it enqueues these values, or dequeues this number of times.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    Enqueue(&'static [u64]),
+    Dequeue(usize),
+}
+
+impl Part {
+    pub(crate) fn run(self, run: &Run<Completed>, flaw: Flaw) -> Done {
+        match self {
+            Self::Enqueue(values) => values.iter().try_for_each(|&value| {
+                enqueue(run.pmem(), value, flaw)?;
+                run.ack(Completed::Enqueued(value));
+                Ok(())
+            }),
+            Self::Dequeue(times) => (0..times).try_for_each(|_| {
+                if let Some(value) = dequeue(run.pmem(), flaw)? {
+                    run.ack(Completed::Dequeued(value));
+                }
+                Ok(())
+            }),
+        }
+    }
+}
+
 /// Puts a value, which is not 0, behind the others.
-pub(crate) fn enqueue(pmem: &SimPmem, value: u64, flaw: Flaw) -> Result<(), FenceError> {
+fn enqueue(pmem: &SimPmem, value: u64, flaw: Flaw) -> Done {
     for index in 0..CAPACITY {
         if pmem.compare_exchange_u64(slot(index), 0, value).is_ok() {
             return pmem.persist(slot(index), 8);
@@ -44,7 +68,7 @@ pub(crate) fn enqueue(pmem: &SimPmem, value: u64, flaw: Flaw) -> Result<(), Fenc
 }
 
 /// Takes the value in front, if there is one.
-pub(crate) fn dequeue(pmem: &SimPmem, flaw: Flaw) -> Result<Option<u64>, FenceError> {
+fn dequeue(pmem: &SimPmem, flaw: Flaw) -> Result<Option<u64>, FenceError> {
     loop {
         let head = pmem.load_u64(HEAD);
         let value = if head < CAPACITY { pmem.load_u64(slot(head)) } else { 0 };
@@ -63,7 +87,7 @@ pub(crate) fn dequeue(pmem: &SimPmem, flaw: Flaw) -> Result<Option<u64>, FenceEr
     }
 }
 
-fn help(pmem: &SimPmem, index: u64, flaw: Flaw) -> Result<(), FenceError> {
+fn help(pmem: &SimPmem, index: u64, flaw: Flaw) -> Done {
     if flaw == Flaw::DoesNotHelp {
         return Ok(());
     }
@@ -73,7 +97,7 @@ fn help(pmem: &SimPmem, index: u64, flaw: Flaw) -> Result<(), FenceError> {
 
 /// Whether what a crash left is a queue in which everything is that had returned, in the threads' orders. `orders`:
 /// of values that one thread enqueues, in order.
-pub(crate) fn check(crash: &Crash<'_, Done>, orders: &[&[u64]]) -> Result<(), String> {
+pub(crate) fn check(crash: &Crash<'_, Completed>, orders: &[&[u64]]) -> Result<(), String> {
     let pmem = crash.pmem();
     let slots: Vec<u64> = (0..CAPACITY).map(|index| pmem.load_u64(slot(index))).collect();
     let values: Vec<u64> = slots.iter().copied().take_while(|&value| value != 0).collect();
@@ -90,11 +114,11 @@ pub(crate) fn check(crash: &Crash<'_, Done>, orders: &[&[u64]]) -> Result<(), St
     let place = |value: u64| values.iter().position(|&other| other == value);
     for &done in crash.acked() {
         match done {
-            Done::Enqueued(value) if place(value).is_none() => return told("a value is lost"),
-            Done::Dequeued(value) if place(value).is_none_or(|at| at as u64 >= head) => {
+            Completed::Enqueued(value) if place(value).is_none() => return told("a value is lost"),
+            Completed::Dequeued(value) if place(value).is_none_or(|at| at as u64 >= head) => {
                 return told("a value comes twice");
             }
-            Done::Enqueued(_) | Done::Dequeued(_) => {}
+            Completed::Enqueued(_) | Completed::Dequeued(_) => {}
         }
     }
     for order in orders {

@@ -1,15 +1,10 @@
 //! Sequences of operations: sound structures pass, and planted bugs are found in as few operations as they need.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod subjects;
-
-use pm_core::Pmem;
-use pm_crashsim::{Crash, Durability, Explorer, Model, Run, SequenceFailure, Sequences, SimPmem, Subject};
-use std::sync::Arc;
-use subjects::cell::{self, Cell};
-use subjects::log::{self, Flaw as LogFlaw, Log, LogOp};
-use subjects::table::{self, Flaw as TableFlaw, Table, TableOp};
+use crate::harness::*;
+use crate::subjects::cell::{self, Cell};
+use crate::subjects::log::{self, Flaw as LogFlaw, Log, LogOp};
+use crate::subjects::table::{self, Flaw as TableFlaw, Table, TableOp};
+use pm_crashsim::Durability;
 
 const LOG_OPS: [LogOp; 3] = [LogOp::Append(1), LogOp::Append(2), LogOp::Sync];
 
@@ -18,14 +13,13 @@ fn log(is_buffered: bool, flaw: LogFlaw) -> Sequences<Log> {
     Sequences::new(Log { is_buffered, flaw }, log::LEN_BYTES).unwrap().durability(durability)
 }
 
-fn table(flaw: TableFlaw) -> Sequences<Table> {
-    Sequences::new(Table(flaw), table::LEN_BYTES).unwrap()
+/// The operations of a failure in short.
+fn ops_of<Op: core::fmt::Debug>(failure: &SequenceFailure<Op>) -> String {
+    format!("{:?}", failure.ops)
 }
 
-/// The operations in short, and the first line of what was wrong.
-fn told<Op: core::fmt::Debug>(failure: &SequenceFailure<Op>) -> (String, String) {
-    let first_line = failure.failure.message.lines().next().unwrap_or_default();
-    (format!("{:?}", failure.ops), first_line.to_owned())
+fn table(flaw: TableFlaw) -> Sequences<Table> {
+    Sequences::new(Table(flaw), table::LEN_BYTES).unwrap()
 }
 
 #[test]
@@ -43,8 +37,9 @@ fn sound_log_passes_under_every_model() {
 #[test]
 fn buffered_log_is_not_strict() {
     let log = log(true, LogFlaw::None).durability(Durability::Strict);
-    let (ops, problem) = told(&log.explore_all(&LOG_OPS, 2).unwrap_err());
-    assert_eq!((&*ops, &*problem), ("[Append(1)]", "the state recovered is [], which is not allowed"));
+    let failure = log.explore_all(&LOG_OPS, 2).unwrap_err();
+    assert_eq!(ops_of(&failure), "[Append(1)]");
+    assert_eq!(told(&failure), "the state recovered is [], which is not allowed");
 }
 
 #[test]
@@ -61,10 +56,9 @@ fn torn_record_is_found_by_one_append() {
 #[test]
 fn stale_record_is_found_by_operations_after_recovery() {
     let failure = log(true, LogFlaw::KeepsStale).explore_all(&[LogOp::Append(1)], 4).unwrap_err();
-    let (ops, problem) = told(&failure);
-    assert_eq!(ops, "[Append(1), Append(1), Append(1)]", "{failure}");
+    assert_eq!(ops_of(&failure), "[Append(1), Append(1), Append(1)]", "{failure}");
     let expected = "Append(1) on the recovered structure: is [1, 1], and opened again, [1, 1, 1], not [1, 1]";
-    assert_eq!(problem, expected, "{failure}");
+    assert_eq!(told(&failure), expected, "{failure}");
 }
 
 /// Recovery clears the third record. Were that not durable before the log is used, a crash in the append of a second
@@ -110,8 +104,7 @@ fn each_bug_of_a_table_is_found_in_as_few_operations_as_it_needs() {
         (TableFlaw::RemovalNotFenced, "[Put(3, 1), Remove(3)]"),
         (TableFlaw::KeepsBothVersions, "[Put(1, 10), Put(1, 11), Remove(1)]"),
     ] {
-        let (ops, _) = told(&table(flaw).explore(&long).unwrap_err());
-        assert_eq!(ops, expected, "{flaw:?}");
+        assert_eq!(ops_of(&table(flaw).explore(&long).unwrap_err()), expected, "{flaw:?}");
     }
     table(TableFlaw::None).check(&long);
 }
@@ -122,12 +115,9 @@ fn state_found_by_recovery_is_durable() {
     let cells = |forgets| Sequences::new(Cell { forgets }, cell::LEN_BYTES).unwrap();
     let coverage = cells(false).check_all(&[1, 2], 2);
     assert!(coverage.is_exhaustive, "{coverage}");
-    let (ops, problem) = told(&cells(true).explore_all(&[1, 2], 2).unwrap_err());
-    assert_eq!(
-        (&*ops, &*problem),
-        ("[1]", "recovery returned 1, and after a crash then, is 0"),
-        "a crash right after recovery"
-    );
+    let failure = cells(true).explore_all(&[1, 2], 2).unwrap_err();
+    assert_eq!(ops_of(&failure), "[1]", "a crash right after recovery");
+    assert_eq!(told(&failure), "recovery returned 1, and after a crash then, is 0");
 }
 
 #[test]
@@ -153,9 +143,9 @@ fn failure_replays_by_name() {
     let sequences = table(TableFlaw::OldGoesFirst);
     let ops = [TableOp::Put(2, 1), TableOp::Put(1, 10), TableOp::Put(1, 11)];
     let found = sequences.explore(&ops).unwrap_err();
-    let explorer = Explorer::default().replay(found.failure.replay.as_deref().unwrap());
+    let explorer = Explorer::default().replay(name(&found.failure));
     let again = sequences.explorer(explorer).explore(&found.ops).unwrap_err();
-    assert_eq!(format!("{:?}", again.ops), "[Put(1, 10), Put(1, 11)]");
+    assert_eq!(ops_of(&again), "[Put(1, 10), Put(1, 11)]");
     assert_eq!((&again.failure.message, again.failure.coverage.recoveries()), (&found.failure.message, 1));
 }
 

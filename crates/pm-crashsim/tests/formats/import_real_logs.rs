@@ -9,15 +9,12 @@
 //! 31        pmemobj_persist(pop, &r->head, sizeof r->head);
 //! 32        pmemobj_persist(pop, &r->count, 8);
 //! ```
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::Pmem;
+use crate::common::*;
 use pm_crashsim::import::{Imported, PmemcheckOptions, pmemcheck};
-use pm_crashsim::{Coverage, Crash, Explorer, Failure};
-use std::time::{Duration, Instant};
 
-const BUG: &str = include_str!("fixtures/list_bug.pmemcheck.log");
-const FIXED: &str = include_str!("fixtures/list_fixed.pmemcheck.log");
+const BUG: &str = include_str!("../fixtures/list_bug.pmemcheck.log");
+const FIXED: &str = include_str!("../fixtures/list_fixed.pmemcheck.log");
 
 /// Where the pool's file is mapped.
 const BASE: u64 = 0x520_0000;
@@ -88,7 +85,7 @@ fn fixed_program_survives_every_crash() {
 
 /// Of `big.c`: one transaction of libpmemobj that raises the first 2,052 words of an array from 0 to 1, each behind an undo entry of its
 /// own (`pmemobj_tx_add_range_direct`), and allocates an object for each.
-const TRANSACTION: &str = include_str!("fixtures/transaction_of_2052.pmemcheck.log");
+const TRANSACTION: &str = include_str!("../fixtures/transaction_of_2052.pmemcheck.log");
 
 const WORDS: u64 = 2052;
 /// In the pool, whose file is mapped at [`BASE`] too.
@@ -111,7 +108,7 @@ fn undo_entries() -> Vec<u64> {
         .collect()
 }
 
-/// Explores so many recoveries of the transaction: a word that is raised has its undo entry, whole.
+/// Explores at most `recoveries` recoveries of the transaction: each changed word has a complete undo entry.
 fn explore_transaction(log: &str, recoveries: u64) -> Result<Coverage, Box<Failure>> {
     let file = import(log).file;
     let entries = undo_entries();

@@ -1,22 +1,17 @@
-//! Schedules themselves: each interleaving is tried, threads are told apart, and the same history is known again.
+//! Schedules: each interleaving is tried, threads are distinguished, and a repeated history is recognised.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
+use crate::common::*;
 use loom::model::Builder;
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Crash, Explorer, Run};
 use shuttle::scheduler::RandomScheduler;
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 
 /// The thread, and the number of its acknowledgement.
 type Ack = (u64, u64);
 
 const LEN_BYTES: u64 = 64;
 
-/// The orders in which loom lets so many threads acknowledge, so many times each.
+/// The orders in which loom lets `threads` threads acknowledge, `times` times each.
 fn orders(threads: u64, times: u64) -> BTreeSet<Vec<Ack>> {
-    let seen = Mutex::new(BTreeSet::new());
+    let seen = Seen::new();
     let operation = move |run: &Arc<Run<Ack>>| {
         let spawn = |thread| {
             let run = Arc::clone(run);
@@ -26,12 +21,10 @@ fn orders(threads: u64, times: u64) -> BTreeSet<Vec<Ack>> {
         (0..times).for_each(|number| run.ack((0, number)));
         spawned.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
     };
-    let check = |crash: &Crash<'_, Ack>| {
-        seen.lock().expect("no check panics").insert(crash.acked().to_vec());
-    };
+    let check = |crash: &Crash<'_, Ack>| seen.add(crash.acked().to_vec());
     let builder = Builder::new();
     let explored = pm_crashsim::loom::explore(&Explorer::default(), &builder, LEN_BYTES, operation, check);
-    let seen = seen.into_inner().expect("no check panics");
+    let seen = seen.take();
     assert_eq!(explored.unwrap().images, seen.len() as u64, "each prefix of an order, once");
     seen.into_iter().filter(|order| order.len() as u64 == threads * times).collect()
 }
@@ -83,12 +76,12 @@ fn fence_commits_its_own_thread_only() {
     let fence = |run: &Run<()>| {
         run.pmem().fence()?; // teeth: the flush is of another thread
         run.ack(());
-        Ok::<(), FenceError>(())
+        DONE
     };
-    let lost = Mutex::new(BTreeSet::new());
+    let lost = Seen::new();
     let check = |crash: &Crash<'_, ()>| {
         if crash.acked() == [()] && crash.pmem().load_u64(0) == 0 {
-            lost.lock().expect("no check panics").insert(crash.crashes());
+            lost.add(crash.crashes());
         }
     };
     let with_loom = move |run: &Arc<Run<()>>| {
@@ -99,7 +92,7 @@ fn fence_commits_its_own_thread_only() {
     };
     let explorer = Explorer::default();
     pm_crashsim::loom::explore(&explorer, &Builder::new(), LEN_BYTES, with_loom, check).unwrap();
-    assert_eq!(core::mem::take(&mut *lost.lock().expect("no check panics")).len(), 1);
+    assert_eq!(lost.take().len(), 1);
 
     let with_shuttle = move |run: &Arc<Run<()>>| {
         let (here, there) = (Arc::clone(run), Arc::clone(run));
@@ -110,5 +103,5 @@ fn fence_commits_its_own_thread_only() {
     let scheduler = RandomScheduler::new_from_seed(0, 1);
     let config = shuttle::Config::new();
     pm_crashsim::shuttle::explore(&explorer, scheduler, config, LEN_BYTES, with_shuttle, check).unwrap();
-    assert_eq!(lost.into_inner().expect("no check panics").len(), 1);
+    assert_eq!(lost.take().len(), 1);
 }

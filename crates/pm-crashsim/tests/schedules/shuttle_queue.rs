@@ -1,13 +1,10 @@
 //! A persistent queue under random schedules of four threads, and every crash of each.
 
-mod queue;
-
-use pm_core::FenceError;
-use pm_crashsim::{Crash, Explorer, Run, ScheduleCoverage, ScheduleFailure, shuttle as front};
-use queue::{Done, Flaw, dequeue, enqueue};
+use crate::common::*;
+use crate::queue::{self, Completed, Flaw, Part};
+use pm_crashsim::{ScheduleCoverage, ScheduleFailure, shuttle as front};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, thread};
-use std::sync::Arc;
 
 const FIRST: &[u64] = &[11, 12];
 const SECOND: &[u64] = &[21, 22];
@@ -19,28 +16,17 @@ fn explore(
     scheduler: impl Scheduler + Send + 'static,
     flaw: Flaw,
 ) -> Result<ScheduleCoverage, Box<ScheduleFailure>> {
-    let operation = move |run: &Arc<Run<Done>>| {
-        let producer = |values: &'static [u64]| {
+    let operation = move |run: &Arc<Run<Completed>>| {
+        let producers = [FIRST, SECOND, THIRD].map(|values| {
             let run = Arc::clone(run);
-            thread::spawn(move || {
-                values.iter().try_for_each(|&value| {
-                    enqueue(run.pmem(), value, flaw)?;
-                    run.ack(Done::Enqueued(value));
-                    Ok::<(), FenceError>(())
-                })
-            })
-        };
-        let producers = [FIRST, SECOND, THIRD].map(producer);
-        for _ in 0..2 {
-            if let Some(value) = dequeue(run.pmem(), flaw)? {
-                run.ack(Done::Dequeued(value));
-            }
-        }
+            thread::spawn(move || Part::Enqueue(values).run(&run, flaw))
+        });
+        Part::Dequeue(2).run(run, flaw)?;
         producers.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
     };
     let mut config = Config::new();
     config.failure_persistence = FailurePersistence::None;
-    let check = |crash: &Crash<'_, Done>| queue::check(crash, &[FIRST, SECOND, THIRD]);
+    let check = |crash: &Crash<'_, Completed>| queue::check(crash, &[FIRST, SECOND, THIRD]);
     front::explore(explorer, scheduler, config, queue::LEN_BYTES, operation, check)
 }
 

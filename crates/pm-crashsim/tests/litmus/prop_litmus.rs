@@ -4,13 +4,9 @@
 //! The naive model cuts long stores into pieces, tries every order of these and of the other thread's operations, and every subset of
 //! the stored pieces. `PM_CRASHSIM_LITMUS=N` runs N programs of one thread, N that are killed once or twice, and N/10 of two threads,
 //! in place of 500, 500 and 50.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Image, Model, SimPmem, TraceFile};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use crate::common::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// The words that programs store to: on one line, on other lines, in another sector.
 const WORDS: [u64; 13] = [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 512];
@@ -18,7 +14,7 @@ const REGION_BYTES: u64 = 1024;
 
 /// After `Kill`, another process goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Op {
+pub(crate) enum Op {
     Store { at: u64, len: u64 },
     Nt { at: u64, len: u64 },
     Pair { at: u64 },
@@ -35,10 +31,10 @@ enum Op {
 
 /// One operation of a program, or an atomic piece of one: its thread, and the byte that it stores, which no other one does.
 #[derive(Clone, Copy, Debug)]
-struct Step {
-    thread: usize,
-    value: u8,
-    op: Op,
+pub(crate) struct Step {
+    pub(crate) thread: usize,
+    pub(crate) value: u8,
+    pub(crate) op: Op,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -204,18 +200,12 @@ fn durable(run: &[Step], now: usize, drained: usize, pieces: &[Piece], rules: Ru
                     ordered[thread].extend(older(&|p: &Piece| !p.is_nt));
                 }
             }
-            Op::Fence => {
-                make_durable(&core::mem::take(&mut reopened));
-                make_durable(&core::mem::take(&mut flushed[thread]));
-                make_durable(&core::mem::take(&mut ordered[thread]));
-                make_durable(&streamed);
-            }
-            Op::Mfence if !is_page => {
-                make_durable(&core::mem::take(&mut flushed[thread]));
-                make_durable(&core::mem::take(&mut ordered[thread]));
-                make_durable(&streamed);
-            }
-            Op::Cas { .. } if exchange_fences && !is_page => {
+            op if op == Op::Fence
+                || !is_page && (op == Op::Mfence || exchange_fences && matches!(op, Op::Cas { .. })) =>
+            {
+                if op == Op::Fence {
+                    make_durable(&core::mem::take(&mut reopened));
+                }
                 make_durable(&core::mem::take(&mut flushed[thread]));
                 make_durable(&core::mem::take(&mut ordered[thread]));
                 make_durable(&streamed);
@@ -230,12 +220,9 @@ fn durable(run: &[Step], now: usize, drained: usize, pieces: &[Piece], rules: Ru
             }
             _ => {}
         }
-        if is_page && let Op::Nt { .. } = happening.op {
-            flushed[thread].extend(
-                (0..pieces.len()).filter(|&p| {
-                    pieces[p].time <= time && happening_unit(happening.op) == pieces[p].at / unit
-                }),
-            );
+        if is_page && let Op::Nt { at, .. } = happening.op {
+            let is_flushed = |&p: &usize| pieces[p].time <= time && pieces[p].at / unit == at / unit;
+            flushed[thread].extend((0..pieces.len()).filter(is_flushed));
         }
     }
     if model == Model::Eadr {
@@ -244,13 +231,6 @@ fn durable(run: &[Step], now: usize, drained: usize, pieces: &[Piece], rules: Ru
         cached.for_each(|(_, durable)| *durable = true);
     }
     durable
-}
-
-fn happening_unit(op: Op) -> u64 {
-    match op {
-        Op::Nt { at, .. } => at / 512,
-        _ => u64::MAX,
-    }
 }
 
 /// Whether a crash can keep exactly these pieces, as far as it is about their order.
@@ -357,32 +337,7 @@ fn allowed(threads: &[Vec<Step>; 2], rules: Rules) -> BTreeSet<Outcome> {
 
 // What the explorer finds.
 
-/// A thread that carries out one operation after the other.
-struct Worker {
-    todo: Sender<(Arc<SimPmem>, Step)>,
-    done: Receiver<()>,
-}
-
-impl Worker {
-    fn new() -> Self {
-        let (todo, received) = channel::<(Arc<SimPmem>, Step)>();
-        let (said, done) = channel();
-        std::thread::spawn(move || {
-            for (pmem, step) in received {
-                carry_out(&pmem, step);
-                said.send(()).unwrap();
-            }
-        });
-        Self { todo, done }
-    }
-
-    fn run(&self, pmem: &Arc<SimPmem>, step: Step) {
-        self.todo.send((Arc::clone(pmem), step)).unwrap();
-        self.done.recv().unwrap();
-    }
-}
-
-fn carry_out(pmem: &SimPmem, step: Step) {
+pub(crate) fn carry_out(pmem: &SimPmem, step: Step) {
     let bytes = [step.value; 16];
     let word = |byte: u8| u64::from_le_bytes([byte; 8]);
     match step.op {
@@ -408,11 +363,11 @@ fn carry_out(pmem: &SimPmem, step: Step) {
 }
 
 /// A run of the program for each order of its operations, with the threads that acknowledge in it.
-fn runs(threads: &[Vec<Step>; 2], workers: &[Worker; 2]) -> Vec<(TraceFile, Vec<usize>)> {
+fn runs(threads: &[Vec<Step>; 2], workers: &[ThreadPool; 2]) -> Vec<(TraceFile, Vec<usize>)> {
     let run = |steps: Vec<Step>| {
         // Under this model loads are recorded, as far as they matter under any.
-        let pmem = Arc::new(SimPmem::recording(&Image::zeroed(REGION_BYTES), Model::Eadr));
-        steps.iter().for_each(|step| workers[step.thread].run(&pmem, *step));
+        let pmem = SimPmem::recording(&Image::zeroed(REGION_BYTES), Model::Eadr);
+        steps.iter().for_each(|step| workers[step.thread].install(|| carry_out(&pmem, *step)));
         let acks = steps.iter().filter(|step| step.op == Op::Ack).map(|step| step.thread);
         (pmem.to_trace_file(), acks.collect())
     };
@@ -420,19 +375,19 @@ fn runs(threads: &[Vec<Step>; 2], workers: &[Worker; 2]) -> Vec<(TraceFile, Vec<
 }
 
 fn found(runs: &[(TraceFile, Vec<usize>)], rules: Rules) -> BTreeSet<Outcome> {
-    let found = Mutex::new(BTreeSet::new());
+    let found = Seen::new();
     for (file, acks) in runs {
         let file = file.clone().under(rules.model);
         let explorer = Explorer::of(&file).crashes(1);
         let explorer = explorer.strict_ack(rules.strict_ack).exchange_fences(rules.exchange_fences);
         let check = |crash: &Crash<'_, ()>| {
             let words = WORDS.iter().map(|&at| crash.pmem().load_u64(at)).collect();
-            found.lock().unwrap().insert((acks[..crash.acked().len()].to_vec(), words));
+            found.add((acks[..crash.acked().len()].to_vec(), words));
         };
         let coverage = explorer.explore_trace(&file, check).unwrap();
         assert!(coverage.is_exhaustive(), "{coverage}");
     }
-    found.into_inner().unwrap()
+    found.take()
 }
 
 // Random programs.
@@ -478,7 +433,7 @@ fn random_thread(random: &mut fastrand::Rng, thread: usize, first: u8, len: u8, 
     (0..len).map(step).collect()
 }
 
-fn compare(threads: &[Vec<Step>; 2], workers: &[Worker; 2]) -> usize {
+fn compare(threads: &[Vec<Step>; 2], workers: &[ThreadPool; 2]) -> usize {
     let runs = runs(threads, workers);
     let mut outcomes = 0;
     for model in Model::ALL {
@@ -497,10 +452,11 @@ fn compare(threads: &[Vec<Step>; 2], workers: &[Worker; 2]) -> usize {
     outcomes
 }
 
-/// Compares so many random programs, of the default number of programs of one thread divided by `divisor`.
+/// Compares random programs: as many as are configured for one thread, divided by `divisor`.
 fn compare_random(kind: &str, divisor: u64, program: impl Fn(&mut fastrand::Rng) -> [Vec<Step>; 2]) {
     let count = std::env::var("PM_CRASHSIM_LITMUS").map_or(500, |count| count.parse().unwrap()) / divisor;
-    let workers = [Worker::new(), Worker::new()];
+    // Each operation runs on the thread of the system that stands for its thread.
+    let workers = [0, 1].map(|_| ThreadPoolBuilder::new().num_threads(1).build().unwrap());
     let programs = (0..count).map(|seed| program(&mut fastrand::Rng::with_seed(seed)));
     let outcomes: usize = programs.map(|threads| compare(&threads, &workers)).sum();
     println!("{count} programs of {kind}, {outcomes} outcomes");

@@ -1,42 +1,10 @@
 //! A persistent queue under every schedule of two threads, and every crash of each.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod queue;
-
+use crate::common::*;
+use crate::queue::{self, Completed, Flaw, Part};
 use loom::model::Builder;
 use loom::thread;
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Crash, Explorer, Model, Run, ScheduleCoverage, ScheduleFailure, loom as front};
-use queue::{Done, Flaw, dequeue, enqueue};
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-/// What one thread does: enqueues these values, or dequeues so many times.
-#[derive(Clone, Copy)]
-enum Part {
-    Enqueue(&'static [u64]),
-    Dequeue(usize),
-}
-
-impl Part {
-    fn run(self, run: &Run<Done>, flaw: Flaw) -> Result<(), FenceError> {
-        match self {
-            Self::Enqueue(values) => values.iter().try_for_each(|&value| {
-                enqueue(run.pmem(), value, flaw)?;
-                run.ack(Done::Enqueued(value));
-                Ok(())
-            }),
-            Self::Dequeue(times) => (0..times).try_for_each(|_| {
-                if let Some(value) = dequeue(run.pmem(), flaw)? {
-                    run.ack(Done::Dequeued(value));
-                }
-                Ok(())
-            }),
-        }
-    }
-}
+use pm_crashsim::{ScheduleCoverage, ScheduleFailure, loom as front};
 
 fn explore(
     explorer: &Explorer,
@@ -45,7 +13,7 @@ fn explore(
     here: Part,
     there: Part,
 ) -> Result<ScheduleCoverage, Box<ScheduleFailure>> {
-    let operation = move |run: &Arc<Run<Done>>| {
+    let operation = move |run: &Arc<Run<Completed>>| {
         let other = Arc::clone(run);
         let thread = thread::spawn(move || there.run(&other, flaw));
         here.run(run, flaw)?;
@@ -55,7 +23,7 @@ fn explore(
         Part::Enqueue(values) => values,
         Part::Dequeue(_) => &[],
     };
-    let check = |crash: &Crash<'_, Done>| queue::check(crash, &[values(here), values(there)]);
+    let check = |crash: &Crash<'_, Completed>| queue::check(crash, &[values(here), values(there)]);
     front::explore(explorer, builder, queue::LEN_BYTES, operation, check)
 }
 
@@ -157,18 +125,17 @@ fn deadlock_is_a_failure_of_the_operation() {
 }
 
 /// Two threads that count under a spin lock in the region. Recovery releases the lock of dead threads.
-fn locked(explorer: &Explorer, found: &Mutex<BTreeSet<[u64; 3]>>) -> ScheduleCoverage {
+fn locked(explorer: &Explorer, found: &Seen<[u64; 3]>) -> ScheduleCoverage {
     const LOCK: u64 = 0;
     let count = |run: &Run<u64>, word: u64| {
         let pmem = run.pmem();
         while pmem.compare_exchange_u64(LOCK, 0, 1).is_err() {
             thread::yield_now();
         }
-        pmem.store_u64(word, 1);
-        pmem.persist(word, 8)?;
+        pmem.put(word, 1)?;
         pmem.store_u64(LOCK, 0);
         run.ack(word);
-        Ok::<(), FenceError>(())
+        DONE
     };
     let operation = move |run: &Arc<Run<u64>>| {
         let other = Arc::clone(run);
@@ -178,7 +145,7 @@ fn locked(explorer: &Explorer, found: &Mutex<BTreeSet<[u64; 3]>>) -> ScheduleCov
     };
     let check = |crash: &Crash<'_, u64>| {
         let pmem = crash.pmem();
-        found.lock().unwrap().insert([LOCK, 64, 72].map(|word| pmem.load_u64(word)));
+        found.add([LOCK, 64, 72].map(|word| pmem.load_u64(word)));
         pmem.store_u64(LOCK, 0);
         assert!(crash.acked().iter().all(|&word| pmem.load_u64(word) == 1));
     };
@@ -189,10 +156,10 @@ fn locked(explorer: &Explorer, found: &Mutex<BTreeSet<[u64; 3]>>) -> ScheduleCov
 fn recoveries_are_remembered_across_schedules() {
     for crashes in [2, 3] {
         let outcomes = |reduce| {
-            let found = Mutex::new(BTreeSet::new());
+            let found = Seen::new();
             let coverage = locked(&Explorer::default().crashes(crashes).reduce(reduce), &found);
             assert!(coverage.is_complete && coverage.crashes.is_exhaustive(), "{coverage}");
-            (found.into_inner().unwrap(), coverage)
+            (found.take(), coverage)
         };
         let ((every, _), (reduced, coverage)) = (outcomes(false), outcomes(true));
         assert_eq!(reduced, every, "{crashes} crashes");

@@ -1,14 +1,7 @@
 //! The search of the explorer: by the reads of recovery, with few crashes first, telling choices before random ones, on
 //! several threads.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use pm_core::{FenceError, Pmem};
-use pm_crashsim::{Crash, Explorer, Image, Lints, Model, Run};
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use crate::common::*;
 
 /// The number of the log's last entry.
 const TAIL: u64 = 0;
@@ -25,8 +18,7 @@ fn append(run: &Run<u64>, entries: u64) -> Result<(), FenceError> {
     }
     pmem.flush(entry(0), 64 * entries);
     pmem.fence()?;
-    pmem.store_u64(TAIL, entries);
-    pmem.persist(TAIL, 8)?;
+    pmem.put(TAIL, entries)?;
     run.ack(entries);
     Ok(())
 }
@@ -62,7 +54,7 @@ fn jobs_do_not_change_the_findings() {
         }
         run.pmem().store_u64(entry(20), 21);
         run.pmem().store_u64(TAIL, 21);
-        Ok::<(), FenceError>(())
+        DONE
     };
     let check = |crash: &Crash<'_, u64>| match last_entry(crash) {
         Err(_) if crash.pmem().load_u64(TAIL) < 20 => Ok(()),
@@ -75,7 +67,7 @@ fn jobs_do_not_change_the_findings() {
     let sound = |run: &Run<u64>| append(run, 12);
     let one = Explorer::default().check(&image, sound, last_entry);
     let three = Explorer::default().jobs(3).check(&image, sound, last_entry);
-    let told = |coverage: &pm_crashsim::Coverage| {
+    let told = |coverage: &Coverage| {
         let levels = coverage.levels.iter();
         levels.map(|level| (level.points, level.legal, level.tried, level.is_exhaustive)).collect::<Vec<_>>()
     };
@@ -120,10 +112,9 @@ fn single_crashes_come_first() {
     const STEP: u64 = 0;
     let operation = |run: &Run<()>| {
         for step in 1..=3 {
-            run.pmem().store_u64(STEP, step);
-            run.pmem().persist(STEP, 8)?; // teeth: a crash may keep the step without it
+            run.pmem().put(STEP, step)?; // teeth: a crash may keep the step without it
         }
-        Ok::<(), FenceError>(())
+        DONE
     };
     let steps_on = |crash: &Crash<'_, ()>| {
         let step = crash.pmem().load_u64(STEP);
@@ -194,23 +185,18 @@ fn recovery_to_a_known_state_is_crashed() {
 #[test]
 fn shrunk_failure_replays_at_an_untried_point() {
     let operation = |run: &Run<()>| {
-        run.pmem().store_u64(64, 1);
-        run.pmem().persist(64, 8) // teeth: whether recovery finds the store or repeats it, it fails
+        run.pmem().put(64, 1) // teeth: whether recovery finds the store or repeats it, it fails
     };
     let check = |crash: &Crash<'_, ()>| {
         assert_eq!(crash.pmem().load_u64(128), 0, "the third line is there");
         crash.pmem().store_u64(128, 1);
-        crash.pmem().store_u64(64, 1);
-        crash.pmem().persist(64, 8) // teeth: without it the crash is at the end, and of another name
+        crash.pmem().put(64, 1) // teeth: without it the crash is at the end, and of another name
     };
     for shrink in [false, true] {
         let explorer = Explorer::default().shrink(shrink);
-        let failure = explorer.explore(&Image::zeroed(256), operation, check).unwrap_err();
-        let id = failure.replay.as_deref().unwrap();
-        let again =
-            Explorer::default().replay(id).explore(&Image::zeroed(256), operation, check).unwrap_err();
-        assert!(again.message.contains("the third line is there"), "{id}: {again}");
-        assert_eq!((again.crashes.len(), again.replay.as_deref()), (2, Some(id)));
+        let [failure, again] = fails_and_replays(&explorer, &Image::zeroed(256), operation, check);
+        assert!(again.message.contains("the third line is there"), "{again}");
+        assert_eq!((again.crashes.len(), &again.replay), (2, &failure.replay));
     }
 }
 
@@ -226,8 +212,8 @@ fn failure_found_with_lints_replays_without() {
     };
     let linted = Explorer::default().lints(Lints::default());
     let failure = linted.explore(&Image::zeroed(1 << 12), operation, last_entry).unwrap_err();
-    let id = failure.replay.as_deref().unwrap();
-    let again = Explorer::default().replay(id).explore(&Image::zeroed(1 << 12), operation, last_entry);
+    let replaying = Explorer::default().replay(name(&failure));
+    let again = replaying.explore(&Image::zeroed(1 << 12), operation, last_entry);
     assert_eq!(again.unwrap_err().message, failure.message);
 }
 
@@ -252,15 +238,13 @@ fn undo_log(entries: u64, flushes_all: bool) -> impl Fn(&Run<()>) -> Result<(), 
     move |run: &Run<()>| {
         let pmem = run.pmem();
         for entry in 0..entries {
-            pmem.store_u64(undo_entry(entry), 1 + entry);
-            pmem.persist(undo_entry(entry), 8)?;
+            pmem.put(undo_entry(entry), 1 + entry)?;
             pmem.store_u64(undo_word(entries, entry), 1);
         }
         let flushed = if flushes_all { entries } else { entries - 1 };
         (0..flushed).for_each(|entry| pmem.flush(undo_word(entries, entry), 8));
         pmem.fence()?;
-        pmem.store_u64(0, 1);
-        pmem.persist(0, 8) // teeth: marking may come late
+        pmem.put(0, 1) // teeth: marking may come late
     }
 }
 
@@ -325,21 +309,14 @@ fn bound_of_recoveries_ends_the_search_of_a_long_run_at_all_points() {
 /// What the bound leaves out is not the end of the run, even if it is too small for all points.
 #[test]
 fn bound_of_recoveries_below_the_number_of_points_reaches_the_end_of_the_run() {
-    let operation = |run: &Run<()>| {
-        (1..=1000).try_for_each(|count| {
-            run.pmem().store_u64(0, count);
-            run.pmem().persist(0, 8)
-        })
-    };
+    let operation = |run: &Run<()>| (1..=1000).try_for_each(|count| run.pmem().put(0, count));
     for reduce in [true, false] {
-        let seen = Mutex::new(BTreeSet::new());
-        let check = |crash: &Crash<'_, ()>| {
-            seen.lock().unwrap().insert(crash.pmem().load_u64(0));
-        };
+        let seen = Seen::new();
+        let check = |crash: &Crash<'_, ()>| seen.add(crash.pmem().load_u64(0));
         let explorer = Explorer::default().crashes(1).recoveries(40).reduce(reduce);
         let coverage = explorer.check(&Image::zeroed(64), operation, check);
         assert!(!coverage.is_exhaustive() && coverage.recoveries() == 40, "{coverage}");
-        let seen = seen.into_inner().unwrap();
+        let seen = seen.take();
         let gaps = seen.iter().zip(seen.iter().skip(1)).map(|(one, next)| next - one);
         assert!(gaps.max().unwrap() <= 64 && *seen.last().unwrap() > 936, "{seen:?}");
     }
@@ -381,8 +358,7 @@ fn recovery_that_takes_too_long_is_a_failure_with_a_name() {
 fn check_that_rejects_untouched_states_is_reported() {
     let told = |wrong: u64| {
         let operation = |run: &Run<()>| {
-            run.pmem().store_u64(0, 1);
-            run.pmem().persist(0, 8) // teeth: the check is wrong
+            run.pmem().put(0, 1) // teeth: the check is wrong
         };
         let check = move |crash: &Crash<'_, ()>| assert_ne!(crash.pmem().load_u64(0), wrong);
         Explorer::default().explore(&Image::zeroed(64), operation, check).unwrap_err().to_string()
