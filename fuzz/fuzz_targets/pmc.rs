@@ -1,4 +1,4 @@
-//! Any bytes as a trace file: an error, or a trace that is written back as it was and can be crashed.
+//! Reads any bytes as a trace file. The result is an error, or a trace that is written back unchanged and can be crashed.
 #![no_main]
 
 mod walk;
@@ -10,7 +10,7 @@ use pm_crashsim::TraceFile;
 const REGION_LIMIT_BYTES: u64 = 16 << 10;
 
 fuzz_target!(|input: &[u8]| {
-    // Few mutations would get past the checksum: it is put right.
+    // The checksum is corrected, as few mutations would keep it valid.
     let mut bytes = input.to_vec();
     if bytes.len() >= 4 {
         let body = bytes.len() - 4;
@@ -18,9 +18,9 @@ fuzz_target!(|input: &[u8]| {
         bytes[body..].copy_from_slice(&crc.to_le_bytes());
     }
     let Ok(file) = TraceFile::from_bytes_within(&bytes, REGION_LIMIT_BYTES) else { return };
-    assert_eq!(file.to_bytes(), bytes, "there is one way to write it");
+    assert_eq!(file.to_bytes(), bytes, "the encoding is unique");
     for crash in file.crashes() {
-        // What was read need not have been pending; if it was, it is an image of the region.
+        // A choice of writes is an image only if all of them were pending at the crash.
         if let Ok(image) = crash.image() {
             assert_eq!(image.len_bytes(), file.start().len_bytes());
         }

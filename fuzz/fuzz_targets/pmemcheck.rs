@@ -1,4 +1,4 @@
-//! Any text as a log of pmemcheck: an error, or a trace that can be saved, read and crashed.
+//! Imports any text as a log of pmemcheck. The result is an error, or a trace that can be saved, read and crashed.
 #![no_main]
 
 mod walk;
@@ -25,7 +25,7 @@ fuzz_target!(|log: &[u8]| {
     let Ok(imported) = pmemcheck(log, &options) else { return };
     let file = imported.file;
     let bytes = file.to_bytes();
-    let back = TraceFile::from_bytes(&bytes).expect("what is written can be read");
+    let back = TraceFile::from_bytes(&bytes).expect("a saved trace can be read");
     assert_eq!(back.to_bytes(), bytes);
     walk::everywhere(&back);
 });

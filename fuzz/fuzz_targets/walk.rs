@@ -1,12 +1,12 @@
-//! What every trace must bear, whoever made it.
+//! Operations that must succeed on every valid trace, from any source.
 
 use pm_core::Pmem as _;
 use pm_crashsim::{Crash, Explorer, TraceFile};
 
-/// More events are only slower to explore.
+/// The longest trace that is explored: a longer one only takes more time.
 const EVENTS: usize = 24;
 
-/// Nothing in a trace makes the simulator panic.
+/// Counts and explores the crash points of a trace: the simulator never panics.
 pub fn everywhere(file: &TraceFile) {
     for point in file.crash_points() {
         assert!(point.legal > 0 && point.events <= file.trace().events().len());

@@ -13,7 +13,7 @@ pub(crate) fn say(line: impl Display) {
 
 /// Prints a line with a name and a value.
 pub(crate) fn field(name: &str, value: impl Display) {
-    say(format_args!("  {name:<9} {value}"));
+    say(format_args!("  {name:<10} {value}"));
 }
 
 /// A number of bytes, rounded.

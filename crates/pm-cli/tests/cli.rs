@@ -25,18 +25,18 @@ fn heap_is_created_checked_and_drawn() {
         output.starts_with("new.pm: a heap of 896 KiB in 14 chunks of 64 KiB, on memory (tmpfs)\n"),
         "{output}"
     );
-    assert_has(&output, &["  log       3 lanes of "]);
-    assert_has(&output, &["  recovery  the next open has nothing to recover\n"]);
-    assert_has(&output, &["  allocated 0 bytes in 0 blocks\n"]);
+    assert_has(&output, &["  log        3 lanes of "]);
+    assert_has(&output, &["  recovery   the next open has nothing to recover\n"]);
+    assert_has(&output, &["  allocated  0 bytes in 0 blocks\n"]);
 
     scratch.heap();
     let output = scratch.run(&["heap", "check", "data.pm"], 0);
     assert_eq!(output, "data.pm: sound: all headers of 31 blocks in 15 chunks, 2 lanes, 2 roots\n");
     let output = scratch.run(&["heap", "info", "data.pm"], 0);
-    assert_has(&output, &["  allocated 4.5 KiB in 16 blocks\n"]);
-    assert_has(&output, &["  root      list: 8 bytes at "]);
-    assert_has(&output, &["  identity  01010101-0101-0101-0101-010101010101\n"]);
-    assert_has(&output, &["  made      2001-09-09 01:46:40 UTC, format version 2\n"]);
+    assert_has(&output, &["  allocated  4.5 KiB in 16 blocks\n"]);
+    assert_has(&output, &["  root       list: 8 bytes at "]);
+    assert_has(&output, &["  identity   01010101-0101-0101-0101-010101010101\n"]);
+    assert_has(&output, &["  made       2001-09-09 01:46:40 UTC, format version 2\n"]);
 
     let output = scratch.run(&["heap", "map", "data.pm", "-o", "data.svg"], 0);
     assert_eq!(output, "data.svg: 1920 cells of 512 bytes\n");
@@ -97,9 +97,9 @@ fn corrupted_block_header_is_found_and_discarded() {
     let output = scratch.run(&["heap", "repair", "data.pm", "--yes"], 0);
     assert!(output.starts_with("data.pm: repaired\n"), "{output}");
     // The heap was closed: the block's length is unknown, and the rest of its chunk is discarded, except the blocks in it.
-    assert_has(&output, &["  lost      ", &format!(" from {:#x} to ", blocks[5])]);
+    assert_has(&output, &["  lost       ", &format!(" from {:#x} to ", blocks[5])]);
     let output = scratch.run(&["heap", "check", "data.pm"], 0);
-    assert_has(&output, &["  lost      ", " in 1 extent, by repairs\n"]);
+    assert_has(&output, &["  lost       ", " in 1 extent, by repairs\n"]);
     assert_eq!(scratch.run(&["heap", "repair", "data.pm"], 0), "data.pm: nothing to repair\n");
     let others: Vec<u64> = blocks.iter().copied().filter(|&block| block != blocks[5]).collect();
     assert_eq!(open(&scratch, |heap| heap.blocks()), others);
@@ -154,7 +154,7 @@ fn structures_with_copy_are_restored() {
             "{output}"
         );
         assert!(fs::read(scratch.path("data.pm")).unwrap() == file, "{offset}: a check changes nothing");
-        assert!(scratch.run(&["heap", "info", "data.pm"], 0).contains("  corruption    "), "{offset}");
+        assert!(scratch.run(&["heap", "info", "data.pm"], 0).contains("  corruption "), "{offset}");
 
         let repaired = scratch.json(&["heap", "repair", "data.pm", "--yes"], 0);
         assert_eq!(repaired["restored"][0]["part"], part, "{offset}: {repaired}");
@@ -208,7 +208,7 @@ fn corrupted_root_slots_are_discarded() {
     // Slots of a heap are repaired by `heap repair` only: the log may have the root.
     assert_has(&scratch.run(&["pool", "repair", "data.pm", "--yes"], 3), &["corruption is left"]);
     let output = scratch.run(&["heap", "repair", "data.pm", "--yes"], 0);
-    assert!(output.starts_with("data.pm: repaired\n  discarded a slot of the root directory"), "{output}");
+    assert!(output.starts_with("data.pm: repaired\n  discarded  a slot of the root directory"), "{output}");
     scratch.run(&["heap", "check", "data.pm"], 0);
 
     scratch.pool();
@@ -235,7 +235,7 @@ fn pool_without_heap_is_checked_and_repaired() {
 
     flip(&scratch.path("pool.pm"), 60);
     let output = scratch.unchanged_file("pool.pm", &["pool", "check", "pool.pm"], 3);
-    assert_has(&output, &["  corruption    the header at the start has checksum 0x"]);
+    assert_has(&output, &["  corruption the header at the start has checksum 0x"]);
     assert_has(&output, &["`pm pool repair pool.pm` restores it"]);
     let output = scratch.unchanged_file("pool.pm", &["pool", "repair", "pool.pm"], 1);
     assert_has(&output, &["no terminal on which to ask", "--yes repairs"]);
@@ -333,7 +333,7 @@ fn pending_recovery_is_reported_and_not_run() {
     let scratch = Scratch::new();
     let blocks = scratch.unrecovered();
     let output = scratch.unchanged(&["heap", "info", "data.pm"], 0);
-    assert_has(&output, &["  recovery  the next open replays 2 transactions, and rolls back 0\n"]);
+    assert_has(&output, &["  recovery   the next open replays 2 transactions, and rolls back 0\n"]);
     assert_eq!(scratch.json(&["heap", "info", "data.pm"], 0)["recovery"]["replayed"], 2);
     // Structures that recovery replays are not corrupted: a header, and a slot of the root directory.
     flip(&scratch.path("data.pm"), blocks[5] - 8);
@@ -420,7 +420,7 @@ fn repair_asks_on_terminal() {
 
     let output = scratch.asked(&repair, "y\nn\nyes\n", 3);
     assert_has(&output, &["Discard the block? [y/N]", "Restore it? [y/N]"]);
-    assert_has(&output, &[&format!("  restored  the end word of a chunk at {end:#x}")]);
+    assert_has(&output, &[&format!("  restored   the end word of a chunk at {end:#x}")]);
     assert!(!output.contains("  lost "), "{output}");
     let left = &scratch.json(&["heap", "check", "data.pm"], 3)["findings"];
     assert_eq!((left.as_array().unwrap().len(), &left[0]["offset"]), (1, &(blocks[3] - 8).into()));

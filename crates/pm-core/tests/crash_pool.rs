@@ -114,6 +114,14 @@ fn open(crash: &Crash<()>) -> Result<SimPool, PoolError> {
     Ok(pool)
 }
 
+fn reopen(crash: &Crash<()>) -> Result<SimPool, String> {
+    open(crash).map_err(|error| error.to_string())
+}
+
+fn attach(run: &Run<()>) -> SimPool {
+    Pool::attach(Arc::clone(run.pmem())).unwrap()
+}
+
 fn two_roots() -> Image {
     pool_image(|pool| {
         set(pool, "counter", 0, 1);
@@ -122,7 +130,7 @@ fn two_roots() -> Image {
 }
 
 fn replace_counter(run: &Run<()>) {
-    let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+    let pool = attach(run);
     set(&pool, "counter", 2, 2);
     run.ack(());
 }
@@ -158,38 +166,30 @@ fn making_a_pool_is_atomic() {
     assert!(redundant.iter().all(|site| is_explained(site.location.file())), "{redundant:#?}");
 }
 
-#[test]
-fn overwriting_a_pool_is_atomic() {
-    let old = pool_image(|pool| set(pool, "old", 0, 1));
-    let operation = |run: &Run<()>| overwrite(run, 2);
-    let check = |crash: &Crash<()>| match open(crash) {
+/// The new pool has identity 2; the old one has this root.
+fn check_overwritten(crash: &Crash<()>, root: (&str, u64)) -> Result<(), String> {
+    match open(crash) {
         Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) => match pool.roots().is_empty() {
             true => Ok(()),
             false => Err("the new pool has a root of the old one".to_owned()),
         },
         Ok(_) if !crash.acked().is_empty() => Err("the old pool came back".to_owned()),
-        Ok(pool) if get(&pool, "old") == Some(1) => Ok(()),
-        Ok(_) => Err("the old pool is corrupted".to_owned()),
+        Ok(pool) if get(&pool, root.0) == Some(root.1) && pool.roots().len() == 1 => Ok(()),
+        Ok(pool) => Err(format!("the old pool opens with roots {:?}", pool.roots())),
         Err(error) => check_refusal(crash, &error),
-    };
-    explore(&old, operation, check);
+    }
+}
+
+#[test]
+fn overwriting_a_pool_is_atomic() {
+    let old = pool_image(|pool| set(pool, "old", 0, 1));
+    explore(&old, |run| overwrite(run, 2), |crash| check_overwritten(crash, ("old", 1)));
 }
 
 /// After an interrupted growth the backup of the pool lies inside the region, not at its end.
 #[test]
 fn overwriting_a_shorter_pool_is_atomic() {
-    let operation = |run: &Run<()>| overwrite(run, 2);
-    let check = |crash: &Crash<()>| match open(crash) {
-        Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) => match pool.roots().is_empty() {
-            true => Ok(()),
-            false => Err("the new pool has a root of the old one".to_owned()),
-        },
-        Ok(_) if !crash.acked().is_empty() => Err("the old pool came back".to_owned()),
-        Ok(pool) if get(&pool, "counter") == Some(7) && pool.roots().len() == 1 => Ok(()),
-        Ok(pool) => Err(format!("the old pool opens with roots {:?}", pool.roots())),
-        Err(error) => check_refusal(crash, &error),
-    };
-    explore_long(&image_to_grow(), operation, check);
+    explore_long(&image_to_grow(), |run| overwrite(run, 2), |crash| check_overwritten(crash, ("counter", 7)));
 }
 
 /// The data of the overwritten pool contains the backup of an older, shorter pool.
@@ -217,7 +217,7 @@ fn read_only_pool_has_same_roots_after_crash() {
     let check = |crash: &Crash<()>| {
         let reader = Pool::attach_read_only(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?;
         let (read, listed) = (get(&reader, "counter"), reader.roots());
-        let writer = open(crash).map_err(|error| error.to_string())?;
+        let writer = reopen(crash)?;
         match (read == get(&writer, "counter"), listed == writer.roots(), read, crash.acked().len()) {
             (true, true, Some(2), _) | (true, true, Some(1), 0) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -232,7 +232,7 @@ fn read_only_pool_has_same_roots_after_crash() {
 #[test]
 fn backup_of_interrupted_growth_never_reappears() {
     let check = |crash: &Crash<()>| {
-        let pool = open(crash).map_err(|error| error.to_string())?;
+        let pool = reopen(crash)?;
         let pool_bytes = pool.pool_bytes();
         pool.pmem().store(64, b"corrupted!");
         let pool = Pool::attach(pool.into_pmem()).map_err(|error| error.to_string())?;
@@ -249,7 +249,7 @@ fn backup_of_interrupted_growth_never_reappears() {
 #[test]
 fn setting_a_root_is_atomic() {
     let check = |crash: &Crash<()>| {
-        let pool = open(crash).map_err(|error| error.to_string())?;
+        let pool = reopen(crash)?;
         match (get(&pool, "counter"), get(&pool, "other"), crash.acked().len()) {
             (Some(2), Some(9), _) | (Some(1), Some(9), 0) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -261,7 +261,7 @@ fn setting_a_root_is_atomic() {
 #[test]
 fn value_is_durable_before_its_root() {
     let operation = |run: &Run<()>| {
-        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        let pool = attach(run);
         let place = pool.data().start + 128;
         pool.scope(|pm| {
             let counter = pm.stream(pm.claim(place).unwrap(), &7_u64);
@@ -274,7 +274,7 @@ fn value_is_durable_before_its_root() {
         });
     };
     let check = |crash: &Crash<()>| {
-        let pool = open(crash).map_err(|error| error.to_string())?;
+        let pool = reopen(crash)?;
         match (get(&pool, "streamed"), get(&pool, "fenced"), crash.acked().len()) {
             (None, None, 0) | (Some(7), None, 0 | 1) | (Some(7), Some(8), 1 | 2) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -287,14 +287,14 @@ fn value_is_durable_before_its_root() {
 fn replaced_root_does_not_reappear_after_removal() {
     let before = pool_image(|pool| set(pool, "counter", 0, 1));
     let operation = |run: &Run<()>| {
-        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        let pool = attach(run);
         set(&pool, "counter", 2, 2);
         run.ack(());
         pool.remove_root("counter").unwrap();
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let pool = open(crash).map_err(|error| error.to_string())?;
+        let pool = reopen(crash)?;
         match (get(&pool, "counter"), crash.acked().len()) {
             (Some(1), 0) | (Some(2), 0 | 1) | (None, 1 | 2) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -311,7 +311,7 @@ fn older_slot_does_not_reappear_after_removal() {
         set(pool, "counter", 1, 2);
     });
     let operation = |run: &Run<()>| {
-        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        let pool = attach(run);
         // Sets the root in a second slot.
         pool.logged_roots().set_lost("counter", (8192 + 128, 8, u64::LAYOUT)).unwrap();
         run.ack(());
@@ -342,7 +342,7 @@ fn image_with_a_corrupted_root() -> Image {
 #[test]
 fn discarding_corrupted_roots_is_atomic_per_slot() {
     let operation = |run: &Run<()>| {
-        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        let pool = attach(run);
         assert_eq!(pool.logged_roots().discard_corrupted().unwrap(), 1);
         run.ack(());
     };
@@ -361,7 +361,7 @@ fn discarding_corrupted_roots_is_atomic_per_slot() {
 #[test]
 fn setting_a_lost_root_is_atomic() {
     let operation = |run: &Run<()>| {
-        let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+        let pool = attach(run);
         pool.logged_roots().set_lost("first", (8192 + 64, 8, u64::LAYOUT)).unwrap();
         run.ack(());
     };
@@ -387,11 +387,11 @@ fn restoring_a_header_loses_nothing() {
             pool.pmem().store(corrupted_at, b"corrupted!");
         });
         let operation = |run: &Run<()>| {
-            Pool::attach(Arc::clone(run.pmem())).unwrap();
+            attach(run);
             run.ack(());
         };
         let check = |crash: &Crash<()>| {
-            let pool = open(crash).map_err(|error| error.to_string())?;
+            let pool = reopen(crash)?;
             match (get(&pool, "counter"), pool.header_state(), crash.acked().len()) {
                 (Some(7), HeaderState::Intact, _) | (Some(7), _, 0) => Ok(()),
                 other => Err(format!("{other:?}")),
@@ -409,13 +409,13 @@ fn image_of_a_shorter_pool(corruption: impl FnOnce(&mut [u8])) -> Image {
 }
 
 fn attach_to_restore(run: &Run<()>) {
-    let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+    let pool = attach(run);
     assert!(matches!(pool.header_state(), HeaderState::PrimaryCorrupted(_)));
     run.ack(());
 }
 
 fn check_restored(crash: &Crash<()>) -> Result<(), String> {
-    let pool = open(crash).map_err(|error| error.to_string())?;
+    let pool = reopen(crash)?;
     let is_right = get(&pool, "counter") == Some(7) && pool.uuid() == Uuid::from_bytes([1; 16]);
     match (is_right, pool.pool_bytes(), pool.header_state(), crash.acked().len()) {
         (true, POOL_BYTES, HeaderState::Intact, _) | (true, POOL_BYTES, _, 0) => Ok(()),
@@ -451,12 +451,12 @@ fn image_to_grow() -> Image {
 }
 
 fn grow(run: &Run<()>) {
-    Pool::attach(Arc::clone(run.pmem())).unwrap().extend().unwrap();
+    attach(run).extend().unwrap();
     run.ack(());
 }
 
 fn check_grown(crash: &Crash<()>) -> Result<(), String> {
-    let mut pool = open(crash).map_err(|error| error.to_string())?;
+    let mut pool = reopen(crash)?;
     if get(&pool, "counter") != Some(7) {
         return Err("the root is gone".to_owned());
     }
@@ -511,7 +511,7 @@ fn older_pool_inside_never_reappears_with_any_header() {
 
 /// A growth is interrupted, the pool opened, its region grown again, and the pool extended: all its new data is zero.
 fn check_new_data_is_zero(crash: &Crash<()>) -> Result<(), String> {
-    let pool = open(crash).map_err(|error| error.to_string())?;
+    let pool = reopen(crash)?;
     if pool.pool_bytes() != POOL_BYTES {
         return Ok(());
     }
@@ -542,8 +542,8 @@ fn interrupted_erasing_is_completed() {
     Pool::attach(Arc::clone(&sim)).unwrap().extend().unwrap();
     sim.store(0, &header);
     sim.store(POOL_BYTES - 4096, &backup);
-    let attach = |run: &Run<()>| drop(Pool::attach(Arc::clone(run.pmem())).unwrap());
-    assert_exhaustive(&killer().check(&sim.to_image(), attach, check_new_data_is_zero));
+    let open = |run: &Run<()>| drop(attach(run));
+    assert_exhaustive(&killer().check(&sim.to_image(), open, check_new_data_is_zero));
 }
 
 /// User data contains pages that begin like headers, as on a disk that holds pools. One of them lies where its pool would end. A crash leaves

@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Instant;
 
 /// A directory in memory, with a copy of the program that every user may run.
@@ -64,18 +64,21 @@ impl Scratch {
     }
 
     fn serve(&self, args: &[&str]) -> Server {
-        let mut command = self.command(&["--json", "serve"]);
-        let mut child =
-            command.args(args).args(["--transport", "nbd"]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains(r#""event":"serving""#), "{line:?}");
-        Server(child)
+        serving(self.command(&["--json", "serve"]).args(args).args(["--transport", "nbd"])).0
     }
 }
 
 /// A server that is stopped when dropped.
 struct Server(Child);
+
+impl Server {
+    /// Waits for a server that was stopped or killed.
+    fn wait(mut self) -> ExitStatus {
+        let status = self.0.wait().unwrap();
+        std::mem::forget(self);
+        status
+    }
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -105,6 +108,14 @@ fn message(output: &Output) -> String {
 #[track_caller]
 fn assert_has(text: &str, words: &[&str]) {
     words.iter().for_each(|words| assert!(text.contains(words), "{words:?} is not in: {text}"));
+}
+
+/// The names in a directory, in order.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 fn flip(path: &Path, offset: u64) {
@@ -145,10 +156,9 @@ fn disk_is_created_checked_and_served() {
 #[test]
 fn serve_with_size_creates_disk_once() {
     let scratch = Scratch::new();
-    let mut server = scratch.serve(&["disk.pm", "--size", "1M"]);
+    let server = scratch.serve(&["disk.pm", "--size", "1M"]);
     assert_eq!(scratch.good(&["stop", "disk.pm"]), "stopped disk.pm\n");
-    assert!(server.0.wait().unwrap().success());
-    std::mem::forget(server);
+    assert!(server.wait().success());
     let before = fs::read(scratch.path("disk.pm")).unwrap();
     drop(scratch.serve(&["disk.pm", "--size", "1M"]));
     assert!(fs::read(scratch.path("disk.pm")).unwrap() == before, "the existing disk is served");
@@ -164,8 +174,7 @@ fn disk_of_killed_server_is_served_again() {
     let scratch = Scratch::new();
     let mut server = scratch.serve(&["disk.pm", "--size", "1M"]);
     server.0.kill().unwrap();
-    server.0.wait().unwrap();
-    std::mem::forget(server);
+    assert!(!server.wait().success());
     assert_eq!(scratch.good(&["list"]), "no disk is being served\n");
     drop(scratch.serve(&["disk.pm"]));
 }
@@ -348,7 +357,7 @@ fn messages_caused_by_clients_are_limited() {
 #[test]
 fn stop_is_refused_while_clients_are_connected() {
     let scratch = Scratch::new();
-    let mut server = scratch.serve(&["disk.pm", "--size", "1M"]);
+    let server = scratch.serve(&["disk.pm", "--size", "1M"]);
     let mut client = Client::ready(&scratch.path("disk.pm.sock"), true);
     assert_eq!(client.write(0, &[1; 512]), Ok(vec![]));
     let own = format!("process {}", std::process::id());
@@ -371,11 +380,10 @@ fn stop_is_refused_while_clients_are_connected() {
     assert_eq!(client.read(0, 512), Ok(vec![1; 512]), "the client is still served");
 
     assert_eq!(scratch.good(&["stop", "disk.pm", "--force"]), "stopped disk.pm\n");
-    assert!(server.0.wait().unwrap().success());
+    assert!(server.wait().success());
     assert!(client.is_closed());
-    std::mem::forget(server);
 
-    let mut server = scratch.serve(&["disk.pm"]);
+    let server = scratch.serve(&["disk.pm"]);
     drop(Client::ready(&scratch.path("disk.pm.sock"), true));
     let number = server.0.id().to_string();
     assert_eq!(
@@ -383,11 +391,8 @@ fn stop_is_refused_while_clients_are_connected() {
         format!("stopped {number}\n"),
         "a disconnected client does not count"
     );
-    assert!(server.0.wait().unwrap().success());
-    std::mem::forget(server);
-    let left: Vec<_> =
-        fs::read_dir(scratch.path("run")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert!(server.wait().success());
+    assert_eq!(names(&scratch.path("run")), [""; 0]);
 }
 
 #[test]
@@ -539,9 +544,7 @@ fn invalid_sizes_are_refused_and_create_nothing() {
         &scratch.bad(&["create", "new.pm", "--size", "1M", "--sector", "1024"]),
         &["choose 512 or 4096"],
     );
-    let names: Vec<_> =
-        fs::read_dir(scratch.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["pmbd"]);
+    assert_eq!(names(scratch.dir.path()), ["pmbd"]);
 }
 
 #[test]
@@ -584,7 +587,7 @@ fn only_socket_of_dead_server_is_replaced() {
     assert_eq!(fs::read(&socket).unwrap(), b"a file");
 }
 
-/// Runs the program as a user without any files here.
+/// Runs the program as a user that owns no files here.
 fn as_other_user(scratch: &Scratch, args: &[&str]) -> Output {
     let mut command = scratch.command(args);
     if rustix::process::geteuid().is_root() {
@@ -621,7 +624,19 @@ fn missing_ublk_driver_has_help() {
     assert_has(&said, &["modprobe ublk_drv", "--transport nbd"]);
 }
 
-/// Runs the program as a user who may not open /dev/ublk-control, on a machine with these ublk devices.
+/// A command in namespaces of its own; the program and its arguments are to be added.
+fn unshare(scratch: &Scratch, namespaces: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(namespaces);
+    if !rustix::process::geteuid().is_root() {
+        // Without root, as the root of a user namespace.
+        command.arg("--map-root-user");
+    }
+    command.arg("--").current_dir(scratch.dir.path()).env("PMBD_RUN_DIR", scratch.path("run"));
+    command
+}
+
+/// Runs the program without permission to open /dev/ublk-control, on a machine with these ublk devices.
 fn without_ublk_permission(scratch: &Scratch, devices: &[&str], args: &[&str]) -> Output {
     let script = r#"set -e
 mkdir dev; mount -t tmpfs tmpfs dev; mkdir dev/shm; mount --bind /dev/shm dev/shm
@@ -629,14 +644,8 @@ for node in null zero urandom; do touch dev/$node; mount --bind /dev/$node dev/$
 touch dev/ublk-control; chmod 0 dev/ublk-control; mount --rbind dev /dev
 mount -t tmpfs tmpfs /sys/class; mkdir /sys/class/ublk-char; for device in $0; do mkdir /sys/class/ublk-char/$device; done
 exec setpriv --bounding-set=-all --inh-caps=-all -- timeout 10 "$@""#;
-    let mut command = Command::new("unshare");
-    command.arg("--mount");
-    if !rustix::process::geteuid().is_root() {
-        // Without root, as the root of a user namespace.
-        command.arg("--map-root-user");
-    }
-    command.args(["--", "/bin/sh", "-c", script, &devices.join(" ")]).arg(scratch.path("pmbd")).args(args);
-    command.current_dir(scratch.dir.path()).env("PMBD_RUN_DIR", scratch.path("run"));
+    let mut command = unshare(scratch, &["--mount"]);
+    command.args(["/bin/sh", "-c", script, &devices.join(" ")]).arg(scratch.path("pmbd")).args(args);
     let output = command.output().unwrap();
     fs::remove_dir(scratch.path("dev")).unwrap();
     output
@@ -730,14 +739,8 @@ impl Drop for Killed {
 
 /// Runs a program as process 1 of a PID namespace of its own. /proc stays that of this namespace.
 fn as_process_1(scratch: &Scratch, program: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--kill-child"]);
-    if !rustix::process::geteuid().is_root() {
-        // Without root, as the root of a user namespace.
-        command.arg("--map-root-user");
-    }
-    command.arg("--").arg(program).args(args);
-    command.current_dir(scratch.dir.path()).env("PMBD_RUN_DIR", scratch.path("run"));
+    let mut command = unshare(scratch, &["--pid", "--fork", "--kill-child"]);
+    command.arg(program).args(args);
     command
 }
 
@@ -787,4 +790,19 @@ timeout 2 "$0" stop disk.pm; timeout 2 "$0" stop disk.pm --force; timeout 2 "$0"
     assert_eq!(stderr.matches("is served by process 1 of another PID namespace").count(), 2, "{stderr}");
     assert_has(&stderr, &["no server has the name 1"]);
     drop(server);
+}
+
+#[test]
+fn list_removes_only_files_of_dead_servers() {
+    let scratch = Scratch::new();
+    let run = scratch.path("run");
+    fs::create_dir(&run).unwrap();
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
+    let of_others = ["1--3.json", "1-2-3-4.json", "1-2-x.json", "1-2.json", "package.json"];
+    let of_dead_server = "1-2-3.json";
+    for name in of_others.iter().chain([&of_dead_server]) {
+        fs::write(run.join(name), "{}").unwrap();
+    }
+    assert_eq!(scratch.good(&["list", "--json"]), "");
+    assert_eq!(names(&run), of_others);
 }

@@ -1,11 +1,11 @@
-//! Crashes at every point of a block write, and of making a disk, under every model of the caches.
+//! Crashes at every point of a block write, and of making and changing a disk, under every model of the caches.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use fastrand::Rng;
 use pm_core::{Domain, Pmem, Pool, PoolError, PoolOptions, Uuid};
-use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
-use pmbd::disk::{read_geometry, write_geometry};
+use pm_crashsim::{Crash, Explorer, Faults, Image, Lint, Lints, Model, Run, SimPmem};
+use pmbd::disk::{format, read_geometry, write_geometry};
 use pmbd::{BlockOp, DiskError, Engine, Geometry, SectorSize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -207,11 +207,41 @@ fn flush_makes_completed_writes_durable_in_every_domain() {
     assert!(redundant.is_empty(), "{redundant:#?}");
 }
 
+fn pool_options() -> PoolOptions {
+    PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0)
+}
+
+/// A pool in which these geometries were written one after the other.
+fn disk_image(geometries: &[Geometry]) -> Image {
+    let sim = Arc::new(SimPmem::new(REGION_BYTES));
+    let pool = Pool::format(Arc::clone(&sim), &pool_options()).unwrap();
+    geometries.iter().for_each(|geometry| write_geometry(&pool, *geometry).unwrap());
+    sim.to_image()
+}
+
+/// Explores kills and crashes of an operation on a disk, and its crashes under every model.
+fn explore_disk(
+    image: &Image,
+    operation: impl Fn(&Run<u8>) + Sync,
+    check: impl Fn(&Crash<u8>) -> Result<(), String> + Sync,
+) {
+    let killed = Explorer::new(Model::Px86Line).kills(1).crashes(1).check(image, &operation, &check);
+    assert!(killed.is_exhaustive(), "{killed}");
+    for model in Model::ALL {
+        // Where the words of a line are unordered, a header has 2^11 mixtures.
+        let explorer = Explorer::new(model).nested_choices_per_point(1 << 11);
+        let coverage = explorer.check(image, &operation, &check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+}
+
 #[test]
 fn disk_creation_is_atomic() {
     let operation = |run: &Run<u8>| {
-        let options = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-        Pool::format_with(Arc::clone(run.pmem()), &options, |pool| write_geometry(pool, geometry())).unwrap();
+        let made = Pool::format_with(Arc::clone(run.pmem()), &pool_options(), |pool| {
+            write_geometry(pool, geometry())
+        });
+        made.unwrap();
         run.ack(1);
     };
     let check = |crash: &Crash<u8>| match Pool::attach(Arc::clone(crash.pmem())) {
@@ -222,15 +252,7 @@ fn disk_creation_is_atomic() {
         Err(PoolError::NotAPool | PoolError::HeadersCorrupted { .. }) if crash.acked().is_empty() => Ok(()),
         Err(error) => Err(DiskError::from(error).to_string()),
     };
-    let killed = Explorer::new(Model::Px86Line).kills(1).crashes(1);
-    let killed = killed.check(&Image::zeroed(REGION_BYTES), operation, check);
-    assert!(killed.is_exhaustive(), "{killed}");
-    for model in Model::ALL {
-        // Where the words of a line are unordered, a header has 2^11 mixtures.
-        let explorer = Explorer::new(model).nested_choices_per_point(1 << 11);
-        let coverage = explorer.check(&Image::zeroed(REGION_BYTES), operation, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    explore_disk(&Image::zeroed(REGION_BYTES), operation, check);
 }
 
 #[test]
@@ -239,13 +261,7 @@ fn disk_change_is_atomic() {
     let new = Geometry::new(START, CAPACITY / 2, SectorSize::B4096).unwrap();
     // The second change overwrites the first descriptor.
     for (before, after) in [(vec![old], new), (vec![old, new], old)] {
-        let image = {
-            let sim = Arc::new(SimPmem::new(REGION_BYTES));
-            let options = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-            let pool = Pool::format(Arc::clone(&sim), &options).unwrap();
-            before.iter().for_each(|geometry| write_geometry(&pool, *geometry).unwrap());
-            sim.to_image()
-        };
+        let image = disk_image(&before);
         let last = *before.last().unwrap();
         let operation = |run: &Run<u8>| {
             write_geometry(&Pool::attach(Arc::clone(run.pmem())).unwrap(), after).unwrap();
@@ -258,13 +274,7 @@ fn disk_change_is_atomic() {
                 other => Err(format!("the disk is {other:?}")),
             }
         };
-        let killed = Explorer::new(Model::Px86Line).kills(1).crashes(1).check(&image, operation, check);
-        assert!(killed.is_exhaustive(), "{killed}");
-        for model in Model::ALL {
-            let explorer = Explorer::new(model).nested_choices_per_point(1 << 11);
-            let coverage = explorer.check(&image, operation, check);
-            assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-        }
+        explore_disk(&image, operation, check);
     }
 }
 
@@ -273,12 +283,7 @@ fn disk_change_is_atomic() {
 fn disk_found_by_next_server_is_durable() {
     let old = geometry();
     let new = Geometry::new(START, CAPACITY / 2, SectorSize::B4096).unwrap();
-    let image = {
-        let sim = Arc::new(SimPmem::new(REGION_BYTES));
-        let options = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-        write_geometry(&Pool::format(Arc::clone(&sim), &options).unwrap(), old).unwrap();
-        sim.to_image()
-    };
+    let image = disk_image(&[old]);
     let found = |pmem: &Arc<SimPmem>| read_geometry(&Pool::attach(Arc::clone(pmem)).unwrap()).unwrap();
     let first = |run: &Run<u64>| write_geometry(&Pool::attach(Arc::clone(run.pmem())).unwrap(), new).unwrap();
     let second = |run: &Run<u64>| {
@@ -303,6 +308,49 @@ fn disk_found_by_next_server_is_durable() {
     };
     let coverage = Explorer::new(Model::Px86Line).crashes(1).check_restarted(&image, first, second, check);
     assert!(coverage.kills.tried > 1, "{coverage}");
+}
+
+fn small_geometry(sectors: u64) -> Geometry {
+    Geometry::new(format::SMALL_START, sectors * 512, SectorSize::B512).unwrap()
+}
+
+fn change_geometry(run: &Run<u64>, sectors: u64) {
+    let pool = Pool::attach(Arc::clone(run.pmem())).unwrap();
+    write_geometry(&pool, small_geometry(sectors)).unwrap();
+    run.ack(sectors);
+}
+
+/// A kill between two changes of the geometry, and crashes; also with one line of the descriptors lost.
+#[test]
+fn last_acknowledged_geometry_survives_kills_and_crashes() {
+    let image = disk_image(&[small_geometry(1)]);
+    let check = |crash: &Crash<u64>| {
+        let pool = Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?;
+        let found = match read_geometry(&pool) {
+            Ok(geometry) => geometry.capacity_bytes() / 512,
+            Err(_) if !crash.faults().is_empty() => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let last = crash.acked().last().copied().unwrap_or(1);
+        if found >= last && found <= 4 { Ok(()) } else { Err(format!("{found} after {:?}", crash.acked())) }
+    };
+    let explorer = |faults: Faults| {
+        Explorer::new(Model::Px86Line)
+            .crashes(1)
+            .kills(1)
+            .choices_per_point(1 << 10)
+            .faults(faults)
+            .recoveries(100_000)
+    };
+    for faults in [Faults::none(), Faults::none().poison(1).within(8192..8192 + 128)] {
+        let first = |run: &Run<u64>| {
+            change_geometry(run, 2);
+            change_geometry(run, 3);
+        };
+        let coverage =
+            explorer(faults).check_restarted(&image, first, |run: &Run<u64>| change_geometry(run, 4), check);
+        println!("{coverage}");
+    }
 }
 
 /// A write that a killed server has not acknowledged may be lost after the next server has returned it. Once it is written again, as the

@@ -1,4 +1,4 @@
-//! Disks in pools and raw: what is created, what is refused, what is healed.
+//! Disks in pools and raw: creation, refusals, and repair of headers.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,7 +7,19 @@ use pmbd::disk::{Kind, format, read_geometry, write_geometry};
 use pmbd::{BlockOp, Disk, DiskError, DiskOptions, Geometry, GeometryError, SectorSize};
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Opens a disk with the default options.
+fn open(path: &Path) -> Result<Disk, DiskError> {
+    Disk::open(path, &DiskOptions::default())
+}
+
+/// A new file with a disk of 1 MiB.
+fn created() -> (tempfile::TempDir, PathBuf) {
+    let (dir, path) = scratch();
+    drop(Disk::create(&path, 1 << 20, &DiskOptions::default()).unwrap());
+    (dir, path)
+}
 
 fn scratch() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -16,7 +28,7 @@ fn scratch() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn a_disk_keeps_its_sectors_and_its_shape() {
+fn disk_keeps_sectors_and_geometry() {
     for (capacity, sector) in
         [(1 << 20, SectorSize::B512), (96 << 20, SectorSize::B4096), (512, SectorSize::B512)]
     {
@@ -33,7 +45,7 @@ fn a_disk_keeps_its_sectors_and_its_shape() {
         drop(engine);
 
         // The default sector is 512; the pool knows its own.
-        let disk = Disk::open(&path, &DiskOptions::default()).unwrap();
+        let disk = open(&path).unwrap();
         let info = disk.info();
         assert_eq!((info.capacity_bytes, info.sector_bytes), (capacity, sector.bytes()));
         assert!(matches!(info.kind, Kind::Pool { uuid: same, .. } if same == uuid));
@@ -45,7 +57,7 @@ fn a_disk_keeps_its_sectors_and_its_shape() {
 }
 
 #[test]
-fn a_large_disk_is_laid_out_for_huge_pages() {
+fn large_disk_is_aligned_to_huge_pages() {
     let (_dir, path) = scratch();
     let disk = Disk::create(&path, 64 << 20, &DiskOptions::default()).unwrap();
     let start = disk.into_engine().unwrap().geometry().start_bytes();
@@ -54,7 +66,7 @@ fn a_large_disk_is_laid_out_for_huge_pages() {
 }
 
 #[test]
-fn impossible_disks_are_refused_and_leave_nothing() {
+fn impossible_disks_leave_no_file() {
     let (dir, path) = scratch();
     let create = |capacity| Disk::create(&path, capacity, &DiskOptions::default()).unwrap_err();
     assert!(matches!(create(0), DiskError::Geometry(GeometryError::ZeroCapacity)));
@@ -66,30 +78,28 @@ fn impossible_disks_are_refused_and_leave_nothing() {
 }
 
 #[test]
-fn corruption_to_the_pool_header_is_healed_and_said() {
-    let (_dir, path) = scratch();
-    drop(Disk::create(&path, 1 << 20, &DiskOptions::default()).unwrap());
+fn corrupted_pool_header_is_restored_and_reported() {
+    let (_dir, path) = created();
     fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"oops", 64).unwrap();
-    let info = Disk::open(&path, &DiskOptions::default()).unwrap().info();
+    let info = open(&path).unwrap().info();
     assert!(info.corruption()[0].contains("its backup was used"), "{:?}", info.corruption());
-    assert_eq!(Disk::open(&path, &DiskOptions::default()).unwrap().info().corruption(), Vec::<String>::new());
+    assert_eq!(open(&path).unwrap().info().corruption(), Vec::<String>::new());
 }
 
 #[test]
-fn a_corrupted_descriptor_is_refused() {
-    let (_dir, path) = scratch();
-    drop(Disk::create(&path, 1 << 20, &DiskOptions::default()).unwrap());
+fn corrupted_descriptor_is_refused() {
+    let (_dir, path) = created();
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[1], format::DESCRIPTOR_OFFSET + 9).unwrap();
-    assert!(matches!(Disk::open(&path, &DiskOptions::default()), Err(DiskError::Checksum { .. })));
+    assert!(matches!(open(&path), Err(DiskError::Checksum { .. })));
     // Sound, but impossible: a device that leaves its pool.
     let descriptor = format::Descriptor::new(12_288, 1 << 40, 512);
     file.write_all_at(pm_core::bytes_of(&descriptor), format::DESCRIPTOR_OFFSET).unwrap();
-    assert!(matches!(Disk::open(&path, &DiskOptions::default()), Err(DiskError::OutsidePool { .. })));
+    assert!(matches!(open(&path), Err(DiskError::OutsidePool { .. })));
 }
 
 #[test]
-fn disk_outside_the_data_area_does_not_take_the_place_of_another() {
+fn geometry_outside_data_area_is_refused() {
     let region_bytes = 1 << 16;
     let pool = Pool::format(Region::anonymous(region_bytes).unwrap(), &PoolOptions::new()).unwrap();
     let geometry = |start, capacity| Geometry::new(start, capacity, SectorSize::B512).unwrap();
@@ -118,7 +128,7 @@ fn refused(pool: &Pool, is_right: impl Fn(&DiskError) -> bool) {
 }
 
 #[test]
-fn disk_that_cannot_be_put_into_a_pool_is_not_stored() {
+fn refused_disk_is_not_stored() {
     let pool = || Pool::format(Region::anonymous(1 << 16).unwrap(), &PoolOptions::new()).unwrap();
     let set = |pool: &Pool, at, names: &[String]| {
         pool.scope(|pm| {
@@ -143,18 +153,18 @@ fn disk_that_cannot_be_put_into_a_pool_is_not_stored() {
 }
 
 #[test]
-fn a_pool_without_a_disk_and_a_disk_without_a_pool_are_refused() {
+fn pool_without_disk_and_file_without_pool_are_refused() {
     let (_dir, path) = scratch();
     let region = RegionOptions::new();
     drop(Pool::create(&path, 1 << 20, &region, &PoolOptions::new()).unwrap());
-    assert!(matches!(Disk::open(&path, &DiskOptions::default()), Err(DiskError::NoDisk)));
+    assert!(matches!(open(&path), Err(DiskError::NoDisk)));
     fs::write(&path, vec![0; 1 << 20]).unwrap();
-    let error = Disk::open(&path, &DiskOptions::default()).unwrap_err();
+    let error = open(&path).unwrap_err();
     assert!(matches!(error, DiskError::Pool(PoolError::NotAPool)));
 }
 
 #[test]
-fn raw_bytes_are_a_disk_and_can_be_made_a_pool() {
+fn raw_file_is_served_and_can_be_formatted() {
     let (_dir, path) = scratch();
     fs::write(&path, vec![0x11; 1 << 20]).unwrap();
     let engine = Disk::open_raw(&path, &DiskOptions::default()).unwrap().into_engine().unwrap();
@@ -175,9 +185,8 @@ fn raw_bytes_are_a_disk_and_can_be_made_a_pool() {
 }
 
 #[test]
-fn a_read_only_disk_refuses_writes() {
-    let (_dir, path) = scratch();
-    drop(Disk::create(&path, 1 << 20, &DiskOptions::default()).unwrap());
+fn read_only_disk_refuses_writes() {
+    let (_dir, path) = created();
     let options = DiskOptions { region: RegionOptions::new().read_only(), ..DiskOptions::default() };
     let engine = Disk::open(&path, &options).unwrap().into_engine().unwrap();
     assert!(engine.is_read_only());
@@ -219,7 +228,7 @@ fn files_of_impossible_lengths_are_refused() {
 }
 
 #[test]
-fn the_descriptor_has_these_bytes() {
+fn descriptor_matches_golden_bytes() {
     let bytes = pm_core::bytes_of(&format::Descriptor::new(2 << 20, 1 << 30, 4096)).to_vec();
     let mut expected = vec![0; 60];
     expected[2] = 0x20; // 2 MiB
@@ -240,13 +249,13 @@ fn the_descriptor_has_these_bytes() {
 }
 
 #[test]
-fn sparse_pool_that_is_refused_keeps_its_holes() {
+fn refused_sparse_pool_keeps_holes() {
     let (_dir, path) = scratch();
     let options = PoolOptions::new().with_logged_roots();
     drop(Pool::create(&path, 8 << 20, &RegionOptions::new().sparse(true), &options).unwrap());
     let block_count = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap());
     let before = block_count();
-    let refused = Disk::open(&path, &DiskOptions::default());
+    let refused = open(&path);
     assert!(matches!(refused, Err(DiskError::NoDisk)), "{refused:?}");
     assert_eq!(block_count(), before);
     let refused = Disk::format(&path, false, &DiskOptions::default());

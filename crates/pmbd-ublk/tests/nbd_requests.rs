@@ -1,15 +1,18 @@
-//! Transmission: every command, flag and error, both styles of replies, and the end of a server under load.
+//! Transmission: every command, flag and error, both styles of replies, durability at replies, and the end of a server under load.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod nbd_common;
 
 use fastrand::Rng;
+use nbd_common::watched::Watched;
 use nbd_common::{Answer, Client, MIB, Server, engine, error_of, pattern};
-use pm_core::{Region, RegionOptions};
+use pm_core::{Domain, Region, RegionOptions};
 use pmbd::nbd::protocol::{MAX_PAYLOAD_BYTES, command, command_flag, errno, option};
-use pmbd::{Engine, Geometry, NbdOptions, NbdPeer, SectorSize};
+use pmbd::{Engine, Geometry, NbdOptions, NbdPeer, SectorSize, WriteCache};
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 /// Runs a test with a client of each style, on devices of their own.
@@ -125,20 +128,23 @@ fn ranges_outside_device_are_refused() {
     both(MIB, |client| {
         let len = 1024;
         for offset in [MIB - 512, MIB, MIB + 512, u64::MAX - 511, u64::MAX] {
-            let cookie = client.send(command::READ, 0, offset, len, b"");
-            // An error has no data.
-            assert_eq!(error_of(&receive_error(client, cookie)), errno::EINVAL);
+            assert_eq!(read_error(client, offset, len), errno::EINVAL);
             let past_end = errno::ENOSPC;
             assert_eq!(error_of(&client.write(offset, &[1; 1024])), past_end);
             assert_eq!(error_of(&client.ask(command::WRITE_ZEROES, 0, offset, len, b"")), past_end);
             assert_eq!(error_of(&client.ask(command::TRIM, 0, offset, len, b"")), errno::EINVAL);
         }
         // The last byte, and one more.
-        let cookie = client.send(command::READ, 0, MIB - 1, 2, b"");
-        assert_eq!(error_of(&receive_error(client, cookie)), errno::EINVAL);
+        assert_eq!(read_error(client, MIB - 1, 2), errno::EINVAL);
         assert_eq!(error_of(&client.write(MIB - 1, &[1; 2])), errno::ENOSPC);
         assert!(client.read(0, u32::try_from(MIB).unwrap()).unwrap().iter().all(|&b| b == 0), "unchanged");
     });
+}
+
+/// The error of a read. It has no data.
+fn read_error(client: &mut Client, offset_bytes: u64, len_bytes: u32) -> u32 {
+    let cookie = client.send(command::READ, 0, offset_bytes, len_bytes, b"");
+    error_of(&receive_error(client, cookie))
 }
 
 /// An error in reply to a read.
@@ -150,16 +156,14 @@ fn receive_error(client: &mut Client, cookie: u64) -> Answer {
 fn oversize_requests_are_refused_without_desynchronizing() {
     both(64 * MIB, |client| {
         let too_long = MAX_PAYLOAD_BYTES + 512;
-        let cookie = client.send(command::READ, 0, 0, too_long, b"");
-        assert_eq!(error_of(&receive_error(client, cookie)), errno::EINVAL);
+        assert_eq!(read_error(client, 0, too_long), errno::EINVAL);
         let data = vec![0xee; too_long as usize];
         assert_eq!(error_of(&client.write(0, &data)), errno::EINVAL);
         // Long, but not too long: refused for other reasons.
         let long = &data[..1 << 20];
         assert_eq!(error_of(&client.write(64 * MIB - 512, long)), errno::ENOSPC);
         assert_eq!(error_of(&client.write(u64::MAX, long)), errno::ENOSPC);
-        let cookie = client.send(command::READ, 0, 64 * MIB - 512, 1 << 20, b"");
-        assert_eq!(error_of(&receive_error(client, cookie)), errno::EINVAL);
+        assert_eq!(read_error(client, 64 * MIB - 512, 1 << 20), errno::EINVAL);
         assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]), "unchanged");
     });
 }
@@ -308,8 +312,7 @@ fn requests_to_truncated_file_fail_with_eio_until_it_grows_again() {
         assert_eq!(client.write(0, &pattern(1, 8192)), Ok(vec![]));
         file.set_len(4096).unwrap();
         for (offset, len) in [(4096, 512), (3584, 1024), (MIB, 4096), (2 * MIB - 512, 512)] {
-            let cookie = client.send(command::READ, 0, offset, len, b"");
-            assert_eq!(error_of(&receive_error(&mut client, cookie)), errno::EIO);
+            assert_eq!(read_error(&mut client, offset, len), errno::EIO);
             assert_eq!(error_of(&client.write(offset, &vec![1; len as usize])), errno::EIO);
             assert_eq!(error_of(&client.ask(command::WRITE_ZEROES, 0, offset, len, b"")), errno::EIO);
         }
@@ -464,4 +467,59 @@ fn counters_match_requests() {
     assert_eq!((counts.read_bytes, counts.written_bytes), (1024, 4096));
     drop(client);
     server.await_counts(|c| c.clients == 0);
+}
+
+fn watched(domain: Domain) -> (Arc<Watched>, Engine<Arc<Watched>>) {
+    let memory = Arc::new(Watched::new(domain, MIB));
+    let geometry = Geometry::new(0, MIB, SectorSize::B512).unwrap();
+    (Arc::clone(&memory), Engine::new(memory, geometry).unwrap())
+}
+
+#[test]
+fn flush_covers_writes_of_other_connections() {
+    let (memory, engine) = watched(Domain::Page);
+    assert_eq!(engine.write_cache(), WriteCache::WriteBack);
+    let server = Server::start(engine, NbdOptions::default());
+    let mut writer = Client::ready(&server.path(), true);
+    let mut flusher = Client::ready(&server.path(), false);
+    writer.write(0, &[1; 4096]).unwrap();
+    writer.ask(command::TRIM, 0, 0, 512, b"").unwrap();
+    assert_eq!(memory.fences(), 0);
+    flusher.ask(command::FLUSH, 0, 0, 0, b"").unwrap();
+    assert_eq!(memory.fences(), 1);
+    let fua = command_flag::FUA;
+    writer.ask(command::WRITE, fua, 0, 4096, &[2; 4096]).unwrap();
+    assert_eq!(memory.fences(), 2);
+    writer.ask(command::TRIM, fua, 0, 4096, b"").unwrap();
+    assert_eq!(memory.fences(), 3);
+    writer.ask(command::WRITE_ZEROES, fua, 0, 4096, b"").unwrap();
+    assert_eq!(memory.fences(), 4);
+    let long = 1 << 19;
+    writer.ask(command::WRITE, fua, 0, long, &vec![3; long as usize]).unwrap();
+    assert_eq!(memory.fences(), 5, "one fence for all pieces of a long write");
+}
+
+#[test]
+fn write_through_device_fences_before_reply() {
+    let (memory, engine) = watched(Domain::Adr);
+    let server = Server::start(engine, NbdOptions::default());
+    let mut client = Client::ready(&server.path(), true);
+    for i in 1..=16 {
+        client.write(i * 4096, &[1; 4096]).unwrap();
+        assert_eq!(memory.fences(), i);
+    }
+}
+
+#[test]
+fn failing_medium_is_io_error() {
+    let (memory, engine) = watched(Domain::Page);
+    let server = Server::start(engine, NbdOptions::default());
+    for structured in [false, true] {
+        let mut client = Client::ready(&server.path(), structured);
+        memory.fails.store(true, SeqCst);
+        assert_eq!(error_of(&client.ask(command::FLUSH, 0, 0, 0, b"")), errno::EIO);
+        assert_eq!(error_of(&client.ask(command::WRITE, command_flag::FUA, 0, 512, &[1; 512])), errno::EIO);
+        // Requests without a fence succeed.
+        assert_eq!(client.read(0, 512), Ok(vec![1; 512]));
+    }
 }

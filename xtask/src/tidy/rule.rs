@@ -28,15 +28,9 @@ pub const RULES: &[Rule] = &[
 /// Parts of the repository that are being changed until they keep a rule, by the rule's name and the beginning of paths.
 const PENDING: &[(&str, &str)] = &[
     ("imports", "crates/pm-alloc/"),
-    ("imports", "crates/pm-core/"),
-    ("imports", "crates/pmbd-ublk/"),
-    ("words", "crates/"),
-    ("words", "docs/nbd.md"),
-    ("words", "docs/persistence-model.md"),
-    ("words", "docs/pm.md"),
-    ("words", "docs/ublk.md"),
-    ("words", "docs/vm.md"),
-    ("words", "fuzz/"),
+    ("words", "crates/pm-alloc/"),
+    ("words", "crates/pm-crashsim/"),
+    ("words", "crates/pm-malloc/"),
 ];
 
 /// Every violation of every rule in `tree`, sorted by place.

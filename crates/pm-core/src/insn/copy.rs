@@ -6,7 +6,7 @@
 //! side is copied atomically. A part of a word is copied in pieces of 4, 2 and 1 bytes, each aligned to its length, in the order of addresses
 //! ([`piece_bytes`]).
 
-use super::{Insns, arch};
+use super::{FlushInsn, NtWidth, arch};
 use crate::line::{LINE, piece_bytes};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -203,23 +203,23 @@ fn cut_nt(mut rest: Rest, mut each: impl FnMut(Piece)) {
 }
 
 /// # Safety
-/// As [`Insns::copy_nt`].
+/// As [`Insns::copy_nt`](super::Insns::copy_nt). The CPU has both instructions.
 #[inline]
-pub(super) unsafe fn copy_nt(insns: Insns, dst: *mut u8, src: *const u8, len: usize) {
+pub(super) unsafe fn copy_nt(flush: FlushInsn, width: NtWidth, dst: *mut u8, src: *const u8, len: usize) {
     cut_nt(Rest { dst, src, left: len }, |piece| match piece {
         Piece::Ragged(bytes) => {
             let (start, len) = (bytes.dst, bytes.left);
             bytes.store_ragged();
-            // SAFETY: the destination lies inside a live mapping.
-            unsafe { insns.flush_range(start, len) };
+            // SAFETY: the destination lies inside a live mapping, which holds whole lines; the CPU has the instruction.
+            unsafe { arch::flush_range(flush, start, len) };
         }
         Piece::Words(words) => words.store_words(|dst, word| {
             // SAFETY: aligned and inside the destination.
             unsafe { arch::store_word_nt(dst, word) }
         }),
-        // SAFETY: whole aligned lines, not none; the width was checked when `insns` was made.
+        // SAFETY: whole aligned lines, not none; the CPU has the instruction.
         Piece::Lines(lines) => unsafe {
-            arch::copy_lines_nt(insns.nt_width, lines.dst, lines.src, lines.left / LINE);
+            arch::copy_lines_nt(width, lines.dst, lines.src, lines.left / LINE);
         },
     });
 }
@@ -227,7 +227,7 @@ pub(super) unsafe fn copy_nt(insns: Insns, dst: *mut u8, src: *const u8, len: us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::insn::{FlushInsn, NtWidth, fence};
+    use crate::insn::{Insns, fence};
     use proptest::prelude::*;
 
     /// Every alignment, and every length up to some lines: the pieces leave no gap, and each is aligned as its kind requires.

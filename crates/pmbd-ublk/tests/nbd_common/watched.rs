@@ -1,6 +1,6 @@
 //! Memory that counts, delays and fails fences.
 
-use pm_core::{Domain, FenceError, Pmem, Region};
+use pm_core::{Domain, FenceError, Pmem, Region, forward_pmem};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -37,38 +37,16 @@ impl Watched {
 }
 
 impl Pmem for Watched {
-    fn len_bytes(&self) -> u64 {
-        self.memory.len_bytes()
-    }
+    forward_pmem!(|this| this.memory => len_bytes, load, store, load_u64, store_u64, store_u128, compare_exchange_u64, flush);
+
     fn domain(&self) -> Domain {
         self.domain
-    }
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.memory.load(offset, out);
-    }
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.memory.store(offset, bytes);
     }
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         if self.delays_store.swap(false, SeqCst) {
             drop(self.gate.lock().unwrap());
         }
         self.memory.store_nt(offset, bytes);
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.memory.load_u64(offset)
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.memory.store_u64(offset, value);
-    }
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.memory.store_u128(offset, value);
-    }
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.memory.compare_exchange_u64(offset, current, new)
-    }
-    fn flush(&self, offset: u64, len_bytes: u64) {
-        self.memory.flush(offset, len_bytes);
     }
     fn fence(&self) -> Result<(), FenceError> {
         self.fences.fetch_add(1, SeqCst);

@@ -1,0 +1,184 @@
+//! The choice of instructions, each of which the CPU has.
+
+use super::{FlushInsn, NtWidth, PairInsn, arch, copy};
+use core::fmt;
+use std::sync::OnceLock;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("pm-core knows the persistence instructions of x86_64 and aarch64 only");
+#[cfg(target_endian = "big")]
+compile_error!("pm-core's formats are little-endian and typed access reads them in place");
+
+/// The CPU lacks a requested instruction.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("this CPU has no {wanted}; it has {available}")]
+pub struct UnsupportedInsn {
+    wanted: &'static str,
+    available: Insns,
+}
+
+/// A choice of instructions, each of which this CPU has.
+///
+/// ```
+/// use pm_core::insn::{FlushInsn, Insns};
+/// let detected = Insns::detect();
+/// println!("this CPU flushes by {detected}");
+/// # #[cfg(target_arch = "x86_64")]
+/// let forced = detected.with_flush(FlushInsn::Clflush)?;
+/// # Ok::<(), pm_core::insn::UnsupportedInsn>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Insns {
+    flush: FlushInsn,
+    nt_width: NtWidth,
+    pair: PairInsn,
+}
+
+impl Insns {
+    /// The best that this CPU has: for flushes `clwb`, then `clflushopt`, then `clflush`; for non-temporal stores the widest; for pairs of words
+    /// a plain store, if it is atomic. Detected once in a process, as under a hypervisor each `cpuid` costs thousands of cycles.
+    ///
+    /// # Panics
+    /// On aarch64 without FEAT_DPB, where user space cannot clean to the point of persistence; on x86_64 without `cmpxchg16b`, which only CPUs
+    /// from before 2006 lack, older than persistent memory.
+    #[must_use]
+    pub fn detect() -> Self {
+        static DETECTED: OnceLock<Insns> = OnceLock::new();
+        *DETECTED.get_or_init(Self::ask_cpu)
+    }
+
+    fn ask_cpu() -> Self {
+        let flush = [FlushInsn::Clwb, FlushInsn::ClflushOpt, FlushInsn::Clflush, FlushInsn::DcCvap]
+            .into_iter()
+            .find(|&insn| arch::has_flush(insn))
+            .expect("the CPU can write lines back from user space");
+        let nt_width = [NtWidth::B64, NtWidth::B32, NtWidth::B16]
+            .into_iter()
+            .find(|&width| arch::has_nt_width(width))
+            .expect("16-byte non-temporal stores are part of every supported architecture");
+        let pair = [PairInsn::Vmovdqa, PairInsn::Cmpxchg16b, PairInsn::Stlxp]
+            .into_iter()
+            .find(|&insn| arch::has_pair(insn))
+            .expect("the CPU can store 16 bytes atomically");
+        Self { flush, nt_width, pair }
+    }
+
+    /// The same choice, with flushes forced to `insn`. [`FlushInsn::Nothing`] is always supported, and makes data durable under eADR only.
+    ///
+    /// # Errors
+    /// When this CPU lacks `insn`.
+    pub fn with_flush(self, insn: FlushInsn) -> Result<Self, UnsupportedInsn> {
+        if insn == FlushInsn::Nothing || arch::has_flush(insn) {
+            Ok(Self { flush: insn, ..self })
+        } else {
+            Err(UnsupportedInsn { wanted: insn.name(), available: Self::detect() })
+        }
+    }
+
+    /// The same choice, with non-temporal stores forced to `width`.
+    ///
+    /// # Errors
+    /// When this CPU lacks `width`.
+    pub fn with_nt_width(self, width: NtWidth) -> Result<Self, UnsupportedInsn> {
+        if arch::has_nt_width(width) {
+            Ok(Self { nt_width: width, ..self })
+        } else {
+            Err(UnsupportedInsn { wanted: width.name(), available: Self::detect() })
+        }
+    }
+
+    /// The same choice, with pairs of words stored by `insn`.
+    ///
+    /// # Errors
+    /// When this CPU lacks `insn`, or does not document it as atomic.
+    pub fn with_pair(self, insn: PairInsn) -> Result<Self, UnsupportedInsn> {
+        if arch::has_pair(insn) {
+            Ok(Self { pair: insn, ..self })
+        } else {
+            Err(UnsupportedInsn { wanted: insn.name(), available: Self::detect() })
+        }
+    }
+
+    /// How lines are written back.
+    #[must_use]
+    pub const fn flush(self) -> FlushInsn {
+        self.flush
+    }
+
+    /// How wide non-temporal stores are.
+    #[must_use]
+    pub const fn nt_width(self) -> NtWidth {
+        self.nt_width
+    }
+
+    /// How pairs of words are stored atomically.
+    #[must_use]
+    pub const fn pair(self) -> PairInsn {
+        self.pair
+    }
+
+    /// Stores 16 bytes through the cache atomically, little-endian, with release ordering.
+    ///
+    /// # Safety
+    /// `dst` must be a multiple of 16 and writable for 16 bytes of ordinary, cacheable memory, whose other users access
+    /// it by atomics or assembly only, for nothing may hold a Rust reference to it.
+    #[inline]
+    pub unsafe fn store_u128(self, dst: *mut u8, value: u128) {
+        // SAFETY: the caller's contract; `self` was checked to be supported when it was made.
+        unsafe { arch::store_u128(self.pair, dst, value) }
+    }
+
+    /// Writes back every line that holds a byte of the `len` bytes at `start`, by the chosen instruction. Orders nothing.
+    ///
+    /// # Safety
+    /// The range must lie inside one live mapping. (A write-back changes no bytes, so other threads may use the range meanwhile; but the
+    /// addresses must not fault.)
+    #[inline]
+    pub unsafe fn flush_range(self, start: *const u8, len: usize) {
+        // SAFETY: the caller's range is inside a mapping, and mappings hold whole lines, so each line of the range can be written back; `self`
+        // was checked when it was made.
+        unsafe { arch::flush_range(self.flush, start, len) }
+    }
+
+    /// Copies `len` bytes from `src` to `dst` around the cache. Ends of `dst` that are not aligned to a word are stored through the cache, and
+    /// their lines are flushed. All bytes are durable after [`fence`].
+    ///
+    /// # Safety
+    /// `src` must be readable and `dst` writable for `len` bytes, inside a live mapping. They must not overlap, and there must be no Rust
+    /// reference to the bytes of `dst`.
+    #[inline]
+    pub unsafe fn copy_nt(self, dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: the caller's contract is this function's.
+        unsafe { copy::copy_nt(self.flush, self.nt_width, dst, src, len) }
+    }
+}
+
+impl fmt::Display for Insns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.flush.name(), self.nt_width.name())
+    }
+}
+
+/// Orders and waits for all earlier flushes and non-temporal stores of this thread: `sfence`, on aarch64 `dsb sy`.
+#[inline(always)]
+pub fn fence() {
+    arch::fence();
+}
+
+/// Brings the line of an address into the cache for a store: `prefetchw`, on old CPUs a `nop`; on aarch64 `prfm pstl1keep`. No address faults.
+#[inline(always)]
+pub fn prefetch(address: *const u8) {
+    arch::prefetch(address);
+}
+
+/// Orders loads too: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests: no write path needs it.
+#[inline(always)]
+pub fn full_fence() {
+    arch::full_fence();
+}
+
+/// The CRC-32C of these words by the CPU's instruction, if it has one.
+#[inline]
+pub(crate) fn crc32c_words(words: &[u64]) -> Option<u32> {
+    arch::crc32c_words(words)
+}
