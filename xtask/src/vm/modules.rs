@@ -57,9 +57,9 @@ fn with_dependencies(base: &Path, release: &str, modules: &str) -> Result<BTreeS
     Ok(files(&steps))
 }
 
-/// The files in modprobe's list of steps; parameters may follow them.
+/// The files in modprobe's list of steps.
 fn files(steps: &str) -> BTreeSet<PathBuf> {
-    let file = |step: &str| Some(step.strip_prefix("insmod ")?.split(' ').next()?.into());
+    let file = |step: &str| Some(step.strip_prefix("insmod ")?.trim_end().into());
     steps.lines().filter_map(file).collect()
 }
 
@@ -96,8 +96,9 @@ mod tests {
 
     #[test]
     fn built_in_modules_have_no_files() {
-        let steps = "insmod /m/nd_btt.ko \ninsmod /m/nd_pmem.ko.xz param=1\nbuiltin virtio_pci\ninsmod /m/nd_btt.ko \n";
-        let expected = ["/m/nd_btt.ko", "/m/nd_pmem.ko.xz"].map(PathBuf::from);
+        let steps =
+            "insmod /m/nd_btt.ko \ninsmod /m/nd pmem.ko.xz \nbuiltin virtio_pci\ninsmod /m/nd_btt.ko \n";
+        let expected = ["/m/nd_btt.ko", "/m/nd pmem.ko.xz"].map(PathBuf::from);
         assert_eq!(files(steps), expected.into());
     }
 
