@@ -1,7 +1,7 @@
-//! Compiles what is in C, whatever the profile, as a C programmer would ship it: -O3.
+//! Compiles the C sources with -O3 in every profile.
 //!
-//! `persist.c` is linked in. The others are programs of their own, because they are about what a whole process has: its
-//! malloc, its PMDK. Where they are then is in the environment of the compiler, as `PM_BENCH_` and the name.
+//! `persist.c` is linked in. The others are programs, because they replace or use libraries of a whole process: malloc, PMDK. The compiler gets
+//! their paths in environment variables named `PM_BENCH_` and the program's name.
 
 use std::env;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ fn compiler() -> cc::Build {
     build
 }
 
-/// Compiles and links `c/NAME.c`; `options` come last, as libraries must.
+/// Compiles and links `c/NAME.c`. `options` come last, because libraries must.
 fn program(name: &str, options: &[&str]) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join(name);
     let mut command = compiler().get_compiler().to_command();

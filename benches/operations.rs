@@ -1,4 +1,4 @@
-//! Single operations, by criterion: what one costs, and whether a change made it slower. `docs/benchmarks.md` says more.
+//! Single operations, measured by criterion, to detect regressions. `docs/benchmarks.md` explains them.
 
 #[path = "crashsim/raw.rs"]
 mod raw;
@@ -16,10 +16,10 @@ const REGION_BYTES: u64 = 64 << 20;
 const LINE_BYTES: u64 = 64;
 const REQUEST_BYTES: usize = 4096;
 
-/// The blocks that are allocated before they are freed again.
+/// The number of blocks that are allocated before they are freed again.
 const BLOCKS: u64 = 1024;
 
-/// A cache line through the seam: stored, flushed, fenced.
+/// Stores, flushes and fences a cache line through the seam.
 fn persist(criterion: &mut Criterion) {
     let (_directory, region) = region();
     let mut offset = 0;
@@ -36,7 +36,7 @@ fn persist(criterion: &mut Criterion) {
     );
 }
 
-/// A transaction of one short write, and a block that is allocated with its link, and freed with it.
+/// A transaction of one short write; allocate and link a block; unlink and free it.
 fn heap(criterion: &mut Criterion) {
     let (_directory, region) = region();
     let heap = Heap::format(region, &HeapOptions::new()).expect("there is room");
@@ -68,7 +68,7 @@ fn heap(criterion: &mut Criterion) {
     });
 }
 
-/// The time of `operation` on `count` slots, at most [`BLOCKS`] in a row, and `undo` behind them, which is not timed.
+/// The time of `operation` on `count` slots. After at most [`BLOCKS`] of them, `undo` follows, which is not timed.
 fn in_rounds(count: u64, operation: impl Fn(u64), undo: impl Fn(u64)) -> Duration {
     let (mut left, mut time) = (count, Duration::ZERO);
     while left > 0 {
@@ -82,7 +82,7 @@ fn in_rounds(count: u64, operation: impl Fn(u64), undo: impl Fn(u64)) -> Duratio
     time
 }
 
-/// What a crash can leave, made, recovered from and checked: one image.
+/// One crash image: made, recovered from and checked.
 fn crash_image(criterion: &mut Criterion) {
     let (explorer, image) =
         (Explorer::default().crashes(1).choices_per_point(1 << 20).reduce(false), Image::zeroed(64 << 10));
@@ -98,7 +98,7 @@ fn crash_image(criterion: &mut Criterion) {
     });
 }
 
-/// A request of 4 KiB to the block server's engine, which is what a transport calls.
+/// A request of 4 KiB to the block server's engine, as a transport makes it.
 fn block_request(criterion: &mut Criterion) {
     let (_directory, region) = region();
     let geometry = Geometry::new(0, REGION_BYTES, SectorSize::B512).expect("whole sectors");
@@ -118,7 +118,7 @@ fn block_request(criterion: &mut Criterion) {
     });
 }
 
-/// A file in memory, every page of it there.
+/// A file in memory, with all pages allocated.
 fn region() -> (TempDir, Region) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("/dev/shm");
     let options = RegionOptions::new().populate(true);

@@ -1,4 +1,4 @@
-//! What a million operations leave of the heap, and how long they take.
+//! Fragmentation of the heap by a million operations, and their time.
 
 use crate::SIZES;
 use crate::malloc::Malloc;
@@ -9,30 +9,30 @@ use pm_bench::{Cli, Report, median, rounds_of};
 use serde_json::json;
 use std::process::Command;
 
-/// Deallocations to one allocation, as the paper writes them: 1/`PARTS`.
+/// The ratios of deallocations to allocations, 1/`PARTS` in the paper's notation.
 const PARTS: [usize; 3] = [3, 2, 1];
 
-/// Room for the blocks of the largest plan.
+/// Enough for the blocks of the largest plan.
 const HEAP_BYTES: u64 = 3 << 29;
 
 /// The state of a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Heap {
-    /// What the live blocks were asked to have.
+    /// The requested bytes of the live blocks.
     live_bytes: u64,
-    /// From the system, up to the end of the last block.
+    /// The bytes from the system, up to the end of the last block.
     bytes: u64,
-    /// Of these, what no block has.
+    /// The bytes of these that are in no block.
     free_bytes: u64,
 }
 
 impl Heap {
-    /// What of the heap no one asked for, in per cent: free, in headers, or beyond what was asked.
+    /// The part of the heap that was not requested, in per cent: free, in headers, or from rounded sizes.
     fn total(self) -> f64 {
         100.0 * (1.0 - self.live_bytes as f64 / self.bytes as f64)
     }
 
-    /// What of the heap is free, in per cent.
+    /// The free part of the heap, in per cent.
     fn external(self) -> f64 {
         100.0 * self.free_bytes as f64 / self.bytes as f64
     }
@@ -72,15 +72,14 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What the goal says of so many points more than a rival: at most 1.1, and where as much is freed as allocated, less than
-/// none.
+/// Compares a difference in percentage points with the goal: at most 1.1, and below 0 for as many deallocations as allocations.
 fn verdict(points: f64, parts: usize, rival: &str) -> String {
     let (is_met, goal) = if parts == 1 { (points < 0.0, "below") } else { (points <= 1.1, "<= +1.10") };
     let met = if is_met { "met" } else { "MISSED" };
     format!("{points:+.2} points against {rival}, {goal} {met}")
 }
 
-/// Nanoseconds of processor time an operation.
+/// The nanoseconds of processor time of an operation.
 fn time(malloc: &Malloc, plan: &PlanFile) -> Result<f64> {
     let mut command = Command::new(ALLOC_WORKLOAD);
     let _heap = malloc.apply(HEAP_BYTES, command.arg("time").arg(plan.path()))?;
@@ -88,7 +87,7 @@ fn time(malloc: &Malloc, plan: &PlanFile) -> Result<f64> {
     Ok(total / plan.op_count as f64)
 }
 
-/// The heap when it was largest. At the end it may be empty, and the end of a random walk says little.
+/// The state of the heap at its largest size. At the end it may be empty.
 fn largest(malloc: &Malloc, plan: &PlanFile) -> Result<Heap> {
     let mut command = Command::new(ALLOC_WORKLOAD);
     let _heap = malloc.apply(HEAP_BYTES, command.arg("heap").arg(plan.path()))?;
@@ -98,7 +97,7 @@ fn largest(malloc: &Malloc, plan: &PlanFile) -> Result<Heap> {
     heaps.max_by_key(|heap| heap.bytes).ok_or_else(|| miette!("no state of the heap"))
 }
 
-/// The same of ours, which no function of C tells: of the same heap in this process.
+/// The same for ours, which has no C function for it: from the same heap in this process.
 fn largest_of_ours(plan: &PlanFile) -> Result<Heap> {
     let [live_bytes, bytes, free_bytes] = ours::largest_heap(plan)?;
     Ok(Heap { live_bytes, bytes, free_bytes })

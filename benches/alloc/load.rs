@@ -1,7 +1,7 @@
-//! A load on memcached, in its text protocol on a Unix socket.
+//! A load for memcached, in its text protocol on a Unix socket.
 //!
-//! No command waits for the answer to another, nor has any but the last: `noreply`. So what is measured is the server, and
-//! not the way to it. Whether it did everything, its own statistics say at the end.
+//! Only the last command has a reply; the others are `noreply`. So the server is measured, and not the round trips. The server's statistics show
+//! that it has executed all commands.
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
 use std::collections::HashMap;
@@ -11,26 +11,26 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// As many keys as there can be items: of the deletions a fifth misses then, and most insertions replace.
+/// The number of keys. A fifth of the deletions miss, and most insertions replace an item.
 const KEY_COUNT: u32 = 100_000;
 
-/// Commands are sent in pieces of this size, or little more.
+/// The approximate number of bytes in one send.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The longest value.
+/// The size of the longest value.
 const MAX_VALUE_BYTES: usize = 4096;
 
-/// A server that answers no more is an error.
+/// The time limit for the server to read and to reply.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One command: to insert so many bytes, or to delete.
+/// A command: an insertion of a value of this size, or a deletion.
 #[derive(Clone, Copy, Debug)]
 struct Operation {
     key: u32,
     value_bytes: Option<u16>,
 }
 
-/// Commands, the same for every server.
+/// A sequence of commands.
 #[derive(Debug)]
 pub(crate) struct Load {
     operations: Vec<Operation>,
@@ -38,8 +38,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// So many operations, of which random four of five insert values of uniformly distributed `sizes` and the others
-    /// delete, all with random keys of 10 bytes.
+    /// `count` operations on random keys of 10 bytes. Four of five, at random, insert values of uniformly distributed `sizes`; the others delete.
     pub(crate) fn new(count: usize, sizes: RangeInclusive<u16>) -> Self {
         assert!(usize::from(*sizes.end()) <= MAX_VALUE_BYTES);
         let mut random = fastrand::Rng::with_seed(0x6D65_6D63_6163_6865);
@@ -54,10 +53,10 @@ impl Load {
         self.operations.len()
     }
 
-    /// Sends everything and waits until all is done; how long that took.
+    /// Sends all commands, waits until the server has executed them, and returns the elapsed time.
     ///
     /// # Errors
-    /// When the server complains, says that it has done something else, or threw items away.
+    /// If the server reports an error, its statistics differ from the commands, or it has evicted items.
     pub(crate) fn run(&self, socket: &Path) -> Result<Duration> {
         let mut connection = Connection::new(socket)?;
         let begin = Instant::now();
@@ -69,13 +68,13 @@ impl Load {
                 piece.clear();
             }
         }
-        // The one command that is answered; a complaint about another would come before.
+        // The only command with a reply; an error message about another one would precede it.
         piece.extend_from_slice(b"mn\r\n");
         connection.send(&piece)?;
         let answer = connection.line()?;
         let elapsed = begin.elapsed();
         if answer != "MN" {
-            bail!("memcached complains: {answer}");
+            bail!("memcached replied {answer:?} instead of MN");
         }
         self.check(&connection.statistics()?)?;
         Ok(elapsed)
@@ -86,7 +85,7 @@ impl Load {
             Some(bytes) => write!(out, "set k{key:09} 0 0 {bytes} noreply\r\n"),
             None => write!(out, "delete k{key:09} noreply\r\n"),
         };
-        written.expect("a vector takes everything");
+        written.expect("writing to a vector does not fail");
         if let Some(bytes) = value_bytes {
             out.extend_from_slice(&self.value[..usize::from(bytes)]);
             out.extend_from_slice(b"\r\n");
@@ -99,13 +98,15 @@ impl Load {
         let deletes = self.len() as u64 - sets;
         if of("cmd_set") != sets || of("delete_hits") + of("delete_misses") != deletes || of("evictions") != 0
         {
-            bail!("memcached was told to insert {sets} and delete {deletes} times, and says {statistics:?}");
+            bail!(
+                "memcached got {sets} insertions and {deletes} deletions, and its statistics are {statistics:?}"
+            );
         }
         Ok(())
     }
 }
 
-/// A connection to a server that has just been started.
+/// A connection to memcached.
 struct Connection {
     socket: UnixStream,
     answers: BufReader<UnixStream>,
@@ -130,7 +131,7 @@ impl Connection {
         Ok(line.trim_end().to_owned())
     }
 
-    /// What the server has counted, as far as it is whole numbers.
+    /// The server's statistics that are integers.
     fn statistics(&mut self) -> Result<HashMap<String, u64>> {
         self.send(b"stats\r\n")?;
         let mut statistics = HashMap::new();

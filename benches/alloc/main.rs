@@ -1,5 +1,4 @@
-//! Allocators: how many lines they write and how evenly, what they leave of a heap, and how long they take; and a server that
-//! lives on one. `docs/benchmarks.md` says how to read the figures.
+//! Allocators: wear, fragmentation and speed, and a server that runs on them. `docs/benchmarks.md` explains the figures.
 
 mod bound;
 mod crossover;
@@ -23,33 +22,33 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use xtask::apt::{self, Need};
 
-/// What is run here, beside what was compiled.
+/// The programs and libraries that are compared.
 const NEEDS: [Need; 3] = [
     Need::new("valgrind", "valgrind"),
     Need::new("memcached", "memcached"),
     Need::new(malloc::JEMALLOC, "libjemalloc2"),
 ];
 
-/// Wear, fragmentation and speed of allocators, on plans that are the same for all of them.
+/// Wear, fragmentation and speed of allocators, each with the same plans.
 #[derive(Debug, Parser)]
 #[command(name = "alloc", max_term_width = 100)]
 struct Options {
     #[command(flatten)]
     cli: Cli,
-    /// One part alone.
+    /// Only this part.
     #[arg(long, value_enum, value_name = "PART")]
     only: Option<Part>,
-    /// The library with a malloc that memcached runs with instead of glibc's; ours, unless given.
+    /// The library with the malloc for memcached [default: libpmalloc.so].
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
 }
 
-/// What is measured.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Writes to each line: 50,000 allocations, each block written once, and as many deallocations.
     Wear,
-    /// What is left of the heap after a million operations, and how long they take.
+    /// Fragmentation of the heap by a million operations, and their time.
     Fragmentation,
     /// Blocks that grow by realloc, against glibc and jemalloc.
     Growth,
@@ -61,7 +60,7 @@ enum Part {
     Threads,
     /// memcached with another malloc.
     Memcached,
-    /// A large heap whose program was killed: the first transaction, and a check of all of it.
+    /// A large heap after its program was killed: the time to the first transaction, and of a full check.
     Opening,
 }
 
@@ -71,40 +70,32 @@ fn main() -> Result<ExitCode> {
     }
     let options = Options::parse();
     apt::ensure(&NEEDS)?;
-    let wants = |part| options.only.is_none_or(|only| only == part);
     let mut report = Report::new("alloc");
-    if wants(Part::Wear) {
-        wear::measure(&options.cli, &mut report)?;
-    }
-    if wants(Part::Fragmentation) {
-        fragmentation::measure(&options.cli, &mut report)?;
-    }
-    if wants(Part::Growth) {
-        growth::measure(&options.cli, &mut report)?;
-    }
-    if wants(Part::Pmdk) {
-        pmdk::measure(&options.cli, &mut report)?;
-    }
-    if wants(Part::Crossover) {
-        crossover::measure(&options.cli, &mut report)?;
-    }
-    if wants(Part::Threads) {
-        threads::measure(&options.cli, &mut report)?;
-    }
-    if wants(Part::Memcached) {
-        memcached::measure(&options.cli, options.preload.as_deref(), &mut report)?;
-    }
-    if wants(Part::Opening) {
-        opening::measure(&options.cli, &mut report)?;
+    let wanted = |part: &&Part| options.only.is_none_or(|only| only == **part);
+    for part in Part::value_variants().iter().filter(wanted) {
+        let measure = match part {
+            Part::Wear => wear::measure,
+            Part::Fragmentation => fragmentation::measure,
+            Part::Growth => growth::measure,
+            Part::Pmdk => pmdk::measure,
+            Part::Crossover => crossover::measure,
+            Part::Threads => threads::measure,
+            Part::Memcached => {
+                memcached::measure(&options.cli, options.preload.as_deref(), &mut report)?;
+                continue;
+            }
+            Part::Opening => opening::measure,
+        };
+        measure(&options.cli, &mut report)?;
     }
     options.cli.finish(&report)
 }
 
-/// Sizes of blocks: the two ranges of the paper.
+/// The two ranges of block sizes of the paper.
 const SIZES: [(&str, std::ops::RangeInclusive<u32>); 2] =
     [("10 B..4 KB", 10..=4096), ("10 B..256 B", 10..=256)];
 
-/// A count with its thousands, as people read it.
+/// A count in thousands or millions.
 fn human(count: u64) -> String {
     match count {
         1_000_000.. => format!("{:.2} M", count as f64 / 1e6),

@@ -1,30 +1,30 @@
-//! Allocators behind `malloc`: what a program in C runs with.
+//! Implementations of `malloc` for C programs.
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 use xtask::{apt, cargo};
 
-/// Where jemalloc is, below `/usr`.
+/// The path of jemalloc below `/usr`.
 pub(crate) const JEMALLOC: &str = "lib/libjemalloc.so.2";
 
-/// A malloc, and how a program comes to run with it.
+/// An implementation of malloc, and the environment that selects it.
 #[derive(Clone, Debug)]
 pub(crate) struct Malloc {
     pub(crate) name: &'static str,
     environment: Vec<(&'static str, OsString)>,
-    /// `libpmalloc.so`, where it is ours.
-    ours: Option<PathBuf>,
+    /// A library to preload with a heap in a file, such as `libpmalloc.so`.
+    library: Option<PathBuf>,
 }
 
 impl Malloc {
-    /// The rivals. glibc's without its cache for each thread, which came in 2.26, is what the paper measured.
+    /// The rivals. The paper measured glibc without the per-thread cache (tcache) that version 2.26 introduced.
     pub(crate) fn rivals() -> Result<[Self; 3]> {
         let no_cache = OsString::from("glibc.malloc.tcache_count=0");
         let jemalloc = apt::find(JEMALLOC).ok_or_else(|| miette!("{JEMALLOC} is not below /usr"))?;
-        let of = |name, environment| Self { name, environment, ours: None };
+        let of = |name, environment| Self { name, environment, library: None };
         Ok([
             of("glibc", Vec::new()),
             of("glibc, no tcache", vec![("GLIBC_TUNABLES", no_cache)]),
@@ -32,44 +32,30 @@ impl Malloc {
         ])
     }
 
-    /// Ours.
+    /// Ours: the release build of `libpmalloc.so`.
     pub(crate) fn ours() -> Result<Self> {
-        Ok(Self { name: "ours, T = 0", environment: Vec::new(), ours: Some(library()?) })
+        Ok(Self::preloaded(cargo::build("pm-malloc", &["--release"], "libpmalloc.so")?))
     }
 
-    /// Lets `command` run with it, as long as what is returned is kept; ours with a heap of `bytes` bytes.
-    pub(crate) fn apply(&self, bytes: u64, command: &mut Command) -> Result<Option<HeapFile>> {
+    /// The malloc of this library, which may keep its heap in a file.
+    pub(crate) fn preloaded(library: PathBuf) -> Self {
+        Self { name: "ours, T = 0", environment: Vec::new(), library: Some(library) }
+    }
+
+    /// The file name of a preloaded library.
+    pub(crate) fn library_name(&self) -> String {
+        let name = self.library.as_ref().and_then(|library| library.file_name());
+        name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+
+    /// Selects this malloc for `command`. A preloaded library gets a heap of `bytes` bytes in a file in memory, named `heap` in the returned
+    /// directory: the library creates it.
+    pub(crate) fn apply(&self, bytes: u64, command: &mut Command) -> Result<Option<TempDir>> {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        let Some(library) = &self.ours else { return Ok(None) };
-        let file = HeapFile::new()?;
-        file.preload(library, bytes, command);
-        Ok(Some(file))
-    }
-}
-
-/// Builds `libpmalloc.so` as users have it, and says where it is.
-pub(crate) fn library() -> Result<PathBuf> {
-    cargo::build("pm-malloc", &["--release"], "libpmalloc.so")
-}
-
-/// Where a preloaded heap is: in memory, and gone when this is dropped.
-#[derive(Debug)]
-pub(crate) struct HeapFile(TempDir);
-
-impl HeapFile {
-    /// There is no file yet: the library makes it.
-    pub(crate) fn new() -> Result<Self> {
-        tempfile::tempdir_in("/dev/shm").into_diagnostic().wrap_err("/dev/shm").map(Self)
-    }
-
-    /// The file.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.0.path().join("heap")
-    }
-
-    /// Lets `command` allocate from it: so many bytes in all.
-    pub(crate) fn preload(&self, library: &Path, bytes: u64, command: &mut Command) {
-        command.env("LD_PRELOAD", library);
-        command.env("PM_MALLOC_FILE", self.path()).env("PM_MALLOC_SIZE", bytes.to_string());
+        let Some(library) = &self.library else { return Ok(None) };
+        let directory = tempfile::tempdir_in("/dev/shm").into_diagnostic().wrap_err("/dev/shm")?;
+        command.env("LD_PRELOAD", library).env("PM_MALLOC_FILE", directory.path().join("heap"));
+        command.env("PM_MALLOC_SIZE", bytes.to_string());
+        Ok(Some(directory))
     }
 }

@@ -1,16 +1,16 @@
-//! memcached with another malloc: insertions and deletions, as fast as one connection brings them.
+//! memcached with another malloc: insertions and deletions over one connection.
 //!
-//! memcached has a slab allocator of its own, which asks malloc for a mebibyte at a time; it would have to be modified, to
-//! give every item a malloc of its own. How many calls another malloc gets to see at all is counted, and stands above the
-//! table.
+//! memcached has its own slab allocator, which calls malloc for a mebibyte at a time. The number of calls that malloc receives is counted, and
+//! printed above the table.
 
 use crate::human;
 use crate::load::Load;
-use crate::malloc::{self, HeapFile};
+use crate::malloc::Malloc;
 use miette::{IntoDiagnostic as _, Result, bail, miette};
 use pm_alloc::{Heap, HeapOptions};
-use pm_bench::{Cli, Goal, Pair, Report, Row, Server, Side, rounds};
+use pm_bench::{Cli, Report, Server, Side, rounds};
 use std::ops::RangeInclusive;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::apt;
@@ -18,24 +18,23 @@ use xtask::apt;
 /// `c/malloc_count.c`, compiled.
 const MALLOC_COUNT: &str = env!("PM_BENCH_MALLOC_COUNT");
 
-/// Values: of random sizes, and of one.
+/// The sizes of values: random, or equal.
 const VALUES: [(&str, RangeInclusive<u16>); 2] = [("10 B..4 KB", 10..=4096), ("1 KB", 1024..=1024)];
 
-/// More than all items have together, so that none is thrown away.
+/// More than all items need, so that none is evicted.
 const MEMORY_MIB: u32 = 1024;
 
-/// "Within 1.10 of glibc's": 1 / 1.10.
-const GOAL: Goal = Goal::AtLeast(0.91);
+/// At most 1.10 times glibc's time: 1 / 1.10.
+const GOAL: f64 = 0.91;
 
 /// Measures memcached with the malloc of `preload`, or ours, against the same with glibc's, and adds rows to `report`.
 pub(crate) fn measure(cli: &Cli, preload: Option<&Path>, report: &mut Report) -> Result<()> {
-    let preload = match preload {
-        // The dynamic loader would look a bare name up elsewhere, and go on without what it does not find.
-        Some(path) => path.canonicalize().into_diagnostic()?,
-        None => malloc::library()?,
+    let ours = match preload {
+        // The dynamic loader searches for a bare name in its own directories, and only warns if it finds nothing.
+        Some(path) => Malloc::preloaded(path.canonicalize().into_diagnostic()?),
+        None => Malloc::ours()?,
     };
-    let preload_name =
-        preload.file_name().map_or_else(Default::default, |name| name.to_string_lossy().into_owned());
+    let [glibc, ..] = Malloc::rivals()?;
     let version = crate::workload::output(Command::new("memcached").arg("-V"))?;
     report.fact("memcached", version.trim());
     let count = if cli.quick { 100_000 } else { 1_000_000 };
@@ -44,40 +43,35 @@ pub(crate) fn measure(cli: &Cli, preload: Option<&Path>, report: &mut Report) ->
         eprintln!("memcached, {name}");
         let load = Load::new(count, sizes);
         report.fact(&format!("memcached {name}, calls of malloc"), count_calls(&load)?);
-        let mut economy = [Vec::new(), Vec::new()];
-        let mut heaps = Vec::new();
-        let pairs = rounds(round_count, |side| {
-            let heap = HeapFile::new()?;
-            let memcached = Memcached::start(|command| {
-                if side == Side::Ours {
-                    heap.preload(&preload, u64::from(MEMORY_MIB) << 20, command);
-                }
-            })?;
+        let mut heap_state = None;
+        let [rates, per_cpu_second] = rounds(round_count, |side| {
+            let malloc = if side == Side::Ours { &ours } else { &glibc };
+            let mut command = Command::new("memcached");
+            let directory = malloc.apply(u64::from(MEMORY_MIB) << 20, &mut command)?;
+            let memcached = Memcached::start(command)?;
             let before = memcached.server.processor_time()?;
             let elapsed = load.run(&memcached.socket)?;
             let spent = memcached.server.processor_time()? - before;
-            economy[usize::from(side == Side::Theirs)].push(load.len() as f64 / spent.as_secs_f64());
             drop(memcached);
-            if side == Side::Ours && heap.path().exists() {
-                heaps.push(look_at(&heap)?);
+            let heap = directory.as_ref().map(|directory| directory.path().join("heap"));
+            if let Some(heap) = heap.filter(|heap| heap.exists()) {
+                heap_state = Some(check(&heap)?);
             }
-            Ok::<_, miette::Report>(load.len() as f64 / elapsed.as_secs_f64())
+            Ok([elapsed, spent].map(|time| load.len() as f64 / time.as_secs_f64()))
         })?;
-        if let Some(heap) = heaps.last() {
-            report.fact(&format!("memcached {name}, its heap after kill -9"), heap.as_str());
+        if let Some(state) = heap_state {
+            report.fact(&format!("memcached {name}, its heap after kill -9"), state);
         }
-        let row = |name, pairs, goal| Row::new(name, "glibc", "op/s", pairs, goal);
-        report.push(row(format!("memcached {name}, {preload_name}"), pairs, GOAL));
-        let [ours, theirs] = economy;
-        let pairs = ours.into_iter().zip(theirs).map(|(ours, theirs)| Pair { ours, theirs }).collect();
-        report.push(row("  per second of the server's CPU".to_owned(), pairs, Goal::None));
+        let full_name = format!("memcached {name}, {}", ours.library_name());
+        report.row(full_name, "glibc", "op/s", rates, Some(GOAL));
+        report.row("  per second of the server's CPU", "glibc", "op/s", per_cpu_second, None);
     }
     Ok(())
 }
 
-/// What a server that was killed has left: its heap opens, and every header is looked at.
-fn look_at(file: &HeapFile) -> Result<String> {
-    let heap = Heap::open(file.path(), &HeapOptions::new()).into_diagnostic()?;
+/// Opens and checks the heap of a server that was killed.
+fn check(path: &Path) -> Result<String> {
+    let heap = Heap::open(path, &HeapOptions::new()).into_diagnostic()?;
     let report = heap.check();
     if !report.is_clean() {
         bail!("the heap that memcached left is corrupted: {report:?}");
@@ -94,29 +88,29 @@ struct Memcached {
 }
 
 impl Memcached {
-    fn start(prepare: impl FnOnce(&mut Command)) -> Result<Self> {
+    /// Starts `command`, memcached without arguments.
+    fn start(mut command: Command) -> Result<Self> {
         let directory = tempfile::tempdir().into_diagnostic()?;
         let socket = directory.path().join("memcached");
-        let mut command = Command::new("memcached");
         command.args(["-p", "0", "-U", "0", "-t", "1", "-m", &MEMORY_MIB.to_string(), "-s"]).arg(&socket);
         if apt::is_root() {
             command.args(["-u", "root"]);
         }
-        prepare(&mut command);
         let mut server = Server::start(&mut command)?;
-        server.wait_for_listener(&socket)?;
+        // The socket exists before the server's listen(2).
+        server.wait_until(|| UnixStream::connect(&socket).is_ok())?;
         Ok(Self { server, socket, _directory: directory })
     }
 }
 
-/// What malloc gets to see of a load: counted in a run of its own, from when the server is ready to when all is done.
+/// Counts, in a separate run, the calls of malloc by a load, from the server's readiness to the end of the load.
 fn count_calls(load: &Load) -> Result<String> {
     const WORDS: usize = 4;
     let counts = tempfile::NamedTempFile::new().into_diagnostic()?;
     counts.as_file().set_len(8 * WORDS as u64).into_diagnostic()?;
-    let memcached = Memcached::start(|command| {
-        command.env("LD_PRELOAD", MALLOC_COUNT).env("PM_BENCH_MALLOC_COUNT", counts.path());
-    })?;
+    let mut command = Command::new("memcached");
+    command.env("LD_PRELOAD", MALLOC_COUNT).env("PM_BENCH_MALLOC_COUNT", counts.path());
+    let memcached = Memcached::start(command)?;
     let read = || -> Result<[u64; WORDS]> {
         let bytes = std::fs::read(counts.path()).into_diagnostic()?;
         let (words, _) = bytes.as_chunks::<8>();

@@ -1,16 +1,17 @@
-//! A heap of four gibibytes with a million blocks, whose program is killed in the middle of transactions: how soon the next one
-//! does its first transaction, and how long it takes to look at every header.
+//! A heap of 4 GiB with a million blocks, whose program is killed during transactions: the time to open it and do the first transaction, and
+//! the time of a full check.
 
 use crate::human;
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
-use pm_alloc::{Heap, HeapOptions, TxError};
-use pm_bench::{Cli, Goal, Pair, Report, Row};
+use crate::transactions::own;
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
+use pm_alloc::{Heap, HeapOptions};
+use pm_bench::{Cli, Pair, Report, median};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// Set in the program that is killed: the file to work on.
+/// Set for the program that is killed: the path of its heap.
 const FILE: &str = "PM_BENCH_OPENING_FILE";
 
 const POOL_BYTES: u64 = 4 << 30;
@@ -18,24 +19,24 @@ const BLOCKS: u64 = 1_000_000;
 /// With a million blocks of up to twice this, the heap is nearly full.
 const MEAN_BYTES: u64 = 3900;
 
-/// The times that are to be met: one that a user hardly notices, and one that is no nuisance.
+/// The time limits, which serve as rivals.
 const FIRST_TRANSACTION: Duration = Duration::from_millis(10);
 const FULL_CHECK: Duration = Duration::from_secs(1);
 
-/// The program that is killed, if this is it.
+/// Runs the program that is killed, if this process is it.
 pub(crate) fn child() -> Option<Result<ExitCode>> {
     let path = std::env::var_os(FILE)?;
     Some(work(Path::new(&path)).map(|()| ExitCode::SUCCESS))
 }
 
-/// Fills the heap, unless it is full already, says so, and goes on with transactions until it is killed.
+/// Fills the heap unless it exists, prints `ready`, and runs transactions until it is killed.
 fn work(path: &Path) -> Result<()> {
     let heap = if path.exists() {
         Heap::open(path, &HeapOptions::new()).into_diagnostic()?
     } else {
         let heap = Heap::create(path, POOL_BYTES, &HeapOptions::new()).into_diagnostic()?;
         for number in 0..BLOCKS {
-            // Odd, so that all lengths come.
+            // The factor is odd, so that all lengths occur.
             let bytes = 8 + number * 7919 % (2 * MEAN_BYTES);
             let filled = heap.transaction(|tx| tx.alloc_uninit::<u8>(bytes).map(drop));
             filled.map_err(own).wrap_err_with(|| format!("block {number}"))?;
@@ -45,7 +46,6 @@ fn work(path: &Path) -> Result<()> {
     println!("ready");
     std::io::stdout().flush().into_diagnostic()?;
     loop {
-        // A block comes, and another one goes.
         let block = heap.transaction(|tx| tx.alloc(&[7_u64; 20]).map(pm_core::Link::offset));
         let block = block.map_err(own)?;
         heap.transaction(|tx| tx.free(link_to(block))).map_err(own)?;
@@ -58,11 +58,7 @@ fn link_to<'p>(block: u64) -> pm_core::Link<'p, u64> {
     unsafe { pm_core::Link::new_unchecked(block) }
 }
 
-fn own(error: TxError) -> miette::Report {
-    miette!("{error}")
-}
-
-/// Kills, opens, measures, and adds rows to `report`.
+/// Kills the program, opens its heap, and adds rows to `report`.
 pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let directory = tempfile::tempdir_in("/dev/shm").into_diagnostic()?;
     let path = directory.path().join("heap.pm");
@@ -83,23 +79,20 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
         blocks = checked.allocated_blocks;
     }
     report.fact("opening, blocks", human(blocks));
-    let pairs = |took: &[Duration], limit: Duration| -> Vec<Pair> {
-        let a_second = |time: Duration| 1.0 / time.as_secs_f64();
-        took.iter().map(|&took| Pair { ours: a_second(took), theirs: a_second(limit) }).collect()
-    };
+    let per_second = |time: &Duration| 1.0 / time.as_secs_f64();
     for (name, limit, took) in [
         ("open, and the first transaction", FIRST_TRANSACTION, &firsts),
         ("every header checked", FULL_CHECK, &checks),
     ] {
-        let mut sorted = took.clone();
-        sorted.sort();
-        report.fact(&format!("opening, {name}"), format!("{:.2?} (median)", sorted[sorted.len() / 2]));
-        report.push(Row::new(name, format!("{limit:?}"), "1/s", pairs(took, limit), Goal::AtLeast(1.0)));
+        let middle = Duration::from_secs_f64(median(took.iter().map(Duration::as_secs_f64)));
+        report.fact(&format!("opening, {name}"), format!("{middle:.2?} (median)"));
+        let pairs = took.iter().map(|took| Pair { ours: per_second(took), theirs: per_second(&limit) });
+        report.row(name, format!("{limit:?}"), "1/s", pairs.collect(), Some(1.0));
     }
     Ok(())
 }
 
-/// Has a program work on the heap, and kills it while it does.
+/// Starts a program that works on the heap, and kills it at work.
 fn kill_at_work(path: &Path) -> Result<()> {
     let mut child = Command::new(std::env::current_exe().into_diagnostic()?)
         .env(FILE, path)

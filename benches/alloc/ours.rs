@@ -1,4 +1,4 @@
-//! The heap behind `libpmalloc.so`, in this process, to look at.
+//! The heap of `libpmalloc.so` in this process.
 
 use crate::workload::PlanFile;
 use miette::{IntoDiagnostic as _, Result};
@@ -8,39 +8,48 @@ use pm_bench::plan::Op;
 use pm_core::{Histogram, LineWrites, Pmem, Region};
 use std::time::Duration;
 
-/// How long blocks wait before they are handed out again: not at all, and as long as the paper's.
+/// The quarantine times of freed blocks: none, and the paper's.
 pub(crate) const WAITS: [(&str, Duration); 2] =
     [("ours, T = 0", Duration::ZERO), ("ours, T = 100 ms", Duration::from_millis(100))];
 
-/// As Valgrind counts the rivals' (`wear`), here at the seam, where the same stores are one write: those of a plan whose blocks
-/// are written once, whole.
+/// The line writes of a plan whose blocks are written whole, once. They are counted at the seam by the rule that `wear` applies to the rivals' traces.
 pub(crate) fn writes(plan: &PlanFile, wait: Duration) -> Result<LineWrites> {
     let heap = make(Histogram::new(Region::anonymous(256 << 20).into_diagnostic()?), wait)?;
     let pmem = heap.heap().pool().pmem();
     pmem.reset();
     let contents = [0xA5; 4096];
+    replay(&heap, plan, |block, bytes| pmem.store(block, &contents[..bytes as usize]))?;
+    Ok(pmem.stored())
+}
+
+/// Replays a plan. `fill` gets the offset and the bytes of each new block.
+pub(crate) fn replay<P: Pmem>(
+    heap: &UnloggedHeap<P>,
+    plan: &PlanFile,
+    fill: impl Fn(u64, u32),
+) -> Result<()> {
     let mut slots = vec![0; plan.plan.slot_count() as usize];
     for op in plan.plan.ops() {
         match *op {
             Op::Alloc { slot, bytes } => {
                 let block = heap.alloc(u64::from(bytes), 64).into_diagnostic()?;
-                pmem.store(block, &contents[..bytes as usize]);
+                fill(block, bytes);
                 slots[slot as usize] = block;
             }
             Op::Free { slot } => heap.free(slots[slot as usize]).into_diagnostic()?,
         }
     }
-    Ok(pmem.stored())
+    Ok(())
 }
 
-/// A heap as `libpmalloc.so` makes them.
+/// A heap like that of `libpmalloc.so`.
 fn make<P: Pmem>(pmem: P, wait: Duration) -> Result<UnloggedHeap<P>> {
     let options = HeapOptions::new().lanes(2).lane_entries(30).chunk_bytes(4 << 20).quarantine(wait);
     Ok(UnloggedHeap::new(Heap::format(pmem, &options).into_diagnostic()?))
 }
 
-/// The state of the heap when it was largest, as `alloc_workload heap` says it of glibc's: the live bytes that were asked
-/// for, the bytes from where the chunks begin to the end of the last block, and those of them that are free.
+/// The state of the heap at its largest size, as `alloc_workload heap` prints it for glibc: the requested bytes of live blocks, the bytes from the
+/// first chunk to the end of the last block, and the free bytes of these.
 pub(crate) fn largest_heap(plan: &PlanFile) -> Result<[u64; 3]> {
     const SAMPLES: usize = 100;
     let heap = make(Region::anonymous(3 << 29).into_diagnostic()?, Duration::ZERO)?;
@@ -70,7 +79,7 @@ pub(crate) fn largest_heap(plan: &PlanFile) -> Result<[u64; 3]> {
     Ok(largest)
 }
 
-/// How far it is from where the chunks begin to the end of the last block, and what of that is free.
+/// The bytes from the first chunk to the end of the last block, and the free bytes of these.
 fn extent_of<P: Pmem>(heap: &UnloggedHeap<P>) -> Result<(u64, u64)> {
     let start = heap.heap().layout().first_payload(0) - BLOCK_HEADER_BYTES;
     let (mut end, mut in_blocks) = (start, 0);

@@ -1,16 +1,16 @@
-//! Transactions against PMDK's: an allocator whose every operation is durable, and changes of a range.
+//! Transactions against PMDK's: durable allocation and deallocation, and changes of a range.
 
 use crate::transactions::{time_plan, time_ranges, time_transactions, time_unlogged};
 use crate::workload::{PlanFile, nanoseconds};
 use crate::{SIZES, bound};
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
-use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
+use pm_bench::{Cli, Report, Side, rounds};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// `c/pmdk.c`, where it was compiled.
+/// The path of `c/pmdk.c`, compiled.
 const PMDK: Option<&str> = option_env!("PM_BENCH_PMDK");
 
 /// Measures, and adds facts to `report`.
@@ -26,7 +26,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let pool = memory.path().join("pmdk.pool");
     let ours = memory.path().join("ours.pool");
     eprintln!("PMDK");
-    // Here and in the programs started from here: a thread that moves leaves its caches behind.
+    // Also for the programs started here: a thread that moves to another processor loses its caches.
     let anywhere = sched_getaffinity(None).into_diagnostic()?;
     let mut one = CpuSet::new();
     one.set((0..CpuSet::MAX_CPU).rev().find(|cpu| anywhere.is_set(*cpu)).unwrap_or(0));
@@ -36,35 +36,35 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let change = || theirs(Command::new(program).arg("tx").arg(&pool).arg(op_count.to_string()));
     let mut row =
         |name: String, goal, our: &dyn Fn() -> Result<Duration>, their: &dyn Fn() -> Result<f64>| {
-            let pairs = rounds(cli.round_count(9, 3), |side| {
+            let [pairs] = rounds(cli.round_count(9, 3), |side| {
                 let seconds = match side {
                     Side::Ours => remove(&ours, our()?.as_secs_f64())?,
                     Side::Theirs => their()?,
                 };
-                Ok::<_, miette::Report>(op_count as f64 / seconds)
+                Ok([op_count as f64 / seconds])
             })?;
-            report.push(Row::new(name, "PMDK", "op/s", pairs, goal));
+            report.row(name, "PMDK", "op/s", pairs, goal);
             Ok::<_, miette::Report>(())
         };
     let name = |how| format!("alloc or free, {sizes_name}, {how}");
-    row(name("with the link to it"), Goal::AtLeast(3.0), &|| time_plan(&ours, &plan), &alloc)?;
-    row(name("each in a transaction"), Goal::None, &|| time_transactions(&ours, &plan), &alloc)?;
-    row(name("durable, without a link"), Goal::None, &|| time_unlogged(&ours, &plan), &alloc)?;
+    row(name("with the link to it"), Some(3.0), &|| time_plan(&ours, &plan), &alloc)?;
+    row(name("each in a transaction"), None, &|| time_transactions(&ours, &plan), &alloc)?;
+    row(name("durable, without a link"), None, &|| time_unlogged(&ours, &plan), &alloc)?;
     let one_range = "transaction of one 16 B range".to_owned();
-    row(one_range, Goal::AtLeast(2.0), &|| time_ranges(&ours, op_count as u64), &change)?;
+    row(one_range, Some(2.0), &|| time_ranges(&ours, op_count as u64), &change)?;
     bound::measure(cli, &name("with the link to it"), &plan, memory.path(), report)?;
     sched_setaffinity(None, &anywhere).into_diagnostic()
 }
 
-/// Seconds of processor time. PMDK is told that this file is persistent memory, which it would not believe of a tmpfs:
-/// it then flushes lines instead of calling `msync`. It touches every page beforehand, as ours does.
+/// The seconds of processor time of a run of PMDK, which is told that the file on a tmpfs is persistent memory, so that it flushes lines instead
+/// of calling `msync`. Like ours, it touches every page beforehand.
 fn run(command: &mut Command, pool: &Path) -> Result<f64> {
     let nanoseconds =
         nanoseconds(command.env("PMEM_IS_PMEM_FORCE", "1").env("PMEMOBJ_CONF", "prefault.at_create=1;"))?;
     remove(pool, nanoseconds / 1e9)
 }
 
-/// Removes what a round has left, and passes on what it measured.
+/// Removes the pool of a round, and returns the round's result.
 fn remove(pool: &Path, measured: f64) -> Result<f64> {
     std::fs::remove_file(pool).into_diagnostic()?;
     Ok(measured)

@@ -1,21 +1,21 @@
-//! One heap, one thread and two: each thread allocates and frees blocks of its own, with the links to them.
+//! Two threads against one on one heap: each thread allocates and links, unlinks and frees its own blocks.
 
 use crate::SIZES;
 use crate::transactions::{create, make_slots, run};
 use crate::workload::PlanFile;
 use miette::{IntoDiagnostic as _, Result, miette};
 use pm_alloc::Heap;
-use pm_bench::{Cli, Goal, Report, Row, Side, rounds};
+use pm_bench::{Cli, Report, Side, rounds};
 use pm_core::Link;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-/// Of two threads on two processors: the machine's memory is one.
-const GOAL: Goal = Goal::AtLeast(1.7);
+/// For two threads on two processors, which share the memory.
+const GOAL: f64 = 1.7;
 
-/// Measures, and adds rows to `report`. By the clock on the wall, so that a thread that waits for another one loses.
+/// Measures elapsed time, which includes waiting of a thread for another, and adds rows to `report`.
 pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     if thread::available_parallelism().into_diagnostic()?.get() < 2 {
         report.fact("two threads", "not measured: there is one processor");
@@ -27,7 +27,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let memory = tempfile::tempdir_in("/dev/shm").into_diagnostic()?;
     let mut row = |name: &str, heaps: usize, goal| {
         eprintln!("two threads, {name}");
-        let pairs = rounds(cli.round_count(15, 3), |side| {
+        let [pairs] = rounds(cli.round_count(15, 3), |side| {
             let threads = if side == Side::Ours { 2 } else { 1 };
             let paths: Vec<_> =
                 (0..heaps.min(threads)).map(|heap| memory.path().join(heap.to_string())).collect();
@@ -36,24 +36,24 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
             let elapsed = work(&heaps, &plan, threads)?;
             drop(heaps);
             paths.iter().try_for_each(std::fs::remove_file).into_diagnostic()?;
-            Ok::<_, miette::Report>((threads * op_count) as f64 / elapsed)
+            Ok([(threads * op_count) as f64 / elapsed])
         })?;
         let name = format!("alloc or free, {sizes_name}, two threads, {name}");
-        report.push(Row::new(name, "one thread", "op/s", pairs, goal));
+        report.row(name, "one thread", "op/s", pairs, goal);
         Ok::<_, miette::Report>(())
     };
-    row("one heap", 1, GOAL)?;
-    // What the machine has to give.
-    row("a heap each", 2, Goal::None)
+    row("one heap", 1, Some(GOAL))?;
+    // The bound of this machine.
+    row("a heap each", 2, None)
 }
 
-/// Has so many threads replay the plan on these heaps, each on slots of its own, and says how many seconds pass until the last is done.
+/// The seconds that `threads` threads take to replay the plan on these heaps, each on its own slots.
 fn work(heaps: &[Heap], plan: &PlanFile, threads: usize) -> Result<f64> {
     let ready = Barrier::new(threads);
     let processors = sched_getaffinity(None).into_diagnostic()?;
     let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| processors.is_set(*cpu)).collect();
     let one = |number: usize| -> Result<Instant> {
-        // Else both may begin on one, and stay there for a while.
+        // Otherwise both may start on one processor and stay there for a while.
         let mut own = CpuSet::new();
         own.set(processors[number % processors.len()]);
         sched_setaffinity(None, &own).into_diagnostic()?;
@@ -68,10 +68,8 @@ fn work(heaps: &[Heap], plan: &PlanFile, threads: usize) -> Result<f64> {
     thread::scope(|scope| {
         let started: Vec<_> = (0..threads)
             .map(|number| {
-                scope.spawn({
-                    let one = &one;
-                    move || one(number)
-                })
+                let one = &one;
+                scope.spawn(move || one(number))
             })
             .collect();
         let begins =

@@ -1,5 +1,6 @@
-//! Our transactions, and the unlogged heap made durable: the work that `c/pmdk.c` does, and what it writes.
+//! Our transactions, and the durable unlogged heap: the work of `c/pmdk.c`, and its line writes.
 
+use crate::ours;
 use crate::workload::PlanFile;
 use miette::{IntoDiagnostic as _, Result};
 use pm_alloc::{Heap, HeapOptions, TxError, UnloggedHeap, View};
@@ -9,17 +10,17 @@ use pm_core::{Histogram, LineWrites, Link, Pmem, Region, RegionOptions};
 use std::path::Path;
 use std::time::Duration;
 
-/// As long as PMDK's.
+/// The size of PMDK's pool.
 pub(crate) const POOL_BYTES: u64 = 256 << 20;
 
-/// The lines that transactions of one range change, as many as in `c/pmdk.c`.
+/// The number of lines that transactions of one range choose from, as in `c/pmdk.c`.
 const TX_LINES: u64 = 1 << 16;
 
-/// Words of a line.
+/// The words of a line.
 const WORDS: u64 = 8;
 
-/// Creates the pool, replays a plan on it, and says how long that took. Each block is linked from its slot of an array by the call
-/// that allocates it, and leaves the slot by the one that frees it, as with PMDK's `pmemobj_alloc` and `pmemobj_free`.
+/// Creates the pool, replays a plan on it, and returns the time of the replay. One call allocates a block and links it from its slot of an array,
+/// and one unlinks and frees it, like PMDK's `pmemobj_alloc` and `pmemobj_free`.
 pub(crate) fn time_plan(path: &Path, plan: &PlanFile) -> Result<Duration> {
     let heap = create(path)?;
     make_slots(&heap, plan, 1)?;
@@ -49,7 +50,7 @@ pub(crate) fn run<'p, P: Pmem>(
     Ok(())
 }
 
-/// As [`time_plan`], each operation in a transaction of its own, which finds the array first.
+/// Like [`time_plan`], with each operation in its own transaction, which finds the array first.
 pub(crate) fn time_transactions(path: &Path, plan: &PlanFile) -> Result<Duration> {
     let heap = create(path)?;
     make_slots(&heap, plan, 1)?;
@@ -58,24 +59,15 @@ pub(crate) fn time_transactions(path: &Path, plan: &PlanFile) -> Result<Duration
     Ok(processor_time() - begin)
 }
 
-/// As [`time_plan`], on an unlogged heap: each block is durably allocated when its operation returns, and durably free likewise,
-/// but what leads to it is the program's to make durable, by itself.
+/// Like [`time_plan`], on an unlogged heap: an allocation or deallocation is durable when it returns, but there are no links to the blocks.
 pub(crate) fn time_unlogged(path: &Path, plan: &PlanFile) -> Result<Duration> {
     let heap = UnloggedHeap::new(create(path)?).durable(true);
-    let mut slots = vec![0; plan.plan.slot_count() as usize];
     let begin = processor_time();
-    for op in plan.plan.ops() {
-        match *op {
-            Op::Alloc { slot, bytes } => {
-                slots[slot as usize] = heap.alloc(u64::from(bytes), 64).into_diagnostic()?;
-            }
-            Op::Free { slot } => heap.free(slots[slot as usize]).into_diagnostic()?,
-        }
-    }
+    ours::replay(&heap, plan, |_, _| ())?;
     Ok(processor_time() - begin)
 }
 
-/// Creates the pool, and says how long `count` transactions take that overwrite 16 bytes each.
+/// Creates the pool, and returns the time of `count` transactions that overwrite 16 bytes each.
 pub(crate) fn time_ranges(path: &Path, count: u64) -> Result<Duration> {
     let heap = create(path)?;
     heap.transaction(|tx| {
@@ -87,7 +79,7 @@ pub(crate) fn time_ranges(path: &Path, count: u64) -> Result<Duration> {
     for turn in 0..count {
         heap.transaction(|tx| {
             let lines = tx.root::<u64>("lines")?.expect("it was set above");
-            // Some line: multiplied by an odd number and cut, all of them in turn.
+            // The factor is odd, so that all lines are used in turn.
             let line = turn * 40_503 % TX_LINES;
             tx.write_slice(lines.element(line * WORDS), &[turn, !turn])
         })
@@ -96,7 +88,7 @@ pub(crate) fn time_ranges(path: &Path, count: u64) -> Result<Duration> {
     Ok(processor_time() - begin)
 }
 
-/// The lines stored to, and sent to the medium, by a plan whose blocks are written whole: the log's among them.
+/// The line writes that a plan with whole writes of its blocks stores, and those sent to the medium, the log's included.
 pub(crate) fn writes(plan: &PlanFile) -> Result<[LineWrites; 2]> {
     let region = Histogram::new(Region::anonymous(POOL_BYTES).into_diagnostic()?);
     let heap = Heap::format(region, &HeapOptions::new()).into_diagnostic()?;
@@ -111,7 +103,7 @@ pub(crate) fn writes(plan: &PlanFile) -> Result<[LineWrites; 2]> {
     Ok([pmem.stored(), pmem.sent()])
 }
 
-/// An array with a slot for each block that lives at a time, for each of so many threads.
+/// Allocates an array with a slot for each live block of each thread.
 pub(crate) fn make_slots<P: Pmem>(heap: &Heap<P>, plan: &PlanFile, threads: u64) -> Result<()> {
     let slot_count = threads * u64::from(plan.plan.slot_count());
     heap.transaction(|tx| {
@@ -121,7 +113,7 @@ pub(crate) fn make_slots<P: Pmem>(heap: &Heap<P>, plan: &PlanFile, threads: u64)
     .map_err(own)
 }
 
-/// `fill` gets each new block before it is published: its offset and its bytes. What it flushes is durable with the commit.
+/// Replays a plan in transactions. `fill` gets the offset and the bytes of each new block before its link is written; its flushes are fenced by the commit.
 fn replay<P: Pmem>(heap: &Heap<P>, plan: &PlanFile, mut fill: impl FnMut(u64, u32)) -> Result<()> {
     for op in plan.plan.ops() {
         heap.transaction(|tx| {
@@ -145,12 +137,13 @@ fn replay<P: Pmem>(heap: &Heap<P>, plan: &PlanFile, mut fill: impl FnMut(u64, u3
     Ok(())
 }
 
-/// A pool whose pages are all there, as PMDK's are: their first touch is no matter of allocators.
+/// Creates a pool with all pages allocated, like PMDK's.
 pub(crate) fn create(path: &Path) -> Result<Heap> {
     let options = HeapOptions::new().region(RegionOptions::new().populate(true));
     Heap::create(path, POOL_BYTES, &options).into_diagnostic()
 }
 
+/// Converts an error and fixes the error type of a transaction's closure.
 pub(crate) fn own(error: TxError) -> miette::Report {
     miette::Report::from_err(error)
 }

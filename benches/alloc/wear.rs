@@ -1,29 +1,27 @@
-//! How often each line of the heap is written, by what Valgrind sees of the program; of ours, by the seam.
+//! The number of writes to each line of the heap: of the rivals from traces by Valgrind, of ours from the seam.
 
 use crate::malloc::Malloc;
 use crate::workload::{ALLOC_WORKLOAD, PlanFile};
 use crate::{SIZES, human, ours, transactions};
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
-use pm_bench::lackey::{self, LackeyError, Ranges, Writes};
-use pm_bench::{Cli, Goal, Pair, Plot, Report, Row, Series};
+use pm_bench::lackey::{self, Ranges, Writes};
+use pm_bench::{Cli, Pair, Plot, Report, Series};
 use pm_core::LineWrites;
 use serde_json::json;
-use std::fs::File;
 use std::io::BufReader;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// Valgrind writes each line of a trace by itself, which takes a minute: as many at a time as there are processors to spare.
+/// The number of concurrent traces, of about a minute each.
 const AT_A_TIME: usize = 2;
 
-/// As many points as a picture has columns.
+/// The number of points of a curve, about one for each pixel of the chart's width.
 const COLUMNS: usize = 640;
 
-/// How many times as many line writes as ours the goals want of glibc, for each of [`SIZES`].
+/// The least ratios of glibc's line writes to ours, for each of [`SIZES`].
 const GOALS: [f64; 2] = [1.3, 1.5];
 
-/// Measures, and adds facts, rows and pictures to `report`.
+/// Measures, and adds facts, rows and charts to `report`.
 pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let half = if cli.quick { 5_000 } else { 50_000 };
     report.fact("wear", format!("{half} allocations, each block written once, and {half} deallocations"));
@@ -55,7 +53,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Traces each at the same time as the others.
+/// Traces all runs concurrently.
 fn trace_together(runs: &[(&Malloc, &PlanFile)]) -> Result<Vec<Writes>> {
     thread::scope(|scope| {
         let threads: Vec<_> = runs.iter().map(|(malloc, plan)| scope.spawn(|| trace(malloc, plan))).collect();
@@ -66,8 +64,7 @@ fn trace_together(runs: &[(&Malloc, &PlanFile)]) -> Result<Vec<Writes>> {
     })
 }
 
-/// Runs the plan in Valgrind. The program's standard output goes into a file: it is there when the trace says that the
-/// measured phase begins.
+/// Runs the plan in Valgrind. The program's standard output goes to a file, which is complete when the measured phase begins.
 fn trace(malloc: &Malloc, plan: &PlanFile) -> Result<Writes> {
     let ranges = tempfile::NamedTempFile::new().into_diagnostic()?;
     let mut command = Command::new("valgrind");
@@ -78,49 +75,54 @@ fn trace(malloc: &Malloc, plan: &PlanFile) -> Result<Writes> {
     let mut valgrind = command.spawn().into_diagnostic().wrap_err("cannot run valgrind")?;
     let trace = valgrind.stderr.take().ok_or_else(|| miette!("valgrind has no standard error"))?;
     let trace = BufReader::with_capacity(1 << 20, trace);
-    let writes = lackey::import(trace, || read_ranges(ranges.path()));
+    let parse = || Ranges::parse(&std::fs::read_to_string(ranges.path()).into_diagnostic()?);
+    let writes = lackey::import(trace, parse);
     let status = valgrind.wait().into_diagnostic()?;
-    let writes = writes
-        .into_diagnostic()
-        .wrap_err_with(|| format!("{} in valgrind, which ended: {status}", malloc.name))?;
+    let writes = writes.wrap_err_with(|| format!("{} in valgrind, which ended: {status}", malloc.name))?;
     if !status.success() {
         bail!("{} in valgrind: {status}", malloc.name);
     }
     Ok(writes)
 }
 
-fn read_ranges(path: &Path) -> Result<Ranges, LackeyError> {
-    Ranges::parse(&std::io::read_to_string(File::open(path)?)?)
-}
-
-/// The facts and the two pictures of one range of sizes.
+/// The facts and the two charts of one range of sizes.
 fn publish(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)]) {
     for (name, writes) in worn {
         let Writes { heap, statics } = writes;
-        let of_variables = || format!("; its variables {}", summary(statics));
-        let variables = if statics.total() > 0 { of_variables() } else { String::new() };
-        let fact = format!("heap {}{variables}", summary(heap));
-        report.fact(&format!("line writes, {sizes}, {name}"), fact);
-        report.data(&format!("line writes, {sizes}, {name}"), data(heap));
+        let mut fact = format!("heap {}", summary(heap));
+        if statics.total() > 0 {
+            fact += &format!("; its variables {}", summary(statics));
+        }
+        let name = format!("line writes, {sizes}, {name}");
+        report.fact(&name, fact);
+        report.data(&name, data(heap));
     }
     let short = sizes.replace([' ', '.'], "");
-    let mut cdf = Plot::new(
-        format!("{sizes}: lines with at most so many writes"),
-        "writes of a line",
-        "share of the lines",
-    );
-    let mut lines = Plot::new(format!("{sizes}: writes to each line"), "line of the heap", "writes");
-    for &(name, writes) in worn {
-        cdf.push(Series { name: name.to_owned(), points: steps(&writes.heap) });
-        lines.push(Series { name: name.to_owned(), points: in_order(&writes.heap) }.highest_of(COLUMNS));
-    }
-    report.picture(format!("cdf-{short}"), &cdf.logarithmic(true, false));
-    report.picture(format!("lines-{short}"), &lines.logarithmic(false, true));
+    let curves = |points: fn(&LineWrites) -> Vec<(f64, f64)>| {
+        let curve = |&(name, writes): &(&str, &Writes)| Series {
+            name: name.to_owned(),
+            points: points(&writes.heap),
+        };
+        worn.iter().map(curve).collect::<Vec<_>>()
+    };
+    let cdf = Plot {
+        title: format!("{sizes}: lines with at most so many writes"),
+        labels: ["writes of a line", "share of the lines"].map(str::to_owned),
+        logarithmic: [true, false],
+        series: curves(steps),
+    };
+    let lines = Plot {
+        title: format!("{sizes}: writes to each line"),
+        labels: ["line of the heap", "writes"].map(str::to_owned),
+        logarithmic: [false, true],
+        series: curves(in_order).into_iter().map(|series| series.highest_of(COLUMNS)).collect(),
+    };
+    report.chart(format!("cdf-{short}"), &cdf);
+    report.chart(format!("lines-{short}"), &lines);
 }
 
-/// Rows for each of ours against each rival: operations for each line write, which are counts and not times. The goal is about all
-/// that glibc writes, as in the paper, which recorded every store: of its lists of free blocks, those in its own variables are
-/// part of its heap as those in free blocks are, and would lie on the medium with it. Ours are in DRAM, and rebuilt.
+/// Adds a row for each of ours against each rival: operations per line write, which are counts and not times. The goal applies to all of glibc's
+/// writes, as in the paper: the heads of its free lists, which are variables, would be on the medium with its heap. Ours are in DRAM, and rebuilt.
 fn compare(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)], op_count: usize, goal: f64) {
     let (ours, rivals) = worn.split_at(ours::WAITS.len());
     for (name, writes) in ours {
@@ -131,14 +133,8 @@ fn compare(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)], op_count:
                 let per_write = |count: u64| op_count as f64 / count as f64;
                 let pair = Pair { ours: per_write(writes.heap.total()), theirs: per_write(their_count) };
                 let is_goal = rival.starts_with("glibc") && what.is_empty();
-                let goal = if is_goal { Goal::AtLeast(goal) } else { Goal::None };
-                report.push(Row::new(
-                    format!("wear {sizes}, {name}{what}"),
-                    *rival,
-                    "op/w",
-                    vec![pair],
-                    goal,
-                ));
+                let row = format!("wear {sizes}, {name}{what}");
+                report.row(row, *rival, "op/w", vec![pair], is_goal.then_some(goal));
             }
         }
     }
@@ -149,8 +145,7 @@ fn summary(writes: &LineWrites) -> String {
     format!("{total} to {lines} lines, {most} to one, Gini {:.2}", gini(writes))
 }
 
-/// How unevenly the writes are spread over the lines that were written: 0 if all have as many, and towards 1 if one has them
-/// all.
+/// The Gini coefficient of the writes to the written lines: 0 if all have as many, near 1 if one has all.
 fn gini(writes: &LineWrites) -> f64 {
     let sorted = writes.sorted();
     let count = sorted.len() as f64;
@@ -171,7 +166,7 @@ fn data(writes: &LineWrites) -> serde_json::Value {
     })
 }
 
-/// The distribution as a curve: level between two points.
+/// The distribution as a step function.
 fn steps(writes: &LineWrites) -> Vec<(f64, f64)> {
     let mut below = 0.0;
     let step = |point: pm_core::CdfPoint| {
@@ -181,7 +176,7 @@ fn steps(writes: &LineWrites) -> Vec<(f64, f64)> {
     writes.cdf().into_iter().flat_map(step).collect()
 }
 
-/// The writes of each written line, lines numbered in the order of their addresses.
+/// The writes of each written line, in the order of addresses.
 fn in_order(writes: &LineWrites) -> Vec<(f64, f64)> {
     writes
         .by_line()

@@ -1,4 +1,4 @@
-//! Plans in files, and the programs in C that replay them.
+//! Plans in files, and the C programs that replay them.
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
 use pm_bench::plan::Plan;
@@ -13,12 +13,12 @@ const SEED: u64 = 0x4E56_4D61_6C6C_6F63;
 /// `c/alloc_workload.c`, compiled.
 pub(crate) const ALLOC_WORKLOAD: &str = env!("PM_BENCH_ALLOC_WORKLOAD");
 
-/// A plan where a program in C can read it.
+/// A plan in a file for C programs.
 #[derive(Debug)]
 pub(crate) struct PlanFile {
     file: NamedTempFile,
     pub(crate) op_count: usize,
-    /// The same, to be replayed in this process.
+    /// The plan, to be replayed in this process.
     pub(crate) plan: Plan,
 }
 
@@ -36,7 +36,7 @@ impl PlanFile {
     }
 }
 
-/// Runs a program to its end; what it wrote.
+/// Runs a program to its end, and returns its standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().into_diagnostic().wrap_err_with(|| format!("cannot run {name}"))?;
@@ -54,7 +54,7 @@ pub(crate) fn figures<const N: usize>(output: &str, name: &str) -> Result<Vec<[u
     figures.filter(|figures| !figures.is_empty()).ok_or_else(|| miette!("no figures of {name} in {output:?}"))
 }
 
-/// The nanoseconds that a program says it took.
+/// The nanoseconds that a program reports.
 pub(crate) fn nanoseconds(command: &mut Command) -> Result<f64> {
     let [[nanoseconds]] = figures::<1>(&output(command)?, "ns")?[..] else { bail!("more than one time") };
     Ok(nanoseconds as f64)

@@ -1,9 +1,9 @@
-//! In a virtual machine, all in one boot: pmbd over ublk on persistent memory, libublk's null target, and two
-//! devices of the kernel's own: brd, which is memory and nothing else, and loop on a file in a tmpfs.
+//! In one boot of a virtual machine: pmbd over ublk on persistent memory, libublk's null target, and two devices of the kernel: brd, a disk in
+//! memory, and loop on a file in a tmpfs.
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
 use pm_bench::fio::{self, Job};
-use pm_bench::{Cli, Goal, Pair, Report, Row, rounds_of};
+use pm_bench::{Cli, Pair, Report, rounds_of};
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use xtask::vm::Vm;
 const SIZE_BYTES: u64 = 256 << 20;
 const DEPTHS: [u32; 2] = [1, 32];
 
-/// The rivals of the first column.
-const RIVALS: [(&str, Goal); 3] =
-    [("loop on tmpfs", Goal::AtLeast(0.85)), ("brd", Goal::None), ("ublk null target", Goal::None)];
+/// The rivals of pmbd, which is the first column, with goals.
+const RIVALS: [(&str, Option<f64>); 3] =
+    [("loop on tmpfs", Some(0.85)), ("brd", None), ("ublk null target", None)];
 const COLUMNS: usize = 1 + RIVALS.len();
 
 /// Measures, and adds rows to `report`.
 pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()> {
-    // The guest's persistent memory is memory of the host, as the rivals' is: on a disk of the host, each page that the
-    // guest writes would fault again whenever the host has written it back.
+    // The guest's persistent memory is memory of the host, like the rivals': on a disk of the host, each page would fault again after the host has
+    // written it back.
     let directory = tempfile::tempdir_in("/dev/shm").into_diagnostic()?;
     eprintln!("booting the virtual machine");
     let mut vm = Vm::builder()
@@ -51,13 +51,13 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()>
         })?;
         for (index, (rival, goal)) in RIVALS.into_iter().enumerate() {
             let pairs = measured.iter().map(|round| Pair { ours: round[0], theirs: round[index + 1] });
-            report.push(Row::new(format!("ublk {job}"), rival, "io/s", pairs.collect(), goal));
+            report.row(format!("ublk {job}"), rival, "io/s", pairs.collect(), goal);
         }
     }
     Ok(())
 }
 
-/// Brings all devices up; their paths in the order of the columns.
+/// Starts all devices and returns their paths, in the order of the columns.
 fn start_devices(vm: &mut Vm) -> Result<[String; COLUMNS]> {
     let serve = format!(
         "pmbd --json serve /mnt/pmem/disk.pm --size {SIZE_BYTES} --populate --transport ublk \

@@ -1,6 +1,5 @@
-//! pmbd against other block servers. On this machine: over NBD against nbdkit. In a virtual machine with a
-//! kernel that has ublk: against a ublk server that does nothing, and against the kernel's own devices.
-//! `docs/benchmarks.md` says how to read the table.
+//! pmbd against other block servers: on this machine over NBD against nbdkit; in a virtual machine over ublk against a server that moves no data,
+//! and against devices of the kernel. `docs/benchmarks.md` explains the table.
 
 mod guest;
 mod native;
@@ -10,7 +9,7 @@ use miette::Result;
 use pm_bench::{Cli, Report};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use xtask::pmbd::{self, Profile};
+use xtask::pmbd;
 
 /// pmbd over NBD against nbdkit's memory plugin, and over ublk against a null target, brd and loop.
 #[derive(Debug, Parser)]
@@ -18,15 +17,15 @@ use xtask::pmbd::{self, Profile};
 struct Options {
     #[command(flatten)]
     cli: Cli,
-    /// One part alone.
+    /// Only this part.
     #[arg(long, value_enum, value_name = "PART")]
     only: Option<Part>,
-    /// The pmbd to measure; without it, one is built.
+    /// The pmbd to measure [default: built from this repository].
     #[arg(long, value_name = "FILE")]
     pmbd: Option<PathBuf>,
 }
 
-/// Where it is measured.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// NBD on this machine.
@@ -45,7 +44,7 @@ fn main() -> Result<ExitCode> {
     let options = Options::parse();
     let pmbd = match &options.pmbd {
         Some(path) => path.clone(),
-        None => pmbd::build(Profile::Release)?,
+        None => pmbd::build(&["--release"])?,
     };
     let mut report = Report::new("block");
     if options.wants(Part::Native) {

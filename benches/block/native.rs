@@ -1,9 +1,8 @@
-//! On this machine: pmbd over NBD and nbdkit with its memory plugin, both on a Unix socket, both asked by
-//! fio's own NBD client.
+//! On this machine: pmbd over NBD against nbdkit with its memory plugin, each on a Unix socket, with fio's NBD client.
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
 use pm_bench::fio::{self, Job};
-use pm_bench::{Cli, Goal, Pair, Report, Row, Server, Side, rounds};
+use pm_bench::{Cli, Report, Server, Side, rounds};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,10 +17,10 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()>
     let memory = tempfile::tempdir_in("/dev/shm").into_diagnostic().wrap_err("/dev/shm")?;
     let sockets = tempfile::tempdir().into_diagnostic()?;
     let (ours, theirs) = (sockets.path().join("pmbd"), sockets.path().join("nbdkit"));
-    let pmbd = Asked { server: start_pmbd(pmbd, &memory.path().join("disk.pm"), &ours)?, socket: ours };
-    let nbdkit = Asked { server: start_nbdkit(&theirs)?, socket: theirs };
-    for asked in [&pmbd, &nbdkit] {
-        asked.fio(fio::fill(SIZE_BYTES))?;
+    let pmbd = Target { server: start_pmbd(pmbd, &memory.path().join("disk.pm"), &ours)?, socket: ours };
+    let nbdkit = Target { server: start_nbdkit(&theirs)?, socket: theirs };
+    for target in [&pmbd, &nbdkit] {
+        target.fio(fio::fill(SIZE_BYTES))?;
     }
 
     let runtime = Duration::from_millis(if cli.quick { 500 } else { 1000 });
@@ -32,32 +31,28 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()>
     report.fact("nbd_rounds", round_count);
     for job in Job::at_depths(DEPTHS) {
         eprintln!("NBD, {job}");
-        let mut economy = [Vec::new(), Vec::new()];
-        let pairs = rounds(round_count, |side| {
-            let asked = if side == Side::Ours { &pmbd } else { &nbdkit };
-            let begin = asked.server.processor_time()?;
-            let done = job.done(&asked.fio(job.arguments(SIZE_BYTES, runtime))?)?;
-            let spent = asked.server.processor_time()? - begin;
-            economy[usize::from(side == Side::Theirs)].push(done.count / spent.as_secs_f64());
-            Ok::<_, miette::Report>(done.iops)
+        let [rates, per_cpu_second] = rounds(round_count, |side| {
+            let target = if side == Side::Ours { &pmbd } else { &nbdkit };
+            let begin = target.server.processor_time()?;
+            let done = job.done(&target.fio(job.arguments(SIZE_BYTES, runtime))?)?;
+            let spent = target.server.processor_time()? - begin;
+            Ok([done.iops, done.count / spent.as_secs_f64()])
         })?;
-        let goal = Goal::AtLeast(if job.depth == 1 { 1.0 } else { 1.3 });
-        report.push(Row::new(format!("NBD {job}"), "nbdkit memory", "io/s", pairs, goal));
-        let [ours, theirs] = economy;
-        let pairs = ours.into_iter().zip(theirs).map(|(ours, theirs)| Pair { ours, theirs }).collect();
-        report.push(Row::new("  per second of the server's CPU", "nbdkit memory", "io/s", pairs, Goal::None));
+        let goal = if job.depth == 1 { 1.0 } else { 1.3 };
+        report.row(format!("NBD {job}"), "nbdkit memory", "io/s", rates, Some(goal));
+        report.row("  per second of the server's CPU", "nbdkit memory", "io/s", per_cpu_second, None);
     }
     Ok(())
 }
 
-/// A server and where to ask it.
-struct Asked {
+/// A server and its socket.
+struct Target {
     server: Server,
     socket: PathBuf,
 }
 
-impl Asked {
-    /// Runs fio; what it wrote.
+impl Target {
+    /// Runs fio and returns its output.
     fn fio(&self, arguments: Vec<String>) -> Result<String> {
         let output = Command::new("fio")
             .args(["--ioengine=nbd", &format!("--uri=nbd+unix:///?socket={}", self.socket.display())])
@@ -79,7 +74,7 @@ fn start_pmbd(pmbd: &Path, disk: &Path, socket: &Path) -> Result<Server> {
             .arg(disk)
             .args(["--size", &SIZE_BYTES.to_string(), "--populate", "--transport", "nbd", "--socket"])
             .arg(socket)
-            // Its list of running servers is the user's, and this one is none of them.
+            // Keeps this server out of the user's list of running servers.
             .env("PMBD_RUN_DIR", socket.with_file_name("run")),
     )?;
     server.wait_for_line("\"serving\"")?;
@@ -94,7 +89,7 @@ fn start_nbdkit(socket: &Path) -> Result<Server> {
             .arg(socket)
             .args(["memory", &size]),
     )?;
-    server.wait_for_path(socket)?;
+    server.wait_until(|| socket.exists())?;
     Ok(server)
 }
 

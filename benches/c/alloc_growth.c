@@ -1,11 +1,11 @@
-/* Lets blocks grow by realloc on whatever malloc it is run with: the C library's, or one that is preloaded.
+/* Grows blocks by realloc, with the process's malloc: the C library's, or a preloaded one.
  *
  *     alloc_growth append     one block, by 256 bytes a step, to 4 MB
- *     alloc_growth in-turn    eight blocks, by 256 bytes a step, each in its turn, so that none has free space behind it, to 4 MB in all
- *     alloc_growth double     one block, to twice its length a step, to 32 MB, and written to its end, as an array that is filled
- *     alloc_growth untouched  the same, but of each step only the last byte is written, as in the first two
+ *     alloc_growth in-turn    eight blocks in turn, by 256 bytes a step, to 4 MB in all, so that none has free space behind it
+ *     alloc_growth double     one block, doubled at each step, to 32 MB, and filled
+ *     alloc_growth untouched  the same, but only the last byte of each step is written, as in the first two
  *
- * Prints the nanoseconds of processor time. Once a process: what pages cost when they are touched first is in it. */
+ * Prints the nanoseconds of processor time, which include page faults, as the process runs one pattern. */
 
 #include <inttypes.h>
 #include <stdint.h>

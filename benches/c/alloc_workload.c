@@ -1,14 +1,13 @@
-/* Replays a plan of allocations and deallocations on whatever malloc it is run with: the C library's, or one
- * that is preloaded.
+/* Replays a plan of allocations and deallocations with the process's malloc: the C library's, or a preloaded one.
  *
- *     alloc_workload time FILE     how long it takes: of every block the first byte is written, for a block that
- *                                  is not touched may cost its allocator nothing until it is
- *     alloc_workload heap FILE     what it leaves of the heap: a line of figures after each hundredth of the plan
- *     alloc_workload trace FILE    for a tool that watches stores: every block is written once, whole
+ *     alloc_workload time FILE     prints the time; the first byte of every block is written, because the cost of an untouched
+ *                                  block may be deferred
+ *     alloc_workload heap FILE     prints the state of the heap after each hundredth of the plan
+ *     alloc_workload trace FILE    for a tool that traces stores: every block is written once, completely
  *
- * A plan is pairs of little-endian 32-bit words: a slot, and the bytes to allocate into it, or 0 to free what is
- * in it. The caller has made it so that no slot is allocated into twice or freed when empty. The plan and
- * the table of slots lie in mappings of their own, so that nothing but the plan's blocks goes through malloc. */
+ * A plan is pairs of little-endian 32-bit words: a slot, and the bytes to allocate, or 0 to free the slot's block. The plan never
+ * allocates into a full slot or frees an empty one. The plan and the table of slots are in separate mappings, so that malloc serves
+ * only the plan's blocks. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,8 +24,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Where a watcher sees that the measured phase begins, and ends: stores to the first two words of this page. No
- * loader, stack or heap comes near it, neither natively nor under Valgrind. */
+/* Stores to the first two words of this page mark the begin and the end of the measured phase for a tracer. The address is far from the
+ * loader, the stack and the heap, natively and under Valgrind. */
 #define MARKER ((volatile uint64_t *)0x30000000)
 
 enum { PAGE = 4096, SAMPLES = 100, STACK_BELOW = 1 << 20, STACK_ABOVE = 1 << 20 };
@@ -83,8 +82,8 @@ static struct slots make_slots(struct plan plan) {
     return (struct slots){ (void **)base, (uint32_t *)(base + count * sizeof(void *)), bytes };
 }
 
-/* Every byte once, in ascending order, by stores of 16 bytes and then of single ones. memset would choose its
- * instructions by the CPU, and a watcher would see those; four stores a turn keep its trace short. */
+/* Writes every byte once, in ascending order, by stores of 16 bytes and then of one. The instructions of memset depend on the CPU; four stores a
+ * turn keep the trace short. */
 static void write_block(char *block, size_t size) {
     typedef uint64_t wide __attribute__((vector_size(16), aligned(1), may_alias));
     const wide value = { size, ~(uint64_t)size };
@@ -130,8 +129,8 @@ static void run_time(struct plan plan, struct slots slots) {
     printf("ns %" PRIu64 "\n", processor_time_ns() - begin);
 }
 
-/* What the allocator has from the system and uses, which does not count what it keeps beyond the end of its
- * last block; and how much of that is free. By jemalloc's own account where it is there, else by glibc's. */
+/* The bytes that the allocator has from the system, up to the end of its last block, and the free bytes of these: from jemalloc's statistics if it is
+ * loaded, otherwise from glibc's. */
 struct heap {
     size_t bytes;
     size_t free_bytes;
@@ -180,7 +179,7 @@ static void print_range(const char *kind, uintptr_t start, size_t bytes) {
     printf("%s %" PRIxPTR " %" PRIxPTR "\n", kind, start, start + bytes);
 }
 
-/* Variables of the program and its libraries, those of this thread too: an allocator's among them. */
+/* Variables of the program and its libraries, thread-local ones included. */
 static int print_static(struct dl_phdr_info *info, size_t size, void *nothing) {
     (void)size, (void)nothing;
     for (int i = 0; i < info->dlpi_phnum; i++) {

@@ -1,7 +1,7 @@
-/* Preloaded, counts a program's calls of malloc and its kin, which glibc's then serve.
+/* A preloaded library that counts a program's calls of malloc and related functions, and forwards them to glibc's.
  *
- * The counts are in the file that PM_BENCH_MALLOC_COUNT names, four 64-bit words that the process that made the file can read at any
- * time: allocations, deallocations, allocated bytes, and of the allocations those of less than 64 KiB. */
+ * The counts are in the file named by PM_BENCH_MALLOC_COUNT, four 64-bit words that other processes can read at any time: allocations,
+ * deallocations, allocated bytes, and allocations of less than 64 KiB. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@ extern void __libc_free(void *);
 enum { ALLOCATIONS, DEALLOCATIONS, BYTES, SMALL, WORDS };
 enum { SMALL_BELOW = 64 << 10 };
 
-/* NULL until the file is mapped: what the loader allocates before is not the program's. */
+/* NULL until the file is mapped: earlier allocations are the loader's. */
 static uint64_t *counts;
 
 __attribute__((constructor)) static void map_counts(void) {
@@ -53,7 +53,7 @@ void *malloc(size_t size) { return allocated(__libc_malloc(size), size); }
 
 void *calloc(size_t count, size_t size) { return allocated(__libc_calloc(count, size), count * size); }
 
-/* A block that is grown is a new one, and the old one is freed. */
+/* Growth counts as an allocation and a deallocation. */
 void *realloc(void *old, size_t size) {
     void *block = __libc_realloc(old, size);
     if (old != NULL && (block != NULL || size == 0))

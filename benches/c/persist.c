@@ -1,9 +1,8 @@
-/* The C side of the comparison: a loop written for these instructions, this length and this CPU.
+/* The C side of the comparison: loops for given instructions, lengths and CPUs.
  *
- * Every function persists `len` bytes of `source` at each of `count` offsets of `base`. The functions are cut
- * per instruction and per length, so that the compiler knows both; each has the target attributes it needs,
- * so that the file compiles for every x86-64 CPU and runs the widest instructions that the caller has found.
- * Elsewhere there are none. */
+ * Every function persists `len` bytes of `source` at each of `count` offsets of `base`. There is a function for each instruction and
+ * length, so that the compiler knows both. Each has the target attributes that it needs, so that the file compiles for every x86-64 CPU and
+ * uses the widest instructions that the caller has detected. Other architectures have none. */
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -14,7 +13,7 @@
 
 typedef void persist_fn(char *base, const uint64_t *offsets, size_t count, const char *source);
 
-/* The same file mapped as the seam maps it: shared, every page faulted in. NULL when that fails. */
+/* Maps the file as the seam does: shared, with all pages faulted in. NULL on failure. */
 void *pm_bench_map(const char *path, size_t len) {
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0)
@@ -30,8 +29,8 @@ int pm_bench_unmap(void *base, size_t len) { return munmap(base, len); }
 
 #include <immintrin.h>
 
-/* The C library's own, which it has chosen for this CPU. Left to itself, gcc expands a memcpy of 4 KB to
- * `rep movsq`, which is slower; up to 256 bytes its expansion to the widest moves is the fastest there is. */
+/* The C library's memcpy for this CPU. gcc would expand a memcpy of 4 KB to `rep movsq`, which is slower; up to 256 bytes its expansion to the widest
+ * moves is the fastest. */
 static void *(*const volatile long_memcpy)(void *, const void *, size_t) = memcpy;
 
 #define COPY(to, from, len)                                                                               \
@@ -59,7 +58,7 @@ static void *(*const volatile long_memcpy)(void *, const void *, size_t) = memcp
         }                                                                                                 \
     }
 
-/* One line around the cache, at each width. */
+/* Stores one line around the cache, for each width. */
 #define LINE_16(to, from)                                                                                 \
     for (int part = 0; part < 4; part++)                                                                  \
     _mm_stream_si128((__m128i *)(to) + part, _mm_loadu_si128((const __m128i *)(from) + part))

@@ -1,10 +1,10 @@
-/* PMDK's allocator and transactions, as a C program uses them whose operations are all durable.
+/* PMDK's allocator and transactions, with durable operations.
  *
  *     pmdk alloc POOL PLAN     replays a plan (see alloc_workload.c): each block is published in, and freed from, an array of
  *                              PMEMoid in the root object
  *     pmdk tx POOL COUNT       transactions, each of which logs one range of 16 bytes and overwrites it
  *
- * POOL is created. Prints the nanoseconds of processor time that all of it took. */
+ * POOL is created. Prints the nanoseconds of processor time. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

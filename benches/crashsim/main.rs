@@ -1,6 +1,5 @@
-//! How fast pm-crashsim makes images, recovers from them and checks them: how many a second, what directing the search
-//! by what recovery reads saves, what the size of the region costs, what a second thread brings.
-//! `docs/benchmarks.md` says how to read the table.
+//! The speed of pm-crashsim: the rate of crash images that are made, recovered from and checked; the effect of a search directed by the lines that
+//! recovery reads, of the region's size, and of a second thread. `docs/benchmarks.md` explains the table.
 
 mod log;
 mod raw;
@@ -8,18 +7,18 @@ mod table;
 
 use clap::Parser;
 use miette::{Result, miette};
-use pm_bench::{Cli, Goal, Pair, Report, Row, Side, median, processor_time, rounds, rounds_of};
+use pm_bench::{Cli, Pair, Report, Side, median, processor_time, rounds, rounds_of};
 use pm_crashsim::{Coverage, Explorer, Image};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Images a second, on one core, that a recovery of one load is to get.
+/// The goal in images a second, on one core, for a recovery of one load.
 const GOAL_PER_SECOND: f64 = 200_000.0;
 
-/// The most choices of any point here, and more: exhaustive is exhaustive.
+/// More choices than any point has here, so that an exhaustive search is complete.
 const CHOICES: u64 = 1 << 20;
 
-/// How many images a second are made, recovered from and checked, and what it depends on.
+/// The rate of crash images that are made, recovered from and checked.
 #[derive(Debug, Parser)]
 #[command(name = "crashsim", max_term_width = 100)]
 struct Options {
@@ -27,7 +26,7 @@ struct Options {
     cli: Cli,
 }
 
-/// A program to crash: explores it everywhere, from an image, as the explorer is set.
+/// Explores all crashes of a program that starts from an image.
 type Explore = fn(&Explorer, &Image) -> Result<Coverage, Box<pm_crashsim::Failure>>;
 
 fn main() -> Result<ExitCode> {
@@ -48,12 +47,12 @@ fn main() -> Result<ExitCode> {
     options.cli.finish(&report)
 }
 
-/// One crash deep, and every legal choice.
+/// One crash deep, with every legal choice.
 fn explorer() -> Explorer {
     Explorer::default().crashes(1).choices_per_point(CHOICES)
 }
 
-/// Images as fast as they can be made, against the goal.
+/// The highest rate of images, against the goal.
 fn raw_rate(report: &mut Report, round_count: usize) -> Result<()> {
     let image = Image::zeroed(64 << 10);
     let pairs = (0..round_count).map(|_| {
@@ -61,12 +60,11 @@ fn raw_rate(report: &mut Report, round_count: usize) -> Result<()> {
         Ok(Pair { ours: rate(&coverage, time), theirs: GOAL_PER_SECOND })
     });
     let pairs = pairs.collect::<Result<_>>()?;
-    report.push(Row::new("64 KiB, one load", "200 K", "img/s", pairs, Goal::AtLeast(1.0)));
+    report.row("64 KiB, one load", "200 K", "img/s", pairs, Some(1.0));
     Ok(())
 }
 
-/// The search directed by what recovery reads, against an image for each choice: both come to the same conclusion, so
-/// what counts is how often a second.
+/// The search directed by the lines that recovery reads, against an image for each choice. Both check the same, so runs a second are compared.
 fn directed(
     report: &mut Report,
     name: &str,
@@ -76,12 +74,12 @@ fn directed(
 ) -> Result<()> {
     let image = Image::zeroed(region_bytes);
     let mut figures = [(0, 0, Vec::new()), (0, 0, Vec::new())];
-    let pairs = rounds(round_count, |side| {
+    let [pairs] = rounds(round_count, |side| {
         let (coverage, time) = measured(explore, &explorer().reduce(side == Side::Ours), &image)?;
         let (legal, recoveries, seconds) = &mut figures[usize::from(side == Side::Theirs)];
         (*legal, *recoveries) = (coverage.levels[0].legal, coverage.recoveries());
         seconds.push(time.as_secs_f64());
-        Ok::<_, miette::Report>(1.0 / time.as_secs_f64())
+        Ok([1.0 / time.as_secs_f64()])
     })?;
     for (way, (legal, recoveries, seconds)) in ["directed", "exhaustive"].into_iter().zip(figures) {
         let seconds = median(seconds);
@@ -93,39 +91,39 @@ fn directed(
         );
         report.fact(&format!("{name}, {way}"), fact);
     }
-    report.push(Row::new(name, "exhaustive", "runs/s", pairs, Goal::None));
+    report.row(name, "exhaustive", "runs/s", pairs, None);
     Ok(())
 }
 
-/// The same program in larger regions: an image costs what changed, not what there is.
+/// The first program in larger regions: the cost of an image depends on the changed lines, not on the region's size.
 fn region_sizes(report: &mut Report, round_count: usize) -> Result<()> {
     const SIZES: [(&str, u64); 3] = [("64 KiB", 64 << 10), ("16 MiB", 16 << 20), ("1 GiB", 1 << 30)];
     let rates: Vec<[f64; 3]> = rounds_of(round_count, |index| {
         let image = Image::zeroed(SIZES[index].1);
         let (coverage, time) = measured(raw::explore, &explorer().reduce(false), &image)?;
-        Ok::<_, miette::Report>(rate(&coverage, time))
+        Ok(rate(&coverage, time))
     })?;
     for (index, (name, _)) in SIZES.into_iter().enumerate().skip(1) {
         let pairs = rates.iter().map(|rates| Pair { ours: rates[index], theirs: rates[0] }).collect();
-        report.push(Row::new(name, SIZES[0].0, "img/s", pairs, Goal::AtLeast(0.9)));
+        report.row(name, SIZES[0].0, "img/s", pairs, Some(0.9));
     }
     Ok(())
 }
 
-/// Two threads against one, by the clock on the wall.
+/// Two threads against one, in elapsed time.
 fn jobs(report: &mut Report, round_count: usize) -> Result<()> {
     let image = Image::zeroed(table::REGION_BYTES);
-    let pairs = rounds(round_count, |side| {
+    let [pairs] = rounds(round_count, |side| {
         let jobs = if side == Side::Ours { 2 } else { 1 };
         let begin = Instant::now();
         let coverage = explored(table::explore, &explorer().reduce(false).jobs(jobs), &image)?;
-        Ok::<_, miette::Report>(rate(&coverage, begin.elapsed()))
+        Ok([rate(&coverage, begin.elapsed())])
     })?;
-    report.push(Row::new("jobs(2)", "jobs(1)", "img/s", pairs, Goal::None));
+    report.row("jobs(2)", "jobs(1)", "img/s", pairs, None);
     Ok(())
 }
 
-/// What was tried, and the processor time that this thread had for it: on a busy machine the others' share is not in it.
+/// The coverage of a search, and its processor time.
 fn measured(explore: Explore, explorer: &Explorer, image: &Image) -> Result<(Coverage, Duration)> {
     let begin = processor_time();
     let coverage = explored(explore, explorer, image)?;
@@ -135,7 +133,7 @@ fn measured(explore: Explore, explorer: &Explorer, image: &Image) -> Result<(Cov
 fn explored(explore: Explore, explorer: &Explorer, image: &Image) -> Result<Coverage> {
     let coverage = explore(explorer, image).map_err(|failure| miette!("{failure}"))?;
     if !coverage.is_exhaustive() {
-        return Err(miette!("not everything was tried: {coverage}"));
+        return Err(miette!("the search was not exhaustive: {coverage}"));
     }
     Ok(coverage)
 }

@@ -1,13 +1,13 @@
-//! As little as can be: stores to some lines, one fence, and a recovery of one load. `operations.rs` has it too.
+//! A minimal program: stores to some lines, one fence, and a recovery of one load. Also used by `operations.rs`.
 
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Coverage, Crash, Explorer, Failure, Image, Run};
 
-/// Every set of these lines may survive: 65,536 images.
+/// Every subset of these lines may survive: 65,536 images.
 const LINES: u64 = 16;
 
 pub(crate) fn explore(explorer: &Explorer, image: &Image) -> Result<Coverage, Box<Failure>> {
-    // All over the region, the first and the last line among them.
+    // Spread over the region, from its first to its last line.
     let stride = (image.len_bytes() - 64) / (LINES - 1) / 64 * 64;
     let operation = |run: &Run<()>| {
         for line in 0..LINES {

@@ -1,6 +1,5 @@
-//! A hash table with open addressing, through 1,000 insertions and removals: an index of tokens and keys, and a line for
-//! each value. The token is a checksum of key and value, so that an insertion needs one fence. Recovery scans the index,
-//! and counts the entries whose values are whole.
+//! A hash table with open addressing, during 1,000 insertions and removals: an index of tokens and keys, and a line for each value. The token
+//! is a checksum of key and value, so that an insertion needs one fence. Recovery scans the index and counts the entries with valid values.
 
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::{Coverage, Crash, Explorer, Failure, Image, Run};
@@ -19,14 +18,14 @@ pub(crate) const REGION_BYTES: u64 = VALUES + SLOTS * 64;
 /// The token of a slot whose key was removed; that of an unused slot is zero.
 const REMOVED: u64 = 2;
 
-/// What a table holds: how many keys, and a sum that tells which.
+/// The contents of a table: the number of keys, and a sum of their hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Summary {
     keys: u64,
     sum: u64,
 }
 
-/// What one of the operations does.
+/// An operation.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Insert(u64),
@@ -61,7 +60,7 @@ const fn op(number: u64) -> Op {
     if number % 4 == 3 { Op::Remove(number) } else { Op::Insert(number + 1) }
 }
 
-/// What the table holds before the first operation, and after each.
+/// The contents before the first operation, and after each.
 fn summaries() -> Vec<Summary> {
     let mut summary = Summary::default();
     let mut summaries = vec![summary];
@@ -121,7 +120,7 @@ fn recover(pmem: &impl Pmem) -> Summary {
     summary
 }
 
-/// The slots where a key may be, the likeliest first.
+/// The slots of a key in probing order.
 fn probe(key: u64) -> impl Iterator<Item = u64> {
     (0..SLOTS).map(move |step| hash(key).wrapping_add(step) % SLOTS)
 }
@@ -130,7 +129,7 @@ fn value(key: u64) -> [u64; VALUE_WORDS] {
     core::array::from_fn(|word| hash(key ^ (word as u64) << 32))
 }
 
-/// A checksum that is neither of the other tokens.
+/// A checksum that differs from the other tokens.
 fn token(key: u64, value: &[u64]) -> u64 {
     value.iter().fold(hash(key), |sum, &word| hash(sum ^ word)) | 1 << 63
 }

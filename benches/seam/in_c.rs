@@ -1,4 +1,4 @@
-//! The C side: `c/persist.c` by way of its foreign functions.
+//! The C side: bindings to `c/persist.c`.
 
 use crate::Way;
 use pm_core::insn::{FlushInsn, Insns, NtWidth};
@@ -16,7 +16,7 @@ unsafe extern "C" {
     safe fn pm_bench_stream(width: c_uint, len: usize) -> Option<PersistFn>;
 }
 
-/// The file that our side has mapped, mapped again: other addresses, the same memory.
+/// A second mapping of our side's file: the same memory at other addresses.
 #[derive(Debug)]
 pub(crate) struct CMapping {
     base: *mut c_void,
@@ -27,12 +27,12 @@ impl CMapping {
     pub(crate) fn new(path: &Path, len_bytes: u64) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         let len = usize::try_from(len_bytes).map_err(io::Error::other)?;
-        // SAFETY: `path` ends with a zero and outlives the call.
+        // SAFETY: `path` is null-terminated and outlives the call.
         let base = unsafe { pm_bench_map(path.as_ptr(), len) };
         if base.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self { base, len }) }
     }
 
-    /// The loop for one way, by the instructions that our side uses; `None` where there is no such loop.
+    /// The loop for one way, with the instructions that our side uses; `None` if there is no such loop.
     pub(crate) fn persist(&self, way: Way, insns: Insns, len: usize) -> Option<Persist<'_>> {
         let flush = match insns.flush() {
             FlushInsn::Clflush => 0,
@@ -56,7 +56,7 @@ impl CMapping {
 
 impl Drop for CMapping {
     fn drop(&mut self) {
-        // SAFETY: the range is this mapping's own; a `Persist` would still borrow it.
+        // SAFETY: this mapping owns the range, and a `Persist` would still borrow it.
         let answer = unsafe { pm_bench_unmap(self.base, self.len) };
         assert_eq!(answer, 0, "munmap of a whole mapping cannot fail");
     }
@@ -76,9 +76,8 @@ impl Persist<'_> {
         assert_eq!(source.len(), self.len, "the loop is for one length");
         let last = (self.mapping.len - self.len) as u64;
         debug_assert!(offsets.iter().all(|&offset| offset <= last), "every offset is inside the mapping");
-        // SAFETY: the instructions were detected on this CPU; the mapping holds every offset and the bytes
-        // behind it, all offsets come from a list made for a region of its length; the source has the loop's
-        // length.
+        // SAFETY: the instructions were detected on this CPU; each offset and the bytes behind it are inside the mapping, because
+        // the list was made for a region of its length; the source has the loop's length.
         unsafe { (self.run)(self.mapping.base, offsets.as_ptr(), offsets.len(), source.as_ptr()) }
     }
 }

@@ -1,34 +1,33 @@
-//! Our persist through the seam against a C loop of the same instructions: what do the trait, the bounds
-//! checks, the choice of instructions at run time and the atomics cost? `docs/benchmarks.md` says how to read
-//! the table.
+//! Our persist through the seam against a C loop of the same instructions: the cost of the trait, the bounds checks, the choice of
+//! instructions at run time, and the atomics. `docs/benchmarks.md` explains the table.
 
 mod in_c;
 
 use clap::Parser;
 use in_c::CMapping;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
-use pm_bench::{Cli, Goal, Report, Row, Side, processor_time, rounds};
+use pm_bench::{Cli, Pair, Report, Side, processor_time, rounds};
 use pm_core::{FenceError, Pmem, Region, RegionOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Far more than any cache holds, so that every access misses.
+/// Much more than the caches hold, so that every access misses.
 const REGION_BYTES: u64 = 512 << 20;
 
-/// What one round of one side persists: long enough that looking at the clock costs nothing, short enough
-/// that both sides of a pair see the same machine.
+/// The bytes that one side persists in a round: enough to make reading the clock negligible, and so few that the machine's state does not change
+/// between the sides of a pair.
 const ROUND_BYTES: u64 = 8 << 20;
 
-/// Lengths as they occur: a log entry, a record, a block, a long value.
+/// The lengths of a log entry, a record, a block, and a long value.
 const LENGTHS: [usize; 4] = [64, 256, 4096, 256 << 10];
 const LONGEST: usize = LENGTHS[3];
 
-/// How bytes get to the medium.
+/// The way of bytes to the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Through the cache: store, flush, fence.
     Store,
-    /// Around it: non-temporal store, fence.
+    /// Around the cache: non-temporal store, fence.
     Stream,
 }
 
@@ -38,7 +37,7 @@ enum Way {
 struct Options {
     #[command(flatten)]
     cli: Cli,
-    /// The directory of the file that is persisted to: a tmpfs, or a file system mounted with -o dax.
+    /// The directory of the file: on a tmpfs, or on a file system mounted with -o dax.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     dir: PathBuf,
 }
@@ -61,29 +60,23 @@ fn main() -> Result<ExitCode> {
     report.fact("rounds", round_count);
     for (way, name) in [(Way::Store, "store + flush + fence"), (Way::Stream, "store_nt + fence")] {
         for len in LENGTHS {
-            let row = compare(&region, &c, way, len, round_count)?;
-            report.push(Row::new(format!("{} {name}", human(len)), "C", "op/s", row, Goal::AtLeast(0.95)));
+            let pairs = compare(&region, &c, way, len, round_count)?;
+            report.row(format!("{} {name}", human(len)), "C", "op/s", pairs, Some(0.95));
         }
     }
     options.cli.finish(&report)
 }
 
-/// The pairs of one row: both sides persist the same bytes at the same offsets, but not at the same time, so
-/// that neither finds in the cache what the other has just touched.
-fn compare(
-    region: &Region,
-    c: &CMapping,
-    way: Way,
-    len: usize,
-    round_count: usize,
-) -> Result<Vec<pm_bench::Pair>> {
+/// The pairs of one row. Both sides persist the same bytes at the same offsets, but at different times, so that neither finds lines in the
+/// cache that the other has just used.
+fn compare(region: &Region, c: &CMapping, way: Way, len: usize, round_count: usize) -> Result<Vec<Pair>> {
     let offsets = Offsets::new(REGION_BYTES, ROUND_BYTES, len as u64);
     let source: Vec<u8> = (0..=250).cycle().take(LONGEST).collect();
     let theirs = c
         .persist(way, region.insns(), len)
         .ok_or_else(|| miette!("the C side has no loop for {} and {len} bytes", region.insns()))?;
     let mut round = [0_usize; 2];
-    rounds(round_count, |side| {
+    let [pairs] = rounds(round_count, |side| {
         let turn = &mut round[usize::from(side == Side::Theirs)];
         let chunk = offsets.chunk(*turn, side);
         *turn += 1;
@@ -92,15 +85,16 @@ fn compare(
             Side::Ours => persist(region, way, chunk, &source[..len]).into_diagnostic()?,
             Side::Theirs => theirs.run(chunk, &source[..len]),
         }
-        Ok(chunk.len() as f64 / (processor_time() - begin).as_secs_f64())
-    })
+        Ok([chunk.len() as f64 / (processor_time() - begin).as_secs_f64()])
+    })?;
+    Ok(pairs)
 }
 
 fn human(len: usize) -> String {
     if len < 1024 { format!("{len} B") } else { format!("{} KB", len / 1024) }
 }
 
-/// A random order of all multiples of a length, cut into chunks of one round each.
+/// All multiples of a length in random order, in chunks of one round each.
 #[derive(Debug)]
 struct Offsets {
     offsets: Vec<u64>,
@@ -108,8 +102,7 @@ struct Offsets {
 }
 
 impl Offsets {
-    /// For a region and a round of these sizes, each a multiple of the next, and accesses of `len` bytes.
-    /// Always the same order.
+    /// For accesses of `len` bytes, which divides `round_bytes`, which divides `region_bytes`. The order is always the same.
     fn new(region_bytes: u64, round_bytes: u64, len: u64) -> Self {
         let mut offsets: Vec<u64> =
             (0..region_bytes).step_by(usize::try_from(len).expect("a length")).collect();
@@ -117,9 +110,8 @@ impl Offsets {
         Self { offsets, per_chunk: usize::try_from(round_bytes / len).expect("a count") }
     }
 
-    /// The offsets of a side's turn `turn`. The other side has been there half the region ago, or will be
-    /// half the region later, so that what it left in the caches is gone; after a whole number of passes both
-    /// have done the same.
+    /// The offsets of a side's turn `turn`. The sides are half the region apart, so that lines which the other side has used are no longer in
+    /// the caches. After a whole number of passes both have done the same work.
     fn chunk(&self, turn: usize, side: Side) -> &[u64] {
         let count = self.offsets.len() / self.per_chunk;
         let ahead = if side == Side::Theirs { count / 2 } else { 0 };
@@ -128,7 +120,7 @@ impl Offsets {
     }
 }
 
-/// Our side: persists `source` at each offset. The length is a constant of the loop, as it is on the C side: both compilers know it.
+/// Our side: persists `source` at each offset. The length is a constant for the compiler, as on the C side.
 fn persist(region: &Region, way: Way, offsets: &[u64], source: &[u8]) -> Result<(), FenceError> {
     match source.len() {
         64 => of_length::<64>(region, way, offsets, source),

@@ -1,29 +1,29 @@
-//! fio, the client that asks all block servers the same.
+//! fio, the client of all block servers.
 
 use miette::{Context as _, IntoDiagnostic as _, Result, miette};
 use serde_json::Value;
 use std::fmt;
 use std::time::Duration;
 
-/// What fio does to a device.
+/// A load of random accesses of 4 KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// Reads or writes.
+    /// The direction of the accesses.
     pub access: Access,
-    /// How many requests it keeps under way.
+    /// The number of requests in flight.
     pub depth: u32,
 }
 
-/// The direction of random accesses of 4 KiB.
+/// The direction of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// From the device.
     Read,
-    /// To it.
+    /// To the device.
     Write,
 }
 
-/// What fio did.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Done {
     /// Requests a second.
@@ -33,57 +33,57 @@ pub struct Done {
 }
 
 impl Access {
-    /// One after the other.
-    pub const BOTH: [Self; 2] = [Self::Read, Self::Write];
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
 }
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let access = match self.access {
-            Access::Read => "randread",
-            Access::Write => "randwrite",
-        };
-        write!(f, "{access} 4k depth {}", self.depth)
+        write!(f, "rand{} 4k depth {}", self.access.name(), self.depth)
     }
 }
 
 impl Job {
     /// Reads and writes at these depths.
     pub fn at_depths(depths: [u32; 2]) -> impl Iterator<Item = Self> {
-        depths.into_iter().flat_map(|depth| Access::BOTH.map(|access| Self { access, depth }))
+        let both = |depth| [Access::Read, Access::Write].map(|access| Self { access, depth });
+        depths.into_iter().flat_map(both)
     }
 
-    /// fio's arguments, but for those that say what the device is.
+    /// fio's arguments, except those that select the device.
     #[must_use]
     pub fn arguments(self, size_bytes: u64, runtime: Duration) -> Vec<String> {
-        let access = if self.access == Access::Read { "randread" } else { "randwrite" };
         vec![
             "--name=bench".into(),
-            format!("--rw={access}"),
+            format!("--rw=rand{}", self.access.name()),
             "--bs=4k".into(),
             format!("--iodepth={}", self.depth),
             format!("--size={size_bytes}"),
             "--time_based".into(),
             format!("--runtime={}ms", runtime.as_millis()),
-            // A map of the blocks already visited costs the client more than the server has to do.
+            // A map of the blocks already visited costs the client more than the server's work.
             "--norandommap".into(),
             "--thread".into(),
             "--output-format=json".into(),
         ]
     }
 
-    /// What fio did, from what it wrote.
+    /// Parses fio's output.
     ///
     /// # Errors
-    /// When it is no JSON, or says that something went wrong, or that nothing was done.
+    /// If the output is not JSON, reports an error, or has a rate of zero.
     pub fn done(self, output: &str) -> Result<Done> {
-        // Warnings may come before.
+        // Warnings may precede the JSON.
         let json = output.find('{').map_or("", |start| &output[start..]);
         let json: Value =
             serde_json::from_str(json).into_diagnostic().wrap_err_with(|| format!("fio wrote {output:?}"))?;
         let job = &json["jobs"][0];
-        let direction = if self.access == Access::Read { "read" } else { "write" };
-        let (rate, count) = (job[direction]["iops"].as_f64(), job[direction]["total_ios"].as_f64());
+        let done = &job[self.access.name()];
+        let (rate, count) = (done["iops"].as_f64(), done["total_ios"].as_f64());
         match (job["error"].as_i64(), rate, count) {
             (Some(0), Some(iops), Some(count)) if iops > 0.0 => Ok(Done { iops, count }),
             (error, ..) => Err(miette!("{self}: fio's error is {error:?}, and its rate {rate:?}")),
@@ -91,7 +91,7 @@ impl Job {
     }
 }
 
-/// Arguments that write every byte of a device once, so that no side serves pages that do not exist.
+/// Arguments to write every byte of a device once, so that all its pages exist.
 #[must_use]
 pub fn fill(size_bytes: u64) -> Vec<String> {
     vec![

@@ -1,68 +1,33 @@
-//! Reads what Valgrind's tool lackey prints with `--trace-mem=yes`, and counts the writes to each line of the heap.
+//! Reads the output of Valgrind's tool lackey with `--trace-mem=yes`, and counts the writes to each line of the heap.
 //!
-//! A traced program says first, on its standard output, which of its memory is not the heap: lines of a kind and two
-//! hexadecimal addresses, `own START END` for its stack and what else is its own business, `static START END` for the
-//! variables of its libraries. Whatever else it writes to is the heap. Then it stores to [`START_MARKER`], runs what is to be
-//! measured, and stores to [`END_MARKER`]. `c/alloc_workload.c` does that.
+//! A traced program first prints, on its standard output, which of its memory is not heap: lines with two hexadecimal addresses,
+//! `own START END` for its stack and its own data, `static START END` for the variables of its libraries. All other memory that it writes is
+//! heap. Then the program stores to [`START_MARKER`], runs the measured phase, and stores to [`END_MARKER`], as `c/alloc_workload.c` does.
 //!
 //! ```
 //! use pm_bench::lackey::{self, Ranges};
 //! let trace = " S 30000000,8\nI  00401000,3\n S 04a00000,16\n M 04a00010,8\n L 04a00040,8\n S 30000008,8\n";
 //! let writes = lackey::import(trace.as_bytes(), || Ok(Ranges::default()))?;
-//! assert_eq!(writes.heap.total(), 1); // two stores to one line, one after the other
-//! # Ok::<(), pm_bench::lackey::LackeyError>(())
+//! assert_eq!(writes.heap.total(), 1); // two consecutive stores to one line
+//! # Ok::<(), miette::Report>(())
 //! ```
 
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
 use pm_core::{Coalescing, LineWrites};
 use std::io::{self, BufRead};
 use std::ops::Range;
 
-/// The store of eight bytes after which all counts.
+/// The address of the store of eight bytes that begins the measured phase.
 pub const START_MARKER: u64 = 0x3000_0000;
 
-/// The store of eight bytes with which all ends.
+/// The address of the store of eight bytes that ends the measured phase.
 pub const END_MARKER: u64 = START_MARKER + 8;
 
-/// Why a trace says nothing.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LackeyError {
-    /// Reading failed.
-    #[error("the trace cannot be read")]
-    Io(#[from] io::Error),
-    /// A store that is none.
-    #[error("line {line} of the trace should be a store, its address and its bytes, and is {text:?}")]
-    Store {
-        /// Counted from 1.
-        line: u64,
-        /// The line.
-        text: String,
-    },
-    /// A range that is none.
-    #[error("a range of memory should be a kind, a start and an end, and is {text:?}")]
-    Range {
-        /// The line.
-        text: String,
-    },
-    /// The program never came to what is to be measured.
-    #[error("the trace has no store to the start marker; last line: {last:?}")]
-    NoStart {
-        /// Often says why.
-        last: String,
-    },
-    /// The program did not come to the end of it.
-    #[error("the trace has no store to the end marker; last line: {last:?}")]
-    NoEnd {
-        /// Often says why.
-        last: String,
-    },
-}
-
-/// Memory that is not the heap.
+/// Memory that is not heap.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges(Vec<(Range<u64>, Kind)>);
 
-/// The owner of the memory that a store goes to.
+/// The kind of memory that a store goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Heap,
@@ -71,21 +36,21 @@ enum Kind {
 }
 
 impl Ranges {
-    /// What a traced program printed.
+    /// Parses the ranges that a traced program has printed.
     ///
     /// # Errors
-    /// [`LackeyError::Range`].
-    pub fn parse(text: &str) -> Result<Self, LackeyError> {
-        text.lines().map(range).collect::<Result<_, _>>().map(Self)
+    /// If a line is not a range.
+    pub fn parse(text: &str) -> Result<Self> {
+        text.lines().map(range).collect::<Result<_>>().map(Self)
     }
 
-    /// Of ranges that overlap the first counts.
+    /// If ranges overlap, the first counts.
     fn kind(&self, address: u64) -> Kind {
         self.0.iter().find(|(range, _)| range.contains(&address)).map_or(Kind::Heap, |&(_, kind)| kind)
     }
 }
 
-fn range(text: &str) -> Result<(Range<u64>, Kind), LackeyError> {
+fn range(text: &str) -> Result<(Range<u64>, Kind)> {
     let parse = || {
         let mut words = text.split(' ');
         let kind = match words.next()? {
@@ -96,32 +61,27 @@ fn range(text: &str) -> Result<(Range<u64>, Kind), LackeyError> {
         let mut address = || u64::from_str_radix(words.next()?, 16).ok();
         Some((address()?..address()?, kind))
     };
-    parse().ok_or_else(|| LackeyError::Range { text: text.to_owned() })
+    parse().ok_or_else(|| miette!("a range of memory should be a kind, a start and an end, and is {text:?}"))
 }
 
-/// The writes of the measured phase, where stores that follow each other are one write to a line ([`Coalescing`]); stores
-/// to memory of another kind do not come between them.
+/// The line writes of the measured phase. Consecutive stores to a line are one write ([`Coalescing`]), regardless of stores to other kinds
+/// of memory between them.
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
-    /// To the heap: blocks, and what the allocator keeps beside and between them.
+    /// Writes to the heap: blocks, and the allocator's data beside and between them.
     pub heap: LineWrites,
-    /// To the variables of libraries, where allocators keep the roots of their lists. They would be in persistent memory
-    /// too, if the heap were, but a tool that looks at the heap alone does not see them.
+    /// Writes to the variables of libraries, where allocators keep the heads of their lists. With a heap in persistent memory they would be
+    /// there too.
     pub statics: LineWrites,
 }
 
-/// Reads a trace to its end. `ranges` is asked when the measured phase begins: the program has printed them by then.
+/// Reads a trace to its end. `ranges` is called when the measured phase begins: the program has printed them by then.
 ///
 /// # Errors
-/// See [`LackeyError`].
-pub fn import(
-    mut trace: impl BufRead,
-    ranges: impl FnOnce() -> Result<Ranges, LackeyError>,
-) -> Result<Writes, LackeyError> {
+/// If reading fails, a store is malformed, or a marker is missing; the last line of the trace is then part of the error.
+pub fn import(mut trace: impl BufRead, ranges: impl FnOnce() -> Result<Ranges>) -> Result<Writes> {
     let mut reader = Reader::default();
-    let Some(()) = reader.until(&mut trace, START_MARKER, |_, _| ())? else {
-        return Err(LackeyError::NoStart { last: reader.last() });
-    };
+    reader.until(&mut trace, START_MARKER, |_, _| ()).wrap_err("the measured phase has no start")?;
     let ranges = ranges()?;
     let (mut writes, mut heap, mut statics) =
         (Writes::default(), Coalescing::default(), Coalescing::default());
@@ -129,12 +89,10 @@ pub fn import(
         Kind::Heap => heap.store(address, bytes, &mut writes.heap),
         Kind::Static => statics.store(address, bytes, &mut writes.statics),
         Kind::Own => (),
-    })?;
-    if end.is_none() {
-        return Err(LackeyError::NoEnd { last: reader.last() });
-    }
+    });
+    end.wrap_err("the measured phase has no end")?;
     // A program that cannot write its trace does not end.
-    io::copy(&mut trace, &mut io::sink())?;
+    io::copy(&mut trace, &mut io::sink()).into_diagnostic()?;
     Ok(writes)
 }
 
@@ -146,31 +104,28 @@ struct Reader {
 }
 
 impl Reader {
-    /// Gives `each` all stores up to the one to `marker`; `None` when there is no such store.
-    fn until(
-        &mut self,
-        trace: &mut impl BufRead,
-        marker: u64,
-        mut each: impl FnMut(u64, u64),
-    ) -> Result<Option<()>, LackeyError> {
+    /// Passes `each` all stores before the one to `marker`.
+    fn until(&mut self, trace: &mut impl BufRead, marker: u64, mut each: impl FnMut(u64, u64)) -> Result<()> {
         let mut next = Vec::new();
         loop {
             next.clear();
-            if trace.read_until(b'\n', &mut next)? == 0 {
-                return Ok(None);
+            if trace.read_until(b'\n', &mut next).into_diagnostic()? == 0 {
+                bail!("the trace has no store to the marker {marker:#x}; its last line is {:?}", self.last());
             }
             std::mem::swap(&mut self.text, &mut next);
             self.line += 1;
-            // Also a modification, which is a load and a store. Instructions, loads and messages are nothing to us.
-            let Some(operands) = self.text.strip_prefix(b" S ").or_else(|| self.text.strip_prefix(b" M "))
-            else {
-                continue;
-            };
+            // A modification (M) is a load and a store. Instructions, loads and messages do not count.
+            let operands = self.text.strip_prefix(b" S ").or_else(|| self.text.strip_prefix(b" M "));
+            let Some(operands) = operands else { continue };
             let Some((address, bytes)) = parse_operands(operands) else {
-                return Err(LackeyError::Store { line: self.line, text: self.last() });
+                bail!(
+                    "line {} of the trace is not a store with address and size: {:?}",
+                    self.line,
+                    self.last()
+                );
             };
             if address == marker {
-                return Ok(Some(()));
+                return Ok(());
             }
             each(address, bytes);
         }
@@ -195,7 +150,7 @@ mod tests {
 
     const RANGES: &str = "own 1000 2000\nstatic 2000 3000\n";
 
-    fn import_text(trace: &str) -> Result<Writes, LackeyError> {
+    fn import_text(trace: &str) -> Result<Writes> {
         import(trace.as_bytes(), || Ranges::parse(RANGES))
     }
 
@@ -228,7 +183,10 @@ mod tests {
 
     #[test]
     fn invalid_trace_error_names_its_line() {
-        let error = |trace: &str| import_text(trace).unwrap_err().to_string();
+        let error = |trace: &str| {
+            let error = import_text(trace).unwrap_err();
+            error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ")
+        };
         assert!(error("==7== no such program\n").contains("no such program"));
         assert!(error(" S 30000000,8\n==7== killed\n").contains("killed"));
         for line in ["S 5000", "S 5000,", "S x,8", "M ffffffffffffffff,8"] {

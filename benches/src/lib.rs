@@ -1,26 +1,21 @@
-//! What every comparison is made of: alternating rounds, medians of ratios, the facts about the machine, and
-//! the table, JSON file and picture that come out.
+//! Comparisons: alternating rounds, medians of ratios, and reports as a table, a JSON file and charts.
 //!
-//! # How a comparison is made
-//! Ours and theirs do the same work in *pairs*, one right after the other, in alternating order. Each pair
-//! gives one ratio, and the median of the ratios is the result: a machine that is busy with other things,
-//! warms up or changes its clock disturbs both sides of a pair alike, and the few pairs that it disturbs
-//! unevenly do not move a median. The absolute figures beside it are medians too, and are worth less.
+//! # Method
+//! Both sides do the same work in *pairs*, one directly after the other, in alternating order. Each pair gives one ratio, and the median of
+//! the ratios is the result. Other load, a cold start or a change of the clock frequency affects both sides of a pair alike, and the few pairs
+//! that are affected unevenly do not move the median. The absolute figures are medians too, but less reliable.
 //!
-//! A ratio above 1 always means that ours is faster.
+//! A ratio above 1 means that ours is faster.
 //!
 //! ```
-//! use pm_bench::{Goal, Report, Row, Side, rounds};
+//! use pm_bench::{Report, Side, rounds};
 //!
-//! let pairs = rounds(5, |side| match side {
-//!     Side::Ours => Ok::<_, std::convert::Infallible>(200.0),
-//!     Side::Theirs => Ok(100.0),
-//! }).unwrap();
-//! let row = Row::new("twice as fast", "a rival", "op/s", pairs, Goal::AtLeast(0.95));
-//! assert_eq!(row.ratio(), 2.0);
+//! let [pairs] = rounds(5, |side| Ok(if side == Side::Ours { [200.0] } else { [100.0] }))?;
 //! let mut report = Report::new("example");
-//! report.push(row);
-//! assert!(report.missed().is_empty());
+//! report.row("twice as fast", "a rival", "op/s", pairs, Some(0.95));
+//! assert_eq!(report.rows()[0].ratio(), 2.0);
+//! assert_eq!(report.missed_count(), 0);
+//! # Ok::<(), miette::Report>(())
 //! ```
 
 #![forbid(unsafe_code)]
@@ -30,15 +25,13 @@ pub mod lackey;
 pub mod plan;
 
 mod cli;
-mod machine;
 mod pairs;
 mod plot;
 mod report;
 mod server;
 
 pub use cli::Cli;
-pub use machine::Machine;
 pub use pairs::{Pair, Side, median, processor_time, rounds, rounds_of};
 pub use plot::{Plot, Series};
-pub use report::{Goal, Report, Row};
+pub use report::{Report, Row};
 pub use server::Server;

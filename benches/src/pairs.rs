@@ -1,5 +1,6 @@
-//! Alternating rounds and their medians.
+//! Alternating rounds, and the medians of their ratios.
 
+use miette::Result;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Duration;
@@ -9,60 +10,66 @@ use std::time::Duration;
 pub enum Side {
     /// This project.
     Ours,
-    /// What it is compared with.
+    /// The rival.
     Theirs,
 }
 
-/// What one round measured: throughput of both sides, in the same unit, more is better.
+/// The throughput of both sides in one round, in the same unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Pair {
     /// This project's throughput.
     pub ours: f64,
-    /// The other's.
+    /// The rival's throughput.
     pub theirs: f64,
 }
 
 impl Pair {
-    /// How many times as fast ours is.
+    /// Our throughput divided by theirs.
     #[must_use]
     pub fn ratio(self) -> f64 {
         self.ours / self.theirs
     }
 }
 
-/// Measures both sides `count` times by `measure`, in the order ours, theirs, theirs, ours, ours and so on.
+/// Measures `K` throughputs of each side `count` times, in the order ours, theirs, theirs, ours, ours and so on. The result has the pairs of
+/// each throughput.
 ///
 /// # Errors
 /// The first error of `measure`.
-pub fn rounds<E>(count: usize, mut measure: impl FnMut(Side) -> Result<f64, E>) -> Result<Vec<Pair>, E> {
-    let rounds = rounds_of(count, |index| measure(if index == 0 { Side::Ours } else { Side::Theirs }))?;
-    Ok(rounds.into_iter().map(|[ours, theirs]| Pair { ours, theirs }).collect())
-}
-
-/// Measures each of `N` rivals `count` times by `measure`, which takes its index: forwards, backwards,
-/// forwards and so on, so that none always profits from what another left behind. One array a round, in the
-/// order of the indices.
-///
-/// # Errors
-/// The first error of `measure`.
-pub fn rounds_of<const N: usize, E>(
+pub fn rounds<const K: usize>(
     count: usize,
-    mut measure: impl FnMut(usize) -> Result<f64, E>,
-) -> Result<Vec<[f64; N]>, E> {
-    let mut rounds = Vec::with_capacity(count);
-    for round in 0..count {
-        let mut measured = [0.0; N];
-        for turn in 0..N {
-            let index = if round % 2 == 0 { turn } else { N - 1 - turn };
-            measured[index] = measure(index)?;
-        }
-        rounds.push(measured);
-    }
-    Ok(rounds)
+    mut measure: impl FnMut(Side) -> Result<[f64; K]>,
+) -> Result<[Vec<Pair>; K]> {
+    let rounds = rounds_of(count, |index| measure(if index == 0 { Side::Ours } else { Side::Theirs }))?;
+    let pair = |k: usize, &[ours, theirs]: &[[f64; K]; 2]| Pair { ours: ours[k], theirs: theirs[k] };
+    Ok(std::array::from_fn(|k| rounds.iter().map(|round| pair(k, round)).collect()))
 }
 
-/// The processor time that this thread has had. What a side waits for is memory alone, so this is the time that passes on an idle machine;
-/// on a busy one the share of other programs is not in it.
+/// Measures each of `N` candidates `count` times: forwards, backwards, forwards and so on, so that no candidate always profits from the
+/// state that another left behind. Each round is an array in the order of the candidates' indices.
+///
+/// # Errors
+/// The first error of `measure`.
+///
+/// # Panics
+/// Never: each candidate is measured.
+pub fn rounds_of<T: Copy, const N: usize>(
+    count: usize,
+    mut measure: impl FnMut(usize) -> Result<T>,
+) -> Result<Vec<[T; N]>> {
+    let mut round_of = |round: usize| {
+        let mut measured = [None; N];
+        for turn in 0..N {
+            let index = if round.is_multiple_of(2) { turn } else { N - 1 - turn };
+            measured[index] = Some(measure(index)?);
+        }
+        Ok(measured.map(|value| value.expect("each candidate was measured")))
+    };
+    (0..count).map(&mut round_of).collect()
+}
+
+/// The processor time of the calling thread. The measured code waits for memory only, so on an idle machine this equals elapsed time; on
+/// a busy one it excludes the time of other programs.
 ///
 /// # Panics
 /// Never: the time counts up from zero.
@@ -71,17 +78,17 @@ pub fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("processor time counts up from zero")
 }
 
-/// The middle of `values`, or the mean of the two in the middle.
+/// The median of `values`.
 ///
 /// # Panics
-/// If there are none.
+/// If there are no values.
 #[must_use]
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let values = sorted(values);
     f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
-/// The values that a quarter of `values` lie below, and above: how far to trust the median.
+/// The lower and the upper quartile of `values`.
 pub(crate) fn quartiles(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let values = sorted(values);
     let last = values.len() - 1;
@@ -98,6 +105,7 @@ fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use miette::bail;
 
     #[test]
     fn median_and_quartiles() {
@@ -110,24 +118,25 @@ mod tests {
 
     #[test]
     fn sides_alternate() {
+        use Side::{Ours, Theirs};
         let mut order = Vec::new();
         let pairs = rounds(3, |side| {
             order.push(side);
-            Ok::<_, ()>(if side == Side::Ours { 3.0 } else { 2.0 })
+            Ok(if side == Ours { [3.0, 5.0] } else { [2.0, 4.0] })
         });
-        use Side::{Ours, Theirs};
         assert_eq!(order, [Ours, Theirs, Theirs, Ours, Ours, Theirs]);
-        assert_eq!(pairs, Ok(vec![Pair { ours: 3.0, theirs: 2.0 }; 3]));
+        let expected = [Pair { ours: 3.0, theirs: 2.0 }, Pair { ours: 5.0, theirs: 4.0 }];
+        assert_eq!(pairs.unwrap(), expected.map(|pair| vec![pair; 3]));
     }
 
     #[test]
-    fn each_rival_has_its_column() {
+    fn each_candidate_has_its_column() {
         let mut order = Vec::new();
         let rounds = rounds_of(2, |index| {
             order.push(index);
-            Ok::<_, ()>(index as f64)
+            Ok(index)
         });
-        assert_eq!(rounds, Ok(vec![[0.0, 1.0, 2.0]; 2]));
+        assert_eq!(rounds.unwrap(), [[0, 1, 2]; 2]);
         assert_eq!(order, [0, 1, 2, 2, 1, 0]);
     }
 
@@ -136,8 +145,8 @@ mod tests {
         let mut calls = 0;
         let outcome = rounds(9, |_| {
             calls += 1;
-            if calls == 2 { Err("gone") } else { Ok(1.0) }
+            if calls == 2 { bail!("gone") } else { Ok([1.0]) }
         });
-        assert_eq!((outcome, calls), (Err("gone"), 2));
+        assert_eq!((outcome.unwrap_err().to_string().as_str(), calls), ("gone", 2));
     }
 }

@@ -1,21 +1,21 @@
-//! Workloads for allocators: which sizes are allocated and what is freed, in which order, decided beforehand, so that
-//! every allocator gets the same and none waits for random numbers.
+//! Workloads for allocators: sequences of sizes to allocate and blocks to free. They are made beforehand, so that all allocators get the same
+//! and none waits for random numbers.
 
 use std::ops::RangeInclusive;
 
 /// One step of a [`Plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Allocate so many bytes, and remember them in this slot, which is empty.
+    /// Allocate a block, and keep it in this slot, which is empty.
     Alloc {
-        /// Where to remember the block.
+        /// The slot.
         slot: u32,
-        /// Its bytes: at least one.
+        /// The size of the block, at least one.
         bytes: u32,
     },
-    /// Free what is in this slot.
+    /// Free the block in this slot.
     Free {
-        /// Where the block is remembered.
+        /// The slot.
         slot: u32,
     },
 }
@@ -28,11 +28,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// `allocs` allocations of uniformly distributed `sizes` and `frees` deallocations of random live blocks, in random
-    /// order: every order that frees nothing before there is something can come out. One seed, one plan.
+    /// `allocs` allocations of uniformly distributed `sizes` and `frees` deallocations of random live blocks, in random order. The plan is
+    /// determined by the seed.
     ///
     /// # Panics
-    /// If there are to be more deallocations than allocations, a size is zero, or there is none.
+    /// If `frees` exceeds `allocs`, a size is zero, or `sizes` is empty.
     #[must_use]
     pub fn random(allocs: usize, frees: usize, sizes: RangeInclusive<u32>, seed: u64) -> Self {
         assert!(frees <= allocs, "only what was allocated can be freed");
@@ -66,13 +66,13 @@ impl Plan {
         &self.ops
     }
 
-    /// How many slots there are; they are numbered from zero.
+    /// The number of slots, which are numbered from zero.
     #[must_use]
     pub const fn slot_count(&self) -> u32 {
         self.slot_count
     }
 
-    /// As the programs in C read it: a pair of little-endian words a step, the slot and the bytes to allocate, or zero.
+    /// The form that the C programs read: for each step two little-endian words, the slot and the bytes to allocate, or zero to free.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let words = self.ops.iter().flat_map(|&op| match op {

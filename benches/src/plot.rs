@@ -1,4 +1,4 @@
-//! Pictures, drawn by plotters: ratios as bars, and curves.
+//! Charts, drawn by plotters: ratios as bars, and curves.
 
 use plotters::coord::ranged1d::{AsRangedCoord, SegmentValue, ValueFormatter};
 use plotters::prelude::*;
@@ -9,10 +9,9 @@ const LABELS: (&str, u32) = (FONT, 15);
 const MET: RGBColor = RGBColor(0x2b, 0x7a, 0x4b);
 const MISSED: RGBColor = RGBColor(0xb5, 0x48, 0x2a);
 
-/// Drawing into a string cannot fail.
-const DRAWN: &str = "a string takes everything";
+const DRAWN: &str = "drawing into a string does not fail";
 
-/// An SVG of bars: each a label, a ratio and perhaps a goal. Longer is better; the thin line is 1.
+/// An SVG of bars, each with a label, a ratio and possibly a goal. The thin line is 1.
 pub(crate) fn bars(title: &str, bars: &[(String, f64, Option<f64>)]) -> String {
     let longest = bars.iter().map(|bar| bar.1.max(bar.2.unwrap_or(0.0))).fold(1.2, f64::max);
     let height = 80 + 24 * u32::try_from(bars.len()).unwrap_or(u32::MAX);
@@ -60,18 +59,17 @@ pub(crate) fn bars(title: &str, bars: &[(String, f64, Option<f64>)]) -> String {
     })
 }
 
-/// One curve.
+/// A curve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What it shows.
+    /// Its name in the legend.
     pub name: String,
     /// Its points, in ascending order of x.
     pub points: Vec<(f64, f64)>,
 }
 
 impl Series {
-    /// At most `count` points instead of many: of each part of the x axis the highest, which is the one that a picture of
-    /// extremes must not lose.
+    /// Reduces the curve to at most `count` points: the highest of each part of the x axis, so that a chart keeps the extremes.
     #[must_use]
     pub fn highest_of(mut self, count: usize) -> Self {
         let part = self.points.len().div_ceil(count.max(1)).max(1);
@@ -82,40 +80,21 @@ impl Series {
     }
 }
 
-/// Curves over two axes that begin at the smallest values and end at the largest ones.
-#[derive(Clone, Debug, PartialEq)]
+/// Curves over an x and a y axis, each from the smallest to the largest value.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plot {
-    title: String,
-    labels: [String; 2],
-    logarithmic: [bool; 2],
-    series: Vec<Series>,
+    /// The title.
+    pub title: String,
+    /// The descriptions of the axes.
+    pub labels: [String; 2],
+    /// Which axes are logarithmic. They show counts: values below 1 are drawn as 1.
+    pub logarithmic: [bool; 2],
+    /// The curves.
+    pub series: Vec<Series>,
 }
 
 impl Plot {
-    /// No curve yet, on linear axes.
-    #[must_use]
-    pub fn new(title: impl Into<String>, x: impl Into<String>, y: impl Into<String>) -> Self {
-        Self {
-            title: title.into(),
-            labels: [x.into(), y.into()],
-            logarithmic: [false; 2],
-            series: Vec::new(),
-        }
-    }
-
-    /// Makes the axes logarithmic, or not. Values below 1 are drawn as 1 on a logarithmic axis: it is one of counts.
-    #[must_use]
-    pub const fn logarithmic(mut self, x: bool, y: bool) -> Self {
-        self.logarithmic = [x, y];
-        self
-    }
-
-    /// Adds a curve.
-    pub fn push(&mut self, series: Series) {
-        self.series.push(series);
-    }
-
-    /// The picture.
+    /// The chart as an SVG.
     #[must_use]
     pub fn to_svg(&self) -> String {
         let [x, y] = [self.extent(0, |point| point.0), self.extent(1, |point| point.1)];
@@ -127,7 +106,7 @@ impl Plot {
         }
     }
 
-    /// The values on an axis. It has a length, whatever there is to be seen on it.
+    /// The range of an axis, never empty.
     fn extent(&self, axis: usize, value: impl Fn(&(f64, f64)) -> f64) -> std::ops::Range<f64> {
         let least = if self.logarithmic[axis] { 1.0 } else { f64::NEG_INFINITY };
         let values =
@@ -173,7 +152,7 @@ impl Plot {
     }
 }
 
-/// What `draw` draws on a white ground of this many pixels.
+/// Runs `draw` on a white area of this size in pixels.
 fn svg(size: (u32, u32), draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, plotters::coord::Shift>)) -> String {
     let mut text = String::new();
     let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
@@ -184,7 +163,7 @@ fn svg(size: (u32, u32), draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, plotters
     text
 }
 
-/// A figure with four digits at the most, and a unit's prefix.
+/// A figure with at most four digits, and the prefix of its unit.
 pub(crate) fn short(value: f64) -> String {
     let (value, prefix) = match value {
         1e9.. => (value / 1e9, " G"),
@@ -209,9 +188,9 @@ mod tests {
 
     #[test]
     fn curves_have_names_and_axes_have_units() {
-        let mut plot = Plot::new("a<b", "writes", "lines").logarithmic(true, false);
-        plot.push(Series { name: "one".into(), points: vec![(1.0, 0.0), (10.0, 0.5), (100.0, 1.0)] });
-        let svg = plot.to_svg();
+        let labels = ["writes", "lines"].map(str::to_owned);
+        let series = vec![Series { name: "one".into(), points: vec![(1.0, 0.0), (10.0, 0.5), (100.0, 1.0)] }];
+        let svg = Plot { title: "a<b".into(), labels, logarithmic: [true, false], series }.to_svg();
         for text in ["a&lt;b", "one", "writes", "lines"] {
             assert!(svg.lines().any(|line| line == text), "{svg}");
         }
@@ -221,9 +200,9 @@ mod tests {
     #[test]
     fn empty_and_single_point_plots_are_drawn() {
         for logarithmic in [false, true] {
-            let mut plot = Plot::new("", "", "").logarithmic(logarithmic, logarithmic);
+            let mut plot = Plot { logarithmic: [logarithmic; 2], ..Plot::default() };
             assert!(!plot.to_svg().contains("NaN"));
-            plot.push(Series { name: String::new(), points: vec![(0.0, 5.0)] });
+            plot.series.push(Series { name: String::new(), points: vec![(0.0, 5.0)] });
             assert!(!plot.to_svg().contains("NaN"), "{}", plot.to_svg());
         }
     }

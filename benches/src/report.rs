@@ -1,75 +1,40 @@
-//! The result of a benchmark: a table for people, a file for machines, a picture for both.
+//! The report of a benchmark: a table, a JSON file, and charts.
 
 use crate::pairs::quartiles;
 use crate::plot::{self, short};
-use crate::{Machine, Pair, Plot, median};
+use crate::{Pair, Plot, median};
+use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// What a ratio should be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Goal {
-    /// This much at the least.
-    AtLeast(f64),
-    /// Nothing: the ratio is there to be known.
-    None,
-}
 
 /// One comparison.
 #[derive(Clone, Debug)]
 pub struct Row {
-    name: String,
-    rival: String,
+    /// The names of the measured operation and of the rival.
+    label: [String; 2],
     unit: &'static str,
     pairs: Vec<Pair>,
-    goal: Goal,
+    goal: Option<f64>,
 }
 
 impl Row {
-    /// What was measured, against whom, in which unit of throughput, with which outcome.
-    ///
-    /// # Panics
-    /// If there are no pairs.
-    #[must_use]
-    pub fn new(
-        name: impl Into<String>,
-        rival: impl Into<String>,
-        unit: &'static str,
-        pairs: Vec<Pair>,
-        goal: Goal,
-    ) -> Self {
-        assert!(!pairs.is_empty(), "nothing was measured");
-        Self { name: name.into(), rival: rival.into(), unit, pairs, goal }
-    }
-
-    /// The median of the pairs' ratios: how many times as fast ours is.
+    /// The median of the pairs' ratios.
     #[must_use]
     pub fn ratio(&self) -> f64 {
         median(self.pairs.iter().map(|pair| pair.ratio()))
     }
 
-    /// What was measured, and against whom.
-    #[must_use]
-    pub fn label(&self) -> String {
-        format!("{} / {}", self.name, self.rival)
+    fn label(&self) -> String {
+        self.label.join(" / ")
     }
 
-    /// The ratio that is wanted.
-    #[must_use]
-    pub const fn goal(&self) -> Option<f64> {
-        match self.goal {
-            Goal::AtLeast(ratio) => Some(ratio),
-            Goal::None => None,
-        }
-    }
-
-    /// Whether the ratio is as high as wanted, to two decimals, which is more than such measurements can
-    /// tell.
-    #[must_use]
-    pub fn is_met(&self) -> bool {
-        self.goal().is_none_or(|goal| (self.ratio() * 100.0).round() >= (goal * 100.0).round())
+    /// Whether the ratio reaches the goal, both rounded to two decimals, which is the precision of such measurements.
+    fn is_met(&self) -> bool {
+        self.goal.is_none_or(|goal| (self.ratio() * 100.0).round() >= (goal * 100.0).round())
     }
 
     fn ours(&self) -> f64 {
@@ -85,16 +50,17 @@ impl Row {
     }
 
     fn to_json(&self) -> Value {
+        let [name, rival] = &self.label;
         let (low, high) = self.spread();
         json!({
-            "name": self.name,
-            "rival": self.rival,
+            "name": name,
+            "rival": rival,
             "unit": self.unit,
             "ours": self.ours(),
             "theirs": self.theirs(),
             "ratio": self.ratio(),
             "ratio_quartiles": [low, high],
-            "goal": self.goal(),
+            "goal": self.goal,
             "met": self.is_met(),
             "rounds": self.pairs.len(),
             "pairs": self.pairs,
@@ -102,7 +68,7 @@ impl Row {
     }
 }
 
-/// All comparisons of one benchmark, and the machine they were made on.
+/// All comparisons of one benchmark, with a description of the machine.
 #[derive(Clone, Debug)]
 pub struct Report {
     name: &'static str,
@@ -110,11 +76,11 @@ pub struct Report {
     facts: Map<String, Value>,
     data: Map<String, Value>,
     rows: Vec<Row>,
-    pictures: Vec<(String, String)>,
+    charts: Vec<(String, String)>,
 }
 
 impl Report {
-    /// No comparison yet, on this machine.
+    /// An empty report for this machine.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
         Self {
@@ -123,37 +89,55 @@ impl Report {
             facts: Map::new(),
             data: Map::new(),
             rows: Vec::new(),
-            pictures: Vec::new(),
+            charts: Vec::new(),
         }
     }
 
-    /// Notes something that the results depend on: a version, a size, the instructions chosen.
+    /// Adds a parameter or a side result, printed above the table: a version, a size, the instructions in use.
     pub fn fact(&mut self, name: &str, value: impl Into<Value>) {
         self.facts.insert(name.to_owned(), value.into());
     }
 
-    /// Keeps what is too much for the table: only the file for machines has it.
+    /// Adds data that only the JSON file contains.
     pub fn data(&mut self, name: &str, value: impl Into<Value>) {
         self.data.insert(name.to_owned(), value.into());
     }
 
-    /// Adds a picture, saved as `BENCH-NAME.svg`.
-    pub fn picture(&mut self, name: impl Into<String>, plot: &Plot) {
-        self.pictures.push((name.into(), plot.to_svg()));
+    /// Adds a chart, saved as `BENCH-NAME.svg`.
+    pub fn chart(&mut self, name: impl Into<String>, plot: &Plot) {
+        self.charts.push((name.into(), plot.to_svg()));
     }
 
-    /// Adds a comparison.
-    pub fn push(&mut self, row: Row) {
-        self.rows.push(row);
+    /// Adds a comparison: the operation, the rival, the unit of throughput, the measured pairs, and the least ratio that meets the goal, if
+    /// there is a goal.
+    ///
+    /// # Panics
+    /// If there are no pairs.
+    pub fn row(
+        &mut self,
+        name: impl Into<String>,
+        rival: impl Into<String>,
+        unit: &'static str,
+        pairs: Vec<Pair>,
+        goal: Option<f64>,
+    ) {
+        assert!(!pairs.is_empty(), "nothing was measured");
+        self.rows.push(Row { label: [name.into(), rival.into()], unit, pairs, goal });
     }
 
-    /// The comparisons that are not what is wanted.
+    /// The comparisons, in the order in which they were added.
     #[must_use]
-    pub fn missed(&self) -> Vec<&Row> {
-        self.rows.iter().filter(|row| !row.is_met()).collect()
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
     }
 
-    /// For people: the machine, and one line a comparison.
+    /// The number of goals that were missed.
+    #[must_use]
+    pub fn missed_count(&self) -> usize {
+        self.rows.iter().filter(|row| !row.is_met()).count()
+    }
+
+    /// The machine, the facts, and one line for each comparison.
     #[must_use]
     pub fn table(&self) -> String {
         let Machine { cpu, cpu_count, kernel, date, .. } = &self.machine;
@@ -170,14 +154,13 @@ impl Report {
             &mut text,
             format_args!(
                 "\n{:width$}  {:>10} {:>10}        {:>6}  {:>13}  goal\n",
-                "ours / theirs", "ours", "theirs", "ratio", "half of them"
+                "ours / theirs", "ours", "theirs", "ratio", "quartiles"
             ),
         );
         for row in &self.rows {
             let (low, high) = row.spread();
-            let goal = row.goal().map_or_else(String::new, |goal| {
-                format!(">= {goal:.2} {}", if row.is_met() { "met" } else { "MISSED" })
-            });
+            let verdict = if row.is_met() { "met" } else { "MISSED" };
+            let goal = row.goal.map_or_else(String::new, |goal| format!(">= {goal:.2} {verdict}"));
             put(
                 &mut text,
                 format_args!(
@@ -193,7 +176,7 @@ impl Report {
         text
     }
 
-    /// For machines: everything, each single pair too.
+    /// The whole report, with each single pair.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({
@@ -205,19 +188,19 @@ impl Report {
         })
     }
 
-    /// Writes `NAME.json`, `NAME.svg` and further pictures into `directory`, which is made if need be; the path of the
-    /// first.
+    /// Writes `NAME.json`, `NAME.svg` and the other charts into `directory`, which is created if it does not exist. Returns the path of the
+    /// JSON file.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn save(&self, directory: &Path) -> io::Result<PathBuf> {
-        std::fs::create_dir_all(directory)?;
+        fs::create_dir_all(directory)?;
         let json = directory.join(self.name).with_extension("json");
-        std::fs::write(&json, serde_json::to_string_pretty(&self.to_json())? + "\n")?;
-        let bars: Vec<_> = self.rows.iter().map(|row| (row.label(), row.ratio(), row.goal())).collect();
-        std::fs::write(json.with_extension("svg"), plot::bars(self.name, &bars))?;
-        for (name, svg) in &self.pictures {
-            std::fs::write(directory.join(format!("{}-{name}.svg", self.name)), svg)?;
+        fs::write(&json, serde_json::to_string_pretty(&self.to_json())? + "\n")?;
+        let bars: Vec<_> = self.rows.iter().map(|row| (row.label(), row.ratio(), row.goal)).collect();
+        fs::write(json.with_extension("svg"), plot::bars(self.name, &bars))?;
+        for (name, svg) in &self.charts {
+            fs::write(directory.join(format!("{}-{name}.svg", self.name)), svg)?;
         }
         Ok(json)
     }
@@ -225,57 +208,119 @@ impl Report {
 
 /// Appends to a string, which cannot fail.
 fn put(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    text.write_fmt(arguments).expect("a string takes everything");
+    text.write_fmt(arguments).expect("writing to a string does not fail");
+}
+
+/// The machine that a report was measured on. Values that the system does not provide are `unknown` or `None`.
+#[derive(Clone, Debug, Serialize)]
+struct Machine {
+    cpu: String,
+    /// The processors that this process may use.
+    cpu_count: usize,
+    /// The frequency at the start.
+    cpu_mhz: Option<f64>,
+    /// The kernel's clock source.
+    clock: String,
+    kernel: String,
+    /// The start, in seconds since 1970, UTC.
+    unix_time_s: i64,
+    date: String,
+    /// The load average of the minute before the start. More than one: the machine was busy.
+    load: Option<f64>,
+}
+
+impl Machine {
+    fn here() -> Self {
+        let line = |path| {
+            fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+        };
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let now = Timestamp::now();
+        Self {
+            cpu: field(&cpuinfo, "model name").unwrap_or("unknown").to_owned(),
+            cpu_count: std::thread::available_parallelism().map_or(1, usize::from),
+            cpu_mhz: field(&cpuinfo, "cpu MHz").and_then(|mhz| mhz.parse().ok()),
+            clock: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            kernel: line("/proc/sys/kernel/osrelease"),
+            unix_time_s: now.as_second(),
+            date: now.strftime("%F").to_string(),
+            load: line("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()),
+        }
+    }
+}
+
+/// The first value of `name` in a list of `name : value` lines.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim()).next()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(ours: f64, goal: Goal) -> Row {
-        Row::new("64 B", "C", "op/s", vec![Pair { ours, theirs: 1000.0 }; 3], goal)
+    fn report(ours: &[f64], goal: Option<f64>) -> Report {
+        let mut report = Report::new("unit-test");
+        for &ours in ours {
+            report.row("64 B", "C", "op/s", vec![Pair { ours, theirs: 1000.0 }; 3], goal);
+        }
+        report
     }
 
     #[test]
     fn goal_is_compared_to_two_decimals() {
-        assert!(row(945.1, Goal::AtLeast(0.95)).is_met());
-        assert!(!row(944.0, Goal::AtLeast(0.95)).is_met());
-        assert!(row(1.0, Goal::None).is_met());
+        assert_eq!(report(&[945.1], Some(0.95)).missed_count(), 0);
+        assert_eq!(report(&[944.0], Some(0.95)).missed_count(), 1);
+        assert_eq!(report(&[1.0], None).missed_count(), 0);
     }
 
     #[test]
     fn one_disturbed_pair_does_not_move_median() {
         let disturbed = Pair { ours: 10.0, theirs: 1000.0 };
         let calm = Pair { ours: 500.0, theirs: 500.0 };
-        assert_eq!(Row::new("", "", "", vec![calm, disturbed, calm], Goal::None).ratio(), 1.0);
+        let mut report = Report::new("unit-test");
+        report.row("", "", "", vec![calm, disturbed, calm], None);
+        assert_eq!(report.rows()[0].ratio(), 1.0);
     }
 
     #[test]
     fn table_and_file_agree() {
-        let mut report = Report::new("unit-test");
+        let mut report = report(&[2_500_000.0, 900.0], Some(0.95));
         report.fact("instructions", "clwb+nt64");
-        report.push(row(2_500_000.0, Goal::AtLeast(0.95)));
-        report.push(row(900.0, Goal::AtLeast(0.95)));
         report.data("points", vec![1, 2]);
-        report.picture("points", &Plot::new("points", "x", "y"));
+        let labels = ["x", "y"].map(str::to_owned);
+        report.chart("points", &Plot { title: "points".into(), labels, ..Plot::default() });
         let table = report.table();
         assert!(!table.contains("points"), "{table}");
         assert!(table.contains("  instructions: clwb+nt64\n"), "{table}");
         assert!(table.contains("2.50 M") && table.contains(">= 0.95 met"), "{table}");
         assert!(table.contains("0.900") && table.contains("MISSED"), "{table}");
-        assert_eq!(report.missed().len(), 1);
+        assert_eq!(report.missed_count(), 1);
 
         let directory = tempfile::tempdir().unwrap();
         let path = report.save(&directory.path().join("new")).unwrap();
-        let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(json["rows"][1]["ratio"], 0.9);
         assert_eq!(json["rows"][1]["met"], false);
         assert_eq!(json["rows"][0]["pairs"].as_array().unwrap().len(), 3);
         assert_eq!(json["facts"]["instructions"], "clwb+nt64");
         assert_eq!(json["data"]["points"][1], 2);
-        assert!(
-            std::fs::read_to_string(path.with_file_name("unit-test-points.svg")).unwrap().starts_with("<svg")
-        );
-        assert!(std::fs::read_to_string(path.with_extension("svg")).unwrap().starts_with("<svg"));
+        for name in ["unit-test-points.svg", "unit-test.svg"] {
+            assert!(fs::read_to_string(path.with_file_name(name)).unwrap().starts_with("<svg"), "{name}");
+        }
+    }
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "model\t\t: 2\nmodel name\t: A CPU: the second\n";
+        assert_eq!(field(text, "model name"), Some("A CPU: the second"));
+        assert_eq!(field(text, "name"), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_kernel_and_a_processor() {
+        let here = Machine::here();
+        assert_ne!(here.kernel, "unknown");
+        assert!(here.cpu_count >= 1);
     }
 }

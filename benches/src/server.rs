@@ -1,14 +1,12 @@
-//! Servers that live as long as they are measured.
+//! Servers under measurement.
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a server may take to get ready: zeroing a gigabyte included.
+/// The time limit for a server's start, which may include zeroing a gigabyte.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server in the background; killed when dropped.
@@ -22,7 +20,7 @@ impl Server {
     /// Starts `command`.
     ///
     /// # Errors
-    /// When there is no such program.
+    /// If the program cannot be run.
     pub fn start(command: &mut Command) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
@@ -30,10 +28,10 @@ impl Server {
         Ok(Self { child, name })
     }
 
-    /// Waits for a line of its standard output that holds `text`.
+    /// Waits for a line of its standard output that contains `text`.
     ///
     /// # Errors
-    /// When its output ends first.
+    /// If its output ends first.
     pub fn wait_for_line(&mut self, text: &str) -> Result<()> {
         let output = self.child.stdout.take().ok_or_else(|| miette!("its output was taken already"))?;
         for line in BufReader::new(output).lines() {
@@ -44,25 +42,13 @@ impl Server {
         bail!("{} ended without being ready", self.name)
     }
 
-    /// Waits until there is something at `path`.
+    /// Waits until `is_ready`.
     ///
     /// # Errors
-    /// When it ends first, or takes a minute.
-    pub fn wait_for_path(&mut self, path: &Path) -> Result<()> {
-        self.wait_until(|| path.exists())
-    }
-
-    /// Waits until the Unix socket at `path` takes connections: later than it is there, by the server's `listen(2)`.
-    ///
-    /// # Errors
-    /// When it ends first, or takes a minute.
-    pub fn wait_for_listener(&mut self, path: &Path) -> Result<()> {
-        self.wait_until(|| UnixStream::connect(path).is_ok())
-    }
-
-    fn wait_until(&mut self, ready: impl Fn() -> bool) -> Result<()> {
+    /// If the server ends first, or takes more than a minute.
+    pub fn wait_until(&mut self, is_ready: impl Fn() -> bool) -> Result<()> {
         let begin = Instant::now();
-        while !ready() {
+        while !is_ready() {
             if let Some(status) = self.child.try_wait().into_diagnostic()? {
                 bail!("{} ended without being ready: {status}", self.name);
             }
@@ -74,13 +60,13 @@ impl Server {
         Ok(())
     }
 
-    /// The processor time that it has had so far, of all its threads, ended ones too.
+    /// The processor time of all its threads so far, of ended ones too.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If `/proc` cannot be read.
     pub fn processor_time(&self) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).into_diagnostic()?;
-        // proc(5): the fields 14 and 15, in ticks; the second is a name that may hold anything, in parentheses.
+        // proc(5): fields 14 and 15, in ticks. Field 2 is the program's name in parentheses and may contain any character.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         let nanoseconds = ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second();

@@ -1,7 +1,6 @@
-//! Makes sure that the programs a task runs are there, and the libraries and headers that it builds with.
+//! Installs Debian packages with the programs, libraries and headers that a task needs.
 //!
-//! A task names each together with the Debian package that has it. As root, on a machine with apt,
-//! what is missing is installed; otherwise the error says exactly what to install.
+//! As root, on a machine with apt, missing packages are installed; otherwise the error lists them.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -12,27 +11,25 @@ use std::sync::OnceLock;
 
 use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 
-/// A program or another file, and the Debian package to install when it is missing.
+/// A program or another file, and its Debian package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
-    /// The program's name, or the file's path below `/usr`, looked up as [`find`] does.
+    /// The program's name, or the file's path below `/usr`, for [`find`].
     pub program: &'static str,
-    /// The Debian package that has it.
+    /// The Debian package.
     pub package: &'static str,
 }
 
 impl Need {
-    /// `program`, which comes in `package`.
+    /// `program` of `package`.
     pub const fn new(program: &'static str, package: &'static str) -> Self {
         Self { program, package }
     }
 }
 
-/// Where `program` is, looked up on `PATH` and then in the administrator's directories, which Debian leaves
-/// off an ordinary user's `PATH` although everything in them can be read and run.
+/// The path of `program`, searched on `PATH` and then in the `sbin` directories, which Debian omits from an ordinary user's `PATH`.
 ///
-/// A name with a slash in it is that of a file below `/usr`, such as `include/zlib.h`; what is in `lib` may also be in
-/// the directory there for this machine's architecture.
+/// A name with a slash is a file below `/usr`, such as `include/zlib.h`. A file in `lib` may also be in its directory for this machine's architecture.
 pub fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         let own = format!("lib/{}-linux-gnu/", env::consts::ARCH);
@@ -44,11 +41,10 @@ pub fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).chain(sbin).map(|directory| directory.join(program)).find(|file| is_program(file))
 }
 
-/// Makes sure that every one of `needs` can be run: as root installs the missing packages.
+/// Installs the missing packages of `needs`.
 ///
 /// # Errors
-/// When something is missing and this is not root, when there is no apt-get, or when apt-get fails. Each says
-/// what to install.
+/// If a package is missing and this process is not root, or there is no apt-get, or it fails. The message lists the packages.
 pub fn ensure(needs: &[Need]) -> Result<()> {
     let packages = missing(needs);
     if packages.is_empty() {
@@ -58,7 +54,7 @@ pub fn ensure(needs: &[Need]) -> Result<()> {
     if !is_root() || find("apt-get").is_none() {
         bail!(
             help = format!("as root: apt-get install --no-install-recommends {list}"),
-            "these Debian packages are needed and are not installed: {list}"
+            "these required Debian packages are not installed: {list}"
         );
     }
     update()?;
@@ -66,14 +62,14 @@ pub fn ensure(needs: &[Need]) -> Result<()> {
     apt_get(&["install", "--yes", "--quiet", "--no-install-recommends"], packages.iter().copied())?;
     match missing(needs) {
         absent if absent.is_empty() => Ok(()),
-        absent => Err(miette!("installed {list}, and still what {absent:?} should have is not there")),
+        absent => Err(miette!("installed {list}, but files of {absent:?} are still missing")),
     }
 }
 
-/// Refreshes apt's package lists: at most once in this process, however many tasks ask.
+/// Refreshes apt's package lists, once in this process.
 ///
 /// # Errors
-/// When this is not root, or apt-get fails.
+/// If this process is not root, or apt-get fails.
 pub fn update() -> Result<()> {
     static DONE: OnceLock<()> = OnceLock::new();
     if DONE.get().is_some() {
@@ -93,7 +89,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The packages of those `needs` that are not there, each once, in order.
+/// The packages of missing `needs`, each once, sorted.
 fn missing(needs: &[Need]) -> BTreeSet<&'static str> {
     needs.iter().filter(|need| find(need.program).is_none()).map(|need| need.package).collect()
 }
@@ -104,7 +100,7 @@ fn apt_get<'a>(arguments: &[&str], packages: impl IntoIterator<Item = &'a str>) 
         .args(packages)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdin(Stdio::null())
-        // Standard output belongs to the task: its caller may be parsing it.
+        // The caller of the task may parse its standard output.
         .stdout(io::stderr())
         .status()
         .into_diagnostic()

@@ -1,4 +1,4 @@
-//! Runs cargo in this repository, and finds what it has built.
+//! Runs cargo in this repository, and finds build results.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 use serde_json::Value;
 
-/// Names, one JSON object a line, on standard output what is built; what is wrong is the user's to see.
+/// Prints a JSON object for each build result to standard output, and diagnostics to standard error.
 pub(crate) const MESSAGES: [&str; 2] = ["--message-format", "json-render-diagnostics"];
 
 /// The repository's root.
@@ -17,23 +17,23 @@ pub fn root() -> &'static Path {
     here.parent().unwrap_or(here)
 }
 
-/// The cargo that runs this program, so that all it starts use one toolchain.
+/// The cargo that runs this program, so that all builds use one toolchain.
 #[must_use]
 pub fn command() -> Command {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Builds a package with these options, and says where the program or library of this file name is that came of it.
+/// Builds a package with these options, and returns the path of the resulting program or library of this file name.
 ///
 /// # Errors
-/// When it does not compile; cargo has said why.
+/// If it does not compile; cargo has printed why.
 pub fn build(package: &str, options: &[&str], file_name: &str) -> Result<PathBuf> {
     let arguments = [&["build", "--quiet", "--package", package], &MESSAGES[..], options].concat();
     let messages = output(root(), &arguments)?;
-    artifact(&messages, file_name).ok_or_else(|| miette!("cargo named no {file_name}"))
+    artifact(&messages, file_name).ok_or_else(|| miette!("cargo has built no {file_name}"))
 }
 
-/// Runs cargo in `root`; what it printed.
+/// Runs cargo in `root`, and returns its standard output.
 pub(crate) fn output(root: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = command();
     let command = command.args(arguments).current_dir(root).stderr(Stdio::inherit());
@@ -44,7 +44,7 @@ pub(crate) fn output(root: &Path, arguments: &[&str]) -> Result<String> {
     String::from_utf8(output.stdout).into_diagnostic()
 }
 
-/// The file of this name that cargo's messages name.
+/// The path of the file of this name in cargo's messages.
 fn artifact(messages: &str, file_name: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());

@@ -1,9 +1,6 @@
-//! What the project's tasks are made of.
-//!
-//! The binary `xtask` is a thin command line over this library, so that tests and other tasks can use the
-//! same pieces: [`apt`] makes sure that the programs a task runs are there, [`cargo`] builds, [`tidy`] checks the house rules,
-//! [`teeth`] takes flushes and fences away and expects tests to fail, [`vm`] boots a real kernel with persistent
-//! memory, [`pmbd`] serves disks in it, [`powercut`] knows what must survive when its power is cut.
+//! The library of the project's tasks, also used by tests and benchmarks: [`apt`] installs programs that a task runs, [`cargo`] builds, [`tidy`] checks
+//! the house rules, [`teeth`] removes flushes and fences and expects tests to fail, [`vm`] boots a real kernel with persistent memory, [`pmbd`] serves
+//! disks in it, [`powercut`] checks the data that must survive a power cut.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `cargo xtask <task>`: the project's own tasks, one file each under `tasks/`.
+//! `cargo xtask <task>`: the project's tasks, one file each in `tasks/`.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// The project's own tasks.
+/// The project's tasks.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 110)]
 struct Cli {
@@ -18,19 +18,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Measure, and print ratios: ours against theirs.
+    /// Run a benchmark, and print the ratios to rivals.
     Bench(tasks::bench::Args),
-    /// Try random bytes on what reads trace files and logs.
+    /// Fuzz the readers of trace files and logs.
     Fuzz(tasks::fuzz::Args),
-    /// Run everything that CI runs, or some steps of it.
+    /// Run the steps of CI, or some of them.
     Test(tasks::test::Args),
-    /// Take away each flush and fence in turn, and expect a test to fail.
+    /// Remove each flush and fence in turn, and expect a test to fail.
     Teeth(tasks::teeth::Args),
     /// Check the house rules: unsafe code, durability points, format documents, heads, imports, links, words.
     Tidy,
-    /// A disk in persistent memory, with a real kernel's file systems on it, in a minute.
-    Demo(tasks::demo::Args),
-    /// Boot a real kernel with persistent memory, run one command or a shell in it.
+    /// Demonstrate a disk in persistent memory with file systems of a real kernel, in a minute.
+    Demo,
+    /// Boot a real kernel with persistent memory, and run a command or a shell in it.
     Vm(tasks::vm::Args),
 }
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Task::Test(args) => tasks::test::run(&args),
         Task::Teeth(args) => tasks::teeth::run(&args),
         Task::Tidy => tasks::tidy::run(),
-        Task::Demo(args) => tasks::demo::run(&args),
+        Task::Demo => tasks::demo::run(),
         Task::Vm(args) => tasks::vm::run(args),
     };
     outcome.unwrap_or_else(|report| {

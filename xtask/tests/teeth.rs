@@ -1,4 +1,4 @@
-//! `cargo xtask teeth` on a small crate that has something of everything.
+//! `cargo xtask teeth` on a small crate with all kinds of verdicts.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,8 +8,8 @@ use std::{env, fs};
 use miette::Result;
 use xtask::teeth::{Campaign, Report, Site, Verdict, packages};
 
-/// A copy of the crate, outside of the workspace, which builds with what is built already. Always in the same place for
-/// one test, so that a second run builds nothing, and leaves nothing more behind.
+/// Copies the crate out of the workspace, and uses the workspace's target directory. The path of a test's copy is always the same, so that a second run
+/// builds nothing.
 fn fixture(test: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let original = root.join("xtask/tests/fixtures/teeth");
@@ -23,7 +23,7 @@ fn fixture(test: &str) -> PathBuf {
     for path in ["Cargo.toml", "src/lib.rs", "tests/crash.rs"] {
         let text = fs::read_to_string(original.join(path)).unwrap();
         let text = text.replace("../../../..", root.to_str().unwrap());
-        // Two crates of one name would be one to cargo, wherever they are.
+        // Cargo would treat two crates of one name as the same crate.
         write(path, &text.replace("name = \"fixture\"\nversion", &format!("name = \"{test}\"\nversion")));
     }
     write("Cargo.lock", &fs::read_to_string(root.join("Cargo.lock")).unwrap());
@@ -37,7 +37,7 @@ fn campaign(fixture: &Path, files: &[String]) -> Result<Campaign> {
     Campaign::new(fixture, &packages, files, &|_, _, _| ())
 }
 
-/// The verdicts on one file's sites: the line's text, what it does, and what became of it.
+/// The verdicts on the sites of a file, with the line's text and the kind.
 fn verdicts(fixture: &Path, report: &Report, file: &str) -> Vec<(String, &'static str, Verdict)> {
     let text = fs::read_to_string(fixture.join(file)).unwrap();
     let line = |site: &Site| text.lines().nth(site.line - 1).unwrap().trim().to_owned();
@@ -46,7 +46,7 @@ fn verdicts(fixture: &Path, report: &Report, file: &str) -> Vec<(String, &'stati
 }
 
 #[test]
-fn each_site_gets_the_verdict_that_it_deserves() {
+fn verdict_of_each_site() {
     let fixture = fixture("teeth-verdicts");
     let report = campaign(&fixture, &[]).unwrap().run(&|_, _, _| ()).unwrap();
     let test = || "slot_is_published_atomically".to_owned();
@@ -54,7 +54,7 @@ fn each_site_gets_the_verdict_that_it_deserves() {
     let expected = [
         ("pmem.persist(64, 8)?;", "flush", killed()),
         ("pmem.persist(64, 8)?;", "fence", killed()),
-        // Each of these two does what the other does.
+        // Each of these two makes the other redundant.
         ("pmem.flush(0, 8); // needed", "flush", Verdict::Survived),
         ("pmem.flush(0, 16); // redundant", "flush", Verdict::Survived),
         ("pmem.fence()", "fence", killed()),
@@ -69,8 +69,8 @@ fn each_site_gets_the_verdict_that_it_deserves() {
 
     let wrong: Vec<(&str, &str)> =
         report.wrong_marks.iter().map(|mark| (mark.file.as_str(), mark.message.as_str())).collect();
-    let shipped = ("src/lib.rs", "what is shipped is never set aside");
-    assert_eq!(wrong, [shipped, ("tests/crash.rs", "sets aside what no test exercises")]);
+    let shipped = ("src/lib.rs", "only sites in tests can be set aside");
+    assert_eq!(wrong, [shipped, ("tests/crash.rs", "no test executes the site that is set aside")]);
     assert!(!report.is_good());
     let (killed, total) = (&report.to_json()["killed"], &report.to_json()["total"]);
     assert_eq!((killed.as_u64(), total.as_u64()), (Some(4), Some(7)));
@@ -90,7 +90,7 @@ fn list_names_tests_and_filters_by_file() {
 }
 
 #[test]
-fn tests_that_fail_anyway_kill_nothing() {
+fn failing_test_is_an_error() {
     let fixture = fixture("teeth-broken");
     let test = fixture.join("tests/crash.rs");
     let broken = fs::read_to_string(&test).unwrap().replace("Some(7), 0 | 1", "Some(8), 0 | 1");
@@ -98,6 +98,6 @@ fn tests_that_fail_anyway_kill_nothing() {
     let error = campaign(&fixture, &[]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "with nothing missing, tests/crash.rs of teeth-broken fails: slot_is_published_atomically"
+        "with all sites, tests/crash.rs of teeth-broken fails: slot_is_published_atomically"
     );
 }

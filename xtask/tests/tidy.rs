@@ -1,4 +1,4 @@
-//! The repository keeps its own house rules.
+//! The repository satisfies its house rules.
 
 use std::path::Path;
 
@@ -14,19 +14,18 @@ fn list(violations: &[Violation]) -> String {
 }
 
 #[test]
-fn repository_keeps_every_rule() {
+fn repository_has_no_violations() {
     let tree = repository();
     assert!(tree.get("xtask/tests/tidy.rs").is_some(), "this is the repository");
-    assert!(tree.get("target").is_none() && !tree.has("target"), "what is built is no part of it");
+    assert!(tree.get("target").is_none() && !tree.has("target"), "build output is not part of it");
     let violations = check(&tree);
     assert!(violations.is_empty(), "\n{}", list(&violations));
 }
 
-/// A rule that looks at the wrong files would find nothing wrong with any: each must notice one plain sin,
-/// committed where such a sin would be.
+/// A rule that checks the wrong files would find no violations. Each must find one in a plausible file of this repository.
 #[test]
 fn every_rule_finds_a_violation_in_this_repository() {
-    let sins = [
+    let examples = [
         ("unsafe", "crates/pm-core/src/new.rs", "//! New.\nunsafe {}\n"),
         (
             "durability",
@@ -40,14 +39,14 @@ fn every_rule_finds_a_violation_in_this_repository() {
         ("words", "docs/new.md", "for whoever reads it\n"),
     ];
     assert_eq!(
-        sins.map(|(rule, ..)| rule).as_slice(),
+        examples.map(|(rule, ..)| rule).as_slice(),
         RULES.iter().map(|rule| rule.name).collect::<Vec<_>>()
     );
     let repository = repository();
-    for (rule, (_, path, text)) in RULES.iter().zip(sins) {
+    for (rule, (_, path, text)) in RULES.iter().zip(examples) {
         let files = repository.files().map(|file| (file.path(), file.text()));
-        let with_sin = Tree::of(&files.chain([(path, text)]).collect::<Vec<_>>());
-        let found = list(&(rule.check)(&with_sin));
+        let with_violation = Tree::of(&files.chain([(path, text)]).collect::<Vec<_>>());
+        let found = list(&(rule.check)(&with_violation));
         assert!(found.lines().any(|line| line.starts_with(&format!("{path}:"))), "{}: {found:?}", rule.name);
         assert!(!list(&(rule.check)(&repository)).contains(&format!("{path}:")), "{}", rule.name);
     }

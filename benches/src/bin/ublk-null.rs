@@ -1,7 +1,6 @@
-//! libublk's null target: answers every request at once and moves no byte. What a ublk server costs that does
-//! nothing, and so the bound for one that does something.
+//! libublk's null target: completes every request at once and moves no data. It is the upper bound for ublk servers.
 //!
-//! Prints the device's path when it is there, and serves until it is killed.
+//! Prints the device's path when the device exists, and serves until it is killed.
 
 #![forbid(unsafe_code)]
 
@@ -18,13 +17,13 @@ struct Options {
     /// The device's size in bytes.
     #[arg(long, value_name = "BYTES")]
     size: u64,
-    /// Queues, each with a thread.
+    /// The number of queues, each with a thread.
     #[arg(long, default_value_t = 1)]
     queues: u16,
     /// Requests in flight in each queue.
     #[arg(long, default_value_t = 128)]
     depth: u16,
-    /// The longest request.
+    /// The size of the longest request.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 10)]
     max_io: u32,
 }
@@ -50,7 +49,7 @@ fn main() -> Result<()> {
     served.map(drop).map_err(|error| miette!("the device cannot be served: {error}"))
 }
 
-/// A queue's thread. A null target that fails has nothing to lose, so it ends with a panic.
+/// A queue's thread. Failures are panics.
 fn serve_queue(index: u16, device: &UblkDev) {
     let buffers = Rc::new(device.alloc_queue_io_bufs());
     let queue = UblkQueue::new(index, device)

@@ -1,7 +1,7 @@
 //! `#[derive(Persist)]` for [`pm-core`](https://docs.rs/pm-core): see the trait's documentation there.
 //!
 //! The derive accepts a `#[repr(C)]` struct whose fields are all `Persist`, and refuses to compile one with padding
-//! between or behind them: padding bytes are undefined in memory and would make checksums and comparisons lie.
+//! between or behind them: padding bytes are undefined and would make checksums and comparisons wrong.
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as TokenStream2;
@@ -10,7 +10,7 @@ use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Error, Fields, FieldsNamed, GenericParam, Lifetime, parse_macro_input};
 
 /// Implements `pm_core::Persist` and `pm_core::InPool` for a `#[repr(C)]` struct without padding, references or other
-/// things that mean nothing after a restart. Its one lifetime, if it has one, is the brand of its pool.
+/// types that are invalid after a restart. Its one lifetime, if it has one, is the brand of its pool.
 #[proc_macro_derive(Persist)]
 pub fn persist(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -33,7 +33,7 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
     let any_pool = brand.is_none().then(|| quote!(<'p>));
     let pool = brand.cloned().unwrap_or_else(|| Lifetime::new("'p", name.span()));
     let static_arguments = brand.map(|_| quote!(<'static>));
-    // Spanned at the field's type, so that the compiler's complaints point there.
+    // Spanned at the field's type, so that the compiler's errors point there.
     let layouts =
         types.iter().map(|ty| quote_spanned!(ty.span()=> <#ty as ::pm_core::Persist>::LAYOUT_THROUGH_0));
     // One for each number of links that the fingerprint follows.

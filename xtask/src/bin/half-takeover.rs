@@ -1,7 +1,7 @@
-//! In the guest: a ublk server that dies in the middle of a takeover.
+//! In the guest: a ublk server that is killed during a takeover.
 //!
-//! Begins the recovery of a quiesced device, fetches all tags of its first queues but not of the others, and kills itself.
-//! It asks the driver directly, so that it leaves exactly that state however `pmbd` is made.
+//! Begins the recovery of a quiesced device, fetches all tags of its first queues but not of the others, and kills itself. It uses the driver directly,
+//! so that the state does not depend on `pmbd`.
 
 #![expect(unsafe_code, reason = "the kernel is given commands with the address of a buffer")]
 
@@ -14,20 +14,20 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use libublk_rs_sys as sys;
 use miette::{IntoDiagnostic, Result, ensure};
 
-/// Begins a takeover of a ublk device and dies by SIGKILL.
+/// Begins a takeover of a ublk device, and ends by SIGKILL.
 #[derive(Parser)]
 struct Cli {
     /// N of /dev/ublkcN.
     device_id: u32,
-    /// Requests in flight in each of its queues.
+    /// The depth of the device's queues.
     #[arg(long)]
     depth: u16,
-    /// How many queues to fetch the tags of.
+    /// The number of queues whose tags are fetched.
     #[arg(long)]
     ready: u16,
 }
 
-/// What a fetched tag is said to have for a buffer. A quiesced device hands out no requests.
+/// The buffer of all fetched tags. A quiesced device issues no requests.
 static NO_DATA: [u8; 4096] = [0; 4096];
 
 fn main() -> Result<()> {

@@ -1,12 +1,11 @@
-//! In the guest: overwrites slots until the power is cut, and reads them after.
+//! In the guest: overwrites slots until the power is cut, and reads them afterwards.
 //!
-//! Each thread owns the slots whose number is its own modulo the number of threads. It writes one at a time,
-//! and reports `KIND SLOT SEQUENCE` when the write is acknowledged, before it begins the next. In a heap a thread owns a queue, and
-//! reports `heap THREAD NUMBER` when the transaction has returned that added a node with this number.
+//! Each thread owns the slots whose number is its own modulo the number of threads. It reports each acknowledged write as `KIND SLOT SEQUENCE` before it
+//! begins the next. In a heap a thread owns a queue, and reports `heap THREAD NUMBER` after the transaction that added the node of this number.
 
 #![forbid(unsafe_code)]
 
-/// The load of the heap's own test, there with `kill -9`.
+/// The load of the heap's test with `kill -9`.
 #[path = "../../../crates/pm-alloc/tests/queues/mod.rs"]
 mod queues;
 
@@ -22,7 +21,7 @@ use pm_alloc::{Heap, HeapOptions};
 use xtask::powercut::{DeviceSlots, FileSlots, Held, Sequence, Slots};
 
 const HEAP_BYTES: u64 = 16 << 20;
-/// All are acknowledged when the last one is.
+/// A report acknowledges all of them.
 const TRANSACTIONS_A_REPORT: u64 = 32;
 
 /// Overwrites slots and reports each acknowledged write; reads them back.
@@ -38,26 +37,26 @@ enum Command {
     Write {
         #[command(flatten)]
         place: Place,
-        /// Writers at a time.
+        /// The number of writers.
         #[arg(long)]
         threads: u64,
         /// The first sequence number.
         #[arg(long)]
         first: Sequence,
     },
-    /// Prints a line for each slot that was ever written: its number, and the write that it holds.
+    /// Prints a line for each slot that was written: its number and its content.
     Read {
         #[command(flatten)]
         place: Place,
     },
-    /// Runs transactions until the power is cut, on a heap that is made if there is none.
+    /// Runs transactions until the power is cut, on a heap that is created if it does not exist.
     Transact {
-        /// The file that the heap is in.
+        /// The heap's file.
         heap: PathBuf,
     },
-    /// Checks the heap, and prints a line for each thread: its number, and how many transactions it ever did.
+    /// Checks the heap, and prints a line for each thread: its number, and its number of transactions.
     Look {
-        /// The file that the heap is in.
+        /// The heap's file.
         heap: PathBuf,
     },
 }
@@ -74,7 +73,7 @@ struct Place {
 }
 
 impl Place {
-    /// The slots, and the word by which reports name one.
+    /// The slots, and their kind in reports.
     fn open(&self) -> Result<(Arc<dyn Slots>, &'static str)> {
         match (&self.device, &self.directory) {
             (Some(device), _) => {
@@ -82,7 +81,7 @@ impl Place {
                 Ok((Arc::new(slots.wrap_err_with(|| device.display().to_string())?), "block"))
             }
             (None, Some(directory)) => Ok((Arc::new(FileSlots::new(directory, 256)), "file")),
-            (None, None) => Err(miette!("no place to write to")),
+            (None, None) => Err(miette!("neither --device nor --directory")),
         }
     }
 }
@@ -105,10 +104,10 @@ fn main() -> Result<()> {
         }
         Command::Read { place } => read(&*place.open()?.0).into_diagnostic().wrap_err("cannot read"),
         Command::Transact { heap } => {
-            let made = heap.exists();
+            let exists = heap.exists();
             let options = HeapOptions::new();
             let heap =
-                if made { Heap::open(&heap, &options) } else { Heap::create(&heap, HEAP_BYTES, &options) };
+                if exists { Heap::open(&heap, &options) } else { Heap::create(&heap, HEAP_BYTES, &options) };
             let heap = heap.into_diagnostic()?;
             thread::scope(|scope| {
                 let threads: Vec<_> = (0..queues::THREADS)
@@ -135,7 +134,7 @@ fn main() -> Result<()> {
 fn transact(heap: &Heap, thread: u64) -> Result<()> {
     let mut report = File::options().write(true).open("/dev/report").into_diagnostic()?;
     loop {
-        // Most of the time is to go to transactions, for the cut to come in the middle of one, and not to reports.
+        // Reports are rare, so that the power cut is likely during a transaction.
         for _ in 1..TRANSACTIONS_A_REPORT {
             queues::step(heap, thread).into_diagnostic()?;
         }
@@ -152,7 +151,7 @@ fn write(slots: &dyn Slots, kind: &str, thread: u64, threads: u64, first: Sequen
     for sequence in (first + thread..).step_by(usize::try_from(threads).unwrap_or(1)) {
         let slot = random.u64(..own_count) * threads + thread;
         slots.write(slot, sequence)?;
-        // One write: lines of several writers do not mix. Drained: it is with the host before the next begins.
+        // A single write, so that lines of several writers do not mix; drained, so that the host has it before the next write.
         report.write_all(format!("{kind} {slot} {sequence}\n").as_bytes())?;
         rustix::termios::tcdrain(&report)?;
     }

@@ -1,9 +1,7 @@
-//! The agent in the guest: runs the host's shell scripts one after another, and sends back their output and
-//! exit codes.
+//! The agent in the guest: runs the host's shell scripts one after another, and returns their output and exit codes.
 //!
-//! The first process of the guest starts it with the virtio-serial port's device as its argument, and powers
-//! the guest off when it ends, which it does when the host closes its side. It is compiled by itself, as one
-//! static program without dependencies.
+//! init starts it with the device of the virtio-serial port as its argument, and powers the guest off when it ends, which is when the host closes the
+//! port. It is compiled by rustc as a static program without dependencies.
 
 #![forbid(unsafe_code)]
 
@@ -23,10 +21,10 @@ use std::time::Duration;
 
 use frame::Frame;
 
-/// How long to wait before looking for output again. It bounds how late the end of a script is noticed.
+/// The interval of polling for output and for the end of a script.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// `O_NONBLOCK`, the same on every architecture that QEMU's q35 machine has.
+/// `O_NONBLOCK` on the architectures of QEMU's q35 machine.
 const NONBLOCK: i32 = 0o4000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -41,21 +39,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Reads the host's scripts in a thread of its own, so that the agent ends with its host even in the middle
-/// of a script.
+/// Reads the host's scripts in a separate thread, so that the agent ends with its host even during a script.
 fn listen(mut port: File) -> Receiver<String> {
     let (sender, scripts) = mpsc::channel();
     thread::spawn(move || {
         let ended = loop {
             let script = match Frame::read(&mut port) {
                 Ok(Some(Frame::Run(script))) => String::from_utf8(script).map_err(|error| error.to_string()),
-                Ok(Some(frame)) => Err(format!("not for the guest: {frame:?}")),
+                Ok(Some(frame)) => Err(format!("unexpected frame from the host: {frame:?}")),
                 Ok(None) => break 0,
                 Err(error) => Err(error.to_string()),
             };
             match script.map(|script| sender.send(script)) {
                 Ok(Ok(())) => {}
-                // The main thread has failed, and says so.
+                // The main thread has failed, and reports its error.
                 Ok(Err(_)) => return,
                 Err(error) => {
                     eprintln!("{error}");
@@ -68,9 +65,8 @@ fn listen(mut port: File) -> Receiver<String> {
     scripts
 }
 
-/// Runs one script, sending its output as it comes. Ends when the shell has ended, even if something that it
-/// left running in the background still holds its output: what the shell and all that it waited for have
-/// written is in the pipes by then.
+/// Runs a script and sends its output as it arrives. Returns when the shell has ended, even if background processes still hold the pipes: the output of
+/// the shell and of the processes that it waited for is in the pipes by then.
 fn run(script: &str, port: &mut File) -> io::Result<u8> {
     let (stdout, stdout_writer) = io::pipe()?;
     let (stderr, stderr_writer) = io::pipe()?;
@@ -83,15 +79,14 @@ fn run(script: &str, port: &mut File) -> io::Result<u8> {
     let mut out = nonblocking(stdout.as_raw_fd())?;
     let mut err = nonblocking(stderr.as_raw_fd())?;
     loop {
-        // Asked before the pipes are emptied: once the shell has ended, emptying them finds all that it
-        // wrote.
+        // Checked before the pipes are read, so that all output is read after the shell has ended.
         let ended = shell.try_wait()?;
         let some_out = forward(&mut out, Frame::Stdout, port)?;
         let some_err = forward(&mut err, Frame::Stderr, port)?;
         match ended {
             Some(status) => {
-                swallow(stdout);
-                swallow(stderr);
+                discard(stdout);
+                discard(stderr);
                 return Ok(exit_code(status));
             }
             None if some_out || some_err => {}
@@ -100,12 +95,12 @@ fn run(script: &str, port: &mut File) -> io::Result<u8> {
     }
 }
 
-/// The same pipe, opened once more so that reading it never waits.
+/// Opens the pipe again, in non-blocking mode.
 fn nonblocking(pipe: RawFd) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(NONBLOCK).open(format!("/proc/self/fd/{pipe}"))
 }
 
-/// Sends what is in the pipe now; whether that was anything.
+/// Sends the current content of the pipe, and returns whether there was any.
 fn forward(pipe: &mut File, frame: fn(Vec<u8>) -> Frame, port: &mut impl Write) -> io::Result<bool> {
     let mut any = false;
     loop {
@@ -124,9 +119,8 @@ fn forward(pipe: &mut File, frame: fn(Vec<u8>) -> Frame, port: &mut impl Write) 
     }
 }
 
-/// Keeps reading what programs in the background write, which would otherwise be killed by their next line of
-/// output.
-fn swallow(mut pipe: PipeReader) {
+/// Reads and discards the output of background processes, which a closed pipe would kill.
+fn discard(mut pipe: PipeReader) {
     thread::spawn(move || io::copy(&mut pipe, &mut io::sink()));
 }
 

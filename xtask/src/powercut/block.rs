@@ -1,14 +1,14 @@
-//! A block that proves where it belongs, which write it is of, and that it is whole.
+//! A block whose content is determined by its place and its write.
 
 use std::fmt;
 
-/// The size of a block, and its alignment in memory, as direct I/O wants it.
+/// The size of a block, and its alignment in memory for direct I/O.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// Bytes before the filling: place, sequence number, checksum.
-const HEAD_BYTES: usize = 24;
+/// The place and the sequence number, before the random content.
+const HEAD_BYTES: usize = 16;
 
-/// The number of a write: later writes to a slot have greater ones.
+/// The number of a write. Later writes to a slot have greater numbers.
 pub type Sequence = u64;
 
 /// 4 KiB of memory, aligned for direct I/O.
@@ -16,19 +16,19 @@ pub type Sequence = u64;
 #[repr(C, align(4096))]
 pub struct Block(pub [u8; BLOCK_BYTES]);
 
-/// What a block says of itself.
+/// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockState {
     /// All zeroes: never written.
     Blank,
-    /// Whole.
+    /// The complete block of a write.
     Whole {
-        /// The place that it was written for.
+        /// Its place.
         place: u64,
-        /// The write that it is of.
+        /// Its write.
         sequence: Sequence,
     },
-    /// Not what any write has written.
+    /// Anything else.
     Torn,
 }
 
@@ -39,41 +39,28 @@ impl Block {
         Self([0; BLOCK_BYTES])
     }
 
-    /// The block that write `sequence` puts at `place`: its every byte depends on both.
+    /// The block that write `sequence` stores at `place`. Its random content depends on both.
     #[must_use]
     pub fn of_write(place: u64, sequence: Sequence) -> Self {
         let mut block = Self::blank();
-        fastrand::Rng::with_seed(place ^ sequence.rotate_left(32)).fill(&mut block.0[HEAD_BYTES..]);
         block.0[..8].copy_from_slice(&place.to_le_bytes());
-        block.0[8..16].copy_from_slice(&sequence.to_le_bytes());
-        let sum = block.checksum();
-        block.0[16..HEAD_BYTES].copy_from_slice(&sum.to_le_bytes());
+        block.0[8..HEAD_BYTES].copy_from_slice(&sequence.to_le_bytes());
+        fastrand::Rng::with_seed(place ^ sequence.rotate_left(32)).fill(&mut block.0[HEAD_BYTES..]);
         block
     }
 
-    /// What it is.
+    /// Its state.
     #[must_use]
     pub fn state(&self) -> BlockState {
-        if self.0.iter().all(|byte| *byte == 0) {
+        let (words, _) = self.0.as_chunks::<8>();
+        let (place, sequence) = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
+        if self.0 == [0; BLOCK_BYTES] {
             BlockState::Blank
-        } else if self.word(16) == self.checksum() {
-            BlockState::Whole { place: self.word(0), sequence: self.word(8) }
+        } else if self.0 == Self::of_write(place, sequence).0 {
+            BlockState::Whole { place, sequence }
         } else {
             BlockState::Torn
         }
-    }
-
-    /// FNV-1a by words, over everything but the checksum itself.
-    fn checksum(&self) -> u64 {
-        let words = (0..16).step_by(8).chain((HEAD_BYTES..BLOCK_BYTES).step_by(8));
-        words.fold(0xcbf2_9ce4_8422_2325, |sum, offset| {
-            (sum ^ self.word(offset)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
-    }
-
-    fn word(&self, offset: usize) -> u64 {
-        let bytes = self.0[offset..offset + 8].try_into().expect("eight bytes");
-        u64::from_le_bytes(bytes)
     }
 }
 
@@ -101,7 +88,7 @@ mod tests {
         for tear in (8..BLOCK_BYTES).step_by(8) {
             let mut torn = old.clone();
             torn.0[..tear].copy_from_slice(&new.0[..tear]);
-            // In front of the first byte that differs there is nothing to tear.
+            // Before the first byte that differs there is no tear.
             let whole = torn.0 == old.0 || torn.0 == new.0;
             assert_eq!(torn.state() == BlockState::Torn, !whole, "torn at {tear}");
         }

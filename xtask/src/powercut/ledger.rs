@@ -1,4 +1,4 @@
-//! What was acknowledged, against what is there after a power cut.
+//! The comparison of acknowledged writes with the content after a power cut.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,33 @@ use miette::{Result, bail, miette};
 
 use super::slots::Held;
 
-/// One kind of slots, as the host knows it over any number of power cuts.
+/// The expected content of one kind of slots, over any number of power cuts.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    /// The word that reports of these slots begin with.
+    /// The first word of these slots' reports.
     kind: String,
-    /// Writers; slot N is overwritten only by writer N modulo this.
+    /// The number of writers. Slot N belongs to writer N modulo this number.
     writer_count: u64,
-    /// Whether a write of these slots replaces the old content at once or not at all.
+    /// Whether writes of these slots are atomic.
     is_atomic: bool,
-    /// What each slot must hold, as far as is known: found after the last cut, or acknowledged since.
+    /// The expected content of each slot: found after the last cut, or acknowledged since.
     expected: BTreeMap<u64, Held>,
     acknowledged_count: usize,
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
-    /// Writes that were acknowledged since the cut before; all of them are there, or a later one in their place.
+    /// The number of writes acknowledged since the last cut, all present or overwritten by later ones.
     pub acknowledged_count: usize,
-    /// Slots that hold a whole write whose acknowledgement did not come any more.
+    /// The number of slots with a complete write that was not acknowledged.
     pub unacknowledged_count: usize,
-    /// Slots torn by the cut.
+    /// The number of slots torn by the cut.
     pub torn_count: usize,
 }
 
 impl Ledger {
-    /// A ledger for slots of which none has been written.
+    /// A ledger for blank slots.
     #[must_use]
     pub fn new(kind: &str, writer_count: u64, is_atomic: bool) -> Self {
         Self {
@@ -44,18 +44,18 @@ impl Ledger {
         }
     }
 
-    /// Takes note of a report, `KIND SLOT SEQUENCE`; whether it was one of this ledger's.
+    /// Enters a report, `KIND SLOT SEQUENCE`, and returns whether it is of this ledger's kind.
     ///
     /// # Errors
-    /// When it begins like one and is none.
+    /// If a report of this kind is malformed.
     pub fn acknowledge(&mut self, line: &str) -> Result<bool> {
         let Some(numbers) = line.strip_prefix(&self.kind).and_then(|rest| rest.strip_prefix(' ')) else {
             return Ok(false);
         };
-        let garbled = || miette!("a garbled report: {line:?}");
-        let (slot, sequence) = numbers.split_once(' ').ok_or_else(garbled)?;
-        let slot = slot.parse().map_err(|_| garbled())?;
-        let sequence = sequence.parse().map_err(|_| garbled())?;
+        let malformed = || miette!("malformed report: {line:?}");
+        let (slot, sequence) = numbers.split_once(' ').ok_or_else(malformed)?;
+        let slot = slot.parse().map_err(|_| malformed())?;
+        let sequence = sequence.parse().map_err(|_| malformed())?;
         if let Some(Held::Write(before)) = self.expected.insert(slot, Held::Write(sequence))
             && before >= sequence
         {
@@ -65,18 +65,17 @@ impl Ledger {
         Ok(true)
     }
 
-    /// How many writes have been acknowledged since the last comparison.
+    /// The number of writes acknowledged since the last comparison.
     #[must_use]
     pub const fn acknowledged_count(&self) -> usize {
         self.acknowledged_count
     }
 
-    /// Compares with what a reader found after the cut, a line `SLOT HELD` for each slot that is not blank.
-    /// From then on that is what is expected.
+    /// Compares with the content that a reader found after the cut, a line `SLOT HELD` for each slot that is not blank. This content is expected from
+    /// then on.
     ///
     /// # Errors
-    /// When an acknowledged write is lost, when more has changed than the one write that each writer was in
-    /// the middle of, or when something is torn that must not be.
+    /// If an acknowledged write is lost, a writer has changed more than one slot without acknowledgement, or an atomic slot is torn.
     pub fn compare(&mut self, found: &str) -> Result<Tally> {
         let found = parse(found)?;
         let mut tally = Tally {
@@ -101,8 +100,7 @@ impl Ledger {
             }
             if let Some(other) = changed.insert(slot % self.writer_count, slot) {
                 bail!(
-                    "{} {slot} and {other} both hold what was not acknowledged: {is} where {expected} was; but their \
-                     writer waits for each acknowledgement",
+                    "{} {slot} and {other} both hold unacknowledged writes of one writer: {is} where {expected} was",
                     self.kind
                 );
             }
@@ -117,14 +115,14 @@ fn parse(found: &str) -> Result<BTreeMap<u64, Held>> {
         let (slot, held) = line.split_once(' ')?;
         Some((slot.parse().ok()?, held.parse().ok()?))
     };
-    found.lines().map(|line| parse(line).ok_or_else(|| miette!("a garbled line: {line:?}"))).collect()
+    found.lines().map(|line| parse(line).ok_or_else(|| miette!("a malformed line: {line:?}"))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Two writers; slots 0, 2, 4 are the first one's, 1 and 3 the second one's.
+    /// Two writers: slots 0, 2, 4 belong to the first, 1 and 3 to the second.
     fn ledger() -> Ledger {
         let mut ledger = Ledger::new("block", 2, false);
         for line in ["block 0 10", "block 1 11", "block 2 12", "block 3 13", "block 2 14"] {
@@ -153,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn each_writer_may_have_been_in_the_middle_of_one_write() {
+    fn each_writer_may_have_one_write_in_flight() {
         let tally = ledger().compare("0 10\n1 torn\n2 14\n3 13\n4 15\n").expect("well");
         assert_eq!((tally.unacknowledged_count, tally.torn_count), (1, 1));
         let tally = ledger().compare("0 16\n1 11\n2 14\n3 17\n").expect("well");

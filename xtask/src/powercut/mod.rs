@@ -1,11 +1,9 @@
-//! What a power cut must not take away: every write that was acknowledged before it.
+//! Tests that acknowledged writes survive a power cut.
 //!
-//! A writer in the guest (`src/bin/power-cut-writer.rs`) overwrites *slots*, again and again: 4 KiB blocks of a
-//! device, or files of a file system. Each write has a [`Sequence`] number and is [`Block`]s that prove their
-//! own place and wholeness. When a write is acknowledged the writer reports so, and only then begins its next.
-//! After the cut a reader says what each slot holds, and the host's [`Ledger`] compares: each slot must hold
-//! what was last acknowledged for it. Only the one write that each writer was in the middle of may be there,
-//! be missing, or be torn.
+//! A writer in the guest (`src/bin/power-cut-writer.rs`) repeatedly overwrites *slots*: 4 KiB blocks of a device, or files of a file system. Each write
+//! has a [`Sequence`] number and consists of [`Block`]s that contain their place. The writer reports each acknowledged write before it begins the next.
+//! After the cut a reader reports the content of each slot, and the host's [`Ledger`] compares: each slot must hold its last acknowledged write. The one
+//! write that each writer had in flight may be present, missing, or torn.
 
 mod block;
 mod ledger;

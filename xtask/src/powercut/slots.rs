@@ -1,4 +1,4 @@
-//! Where a writer writes: the blocks of a device, or the files of a directory.
+//! Slots: the blocks of a device, or the files of a directory.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -9,20 +9,20 @@ use std::str::FromStr;
 
 use super::block::{BLOCK_BYTES, Block, BlockState, Sequence};
 
-/// `O_DIRECT`: on x86-64, which the guest is.
+/// `O_DIRECT` on x86-64, the guest's architecture.
 const DIRECT: i32 = 0o40000;
 
-/// The longest file, in blocks.
+/// The maximum size of a file, in blocks.
 const FILE_BLOCKS_MAX: u64 = 16;
 
-/// What a slot holds.
+/// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
     /// Nothing: never written.
     Nothing,
-    /// The whole of this write.
+    /// This write, completely.
     Write(Sequence),
-    /// Parts of several writes, or of one.
+    /// Parts of one or several writes.
     Torn,
 }
 
@@ -48,9 +48,9 @@ impl FromStr for Held {
     }
 }
 
-/// Slots that are written one at a time, each write acknowledged when it is durable.
+/// Slots whose writes are acknowledged when they are durable.
 pub trait Slots: Send + Sync {
-    /// How many there are.
+    /// The number of slots.
     fn count(&self) -> u64;
 
     /// Overwrites a slot.
@@ -59,17 +59,17 @@ pub trait Slots: Send + Sync {
     /// Those of the system.
     ///
     /// # Durability
-    /// When it returns, the write is acknowledged: no power cut takes it back.
+    /// The write survives a power cut after this has returned.
     fn write(&self, slot: u64, sequence: Sequence) -> io::Result<()>;
 
-    /// What a slot holds.
+    /// Reads a slot.
     ///
     /// # Errors
     /// Those of the system.
     fn read(&self, slot: u64) -> io::Result<Held>;
 }
 
-/// The 4 KiB blocks of a block device without a volatile cache, written past the page cache.
+/// The 4 KiB blocks of a block device without a volatile cache, written by direct I/O.
 #[derive(Debug)]
 pub struct DeviceSlots {
     device: File,
@@ -80,7 +80,7 @@ impl DeviceSlots {
     /// The blocks of `device`.
     ///
     /// # Errors
-    /// When it cannot be opened for direct I/O.
+    /// If it cannot be opened for direct I/O.
     pub fn open(device: &Path) -> io::Result<Self> {
         let mut file = OpenOptions::new().read(true).write(true).custom_flags(DIRECT).open(device)?;
         let count = io::Seek::seek(&mut file, io::SeekFrom::End(0))? / BLOCK_BYTES as u64;
@@ -103,7 +103,7 @@ impl Slots for DeviceSlots {
         Ok(match block.state() {
             BlockState::Blank => Held::Nothing,
             BlockState::Whole { place, sequence } if place == slot => Held::Write(sequence),
-            // No tear makes that: it is an error of its own.
+            // Cannot be the result of a torn write.
             BlockState::Whole { place, sequence } => {
                 let what = format!("block {slot} holds write {sequence} of block {place}");
                 return Err(io::Error::other(what));
@@ -113,7 +113,7 @@ impl Slots for DeviceSlots {
     }
 }
 
-/// The files of a directory, each replaced as a whole: a new file is written, synced, and renamed over it.
+/// The files of a directory, each replaced atomically: a new file is written, synced, and renamed over it.
 #[derive(Debug)]
 pub struct FileSlots {
     directory: PathBuf,
@@ -160,7 +160,7 @@ impl Slots for FileSlots {
     }
 }
 
-/// The length that write `sequence` gives a file.
+/// The number of blocks of a file after write `sequence`.
 const fn file_blocks(sequence: Sequence) -> u64 {
     1 + sequence % FILE_BLOCKS_MAX
 }
@@ -169,7 +169,7 @@ const fn place(slot: u64, index: u64) -> u64 {
     slot * FILE_BLOCKS_MAX + index
 }
 
-/// The write that a file is of, if all of it is of one and nothing is missing.
+/// The write of a complete file.
 fn file_content(slot: u64, bytes: &[u8]) -> Option<Sequence> {
     let state = |chunk: &[u8]| chunk.try_into().ok().map(|bytes| Block(bytes).state());
     let Some(BlockState::Whole { sequence, .. }) = bytes.chunks(BLOCK_BYTES).next().and_then(state) else {

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: runs one of the comparisons of `pm-bench`. Its single operations are run by `cargo bench`.
+//! `cargo xtask bench`: runs a comparison of `pm-bench`. `cargo bench` runs its single operations.
 
 use std::process::ExitCode;
 
@@ -7,13 +7,13 @@ use miette::{IntoDiagnostic, Result, WrapErr};
 use xtask::apt::{self, Need};
 use xtask::cargo;
 
-/// What `alloc` is compiled with; what it runs, it sees to itself.
+/// Required to compile `alloc`, which installs the programs that it runs itself.
 const PMDK: Need = Need::new("include/libpmemobj.h", "libpmemobj-dev");
 
 /// Arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure.
+    /// The benchmark.
     #[arg(value_enum)]
     name: Name,
     /// Fewer and shorter rounds.
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Print the JSON instead of the table.
     #[arg(long)]
     json: bool,
-    /// Fail when a ratio is below its goal.
+    /// Fail if a ratio is below its goal.
     #[arg(long)]
     check: bool,
     /// Options of the benchmark itself; `-- --help` lists them.
@@ -37,9 +37,9 @@ enum Name {
     Core,
     /// pmbd over NBD against nbdkit; in a virtual machine, over ublk against a null target, brd and loop.
     Block,
-    /// pm-crashsim: images made, recovered from and checked, a second.
+    /// pm-crashsim: the rate of crash images that are made, recovered from and checked.
     Crashsim,
-    /// Allocators: how they wear and fragment memory, and how fast they are.
+    /// Allocators: wear, fragmentation and speed.
     Alloc,
 }
 
@@ -64,7 +64,7 @@ impl Name {
     }
 }
 
-/// Runs it; its exit code. What it needs it installs itself. The results are in `target/bench` then.
+/// Runs the benchmark, which writes its results to `target/bench`.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.name == Name::Alloc {
         apt::ensure(&[PMDK])?;

@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: libFuzzer on what reads bytes from elsewhere.
+//! `cargo xtask fuzz`: runs libFuzzer on the readers of foreign data.
 //!
-//! The targets are in `fuzz/`, with a few seeds each. What libFuzzer learns it keeps in `fuzz/corpus`, and what makes a target
-//! fail in `fuzz/artifacts`; neither is part of the repository.
+//! The targets are in `fuzz/`, with a few seeds each. libFuzzer writes its corpus to `fuzz/corpus` and failing inputs to `fuzz/artifacts`; git ignores
+//! both.
 
 use std::fs;
 use std::process::{Command, ExitCode, Stdio};
@@ -13,16 +13,16 @@ use xtask::cargo;
 /// Arguments of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to fuzz [default: all, one after the other].
+    /// The fuzz targets [default: all].
     #[arg(value_enum)]
     targets: Vec<Target>,
-    /// How many inputs to try on each.
+    /// The number of inputs for each.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     runs: u64,
     /// The longest input, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     max_len: u32,
-    /// More memory than that, in MiB, is a failure.
+    /// The memory limit, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     memory: u32,
 }
@@ -37,23 +37,23 @@ enum Target {
 }
 
 impl Target {
-    /// Its name on the command line, and of its program.
+    /// Its name on the command line, which is also that of its program.
     fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// Runs the targets; success when none of them failed.
+/// Runs the targets, and succeeds if none fails.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     ensure_nightly()?;
     ensure_cargo_fuzz()?;
     let targets = if args.targets.is_empty() { Target::value_variants() } else { &args.targets };
-    let mut good = true;
+    let mut all_passed = true;
     for target in targets {
         println!("\n==> {}: {} inputs", target.name(), args.runs);
-        good &= fuzz(*target, args)?;
+        all_passed &= fuzz(*target, args)?;
     }
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn fuzz(target: Target, args: &Args) -> Result<bool> {
@@ -77,7 +77,7 @@ fn fuzz(target: Target, args: &Args) -> Result<bool> {
     Ok(status.success())
 }
 
-/// The compiler that has the sanitizers' options.
+/// Installs the nightly compiler, which the sanitizers require.
 fn ensure_nightly() -> Result<()> {
     if succeeds(rustup().args(["run", "nightly", "rustc", "--version"])) {
         return Ok(());
@@ -100,14 +100,14 @@ fn ensure_cargo_fuzz() -> Result<()> {
     bail!("fuzzing needs cargo-fuzz: cargo install cargo-fuzz, with ~/.cargo/bin in PATH")
 }
 
-/// The toolchain that cargo chose for this program is not to be inherited.
+/// rustup without the environment by which cargo selects this program's toolchain.
 fn rustup() -> Command {
     let mut command = Command::new("rustup");
     command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
     command
 }
 
-/// Whether the command can be run and ends well. What it complains of is shown.
+/// Whether the command can be run and succeeds. Its standard error is inherited.
 fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask teeth`: takes away each flush and fence in turn, and expects a test to fail.
+//! `cargo xtask teeth`: removes each flush and fence in turn, and expects a test to fail.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use xtask::teeth::{Campaign, Listed, Program, packages};
 /// Arguments of `cargo xtask teeth`.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// The crates whose tests are asked, each about its own code [default: all that use pm-crashsim].
+    /// The crates, whose own tests and code are used [default: all that use pm-crashsim].
     #[arg(value_name = "CRATE")]
     crates: Vec<String>,
     /// Only sites in files whose path contains this; may be repeated.
     #[arg(long = "file", value_name = "PART")]
     files: Vec<String>,
-    /// List the sites, and the tests that exercise each, and try nothing.
+    /// Only list the sites, with the tests that execute each.
     #[arg(long)]
     list: bool,
     /// Print JSON instead of lines.
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Prints the sites that no test missed; success when every flush and fence was missed.
+/// Prints the sites whose removal no test detects, and succeeds if there are none.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let packages = packages(root(), &args.crates)?;
     let bar = bar();
@@ -68,11 +68,11 @@ fn print_list<'a>(sites: impl Iterator<Item = Listed<'a>>, json: bool) {
     }
 }
 
-/// On standard error, and only where that is a terminal.
+/// On standard error, if that is a terminal.
 fn bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {pos}/{len} {elapsed} {wide_msg}");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    // Also when an error ends it.
+    // Cleared after an error too.
     let bar = ProgressBar::new(0).with_style(style).with_finish(ProgressFinish::AndClear);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar

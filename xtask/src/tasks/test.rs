@@ -1,7 +1,4 @@
-//! `cargo xtask test`: everything that CI runs, on any machine.
-//!
-//! A step that fails does not keep the others from running: one run tells all that is wrong. The quick steps
-//! come first.
+//! `cargo xtask test`: the steps of CI, on any machine. All steps run, even after one has failed; quick steps are first.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,6 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 use xtask::apt::{self, Need};
 use xtask::cargo::{command as cargo_command, root};
@@ -24,31 +22,31 @@ pub(crate) struct Args {
     steps: Vec<Step>,
 }
 
-/// What CI runs, in this order.
+/// The steps of CI, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Step {
-    /// The code is formatted.
+    /// cargo fmt --all --check.
     Fmt,
-    /// The compiler and clippy have nothing to say.
+    /// cargo clippy --workspace, all targets; warnings are errors.
     Clippy,
-    /// The code compiles for aarch64 too, where rustup can get that target.
+    /// cargo check for aarch64.
     Aarch64,
-    /// The house rules hold.
+    /// The house rules.
     Tidy,
-    /// All tests: unit, integration, property and doc tests, and those on a real kernel.
+    /// cargo test --workspace: unit, integration, property and doc tests, and tests on a real kernel.
     Tests,
-    /// Threads of the log, the space and the roots in every order, by loom.
+    /// Interleavings of threads in the log, the space and the roots, by loom.
     Loom,
-    /// The tests have teeth: each flush and fence that they come by is missed when it is gone.
+    /// Without any one flush or fence, a test fails.
     Teeth,
-    /// The documentation builds without warnings.
+    /// cargo doc --workspace; warnings are errors.
     Docs,
 }
 
-/// The other architecture that pm-core knows.
+/// The other architecture of pm-core.
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
-/// The programs that tests run, beside those of the guest.
+/// The programs that tests run, in addition to those of the guest.
 const NEEDS: [Need; 14] = [
     Need::new("cc", "gcc"),
     Need::new("c++", "g++"),
@@ -66,19 +64,20 @@ const NEEDS: [Need; 14] = [
     Need::new("nbdkit", "nbdkit"),
 ];
 
-/// How a step ended.
+/// The result of a step.
 struct Outcome {
     step: Step,
     result: Result<()>,
     duration: Duration,
 }
 
-/// Runs the steps and prints a table of how they ended; success when all did well.
+/// Runs the steps, prints a table of their results, and succeeds if all have passed.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let wanted = |step: &Step| args.steps.is_empty() || args.steps.contains(step);
     let mut outcomes = Vec::new();
     for &step in Step::value_variants().iter().filter(|step| wanted(step)) {
-        println!("\n==> {}: {}", step.name(), step.about());
+        let about = step.value().get_help().map_or_else(String::new, ToString::to_string);
+        println!("\n==> {}: {about}", step.name());
         let start = Instant::now();
         let result = step.run();
         let outcome = Outcome { step, result, duration: start.elapsed() };
@@ -89,27 +88,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         outcomes.push(outcome);
     }
     println!("\n{}", table(&outcomes));
-    let good = outcomes.iter().all(|outcome| outcome.result.is_ok());
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let all_passed = outcomes.iter().all(|outcome| outcome.result.is_ok());
+    Ok(if all_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Step {
-    /// Its name on the command line.
-    fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    /// Its name and description on the command line.
+    fn value(self) -> PossibleValue {
+        self.to_possible_value().expect("no step is hidden")
     }
 
-    fn about(self) -> &'static str {
-        match self {
-            Self::Fmt => "cargo fmt --all --check",
-            Self::Clippy => "cargo clippy --workspace, all targets, warnings are errors",
-            Self::Aarch64 => "cargo check for aarch64",
-            Self::Tidy => "the house rules",
-            Self::Tests => "cargo test --workspace, on a real kernel too",
-            Self::Loom => "cargo test with --cfg loom",
-            Self::Teeth => "without each flush and fence in turn, a test fails",
-            Self::Docs => "cargo doc --workspace, warnings are errors",
-        }
+    fn name(self) -> String {
+        self.value().get_name().to_owned()
     }
 
     fn run(self) -> Result<()> {
@@ -120,7 +110,7 @@ impl Step {
             }
             Self::Clippy => {
                 component("clippy", "clippy")?;
-                // Not --all-targets, which leaves out what `cargo bench` does not run.
+                // --all-targets omits benchmarks that `cargo bench` does not run.
                 let targets = ["--lib", "--bins", "--tests", "--examples", "--bench", "*"];
                 let clippy = ["clippy", "--workspace", "--quiet"];
                 cargo(&[&clippy[..], &targets, &["--", "-D", "warnings"]].concat(), None)
@@ -135,23 +125,23 @@ impl Step {
             }
             Self::Tidy => match tidy::run()? {
                 ExitCode::SUCCESS => Ok(()),
-                _ => bail!("the house rules are broken; each place is named above"),
+                _ => bail!("violations of the house rules are listed above"),
             },
             Self::Tests => {
                 apt::ensure(&[NEEDS.to_vec(), Vm::needs()].concat())?;
-                // Doc tests are among them.
+                // Includes doc tests.
                 cargo(&["test", "--workspace", "--no-fail-fast"], None)
             }
             Self::Loom => {
-                // In a directory of its own: everything is built anew for this flag.
+                // In its own directory, because the flag applies to all crates.
                 let test = ["test", "--package", "pm-core", "--package", "pm-alloc", "--lib"];
-                // Those of roots, of headers, of the log and of the space; the others know nothing of loom, and would fail.
+                // The tests of roots, headers, the log and the space. Others do not support loom and would fail.
                 let models = ["--target-dir", "target/loom", "--", "loom_", "interleaved"];
                 cargo(&[&test[..], &models].concat(), Some(("RUSTFLAGS", "--cfg loom")))
             }
             Self::Teeth => match teeth::run(&teeth::Args::default())? {
                 ExitCode::SUCCESS => Ok(()),
-                _ => bail!("a flush or fence is redundant, or a test is missing; each is named above"),
+                _ => bail!("redundant flushes and fences, or missing tests, are listed above"),
             },
             Self::Docs => {
                 cargo(&["doc", "--workspace", "--no-deps", "--quiet"], Some(("RUSTDOCFLAGS", "-D warnings")))
@@ -167,7 +157,7 @@ impl Outcome {
     }
 }
 
-/// The outcomes, a line each, and what they come to.
+/// A line for each outcome, and a total.
 fn table(outcomes: &[Outcome]) -> String {
     let total: Duration = outcomes.iter().map(|outcome| outcome.duration).sum();
     let failed = outcomes.iter().filter(|outcome| outcome.result.is_err()).count();
@@ -176,7 +166,7 @@ fn table(outcomes: &[Outcome]) -> String {
     format!("{lines}{good} of {all} steps passed in {:.1} s", total.as_secs_f64())
 }
 
-/// Runs cargo in the repository's root. Its words, and those of the tests, are the user's to see.
+/// Runs cargo in the repository's root, with inherited output.
 fn cargo(arguments: &[&str], variable: Option<(&str, &str)>) -> Result<()> {
     let mut command = cargo_command();
     command.args(arguments).envs(variable).current_dir(root());
@@ -187,30 +177,30 @@ fn cargo(arguments: &[&str], variable: Option<(&str, &str)>) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that cargo has `subcommand`, which rustup's smallest installation leaves out.
+/// Installs the toolchain's component for `subcommand`, which rustup's minimal profile omits.
 fn component(subcommand: &str, component: &str) -> Result<()> {
-    let is_there = || {
+    let is_installed = || {
         let mut command = cargo_command();
         let command = command.args([subcommand, "--version"]).current_dir(root());
         let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         status.is_ok_and(|status| status.success())
     };
-    if is_there() {
+    if is_installed() {
         return Ok(());
     }
     eprintln!("adding {component} to the toolchain");
     let added =
         Command::new(rustup_program()).args(["component", "add", component]).stdout(Stdio::null()).status();
-    if !added.is_ok_and(|status| status.success()) || !is_there() {
+    if !added.is_ok_and(|status| status.success()) || !is_installed() {
         bail!(
             help = format!("rustup component add {component}"),
-            "cargo {subcommand} is needed, and rustup could not add it"
+            "cargo {subcommand} is required, and rustup could not add it"
         );
     }
     Ok(())
 }
 
-/// rustup, on `PATH` or where its installer puts it.
+/// The path of rustup, on `PATH` or in cargo's directory.
 fn rustup_program() -> PathBuf {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(env::home_dir()?.join(".cargo")));

@@ -6,7 +6,7 @@ use miette::Result;
 use xtask::cargo;
 use xtask::tidy::{RULES, Tree, check};
 
-/// Prints every violation; success when there is none.
+/// Prints every violation, and succeeds if there are none.
 pub(crate) fn run() -> Result<ExitCode> {
     let tree = Tree::read(cargo::root())?;
     let violations = check(&tree);

@@ -1,4 +1,4 @@
-//! `cargo xtask vm`: boots a real kernel with persistent memory, runs one command or a shell in it.
+//! `cargo xtask vm`: boots a real kernel with persistent memory, and runs a command or a shell in it.
 
 use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::path::PathBuf;
@@ -9,61 +9,60 @@ use miette::{Result, bail, miette};
 use pm_cli_common::Size;
 use xtask::vm::{Put, Share, TimedOut, Vm};
 
-/// The exit code for a command that took too long, as timeout(1) has it.
+/// The exit code after a timeout, as of timeout(1).
 const TIMED_OUT: u8 = 124;
 
 /// Arguments of `cargo xtask vm`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The shell command to run; without one, an interactive shell. Its exit code becomes this task's.
+    /// The shell command [default: an interactive shell]. Its exit code is that of this task.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
-    /// Mount ext4 on the persistent memory with -o dax at /mnt/pmem; made when nothing is there yet.
+    /// Mount ext4 on the persistent memory with -o dax at /mnt/pmem; it is created if the memory is empty.
     #[arg(long)]
     dax: bool,
-    /// Empty the persistent memory first.
+    /// Clear the persistent memory first.
     #[arg(long)]
     fresh: bool,
     /// The size of the persistent memory, a multiple of 128M.
     #[arg(long, default_value = "512M")]
     size: Size,
-    /// The file that is the persistent memory [default: one in the cache].
+    /// The file with the persistent memory [default: one in the cache].
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
-    /// Copy a file or directory into the guest, programs with their shared objects [default place: /root,
-    /// which is on PATH].
+    /// Copy a file or directory into the guest, programs with their shared objects [default: to /root, which is on PATH].
     #[arg(long, value_name = "HOST[:GUEST]", value_parser = put)]
     put: Vec<Put>,
     /// Mount a directory of the host in the guest, read-only unless :rw follows.
     #[arg(long, value_name = "HOSTDIR:GUESTDIR[:rw]", value_parser = share)]
     share: Vec<Share>,
-    /// Load a kernel module first, parameters after its name: 'brd rd_size=262144'.
+    /// Load a kernel module first; parameters follow its name: 'brd rd_size=262144'.
     #[arg(long, value_name = "MODULE")]
     module: Vec<String>,
-    /// Give up, with exit code 124, when the command takes longer than this.
+    /// The time limit of the command. After a timeout the exit code is 124.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// Processors.
+    /// The number of processors.
     #[arg(long, default_value_t = 2)]
     cpus: u32,
-    /// Volatile memory.
+    /// The size of the volatile memory.
     #[arg(long, default_value = "3G")]
     memory: Size,
-    /// Look for a newer kernel than the one in the cache.
+    /// Check for a newer kernel than the cached one.
     #[arg(long)]
     update_kernel: bool,
-    /// Say how long the boot took.
+    /// Print the duration of the boot.
     #[arg(long, short)]
     verbose: bool,
 }
 
-/// Boots, runs the command or the shell, powers off; the command's exit code.
+/// Boots, runs the command or the shell, and powers off. Returns the command's exit code.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let interactive = args.command.is_empty();
     if interactive && !(stdin().is_terminal() && stdout().is_terminal()) {
         bail!(
             help = "cargo xtask vm -- 'uname -r'",
-            "a shell in the guest needs a terminal; without one, give a command"
+            "a shell in the guest needs a terminal; pass a command instead"
         );
     }
     let command = args.command.join(" ");
@@ -72,8 +71,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if verbose {
         eprintln!(
             "booted in {:.1} s, set up in {:.1} s",
-            vm.boot_time().as_secs_f64(),
-            vm.setup_time().as_secs_f64()
+            vm.boot_time.as_secs_f64(),
+            vm.setup_time.as_secs_f64()
         );
     }
     let ended = if interactive { vm.shell() } else { vm.run_into(&command, &mut stdout(), &mut stderr()) };
@@ -104,8 +103,7 @@ fn builder(args: Args) -> xtask::vm::Builder {
     if let Some(seconds) = args.timeout {
         builder = builder.timeout(Duration::from_secs(seconds));
     }
-    builder = args.put.into_iter().fold(builder, |builder, put| builder.put(put.host, put.guest));
-    builder = args.share.into_iter().fold(builder, xtask::vm::Builder::share);
+    builder = args.share.into_iter().fold(builder.puts(args.put), xtask::vm::Builder::share);
     args.module.into_iter().fold(builder, xtask::vm::Builder::module)
 }
 
@@ -115,7 +113,7 @@ fn put(text: &str) -> Result<Put> {
     }
     let host = PathBuf::from(text);
     let name = host.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| miette!("{text:?} has no name of its own: write HOST:GUEST"))?;
+    let name = name.ok_or_else(|| miette!("{text:?} has no file name: write HOST:GUEST"))?;
     Ok(Put { guest: format!("/root/{name}"), host })
 }
 
@@ -138,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn puts_go_to_root_unless_told() {
+    fn put_defaults_to_root() {
         assert_eq!(put("a/pmbd").expect("valid"), Put { host: "a/pmbd".into(), guest: "/root/pmbd".into() });
         assert_eq!(put("a:/usr/bin/b").expect("valid"), Put { host: "a".into(), guest: "/usr/bin/b".into() });
         assert!(put("a:b").is_err());
@@ -146,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_read_only_unless_told() {
+    fn share_defaults_to_read_only() {
         let expected = |writable| Share { host: "/a".into(), guest: "/b".into(), writable };
         assert_eq!(share("/a:/b").expect("valid"), expected(false));
         assert_eq!(share("/a:/b:rw").expect("valid"), expected(true));

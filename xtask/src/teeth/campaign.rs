@@ -1,4 +1,4 @@
-//! The whole of it: what the tests exercise, and what they miss.
+//! A campaign: the sites that tests execute, and the verdict on each.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,46 +19,46 @@ use super::program::{Outcome, Package, Program, SITES, SUPPRESS, listed};
 use super::report::{Report, Tried, Verdict, WrongMark};
 use super::site::Site;
 
-/// How many tests run at once.
+/// The number of concurrent tests.
 const AT_ONCE: usize = 2;
-/// A test may take this long, and ten times what it takes with nothing missing.
+/// The time limit of a test, in addition to ten times its duration with all sites.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So many of a file's killers go before the other tests.
+/// The number of a file's killers that run before the other tests.
 const FIRST: usize = 3;
-/// Where a crate's code is, for which its tests answer.
+/// The folders with a crate's own sites.
 const FOLDERS: [&str; 3] = ["src", "examples", "tests"];
 
-/// A site of a crate, and the tests that exercise it.
+/// A site of a crate, and the tests that execute it.
 #[derive(Debug)]
 pub struct Listed<'a> {
-    /// The crate that it belongs to.
+    /// The crate.
     pub package: &'a Package,
     /// The site.
     pub site: &'a Site,
-    /// The tests that come by it, quick ones first: the program, and the test's name.
+    /// The program and the name of each test that executes it, quick ones first.
     pub tests: Vec<(&'a Program, &'a str)>,
-    /// Why it is set aside, if it is.
+    /// The reason, if the site is set aside.
     pub set_aside: Option<&'a str>,
 }
 
-/// Told how far it is: what is being done, how many are done, of how many.
+/// Called with the current work, the number of finished items, and the number of items.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
 
-/// Sites to be tried, after the tests were seen to pass with all of them.
+/// The sites of a campaign. All tests have passed with all sites.
 #[derive(Debug)]
 pub struct Campaign {
     programs: Vec<Program>,
     tests: Vec<Test>,
-    /// Sorted by crate and place, with the numbers of the tests that exercise each, quick ones first.
+    /// Sorted by crate and place, with the indices of the tests that execute each, quick ones first.
     sites: Vec<(Package, Site, Vec<usize>)>,
     marks: BTreeMap<String, Vec<Mark>>,
     wrong_marks: Vec<WrongMark>,
 }
 
-/// A test that was seen to pass.
+/// A test that has passed with all sites.
 #[derive(Debug)]
 struct Test {
-    /// The number of its program.
+    /// The index of its program.
     program: usize,
     name: String,
     took: Duration,
@@ -66,11 +66,11 @@ struct Test {
 }
 
 impl Campaign {
-    /// Builds the tests of `packages` in the workspace at `root` and runs them with nothing missing. What is to be tried
-    /// are the sites in files whose path contains one of `files`; with none given, all.
+    /// Builds the tests of `packages` in the workspace at `root`, and runs them with all sites. The campaign has the sites in files whose path contains
+    /// one of `files`, or all if that is empty.
     ///
     /// # Errors
-    /// When the tests do not build or do not pass, or exercise nothing.
+    /// If the tests do not build or do not pass, or execute no site.
     pub fn new(root: &Path, packages: &[Package], files: &[String], progress: Progress<'_>) -> Result<Self> {
         progress("building", 0, 1);
         let root = root.canonicalize().into_diagnostic().wrap_err_with(|| root.display().to_string())?;
@@ -80,8 +80,8 @@ impl Campaign {
             names.extend(of.tests()?.into_iter().map(|name| (program, name)));
         }
         let mut tests = in_parallel(&names, |number, (program, name)| {
-            progress("with nothing missing", number, names.len());
-            let (sites, took) = exercised_by(&programs[*program], name)?;
+            progress("with all sites", number, names.len());
+            let (sites, took) = executed_by(&programs[*program], name)?;
             Ok(Test { program: *program, name: name.clone(), took, sites })
         })?;
         tests.sort_by_key(|test| test.took);
@@ -97,7 +97,7 @@ impl Campaign {
             }
         }
         if by.is_empty() {
-            bail!("no test exercises a flush or fence of what was asked for");
+            bail!("no test executes a flush or fence of the selected crates and files");
         }
         let package = |name: &str| packages.iter().find(|package| package.name == name).cloned();
         let sites = by.into_iter();
@@ -109,7 +109,7 @@ impl Campaign {
         Ok(campaign)
     }
 
-    /// What there is to try.
+    /// All sites.
     pub fn list(&self) -> impl Iterator<Item = Listed<'_>> {
         let test = |&number: &usize| {
             let test = &self.tests[number];
@@ -123,11 +123,11 @@ impl Campaign {
         })
     }
 
-    /// Runs, without each site in turn, the tests that exercise it, until one fails. First those that missed other sites of the same
-    /// file, and then quick ones.
+    /// Without each site in turn, runs the tests that execute it until one fails: first those that failed without other sites of the same file, then
+    /// quick ones.
     ///
     /// # Errors
-    /// When a test cannot be run, or breaks down instead of failing.
+    /// If a test cannot be run, or ends in another way than by passing or failing.
     pub fn run(&self, progress: Progress<'_>) -> Result<Report> {
         let (done, killers) = (AtomicUsize::new(0), Killers::default());
         let tried = in_parallel(&self.sites, |_, (package, site, tests)| {
@@ -142,7 +142,7 @@ impl Campaign {
         Ok(Report { tried, wrong_marks: self.wrong_marks.clone() })
     }
 
-    /// What becomes of a site's absence, and the test that missed it.
+    /// The verdict on a site, and the test that failed.
     fn judge(&self, site: &Site, tests: &[usize]) -> Result<(Verdict, Option<usize>)> {
         let mark = self.mark(site);
         let name = site.to_string();
@@ -165,7 +165,7 @@ impl Campaign {
         self.marks.get(&site.file)?.iter().find(|mark| mark.is_about(site))
     }
 
-    /// Reads the marks in the sources of a crate, and finds those that are wrong.
+    /// Reads the marks in the sources of a crate, and checks them.
     fn read_marks(&mut self, root: &Path, package: &Package, is_wanted: &dyn Fn(&str) -> bool) -> Result<()> {
         let sources = FOLDERS.map(|folder| sources_below(&package.directory.join(folder)));
         for path in sources.into_iter().collect::<Result<Vec<_>>>()?.concat() {
@@ -184,9 +184,9 @@ impl Campaign {
             for mark in &marks {
                 let sets_aside = |(_, site, _): &(_, Site, _)| site.file == file && mark.is_about(site);
                 if !path.starts_with(package.directory.join("tests")) {
-                    wrong(mark.line, "what is shipped is never set aside".to_owned());
+                    wrong(mark.line, "only sites in tests can be set aside".to_owned());
                 } else if !self.sites.iter().any(sets_aside) {
-                    wrong(mark.line, "sets aside what no test exercises".to_owned());
+                    wrong(mark.line, "no test executes the site that is set aside".to_owned());
                 }
             }
             self.marks.insert(file, marks);
@@ -195,17 +195,15 @@ impl Campaign {
     }
 }
 
-/// The tests that failed without a flush or fence, by the file in which that stands: they are likely to fail without its neighbours,
-/// too. Tests are known by their numbers.
+/// The indices of tests that failed without a site, by the site's file: they are likely to fail without other sites of the file.
 #[derive(Debug, Default)]
 struct Killers {
-    /// The latest is the last.
+    /// The latest killer is the last.
     by_file: Mutex<BTreeMap<String, Vec<usize>>>,
 }
 
 impl Killers {
-    /// The tests in the order in which they are to be asked about a site of `file`: the file's latest killers among them, and then the
-    /// others as they stand.
+    /// `tests` in the order in which they run for a site of `file`: first the file's latest killers, then the others in their order.
     fn first(&self, file: &str, tests: &[usize]) -> Vec<usize> {
         let by_file = self.by_file.lock().unwrap_or_else(PoisonError::into_inner);
         let killers = by_file.get(file).into_iter().flatten().rev();
@@ -216,7 +214,7 @@ impl Killers {
         order
     }
 
-    /// Remembers that a test failed without a flush or fence of `file`.
+    /// Records that a test failed without a site of `file`.
     fn remember(&self, file: &str, killer: usize) {
         let mut by_file = self.by_file.lock().unwrap_or_else(PoisonError::into_inner);
         let tests = by_file.entry(file.to_owned()).or_default();
@@ -225,15 +223,15 @@ impl Killers {
     }
 }
 
-/// Runs a test with nothing missing: the sites that it exercises, and how long it takes.
-fn exercised_by(program: &Program, test: &str) -> Result<(Vec<Site>, Duration)> {
+/// Runs a test with all sites, and returns the executed sites and the duration.
+fn executed_by(program: &Program, test: &str) -> Result<(Vec<Site>, Duration)> {
     let directory = tempfile::tempdir().into_diagnostic()?;
     let start = Instant::now();
     let outcome = program.run(test, (SITES, directory.path().as_os_str()), Duration::MAX)?;
     let took = start.elapsed();
     if outcome != Outcome::Passed {
         let (package, source) = (&program.package.name, &program.source);
-        bail!("with nothing missing, {source} of {package} fails: {test}");
+        bail!("with all sites, {source} of {package} fails: {test}");
     }
     let mut sites = listed(&directory)?.lines().map(str::parse).collect::<Result<Vec<Site>>>()?;
     sites.sort();
@@ -241,30 +239,29 @@ fn exercised_by(program: &Program, test: &str) -> Result<(Vec<Site>, Duration)> 
     Ok((sites, took))
 }
 
-/// Whether the crate's tests answer for the file.
+/// Whether the file is one of the crate's own.
 fn belongs(file: &Path, package: &Package) -> bool {
     FOLDERS.iter().any(|folder| file.starts_with(package.directory.join(folder)))
 }
 
-/// Every `.rs` below a folder, which need not exist, in order.
+/// Every `.rs` file below a folder, sorted; none if the folder does not exist.
 fn sources_below(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.exists() {
         return Ok(Vec::new());
     }
-    let mut walk = WalkBuilder::new(folder);
-    let walk = walk.standard_filters(false).sort_by_file_path(Path::cmp).build();
+    let walk = WalkBuilder::new(folder).standard_filters(false).sort_by_file_path(Path::cmp).build();
     let paths = walk.map(|entry| entry.into_diagnostic().map(ignore::DirEntry::into_path));
     let is_source = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs");
     paths.filter(|path| path.as_ref().map_or(true, is_source)).collect()
 }
 
-/// Runs `work` on each item, a few at a time; the results in the items' order, or an error.
+/// Runs `work` on the items in parallel, and returns the results in the items' order.
 fn in_parallel<T: Sync, R: Send>(
     items: &[T],
     work: impl Fn(usize, &T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     let pool = ThreadPoolBuilder::new().num_threads(AT_ONCE).build().into_diagnostic()?;
-    // One item at a time: an item takes from milliseconds to minutes.
+    // Items are not batched, because one takes from milliseconds to minutes.
     let work = |(number, item)| work(number, item);
     pool.install(|| items.par_iter().enumerate().with_max_len(1).map(work).collect())
 }
@@ -285,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn crate_answers_for_its_own_sources() {
+    fn sources_belong_to_their_crate() {
         let package = Package { name: "a".to_owned(), directory: "/w/a".into() };
         for (file, is_own) in [
             ("/w/a/src/b/c.rs", true),

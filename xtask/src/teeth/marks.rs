@@ -1,39 +1,39 @@
-//! Comments that set a flush or fence aside.
+//! Marks: comments that set a flush or fence aside.
 //!
-//! `// teeth: reason`, behind the code or on a line of its own above it, sets aside what flushes and fences on that
-//! line; `// teeth(flush): reason` only what flushes, and `// teeth(fence): reason` only what fences.
+//! `// teeth: reason`, behind the code or on its own line above, sets aside all flushes and fences of that line; `// teeth(flush): reason` only flushes,
+//! and `// teeth(fence): reason` only fences.
 
 use super::site::{Kind, Site};
 
-/// One such comment.
+/// A mark.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
-    /// The line of code that it is about, from 1.
+    /// The number of its line of code, from 1.
     pub line: usize,
-    /// What it sets aside; both, if it does not say.
+    /// The kind that it sets aside; `None` for both.
     pub kind: Option<Kind>,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl Mark {
-    /// Whether it sets `site`, which is of the same file, aside.
+    /// Whether it sets aside `site`, which is in the same file.
     #[must_use]
     pub fn is_about(&self, site: &Site) -> bool {
         self.line == site.line && self.kind.is_none_or(|kind| kind == site.kind)
     }
 }
 
-/// Every mark in the text of a file. One that is not understood is an error: its line, and what is wrong.
+/// Every mark in the text of a file.
 ///
 /// # Errors
-/// The first mark that gives no reason, or names something else than a flush or a fence.
+/// The line and the error of the first mark without a reason or with an unknown kind.
 pub fn marks(text: &str) -> Result<Vec<Mark>, (usize, String)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut marks = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let Some((before, comment)) = line.split_once("// teeth") else { continue };
-        // A text about marks, not one of them.
+        // In a string or a comment about marks.
         if before.contains("//") || before.ends_with(['"', '`', '/']) {
             continue;
         }
@@ -42,7 +42,7 @@ pub fn marks(text: &str) -> Result<Vec<Mark>, (usize, String)> {
         let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
         let about = if is_above {
             let below = lines[at..].iter().position(is_code);
-            below.map(|lines| at + lines).ok_or_else(|| (at + 1, "stands above nothing".to_owned()))?
+            below.map(|lines| at + lines).ok_or_else(|| (at + 1, "no code follows".to_owned()))?
         } else {
             at
         };
@@ -51,9 +51,9 @@ pub fn marks(text: &str) -> Result<Vec<Mark>, (usize, String)> {
     Ok(marks)
 }
 
-/// What follows `// teeth`.
+/// Parses the text after `// teeth`.
 fn parse(comment: &str) -> Result<(Option<Kind>, String), String> {
-    let (which, reason) = comment.split_once(':').ok_or("a mark is // teeth: and the reason")?;
+    let (which, reason) = comment.split_once(':').ok_or("a mark is // teeth: with a reason")?;
     let kind = match which {
         "" => None,
         _ => {
@@ -64,7 +64,7 @@ fn parse(comment: &str) -> Result<(Option<Kind>, String), String> {
         }
     };
     match reason.trim() {
-        "" => Err("a mark gives its reason".to_owned()),
+        "" => Err("a mark needs a reason".to_owned()),
         reason => Ok((kind, reason.to_owned())),
     }
 }

@@ -1,14 +1,11 @@
-//! Mutation testing of durability: each flush and fence that a crate's tests exercise is taken away in turn, and
-//! some test has to fail.
+//! Mutation testing of durability: each flush and fence that a crate's tests execute is removed in turn, and a test must fail.
 //!
-//! The tests are built once. `pm-crashsim` says which sites each test exercises, and takes one away from a
-//! whole process (its crate documentation, under "Teeth"). A crate answers for itself: what counts are the sites in
-//! its own `src/`, `examples/` and `tests/`, and its own tests must miss them. Documentation tests are not asked: they
-//! teach.
+//! The tests are built once. `pm-crashsim` reports the sites that a test executes, and removes one site from a whole process (its crate documentation,
+//! under "Teeth"). The sites of a crate are those in its `src/`, `examples/` and `tests/`, and its own tests must detect their removal. Documentation
+//! tests are not run.
 //!
-//! A flush or fence of a test that is there to do nothing, say to show that alone it does nothing, is *set aside* by
-//! a comment that gives the reason ([`marks`]). It is tried all the same, and missing it is an error then: reasons that
-//! are wrong do not stay. What a crate ships, its `src/` and `examples/`, is never set aside.
+//! A flush or fence in a test that is redundant on purpose is *set aside* by a comment with the reason ([`marks`]). It is removed too, and it is an error
+//! if a test then fails. Sites in `src/` and `examples/` cannot be set aside.
 
 mod campaign;
 mod marks;

@@ -1,4 +1,4 @@
-//! The crates that have tests under the simulator, and their test programs.
+//! The crates with tests in the simulator, and their test programs.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::cargo;
 
 const SIMULATOR: &str = "pm-crashsim";
 
-/// The named crates of the workspace in `root`; with no names, those that can use the simulator.
+/// The named crates of the workspace in `root`, or all that depend on the simulator if `names` is empty.
 ///
 /// # Errors
-/// When cargo does not understand the workspace, or a name is none of its crates.
+/// If cargo cannot read the workspace, or a name is not one of its crates.
 pub fn packages(root: &Path, names: &[String]) -> Result<Vec<Package>> {
     let metadata = cargo::output(root, &["metadata", "--no-deps", "--format-version", "1"])?;
     let metadata: Value = serde_json::from_str(&metadata).into_diagnostic().wrap_err("cargo metadata")?;
@@ -24,22 +24,23 @@ pub fn packages(root: &Path, names: &[String]) -> Result<Vec<Package>> {
     }
     let named = |name: &String| {
         let found = all.iter().find(|(package, _)| package.name == *name);
-        found.map(|(package, _)| package.clone()).ok_or_else(|| miette!("there is no crate {name} here"))
+        found
+            .map(|(package, _)| package.clone())
+            .ok_or_else(|| miette!("there is no crate {name} in the workspace"))
     };
     names.iter().map(named).collect()
 }
 
-/// Builds the tests of `packages`, of several with all others of the workspace, and returns those of their programs that have the
-/// simulator in them.
+/// Builds the tests of `packages`, and returns the test programs that contain the simulator.
 ///
 /// # Errors
-/// When they do not build; cargo has said why.
+/// If they do not build; cargo has printed why.
 pub fn build(root: &Path, packages: &[Package]) -> Result<Vec<Program>> {
     let mut arguments = vec!["test", "--quiet", "--no-run", "--tests"];
     arguments.extend(cargo::MESSAGES);
     match packages {
         [package] => arguments.extend(["--package", package.name.as_str()]),
-        // As `cargo test --workspace` has built them: fewer crates may want fewer features, and all would be built again.
+        // Reuses the build of `cargo test --workspace`. A subset of the crates may need fewer features, and would be rebuilt.
         _ => arguments.push("--workspace"),
     }
     let messages = cargo::output(root, &arguments)?;
@@ -62,7 +63,7 @@ fn can_simulate(package: &Value) -> bool {
     package["name"] == SIMULATOR || dependencies.any(|dependency| dependency["name"] == SIMULATOR)
 }
 
-/// The test program that one of cargo's messages tells of, if it does.
+/// The test program in one of cargo's messages, if it has one.
 fn program_of(message: &str, packages: &[Package]) -> Option<Program> {
     let message: Value = serde_json::from_str(message).ok()?;
     if message["profile"]["test"] != true {

@@ -1,65 +1,56 @@
-//! What a campaign found, for people and for machines.
+//! The report of a campaign, as text and JSON.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::{Value, json};
 
 use super::site::Site;
 
-/// What became of a site's absence.
+/// The result of removing a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// This test failed.
     Killed(String),
-    /// This test did not end: it noticed, but says so badly.
+    /// This test exceeded its time limit, which counts as a failure.
     TimedOut(String),
     /// Every test passed.
     Survived,
-    /// Every test passed, and this is why they may.
+    /// Every test passed, as a mark with this reason expects.
     SetAside(String),
-    /// This test failed, though a mark says that none will.
+    /// This test failed, contrary to a mark.
     MarkedButMissed(String),
 }
 
-/// A site, and what became of its absence.
+/// A site and its verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tried {
-    /// The crate that it belongs to.
+    /// The crate.
     pub package: String,
     /// The site.
     pub site: Site,
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// A mark that should not be there.
+/// An invalid mark.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WrongMark {
     /// The file.
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The error.
     pub message: String,
 }
 
-/// The result of a campaign. Displayed as what is to be done, and a line for each crate.
+/// The result of a campaign. Displayed as a list of errors, and a line for each crate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Every site, in order.
     pub tried: Vec<Tried>,
-    /// Marks that set nothing aside, or must not.
+    /// Invalid marks.
     pub wrong_marks: Vec<WrongMark>,
-}
-
-/// How many sites ended how.
-#[derive(Default)]
-struct Counts {
-    killed: usize,
-    timed_out: usize,
-    survived: usize,
-    set_aside: usize,
-    marked_but_missed: usize,
 }
 
 impl Verdict {
@@ -75,14 +66,14 @@ impl Verdict {
 }
 
 impl Report {
-    /// Whether every flush and fence is missed that is not rightly set aside.
+    /// Whether tests detect the removal of each site that is not rightly set aside, and all marks are valid.
     #[must_use]
     pub fn is_good(&self) -> bool {
         let is_bad = |tried: &Tried| matches!(tried.verdict, Verdict::Survived | Verdict::MarkedButMissed(_));
         self.wrong_marks.is_empty() && !self.tried.iter().any(is_bad)
     }
 
-    /// All of it as one JSON object.
+    /// The report as a JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let tried = self.tried.iter().map(|tried| {
@@ -103,45 +94,50 @@ impl Report {
         let counts = self.counts(|_| true);
         json!({
             "sites": tried.collect::<Vec<_>>(), "wrong_marks": marks.collect::<Vec<_>>(), "good": self.is_good(),
-            "killed": counts.killed + counts.timed_out, "timed_out": counts.timed_out,
-            "total": counts.total(), "set_aside": counts.set_aside,
+            "killed": counts.killed(), "timed_out": counts.of("timed out"),
+            "total": counts.total(), "set_aside": counts.of("set aside"),
         })
     }
 
+    /// The number of sites with each verdict, by [`Verdict::name`].
     fn counts(&self, wanted: impl Fn(&Tried) -> bool) -> Counts {
-        let mut counts = Counts::default();
+        let mut counts = BTreeMap::new();
         for tried in self.tried.iter().filter(|tried| wanted(tried)) {
-            *match tried.verdict {
-                Verdict::Killed(_) => &mut counts.killed,
-                Verdict::TimedOut(_) => &mut counts.timed_out,
-                Verdict::Survived => &mut counts.survived,
-                Verdict::SetAside(_) => &mut counts.set_aside,
-                Verdict::MarkedButMissed(_) => &mut counts.marked_but_missed,
-            } += 1;
+            *counts.entry(tried.verdict.name()).or_default() += 1;
         }
-        counts
+        Counts(counts)
     }
 }
 
+struct Counts(BTreeMap<&'static str, usize>);
+
 impl Counts {
-    /// All but those that are rightly set aside.
-    const fn total(&self) -> usize {
-        self.killed + self.timed_out + self.survived + self.marked_but_missed
+    fn of(&self, verdict: &str) -> usize {
+        self.0.get(verdict).copied().unwrap_or_default()
+    }
+
+    fn killed(&self) -> usize {
+        self.of("killed") + self.of("timed out")
+    }
+
+    /// All sites except those that are rightly set aside.
+    fn total(&self) -> usize {
+        self.0.values().sum::<usize>() - self.of("set aside")
     }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (killed, total) = (self.killed + self.timed_out, self.total());
-        write!(f, "{killed} of {total} killed")?;
-        for (count, what) in [
-            (self.timed_out, "of them by a timeout"),
-            (self.survived, "survived"),
-            (self.marked_but_missed, "wrongly set aside"),
-            (self.set_aside, "set aside, with reasons"),
+        write!(f, "{} of {} killed", self.killed(), self.total())?;
+        for (verdict, what) in [
+            ("timed out", "of them by a timeout"),
+            ("survived", "survived"),
+            ("marked but missed", "wrongly set aside"),
+            ("set aside", "set aside, with reasons"),
         ] {
-            if count > 0 {
-                write!(f, ", {count} {what}")?;
+            match self.of(verdict) {
+                0 => {}
+                count => write!(f, ", {count} {what}")?,
             }
         }
         Ok(())
@@ -155,10 +151,10 @@ impl fmt::Display for Report {
             let (place, kind) = (format!("{file}:{line}:{column}"), kind.name());
             match verdict {
                 Verdict::Killed(_) | Verdict::SetAside(_) => {}
-                Verdict::Survived => writeln!(f, "{place}: this {kind} is missed by no test")?,
+                Verdict::Survived => writeln!(f, "{place}: no test fails without this {kind}")?,
                 Verdict::TimedOut(by) => writeln!(f, "{place}: without this {kind}, {by} does not end")?,
                 Verdict::MarkedButMissed(by) => {
-                    writeln!(f, "{place}: this {kind} is set aside, but missed by {by}")?;
+                    writeln!(f, "{place}: this {kind} is set aside, but {by} fails without it")?;
                 }
             }
         }
@@ -199,8 +195,8 @@ mod tests {
         assert!(!report.is_good());
         assert_eq!(
             report.to_string(),
-            "a/src/b.rs:2:5: this flush is missed by no test\n\
-             a/src/b.rs:4:5: this flush is set aside, but missed by u\n\
+            "a/src/b.rs:2:5: no test fails without this flush\n\
+             a/src/b.rs:4:5: this flush is set aside, but u fails without it\n\
              a/src/b.rs:5:5: without this flush, p does not end\n\
              a: 2 of 4 killed, 1 of them by a timeout, 1 survived, 1 wrongly set aside, 1 set aside, with reasons\n\
              teeth: 2 of 4 killed, 1 of them by a timeout, 1 survived, 1 wrongly set aside, 1 set aside, with reasons"

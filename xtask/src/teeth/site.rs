@@ -1,34 +1,34 @@
-//! Places that flush or fence, as `pm-crashsim` names them.
+//! Sites: places in the source that flush or fence, as named by `pm-crashsim`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use miette::{Report, miette};
 
-/// What a [`Site`] does.
+/// The kind of a [`Site`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Writes lines back.
+    /// A flush.
     Flush,
-    /// Orders and waits.
+    /// A fence.
     Fence,
 }
 
 /// A place that flushes or fences: `flush@crates/a/src/log.rs:120:14`. Sorted by place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Site {
-    /// The source file, from the workspace's root, or absolute where the compiler was told so.
+    /// The path of the source file, relative to the workspace's root or absolute, as passed to the compiler.
     pub file: String,
-    /// Counted from 1, as the column.
+    /// The line number, from 1.
     pub line: usize,
-    /// In characters.
+    /// The column in characters, from 1.
     pub column: usize,
-    /// A `persist` is two sites at one place.
+    /// The kind. A `persist` is two sites at one place.
     pub kind: Kind,
 }
 
 impl Kind {
-    /// The word for it.
+    /// The name, `flush` or `fence`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// What the word stands for.
+    /// The kind of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Flush, Self::Fence].into_iter().find(|kind| kind.name() == name)
@@ -61,7 +61,7 @@ impl FromStr for Site {
             let (line, column) = (line.parse().ok()?, column.parse().ok()?);
             Some(Self { file: file.to_owned(), line, column, kind: Kind::named(kind)? })
         };
-        parse().ok_or_else(|| miette!("{name:?} is no site of pm-crashsim"))
+        parse().ok_or_else(|| miette!("{name:?} is not a site of pm-crashsim"))
     }
 }
 

@@ -1,8 +1,6 @@
-//! Durability points: one marked line for each operation that makes something durable, and one table of them.
+//! Durability points: one mark in each operation that makes data durable, and a table of them.
 //!
-//! The comment `// DURABILITY POINT` stands above the statement whose fence, when it returns, has made the
-//! operation durable. ARCHITECTURE.md lists all of them, so that a reader sees in one place what is promised
-//! where, and a change of either is a change of both.
+//! The comment `// DURABILITY POINT` precedes the statement whose fence makes the operation durable. ARCHITECTURE.md must list the same functions.
 
 use std::ops::RangeInclusive;
 
@@ -19,10 +17,10 @@ const DOCUMENT: &str = "ARCHITECTURE.md";
 const HEADING: &str = "Durability points";
 const COLUMNS: [&str; 3] = ["operation", "function", "file"];
 
-/// What waits until something is durable: the seam's, the engine's, and the system's.
+/// The functions of the seam, the engine and the system that wait for durability.
 const WAITING: [&str; 7] = ["fence", "persist", "fsync", "fdatasync", "msync", "sync_all", "sync_data"];
 
-/// A function with a durability point, or the line of the table that says so.
+/// A function with a durability point, or its row in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Point {
     function: String,
@@ -47,7 +45,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     violations
 }
 
-/// Adds the durability points of `file` to `points`, and what is wrong with them to `violations`.
+/// Adds the durability points of `file` to `points`, and their errors to `violations`.
 fn check_marks(file: &File, points: &mut Vec<Point>, violations: &mut Vec<Violation>) {
     let rust = Rust::new(file.text());
     let mut code = Code::default();
@@ -59,22 +57,20 @@ fn check_marks(file: &File, points: &mut Vec<Point>, violations: &mut Vec<Violat
         let mut found = |message: String| violations.push(Violation::at(file, at, message));
         let line = file.line_of(at);
         if file.text().lines().nth(line - 1).map(str::trim) != Some(MARK) {
-            found(format!("the mark is a line of its own, and only this: {MARK}"));
+            found(format!("the mark is on its own line, and exactly {MARK}"));
             continue;
         }
         let Some(function) = code.functions.iter().rfind(|function| function.lines.contains(&line)) else {
-            found("a durability point is in a function".to_owned());
+            found("a durability point must be in a function".to_owned());
             continue;
         };
         let name = function.name.clone();
         if last.replace(&function.lines) == Some(&function.lines) {
-            found(format!("a second durability point in {name}: an operation becomes durable in one place"));
+            found(format!("a second durability point in {name}: an operation has one"));
             continue;
         }
         if !code.waits_below(line) {
-            found(
-                "no fence, persist or fsync in the statement below, nor at the end of what it calls".into(),
-            );
+            found("no fence, persist or fsync in the next statement, nor at the end of a function that it calls".into());
         }
         points.push(Point { function: name, file: file.path().to_owned(), line });
     }
@@ -84,7 +80,7 @@ fn check_marks(file: &File, points: &mut Vec<Point>, violations: &mut Vec<Violat
 #[derive(Debug, Default)]
 struct Code {
     functions: Vec<Function>,
-    /// The line on which each begins, and the names that it calls; an outer statement before those in it.
+    /// The first line of each, and the names that it calls; an outer statement precedes its inner ones.
     statements: Vec<(usize, Vec<String>)>,
 }
 
@@ -92,13 +88,13 @@ struct Code {
 struct Function {
     name: String,
     lines: RangeInclusive<usize>,
-    /// The names that its last statement calls, a closing `Ok(..)` left out.
+    /// The names that its last statement calls, except a closing `Ok(..)`.
     calls_last: Vec<String>,
 }
 
 impl Code {
-    /// Whether the first statement below this line waits for durability, itself or in the last statement of a function that it calls
-    /// and that is in the same file.
+    /// Whether the first statement below this line waits for durability, directly or in the last statement of a function that it calls in the same
+    /// file.
     fn waits_below(&self, line: usize) -> bool {
         let below = self.statements.iter().filter(|(start, _)| *start > line);
         let Some((_, calls)) = below.min_by_key(|(start, _)| *start) else { return false };
@@ -164,14 +160,15 @@ impl<'ast> Visit<'ast> for Calls {
     }
 }
 
-/// What the table lacks, and what it has too much.
+/// The missing and the redundant rows of the table.
 fn against_table(tree: &Tree, points: &[Point]) -> Vec<Violation> {
     let tables = tree.get(DOCUMENT).map(|file| Document::of(file.text()).tables).unwrap_or_default();
     let table = tables.iter().find_map(|table| Some((table, columns(table)?)));
     let Some((table, [_, function, file])) = table else {
         let [a, b, c] = COLUMNS;
-        let message =
-            format!("lists every durability point under the heading {HEADING:?}: | {a} | {b} | {c} |");
+        let message = format!(
+            "needs a table of all durability points under the heading {HEADING:?}: | {a} | {b} | {c} |"
+        );
         return vec![Violation::new(DOCUMENT, 1, message)];
     };
     let rows = table.rows.iter().map(|row| Point {
@@ -202,7 +199,7 @@ fn columns(table: &Table<'_>) -> Option<[usize; 3]> {
     if table.heading == HEADING { table.columns_named(COLUMNS) } else { None }
 }
 
-/// The function's own name in `Type::function()`.
+/// The name `function` in `Type::function()`.
 fn function_name(cell: &str) -> &str {
     let cell = cell.trim_end_matches("()");
     cell.rsplit("::").next().unwrap_or(cell)
@@ -244,7 +241,7 @@ impl Log {
         places(&check(&Tree::of(&[("crates/a/src/a.rs", code), (DOCUMENT, &text)])))
     }
 
-    /// Where the marks themselves are wrong.
+    /// The places of wrong marks.
     fn marks(code: &str) -> Vec<String> {
         let tree = Tree::of(&[("crates/a/src/a.rs", code)]);
         let mut violations = Vec::new();

@@ -1,16 +1,16 @@
-//! The documents of the formats say what the code says: every field, its place and its length.
+//! Format documents equal the code: the fields, their offsets and their sizes.
 
 use pm_alloc::format::{ChunkCount, HeapHeader, LogEntry};
 use pm_core::pool::format::{Header, RootSlot};
 use pm_core::{FieldLayout, Persist};
 use pmbd::disk::format::Descriptor;
 
-use super::markdown::{Document, Row, Table};
+use super::markdown::{Document, Row};
 use super::tree::{Tree, Violation};
 
 const COLUMNS: [&str; 3] = ["offset", "bytes", "field"];
 
-/// A struct on media: where the code has it, and where the document.
+/// A struct on media, with the paths of its source and its document.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     name: &'static str,
@@ -50,7 +50,7 @@ fn unlisted(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
             let name = item.ident.to_string();
             let is_listed = |layout: &Layout| (layout.name, layout.source) == (name.as_str(), file.path());
             if item.attrs.iter().any(derives_persist) && !layouts.iter().any(is_listed) {
-                let message = format!("{name} is on media, and not listed in {}", file!());
+                let message = format!("{name} is a struct on media that is not listed in {}", file!());
                 violations.push(Violation::new(file.path(), item.ident.span().start().line, message));
             }
         }
@@ -63,7 +63,7 @@ fn derives_persist(attribute: &syn::Attribute) -> bool {
     derive.is_some_and(|list| list.tokens.clone().into_iter().any(|token| token.to_string() == "Persist"))
 }
 
-/// Tables of fields in the documents that belong to no struct in [`LAYOUTS`].
+/// Tables of fields in the documents without a struct in [`LAYOUTS`].
 fn undescribed(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for file in tree.with_extension("md").filter(|file| file.path().starts_with("docs/format/")) {
@@ -73,7 +73,8 @@ fn undescribed(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
                 .any(|layout| layout.document == file.path() && is_heading_of(table.heading, layout.name));
             if table.columns_named(COLUMNS).is_some() && !known {
                 let line = table.rows.first().map_or(1, |row| row.line);
-                let message = "a table of fields stands under the name of a struct on media, as `Header`";
+                let message =
+                    "a table of fields needs the name of a struct on media as its heading, such as `Header`";
                 violations.push(Violation::new(file.path(), line, message));
             }
         }
@@ -81,7 +82,7 @@ fn undescribed(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
     violations
 }
 
-/// How the table of one struct differs from its code.
+/// The differences between the table of a struct and the code.
 fn against_table(tree: &Tree, layout: &Layout) -> Vec<Violation> {
     let text = tree.get(layout.document).map_or("", |file| file.text());
     let tables = Document::of(text).tables;
@@ -109,7 +110,7 @@ fn against_table(tree: &Tree, layout: &Layout) -> Vec<Violation> {
         };
         violations.push(Violation::new(layout.document, row.line, message));
     }
-    let end = last_line(table);
+    let end = table.rows.last().map_or(1, |row| row.line);
     let missing = expected.iter().skip(table.rows.len());
     violations.extend(missing.map(|field| {
         Violation::new(layout.document, end, format!("`{}` goes on with {}", layout.name, field.join(" | ")))
@@ -117,13 +118,9 @@ fn against_table(tree: &Tree, layout: &Layout) -> Vec<Violation> {
     violations
 }
 
-/// A row's offset, length and name, numbers without the commas that make them readable.
+/// A row's offset, size and name; numbers without thousands separators.
 fn fields_of(row: &Row<'_>, [offset, bytes, field]: [usize; 3]) -> [String; 3] {
     [row.cell(offset).replace(',', ""), row.cell(bytes).replace(',', ""), row.cell(field).to_owned()]
-}
-
-fn last_line(table: &Table<'_>) -> usize {
-    table.rows.last().map_or(1, |row| row.line)
 }
 
 fn is_heading_of(heading: &str, name: &str) -> bool {

@@ -1,11 +1,11 @@
-//! Modules: no two import each other, `format` and `error` import none beside them, and `mod.rs` only declares and re-exports.
+//! Modules: no import cycles, no imports of siblings by `format` and `error`, only declarations and re-exports in `mod.rs`.
 
 use super::modules::{Modules, Parts};
 use super::tree::{File, Tree, Violation};
 use syn::Item;
 use syn::spanned::Spanned as _;
 
-/// Modules that everything beside them may import, and so import nothing beside them.
+/// Modules that their siblings import, and that import no siblings.
 const LEAVES: [&str; 2] = ["format", "error"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
@@ -27,14 +27,14 @@ fn check_crate(modules: &Modules<'_>) -> Vec<Violation> {
     }
     for (&leaf, imported) in parts.levels.values().flatten().filter(|(part, _)| LEAVES.contains(part)) {
         for (part, import) in imported.iter().filter(|(part, _)| !part.is_empty()) {
-            let message = format!("`{leaf}` imports no module beside it, and imports `{part}`");
+            let message = format!("`{leaf}` must not import its sibling `{part}`");
             violations.push(Violation::new(import.from.path(), import.line, message));
         }
     }
     violations
 }
 
-/// What a `mod.rs` has besides declarations of modules and imports.
+/// The first item of a `mod.rs` other than declarations of modules and imports.
 fn check_declaring(file: &File) -> Vec<Violation> {
     let items = syn::parse_file(file.text()).map(|parsed| parsed.items).unwrap_or_default();
     let is_code = |item: &&Item| match item {
@@ -42,7 +42,7 @@ fn check_declaring(file: &File) -> Vec<Violation> {
         item => !matches!(item, Item::Use(_)),
     };
     let line = |item: &Item| item.span().start().line;
-    let message = "mod.rs declares and re-exports only: code stands in a file with a name";
+    let message = "mod.rs only declares and re-exports: move the code to another file";
     let code = items.iter().find(is_code);
     code.map(|item| Violation::new(file.path(), line(item), message)).into_iter().collect()
 }

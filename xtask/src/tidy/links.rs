@@ -1,4 +1,4 @@
-//! Links between documents lead somewhere, heading included, and Rust files that documents name exist.
+//! Targets of links in documents exist, headings included, and so do Rust files that documents name.
 
 use super::markdown::{Document, anchor};
 use super::tree::{File, Tree, Violation};
@@ -13,7 +13,7 @@ fn check_file(tree: &Tree, file: &File) -> Vec<Violation> {
         document.links.iter().filter(|(_, target)| !target.contains("://") && !target.starts_with("mailto:"));
     let mut violations = Vec::new();
     let is_there = |source: &str| tree.with_extension("rs").any(|file| is_named(file.path(), source));
-    // The history names files that are gone.
+    // The changelog names files that no longer exist.
     for (line, source) in document.sources.iter().filter(|_| file.path() != "CHANGELOG.md") {
         if !is_there(source) {
             violations.push(Violation::new(file.path(), *line, format!("there is no file {source}")));
@@ -23,7 +23,7 @@ fn check_file(tree: &Tree, file: &File) -> Vec<Violation> {
         let (path, heading) =
             target.split_once('#').map_or((target.as_str(), None), |(path, rest)| (path, Some(rest)));
         let Some(path) = resolve(file.path(), path).filter(|path| tree.has(path)) else {
-            violations.push(Violation::new(file.path(), *line, format!("{target} is not there")));
+            violations.push(Violation::new(file.path(), *line, format!("{target} does not exist")));
             continue;
         };
         let document = tree.get(&path).filter(|file| file.path().ends_with(".md"));
@@ -40,12 +40,12 @@ fn check_file(tree: &Tree, file: &File) -> Vec<Violation> {
     violations
 }
 
-/// Whether `name` is `path`, or the end of it.
+/// Whether `name` is `path` or its end.
 fn is_named(path: &str, name: &str) -> bool {
     path.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('/'))
 }
 
-/// Where a link in the document `from` leads; `None` when that is outside of the repository.
+/// The path of a link's target in the document `from`; `None` outside of the repository.
 fn resolve(from: &str, target: &str) -> Option<String> {
     if target.is_empty() {
         return Some(from.to_owned());

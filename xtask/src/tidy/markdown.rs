@@ -1,22 +1,22 @@
-//! What the rules look at in a document: headings, tables, links, names of files.
+//! Headings, tables, links and names of files in a document.
 
 use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
 
-/// A document, taken apart. Texts are as they stand in the source, with marks of code.
+/// A parsed document. Texts are source text, with backticks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Document<'a> {
     pub(super) headings: Vec<&'a str>,
     pub(super) tables: Vec<Table<'a>>,
-    /// The targets of links and pictures, with their lines from 1.
+    /// The targets of links and images, with line numbers from 1.
     pub(super) links: Vec<(usize, String)>,
-    /// Names of Rust files in marks of code, with their lines from 1.
+    /// Names of Rust files in backticks, with line numbers from 1.
     pub(super) sources: Vec<(usize, String)>,
 }
 
-/// A table, and the heading it stands under.
+/// A table and its heading.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Table<'a> {
-    /// The text of the nearest heading above; empty when there is none.
+    /// The text of the nearest heading above, or empty.
     pub(super) heading: &'a str,
     pub(super) columns: Vec<&'a str>,
     pub(super) rows: Vec<Row<'a>>,
@@ -24,7 +24,7 @@ pub(super) struct Table<'a> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Row<'a> {
-    /// Its line in the document, from 1.
+    /// The line number, from 1.
     pub(super) line: usize,
     pub(super) cells: Vec<&'a str>,
 }
@@ -57,7 +57,7 @@ impl<'a> Document<'a> {
                 Event::Code(code) if code.ends_with(".rs") && !code.contains(['*', '<', ' ']) => {
                     document.sources.push((line, code.into_string()));
                 }
-                // Of a reference, the definition is known already.
+                // References have definitions, which are listed already.
                 Event::Start(
                     Tag::Link { link_type: LinkType::Inline, dest_url, .. }
                     | Tag::Image { link_type: LinkType::Inline, dest_url, .. },
@@ -75,7 +75,7 @@ impl<'a> Document<'a> {
 }
 
 impl Table<'_> {
-    /// Where the columns of these names are; `None` unless all are there.
+    /// The indices of the columns of these names; `None` unless all exist.
     pub(super) fn columns_named<const N: usize>(&self, names: [&str; N]) -> Option<[usize; N]> {
         let places = names.map(|name| self.columns.iter().position(|column| *column == name));
         places.iter().all(Option::is_some).then(|| places.map(Option::unwrap_or_default))
@@ -83,13 +83,13 @@ impl Table<'_> {
 }
 
 impl Row<'_> {
-    /// The text of a cell without the marks of code; empty when the row is too short.
+    /// The text of a cell without backticks; empty if the row is too short.
     pub(super) fn cell(&self, column: usize) -> &str {
         self.cells.get(column).map_or("", |cell| cell.trim_matches('`'))
     }
 }
 
-/// The name by which a link reaches a heading, as GitHub makes it.
+/// The anchor of a heading on GitHub.
 pub(super) fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c }).flat_map(char::to_lowercase).collect()
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn anchors_are_githubs() {
+    fn anchors_equal_those_of_github() {
         assert_eq!(anchor("Durability points"), "durability-points");
         assert_eq!(anchor("`Header`, at 0: a_b-c"), "header-at-0-a_b-c");
     }

@@ -1,15 +1,14 @@
-//! The house rules, checked by machine: `cargo xtask tidy`, one file a rule.
+//! The checker of the house rules, `cargo xtask tidy`, with one file for each rule.
 //!
-//! A rule is a function from the repository's text to its violations, so that its own tests can show it good and
-//! bad snippets. What a rule lets pass stands in a list in its file, each entry with its reason; an entry
-//! that nothing needs any more is a violation too.
+//! A rule is a function from the repository's text to its violations, so that its tests can use snippets. Exceptions are in a list in the rule's file,
+//! each with its reason; an unused exception is a violation too.
 //!
 //! ```
 //! use xtask::tidy::{Tree, check};
 //!
 //! let tree = Tree::of(&[("crates/a/src/one.rs", "fn one() -> u8 {\n    todo!()\n}\n")]);
 //! let violations: Vec<String> = check(&tree).iter().map(ToString::to_string).collect();
-//! assert!(violations.contains(&"crates/a/src/one.rs:2: todo! is not a finished program".to_owned()));
+//! assert!(violations.contains(&"crates/a/src/one.rs:2: todo! is unfinished code".to_owned()));
 //! ```
 
 mod durability;

@@ -1,4 +1,4 @@
-//! The modules of a crate, and which files import which: by a parser, through re-exports, without what is compiled for tests only.
+//! The modules of a crate and the imports between their files: resolved through re-exports, without test code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use syn::{Attribute, ImplItem, Item, Meta, Token, UseTree};
 
 use super::tree::{File, Tree};
 
-/// A name is looked up through so many re-exports: some lead back to themselves, as `use log::log` of another crate does.
+/// The limit of re-exports that a lookup follows: some resolve to themselves, such as `use log::log` of another crate.
 const DEPTH_MAX: usize = 16;
 
 /// The modules of one library or program, the root first.
@@ -19,13 +19,13 @@ pub(super) struct Modules<'a> {
 
 #[derive(Debug)]
 struct Module<'a> {
-    /// Its name in each module from the root on; empty for the root.
+    /// The names from the root to this module; empty for the root.
     path: Vec<String>,
     file: &'a File,
     children: BTreeMap<String, usize>,
     /// The names of its items.
     items: BTreeSet<String>,
-    /// The paths behind the names that `use` brings in.
+    /// The paths of imported names.
     names: BTreeMap<String, Vec<String>>,
     /// The paths of `use path::*`.
     globs: Vec<Vec<String>>,
@@ -72,7 +72,7 @@ impl<'a> Modules<'a> {
         self.modules.iter().map(|module| module.file)
     }
 
-    /// Every import between two files, but those of tests.
+    /// Every import between two files, except in tests.
     pub(super) fn imports(&self) -> Vec<Import<'_>> {
         let mut imports = Vec::new();
         for (index, module) in self.modules.iter().enumerate().filter(|(_, module)| !module.is_test) {
@@ -95,7 +95,7 @@ impl<'a> Modules<'a> {
         path: Vec<String>,
         is_test: bool,
     ) -> usize {
-        // What does not parse the compiler refuses.
+        // The compiler rejects files that do not parse.
         let items = syn::parse_file(file.text()).map(|parsed| parsed.items).unwrap_or_default();
         self.add(tree, file, directory, path, is_test, &items)
     }
@@ -143,7 +143,7 @@ impl<'a> Modules<'a> {
         index
     }
 
-    /// The module that defines what this path in module `at` means; `None` if that is another crate's, or a local name.
+    /// The module that defines the item of this path in module `at`; `None` for other crates and local names.
     fn resolve(&self, at: usize, segments: &[String], depth: usize) -> Option<usize> {
         let (first, rest) = segments.split_first().filter(|_| depth < DEPTH_MAX)?;
         let module = &self.modules[at];
@@ -168,7 +168,7 @@ impl<'a> Modules<'a> {
         }
     }
 
-    /// The same of a path that begins in module `at`.
+    /// The same for a path relative to module `at`.
     fn resolve_in(&self, at: usize, segments: &[String], depth: usize) -> Option<usize> {
         let Some((first, rest)) = segments.split_first() else { return Some(at) };
         let module = &self.modules[at];
@@ -189,7 +189,7 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// The name of an item that code can import.
+/// The name of an importable item.
 fn name_of(item: &Item) -> Option<String> {
     let name = match item {
         Item::Const(item) => &item.ident,
@@ -205,7 +205,7 @@ fn name_of(item: &Item) -> Option<String> {
     Some(name.to_string())
 }
 
-/// Whether cargo makes a library or a program of this file.
+/// Whether this file is the root of a library or a program.
 pub(super) fn is_root(path: &str) -> bool {
     let Some((_, inside)) = path.split_once("/src/") else { return false };
     let program = inside.strip_prefix("bin/").is_some_and(|name| {
@@ -230,7 +230,7 @@ pub(super) fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The names and paths of one module, those of modules inside of it left out.
+/// The names and paths of one module, without its inner modules.
 #[derive(Default)]
 struct Collector {
     names: BTreeMap<String, Vec<String>>,
@@ -296,12 +296,12 @@ impl<'ast> Visit<'ast> for Collector {
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 }
 
-/// The parts of a crate that are above or beside each other: the modules in one module, and that one's own code.
+/// The imports between the parts of each module, which are its child modules and its own code.
 ///
-/// An import counts in the module that both files have in common: `a/x.rs` -> `b/y.rs` is an import of `b` by `a` in the root.
+/// An import belongs to the innermost module that contains both files: `a/x.rs` -> `b/y.rs` is an import of `b` by `a` in the root.
 #[derive(Debug, Default)]
 pub(super) struct Parts<'m> {
-    /// By the module and the part's name in it, empty for its own code, the parts that it imports, each with one import.
+    /// For each module and each of its parts (the empty name is its own code): the imported parts, each with one import.
     pub(super) levels: BTreeMap<&'m [String], BTreeMap<&'m str, BTreeMap<&'m str, Import<'m>>>>,
 }
 
@@ -318,7 +318,7 @@ impl<'m> Parts<'m> {
         parts
     }
 
-    /// The imports of each cycle in a module, shortest first; one cycle of each set of parts that reach each other.
+    /// The imports of cycles between the parts of a module: a shortest cycle through each part that is in no other reported cycle.
     pub(super) fn cycles(&self) -> Vec<Vec<Import<'m>>> {
         let mut cycles = Vec::new();
         for edges in self.levels.values() {
@@ -334,22 +334,22 @@ impl<'m> Parts<'m> {
     }
 }
 
-/// The shortest way from `start` back to it: the parts on it, and the import by which each is left.
+/// The shortest cycle through `start`: its parts, each with its import of the next.
 fn shortest_cycle<'m>(
     edges: &BTreeMap<&'m str, BTreeMap<&'m str, Import<'m>>>,
     start: &'m str,
 ) -> Option<Vec<(&'m str, Import<'m>)>> {
-    let mut ways = vec![(start, Vec::new())];
+    let mut paths = vec![(start, Vec::new())];
     let mut seen = BTreeSet::new();
     let mut next = 0;
-    while let Some((part, way)) = ways.get(next).cloned() {
+    while let Some((part, path)) = paths.get(next).cloned() {
         for (&to, &import) in edges.get(part).into_iter().flatten() {
-            let way = [&way[..], &[(part, import)]].concat();
+            let path = [&path[..], &[(part, import)]].concat();
             if to == start {
-                return Some(way);
+                return Some(path);
             }
             if seen.insert(to) {
-                ways.push((to, way));
+                paths.push((to, path));
             }
         }
         next += 1;

@@ -1,14 +1,13 @@
-//! What of a source file is code, and what is a comment: by the compiler's lexer, because parsers drop comments.
+//! Separates the code and the comments of a source file, by the compiler's lexer, because parsers drop comments.
 
 use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
 
-/// A source file, taken apart. Both texts have the file's own length and lines, so that an offset means the
-/// same in all three.
+/// The code and the comments of a source file. Both texts keep the length and the lines of the file, so that offsets are the same in all three.
 #[derive(Debug)]
 pub(super) struct Rust {
-    /// The code, with blanks for comments and for the insides of strings and characters.
+    /// The code, with blanks for comments and for string and character literals.
     pub(super) code: String,
-    /// The comments, with blanks for all else.
+    /// The comments, with blanks for the code.
     pub(super) comments: String,
 }
 
@@ -30,13 +29,13 @@ impl Rust {
                 comments[start..end].copy_from_slice(&text.as_bytes()[start..end]);
             }
         }
-        // Tokens end where characters do, so what was blanked was whole characters.
+        // Tokens end at character boundaries, so the texts are UTF-8.
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Self { code: text(code), comments: text(comments) }
     }
 }
 
-/// Where `word` stands in `text` as a word of its own.
+/// The offsets of `word` in `text` as a whole word.
 pub(super) fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.match_indices(word).map(|(at, _)| at).filter(move |&at| {
         let before = text[..at].chars().next_back();
@@ -57,7 +56,7 @@ fn blank(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The code of `text`, with each run of blanks as one.
+    /// The code of `text`, with single blanks.
     fn code(text: &str) -> String {
         let rust = Rust::new(text);
         assert_eq!((rust.code.len(), rust.comments.len()), (text.len(), text.len()));

@@ -1,4 +1,4 @@
-//! The repository's files, read once.
+//! The repository's files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,26 +7,26 @@ use std::{fmt, fs};
 use ignore::WalkBuilder;
 use miette::{IntoDiagnostic, Result, WrapErr};
 
-/// One file: its path from the repository's root, and its text.
+/// A file of the repository.
 #[derive(Debug)]
 pub struct File {
     path: String,
-    /// Empty for a file that is no text.
+    /// Empty for a binary file.
     text: String,
 }
 
 impl File {
-    /// Its path from the repository's root, with `/` between its parts.
+    /// The path from the repository's root.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Its text.
+    /// The text, empty for a binary file.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The number, from 1, of the line that holds the byte at `offset`.
+    /// The line number, from 1, of the byte at `offset`.
     pub fn line_of(&self, offset: usize) -> usize {
         self.text.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count() + 1
     }
@@ -39,13 +39,11 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Reads what lies under `root` and belongs to the repository: everything but `.git`, what `.gitignore` names, and
-    /// directories of caches (cargo marks its own with `CACHEDIR.TAG`).
-    ///
-    /// It does not ask git, so that it also works where there is none, and sees a new file before it is added.
+    /// Reads all files below `root` except `.git`, files that `.gitignore` names, and cache directories, which `CACHEDIR.TAG` marks, such as cargo's.
+    /// It does not use git, and so includes files that are not added yet.
     ///
     /// # Errors
-    /// When a file or directory cannot be read.
+    /// If a file or directory cannot be read.
     pub fn read(root: &Path) -> Result<Self> {
         let mut walk = WalkBuilder::new(root);
         walk.standard_filters(false).git_ignore(true).require_git(false);
@@ -77,12 +75,8 @@ impl Tree {
     /// Whether there is a file or a directory at `path`.
     pub fn has(&self, path: &str) -> bool {
         let directory = format!("{}/", path.trim_end_matches('/'));
-        self.files.contains_key(path)
-            || self
-                .files
-                .range(directory.clone()..)
-                .next()
-                .is_some_and(|(path, _)| path.starts_with(&directory))
+        let first = self.files.range(directory.clone()..).next();
+        self.files.contains_key(path) || first.is_some_and(|(path, _)| path.starts_with(&directory))
     }
 
     /// All files.
@@ -97,7 +91,7 @@ impl Tree {
     }
 }
 
-/// A place where a rule is broken. Displayed as `path:line: message`, which editors can follow.
+/// A violation of a rule, displayed as `path:line: message`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
     path: String,
@@ -110,12 +104,12 @@ impl Violation {
         Self { path: path.to_owned(), line, message: message.into() }
     }
 
-    /// The path of the file that it is in.
+    /// The path of the file.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
 
-    /// At the line of `file` that holds the byte at `offset`.
+    /// A violation at the byte at `offset` of `file`.
     pub(super) fn at(file: &File, offset: usize, message: impl Into<String>) -> Self {
         Self::new(file.path(), file.line_of(offset), message)
     }
@@ -127,7 +121,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What the tests of a rule compare: `path:line` of each violation, and all of its text to search in.
+/// `path:line` of each violation, for tests.
 #[cfg(test)]
 pub(super) fn places(violations: &[Violation]) -> Vec<String> {
     violations.iter().map(|violation| format!("{}:{}", violation.path, violation.line)).collect()

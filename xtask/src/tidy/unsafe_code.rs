@@ -1,10 +1,10 @@
-//! `unsafe` stands in few named files, and wherever it does not, the compiler forbids it.
+//! `unsafe` is restricted to listed files, and crates without it forbid it.
 
 use super::modules::{Modules, is_root};
 use super::rust::{Rust, words};
 use super::tree::{File, Tree, Violation};
 
-/// The files in which `unsafe` may stand, and why it must.
+/// The files that may contain `unsafe`, with reasons.
 const ALLOWED: &[(&str, &str)] = &[
     ("benches/alloc/opening.rs", "makes a link of the offset of a block"),
     ("benches/seam/in_c.rs", "calls the C loop that ours is compared with"),
@@ -60,7 +60,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
 fn outside(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for file in tree.with_extension("rs").filter(|file| !allowed.iter().any(|entry| entry.0 == file.path())) {
-        let message = format!("unsafe may not stand here; the files where it may are listed in {}", file!());
+        let message = format!("unsafe is not allowed here; the files where it is are listed in {}", file!());
         let rust = Rust::new(file.text());
         violations.extend(words(&rust.code, "unsafe").map(|at| Violation::at(file, at, message.as_str())));
     }
@@ -70,20 +70,20 @@ fn outside(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Violation> {
 /// Entries of the list whose file has no `unsafe`.
 fn unused(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Violation> {
     let has_none = |path: &str| !tree.get(path).is_some_and(has_unsafe);
-    let message = format!("has no unsafe code any more: take it off the list in {}", file!());
+    let message = format!("has no unsafe code: remove it from the list in {}", file!());
     let unused = allowed.iter().filter(|(path, _)| has_none(path));
     unused.map(|(path, _)| Violation::new(path, 1, message.as_str())).collect()
 }
 
-/// Roots of libraries and programs that have no `unsafe` in them, and do not forbid it.
+/// Roots of libraries and programs that contain no `unsafe` and do not forbid it.
 fn not_forbidden(tree: &Tree) -> Vec<Violation> {
     let roots = tree.with_extension("rs").filter(|file| is_root(file.path()));
-    let forgetful = roots.filter(|root| {
+    let without_forbid = roots.filter(|root| {
         !Rust::new(root.text()).code.contains("#![forbid(unsafe_code)]")
             && !Modules::of(tree, root).files().any(has_unsafe)
     });
-    let message = "has no unsafe code, and should say #![forbid(unsafe_code)]";
-    forgetful.map(|root| Violation::new(root.path(), 1, message)).collect()
+    let message = "has no unsafe code and must have #![forbid(unsafe_code)]";
+    without_forbid.map(|root| Violation::new(root.path(), 1, message)).collect()
 }
 
 fn has_unsafe(file: &File) -> bool {

@@ -1,9 +1,9 @@
-//! Words: the subject of a sentence is a component, a thread, a record or the caller, and not a person.
+//! Words: the subject of a sentence is a component, a thread, a record or the caller, not a person.
 
 use super::rust::{Rust, words};
 use super::tree::{File, Tree, Violation};
 
-/// Words for persons, which say nothing of which component is meant.
+/// Words for persons, which do not name the component.
 const PERSONS: [&str; 14] = [
     "who",
     "whoever",
@@ -21,7 +21,7 @@ const PERSONS: [&str; 14] = [
     "him",
 ];
 
-/// Lines where a person is meant, by file and a part of the line. At most ten.
+/// At most ten exceptions, by file and a part of the line.
 const ALLOWED: [(&str, &str); 0] = [];
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
@@ -40,8 +40,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
             };
             let is_allowed = ALLOWED.iter().any(|(path, part)| *path == file.path() && whole.contains(part));
             if !is_allowed {
-                let message =
-                    format!("{person:?}: name the component, thread, record or caller that is meant");
+                let message = format!("{person:?}: name the component, thread, record or caller");
                 violations.push(Violation::new(file.path(), number, message));
             }
         }
@@ -53,7 +52,7 @@ fn has_extension(file: &File, extension: &str) -> bool {
     file.path().rsplit_once('.').is_some_and(|(_, found)| found == extension)
 }
 
-/// What of a file is prose, each byte in its place: of Rust the comments and the names of functions, in which `_` parts words.
+/// The prose of a file, at its offsets: for Rust the comments and the names of functions, in which `_` separates words.
 fn prose(file: &File) -> String {
     if !has_extension(file, "rs") {
         return file.text().to_owned();

@@ -1,4 +1,4 @@
-//! What a guest is to be like.
+//! The configuration of a guest.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,24 +9,24 @@ pub const MIB: u64 = 1 << 20;
 /// A file or directory of the host that is copied into the guest at boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Put {
-    /// Where it is on the host. Of programs the shared objects come along.
+    /// The path on the host. Programs are copied with their shared objects.
     pub host: PathBuf,
-    /// Its absolute path in the guest.
+    /// The absolute path in the guest.
     pub guest: String,
 }
 
-/// A directory of the host that the guest sees over 9p.
+/// A directory of the host that the guest mounts over 9p.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// The directory on the host.
+    /// The path on the host.
     pub host: PathBuf,
-    /// The absolute path in the guest where it is mounted.
+    /// The absolute path of the mount point in the guest.
     pub guest: String,
     /// Whether the guest may write to it.
     pub writable: bool,
 }
 
-/// What a guest is to be like; made by [`Vm::builder`](super::Vm::builder), booted by [`start`](Self::start).
+/// The configuration of a guest: created by [`Vm::builder`](super::Vm::builder), booted by [`start`](Self::start).
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(super) image: Option<PathBuf>,
@@ -80,21 +80,19 @@ impl Builder {
         size_bytes: u64;
         /// Whether to empty the persistent memory first.
         fresh: bool;
-        /// Whether to mount ext4 on `/dev/pmem0` with `-o dax` at `/mnt/pmem`; it is made when nothing is there
-        /// yet.
+        /// Whether to mount ext4 on `/dev/pmem0` with `-o dax` at `/mnt/pmem`. The file system is created if the memory is empty.
         dax: bool;
         /// The number of processors; 2 by default.
         cpu_count: u32;
         /// The volatile memory in MiB; 3072 by default.
         memory_mib: u64;
-        /// Whether the guest's console is this process's terminal, for [`Vm::shell`](super::Vm::shell).
+        /// Whether the terminal of this process is the guest's console, for [`Vm::shell`](super::Vm::shell).
         on_terminal: bool;
-        /// Whether to look for a newer kernel than the one in the cache.
+        /// Whether to check for a newer kernel than the cached one.
         update_kernel: bool;
     }
 
-    /// The file that is the guest's persistent memory; by default one in the cache. It outlives the guest,
-    /// and one guest at a time can use it.
+    /// The file that is the guest's persistent memory, by default one in the cache. It outlives the guest. One guest at a time can use it.
     #[must_use]
     pub fn image(mut self, path: impl Into<PathBuf>) -> Self {
         self.image = Some(path.into());
@@ -105,6 +103,13 @@ impl Builder {
     #[must_use]
     pub fn put(mut self, host: impl Into<PathBuf>, guest: impl Into<String>) -> Self {
         self.puts.push(Put { host: host.into(), guest: guest.into() });
+        self
+    }
+
+    /// Copies several files or directories of the host into the guest.
+    #[must_use]
+    pub fn puts(mut self, puts: impl IntoIterator<Item = Put>) -> Self {
+        self.puts.extend(puts);
         self
     }
 
@@ -122,7 +127,7 @@ impl Builder {
         self
     }
 
-    /// The longest that one command may take; no limit by default.
+    /// The time limit of one command; none by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

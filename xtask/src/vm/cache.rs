@@ -1,15 +1,16 @@
-//! The directory that holds what is slow to make: the kernel, the initramfs, the agent.
+//! The cache directory for results that are slow to make: the kernel, the initramfs, the agent.
 
 use std::env;
 use std::fs::{self, File};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::path::{Path, PathBuf};
 
 use miette::{IntoDiagnostic, Result, WrapErr, miette};
 
-/// The variable that says where the cache is, when the usual place will not do.
+/// The variable that overrides the place of the cache.
 const OVERRIDE: &str = "PM_VM_CACHE";
 
-/// The cache, locked: of several processes that start a VM at once, one fills it and the others wait.
+/// The locked cache. If several processes start a VM at the same time, one fills the cache and the others wait.
 #[derive(Debug)]
 pub(super) struct Cache {
     directory: PathBuf,
@@ -18,9 +19,8 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache, waiting until no other process is filling it.
-    ///
-    /// It lies outside cargo's target directory, so that `cargo clean` does not cost a download of 100 MB.
+    /// Locks the cache, waiting for other processes. It is outside of cargo's target directory, so that `cargo clean` does not cause a
+    /// download of 100 MB.
     pub(super) fn open() -> Result<Self> {
         let directory = locate()?;
         let context = || format!("cannot use the cache {}", directory.display());
@@ -30,12 +30,12 @@ impl Cache {
         Ok(Self { directory, _lock: lock })
     }
 
-    /// Where the cache lies.
+    /// The path of the cache.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// A subdirectory, made if it is not there.
+    /// A subdirectory, created if it does not exist.
     pub(super) fn subdirectory(&self, name: &str) -> Result<PathBuf> {
         let path = self.directory.join(name);
         fs::create_dir_all(&path)
@@ -44,16 +44,17 @@ impl Cache {
         Ok(path)
     }
 
-    /// The file `kind/key`: made by `make` in a temporary place and moved there whole, or found from an
-    /// earlier time. Files of the same kind with other keys are what earlier inputs led to, and are removed.
+    /// The file of this kind that was made from `inputs`. If it does not exist, `make` writes a temporary file, which is renamed, and files of this
+    /// kind that were made from other inputs are removed.
     pub(super) fn file(
         &self,
         kind: &str,
-        key: &str,
+        inputs: &impl Hash,
         make: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
         let directory = self.subdirectory(kind)?;
-        let path = directory.join(key);
+        let key = BuildHasherDefault::<DefaultHasher>::default().hash_one(inputs);
+        let path = directory.join(format!("{key:016x}"));
         if path.exists() {
             return Ok(path);
         }

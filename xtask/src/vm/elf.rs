@@ -1,4 +1,4 @@
-//! Which shared objects a program needs.
+//! The shared objects of programs, as the dynamic loader finds them (ldd).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,14 +8,12 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail};
 
 use super::tree::Tree;
 
-/// Adds to `tree` the shared objects that `programs` need, at the paths they have here: the guest's programs
-/// are this machine's, so are its libraries. Static programs and scripts need none.
+/// Adds to `tree` the shared objects of `programs`, at their paths on this machine. Static programs and scripts have none.
 pub(super) fn add_libraries(tree: &mut Tree, programs: &[PathBuf]) -> Result<()> {
     if programs.is_empty() {
         return Ok(());
     }
-    // ldd's exit status says whether the last of the files was dynamic, which is not of interest; what it
-    // could not find is in its output.
+    // ldd's exit status depends on whether the last file is dynamic. Missing libraries are in its output.
     let output = Command::new("ldd")
         .args(programs)
         .env("LC_ALL", "C")
@@ -28,16 +26,16 @@ pub(super) fn add_libraries(tree: &mut Tree, programs: &[PathBuf]) -> Result<()>
     Ok(())
 }
 
-/// The absolute paths in what ldd prints about one or more programs.
+/// The absolute paths in the output of ldd for one or more programs.
 fn parse_ldd(text: &str) -> Result<BTreeSet<String>> {
     let mut libraries = BTreeSet::new();
     for line in text.lines().filter(|line| line.starts_with(char::is_whitespace)) {
         let line = line.trim();
         if line.ends_with("=> not found") {
-            bail!("a program for the guest lacks a library: {line}");
+            bail!("a program for the guest has a missing library: {line}");
         }
         let path = line.split_once(" => ").map_or(line, |(_, path)| path);
-        // What has no path is the kernel's own object (linux-vdso), or a remark such as "statically linked".
+        // Lines without a path are for the kernel's object (linux-vdso), or messages such as "statically linked".
         if let (true, Some((path, _))) = (path.starts_with('/'), path.rsplit_once(" (0x")) {
             libraries.insert(path.to_owned());
         }
@@ -54,14 +52,14 @@ mod tests {
         let text = "/usr/bin/a:\n\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1)\n\
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f2)\n/usr/bin/b:\n\tnot a dynamic executable\n\
                     /usr/bin/c:\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f3)\n\tstatically linked\n";
-        let libraries = parse_ldd(text).expect("nothing is lacking");
+        let libraries = parse_ldd(text).expect("all are found");
         let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];
         assert_eq!(libraries, expected.map(String::from).into());
     }
 
     #[test]
     fn missing_library_is_an_error() {
-        let error = parse_ldd("\tlibgone.so.1 => not found\n").expect_err("lacking");
+        let error = parse_ldd("\tlibgone.so.1 => not found\n").expect_err("missing");
         assert!(error.to_string().contains("libgone.so.1"), "{error}");
     }
 

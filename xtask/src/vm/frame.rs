@@ -1,36 +1,32 @@
-//! What the host and the agent in the guest say to each other.
+//! The protocol between the host and the agent in the guest.
 //!
-//! One stream in each direction over a virtio-serial port. A frame is one byte that says what it is, four
-//! bytes of length (little-endian), and that many bytes. Because the output of a command and its exit code
-//! travel in one stream, the exit code comes after all of the output, and nothing that a command prints can
-//! be taken for it.
+//! Each direction of a virtio-serial port carries a stream of frames: one byte of type, four bytes of length (little-endian), and the payload.
+//! The output of a command and its exit code share one stream, so the exit code follows all output and cannot be mistaken for output.
 //!
-//! This file is compiled twice: into this library, and into the agent.
+//! This file is compiled into this library and into the agent, which has no dependencies.
 
 use std::io::{self, ErrorKind, Read, Write};
 
-/// The longest payload, in bytes: far above what either side sends, and small enough to refuse a stream that
-/// is not one of ours.
+/// The largest payload. Both sides send much less; the limit detects a foreign stream.
 const PAYLOAD_MAX_BYTES: u32 = 1 << 20;
 
-/// What a frame says.
+/// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// Host to guest: run this shell script.
     Run(Vec<u8>),
-    /// Guest to host: the agent is up, and waits for commands.
+    /// Guest to host: the agent waits for commands.
     Ready,
-    /// Guest to host: the running script wrote this to its standard output.
+    /// Guest to host: standard output of the running script.
     Stdout(Vec<u8>),
-    /// Guest to host: the running script wrote this to its standard error.
+    /// Guest to host: standard error of the running script.
     Stderr(Vec<u8>),
-    /// Guest to host: the script has ended with this exit code; 128 and the signal's number when a signal
-    /// ended it.
+    /// Guest to host: the exit code of the script; 128 plus the signal's number if a signal ended it.
     Exit(u8),
 }
 
 impl Frame {
-    /// Writes the frame as one write, so that frames of one writer never interleave.
+    /// Writes the frame by one write.
     ///
     /// # Errors
     /// Those of the stream, and `InvalidInput` for a payload above 1 MiB.
@@ -53,10 +49,10 @@ impl Frame {
         stream.flush()
     }
 
-    /// Reads the next frame; `None` when the other side has closed the stream between two frames.
+    /// Reads the next frame; `None` if the stream was closed between two frames.
     ///
     /// # Errors
-    /// Those of the stream, `UnexpectedEof` inside a frame, `InvalidData` for what is not a frame.
+    /// Those of the stream, `UnexpectedEof` inside a frame, `InvalidData` for an invalid frame.
     pub(crate) fn read(stream: &mut impl Read) -> io::Result<Option<Self>> {
         let mut kind = [0];
         if let Err(error) = stream.read_exact(&mut kind) {
@@ -97,7 +93,7 @@ mod tests {
         ];
         let mut stream = Vec::new();
         for frame in &frames {
-            frame.write(&mut stream).expect("a vector takes everything");
+            frame.write(&mut stream).expect("writing to a vector does not fail");
         }
         let mut stream = stream.as_slice();
         for frame in frames {
@@ -109,7 +105,7 @@ mod tests {
     #[test]
     fn truncated_frame_is_an_error() {
         let mut whole = Vec::new();
-        Frame::Stdout(b"abc".to_vec()).write(&mut whole).expect("a vector takes everything");
+        Frame::Stdout(b"abc".to_vec()).write(&mut whole).expect("writing to a vector does not fail");
         for length in 1..whole.len() {
             let error = Frame::read(&mut &whole[..length]).expect_err("cut short");
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{length} bytes of it");

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The guest's first process: mounts what every program expects, starts the agent, and powers off when the
-# agent ends, which it does when the host closes its end of the port.
+# init of the guest: mounts the usual file systems, starts the agent, and powers off when the agent ends, which is when the host closes its end
+# of the port.
 export PATH=/root:/usr/bin HOME=/root TERM=linux LC_ALL=C
 hostname guest
 mount -t proc proc /proc
@@ -15,12 +15,12 @@ ln -s /proc/self/fd /dev/fd
 ln -s fd/1 /dev/stdout
 ln -s fd/2 /dev/stderr
 
-# The kernel booted on the first processor alone: see its command line.
+# The kernel has booted on one processor: see its command line.
 for online in /sys/devices/system/cpu/cpu*/online; do
     [ "$(cat "$online")" = 1 ] || echo 1 >"$online"
 done
 
-# Lines that must reach the host: raw, so that they arrive as they were written.
+# Reports to the host, without translation of characters.
 stty -F /dev/ttyS1 raw -echo
 ln -s ttyS1 /dev/report
 
@@ -37,7 +37,7 @@ code=$?
 [ $code = 0 ] || echo "the agent ended with $code"
 
 cd /
-# Of these the ones in use, such as the first of all, cannot be unmounted: no news.
+# File systems in use, such as the root, cannot be unmounted.
 umount -a -r 2>/dev/null
 sync
 poweroff -f

@@ -1,15 +1,14 @@
-//! The guest's file system: an initramfs with the tools of this machine.
+//! The guest's file system: an initramfs with programs of this machine.
 //!
-//! Tools are copied with their shared objects rather than reached through a shared `/usr`: some 100 MB that
-//! QEMU puts into memory at once, where every page of a program read over 9p is a round trip through software
-//! emulation.
+//! Programs are copied with their shared objects, some 100 MB that QEMU loads at once. With a shared `/usr` each page of a program would be a
+//! round trip over 9p through software emulation.
 
 use std::env;
 use std::fs::File;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 
@@ -23,12 +22,11 @@ use crate::apt::{self, Need};
 /// The guest's first process.
 const INIT: &str = include_str!("init.sh");
 
-/// The agent's two files. Their text stands in this program too, so that a change of either leads to another key.
+/// The sources of the agent, which are the key of the compiled agent in the cache.
 const AGENT: [&str; 2] = [include_str!("../bin/vm-agent.rs"), include_str!("frame.rs")];
 
-/// The tools that the guest has besides busybox's, by the package that they come from. A tool named here
-/// replaces busybox's of the same name. The shell must not be busybox's, nor what starts other
-/// programs: as Debian builds it, busybox prefers its own programs over all others, wherever they are.
+/// Debian packages, and the programs of each that the guest has. They replace busybox's applets of the same names. The shell and programs that
+/// start others must not be busybox's: Debian's busybox prefers its applets over all other programs.
 const TOOLS: &[(&str, &str)] = &[
     ("fio", "fio"),
     ("ndctl", "ndctl"),
@@ -45,16 +43,16 @@ const TOOLS: &[(&str, &str)] = &[
     ("coreutils", "chroot cp date dd env nice nohup stat sync sha256sum stdbuf timeout"),
 ];
 
-/// What building the image takes.
+/// The programs that build the image.
 pub(super) const NEEDS: &[Need] = &[
     Need::new("busybox", "busybox-static"),
     Need::new("depmod", "kmod"),
-    Need::new("modinfo", "kmod"),
+    Need::new("modprobe", "kmod"),
     Need::new("xz", "xz-utils"),
     Need::new("ldd", "libc-bin"),
 ];
 
-/// The tools, one by one.
+/// All programs of [`TOOLS`].
 pub(super) fn tools() -> impl Iterator<Item = Need> {
     let tools = |&(package, programs): &(_, &'static str)| {
         programs.split(' ').map(move |program| Need::new(program, package))
@@ -62,8 +60,7 @@ pub(super) fn tools() -> impl Iterator<Item = Need> {
     TOOLS.iter().flat_map(tools)
 }
 
-/// Files that a tool opens by itself, so that ldd does not name them: in the image where this machine has
-/// them.
+/// Files that the programs open at run time, so that ldd does not list them. They are included if this machine has them.
 const COMPANIONS: [&str; 4] = [
     "/usr/libexec/coreutils/libstdbuf.so",
     "/usr/lib/coreutils/libstdbuf.so",
@@ -71,64 +68,37 @@ const COMPANIONS: [&str; 4] = [
     "/etc/ndctl.conf",
 ];
 
-/// The name of a cached file: a hash of all that went into it.
-#[derive(Debug)]
-pub(super) struct Key(DefaultHasher);
-
-impl Key {
-    pub(super) fn new() -> Self {
-        Self(DefaultHasher::new())
-    }
-
-    pub(super) fn add(&mut self, input: impl Hash) {
-        input.hash(&mut self.0);
-    }
-
-    /// A file, by its path, length and time of change: what is in it need not be read.
-    fn add_file(&mut self, path: &Path) -> Result<()> {
-        let metadata = path.metadata().into_diagnostic().wrap_err_with(|| path.display().to_string())?;
-        self.add((path, metadata.len(), metadata.modified().into_diagnostic()?));
-        Ok(())
-    }
-
-    pub(super) fn finish(self) -> String {
-        format!("{:016x}", self.0.finish())
-    }
-}
-
-/// The image with everything that is the same at every boot.
+/// The image with the files that are the same at every boot, rebuilt when one of its inputs has changed.
 pub(super) fn obtain(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     let agent = agent(cache)?;
     let busybox = program("busybox")?;
-    let mut key = Key::new();
-    // The way an image is built; the tools; and the list of what is installed, for their libraries.
-    key.add([INIT, include_str!("initramfs.rs"), include_str!("tree.rs")]);
-    key.add([include_str!("elf.rs"), include_str!("modules.rs")]);
-    key.add_file(&kernel.image)?;
-    for file in [&agent, &busybox] {
-        key.add_file(file)?;
-    }
+    let mut files = vec![kernel.image.clone(), agent.clone(), busybox.clone()];
     for tool in tools() {
-        key.add_file(&program(tool.program)?)?;
+        files.push(program(tool.program)?);
     }
-    let installed = Path::new("/var/lib/dpkg/status");
-    if installed.exists() {
-        key.add_file(installed)?;
-    }
-    cache.file("initramfs", &key.finish(), |path| {
+    // Changes with the shared objects.
+    files.extend(Some(PathBuf::from("/var/lib/dpkg/status")).filter(|list| list.exists()));
+    let files = files.into_iter().map(version).collect::<Result<Vec<_>>>()?;
+    let sources = [INIT, include_str!("initramfs.rs"), include_str!("tree.rs")];
+    let inputs = (sources, include_str!("elf.rs"), include_str!("modules.rs"), files);
+    cache.file("initramfs", &inputs, |path| {
         eprintln!("building the initramfs");
         build(path, kernel, &agent, &busybox)
     })
 }
 
-/// The agent as a static program, compiled when the cache does not have it.
+/// The path, size and modification time of a file, which identify its content.
+fn version(path: PathBuf) -> Result<(PathBuf, u64, SystemTime)> {
+    let metadata = path.metadata().into_diagnostic().wrap_err_with(|| path.display().to_string())?;
+    let modified = metadata.modified().into_diagnostic()?;
+    Ok((path, metadata.len(), modified))
+}
+
+/// The agent as a static program, compiled if the cache does not have it.
 ///
-/// rustc is called directly: the agent has no dependencies, and cargo would compile those of the whole
-/// package again for another set of flags.
+/// rustc is called directly: cargo would recompile the dependencies of this package for other flags, and the agent has none.
 fn agent(cache: &Cache) -> Result<PathBuf> {
-    let mut key = Key::new();
-    key.add(AGENT);
-    cache.file("agent", &key.finish(), |path| {
+    cache.file("agent", &AGENT, |path| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/vm-agent.rs");
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let output = Command::new(rustc)
@@ -147,7 +117,7 @@ fn agent(cache: &Cache) -> Result<PathBuf> {
     })
 }
 
-/// Writes the image for one boot: the cached one, followed by an archive with what was put into this guest.
+/// Writes the image for one boot: the cached image, followed by an archive with the files that are put into this guest.
 pub(super) fn with_puts(base: &Path, puts: &[Put], path: &Path) -> Result<()> {
     let mut tree = Tree::empty();
     let mut programs = Vec::new();
@@ -186,7 +156,7 @@ fn build(path: &Path, kernel: &Kernel, agent: &Path, busybox: &Path) -> Result<(
     write(&tree, File::create(path).into_diagnostic()?)
 }
 
-/// busybox, and a link for each of its applets that no tool has taken the name of.
+/// Adds busybox, and links for those of its applets that have no other program of the same name.
 fn add_busybox(tree: &mut Tree, busybox: &Path) -> Result<()> {
     tree.file("/usr/bin/busybox", busybox, 0o755);
     let output =
@@ -203,7 +173,7 @@ fn add_busybox(tree: &mut Tree, busybox: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds the file or directory `host` as `guest`, and notes in `programs` what may need shared objects.
+/// Adds the file or directory `host` as `guest`, and executable files to `programs`.
 fn add_put(tree: &mut Tree, programs: &mut Vec<PathBuf>, host: &Path, guest: &str) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let context = || format!("cannot put {} into the guest", host.display());

@@ -1,4 +1,4 @@
-//! Debian's kernel, fetched and unpacked but not installed.
+//! Debian's kernel package, downloaded and unpacked but not installed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,25 +10,25 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 use super::cache::Cache;
 use crate::apt;
 
-/// Packages that depend on a kernel with ublk, the first one that exists taken: beside Debian 12's own 6.1
-/// there is a 6.12, and from Debian 13 on the usual kernel will do.
+/// Packages that depend on a kernel with ublk; the first that exists is used. Debian 12 has a 6.12 besides its default 6.1; from Debian 13 on the
+/// default kernel is recent enough.
 const META_PACKAGES: [&str; 2] = ["linux-image-6.12-amd64", "linux-image-amd64"];
 
-/// The oldest kernel that will do.
+/// The oldest supported kernel.
 const OLDEST: (u32, u32) = (6, 12);
 
-/// A kernel, unpacked.
+/// An unpacked kernel.
 #[derive(Debug, Clone)]
 pub(super) struct Kernel {
-    /// What `uname -r` says.
+    /// Its release, as of `uname -r`.
     pub(super) release: String,
-    /// The kernel's image.
+    /// The image.
     pub(super) image: PathBuf,
-    /// The directory of its modules, `.../lib/modules/RELEASE`.
+    /// The directory of the modules, `.../lib/modules/RELEASE`.
     pub(super) modules: PathBuf,
 }
 
-/// The kernel in the cache; fetched when there is none, or, with `update`, when apt knows a newer one.
+/// The kernel in the cache. It is downloaded if there is none, or, with `update`, if apt lists a newer one.
 pub(super) fn obtain(cache: &Cache, update: bool) -> Result<Kernel> {
     let directory = cache.subdirectory("kernel")?;
     let current = directory.join("current");
@@ -67,21 +67,19 @@ fn open(package: &Path) -> Result<Kernel> {
     Ok(Kernel { release, image, modules })
 }
 
-/// The name of the newest kernel package that apt knows of.
+/// The name of the newest kernel package that apt lists.
 fn newest_package(update: bool) -> Result<String> {
     apt::ensure(&[apt::Need::new("apt-cache", "apt"), apt::Need::new("dpkg", "dpkg")])?;
-    // Old lists name packages that the archive no longer has, so an asked-for update begins with them where
-    // it can.
+    // Old lists name packages that the archive no longer has, so an update refreshes them first.
     if update && apt::is_root() {
         apt::update()?;
     }
     if let Some(package) = known_package()? {
         return Ok(package);
     }
-    apt::update().wrap_err("apt knows no kernel of 6.12 or later")?;
-    known_package()?.ok_or_else(|| {
-        miette!("apt knows none of {META_PACKAGES:?}, or no kernel of 6.12 or later behind them")
-    })
+    apt::update().wrap_err("apt lists no kernel of 6.12 or later")?;
+    known_package()?
+        .ok_or_else(|| miette!("apt lists none of {META_PACKAGES:?} with a kernel of 6.12 or later"))
 }
 
 fn known_package() -> Result<Option<String>> {
@@ -94,7 +92,7 @@ fn known_package() -> Result<Option<String>> {
     Ok(None)
 }
 
-/// The kernel package that `apt-cache depends` names, when it is not too old.
+/// The kernel package in the output of `apt-cache depends`, if it is not too old.
 fn parse_depends(text: &str) -> Option<String> {
     let depends = |line: &str| line.trim().strip_prefix("Depends: ").map(str::to_owned);
     text.lines().filter_map(depends).find(|package| version(package).is_some_and(|version| version >= OLDEST))
@@ -106,12 +104,12 @@ fn version(package: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Downloads `package` and unpacks it as `directory/package`, whole or not at all.
+/// Downloads `package` and unpacks it atomically as `directory/package`.
 fn fetch(package: &str, directory: &Path) -> Result<()> {
     let work = tempfile::tempdir_in(directory).into_diagnostic()?;
     eprintln!("fetching {package} (about 100 MB)");
     if download(package, work.path()).is_err() {
-        // The lists may be older than the archive: what they name is gone from it once a newer one is there.
+        // The lists may be out of date: the archive removes a package when it gets a newer version.
         apt::update().wrap_err_with(|| format!("cannot download {package}"))?;
         download(package, work.path())?;
     }

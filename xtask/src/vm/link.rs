@@ -1,4 +1,4 @@
-//! The host's end of the agent's port.
+//! The host's end of the connection to the agent.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 
 use super::frame::Frame;
 
-/// A time by which something must have happened; none: any time will do.
+/// A point in time at which waiting ends; none: waiting has no limit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Deadline(Option<Instant>);
 
@@ -18,7 +18,7 @@ impl Deadline {
         Self(timeout.map(|timeout| Instant::now() + timeout))
     }
 
-    /// The time left as sockets want it: `None` is for ever, and zero is not allowed.
+    /// The time left, as a socket's timeout: `None` is no limit, and zero is not allowed.
     fn left(self) -> Result<Option<Duration>, TimedOut> {
         match self.0.map(|end| end.saturating_duration_since(Instant::now())) {
             Some(Duration::ZERO) => Err(TimedOut),
@@ -27,7 +27,7 @@ impl Deadline {
     }
 }
 
-/// The deadline passed. Callers tell it from other errors by its type.
+/// The deadline has passed. Callers recognise this error by its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimedOut;
 
@@ -51,15 +51,15 @@ impl Link {
         Self { stream }
     }
 
-    /// Waits until the agent is up.
+    /// Waits until the agent is ready.
     pub(super) fn wait_ready(&mut self, deadline: Deadline) -> Result<()> {
         match self.receive(deadline)? {
             Frame::Ready => Ok(()),
-            frame => Err(miette!("the agent began with {frame:?}")),
+            frame => Err(miette!("the first frame of the agent is {frame:?}")),
         }
     }
 
-    /// Runs `script`, handing its output over as it comes; its exit code.
+    /// Runs `script`, copies its output as it arrives, and returns its exit code.
     pub(super) fn run(
         &mut self,
         script: &str,
@@ -74,7 +74,7 @@ impl Link {
                 Frame::Stdout(bytes) => (&mut *stdout, bytes),
                 Frame::Stderr(bytes) => (&mut *stderr, bytes),
                 Frame::Exit(code) => return Ok(code),
-                frame => bail!("not for the host: {frame:?}"),
+                frame => bail!("unexpected frame from the guest: {frame:?}"),
             };
             sink.write_all(&bytes)
                 .and_then(|()| sink.flush())
@@ -87,9 +87,9 @@ impl Link {
         self.stream.set_read_timeout(deadline.left()?).into_diagnostic()?;
         match Frame::read(&mut self.stream) {
             Ok(Some(frame)) => Ok(frame),
-            Ok(None) => Err(miette!("the guest is gone")),
+            Ok(None) => Err(miette!("the guest has closed the connection")),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Err(TimedOut.into()),
-            Err(error) => Err(error).into_diagnostic().wrap_err("cannot read what the guest says"),
+            Err(error) => Err(error).into_diagnostic().wrap_err("cannot read from the guest"),
         }
     }
 }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn closed_link_is_an_error() {
         let (code, stdout, _) = answer(&[Frame::Stdout(b"a".into())], "poweroff");
-        assert!(code.expect_err("no exit code came").to_string().contains("gone"));
+        assert!(code.expect_err("no exit code came").to_string().contains("closed"));
         assert_eq!(stdout, b"a");
     }
 

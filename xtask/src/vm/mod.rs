@@ -1,9 +1,8 @@
-//! A real kernel with persistent memory, in seconds, without root.
+//! Virtual machines with a real kernel and persistent memory, booted in seconds without root.
 //!
-//! [`Vm`] runs QEMU with an NVDIMM whose memory is a file of the host, Debian's 6.12 kernel (it has ublk),
-//! and a small initramfs. Commands go to an agent in the guest over a virtio-serial port, and come back with
-//! their output and exit code. The guest's second serial port carries *reports*: lines that reach the host
-//! before the guest's power can be cut.
+//! [`Vm`] runs QEMU with an NVDIMM backed by a file of the host, Debian's 6.12 kernel, which has ublk, and a small initramfs. An agent in the guest
+//! runs commands that it receives over a virtio-serial port, and returns their output and exit codes. The guest's second serial port carries
+//! *reports*: lines that survive a power cut once they are written.
 //!
 //! ```no_run
 //! use xtask::vm::Vm;
@@ -20,9 +19,8 @@
 //! ```
 //!
 //! # Limitations
-//! QEMU's software emulation has no caches: a store is in the NVDIMM's file as soon as it is made, and a
-//! forgotten flush does not show after a power cut. What shows is a wrong order of stores, a lost write, a
-//! recovery that fails.
+//! QEMU's software emulation has no caches: a store is in the NVDIMM's file at once, so a power cut does not reveal a missing flush. It reveals stores
+//! in the wrong order, lost writes, and failing recovery.
 
 mod builder;
 mod cache;

@@ -1,115 +1,84 @@
-//! The kernel modules that the guest has, with everything they depend on.
+//! The kernel modules of the guest, with their dependencies as kmod resolves them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ignore::WalkBuilder;
 use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 
 use super::kernel::Kernel;
 
-/// The modules by name. What one of them asks the kernel for at run time, rather than in its list of
-/// dependencies, stands here too: the checksums of ext4 and xfs, for instance.
+/// The modules by name, including those that others request at run time and not as dependencies, such as the checksums of ext4 and xfs.
 const WANTED: &str = "ublk_drv nbd brd loop null_blk nfit nd_pmem dax_pmem device_dax nd_e820 virtio_pmem virtio_pci \
     virtio_console virtio_blk 9p 9pnet_virtio overlay dm_mod ext4 xfs crc32c_generic crc32c_intel \
     configfs fuse";
 
-/// Unpacks [`WANTED`] and its dependencies into `root/usr/lib/modules/RELEASE`, with the index that modprobe
-/// reads.
+/// Copies [`WANTED`] and their dependencies uncompressed into a directory below `root`, with the index that modprobe reads, and returns the
+/// directory.
 pub(super) fn stage(kernel: &Kernel, root: &Path) -> Result<PathBuf> {
-    let files = index(&kernel.modules.join("kernel"))?;
-    let wanted = closure(WANTED.split(' '), |name| match files.get(name) {
-        Some(file) => dependencies(file).map(Some),
-        None if is_built_in(kernel, name)? => Ok(None),
-        None => Err(miette!("the kernel {} has no module {name}", kernel.release)),
-    })?;
-    let staged = root.join("usr/lib/modules").join(&kernel.release);
-    fs::create_dir_all(&staged).into_diagnostic()?;
-    for name in wanted {
-        unpack(&files[&name], &staged.join(format!("{name}.ko")))?;
+    let release = &kernel.release;
+    let package = base(root, "package", kernel.modules.ancestors().nth(2).unwrap_or(&kernel.modules))?;
+    // The installation of a kernel package would run depmod.
+    if !kernel.modules.join("modules.dep.bin").exists() {
+        run(Command::new("depmod").arg("--basedir").arg(&package).arg(release))?;
     }
-    // With these depmod knows what is built in, and modprobe takes a built-in module for a loaded one.
+    let lib = root.join("lib");
+    let staged = lib.join("modules").join(release);
+    fs::create_dir_all(&staged).into_diagnostic()?;
+    for module in with_dependencies(&package, release, WANTED)? {
+        unpack(&module, &staged)?;
+    }
+    // From these files depmod learns the built-in modules, which modprobe then treats as loaded.
     for name in ["modules.builtin", "modules.builtin.modinfo", "modules.order"] {
         fs::copy(kernel.modules.join(name), staged.join(name))
             .into_diagnostic()
             .wrap_err("incomplete kernel package")?;
     }
-    fs::create_dir_all(root.join("lib")).into_diagnostic()?;
-    std::os::unix::fs::symlink("../usr/lib/modules", root.join("lib/modules")).into_diagnostic()?;
-    run(Command::new("depmod").arg("--basedir").arg(root).arg(&kernel.release))?;
+    run(Command::new("depmod").arg("--basedir").arg(base(root, "staged", &lib)?).arg(release))?;
     Ok(staged)
 }
 
-/// `wanted` and everything that `dependencies` leads to from there; names without a file (`None`) are left
-/// out.
-fn closure<'w>(
-    wanted: impl IntoIterator<Item = &'w str>,
-    mut dependencies: impl FnMut(&str) -> Result<Option<Vec<String>>>,
-) -> Result<BTreeSet<String>> {
-    let mut found = BTreeSet::new();
-    let mut seen = BTreeSet::new();
-    let mut pending: Vec<_> = wanted.into_iter().map(normal).collect();
-    while let Some(name) = pending.pop() {
-        if seen.insert(name.clone())
-            && let Some(next) = dependencies(&name)?
-        {
-            pending.extend(next);
-            found.insert(name);
+/// Creates a base directory for depmod and modprobe. Depending on their version they read `lib` or `usr/lib` in it: both are `lib`.
+fn base(root: &Path, name: &str, lib: &Path) -> Result<PathBuf> {
+    let base = root.join(name);
+    fs::create_dir_all(base.join("usr")).into_diagnostic()?;
+    ["lib", "usr/lib"].into_iter().try_for_each(|link| symlink(lib, base.join(link))).into_diagnostic()?;
+    Ok(base)
+}
+
+/// The files of these modules and of their dependencies, without built-in modules.
+fn with_dependencies(base: &Path, release: &str, modules: &str) -> Result<BTreeSet<PathBuf>> {
+    let mut modprobe = Command::new("modprobe");
+    // Without this machine's configuration, which may replace modules by commands.
+    modprobe.args(["--config", "/dev/null", "--set-version", release, "--dirname"]).arg(base);
+    let steps = run(modprobe.args(["--show-depends", "--all"]).args(modules.split_whitespace()))?;
+    Ok(files(&steps))
+}
+
+/// The files in modprobe's list of steps.
+fn files(steps: &str) -> BTreeSet<PathBuf> {
+    let file = |step: &str| Some(step.strip_prefix("insmod ")?.trim_end().into());
+    steps.lines().filter_map(file).collect()
+}
+
+/// Copies a module, uncompressed: unpacking it once here is faster than in the guest at every boot.
+fn unpack(module: &Path, directory: &Path) -> Result<()> {
+    let name = module.file_name().unwrap_or_default().to_string_lossy();
+    let to = |name: &str| directory.join(name);
+    if let Some(name) = name.strip_suffix(".xz") {
+        let out = File::create(to(name)).into_diagnostic()?;
+        let mut xz = Command::new("xz");
+        let status = xz.args(["--decompress", "--stdout"]).arg(module).stdout(out).status();
+        match status.into_diagnostic().wrap_err("cannot run xz")? {
+            status if status.success() => Ok(()),
+            status => Err(miette!("xz --decompress {} failed: {status}", module.display())),
         }
-    }
-    Ok(found)
-}
-
-/// Every module file below `directory` by its name.
-fn index(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
-    let mut files = BTreeMap::new();
-    for entry in WalkBuilder::new(directory).standard_filters(false).build() {
-        let entry = entry.into_diagnostic()?;
-        if let Some((name, _)) = entry.file_name().to_string_lossy().split_once(".ko") {
-            files.insert(normal(name), entry.into_path());
-        }
-    }
-    Ok(files)
-}
-
-fn dependencies(file: &Path) -> Result<Vec<String>> {
-    Ok(parse_dependencies(&run(Command::new("modinfo").args(["--field", "depends"]).arg(file))?))
-}
-
-/// The names in a module's list of dependencies, which commas separate.
-fn parse_dependencies(text: &str) -> Vec<String> {
-    text.split([',', '\n']).map(str::trim).filter(|name| !name.is_empty()).map(normal).collect()
-}
-
-/// File names have dashes where the kernel's names for the same modules have underscores.
-fn normal(name: &str) -> String {
-    name.replace('-', "_")
-}
-
-fn is_built_in(kernel: &Kernel, name: &str) -> Result<bool> {
-    let list = fs::read_to_string(kernel.modules.join("modules.builtin")).into_diagnostic()?;
-    Ok(list
-        .lines()
-        .filter_map(|path| path.rsplit('/').next()?.strip_suffix(".ko"))
-        .any(|built_in| normal(built_in) == name))
-}
-
-/// Writes a module uncompressed: unpacking here, once, is faster than in the guest at every boot.
-fn unpack(module: &Path, to: &Path) -> Result<()> {
-    match module.extension().and_then(|extension| extension.to_str()) {
-        Some("ko") => fs::copy(module, to).map(|_| ()).into_diagnostic(),
-        Some("xz") => {
-            let out = File::create(to).into_diagnostic()?;
-            let status =
-                Command::new("xz").args(["--decompress", "--stdout"]).arg(module).stdout(out).status();
-            match status.into_diagnostic().wrap_err("cannot run xz")? {
-                status if status.success() => Ok(()),
-                status => Err(miette!("xz --decompress {} failed: {status}", module.display())),
-            }
-        }
-        _ => Err(miette!("{} is packed in an unknown way", module.display())),
+    } else if name.ends_with(".ko") {
+        fs::copy(module, to(&name)).map(drop).into_diagnostic()
+    } else {
+        bail!("{} has an unknown compression", module.display())
     }
 }
 
@@ -126,23 +95,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dependencies_are_followed_to_the_end_and_circles_end() {
-        let depends = |name: &str| {
-            Ok(match name {
-                "nd_pmem" => Some(parse_dependencies("libnvdimm,nd-btt\n")),
-                "nd_btt" => Some(parse_dependencies("libnvdimm,nd_pmem")),
-                "libnvdimm" => Some(parse_dependencies("\n")),
-                "virtio_pci" => None,
-                other => bail!("{other} was not asked for"),
-            })
-        };
-        let found = closure(["nd-pmem", "virtio_pci"], depends).expect("all known");
-        assert_eq!(found, ["libnvdimm", "nd_btt", "nd_pmem"].map(String::from).into());
+    fn built_in_modules_have_no_files() {
+        let steps =
+            "insmod /m/nd_btt.ko \ninsmod /m/nd pmem.ko.xz \nbuiltin virtio_pci\ninsmod /m/nd_btt.ko \n";
+        let expected = ["/m/nd_btt.ko", "/m/nd pmem.ko.xz"].map(PathBuf::from);
+        assert_eq!(files(steps), expected.into());
     }
 
     #[test]
     fn unknown_module_is_an_error() {
-        let error = closure(["gone"], |name| Err(miette!("no module {name}"))).expect_err("unknown");
-        assert!(error.to_string().contains("gone"));
+        let root = tempfile::tempdir().unwrap();
+        let error = with_dependencies(root.path(), "6.12.0", "gone").unwrap_err();
+        assert!(error.to_string().contains("gone"), "{error}");
     }
 }

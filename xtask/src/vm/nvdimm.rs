@@ -7,10 +7,10 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail};
 
 use super::builder::MIB;
 
-/// What sizes must be a multiple of: the kernel adds memory in sections of 128 MiB.
+/// Sizes are multiples of this: the kernel adds memory in sections of 128 MiB.
 const SECTION_BYTES: u64 = 128 * MIB;
 
-/// An NVDIMM's file, locked against a second guest for as long as this value lives.
+/// An NVDIMM's file, locked against a second guest while this value exists.
 #[derive(Debug)]
 pub(super) struct Nvdimm {
     pub(super) path: PathBuf,
@@ -19,7 +19,7 @@ pub(super) struct Nvdimm {
 }
 
 impl Nvdimm {
-    /// Opens the file at `path`, making it when it is not there, and emptying it when it should be `fresh`.
+    /// Opens the file at `path`, creates it if it does not exist, and clears it if `fresh`.
     pub(super) fn open(path: &Path, size_bytes: u64, fresh: bool) -> Result<Self> {
         if !size_bytes.is_multiple_of(SECTION_BYTES) || size_bytes == 0 {
             bail!(
@@ -52,16 +52,15 @@ impl Nvdimm {
             file.set_len(size_bytes).into_diagnostic().wrap_err_with(context)?;
         } else if length != size_bytes {
             bail!(
-                help = "--fresh makes it anew, without what is in it",
-                "{} has {length} bytes, not {size_bytes}",
+                help = "--fresh recreates it and discards its content",
+                "{} has {length} bytes instead of {size_bytes}",
                 path.display()
             );
         }
         Ok(Self { path: path.to_owned(), size_bytes, lock: file })
     }
 
-    /// The lock, for QEMU to hold as well: it may outlive this process, and while it does the image is in
-    /// use.
+    /// The lock, to be inherited by QEMU, which may outlive this process and then still uses the image.
     pub(super) fn share_lock(&self) -> Result<File> {
         self.lock.try_clone().into_diagnostic().wrap_err("cannot pass on the lock of the NVDIMM's image")
     }

@@ -1,7 +1,7 @@
 //! QEMU's command line, and the process.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,20 +16,17 @@ use super::nvdimm::Nvdimm;
 use super::setup;
 use crate::apt::{self, Need};
 
-/// QEMU, and the package it comes from.
+/// QEMU and its package.
 pub(super) const NEED: Need = Need::new("qemu-system-x86_64", "qemu-system-x86");
 
-/// How often to look whether something has happened that cannot be waited for.
+/// The interval of polling.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The kernel's command line. An oops counts as a panic, and a panic ends QEMU, so that neither goes
-/// unnoticed.
+/// The kernel's command line. An oops is a panic, and a panic ends QEMU.
 ///
-/// The kernel boots on one processor, and the guest's first process starts the others. Booting, the kernel
-/// rewrites its own code; when another processor runs into code that is just being rewritten, software
-/// emulation makes an oops of that, at about one boot in sixty on a busy machine. `tsc=reliable` is for the
-/// same reason: the clock's code stays as it is. `lpj` saves two seconds of measuring the later processors; a
-/// delay may come out longer than asked for.
+/// The kernel boots on one processor, and init starts the others: during boot the kernel patches its own code, and in software emulation a processor
+/// that executes code during a patch causes an oops, in about one of sixty boots on a busy machine. `tsc=reliable` avoids such patches of the clock's
+/// code. `lpj` saves two seconds of calibration for the other processors; delays may be longer than requested.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check \
                             maxcpus=1 tsc=reliable lpj=16000000";
 
@@ -38,9 +35,9 @@ const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=
 pub(super) struct Files {
     pub(super) kernel: PathBuf,
     pub(super) initramfs: PathBuf,
-    /// What the guest's kernel and first process print.
+    /// The console output of the guest's kernel and of init.
     pub(super) console: PathBuf,
-    /// What QEMU prints.
+    /// The standard error of QEMU.
     pub(super) log: PathBuf,
     pub(super) agent: PathBuf,
     pub(super) report: PathBuf,
@@ -63,7 +60,7 @@ impl Qemu {
         if builder.on_terminal {
             command.stdin(Stdio::inherit()).stdout(Stdio::inherit());
         } else {
-            // QEMU reads nothing from there: the file is a way to hand it the lock.
+            // QEMU does not read its standard input: the descriptor only keeps the lock.
             command.stdin(nvdimm.share_lock()?).stdout(Stdio::null());
         }
         let child = command.stderr(log).spawn().into_diagnostic().wrap_err("cannot start QEMU")?;
@@ -85,19 +82,19 @@ impl Qemu {
                 }
             }
             if let Some(status) = self.child.try_wait().into_diagnostic()? {
-                bail!("QEMU ended at once ({status}): {}", read_lossy(&self.log).trim_end());
+                bail!("QEMU ended during startup ({status}): {}", read_lossy(&self.log).trim_end());
             }
             thread::sleep(PAUSE);
         }
     }
 
-    /// Ends QEMU as a power cut would: without a chance to do anything. Returns when it is gone.
+    /// Kills QEMU and waits for its end.
     pub(super) fn kill(&mut self) -> Result<()> {
         self.child.kill().and_then(|()| self.child.wait()).into_diagnostic().wrap_err("cannot end QEMU")?;
         Ok(())
     }
 
-    /// Waits until QEMU ends by itself; `None` when it has not within `timeout`.
+    /// Waits until QEMU ends by itself; `None` after `timeout`.
     pub(super) fn wait(&mut self, timeout: Duration) -> Result<Option<ExitStatus>> {
         self.child.wait_timeout(timeout).into_diagnostic()
     }
@@ -111,13 +108,12 @@ impl Drop for Qemu {
     }
 }
 
-/// The text of a log; nothing when there is none, because it is wanted only to explain another error.
+/// The text of a log, or why it cannot be read: it only explains another error.
 pub(super) fn read_lossy(path: &Path) -> String {
-    let mut bytes = Vec::new();
-    match File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
-        Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) => format!("(cannot read {}: {error})", path.display()),
-    }
+    fs::read(path).map_or_else(
+        |error| format!("(cannot read {}: {error})", path.display()),
+        |bytes| String::from_utf8_lossy(&bytes).into_owned(),
+    )
 }
 
 fn arguments(builder: &Builder, nvdimm: &Nvdimm, files: &Files) -> Result<Vec<String>> {
@@ -134,13 +130,13 @@ fn arguments(builder: &Builder, nvdimm: &Nvdimm, files: &Files) -> Result<Vec<St
     add("-accel", "tcg,thread=multi".into());
     add("-cpu", "max".into());
     add("-smp", builder.cpu_count.to_string());
-    // Room for the NVDIMM, and for the section that its alignment may cost.
+    // Room for the NVDIMM and its alignment to a section.
     let memory_mib = builder.memory_mib;
     add(
         "-m",
         format!("{memory_mib}M,slots=2,maxmem={}M", (memory_mib + nvdimm_mib + 1024).next_multiple_of(1024)),
     );
-    // share=on: the guest's stores are stores to the file's pages, and stay when QEMU is killed.
+    // share=on: the guest's stores go to the file's pages and survive a kill of QEMU.
     let memory = option_value(&nvdimm.path)?;
     add("-object", format!("memory-backend-file,id=nv0,share=on,mem-path={memory},size={nvdimm_mib}M"));
     add("-device", "nvdimm,id=nvdimm0,memdev=nv0".into());
@@ -164,7 +160,7 @@ fn arguments(builder: &Builder, nvdimm: &Nvdimm, files: &Files) -> Result<Vec<St
     Ok(arguments)
 }
 
-/// `path` inside one of QEMU's lists of options, where a comma is written twice.
+/// `path` as a value in a list of QEMU's options, where a comma is doubled.
 fn option_value(path: &Path) -> Result<String> {
     let path = path
         .to_str()

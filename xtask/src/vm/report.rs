@@ -1,7 +1,7 @@
-//! Lines that the guest writes to `/dev/report`, its second serial port.
+//! Reports: lines that the guest writes to `/dev/report`, its second serial port.
 //!
-//! A serial port is slow and exact: the guest's `close` and `tcdrain` return when the last byte has left the
-//! port, and by then QEMU has written it to the host's socket, where it outlives QEMU.
+//! The guest's `close` and `tcdrain` return when the last byte has left the port. QEMU has then written it to the host's socket, where it survives the
+//! end of QEMU.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
@@ -19,14 +19,14 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Collects lines from `stream` until it ends, so that the guest never waits for the host to want them.
+    /// Collects lines from `stream` until it ends, so that the guest never waits for the host.
     pub(super) fn collect(stream: UnixStream) -> Self {
         let (sender, lines) = mpsc::channel();
         let reader = thread::spawn(move || {
             let mut stream = BufReader::new(stream);
             let mut line = Vec::new();
             while stream.read_until(b'\n', &mut line)? > 0 {
-                // Bytes after the last line's end are a line that the power cut interrupted: never reported.
+                // An incomplete line at the end was interrupted by the power cut, and does not count as reported.
                 if line.pop() == Some(b'\n')
                     && sender.send(String::from_utf8_lossy(&line).into_owned()).is_err()
                 {
@@ -39,12 +39,12 @@ impl Reports {
         Self { lines, reader }
     }
 
-    /// The next line, waiting for it until `timeout` has passed; `None` then, and when the guest is gone.
+    /// The next line; `None` after `timeout`, and when the guest has ended.
     pub(super) fn next(&self, timeout: Duration) -> Option<String> {
         self.lines.recv_timeout(timeout).ok()
     }
 
-    /// The lines not yet taken, after QEMU has ended: every line that the guest had finished writing.
+    /// The remaining complete lines, after QEMU has ended.
     pub(super) fn rest(self) -> Result<Vec<String>> {
         let ended = self.reader.join().map_err(|_| miette!("the reader of reports panicked"))?;
         ended.into_diagnostic().wrap_err("cannot read the guest's reports")?;

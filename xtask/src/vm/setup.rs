@@ -1,9 +1,8 @@
-//! What a guest does before its first command: one script, run by the agent like any other.
+//! The setup of a guest before its first command: a script that the agent runs.
 
 use super::builder::Share;
 
-/// Waits for the NVDIMM, and gives it a namespace that file systems can be mounted on with `-o dax`. That is
-/// written to the NVDIMM itself, so it is done once in an image's life.
+/// Waits for the NVDIMM, and creates a namespace that supports `-o dax`. It is stored in the NVDIMM, so this happens once for each image.
 const PMEM: &str = "\
 modprobe -a nfit nd_pmem ublk_drv loop
 for attempt in $(seq 200); do [ -b /dev/pmem0 ] && break; sleep 0.05; done
@@ -13,8 +12,7 @@ if [ \"$(cat /sys/block/pmem0/queue/dax)\" != 1 ]; then
 fi
 ";
 
-/// Makes a file system only where nothing has been written: one that a power cut has corrupted must be seen to
-/// be corrupted.
+/// Creates a file system only on empty memory, so that corruption by a power cut is detected.
 const DAX: &str = "\
 if cmp -s -n 1048576 /dev/pmem0 /dev/zero; then mkfs.ext4 -q -b 4096 /dev/pmem0; fi
 mkdir -p /mnt/pmem
@@ -26,7 +24,7 @@ mount -t ext4 -o dax /dev/pmem0 /mnt/pmem
 pub(super) fn script(dax: bool, shares: &[Share], modules: &[String]) -> String {
     let mut script = format!("set -e\n{PMEM}");
     for module in modules {
-        // A module may come with parameters, which are words of their own.
+        // Parameters may follow the module's name.
         script.push_str(&format!("modprobe {module}\n"));
     }
     if !shares.is_empty() {
@@ -46,12 +44,12 @@ pub(super) fn script(dax: bool, shares: &[Share], modules: &[String]) -> String 
     script
 }
 
-/// The name by which host and guest know the share with this index.
+/// The mount tag of the share with this index.
 pub(super) fn tag(index: usize) -> String {
     format!("share{index}")
 }
 
-/// `text` as one word of a shell.
+/// Quotes `text` as one word for a shell.
 fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

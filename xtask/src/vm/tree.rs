@@ -1,4 +1,4 @@
-//! A file system to be: what goes where in the guest.
+//! The guest's file tree, and its archive.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use cpio::newc;
 
-/// One thing in the guest's file system.
+/// An entry of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Node {
-    /// A directory, readable for all.
+    /// A directory with mode 755.
     Directory,
     /// A character device.
     Device { major: u32, minor: u32 },
@@ -18,13 +18,12 @@ pub(super) enum Node {
     Symlink(String),
     /// A file with this content.
     Text { mode: u32, text: String },
-    /// A file with the content of a file of the host.
+    /// A file with the content of a host file.
     File { mode: u32, host: PathBuf },
 }
 
-/// Directories that are links into `/usr`, as on Debian. Here `/usr/sbin` is one too: with one directory of
-/// programs, what provides a name is decided once, when the image is built, and not by an order of
-/// directories.
+/// Directories that are links into `/usr`, as on Debian, and `/usr/sbin`: with one directory for programs, each name has one program, and the order of
+/// `PATH` does not matter.
 const MERGED: [(&str, &str); 5] = [
     ("usr/sbin", "usr/bin"),
     ("bin", "usr/bin"),
@@ -33,20 +32,19 @@ const MERGED: [(&str, &str); 5] = [
     ("lib64", "usr/lib64"),
 ];
 
-/// Paths without a leading slash, in an order that has each directory before what is in it.
+/// Entries by path, without a leading slash. Each directory is sorted before its contents.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     nodes: BTreeMap<String, Node>,
 }
 
 impl Tree {
-    /// Nothing at all: for an archive that adds to another one.
+    /// An empty tree, for an archive that extends another one.
     pub(super) fn empty() -> Self {
         Self::default()
     }
 
-    /// The directories and links that every guest has, and the console, which the kernel opens before
-    /// anything is mounted.
+    /// A tree with the directories and links of every guest, and the console, which the kernel opens before it mounts file systems.
     pub(super) fn new() -> Self {
         let mut tree = Self::empty();
         for directory in
@@ -62,18 +60,18 @@ impl Tree {
         tree
     }
 
-    /// Every path and what is there.
+    /// Every path and its entry.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (&str, &Node)> {
         self.nodes.iter().map(|(path, node)| (path.as_str(), node))
     }
 
-    /// Writes the archive that the kernel unpacks as its first file system: cpio, "newc". Archives may follow each other in one
-    /// initramfs, later files replacing earlier ones: each ends on a multiple of four bytes.
+    /// Writes the cpio archive ("newc") that the kernel unpacks as its first file system. An initramfs may be a sequence of archives, each padded to a
+    /// multiple of four bytes; later files replace earlier ones.
     ///
     /// # Source
     /// The kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        // An inode number of its own for every entry: equal ones with several links would mean hard links.
+        // Equal inode numbers would mean hard links.
         for (inode, (path, node)) in (1..).zip(self.nodes()) {
             let entry = newc::Builder::new(path).ino(inode).nlink(1);
             let written = match node {
@@ -98,12 +96,12 @@ impl Tree {
         newc::trailer(out).map(drop)
     }
 
-    /// Whether something is at `path`.
+    /// Whether there is an entry at `path`.
     pub(super) fn contains(&self, path: &str) -> bool {
         self.nodes.contains_key(&canonical(path))
     }
 
-    /// A directory, and those above it.
+    /// Adds a directory and its parents.
     pub(super) fn directory(&mut self, path: &str) {
         let path = canonical(path);
         for (end, _) in path.match_indices('/').chain([(path.len(), "")]) {
@@ -111,17 +109,17 @@ impl Tree {
         }
     }
 
-    /// A file with this content.
+    /// Adds a file with this content.
     pub(super) fn text(&mut self, path: &str, mode: u32, text: &str) {
         self.insert(path, Node::Text { mode, text: text.to_owned() });
     }
 
-    /// A file with the content of the host's file `host`.
+    /// Adds a file with the content of the host's file `host`.
     pub(super) fn file(&mut self, path: &str, host: &Path, mode: u32) {
         self.insert(path, Node::File { mode, host: host.to_owned() });
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub(super) fn symlink(&mut self, path: &str, target: &str) {
         self.insert(path, Node::Symlink(target.to_owned()));
     }
@@ -144,8 +142,7 @@ fn append(out: &mut impl Write, entry: newc::Builder, content: impl Read, size: 
     writer.finish().map(drop)
 }
 
-/// `path` without its leading slash, and with the linked directories followed: an archive must not have
-/// entries below a link.
+/// `path` without its leading slash, and with links of [`MERGED`] resolved: an archive must not have entries below a link.
 fn canonical(path: &str) -> String {
     let path = path.trim_matches('/');
     for (link, target) in MERGED {
@@ -171,7 +168,7 @@ mod tests {
 
     fn archive(tree: &Tree) -> Vec<u8> {
         let mut bytes = Vec::new();
-        tree.write(&mut bytes).expect("a vector takes everything");
+        tree.write(&mut bytes).expect("writing to a vector does not fail");
         bytes
     }
 

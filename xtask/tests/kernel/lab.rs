@@ -1,4 +1,4 @@
-//! What the tests of the real kernel share: one guest at a time, with `pmbd` in it.
+//! The environment of the tests on the real kernel: one guest at a time, with `pmbd`.
 
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -7,32 +7,31 @@ use std::time::Duration;
 
 use miette::Result;
 use tempfile::TempDir;
-use xtask::pmbd::{self, Guest, Profile};
+use xtask::pmbd::{self, Guest};
 use xtask::vm::{Builder, MIB, Vm};
 
-/// The longest that one command in a guest may take, on a slow machine that is busy with other things.
+/// The time limit of a command in a guest, generous for a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Held while a guest runs: two of them share two processors badly.
+/// Held while a guest runs: concurrent guests would be too slow on two processors.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A persistent memory for one test, and this test's turn to boot.
+/// The persistent memory of one test, and the lock of the running guest.
 pub(crate) struct Lab {
     directory: TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _lock: MutexGuard<'static, ()>,
 }
 
 impl Lab {
-    /// Waits for this test's turn.
+    /// Waits until no other test runs a guest.
     pub(crate) fn new() -> Self {
-        // A test that failed has given its turn back like any other.
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        // On a disk: the system's own place for temporary files may be too small.
+        let lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        // On a disk: the system's directory for temporary files may be too small.
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
-        Self { directory, _turn: turn }
+        Self { directory, _lock: lock }
     }
 
-    /// A machine with 512 MiB of persistent memory, the same at each boot, and `pmbd`.
+    /// A machine with `pmbd` and 512 MiB of persistent memory, which keeps its content from boot to boot.
     pub(crate) fn machine(&self) -> Result<Builder> {
         Ok(Vm::builder()
             .image(self.directory.path().join("nvdimm.img"))
@@ -43,32 +42,35 @@ impl Lab {
     }
 }
 
-/// `pmbd`, built once for all tests of a binary.
+/// `pmbd` in the dev profile, with its assertions, built once for all tests.
 fn program() -> Result<&'static Path> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    if PROGRAM.get().is_none() {
-        let built = pmbd::build(Profile::Dev)?;
-        // Several tests may have built it meanwhile: the same program.
-        return Ok(PROGRAM.get_or_init(|| built));
+    match PROGRAM.get() {
+        Some(program) => Ok(program),
+        None => pmbd::build(&[]).map(|built| PROGRAM.get_or_init(|| built).as_path()),
     }
-    Ok(PROGRAM.get().expect("just looked"))
 }
 
-/// A guest that has booted, on a persistent memory of its own.
+/// The number in the environment variable `name`, or `default`.
+pub(crate) fn from_env(name: &str, default: u32) -> u32 {
+    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+}
+
+/// A running guest with its own persistent memory.
 pub(crate) struct Running {
     guest: Guest,
     _lab: Lab,
 }
 
 impl Running {
-    /// Boots a machine that `shape` has given its last touch.
-    pub(crate) fn boot(shape: impl FnOnce(Builder) -> Builder) -> Result<Self> {
+    /// Boots a machine that `configure` has completed.
+    pub(crate) fn boot(configure: impl FnOnce(Builder) -> Builder) -> Result<Self> {
         let lab = Lab::new();
-        let guest = Guest::new(shape(lab.machine()?).start()?);
+        let guest = Guest::new(configure(lab.machine()?).start()?);
         Ok(Self { guest, _lab: lab })
     }
 
-    /// Powers the guest off in an orderly way.
+    /// Shuts the guest down.
     pub(crate) fn shutdown(self) -> Result<()> {
         self.guest.vm.shutdown()
     }
@@ -88,8 +90,8 @@ impl DerefMut for Running {
     }
 }
 
-/// A fio job that writes at random from `jobs` processes, each in its own part of `mib_each` MiB, 32 requests
-/// in flight, and then reads back and verifies all that it has written.
+/// A fio command: `jobs` processes write at random, each to its own part of `mib_each` MiB with 32 requests in flight, and then read and verify all
+/// written data.
 pub(crate) fn fio_verify(device: &str, jobs: u32, mib_each: u32) -> String {
     format!(
         "fio --name=verify --filename={device} --rw=randrw --rwmixwrite=70 --bs=4k --ioengine=libaio --direct=1 \
@@ -98,12 +100,13 @@ pub(crate) fn fio_verify(device: &str, jobs: u32, mib_each: u32) -> String {
     )
 }
 
-/// A file system on `device`: made, mounted at /mnt/disk, /src and the machine's libraries copied there and
-/// compared, unmounted and mounted again so that the comparison reads the device, unmounted, checked.
-pub(crate) fn copy_and_compare(guest: &mut Guest, device: &str, fs: FileSystem, what: &str) -> Result<()> {
+/// Creates a file system on `device`, mounts it at /mnt/disk, copies `trees` to it, remounts it so that the comparison reads the device, compares,
+/// unmounts and checks it.
+pub(crate) fn copy_and_compare(guest: &mut Guest, device: &str, fs: FileSystem, trees: &str) -> Result<()> {
     guest.check(&format!("{} {device} && mkdir -p /mnt/disk && mount {device} /mnt/disk", fs.make()))?;
-    guest.check(&format!("cp -a {what} /mnt/disk/ && umount /mnt/disk && mount {device} /mnt/disk"))?;
-    let compare = format!("for tree in {what}; do diff -r $tree /mnt/disk/$(basename $tree) || exit 1; done");
+    guest.check(&format!("cp -a {trees} /mnt/disk/ && umount /mnt/disk && mount {device} /mnt/disk"))?;
+    let compare =
+        format!("for tree in {trees}; do diff -r $tree /mnt/disk/$(basename $tree) || exit 1; done");
     guest.check(&compare)?;
     guest.check(&format!("umount /mnt/disk && {} {device}", fs.verify()))?;
     Ok(())

@@ -1,6 +1,4 @@
-//! `pmbd` and heaps on a real kernel: file systems, load, killed servers, power cuts.
-//!
-//! One program, so that one guest runs at a time.
+//! `pmbd` and heaps on a real kernel: file systems, load, killed servers, power cuts. One program, so that one guest runs at a time.
 
 mod lab;
 mod media;

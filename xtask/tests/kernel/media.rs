@@ -1,4 +1,4 @@
-//! `pmbd` on a real kernel, elsewhere than over ublk on a DAX file: NBD, hugetlbfs, device-dax.
+//! `pmbd` on a real kernel with other transports and media: NBD, hugetlbfs, device-dax.
 
 use crate::lab::{FileSystem, Running, copy_and_compare, fio_verify};
 use miette::Result;
@@ -7,10 +7,8 @@ use xtask::pmbd::source_tree;
 #[test]
 fn kernel_nbd_client_carries_file_system() -> Result<()> {
     const DISK: &str = "/mnt/pmem/disk.pm";
-    let mut guest = Running::boot(|machine| {
-        let sources = source_tree("/src").expect("this repository");
-        sources.into_iter().fold(machine.dax(true), |machine, put| machine.put(put.host, put.guest))
-    })?;
+    let sources = source_tree("/src")?;
+    let mut guest = Running::boot(|machine| machine.dax(true).puts(sources))?;
     let server = guest.serve(DISK, "--size 128M --transport nbd --socket /run/disk.sock")?;
     assert_eq!(server.up["disk"]["medium"], "dax-file", "{}", server.up);
     assert_eq!(server.up["detail"]["socket"], "/run/disk.sock", "{}", server.up);
@@ -19,8 +17,7 @@ fn kernel_nbd_client_carries_file_system() -> Result<()> {
     copy_and_compare(&mut guest, "/dev/nbd0", FileSystem::Ext4, "/src")?;
     guest.check(&fio_verify("/dev/nbd0", 1, 8))?;
     guest.check("nbd-client -d /dev/nbd0")?;
-    server.signal(&mut guest, "TERM")?;
-    assert_eq!(server.ended(&mut guest)?, 0);
+    server.stop(&mut guest, "TERM")?;
     guest.check("test ! -e /run/disk.sock")?;
     guest.check(&format!("pmbd check {DISK}"))?;
     guest.shutdown()
@@ -28,7 +25,7 @@ fn kernel_nbd_client_carries_file_system() -> Result<()> {
 
 #[test]
 fn disks_in_huge_pages_and_on_device_dax() -> Result<()> {
-    // No file system on the persistent memory: device-dax is to have all of it.
+    // No file system on the persistent memory: device-dax uses all of it.
     let mut guest = Running::boot(|machine| machine)?;
     guest.check(
         "echo 40 >/proc/sys/vm/nr_hugepages && mkdir /mnt/huge && mount -t hugetlbfs none /mnt/huge",
@@ -39,7 +36,7 @@ fn disks_in_huge_pages_and_on_device_dax() -> Result<()> {
     assert_eq!(server.up["disk"]["survives_power_loss"], false, "{}", server.up);
     assert_eq!(guest.check("cat /sys/block/ublkb0/queue/write_cache")?, "write through\n");
     write_and_reopen(&mut guest, server, huge)?;
-    // Two huge pages are the pool's own; the system has no more to give than were set aside.
+    // The pool itself uses two huge pages, so too few of the reserved ones are left.
     let refused = guest.vm.run("pmbd create /mnt/huge/second.pm --size 64M")?;
     assert_eq!(refused.status, 1, "{refused:?}");
     assert!(refused.stderr.contains("space"), "{refused:?}");
@@ -60,8 +57,8 @@ fn disks_in_huge_pages_and_on_device_dax() -> Result<()> {
     guest.shutdown()
 }
 
-/// XFS reserves space for the whole range that it is asked to allocate, even where blocks are there already. ext4 allocates all that is free
-/// before it reports that this is too little.
+/// XFS reserves space for the whole range of an allocation, including parts that are allocated already. ext4 allocates all free space before it reports
+/// that the space is too small.
 #[test]
 fn disk_opens_on_full_file_system_and_refusal_takes_no_space() -> Result<()> {
     let mut guest = Running::boot(|machine| machine)?;
@@ -70,7 +67,7 @@ fn disk_opens_on_full_file_system_and_refusal_takes_no_space() -> Result<()> {
         guest.check(&format!("{make} /dev/pmem0 && mount /dev/pmem0 /mnt/small"))?;
         guest.check("pmbd create /mnt/small/disk.pm --size 280M")?;
         guest.check("pmbd check --repair /mnt/small/disk.pm")?;
-        // As an interrupted growing leaves it.
+        // Like an interrupted growth.
         guest.check("pmbd create /mnt/small/long.pm --size 16M && truncate -s 1G /mnt/small/long.pm")?;
         let block_count = "stat -c %b /mnt/small/long.pm";
         let before = guest.check(block_count)?;
@@ -83,18 +80,16 @@ fn disk_opens_on_full_file_system_and_refusal_takes_no_space() -> Result<()> {
     guest.shutdown()
 }
 
-/// Loads the device and writes a pattern, stops the server, and finds the pattern with the next.
+/// Runs a load and writes a pattern, stops the server, and verifies the pattern with the next server.
 fn write_and_reopen(guest: &mut Running, server: xtask::pmbd::Server, path: &str) -> Result<()> {
     guest.check(&fio_verify("/dev/ublkb0", 2, 16))?;
     guest.check(
         "seq 2000000 | head -c 8388608 >/tmp/pattern && dd if=/tmp/pattern of=/dev/ublkb0 bs=1M oflag=direct",
     )?;
-    server.signal(guest, "TERM")?;
-    assert_eq!(server.ended(guest)?, 0);
+    server.stop(guest, "TERM")?;
     let server = guest.serve(path, "--transport ublk")?;
     guest.check("cmp -n 8388608 /tmp/pattern /dev/ublkb0")?;
-    server.signal(guest, "TERM")?;
-    assert_eq!(server.ended(guest)?, 0);
+    server.stop(guest, "TERM")?;
     guest.check(&format!("pmbd check {path}"))?;
     Ok(())
 }

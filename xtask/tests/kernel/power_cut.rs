@@ -1,42 +1,42 @@
-//! Under load, again and again, on the same persistent memory: the servers are killed, others take their devices over, and
-//! the guest's power is cut. Whatever was acknowledged before is there after.
+//! Repeatedly, under load and on the same persistent memory: the servers are killed, others take their devices over, and the guest's power is cut.
+//! Acknowledged writes must survive.
 
 use std::thread;
 use std::time::Duration;
 
-use crate::lab::Lab;
+use crate::lab::{Lab, from_env};
 use miette::{Result, WrapErr, bail, ensure};
 use xtask::pmbd::{Guest, Server};
 use xtask::powercut::{Ledger, Tally};
 
-/// How many cuts, where the variable PM_POWER_CUTS does not say.
-const CUTS: u64 = 3;
+/// The default of PM_POWER_CUTS, the number of power cuts.
+const CUTS: u32 = 3;
 
 const BLOCK_WRITERS: u64 = 4;
 const FILE_WRITERS: u64 = 2;
 
-/// Two disks: the blocks of the one are written as they are, the other one has ext4, mounted at /mnt/files.
+/// Two disks: one is written block by block, the other has ext4, mounted at /mnt/files.
 const BLOCKS: &str = "/mnt/pmem/blocks.pm";
 const FILES: &str = "/mnt/pmem/files.pm";
 const SERVE_BLOCKS: &str = "--size 32M --transport ublk --queues 2 --device 0";
 const SERVE_FILES: &str = "--size 128M --transport ublk --queues 2 --device 1";
 
-/// The sequence numbers of one boot are all greater than those of the boot before.
+/// The sequence numbers of a boot are greater than those of the boot before.
 const SEQUENCES_A_BOOT: u64 = 1 << 32;
 
 #[test]
 fn acknowledged_writes_survive_kills_and_power_cuts() -> Result<()> {
-    let cuts = std::env::var("PM_POWER_CUTS").map_or(CUTS, |cuts| cuts.parse().expect("a number of cuts"));
+    let cuts = from_env("PM_POWER_CUTS", CUTS);
     let mut random = fastrand::Rng::new();
     let lab = Lab::new();
     let mut blocks = Ledger::new("block", BLOCK_WRITERS, false);
-    // rename(2) replaces a file at once.
+    // rename(2) replaces a file atomically.
     let mut files = Ledger::new("file", FILE_WRITERS, true);
 
     let (mut guest, mut servers) = boot(&lab)?;
     guest.check("mkfs.ext4 -q /dev/ublkb1 && mount /dev/ublkb1 /mnt/files")?;
     for cut in 1..=cuts {
-        start_writers(&mut guest, cut * SEQUENCES_A_BOOT)?;
+        start_writers(&mut guest, u64::from(cut) * SEQUENCES_A_BOOT)?;
         let mut enough = 0;
         for server in servers {
             enough += random.usize(30..300);
@@ -48,7 +48,7 @@ fn acknowledged_writes_survive_kills_and_power_cuts() -> Result<()> {
         }
         enough += random.usize(30..300);
         work(&mut guest, &mut blocks, &mut files, enough)?;
-        // A moment that nothing in the guest is in step with.
+        // At a random moment.
         thread::sleep(Duration::from_micros(random.u64(..20_000)));
         for line in guest.power_cut()? {
             take(&line, &mut blocks, &mut files)?;
@@ -58,14 +58,14 @@ fn acknowledged_writes_survive_kills_and_power_cuts() -> Result<()> {
         let cut_of = || format!("after cut {cut} of {cuts}");
         let blocks = compare_blocks(&mut guest, &mut blocks).wrap_err_with(cut_of)?;
         let files = compare_files(&mut guest, &mut files).wrap_err_with(cut_of)?;
-        println!("cut {cut} of {cuts}: {}", told(blocks, files));
+        println!("cut {cut} of {cuts}: {}", summary(blocks, files));
     }
     guest.check("umount /mnt/files && pmbd stop /dev/ublkb0 && pmbd stop /dev/ublkb1")?;
     guest.check("umount /mnt/pmem && e2fsck -fn /dev/pmem0")?;
     guest.vm.shutdown()
 }
 
-/// Takes reports until there are `enough` of this round.
+/// Takes reports until `enough` writes of this round are acknowledged.
 fn work(guest: &mut Guest, blocks: &mut Ledger, files: &mut Ledger, enough: usize) -> Result<()> {
     while blocks.acknowledged_count() + files.acknowledged_count() < enough {
         let line = guest.wait_for("acknowledged writes", |line| Some(line.to_owned()))?;
@@ -74,10 +74,10 @@ fn work(guest: &mut Guest, blocks: &mut Ledger, files: &mut Ledger, enough: usiz
     Ok(())
 }
 
-/// A server, and how it was started.
+/// A server, its disk and its options.
 type Serving = (Server, (&'static str, &'static str));
 
-/// Boots on the persistent memory as it is, and serves both disks.
+/// Boots on the persistent memory, and serves both disks.
 fn boot(lab: &Lab) -> Result<(Guest, Vec<Serving>)> {
     let writer = env!("CARGO_BIN_EXE_power-cut-writer");
     let mut guest = Guest::new(lab.machine()?.dax(true).put(writer, "/root/power-cut-writer").start()?);
@@ -87,7 +87,7 @@ fn boot(lab: &Lab) -> Result<(Guest, Vec<Serving>)> {
         ensure!(server.up["disk"]["medium"] == "dax-file", "not on DAX: {}", server.up);
         let corruption =
             server.up["disk"]["corruption"].as_array().is_some_and(|corruption| !corruption.is_empty());
-        ensure!(!corruption, "the pool came back corrupted: {}", server.up);
+        ensure!(!corruption, "the pool is corrupted: {}", server.up);
         servers.push((server, (path, options)));
     }
     guest.check("mkdir -p /mnt/files")?;
@@ -104,10 +104,10 @@ fn start_writers(guest: &mut Guest, first: u64) -> Result<()> {
     Ok(())
 }
 
-/// Enters a report where it belongs.
+/// Enters a report in its ledger.
 fn take(line: &str, blocks: &mut Ledger, files: &mut Ledger) -> Result<()> {
     if !(blocks.acknowledge(line)? || files.acknowledge(line)?) {
-        bail!("the writers only acknowledge, but there came: {line}");
+        bail!("unexpected report: {line}");
     }
     Ok(())
 }
@@ -116,10 +116,9 @@ fn compare_blocks(guest: &mut Guest, known: &mut Ledger) -> Result<Tally> {
     known.compare(&guest.check("power-cut-writer read --device /dev/ublkb0")?)
 }
 
-/// Mounts the file system, which plays its journal back, compares the files, and checks the file system. It is
-/// mounted in the end.
+/// Mounts the file system, which replays its journal, compares the files, checks the file system, and mounts it again.
 fn compare_files(guest: &mut Guest, known: &mut Ledger) -> Result<Tally> {
-    // It was in use when the power was cut, and knows.
+    // The file system was mounted when the power was cut.
     guest.check("dumpe2fs -h /dev/ublkb1 2>&1 | grep -q needs_recovery")?;
     guest.check("mount /dev/ublkb1 /mnt/files")?;
     let tally = known.compare(&guest.check("power-cut-writer read --directory /mnt/files")?)?;
@@ -127,7 +126,7 @@ fn compare_files(guest: &mut Guest, known: &mut Ledger) -> Result<Tally> {
     Ok(tally)
 }
 
-fn told(blocks: Tally, files: Tally) -> String {
+fn summary(blocks: Tally, files: Tally) -> String {
     format!(
         "{} writes acknowledged ({} of blocks, {} of files), all there; of those in flight {} are there, {} torn",
         blocks.acknowledged_count + files.acknowledged_count,

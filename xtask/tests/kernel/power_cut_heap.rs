@@ -1,25 +1,25 @@
-//! In the middle of transactions on a heap on DAX, again and again: their process is killed, another one goes on, and the
-//! guest's power is cut. Whatever was acknowledged before is there after, nothing is there half, and the heap is whole.
+//! Repeatedly, during transactions on a heap on DAX: the process is killed, another continues, and the guest's power is cut. Acknowledged transactions
+//! must survive, all transactions must be atomic, and the heap must be valid.
 
 use std::thread;
 use std::time::Duration;
 
-use crate::lab::Lab;
+use crate::lab::{Lab, from_env};
 use miette::{IntoDiagnostic, Result, WrapErr, ensure, miette};
 use xtask::pmbd::Guest;
 
-/// How many cuts, where the variable PM_POWER_CUTS does not say.
-const CUTS: u64 = 2;
+/// The default of PM_POWER_CUTS, the number of power cuts.
+const CUTS: u32 = 2;
 
 const HEAP: &str = "/mnt/pmem/heap.pm";
 
 #[test]
 fn acknowledged_transactions_survive_kills_and_power_cuts() -> Result<()> {
-    let cuts = std::env::var("PM_POWER_CUTS").map_or(CUTS, |cuts| cuts.parse().expect("a number of cuts"));
+    let cuts = from_env("PM_POWER_CUTS", CUTS);
     let mut random = fastrand::Rng::new();
     let lab = Lab::new();
     let mut guest = boot(&lab)?;
-    // By thread, how many transactions are known to be durable.
+    // The number of transactions of each thread that are known to be durable.
     let mut durable = [0; 2];
     for cut in 1..=cuts {
         let before = durable;
@@ -37,7 +37,7 @@ fn acknowledged_transactions_survive_kills_and_power_cuts() -> Result<()> {
                 guest.ended(process)?;
             }
         }
-        // A moment that nothing in the guest is in step with.
+        // At a random moment.
         thread::sleep(Duration::from_micros(random.u64(..20_000)));
         for line in guest.power_cut()? {
             take(&line, &mut durable)?;
@@ -62,7 +62,7 @@ fn acknowledged_transactions_survive_kills_and_power_cuts() -> Result<()> {
     guest.vm.shutdown()
 }
 
-/// Boots on the persistent memory as it is, with it mounted for direct access.
+/// Boots on the persistent memory, mounted with -o dax.
 fn boot(lab: &Lab) -> Result<Guest> {
     let writer = env!("CARGO_BIN_EXE_power-cut-writer");
     let guest = Guest::new(lab.machine()?.dax(true).put(writer, "/root/power-cut-writer").start()?);
@@ -71,9 +71,7 @@ fn boot(lab: &Lab) -> Result<Guest> {
 
 /// Enters the report of a transaction that returned.
 fn take(line: &str, durable: &mut [u64; 2]) -> Result<()> {
-    let report = line
-        .strip_prefix("heap ")
-        .ok_or_else(|| miette!("the writer only acknowledges, but there came: {line}"))?;
+    let report = line.strip_prefix("heap ").ok_or_else(|| miette!("unexpected report: {line}"))?;
     let [thread, number] = numbers(report)?;
     let known = durable.get_mut(usize::try_from(thread).into_diagnostic()?);
     *known.ok_or_else(|| miette!("there is no thread {thread}"))? = number + 1;

@@ -1,6 +1,6 @@
-//! Takeovers of a ublk device that end before they are complete, and what the next one makes of the device.
+//! Interrupted takeovers of a ublk device, and the next takeover.
 
-use crate::lab::{Running, fio_verify};
+use crate::lab::{Running, fio_verify, from_env};
 use miette::Result;
 use std::time::Instant;
 
@@ -8,17 +8,17 @@ const DISK: &str = "/mnt/pmem/disk.pm";
 const SERVE: &str = "--transport ublk --queues 2";
 const DEPTH: u32 = 128;
 
-/// How many kills inside takeovers, where the variable PM_TAKEOVER_KILLS does not say.
+/// The default of PM_TAKEOVER_KILLS, the number of kills inside takeovers.
 const KILLS: u32 = 12;
 
-/// Fails if the kernel has complained since it booted.
+/// Asserts that the kernel has logged no errors since the boot.
 fn assert_kernel_is_sound(guest: &mut Running) -> Result<()> {
     let complaints = guest.vm.run("dmesg | grep -E 'BUG|Oops|WARNING|refcount|blocked for more'")?;
-    assert_eq!(complaints.stdout, "", "the kernel complained");
+    assert_eq!(complaints.stdout, "", "the kernel has logged errors");
     Ok(())
 }
 
-/// A guest with a device whose server was killed and that waits for the next.
+/// A guest with a device whose server was killed.
 fn boot_with_waiting_device() -> Result<Running> {
     let helper = env!("CARGO_BIN_EXE_half-takeover");
     let mut guest = Running::boot(|machine| machine.dax(true).put(helper, "/root/half-takeover"))?;
@@ -32,7 +32,7 @@ const WAIT_FOR_QUIESCED: &str = "while ! pmbd list | grep -q 'its server died'; 
 #[test]
 fn device_is_recoverable_after_takeover_ends_at_any_point() -> Result<()> {
     let mut guest = boot_with_waiting_device()?;
-    // A server that died after START_USER_RECOVERY, with no queue or one of two fetched, also twice in a row.
+    // A server that ends after START_USER_RECOVERY, with none or some of two queues fetched, repeatedly.
     for ready in [0, 1, 2] {
         guest.check(WAIT_FOR_QUIESCED)?;
         let half = guest.vm.run(&format!("half-takeover 0 --depth {DEPTH} --ready {ready}"))?;
@@ -44,7 +44,7 @@ fn device_is_recoverable_after_takeover_ends_at_any_point() -> Result<()> {
         assert_kernel_is_sound(&mut guest)?;
     }
 
-    // A takeover that runs out of descriptors fails before the driver forgets the last server, whichever is one too many.
+    // A takeover without enough descriptors fails before the driver drops the state of the last server, at any limit.
     guest.check(WAIT_FOR_QUIESCED)?;
     let counts = guest.check(&format!(
         "failed=0; up=0
@@ -63,7 +63,7 @@ fn device_is_recoverable_after_takeover_ends_at_any_point() -> Result<()> {
     guest.check(&fio_verify("/dev/ublkb0", 1, 4))?;
     assert_kernel_is_sound(&mut guest)?;
 
-    // Nor does a device in that state resist being stopped.
+    // A device in that state can be stopped.
     server.kill(&mut guest)?;
     guest.check(WAIT_FOR_QUIESCED)?;
     guest.vm.run(&format!("half-takeover 0 --depth {DEPTH} --ready 1"))?;
@@ -74,16 +74,15 @@ fn device_is_recoverable_after_takeover_ends_at_any_point() -> Result<()> {
 
 #[test]
 fn kills_inside_takeovers_lose_no_request_and_no_device() -> Result<()> {
-    let kills: u32 =
-        std::env::var("PM_TAKEOVER_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number of kills"));
+    let kills = from_env("PM_TAKEOVER_KILLS", KILLS);
     let mut guest = boot_with_waiting_device()?;
     guest.check(WAIT_FOR_QUIESCED)?;
     let begin = Instant::now();
     let server = guest.serve(DISK, SERVE)?;
     let takeover_ms = begin.elapsed().as_millis();
-    // Spread over the time that a takeover takes, and the first moments after it.
+    // The kills are spread over the time of a takeover and a short time after it.
     let span_ms = takeover_ms * 5 / 4;
-    // Slow enough to be at work until the last kill: alone, the writes of a job would take twice as long as the kills.
+    // So slow that the load lasts until the last kill: the writes of a job take twice as long as the kills.
     let writes = 48 * 256 * 70 / 100;
     let rate = (writes * 1000 / (u128::from(kills) * span_ms).max(1)).max(10);
     guest.start("fio", &format!("{} --rate_iops={rate}", fio_verify("/dev/ublkb0", 2, 48)))?;
@@ -112,8 +111,8 @@ fn kills_inside_takeovers_lose_no_request_and_no_device() -> Result<()> {
     guest.shutdown()
 }
 
-/// A server on a file system whose device has no room for what it holds, as the image below that has holes: the server accepts
-/// writes into the page cache, and their write-back fails, unseen by the server, which is killed then.
+/// The file system's device has no room for its contents, because it is a sparse image on a full tmpfs. The server accepts writes into the page cache,
+/// and is killed after their write-back has failed, which it has not noticed.
 #[test]
 fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()> {
     const DISK: &str = "/mnt/failing/disk.raw";
@@ -137,7 +136,7 @@ fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()>
     server.kill(&mut guest)?;
     guest.check(WAIT_FOR_QUIESCED)?;
 
-    // Over NBD the disk would change behind the back of the device that waits.
+    // A server over NBD would modify the disk while the waiting device has cached contents.
     let other = guest.vm.run(&format!("timeout -s KILL 9 pmbd serve {DISK} --raw --transport nbd"))?;
     assert!(other.status == 1 && other.stderr.contains("is this disk"), "{other:?}");
     for change in [format!("create {DISK} --format"), format!("check {DISK} --repair")] {
@@ -145,9 +144,9 @@ fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()>
         assert!(refused.status == 1 && refused.stderr.contains("is this disk"), "{refused:?}");
     }
 
-    // The system tells of the failure once, to the first process that asks: not to a command that only looks.
+    // The kernel reports the failure once, to the first fsync; a command that only reads does not consume the report.
     guest.check(&format!("pmbd info {DISK} --raw"))?;
-    // The failure stays known when a server fails, as this one does for lack of space, and when one is killed.
+    // The failure is still known after a server fails for lack of space, and after one is killed.
     let failed = guest.vm.run(&format!("timeout -s KILL 9 pmbd serve {DISK} {SERVE}"))?;
     assert_eq!(failed.status, 1, "{failed:?}");
     guest.check("rm /mnt/room/full")?;
@@ -165,12 +164,12 @@ fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()>
         guest.check(WAIT_FOR_QUIESCED)?;
     }
 
-    // With a new device, clients start from what the medium has by now.
+    // Clients of a new device start from the medium's contents.
     guest.check("pmbd stop /dev/ublkb0")?;
     let server = guest.serve(DISK, SERVE)?;
     assert_eq!(server.up["detail"]["recovered"], false, "{}", server.up);
     guest.check(flush)?;
-    // A file system lives by flushes.
+    // A file system requires flushes.
     guest.check(
         "dd if=/dev/ublkb0 of=/tmp/kept bs=4096 count=64 iflag=direct && mkfs.ext4 -q -F /dev/ublkb0 4M &&
         mkdir -p /mnt/disk && mount /dev/ublkb0 /mnt/disk && dd if=/tmp/kept of=/mnt/disk/kept conv=fsync &&

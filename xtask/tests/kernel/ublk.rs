@@ -1,4 +1,4 @@
-//! `pmbd` over ublk on a real kernel: file systems, load, the end of a server in every way.
+//! `pmbd` over ublk on a real kernel: file systems, load, and all ends of a server.
 
 use crate::lab::{FileSystem, Running, copy_and_compare, fio_verify};
 use miette::Result;
@@ -7,19 +7,18 @@ use xtask::vm::Builder;
 
 const DISK: &str = "/mnt/pmem/disk.pm";
 
-/// mkfs.xfs makes nothing smaller than 300 MiB.
+/// mkfs.xfs requires 300 MiB.
 const NEW_DISK: &str = "--size 320M --transport ublk --queues 2";
 
 fn with_sources(machine: Builder) -> Builder {
-    let sources = source_tree("/src").expect("this repository");
-    sources.into_iter().fold(machine.dax(true), |machine, put| machine.put(put.host, put.guest))
+    machine.dax(true).puts(source_tree("/src").expect("this repository"))
 }
 
-/// Requests that the device has completed since it is there.
+/// The number of requests that the device has completed.
 const COMPLETED: &str = "$(awk '{ print $1 + $5 }' /sys/block/ublkb0/stat)";
 
-/// Waits until the device has completed `count` more requests. A program in the background keeps it busy.
-fn let_it_work(guest: &mut Guest, count: u32) -> Result<()> {
+/// Waits until the device has completed `count` more requests of a program in the background.
+fn wait_for_requests(guest: &mut Guest, count: u32) -> Result<()> {
     guest.check(&format!(
         "goal=$(({COMPLETED} + {count})); while [ {COMPLETED} -lt $goal ]; do sleep 0.01; done"
     ))?;
@@ -46,20 +45,19 @@ fn file_systems_and_a_verified_load_on_a_dax_file() -> Result<()> {
     copy_and_compare(&mut guest, "/dev/ublkb0", FileSystem::Xfs, "/src /usr/lib")?;
     guest.check(&fio_verify("/dev/ublkb0", 2, 48))?;
 
-    server.signal(&mut guest, "TERM")?;
-    assert_eq!(server.ended(&mut guest)?, 0);
+    server.stop(&mut guest, "TERM")?;
     guest.check(&format!("pmbd check {DISK} && umount /mnt/pmem && e2fsck -fn /dev/pmem0"))?;
     guest.shutdown()
 }
 
-/// Neither the block device nor the character device is left, nor a server.
+/// Asserts that there are no devices and no servers.
 fn assert_gone(guest: &mut Guest) -> Result<()> {
     guest.check("! ls /dev/ublkb* /dev/ublkc* && ! pidof pmbd")?;
     assert_eq!(guest.check("pmbd list --json")?, "");
     Ok(())
 }
 
-/// Stops a server by a signal and sees that nothing is left.
+/// Stops a server by a signal, and asserts that it leaves nothing behind.
 fn stop_by(guest: &mut Guest, server: Server, signal: &str) -> Result<()> {
     server.signal(guest, signal)?;
     server.next_event(guest, "stopped")?;
@@ -87,23 +85,23 @@ fn stop_is_refused_while_file_system_is_mounted() -> Result<()> {
     server.signal(&mut guest, "TERM")?;
     let refused = server.next_event(&mut guest, "in_use")?;
     assert_eq!(refused["detail"]["usage"], IN_USE);
-    // Past every cache, through the server that was to stop.
+    // Direct I/O, so that the server executes the requests.
     guest.check("dd if=/dev/urandom of=/mnt/disk/file bs=1M count=8 oflag=direct && sync")?;
     guest.check("dd if=/mnt/disk/file of=/dev/null bs=1M iflag=direct")?;
     guest.check(&format!("umount /mnt/disk && e2fsck -fn /dev/ublkb0 && pmbd stop {DISK}"))?;
     assert_eq!(server.ended(&mut guest)?, 0);
     assert_gone(&mut guest)?;
 
-    // By force: the file system fails as if its disk were pulled. What it had synced is there the next time.
+    // By force: the file system fails like on a removed disk. Synced data is there with the next server.
     let server = guest.serve(DISK, NEW_DISK)?;
     guest.check("mount /dev/ublkb0 /mnt/disk && echo synced >/mnt/disk/kept && sync")?;
     guest.check("pmbd stop --force /dev/ublkb0")?;
-    // Its exit code tells whether the kernel still had the device open when it ended, for which it does not wait long.
+    // The exit code depends on whether the kernel still has the device open, for which the server does not wait long.
     server.ended(&mut guest)?;
     assert_ne!(
         guest.vm.run("dd if=/mnt/disk/file of=/dev/null iflag=direct")?.status,
         0,
-        "the disk is there"
+        "the disk can still be read"
     );
     guest.check("umount /mnt/disk; while [ -e /dev/ublkc0 ]; do sleep 0.01; done")?;
     let server = guest.serve(DISK, NEW_DISK)?;
@@ -113,11 +111,10 @@ fn stop_is_refused_while_file_system_is_mounted() -> Result<()> {
     guest.shutdown()
 }
 
-/// Kills the server, as often as said, each time when the device has completed some more requests, and starts
-/// another one at once. The device's user only sees it pause.
+/// Kills the server `kills` times, each time after `requests` more requests, and starts another at once. Requests are only delayed.
 fn kill_and_take_over(guest: &mut Guest, mut server: Server, kills: u32, requests: u32) -> Result<Server> {
     for _ in 0..kills {
-        let_it_work(guest, requests)?;
+        wait_for_requests(guest, requests)?;
         server.kill(guest)?;
         server = guest.serve(DISK, NEW_DISK)?;
         let granted = &server.up["detail"];
@@ -133,13 +130,13 @@ fn device_of_killed_server_is_recovered() -> Result<()> {
     let mut guest = Running::boot(with_sources)?;
     let server = guest.serve(DISK, NEW_DISK)?;
 
-    // Each of 2 x 48 MiB is read or written once: 24,576 requests, before what was written is verified.
+    // Each of 2 x 48 MiB is read or written once, in 24,576 requests, before the written data is verified.
     guest.start("fio", &fio_verify("/dev/ublkb0", 2, 48))?;
     let server = kill_and_take_over(&mut guest, server, KILLS, 2000)?;
     guest.succeeded("fio")?;
 
     guest.check("mkfs.ext4 -q -F /dev/ublkb0 && mkdir /mnt/disk && mount /dev/ublkb0 /mnt/disk")?;
-    // Synced after each file: many small requests, so that the kills find some in flight.
+    // With continuous syncs there are many small requests, so that some are in flight at the kills.
     guest.start(
         "copy",
         "cp -a /src /usr/lib /mnt/disk/ & \
@@ -151,7 +148,7 @@ fn device_of_killed_server_is_recovered() -> Result<()> {
     guest.check("diff -r /src /mnt/disk/src && diff -r /usr/lib /mnt/disk/lib")?;
     guest.check("umount /mnt/disk && e2fsck -fn /dev/ublkb0")?;
 
-    // Dead for good: the device waits, `list` says so, and `stop` removes it all the same.
+    // Without another server the device waits: `list` reports it, and `stop` removes it.
     server.kill(&mut guest)?;
     guest.check("while ! pmbd list | grep -q 'ublkb0: its server died'; do sleep 0.05; done")?;
     guest.check("pmbd stop /dev/ublkb0")?;
@@ -169,7 +166,7 @@ fn truncated_file_gives_eio_and_leaves_server_alive() -> Result<()> {
     let server = guest.serve(DISK, "--size 64M --transport ublk --queues 8")?;
     let granted = &server.up["detail"];
     assert_eq!((&granted["queues"], &granted["queues_asked"]), (&2.into(), &8.into()), "{}", server.up);
-    // A server that cannot have the device that it asks for leaves no disk behind.
+    // A server that cannot get its device leaves no disk behind.
     let taken = guest.vm.run("pmbd serve /mnt/pmem/new.pm --size 1M --transport ublk --device 0")?;
     assert!(taken.status == 1 && taken.stderr.contains("exists already"), "{taken:?}");
     guest.check("test ! -e /mnt/pmem/new.pm")?;
@@ -183,9 +180,9 @@ fn truncated_file_gives_eio_and_leaves_server_alive() -> Result<()> {
     guest.check("cmp -n 65536 -i 0:1048576 /src /dev/ublkb0")?;
     assert!(
         guest.log(&format!("pmbd{}", DISK.replace('/', "-"))).contains("cannot be accessed"),
-        "the server says so"
+        "the server reports the error"
     );
-    // Grown back, there is room for the disk again.
+    // After growth the disk has room again.
     guest.check(&format!("truncate -s 70M {DISK} && {} && {}", write(40), read(40)))?;
     guest.check("cmp -n 65536 -i 0:41943040 /src /dev/ublkb0")?;
     stop_by(&mut guest, server, "TERM")?;

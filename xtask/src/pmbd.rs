@@ -1,43 +1,69 @@
-//! Programs in a guest's background, `pmbd serve` first of all, and waiting for what they report.
+//! `pmbd` in a guest: its build, the repository's sources as test data, and servers and other programs in the background.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use miette::{Result, bail, miette};
+use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 use serde_json::Value;
 
-use crate::vm::Vm;
+use crate::cargo;
+use crate::vm::{Put, Vm};
 
-/// How long anything may take that is waited for: long enough for a busy machine under software emulation.
+/// The time limit for a report, generous for a busy machine under software emulation.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a guest is busy with, when something does not come to its end: its processes, where in the kernel they are,
-/// and what the kernel said last.
+/// Prints the state of a guest after a timeout: its processes, their kernel stacks, and the kernel's last messages.
 const STATE: &str = "for task in /proc/[0-9]*/task/*; do
     grep -q '^Kthread:.1' $task/status && continue
     echo \"$task $(cat $task/comm), $(grep State $task/status): $(head -n 6 $task/stack | tr '\\n' ' ')\"
 done 2>/dev/null
 dmesg | tail -n 20";
 
-/// A guest in which programs run in the background and report.
+/// Builds `pmbd` with these options of cargo, and returns its path. It is linked dynamically: a guest gets its shared objects too.
 ///
-/// Their reports come in any order among each other; what is waited for is taken from among them, and the
-/// others stay until they are waited for.
+/// # Errors
+/// If it does not compile; cargo has printed why.
+pub fn build(options: &[&str]) -> Result<PathBuf> {
+    cargo::build("pmbd-ublk", &[&["--bin", "pmbd"], options].concat(), "pmbd")
+}
+
+/// This repository's files, to be put below `guest`, without hidden files and build output.
+///
+/// # Errors
+/// If the repository's root cannot be read.
+pub fn source_tree(guest: &str) -> Result<Vec<Put>> {
+    let root = cargo::root();
+    let mut puts = Vec::new();
+    let context = || format!("cannot read {}", root.display());
+    for entry in root.read_dir().into_diagnostic().wrap_err_with(context)? {
+        let entry = entry.into_diagnostic()?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') && name != "target" {
+            puts.push(Put { host: entry.path(), guest: format!("{guest}/{name}") });
+        }
+    }
+    Ok(puts)
+}
+
+/// A guest with programs in the background.
+///
+/// Their reports arrive in any order. Waiting for a report takes it; the others are kept.
 #[derive(Debug)]
 pub struct Guest {
-    /// The machine, for commands in the foreground.
+    /// The virtual machine, for commands in the foreground.
     pub vm: Vm,
     reports: VecDeque<String>,
 }
 
 impl Guest {
-    /// A guest on this machine, in which nothing has reported yet.
+    /// A guest without reports.
     #[must_use]
     pub fn new(vm: Vm) -> Self {
         Self { vm, reports: VecDeque::new() }
     }
 
-    /// Runs a shell script that must succeed; its standard output.
+    /// Runs a shell script that must succeed, and returns its standard output.
     ///
     /// # Errors
     /// Those of [`Vm::check`].
@@ -45,22 +71,22 @@ impl Guest {
         self.vm.check(script)
     }
 
-    /// Starts a shell script in the background under a name of its own. Its output goes to `/tmp/NAME.log`.
+    /// Starts a shell script in the background under a unique name. Its output goes to `/tmp/NAME.log`.
     ///
     /// # Errors
     /// Those of [`Vm::check`].
     pub fn start(&mut self, name: &str, script: &str) -> Result<()> {
-        // Both streams of the outer shell are closed: what runs in the background holds nothing of the agent's.
+        // The output of the outer shell is redirected too, so that background processes do not hold the agent's pipes.
         self.vm.check(&format!(
             "{{ ( {script}\n) >/tmp/{name}.log 2>&1; echo ended {name} $? >/dev/report; }} >/dev/null 2>&1 &"
         ))?;
         Ok(())
     }
 
-    /// Waits for the end of what [`start`](Self::start) started; its exit code.
+    /// Waits for the end of a script in the background, and returns its exit code.
     ///
     /// # Errors
-    /// When it does not end, or the guest is gone.
+    /// If it does not end, or the guest has ended.
     pub fn ended(&mut self, name: &str) -> Result<u8> {
         let prefix = format!("ended {name} ");
         let code =
@@ -68,7 +94,7 @@ impl Guest {
         code.map_err(|report| report.wrap_err(self.log(name)))
     }
 
-    /// As [`ended`](Self::ended), for what must succeed; what it wrote.
+    /// Waits for the end of a script in the background that must succeed, and returns its output.
     ///
     /// # Errors
     /// Those of [`ended`](Self::ended), and an exit code other than zero.
@@ -78,10 +104,10 @@ impl Guest {
         if code == 0 { Ok(log) } else { Err(miette!("{name} ended with {code}:\n{log}")) }
     }
 
-    /// The first report, from now or before, of which `wanted` makes something.
+    /// Waits for the first report, past ones included, for which `wanted` returns a value, and returns that value.
     ///
     /// # Errors
-    /// When none comes in time; `what` says what was waited for.
+    /// If none arrives in time; the message names `what`.
     pub fn wait_for<T>(&mut self, what: &str, wanted: impl Fn(&str) -> Option<T>) -> Result<T> {
         if let Some((index, found)) =
             self.reports.iter().enumerate().find_map(|(index, line)| Some((index, wanted(line)?)))
@@ -98,24 +124,24 @@ impl Guest {
         }
         let state = self.vm.check(STATE).unwrap_or_else(|report| format!("(unknown: {report})"));
         Err(miette!(
-            "waited for {what} in vain; reported instead: {:?}; the guest's state:\n{state}",
+            "timeout waiting for {what}; other reports: {:?}; the guest's state:\n{state}",
             self.reports
         ))
     }
 
-    /// What a program in the background wrote, for errors and to be shown.
+    /// The output of a script in the background, for messages.
     pub fn log(&mut self, name: &str) -> String {
         self.vm
             .check(&format!("cat /tmp/{name}.log"))
             .unwrap_or_else(|report| format!("(no log of {name}: {report})"))
     }
 
-    /// Starts `pmbd serve PATH OPTIONS` in the background, and returns when it serves.
+    /// Starts `pmbd serve PATH OPTIONS` in the background, and waits until it serves.
     ///
     /// # Errors
-    /// When it ends instead, with what it said.
+    /// If it ends instead, with its output.
     pub fn serve(&mut self, path: &str, options: &str) -> Result<Server> {
-        // One name for each disk: a server's successor reports under the same.
+        // The name depends on the disk only: a later server of the disk reports under the same name.
         let name = format!("pmbd{}", path.replace('/', "-"));
         self.start(
             &name,
@@ -126,7 +152,7 @@ impl Guest {
         Ok(server)
     }
 
-    /// Cuts the power: see [`Vm::power_cut`]. All lines that were not waited for.
+    /// Cuts the power by [`Vm::power_cut`], and returns all reports not yet taken.
     ///
     /// # Errors
     /// Those of [`Vm::power_cut`].
@@ -142,15 +168,15 @@ impl Guest {
 pub struct Server {
     name: String,
     path: String,
-    /// What it said when it began to serve: `disk` and `detail` of its JSON.
+    /// Its `serving` event, with `disk` and `detail`.
     pub up: Value,
 }
 
 impl Server {
-    /// Waits for the next `event` of this server; all that it says of it.
+    /// Waits for the next `event` of this server, and returns its JSON.
     ///
     /// # Errors
-    /// When it ends, or goes on without such an event.
+    /// If the server ends, or the event does not occur in time.
     pub fn next_event(&self, guest: &mut Guest, event: &str) -> Result<Value> {
         let ended = format!("ended {} ", self.name);
         let line = guest.wait_for(&format!("{event:?} of {}", self.path), |line| {
@@ -161,31 +187,41 @@ impl Server {
         })?;
         match parse(&line) {
             Some(said) => Ok(said),
-            None => bail!("{line}, where it was to say {event:?}:\n{}", guest.log(&self.name)),
+            None => bail!("{line}, where the event {event:?} was expected:\n{}", guest.log(&self.name)),
         }
     }
 
-    /// Sends it a signal, such as `KILL`.
+    /// Sends the server a signal, such as `KILL`.
     ///
     /// # Errors
-    /// When there is no such process any more.
+    /// If the process has ended.
     pub fn signal(&self, guest: &mut Guest, signal: &str) -> Result<()> {
         guest.check(&format!("kill -{signal} $(cat /tmp/{}.pid)", self.name))?;
         Ok(())
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits for the server's end, and returns its exit code.
     ///
     /// # Errors
-    /// When it does not end.
+    /// If it does not end.
     pub fn ended(self, guest: &mut Guest) -> Result<u8> {
         guest.ended(&self.name)
     }
 
-    /// Kills it, as `kill -9` does, and waits until it is gone.
+    /// Stops the server by this signal, and waits for an exit code of zero.
     ///
     /// # Errors
-    /// When it was not there to be killed.
+    /// If it does not end, or with another exit code.
+    pub fn stop(self, guest: &mut Guest, signal: &str) -> Result<()> {
+        self.signal(guest, signal)?;
+        let name = self.name.clone();
+        guest.succeeded(&name).map(drop)
+    }
+
+    /// Kills the server by SIGKILL, and waits for its end.
+    ///
+    /// # Errors
+    /// If it has ended before.
     pub fn kill(self, guest: &mut Guest) -> Result<()> {
         self.signal(guest, "KILL")?;
         let name = self.name.clone();
@@ -198,4 +234,17 @@ impl Server {
 
 fn parse(line: &str) -> Option<Value> {
     serde_json::from_str(line).ok().filter(Value::is_object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_tree_has_no_build_output() {
+        let puts = source_tree("/src").expect("readable");
+        let has = |guest: &str| puts.iter().any(|put| put.guest == guest);
+        assert!(has("/src/crates") && has("/src/Cargo.toml"), "{puts:?}");
+        assert!(!has("/src/target") && !has("/src/.git"), "{puts:?}");
+    }
 }
