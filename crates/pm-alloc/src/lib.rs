@@ -50,8 +50,8 @@
 //!
 //! # The model
 //! [`Heap::transaction`] passes a [`Tx`] to a closure. Values are reached through links, and only a `Tx` or a [`View`] changes them: a change
-//! without the log does not compile. Values are copied in and out. Links carry the brand `'p` of their transaction, so a link of another heap, or of a transaction that
-//! was rolled back, cannot be stored in this one. After an error or a panic the transaction is rolled back.
+//! without the log does not compile. Values are copied in and out. Links carry the brand `'p` of their transaction, so a link of another
+//! heap, or of a transaction that was rolled back, cannot be stored in this one. After an error or a panic the transaction is rolled back.
 //!
 //! [`Heap::view`] reads without a transaction, stores single words and pairs in place, and makes two frequent changes in one step, in little
 //! more than half the time of a transaction: [`View::alloc_and_link`] allocates a block and stores the link to it into a null slot, and
@@ -70,10 +70,11 @@
 //!   the next process may read the new value, and a power failure may then revert it, unless that process stores it again.
 //!
 //! # What is guaranteed after a stray write
-//! Each block has a checksummed header in front of it. A corrupted header is found when its block is allocated, freed,
+//! Each block has a header with a checksum before it. A corrupted header is found when its block is allocated, freed,
 //! or checked by [`Heap::check`]. It is reported ([`Heap::take_corruption`]) and never followed, and the rest of the heap stays usable. If it
 //! was corrupted while the heap was closed, the length of its block is unknown: nothing after it in its chunk is allocated any more, and
-//! the other blocks there are found by their own headers. A repair neither writes into a block nor frees lines that are not proven free. The contents of blocks have no checksum; the program adds its own if it needs one.
+//! the other blocks there are found by their own headers. A repair neither writes into a block nor frees lines that are not proven free. The
+//! contents of blocks have no checksum; the program adds its own if it needs one.
 //!
 //! A corrupted log entry is detected, too, and does not affect the data of other transactions. If recovery may need it, after a kill or a
 //! crash, the heap is opened only with [`HeapOptions::discard_corrupted_records`]. No entry is needed after the heap was closed or dropped

@@ -27,8 +27,9 @@ use pm_core::{FenceError, Pmem, Region};
 /// ```
 ///
 /// # Durability
-/// After a kill at any time the chains of headers are intact, and the block of an interrupted call is allocated or free. With [`durable`](Self::durable) the same holds after a crash of the machine. When this is dropped, everything
-/// allocated or freed is durable in any case. The program makes the contents of blocks durable.
+/// After a kill at any time the chains of headers are intact, and the block of an interrupted call is allocated or free. With
+/// [`durable`](Self::durable) the same holds after a crash of the machine. When this is dropped, all allocations and freeings become durable
+/// in any case. The program makes the contents of blocks durable.
 ///
 /// After a kill the next open reads all headers and makes them durable before it relies on any of them. So it takes longer than other opens:
 /// as long as [`Heap::scan_ahead`] of all chunks.

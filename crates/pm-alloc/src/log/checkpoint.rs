@@ -163,7 +163,7 @@ impl Published {
         self.noted.store(0, Release);
     }
 
-    /// The lane is retired up to `lsn`: its header says so, durably.
+    /// Notes that the lane is retired up to `lsn`: its header has that LSN, durably.
     pub(super) fn retire(&self, lsn: Lsn) {
         debug_assert!(lsn <= self.last(), "I3: {lsn:?} <= {:?}", self.last());
         self.retired.fetch_max(lsn.bits(), AcqRel);

@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::locks::SpinLock;
 use crate::sync::{self, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, yield_now};
 use pm_core::line::line_start;
-use pm_core::{Domain, FenceError, Pmem};
+use pm_core::{FenceError, Pmem, forward_pmem};
 
 /// The most LSNs that the known checkpoint LSN may lag before it is computed again, which takes up to four loads for each lane.
 const CHECKPOINT_LAG_MAX: u64 = 32;
@@ -324,53 +324,16 @@ impl<'h, P> PoisoningPmem<'h, P> {
 }
 
 impl<P: Pmem> Pmem for PoisoningPmem<'_, P> {
-    #[inline]
-    fn len_bytes(&self) -> u64 {
-        self.pmem.len_bytes()
-    }
-    #[inline]
-    fn domain(&self) -> Domain {
-        self.pmem.domain()
-    }
-    #[inline]
-    fn load(&self, offset: u64, out: &mut [u8]) {
-        self.pmem.load(offset, out);
-    }
-    #[inline]
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.pmem.store(offset, bytes);
-    }
-    #[inline]
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.pmem.store_nt(offset, bytes);
-    }
-    #[inline]
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.pmem.load_u64(offset)
-    }
-    #[inline]
-    fn store_u64(&self, offset: u64, value: u64) {
-        self.pmem.store_u64(offset, value);
-    }
-    #[inline]
-    fn store_u128(&self, offset: u64, value: u128) {
-        self.pmem.store_u128(offset, value);
-    }
-    #[inline]
-    fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.pmem.compare_exchange_u64(offset, current, new)
-    }
-    #[inline]
-    fn flush(&self, offset: u64, len_bytes: u64) {
-        self.pmem.flush(offset, len_bytes);
-    }
-    #[inline]
-    fn prefetch(&self, offset: u64) {
-        self.pmem.prefetch(offset);
-    }
+    forward_pmem!(|this| this.pmem => len_bytes, domain, load, store, store_nt, load_u64, store_u64, store_u128);
+    forward_pmem!(|this| this.pmem => compare_exchange_u64, flush, prefetch);
+
     #[inline]
     fn fence(&self) -> Result<(), FenceError> {
-        self.pmem.fence().inspect_err(|error| drop(self.log.fail(error.clone().into())))
+        let fenced = self.pmem.fence();
+        if let Err(error) = &fenced {
+            self.log.fail(error.clone().into());
+        }
+        fenced
     }
 }
 

@@ -228,29 +228,28 @@ fn group(ring: &[Line], index: usize, last: &Record) -> Option<ScannedGroup> {
 /// What follows from the neighbours of the corrupted line with this index. After an open, each ring is written from its first line on.
 fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> CorruptedLine {
     let len = ring.len();
-    let before = (1..len).find(|back| ring[(index + len - back) % len] != Line::Corrupted);
-    let behind = (1..len).find(|on| ring[(index + on) % len] != Line::Corrupted);
-    let lsn_at = |at: usize| ring[at % len].lsn().filter(|&lsn| lsn > floor);
-    let (previous, next) = match (before, behind) {
-        (Some(back), Some(on)) => (lsn_at(index + len - back), lsn_at(index + on)),
-        _ => (None, None),
+    let line_at = |index: usize| &ring[index % len];
+    // The distances to the nearest readable lines. `None`: all lines are corrupted.
+    let back = (1..len).find(|back| *line_at(index + len - back) != Line::Corrupted);
+    let ahead = (1..len).find(|ahead| *line_at(index + ahead) != Line::Corrupted);
+    let neighbours = match (back, ahead) {
+        (Some(back), Some(ahead)) => [line_at(index + len - back), line_at(index + ahead)],
+        _ => [&ring[index]; 2],
     };
-    let is_first = before.is_none_or(|back| back > index);
+    let [previous, next] = neighbours.map(|line| line.lsn().filter(|&lsn| lsn > floor));
+    let is_among_first = back.is_none_or(|back| back > index);
+    // The highest LSN that was in the ring before this entry.
     let after = match previous {
         Some(previous) => Some(previous),
         // One of the ring's first lines, or one that was not written in this generation.
-        None => is_first.then_some(floor),
-    };
-    let neighbours = match (before, behind) {
-        (Some(back), Some(on)) => [(index + len - back) % len, (index + on) % len].map(|at| &ring[at]),
-        _ => [&ring[index]; 2],
+        None => is_among_first.then_some(floor),
     };
     // It may belong to the group of the entry before it, unless that entry ends its group, or belongs to none.
-    let is_next = previous.is_none() || neighbours[0].ends_group();
-    let is_alone = (before, behind) == (Some(1), Some(1));
+    let starts_group = previous.is_none() || neighbours[0].ends_group();
+    let is_alone = (back, ahead) == (Some(1), Some(1));
     let up_to = match (after, next.filter(|&next| Some(next) >= after)) {
         // It held the next entry of that group, or older contents that such an entry was about to overwrite.
-        (Some(after), _) if is_alone && !is_next => after,
+        (Some(after), _) if is_alone && !starts_group => after,
         // A lane is retired up to the LSN of one of its groups: if that is not the group of a neighbour, it was in this line.
         (Some(after), next) if is_alone && retired > after && next.is_none_or(|next| retired < next) => {
             retired
@@ -258,7 +257,7 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
         (Some(_), Some(next)) => next,
         _ => Lsn::MAX,
     };
-    let from = after.map(|after| if is_next { after.next() } else { after });
+    let from = after.map(|after| if starts_group { after.next() } else { after });
     let undo = undo_here(after, from, neighbours, next);
     #[expect(clippy::cast_possible_truncation, reason = "a ring has no more than 2^20 entries")]
     let index = index as u32;
@@ -270,17 +269,17 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
 fn undo_here(
     after: Option<Lsn>,
     from: Option<Lsn>,
-    [previous, behind]: [&Line; 2],
+    [previous_line, next_line]: [&Line; 2],
     next: Option<Lsn>,
 ) -> Option<Lsn> {
     let (after, from, next) = (after?, from?, next?);
-    let lowest = if previous.is_undo() { after } else { from };
-    let highest = match behind {
+    let lowest = if previous_line.is_undo() { after } else { from };
+    let highest = match next_line {
         // The group begins with this entry.
         Line::Complete(record) if record.commits == Some(1) => next.before(),
         _ => next,
     };
-    let is_undo = |lsn| previous.is_undo() && lsn == after || behind.is_undo() && lsn == next;
+    let is_undo = |lsn| previous_line.is_undo() && lsn == after || next_line.is_undo() && lsn == next;
     let is_between = lowest <= highest && highest <= lowest.next();
     (is_between && is_undo(lowest) && is_undo(highest)).then_some(highest)
 }

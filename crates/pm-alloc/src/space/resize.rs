@@ -302,18 +302,18 @@ fn take_behind<P: Pmem>(
         return Ok(false);
     }
     chunks.discover_through(pmem, new_last)?;
-    let behind = last + 1..new_last + 1;
-    for chunk in behind.clone() {
+    let added = last + 1..new_last + 1;
+    for chunk in added.clone() {
         chunks.scan_into(table.own_arena(), pmem, chunk)?;
     }
-    if chunks.take_chunks(behind.clone()).is_err() {
+    if chunks.take_chunks(added.clone()).is_err() {
         return Ok(false);
     }
     // If the block ends at a chunk's end, no line of that chunk is left.
     if line == chunk_lines(&table.layout) || take_rest(chunks, pmem, last, line)? {
         return Ok(true);
     }
-    chunks.return_chunks(behind);
+    chunks.return_chunks(added);
     Ok(false)
 }
 
