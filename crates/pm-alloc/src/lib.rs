@@ -49,8 +49,8 @@
 //! The example `tasks` (`cargo run -p pm-alloc --example tasks`) is a list of tasks that kills its own process and checks the list.
 //!
 //! # The model
-//! [`Heap::transaction`] passes a [`Tx`] to a closure. Values are reached through links, and only a `Tx` or a [`View`] changes them: a change
-//! without the log does not compile. Values are copied in and out. Links carry the brand `'p` of their transaction, so a link of another
+//! [`Heap::transaction`] passes a [`Tx`] to a closure, which reads and changes values through it. Values are copied in and out: there are no
+//! references to them, so a change that bypasses the `Tx` does not compile. Links carry the brand `'p` of their transaction, so a link of another
 //! heap, or of a transaction that was rolled back, cannot be stored in this one. After an error or a panic the transaction is rolled back.
 //!
 //! [`Heap::view`] reads without a transaction, stores single words and pairs in place, and makes two frequent changes in one step, in little
