@@ -207,7 +207,7 @@ impl Writes {
     }
 
     /// All writes, each an offset and its bytes, disjoint and sorted.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.ranges.iter().map(|range| (range.start, self.bytes_of(range)))
     }
