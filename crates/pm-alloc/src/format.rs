@@ -22,7 +22,7 @@ pub const KNOWN_INCOMPAT: u64 = 0;
 /// The unit of space in a heap: one cache line.
 pub const LINE_BYTES: u64 = pm_core::line::LINE_BYTES;
 
-/// The length of the header, of the page of state words behind it, and of the header's copy behind that; then come the lanes.
+/// The length of the header, of the page of state words after it, and of the header's copy after that page. The lanes follow.
 pub const HEADER_BYTES: u64 = 4096;
 
 /// The distance of the state words from the header's start. They lie between the header and its copy, so that one stray write does not
@@ -35,7 +35,7 @@ pub const COPY_START: u64 = 2 * HEADER_BYTES;
 /// The distance of a state word's copy from the word: a stray write of up to half a page does not hit both.
 pub const STATE_COPY_DISTANCE: u64 = HEADER_BYTES / 2;
 
-/// The distance of the first lane, behind the copy, from the header's start.
+/// The distance of the first lane, after the copy, from the header's start.
 pub const LANES_START: u64 = 3 * HEADER_BYTES;
 
 /// The header of a heap, which never changes. At the start of the pool's data area, with a copy two pages later.
@@ -54,7 +54,7 @@ pub struct HeapHeader {
     pub features_ro_compat: u64,
     /// Features without which a program must not open.
     pub features_incompat: u64,
-    /// A random number that all checksums of this heap include, so that no bytes of another heap are valid in this one.
+    /// A random number that all checksums of this heap cover, so that no bytes of another heap are valid in this one.
     pub seed: u64,
     /// The offset of this header in the region.
     pub heap_start: u64,
@@ -92,8 +92,8 @@ impl HeapHeader {
 /// One entry of a log: a log record, or a part of one. One cache line; its last word is stored last, and makes it valid.
 ///
 /// A line of a ring is an entry, an [erased](LogEntry::erased) line, or an entry being written, whose last word
-/// is an [announced](announce) LSN. Every other line is corrupted. The highest bit of the last word distinguishes an announced LSN,
-/// independently of the rest of the line.
+/// is an [announced](announce) LSN. Every other line is corrupted. The highest bit of the last word is set in an announced LSN only,
+/// whatever the rest of the line contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct LogEntry {
@@ -152,16 +152,16 @@ impl EntryKind {
 pub struct Lsn(u64);
 
 impl Lsn {
-    /// Before all others.
+    /// Zero, which is below all others.
     pub const ZERO: Self = Self(0);
 
-    /// The highest LSN of all.
+    /// The highest LSN.
     pub const MAX: Self = Self((1 << 47) - 1);
 
     /// The LSN of these 47 bits.
     ///
     /// # Panics
-    /// When there are more.
+    /// When `bits` has more than 47 bits.
     #[must_use]
     pub const fn new(bits: u64) -> Self {
         assert!(bits <= Self::MAX.0, "an LSN has 47 bits");
@@ -192,7 +192,7 @@ impl Lsn {
         self.0 >> 32
     }
 
-    /// The last LSN of its generation. As the floor of a log it means that the log was closed: no entry is live.
+    /// The last LSN of its generation. As the floor of a log it marks a closed log: no entry is live.
     #[must_use]
     pub const fn end_of_generation(self) -> Self {
         Self(self.0 | u32::MAX as u64)
@@ -213,11 +213,11 @@ impl Lsn {
 #[must_use]
 #[inline]
 pub fn seal(lsn: Lsn, seed: u64, offset: u64, contents: &[u64]) -> u64 {
-    // One call: the data are short, and each call takes as long.
+    // One call: the data are short, and each call has a fixed cost.
     let mut words = [seed, offset, lsn.0, 0, 0, 0, 0, 0, 0, 0];
     words[3..3 + contents.len()].copy_from_slice(contents);
     let crc = crc32c_words(&words[..3 + contents.len()]);
-    // Sixteen bits of it, and never zero, because a new medium is zero.
+    // Sixteen bits, and never zero, because a new medium is zero.
     let folded = (crc ^ (crc >> 16)) & 0xffff;
     lsn.0 << 16 | u64::from(folded.max(1))
 }
@@ -293,12 +293,12 @@ pub enum BlockState {
     Free = 1,
     /// An allocated block.
     Allocated = 2,
-    /// No block, but the end of a chunk. It has no lines.
+    /// The end of a chunk. It is no block, and has no lines.
     End = 3,
-    /// A block that is never allocated again: a repair stored this over a corrupted header of a block whose length was known.
+    /// A block that is never allocated again: a repair stored this header over a corrupted one, and the length of the block was known.
     Lost = 4,
-    /// A repair stored this over a corrupted header of a block whose length was unknown: the chain is broken, and all lines up to the end
-    /// of the chunk, or of a later one, are unreachable. None of them is allocated. Headers of allocated blocks among them are still valid.
+    /// Unreachable lines: a repair stored this header over a corrupted one, and the length of the block was unknown. The chain is broken, and
+    /// all lines up to the end of the chunk, or of a later one, are never allocated again. Headers of allocated blocks among them remain valid.
     Unreachable = 5,
 }
 
@@ -350,16 +350,16 @@ impl BlockHeader {
             _ => return None,
         };
         let lines = low >> 3;
-        let sound = (lines == 0) == matches!(state, BlockState::End);
-        (sound && crc == header_crc(seed, offset, low)).then_some(Self { state, lines })
+        let is_valid = (lines == 0) == matches!(state, BlockState::End);
+        (is_valid && crc == header_crc(seed, offset, low)).then_some(Self { state, lines })
     }
 
-    /// As [`from_word`](Self::from_word). `None` also if no header can lie at `offset`: headers are the last words of lines.
+    /// As [`from_word`](Self::from_word). `None` also if `offset` is no offset of a header: headers are the last words of lines.
     #[must_use]
     #[inline]
     pub(crate) fn at(word: u64, seed: u64, offset: u64) -> Option<Self> {
-        let is_place = offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES;
-        if is_place { Self::from_word(word, seed, offset) } else { None }
+        let is_header_offset = offset % LINE_BYTES == LINE_BYTES - BLOCK_HEADER_BYTES;
+        if is_header_offset { Self::from_word(word, seed, offset) } else { None }
     }
 }
 

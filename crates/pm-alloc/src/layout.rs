@@ -8,10 +8,10 @@ use core::ops::RangeInclusive;
 /// The length of the smallest chunk.
 pub const CHUNK_BYTES_MIN: u64 = 4096;
 
-/// The possible numbers of lanes.
+/// The valid numbers of lanes.
 pub(crate) const LANES: RangeInclusive<u32> = 1..=1024;
 
-/// The possible numbers of entries in a lane.
+/// The valid numbers of entries in a lane.
 pub(crate) const LANE_ENTRIES: RangeInclusive<u32> = 4..=1 << 20;
 
 /// Whether chunks can have this length: a power of two, from [`CHUNK_BYTES_MIN`] to 16 GiB.
@@ -19,7 +19,7 @@ pub(crate) const fn is_chunk_length(chunk_bytes: u64) -> bool {
     chunk_bytes.is_power_of_two() && CHUNK_BYTES_MIN <= chunk_bytes && chunk_bytes <= 1 << 34
 }
 
-/// The lines of a lane besides its ring: one in front of it for the LSN up to which the lane is retired, one behind it for the copy.
+/// The number of lines of a lane besides its ring: one before the ring for the LSN up to which the lane is retired, one after it for the copy.
 pub const LANE_HEADER_LINES: u64 = 2;
 
 /// The layout of one heap in its region.
@@ -30,7 +30,7 @@ pub const LANE_HEADER_LINES: u64 = 2;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The number that all checksums of the heap include.
+    /// A number that all checksums of the heap cover.
     pub seed: u64,
     /// The offset of the heap's header.
     pub heap_start: u64,
@@ -73,7 +73,7 @@ impl Layout {
         [word, word + STATE_COPY_DISTANCE]
     }
 
-    /// The offsets of the LSN up to which a lane is retired, and of its copy: before and behind the ring, so that only a stray write over
+    /// The offsets of the LSN up to which a lane is retired, and of its copy: before and after the ring, so that only a stray write over
     /// the whole lane hits both.
     #[must_use]
     pub const fn retired_offsets(&self, lane: u32) -> [u64; 2] {
@@ -189,9 +189,9 @@ pub(crate) struct Parameters {
 
 /// A layout for a data area, or why it is impossible.
 ///
-/// Lanes take at most a sixteenth of it. Chunks are as large as leaves 64 of them, from 4 KiB to 1 MiB, and larger only where
-/// there would be more than 512 of them, or, from 64 MiB on, more than 16,384: after a heap was opened, the first transactions
-/// read one word of each chunk until they find an empty one, at a page fault each, and all headers of some chunks, at more.
+/// Lanes take at most a sixteenth of it. The chunk length gives at least 64 chunks, within 4 KiB to 1 MiB. It is larger if there would be
+/// more than 512 chunks, or, with chunks of 64 MiB, more than 16,384: after a heap was opened, the first transactions read one word of each
+/// chunk until they find an empty one, at a page fault each, and all headers of some chunks, at several.
 pub(crate) fn plan(
     data_start: u64,
     data_end: u64,

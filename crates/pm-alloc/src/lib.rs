@@ -1,5 +1,5 @@
-//! A heap in persistent memory: blocks are allocated, freed and changed by transactions, and survive `kill -9`, power
-//! failures, stray writes, and programming errors of their users.
+//! A heap in persistent memory: blocks are allocated, freed and changed by transactions, and survive `kill -9` and power failures. Stray
+//! writes to block headers and to the log are detected.
 //!
 //! # An example
 //!
@@ -49,37 +49,36 @@
 //! The example `tasks` (`cargo run -p pm-alloc --example tasks`) is a list of tasks that kills its own process and checks the list.
 //!
 //! # The model
-//! [`Heap::transaction`] passes a [`Tx`] to a closure. Only a `Tx` changes data: an unlogged change does not
-//! compile. Values are copied in and out. Links carry the brand `'p` of their transaction, so a link of another
+//! [`Heap::transaction`] passes a [`Tx`] to a closure, which reads and changes values through it. Values are copied in and out: there are no
+//! references to them, so a change that bypasses the `Tx` does not compile. Links carry the brand `'p` of their transaction, so a link of another
 //! heap, or of a transaction that was rolled back, cannot be stored in this one. After an error or a panic the transaction is rolled back.
 //!
-//! [`Heap::view`] reads without a transaction, stores single words and pairs, and offers the most frequent changes as one step:
-//! allocating a block with the link to it ([`View::alloc_and_link`]), and freeing a block with the link to it ([`View::unlink_and_free`]),
-//! in little more than half the time of a transaction. The first requires a null slot, the second leaves one: removing a block from the
-//! middle of a list needs a transaction.
+//! [`Heap::view`] reads without a transaction, stores single words and pairs in place, and makes two frequent changes in one step, in little
+//! more than half the time of a transaction: [`View::alloc_and_link`] allocates a block and stores the link to it into a null slot, and
+//! [`View::unlink_and_free`] frees a block and sets the slot to null. Removing a block from the middle of a list needs a transaction.
 //!
-//! Transactions are not isolated from each other: two that change the same data at the same time are a data race, as two
-//! threads that write one variable. The program orders them by locks.
+//! Transactions are not isolated from each other: two transactions that change the same data at the same time race, like two threads that
+//! write one variable. The program orders them, by locks for example.
 //!
 //! # What is guaranteed after a crash
 //! * A transaction is atomic and durable. Once it has returned, its changes survive; if a crash interrupts it, recovery on the next open
 //!   replays it or rolls it back.
-//! * Each block is either allocated or free: none is lost by a crash, and none is allocated twice.
+//! * Each block is either allocated or free. A crash loses no block, and no block is allocated twice.
 //! * A freed block is not allocated again before its freeing is durable.
 //! * After a failed fence the state of the heap is unknown until it is opened again, and nothing more is stored through it.
 //! * A word or pair that was stored [in place](View::store_u64) is durable once the call returns. If the process is killed inside the call,
 //!   the next process may read the new value, and a power failure may then revert it, unless that process stores it again.
 //!
 //! # What is guaranteed after a stray write
-//! Each block has a checksummed header in front of it. A corrupted header is found when its block is allocated, freed,
+//! Each block has a header with a checksum before it. A corrupted header is found when its block is allocated, freed,
 //! or checked by [`Heap::check`]. It is reported ([`Heap::take_corruption`]) and never followed, and the rest of the heap stays usable. If it
-//! was corrupted while the heap was closed, the length of its block is unknown: nothing behind it in its chunk is handed out any
-//! more, and the other blocks there are found by their own headers. No repair writes into a block, or frees what cannot be
-//! proven free. The contents of blocks have no checksum; the program adds its own if it needs one.
+//! was corrupted while the heap was closed, the length of its block is unknown: nothing after it in its chunk is allocated any more, and
+//! the other blocks there are found by their own headers. A repair neither writes into a block nor frees lines that are not proven free. The
+//! contents of blocks have no checksum; the program adds its own if it needs one.
 //!
-//! A corrupted log entry is found, too, and does not affect the data of other transactions. If it may be needed, after a kill or a crash, the
-//! heap is opened only with [`HeapOptions::discard_corrupted_records`]. After the heap was closed or
-//! dropped, no entry is needed (`docs/adr/0010-a-corrupted-log-line.md`).
+//! A corrupted log entry is detected, too, and does not affect the data of other transactions. If recovery may need it, after a kill or a
+//! crash, the heap is opened only with [`HeapOptions::discard_corrupted_records`]. No entry is needed after the heap was closed or dropped
+//! (`docs/adr/0010-a-corrupted-log-line.md`).
 //!
 //! # What it costs
 //!
@@ -95,18 +94,17 @@
 //! has their contents (`docs/adr/0007-one-fence-per-transaction.md`).
 //!
 //! # Wear
-//! Statistics and maps of free space are in DRAM. Besides the user's lines, only two kinds of lines are written: headers, once for an
-//! allocation and once for a freeing, and the rings of the log. [`HeapOptions::quarantine`] delays the reuse of freed blocks,
+//! Statistics and maps of free space are in DRAM. Besides the user's lines, two kinds of lines are written: block headers, once to allocate
+//! and once to free, and the rings of the log. [`HeapOptions::quarantine`] delays the reuse of freed blocks,
 //! so that no line is written too often.
 //!
 //! # Limitations
-//! A transaction may use half of a lane: [`HeapOptions::lane_entries`] times 24 bytes, which is 24 KiB in a heap of 64
-//! MiB, and less in smaller ones. A longer one fails with [`CommitError::TooLarge`]. Long writes to old blocks count,
-//! because the old contents are logged. Writes to new blocks do not, except for values of up to 96 bytes; the header
-//! of each block does, with a third of an entry.
+//! A transaction may use half of a lane: [`HeapOptions::lane_entries`] times 24 bytes, which is 24 KiB in a heap of 64 MiB, and less in
+//! smaller ones. A longer one fails with [`CommitError::TooLarge`]. Long writes to old blocks use log space, too, because the old contents
+//! are logged. Values of more than 96 bytes in new blocks use none; the header of each block uses a third of an entry.
 //!
-//! There is no garbage collection: a block that nothing links to stays allocated until the program compares
-//! [`Heap::blocks`] with the blocks that it reaches, and frees it.
+//! There is no garbage collection: a block that nothing links to stays allocated until the program compares [`Heap::blocks`] with the blocks
+//! that it can reach, and frees the others.
 //!
 //! # Source
 //! NVMalloc 3 for headers, state in DRAM and the don't-allocate list; PMFS 3.2 for the entries of the log. The format is in
@@ -119,9 +117,9 @@ pub mod layout;
 
 mod heap;
 mod links;
+mod locks;
 mod log;
 mod parts;
-mod quiet_lock;
 mod space;
 mod sync;
 mod tx;

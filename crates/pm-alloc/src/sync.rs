@@ -15,7 +15,6 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
-use crate::quiet_lock::{Broken, Guard};
 use std::cell::Cell;
 use std::sync::PoisonError;
 
@@ -30,8 +29,8 @@ thread_local! {
 
 /// Orders another thread's stores, which this thread has observed by an acquiring load, before this thread's flushes of their lines.
 ///
-/// On x86 they are ordered: `clwb` of a line follows every visible store to it. On aarch64 an acquiring load orders loads
-/// and stores, and `dc cvap` is neither (Arm ARM, B2.3 and D7.4, "ordering and completion of data cache maintenance"): it could
+/// On x86 no instruction is needed: `clwb` of a line is ordered after every visible store to it. On aarch64 an acquiring load orders
+/// loads and stores only. `dc cvap` is neither (Arm ARM, B2.3 and D7.4, "ordering and completion of data cache maintenance"): it could
 /// execute before the load, and clean the line without the store. A full barrier orders it.
 #[inline]
 pub(crate) fn before_flushing_others_stores() {
@@ -39,52 +38,19 @@ pub(crate) fn before_flushing_others_stores() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The number that this thread [remembered](remember) last, if it was for `whose`.
+/// The number that this thread [remembered](remember) last, if it remembered it for this owner.
 #[inline]
-pub(crate) fn remembered(whose: u64) -> Option<u32> {
-    HINT.with(Cell::get).filter(|hint| hint.0 == whose).map(|hint| hint.1)
+pub(crate) fn remembered(owner: u64) -> Option<u32> {
+    HINT.with(Cell::get).filter(|hint| hint.0 == owner).map(|hint| hint.1)
 }
 
-/// Remembers a number for this thread.
-pub(crate) fn remember(whose: u64, number: u32) {
-    HINT.with(|hint| hint.set(Some((whose, number))));
+/// Remembers a number for this thread, and forgets the one before.
+pub(crate) fn remember(owner: u64, number: u32) {
+    HINT.with(|hint| hint.set(Some((owner, number))));
 }
 
-/// Acquires a lock, even if a thread panicked while it held it: what these locks guard is consistent after each step.
+/// Acquires a mutex, even if a thread panicked while it held it. For what is consistent after each step of a change.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A mutex that breaks when a thread panics while it holds it, as a [`QuietLock`](crate::quiet_lock::QuietLock) does.
-#[derive(Debug)]
-pub(crate) struct IntactMutex<T> {
-    inner: Mutex<T>,
-    broken: Broken,
-}
-
-/// An [`IntactMutex`] that this thread holds.
-pub(crate) type IntactGuard<'m, T> = Guard<'m, MutexGuard<'m, T>>;
-
-impl<T> IntactMutex<T> {
-    pub(crate) fn new(value: T) -> Self {
-        Self { inner: Mutex::new(value), broken: Broken::new() }
-    }
-
-    /// Acquires the lock.
-    ///
-    /// # Panics
-    /// When it is broken.
-    #[track_caller]
-    pub(crate) fn lock(&self) -> IntactGuard<'_, T> {
-        let inner = lock(&self.inner);
-        self.broken.assert_intact();
-        self.broken.guard(inner)
-    }
-
-    /// Whether it is neither held nor broken.
-    pub(crate) fn is_intact(&self) -> bool {
-        let is_held = matches!(self.inner.try_lock(), Err(std::sync::TryLockError::WouldBlock));
-        !is_held && !self.broken.is_set()
-    }
 }

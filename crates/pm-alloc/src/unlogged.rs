@@ -10,9 +10,9 @@ use pm_core::{FenceError, Pmem, Region};
 
 /// A heap whose blocks are allocated and freed one by one, as by `malloc` and `free`, without transactions.
 ///
-/// It owns the heap: replaying the log would destroy blocks that change without it. So what transactions have
-/// committed is first applied durably, and the heap accepts no further ones ([`CommitError::Bypassed`]). Once this is dropped, the same
-/// heap can be opened for transactions, and its [`blocks`](Heap::blocks) listed.
+/// It owns the heap, because replaying the log could overwrite blocks that change without it. Everything committed is first made durable in
+/// place, and the heap accepts no further transactions ([`CommitError::Bypassed`]). After this is dropped, the same heap can be opened for
+/// transactions, and its [`blocks`](Heap::blocks) listed.
 ///
 /// ```
 /// use pm_alloc::{UnloggedHeap, Heap, HeapOptions};
@@ -27,12 +27,12 @@ use pm_core::{FenceError, Pmem, Region};
 /// ```
 ///
 /// # Durability
-/// After a kill at any moment the chains of headers are sound, and the block of an interrupted call is
-/// allocated or free. With [`durable`](Self::durable) the same holds after a crash of the machine. When this is dropped, everything
-/// allocated or freed is durable in any case. The program makes the contents of blocks durable.
+/// After a kill at any time the chains of headers are intact, and the block of an interrupted call is allocated or free. With
+/// [`durable`](Self::durable) the same holds after a crash of the machine. When this is dropped, all allocations and freeings become durable
+/// in any case. The program makes the contents of blocks durable.
 ///
-/// After a kill the next open reads all headers and makes them durable before it relies on any. So it takes longer than
-/// other opens: as long as [`Heap::scan_ahead`] of all chunks.
+/// After a kill the next open reads all headers and makes them durable before it relies on any of them. So it takes longer than other opens:
+/// as long as [`Heap::scan_ahead`] of all chunks.
 ///
 /// # Source
 /// NVMalloc 3.1 and 7.1.
@@ -52,13 +52,13 @@ pub enum UnloggedError {
     /// It cannot be freed.
     #[error(transparent)]
     Free(FreeError),
-    /// A fence failed. Whether the block is freed or resized is known after the next open.
+    /// A fence failed. The next open decides whether the block is freed or resized.
     #[error(transparent)]
     Fence(#[from] FenceError),
     /// An earlier fence failed. Nothing was stored.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// The caller refused each free extent as one that cannot be stored to.
+    /// The caller's `ensure` returned false for each free extent: none can be stored to.
     #[error("the medium has no room for it")]
     NoBacking,
 }
@@ -92,9 +92,8 @@ pub struct FrozenHeap<'h> {
 }
 
 impl FrozenHeap<'_> {
-    /// Lists the parts of a copy of the heap's region that is a heap with the same blocks at the same offsets: in
-    /// ascending order, except for the words. Everything else of the copy is undefined, so the cost is what is allocated, and a word for
-    /// each free extent.
+    /// Lists the parts that make up a copy of the heap's region, with the same blocks at the same offsets. Parts of bytes come in ascending
+    /// order. All other bytes of the copy may have any value, so a copy costs the allocated bytes, and a word for each free extent.
     pub fn pieces(&self, mut visit: impl FnMut(Piece)) {
         visit(Piece::Bytes(0..self.chunks_start));
         self.space.live_pieces(&mut visit);
@@ -103,7 +102,7 @@ impl FrozenHeap<'_> {
 }
 
 impl<P: Pmem> UnloggedHeap<P> {
-    /// Takes over an open heap. If what its transactions committed cannot be applied, each call returns the error.
+    /// Takes over an open heap. If what its transactions committed cannot be made durable, each call returns the error.
     ///
     /// # Durability
     /// Two fences, or one if no transaction was committed since the heap was opened.
@@ -114,12 +113,11 @@ impl<P: Pmem> UnloggedHeap<P> {
         Self { heap, durable: false }
     }
 
-    /// Whether each header is flushed and fenced when it is stored: one or two fences to allocate, one to free. False by
-    /// default.
+    /// Sets whether each header is flushed and fenced when it is stored: one or two fences to allocate, one to free. False by default.
     ///
     /// # Durability
-    /// When this returns, what was allocated or freed before is durable, too, unless a fence fails: then each call returns the error. Costs
-    /// one fence, and a line for each header of the chunks that were scanned, if there are any.
+    /// When this returns, earlier allocations and freeings are durable, too, unless a fence failed: then each later call returns the error.
+    /// Costs one fence, and a line for each header of the chunks that were scanned, if there are any.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         if durable && !self.durable {
@@ -130,26 +128,25 @@ impl<P: Pmem> UnloggedHeap<P> {
         self
     }
 
-    /// Allocates an uninitialized block of at least `bytes` bytes, and returns its offset: a multiple of 64, or of `align_bytes`, if that is
-    /// more.
+    /// Allocates an uninitialized block of at least `bytes` bytes, and returns the offset of its payload: a multiple of 64 and of
+    /// `align_bytes`.
     ///
     /// # Errors
-    /// When there is no room, and calls of other threads return none; nothing is allocated then. When a fence fails, or failed before:
+    /// When there is no room, even after the calls in progress have ended; nothing is allocated then. When a fence fails, or failed before:
     /// nothing more is stored, and the next open decides whether the block is allocated.
     ///
     /// # Panics
     /// When `align_bytes` is no power of two.
     ///
     /// # Durability
-    /// If [`durable`](Self::durable), the block is allocated after any crash when this returns; otherwise after a crash of the
-    /// process.
+    /// When this returns, the allocation survives a kill; with [`durable`](Self::durable), a power failure, too.
     pub fn alloc(&self, bytes: u64, align_bytes: u64) -> Result<u64, UnloggedError> {
         self.alloc_if(bytes, align_bytes, |_, _| true)
     }
 
-    /// As [`alloc`](Self::alloc), in a sparse file, where a store may find the medium full. Before anything is stored, `ensure` is
-    /// called with the offset and the number of the bytes to be stored to, and returns whether they can be. If not, it is called with another
-    /// free extent, until there is none. Other threads that find no other room wait for this call, so `ensure` must neither allocate from
+    /// As [`alloc`](Self::alloc), for a sparse file, where a store may find the medium full. Before anything is stored, `ensure` is called with
+    /// the offset and the number of the bytes that the call will store to, and returns whether they can be stored to. If it returns false, it
+    /// is called with another free extent, until there is none. Other threads may wait for this call, so `ensure` must neither allocate from
     /// the same heap nor wait for a thread that does.
     ///
     /// # Errors
@@ -171,7 +168,7 @@ impl<P: Pmem> UnloggedHeap<P> {
         let pmem = &self.heap.parts.pmem();
         let unlogged = Unlogged::new(&self.heap.parts.space, pmem, self.durable);
         let mut block = unlogged.reserve(lines, align_bytes)?;
-        // Kept until one is accepted, so that each is tried once.
+        // Kept until an extent is accepted, so that each is tried once.
         let mut refused = Vec::new();
         loop {
             let stored = block.stored_range();
@@ -187,9 +184,9 @@ impl<P: Pmem> UnloggedHeap<P> {
         }
     }
 
-    /// Resizes a block without moving it: to the end of `bytes` if possible, otherwise to its start at least. Returns how many bytes it has
-    /// room for then, or `None` if it is unchanged, because there is no room behind it. A block that has room for the start of the range
-    /// already may stay unchanged. `ensure` as in [`alloc_if`](Self::alloc_if).
+    /// Resizes a block without moving it: to the end of the range `bytes` if possible, otherwise at least to its start. Returns the number of
+    /// bytes that the block has room for then, or `None` if it is unchanged because there is no room after it. A block that already has room
+    /// for the start of the range may stay unchanged. `ensure` is called as by [`alloc_if`](Self::alloc_if).
     ///
     /// # Errors
     /// When no allocated block starts there, or its header is corrupted: then it is unchanged. When a fence fails: nothing more is
@@ -223,8 +220,8 @@ impl<P: Pmem> UnloggedHeap<P> {
         }
     }
 
-    /// Freezes the heap, to copy its allocated blocks, or for a `fork`: no other thread is inside a call then. Other threads
-    /// that allocate or free wait until the result is dropped; the same thread deadlocks.
+    /// Freezes the heap, to copy its allocated blocks, or for a `fork`: no other thread is inside a call meanwhile. Other threads that allocate
+    /// or free wait until the result is dropped. If the calling thread does so, it deadlocks.
     #[must_use]
     pub fn freeze(&self) -> FrozenHeap<'_> {
         let layout = self.heap.layout();
@@ -234,11 +231,11 @@ impl<P: Pmem> UnloggedHeap<P> {
         FrozenHeap { space, chunks_start: layout.chunks_start, data_end, len_bytes: pmem.len_bytes() }
     }
 
-    /// Frees a block, which a transaction may have allocated.
+    /// Frees a block, whether a transaction allocated it or not.
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is corrupted: then it is unchanged. When a fence fails: whether it is
-    /// freed is known after the next open.
+    /// When no allocated block starts there, or its header is corrupted: then it is unchanged. When a fence fails: the next open decides whether
+    /// it is freed.
     ///
     /// # Durability
     /// As [`alloc`](Self::alloc).
@@ -251,12 +248,12 @@ impl<P: Pmem> UnloggedHeap<P> {
         Ok(())
     }
 
-    /// How many bytes the block at `offset` has room for, by its header alone: without locks, so it works in a child of a `fork` during
-    /// any call.
+    /// The number of bytes that the block at `offset` has room for, by its header alone. Acquires no locks, so it works in a child of a `fork`
+    /// that interrupted a call.
     ///
     /// # Errors
-    /// When there is no header of an allocated block there, or a corrupted one. Inside of a free block, or of another block, the header of a
-    /// former block may be left, and is not told from a current one.
+    /// When there is no header of an allocated block there, or a corrupted one. The header of a former block, inside a free block or another
+    /// one, is not distinguished from a current one.
     pub fn usable_bytes(&self, offset: u64) -> Result<u64, FreeError> {
         Unlogged::new(&self.heap.parts.space, &self.heap.parts.pmem(), self.durable).usable_bytes(offset)
     }
@@ -269,14 +266,14 @@ impl<P: Pmem> UnloggedHeap<P> {
 }
 
 impl<P: Pmem> Drop for UnloggedHeap<P> {
-    /// Makes durable what was allocated and freed: one fence, and a line for each header, unless each call did. A child of
-    /// fork(2) that drops an inherited heap changes nothing, nor does a process in which a thread panicked inside a call.
+    /// Makes allocations and freeings durable, unless each call did: one fence, and a line for each header. In a child of fork(2) that inherited
+    /// the heap, or if a thread panicked inside a call, changes nothing.
     fn drop(&mut self) {
-        let is_sound = self.heap.is_of_this_process()
+        let is_consistent = self.heap.is_of_this_process()
             && self.heap.parts.log.check().is_ok()
-            && self.heap.parts.space.is_intact();
+            && self.heap.parts.space.is_free_and_unpoisoned();
         // Otherwise the heap is left as after a kill, and the next open does this.
-        if is_sound
+        if is_consistent
             && (self.durable || self.heap.parts.space.persist_headers(&self.heap.parts.pmem()).is_ok())
         {
             self.heap.parts.log.mark_headers_durable();

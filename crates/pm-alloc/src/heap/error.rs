@@ -22,7 +22,7 @@ pub enum HeapError {
         /// The offset of the header.
         offset: u64,
     },
-    /// The checksum of the heap's header is right, and a field is invalid.
+    /// The checksum of the heap's header is right, but a field is invalid.
     #[error("the heap's header at offset {offset} has the invalid {field} {found}")]
     HeaderField {
         /// The offset of the header.
@@ -32,7 +32,7 @@ pub enum HeapError {
         /// Its value.
         found: u64,
     },
-    /// The region is mapped read-only, and opening a heap writes.
+    /// The region is mapped read-only, and recovery writes.
     #[error("a heap cannot be opened read-only: opening recovers it, which writes")]
     ReadOnly,
     /// Both copies of the number of chunks are corrupted.

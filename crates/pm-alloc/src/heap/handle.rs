@@ -1,4 +1,4 @@
-//! An open heap, and everything that is done with one as a whole.
+//! An open heap, and the operations on it as a whole.
 
 use super::error::HeapError;
 use super::header::{self, LoadedChunkCount, LoadedHeader};
@@ -16,9 +16,9 @@ use std::path::Path;
 
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
 ///
-/// Several threads may use it at once, and one process at a time may have it open for writing. It need not be closed: everything that
-/// returned is durable, whether this is dropped or the process killed. Dropping it [closes](Heap::close) it. See the crate's
-/// documentation for an example.
+/// Several threads may use it at once, and one process at a time may have it open for writing. It need not be closed: the changes of all
+/// calls that have returned are durable, even if the process is killed. Dropping it [closes](Heap::close) it. See the crate's documentation
+/// for an example.
 #[derive(Debug)]
 pub struct Heap<P: Pmem = Region> {
     pub(crate) parts: HeapParts<P>,
@@ -31,7 +31,7 @@ impl Heap<Region> {
     /// Creates a file of `pool_bytes` at `path` with an empty heap in it.
     ///
     /// # Errors
-    /// When the path exists, the layout is impossible, or a system call fails; nothing is left behind then.
+    /// When the path exists, the layout is impossible, or a system call fails; nothing is left after then.
     ///
     /// # Durability
     /// A crash leaves no file, or the whole heap.
@@ -47,7 +47,7 @@ impl Heap<Region> {
     /// rolled back.
     ///
     /// Takes as long as reading all logs, and one word of each chunk. Block headers are read when they are needed; all of them at once
-    /// if a process was killed that had the heap as an [`UnloggedHeap`](crate::UnloggedHeap).
+    /// if a process was killed that used the heap as an [`UnloggedHeap`](crate::UnloggedHeap).
     ///
     /// # Errors
     /// When there is no pool, or no heap in it; when something needed to open it and its copy are both corrupted; when
@@ -55,9 +55,9 @@ impl Heap<Region> {
     /// writes: a [`HeapInspection`](crate::HeapInspection) and a [`CheckReport`] examine a heap without writing.
     ///
     /// # Durability
-    /// After a crash during recovery the next open recovers the heap. When this returns, the header, the number of chunks and everything
-    /// that transactions committed are durable, at two fences; what is learned of chunks later is made durable then. A word that a
-    /// killed process was [storing in place](crate::View::store_u64) is visible, and may not be durable.
+    /// After a crash during recovery the next open recovers the heap. When this returns, the header, the number of chunks and everything that
+    /// transactions committed are durable, at two fences. Block headers are made durable when they are first read. A word that a killed
+    /// process was [storing in place](crate::View::store_u64) is visible, and may not be durable.
     pub fn open(path: impl AsRef<Path>, options: &HeapOptions) -> Result<Self, HeapError> {
         // A pool without a heap is left unchanged.
         let pool = Pool::open_with(path, &options.region, |pool| LoadedHeader::find(pool).map(drop))?;
@@ -111,20 +111,20 @@ impl<P: Pmem> Heap<P> {
         Self::from_pool(Pool::attach(pmem)?, options, false)
     }
 
-    /// Everything that recovery or a later operation relies on is made durable first: a killed process may have left it visible and not
-    /// durable.
+    /// Opens the heap in a pool. Everything that recovery or a later operation relies on is made durable first: a killed process may have left
+    /// it visible and not durable.
     fn from_pool(pool: Pool<P>, options: &HeapOptions, is_new: bool) -> Result<Self, HeapError> {
         let found = LoadedHeader::find(&pool)?;
         let layout = Layout::of(&found.header);
         let (log, recovery) = recover(&pool, &layout, options.on_corruption)?;
         if !is_new {
-            // Both after the log was replayed: it may hold a root whose slot is free or corrupted before.
+            // Both after the replay, which may store a root into a slot that is free or corrupted before.
             pool.logged_roots().clear_replaced()?;
             found.restore(&pool)?;
         }
         let chunks = LoadedChunkCount::load(pool.pmem(), &layout)?;
         if !is_new {
-            // Its fence makes a restored header durable, too.
+            // The fence of this makes a restored header durable, too.
             chunks.restore(pool.pmem(), &layout)?;
         }
         let chunk_count = chunks.count.min(layout.chunks_before(pool.data().end));
@@ -144,10 +144,10 @@ impl<P: Pmem> Heap<P> {
     }
 
     /// Runs `f` as one transaction. If `f` returns `Ok`, all its changes are committed, atomically and durably. If it returns an error or
-    /// panics, all are rolled back; after a crash, recovery on the next open rolls them back.
+    /// panics, all of them are rolled back; if a crash interrupts it, recovery on the next open rolls them back.
     ///
-    /// A transaction is not isolated: it neither waits for another one that changes the same data, nor detects it. The program orders
-    /// such transactions, by locks for example, and crashes then see them in that order.
+    /// A transaction is not isolated: it neither waits for another one that changes the same data, nor detects it. The program orders such
+    /// transactions, by locks for example, and recovery keeps that order.
     ///
     /// # Errors
     /// What `f` returns; or why the transaction could not commit: it needs more than half of a lane, for example. The
@@ -155,10 +155,9 @@ impl<P: Pmem> Heap<P> {
     /// when this thread is already in a transaction on this heap.
     ///
     /// # Durability
-    /// When it returns `Ok`, everything is durable. Costs one fence, and one line for up to 48 bytes or three words,
-    /// besides the lines changed; a fence more when more than 96 bytes, or zeroes, were written into a new block; with
-    /// a change in place of 2 KiB or more, three fences, or four if it changes other data, too. A transaction that changes nothing costs
-    /// nothing.
+    /// When it returns `Ok`, everything is durable. Costs one fence, and one line for up to 48 bytes or three words, in addition to the changed
+    /// lines; one fence more if more than 96 bytes, or zeroes, were written into a new block; three fences with a change in place of 2 KiB or
+    /// more, or four if it changes other data, too. A transaction that changes nothing costs nothing.
     ///
     /// # Source
     /// PMFS 3.2 for the entries of the log; `docs/adr/0007-one-fence-per-transaction.md` for why one fence is enough.
@@ -169,17 +168,17 @@ impl<P: Pmem> Heap<P> {
         self.transaction_with(Durability::Immediate, f)
     }
 
-    /// Like [`transaction`](Self::transaction), durable as `durability` states.
+    /// As [`transaction`](Self::transaction), durable as `durability` states.
     ///
     /// # Errors
-    /// As for [`transaction`](Self::transaction).
+    /// As [`transaction`](Self::transaction).
     ///
     /// # Durability
     /// With [`Durability::Deferred`], a transaction that only changes long values in place costs one fence less, and may be rolled
     /// back by a crash.
     ///
     /// # Source
-    /// PMFS 3.2, the optional barrier behind the commit record.
+    /// PMFS 3.2, the optional barrier after the commit record.
     pub fn transaction_with<R, E: From<TxError>>(
         &self,
         durability: Durability,
@@ -190,16 +189,16 @@ impl<P: Pmem> Heap<P> {
 
     /// Runs `f` with a view of the heap, under a brand that confines its links.
     ///
-    /// It may see parts of transactions that other threads commit meanwhile: the program keeps readers from writers by locks.
+    /// It may read parts of transactions that other threads commit meanwhile: the program excludes that, by locks for example.
     ///
-    /// Within a transaction of this thread on the same heap, the view sees none of its writes but long values in
-    /// place. What [`store_u64`](View::store_u64) and [`store_u64_pair`](View::store_u64_pair) store then is no part of the transaction,
-    /// and stays when it is rolled back. They refuse to store into its long values in place, which are rolled back as a whole.
+    /// Within a transaction of this thread on the same heap, the view reads none of the transaction's writes, except long values that were
+    /// written in place. The stores of [`store_u64`](View::store_u64) and [`store_u64_pair`](View::store_u64_pair) are no part of the
+    /// transaction, and remain when it is rolled back. Both calls fail for words in long values that the transaction has written in place.
     pub fn view<R>(&self, f: impl for<'p> FnOnce(&View<'p, P>) -> R) -> R {
         f(&View::new(&self.parts))
     }
 
-    /// Turns the room that the pool has behind the heap into chunks: after growing, or after a crash while growing.
+    /// Adds chunks where the pool has room after the last chunk: after the pool has grown, or after a crash during [`grow`](Heap::grow).
     ///
     /// # Errors
     /// When a fence fails.
@@ -243,23 +242,23 @@ impl<P: Pmem> Heap<P> {
 
     /// Checks the header of every block. Changes nothing.
     ///
-    /// To be called while no transaction commits: such a transaction may look like corruption.
+    /// To be called while no transaction commits: a commit in progress may be reported as corruption.
     pub fn check(&self) -> CheckReport {
         self.parts.space.check(&self.parts.pmem())
     }
 
-    /// As [`check`](Self::check), and calls `each` with every block, in order of offsets. Where a chain is broken,
-    /// the unreachable lines are passed as such, in pieces between the allocated blocks there; lines under other corrupted headers are not
-    /// passed, but reported.
+    /// As [`check`](Self::check), and calls `each` with every block, in ascending order of offsets. Unreachable lines after a broken chain are
+    /// passed as blocks in that state, in pieces between the allocated blocks there. Blocks of other corrupted headers are not passed, and
+    /// are in the report.
     pub fn check_with(&self, each: impl FnMut(Block)) -> CheckReport {
         CheckReport::of(&self.parts.pmem(), self.layout(), self.parts.space.chunk_count(), each)
     }
 
-    /// The offsets of all allocated blocks, sorted: what [`Tx::alloc`] returned links to. A program that
-    /// lists the blocks that it reaches finds the others so.
+    /// The offsets of all allocated blocks, sorted: those that [`Tx::alloc`] returned links to. A program that compares them with the blocks that
+    /// it can reach finds lost ones.
     ///
-    /// Behind a corrupted header that was found when the heap was opened, blocks that were freed may be listed again:
-    /// freeing stores nothing there, because the header of a block cannot be distinguished from an old one inside of a block.
+    /// After a corrupted header that was found when the heap was opened, blocks that were freed may be listed again:
+    /// freeing stores nothing there, because a header cannot be distinguished from an old one inside a block.
     ///
     /// To be called while no transaction commits.
     pub fn blocks(&self) -> Vec<u64> {
@@ -272,20 +271,20 @@ impl<P: Pmem> Heap<P> {
         blocks
     }
 
-    /// Scans up to `chunks` chunks that were not needed since the heap was opened, so that later allocations need not,
-    /// and returns how many are left. For a thread with spare time, right after opening.
+    /// Scans up to `chunks` chunks that were not needed since the heap was opened, so that later allocations need not scan them. Returns the
+    /// number of unscanned chunks that remain. For a thread with spare time, after an open.
     ///
     /// # Errors
     /// When a fence fails, or failed before. After that the heap stores nothing more.
     ///
     /// # Durability
-    /// Changes nothing. What a killed process left visible and not durable is made durable: a fence for each chunk.
+    /// Changes nothing. Headers that a killed process left visible and not durable are made durable, at a fence for each chunk.
     pub fn scan_ahead(&self, chunks: usize) -> Result<usize, CommitError> {
         self.parts.log.check()?;
         Ok(self.parts.space.scan_some(&self.parts.pmem(), chunks)?)
     }
 
-    /// How many blocks and bytes are in use, of the chunks that were scanned.
+    /// The numbers of blocks and bytes in use, in the chunks that were scanned.
     pub fn stats(&self) -> SpaceStats {
         self.parts.space.stats()
     }
@@ -295,19 +294,19 @@ impl<P: Pmem> Heap<P> {
         self.parts.space.take_corruption()
     }
 
-    /// Stores a header over a corrupted one, which repairs the chain of the chunk. The extent of the corruption is never handed out
-    /// again; allocated blocks inside it stay allocated. Returns false, and changes nothing, if this corruption is gone.
+    /// Stores a header over a corrupted one, which repairs the chain of the chunk. The extent of the corruption is never allocated again;
+    /// allocated blocks inside it stay allocated. Returns false, and changes nothing, if this corruption is no longer there.
     ///
     /// If the heap was open when the header was corrupted, the extent is that one block. Otherwise its length is unknown, and the extent
-    /// may hold several blocks: the caller makes sure that their contents are not needed, or were saved.
+    /// may hold several blocks: the caller ensures that their contents are not needed, or were saved.
     ///
     /// # Errors
     /// When a fence fails, or failed before.
     ///
     /// # Durability
-    /// A crash leaves the corruption or the new header. Costs one fence, and two to retire the lanes: the header is stored without the log
-    /// once no log entry is live. Stored by the log, it could be replayed later over the contents of a block that lies there
-    /// by then, and an older entry could be replayed over it.
+    /// A crash leaves the corruption or the new header. Costs one fence, and two to retire the lanes. The header is stored without the log, when
+    /// no log entry is live: a live entry could be replayed over it, and if it were logged itself, it could be replayed over the contents of
+    /// a later block.
     pub fn repair(&mut self, corruption: &Corruption) -> Result<bool, TxError> {
         let HeapParts { log, space, .. } = &self.parts;
         log.check()?;
@@ -326,8 +325,8 @@ impl<P: Pmem> Heap<P> {
     /// When a fence fails, or failed before.
     ///
     /// # Durability
-    /// A crash leaves each slot corrupted or free. Costs one fence, and two to retire the lanes, because a live log entry could bring the
-    /// root back; and one where the heap's root is set, before another slot is freed.
+    /// A crash leaves each slot corrupted or free. Costs one fence; two to retire the lanes, because a live log entry could restore a root; and
+    /// one if the heap's root is set, before another slot is freed.
     pub fn discard_corrupted_roots(&mut self) -> Result<usize, TxError> {
         let HeapParts { pool, layout, log, .. } = &self.parts;
         log.check()?;
@@ -339,7 +338,7 @@ impl<P: Pmem> Heap<P> {
         let roots = pool.logged_roots();
         let set = match pool.find_root(ROOT) {
             Ok(Some(_)) => Ok(()),
-            // Without it the next open would not find the heap, once no slot is corrupted.
+            // Once no slot is corrupted, the next open would not find the heap without this root.
             Ok(None) | Err(_) => roots.set_lost(ROOT, header::root_target(layout.heap_start)),
         };
         set.and_then(|()| roots.discard_corrupted()).map_err(|error| match error {
@@ -349,30 +348,30 @@ impl<P: Pmem> Heap<P> {
         Ok(count)
     }
 
-    /// Applies everything committed, durably: afterwards recovery replays none of it, and bytes that transactions wrote to may be stored to
-    /// without the log, until a transaction writes there again. To be called while no transaction holds a lane for a long write: this waits
-    /// for commits under way.
+    /// Makes everything committed durable in place. Afterwards recovery replays none of it, and bytes that transactions wrote may be stored to
+    /// without the log, until a transaction writes there again. Waits for commits in progress. To be called while no transaction owns a lane
+    /// for a long write.
     ///
     /// # Errors
     /// When a fence fails or failed before, or an entry of a lane in use is corrupted.
     ///
     /// # Durability
-    /// Two fences, or none if nothing was committed since the last time.
+    /// Two fences; none if nothing was committed since the last checkpoint.
     pub fn checkpoint(&self) -> Result<(), CommitError> {
         self.parts.log.raise_checkpoint(&self.parts.pmem(), self.parts.log.latest())
     }
 
-    /// Closes the heap: afterwards nothing in its log is needed, and corruption of the log costs nothing. Dropping the heap
-    /// does the same, without reporting errors.
+    /// Closes the heap: afterwards no entry of its log is needed, and corruption of the log does no harm. Dropping the heap does the same,
+    /// without reporting errors.
     ///
-    /// Everything that returned is durable without it.
+    /// Not needed for durability: the changes of all calls that have returned are durable.
     ///
     /// # Errors
     /// When a fence fails or failed before, or a transaction was abandoned. Recovery on the next open handles both.
     /// [`PoolError::InUse`] in a child of fork(2) that inherited the heap: nothing is stored then.
     ///
     /// # Durability
-    /// Two fences. A crash inside leaves the heap closed, or to be recovered.
+    /// Two fences. A crash before they complete leaves the heap closed, or to be recovered.
     pub fn close(mut self) -> Result<(), HeapError> {
         self.close_log()
     }
@@ -382,7 +381,7 @@ impl<P: Pmem> Heap<P> {
         self.process.is_current()
     }
 
-    /// In a child of fork(2) the heap is its parent's, which may still be committing to the log, and the child may not have the mapping.
+    /// Closes the log. Not in a child of fork(2): the heap belongs to the parent, which may be committing, and the child may lack the mapping.
     fn close_log(&mut self) -> Result<(), HeapError> {
         if !self.is_of_this_process() {
             return Err(PoolError::InUse.into());
@@ -394,12 +393,12 @@ impl<P: Pmem> Heap<P> {
 impl<P: Pmem> Drop for Heap<P> {
     /// As [`close`](Heap::close). A child of fork(2) that drops an inherited heap changes nothing.
     fn drop(&mut self) {
-        // After an error the log is as a killed process leaves it: the next open replays it. `close` is the call that reports it.
+        // After an error the log is as a killed process leaves it, and the next open replays it. `close` reports such errors.
         drop(self.close_log());
     }
 }
 
-/// Recovers the log, and repairs the chunks where corrupted entries were discarded.
+/// Recovers the log, and restores the chains of headers if corrupted entries were discarded.
 fn recover<P: Pmem>(
     pool: &Pool<P>,
     layout: &Layout,
@@ -411,14 +410,14 @@ fn recover<P: Pmem>(
         Ok(LoadedChunkCount::load(pmem, layout)?.count.min(layout.chunks_before(pool.data().end)))
     };
     if replayed.has_volatile_headers() {
-        // Before another floor is written. A chain of which only some headers are durable is broken after a power failure, and its blocks
-        // may have long been durable.
+        // Before another floor is stored. A power failure would break a chain of which only some headers are durable, and its blocks may
+        // have been durable for long.
         Space::open(*layout, chunk_count()?, SpaceOptions::default()).scan_some(pmem, usize::MAX)?;
     }
     if replayed.has_discarded() {
         let mut headers = LoggedHeaders::new(layout, chunk_count()?);
         replayed.pairs().into_iter().for_each(|(offset, word)| headers.note(offset, word));
-        // While the corrupted entries are in the log, so that recovery after a crash in here repairs the chains again.
+        // While the corrupted entries are in the log, so that recovery after a crash in here restores the chains again.
         headers.restore_chains(pmem)?;
     }
     Ok(replayed.finish(pmem)?)
@@ -437,7 +436,7 @@ fn format<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErro
     header::store_chunk_count(pmem, &layout, chunks);
     let header = header::new(&layout, pool.uuid());
     header::store(pmem, &header);
-    // Its fence covers all of the above.
+    // The fence of this covers all stores above.
     header::set_root(pool, &header)
 }
 

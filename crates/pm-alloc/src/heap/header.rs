@@ -1,4 +1,4 @@
-//! The header of a heap, which never changes, and the number of its chunks, which grows. Both have a copy.
+//! The header of a heap, which never changes, and the number of its chunks, which only increases. Each has a copy.
 
 use super::error::HeapError;
 use crate::format::{
@@ -41,7 +41,7 @@ fn store_at<P: Pmem>(pmem: &P, at: u64, header: &HeapHeader) {
     pmem.flush(at, HEADER_BYTES);
 }
 
-/// Sets the root that names the heap with this header. Its fence covers everything that this thread has flushed.
+/// Sets the root that names the heap with this header. The fence of this covers everything that this thread has flushed.
 pub(super) fn set_root<P: Pmem>(pool: &Pool<P>, header: &HeapHeader) -> Result<(), HeapError> {
     Ok(pool.logged_roots().set_lost(ROOT, root_target(header.heap_start))?)
 }
@@ -51,7 +51,7 @@ pub(super) const fn root_target(heap_start: u64) -> (u64, u64, u64) {
     (heap_start, HEADER_BYTES, HeapHeader::LAYOUT)
 }
 
-/// A header as it was loaded; at least one of its copies is valid.
+/// A loaded header, of which at least one copy is valid.
 pub(super) struct LoadedHeader {
     pub(super) header: HeapHeader,
     /// Whether the header is corrupted, and whether its copy is.
@@ -69,25 +69,25 @@ impl LoadedHeader {
                 (root.offset(), None)
             }
             Ok(None) => return Err(HeapError::NotAHeap),
-            // A corrupted slot may have held it. A heap starts where the data area does, and its header names the pool and the offset.
+            // A corrupted slot may have held the root. A heap starts where the data area does, and its header names the pool and the offset.
             Err(error @ RootError::Corrupted { .. }) => (pool.data().start, Some(error)),
             Err(error) => return Err(error.into()),
         };
         let copies = offsets(offset).map(|at| load(pool, offset, at));
         let root_is_lost = lost.is_some();
         let corrupted = lost.map_or(HeapError::HeaderCorrupted { offset }, HeapError::Root);
-        // A copy with invalid fields is used only if the other one is corrupted: for the error.
+        // A copy with invalid fields is used only to report them, if the other copy is corrupted.
         let valid = copies.into_iter().flatten().find(|copy| check(copy, pool).is_ok());
         let header = valid.or(copies[0]).or(copies[1]).ok_or(corrupted)?;
         check(&header, pool)?;
         Ok(Self { header, corrupted: copies.map(|copy| copy != Some(header)), root_is_lost })
     }
 
-    /// Restores a corrupted copy from the other one, which is not stored to, so that a crash here loses nothing. Then sets the root again,
-    /// if it is lost.
+    /// Restores a corrupted copy from the other one, which is not stored to, so that a crash loses nothing. Then sets the root again, if it is
+    /// lost.
     ///
     /// # Durability
-    /// One fence: the valid copy is durable before the other one is stored. That one is durable with the caller's next fence.
+    /// One fence: the valid copy is durable before the other one is stored. The restored copy is durable with the caller's next fence.
     pub(super) fn restore<P: Pmem>(&self, pool: &Pool<P>) -> Result<(), HeapError> {
         let pmem = pool.pmem();
         for at in offsets(self.header.heap_start) {
@@ -162,7 +162,7 @@ fn is_heap_start(offset: u64, data: &Range<u64>) -> bool {
     offset.is_multiple_of(LINE_BYTES) && data.start <= offset && end.is_some_and(|end| end <= data.end)
 }
 
-/// The number of chunks as it was loaded.
+/// The loaded number of chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadedChunkCount {
     /// The number.

@@ -1,4 +1,4 @@
-//! A heap: created, opened, grown, checked, repaired, closed.
+//! A heap: creating, opening, growing, checking, repairing and closing it.
 
 mod error;
 mod handle;

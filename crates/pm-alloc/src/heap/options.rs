@@ -24,7 +24,7 @@ impl Default for HeapOptions {
 }
 
 impl HeapOptions {
-    /// A layout that depends on the pool's size, and no time in quarantine for freed blocks.
+    /// The defaults: a layout that depends on the pool's size, and a quarantine time of zero.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -55,16 +55,16 @@ impl HeapOptions {
     /// The number of lanes, and so of transactions that can commit at the same time: 1 to 1,024; by default 2 to 64, depending on the
     /// pool's size. Used when a heap is created.
     ///
-    /// A transaction that wrote a long value in place holds a lane until it ends, and others may have to wait for one:
-    /// with a lane for each thread none ever waits. With fewer, two threads can deadlock: one holds the
-    /// lane and waits for a lock of the program's, and the other holds that lock and waits for the lane.
+    /// A transaction that has written a long value in place owns a lane until it ends. With as many lanes as threads, no transaction waits for
+    /// a lane. With fewer, two threads can deadlock: one owns the last lane and waits for a lock of the program, and the other holds that lock
+    /// and waits for a lane.
     #[must_use]
     pub const fn lanes(mut self, lanes: u32) -> Self {
         self.parameters.lane_count = Some(lanes);
         self
     }
 
-    /// The number of log entries in each lane: 4 to 1,048,576; each holds 48 bytes, and a transaction takes at most half of them.
+    /// The number of log entries in each lane: 4 to 1,048,576. Each holds 48 bytes, and a transaction uses at most half of them.
     /// By default 30 to 1,022, depending on the pool's size. Used when a heap is created.
     #[must_use]
     pub const fn lane_entries(mut self, entries: u32) -> Self {
@@ -87,13 +87,12 @@ impl HeapOptions {
         self
     }
 
-    /// How long a freed block stays in quarantine before it is allocated again. Zero by default; NVMalloc uses 100 ms. Quarantined space
-    /// cannot be allocated.
+    /// The least time that a freed block stays quarantined before it can be allocated again. Zero by default; NVMalloc uses 100 ms.
     ///
-    /// During that time the heap itself writes only to the line with the block's header, up to four times: when the block
-    /// in front is split off, when free blocks are joined or the last one is divided, when the block is allocated, and when it is freed.
-    /// The line also holds the end of the block in front, which its user writes. The time is kept in DRAM: when a heap is opened,
-    /// blocks freed before can be allocated at once.
+    /// During that time the heap itself writes only to the line with the block's header, at most four times: when the block before it is split
+    /// off, when free blocks are joined or the last one is divided, when the block is allocated, and when it is freed. The line also holds the
+    /// end of the block before it, which the program writes. The times are in DRAM: when a heap is opened, blocks that were freed earlier can
+    /// be allocated at once.
     ///
     /// # Source
     /// NVMalloc 3.1, the don't-allocate list.
@@ -103,8 +102,8 @@ impl HeapOptions {
         self
     }
 
-    /// The length from which on a write to an old block is made in place, behind undo entries, instead of being kept in DRAM until
-    /// the transaction commits. 2,048 by default: from there on two more fences cost less than redo entries and another copy, as
+    /// The least length in bytes at which a write to an old block is made in place, with undo logging, instead of being kept in DRAM until the
+    /// transaction commits. 2,048 by default: for such writes two more fences cost less than redo entries and another copy, as
     /// `cargo xtask bench alloc -- --only crossover` measures.
     #[must_use]
     pub const fn in_place_from_bytes(mut self, bytes: usize) -> Self {
@@ -112,12 +111,12 @@ impl HeapOptions {
         self
     }
 
-    /// Opens a heap even if corrupted log entries may be live, and recovers it as if they had never been written. By default such
-    /// a heap is not opened ([`RecoverError::Corrupted`](crate::RecoverError::Corrupted)), and not changed.
+    /// Sets whether a heap is opened even if corrupted log entries may be live, and is recovered as if they had never been written. By default
+    /// such a heap is not opened ([`RecoverError::Corrupted`](crate::RecoverError::Corrupted)), and not changed.
     ///
-    /// A heap that was closed needs none of its entries. After a kill or a crash each lane's last two transactions may be needed, and only
-    /// these can be lost: the transaction of a corrupted entry, or a part of it; and if several transactions of one lane
-    /// are corrupted, words may take older values again. [`Recovery`](crate::Recovery) lists the lanes whose entries were discarded.
+    /// A heap that was closed needs none of its entries. After a kill or a crash each lane's last two transactions may be needed, and only they
+    /// can be lost: the transaction of a corrupted entry, or a part of it. If several transactions of one lane are corrupted, words may take
+    /// older values again. [`Recovery`](crate::Recovery) lists the lanes whose entries were discarded.
     #[must_use]
     pub const fn discard_corrupted_records(mut self, discard: bool) -> Self {
         self.on_corruption = if discard { OnCorruption::Discard } else { OnCorruption::Refuse };

@@ -1,10 +1,10 @@
-//! The pool below a heap, as users of the heap may use it.
+//! The pool below an open heap, restricted to calls that do not write.
 
 use core::ops::Range;
 use pm_core::{HeaderState, Pmem, Pool, Region, Root, RootError, Uuid};
 
-/// The pool below an open heap, without the calls of [`Pool`] that write: the heap's log may replay an older transaction over what they
-/// make durable. A heap is changed by [transactions](crate::Heap::transaction) and by the calls of a [`View`](crate::View).
+/// The pool below an open heap, without the calls of [`Pool`] that write: the heap's log could replay an older transaction over their
+/// changes. A heap is changed by [transactions](crate::Heap::transaction) and by the calls of a [`View`](crate::View).
 #[derive(Debug)]
 pub struct HeapPool<'h, P: Pmem = Region> {
     pool: &'h Pool<P>,
@@ -23,9 +23,9 @@ impl<'h, P: Pmem> HeapPool<'h, P> {
         Self { pool }
     }
 
-    /// The region below: for reading, and for storing into blocks that no transaction has written to, to
-    /// [fill](crate::Tx::alloc_uninit) them, for example. Bytes that a transaction has written may be stored to only after
-    /// [`Heap::checkpoint`](crate::Heap::checkpoint); until then recovery may replay the transaction over them.
+    /// The region below, for loads, and for stores into blocks that no transaction has written to, such as
+    /// [uninitialized](crate::Tx::alloc_uninit) ones. Bytes that a transaction has written may be stored to only after
+    /// [`Heap::checkpoint`](crate::Heap::checkpoint), because until then recovery may replay the transaction over them.
     #[must_use]
     pub const fn pmem(&self) -> &'h P {
         self.pool.pmem()
@@ -43,7 +43,7 @@ impl<'h, P: Pmem> HeapPool<'h, P> {
         self.pool.uuid()
     }
 
-    /// The state in which the pool's header was found.
+    /// The state of the pool's header when the pool was opened.
     #[must_use]
     pub fn header_state(&self) -> HeaderState {
         self.pool.header_state()

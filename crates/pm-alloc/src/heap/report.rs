@@ -1,4 +1,4 @@
-//! The condition of a heap that is not in use: before it is opened, and as opening found it.
+//! Reports on a heap: its state before it is opened, and what opening found and restored.
 
 use super::error::HeapError;
 use super::header::{LoadedChunkCount, LoadedHeader};
@@ -20,7 +20,7 @@ pub struct OpenReport {
     pub chunk_count_restored: bool,
 }
 
-/// The condition of a heap before it is opened. [`Heap::open`](crate::Heap::open) acts on it, and restores corrupted copies.
+/// The state of a heap before it is opened. [`Heap::open`](crate::Heap::open) recovers it, and restores corrupted copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapInspection {
@@ -30,11 +30,11 @@ pub struct HeapInspection {
     pub header_corrupted: [bool; 2],
     /// Whether the root that names the heap is lost to corruption in the pool's root directory.
     pub root_is_lost: bool,
-    /// The number of chunks. A pool that was grown may have room for more, which opening adds.
+    /// The number of chunks. If the pool has grown, opening adds chunks.
     pub chunk_count: u64,
     /// The number of corrupted copies of the number of chunks: 0 or 1.
     pub chunk_count_corrupted: u32,
-    /// The contents of the log.
+    /// The state of the log.
     pub log: Inspection,
 }
 

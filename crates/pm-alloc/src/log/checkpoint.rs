@@ -1,50 +1,54 @@
 //! LSNs and the checkpoint LSN: everything at or below it is applied and durable, and no recovery replays it.
 //!
 //! # State
-//! `C` is the last LSN that was allocated, and `H` the highest checkpoint LSN that was computed. Each lane publishes:
+//! `C` is the last LSN that was allocated, and `H` the checkpoint LSN: the highest value that was computed. Each lane publishes:
 //!
 //! | symbol | field | is |
 //! |---|---|---|
-//! | `n` | `noted` | an LSN below that of the commit under way; 0 if there is none |
+//! | `n` | `noted` | an LSN below that of the commit in progress; 0 if there is none |
 //! | `l1` | `last` | the LSN of the last group; 0 if there is none |
-//! | `l2` | `before` | the LSN of the group before it |
-//! | `l3` | `before_both` | the LSN of the group before both; lower while the last group may not be durable |
+//! | `l2` | `second_last` | the LSN of the group before it; 0 if there is none |
+//! | `l3` | `third_last` | the LSN of the group before both, or 0; lower while the last group may not be durable |
 //! | `r` | `retired` | the LSN in the lane's header: the lane's groups up to it are applied and durable, and recovery skips them |
 //!
+//! Let `g` be the LSN of a lane's commit in progress, and `live = { l in {l1, l2, l3} : l > r }`.
+//!
 //! # Invariants
-//! * I1: `0 < n < g`, for the LSN `g` of the commit under way; `n` is stored before `g` is allocated, and cleared after `l1 = g`.
-//! * I2: `l2 < l1 <= C` and `l3 <= l1`, unless the lane has no group.
+//! * I1: `0 < n < g`. `n` is stored before `g` is allocated, and cleared after `l1 = g` is stored.
+//! * I2: `l2 < l1 <= C` and `l3 <= l1`, unless `l1 = 0`.
 //! * I3: `r <= max(l1, H)`.
-//! * I4: `H <= n` while a commit is under way, and `H < min { l in {l1, l2, l3} : l > r }`.
+//! * I4: `H < g`, and `H < min(live)`. No thread raises `H` above `n` or above `min(live) - 1`.
 //! * I5: `H <= C`, and `H` never decreases.
-//! * I6: `H < L`, where a recovery after a crash replays all groups from LSN `L` on.
+//! * I6: `H < L`, where `L` is the lowest LSN that recovery after a crash replays.
 //!
-//! Debug builds assert I1, I2, I3 and I5. The tests that check the invariants name them: `checkpoint_equals_reference_model` below (I2 to
-//! I5), `loom_checkpoint_is_below_replayed_groups` and `loom_lane_is_retired_during_commit` (I4 and I6, every schedule and every crash).
+//! Debug builds assert I1 to I5. `checkpoint_equals_reference_model`, below, checks I1 to I5 after every step of all short runs;
+//! `loom_checkpoint_is_below_replayed_groups` and `loom_lane_is_retired_during_commit` (`log/tests/loom_log.rs`) check I4 and I6 in every
+//! schedule with a crash at its end; `protocol_keeps_its_properties` (`tests/model_log.rs`) checks I6 in a model of the whole protocol.
 //!
-//! # Why I6 follows from I4
-//! Recovery replays from the least LSN among the last two groups of each lane, groups at or below `r` excluded. Two, because the last
-//! group may be durable before the fence of its commit, and then what the group before it flushed may not be durable. If a group of the
-//! lane is corrupted, recovery finds two that are older. So I4 covers the last *three* groups: whichever of them is corrupted, the
-//! two that recovery finds are above `H`. A corrupted line need not be distinguished from a line that was never written.
+//! # Why I4 implies I6
+//! Recovery replays from the lowest LSN among the last two groups of each lane, without those at or below `r`. Two, because the last group
+//! may be durable before the fence of its commit completes, and the stores of the group before it may not be durable then. If a group of
+//! the lane is corrupted, recovery finds two older ones. So I4 covers the last *three* groups: whichever of them is corrupted, the two
+//! that recovery finds are above `H`. A corrupted line need not be distinguished from a line that was never written.
 //!
 //! # Why I4 holds
 //! A commit stores and loads in this order: store `n = l1` (or `C`, if `l1 = 0`); allocate `g`; make the group durable; store `l3 = l2`,
 //! `l2 = l1`, `l1 = g`; store `n = 0`. A thread that computes `H` loads in this order: `C`; and from each lane `n`, `l1`, `l2`, `l3`.
-//! Stores release and loads acquire. `C` changes by read-modify-write operations only, so a thread that loads `C` sees everything that
+//! Stores release and loads acquire. `C` changes by read-modify-write operations only, so a thread that loads `C` observes everything that
 //! happened before any LSN up to `C` was allocated: the notes of these commits, and the ends of the groups before them.
 //!
-//! Groups above the loaded `C` are above `H`. Let `g` be the lane's last group at or below `C`. The group two before `g`, or the lane's
-//! first, must stay above `H`. The thread sees the note of `g`, or a later value of `n`.
+//! Groups above the loaded `C` are above `H`. Let `f` be the lane's last group at or below `C`. The group two before `f`, or the lane's
+//! first, must stay above `H`. The thread loads the note of `f`, or a later value of `n`.
 //!
-//! * It sees 0, or the note of a later group. Then `g` has ended, and the thread sees `l1`, `l2` and `l3` as the end of `g` or of a later
-//!   group stored them. If all are from the end of `g`, their minimum is the required LSN. If `l3` is from the end of a later group, that
-//!   group and the two before it are durable, and recovery needs nothing below `l3`. Otherwise `l3` is from the end of `g`.
-//! * It sees the note of `g`. Then `n < g` bounds `H`, and the group before `g` has ended, so the same holds for the three LSNs that its
-//!   end stored: their minimum is not above what recovery needs, whether or not `g` is durable.
-//! * A lane with fewer than three groups has zeroes there, which are ignored: the minimum of the others is its first group.
+//! * It loads 0, or the note of a later group. Then `f` has ended, and the thread loads `l1`, `l2` and `l3` as the end of `f` or of a later
+//!   group stored them. If all are from the end of `f`, their minimum is the required LSN. If `l3` is from the end of a later group, that
+//!   group and the two before it are durable, and recovery needs nothing below `l3`. Otherwise `l3` is from the end of `f`.
+//! * It loads the note of `f`. Then `n < f` bounds `H`, and the group before `f` has ended, so the same holds for the three LSNs that its
+//!   end stored: their minimum is not above what recovery needs, whether or not `f` is durable.
+//! * A lane with fewer than three groups has zeroes in their place, which are ignored: the minimum of the others is its first group.
 //!
-//! A value of `H` stays valid, because later groups have higher LSNs; so the highest value is kept.
+//! Later groups have higher LSNs, so a value of `H` stays valid, and the highest one is kept. A lane all of whose groups are retired does
+//! not bound `H`, so its next note may be below `H`; its next group is above `C`, and so above `H`.
 
 use crate::format::Lsn;
 use crate::sync::{
@@ -52,7 +56,7 @@ use crate::sync::{
     Ordering::{AcqRel, Acquire, Release},
 };
 
-/// `C`: the counter from which LSNs are allocated. In a cache line of its own, because each commit writes it.
+/// `C`: the counter that LSNs are allocated from. In cache lines of its own, because each commit writes it.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct LsnCounter(AtomicU64);
@@ -76,16 +80,16 @@ impl LsnCounter {
     }
 }
 
-/// What a lane publishes to other threads, in a cache line of its own. See the module's documentation for the symbols.
+/// What a lane publishes to other threads, in cache lines of its own. See the module's documentation for the symbols.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Published {
     noted: AtomicU64,
     last: AtomicU64,
-    before: AtomicU64,
-    before_both: AtomicU64,
+    second_last: AtomicU64,
+    third_last: AtomicU64,
     retired: AtomicU64,
-    /// The last group's entries in the ring: the index of the first one in the upper half, their count in the lower.
+    /// The last group's entries in the ring: the index of the first one in the high half, their count in the low half.
     entries: AtomicU64,
 }
 
@@ -99,10 +103,10 @@ pub(super) struct Group {
     pub(super) count: u32,
 }
 
-/// What keeps the checkpoint LSN from rising.
+/// What bounds the checkpoint LSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocker {
-    /// A commit under way, which ends soon.
+    /// A commit in progress, which ends soon.
     Commit,
     /// An idle lane whose last group is this one.
     IdleLane(Group),
@@ -110,14 +114,14 @@ pub(super) enum Blocker {
 
 impl Published {
     pub(super) fn new(retired: Lsn) -> Self {
-        let [noted, last, before, before_both, entries] = [0; 5].map(AtomicU64::new);
-        Self { noted, last, before, before_both, retired: AtomicU64::new(retired.bits()), entries }
+        let [noted, last, second_last, third_last, entries] = [0; 5].map(AtomicU64::new);
+        Self { noted, last, second_last, third_last, retired: AtomicU64::new(retired.bits()), entries }
     }
 
-    /// Begins a commit and allocates its LSN, which is above the checkpoint LSN until the lane commits again or is retired.
+    /// Begins a commit: notes a lower LSN, and allocates the commit's own. `None` when all LSNs are allocated.
     #[inline]
     pub(super) fn begin(&self, counter: &LsnCounter) -> Option<Lsn> {
-        // Not the counter's value, where there is another one: its cache line is often another processor's, and allocating takes it once.
+        // The counter is loaded for a lane's first group only: its cache line is often owned by another processor.
         let last = self.last.load(Acquire);
         let noted = if last > 0 { last } else { counter.latest().bits() };
         self.noted.store(noted, Release);
@@ -138,40 +142,40 @@ impl Published {
     /// Ends a commit: its group is durable and applied.
     #[inline]
     pub(super) fn end(&self, group: Group) {
-        self.publish(group, self.before.load(Acquire));
+        self.publish(group, self.second_last.load(Acquire));
     }
 
-    /// Ends a commit whose group is empty and may not be durable yet. If a crash loses it, the three groups before it are the last ones,
-    /// so `l3` keeps the lowest of them.
+    /// Ends a commit whose group is empty and may not be durable yet. If a crash loses the group, the three before it are the lane's last
+    /// ones, so `l3` becomes the lowest of them.
     pub(super) fn end_deferred(&self, group: Group) {
         self.publish(group, self.lowest_live().unwrap_or(group.lsn.bits()));
     }
 
     #[inline]
-    fn publish(&self, group: Group, before_both: u64) {
+    fn publish(&self, group: Group, third_last: u64) {
         let last = self.last.load(Acquire);
         debug_assert!(last < group.lsn.bits(), "I2: {last} < {group:?}");
-        debug_assert!(before_both <= group.lsn.bits(), "I2: {before_both} <= {group:?}");
-        self.before_both.store(before_both, Release);
-        self.before.store(last, Release);
+        debug_assert!(third_last <= group.lsn.bits(), "I2: {third_last} <= {group:?}");
+        self.third_last.store(third_last, Release);
+        self.second_last.store(last, Release);
         self.entries.store(u64::from(group.first) << 32 | u64::from(group.count), Release);
         self.last.store(group.lsn.bits(), Release);
         self.noted.store(0, Release);
     }
 
-    /// The lane's header says durably that everything up to `lsn` is applied and durable.
+    /// Notes that the lane is retired up to `lsn`: its header has that LSN, durably.
     pub(super) fn retire(&self, lsn: Lsn) {
         debug_assert!(lsn <= self.last(), "I3: {lsn:?} <= {:?}", self.last());
         self.retired.fetch_max(lsn.bits(), AcqRel);
     }
 
-    /// Whether a commit has begun and not ended. If the lane's owner asks: whether the commit failed.
+    /// Whether a commit has begun and not ended. For the owning thread, between commits: whether its last commit failed.
     #[inline]
-    pub(super) fn is_under_way(&self) -> bool {
+    pub(super) fn is_committing(&self) -> bool {
         self.noted.load(Acquire) != 0
     }
 
-    /// I4: the checkpoint LSN is not above this. `None`: this lane does not limit it.
+    /// I4: no thread raises the checkpoint LSN above this. `None`: this lane does not bound it.
     fn bound(&self) -> Option<u64> {
         let noted = Some(self.noted.load(Acquire)).filter(|&noted| noted != 0);
         let lowest = self.lowest_live().map(|lowest| lowest - 1);
@@ -181,38 +185,38 @@ impl Published {
     /// The lowest of the last three groups that are not retired.
     fn lowest_live(&self) -> Option<u64> {
         let last = self.last.load(Acquire);
-        let before = self.before.load(Acquire);
-        let before_both = self.before_both.load(Acquire);
+        let second_last = self.second_last.load(Acquire);
+        let third_last = self.third_last.load(Acquire);
         let retired = self.retired.load(Acquire);
-        [before_both, before, last].into_iter().filter(|&lsn| lsn > retired).min()
+        [third_last, second_last, last].into_iter().filter(|&lsn| lsn > retired).min()
     }
 
-    /// The last group, if it is not retired. Its entries are torn if a commit ends meanwhile: the caller compares them with the ring, or
-    /// asks again.
+    /// The last group, if it is not retired. Its fields are inconsistent if a commit ends meanwhile: the caller compares them with the
+    /// ring, or loads them again.
     pub(super) fn live_group(&self) -> Option<Group> {
         let last = self.last.load(Acquire);
         if last <= self.retired.load(Acquire) {
             return None;
         }
         let entries = self.entries.load(Acquire);
-        #[expect(clippy::cast_possible_truncation, reason = "one half and the other")]
+        #[expect(clippy::cast_possible_truncation, reason = "the high half and the low half")]
         let (first, count) = ((entries >> 32) as u32, entries as u32);
         Some(Group { lsn: Lsn::new(last), first, count })
     }
 
-    /// What in this lane keeps the checkpoint LSN below `to`.
+    /// What in this lane bounds the checkpoint LSN below `to`.
     pub(super) fn blocker(&self, to: Lsn) -> Option<Blocker> {
         if self.bound()? >= to.bits() {
             return None;
         }
         match self.live_group() {
-            Some(group) if !self.is_under_way() => Some(Blocker::IdleLane(group)),
+            Some(group) if !self.is_committing() => Some(Blocker::IdleLane(group)),
             _ => Some(Blocker::Commit),
         }
     }
 }
 
-/// `H`: the highest checkpoint LSN that was computed. In a cache line of its own, because it is rarely written.
+/// `H`: the highest checkpoint LSN that was computed. In cache lines of its own, because it is rarely written.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Checkpoint(AtomicU64);
@@ -222,12 +226,13 @@ impl Checkpoint {
         Self(AtomicU64::new(lsn.bits()))
     }
 
+    /// The highest value that was computed.
     #[inline]
     pub(super) fn known(&self) -> Lsn {
         Lsn::new(self.0.load(Acquire))
     }
 
-    /// Computes it anew, from all lanes.
+    /// Computes the checkpoint LSN from all lanes, and raises the known one to it.
     pub(super) fn compute<'a>(
         &self,
         counter: &LsnCounter,
@@ -239,6 +244,18 @@ impl Checkpoint {
         debug_assert!(cfg!(loom) || Lsn::new(known) <= counter.latest(), "I5: {known} <= {counter:?}");
         Lsn::new(known)
     }
+
+    /// Asserts I4 for a lane of the calling thread, whose commit in progress or last group has this LSN. In debug builds only.
+    #[inline]
+    pub(super) fn assert_below(&self, lane: &Published, lsn: Lsn) {
+        if !cfg!(debug_assertions) || cfg!(loom) {
+            return;
+        }
+        // The checkpoint LSN first: it may rise once another thread has retired the lane.
+        let known = self.known();
+        let lowest = lane.lowest_live().map_or(lsn, Lsn::new);
+        assert!(known < lowest.min(lsn), "I4: {known:?} < {lsn:?}, {lane:?}");
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -247,14 +264,15 @@ mod tests {
 
     const LANES: usize = 2;
     const STEPS_PER_LANE: usize = 4;
-    /// Not zero, which as a note means that no commit is under way.
+    /// Not zero: a note of zero means that no commit is in progress.
     const FLOOR: Lsn = Lsn::new(1);
 
     /// The groups of one lane, and whether each was committed deferred.
     #[derive(Default)]
     struct Reference {
         groups: Vec<(Lsn, bool)>,
-        under_way: Option<(Lsn, Lsn)>,
+        /// The note and the LSN of the commit in progress.
+        in_progress: Option<(Lsn, Lsn)>,
         retired: Lsn,
     }
 
@@ -264,18 +282,18 @@ mod tests {
             let deferred = self.groups.iter().rev().take_while(|group| group.1).count();
             let needed = self.groups.iter().rev().take(3 + deferred).map(|group| group.0);
             let lowest = needed.filter(|&lsn| lsn > self.retired).min().map(Lsn::before);
-            self.under_way.map(|(noted, _)| noted).into_iter().chain(lowest).min()
+            self.in_progress.map(|(noted, _)| noted).into_iter().chain(lowest).min()
         }
     }
 
-    /// Does one step; a step that is not possible in this state does nothing.
+    /// Takes one step. A step that is impossible in this state changes nothing.
     fn step(counter: &LsnCounter, lane: &Published, reference: &mut Reference, step: usize) {
-        match (step, reference.under_way) {
+        match (step, reference.in_progress) {
             (0, None) => {
                 let noted = reference.groups.last().map_or(counter.latest(), |group| group.0);
                 let lsn = lane.begin(counter).expect("there are LSNs left");
                 assert!(noted < lsn, "I1");
-                reference.under_way = Some((noted, lsn));
+                reference.in_progress = Some((noted, lsn));
             }
             (1 | 2, Some((_, lsn))) => {
                 let group = Group { lsn, first: 0, count: 1 };
@@ -285,7 +303,7 @@ mod tests {
                     lane.end_deferred(group)
                 }
                 reference.groups.push((lsn, step == 2));
-                reference.under_way = None;
+                reference.in_progress = None;
                 assert_eq!(lane.last(), lsn, "I2");
             }
             (3, None) => {
@@ -299,7 +317,7 @@ mod tests {
         }
     }
 
-    /// I2 to I5, after every step of every sequence of six steps in two lanes: the checkpoint LSN is the highest that the whole history allows.
+    /// I1 to I5, after every step of every sequence of six steps in two lanes: the checkpoint LSN is the highest that the history allows.
     #[test]
     fn checkpoint_equals_reference_model() {
         const LENGTH: u32 = 6;

@@ -3,54 +3,53 @@
 use super::checkpoint::Group;
 use super::entry::{self, PAIRS, Record};
 use super::error::CommitError;
-use super::handle::{Lane, Log, Own};
+use super::handle::{Lane, LaneState, Log};
 use super::writes::Writes;
 use crate::format::{ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Lsn, seal};
-use crate::quiet_lock::QuietGuard;
+use crate::locks::SpinGuard;
 use crate::sync;
 use pm_core::line::line_start;
 use pm_core::{Pmem, bytes_of, bytes_of_slice};
 
 const DATA: u64 = ENTRY_DATA_BYTES as u64;
 
-/// Exclusive use of a lane, until it is dropped. It stays on its thread.
+/// A lane that this thread owns until this is dropped. Not `Send`: a fence waits for the flushes of its own thread only.
 #[derive(Debug)]
 pub(crate) struct LaneGuard<'l> {
     log: &'l Log,
     lane: &'l Lane,
     index: u32,
-    /// Not `Send`: a fence waits for the flushes of its own thread only.
-    own: QuietGuard<'l, Own>,
+    state: SpinGuard<'l, LaneState>,
 }
 
 /// The stores of a group, each an offset and its bytes.
 struct Stores<A, B, O> {
     /// Applied before the fence that commits the group, and durable by it.
-    ahead: A,
-    /// Applied after the fence. Sorted.
-    behind: B,
-    /// The same, in the order in which other threads may see them.
-    ordered: O,
+    early: A,
+    /// Applied after the fence. Sorted by offset.
+    late: B,
+    /// The late ones, in the order in which other threads may see them.
+    late_in_order: O,
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
-        if self.own.open > 0 || self.lane.published.is_under_way() {
-            // Nothing may overwrite an incomplete transaction, and no thread may wait for it: the next commit gets the error.
+        if self.state.open_undo_count > 0 || self.lane.published.is_committing() {
+            // Nothing may overwrite an incomplete transaction, and no thread may wait for it: the next commit returns the error.
             self.log.fail(CommitError::Abandoned);
         }
     }
 }
 
 impl<'l> LaneGuard<'l> {
-    /// Acquires the lane that this thread had last, or any free one. If none is free, waits for the former.
+    /// Acquires the lane that this thread owned last, or any free one. If no lane is free, waits for the first of these.
     ///
     /// Acquiring a lane while holding all of them deadlocks.
     #[inline]
     pub(crate) fn take(log: &'l Log) -> Self {
         Self::try_take(log).unwrap_or_else(|| {
             let index = log.last_lane();
-            Self::of(log, index, log.lanes[index as usize].own.lock())
+            Self::of(log, index, log.lanes[index as usize].state.lock())
         })
     }
 
@@ -59,85 +58,86 @@ impl<'l> LaneGuard<'l> {
     pub(super) fn try_take(log: &'l Log) -> Option<Self> {
         let last = log.last_lane();
         for index in (last..log.layout.lane_count).chain(0..last) {
-            if let Some(own) = log.lanes[index as usize].own.try_lock() {
+            if let Some(state) = log.lanes[index as usize].state.try_lock() {
                 if index != last {
                     sync::remember(log.layout.seed, index);
                 }
-                return Some(Self::of(log, index, own));
+                return Some(Self::of(log, index, state));
             }
         }
         None
     }
 
     #[inline]
-    fn of(log: &'l Log, index: u32, own: QuietGuard<'l, Own>) -> Self {
-        // The next fence flushes what the lane's former thread stored.
+    fn of(log: &'l Log, index: u32, state: SpinGuard<'l, LaneState>) -> Self {
+        // The next fence flushes what the lane's previous owner stored.
         sync::before_flushing_others_stores();
-        Self { log, lane: &log.lanes[index as usize], index, own }
+        Self { log, lane: &log.lanes[index as usize], index, state }
     }
 
-    /// Commits `writes` atomically and durably, and applies them. What was changed in place behind [undo entries](Self::undo), and flushed,
-    /// commits with them.
+    /// Commits `writes` atomically and durably, and applies them. Changes made in place with [undo logging](Self::undo), and flushed,
+    /// commit with them.
     ///
-    /// Returns the LSN of the commit, or zero, which is below all others, if there was nothing to do.
+    /// Returns the LSN of the commit, or zero, which is below all others, if there was nothing to commit.
     ///
     /// # Durability
     /// One fence, and a line for each entry and each target line; target lines are flushed by the lane's next commit. With undo
     /// entries one fence and one line more, and another fence if there are writes. When this returns, the transaction is durable. A
-    /// crash before leaves all of it or nothing.
+    /// crash before that leaves all of it or nothing.
     ///
     /// # Errors
-    /// [`CommitError::TooLarge`] when it needs more than half of the lane: nothing was changed. Others when a fence fails, or failed
-    /// before.
+    /// [`CommitError::TooLarge`] when the transaction needs more than half of the lane: nothing was changed. Others when a fence fails, or
+    /// failed before.
     ///
     /// # Panics
-    /// When a write lies outside of the region, or in the log.
+    /// When a write lies outside the region, or in the log.
     pub(crate) fn commit<P: Pmem>(&mut self, pmem: &P, writes: &Writes) -> Result<Lsn, CommitError> {
         self.log.check_open()?;
         if writes.is_empty() {
-            return if self.own.open == 0 { Ok(Lsn::ZERO) } else { self.commit_in_place(pmem) };
+            return if self.state.open_undo_count == 0 { Ok(Lsn::ZERO) } else { self.commit_in_place(pmem) };
         }
-        self.own.packer.pack(self.log.layout.seed, writes);
-        let entries = core::mem::take(&mut self.own.packer.entries);
-        let stores = Stores { ahead: writes.ahead(), behind: writes.behind(), ordered: writes.ordered() };
+        self.state.packer.pack(self.log.layout.seed, writes);
+        let entries = core::mem::take(&mut self.state.packer.entries);
+        let stores =
+            Stores { early: writes.early(), late: writes.late(), late_in_order: writes.late_in_order() };
         let committed = self.commit_group(pmem, &entries, stores);
-        self.own.packer.entries = entries;
+        self.state.packer.entries = entries;
         committed
     }
 
-    /// As [`commit`](Self::commit) of a few words, each at its offset: block headers, links to blocks, and null. Not for a user's words,
-    /// which may look like [headers at their offset](super::writes). A link cannot, because it is a multiple of 64.
+    /// As [`commit`](Self::commit) of a few words, each with its offset: block headers, links to blocks, and null. Not for a user's words,
+    /// which may be [valid headers at their offset](super::writes). A link cannot be one, because it is a multiple of 64.
     ///
     /// # Panics
-    /// When there are none, or more than an entry holds; and as [`commit`](Self::commit).
+    /// When there are no words, or more than an entry holds; and as [`commit`](Self::commit).
     #[inline]
     pub(crate) fn commit_words<P: Pmem>(
         &mut self,
         pmem: &P,
         words: &[(u64, u64)],
     ) -> Result<Lsn, CommitError> {
-        self.commit_words_ahead(pmem, words, 0)
+        self.commit_words_early(pmem, words, 0)
     }
 
-    /// As [`commit_words`](Self::commit_words). The first `ahead` of the words are applied and durable before any other of them is stored:
-    /// nothing links to their targets before, and no live entry stores there.
+    /// As [`commit_words`](Self::commit_words), with the first `early_count` words applied, and durable, before the others are stored. Until
+    /// then nothing links to the targets of the early words, and no live entry stores there.
     ///
     /// # Panics
     /// As [`commit_words`](Self::commit_words).
     #[inline]
-    pub(crate) fn commit_words_ahead<P: Pmem>(
+    pub(crate) fn commit_words_early<P: Pmem>(
         &mut self,
         pmem: &P,
         words: &[(u64, u64)],
-        ahead: usize,
+        early_count: usize,
     ) -> Result<Lsn, CommitError> {
         assert!((1..=PAIRS).contains(&words.len()), "one entry holds one to three words");
         self.log.check_open()?;
         let mut entry = entry::words(words);
         entry::make_commit(&mut entry, 1);
-        let (ahead, behind) = words.split_at(ahead);
+        let (early, late) = words.split_at(early_count);
         let stores =
-            Stores { ahead: stores_of(ahead), behind: stores_of(behind), ordered: stores_of(behind) };
+            Stores { early: stores_of(early), late: stores_of(late), late_in_order: stores_of(late) };
         self.commit_group(pmem, &[entry], stores)
     }
 
@@ -146,11 +146,11 @@ impl<'l> LaneGuard<'l> {
         let mut entry = entry::redo(offset, bytes);
         entry::make_commit(&mut entry, 1);
         let store = [(offset, bytes)].into_iter();
-        let stores = Stores { ahead: [].into_iter(), behind: store.clone(), ordered: store };
+        let stores = Stores { early: [].into_iter(), late: store.clone(), late_in_order: store };
         self.commit_group(pmem, &[entry], stores)
     }
 
-    /// Commits a group of these entries, and applies what they store.
+    /// Commits a group of these entries, and applies its stores.
     #[inline]
     fn commit_group<'w, P: Pmem>(
         &mut self,
@@ -162,78 +162,79 @@ impl<'l> LaneGuard<'l> {
             impl Iterator<Item = (u64, &'w [u8])>,
         >,
     ) -> Result<Lsn, CommitError> {
-        let targets = || stores.ahead.clone().map(range).chain(stores.behind.clone().map(range));
+        let targets = || stores.early.clone().map(range).chain(stores.late.clone().map(range));
         targets().for_each(|(offset, len)| self.log.check_target(pmem, offset, len));
 
         // Reserve.
         self.reserve(pmem, entries.len() as u64)?;
         self.log.persist_deferred(pmem, Some(self.index))?;
-        if self.own.open > 0 {
-            // What was changed in place is durable before the group that commits it.
+        if self.state.open_undo_count > 0 {
+            // Changes in place are durable before the group that commits them.
             self.fence(pmem)?;
         }
 
         // Append.
         let group = self.append_group(pmem, entries)?;
-        // Before the flushes: behind them these would stall until the fence completes. Other threads that find the lines noted too early
-        // are delayed at worst.
+        // Before the flushes: after them these instructions would stall until the fence completes. That the lines are noted before the group
+        // is durable delays other threads at worst.
         entry::for_each_line(targets(), |line| {
             pmem.prefetch(line);
             self.lane.recent.note(line, group.lsn);
         });
-        let own = &mut *self.own;
-        entry::for_each_line(stores.behind.clone().map(range), |line| own.targets.push(line));
-        stores.ahead.clone().for_each(|(offset, bytes)| entry::store(pmem, offset, bytes));
-        entry::for_each_line(stores.ahead.clone().map(range), |line| own.pending.push(line));
+        let state = &mut *self.state;
+        entry::for_each_line(stores.late.clone().map(range), |line| state.target_lines.push(line));
+        stores.early.clone().for_each(|(offset, bytes)| entry::store(pmem, offset, bytes));
+        entry::for_each_line(stores.early.clone().map(range), |line| state.lines_to_flush.push(line));
 
         // Fence.
         // DURABILITY POINT
         self.fence(pmem)?;
 
         // Apply.
-        stores.ordered.for_each(|(offset, bytes)| entry::store(pmem, offset, bytes));
-        let own = &mut *self.own;
-        core::mem::swap(&mut own.pending, &mut own.targets);
-        if own.open > 0 {
-            // Not before the group is durable: the writes would be missing. Not after this returns: what other threads store there next must
-            // survive a later corruption of the group's entries.
+        stores.late_in_order.for_each(|(offset, bytes)| entry::store(pmem, offset, bytes));
+        let state = &mut *self.state;
+        core::mem::swap(&mut state.lines_to_flush, &mut state.target_lines);
+        if state.open_undo_count > 0 {
+            // Not before the group is durable: a crash would commit the changes in place without the writes. Not after this returns: if the
+            // group's entries were corrupted later, recovery would roll back what other threads have stored there since.
             self.end_undo(pmem, group.lsn);
             self.fence(pmem)?;
         }
-        (self.own.used, self.own.open) = (0, 0);
+        (self.state.used_count, self.state.open_undo_count) = (0, 0);
         self.lane.published.end(group);
+        self.log.assert_checkpoint_below(self.lane, group.lsn);
         Ok(group.lsn)
     }
 
-    /// Commits what was changed in place behind undo entries, and flushed, by an empty group, which ends the undo entries.
+    /// Commits changes made in place with undo logging, and flushed. The group is empty; it makes the undo entries dead.
     fn commit_in_place<P: Pmem>(&mut self, pmem: &P) -> Result<Lsn, CommitError> {
         let group = self.append_empty_group(pmem)?;
         // DURABILITY POINT
         self.fence(pmem)?;
-        (self.own.used, self.own.open) = (0, 0);
+        (self.state.used_count, self.state.open_undo_count) = (0, 0);
         self.lane.published.end(group);
         Ok(group.lsn)
     }
 
-    /// As [`commit`](Self::commit) of what was changed in place, without waiting until it is durable: the next commit of any lane, or
-    /// closing the log, makes it so. A crash before that may roll the transaction back, as a whole.
+    /// As [`commit`](Self::commit) of changes in place, without waiting until the commit is durable: the next commit of any lane, or closing
+    /// the log, makes it durable. A crash before that may roll the transaction back, as a whole.
     ///
     /// # Durability
-    /// One fence, for what was changed in place. The next commit flushes two lines: the entry, and the lane's header.
+    /// One fence, for the changes in place. The next commit flushes two lines more: the entry, and the lane's header.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
     ///
     /// # Source
-    /// PMFS (EuroSys'14), 3.2: the barrier behind the commit record is optional.
+    /// PMFS (EuroSys'14), 3.2: the barrier after the commit record is optional.
     pub(crate) fn commit_deferred<P: Pmem>(&mut self, pmem: &P) -> Result<Lsn, CommitError> {
         self.log.check_open()?;
-        if self.own.open == 0 {
+        if self.state.open_undo_count == 0 {
             return Ok(Lsn::ZERO);
         }
         let group = self.append_empty_group(pmem)?;
-        self.own.deferred = Some(self.own.used);
-        self.own.open = 0;
+        self.state.deferred_count = Some(self.state.used_count);
+        self.state.open_undo_count = 0;
         let layout = &self.log.layout;
         let words = [layout.entry_offset(self.index, group.first), layout.undo_end_offset(self.index)];
         self.log.deferred.add(self.index, words);
@@ -241,7 +242,7 @@ impl<'l> LaneGuard<'l> {
         Ok(group.lsn)
     }
 
-    /// Makes durable what was changed in place, and appends a group without stores that commits it.
+    /// Makes the changes in place durable, and appends a group without stores that commits them.
     fn append_empty_group<P: Pmem>(&mut self, pmem: &P) -> Result<Group, CommitError> {
         self.log.persist_deferred(pmem, Some(self.index))?;
         self.fence(pmem)?;
@@ -253,33 +254,33 @@ impl<'l> LaneGuard<'l> {
         Ok(group)
     }
 
-    /// Logs the contents of these bytes as undo entries, durably. Afterwards the caller stores there without the log, flushes what it
-    /// stored, and [commits](Self::commit), possibly [deferred](Self::commit_deferred), or [rolls back](Self::roll_back). If the same bytes
-    /// are logged twice, rolling back restores the first contents.
+    /// Logs the contents of these bytes as undo entries, durably. Then the caller changes them in place, flushes them, and
+    /// [commits](Self::commit), [defers the commit](Self::commit_deferred), or [rolls back](Self::roll_back). If the same bytes are logged
+    /// twice, rolling back restores the first contents.
     ///
     /// # Durability
     /// A line for each 48 bytes, and one fence.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit). When the lane has no room, nothing was changed, and what was logged before still counts.
+    /// As [`commit`](Self::commit). When the lane has no room, nothing was changed, and earlier undo entries remain valid.
     ///
     /// # Panics
-    /// When the bytes lie outside of the region, or in the log.
+    /// When the bytes lie outside the region, or in the log.
     pub(crate) fn undo<P: Pmem>(&mut self, pmem: &P, offset: u64, len: u64) -> Result<(), CommitError> {
         self.log.check_open()?;
         self.log.check_target(pmem, offset, len);
         if len == 0 {
             return Ok(());
         }
-        // One more for the group that ends them.
+        // One more for the group that makes them dead.
         let count = len.div_ceil(DATA);
         self.reserve(pmem, count + 1)?;
-        // Recovery must replay nothing over what the caller stores in place.
+        // Recovery must not replay an earlier group over what the caller stores in place.
         let last = self.log.last_lsn(offset, len);
         if !self.log.is_reached(last) {
             self.log.raise_checkpoint(pmem, last)?;
         }
-        // Each call has its own LSN, so that recovery rolls the later one back first.
+        // Each call has its own LSN: recovery rolls back in descending order of LSNs.
         let lsn = self.log.counter.allocate().ok_or(CommitError::LsnsExhausted)?;
         let (mut at, end) = (offset, offset + len);
         while at < end {
@@ -287,69 +288,69 @@ impl<'l> LaneGuard<'l> {
             let bytes = &mut data[..(end - at).min(DATA) as usize];
             pmem.load(at, bytes);
             self.append(pmem, lsn, &entry::undo(at, bytes));
-            self.own.open += 1;
+            self.state.open_undo_count += 1;
             at += bytes.len() as u64;
         }
         self.fence(pmem)
     }
 
-    /// Rolls back what was changed in place since the last commit.
+    /// Rolls back the changes made in place since the last commit.
     ///
     /// # Durability
-    /// Two fences, if there is anything to roll back. After a crash inside, recovery rolls back.
+    /// Two fences, if there is anything to roll back. After a crash before they complete, recovery rolls back.
     ///
     /// # Errors
-    /// When a fence fails; or when a fence or a panic interrupted the commit, which may be durable then: recovery on the next open decides.
-    /// When an undo entry is [corrupted](CommitError::Corrupted): older ones of the transaction are not rolled back, and the log is
+    /// When a fence fails. When the commit was interrupted by a failed fence or a panic: it may be durable, and recovery on the next open
+    /// decides. When an undo entry is [corrupted](CommitError::Corrupted): older ones of the transaction are not applied, and the log is
     /// poisoned.
     pub(crate) fn roll_back<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
-        if self.own.open == 0 {
+        if self.state.open_undo_count == 0 {
             return Ok(());
         }
         // After a failed fence it is unknown what is durable, and nothing more is stored.
         self.log.check()?;
-        if self.lane.published.is_under_way() {
+        if self.lane.published.is_committing() {
             return Err(self.log.fail(CommitError::Abandoned));
         }
         let layout = &self.log.layout;
-        for number in 1..=self.own.open {
-            let index = self.slot(self.own.head + layout.lane_entries - number);
+        for number in 1..=self.state.open_undo_count {
+            let index = self.wrapped(self.state.head + layout.lane_entries - number);
             let at = layout.entry_offset(self.index, index);
-            let lsn = Lsn::new(self.own.slots[index as usize]);
+            let lsn = Lsn::new(self.state.entry_lsns[index as usize]);
             let is_own = |record: &Record| record.kind == EntryKind::Undo && record.lsn == lsn;
             let record = Record::of(&entry::read(pmem, at), layout.seed, at).filter(is_own);
             let record = record.ok_or_else(|| self.log.fail(CommitError::Corrupted { offset: at }))?;
             record.apply(pmem);
-            entry::for_each_line(record.targets().map(range), |line| self.own.pending.push(line));
+            entry::for_each_line(record.targets().map(range), |line| self.state.lines_to_flush.push(line));
         }
         self.commit_in_place(pmem).map(drop::<Lsn>)
     }
 
-    /// How many entries a transaction may have, undo entries included: half of the ring.
+    /// The number of entries that a transaction may have, undo entries included: half of the ring.
     ///
-    /// The other half holds the last durable group and its undo entries, so that group is always complete. It marks the undo entries before
-    /// it as dead, and must outlive them, whatever a crash leaves of the lines that are being overwritten.
+    /// The other half holds the last durable group with its undo entries. That group makes the undo entries dead, so it must stay complete
+    /// as long as they are in the ring, whatever a crash leaves of the lines that are being overwritten.
     const fn capacity(&self) -> u64 {
         (self.log.layout.lane_entries / 2) as u64
     }
 
-    /// Makes sure that `count` more entries can be appended: the transaction may have them, and those that they overwrite are dead, and so
-    /// is the next one. So the oldest entry of a ring is always dead: above the LSNs of the oldest entries of all rings nothing is
-    /// missing, and everything live is above them (see [`Replayed::pairs`](super::Replayed::pairs)).
+    /// Ensures that `count` more entries can be appended: the transaction may have that many, the entries that they overwrite are dead, and
+    /// so is the one after those. So the oldest entry of each ring is always dead: nothing above the highest LSN of the rings' oldest
+    /// entries was overwritten, and everything live is above it (see [`Replayed::pairs`](super::Replayed::pairs)).
     #[inline]
     fn reserve<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
-        if u64::from(self.own.used) + count > self.capacity() && self.own.deferred.is_some() {
-            // Once a deferred commit is durable, its entries do not count any more.
+        if u64::from(self.state.used_count) + count > self.capacity() && self.state.deferred_count.is_some() {
+            // Once the deferred commit is durable, its entries no longer count.
             self.fence(pmem)?;
         }
-        let entries = u64::from(self.own.used) + count;
+        let entries = u64::from(self.state.used_count) + count;
         if entries > self.capacity() {
             return Err(CommitError::TooLarge { entries, capacity: self.capacity() });
         }
-        // From the head on the ring's LSNs increase, so the last of these slots has the highest.
+        // From the head on, the ring's LSNs increase: the last of these entries has the highest.
         #[expect(clippy::cast_possible_truncation, reason = "no more than half of the ring")]
-        let last = self.slot(self.own.head + count as u32);
-        let lsn = Lsn::new(self.own.slots[last as usize]);
+        let last = self.wrapped(self.state.head + count as u32);
+        let lsn = Lsn::new(self.state.entry_lsns[last as usize]);
         if self.log.is_reached(lsn) { Ok(()) } else { self.log.raise_checkpoint(pmem, lsn) }
     }
 
@@ -357,11 +358,12 @@ impl<'l> LaneGuard<'l> {
     #[inline]
     fn append_group<P: Pmem>(&mut self, pmem: &P, entries: &[LogEntry]) -> Result<Group, CommitError> {
         let lsn = self.lane.published.begin(&self.log.counter).ok_or(CommitError::LsnsExhausted)?;
-        let first = self.own.head;
+        let first = self.state.head;
         for entry in entries {
             self.append(pmem, lsn, entry);
         }
-        #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
+        self.log.assert_checkpoint_below(self.lane, lsn);
+        #[expect(clippy::cast_possible_truncation, reason = "at most the entries of the ring")]
         Ok(Group { lsn, first, count: entries.len() as u32 })
     }
 
@@ -369,54 +371,54 @@ impl<'l> LaneGuard<'l> {
     #[inline]
     fn append<P: Pmem>(&mut self, pmem: &P, lsn: Lsn, entry: &LogEntry) {
         let layout = &self.log.layout;
-        let offset = layout.entry_offset(self.index, self.own.head);
+        let offset = layout.entry_offset(self.index, self.state.head);
         entry::write(pmem, layout.seed, offset, lsn, entry);
-        self.own.pending.push(offset);
-        let head = self.own.head;
-        self.own.slots[head as usize] = lsn.bits();
-        self.own.head = self.slot(head + 1);
-        self.own.used += 1;
+        self.state.lines_to_flush.push(offset);
+        let head = self.state.head;
+        self.state.entry_lsns[head as usize] = lsn.bits();
+        self.state.head = self.wrapped(head + 1);
+        self.state.used_count += 1;
     }
 
-    /// Flushes the appended entries and the targets of the last group, and fences. This thread flushes them, even if the lane's former
-    /// thread stored them, because a fence waits only for the flushes of its own thread. Between two fences of a lane no flush is in
-    /// flight: a locked instruction would wait for it, as a fence does.
+    /// Flushes the appended entries and the targets of the last group, and fences. This thread flushes them, even if another owner of the
+    /// lane stored them, because a fence waits only for the flushes of its own thread. They are not flushed earlier: until the fence, each
+    /// locked instruction would wait for the flush.
     #[track_caller]
     #[inline]
     fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
-        self.own.pending.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
+        self.state.lines_to_flush.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
         self.log.fence(pmem)?;
-        if let Some(used) = self.own.deferred.take() {
-            self.own.used -= used;
+        if let Some(used) = self.state.deferred_count.take() {
+            self.state.used_count -= used;
             self.log.deferred.remove(self.index);
         }
         Ok(())
     }
 
-    /// Stores in the lane's header that its undo entries up to `lsn` are dead, in case the commit entry that ends them is corrupted later.
-    /// The next fence makes it durable.
+    /// Stores in the lane's header that its undo entries up to `lsn` are dead, in case the commit entry that makes them dead is corrupted
+    /// later. Durable with the next fence.
     fn end_undo<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
         let offset = self.log.layout.undo_end_offset(self.index);
         pmem.store_u64(offset, seal(lsn, self.log.layout.seed, offset, &[]));
-        self.own.pending.push(line_start(offset));
+        self.state.lines_to_flush.push(line_start(offset));
     }
 
-    /// The slot with this number, which may be counted past the end of the ring once.
+    /// `index`, which is less than twice the length of the ring, modulo that length.
     #[inline]
-    const fn slot(&self, number: u32) -> u32 {
+    const fn wrapped(&self, index: u32) -> u32 {
         let entries = self.log.layout.lane_entries;
-        if number < entries { number } else { number - entries }
+        if index < entries { index } else { index - entries }
     }
 }
 
-/// Stores one word durably: in place, if no live entry stores to its line, and otherwise by a commit.
+/// Stores one word durably: in place if no live entry stores to its line, and by a commit otherwise.
 ///
 /// # Panics
-/// When `offset` is no multiple of 8, outside of the region, or in the log.
+/// When `offset` is no multiple of 8, outside the region, or in the log.
 ///
 /// # Durability
 /// One line and one fence; with a commit two lines and one fence. A crash leaves the old word or the new one. If a live entry stores to
-/// the line and all lanes are acquired, the [checkpoint LSN is raised](Log::raise_checkpoint) first.
+/// the line and no lane is free, the [checkpoint LSN is raised](Log::raise_checkpoint) instead, and the word is stored in place.
 ///
 /// # Errors
 /// As [`commit`](LaneGuard::commit).
@@ -428,7 +430,7 @@ pub(crate) fn store_u64<P: Pmem>(log: &Log, pmem: &P, offset: u64, value: u64) -
 /// As [`store_u64`], of two words, atomically.
 ///
 /// # Panics
-/// When `offset` is no multiple of 16, outside of the region, or in the log.
+/// When `offset` is no multiple of 16, outside the region, or in the log.
 ///
 /// # Durability
 /// As [`store_u64`].
@@ -445,7 +447,7 @@ pub(crate) fn store_u64_pair<P: Pmem>(
     store_in_place(log, pmem, offset, &pair)
 }
 
-/// Stores one word or two of one line.
+/// Stores one or two words of one line.
 #[inline]
 fn store_in_place<P: Pmem>(log: &Log, pmem: &P, offset: u64, words: &[u64]) -> Result<(), CommitError> {
     let bytes = bytes_of_slice(words);
@@ -471,7 +473,7 @@ fn store_in_place<P: Pmem>(log: &Log, pmem: &P, offset: u64, words: &[u64]) -> R
     log.fence(pmem)
 }
 
-/// Words, each at its offset, as stores of bytes.
+/// The stores of these words, each with its offset.
 fn stores_of(words: &[(u64, u64)]) -> impl Iterator<Item = (u64, &[u8])> + Clone {
     words.iter().map(|(offset, word)| (*offset, bytes_of(word)))
 }

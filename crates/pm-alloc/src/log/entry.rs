@@ -1,4 +1,4 @@
-//! One entry of a log: a line of a ring, sealed for its offset; and applying it, which stores its data at its targets.
+//! Log entries: encoding one into a line of a ring, sealed for its offset; decoding it; and applying it, which stores its data in place.
 
 use crate::format::{
     COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Lsn, announce, announced, seal, unseal,
@@ -9,7 +9,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 use pm_core::line::line_start;
 use pm_core::{Pmem, bytes_of};
 
-/// Pairs in one entry.
+/// The most pairs in one entry.
 pub(super) const PAIRS: usize = ENTRY_DATA_BYTES / 16;
 
 const LSN_AT: u64 = offset_of!(LogEntry, lsn) as u64;
@@ -61,17 +61,16 @@ pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
     entry.target |= (COMMITS as u64) << OFFSET_BITS;
 }
 
-/// Writes an entry at `offset`. The caller flushes its line.
+/// Stores an entry at `offset`. The caller flushes its line.
 ///
 /// The last word is stored twice: first the [announced](announce) LSN, which marks the line as being written, then the LSN sealed over
-/// the contents. Until the last store the line is not read as an entry, whatever it held before; and if a crash leaves only the first
-/// words, the line is not read as corrupted.
+/// the contents. Until the last store the line is no entry, whatever it held before. And if a crash leaves only some of the stores, the
+/// line does not count as corrupted.
 #[inline]
 pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, lsn: Lsn, entry: &LogEntry) {
     pmem.store_u64(offset + LSN_AT, announce(lsn, seed, offset));
-    // The compiler may drop an atomic store that is followed by another to the same location, because no other thread must observe it. A
-    // crash would: the line would keep its old LSN over new contents. A compiler fence prevents that, as a signal handler may observe
-    // the store here. The processor keeps stores to one line in order.
+    // Without a compiler fence the compiler may drop this store, because a later one overwrites it and no other thread need observe it. But
+    // a crash could then leave the old LSN over new contents. The processor keeps stores to one line in order.
     compiler_fence(Ordering::SeqCst);
     pmem.store_u64(offset, entry.target);
     for (at, &word) in (offset + DATA_AT..).step_by(8).zip(&entry.data) {
@@ -80,7 +79,7 @@ pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, lsn: Lsn, entry: 
     pmem.store_u64(offset + LSN_AT, seal(lsn, seed, offset, &contents(entry)));
 }
 
-/// Erases the line at `offset`. The caller flushes it.
+/// Stores an erased line at `offset`. The caller flushes it.
 pub(super) fn erase<P: Pmem>(pmem: &P, seed: u64, offset: u64) {
     pmem.store(offset, bytes_of(&LogEntry::erased(seed, offset)));
 }
@@ -90,11 +89,11 @@ pub(super) fn erase<P: Pmem>(pmem: &P, seed: u64, offset: u64) {
 pub(super) enum Line {
     /// No entry was written there since the ring was erased.
     Erased,
-    /// Writing an entry with this LSN was interrupted.
+    /// The store of an entry with this LSN was interrupted.
     Begun(Lsn),
     /// A complete entry.
-    Whole(Record),
-    /// None of these.
+    Complete(Record),
+    /// None of the above.
     Corrupted,
 }
 
@@ -102,7 +101,7 @@ impl Line {
     /// Classifies `entry`, which was read at `offset`.
     pub(super) fn of(entry: &LogEntry, seed: u64, offset: u64) -> Self {
         if let Some(record) = Record::of(entry, seed, offset) {
-            return Self::Whole(record);
+            return Self::Complete(record);
         }
         if *entry == LogEntry::erased(seed, offset) {
             return Self::Erased;
@@ -112,24 +111,24 @@ impl Line {
 
     /// Whether it is an undo entry.
     pub(super) const fn is_undo(&self) -> bool {
-        matches!(self, Self::Whole(record) if matches!(record.kind, EntryKind::Undo))
+        matches!(self, Self::Complete(record) if matches!(record.kind, EntryKind::Undo))
     }
 
     /// Whether the next line belongs to another group than this one.
     pub(super) const fn ends_group(&self) -> bool {
         match self {
-            Self::Whole(record) => record.commits.is_some() || self.is_undo(),
+            Self::Complete(record) => record.commits.is_some() || self.is_undo(),
             Self::Begun(_) => false,
             Self::Erased | Self::Corrupted => true,
         }
     }
 
-    /// The LSN of its entry, if it is readable.
+    /// The LSN of its entry; zero if it is erased. `None` if it is corrupted.
     pub(super) const fn lsn(&self) -> Option<Lsn> {
         match self {
             Self::Erased => Some(Lsn::ZERO),
             Self::Begun(lsn) => Some(*lsn),
-            Self::Whole(record) => Some(record.lsn),
+            Self::Complete(record) => Some(record.lsn),
             Self::Corrupted => None,
         }
     }
@@ -166,12 +165,12 @@ impl Record {
         let target = entry.target & ((1 << OFFSET_BITS) - 1);
         let [.., number, len] = entry.target.to_le_bytes();
         let (kind, len) = (EntryKind::from_number(number & !COMMITS)?, usize::from(len));
-        let is_sound = match kind {
+        let is_valid = match kind {
             EntryKind::Words => len.is_multiple_of(16),
             EntryKind::Redo => len > 0,
             EntryKind::Undo => len > 0 && number & COMMITS == 0,
         };
-        if !is_sound || len > ENTRY_DATA_BYTES {
+        if !is_valid || len > ENTRY_DATA_BYTES {
             return None;
         }
         let count = if kind == EntryKind::Words { target } else { 1 };
@@ -179,7 +178,7 @@ impl Record {
         Some(Self { lsn, kind, commits, target, data: entry.data, len })
     }
 
-    /// The offset and the bytes of everything that this entry stores.
+    /// Everything that this entry stores, each an offset and its bytes.
     pub(super) fn targets(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let bytes = (self.kind != EntryKind::Words).then(|| (self.target, &bytes_of(&self.data)[..self.len]));
         let count = if self.kind == EntryKind::Words { self.len / 16 } else { 0 };
@@ -187,8 +186,8 @@ impl Record {
         pairs.iter().map(|[offset, word]| (*offset, bytes_of(word))).chain(bytes)
     }
 
-    /// The pairs of an offset and a word, if the entry stores words. All block headers are stored as such pairs, and no other pair is a
-    /// valid header at its offset.
+    /// The pairs of an offset and a word; none unless the entry stores words. All block headers are logged as such pairs, and no other pair
+    /// is a valid header at its offset.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (u64, u64)> {
         let bytes = if self.kind == EntryKind::Words { self.len } else { 0 };
         self.data[..bytes / 8].as_chunks::<2>().0.iter().map(|&[offset, word]| (offset, word))
@@ -224,8 +223,8 @@ pub(super) fn store<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
 
 fn store_pieces<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     #[expect(clippy::cast_possible_truncation, reason = "less than eight")]
-    let ragged = (offset.next_multiple_of(8) - offset) as usize;
-    let (head, rest) = bytes.split_at(ragged.min(bytes.len()));
+    let head_bytes = (offset.next_multiple_of(8) - offset) as usize;
+    let (head, rest) = bytes.split_at(head_bytes.min(bytes.len()));
     if !head.is_empty() {
         pmem.store(offset, head);
     }
@@ -240,7 +239,7 @@ fn store_pieces<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     }
 }
 
-/// Runs `each` with every line of these ranges, each an offset and a length. If the ranges are sorted, each line comes once.
+/// Calls `each` with every line of these ranges, each an offset and a length; with each line once, if the ranges are sorted.
 #[inline]
 pub(super) fn for_each_line(ranges: impl Iterator<Item = (u64, u64)>, mut each: impl FnMut(u64)) {
     let mut last = None;

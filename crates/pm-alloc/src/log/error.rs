@@ -21,7 +21,7 @@ pub enum CommitError {
     /// open rolls it back, or finds it committed.
     #[error("an earlier transaction was abandoned: open the heap again")]
     Abandoned,
-    /// A log entry is corrupted that is still needed. Recovery on the next open decides which transactions are durable.
+    /// A live log entry is corrupted. Recovery on the next open decides which transactions are durable.
     #[error("the log entry at offset {offset} is corrupted: open the heap again")]
     Corrupted {
         /// The offset of the entry.
@@ -33,7 +33,7 @@ pub enum CommitError {
     /// The heap is being closed.
     #[error("the log is closed")]
     Closed,
-    /// All LSNs are allocated: there are at least 2^46 between two recoveries.
+    /// All LSNs are allocated: at least 2^46 since the last recovery.
     #[error("the log has no LSN left: open the heap again")]
     LsnsExhausted,
 }
@@ -54,11 +54,11 @@ pub enum RecoverError {
         /// The contents of the second copy.
         copy: u64,
     },
-    /// The log was not closed, and a corrupted line of it may hold a live entry: of a committed transaction that may not have been applied,
-    /// or of one to be rolled back. Its targets are unknown.
+    /// The log was not closed, and a corrupted line of it may hold a live entry: of a committed transaction that may not be durable in place,
+    /// or of one to be rolled back. The targets of that entry are unknown.
     #[error(
-        "the log of lane {lane} is corrupted at offset {offset}, and what a transaction changed may be lost; \
-         the heap can be opened without it if corrupted records may be discarded"
+        "lane {lane} of the log is corrupted at offset {offset}, and a transaction's changes may be lost; \
+         the heap can be opened without them if corrupted records may be discarded"
     )]
     Corrupted {
         /// The lane.
@@ -67,6 +67,6 @@ pub enum RecoverError {
         offset: u64,
     },
     /// A fence failed. Recovery can be tried again.
-    #[error("recovery could not make its work durable")]
+    #[error("a fence failed, so recovery is not durable")]
     Fence(#[from] FenceError),
 }

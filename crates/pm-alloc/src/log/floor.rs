@@ -1,13 +1,13 @@
-//! The floor: the LSN up to which all entries of all rings are dead. Its position within its generation encodes the state of the log. It
-//! is a sealed word with a copy, as is the LSN up to which a lane is retired.
+//! The floor: the LSN up to which all entries of all rings are dead. Its distance from the end of its generation encodes the state of the log.
+//! It is a sealed word with a copy, as is the LSN up to which a lane is retired.
 
 use super::error::RecoverError;
 use crate::format::{Lsn, seal, unseal};
 use crate::layout::Layout;
 use pm_core::{FenceError, Pmem};
 
-/// From this generation on, recovery erases the rings and starts again at the first generation. As many generations remain for LSNs
-/// that are allocated without a recovery.
+/// At this generation recovery erases the rings and starts again at the first generation. As many generations again remain for LSNs that
+/// are allocated without a recovery.
 const LAST_GENERATION: u64 = 1 << 14;
 
 /// The floor of a new log: closed, before the first generation.
@@ -18,9 +18,9 @@ pub(super) const FIRST: Lsn = closed(Lsn::ZERO);
 pub(super) enum State {
     /// Entries above the floor may be live.
     Open,
-    /// No entry is live. Blocks change without the log, and after a kill their headers may be visible and not durable.
+    /// No entry is live. Blocks are changed without the log; after a kill their headers may be visible and not durable.
     Bypassed,
-    /// No entry is live. Corrupted lines are being rewritten, and after a kill may be visible and not durable.
+    /// No entry is live. Corrupted lines are being rewritten; after a kill their new contents may be visible and not durable.
     Restoring,
     /// No entry is live.
     Closed,
@@ -62,7 +62,7 @@ pub(super) const fn is_last(lsn: Lsn) -> bool {
     lsn.generation() + 1 >= LAST_GENERATION
 }
 
-/// Reads the floor. If both copies are valid and differ, the higher one is right: it is written only when everything up to it is dead.
+/// Reads the floor. If both copies are valid and differ, the higher one is right: it is stored only when everything up to it is dead.
 pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Lsn, SealedWord), RecoverError> {
     let offsets = layout.floor_offsets();
     let word = SealedWord::read(pmem, layout.seed, offsets);
@@ -71,7 +71,7 @@ pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Lsn, SealedWor
     word.highest().map(|floor| (floor, word)).ok_or(corrupted)
 }
 
-/// Makes everything up to `floor` dead.
+/// Raises the floor to `floor`: everything up to it is dead.
 ///
 /// # Durability
 /// One fence. A crash before it leaves the old floor or this one.
@@ -108,7 +108,7 @@ impl SealedWord {
     }
 
     /// The number of corrupted copies.
-    pub(super) fn corrupted(&self) -> u32 {
+    pub(super) fn corrupted_count(&self) -> u32 {
         self.copies.iter().map(|copy| u32::from(copy.is_none())).sum()
     }
 }

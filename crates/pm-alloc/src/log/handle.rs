@@ -1,4 +1,4 @@
-//! The log in DRAM: its lanes, and what they share.
+//! The log in DRAM: its lanes, the checkpoint LSN, and retiring idle lanes.
 
 use super::checkpoint::{Blocker, Checkpoint, Group, LsnCounter, Published};
 use super::entry::{self, Record};
@@ -7,20 +7,21 @@ use super::floor::{self, SealedWord};
 use super::writes::Packer;
 use crate::format::{LINE_BYTES, Lsn};
 use crate::layout::Layout;
-use crate::quiet_lock::QuietLock;
+use crate::locks::SpinLock;
 use crate::sync::{self, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, yield_now};
 use pm_core::line::line_start;
-use pm_core::{FenceError, Pmem};
+use pm_core::{FenceError, Pmem, forward_pmem};
 
-/// How far the known checkpoint LSN may be behind before it is computed again, which takes up to four loads for each lane.
+/// The most LSNs that the known checkpoint LSN may lag before it is computed again, which takes up to four loads for each lane.
 const CHECKPOINT_LAG_MAX: u64 = 32;
 
-/// Few enough slots to stay in a cache. Lines that share a slot share its LSN: a store may then be delayed, but nothing else.
-const SLOT_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
+/// The slots of a table of recent lines, as a power of two: few enough to stay in a cache. Lines that share a slot share its LSN, which may
+/// delay a store and does no other harm.
+const RECENT_SLOT_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
 
-/// The log of a heap. Threads share it, and acquire [lanes](super::LaneGuard) of it.
+/// The log of a heap. Threads share it, and each commits through a [lane](super::LaneGuard) that it acquires.
 ///
-/// Each method is passed the region: always the one that the log was [replayed](super::Replayed::replay) from.
+/// The region that is passed to the methods is the one that the log was [replayed](super::Replayed::replay) from.
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(super) layout: Layout,
@@ -28,10 +29,10 @@ pub(crate) struct Log {
     checkpoint_lsn: Checkpoint,
     pub(super) lanes: Box<[Lane]>,
     pub(super) deferred: DeferredCommits,
-    /// Held while lanes are retired: one thread at a time writes their headers.
+    /// Held while lanes are retired: one thread at a time stores their headers.
     retiring: Mutex<()>,
     is_bypassed: bool,
-    /// Whether block headers were stored without the log that may not be durable.
+    /// Whether block headers that were stored without the log may not be durable.
     has_volatile_headers: bool,
     is_faulty: AtomicBool,
     fault: Mutex<Option<CommitError>>,
@@ -63,11 +64,12 @@ impl Log {
         if self.is_bypassed { Err(CommitError::Bypassed) } else { self.check() }
     }
 
-    /// Checks that no fence has failed, and no transaction was abandoned. Called before anything is stored: after a failed fence the state
-    /// of the heap is unknown until it is opened again, and a block that the failed transaction may own must not be written to.
+    /// Checks that no fence has failed, and no transaction was abandoned. To be called before anything is stored: after a failed fence the
+    /// state of the heap is unknown until it is opened again, and a block that the failed transaction may have allocated must not be
+    /// written to.
     ///
-    /// A thread that reserves a block which another thread returned because its transaction failed sees the failure here: it has acquired
-    /// the lock under which the block was returned.
+    /// If a transaction fails and returns a block, a thread that reserves the block observes the failure here: it has acquired the lock
+    /// under which the block was returned.
     ///
     /// # Errors
     /// The first failure.
@@ -81,7 +83,7 @@ impl Log {
         Ok(())
     }
 
-    /// Poisons the log: every later commit fails with the first such error, which is returned.
+    /// Poisons the log: every later commit fails with the first such error. Returns that error.
     #[cold]
     pub(crate) fn fail(&self, error: CommitError) -> CommitError {
         let mut fault = lock(&self.fault);
@@ -108,8 +110,8 @@ impl Log {
         self.checkpoint_lsn.compute(&self.counter, self.lanes.iter().map(|lane| &lane.published))
     }
 
-    /// A checkpoint LSN that is not far behind this thread's last commit. Rarely looks at the lanes, and not at the LSN counter, which
-    /// other threads are writing.
+    /// A checkpoint LSN that does not lag far behind this thread's last commit. Rarely loads from all lanes, and never the LSN counter,
+    /// whose cache line other threads are writing to.
     #[inline]
     pub(crate) fn recent_checkpoint_lsn(&self) -> Lsn {
         let known = self.checkpoint_lsn.known();
@@ -121,19 +123,26 @@ impl Log {
         }
     }
 
-    /// The highest LSN so far. Once the [checkpoint LSN](Log::raise_checkpoint) has reached it, everything committed is applied and durable.
+    /// The highest LSN that was allocated. Once the [checkpoint LSN](Log::raise_checkpoint) has reached it, everything committed is applied
+    /// and durable.
     pub(crate) fn latest(&self) -> Lsn {
         self.counter.latest()
     }
 
-    /// Whether the checkpoint LSN has reached `lsn`. Computes it only if the known one has not.
+    /// Whether the checkpoint LSN has reached `lsn`. It is computed only if the known one has not.
     #[inline]
     pub(crate) fn is_reached(&self, lsn: Lsn) -> bool {
         self.checkpoint_lsn.known() >= lsn || self.checkpoint_lsn() >= lsn
     }
 
-    /// An upper bound of the LSNs of all commits that stored to these bytes or their lines, if the caller keeps other threads from
-    /// storing there.
+    /// Asserts invariant I4 of the [checkpoint LSN](super::checkpoint) for a lane of this thread. In debug builds only.
+    #[inline]
+    pub(super) fn assert_checkpoint_below(&self, lane: &Lane, lsn: Lsn) {
+        self.checkpoint_lsn.assert_below(&lane.published, lsn);
+    }
+
+    /// An upper bound of the LSNs of all commits that stored to the lines of these bytes. The caller ensures that no other thread stores
+    /// there meanwhile.
     pub(crate) fn last_lsn(&self, offset: u64, len: u64) -> Lsn {
         let known = self.checkpoint_lsn.known();
         // All groups of the other lanes are at or below the checkpoint LSN.
@@ -151,7 +160,7 @@ impl Log {
         );
     }
 
-    /// The lane that this thread had last, or the first.
+    /// The index of the lane that this thread owned last, or 0.
     #[inline]
     pub(super) fn last_lane(&self) -> u32 {
         sync::remembered(self.layout.seed).filter(|&lane| lane < self.layout.lane_count).unwrap_or(0)
@@ -167,23 +176,22 @@ impl Log {
         self.deferred.persist(pmem, own_lane).map_err(|error| self.fail(error.into()))
     }
 
-    /// Raises the checkpoint LSN to `to` at least: waits for commits under way, which run no code of the program, and retires idle
-    /// lanes, which may have an owning thread in the middle of a transaction.
+    /// Raises the checkpoint LSN to `to` or higher: waits for commits in progress, which run no code of the program, and retires idle lanes,
+    /// including those that a thread owns for a transaction that has not begun to commit.
     ///
     /// # Durability
     /// Two fences, however many lanes are retired; none if the checkpoint LSN has reached `to`.
     ///
     /// # Errors
-    /// When a fence fails, or failed before; when the last group of a lane with an owning thread is
-    /// [corrupted](CommitError::Corrupted).
+    /// When a fence fails, or failed before. When an entry of the last group of an owned lane is [corrupted](CommitError::Corrupted).
     ///
     /// # Panics
     /// When `to` was not allocated yet.
     pub(crate) fn raise_checkpoint<P: Pmem>(&self, pmem: &P, to: Lsn) -> Result<(), CommitError> {
         assert!(to <= self.counter.latest(), "{to:?} was not allocated yet");
-        let _one = lock(&self.retiring);
+        let _retiring = lock(&self.retiring);
         loop {
-            // A commit that failed never ends. And after any failed fence the caller must not rely on what it has loaded being durable.
+            // A commit that failed never ends. And after a failed fence the caller must not rely on what it has loaded.
             self.check()?;
             if self.is_reached(to) {
                 return Ok(());
@@ -204,23 +212,23 @@ impl Log {
         }
     }
 
-    /// Flushes the targets of this group, the last one of its lane. `false`: the lane has committed again meanwhile.
+    /// Flushes the targets of the last group of a lane. `false`: the lane has begun another commit meanwhile.
     ///
-    /// The group was applied before its LSN was published as the lane's last, so the flush writes back what the group stored, or something
-    /// later. A lane overwrites its last group only after there is a later one. So if the group is still the last one after its entries
-    /// were read, they were read untorn.
+    /// The group was applied before its LSN was published as the lane's last, so the flush writes back what the group stored, or a later
+    /// store. A lane overwrites its last group only after it has published a later one. So if the group is still the last one after its
+    /// entries were loaded, they are consistent.
     ///
-    /// A lane without an owning thread keeps the lines to flush in DRAM, so a corrupted entry does not matter there.
+    /// The lines to flush of a lane that no thread owns are in DRAM, so a corrupted entry does no harm there.
     fn flush_group<P: Pmem>(&self, pmem: &P, index: u32, group: Group) -> Result<bool, CommitError> {
         let lane = &self.lanes[index as usize];
-        if let Some(own) = lane.own.try_lock() {
-            // The lane's next fence flushes them again: the caller's may fail.
-            own.pending.iter().for_each(|&line| pmem.flush(line, LINE_BYTES));
+        if let Some(state) = lane.state.try_lock() {
+            // They stay listed, and the lane's next fence flushes them again: the caller's fence may fail.
+            state.lines_to_flush.iter().for_each(|&line| pmem.flush(line, LINE_BYTES));
             return Ok(lane.published.live_group() == Some(group));
         }
         let records = group_records(pmem, &self.layout, index, group);
         sync::before_flushing_others_stores();
-        if lane.published.live_group() != Some(group) || lane.published.is_under_way() {
+        if lane.published.live_group() != Some(group) || lane.published.is_committing() {
             return Ok(false);
         }
         let offset = self.layout.entry_offset(index, group.first % self.layout.lane_entries);
@@ -232,7 +240,7 @@ impl Log {
     /// Retires these lanes up to these LSNs, whose groups were flushed.
     fn retire<P: Pmem>(&self, pmem: &P, lanes: &[(u32, Lsn)]) -> Result<(), CommitError> {
         self.fence(pmem)?;
-        // A lane also has no lines to flush if its owner flushed them and the owner's fence failed. This fence does not cover those.
+        // If an owner flushed its lane's lines and its fence failed, they are no longer listed, and this thread's fence did not cover them.
         self.check()?;
         for &(lane, lsn) in lanes {
             SealedWord::write(pmem, self.layout.seed, self.layout.retired_offsets(lane), lsn);
@@ -245,10 +253,9 @@ impl Log {
         Ok(())
     }
 
-    /// Applies everything committed, durably, and accepts no commit any more: from now on blocks change without the log, and replaying a
-    /// transaction could overwrite them. The floor says that no entry is live, and, until
-    /// [`mark_headers_durable`](Self::mark_headers_durable), that the next open must make block headers durable. If a fence fails, the log
-    /// is poisoned.
+    /// Makes everything committed durable in place, and accepts no more commits: from now on blocks change without the log, and replaying a
+    /// transaction could overwrite them. The floor records that no entry is live, and that the next open must make block headers durable,
+    /// unless [`mark_headers_durable`](Self::mark_headers_durable) is called before the log is closed. If a fence fails, the log is poisoned.
     ///
     /// # Durability
     /// Two fences, or one if nothing was committed since the log was opened.
@@ -265,11 +272,11 @@ impl Log {
         self.has_volatile_headers = false;
     }
 
-    /// Closes a log that no transaction is using: everything committed is applied and durable, and recovery replays nothing, even if
+    /// Closes a log that no transaction is using: everything committed becomes durable in place, and recovery replays nothing, even if
     /// entries are corrupted later.
     ///
     /// # Durability
-    /// Two fences, or one if nothing was committed. A crash inside leaves the log closed or open.
+    /// Two fences, or one if nothing was committed. A crash before they complete leaves the log closed or open.
     ///
     /// # Errors
     /// When a fence fails or failed before, or a transaction was abandoned. Recovery on the next open handles both.
@@ -279,19 +286,19 @@ impl Log {
         Ok(())
     }
 
-    /// Applies everything committed, and stores a floor under which no entry is live.
+    /// Makes everything committed durable in place, and stores a floor at or below which all entries lie, so that none is live.
     fn store_closed<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         self.check()?;
-        let mut is_in_flight = false;
+        let mut has_unflushed_lines = false;
         for lane in &self.lanes {
-            let mut own = lane.own.try_lock().ok_or(CommitError::Abandoned)?;
-            if own.open > 0 || lane.published.is_under_way() {
+            let mut state = lane.state.try_lock().ok_or(CommitError::Abandoned)?;
+            if state.open_undo_count > 0 || lane.published.is_committing() {
                 return Err(self.fail(CommitError::Abandoned));
             }
-            is_in_flight |= !own.pending.is_empty();
-            own.pending.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
+            has_unflushed_lines |= !state.lines_to_flush.is_empty();
+            state.lines_to_flush.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
         }
-        if is_in_flight {
+        if has_unflushed_lines {
             self.fence(pmem)?;
         }
         let latest = self.counter.latest();
@@ -302,10 +309,38 @@ impl Log {
     }
 }
 
-/// The lines that commit the deferred groups, by lane: the commit entry, and the word that ends the lane's undo entries.
+/// The region below an open heap. A failed fence poisons the log, also if the part of the heap that fenced ignores the error.
+#[derive(Debug)]
+pub(crate) struct PoisoningPmem<'h, P> {
+    pmem: &'h P,
+    log: &'h Log,
+}
+
+impl<'h, P> PoisoningPmem<'h, P> {
+    #[inline]
+    pub(crate) const fn new(pmem: &'h P, log: &'h Log) -> Self {
+        Self { pmem, log }
+    }
+}
+
+impl<P: Pmem> Pmem for PoisoningPmem<'_, P> {
+    forward_pmem!(|this| this.pmem => len_bytes, domain, load, store, store_nt, load_u64, store_u64, store_u128);
+    forward_pmem!(|this| this.pmem => compare_exchange_u64, flush, prefetch);
+
+    #[inline]
+    fn fence(&self) -> Result<(), FenceError> {
+        let fenced = self.pmem.fence();
+        if let Err(error) = &fenced {
+            self.log.fail(error.clone().into());
+        }
+        fenced
+    }
+}
+
+/// The two lines of each lane that commit its deferred group: the commit entry, and the lane's header, which makes undo entries dead.
 ///
-/// Nothing that depends on a transaction may be durable before it is. So a commit first flushes both lines of the other lanes, since either
-/// of them may be corrupted later, and fences. Those of its own lane need no fence: a later group of a lane commits the ones before.
+/// Nothing that depends on a transaction may become durable before it. So a commit first flushes the two lines of each other lane, since
+/// either of them may be corrupted later, and fences. Those of its own lane need no fence: a later group of a lane commits the earlier ones.
 #[derive(Debug)]
 pub(super) struct DeferredCommits {
     count: AtomicUsize,
@@ -317,7 +352,7 @@ impl DeferredCommits {
         Self { count: AtomicUsize::new(0), entries: Mutex::new(Vec::new()) }
     }
 
-    /// The lines at `offsets`, which commit a group of `lane`, are stored and not fenced.
+    /// Adds the lines at `offsets`, which commit a group of `lane`, and are stored and not fenced.
     pub(super) fn add(&self, lane: u32, offsets: [u64; 2]) {
         let mut entries = lock(&self.entries);
         entries.retain(|entry| entry.0 != lane);
@@ -325,14 +360,15 @@ impl DeferredCommits {
         self.count.store(entries.len(), Ordering::SeqCst);
     }
 
-    /// The lines of this lane are durable.
+    /// Removes the lines of this lane, which are durable.
     pub(super) fn remove(&self, lane: u32) {
         let mut entries = lock(&self.entries);
         entries.retain(|entry| entry.0 != lane);
         self.count.store(entries.len(), Ordering::SeqCst);
     }
 
-    /// Makes all durable except those of one lane. The lock is held until they are, so a thread that finds none may rely on that.
+    /// Makes the lines of all lanes durable, except those of one. The lock is held until they are durable, so a thread that finds none may
+    /// rely on them.
     #[inline]
     fn persist<P: Pmem>(&self, pmem: &P, except: Option<u32>) -> Result<(), FenceError> {
         if self.count.load(Ordering::SeqCst) == 0 { Ok(()) } else { self.persist_some(pmem, except) }
@@ -359,80 +395,80 @@ impl DeferredCommits {
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) published: Published,
-    pub(super) recent: Recent,
-    pub(super) own: QuietLock<Own>,
+    pub(super) recent: RecentLines,
+    pub(super) state: SpinLock<LaneState>,
 }
 
-/// The state that only the owning thread uses.
+/// The state of a lane that only its owning thread uses.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct LaneState {
     /// The index of the next entry.
     pub(super) head: u32,
     /// The LSN of each entry of the ring.
-    pub(super) slots: Vec<u64>,
-    /// The number of entries since the last group that is known to be durable.
-    pub(super) used: u32,
-    /// The number of undo entries right before the head that belong to a transaction without a group yet.
-    pub(super) open: u32,
-    /// If the last group was committed deferred and is not fenced: the number of entries up to it that `used` counts.
-    pub(super) deferred: Option<u32>,
+    pub(super) entry_lsns: Vec<u64>,
+    /// The number of entries after the last group that is known to be durable.
+    pub(super) used_count: u32,
+    /// The number of undo entries, right before the head, of a transaction that has no group yet.
+    pub(super) open_undo_count: u32,
+    /// If the last group was committed deferred and is not fenced: how many of the `used_count` entries are its own or older.
+    pub(super) deferred_count: Option<u32>,
     /// The lines to flush before the next fence: those of entries, and the targets of the last group.
-    pub(super) pending: Vec<u64>,
+    pub(super) lines_to_flush: Vec<u64>,
     /// The target lines of the group that is being committed; empty otherwise.
-    pub(super) targets: Vec<u64>,
+    pub(super) target_lines: Vec<u64>,
     pub(super) packer: Packer,
 }
 
 impl Lane {
     pub(super) fn new(entries: u32, retired: Lsn) -> Self {
-        let own = Own {
+        let state = LaneState {
             head: 0,
-            slots: vec![0; entries as usize],
-            used: 0,
-            open: 0,
-            deferred: None,
-            pending: Vec::new(),
-            targets: Vec::new(),
+            entry_lsns: vec![0; entries as usize],
+            used_count: 0,
+            open_undo_count: 0,
+            deferred_count: None,
+            lines_to_flush: Vec::new(),
+            target_lines: Vec::new(),
             packer: Packer::default(),
         };
-        Self { published: Published::new(retired), recent: Recent::new(), own: QuietLock::new(own) }
+        Self { published: Published::new(retired), recent: RecentLines::new(), state: SpinLock::new(state) }
     }
 }
 
-/// For each line, by hash, the highest LSN of a group of one lane that stores to it. Each lane has its own table: a shared one would
-/// be written by another processor at every other commit.
+/// A hash table of one lane: for each line the highest LSN of the lane's groups that store to it. Each lane has its own table, because the
+/// cache lines of a shared one would move between processors at every other commit.
 ///
-/// A thread that asks about bytes is ordered behind the threads that wrote them by the program's own locks. A line that shares a slot with
-/// them may have other locks, or none; so that a thread which finds such a line's LSN also finds the LSN counter not behind it, these
-/// accesses release and acquire.
+/// The program's own locks order a thread that looks up bytes after the threads that wrote them. Another line in the same slot may have
+/// other locks, or none. So that a thread which loads such a line's LSN also loads an LSN counter that is not below it, the accesses are
+/// release and acquire.
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(super) struct RecentLines {
     slots: Box<[AtomicU64]>,
 }
 
-impl Recent {
+impl RecentLines {
     fn new() -> Self {
-        Self { slots: (0..1 << SLOT_BITS).map(|_| AtomicU64::new(0)).collect() }
+        Self { slots: (0..1 << RECENT_SLOT_BITS).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// A group with this LSN, which is the lane's highest, stores to this line. Only the owning thread calls this.
+    /// Notes that a group with this LSN, the lane's highest, stores to this line. Called by the lane's owning thread only.
     #[inline]
     pub(super) fn note(&self, line: u64, lsn: Lsn) {
-        self.slots[slot(line)].store(lsn.bits(), Ordering::Release);
+        self.slots[recent_slot(line)].store(lsn.bits(), Ordering::Release);
     }
 
-    /// No group of this lane with a higher LSN has stored to these bytes since the log was opened.
+    /// An upper bound of the LSNs of the lane's groups that stored to the lines of these bytes since the log was opened.
     pub(super) fn last(&self, offset: u64, len: u64) -> Lsn {
         let mut last = 0;
         entry::for_each_line([(offset, len)].into_iter(), |line| {
-            last = last.max(self.slots[slot(line)].load(Ordering::Acquire));
+            last = last.max(self.slots[recent_slot(line)].load(Ordering::Acquire));
         });
         Lsn::new(last)
     }
 }
 
-const fn slot(line: u64) -> usize {
-    ((line / LINE_BYTES).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - SLOT_BITS)) as usize
+const fn recent_slot(line: u64) -> usize {
+    ((line / LINE_BYTES).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - RECENT_SLOT_BITS)) as usize
 }
 
 /// The entries of a group. `None` if one of them is corrupted, or has been overwritten.

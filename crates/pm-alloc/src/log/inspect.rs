@@ -8,13 +8,13 @@ use crate::format::Lsn;
 use crate::layout::Layout;
 use pm_core::Pmem;
 
-/// The contents of a log, on which recovery would act.
+/// The state of a log before its recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Entries up to here are dead.
+    /// The LSN up to which all entries are dead.
     pub floor: Lsn,
-    /// Whether recovery needs nothing of the lanes: the log was closed, or a recovery was interrupted that had replayed it.
+    /// Whether recovery needs nothing of the lanes: the log was closed, or an interrupted recovery has replayed it.
     pub is_closed: bool,
     /// The number of corrupted copies of the floor: 0 or 1.
     pub floor_corrupted: u32,
@@ -22,26 +22,26 @@ pub struct Inspection {
     pub lanes: Vec<LaneInspection>,
 }
 
-/// The contents of a lane.
+/// The state of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneInspection {
-    /// The LSN up to which everything of the lane is applied. `None`: both copies of it are corrupted.
+    /// The LSN up to which the lane's groups are applied and durable in place. `None`: both copies of it are corrupted.
     pub retired: Option<Lsn>,
-    /// The number of corrupted copies of that word: 0 to 2.
+    /// The number of corrupted copies of `retired`: 0 to 2.
     pub retired_corrupted: u32,
     /// The number of complete groups above the floor.
     pub groups: usize,
     /// The highest of their LSNs.
     pub last: Option<Lsn>,
-    /// Whether the last one or two of them may not have been applied.
+    /// Whether recovery replays the last one or two of them, which may not be durable in place.
     pub is_live: bool,
     /// The number of undo entries of a transaction that did not commit.
     pub open_undo: usize,
     /// The number of corrupted lines.
     pub corrupted: u64,
-    /// Whether one of them may hold a live entry, or there are groups and both copies of `retired` are corrupted: the heap is
-    /// not opened then unless corrupted records [may be discarded](crate::HeapOptions::discard_corrupted_records).
+    /// Whether one of them may hold a live entry, or there are groups and both copies of `retired` are corrupted. Then the heap is opened
+    /// only if corrupted records [may be discarded](crate::HeapOptions::discard_corrupted_records).
     pub is_corruption_live: bool,
 }
 
@@ -77,16 +77,16 @@ impl Inspection {
             .iter()
             .map(|lane| LaneInspection {
                 retired: lane.header.highest(),
-                retired_corrupted: lane.header.corrupted(),
+                retired_corrupted: lane.header.corrupted_count(),
                 groups: lane.groups.len(),
                 last: lane.last().map(|last| last.lsn),
                 is_live: !is_closed && lane.lowest_live().is_some(),
-                open_undo: lane.open().count(),
+                open_undo: lane.open_undo().count(),
                 corrupted: lane.corrupted.len() as u64,
                 is_corruption_live: !is_closed && lane.has_live_corruption(lowest),
             })
             .collect();
         lanes.resize(layout.lane_count as usize, LaneInspection::EMPTY);
-        Ok(Self { floor, is_closed, floor_corrupted: word.corrupted(), lanes })
+        Ok(Self { floor, is_closed, floor_corrupted: word.corrupted_count(), lanes })
     }
 }

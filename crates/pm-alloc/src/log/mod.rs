@@ -17,7 +17,7 @@ mod tests;
 
 pub(crate) use commit::{LaneGuard, store_u64, store_u64_pair};
 pub use error::{CommitError, RecoverError};
-pub(crate) use handle::Log;
+pub(crate) use handle::{Log, PoisoningPmem};
 pub use inspect::{Inspection, LaneInspection};
 pub use recover::Recovery;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Formatting a log, and recovery: replaying what was committed, and rolling back what was not.
+//! Formatting a log, and recovery: committed transactions are replayed, all others rolled back.
 
 use super::entry::{self, Record};
 use super::error::RecoverError;
@@ -11,7 +11,7 @@ use pm_core::line::{line_start, piece_bytes};
 use pm_core::{FenceError, Pmem, bytes_of_slice};
 use std::collections::BTreeMap;
 
-/// How to handle a corrupted line that may hold a live entry.
+/// How recovery handles a corrupted line that may hold a live entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnCorruption {
     /// Fail with [`RecoverError::Corrupted`], and change nothing.
@@ -25,20 +25,18 @@ pub(crate) enum OnCorruption {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// The number of committed transactions that were replayed, though they may have been applied before.
+    /// The number of committed transactions that were replayed. Some of them may have been applied before.
     pub replayed: u64,
     /// The number of transactions that had not committed, and were rolled back.
     pub rolled_back: u64,
-    /// The number of corrupted lines of the log. Unless corrupted records may be discarded, none of them held anything that was
-    /// still needed.
+    /// The number of corrupted lines of the log. Unless corrupted records may be discarded, none of them held a live entry.
     pub corrupted_entries: u64,
-    /// The number of corrupted copies of the log's own words. The other copy was used, if it is valid.
+    /// The number of corrupted copies of the floor and of the lanes' retired LSNs. The other copy was used, if it is valid.
     pub corrupted_words: u64,
-    /// The lanes with both copies of their retired LSN corrupted. If corrupted records may be discarded, their transactions may have
-    /// been replayed over newer data.
+    /// The lanes of which both copies of the retired LSN are corrupted. If corrupted records may be discarded, transactions of these lanes
+    /// may have been replayed over newer data.
     pub corrupted_lanes: Vec<u32>,
-    /// The lanes of which a corrupted record was discarded that may have been live: the changes of a transaction, or some of them, may
-    /// be lost.
+    /// The lanes of which a corrupted record that may have been live was discarded: a transaction's changes, or some of them, may be lost.
     pub discarded_in_lanes: Vec<u32>,
 }
 
@@ -51,7 +49,7 @@ pub(crate) fn format<P: Pmem>(pmem: &P, layout: &Layout) {
     SealedWord::write(pmem, layout.seed, layout.floor_offsets(), floor::FIRST);
 }
 
-/// Both halves of opening a log.
+/// Recovers a log: both halves of opening it.
 #[cfg(test)]
 pub(crate) fn recover<P: Pmem>(
     pmem: &P,
@@ -71,16 +69,16 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// The first half of opening a log: replays what was committed and may not have been applied, and rolls back what was not committed.
-    /// The log is left unchanged, so that the next recovery would do the same. Before [`finish`](Replayed::finish) the
-    /// caller may repair what discarded entries leave.
+    /// The first half of opening a log: replays committed transactions that may not be durable in place, and rolls back all others. The log
+    /// is left unchanged, so the next recovery would do the same. Before [`finish`](Replayed::finish) the caller may repair the chains of
+    /// headers where entries were discarded.
     ///
     /// A killed process leaves lines that are visible and not durable. So all lines of a log that was not closed are made durable before
     /// anything is stored, and everything stored is made durable before the floor is raised.
     ///
     /// # Durability
-    /// One fence if the log was not closed; two if something is replayed, and more if a group has adjacent blocks. A crash inside changes
-    /// nothing that the next recovery needs.
+    /// One fence if the log was not closed; two if something is replayed, and more if a group has adjacent blocks. A crash before they
+    /// complete changes nothing that the next recovery needs.
     ///
     /// # Errors
     /// When both copies of the floor are corrupted, or an entry that may be live is corrupted: nothing was changed. When a fence fails.
@@ -95,9 +93,10 @@ impl Replayed {
             State::Erasing => Vec::new(),
             _ => ScannedLane::read_all(pmem, layout, floor),
         };
-        let mut recovery = Recovery { corrupted_words: floor_word.corrupted().into(), ..Recovery::default() };
+        let mut recovery =
+            Recovery { corrupted_words: floor_word.corrupted_count().into(), ..Recovery::default() };
         for (index, lane) in (0..).zip(&lanes) {
-            recovery.corrupted_words += u64::from(lane.header.corrupted());
+            recovery.corrupted_words += u64::from(lane.header.corrupted_count());
             recovery.corrupted_entries += lane.corrupted.len() as u64;
             if lane.header.highest().is_none() {
                 recovery.corrupted_lanes.push(index);
@@ -105,8 +104,8 @@ impl Replayed {
         }
         if state == State::Open {
             recovery.discarded_in_lanes = live_corruption(layout, &lanes, on_corruption)?;
-            // Replayed stores may be durable at once, so the entries must be durable before. And a line that a killed process wrote over a
-            // corrupted one would be corrupted again after a power failure.
+            // Replayed stores may become durable at once, so the entries must be durable before. And if a killed process has written over a
+            // corrupted line, a power failure could bring the corruption back.
             flush_lanes(pmem, layout);
             pmem.fence()?;
             replay(pmem, layout, &lanes, &mut recovery)?;
@@ -119,13 +118,13 @@ impl Replayed {
         !self.recovery.discarded_in_lanes.is_empty()
     }
 
-    /// Whether a process changed blocks without the log, and was killed before their headers were durable.
+    /// Whether a process changed blocks without the log, and was killed before the headers were durable.
     pub(crate) fn has_volatile_headers(&self) -> bool {
         State::of(self.floor) == State::Bypassed
     }
 
-    /// The pairs of an offset and a word of the groups that are still in the log, ordered by LSN, from an LSN on above which only corrupted
-    /// groups are missing. Block headers are such pairs, and no other pair is a valid header at its offset.
+    /// The pairs of an offset and a word of all groups from an LSN on, in the order of LSNs. From that LSN on only corrupted groups are missing.
+    /// Block headers are logged as such pairs, and no other pair is a valid header at its offset.
     pub(crate) fn pairs(&self) -> Vec<(u64, u64)> {
         let from = complete_from(&self.lanes);
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
@@ -137,19 +136,19 @@ impl Replayed {
     /// The second half of opening a log: makes all entries dead. The caller's repairs must be durable.
     ///
     /// # Durability
-    /// One fence, and two more if something is corrupted, or a process was killed that was rewriting it. A crash inside changes nothing
-    /// that the next recovery needs.
+    /// One fence, and two more if something is corrupted, or was being rewritten by a killed process. A crash before they complete changes
+    /// nothing that the next recovery needs.
     ///
     /// # Errors
     /// When a fence fails.
     pub(crate) fn finish<P: Pmem>(self, pmem: &P) -> Result<(Log, Recovery), RecoverError> {
         let Self { layout, floor, lanes, recovery } = self;
-        // The words of a lane may be above all readable entries, if the entries with their LSNs are corrupted.
+        // The LSNs in a lane's header may be above those of all readable entries, if the entries with these LSNs are corrupted.
         let lsns = lanes.iter().flat_map(|lane| [lane.highest, Some(lane.retired()), Some(lane.undo_end)]);
         let mut highest = lsns.flatten().fold(floor, Lsn::max);
         let is_corrupted = recovery.corrupted_entries + recovery.corrupted_words > 0;
         if is_corrupted || State::of(floor) == State::Restoring {
-            // From here on recovery needs neither the entries nor the words of the lanes, so they can be overwritten.
+            // From here on recovery needs neither the lanes' entries nor their headers, so both can be overwritten.
             highest = floor::restoring(highest);
             floor::raise(pmem, &layout, highest)?;
             restore_lines(pmem, &layout, &lanes)?;
@@ -157,7 +156,8 @@ impl Replayed {
         let mut retired: Vec<Lsn> = lanes.iter().map(ScannedLane::retired).collect();
         let mut floor = highest.next_generation().unwrap_or(Lsn::MAX);
         if floor::is_last(highest) {
-            // All entries are dead, so a crash may leave the rings partly erased. But the lower floor must make none of them live.
+            // This floor records that the rings may be partly erased. They are erased completely before the lower floor is stored, which would
+            // make old entries live.
             floor::raise(pmem, &layout, floor::closed(highest))?;
             erase_lanes(pmem, &layout);
             pmem.fence()?;
@@ -169,12 +169,12 @@ impl Replayed {
     }
 }
 
-/// The LSN from which on a corrupted entry may be live.
+/// The LSN from which on a corrupted entry may be live. `None`: none may be.
 pub(super) fn lowest_needed(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().flat_map(|lane| [lane.lowest_live(), lane.lowest_needed()]).flatten().min()
 }
 
-/// The lanes with corrupted lines that may hold live entries, if they may be discarded.
+/// The lanes with corrupted lines that may hold live entries; an error, unless those may be discarded.
 fn live_corruption(
     layout: &Layout,
     lanes: &[ScannedLane],
@@ -195,10 +195,10 @@ fn live_corruption(
     Ok(found)
 }
 
-/// Rewrites corrupted lines and words of the lanes, durably, and makes durable what a killed recovery has rewritten.
+/// Rewrites corrupted lines and corrupted copies of the retired LSNs, durably, and makes durable what a killed recovery has rewritten.
 fn restore_lines<P: Pmem>(pmem: &P, layout: &Layout, lanes: &[ScannedLane]) -> Result<(), FenceError> {
     for (index, lane) in (0..).zip(lanes) {
-        if lane.header.corrupted() > 0 {
+        if lane.header.corrupted_count() > 0 {
             SealedWord::write(pmem, layout.seed, layout.retired_offsets(index), lane.retired());
         }
         for line in &lane.corrupted {
@@ -227,11 +227,11 @@ fn erase_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
 
 /// Applies the live groups, and rolls back what no group committed, durably.
 ///
-/// If several groups store to a byte, only the last one is applied. So no byte takes an older value than it had, not even until the
-/// fence: if an entry is corrupted by the time of the next recovery, which then replays less, the data are right without it.
+/// If several groups store to a byte, only the last one is applied to it. So no byte takes a value older than it had, not even before the
+/// fence: a crash, an entry that is corrupted then, and a next recovery that replays less leave no older value.
 ///
 /// # Durability
-/// As many fences as [`InnerHeaders::store`] needs, and one at the end; none if there is nothing to do. The entries must be durable.
+/// The fences of [`InnerHeaders::store`], and one at the end; none if there is nothing to do. The entries must be durable.
 pub(super) fn replay<P: Pmem>(
     pmem: &P,
     layout: &Layout,
@@ -243,15 +243,15 @@ pub(super) fn replay<P: Pmem>(
     let mut groups: Vec<_> =
         groups.filter(|group| lowest.is_some_and(|lowest| group.lsn >= lowest)).collect();
     groups.sort_by_key(|group| group.lsn);
-    // The latest group first: a byte that is already in the set has its last value.
-    let mut later = Stored::default();
+    // From the last group to the first: a byte that is already in the set is stored by a later group.
+    let mut later = ByteSet::default();
     let mut inner = InnerHeaders::default();
     for group in groups.iter().rev() {
         inner.add(layout, group, &later);
         group.records.iter().rev().for_each(|record| later.add(record, |_, _| ()));
     }
     inner.store(pmem)?;
-    let mut stored = Stored::default();
+    let mut stored = ByteSet::default();
     for record in groups.iter().rev().flat_map(|group| group.records.iter().rev()) {
         stored.add(record, |offset, bytes| entry::store(pmem, offset, bytes));
     }
@@ -261,22 +261,22 @@ pub(super) fn replay<P: Pmem>(
     if recovery.replayed + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
 }
 
-/// The set of bytes that records store to.
+/// A set of bytes of the region.
 #[derive(Default)]
-struct Stored {
-    /// A bit for each byte of a line, by the line's offset.
+struct ByteSet {
+    /// For each line, by its offset, a bit for each byte.
     lines: BTreeMap<u64, u64>,
 }
 
-impl Stored {
-    /// Adds the bytes of a record, and runs `each` with the offset and the contents of those that are new.
+impl ByteSet {
+    /// Adds the bytes that a record stores to, and calls `each` with the offset and the contents of each run of bytes that were not in the set.
     fn add(&mut self, record: &Record, mut each: impl FnMut(u64, &[u8])) {
         for (mut offset, mut rest) in record.targets() {
             while !rest.is_empty() {
                 #[expect(clippy::cast_possible_truncation, reason = "at most a line")]
-                let (piece, behind) = rest.split_at(piece_bytes(offset, rest.len() as u64) as usize);
+                let (piece, after) = rest.split_at(piece_bytes(offset, rest.len() as u64) as usize);
                 self.add_piece(offset, piece, &mut each);
-                (offset, rest) = (offset + piece.len() as u64, behind);
+                (offset, rest) = (offset + piece.len() as u64, after);
             }
         }
     }
@@ -284,10 +284,10 @@ impl Stored {
     /// As [`add`](Self::add), of bytes of one line.
     fn add_piece(&mut self, offset: u64, piece: &[u8], each: &mut impl FnMut(u64, &[u8])) {
         let (line, first) = split_at_line(offset);
-        let there = self.lines.entry(line).or_default();
+        let present = self.lines.entry(line).or_default();
         let all = bits(first, piece.len());
-        let mut new = all & !*there;
-        *there |= all;
+        let mut new = all & !*present;
+        *present |= all;
         while new != 0 {
             let start = new.trailing_zeros() as usize;
             let count = (new >> start).trailing_ones() as usize;
@@ -296,10 +296,10 @@ impl Stored {
         }
     }
 
-    /// Whether the set has any byte of the word at `offset`.
+    /// Whether the set contains any byte of the word at `offset`.
     fn has_word(&self, offset: u64) -> bool {
         let (line, first) = split_at_line(offset);
-        self.lines.get(&line).is_some_and(|there| there & bits(first, 8) != 0)
+        self.lines.get(&line).is_some_and(|present| present & bits(first, 8) != 0)
     }
 }
 
@@ -314,37 +314,38 @@ const fn bits(first: usize, count: usize) -> u64 {
     (u64::MAX >> (64 - count)) << first
 }
 
-/// The headers that follow other headers of their groups. Each is durable before the header in front of it is stored, as in a commit: if a
-/// crash intervenes, and then the group's entry is corrupted and discarded, no header leads to the remains of a former block.
+/// The inner headers: those that directly follow another header of their group. As in a commit, each is durable before the header before it
+/// is stored: if a crash intervenes, and then the group's entry is corrupted and discarded, no header leads to the remains of a former block.
 #[derive(Default)]
 struct InnerHeaders {
-    /// Offset and word of each header, by the number of headers of its group that follow it directly.
-    by_following: Vec<Vec<(u64, u64)>>,
+    /// The offset and the word of each, by the number of headers of its group that follow it without a gap.
+    by_follower_count: Vec<Vec<(u64, u64)>>,
 }
 
 impl InnerHeaders {
-    /// Adds the inner headers of a group, except those that a later group overwrites. That group began after this one was applied, so the
-    /// header on the medium is this group's or newer.
-    fn add(&mut self, layout: &Layout, group: &ScannedGroup, later: &Stored) {
+    /// Adds the inner headers of a group, except those that a later group overwrites. The later group began after this one was applied, so
+    /// the header in place is this group's or newer.
+    fn add(&mut self, layout: &Layout, group: &ScannedGroup, later: &ByteSet) {
         let headers = headers_of(layout, group);
-        let mut following = BTreeMap::new();
+        // By offset. Built from the last header to the first, so that the next header's count is known.
+        let mut follower_counts = BTreeMap::new();
         for (&offset, &(_, next)) in headers.iter().rev() {
             let Some(&(word, _)) = headers.get(&next).filter(|_| next > offset) else { continue };
-            let number: usize = following.get(&next).copied().unwrap_or(0);
-            following.insert(offset, number + 1);
+            let count: usize = follower_counts.get(&next).copied().unwrap_or(0);
+            follower_counts.insert(offset, count + 1);
             if !later.has_word(next) {
-                self.by_following.resize_with(self.by_following.len().max(number + 1), Vec::new);
-                self.by_following[number].push((next, word));
+                self.by_follower_count.resize_with(self.by_follower_count.len().max(count + 1), Vec::new);
+                self.by_follower_count[count].push((next, word));
             }
         }
     }
 
-    /// Stores them, each durably before the header in front of it.
+    /// Stores them, each durably before the header before it.
     ///
     /// # Durability
-    /// As many fences as the longest chain of headers in a group has after its first one.
+    /// A fence for each header after the first one in the longest run of adjacent headers of a group.
     fn store<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
-        for headers in self.by_following.iter().filter(|headers| !headers.is_empty()) {
+        for headers in self.by_follower_count.iter().filter(|headers| !headers.is_empty()) {
             for &(offset, word) in headers {
                 pmem.store_u64(offset, word);
                 pmem.flush(offset, BLOCK_HEADER_BYTES);
@@ -355,7 +356,7 @@ impl InnerHeaders {
     }
 }
 
-/// The headers that a group stores, by offset: the word, and the offset of the header behind the block.
+/// The headers that a group stores, by offset: the word, and the offset of the header after the block.
 fn headers_of(layout: &Layout, group: &ScannedGroup) -> BTreeMap<u64, (u64, u64)> {
     let header = |(offset, word)| {
         let header = BlockHeader::at(word, layout.seed, offset)?;
@@ -364,14 +365,14 @@ fn headers_of(layout: &Layout, group: &ScannedGroup) -> BTreeMap<u64, (u64, u64)
     group.records.iter().flat_map(Record::pairs).filter_map(header).collect()
 }
 
-/// Rolls back, last first, what was changed behind undo entries and not committed. The order is one over all lanes: a transaction may have
-/// changed what another one had changed whose commit was deferred.
+/// Rolls back the changes that were made with undo logging and not committed, in descending order of LSNs over all lanes: a transaction may
+/// have changed bytes again after one whose commit was deferred.
 fn roll_back<P: Pmem>(pmem: &P, lanes: &[ScannedLane], recovery: &mut Recovery) {
-    let mut open: Vec<_> = lanes.iter().flat_map(ScannedLane::open).collect();
+    let mut open: Vec<_> = lanes.iter().flat_map(ScannedLane::open_undo).collect();
     open.sort_by_key(|record| core::cmp::Reverse(record.lsn));
     for record in open {
         record.apply(pmem);
         record.flush_targets(pmem);
     }
-    recovery.rolled_back = lanes.iter().filter(|lane| lane.open().next().is_some()).count() as u64;
+    recovery.rolled_back = lanes.iter().filter(|lane| lane.open_undo().next().is_some()).count() as u64;
 }

@@ -1,4 +1,4 @@
-//! The contents of the rings, as recovery reads them: once.
+//! The rings as recovery reads them, once: complete groups, undo entries, and corrupted lines with the LSNs that they may have had.
 
 use super::entry::{Line, Record};
 use super::floor::SealedWord;
@@ -14,7 +14,7 @@ const LINE: usize = size_of::<LogEntry>();
 pub(super) struct ScannedLane {
     /// The LSN up to which the lane is retired.
     pub(super) header: SealedWord,
-    /// If both copies of `header` are corrupted: the checkpoint LSN was not below this.
+    /// If both copies of `header` are corrupted: an LSN that the checkpoint LSN had reached. Otherwise zero.
     reached: Lsn,
     /// Undo entries up to here are dead, even if the entry that committed them is corrupted.
     pub(super) undo_end: Lsn,
@@ -26,28 +26,28 @@ pub(super) struct ScannedLane {
     pub(super) corrupted: Vec<CorruptedLine>,
     /// The highest LSN above the floor.
     pub(super) highest: Option<Lsn>,
-    /// The lowest LSN, if the ring has wrapped since the log was opened: entries with lower ones were overwritten.
+    /// The lowest LSN, if the ring has wrapped since the log was opened: entries with lower LSNs were overwritten.
     pub(super) oldest: Option<Lsn>,
-    /// Whether the line before that entry is corrupted, and may have held a lower LSN.
+    /// Whether the line before that entry is corrupted, so that it may have held a lower LSN.
     is_oldest_corrupted: bool,
 }
 
-/// A group all of whose entries are complete.
+/// A complete group.
 #[derive(Debug)]
 pub(super) struct ScannedGroup {
     pub(super) lsn: Lsn,
     pub(super) records: Vec<Record>,
 }
 
-/// A corrupted line, and what its neighbours tell about it: LSNs increase along the ring.
+/// A corrupted line, with what follows from its neighbours: LSNs increase along the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CorruptedLine {
     pub(super) index: u32,
-    /// The least LSN that its entry can have had. `None`: no entry above the floor was there.
+    /// The lowest LSN that its entry can have had. `None`: it held no entry above the floor.
     from: Option<Lsn>,
     /// The highest LSN that its entry can have had.
     up_to: Lsn,
-    /// If it can only have held an undo entry: the highest LSN that it can have had.
+    /// If it can only have held an undo entry: the highest LSN that the entry can have had.
     undo: Option<Lsn>,
 }
 
@@ -56,7 +56,7 @@ impl ScannedLane {
     pub(super) fn read_all<P: Pmem>(pmem: &P, layout: &Layout, floor: Lsn) -> Vec<Self> {
         let lanes = 0..layout.lane_count;
         let mut lanes: Vec<Self> = lanes.map(|lane| Self::read(pmem, layout, lane, floor)).collect();
-        // Entries up to there were overwritten, so the checkpoint LSN was not below that.
+        // Entries below this LSN were overwritten, so the checkpoint LSN had reached it.
         let reached = highest_oldest(&lanes).unwrap_or(Lsn::ZERO);
         let unknown = lanes.iter_mut().filter(|lane| lane.header.highest().is_none());
         unknown.for_each(|lane| lane.reached = reached);
@@ -93,9 +93,9 @@ impl ScannedLane {
         let retired = lane.retired();
         for (index, line) in ring.iter().enumerate() {
             match line {
-                Line::Whole(record) if record.lsn <= floor => {}
-                Line::Whole(record) if record.kind == EntryKind::Undo => lane.undo.push(*record),
-                Line::Whole(record) if record.commits.is_some() => {
+                Line::Complete(record) if record.lsn <= floor => {}
+                Line::Complete(record) if record.kind == EntryKind::Undo => lane.undo.push(*record),
+                Line::Complete(record) if record.commits.is_some() => {
                     lane.groups.extend(group(&ring, index, record))
                 }
                 Line::Corrupted => lane.corrupted.push(corrupted_line(&ring, index, floor, retired)),
@@ -115,16 +115,17 @@ impl ScannedLane {
         self.groups.iter().max_by_key(|group| group.lsn)
     }
 
-    /// The LSN of the first group of this lane that may not have been applied durably: the second-to-last, or the last. When the last was
-    /// written, everything that the third-to-last had flushed was fenced.
+    /// The LSN of the first group of this lane that may not be durable in place: the second-to-last, or the last. When the last was appended,
+    /// everything that the third-to-last stored had been flushed and fenced.
     ///
-    /// A corrupted line may have held a group after these, or between them, or none. The [checkpoint LSN](super::checkpoint) stays below
+    /// A corrupted line may have held a group after these two, or between them, or none. The [checkpoint LSN](super::checkpoint) is below
     /// the last three groups of a lane, so it is below these two in any case.
     pub(super) fn lowest_live(&self) -> Option<Lsn> {
         self.lowest_of_last_two(self.groups.iter().map(|group| group.lsn))
     }
 
-    /// As [`lowest_live`](Self::lowest_live), assuming that each corrupted line held a group: from this LSN on a corrupted entry may be live.
+    /// As [`lowest_live`](Self::lowest_live), under the assumption that each corrupted line held a group: from this LSN on, a corrupted entry
+    /// may be live.
     pub(super) fn lowest_needed(&self) -> Option<Lsn> {
         let corrupted = self.corrupted.iter().filter(|line| line.undo.is_none());
         let corrupted = corrupted.filter_map(|line| match line.from {
@@ -141,12 +142,13 @@ impl ScannedLane {
         before.into_iter().chain([last]).find(|&lsn| lsn > retired)
     }
 
-    /// The undo entries of a transaction that did not commit: no group follows them, and neither word of the lane's header ends them.
-    pub(super) fn open(&self) -> impl Iterator<Item = &Record> {
+    /// The undo entries of a transaction that did not commit: neither a later group nor a word of the lane's header makes them dead.
+    pub(super) fn open_undo(&self) -> impl Iterator<Item = &Record> {
         let dead = self.undo_dead();
         self.undo.iter().filter(move |record| record.lsn > dead)
     }
 
+    /// The LSN up to which undo entries are dead.
     fn undo_dead(&self) -> Lsn {
         self.last().map_or(Lsn::ZERO, |last| last.lsn).max(self.undo_end).max(self.retired())
     }
@@ -167,7 +169,7 @@ impl ScannedLane {
         let is_live = |line: &&CorruptedLine| match line.undo {
             _ if line.from.is_none() => false,
             Some(lsn) => lsn > dead,
-            // An entry of a group, or an undo entry: both must be dead.
+            // It may have held an entry of a group or an undo entry: live, unless both would be dead.
             None => line.up_to > dead || lowest.is_some_and(|lowest| line.up_to >= lowest),
         };
         self.corrupted.iter().find(is_live).map(|line| line.index)
@@ -179,11 +181,11 @@ pub(super) fn highest_oldest(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().filter_map(|lane| lane.oldest).max()
 }
 
-/// The LSN from which on no group was overwritten, and below which none is live. `None`: no group was overwritten at all.
+/// An LSN from which on no group was overwritten, and below which no group is live. `None`: no group was overwritten at all.
 ///
-/// Each ring keeps an entry at or below the checkpoint LSN, besides all above it, so the highest of the lanes' oldest LSNs is such an LSN.
-/// If that entry is corrupted, the lane's oldest LSN may be above the checkpoint LSN, and live groups of other lanes below it; but no live
-/// group was overwritten.
+/// Each ring holds an entry at or below the checkpoint LSN, and all entries above it. So the highest of the lanes' oldest LSNs is such an
+/// LSN. If that dead entry is corrupted, the lane's oldest readable LSN may be above the checkpoint LSN, and live groups of other lanes
+/// below it; but no live group was overwritten.
 pub(super) fn complete_from(lanes: &[ScannedLane]) -> Option<Lsn> {
     let highest = highest_oldest(lanes)?;
     let whole = lanes.iter().filter(|lane| !lane.is_oldest_corrupted).filter_map(|lane| lane.oldest);
@@ -191,7 +193,7 @@ pub(super) fn complete_from(lanes: &[ScannedLane]) -> Option<Lsn> {
     Some(whole.fold(live, Lsn::max).min(highest))
 }
 
-/// The LSN from which on groups are replayed, if any are.
+/// The LSN from which on groups are replayed. `None`: no group is.
 pub(super) fn lowest_live(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().filter_map(ScannedLane::lowest_live).min()
 }
@@ -202,7 +204,7 @@ fn line_at(region_bytes: u64, layout: &Layout, offset: u64, line: &[u8; LINE]) -
     let word = |number: usize| u64::from_le_bytes(words[number]);
     let entry = LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), lsn: word(7) };
     match Line::of(&entry, layout.seed, offset) {
-        Line::Whole(record) if !record.has_valid_targets(layout, region_bytes) => Line::Corrupted,
+        Line::Complete(record) if !record.has_valid_targets(layout, region_bytes) => Line::Corrupted,
         line => line,
     }
 }
@@ -212,7 +214,7 @@ fn group(ring: &[Line], index: usize, last: &Record) -> Option<ScannedGroup> {
     let count = usize::try_from(last.commits?).ok().filter(|&count| (1..=ring.len()).contains(&count))?;
     let first = index + ring.len() + 1 - count;
     let records = (first..first + count).map(|at| match ring[at % ring.len()] {
-        Line::Whole(record) => Some(record),
+        Line::Complete(record) => Some(record),
         _ => None,
     });
     let belongs = |record: &Record| {
@@ -223,62 +225,61 @@ fn group(ring: &[Line], index: usize, last: &Record) -> Option<ScannedGroup> {
     Some(ScannedGroup { lsn: last.lsn, records })
 }
 
-/// What the neighbours tell about the corrupted line with this index. After the log is opened, each ring is written from its first line on.
+/// What follows from the neighbours of the corrupted line with this index. After an open, each ring is written from its first line on.
 fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> CorruptedLine {
     let len = ring.len();
-    let before = (1..len).find(|back| ring[(index + len - back) % len] != Line::Corrupted);
-    let behind = (1..len).find(|on| ring[(index + on) % len] != Line::Corrupted);
-    let lsn_at = |at: usize| ring[at % len].lsn().filter(|&lsn| lsn > floor);
-    let (previous, next) = match (before, behind) {
-        (Some(back), Some(on)) => (lsn_at(index + len - back), lsn_at(index + on)),
-        _ => (None, None),
-    };
-    let is_first = before.is_none_or(|back| back > index);
-    let after = match previous {
-        Some(previous) => Some(previous),
-        // The ring's first entries, or a line that was not reached yet.
-        None => is_first.then_some(floor),
-    };
-    let neighbours = match (before, behind) {
-        (Some(back), Some(on)) => [(index + len - back) % len, (index + on) % len].map(|at| &ring[at]),
+    let line_at = |index: usize| &ring[index % len];
+    // The distances to the nearest readable lines. `None`: all lines are corrupted.
+    let back = (1..len).find(|back| *line_at(index + len - back) != Line::Corrupted);
+    let ahead = (1..len).find(|ahead| *line_at(index + ahead) != Line::Corrupted);
+    let neighbours = match (back, ahead) {
+        (Some(back), Some(ahead)) => [line_at(index + len - back), line_at(index + ahead)],
         _ => [&ring[index]; 2],
     };
-    // It belongs to the group of the entry before it, unless that entry ends its group, or is in none.
-    let is_next = previous.is_none() || neighbours[0].ends_group();
-    let is_alone = (before, behind) == (Some(1), Some(1));
+    let [previous, next] = neighbours.map(|line| line.lsn().filter(|&lsn| lsn > floor));
+    let is_among_first = back.is_none_or(|back| back > index);
+    // The highest LSN that was in the ring before this entry.
+    let after = match previous {
+        Some(previous) => Some(previous),
+        // One of the ring's first lines, or one that was not written in this generation.
+        None => is_among_first.then_some(floor),
+    };
+    // It may belong to the group of the entry before it, unless that entry ends its group, or belongs to none.
+    let starts_group = previous.is_none() || neighbours[0].ends_group();
+    let is_alone = (back, ahead) == (Some(1), Some(1));
     let up_to = match (after, next.filter(|&next| Some(next) >= after)) {
-        // It held the next entry of that group, or older contents that the entry was about to overwrite.
-        (Some(after), _) if is_alone && !is_next => after,
-        // A lane is retired up to one of its groups: if not up to one beside this line, then up to one in this line.
+        // It held the next entry of that group, or older contents that such an entry was about to overwrite.
+        (Some(after), _) if is_alone && !starts_group => after,
+        // A lane is retired up to the LSN of one of its groups: if that is not the group of a neighbour, it was in this line.
         (Some(after), next) if is_alone && retired > after && next.is_none_or(|next| retired < next) => {
             retired
         }
         (Some(_), Some(next)) => next,
         _ => Lsn::MAX,
     };
-    let from = after.map(|after| if is_next { after.next() } else { after });
+    let from = after.map(|after| if starts_group { after.next() } else { after });
     let undo = undo_here(after, from, neighbours, next);
     #[expect(clippy::cast_possible_truncation, reason = "a ring has no more than 2^20 entries")]
     let index = index as u32;
     CorruptedLine { index, from, up_to, undo }
 }
 
-/// The highest LSN of a line between these, if it can only have held an undo entry, logged by the same call as the undo entry before or
-/// after it. A group between two undo entries would have an LSN between theirs, so they must have the same LSN, or consecutive ones.
+/// The highest LSN of a line between these neighbours, if it can only have held an undo entry, which was logged by the same call as the
+/// undo entry before or after it. A group in this line would have an LSN between the neighbours', so those must be equal or consecutive.
 fn undo_here(
     after: Option<Lsn>,
     from: Option<Lsn>,
-    [previous, behind]: [&Line; 2],
+    [previous_line, next_line]: [&Line; 2],
     next: Option<Lsn>,
 ) -> Option<Lsn> {
     let (after, from, next) = (after?, from?, next?);
-    let lowest = if previous.is_undo() { after } else { from };
-    let highest = match behind {
+    let lowest = if previous_line.is_undo() { after } else { from };
+    let highest = match next_line {
         // The group begins with this entry.
-        Line::Whole(record) if record.commits == Some(1) => next.before(),
+        Line::Complete(record) if record.commits == Some(1) => next.before(),
         _ => next,
     };
-    let is_undo = |lsn| previous.is_undo() && lsn == after || behind.is_undo() && lsn == next;
+    let is_undo = |lsn| previous_line.is_undo() && lsn == after || next_line.is_undo() && lsn == next;
     let is_between = lowest <= highest && highest <= lowest.next();
     (is_between && is_undo(lowest) && is_undo(highest)).then_some(highest)
 }

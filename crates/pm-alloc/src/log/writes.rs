@@ -1,8 +1,8 @@
-//! The write set of a transaction: kept in DRAM until it commits, and then packed into as few entries as possible.
+//! The write set of a transaction: kept in DRAM until it commits, and then packed into few entries.
 //!
-//! Recovery may need to know which block headers a group stored, and must not mistake a user's bytes for one. So a header is always
-//! a pair, and a user's bytes that are a valid header at their offset never are. Such bytes occur when a program
-//! writes back what an uninitialized block holds of a former one.
+//! Recovery may need to know which block headers a group stored, and must not take a user's bytes for one. So a header is always logged as
+//! a pair of an offset and a word, and a user's bytes that are a valid header at their offset never are. Such bytes occur: an uninitialized
+//! block holds headers of earlier blocks, and a program may write back what it has read there.
 
 use super::entry::{self, PAIRS};
 use crate::format::{BlockHeader, ENTRY_DATA_BYTES, LogEntry};
@@ -11,47 +11,48 @@ use pm_core::line::{LINE_BYTES, line_start, lines_spanned};
 const DATA: u64 = ENTRY_DATA_BYTES as u64;
 const WORD: u64 = 8;
 
-/// The write set of a transaction. Where writes overlap, the later one counts.
+/// The write set of a transaction. Where writes overlap, the later one replaces the earlier one.
 ///
-/// Made for few and short writes: one sorted vector holds the ranges, and another one their bytes.
+/// Optimized for few and short writes: one sorted vector holds the ranges, and another one their bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     /// Disjoint, not empty, sorted.
     ranges: Vec<Range>,
-    /// The bytes of all ranges, and some that were overwritten.
+    /// The bytes of all ranges, and bytes that were replaced.
     data: Vec<u8>,
     /// A Bloom filter of the lines with writes: one bit of 64 for each.
     filter: u64,
-    has_ahead: bool,
+    has_early: bool,
     has_hidden: bool,
 }
 
-/// The target of some bytes, and their index in the data.
+/// The target of one write.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     start: u64,
     end: u64,
-    at: usize,
+    /// The index of its bytes in [`Writes::data`].
+    data_index: usize,
     order: Order,
 }
 
 /// When a write is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Before the commit's fence, which makes it durable: a header that nothing links to before a plain write of the
-    /// transaction is applied.
-    HeaderAhead,
-    /// Before the plain ones: to a block that nothing links to yet.
+    /// Before the commit's fence, which makes it durable: a header that no chain leads to before a late write of the transaction is
+    /// applied.
+    EarlyHeader,
+    /// Before the plain writes: bytes of a block that nothing links to yet.
     Hidden,
-    /// After the fence.
+    /// After the fence: bytes of the user.
     Plain,
-    /// After the fence: a header.
+    /// After the fence: a block header.
     Header,
 }
 
 impl Order {
     const fn is_header(self) -> bool {
-        matches!(self, Self::HeaderAhead | Self::Header)
+        matches!(self, Self::EarlyHeader | Self::Header)
     }
 }
 
@@ -68,7 +69,7 @@ impl Writes {
         self.ranges.clear();
         self.data.clear();
         self.filter = 0;
-        (self.has_ahead, self.has_hidden) = (false, false);
+        (self.has_early, self.has_hidden) = (false, false);
     }
 
     /// The bytes of memory in use.
@@ -102,19 +103,19 @@ impl Writes {
         self.write(offset, &word.to_le_bytes(), Order::Header);
     }
 
-    /// Writes a block header that is applied and durable before any other write of the transaction is applied. Nothing links there
-    /// before those, and no live entry stores there.
+    /// Writes a block header that is applied, and durable, before any late write of the transaction is applied. Until then no chain leads
+    /// there, and no live entry stores there.
     ///
     /// # Panics
     /// When `offset` is no multiple of 8.
-    pub(crate) fn header_ahead(&mut self, offset: u64, word: u64) {
+    pub(crate) fn early_header(&mut self, offset: u64, word: u64) {
         assert!(offset.is_multiple_of(8), "a header must be aligned, and offset {offset} is not");
-        self.has_ahead = true;
-        self.write(offset, &word.to_le_bytes(), Order::HeaderAhead);
+        self.has_early = true;
+        self.write(offset, &word.to_le_bytes(), Order::EarlyHeader);
     }
 
-    /// Writes bytes to a block that nothing links to yet. They are [applied](Self::ordered) before the others, so that a thread that
-    /// finds a link to the block, without a lock, also finds them.
+    /// Writes bytes to a block that nothing links to yet. They are [applied first](Self::late_in_order), so that a thread that loads a link
+    /// to the block, without a lock, also loads the bytes.
     ///
     /// # Panics
     /// As [`bytes`](Self::bytes).
@@ -134,41 +135,48 @@ impl Writes {
             && end <= range.end
             && range.is_header() == order.is_header()
         {
-            let at = range.at + index(offset - range.start);
+            let at = range.data_index + index(offset - range.start);
             self.data[at..at + bytes.len()].copy_from_slice(bytes);
             return;
         }
         self.filter |= filter_of(offset, bytes.len());
-        let new = Range { start: offset, end, at: self.data.len(), order };
+        let new = Range { start: offset, end, data_index: self.data.len(), order };
         self.data.extend_from_slice(bytes);
-        let behind = first + self.ranges[first..].partition_point(|range| range.start < end);
-        if first == behind {
+        let end_index = first + self.ranges[first..].partition_point(|range| range.start < end);
+        if first == end_index {
             self.ranges.insert(first, new);
             return;
         }
-        // The parts of old ranges outside of the new one stay.
-        let (left, right) = self.outside(first, behind, offset, end);
-        self.ranges.splice(first..behind, [left, Some(new), right].into_iter().flatten());
+        // The parts of old ranges outside the new one remain.
+        let (left, right) = self.outside(first, end_index, offset, end);
+        self.ranges.splice(first..end_index, [left, Some(new), right].into_iter().flatten());
     }
 
     /// Removes the writes to these bytes.
     pub(crate) fn forget(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len);
         let first = self.ranges.partition_point(|range| range.end <= offset);
-        let behind = first + self.ranges[first..].partition_point(|range| range.start < end);
-        if first == behind {
+        let end_index = first + self.ranges[first..].partition_point(|range| range.start < end);
+        if first == end_index {
             return;
         }
-        let (left, right) = self.outside(first, behind, offset, end);
-        self.ranges.splice(first..behind, [left, right].into_iter().flatten());
+        let (left, right) = self.outside(first, end_index, offset, end);
+        self.ranges.splice(first..end_index, [left, right].into_iter().flatten());
     }
 
-    /// The parts of the ranges from `first` to before `behind` that lie before `start`, and from `end` on.
-    fn outside(&self, first: usize, behind: usize, start: u64, end: u64) -> (Option<Range>, Option<Range>) {
-        let (left, right) = (self.ranges[first], self.ranges[behind - 1]);
+    /// What remains of the ranges with the indexes from `first` to `end_index` outside `start..end`: a part on the left, and one on the
+    /// right.
+    fn outside(
+        &self,
+        first: usize,
+        end_index: usize,
+        start: u64,
+        end: u64,
+    ) -> (Option<Range>, Option<Range>) {
+        let (left, right) = (self.ranges[first], self.ranges[end_index - 1]);
         let left = (left.start < start).then_some(Range { end: start, ..left });
-        let right =
-            (right.end > end).then(|| Range { start: end, at: right.at + index(end - right.start), ..right });
+        let data_index = right.data_index + index(end.saturating_sub(right.start));
+        let right = (right.end > end).then_some(Range { start: end, data_index, ..right });
         (left, right)
     }
 
@@ -181,7 +189,7 @@ impl Writes {
         let first = self.ranges.partition_point(|range| range.end <= offset);
         for range in self.ranges[first..].iter().take_while(|range| range.start < end) {
             let (from, to) = (range.start.max(offset), range.end.min(end));
-            let at = range.at + index(from - range.start);
+            let at = range.data_index + index(from - range.start);
             let bytes = &self.data[at..at + index(to - from)];
             out[index(from - offset)..index(to - offset)].copy_from_slice(bytes);
         }
@@ -193,43 +201,44 @@ impl Writes {
         self.ranges.get(first).is_some_and(|range| range.start < offset + len as u64)
     }
 
-    /// Whether there are none.
+    /// Whether there are no writes.
     pub(crate) const fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
     /// All writes, each an offset and its bytes, disjoint and sorted.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.ranges.iter().map(|range| (range.start, self.bytes_of(range)))
     }
 
-    /// The writes to apply before the fence, sorted. If there are any, the hidden bytes are among them, as both may share a line.
-    pub(crate) fn ahead(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
-        let ranges = if self.has_ahead { self.ranges.as_slice() } else { &[] };
-        ranges.iter().filter(|range| self.is_ahead(range)).map(|range| (range.start, self.bytes_of(range)))
+    /// The writes to apply before the fence, sorted. If there are early headers, hidden bytes are applied with them, because they may share
+    /// a line.
+    pub(crate) fn early(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
+        let ranges = if self.has_early { self.ranges.as_slice() } else { &[] };
+        ranges.iter().filter(|range| self.is_early(range)).map(|range| (range.start, self.bytes_of(range)))
     }
 
     /// The writes to apply after the fence, sorted.
-    pub(crate) fn behind(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
-        let behind = self.ranges.iter().filter(|range| !self.is_ahead(range));
-        behind.map(|range| (range.start, self.bytes_of(range)))
+    pub(crate) fn late(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
+        let late = self.ranges.iter().filter(|range| !self.is_early(range));
+        late.map(|range| (range.start, self.bytes_of(range)))
     }
 
-    /// The writes to apply after the fence, in the order in which to apply them: hidden bytes come first.
-    pub(crate) fn ordered(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        let hidden = if self.has_hidden && !self.has_ahead { self.ranges.as_slice() } else { &[] };
+    /// The same writes in the order in which they are applied: hidden bytes first.
+    pub(crate) fn late_in_order(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let hidden = if self.has_hidden && !self.has_early { self.ranges.as_slice() } else { &[] };
         let hidden = hidden.iter().filter(|range| range.order == Order::Hidden);
         let plain = self.ranges.iter().filter(|range| matches!(range.order, Order::Plain | Order::Header));
         hidden.chain(plain).map(|range| (range.start, self.bytes_of(range)))
     }
 
-    fn is_ahead(&self, range: &Range) -> bool {
-        self.has_ahead && matches!(range.order, Order::HeaderAhead | Order::Hidden)
+    fn is_early(&self, range: &Range) -> bool {
+        self.has_early && matches!(range.order, Order::EarlyHeader | Order::Hidden)
     }
 
     fn bytes_of(&self, range: &Range) -> &[u8] {
-        &self.data[range.at..range.at + index(range.end - range.start)]
+        &self.data[range.data_index..range.data_index + index(range.end - range.start)]
     }
 }
 
@@ -240,45 +249,41 @@ pub(super) struct Packer {
     pairs: Vec<(u64, u64)>,
 }
 
-/// How a run of bytes without a gap is split: some whole words at one end become pairs, the rest ranges.
+/// How a run of adjacent bytes is split into entries: some whole words at one end become pairs, the rest ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
-    /// The number of entries with up to 48 bytes.
-    ranges: u64,
+struct Split {
     /// The number of words that become pairs, three of which share an entry.
-    words: u64,
-    /// Whether these are the first words of the run, or the last.
-    words_first: bool,
+    pair_count: u64,
+    /// Whether the pairs are the first words of the run, or the last.
+    are_pairs_first: bool,
 }
 
-impl Cut {
-    /// A remainder that would fill at most half of an entry becomes pairs: three of them cost no more than that entry, fewer leave room in
-    /// theirs for others, and a group of several entries ends with an entry of pairs anyway.
+impl Split {
+    /// A remainder that would fill at most half of an entry becomes pairs: three pairs cost no more than that entry, fewer leave room for
+    /// others in theirs, and a group of several entries ends with an entry of pairs anyway.
     const fn of(start: u64, end: u64) -> Self {
         let len = end - start;
-        let ranges = len.div_ceil(DATA);
-        let words = (len - (ranges - 1) * DATA).div_ceil(WORD);
-        let (head, tail) = (start.is_multiple_of(WORD), end.is_multiple_of(WORD));
-        let can = words <= PAIRS as u64 && if ranges == 1 { head && tail } else { head || tail };
-        if can {
-            Self { ranges: ranges - 1, words, words_first: !tail }
+        let range_count = len.div_ceil(DATA);
+        let pair_count = (len - (range_count - 1) * DATA).div_ceil(WORD);
+        let (starts_aligned, ends_aligned) = (start.is_multiple_of(WORD), end.is_multiple_of(WORD));
+        let is_aligned =
+            if range_count == 1 { starts_aligned && ends_aligned } else { starts_aligned || ends_aligned };
+        if is_aligned && pair_count <= PAIRS as u64 {
+            Self { pair_count, are_pairs_first: !ends_aligned }
         } else {
-            Self { ranges, words: 0, words_first: false }
+            Self { pair_count: 0, are_pairs_first: false }
         }
     }
 }
 
 impl Writes {
-    /// Runs `each` with the start and the end of each header and of each run of other bytes without a gap, and with whether it is a
-    /// header.
+    /// Calls `each` with the start and the end of each header and of each run of adjacent other bytes, and with whether it is a header.
     fn for_each_run(&self, mut each: impl FnMut(u64, u64, bool)) {
-        let same_run = |before: &Range, range: &Range| {
+        let is_same_run = |before: &Range, range: &Range| {
             before.end == range.start && !before.is_header() && !range.is_header()
         };
-        for run in self.ranges.chunk_by(same_run) {
-            if let [first, ..] = run
-                && let [.., last] = run
-            {
+        for run in self.ranges.chunk_by(is_same_run) {
+            if let (Some(first), Some(last)) = (run.first(), run.last()) {
                 each(first.start, last.end, first.is_header());
             }
         }
@@ -286,26 +291,29 @@ impl Writes {
 }
 
 impl Packer {
-    /// Packs the entries of a group that applies these writes to a heap with this `seed`; the last entry commits it. A group without
-    /// writes has an entry, too.
+    /// Packs these writes into the entries of a group, for a heap with this `seed`. The last entry is the commit entry; a group without
+    /// writes has only that.
     pub(super) fn pack(&mut self, seed: u64, writes: &Writes) {
         self.entries.clear();
         self.pairs.clear();
         writes.for_each_run(|start, end, is_header| {
-            let cut = Cut::of(start, end);
-            let words = cut.words * WORD;
-            let (from, to, words_from) =
-                if cut.words_first { (start + words, end, start) } else { (start, end - words, end - words) };
-            let mut at = from;
-            while at < to {
-                let len = (to - at).min(DATA);
+            let split = Split::of(start, end);
+            let pair_bytes = split.pair_count * WORD;
+            let (ranges, pairs) = if split.are_pairs_first {
+                (start + pair_bytes..end, start..start + pair_bytes)
+            } else {
+                (start..end - pair_bytes, end - pair_bytes..end)
+            };
+            let mut at = ranges.start;
+            while at < ranges.end {
+                let len = (ranges.end - at).min(DATA);
                 let mut data = [0; ENTRY_DATA_BYTES];
                 let bytes = &mut data[..len as usize];
                 writes.overlay(at, bytes);
                 self.entries.push(entry::redo(at, bytes));
                 at += len;
             }
-            for at in (words_from..words_from + words).step_by(8) {
+            for at in pairs.step_by(8) {
                 let mut word = [0; 8];
                 writes.overlay(at, &mut word);
                 if !is_header && BlockHeader::at(u64::from_le_bytes(word), seed, at).is_some() {
@@ -326,7 +334,7 @@ impl Packer {
     }
 }
 
-/// The filter bits of all lines of these bytes.
+/// The bits of these bytes' lines in the Bloom filter.
 fn filter_of(offset: u64, len: usize) -> u64 {
     let lines = lines_spanned(offset, len as u64);
     if lines > 64 {
@@ -336,7 +344,7 @@ fn filter_of(offset: u64, len: usize) -> u64 {
     lines.fold(0, |filter, line| filter | 1 << (line.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58))
 }
 
-/// A length in memory.
+/// A length as an index in DRAM.
 #[expect(clippy::cast_possible_truncation, reason = "x86_64 and aarch64 have 64 bits")]
 const fn index(length: u64) -> usize {
     length as usize
@@ -383,7 +391,7 @@ mod tests {
             let mut writes = Writes::default();
             writes.bytes(64, &vec![1; len]);
             writes.hidden_bytes(192, &vec![1; len]);
-            writes.header_ahead(184, header(184));
+            writes.early_header(184, header(184));
             writes.header(120, header(120));
             writes.header(56, header(56));
             let pairs = pairs(&packed(&writes));

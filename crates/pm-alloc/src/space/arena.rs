@@ -1,40 +1,42 @@
-//! An arena: some chunks, from which one thread, or a few, allocate. All of it is protected by the arena's lock.
+//! An arena: the chunks that one thread, or a few, allocate from. All of it is guarded by the arena's lock.
 
 use super::chunk_map::{ChunkMap, CorruptedFree};
 use super::error::{Corruption, CorruptionKind, FreeError};
 use super::free_lists::{Candidate, FreeLists};
-use super::headers::{align, chunk_lines, corruption, header_offset, line_offset, read};
+use super::headers::{
+    HeaderWord, align, chunk_lines, corruption, header_offset, header_word, line_offset, read,
+};
 use super::quarantine::{Moment, Quarantine};
 use super::reservation::{ArenaSlot, Extent, Reservation};
 use crate::format::{BlockHeader, BlockState, Lsn};
 use crate::layout::Layout;
+use crate::locks::SpinGuard;
 use core::ops::{Range, RangeInclusive};
 use pm_core::Pmem;
 
-/// Quarantined blocks that one call examines.
+/// The number of quarantined blocks that one call examines.
 pub(super) const DRAIN_STEP: usize = 4;
 
-/// Free extents of up to so many lines are coalesced with a freed block beside them, in chunks of 1 MiB; in smaller ones shorter ones.
-const COALESCED_MAX: u32 = 64;
+/// The longest free extent, in lines, that is coalesced with a freed block beside it, in chunks of 1 MiB; less in smaller ones.
+const COALESCED_LINES_MAX: u32 = 64;
 
-/// One line in so many, 0.4 %, may be in short extents that are kept for blocks of their length.
+/// One line in 256, 0.4 %, may be in short extents that are kept for blocks of exactly their length.
 const LINES_PER_HOLE_LINE: usize = 256;
 
-/// Of the lines of one chunk, one in so many may be in such extents in any case, up to this number. That is 128 KiB of 1 MiB: if
-/// blocks of all lengths up to 4 KiB are allocated twice as often as freed, there is one extent of each length on average, which is as
-/// much.
+/// In any case one line in eight of one chunk may be in such extents, up to 2,048 lines. That is 128 KiB of 1 MiB: if blocks of all lengths
+/// up to 4 KiB are allocated twice as often as freed, there is one extent of each length on average, which is as much.
 const CHUNK_LINES_PER_HOLE_LINE: usize = 8;
 const HOLE_LINES_IN_ANY_CASE: usize = 2048;
 
-/// Of the last long extent a transaction keeps one part in so many, a smaller one the more reservations there are, and at least so many
-/// lines. The next transactions allocate from the rest of that part: each trim costs two fences.
+/// Of the last long extent a transaction keeps an eighth, less the more reservations there are, and at least 64 lines. The next
+/// transactions allocate from the rest of that part: each trim costs two fences.
 const KEPT_PART: u32 = 8;
 const KEPT_LINES_MIN: u32 = 64;
 
-/// A shorter rest is not worth the fences.
+/// An extent is not trimmed for a shorter rest.
 const REST_LINES_MIN: u32 = 128;
 
-/// The arena.
+/// The chunks of one or a few threads, with their free lists and quarantine.
 #[derive(Debug)]
 pub(super) struct Arena {
     pub(super) layout: Layout,
@@ -43,27 +45,28 @@ pub(super) struct Arena {
     vacant: Vec<u32>,
     free_lists: FreeLists,
     pub(super) quarantine: Quarantine,
-    /// There were no more free chunks. Preferring extents of the exact length would only lead to a search for one each time.
+    /// No free chunk was left when one was needed last. Then extents of the exact length are not preferred: most searches for one would
+    /// fail.
     pub(super) is_exhausted: bool,
     /// The highest checkpoint LSN that was passed in.
     checkpoint_lsn: Lsn,
-    /// Reservations that are not settled.
+    /// The number of reservations that are not settled.
     pub(super) reservation_count: u32,
-    /// Reservations that are being trimmed: the rest of each is about to be free.
+    /// The number of reservations that are being trimmed: the rest of each will be free soon.
     pub(super) trim_count: u32,
     pub(super) corruptions: Vec<Corruption>,
 }
 
-/// A wanted block.
+/// A request for a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) lines: u32,
     pub(super) align_bytes: u64,
-    /// Lines that have room for the block wherever they start.
-    pub(super) roomy: u32,
-    /// Runs of free blocks with the block's length, or with up to so many lines, are preferred to splitting a free block. None if this is
-    /// less than the block's length.
-    pub(super) whole_up_to: u32,
+    /// The length of an extent that has room for the block, aligned, wherever the extent starts.
+    pub(super) lines_with_padding: u32,
+    /// Runs of whole free blocks, from the block's length up to this number of lines, are preferred to splitting a free block. Less than the
+    /// block's length: no run is.
+    pub(super) run_lines_max: u32,
     /// The reservation is kept until a transaction ends.
     pub(super) is_for_transaction: bool,
 }
@@ -71,9 +74,11 @@ pub(super) struct Request {
 /// Why a block is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
+    /// To learn its length.
     Look,
+    /// To free it.
     Free,
-    /// To be freed as one block with its free neighbours.
+    /// To free it together with its free neighbours, as one block.
     FreeAndCoalesce,
 }
 
@@ -94,14 +99,14 @@ impl Arena {
         }
     }
 
-    /// Takes in a chunk, and returns its slot.
+    /// Adds a chunk, and returns its slot.
     pub(super) fn insert(&mut self, map: ChunkMap) -> u32 {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).expect("there are fewer chunks")
         });
         let mut line = map.first;
-        while let Some(extent) = map.extent_behind(line) {
+        while let Some(extent) = map.next_extent(line) {
             line = extent.end;
             self.free_lists.push(slot, extent.start, extent.end - extent.start);
         }
@@ -111,7 +116,7 @@ impl Arena {
         slot
     }
 
-    /// Removes a chunk, if no line of it is in use.
+    /// Removes a chunk of which no line is in use. `None` if one is.
     pub(super) fn remove_free(&mut self, slot: u32) -> Option<Box<ChunkMap>> {
         let map = self.slots[slot as usize].take_if(|map| map.is_free())?;
         self.vacant.push(slot);
@@ -140,23 +145,23 @@ impl Arena {
         }
     }
 
-    /// Reserves a free extent for this block: the shortest in the free lists, or, while there are few short ones and `prefers_close`, one
-    /// of the same length.
+    /// Reserves a free extent for this block: the shortest in the free lists, or, if `prefers_exact` and while there are few short ones, one
+    /// of exactly its length.
     #[inline]
     pub(super) fn reserve<P: Pmem>(
         &mut self,
         pmem: &P,
         request: Request,
-        prefers_close: bool,
+        prefers_exact: bool,
     ) -> Option<Extent> {
-        let whole = request.lines..=request.whole_up_to;
-        if !whole.is_empty()
-            && let Some(extent) = self.reserve_run(pmem, whole)
+        let run_lines = request.lines..=request.run_lines_max;
+        if !run_lines.is_empty()
+            && let Some(extent) = self.reserve_run(pmem, run_lines)
         {
             return Some(extent);
         }
         loop {
-            let (candidate, end) = self.take_candidate(pmem, request.roomy, prefers_close)?;
+            let (candidate, end) = self.take_candidate(pmem, request.lines_with_padding, prefers_exact)?;
             // `None` only if a header was corrupted.
             if let Some(extent) = self.reserve_at(pmem, candidate, end, request) {
                 return Some(extent);
@@ -164,37 +169,44 @@ impl Arena {
         }
     }
 
-    /// As [`reserve`](Self::reserve), at any alignment, for a caller that keeps the arena's lock until the block is
-    /// [settled](Self::settle_block) or [released](Self::release): only the block's own lines are taken out of use. Returns the slot, the
-    /// chunk, the first line, the end of the free block that the block is cut from, and whether those were several.
+    /// Takes a block of `lines` lines out of use, at any alignment, for a commit during which the arena stays locked: only the block's own
+    /// lines leave the map of free lines.
     #[inline]
-    pub(super) fn reserve_block<P: Pmem>(
-        &mut self,
+    pub(super) fn hold_block<'s, P: Pmem>(
+        mut arena: SpinGuard<'s, Self>,
         pmem: &P,
         lines: u32,
-    ) -> Option<(u32, u64, Range<u32>, bool)> {
-        let layout = self.layout;
+    ) -> Option<HeldBlock<'s>> {
+        let layout = arena.layout;
         loop {
-            let (Candidate { slot, line }, end) = self.take_candidate(pmem, lines, true)?;
-            let map = self.map(slot);
-            let behind = line + lines;
-            let to = map.next_start(behind - 1);
-            if let Some(corrupted) = map.find_corrupted(pmem, &layout, line..to) {
-                self.isolate_free(slot, line..end, corrupted);
+            let (Candidate { slot, line }, extent_end) = arena.take_candidate(pmem, lines, true)?;
+            let map = arena.map(slot);
+            let block = line..line + lines;
+            let free_end = map.next_start(block.end - 1);
+            if let Some(corrupted) = map.find_corrupted(pmem, &layout, line..free_end) {
+                arena.isolate_free(slot, line..extent_end, corrupted);
                 continue;
             }
-            let (chunk, is_several) = (map.chunk, map.next_start(line) < to);
-            map.hold(line..behind);
-            return Some((slot, chunk, line..to, is_several));
+            let (chunk, is_several_blocks) = (map.chunk, map.next_start(line) < free_end);
+            map.hold(block.clone());
+            return Some(HeldBlock {
+                arena,
+                slot,
+                chunk,
+                block,
+                free_end,
+                is_several_blocks,
+                is_settled: false,
+            });
         }
     }
 
-    /// Reserves a free extent for this block, searched in the maps.
+    /// Reserves a free extent for this block by a search of all maps.
     pub(super) fn search<P: Pmem>(&mut self, pmem: &P, request: Request) -> Option<Extent> {
         for slot in 0..self.slots.len() {
             let mut line = 1;
             while let Some(map) = self.slots[slot].as_ref().filter(|map| map.free_lines >= request.lines) {
-                let Some(free) = map.extent_behind(line) else { break };
+                let Some(free) = map.next_extent(line) else { break };
                 let slot = u32::try_from(slot).expect("there are fewer chunks");
                 let known = self.corruptions.len();
                 let found = self.reserve_at(pmem, Candidate { slot, line: free.start }, free.end, request);
@@ -208,8 +220,8 @@ impl Arena {
         None
     }
 
-    /// Where to trim an extent that was reserved for a transaction, if there is no other free extent of about its length. The lines
-    /// behind are [returned](Self::return_trimmed) as soon as they are a free block of their own.
+    /// The line at which an extent that was reserved for a transaction is to be trimmed, if there is no other free extent of about its
+    /// length. The lines from there on are [returned](Self::return_trimmed) once they are a free block of their own.
     pub(super) fn trim(&mut self, extent: &Extent, request: Request) -> Option<u32> {
         let Range { start, end } = extent.lines;
         let at = align(&self.layout, extent.chunk, start, request.align_bytes)?;
@@ -223,7 +235,7 @@ impl Arena {
         Some(start + kept)
     }
 
-    /// The reservation is one free block, and the lines behind its trim are another.
+    /// Returns the lines after the trim: the reservation is one free block now, and they are another.
     pub(super) fn return_trimmed(&mut self, slot: u32, reservation: &mut Reservation) {
         let Some(trim) = reservation.extent.trim.take() else { return };
         self.trim_count -= 1;
@@ -232,16 +244,16 @@ impl Arena {
         reservation.extent.lines.end = trim;
     }
 
-    /// The lines stay in use until the heap is opened again. No other call waits for them any more.
+    /// Leaves the lines in use until the heap is opened again. Other calls no longer wait for them.
     pub(super) fn abandon(&mut self, reservation: &Reservation) {
         self.reservation_count -= 1;
         self.trim_count -= u32::from(reservation.extent.trim.is_some());
     }
 
-    /// The transaction was rolled back: everything is as before, except for what was joined or trimmed.
+    /// Returns a reservation whose transaction was rolled back. Free blocks that were joined or trimmed stay so.
     pub(super) fn return_unused(&mut self, slot: u32, reservation: &Reservation, now: Moment) {
         if reservation.extent.trim.is_some() {
-            // The trim failed, and which of its headers are stored is not known.
+            // The trim failed, and it is unknown which of its headers are durable.
             return self.abandon(reservation);
         }
         self.reservation_count -= 1;
@@ -255,7 +267,7 @@ impl Arena {
         }
     }
 
-    /// The transaction committed, and its headers are in place.
+    /// Allocates what was carved from a reservation: its transaction has committed, and the headers are in place.
     #[inline]
     pub(super) fn settle(&mut self, slot: u32, reservation: &Reservation, lsn: Lsn, now: Moment) {
         if !reservation.is_carved() {
@@ -264,7 +276,7 @@ impl Arena {
         self.reservation_count -= 1;
         let map = self.map(slot);
         let Range { start, end } = reservation.extent.lines;
-        // There are no starts in the rest: the last one of the former blocks was before it.
+        // No block starts in the rest: the last of the former blocks starts before it.
         map.starts.clear_range(start + 1..reservation.cursor);
         for carved in reservation.carved() {
             map.starts.set(carved.line);
@@ -281,30 +293,29 @@ impl Arena {
         }
     }
 
-    /// Quarantines free lines that no commit has freed, only until the checkpoint LSN has reached `lsn`. The lines before them may be free,
-    /// and a block may be laid over their header, unlogged, while the log can still replay that header.
+    /// Quarantines free lines that were not allocated before, until the checkpoint LSN has reached `lsn` and no longer. The lines before
+    /// them may be free: an unlogged store to a block that covers both would overwrite their header, which the log could still replay.
     fn quarantine_gap(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.quarantine.push_gap(slot, lines, lsn);
         self.drain_quarantine(Lsn::ZERO, now, DRAIN_STEP);
     }
 
-    /// The block on these lines is allocated, and its headers are in place; the rest up to `end`, where a free block ended, is one
-    /// free block.
+    /// Allocates the block on these lines, whose headers are in place. The rest, up to `free_end`, is one free block.
     #[inline]
-    pub(super) fn settle_block(&mut self, slot: u32, block: Range<u32>, end: u32, is_several: bool) {
+    fn settle_block(&mut self, slot: u32, block: Range<u32>, free_end: u32, is_several_blocks: bool) {
         let map = self.map(slot);
-        if is_several {
+        if is_several_blocks {
             map.starts.clear_range(block.start + 1..block.end);
         }
         map.live.set(block.start);
-        if block.end < end {
+        if block.end < free_end {
             map.starts.set(block.end);
         }
         self.list_extent_from(slot, block.end);
     }
 
-    /// The allocated block that starts at a line, and the lines that become one free block with it. If it is to be freed, it is not live
-    /// any more, and its free neighbours are out of use.
+    /// The allocated block that starts at a line, and the lines that become one free block when it is freed. If the purpose is to free it,
+    /// it is no longer live, and its free neighbours are taken out of use.
     #[inline]
     pub(super) fn find<P: Pmem>(
         &mut self,
@@ -322,7 +333,7 @@ impl Arena {
         Ok((block, coalesced))
     }
 
-    /// The transaction was rolled back: the block is live again, and its neighbours are free.
+    /// Cancels the freeing of a block: it is live again, and its neighbours are free.
     pub(super) fn cancel_free(&mut self, slot: u32, block: Range<u32>, coalesced: Range<u32>) {
         self.map(slot).live.set(block.start);
         for side in [coalesced.start..block.start, block.end..coalesced.end] {
@@ -330,14 +341,14 @@ impl Arena {
         }
     }
 
-    /// The transaction committed: these lines are one free block.
+    /// Finishes the freeing of a block by a commit with this LSN: these lines are one free block.
     #[inline]
     pub(super) fn finish_free(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.map(slot).starts.clear_range(lines.start + 1..lines.end);
         self.quarantine(slot, lines, lsn, now);
     }
 
-    /// Quarantines lines that are one free block, until the checkpoint LSN has reached an LSN.
+    /// Quarantines lines that are one free block, until the checkpoint LSN has reached `lsn` and their time is over.
     #[inline]
     pub(super) fn quarantine(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.quarantine.push(slot, lines, lsn, now);
@@ -352,7 +363,7 @@ impl Arena {
         }
     }
 
-    /// Lists the free extent that starts at a line, if one does.
+    /// Adds the free extent that starts at a line, if one does, to the free lists.
     #[inline]
     pub(super) fn list_extent_from(&mut self, slot: u32, line: u32) {
         if let Some(end) = self.map(slot).extent_from(line) {
@@ -360,57 +371,19 @@ impl Arena {
         }
     }
 
-    /// Takes the extent of a corrupted header at a line out of use for good, and returns the header that records it. `found` is what the
-    /// header says now, if it is intact: where that is right, nothing is given up. Where the chain is broken there, so many `chunks` are
-    /// unreachable.
-    pub(super) fn give_up(
-        &mut self,
-        slot: u32,
-        line: u32,
-        chunks: u64,
-        found: Option<BlockHeader>,
-    ) -> Option<BlockHeader> {
-        const END: BlockHeader = BlockHeader::new(BlockState::End, 0);
-        let map = self.map(slot);
-        if line == map.lines {
-            // Behind a broken chain it is not known that the chunk ends here: the header may be inside of a block.
-            return (map.unreachable_from == line && found != Some(END)).then_some(END);
-        }
-        if line == map.unreachable_from {
-            let lines = u32::try_from(chunks * u64::from(map.lines) - u64::from(line)).ok()?;
-            let header = BlockHeader::new(BlockState::Unreachable, lines);
-            return found.is_none_or(|found| found.state != BlockState::Unreachable).then_some(header);
-        }
-        if line > map.unreachable_from || !map.starts.get(line) {
-            return None;
-        }
-        let lines = line..map.next_start(line);
-        let header = BlockHeader::new(BlockState::Lost, lines.end - lines.start);
-        if found.is_some_and(|found| found.lines == header.lines) {
-            return None;
-        }
-        let free = (!map.used.get(line)).then(|| map.extent_around(line));
-        self.withdraw(slot, lines.clone());
-        if let Some(free) = free {
-            self.list(slot, free.start..lines.start);
-            self.list(slot, lines.end..free.end);
-        }
-        Some(header)
-    }
-
-    /// Takes an entry for so many lines from the free lists, and returns it with the end of the extent.
+    /// Takes an extent with room for `lines` lines from the free lists, and returns its start and its end.
     #[inline]
     fn take_candidate<P: Pmem>(
         &mut self,
         pmem: &P,
         lines: u32,
-        prefers_close: bool,
+        prefers_exact: bool,
     ) -> Option<(Candidate, u32)> {
         let in_chunk = chunk_lines(&self.layout) as usize;
         let in_any_case = (in_chunk / CHUNK_LINES_PER_HOLE_LINE).min(HOLE_LINES_IN_ANY_CASE);
-        let kept = in_any_case.max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
-        let found = if prefers_close && !self.is_exhausted && self.free_lists.hole_lines() < kept {
-            self.free_lists.take_close(lines, &self.slots)
+        let hole_lines_max = in_any_case.max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
+        let found = if prefers_exact && !self.is_exhausted && self.free_lists.hole_lines() < hole_lines_max {
+            self.free_lists.take_exact_or_long(lines, &self.slots)
         } else {
             self.free_lists.take(lines, &self.slots)
         };
@@ -430,7 +403,7 @@ impl Arena {
         }
     }
 
-    /// Reserves in a free extent the lines that the block needs: from the last block start before it to the first behind it.
+    /// Reserves the part of a free extent that the block needs: from the last block start before it to the first after it.
     #[inline]
     fn reserve_at<P: Pmem>(
         &mut self,
@@ -442,14 +415,14 @@ impl Arena {
         let layout = self.layout;
         let map = self.map(slot);
         let at = align(&layout, map.chunk, line, request.align_bytes)?;
-        let behind = at.checked_add(request.lines).filter(|behind| *behind <= end)?;
+        let block_end = at.checked_add(request.lines).filter(|block_end| *block_end <= end)?;
         let from = if at == line { line } else { map.starts.last_set(at + 1).unwrap_or(line) };
-        let to = map.next_start(behind - 1);
+        let to = map.next_start(block_end - 1);
         self.reserve_part(pmem, slot, line..end, from..to)
     }
 
-    /// Reserves adjacent free blocks that have so many lines together, so that no header is needed behind them. Their free neighbours stay
-    /// free.
+    /// Reserves a run of adjacent free blocks with `wanted` lines in total, so that no header is needed after them. Their free neighbours
+    /// stay free.
     #[inline]
     fn reserve_run<P: Pmem>(&mut self, pmem: &P, wanted: RangeInclusive<u32>) -> Option<Extent> {
         let lines = *wanted.start();
@@ -460,7 +433,7 @@ impl Arena {
         self.reserve_part(pmem, slot, free, line..line + lines)
     }
 
-    /// Reserves a part of a free extent, which starts and ends with blocks of the chain. `None` if one of their headers is corrupted.
+    /// Reserves a part of a free extent that consists of whole free blocks. `None` if one of their headers is corrupted.
     #[inline]
     fn reserve_part<P: Pmem>(
         &mut self,
@@ -475,7 +448,7 @@ impl Arena {
             self.isolate_free(slot, free, corrupted);
             return None;
         }
-        let (chunk, is_several) = (map.chunk, map.next_start(lines.start) < lines.end);
+        let (chunk, is_several_blocks) = (map.chunk, map.next_start(lines.start) < lines.end);
         map.hold(lines.clone());
         self.reservation_count += 1;
         self.list(slot, free.start..lines.start);
@@ -484,7 +457,7 @@ impl Arena {
             slot: Some(ArenaSlot { arena: self.number, slot }),
             chunk,
             lines,
-            is_several,
+            is_several_blocks,
             trim: None,
         })
     }
@@ -519,7 +492,7 @@ impl Arena {
         let next = map.next_start(line);
         let (found, header) = read(pmem, &layout, map.chunk, line);
         if !map.live.get(line) {
-            // A block that a repair gave up is not free.
+            // A block that a repair marked lost is not free.
             let is_lost = header.is_some_and(|header| header.state == BlockState::Lost);
             return Err(if is_lost { corrupted(map.chunk, line) } else { FreeError::AlreadyFree { offset } });
         }
@@ -534,17 +507,17 @@ impl Arena {
         Ok(next - line)
     }
 
-    /// The free lines before and behind the block at a line, if there is one, that one header can free together with it. Long extents
-    /// are left out, as they would be quarantined with the block.
+    /// The free lines before and after the block at a line, which one header can free together with it. Empty where the extent is long: it
+    /// would be quarantined with the block.
     #[inline]
     fn neighbours<P: Pmem>(&mut self, pmem: &P, slot: u32, line: u32) -> [Range<u32>; 2] {
-        let most = COALESCED_MAX.min(chunk_lines(&self.layout) / 16);
+        let most = COALESCED_LINES_MAX.min(chunk_lines(&self.layout) / 16);
         let layout = self.layout;
         let map = self.map(slot);
         let end = map.next_start(line);
         let before = map.used.last_set(line).map_or(line, |used| used + 1)..line;
-        let behind = end..map.used.next_set(end);
-        [before, behind].map(|side| {
+        let after = end..map.used.next_set(end);
+        [before, after].map(|side| {
             if side.end - side.start > most {
                 return side.start..side.start;
             }
@@ -555,7 +528,8 @@ impl Arena {
         })
     }
 
-    /// Takes the free neighbours of a block that is about to be freed out of use, except where their headers are corrupted.
+    /// Takes the free neighbours of a block that is about to be freed out of use, unless their headers are corrupted. Returns the lines of
+    /// all three.
     #[inline]
     fn hold_neighbours<P: Pmem>(
         &mut self,
@@ -578,7 +552,7 @@ impl Arena {
         coalesced
     }
 
-    /// Takes the block of a corrupted header out of a free extent for good, and records the corruption.
+    /// Takes the block of a corrupted header permanently out of a free extent, and records the corruption.
     #[cold]
     fn isolate_free(&mut self, slot: u32, free: Range<u32>, corrupted: CorruptedFree) {
         let CorruptedFree { lines, found } = corrupted;
@@ -587,7 +561,7 @@ impl Arena {
         self.list(slot, lines.end..free.end);
     }
 
-    /// Takes the block of a corrupted header out of use for good, and records the corruption.
+    /// Takes the block of a corrupted header permanently out of use, and records the corruption.
     #[cold]
     fn isolate(&mut self, slot: u32, lines: Range<u32>, found: u64) {
         self.withdraw(slot, lines.clone());
@@ -596,8 +570,8 @@ impl Arena {
         self.corruptions.push(corruption(&layout, chunk, lines, found, CorruptionKind::Known));
     }
 
-    /// Takes the block of a corrupted header out of use for good.
-    fn withdraw(&mut self, slot: u32, lines: Range<u32>) {
+    /// Takes the block of a corrupted header permanently out of use.
+    pub(super) fn withdraw(&mut self, slot: u32, lines: Range<u32>) {
         let map = self.map(slot);
         if !map.used.get(lines.start) {
             map.hold(lines.clone());
@@ -608,11 +582,116 @@ impl Arena {
         }
     }
 
+    /// Adds a free extent, unless it is empty, to the free lists.
     #[inline]
-    fn list(&mut self, slot: u32, extent: Range<u32>) {
+    pub(super) fn list(&mut self, slot: u32, extent: Range<u32>) {
         if !extent.is_empty() {
             self.free_lists.push(slot, extent.start, extent.end - extent.start);
             self.free_lists.purge_if_many(&self.slots);
+        }
+    }
+}
+
+/// A free block that is about to be allocated by a commit, with its arena locked. Free again if it is dropped before it is
+/// [settled](Self::settle).
+#[derive(Debug)]
+#[must_use = "the block is free again when this is dropped"]
+pub(crate) struct HeldBlock<'s> {
+    arena: SpinGuard<'s, Arena>,
+    slot: u32,
+    chunk: u64,
+    block: Range<u32>,
+    /// The end of the free block that the held one is cut from.
+    free_end: u32,
+    /// Whether the block covers several free blocks, and so their headers.
+    pub(super) is_several_blocks: bool,
+    is_settled: bool,
+}
+
+impl HeldBlock<'_> {
+    /// The offset of the block's payload.
+    #[inline]
+    pub(crate) fn payload(&self) -> u64 {
+        line_offset(&self.arena.layout, self.chunk, self.block.start)
+    }
+
+    /// The block's header.
+    #[inline]
+    pub(crate) fn header(&self) -> HeaderWord {
+        header_word(&self.arena.layout, self.chunk, BlockState::Allocated, self.block.clone())
+    }
+
+    /// The header of the rest of the free block, if there is a rest.
+    #[inline]
+    pub(crate) fn rest(&self) -> Option<HeaderWord> {
+        let rest = self.block.end..self.free_end;
+        (!rest.is_empty()).then(|| header_word(&self.arena.layout, self.chunk, BlockState::Free, rest))
+    }
+
+    /// The headers are durable: the block is allocated.
+    #[inline]
+    pub(crate) fn settle(mut self) {
+        self.is_settled = true;
+        self.arena.settle_block(self.slot, self.block.clone(), self.free_end, self.is_several_blocks);
+    }
+}
+
+impl Drop for HeldBlock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.arena.release(self.slot, self.block.clone());
+        }
+    }
+}
+
+/// An allocated block that is about to be freed by a commit, with its arena locked. Allocated as before if it is dropped before it is
+/// [settled](Self::settle).
+#[derive(Debug)]
+#[must_use = "the block is allocated as before when this is dropped"]
+pub(crate) struct HeldFreeing<'s> {
+    arena: SpinGuard<'s, Arena>,
+    slot: u32,
+    chunk: u64,
+    block: Range<u32>,
+    /// The block and its free neighbours, which become one free block.
+    coalesced: Range<u32>,
+    now: Moment,
+    is_settled: bool,
+}
+
+impl<'s> HeldFreeing<'s> {
+    /// The result of [`Arena::find`], for a purpose that frees the block.
+    #[inline]
+    pub(super) fn new(
+        mut arena: SpinGuard<'s, Arena>,
+        slot: u32,
+        (block, coalesced): (Range<u32>, Range<u32>),
+        now: Moment,
+    ) -> Self {
+        let chunk = arena.map(slot).chunk;
+        Self { arena, slot, chunk, block, coalesced, now, is_settled: false }
+    }
+
+    /// The header of the free block.
+    #[inline]
+    pub(crate) fn header(&self) -> HeaderWord {
+        header_word(&self.arena.layout, self.chunk, BlockState::Free, self.coalesced.clone())
+    }
+
+    /// The header is durable, by a commit with this LSN: the block is quarantined until the checkpoint LSN has reached it.
+    #[inline]
+    pub(crate) fn settle(mut self, lsn: Lsn) {
+        self.is_settled = true;
+        self.arena.finish_free(self.slot, self.coalesced.clone(), lsn, self.now);
+    }
+}
+
+impl Drop for HeldFreeing<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.arena.cancel_free(self.slot, self.block.clone(), self.coalesced.clone());
         }
     }
 }

@@ -8,12 +8,12 @@ const WORD_BITS: u32 = u64::BITS;
 #[derive(Clone, Debug)]
 pub(super) struct Bitmap {
     words: Box<[u64]>,
-    /// Bit `i` says that `words[i]` is not zero.
+    /// Bit `i` is set if `words[i]` is not zero.
     summary: Box<[u64]>,
     len: u32,
 }
 
-/// The bits from `from` up to `to` inside one word, of which at least one is wanted.
+/// The bits from `from` to before `to` of a word. At least one.
 #[inline]
 const fn mask(from: u32, to: u32) -> u64 {
     (u64::MAX >> (WORD_BITS - (to - from))) << from
@@ -90,7 +90,7 @@ impl Bitmap {
         }
     }
 
-    /// The 64 bits from `bit` on; there are none behind the last.
+    /// The 64 bits from `bit` on. Bits after the last one are clear.
     #[inline]
     pub(super) fn window(&self, bit: u32) -> u64 {
         let word = |index: u32| self.words.get(index as usize).copied().unwrap_or(0);

@@ -1,10 +1,10 @@
 //! The map of one chunk in DRAM.
 //!
-//! Lines are counted from the chunk's start. A block starts at the line of its payload; line 0 contains only the first header, and the
-//! end of the chunk counts as the start of a block.
+//! Lines are counted from the chunk's start. A block starts at the line of its payload. Line 0 contains only the first header. The end of
+//! the chunk counts as the start of a block.
 //!
 //! Invariants:
-//! - Where a line in use is followed by one that is not, a block of the chain starts. So every free extent is a whole number of free
+//! - If a line is in use and the next one is not, a block of the chain starts at that next line. So every free extent consists of whole free
 //!   blocks.
 //! - Lines that are reserved or quarantined are in use.
 
@@ -23,22 +23,22 @@ use pm_core::Pmem;
 pub(super) struct ChunkMap {
     /// The number of the chunk.
     pub(super) chunk: u64,
-    /// Lines in the chunk.
+    /// The number of lines in the chunk.
     pub(super) lines: u32,
-    /// The first line of the chain: line 1, or the line behind the end of a huge block.
+    /// The first line of the chain: line 1, or the line after the end of a huge block.
     pub(super) first: u32,
-    /// Lines in use: not to be allocated.
+    /// Lines in use, which are not to be allocated.
     pub(super) used: Bitmap,
     /// Lines where a block of the chain starts.
     pub(super) starts: Bitmap,
-    /// Those of them where the block is allocated, and not being freed.
+    /// Lines where such a block is allocated, and not being freed.
     pub(super) live: Bitmap,
-    /// Lines not in use.
+    /// The number of lines not in use.
     pub(super) free_lines: u32,
-    /// The chain is broken at this line. The lines from here on stay in use, and a header counts only if it says that its block is
-    /// allocated.
+    /// The line where the chain is broken; `lines` if it is not, 0 if the whole chunk is unreachable. The lines from here on stay in use, and
+    /// only headers of allocated blocks are used.
     pub(super) unreachable_from: u32,
-    /// Extents whose headers are corrupted, or were replaced by a repair.
+    /// Extents whose headers are corrupted, or were marked lost by a repair.
     pub(super) lost: Vec<Range<u32>>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct CorruptedFree {
 }
 
 impl ChunkMap {
-    /// Of a chunk whose chain is not known yet: all lines are in use.
+    /// The map of a chunk whose chain is not known yet: all lines are in use.
     fn unknown(chunk: u64, lines: u32, first: u32) -> Self {
         let mut used = Bitmap::new(lines);
         used.set_range(0..lines);
@@ -57,7 +57,7 @@ impl ChunkMap {
         Self { chunk, lines, first, used, starts, live, free_lines: 0, unreachable_from: lines, lost }
     }
 
-    /// Of a chunk that is one free block.
+    /// The map of a chunk that is one free block.
     pub(super) fn free(chunk: u64, lines: u32) -> Self {
         let mut map = Self::unknown(chunk, lines, 1);
         map.starts.set(1);
@@ -66,7 +66,7 @@ impl ChunkMap {
         map
     }
 
-    /// From the headers of a chunk, of which the corrupted ones are returned.
+    /// Builds the map from the headers of a chunk. Returns the corrupted headers, too.
     pub(super) fn scan<P: Pmem>(
         scanner: Scanner<'_, P>,
         chunk: u64,
@@ -88,7 +88,7 @@ impl ChunkMap {
                 }
                 Step::Unreachable(corruption, lines) => {
                     map.starts.set(lines.start);
-                    // The chain of a chunk inside the extent of another one is not broken at its own first header.
+                    // If the whole chunk is unreachable, not even its first header is used.
                     map.unreachable_from = if start == Start::Unreachable { 0 } else { lines.start };
                     corruptions.extend(corruption);
                 }
@@ -102,7 +102,7 @@ impl ChunkMap {
         (map, corruptions)
     }
 
-    /// Flushes all headers that the map was made from, including those stored by other threads: durable with the next fence.
+    /// Flushes all headers of the chain, including those stored by other threads: durable with the next fence.
     pub(super) fn flush_headers<P: Pmem>(&self, pmem: &P, layout: &Layout) {
         sync::before_flushing_others_stores();
         let flush = |line| pmem.flush(header_offset(layout, self.chunk, line), BLOCK_HEADER_BYTES);
@@ -114,7 +114,7 @@ impl ChunkMap {
         flush(self.lines);
     }
 
-    /// Checks the headers of the free blocks on these lines, before a block is laid over them. Returns the first that is corrupted.
+    /// Checks the headers of the free blocks on these lines, before an allocated block covers them. Returns the first that is corrupted.
     #[inline]
     pub(super) fn find_corrupted<P: Pmem>(
         &self,
@@ -134,8 +134,8 @@ impl ChunkMap {
         None
     }
 
-    /// The length of the allocated block that starts at a line of the unreachable extent. Only the block's own header shows how long it
-    /// is, and headers of former blocks may lie before it and over it.
+    /// The length of the allocated block that starts at a line of the unreachable extent. Only the block's own header shows the length, and
+    /// headers of former blocks may lie before it and inside it.
     #[cold]
     pub(super) fn find_unreachable<P: Pmem>(
         &mut self,
@@ -169,7 +169,7 @@ impl ChunkMap {
         self.free_lines == self.lines - 1
     }
 
-    /// The first block start behind a line, which may be the chunk's end.
+    /// The first block start after a line, which may be the chunk's end.
     #[inline]
     pub(super) fn next_start(&self, line: u32) -> u32 {
         self.starts.next_set(line + 1)
@@ -182,8 +182,8 @@ impl ChunkMap {
         starts.then(|| self.used.next_set(line))
     }
 
-    /// A run of free blocks which have exactly as many lines as `wanted` includes, the fewest possible, and which starts within 64
-    /// lines from `from`: its first line, and how many it has. A run at the end of the chunk is not found.
+    /// A run of whole free blocks with `wanted` lines in total, the fewest possible, which starts within 64 lines from `from`: its first line,
+    /// and its number of lines. A run at the end of the chunk is not found.
     #[inline]
     pub(super) fn find_run(&self, from: u32, wanted: RangeInclusive<u32>) -> Option<(u32, u32)> {
         let free = self.starts.window(from) & !self.used.window(from);
@@ -191,20 +191,20 @@ impl ChunkMap {
             return None;
         }
         for lines in wanted {
-            let mut begins = free & self.starts.window(from.saturating_add(lines));
-            while begins != 0 {
-                let line = from + begins.trailing_zeros();
+            let mut starts = free & self.starts.window(from.saturating_add(lines));
+            while starts != 0 {
+                let line = from + starts.trailing_zeros();
                 if self.used.next_set(line) >= line + lines {
                     return Some((line, lines));
                 }
-                begins &= begins - 1;
+                starts &= starts - 1;
             }
         }
         None
     }
 
-    /// The first line from this one on that a copy of the chunk must keep: of an allocated block, of one whose header is corrupted, or of
-    /// the unreachable extent. The chunk's end, if there is none.
+    /// The first line from this one on that is not free in a copy of the chunk: of an allocated block, of a lost one, or of the unreachable
+    /// extent. The chunk's end, if there is none.
     pub(super) fn next_kept(&self, line: u32) -> u32 {
         let lost = self.lost.iter().filter(|lost| lost.end > line).map(|lost| lost.start.max(line));
         let first = lost.chain([self.live.next_set(line), self.unreachable_from.max(line)]).min();
@@ -219,7 +219,7 @@ impl ChunkMap {
     }
 
     /// The first free extent from a line on.
-    pub(super) fn extent_behind(&self, line: u32) -> Option<Range<u32>> {
+    pub(super) fn next_extent(&self, line: u32) -> Option<Range<u32>> {
         let from = self.used.next_clear(line);
         (from < self.lines).then(|| from..self.used.next_set(from))
     }

@@ -1,8 +1,9 @@
-//! The chunks of a heap: which arena owns each, and those that no arena owns.
+//! The chunks of a heap: which arena owns each, and the chunks that no arena owns.
 //!
-//! Each chunk is owned by an arena, or shared, or below a huge block, which is one longer than a chunk. A thread allocates from an arena of
-//! its own; a thread that frees a block locks the arena that owns its chunk. A chunk changes owners with the lock of the shared chunks
-//! held ([`LockedChunks`]), which is taken before any arena's lock. No thread holds the locks of two arenas, except to freeze the space.
+//! Each chunk is owned by an arena, or shared, or covered by a huge block, which is a block longer than a chunk. A thread allocates from its
+//! own arena. A thread that frees a block locks the arena that owns the block's chunk. A chunk changes owners only while the lock of the
+//! shared chunks is held ([`LockedChunks`]). That lock is acquired before any arena's. Only freezing the space holds the locks of several
+//! arenas.
 
 use super::arena::Arena;
 use super::chunk_map::ChunkMap;
@@ -13,26 +14,25 @@ use super::reservation::ArenaSlot;
 use super::scanner::{ChunkCursor, Content, Scanner, Start};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
-use crate::quiet_lock::{QuietGuard, QuietLock};
+use crate::locks::{PoisonMutex, PoisonMutexGuard, SpinGuard, SpinLock};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{IntactGuard, IntactMutex};
 use core::cell::Cell;
 use core::ops::Range;
 use core::time::Duration;
 use pm_core::{FenceError, Pmem};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One arena is made for at least so many chunks.
+/// The least number of chunks for which the heap has one more arena.
 const CHUNKS_PER_ARENA: u64 = 8;
 
 /// How the space of a heap is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpaceOptions {
-    /// For how long freed blocks are quarantined at least, so that no line is written too often.
+    /// How long freed blocks are quarantined at least, so that no line is written too often.
     pub(crate) quarantine: Duration,
     /// The number of arenas, at least one. By default there are as many as processors.
     pub(crate) arena_count: Option<u32>,
-    /// Whether this process made the heap, and fenced it: then nothing in it is older than that, and visible without being durable.
+    /// Whether this process created the heap, and fenced it: then no header was left visible and not durable by a killed process.
     pub(crate) is_new: bool,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum ChunkOwner {
     Covered,
     /// A huge block starts in the chunk.
     Huge,
-    /// An arena, in this slot.
+    /// An arena, where the chunk has this slot.
     Arena(ArenaSlot),
 }
 
@@ -74,12 +74,12 @@ impl ChunkOwner {
 #[derive(Debug)]
 pub(super) struct ChunkTable {
     pub(super) layout: Layout,
-    /// [`ChunkOwner`] of each chunk.
+    /// The [`ChunkOwner`] of each chunk.
     owners: Vec<AtomicU64>,
-    pub(super) arenas: Vec<QuietLock<Arena>>,
-    shared: IntactMutex<SharedChunks>,
-    /// Whether there is a free shared chunk. Changed with the lock of the shared chunks held, and read without it. Where it is false too
-    /// often, reservations are trimmed needlessly; it is never true longer than there is such a chunk.
+    pub(super) arenas: Vec<SpinLock<Arena>>,
+    shared: PoisonMutex<SharedChunks>,
+    /// Whether there is a free shared chunk. Stored with the lock of the shared chunks held, and loaded without it. It may be false although
+    /// there is one, and reservations are trimmed needlessly then; it is never true without one.
     has_free_chunk: AtomicBool,
     pub(super) clock: QuarantineClock,
     is_new: bool,
@@ -89,34 +89,34 @@ pub(super) struct ChunkTable {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HugeBlock {
     pub(super) lines: u32,
-    /// The block is allocated, and not being freed.
+    /// Whether the block is allocated, and not being freed.
     pub(super) is_live: bool,
-    /// The block's header is corrupted, or was given up by a repair: the block is neither live nor free.
+    /// Whether the block's header is corrupted, or was marked lost by a repair. Then the block is neither live nor free.
     pub(super) is_lost: bool,
 }
 
 /// The chunks that no arena owns.
 #[derive(Debug, Default)]
 pub(super) struct SharedChunks {
-    /// The chunks whose first headers were not read yet: in a large heap each costs a page fault. Until then they are shared.
+    /// The first chunk whose first header was not read yet. Those headers are read when needed: in a large heap each costs a page fault.
     pub(super) cursor: ChunkCursor,
-    /// First headers were read and flushed, and not fenced since. Nothing may rely on them before.
+    /// Whether first headers were read and flushed, and not fenced yet. Nothing may rely on them before that.
     is_unfenced: bool,
-    /// First headers that a killed process left below a huge block, to be zeroed before that fence.
-    stale: Vec<(u64, u64)>,
-    /// The fence that failed. Nothing is stored or fenced any more.
+    /// First headers, each its offset and word, that a killed process left inside a huge block: to be zeroed before that fence.
+    stale_headers: Vec<(u64, u64)>,
+    /// The error of a fence that failed. After it nothing is stored or fenced any more.
     fault: Option<FenceError>,
-    /// Whether the next chunk for an arena is an unscanned one rather than a free one.
+    /// Whether the next chunk for an arena is preferably an unscanned one, and not a free one.
     is_unscanned_next: bool,
     /// Chunks that are one free block each.
     pub(super) free: BTreeSet<u64>,
-    /// Chunks that were not scanned yet, and where their headers start.
+    /// Chunks whose first header was read and which were not scanned yet, and where their headers start.
     pub(super) unscanned: BTreeMap<u64, Start>,
     /// Huge blocks, by the chunk in which they start.
     pub(super) huge: BTreeMap<u64, HugeBlock>,
-    /// Those that were freed, and are not split into chunks yet.
+    /// Huge blocks that were freed, and are not split into chunks yet.
     pub(super) quarantine: Quarantine,
-    /// Reservations for huge blocks that are not settled.
+    /// The number of reservations for huge blocks that are not settled.
     pub(super) reservation_count: u32,
     pub(super) corruptions: Vec<Corruption>,
 }
@@ -125,13 +125,13 @@ pub(super) struct SharedChunks {
 #[derive(Debug)]
 pub(super) struct LockedChunks<'s> {
     pub(super) table: &'s ChunkTable,
-    pub(super) shared: IntactGuard<'s, SharedChunks>,
+    pub(super) shared: PoisonMutexGuard<'s, SharedChunks>,
 }
 
 impl ChunkTable {
-    /// Of a heap after its recovery. Reads nothing: a chunk is scanned when it is first needed.
+    /// The chunks of a heap after its recovery. Reads nothing: a chunk is scanned when it is first needed.
     pub(super) fn new(layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
-        // The number of processors is looked up only where the heap could use more than one: the system reads many files for it.
+        // The number of processors is looked up only if the heap could use more than one arena: the standard library reads many files for it.
         let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let by_default = || match chunk_count / CHUNKS_PER_ARENA {
             0 | 1 => 1,
@@ -140,13 +140,13 @@ impl ChunkTable {
         let count = options.arena_count.map_or_else(by_default, u64::from).clamp(1, 1 << 16);
         let arenas = (0..count).map(|number| {
             let number = u32::try_from(number).expect("at most 65,536");
-            QuietLock::new(Arena::new(layout, number))
+            SpinLock::new(Arena::new(layout, number))
         });
         let mut table = Self {
             layout,
             owners: Vec::new(),
             arenas: arenas.collect(),
-            shared: IntactMutex::new(SharedChunks::default()),
+            shared: PoisonMutex::new(SharedChunks::default()),
             has_free_chunk: AtomicBool::new(false),
             clock: QuarantineClock::new(options.quarantine),
             is_new: options.is_new,
@@ -203,24 +203,24 @@ impl ChunkTable {
 
     /// Locks an arena.
     #[inline]
-    pub(super) fn arena(&self, arena: usize) -> QuietGuard<'_, Arena> {
-        self.arenas[arena].lock_intact()
+    pub(super) fn arena(&self, arena: usize) -> SpinGuard<'_, Arena> {
+        self.arenas[arena].lock_unpoisoned()
     }
 
     /// Locks the shared chunks.
     pub(super) fn lock(&self) -> LockedChunks<'_> {
-        LockedChunks { table: self, shared: self.shared.lock() }
+        LockedChunks { table: self, shared: self.shared.lock_unpoisoned() }
     }
 
-    /// Whether there is a free shared chunk, as far as it is known without the lock.
+    /// Whether there is a free shared chunk. Without the lock, so it may be false although there is one.
     #[inline]
     pub(super) fn has_free_chunk(&self) -> bool {
         self.has_free_chunk.load(Ordering::Acquire)
     }
 
-    /// Whether no lock is held or was broken by a panic. A guard may have been forgotten.
-    pub(super) fn is_intact(&self) -> bool {
-        self.shared.is_intact() && self.arenas.iter().all(QuietLock::is_intact)
+    /// Whether no lock is held, by a leaked guard for example, or poisoned.
+    pub(super) fn is_free_and_unpoisoned(&self) -> bool {
+        self.shared.is_free_and_unpoisoned() && self.arenas.iter().all(SpinLock::is_free_and_unpoisoned)
     }
 }
 
@@ -238,7 +238,7 @@ impl SharedChunks {
         self.fault.clone().map_or(Ok(()), Err)
     }
 
-    /// Fences. A failed fence is not repeated: its lines would have to be flushed again, and may be lost.
+    /// Fences. No fence follows a failed one: it would not cover the lines of the failed one, which may be lost.
     ///
     /// # Errors
     /// When it fails, or one failed before.
@@ -258,7 +258,7 @@ impl LockedChunks<'_> {
         self.table.set_owner(chunk, owner);
     }
 
-    /// Scans up to `chunks` chunks into an arena, and returns how many are left.
+    /// Scans the next unscanned chunk, and gives it to an arena. `false`: all chunks were scanned.
     ///
     /// # Errors
     /// When a fence fails.
@@ -280,14 +280,14 @@ impl LockedChunks<'_> {
     ///
     /// # Durability
     /// What a killed process left in the caches is visible and may not be durable. So the headers that were read are flushed, and fenced
-    /// before anything relies on them: one fence, unless the heap was made by this process.
+    /// before anything relies on them: one fence, unless this process created the heap.
     pub(super) fn discover_through<P: Pmem>(&mut self, pmem: &P, chunk: u64) -> Result<(), FenceError> {
         while self.shared.cursor.next <= chunk && self.discover_next(pmem) {}
         self.fence_discovered(pmem)
     }
 
-    /// Reads the first header of the next chunk, and of those that a huge block there covers. `false`: all were read. To be followed by
-    /// [`fence_discovered`](Self::fence_discovered).
+    /// Reads the first header of the next chunk. If a huge block starts there, reads those of the chunks that it covers. `false`: all were
+    /// read. To be followed by [`fence_discovered`](Self::fence_discovered).
     pub(super) fn discover_next<P: Pmem>(&mut self, pmem: &P) -> bool {
         let Some((chunk, content)) = self.shared.cursor.next(self.table.scanner(pmem)) else {
             return false;
@@ -308,7 +308,7 @@ impl LockedChunks<'_> {
             Content::Huge(header, last) => self.add_huge(pmem, chunk, header, last),
         }
         if is_huge && self.shared.cursor.next < self.table.chunk_count() {
-            // The chunk where the block ends, so that both change together.
+            // The chunk where the block ends, so that both chunks are known together.
             self.discover_next(pmem);
         }
         true
@@ -320,13 +320,13 @@ impl LockedChunks<'_> {
     /// When the fence fails.
     ///
     /// # Durability
-    /// One fence, if any was read. First headers that a killed process left below a huge block are zeroed by it.
+    /// One fence, if any was read. It also covers zeroing the first headers that a killed process left inside a huge block.
     pub(super) fn fence_discovered<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
         let shared = &mut *self.shared;
         if shared.is_unfenced {
             shared.check()?;
-            for (offset, word) in shared.stale.drain(..) {
-                // Another thread may be storing to the block, and what it stores stays.
+            for (offset, word) in shared.stale_headers.drain(..) {
+                // Compared, because another thread may have stored to the block meanwhile.
                 if pmem.compare_exchange_u64(offset, word, 0).is_ok() {
                     pmem.flush(offset, BLOCK_HEADER_BYTES);
                 }
@@ -351,13 +351,13 @@ impl LockedChunks<'_> {
         }
         if is_live && !self.table.is_new {
             let layout = &self.table.layout;
-            // A process that is killed while it grows a block leaves first headers below it, which would count if the block's own
-            // header were corrupted; or zeroes that are not durable.
+            // A process that is killed while it grows a block leaves first headers inside it, which would be used if the block's own header
+            // were corrupted; or zeroes that are not durable.
             for covered in chunk + 1..=last {
                 let (word, header) = read(pmem, layout, covered, 1);
                 let (offset, in_chunk) = (header_offset(layout, covered, 1), chunk_lines(layout));
                 if header.is_some_and(|header| header.state == BlockState::Free && header.lines < in_chunk) {
-                    self.shared.stale.push((offset, word));
+                    self.shared.stale_headers.push((offset, word));
                 } else {
                     pmem.flush(offset, BLOCK_HEADER_BYTES);
                 }
@@ -367,8 +367,8 @@ impl LockedChunks<'_> {
 
     /// Gives a shared chunk to an arena: a free one and an unscanned one in turn, while there are both. `false` if there is none.
     ///
-    /// A chunk that was in use before the heap was opened may have free extents, which are filled rather than new chunks. But only one
-    /// is scanned for each free chunk, as a scan takes time, and none before the first allocation.
+    /// A chunk that was in use before the heap was opened may have free extents, which should be filled before new chunks are. But a scan
+    /// takes time, so only one chunk is scanned for each free chunk that is given away.
     ///
     /// # Errors
     /// When a fence fails.
@@ -398,8 +398,8 @@ impl LockedChunks<'_> {
         Ok(true)
     }
 
-    /// Updates [`has_free_chunk`](ChunkTable::has_free_chunk), before a chunk is given to an arena. Of the chunks that were not read yet
-    /// it reads the next first header only, which is needed soon: in a large heap each costs a page fault.
+    /// Updates [`has_free_chunk`](ChunkTable::has_free_chunk), before a chunk is given to an arena. Of the chunks whose first headers were
+    /// not read yet it examines only the next one, which is needed soon: in a large heap each costs a page fault.
     fn update_has_free_chunk<P: Pmem>(&self, pmem: &P) {
         let mut ahead = self.shared.cursor;
         let has_free_chunk = !self.shared.free.is_empty()
@@ -441,7 +441,8 @@ impl LockedChunks<'_> {
         }
     }
 
-    /// Gives a chunk to an arena. Its owner changes with both locks held, and is read with either of them held.
+    /// Gives a chunk to an arena. Its owner is stored with the locks of the shared chunks and of the arena held, so it is stable while either
+    /// is held.
     fn give(&mut self, arena: usize, map: ChunkMap) {
         let chunk = map.chunk;
         let mut to = self.table.arena(arena);
@@ -450,14 +451,14 @@ impl LockedChunks<'_> {
         self.set_owner(chunk, ChunkOwner::Arena(ArenaSlot { arena, slot }));
     }
 
-    /// Takes a chunk from an arena, if no line of it is in use.
+    /// Takes a chunk from an arena. `None` if a line of it is in use.
     fn take_free(&mut self, from: &mut Arena, slot: u32) -> Option<Box<ChunkMap>> {
         let map = from.remove_free(slot)?;
         self.set_owner(map.chunk, ChunkOwner::Covered);
         Some(map)
     }
 
-    /// Moves a chunk of which no line is in use from one arena to another. Whether there was one.
+    /// Moves a chunk of which no line is in use from one arena to another. `false`: there is none.
     pub(super) fn move_free_chunk(&mut self, from: usize, to: usize) -> bool {
         let mut other = self.table.arena(from);
         let free = other.slots.iter().position(|slot| slot.as_ref().is_some_and(|map| map.is_free()));
@@ -468,7 +469,7 @@ impl LockedChunks<'_> {
         true
     }
 
-    /// Takes as many adjacent chunks of which no line is in use, and returns the first.
+    /// Takes `count` adjacent chunks of which no line is in use, and returns the first.
     pub(super) fn take_run(&mut self, count: u64) -> Option<u64> {
         let mut run = 0;
         for chunk in 0..self.table.chunk_count() {
@@ -477,7 +478,7 @@ impl LockedChunks<'_> {
                 let first = chunk + 1 - count;
                 match self.take_chunks(first..chunk + 1) {
                     Ok(()) => return Some(first),
-                    // An arena allocated in one meanwhile.
+                    // Meanwhile a thread has allocated in one of them.
                     Err(used) => run = chunk - used,
                 }
             }
@@ -493,10 +494,10 @@ impl LockedChunks<'_> {
         }
     }
 
-    /// Takes these chunks, or none, if one of them is in use.
+    /// Takes these chunks, or none of them.
     ///
     /// # Errors
-    /// The chunk in use.
+    /// The first chunk that is in use.
     pub(super) fn take_chunks(&mut self, chunks: Range<u64>) -> Result<(), u64> {
         let table = self.table;
         for chunk in chunks.clone() {
@@ -507,7 +508,7 @@ impl LockedChunks<'_> {
                 _ => self.shared.free.remove(&chunk),
             };
             if !is_taken {
-                self.give_back(chunks.start..chunk);
+                self.return_chunks(chunks.start..chunk);
                 return Err(chunk);
             }
             self.set_owner(chunk, ChunkOwner::Covered);
@@ -516,14 +517,14 @@ impl LockedChunks<'_> {
         Ok(())
     }
 
-    /// Gives back chunks that were taken, each of which may be several free blocks.
-    pub(super) fn give_back(&mut self, chunks: Range<u64>) {
+    /// Returns chunks that were taken to the shared chunks, each of which may be several free blocks.
+    pub(super) fn return_chunks(&mut self, chunks: Range<u64>) {
         for chunk in chunks {
             self.share(chunk, Start::Chain(1));
         }
     }
 
-    /// Makes a chunk an unscanned shared one, whose headers start there.
+    /// Makes a chunk an unscanned shared one, whose headers start at `start`.
     pub(super) fn share(&mut self, chunk: u64, start: Start) {
         self.shared.unscanned.insert(chunk, start);
         self.set_owner(chunk, ChunkOwner::Shared);
@@ -556,10 +557,10 @@ impl LockedChunks<'_> {
         Ok(())
     }
 
-    /// The lines before `line` of a chunk are free now; its chain starts at line 1 again.
+    /// Frees the lines before `line` of a chunk, in which a huge block ended; the chunk's chain starts at line 1 again.
     pub(super) fn free_front(&mut self, chunk: u64, line: u32) {
         match self.table.owner(chunk) {
-            // The huge block ended with the chunk.
+            // The huge block ended at the chunk's end.
             ChunkOwner::Covered => self.share_free(chunk),
             ChunkOwner::Shared => {
                 self.shared.unscanned.entry(chunk).and_modify(|start| *start = Start::Chain(1));
@@ -576,20 +577,20 @@ impl LockedChunks<'_> {
     }
 }
 
-/// A chunk as an index in DRAM.
+/// The number of a chunk as an index in DRAM.
 #[inline]
 fn chunk_index(chunk: u64) -> usize {
     usize::try_from(chunk).expect("chunks have an index")
 }
 
-/// A chunk as a number of 32 bits.
+/// The number of a chunk in 32 bits.
 pub(super) fn chunk_number(chunk: u64) -> u32 {
     u32::try_from(chunk).expect("there are fewer chunks")
 }
 
-/// A number for the calling thread, so that the threads of a process spread over the arenas. Only speed depends on it.
+/// A number of the calling thread, by which the threads of a process are spread over the arenas. Only speed depends on it.
 fn thread_number() -> usize {
-    // Not loom's: a thread keeps its number from one heap to the next.
+    // Not loom's atomic: the counter outlives a heap.
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     thread_local! {
         static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };

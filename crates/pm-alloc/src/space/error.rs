@@ -10,17 +10,17 @@ pub enum SpaceError {
     /// No free extent is long enough.
     #[error("no {lines} lines of 64 bytes are free in one piece{}", Later { quarantined: *quarantined, held: *held })]
     Full {
-        /// Requested lines.
+        /// The number of requested lines.
         lines: u64,
-        /// Freed blocks are quarantined, until the checkpoint LSN rises or their time is over: a later attempt may succeed.
+        /// Whether freed blocks are quarantined: a later attempt may succeed.
         quarantined: bool,
-        /// Transactions in progress hold extents of which they may not need all: an attempt after they end may succeed.
+        /// Whether transactions in progress hold extents that they may not need as a whole: an attempt after they end may succeed.
         held: bool,
     },
-    /// A header cannot represent that many lines.
+    /// A header cannot represent this number of lines, or the heap has fewer.
     #[error("a block of {lines} lines of 64 bytes is longer than the longest, {max_lines} lines")]
     TooLong {
-        /// Requested lines.
+        /// The number of requested lines.
         lines: u64,
         /// The longest possible block.
         max_lines: u64,
@@ -28,9 +28,9 @@ pub enum SpaceError {
     /// Blocks longer than a chunk start at its second line, and smaller ones lie inside one.
     #[error("a block of {lines} lines of 64 bytes cannot be aligned to {align_bytes} bytes in this heap")]
     Alignment {
-        /// Requested lines.
+        /// The number of requested lines.
         lines: u64,
-        /// Requested alignment.
+        /// The requested alignment.
         align_bytes: u64,
     },
     /// Chunks could not be joined for a huge block, or such a block not be split into chunks: a fence failed.
@@ -58,8 +58,8 @@ impl core::fmt::Display for Later {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreeError {
-    /// The offset is outside of the heap's chunks.
-    #[error("offset {offset} is outside of the heap's chunks")]
+    /// The offset is outside the heap's chunks.
+    #[error("offset {offset} is outside the heap's chunks")]
     OutsideHeap {
         /// The given offset.
         offset: u64,
@@ -97,7 +97,7 @@ pub enum FreeError {
     Fence(#[from] FenceError),
 }
 
-/// Why a block does not have the length that was wished.
+/// Why a block does not have the requested length.
 #[derive(Debug)]
 pub(crate) enum ResizeError {
     /// No allocated block starts there.
@@ -118,14 +118,14 @@ impl From<FenceError> for ResizeError {
     }
 }
 
-/// A corrupted header. Its block is taken out of use, and the headers behind it are found another way.
+/// A corrupted header. Its block is taken out of use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Corruption {
     /// The offset of the header in the region.
     pub header_offset: u64,
     /// The bytes of the region that are out of use: those of the block, or all that it may have had, except the allocated
-    /// blocks in there that a [check](crate::Heap::check_with) lists. Empty if the header is the one that ends a chunk.
+    /// blocks in it that a [check](crate::Heap::check_with) lists. Empty if the header is the one that ends a chunk.
     pub extent: Range<u64>,
     /// The word that was found instead of a header.
     pub found: u64,
@@ -139,10 +139,10 @@ pub struct Corruption {
 pub enum CorruptionKind {
     /// From DRAM: the header was corrupted while the heap was open.
     Known,
-    /// It is not known: the header was corrupted before the heap was opened. The extent is the rest of the chunk, or of several
-    /// chunks where the block may have been longer than one. Nothing in it is allocated any more, not after a repair either, as
-    /// the end of the block is not known. The other blocks in it are not lost: those with intact headers are listed, and can be
-    /// freed. Some of them may have been freed long ago, where an old header survived inside of the block.
+    /// It is unknown: the header was corrupted before the heap was opened. The extent is the rest of the chunk, or of several chunks if
+    /// the block may have been longer than one. Nothing in it is allocated any more, even after a repair, because the end of the block is
+    /// unknown. Other blocks in it are not lost: those with intact headers are listed, and can be freed. Some of those may have been freed
+    /// long ago: an old header can survive inside a block.
     Resynchronized,
     /// The header is the one that ends a chunk. Nothing is lost with it.
     End,

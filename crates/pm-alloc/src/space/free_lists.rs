@@ -1,32 +1,32 @@
 //! The free lists of an arena, segregated by size class.
 //!
-//! Entries are validated lazily: an entry is a candidate, checked against the map of its chunk when it is taken, and dropped if it is
-//! stale. So coalescing two extents need not search for the entries of either.
+//! An entry is a candidate: it is checked against the map of its chunk when it is taken, and dropped if it is stale. So when two extents are
+//! coalesced, their entries need not be searched for.
 
 use super::chunk_map::ChunkMap;
 use core::ops::RangeInclusive;
 use std::collections::{HashSet, VecDeque};
 
-/// Size classes of a single length: extents of up to 4 KiB.
-const EXACT: u32 = 64;
+/// The longest extents, in lines, that have a size class for their exact length: 4 KiB.
+const EXACT_LINES_MAX: u32 = 64;
 
-/// Size classes: the exact ones, and then one for each power of two.
-const CLASSES: usize = EXACT as usize + 23;
+/// The number of size classes: the exact ones, and then one for each power of two.
+const CLASSES: usize = EXACT_LINES_MAX as usize + 23;
 
-/// Entries of a list of longer extents that are tried before the next list is.
+/// The number of entries that are tried in a list of longer extents before the next list is.
 const TRIES: usize = 16;
 
-/// As many entries are kept before stale ones are purged for the first time.
+/// The number of entries at which stale ones are purged for the first time.
 const PURGE_MIN: usize = 1024;
 
-/// Lines that a map has in one word.
+/// The lines of one word of a map.
 const WORD_LINES: u32 = u64::BITS;
 
-/// Words of the bitmaps of block starts that one search for a run goes through: 512 KiB of the heap, in a quarter of a
-/// microsecond. With four times as many a benchmark's heap was written to 0.1 % less.
+/// The number of words of block-start bitmaps that one search for a run examines: 512 KiB of the heap, in a quarter of a microsecond. Four
+/// times as many saved 0.1 % of the lines that a benchmark wrote.
 const RUN_WORDS_MAX: usize = 128;
 
-/// A free extent may start here.
+/// A line where a free extent may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Candidate {
     /// The slot of its chunk in the arena.
@@ -35,29 +35,34 @@ pub(super) struct Candidate {
     pub(super) line: u32,
 }
 
-/// The lists. First in, first out, so that all free space is used in turn, and wears evenly.
+/// The free lists. First in, first out, so that all free space is used in turn, and wears evenly.
 #[derive(Debug)]
 pub(super) struct FreeLists {
     lists: Vec<VecDeque<Candidate>>,
-    /// Bit `i` says that list `i` has entries.
+    /// Bit `i` is set if list `i` has entries.
     filled: u128,
     count: usize,
-    /// Lines of the extents in the exact lists.
+    /// The lines of the extents in the exact lists.
     hole_lines: usize,
+    /// The number of entries at which stale ones are purged.
     purge_at: usize,
-    /// Where the next search for a run begins. It goes round, for the same reason.
+    /// Where the next search for a run begins. It moves on cyclically, so that space is used in turn.
     run_cursor: Candidate,
 }
 
 #[inline]
 const fn class(lines: u32) -> usize {
-    // 65 to 127 lines come right behind the exact ones.
-    if lines <= EXACT { lines as usize - 1 } else { (EXACT + lines.ilog2() - EXACT.ilog2()) as usize }
+    // The class of 65 to 127 lines follows the exact ones.
+    if lines <= EXACT_LINES_MAX {
+        lines as usize - 1
+    } else {
+        (EXACT_LINES_MAX + lines.ilog2() - EXACT_LINES_MAX.ilog2()) as usize
+    }
 }
 
 /// The length of the extents in a list, if it is an exact one.
 const fn exact_lines(class: usize) -> usize {
-    if class < EXACT as usize { class + 1 } else { 0 }
+    if class < EXACT_LINES_MAX as usize { class + 1 } else { 0 }
 }
 
 impl FreeLists {
@@ -77,44 +82,44 @@ impl FreeLists {
         self.hole_lines += exact_lines(class);
     }
 
-    /// An extent of exactly so many lines, or else a long one.
+    /// An extent of exactly `lines` lines, or else a long one.
     ///
-    /// While short extents are few, a block of the same length is likely to come for most of them, and a shorter block would leave
-    /// a rest that is hardly ever wanted.
+    /// While short extents are few, most of them are likely to be requested at their exact length. A shorter block would leave a rest that
+    /// is rarely requested.
     #[inline]
-    pub(super) fn take_close(
+    pub(super) fn take_exact_or_long(
         &mut self,
         lines: u32,
         slots: &[Option<Box<ChunkMap>>],
     ) -> Option<(Candidate, u32)> {
-        if lines > EXACT {
+        if lines > EXACT_LINES_MAX {
             return self.take(lines, slots);
         }
-        self.take_from(class(lines), lines, slots).or_else(|| self.take(EXACT + 1, slots))
+        self.take_from(class(lines), lines, slots).or_else(|| self.take(EXACT_LINES_MAX + 1, slots))
     }
 
-    /// The oldest extent of exactly so many lines, if that length is a size class.
+    /// The oldest extent of exactly `lines` lines, if that length has a size class.
     #[inline]
     pub(super) fn take_exact(
         &mut self,
         lines: u32,
         slots: &[Option<Box<ChunkMap>>],
     ) -> Option<(Candidate, u32)> {
-        if lines <= EXACT { self.take_from(class(lines), lines, slots) } else { None }
+        if lines <= EXACT_LINES_MAX { self.take_from(class(lines), lines, slots) } else { None }
     }
 
-    /// The next candidate for this length.
+    /// The oldest candidate of this size class.
     #[inline]
     pub(super) fn next(&self, lines: u32) -> Option<Candidate> {
         self.lists[class(lines)].front().copied()
     }
 
-    /// The lines of all extents of 64 lines or less, stale entries included.
+    /// The lines of all extents of 64 lines or fewer, stale entries included.
     pub(super) const fn hole_lines(&self) -> usize {
         self.hole_lines
     }
 
-    /// The shortest extent of at least so many lines, and its end; among those of its class, the oldest that is long enough.
+    /// The shortest extent of at least `lines` lines, and its end; within a size class, the oldest that is long enough.
     #[inline]
     pub(super) fn take(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Candidate, u32)> {
         let first = class(lines);
@@ -134,8 +139,8 @@ impl FreeLists {
         }
     }
 
-    /// A run of adjacent free blocks with the fewest of `wanted` lines together, or else with more of them, and how many. A block that is
-    /// laid over a run needs no header but its own.
+    /// A run of adjacent free blocks with `wanted` lines in total, the fewest if possible, and its number of lines. A block that covers
+    /// exactly a run needs no header but its own.
     #[inline]
     pub(super) fn find_run(
         &mut self,
@@ -143,23 +148,23 @@ impl FreeLists {
         slots: &[Option<Box<ChunkMap>>],
     ) -> Option<(Candidate, u32)> {
         let (fewest, most) = (*wanted.start(), *wanted.end());
-        let mut close = None;
+        let mut longer = None;
         let mut words = RUN_WORDS_MAX;
         let cursor = &mut self.run_cursor;
-        // The chunk where the search begins also comes last, for the lines before the cursor.
+        // The chunk where the search begins is visited again at the end, for the lines before the cursor.
         for _ in 0..=slots.len() {
             if let Some(map) = slots.get(cursor.slot as usize).and_then(Option::as_ref) {
                 while cursor.line < map.lines && words > 0 {
-                    let more = if close.is_none() { most } else { fewest };
-                    if let Some((line, lines)) = map.find_run(cursor.line, fewest..=more) {
+                    let up_to = if longer.is_none() { most } else { fewest };
+                    if let Some((line, lines)) = map.find_run(cursor.line, fewest..=up_to) {
                         let found = (Candidate { slot: cursor.slot, line }, lines);
                         if lines == fewest {
                             return Some(found);
                         }
-                        close = Some(found);
+                        longer = Some(found);
                     }
                     words -= 1;
-                    // Skips words without a block start.
+                    // The next word with a block start.
                     let next = map.starts.next_set(cursor.line + WORD_LINES);
                     cursor.line = next - next % WORD_LINES;
                 }
@@ -170,12 +175,12 @@ impl FreeLists {
             cursor.line = 0;
             cursor.slot = if cursor.slot as usize + 1 < slots.len() { cursor.slot + 1 } else { 0 };
         }
-        close
+        longer
     }
 
     /// Whether there is an extent longer than half of `lines`, which is more than 64. Drops stale entries before the first valid one.
     pub(super) fn has_similar(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
-        debug_assert!(lines > EXACT, "an exact list has extents of one length");
+        debug_assert!(lines > EXACT_LINES_MAX, "an exact list has extents of one length");
         loop {
             let from = self.filled & u128::MAX << class(lines);
             if from == 0 {
@@ -231,7 +236,7 @@ impl FreeLists {
         self.hole_lines -= exact_lines(class_index);
     }
 
-    /// Purges stale entries, when there are twice as many entries as were valid the last time.
+    /// Purges stale entries, when there are twice as many entries as were valid after the last purge.
     #[inline]
     pub(super) fn purge_if_many(&mut self, slots: &[Option<Box<ChunkMap>>]) {
         if self.count >= self.purge_at {

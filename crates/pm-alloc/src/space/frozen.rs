@@ -1,11 +1,11 @@
-//! A frozen space: no block changes while its live blocks are copied.
+//! A frozen space: no block is allocated, freed or resized while the live blocks are copied.
 
 use super::arena::Arena;
 use super::chunk_map::ChunkMap;
 use super::chunk_table::{ChunkOwner, ChunkTable, LockedChunks};
 use super::headers::{chunk_lines, end_of, header_offset, header_word};
 use crate::format::{BLOCK_HEADER_BYTES, BlockState, LINE_BYTES};
-use crate::quiet_lock::QuietGuard;
+use crate::locks::SpinGuard;
 use crate::sync;
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
@@ -34,20 +34,20 @@ enum End {
 #[derive(Debug)]
 pub(crate) struct Frozen<'s> {
     chunks: LockedChunks<'s>,
-    arenas: Vec<QuietGuard<'s, Arena>>,
+    arenas: Vec<SpinGuard<'s, Arena>>,
     /// The maps of unscanned chunks.
     unscanned: BTreeMap<u64, ChunkMap>,
 }
 
 impl<'s> Frozen<'s> {
-    /// Takes all locks: that of the shared chunks, then those of the arenas. No other place holds several of the latter, and it holds the
-    /// former meanwhile, so there is no second such thread.
+    /// Acquires all locks: that of the shared chunks, then those of the arenas. No other code holds several arenas' locks, and this one holds
+    /// the lock of the shared chunks meanwhile, so no deadlock is possible.
     ///
-    /// If the log `is_sound`, the headers that are read are made durable. After a failed fence nothing is stored.
-    pub(super) fn new<P: Pmem>(table: &'s ChunkTable, pmem: &P, is_sound: bool) -> Self {
+    /// If `is_log_healthy`, the headers that are read are made durable. After a failed fence nothing is stored.
+    pub(super) fn new<P: Pmem>(table: &'s ChunkTable, pmem: &P, is_log_healthy: bool) -> Self {
         let mut chunks = table.lock();
         while chunks.discover_next(pmem) {}
-        Self::of_known(chunks, pmem, is_sound)
+        Self::of_known(chunks, pmem, is_log_healthy)
     }
 
     /// As [`Space::persist_headers`](super::Space::persist_headers).
@@ -60,7 +60,7 @@ impl<'s> Frozen<'s> {
         if known == 0 {
             return Ok(());
         }
-        // Only in these chunks has this process changed something.
+        // This process has changed blocks in these chunks only.
         let mut frozen = Self::of_known(chunks, pmem, true);
         sync::before_flushing_others_stores();
         for chunk in 0..known {
@@ -71,16 +71,16 @@ impl<'s> Frozen<'s> {
         frozen.chunks.shared.fence(pmem)
     }
 
-    /// Of the chunks whose first headers were read.
-    fn of_known<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_sound: bool) -> Self {
-        if is_sound {
-            // A fence waits only for what its own thread has flushed, so an allocating thread could not do this later. A copy needs
-            // only what is visible. A failed fence is recorded, and the next allocation returns its error.
+    /// Freezes the space. Chunks whose first headers were not read are not scanned.
+    fn of_known<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_log_healthy: bool) -> Self {
+        if is_log_healthy {
+            // Now, because a fence waits only for what its own thread has flushed, and an allocating thread may be another one. A failed
+            // fence is recorded, and the next allocation returns its error; a copy needs only what is visible.
             chunks.fence_discovered(pmem).unwrap_or_default();
         }
         let table = chunks.table;
         let arenas = (0..table.arenas.len()).map(|arena| table.arena(arena)).collect();
-        // Corrupted headers there are reported when an arena gets the chunk.
+        // Corrupted headers in them are reported when a chunk is given to an arena.
         let scan = |(&chunk, &start)| (chunk, ChunkMap::scan(table.scanner(pmem), chunk, start).0);
         let unscanned = chunks.shared.unscanned.iter().map(scan).collect();
         Self { chunks, arenas, unscanned }
@@ -88,17 +88,17 @@ impl<'s> Frozen<'s> {
 }
 
 impl Drop for Frozen<'_> {
-    /// Nothing was changed, so a panic of this thread does not break the locks.
+    /// Nothing was changed, so a panic of this thread does not poison the locks.
     fn drop(&mut self) {
-        self.arenas.iter_mut().for_each(QuietGuard::keep_intact);
-        self.chunks.shared.keep_intact();
+        self.arenas.iter_mut().for_each(SpinGuard::ignore_panics);
+        self.chunks.shared.ignore_panics();
     }
 }
 
 impl Frozen<'_> {
     /// Calls `visit` with the parts of the chunks of a copy in which the same blocks are allocated. A block whose header is corrupted is
-    /// lost in the copy, with its contents; an unreachable extent is copied as it is. Everything else is free. The rest of the copy is
-    /// never read.
+    /// copied with its contents, and is lost in the copy. An unreachable extent is copied unchanged. Everything else is free in the copy, and
+    /// the contents of free blocks are not read.
     pub(crate) fn live_pieces(&self, mut visit: impl FnMut(Piece)) {
         let (table, layout) = (self.chunks.table, &self.chunks.table.layout);
         let (mut chunk, mut first) = (0, 1);
@@ -136,7 +136,7 @@ impl Frozen<'_> {
         }
     }
 
-    /// The parts of one chunk from a line on, without the header at its end; with that one in an unreachable extent.
+    /// Visits the parts of one chunk from a line on: without the header that ends the chunk, unless the chunk is unreachable there.
     fn chunk_pieces(
         &self,
         chunk: u64,
@@ -155,8 +155,8 @@ impl Frozen<'_> {
             let Some(map) = map.filter(|_| kept < end) else { break };
             let header = header_offset(layout, chunk, kept);
             if kept >= map.unreachable_from {
-                // Which of these lines are in use is not known, so all are kept, and the header before them. In the extent of another
-                // chunk, a block may cover the line of the first header.
+                // It is unknown which of these lines are in use, so all are copied, with the header before them. If the whole chunk is
+                // unreachable, a block may cover the line of the first header.
                 let start = if map.unreachable_from == 0 { layout.chunk_offset(chunk) } else { header };
                 visit(Piece::Bytes(start..header_offset(layout, chunk, end) + BLOCK_HEADER_BYTES));
                 return End::Unreachable;

@@ -1,4 +1,4 @@
-//! Block headers in their place: where each lies, how it is read, and the words to store.
+//! Block headers: their offsets, reading them, and the words to store.
 //!
 //! Lines are counted from the start of a chunk. A block starts at the line of its payload, so its header is the last word of the line
 //! before.
@@ -12,7 +12,7 @@ use pm_core::Pmem;
 /// A header: its offset in the region, and the word to store there.
 pub(super) type HeaderWord = (u64, u64);
 
-/// Lines in a chunk. A chunk has at most 16 GiB, which are 2^28 lines.
+/// The number of lines in a chunk. A chunk has at most 16 GiB, which are 2^28 lines.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "at most 2^28: plan() and the check of a heap's header refuse more"
@@ -47,7 +47,7 @@ pub(super) fn end_word(layout: &Layout, chunk: u64) -> HeaderWord {
     header_word(layout, chunk, BlockState::End, end..end)
 }
 
-/// Reads a header: the word, and its meaning if it is intact.
+/// Reads a header: the word, and the header that it encodes, if its checksum is right.
 #[inline]
 pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, line: u32) -> (u64, Option<BlockHeader>) {
     let offset = header_offset(layout, chunk, line);
@@ -61,7 +61,7 @@ pub(super) fn store_flushed<P: Pmem>(pmem: &P, (offset, word): HeaderWord) {
     pmem.flush(offset, BLOCK_HEADER_BYTES);
 }
 
-/// The report about the corrupted header of what lies on these lines.
+/// The report of the corrupted header of these lines.
 pub(super) fn corruption(
     layout: &Layout,
     chunk: u64,
@@ -73,7 +73,7 @@ pub(super) fn corruption(
     Corruption { header_offset: header_offset(layout, chunk, lines.start), extent, found, kind }
 }
 
-/// Where the block with this header ends that starts at a line of a chunk with `end` lines, if the chunk can contain it.
+/// The end of the block with this header that starts at `line`, if a chunk with `end` lines can contain it.
 pub(super) fn block_end(header: BlockHeader, line: u32, end: u32) -> Option<u32> {
     let next = line.checked_add(header.lines)?;
     (header.state != BlockState::End && next <= end).then_some(next)
@@ -91,18 +91,18 @@ pub(super) fn align(layout: &Layout, chunk: u64, line: u32, align_bytes: u64) ->
     u32::try_from((offset - start) / LINE_BYTES).ok()
 }
 
-/// The chunk in which a huge block of so many lines ends that starts in `chunk`, and the line there: from 1 to the chunk's end.
+/// The chunk in which a huge block of `lines` lines that starts in `chunk` ends, and the line there: from 1 to the chunk's end.
 pub(super) const fn end_of(layout: &Layout, chunk: u64, lines: u32) -> (u64, u32) {
     let in_chunk = chunk_lines(layout);
     (chunk + (lines / in_chunk) as u64, lines % in_chunk + 1)
 }
 
-/// How many lines a huge block gets: one more than wanted, if it would end where a chunk's first block starts.
+/// The number of lines of a huge block for a request of `lines`: one more, if it would end where a chunk's first block starts.
 pub(super) const fn huge_lines(layout: &Layout, lines: u64) -> u64 {
     if lines.is_multiple_of(layout.chunk_lines()) { lines.saturating_add(1) } else { lines }
 }
 
-/// Splits a free huge block into chunks, first step: stores and flushes the headers inside of it. To be fenced, and followed by
+/// Splits a free huge block into chunks, first step: stores and flushes the headers inside it. The caller fences, and goes on with
 /// [`split_off_first`].
 pub(super) fn split_inner<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, lines: u32) {
     let (last, line) = end_of(layout, chunk, lines);
@@ -117,7 +117,7 @@ pub(super) fn split_inner<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, lines:
     }
 }
 
-/// Second step: stores and flushes the header of the first chunk. To be fenced. A crash leaves the free block or its chunks.
+/// Second step: stores and flushes the header of the first chunk. The caller fences. A crash leaves the free block or its chunks.
 pub(super) fn split_off_first<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64) {
     store_flushed(pmem, header_word(layout, chunk, BlockState::Free, 1..chunk_lines(layout)));
 }

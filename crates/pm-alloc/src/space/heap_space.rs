@@ -1,13 +1,12 @@
 //! The space of a heap, as its transactions use it: reserving, allocating and freeing.
 
-use super::arena::{Arena, DRAIN_STEP, Purpose, Request};
+use super::arena::{Arena, DRAIN_STEP, HeldBlock, HeldFreeing, Purpose, Request};
 use super::chunk_table::{ChunkOwner, ChunkTable, LockedChunks, SpaceOptions, chunk_number};
 use super::error::{Corruption, FreeError, SpaceError};
 use super::frozen::Frozen;
-use super::headers::{align, chunk_lines, end_word, header_word, store_flushed};
-use super::held::{Freeing, HeldBlock, HeldFreeing};
+use super::headers::{HeaderWord, align, chunk_lines, end_word, header_word, store_flushed};
 use super::report::{CheckReport, SpaceStats};
-use super::reservation::{ArenaSlot, Extent, Reservation, whole_up_to};
+use super::reservation::{ArenaSlot, Extent, Reservation, lines_with_rest};
 use super::{huge, repair};
 use crate::format::{BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
@@ -24,7 +23,7 @@ pub(crate) struct Space {
     pub(super) gate: Gate,
 }
 
-/// Holds back new calls while a call that found no room retries until the calls in progress have ended.
+/// Blocks new calls while a call that found no room retries until the calls in progress have ended.
 #[derive(Debug)]
 pub(super) struct Gate {
     is_closed: AtomicBool,
@@ -61,12 +60,50 @@ impl Drop for ClosedGate<'_> {
     }
 }
 
-/// An allocated block, and its place.
-pub(super) struct FoundBlock {
+/// A block that a transaction is freeing, until [`Space::finish_free`] or [`Space::cancel_free`].
+#[derive(Debug)]
+#[must_use = "the block is neither allocated nor free before this is finished or cancelled"]
+pub(crate) struct Freeing {
+    /// `None` for a huge block, which starts in the chunk.
+    slot: Option<ArenaSlot>,
+    chunk: u64,
+    block: Range<u32>,
+    /// The block and its free neighbours, which become one free block.
+    coalesced: Range<u32>,
+    header: Option<HeaderWord>,
+}
+
+impl Freeing {
+    #[inline]
+    fn new(
+        layout: &Layout,
+        slot: Option<ArenaSlot>,
+        chunk: u64,
+        block: Range<u32>,
+        coalesced: Range<u32>,
+    ) -> Self {
+        let header = Some(header_word(layout, chunk, BlockState::Free, coalesced.clone()));
+        Self { slot, chunk, block, coalesced, header }
+    }
+
+    /// The freeing of a block in an unreachable extent.
+    const fn unreachable(slot: ArenaSlot, chunk: u64, block: Range<u32>) -> Self {
+        Self { slot: Some(slot), chunk, coalesced: block.start..block.end, block, header: None }
+    }
+
+    /// The header to store when the transaction commits: the block's own, or that of the free block before it, which then covers both. None
+    /// in an unreachable extent, where the block's header may be an old one inside an allocated block.
+    pub(crate) const fn header(&self) -> Option<HeaderWord> {
+        self.header
+    }
+}
+
+/// An allocated block that was looked up.
+struct FoundBlock {
     /// `None` for a huge block.
     slot: Option<ArenaSlot>,
     chunk: u64,
-    pub(super) block: Range<u32>,
+    block: Range<u32>,
     coalesced: Range<u32>,
     is_unreachable: bool,
 }
@@ -94,25 +131,23 @@ impl Space {
         self.chunks.extend(chunk_count);
     }
 
-    /// Chunks of the heap.
+    /// The number of chunks.
     pub(crate) fn chunk_count(&self) -> u64 {
         self.chunks.chunk_count()
     }
 
     /// Reserves a free extent with room for a block of `lines` lines at a multiple of `align_bytes`, from the calling
-    /// thread's arena if that has one.
-    ///
-    /// Freed blocks are reused only if they were freed up to the LSN `checkpoint_lsn`.
+    /// thread's arena if that has one. A freed block is reused only if the LSN of its freeing is at most `checkpoint_lsn`.
     ///
     /// # Errors
-    /// When there is none, or there cannot be one; see [`SpaceError`].
+    /// When there is no such extent, or no heap of this layout can have one; see [`SpaceError`].
     ///
     /// # Panics
     /// When `lines` is zero, or `align_bytes` no power of two.
     ///
     /// # Durability
-    /// Stores nothing, except where a freed huge block is split into chunks, with two fences; after a crash the same space is free. Where
-    /// a killed process used the heap before, the headers that are read are made durable, at one fence a chunk.
+    /// Stores nothing, unless a freed huge block is split into chunks, which costs two fences and leaves the same space free after a crash.
+    /// In a heap that this process has not created, the headers that are read are made durable, at one fence a chunk.
     #[inline]
     pub(crate) fn reserve<P: Pmem>(
         &self,
@@ -124,7 +159,7 @@ impl Space {
         self.reserve_in(self.chunks.own_arena(), pmem, lines, align_bytes, checkpoint_lsn)
     }
 
-    /// As [`reserve`](Self::reserve), from the chunks of the calling thread's arena only. `None` when these have no room.
+    /// As [`reserve`](Self::reserve), from the calling thread's arena only. `None` when that has no room.
     ///
     /// # Panics
     /// As [`reserve`](Self::reserve).
@@ -164,12 +199,12 @@ impl Space {
         if lines >= self.layout().chunk_lines() {
             return huge::reserve(&self.chunks, arena, pmem, lines, align_bytes, checkpoint_lsn);
         }
-        // With a log, several blocks would have to be joined first, which costs more than a header.
+        // With a log, a run of several blocks would have to be joined first, which costs more than a header.
         let is_logged = checkpoint_lsn != Lsn::MAX;
         let request = self.request(lines, align_bytes)?;
-        let is_unaligned = request.roomy == request.lines;
-        let whole_up_to = if is_logged || !is_unaligned { 0 } else { whole_up_to(request.lines) };
-        let request = Request { whole_up_to, is_for_transaction: is_logged, ..request };
+        let is_unaligned = request.lines_with_padding == request.lines;
+        let run_lines_max = if is_logged || !is_unaligned { 0 } else { lines_with_rest(request.lines) };
+        let request = Request { run_lines_max, is_for_transaction: is_logged, ..request };
         let extent = match self.reserve_of(arena, pmem, request, checkpoint_lsn) {
             Some(extent) => extent,
             None => self.reserve_elsewhere(arena, pmem, request, checkpoint_lsn)?,
@@ -177,8 +212,9 @@ impl Space {
         Ok(Reservation::new(self.layout(), extent))
     }
 
-    /// The reservation is one free block: its [headers](Reservation::joining_headers) are durable, stored with this LSN. Returns the lines
-    /// behind its trim. If storing the headers failed, the caller [returns](Self::return_unused) the reservation.
+    /// Makes the reservation one free block in DRAM: its [headers](Reservation::joining_headers) are durable, logged with this LSN or not at
+    /// all (zero). The lines after its trim become free. To be called only if all headers were stored; otherwise the caller
+    /// [returns](Self::return_unused) the reservation.
     pub(crate) fn joined<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
         reservation.joined(pmem, lsn);
         if let Some(ArenaSlot { arena, slot }) = reservation.extent.slot
@@ -188,7 +224,7 @@ impl Space {
         }
     }
 
-    /// Returns a reservation, for a transaction that did not commit.
+    /// Returns a reservation of a transaction that did not commit.
     pub(crate) fn return_unused(&self, reservation: Reservation) {
         match reservation.extent.slot {
             Some(ArenaSlot { arena, slot }) => {
@@ -199,7 +235,7 @@ impl Space {
         }
     }
 
-    /// Leaves what was reserved out of use until the heap is opened again: whether its headers are stored is not known.
+    /// Leaves the reserved lines in use until the heap is opened again: it is unknown whether their headers are durable.
     pub(crate) fn abandon(&self, reservation: Reservation) {
         match reservation.extent.slot {
             Some(ArenaSlot { arena, .. }) => self.chunks.arena(arena as usize).abandon(&reservation),
@@ -207,7 +243,8 @@ impl Space {
         }
     }
 
-    /// The transaction committed with this LSN, and the headers are stored in place: carved blocks are allocated, and the rest is free.
+    /// Settles a reservation: its transaction committed with this LSN, and the headers are in place. Carved blocks are allocated, and the rest
+    /// is free.
     pub(crate) fn settle(&self, reservation: Reservation, lsn: Lsn) {
         match reservation.extent.slot {
             Some(ArenaSlot { arena, slot }) => {
@@ -218,10 +255,10 @@ impl Space {
         }
     }
 
-    /// Takes a block of `lines` lines out of the calling thread's arena. If it `is_filled`, something is written into the block before its
-    /// header is stored. `None` when there is no such block in that arena.
+    /// Takes a block of `lines` lines out of the calling thread's arena, which stays locked. `None` when that arena has no such block.
+    /// `has_contents`: the caller stores into the block before it commits the header.
     ///
-    /// The lane is the witness of the lock order: no thread acquires a lane with an arena's lock held.
+    /// The lane is the witness of the lock order: a lane is acquired before an arena's lock.
     #[inline]
     pub(crate) fn hold_block<P: Pmem>(
         &self,
@@ -229,7 +266,7 @@ impl Space {
         pmem: &P,
         lines: u64,
         checkpoint_lsn: Lsn,
-        is_filled: bool,
+        has_contents: bool,
     ) -> Option<HeldBlock<'_>> {
         if lines >= self.layout().chunk_lines() {
             return None;
@@ -237,14 +274,13 @@ impl Space {
         let lines = u32::try_from(lines).ok()?;
         let mut arena = self.chunks.arena(self.chunks.own_arena());
         arena.drain_quarantine(checkpoint_lsn, self.chunks.clock.now(), DRAIN_STEP);
-        let (slot, chunk, Range { start, end }, is_several) = arena.reserve_block(pmem, lines)?;
-        let block = start..start + lines;
-        let held = HeldBlock { arena, slot, chunk, block, end, is_several, is_settled: false };
-        // Several free blocks would have to be joined first: what is written into the block overwrites their headers.
-        if is_several && is_filled { None } else { Some(held) }
+        let held = Arena::hold_block(arena, pmem, lines)?;
+        // Several free blocks would have to be joined first: contents stored into the block overwrite their headers.
+        if held.is_several_blocks && has_contents { None } else { Some(held) }
     }
 
-    /// Takes an allocated block to free it. `None` when no arena has the block, or it has no header of its own to be stored.
+    /// Takes an allocated block out of use to free it, with its arena locked. `None` when no arena has the block, or it is in an unreachable
+    /// extent.
     ///
     /// The lane is the witness of the lock order, as for [`hold_block`](Self::hold_block).
     ///
@@ -262,16 +298,16 @@ impl Space {
         let owner = self.chunks.owner(chunk);
         let ChunkOwner::Arena(ArenaSlot { arena, slot }) = owner else { return Ok(None) };
         let mut arena = self.chunks.arena(arena as usize);
-        // In an unreachable extent there is no header to commit.
+        // In an unreachable extent no header is stored.
         if self.chunks.owner(chunk) != owner || arena.map(slot).unreachable_from <= line {
             return Ok(None);
         }
-        let (block, coalesced) = arena.find(pmem, slot, line, self.coalescing())?;
-        Ok(Some(HeldFreeing { arena, slot, chunk, block, coalesced, now, is_settled: false }))
+        let found = arena.find(pmem, slot, line, self.coalescing())?;
+        Ok(Some(HeldFreeing::new(arena, slot, found, now)))
     }
 
-    /// Begins to free the block whose payload starts at `payload`, after its header was checked. Until this is finished
-    /// or cancelled the block is neither allocated nor free, and freeing it again is an error.
+    /// Checks the header of the block whose payload starts at `payload`, and begins to free the block. Until the freeing is finished or
+    /// cancelled, the block is neither allocated nor free, and freeing it again is an error.
     ///
     /// # Errors
     /// When no allocated block starts there; see [`FreeError`].
@@ -279,7 +315,7 @@ impl Space {
         self.begin_free_for(pmem, payload, self.coalescing())
     }
 
-    /// As [`begin_free`](Self::begin_free), of the block alone: its free neighbours stay as they are.
+    /// As [`begin_free`](Self::begin_free), without coalescing: its free neighbours stay as they are.
     ///
     /// # Errors
     /// As [`begin_free`](Self::begin_free).
@@ -287,7 +323,7 @@ impl Space {
         self.begin_free_for(pmem, payload, Purpose::Free)
     }
 
-    /// The transaction was rolled back: the block is allocated as before.
+    /// Cancels the freeing of a block, whose transaction was rolled back: it is allocated as before.
     pub(crate) fn cancel_free(&self, freeing: Freeing) {
         match freeing.slot {
             Some(ArenaSlot { arena, slot }) => {
@@ -301,8 +337,8 @@ impl Space {
         }
     }
 
-    /// The transaction committed with this LSN, and the header is stored in place: the block is reusable when the checkpoint LSN has
-    /// reached the LSN, and its quarantine is over.
+    /// Finishes the freeing of a block: its transaction committed with this LSN, and the header is in place. The block is quarantined until
+    /// the checkpoint LSN has reached this LSN and its time is over.
     pub(crate) fn finish_free(&self, freeing: Freeing, lsn: Lsn) {
         let now = self.chunks.clock.now();
         match freeing.slot {
@@ -316,7 +352,7 @@ impl Space {
         }
     }
 
-    /// How many bytes of payload the block has that starts at `payload`.
+    /// The payload bytes of the block that starts at `payload`.
     ///
     /// # Errors
     /// When no allocated block starts there; see [`FreeError`].
@@ -325,13 +361,13 @@ impl Space {
         Ok(Layout::usable_bytes(block.end - block.start))
     }
 
-    /// Scans up to `chunks` chunks that were not scanned yet, and returns how many are left.
+    /// Scans up to `chunks` chunks that were not scanned yet, and returns the number of those that remain.
     ///
     /// # Errors
     /// When a fence fails.
     ///
     /// # Durability
-    /// One fence for each chunk, for what a killed process may have left visible and not durable.
+    /// One fence for each chunk: a killed process may have left headers that are visible and not durable.
     pub(crate) fn scan_some<P: Pmem>(&self, pmem: &P, chunks: usize) -> Result<usize, FenceError> {
         let arena = self.chunks.own_arena();
         for _ in 0..chunks {
@@ -342,14 +378,14 @@ impl Space {
         Ok(self.chunks.lock().shared.unscanned_count(self.chunk_count()))
     }
 
-    /// Figures.
+    /// Statistics.
     pub(crate) fn stats(&self) -> SpaceStats {
         let in_chunk = chunk_lines(&self.chunks.layout);
         let mut stats = SpaceStats { chunks: self.chunk_count(), ..SpaceStats::default() };
         let mut scanned = 0;
         let bytes = |lines: u32| u64::from(lines) * LINE_BYTES;
         for arena in &self.chunks.arenas {
-            let arena = arena.lock_intact();
+            let arena = arena.lock_unpoisoned();
             for map in arena.slots.iter().flatten() {
                 scanned += 1;
                 stats.free_bytes += bytes(map.free_lines);
@@ -378,7 +414,7 @@ impl Space {
     pub(crate) fn take_corruption(&self) -> Vec<Corruption> {
         let mut corruptions = core::mem::take(&mut self.chunks.lock().shared.corruptions);
         for arena in &self.chunks.arenas {
-            corruptions.append(&mut arena.lock_intact().corruptions);
+            corruptions.append(&mut arena.lock_unpoisoned().corruptions);
         }
         corruptions
     }
@@ -388,14 +424,14 @@ impl Space {
         CheckReport::of(pmem, self.layout(), self.chunk_count(), |_| ())
     }
 
-    /// The header that repairs the chain at a corruption, and the offset where to store it. The lines below it are never allocated again.
-    /// The caller checkpoints the log, then stores the header durably without the log before anything else: a logged header could be
+    /// The header that repairs the chain at a corruption, and its offset. The lines that it covers are never allocated again. The caller
+    /// raises the checkpoint LSN to the latest LSN, and then stores the header durably and without the log: a logged header could be
     /// replayed over the contents of a later block.
     ///
-    /// `None` if the corruption is gone, or is not of a header.
+    /// `None` if there is no such corruption any more, or it is not one of a header.
     ///
     /// # Errors
-    /// When a fence fails that makes the headers of the chunk durable.
+    /// When the fence fails that makes the headers of the chunk durable.
     pub(crate) fn repair<P: Pmem>(
         &self,
         pmem: &P,
@@ -404,34 +440,33 @@ impl Space {
         repair::repair(&mut self.chunks.lock(), pmem, corruption)
     }
 
-    /// Freezes the space, to copy it. If the log `is_sound`, the headers that are read are made durable. After a failed fence nothing is
-    /// stored.
-    pub(crate) fn freeze<P: Pmem>(&self, pmem: &P, is_sound: bool) -> Frozen<'_> {
-        Frozen::new(&self.chunks, pmem, is_sound)
+    /// Freezes the space, to copy it. If `is_log_healthy`, the headers that are read are made durable; after a failed fence nothing is stored.
+    pub(crate) fn freeze<P: Pmem>(&self, pmem: &P, is_log_healthy: bool) -> Frozen<'_> {
+        Frozen::new(&self.chunks, pmem, is_log_healthy)
     }
 
-    /// Makes all headers durable that this process has stored without flushing them: if a part of a chain reverted, durable blocks behind
-    /// it would be lost.
+    /// Makes all headers durable that this process has stored without flushing them. If one of them reverted, durable blocks after it in the
+    /// chain would be lost.
     ///
     /// # Errors
     /// When the fence fails, or one failed before.
     ///
     /// # Durability
-    /// One fence, and a line for each header of the chunks that were read; nothing if none was.
+    /// One fence, and a line for each header of the chunks that were read; none if no chunk was read.
     pub(crate) fn persist_headers<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
         Frozen::persist_headers(&self.chunks, pmem)
     }
 
-    /// Whether no lock is held or was broken by a panic. A guard may have been forgotten.
-    pub(crate) fn is_intact(&mut self) -> bool {
-        self.chunks.is_intact()
+    /// Whether no lock is held, by a leaked guard for example, or poisoned.
+    pub(crate) fn is_free_and_unpoisoned(&mut self) -> bool {
+        self.chunks.is_free_and_unpoisoned()
     }
 
     pub(super) const fn layout(&self) -> &Layout {
         &self.chunks.layout
     }
 
-    /// Of an arena, after its quarantine was drained by a step.
+    /// Reserves from an arena, after a step of draining its quarantine.
     #[inline]
     fn reserve_of<P: Pmem>(
         &self,
@@ -451,13 +486,13 @@ impl Space {
         arena: &mut Arena,
         pmem: &P,
         request: Request,
-        prefers_close: bool,
+        prefers_exact: bool,
     ) -> Option<Extent> {
-        let extent = arena.reserve(pmem, request, prefers_close)?;
+        let extent = arena.reserve(pmem, request, prefers_exact)?;
         Some(self.trim_if_last(arena, extent, request))
     }
 
-    /// A transaction keeps its reservation until it ends. So it does not get the whole of the last long extent.
+    /// Trims the last long extent if it was reserved for a transaction, which keeps its reservation until it ends.
     #[inline]
     fn trim_if_last(&self, arena: &mut Arena, extent: Extent, request: Request) -> Extent {
         if !request.is_for_transaction || self.chunks.has_free_chunk() {
@@ -466,7 +501,7 @@ impl Space {
         Extent { trim: arena.trim(&extent, request), ..extent }
     }
 
-    /// Where there is no room in the own arena: in other chunks, in other arenas, in the quarantine.
+    /// Reserves in chunks that no arena owns, in other arenas, or from the quarantine, when the own arena has no room.
     #[cold]
     fn reserve_elsewhere<P: Pmem>(
         &self,
@@ -495,12 +530,12 @@ impl Space {
             if !is_trimming || found.is_ok() {
                 return found;
             }
-            // Another thread is trimming its reservation, and returns the rest soon. It needs no lock that this thread holds.
+            // Another thread is trimming its reservation, and returns the rest soon. This thread holds no lock that it needs.
             yield_now();
         }
     }
 
-    /// In shared chunks, and then in all of the own arena.
+    /// Reserves in shared chunks, which move to the own arena one by one, and then anywhere in the own arena.
     fn reserve_in_more_chunks<P: Pmem>(
         &self,
         own: usize,
@@ -511,7 +546,7 @@ impl Space {
         let supply = || self.chunks.lock().supply(own, pmem);
         let split = || huge::split_quarantined(&mut self.chunks.lock(), pmem, checkpoint_lsn);
         split()?;
-        // When all chunks are known, huge blocks may have become reusable.
+        // Once all chunks have been read, freed huge blocks are known too.
         while supply()? || split()? {
             if let Some(extent) = self.reserve_from(&mut self.chunks.arena(own), pmem, request, true) {
                 return Ok(Some(extent));
@@ -522,8 +557,8 @@ impl Space {
         Ok(self.reserve_from(&mut own, pmem, request, false))
     }
 
-    /// In the maps of all arenas, while no chunk changes owners. The second value says whether a reservation is being trimmed in an arena
-    /// without room.
+    /// Reserves by a search of all arenas' maps, with the shared chunks locked, so that no chunk changes owners. The second value: whether no
+    /// arena has room, and a reservation is being trimmed in one.
     fn search<P: Pmem>(
         &self,
         own: usize,
@@ -558,14 +593,20 @@ impl Space {
             let fits = align_bytes <= LINE_BYTES
                 || align_bytes <= layout.chunk_bytes
                     && align(layout, 0, 1, align_bytes)?.checked_add(lines)? <= end;
-            let most = u32::try_from(align_bytes / LINE_BYTES).ok()?.saturating_sub(1);
-            let roomy = lines.saturating_add(most);
-            fits.then_some(Request { lines, align_bytes, roomy, whole_up_to: 0, is_for_transaction: false })
+            let padding_lines_max = u32::try_from(align_bytes / LINE_BYTES).ok()?.saturating_sub(1);
+            let lines_with_padding = lines.saturating_add(padding_lines_max);
+            fits.then_some(Request {
+                lines,
+                align_bytes,
+                lines_with_padding,
+                run_lines_max: 0,
+                is_for_transaction: false,
+            })
         };
         possible().ok_or(SpaceError::Alignment { lines, align_bytes })
     }
 
-    /// The purpose of a freeing: where quarantine takes long, free neighbours are left out of it.
+    /// The purpose of a freeing. With a time of quarantine, free neighbours are not coalesced, as they would be quarantined too.
     #[inline]
     const fn coalescing(&self) -> Purpose {
         if self.chunks.clock.is_used() { Purpose::Free } else { Purpose::FreeAndCoalesce }
@@ -585,7 +626,7 @@ impl Space {
         })
     }
 
-    /// The allocated block that starts at `offset`, which is not live any more if it is to be freed.
+    /// The allocated block that starts at `offset`. If the purpose is to free it, it is no longer live.
     fn find<P: Pmem>(&self, pmem: &P, offset: u64, purpose: Purpose) -> Result<FoundBlock, FreeError> {
         let (chunk, line) = self.chunks.locate(offset)?;
         loop {
@@ -615,7 +656,7 @@ impl Space {
                     if chunks.shared.free.contains(&chunk) {
                         return Err(FreeError::AlreadyFree { offset });
                     }
-                    // Scans nothing if a huge block turned out to cover the chunk.
+                    // Scans nothing if a huge block covers the chunk, as may be known only now.
                     chunks.scan_into(self.chunks.own_arena(), pmem, chunk)?;
                 }
             }

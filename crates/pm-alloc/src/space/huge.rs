@@ -1,13 +1,13 @@
 //! Huge blocks: those longer than a chunk.
 //!
-//! A huge block starts at line 1 of its first chunk, and covers all following chunks but the last, where it may end anywhere; the chain of
-//! the last chunk goes on there. Before it is allocated, its chunks are joined into one free block, like any free blocks that a block
-//! will be laid over ([`Reservation::joining_headers`]), up to the end of the last chunk. A freed block is split into chunks in the
-//! reverse order: first the headers inside of it, and when these are durable, that of the first chunk.
+//! A huge block starts at line 1 of its first chunk. It covers all following chunks except the last, where it may end anywhere; the chain of
+//! the last chunk continues there. Before it is allocated, its chunks are joined into one free block, like all free blocks that an allocated
+//! block is going to cover ([`Reservation::joining_headers`]), up to the end of the last chunk. A freed block is split into chunks in the
+//! reverse order: first the headers inside it, and when these are durable, that of the first chunk.
 //!
-//! That is stored without the log. No log entry above the checkpoint LSN aims there: what was allocated there was freed below the
+//! These headers are stored without the log. No log entry above the checkpoint LSN targets them: what was allocated there was freed below the
 //! checkpoint LSN, and each header that was ever logged there was logged before that, with the block before it. The first header of a
-//! chunk has none before it; it is logged with a block behind it, or with a gap, or a join, which are quarantined like freed blocks. A
+//! chunk has none before it; it is logged with a block after it, or with a gap, or a join, which are quarantined like freed blocks. A
 //! block that would end right at the first header of a chunk is made a line longer, for this reason.
 
 use super::chunk_table::{ChunkOwner, ChunkTable, HugeBlock, LockedChunks, chunk_number};
@@ -29,7 +29,7 @@ pub(super) fn reserve<P: Pmem>(
     checkpoint_lsn: Lsn,
 ) -> Result<Reservation, SpaceError> {
     let in_chunk = u64::from(chunk_lines(&table.layout));
-    // Free, the block has all lines of its chunks.
+    // As a free block it has all lines of its chunks.
     let count = huge_lines(&table.layout, lines).saturating_add(1).div_ceil(in_chunk);
     let longest = u64::from(BLOCK_LINES_MAX).min(table.chunk_count() * in_chunk - 1);
     let whole = count.saturating_mul(in_chunk) - 1;
@@ -54,7 +54,7 @@ pub(super) fn reserve<P: Pmem>(
         let (mut quarantined, mut held) =
             (!chunks.shared.quarantine.is_empty(), chunks.shared.reservation_count > 0);
         for arena in &table.arenas {
-            let arena = arena.lock_intact();
+            let arena = arena.lock_unpoisoned();
             quarantined |= !arena.quarantine.is_empty();
             held |= arena.reservation_count > 0;
         }
@@ -62,7 +62,7 @@ pub(super) fn reserve<P: Pmem>(
     };
     let whole = u32::try_from(whole).expect("no more than a header can represent");
     chunks.shared.reservation_count += 1;
-    let extent = Extent { slot: None, chunk, lines: 1..1 + whole, is_several: true, trim: None };
+    let extent = Extent { slot: None, chunk, lines: 1..1 + whole, is_several_blocks: true, trim: None };
     Ok(Reservation::new(&table.layout, extent))
 }
 
@@ -82,21 +82,20 @@ pub(super) fn settle(chunks: &mut LockedChunks<'_>, reservation: &Reservation) {
     }
 }
 
-/// As [`Space::return_unused`](super::Space::return_unused). If its chunks were joined, it stays one free block until one of them is
-/// needed.
+/// As [`Space::return_unused`](super::Space::return_unused). If the chunks were joined, they stay one free block until one is needed.
 pub(super) fn return_unused(chunks: &mut LockedChunks<'_>, reservation: &Reservation) {
     chunks.shared.reservation_count -= 1;
     let (chunk, lines) = (reservation.extent.chunk, reservation.extent.lines.clone());
     let Some(lsn) = reservation.joined else {
         let count = u64::from(lines.end) / reservation.layout.chunk_lines();
-        return chunks.give_back(chunk..chunk + count);
+        return chunks.return_chunks(chunk..chunk + count);
     };
     chunks.shared.huge.insert(chunk, HugeBlock { lines: lines.end - 1, is_live: false, is_lost: false });
     chunks.set_owner(chunk, ChunkOwner::Huge);
     chunks.shared.quarantine.push_due(chunk_number(chunk), lines, lsn);
 }
 
-/// Splits quarantined blocks that may be reused into chunks. Whether there were any.
+/// Splits quarantined blocks that may be reused into chunks. `false`: there were none.
 ///
 /// # Errors
 /// When a fence fails, or failed before.
@@ -120,7 +119,7 @@ pub(super) fn split_quarantined<P: Pmem>(
     Ok(has_split)
 }
 
-/// The length of the huge block that starts in a chunk. If it is to be freed, it is not live any more.
+/// The length of the huge block that starts in a chunk. If it is to be freed, it is no longer live.
 ///
 /// # Errors
 /// When no allocated block starts there, or its header is corrupted.

@@ -1,63 +1,65 @@
 //! Restoring the chains of headers after log entries were discarded.
 //!
 //! # Invariant
-//! Let T be the discarded transactions; the entries of all others are intact. After [`LoggedHeaders::restore_chains`]
+//! Let T be the discarded transactions. The entries of all others, the intact transactions, are readable. After
+//! [`LoggedHeaders::restore_chains`]
 //!
 //! 1. every block that is live by the intact transactions is allocated, by its own header, which a chain reaches or which is listed in an
 //!    unreachable extent; no free block of a chain covers one of its lines;
 //! 2. a block that an intact transaction freed is not allocated, unless it is in an unreachable extent;
-//! 3. only blocks that T allocated or freed may be either.
+//! 3. blocks that T allocated or freed may be allocated or free.
 //!
-//! # Why the headers in place are not enough
-//! T splits a free block in two: its block and the rest. Other transactions use the rest at once, in other lanes. When T is discarded, the
-//! header of the whole free block is in place, and the chain passes over all that happened in the rest: blocks that were allocated there
-//! (1), and a free header that is the rest coalesced with a freed block behind it (2), whose own header still says that it is allocated. A
-//! header in place may be that of a former block, so no header is trusted because it is in place.
+//! # Why the headers in place do not suffice
+//! T splits a free block in two: its own block and the rest. Other transactions allocate from the rest at once, in other lanes. If T is
+//! discarded, the header in place is that of the whole free block, and the chain skips all later changes in the rest: blocks that were
+//! allocated there (violates 1), and a free header that covers the rest coalesced with a freed block after it (violates 2), whose own
+//! header still has the state allocated. Moreover, a header in place may be that of a former block. So no header is trusted because it is
+//! in place.
 //!
-//! # Why the log is enough
-//! The log shows which words were headers, and when. A header is logged as a pair, and bytes of a user that are a valid header at their
-//! place never are ([`pack`](crate::log)). Let K be the headers of all intact groups from an LSN `k` on, from which
-//! `Replayed::for_each_pair` reports: no group above `k` was overwritten, and no discarded entry that was live is below `k`. A header of K
-//! was right when its group committed, so of two that overlap the earlier one was changed since: a header removes those that start on its
-//! lines, and the allocated block that it lies inside of. A header that is left, and is in place, is *standing*. In particular no header
-//! of K overlaps a standing allocated block that is later than it.
+//! # Why the log suffices
+//! The log shows which words were headers, and in which order. A header is logged as a pair, and user bytes that are a valid header at
+//! their offset never are ([`Writes`](crate::log)). Let K be the headers of all intact groups from an LSN `k` on, which
+//! [`Replayed::pairs`] returns: no group above `k` was overwritten, and no discarded entry that was live is below `k`. A header of K was
+//! right when its group committed. So if two headers of K overlap, the earlier one was changed since: a header removes the earlier ones
+//! that start on its lines, and an earlier allocated block around it. A header that is not removed, and is in place, is *standing*. In
+//! particular, no header of K is later than a standing allocated block and overlaps it.
 //!
-//! The walk through a chain visits only headers that were part of the chain at some moment after `k`:
+//! The walk along a chain visits only headers that were part of the chain at some time after `k`:
 //!
-//! - The first header of a chunk was: T changes the first header of its blocks last, so this place contains either T's header or the one
+//! - The first header of a chunk was: T stores the first header of its blocks last, so its offset contains either T's header or the one
 //!   right before it.
 //! - A standing header was, when it was logged.
-//! - So was the header behind a visited one. At the moment when the visited one was part of the chain, a block started behind it, whose
-//!   header is durable before the visited one leads there: in a commit by [`Reservation::inner_and_front`], in recovery by the words that
-//!   replay stores first, without the log by a fence between the two. A later word at that place is a header again; or, where a block was
-//!   laid over it that was T's or was never committed, contents. If those are no header, the chain is broken there, and nothing behind is
-//!   allocated.
+//! - So was the header after a visited one. When the visited one was part of the chain, a block started after it, whose header was durable
+//!   before the visited one led to it: in a commit by [`Reservation::inner_and_front`], in recovery by the headers that replay stores
+//!   first, without the log by a fence between the two. A later word at that offset is a header again; or, if a block of T or one that was
+//!   never committed covered it, contents. If those contents are no header, the chain is broken there, and nothing after it is allocated.
 //!
-//! A block that is live by the intact transactions, and lies inside of the lines of a visited header, was allocated after that moment, as
-//! those lines were free or another block's then. So its header is in K; it stands, as nothing overlaps a live block; and the visited
-//! block is cut at the first allocated header that stands inside of it, or before. So no remaining free block has a line of a live one,
-//! and the walk does not pass over a live block (1). This does not depend on how many entries were discarded, nor on whether they were
-//! live.
+//! Let B be a block that is live by the intact transactions and lies on lines of a visited header. B was allocated after the time of the
+//! visited header, as those lines were free, or another block's, at that time. So B's header is in K. It is standing, because nothing
+//! overlaps a live block. The visited block is cut at the first standing allocated header inside it, which is B's or an earlier one. So no
+//! remaining free block covers a line of a live block, and the walk does not skip a live block (1). This depends neither on how many
+//! entries were discarded, nor on whether they were live.
 //!
 //! Where a block is cut depends on T:
 //!
-//! - T is live, and not in place. A chain leads over the rest of the block that T allocated from, where others may have allocated (1), or
-//!   freed the block behind it together with the rest. So a free block is cut at a standing free one that ends behind it, too (2). Free
-//!   ones inside are free as a part of it.
-//! - T is dead, and in place: the chain is right. But T is missing in K: a block that T freed, or covered, may stand, and is cut out of a
-//!   free block. That costs free lines (3), and may lead to older headers that T covered. An allocated one that is not in K is such a
-//!   header if another one stands inside of it, and is cut there, too.
-//! - Headers that are stored without the log (a trim, a join, the chunks of a free huge block that is split) are in free blocks, or where
-//!   no live entry aims: T is dead then.
-//! - A free huge block that T's block was split from is split into chunks again, if headers stand inside of it. An allocated one is at the
-//!   first header of a chunk, and is part of the chain.
-//! - An uninitialized block of T may cover several free blocks, and be filled by the program after T: then the chain is broken at the
-//!   first header that is overwritten. Free lines behind it stay unused.
+//! - T is live, and not in place. A chain leads across the rest of the block that T allocated from. Other transactions may have allocated
+//!   there (1), or freed the block after it together with the rest. So a free block is also cut at a standing free header whose block ends
+//!   after it (2). Standing free headers that end inside it need no cut.
+//! - T is dead, and in place: the chain is right. But T's headers are missing in K, so the header of a block that T freed, or covered, may
+//!   be standing, and is cut out of a free block. That costs free lines (3), and may lead to older headers that T covered. An allocated
+//!   header that is not in K is such an older one if another header is standing inside it, and it is cut there, too.
+//! - Headers that are stored without the log (a trim, a join, the chunks of a free huge block that is split) are inside free blocks, or
+//!   where no live entry targets them: T is dead then.
+//! - A free huge block from which T's block was split off is split into chunks again, if headers are standing inside it. An allocated one
+//!   has its header at the start of a chunk, and is part of the chain.
+//! - An uninitialized block of T may cover several free blocks, and the program may have filled it after T: then the chain is broken at the
+//!   first header that is overwritten. Free lines after it stay unused.
 //!
-//! One case is not excluded: that such contents are a header which is older than `k`, and which the program copied from the very same
-//! place before another block's header was stored there.
+//! One case is not excluded: contents that are a header older than `k`, which the program copied from the same offset before another
+//! block's header was stored there.
 //!
 //! [`Reservation::inner_and_front`]: super::Reservation::inner_and_front
+//! [`Replayed::pairs`]: crate::log::Replayed::pairs
 
 use super::headers::{
     block_end, chunk_lines, header_offset, header_word, read, split_inner, split_off_first,
@@ -69,7 +71,7 @@ use core::ops::Range;
 use pm_core::{FenceError, Pmem};
 use std::collections::BTreeMap;
 
-/// A header that a group wrote. Lines are counted from the start of the first chunk, as huge blocks are longer than a chunk.
+/// A header that a group stores. Lines are counted from the start of chunk 0, as huge blocks are longer than a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Logged {
     line: u64,
@@ -77,7 +79,7 @@ struct Logged {
 }
 
 impl Logged {
-    /// From this word, if it is a header that a free or allocated block can have there.
+    /// Decodes this word, if it is a header that a free or allocated block can have at `offset`.
     fn of(layout: &Layout, chunk_count: u64, offset: u64, word: u64) -> Option<Self> {
         let header = BlockHeader::from_word(word, layout.seed, offset)?;
         let bytes = (offset + BLOCK_HEADER_BYTES).checked_sub(layout.chunk_offset(0))?;
@@ -100,25 +102,25 @@ impl Logged {
     }
 }
 
-/// The headers that the intact transactions wrote.
+/// The headers that the intact transactions logged.
 #[derive(Debug)]
 pub(crate) struct LoggedHeaders<'l> {
     layout: &'l Layout,
     chunk_count: u64,
-    /// Those that no later one overlaps, except free ones that a later one lies inside of, by line.
+    /// By line, those that no later one overlaps; a free header stays although a later one lies inside its block.
     standing: BTreeMap<u64, Logged>,
 }
 
 impl<'l> LoggedHeaders<'l> {
-    /// No headers, of a heap with so many chunks.
+    /// No headers yet, of a heap with `chunk_count` chunks.
     pub(crate) const fn new(layout: &'l Layout, chunk_count: u64) -> Self {
         Self { layout, chunk_count, standing: BTreeMap::new() }
     }
 
-    /// Adds a pair that a group wrote, if it is a header. Pairs come in the order of their LSNs.
+    /// Adds a pair that a group stores, if it is a header. To be called in the order of LSNs.
     pub(crate) fn note(&mut self, offset: u64, word: u64) {
         let Some(logged) = Logged::of(self.layout, self.chunk_count, offset, word) else { return };
-        // The group that freed the block before is missing.
+        // The group that freed the block around it is missing.
         if let Some((&line, before)) = self.standing.range(..logged.line).next_back()
             && before.is_allocated()
             && logged.line < before.end()
@@ -129,11 +131,11 @@ impl<'l> LoggedHeaders<'l> {
         self.standing.insert(logged.line, logged);
     }
 
-    /// Restores the chains that the intact transactions left; see the module's documentation.
+    /// Restores the chains of the intact transactions; see the module's documentation.
     ///
     /// # Durability
-    /// One fence, and two more for each free huge block that is split. A crash inside leaves each free block as it was, cut or split; the
-    /// next recovery, which finds the same entries, completes it.
+    /// One fence, and two more for each free huge block that is split. A crash before they complete leaves each free block unchanged, cut or
+    /// split; the next recovery finds the same entries and completes the work.
     ///
     /// # Errors
     /// When a fence fails.
@@ -168,7 +170,7 @@ impl<'l> LoggedHeaders<'l> {
         pmem.fence()
     }
 
-    /// The line of the first standing header at which a block in this state is to be cut.
+    /// The line of the first standing header inside a block in this state at which the block is to be cut.
     fn first_standing<P: Pmem>(&self, pmem: &P, state: BlockState, block: Range<u64>) -> Option<u64> {
         let inside = self.standing.range(block.start + 1..block.end).map(|(_, logged)| logged);
         // An uninitialized block of T may cover former free blocks.
@@ -193,7 +195,7 @@ impl<'l> LoggedHeaders<'l> {
         while line < end {
             let header = read(pmem, self.layout, chunk, line).1;
             let next = header.and_then(|header| block_end(header, line, end).map(|next| (header, next)));
-            // Nothing behind a broken chain is free.
+            // Nothing after a broken chain is free.
             let next = next.filter(|(header, _)| header.state != BlockState::Unreachable);
             let Some((header, mut next)) = next else { return };
             let block = start + u64::from(line)..start + u64::from(next);
@@ -204,7 +206,7 @@ impl<'l> LoggedHeaders<'l> {
                 pmem.store_u64(offset, word);
                 next = at;
             }
-            // Also where nothing is cut: a recovery that was killed may have done so, visibly and not durably.
+            // Flushed also if it is not cut here: a killed recovery may have cut it, visibly and not durably.
             pmem.flush(header_offset(self.layout, chunk, line), BLOCK_HEADER_BYTES);
             line = next;
         }

@@ -1,11 +1,11 @@
-//! Freed blocks that are not yet reusable: until the checkpoint LSN has reached the LSN of their freeing, and their time is over.
+//! Quarantine: freed blocks are not reusable until the checkpoint LSN has reached the LSN of their freeing, and the quarantine time is over.
 
 use crate::format::{LINE_BYTES, Lsn};
 use core::ops::Range;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// The time by which a quarantine ends. It is not read where the quarantine has no duration.
+/// The clock that determines when quarantines end. The system's clock is not read if the quarantine time is zero.
 #[derive(Debug)]
 pub(super) struct QuarantineClock {
     epoch: Instant,
@@ -20,12 +20,12 @@ pub(super) struct Moment {
 }
 
 impl QuarantineClock {
-    /// Of a heap whose freed blocks stay quarantined for at least this duration.
+    /// The clock of a heap whose freed blocks stay quarantined for at least this duration.
     pub(super) fn new(quarantine: Duration) -> Self {
         Self { epoch: Instant::now(), quarantine_ns: nanoseconds(quarantine) }
     }
 
-    /// Whether the quarantine has a duration.
+    /// Whether the quarantine time is not zero.
     pub(super) const fn is_used(&self) -> bool {
         self.quarantine_ns > 0
     }
@@ -40,7 +40,7 @@ impl QuarantineClock {
 /// A quarantined block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quarantined {
-    /// Its slot in the arena, or the first chunk of a huge block.
+    /// The slot of its chunk in the arena; of a huge block, its first chunk.
     pub(super) at: u32,
     pub(super) line: u32,
     pub(super) lines: u32,
@@ -52,7 +52,8 @@ pub(super) struct Quarantined {
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     blocks: VecDeque<Quarantined>,
-    /// Free lines that no commit has freed, and whose header the log may still replay: they wait for the checkpoint LSN only.
+    /// Free lines that were not allocated before, and whose header the log may still replay: quarantined until the checkpoint LSN has reached
+    /// their LSN.
     gaps: VecDeque<Quarantined>,
 }
 
@@ -65,13 +66,13 @@ impl Quarantine {
         self.blocks.push_back(Quarantined { at, line, lines, lsn, due_ns });
     }
 
-    /// Adds lines that a commit with this LSN made a free block, and that no commit has freed.
+    /// Adds lines that a commit with this LSN made a free block, and that were not allocated before.
     pub(super) fn push_gap(&mut self, at: u32, lines: Range<u32>, lsn: Lsn) {
         let (line, lines) = (lines.start, lines.end - lines.start);
         self.gaps.push_back(Quarantined { at, line, lines, lsn, due_ns: 0 });
     }
 
-    /// Adds a block that was not freed by this process: in front, where no block that is not due delays it.
+    /// Adds a block that another process freed, or that was never allocated: at the front, because its time is over.
     pub(super) fn push_due(&mut self, at: u32, lines: Range<u32>, lsn: Lsn) {
         let (line, lines) = (lines.start, lines.end - lines.start);
         self.blocks.push_front(Quarantined { at, line, lines, lsn, due_ns: 0 });
@@ -82,7 +83,7 @@ impl Quarantine {
         self.blocks.push_front(block);
     }
 
-    /// Removes the oldest gap or block, if it may be reused.
+    /// Removes the oldest gap, or else the oldest block, if it may be reused.
     #[inline]
     pub(super) fn pop_due(&mut self, checkpoint_lsn: Lsn, now: Moment) -> Option<Quarantined> {
         let is_due = |block: &mut Quarantined| block.lsn <= checkpoint_lsn && block.due_ns <= now.now_ns;

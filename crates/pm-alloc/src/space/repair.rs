@@ -1,5 +1,6 @@
-//! Repairing a chain of headers at a corrupted one.
+//! Repairing a chain of headers: a corrupted header is replaced, and its extent marked lost or unreachable.
 
+use super::arena::Arena;
 use super::chunk_table::{ChunkOwner, LockedChunks};
 use super::error::Corruption;
 use super::headers::{chunk_lines, end_of};
@@ -31,9 +32,9 @@ pub(super) fn repair<P: Pmem>(
     let header = match table.owner(chunk) {
         ChunkOwner::Arena(at) => {
             let unreachable = if line == 1 { unreachable_chunks(chunks, pmem, chunk)? } else { 1 };
-            table.arena(at.arena as usize).give_up(at.slot, line, unreachable, found)
+            mark_lost(&mut table.arena(at.arena as usize), at.slot, line, unreachable, found)
         }
-        ChunkOwner::Huge if line == 1 => give_up_huge(chunks, chunk, found),
+        ChunkOwner::Huge if line == 1 => mark_huge_lost(chunks, chunk, found),
         // A huge block may end where the last of its chunks does.
         ChunkOwner::Covered if line == chunk_lines(layout) => {
             let end = BlockHeader::new(BlockState::End, 0);
@@ -48,8 +49,45 @@ pub(super) fn repair<P: Pmem>(
     Ok(header.map(|header| (offset, header.to_word(layout.seed, offset))))
 }
 
-/// Gives up a huge block whose header is corrupted, and returns the header that records it.
-fn give_up_huge(
+/// Marks the extent of the corrupted header at a line lost, permanently, and returns the header that records it. `None` if there is nothing
+/// to repair. `found` is the header that is there now, if its checksum is right. Where the chain is broken, `chunks` chunks are unreachable.
+fn mark_lost(
+    arena: &mut Arena,
+    slot: u32,
+    line: u32,
+    chunks: u64,
+    found: Option<BlockHeader>,
+) -> Option<BlockHeader> {
+    const END: BlockHeader = BlockHeader::new(BlockState::End, 0);
+    let map = arena.map(slot);
+    if line == map.lines {
+        // In an unreachable extent this header may be inside a block, because it is unknown where the last block ends.
+        return (map.unreachable_from == line && found != Some(END)).then_some(END);
+    }
+    if line == map.unreachable_from {
+        let lines = u32::try_from(chunks * u64::from(map.lines) - u64::from(line)).ok()?;
+        let header = BlockHeader::new(BlockState::Unreachable, lines);
+        return found.is_none_or(|found| found.state != BlockState::Unreachable).then_some(header);
+    }
+    if line > map.unreachable_from || !map.starts.get(line) {
+        return None;
+    }
+    let lines = line..map.next_start(line);
+    let header = BlockHeader::new(BlockState::Lost, lines.end - lines.start);
+    if found.is_some_and(|found| found.lines == header.lines) {
+        return None;
+    }
+    let free = (!map.used.get(line)).then(|| map.extent_around(line));
+    arena.withdraw(slot, lines.clone());
+    if let Some(free) = free {
+        arena.list(slot, free.start..lines.start);
+        arena.list(slot, lines.end..free.end);
+    }
+    Some(header)
+}
+
+/// Marks a huge block lost whose header is corrupted, and returns the header that records it.
+fn mark_huge_lost(
     chunks: &mut LockedChunks<'_>,
     chunk: u64,
     found: Option<BlockHeader>,
@@ -58,13 +96,13 @@ fn give_up_huge(
     let block = block.filter(|block| found.is_none_or(|found| found.lines != block.lines))?;
     (block.is_live, block.is_lost) = (false, true);
     let header = BlockHeader::new(BlockState::Lost, block.lines);
-    // A freed block is not split into chunks any more.
+    // If it was freed, it is no longer to be split into chunks.
     chunks.shared.quarantine.remove(chunk);
     Some(header)
 }
 
-/// How many chunks are unreachable with this one, whose first header is corrupted: it, and those behind it that have no first header
-/// either, and were not read before it was corrupted.
+/// The number of chunks that the corrupted first header of this one makes unreachable: this chunk, and those after it that have no first
+/// header either and were not scanned before it was corrupted.
 fn unreachable_chunks<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,
@@ -73,15 +111,17 @@ fn unreachable_chunks<P: Pmem>(
     let (table, layout) = (chunks.table, &chunks.table.layout);
     let extent = table.scanner(pmem).unreachable_extent(chunk, 1);
     let most = (extent.end - layout.chunk_offset(chunk)) / layout.chunk_bytes;
-    for behind in 1..most {
-        chunks.discover_through(pmem, chunk + behind)?;
-        let is_unreachable = match table.owner(chunk + behind) {
+    for distance in 1..most {
+        chunks.discover_through(pmem, chunk + distance)?;
+        let is_unreachable = match table.owner(chunk + distance) {
             ChunkOwner::Arena(at) => table.arena(at.arena as usize).map(at.slot).unreachable_from == 0,
-            ChunkOwner::Shared => chunks.shared.unscanned.get(&(chunk + behind)) == Some(&Start::Unreachable),
+            ChunkOwner::Shared => {
+                chunks.shared.unscanned.get(&(chunk + distance)) == Some(&Start::Unreachable)
+            }
             ChunkOwner::Huge | ChunkOwner::Covered => false,
         };
         if !is_unreachable {
-            return Ok(behind);
+            return Ok(distance);
         }
     }
     Ok(most)

@@ -9,13 +9,13 @@ use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 
-/// How the space of a heap is used. The figures are taken one arena after the other, while other threads go on.
+/// How the space of a heap is used. The figures of one arena after the other are taken, while other threads continue to change them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceStats {
-    /// Chunks of the heap.
+    /// The number of chunks of the heap.
     pub chunks: u64,
-    /// Chunks that were not scanned yet since the heap was opened; nothing in them is counted below.
+    /// Chunks that were not scanned since the heap was opened; nothing in them is counted below.
     pub unscanned_chunks: u64,
     /// Chunks that blocks longer than a chunk cover as a whole, or start in.
     pub covered_chunks: u64,
@@ -64,7 +64,7 @@ pub struct CheckReport {
     pub free_blocks: u64,
     /// Their bytes.
     pub free_bytes: u64,
-    /// Blocks that a repair gave up.
+    /// Blocks that a repair marked lost.
     pub lost_blocks: u64,
     /// Their bytes.
     pub lost_bytes: u64,
@@ -82,7 +82,7 @@ pub struct ChunkReport {
     pub allocated_bytes: u64,
     /// Free bytes.
     pub free_bytes: u64,
-    /// Bytes that are lost: below corrupted headers, or given up by a repair.
+    /// Bytes that are lost: of blocks whose headers are corrupted, or that a repair marked lost.
     pub lost_bytes: u64,
 }
 
@@ -153,7 +153,7 @@ impl CheckReport {
                         each(block(counted..lines.start, BlockState::Unreachable));
                     }
                     self.allocated_blocks += 1;
-                    self.find_in_lost(chunk, lines.end.saturating_sub(lines.start.max(counted)));
+                    self.recount_lost_as_allocated(chunk, lines.end.saturating_sub(lines.start.max(counted)));
                     counted = counted.max(lines.end);
                     each(block(lines, BlockState::Allocated));
                 }
@@ -165,8 +165,8 @@ impl CheckReport {
         }
     }
 
-    /// Counts so many lines of a chunk as allocated that were counted as lost.
-    fn find_in_lost(&mut self, chunk: u64, lines: u32) {
+    /// Counts lines of a chunk as allocated that were counted as lost.
+    fn recount_lost_as_allocated(&mut self, chunk: u64, lines: u32) {
         let bytes = u64::from(lines) * LINE_BYTES;
         self.lost_bytes -= bytes;
         self.allocated_bytes += bytes;

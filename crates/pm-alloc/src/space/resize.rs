@@ -1,7 +1,7 @@
 //! Blocks that grow or shrink in place, without the log, for a plain `malloc` over the heap.
 //!
-//! The block's own header is the durability point. The headers behind the block's new end are stored before it, in lines that are inside of
-//! one block of the chain until then, so a process that is killed in between leaves an intact chain.
+//! The block's own header is stored last, and changes its length. The headers after its new end are stored before that, on lines that are
+//! inside one block of the chain until then, so a process that is killed in between leaves an intact chain.
 
 use super::arena::{Arena, Purpose};
 use super::chunk_table::{ChunkOwner, HugeBlock, LockedChunks};
@@ -15,47 +15,47 @@ use super::scanner::Start;
 use super::unlogged::Unlogged;
 use crate::format::{BLOCK_LINES_MAX, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
-use crate::quiet_lock::QuietGuard;
+use crate::locks::SpinGuard;
 use core::ops::{Range, RangeInclusive};
 use pm_core::{FenceError, Pmem};
 
 /// The next step of resizing a block.
 #[derive(Debug)]
-#[must_use = "a block that can grow is as before when this is dropped"]
+#[must_use = "a block that can grow is unchanged when this is dropped"]
 pub(crate) enum Resize<'s, P: Pmem> {
-    /// The block has so many lines now; `None` if it is as before, and too short.
+    /// The block has this number of lines now; `None` if it is unchanged, and too short.
     Done(Option<u32>),
     /// The block can grow.
     Grow(Growth<'s, P>),
 }
 
-/// A block that can grow into free lines, whose lock is held. Dropped before it is [committed](Self::commit), it is as before.
+/// A block that can grow into free lines, with its lock held. Unchanged if this is dropped before it is [committed](Self::commit).
 #[derive(Debug)]
 pub(crate) struct Growth<'s, P: Pmem> {
     unlogged: Unlogged<'s, P>,
     target: Target<'s>,
-    /// Nothing is half changed: a panic of the caller does not break the locks.
+    /// Whether nothing is half changed, so that a panic of the caller need not poison the lock.
     is_unchanged: bool,
 }
 
 #[derive(Debug)]
 enum Target<'s> {
     /// A block in the chunk of an arena, its new end, and the end of the free block in which that lies.
-    Block { arena: QuietGuard<'s, Arena>, slot: u32, block: Range<u32>, end: u32, rest_end: u32 },
-    /// A huge block of `old` lines, which can have `new` lines. `wanted` are the least lines that the caller accepts, and `least` is the
-    /// length of a block with so many.
+    Block { arena: SpinGuard<'s, Arena>, slot: u32, block: Range<u32>, end: u32, rest_end: u32 },
+    /// A huge block of `old` lines, which can have `new` lines. The caller accepts `wanted` lines or more; `least` is the length of the
+    /// shortest such block.
     Huge { chunks: LockedChunks<'s>, chunk: u64, old: u32, new: u32, least: Option<u32>, wanted: u64 },
 }
 
 impl<'s, P: Pmem> Resize<'s, P> {
-    /// Begins to make the block at `payload` as many lines long as `wanted` ends with, or at least as it begins with, in place.
+    /// Begins to resize the block at `payload` in place: to the end of `wanted`, in lines, or at least to its start.
     ///
     /// # Errors
     /// As [`Space::begin_free`](super::Space::begin_free), and when a fence fails.
     ///
     /// # Durability
-    /// A process that is killed leaves an intact chain, with the block as long as before or as it is now. If durable, so does a crash
-    /// of the machine, at a fence for each of the one or two headers that are stored, and for those of chunks.
+    /// A process that is killed leaves an intact chain, with the block's old length or its new one. If headers are made durable, so does a
+    /// crash of the machine, at a fence for each of the one or two headers that are stored, and for those of chunks.
     pub(crate) fn begin(
         unlogged: Unlogged<'s, P>,
         payload: u64,
@@ -95,7 +95,7 @@ impl<'s, P: Pmem> Resize<'s, P> {
 /// Begins to resize a block in the chunk of an arena.
 fn begin_in_chunk<'s, P: Pmem>(
     unlogged: Unlogged<'s, P>,
-    mut arena: QuietGuard<'s, Arena>,
+    mut arena: SpinGuard<'s, Arena>,
     slot: u32,
     block: Range<u32>,
     wanted: RangeInclusive<u64>,
@@ -105,12 +105,12 @@ fn begin_in_chunk<'s, P: Pmem>(
     let [least, most] = ends.map(|end| u32::try_from(end).unwrap_or(u32::MAX));
     let map = arena.map(slot);
     if line >= map.unreachable_from {
-        // The headers behind and inside of the block are not known: nothing is stored there.
+        // Which headers lie after and inside the block is unknown: nothing is stored there.
         return Ok(Resize::Done((least <= block.end).then_some(block.end - line)));
     }
     if most < block.end {
         unlogged.store(header_word(layout, map.chunk, BlockState::Free, most..block.end))?;
-        // The header stored last is visible, even if its fence fails: a copy for a child is made by the map.
+        // Even if the fence fails, the header is visible; the map changes with it, because copies of the heap are made by the map.
         let stored = unlogged.store(header_word(layout, map.chunk, BlockState::Allocated, line..most));
         map.starts.set(most);
         arena.quarantine(slot, most..block.end, Lsn::ZERO, unlogged.space.chunks.clock.now());
@@ -165,7 +165,7 @@ fn begin_huge<'s, P: Pmem>(
 }
 
 impl<P: Pmem> Growth<'_, P> {
-    /// The lines to be added, as a range of the region.
+    /// The bytes of the region that the block gains.
     pub(crate) fn added_range(&self) -> Range<u64> {
         match &self.target {
             Target::Block { arena, slot, block, end, .. } => {
@@ -220,7 +220,7 @@ impl<'s, P: Pmem> Growth<'s, P> {
         }
     }
 
-    /// The caller cannot use the added lines: the block may still grow by fewer.
+    /// Declines the added lines. The block may still grow by fewer.
     pub(crate) fn refuse(mut self) -> Resize<'s, P> {
         self.is_unchanged = true;
         match &mut self.target {
@@ -241,18 +241,18 @@ impl<P: Pmem> Drop for Growth<'_, P> {
     fn drop(&mut self) {
         if self.is_unchanged {
             match &mut self.target {
-                Target::Block { arena, .. } => arena.keep_intact(),
-                Target::Huge { chunks, .. } => chunks.shared.keep_intact(),
+                Target::Block { arena, .. } => arena.ignore_panics(),
+                Target::Huge { chunks, .. } => chunks.shared.ignore_panics(),
             }
         }
     }
 }
 
-/// The length of a huge block with so many lines, if there can be one.
+/// The length of a huge block for `lines` lines, if there can be one.
 fn whole_huge(layout: &Layout, lines: u64) -> Option<u32> {
     let in_chunk = u64::from(chunk_lines(layout));
     let wanted = huge_lines(layout, lines);
-    // Free, it is one block with all lines of its chunks.
+    // As a free block it has all lines of its chunks.
     let whole = wanted.saturating_add(1).div_ceil(in_chunk).saturating_mul(in_chunk) - 1;
     let is_possible = lines >= in_chunk && whole <= u64::from(BLOCK_LINES_MAX);
     u32::try_from(wanted).ok().filter(|_| is_possible)
@@ -274,8 +274,8 @@ fn grow_huge<P: Pmem>(
         unlogged.store(header_word(layout, new_last, BlockState::Free, new_line..end))?;
     }
     let mut stored = unlogged.store(header_word(layout, chunk, BlockState::Allocated, 1..1 + new));
-    // As where such a block is made: these must not be read as chunks, even if the block's own header becomes corrupted. What a crash
-    // leaves of them is zeroed when the first headers are read.
+    // First headers inside a huge block must not be read as those of chunks, even if the block's own header becomes corrupted. If a crash
+    // intervenes here, they are zeroed when the first headers are read.
     for covered in last + 1..=new_last {
         stored = stored.and_then(|()| unlogged.store((header_offset(layout, covered, 1), 0)));
     }
@@ -286,7 +286,8 @@ fn grow_huge<P: Pmem>(
     stored
 }
 
-/// Takes all lines behind a block of `old` lines, up to the end of the chunk where it will end with `new` lines. Whether they are free.
+/// Takes all lines after a huge block of `old` lines, up to the end of the chunk where it will end with `new` lines. `false`: some are in
+/// use, and nothing was taken.
 fn take_behind<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,
@@ -301,22 +302,22 @@ fn take_behind<P: Pmem>(
         return Ok(false);
     }
     chunks.discover_through(pmem, new_last)?;
-    let behind = last + 1..new_last + 1;
-    for chunk in behind.clone() {
+    let added = last + 1..new_last + 1;
+    for chunk in added.clone() {
         chunks.scan_into(table.own_arena(), pmem, chunk)?;
     }
-    if chunks.take_chunks(behind.clone()).is_err() {
+    if chunks.take_chunks(added.clone()).is_err() {
         return Ok(false);
     }
-    // Where the block ends right at a chunk's end, there is nothing more of that chunk.
+    // If the block ends at a chunk's end, no line of that chunk is left.
     if line == chunk_lines(&table.layout) || take_rest(chunks, pmem, last, line)? {
         return Ok(true);
     }
-    chunks.give_back(behind);
+    chunks.return_chunks(added);
     Ok(false)
 }
 
-/// Takes a chunk of which a huge block has the lines before `line`, if all others are free.
+/// Takes the lines from `line` on of the chunk in which a huge block ends. `false`: some are in use.
 fn take_rest<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,
@@ -351,12 +352,12 @@ fn shrink_huge<'s, P: Pmem>(
     let layout = &chunks.table.layout;
     let (last, line) = end_of(layout, chunk, old);
     let (new_last, new_line) = end_of(layout, chunk, new);
-    // Blocks are quarantined as a whole only.
+    // With a time of quarantine the block stays, because only whole blocks are quarantined.
     if chunks.table.clock.is_used() || new_last == last {
         return Ok(Resize::Done(Some(old)));
     }
     let end = chunk_lines(layout);
-    // The header that ends a chunk is made durable in any heap: neither scanning the chunk nor making the heap durable flushes it.
+    // The end header of a chunk is always made durable here: neither scanning the chunk nor persisting all headers flushes it.
     for freed in (new_last..last).chain((line == end).then_some(last)) {
         store_flushed(unlogged.pmem, end_word(layout, freed));
     }

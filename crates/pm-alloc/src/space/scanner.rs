@@ -1,4 +1,4 @@
-//! Reading the chains of block headers of a heap, chunk by chunk, and resynchronizing behind corrupted headers.
+//! Reading the chains of block headers of a heap, chunk by chunk, and finding allocated blocks after corrupted headers.
 
 use super::error::{Corruption, CorruptionKind};
 use super::headers::{block_end, chunk_lines, corruption, end_of, header_offset, line_offset, read};
@@ -7,7 +7,7 @@ use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 
-/// Reads headers of a heap. Stores nothing.
+/// Reads the headers of a heap, and stores nothing.
 #[derive(Debug)]
 pub(super) struct Scanner<'h, P> {
     pub(super) pmem: &'h P,
@@ -23,12 +23,12 @@ impl<P> Clone for Scanner<'_, P> {
 
 impl<P> Copy for Scanner<'_, P> {}
 
-/// Where the headers of a chunk start.
+/// How the headers of a chunk start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     /// A chain of headers starts at this line.
     Chain(u32),
-    /// The whole chunk lies in the unreachable extent of a chunk before.
+    /// The whole chunk lies in the unreachable extent of an earlier chunk.
     Unreachable,
 }
 
@@ -36,17 +36,18 @@ pub(super) enum Start {
 pub(super) enum Step {
     /// A block of the chain, on these lines.
     Intact(BlockState, Range<u32>),
-    /// The chain is broken here, up to the chunk's end: by a repaired header, or by a corrupted one, which is reported.
+    /// The chain is broken at the start of these lines, which end with the chunk: by a corrupted header, which is reported, or by one that a
+    /// repair stored.
     Unreachable(Option<Corruption>, Range<u32>),
-    /// A header inside an unreachable extent which says that these lines are allocated.
+    /// An intact header in an unreachable extent, of an allocated block on these lines.
     Resynchronized(Range<u32>),
     /// The header that ends the chunk is corrupted.
     End(Corruption),
 }
 
 impl<'h, P: Pmem> Scanner<'h, P> {
-    /// Iterates over the chain of a chunk to its end, which is checked too, or to where it is broken. Behind that, over all headers that
-    /// say that a block is allocated.
+    /// Iterates over the chain of a chunk up to its end, which is checked too, or to where it is broken; and from there over all intact headers
+    /// of allocated blocks.
     pub(super) const fn walk(self, chunk: u64, start: Start) -> Walk<'h, P> {
         let (line, phase) = match start {
             Start::Chain(line) => (line, Phase::Chain),
@@ -55,8 +56,8 @@ impl<'h, P: Pmem> Scanner<'h, P> {
         Walk { scanner: self, chunk, line, phase }
     }
 
-    /// The extent that a corrupted header at a line makes unreachable, as offsets in the region: the rest of its chunk, as the length of
-    /// its block is not known. The first header of a chunk may be that of a huge block, and the chunks below such a block have no first
+    /// The extent that a corrupted header at a line makes unreachable, as offsets in the region: the rest of its chunk, because the length of
+    /// its block is unknown. The first header of a chunk may be that of a huge block. The chunks that such a block covers have no first
     /// header, so the following chunks without one are unreachable too.
     pub(super) fn unreachable_extent(&self, chunk: u64, line: u32) -> Range<u64> {
         // A huge block has one line less than its chunks.
@@ -84,7 +85,7 @@ impl<'h, P: Pmem> Scanner<'h, P> {
         is_possible.then_some(header)
     }
 
-    /// Whether this is the header of an unreachable extent as a repair writes it: the extent ends where a chunk does.
+    /// Whether this is a header of an unreachable extent that a repair stored: the extent ends where a chunk ends.
     fn is_repair(&self, header: BlockHeader, chunk: u64, line: u32) -> bool {
         let in_chunk = self.layout.chunk_lines();
         let end = u64::from(line) + u64::from(header.lines);
@@ -107,7 +108,7 @@ pub(super) struct Walk<'h, P> {
 #[derive(Debug)]
 enum Phase {
     Chain,
-    /// The chunk lies in an unreachable extent, which is to be reported.
+    /// The whole chunk is unreachable, which is the next step.
     Unreachable,
     Resynchronizing,
     Done,
@@ -158,7 +159,7 @@ impl<P: Pmem> Walk<'_, P> {
         Step::Unreachable((!is_repaired).then(corruption), line..end)
     }
 
-    /// The next header which says that a block is allocated.
+    /// The next intact header of an allocated block.
     fn next_allocated(&mut self, end: u32) -> Option<Step> {
         while self.line < end {
             let line = self.line;
@@ -179,9 +180,9 @@ impl<P: Pmem> Walk<'_, P> {
 pub(super) enum Content {
     /// The chunk is one free block.
     Free,
-    /// Blocks, or the rest of an unreachable extent: to be walked through.
+    /// Several blocks, or a part of an unreachable extent.
     Headers(Start),
-    /// A huge block starts here, and ends in this chunk.
+    /// A huge block with this header starts here, and ends in the chunk with this number.
     Huge(BlockHeader, u64),
 }
 
@@ -190,11 +191,11 @@ pub(super) enum Content {
 pub(super) struct ChunkCursor {
     /// The next chunk.
     pub(super) next: u64,
-    /// The line where its chain starts.
+    /// The line where the next chunk's chain starts.
     first: u32,
-    /// Chunks below this one belong to an unreachable extent that was repaired.
+    /// Chunks before this one belong to an unreachable extent that a repair marked.
     unreachable_until: u64,
-    /// The first header of the chunk before is corrupted.
+    /// Whether the first header of the previous chunk is corrupted.
     is_broken: bool,
 }
 

@@ -10,12 +10,12 @@ use crate::sync::yield_now;
 use core::ops::Range;
 use pm_core::{FenceError, Pmem};
 
-/// The space of a heap, used without the log. Nothing is reserved but by calls that end by themselves.
+/// The space of a heap, used without the log. A reservation lasts for one call only.
 #[derive(Debug)]
 pub(crate) struct Unlogged<'s, P> {
     pub(super) space: &'s Space,
     pub(super) pmem: &'s P,
-    /// Each header is made durable when it is stored.
+    /// Whether each header is made durable when it is stored.
     is_durable: bool,
 }
 
@@ -27,8 +27,8 @@ impl<P> Clone for Unlogged<'_, P> {
 
 impl<P> Copy for Unlogged<'_, P> {}
 
-/// A free block that is about to be allocated. Dropped before, it is free again; or, if headers may have been stored, its lines stay in use
-/// until the heap is opened again.
+/// A free block that is about to be allocated. If this is dropped before that, the block is free again; or, if headers may have been stored,
+/// its lines stay in use until the heap is opened again.
 #[derive(Debug)]
 #[must_use = "the block is free again when this is dropped"]
 pub(crate) struct UnloggedBlock<'s, P: Pmem> {
@@ -48,7 +48,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
     /// Reserves a block of `lines` lines at a multiple of `align_bytes`.
     ///
     /// # Errors
-    /// As [`Space::reserve`]. It is full only if there is no room besides what the calls in progress hold.
+    /// As [`Space::reserve`]. [`SpaceError::Full`] only if there is no room even when the calls in progress have ended.
     #[inline]
     pub(crate) fn reserve(&self, lines: u64, align_bytes: u64) -> Result<UnloggedBlock<'s, P>, SpaceError> {
         self.space.gate.pass();
@@ -58,7 +58,8 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         }
     }
 
-    /// As [`reserve`](Self::reserve), for a caller that holds other blocks: does not wait for other calls, which may wait for those.
+    /// As [`reserve`](Self::reserve), for a caller that holds other reservations. Does not wait for other calls, which may be waiting for
+    /// those.
     ///
     /// # Errors
     /// As [`Space::reserve`].
@@ -74,8 +75,8 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         Ok(UnloggedBlock { unlogged: *self, reservation, lines, align_bytes, is_stored: false })
     }
 
-    /// For a short block a call takes a whole free extent out of use, which may be the last one, until its headers are stored. It holds no
-    /// lock meanwhile. While new calls wait at the gate, those in progress end soon.
+    /// Reserves after the calls in progress have ended: each takes a whole free extent out of use, which may be the last one, until its headers
+    /// are stored. New calls wait at the gate meanwhile.
     #[cold]
     fn reserve_alone(&self, lines: u64, align_bytes: u64) -> Result<UnloggedBlock<'s, P>, SpaceError> {
         let _closed = self.space.gate.close();
@@ -87,7 +88,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         }
     }
 
-    /// Frees a block that was allocated, this way or another.
+    /// Frees an allocated block, whether a transaction allocated it or not.
     ///
     /// # Errors
     /// As [`Space::begin_free`].
@@ -95,7 +96,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
     /// # Durability
     /// One word is stored, and flushed if durable: durable with the caller's next fence. In an unreachable extent nothing is stored.
     pub(crate) fn free(&self, payload: u64) -> Result<(), FreeError> {
-        // Each block keeps its header: the more of them lie in a free extent, the more lengths can be allocated from it without a rest.
+        // Not coalesced: the more blocks a free extent consists of, the more lengths can be allocated from it without a rest.
         let freeing = self.space.begin_free_alone(self.pmem, payload)?;
         if let Some((offset, word)) = freeing.header() {
             self.pmem.store_u64(offset, word);
@@ -107,7 +108,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         Ok(())
     }
 
-    /// How many bytes of payload the block has that starts at `payload`, by its header alone. Takes no lock.
+    /// The payload bytes of the block that starts at `payload`, by its header alone. Acquires no lock.
     ///
     /// # Errors
     /// As [`Space::usable_bytes`].
@@ -127,7 +128,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         }
     }
 
-    /// Stores a header, and makes it durable before the next if so wished. After an error nothing more is to be stored.
+    /// Stores a header, and makes it durable if headers are. After an error nothing more may be stored.
     pub(super) fn store(&self, (offset, word): HeaderWord) -> Result<(), FenceError> {
         self.pmem.store_u64(offset, word);
         if self.is_durable { self.pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
@@ -135,7 +136,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
 }
 
 impl<P: Pmem> UnloggedBlock<'_, P> {
-    /// The range of the region that will be stored to: at most the block, its header, and the header behind it.
+    /// The range of the region that will be stored to: at most the block, its header, and the header after it.
     pub(crate) fn stored_range(&self) -> Range<u64> {
         let reservation = self.reservation.as_ref().expect("it is not settled yet");
         reservation.stored_range(self.lines, self.align_bytes)
@@ -144,24 +145,23 @@ impl<P: Pmem> UnloggedBlock<'_, P> {
     /// Allocates the block, and returns the offset of its payload.
     ///
     /// # Errors
-    /// When a fence fails. Nothing is stored after that, the lines stay in use, and whether the block is allocated is known after the next
-    /// open.
+    /// When a fence fails. Nothing is stored after that, and the lines stay in use. The next open decides whether the block is allocated.
     ///
     /// # Durability
-    /// A process that is killed inside of this leaves an intact chain, with the block or without: the header behind the block is stored
-    /// before the block's own. If durable, so does a crash of the machine, as each header is made durable before the next is stored, at a
-    /// fence each, and one more for a huge block; the last makes the block durable.
+    /// A process that is killed in this call leaves an intact chain, with the block or without: the header after the block is stored before
+    /// the block's own. If headers are made durable, so does a crash of the machine: each header is durable before the next is stored, at a
+    /// fence each, and one more for a huge block. The last fence makes the block durable.
     pub(crate) fn allocate(mut self) -> Result<u64, SpaceError> {
         self.is_stored = true;
         let reservation = self.reservation.as_mut().expect("it is not settled yet");
-        if reservation.is_over_chunks() {
+        if reservation.is_huge() {
             reservation.joining_headers().try_for_each(|header| self.unlogged.store(header))?;
             reservation.joined(self.unlogged.pmem, Lsn::ZERO);
             if self.unlogged.is_durable {
                 self.unlogged.pmem.fence()?;
             }
         } else {
-            reservation.needs_no_joining();
+            reservation.skip_joining();
         }
         let carved = reservation.carve(self.lines, self.align_bytes);
         let payload = carved.expect("there is room for what was reserved").start;

@@ -1,11 +1,11 @@
-//! Why a transaction fails, or a change of a view.
+//! Why a transaction, or a change made by a view, fails.
 
 use crate::log::CommitError;
 use crate::space::{FreeError, SpaceError};
 use pm_core::{FenceError, PlaceError, RootError};
 
-/// Why a transaction failed, or a change without one. The heap is unchanged, unless a fence failed: then recovery on the next open decides
-/// whether the change is durable.
+/// Why a transaction failed, or a change by a [`View`](crate::View). The heap is unchanged, unless a fence failed: then recovery on the next
+/// open decides whether the change is durable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxError {
@@ -21,7 +21,7 @@ pub enum TxError {
     /// A root could not be found or set.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// The slot for the link to a new block already links to another block, which would be lost.
+    /// The slot for the link to a new block already links to another block, to which the link would be lost.
     #[error("the slot at offset {slot} already links to {linked}")]
     Occupied {
         /// The offset of the slot.
@@ -32,8 +32,8 @@ pub enum TxError {
     /// This thread is already in a transaction on this heap: pass its `&mut Tx` to the function.
     #[error("this thread is already in a transaction on this heap; functions it calls can be given its `Tx`")]
     Nested,
-    /// A word that is stored without a transaction lies in bytes that this thread's transaction has changed in place: rolling that back
-    /// would undo the store.
+    /// A word to be stored without a transaction lies in bytes that this thread's transaction has changed in place: rolling the transaction
+    /// back would revert the store.
     #[error(
         "the word at offset {offset} lies in a long value that this thread's transaction has written: write it in the transaction"
     )]

@@ -1,4 +1,4 @@
-//! Transactions, and views: atomic and durable changes, for one fence each.
+//! Transactions, and views with changes that need no transaction: atomic and durable, at one fence in most cases.
 
 mod error;
 mod transaction;

@@ -1,4 +1,4 @@
-//! A transaction: its calls, its commit, its rollback.
+//! A transaction: its calls, its commit and its rollback.
 
 use super::error::TxError;
 use crate::format::{Lsn, ROOT};
@@ -12,21 +12,21 @@ use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 use pm_core::{InPool, Link, Pmem, Region, Root, RootChange, RootError, RootWrite, bytes_of, bytes_of_slice};
 
-/// Up to this length, writes to a new block go through the log: two lines cost less than a fence.
+/// Up to this length, contents of a new block are logged: two lines cost less than a fence.
 pub(super) const LOGGED_UP_TO_BYTES: usize = 96;
 
 /// A transaction on the heap of `'p`. Made by [`Heap::transaction`](crate::Heap::transaction).
 ///
-/// Its writes are kept in DRAM until it commits, and it reads them back. More than 96 bytes go into a new block
-/// at once, since nothing links to it. A write of 2 KiB or more to an old block, unless
-/// [`HeapOptions::in_place_from_bytes`](crate::HeapOptions::in_place_from_bytes) says otherwise, is made in place, behind undo entries.
+/// Its writes are kept in DRAM until it commits, and its reads see them. More than 96 bytes are stored into a new block at once, since nothing
+/// links to the block yet. A write of 2 KiB or more to an old block, unless
+/// [`HeapOptions::in_place_from_bytes`](crate::HeapOptions::in_place_from_bytes) says otherwise, is made in place, with undo logging.
 pub struct Tx<'p, P: Pmem = Region> {
     parts: &'p HeapParts<P>,
     work: &'p mut Work,
-    /// Acquired for the first long write in place, or to commit.
+    /// Acquired for the first write in place, or to commit.
     lane: Option<LaneGuard<'p>>,
-    /// Whether something was stored in new blocks, and is not fenced.
-    is_in_flight: bool,
+    /// Whether stores to new blocks were flushed, and are not fenced.
+    has_unfenced_stores: bool,
     durability: Durability,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
 }
@@ -51,7 +51,7 @@ pub(crate) fn run<P: Pmem, R, E: From<TxError>>(
     f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
 ) -> Result<R, E> {
     let mut thread = InTransaction::begin(parts.id()).ok_or(TxError::Nested)?;
-    // Dropped without a commit, after an error or a panic, it rolls back.
+    // If it is dropped without a commit, after an error or a panic, it rolls back.
     let mut tx = Tx::new(parts, thread.work(), durability);
     let result = f(&mut tx)?;
     tx.commit()?;
@@ -66,19 +66,18 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// When there is no room.
     ///
     /// # Durability
-    /// With the transaction: before it commits, a crash leaves the block free. Costs the block's lines and that of its
-    /// header; a fence for the transaction, if the value has more than 96 bytes, and otherwise two lines of the log or
-    /// three.
+    /// With the transaction: a crash before it commits leaves the block free. Costs the block's lines and that of its header; if the value has
+    /// more than 96 bytes, one fence for all such values of the transaction, and otherwise two or three lines of the log.
     ///
-    /// Other threads cannot allocate what a transaction reserves beyond its blocks before it ends. So the last long free extent is divided
-    /// before it is reserved, for two lines and two fences, or four fences if its header is in a live log entry. The transaction keeps an
-    /// eighth, from which the next ones allocate without that price.
+    /// A transaction reserves a whole free extent until it ends, and other threads cannot allocate from it. So the last long free extent is
+    /// divided before it is reserved, at two lines and two fences, or four fences if its header is in a live log entry. The transaction keeps
+    /// an eighth of it, from which later transactions allocate without that cost.
     pub fn alloc<T: InPool<'p>>(&mut self, value: &T) -> Result<Link<'p, T>, TxError> {
         self.alloc_slice(core::slice::from_ref(value))
     }
 
-    /// Allocates a block and writes these values to it, one after the other. The link is to the first one, and [`Link::element`] leads to
-    /// the others. The heap does not store their number.
+    /// Allocates a block and writes these values to it, one after the other. The returned link is to the first one; [`Link::element`] makes
+    /// links to the others. The heap does not store their number.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -92,8 +91,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(link_to(payload))
     }
 
-    /// Allocates a block with room for `count` values, uninitialized: it holds what was there before. Costs no fence of
-    /// its own.
+    /// Allocates a block with room for `count` values, uninitialized: it holds what was there before. Needs no fence besides the
+    /// transaction's.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -111,7 +110,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// As [`alloc`](Self::alloc).
     ///
     /// # Durability
-    /// As [`alloc`](Self::alloc), with the fence at any length.
+    /// As [`alloc`](Self::alloc) of a value of more than 96 bytes.
     pub fn alloc_zeroed<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
         self.alloc_aligned(count, align_of::<T>() as u64)
     }
@@ -141,7 +140,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let payload = self.reserve(bytes, align_bytes.max(align_of::<T>() as u64))?;
         let pmem = &self.parts.pmem();
         self.parts.log.check()?;
-        self.is_in_flight |= bytes > 0;
+        self.has_unfenced_stores |= bytes > 0;
         let mut done = 0;
         while done < bytes {
             let step = (bytes - done).min(ZEROES.len() as u64);
@@ -152,29 +151,30 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(link_to(payload))
     }
 
-    /// Frees the block that `link` points to: one that [`alloc`](Self::alloc) or a similar call returned, in this transaction or before.
-    /// Other links to it dangle; the program must not follow them.
+    /// Frees the block that `link` points to, which [`alloc`](Self::alloc) or a similar call returned, in this transaction or an earlier one.
+    /// Other links to it dangle, and the program must not follow them.
     ///
     /// # Errors
     /// When there is no such block, it is already free, or its header is corrupted; nothing is freed then.
     ///
     /// # Durability
-    /// With the transaction. Costs the line of the header. The block is not allocated again before the transaction is certainly durable.
+    /// With the transaction. Costs the line of the header. The block is not allocated again before the checkpoint LSN has reached the
+    /// transaction's LSN.
     pub fn free<T: InPool<'p>>(&mut self, link: Link<'p, T>) -> Result<(), TxError> {
         self.free_block(link.offset())
     }
 
-    /// How many bytes the block that `link` points to has room for: as many as were requested, or a few more.
+    /// The number of bytes that the block that `link` points to has room for: as many as were requested, or a few more.
     ///
     /// # Errors
-    /// As [`free`](Self::free). A block that this transaction allocated is [free](crate::FreeError::AlreadyFree) until
-    /// it commits.
+    /// As [`free`](Self::free). For a block that this transaction allocated, [`FreeError::AlreadyFree`](crate::FreeError::AlreadyFree): it is
+    /// free until the transaction commits.
     pub fn capacity_bytes<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, TxError> {
         self.parts.log.check()?;
         Ok(self.parts.space.usable_bytes(&self.parts.pmem(), link.offset())?)
     }
 
-    /// Copies out the value that a link points to, with the writes of this transaction.
+    /// Copies out the value that a link points to, including the writes of this transaction.
     ///
     /// # Errors
     /// When the link is null or points out of the heap.
@@ -183,7 +183,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(value_from(|bytes| self.load(offset, bytes)))
     }
 
-    /// Copies `out.len()` bytes out, from the one that the link points to on.
+    /// Copies out `out.len()` bytes, starting with the one that the link points to.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -193,7 +193,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(())
     }
 
-    /// Writes a value to where a link points; a field, if the link is to one ([`Link::field`]).
+    /// Writes the value that a link points to. [`Link::field`] makes a link to a field.
     ///
     /// # Errors
     /// When the link is null or points out of the heap. For values of 2 KiB or more also as
@@ -206,7 +206,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.store(offset, bytes_of(value))
     }
 
-    /// Writes values one after the other, from where the link points on.
+    /// Writes values one after the other, starting at the one that the link points to.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -236,7 +236,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(result)
     }
 
-    /// The root of this name, if there is one, with the changes of this transaction.
+    /// The root of this name, if there is one, including the changes of this transaction.
     ///
     /// # Errors
     /// When it holds another type, or is not found while some of the directory is corrupted.
@@ -249,12 +249,12 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     /// Sets the root of this name to `link`, so that [`root`](Self::root) finds it after a restart. Replaces a former root of this name.
-    /// If two transactions set one root, the one that commits later counts.
+    /// If two transactions set the same root, the one that commits later replaces the other's.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap; when the name is empty, longer than 24 bytes or the heap's own,
-    /// `pm-alloc.heap`; when there are 63 other roots, that one included, of which this transaction has removed none. If other transactions
-    /// take the last slots meanwhile, this one fails when it commits.
+    /// When the link is null or points out of the heap; when the name is empty, longer than 24 bytes or the heap's own, `pm-alloc.heap`; when
+    /// there are 63 other roots, including that one, and this transaction has removed none. If other transactions take the last slots
+    /// meanwhile, this one fails when it commits.
     ///
     /// # Durability
     /// With the transaction. Costs two entries of the log, and the root's line.
@@ -263,11 +263,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.stage_root(name, Some((offset, size_of::<T>() as u64, T::LAYOUT)))
     }
 
-    /// Removes a root, if there is one. What it named is unchanged.
+    /// Removes a root, if there is one. Its value stays allocated.
     ///
     /// # Errors
-    /// When the name is invalid, as for [`set_root`](Self::set_root); when there is no such root, but a slot of the directory is
-    /// corrupted, which [`Heap::discard_corrupted_roots`](crate::Heap::discard_corrupted_roots) frees.
+    /// When the name is invalid, as for [`set_root`](Self::set_root). When there is no such root, and a slot of the directory is corrupted;
+    /// [`Heap::discard_corrupted_roots`](crate::Heap::discard_corrupted_roots) frees such slots.
     ///
     /// # Durability
     /// With the transaction.
@@ -276,24 +276,24 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     const fn new(parts: &'p HeapParts<P>, work: &'p mut Work, durability: Durability) -> Self {
-        Self { parts, work, lane: None, is_in_flight: false, durability, brand: PhantomData }
+        Self { parts, work, lane: None, has_unfenced_stores: false, durability, brand: PhantomData }
     }
 
-    /// Commits: adds headers and roots to the write set, fences what was stored in new blocks, commits by a lane, and releases what was
-    /// reserved and freed.
+    /// Commits: adds headers and roots to the write set, fences the stores to new blocks, commits through a lane, and settles what was reserved
+    /// and freed.
     fn commit(mut self) -> Result<(), TxError> {
         self.write_headers();
         if self.work.writes.is_empty() && self.work.roots.is_empty() && self.lane.is_none() {
-            // Behind the cut of a chain a block is freed in DRAM only.
+            // In an unreachable extent a block is freed in DRAM only.
             self.finish_freeing(Lsn::ZERO);
             return Ok(());
         }
-        if self.is_in_flight {
-            // Before the entries are stored: they may become durable at once, and publish the contents of the blocks.
+        if self.has_unfenced_stores {
+            // Before the entries are stored, which may become durable at once and publish the contents of the blocks.
             self.parts.log.fence(&self.parts.pmem())?;
         }
         self.lane();
-        // After the lane, and only until the commit is over: no transaction waits for a lane while it holds the lock of the roots.
+        // After the lane was acquired, so that no transaction waits for a lane while it holds the lock of the roots.
         let change = self.write_roots()?;
         let writes = &self.work.writes;
         let lane = self.lane.get_or_insert_with(|| LaneGuard::take(&self.parts.log));
@@ -301,8 +301,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
             true => lane.commit_deferred(&self.parts.pmem()),
             false => lane.commit(&self.parts.pmem(), writes),
         };
-        // After a failed fence the roots stay hidden, because it is unknown which of them a crash would leave. Otherwise all of them are
-        // durable, or nothing was stored.
+        // After a failed fence the changed roots stay hidden, because it is unknown which of them are durable. Otherwise all of them are durable,
+        // or nothing was stored.
         if let Some(change) = change
             && (committed.is_ok() || self.parts.log.check().is_ok())
         {
@@ -322,7 +322,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let Work { writes, reservations, freeing, .. } = &mut *self.work;
         for reservation in reservations.iter() {
             let (inner, front) = reservation.inner_and_front();
-            inner.for_each(|(offset, word)| writes.header_ahead(offset, word));
+            inner.for_each(|(offset, word)| writes.early_header(offset, word));
             front.into_iter().for_each(|(offset, word)| writes.header(offset, word));
         }
         for (offset, word) in freeing.iter().filter_map(Freeing::header) {
@@ -340,8 +340,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.lane.get_or_insert_with(|| LaneGuard::take(&self.parts.log))
     }
 
-    /// Allocates an uninitialized block of at least `bytes` bytes, and returns its offset: a multiple of 64, or of `align_bytes`, if that is
-    /// more.
+    /// Allocates an uninitialized block of at least `bytes` bytes, and returns the offset of its payload: a multiple of 64 and of
+    /// `align_bytes`.
     pub(super) fn reserve(&mut self, bytes: u64, align_bytes: u64) -> Result<u64, TxError> {
         self.parts.log.check_open()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
@@ -353,22 +353,21 @@ impl<'p, P: Pmem> Tx<'p, P> {
                 let reservation = self.prepare(reservation)?;
                 let fresh =
                     reservation.carve(lines, align_bytes).expect("the block fits into its reservation");
-                let is_over_chunks = reservation.is_over_chunks();
-                // The first headers of the chunks are durably zeroed before an entry for the block's header can be durable.
-                self.is_in_flight |= is_over_chunks;
-                // Another transaction may have returned it because its fence failed.
+                // The zeroed first headers inside a huge block are fenced before an entry for the block's header can be durable.
+                self.has_unfenced_stores |= reservation.is_huge();
+                // Another transaction may have returned the extent because its fence failed.
                 self.parts.log.check()?;
                 fresh
             }
         };
         let payload = fresh.start;
-        // With the spare bytes behind the requested ones: a link into an array may point there, too.
+        // All bytes of the block, because a link to an array element may point after the requested ones.
         self.work.fresh.push(fresh);
         Ok(payload)
     }
 
-    /// Reserves an extent with room for a block: in this thread's arena, then in other arenas and unused chunks, then in what retiring the
-    /// idle lanes takes out of quarantine, at two fences.
+    /// Reserves an extent with room for a block: in this thread's arena, then in other arenas and unused chunks, and then in what leaves
+    /// quarantine when idle lanes are retired, at two fences.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
         let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
         if let Some(found) = space.reserve_own(pmem, lines, align_bytes, log.recent_checkpoint_lsn()) {
@@ -383,11 +382,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
         }
     }
 
-    /// Adds the extent to this transaction. If it is several free blocks, or is to be divided, makes it one free block, durably.
+    /// Adds the reservation to this transaction. If it is several free blocks, or is to be trimmed, makes it one free block, durably.
     fn prepare(&mut self, reservation: Reservation) -> Result<&mut Reservation, TxError> {
         let (parts, pmem) = (self.parts, &self.parts.pmem());
         let (is_one_block, mut headers) = (reservation.is_one_block(), reservation.joining_headers());
-        // First of all, so that it is returned after an error or a panic: other threads may be waiting for the rest of it.
+        // First, so that it is returned after an error or a panic: other threads may be waiting for a part of it.
         self.work.reservations.push(reservation);
         if !is_one_block {
             headers.try_for_each(|(offset, word)| parts.store_header(offset, word))?;
@@ -399,7 +398,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
 
     pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {
         if let Some(at) = self.work.fresh.iter().position(|fresh| fresh.start == payload) {
-            // It was never allocated, and another transaction may reserve it before this one commits.
+            // It was never allocated, so another transaction may reserve it before this one commits.
             let fresh = self.work.fresh.remove(at);
             self.work.writes.forget(fresh.start, fresh.end - fresh.start);
             let at = self.work.reservations.iter_mut().position(|reservation| reservation.uncarve(payload));
@@ -420,8 +419,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.work.writes.overlay(offset, out);
     }
 
-    /// Stores into a new block, which nothing links to before the transaction commits. Short contents are committed by the log; long ones
-    /// are stored at once, and fenced before the commit.
+    /// Stores into a new block, which nothing links to before the transaction commits. Short contents are logged. Long ones are stored at once,
+    /// and fenced before the commit.
     pub(super) fn store_fresh(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
         if bytes.len() <= LOGGED_UP_TO_BYTES || self.work.writes.overlaps(offset, bytes.len()) {
             self.work.writes.hidden_bytes(offset, bytes);
@@ -430,11 +429,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.parts.log.check()?;
         self.parts.pmem().store(offset, bytes);
         self.parts.pmem().flush(offset, bytes.len() as u64);
-        self.is_in_flight = true;
+        self.has_unfenced_stores = true;
         Ok(())
     }
 
-    /// Stores into a block, new or old. `offset` was checked.
+    /// Stores into a new or an old block, at an offset that was checked.
     fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
         let (start, end) = (offset, offset + bytes.len() as u64);
         if self.work.fresh.iter().rev().any(|fresh| fresh.start <= start && end <= fresh.end) {
@@ -462,7 +461,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         if name == ROOT {
             return Err(RootError::Name { name: name.to_owned() }.into());
         }
-        // Only to report errors now: the commit chooses the slot.
+        // Only to report errors early: the commit chooses the slot.
         let staged: Vec<RootWrite> = self.work.roots.iter().filter_map(|staged| staged.write).collect();
         let write = self.parts.pool.root_write(name, target, &staged)?;
         self.work.roots.retain(|staged| staged.name != name);
@@ -476,8 +475,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Some(staged.write.and_then(|write| write.root()))
     }
 
-    /// Adds the staged roots to the write set, and hides them from readers until the change is complete. The transaction holds its lane: the
-    /// lock of the directory is acquired last, and a thread that holds it waits for no other transaction.
+    /// Adds the staged roots to the write set, and hides them from readers until the change is complete. The lane is already acquired, and the
+    /// lock of the root directory is the last in the lock order.
     fn write_roots(&mut self) -> Result<Option<RootChange<'p>>, TxError> {
         if self.work.roots.is_empty() {
             return Ok(None);
@@ -508,7 +507,7 @@ impl<P: Pmem> Drop for Tx<'_, P> {
             // If this fails, the log is poisoned, and recovery on the next open rolls back.
             lane.roll_back(&self.parts.pmem()).unwrap_or_default();
         }
-        // After a failed fence the transaction may be durable, and its blocks allocated.
+        // After a failed fence the transaction may be durable, and its blocks may be allocated.
         let is_known = self.parts.log.check().is_ok();
         for reservation in self.work.reservations.drain(..) {
             if is_known {

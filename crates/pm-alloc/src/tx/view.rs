@@ -1,5 +1,5 @@
-//! A view: reading without a transaction, and the changes that need none: in-place stores, and a block allocated or freed together with
-//! its link.
+//! A view: reads without a transaction, and the changes that need none: in-place stores, and allocating or freeing a block together with the
+//! link to it.
 
 use super::error::TxError;
 use super::transaction::{Durability, LOGGED_UP_TO_BYTES, run};
@@ -12,7 +12,7 @@ use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 use pm_core::{InPool, Link, PlaceError, Pmem, Region, RootError, bytes_of};
 
-/// The alignment of a pair of words that is stored atomically. Two words by themselves need only 8.
+/// The alignment, and the length, of a pair of words that is stored atomically.
 const PAIR_BYTES: u64 = 16;
 
 /// The offset of a null link.
@@ -47,7 +47,7 @@ impl<'p, P: Pmem> View<'p, P> {
         Ok(value_from(|bytes| self.parts.pmem().load(offset, bytes)))
     }
 
-    /// Copies out `out.len()` bytes, from the one that the link points to on.
+    /// Copies out `out.len()` bytes, starting with the one that the link points to.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -67,8 +67,8 @@ impl<'p, P: Pmem> View<'p, P> {
     /// When it returns, the new word is durable; a crash before leaves it or the old one. Costs one line and one fence; one
     /// line more if a recent transaction wrote to the same line.
     ///
-    /// If the process is killed before this returns, the next process may read the new word though it is not durable: a power failure
-    /// then reverts it, but not what that process derived from it and committed. Storing the word again makes it durable.
+    /// If the process is killed before this returns, the next process may read the new word although it is not durable. A power failure then
+    /// reverts the word, but not what that process derived from it and committed. Storing the word again makes it durable.
     ///
     /// # Source
     /// PMFS 3.2, atomic in-place updates.
@@ -82,8 +82,8 @@ impl<'p, P: Pmem> View<'p, P> {
     /// Stores two words in place, atomically and durably, without a transaction: a value and its version, for example, or both ends of
     /// a range.
     ///
-    /// A thread that reads them meanwhile loads one after the other, and may see the first word of one pair and the second of
-    /// the next: the program keeps readers from writers by locks.
+    /// A thread that reads them meanwhile loads one after the other, and may load the first word of one pair and the second of the next: the
+    /// program excludes readers during the call, by a lock for example.
     ///
     /// # Errors
     /// When the link is null, points out of the heap, or to no multiple of 16, which is
@@ -117,7 +117,7 @@ impl<'p, P: Pmem> View<'p, P> {
     ///
     /// # Durability
     /// When it returns, all of it is durable; a crash before leaves all of it, or a free block and a null slot. Costs the
-    /// lines of the value, of the block's header, of the header behind it if the block was split off a longer one, and of the slot;
+    /// lines of the value, of the block's header, of the header after it if the block was split off a longer one, and of the slot;
     /// one line of the log, and two fences. If the value has 96 bytes or less, up to three lines of the log, and one fence.
     ///
     /// # Source
@@ -168,7 +168,7 @@ impl<'p, P: Pmem> View<'p, P> {
         if payload == NULL {
             return Err(PlaceError::Null.into());
         }
-        // Before the locks: acquiring one waits for the fence of this thread's last commit.
+        // Before the locks are acquired, which waits for the fence of this thread's last commit.
         pmem.prefetch(Layout::header_of(payload.max(LINE_BYTES)));
         let mut lane = LaneGuard::take(&parts.log);
         if let Some(held) = parts.space.hold_freeing(&lane, pmem, payload)? {
@@ -193,7 +193,7 @@ impl<'p, P: Pmem> View<'p, P> {
     ) -> Result<Link<'p, T>, TxError> {
         self.check_outside_transaction()?;
         let slot = self.check_vacant(slot)?;
-        // Short contents are committed by the log. A block is aligned to 64 bytes, which is enough for most types.
+        // Short contents are logged, by a transaction. Blocks are aligned to 64 bytes, and only a transaction aligns them further.
         let is_long = contents.is_none_or(|contents| contents.len() > LOGGED_UP_TO_BYTES);
         let lines = Layout::lines_for(bytes).filter(|_| is_long && align_of::<T>() <= 64);
         if let Some(lines) = lines
@@ -212,8 +212,8 @@ impl<'p, P: Pmem> View<'p, P> {
         })
     }
 
-    /// Allocates a block of this thread's arena and links `slot` to it, by one commit of up to three words. `None`, and nothing was
-    /// changed, if the arena has no such block.
+    /// Allocates a block from this thread's arena and links `slot` to it, by one commit of up to three words. `None` if the arena has no such
+    /// block; nothing was changed then.
     #[inline]
     fn alloc_in_own_arena(
         &self,
@@ -230,15 +230,15 @@ impl<'p, P: Pmem> View<'p, P> {
         };
         let payload = held.payload();
         if let Some(contents) = contents {
-            // With the block held: another transaction may have returned it because its fence failed.
+            // With the block held, because another transaction may have returned the block when its fence failed.
             log.check()?;
             pmem.store(payload, contents);
             pmem.flush(payload, contents.len() as u64);
-            // Before the entry is stored: it may become durable at once, and publish the contents of the block.
+            // Before the entry is stored, which may become durable at once and publish the contents of the block.
             log.fence(pmem)?;
         }
         match held.rest() {
-            Some(rest) => lane.commit_words_ahead(pmem, &[rest, (slot, payload), held.header()], 1)?,
+            Some(rest) => lane.commit_words_early(pmem, &[rest, (slot, payload), held.header()], 1)?,
             None => lane.commit_words(pmem, &[(slot, payload), held.header()])?,
         };
         held.settle();

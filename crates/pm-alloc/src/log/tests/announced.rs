@@ -122,7 +122,7 @@ fn line_is_no_entry_before_its_last_store() {
             let line = Line::of(&entry_of(*state), SEED, AT);
             assert_eq!(line, Line::Begun(lsn), "entry {number} after {} stores", cut + 1);
         }
-        let Line::Whole(record) = Line::of(&entry_of(states[STORES - 1]), SEED, AT) else {
+        let Line::Complete(record) = Line::of(&entry_of(states[STORES - 1]), SEED, AT) else {
             panic!("entry {number} is not whole after its last store")
         };
         assert_eq!(record.lsn, lsn);

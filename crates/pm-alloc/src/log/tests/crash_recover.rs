@@ -166,7 +166,7 @@ fn inner_header_is_durable_before_front_header() {
     let unapplied = with_log(&layout, |pmem, log| {
         let mut writes = Writes::default();
         writes.header(headers[0].0, headers[0].1);
-        headers[1..].iter().for_each(|&(offset, word)| writes.header_ahead(offset, word));
+        headers[1..].iter().for_each(|&(offset, word)| writes.early_header(offset, word));
         LaneGuard::take(&log).commit(pmem, &writes).unwrap();
         // The power fails before any of them is durable.
         headers.iter().for_each(|&(offset, _)| pmem.store_u64(offset, 0));
