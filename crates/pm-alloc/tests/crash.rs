@@ -24,6 +24,11 @@ mod prelude {
 
     pub(crate) type SimHeap = Heap<Arc<SimPmem>>;
 
+    /// The heap that a crash has left.
+    pub(crate) fn left<A>(crash: &Crash<A>, options: &HeapOptions) -> Result<SimHeap, String> {
+        Heap::attach(Arc::clone(crash.pmem()), options).map_err(|error| error.to_string())
+    }
+
     /// A lane's next commit flushes and fences the targets of a transaction; until then the log has their contents. What open flushes and fences is
     /// already durable, unless a process was killed.
     pub(crate) fn lints() -> Lints {

@@ -171,7 +171,9 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
     let is_hit = |payload: &&u64| region.load_u64(**payload - 8) != before[*payload];
     let hit = || -> Vec<u64> { blocks.keys().filter(is_hit).copied().collect() };
     let open = seed.is_multiple_of(2).then(|| Heap::attach(region, &options()).unwrap());
-    open.iter().for_each(|heap| drop(heap.scan_ahead(usize::MAX).unwrap()));
+    if let Some(heap) = &open {
+        heap.scan_ahead(usize::MAX).unwrap();
+    }
     let stray = write();
     let hit = hit();
     tally.writes += stray.len() as u64;

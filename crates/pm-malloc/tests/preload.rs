@@ -157,8 +157,8 @@ fn full_file_system_is_error_and_no_signal() {
     command.args(["/bin/sh", "-c", script]).arg(directory.path()).arg(library()).arg(common::exercise());
     let output = command.arg(file.path()).output().unwrap();
     assert!(output.status.success(), "{}: {}", output.status, complaints(&output));
-    let told = complaints(&output);
-    assert!(told.lines().any(|line| line.contains("for a forked child in")), "{told}");
+    let messages = complaints(&output);
+    assert!(messages.lines().any(|line| line.contains("for a forked child in")), "{messages}");
     assert!(sound(&file.path()).blocks().len() > 100);
 }
 

@@ -61,7 +61,7 @@ fn corruption_of_closed_log_changes_nothing() {
             let heap = attach(region);
             assert_eq!((region.load_u64(x), region.load_u64(y)), (2, 2), "entry {entry}");
             assert_eq!(heap.open_report().recovery.replayed, 0);
-            assert_eq!(heap.open_report().recovery.corrupted_entries, 1, "it is told");
+            assert_eq!(heap.open_report().recovery.corrupted_entries, 1, "it is reported");
         }
     }
 }

@@ -13,11 +13,6 @@ fn attach(pmem: &Arc<SimPmem>) -> Result<SimHeap, HeapError> {
     Heap::attach(Arc::clone(pmem), &options())
 }
 
-/// The heap that a crash has left.
-fn left<T: Clone + Send + Sync>(crash: &Crash<T>) -> Result<SimHeap, String> {
-    attach(crash.pmem()).map_err(|error| error.to_string())
-}
-
 /// Kills the operation at every point, and crashes it and the next process at every point.
 fn killer() -> Explorer {
     Explorer::new(Model::Px86Line).kills(1).crashes(1)
@@ -90,7 +85,7 @@ fn growth_is_atomic() {
             let found = HeapInspection::of(&pool).map_err(|error| error.to_string())?.chunk_count;
             assert_eq!(found, before as u64 + 3, "what counts is durable, not only found again");
         }
-        let heap = left(crash)?;
+        let heap = left(crash, &options())?;
         assert!(!heap.open_report().chunk_count_restored);
         assert_clean(&heap);
         assert_eq!(heap.blocks().len(), 1);
@@ -125,7 +120,7 @@ fn free_blocks_are_joined_before_they_are_overwritten() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let heap = left(crash)?;
+        let heap = left(crash, &options())?;
         assert_clean(&heap);
         let is_whole = || (0..15).all(|word| crash.pmem().load_u64(first + 8 * word) == 0xAAAA);
         let blocks = heap.blocks();
@@ -152,7 +147,7 @@ fn explore_restarted(
         Ok(())
     };
     let check = |crash: &Crash<u64>| {
-        let heap = left(crash)?;
+        let heap = left(crash, &options())?;
         check(&heap, crash.acked())
     };
     let explorer = killer();
@@ -257,7 +252,7 @@ fn copies_of_chunk_count_are_equal_after_open() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let heap = left(crash)?;
+        let heap = left(crash, &options())?;
         crash.recovered();
         let (expected, words) = (heap.check().chunks.len() as u64, heap.layout().chunk_count_offsets());
         drop(heap);
@@ -306,7 +301,7 @@ fn chunks_below_committed_huge_block_have_no_first_header() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let heap = left(crash)?;
+        let heap = left(crash, &options())?;
         let block = heap.view(|view| view.root::<u8>("long").unwrap().map(Link::offset));
         drop(heap);
         block.map_or(Ok(()), |block| is_out_of_reach(crash.pmem(), block, BYTES))
@@ -344,7 +339,7 @@ fn durable_unlogged_block_survives_once_call_returns() {
         }
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = left(crash)?;
+        let heap = left(crash, &options())?;
         assert_clean(&heap);
         assert!(heap.blocks().len() >= crash.acked().len(), "{} blocks", heap.blocks().len());
         Ok(())
@@ -375,7 +370,7 @@ fn closing_makes_unlogged_blocks_durable() {
         if floor(crash.pmem()) < closed {
             return Ok(());
         }
-        let heap = left(crash)?;
+        let heap = left(crash, &options())?;
         let (report, blocks) = (heap.check(), heap.blocks());
         let is_whole = report.is_clean() && blocks.len() == 2;
         if is_whole { Ok(()) } else { Err(format!("{blocks:?}, {:?}", report.corruptions)) }
@@ -439,7 +434,7 @@ fn chunks_released_by_shrinking_keep_their_end_headers() {
         Ok(())
     };
     let check = |crash: &Crash<()>| {
-        let corruptions = left(crash)?.check().corruptions;
+        let corruptions = left(crash, &options())?.check().corruptions;
         let is_whole = corruptions.is_empty() || crash.acked().is_empty();
         if is_whole { Ok(()) } else { Err(format!("{corruptions:?}")) }
     };
@@ -457,7 +452,7 @@ fn nothing_is_replayed_after_checkpoint() {
         core::mem::forget(heap);
     };
     let check = |crash: &Crash<()>| {
-        let heap = left(crash)?;
+        let heap = left(crash, &options())?;
         let replayed = heap.open_report().recovery.replayed;
         let is_done = !crash.acked().is_empty();
         if is_done && replayed > 0 { Err(format!("{replayed} stored again")) } else { Ok(()) }

@@ -59,8 +59,7 @@ fn either_corrupted_copy_is_restored() {
                     let pmem = crash.pmem();
                     pmem.store_u64(word, !pmem.load_u64(word));
                 }
-                let heap =
-                    Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
+                let heap = left(crash, &options())?;
                 assert_eq!(heap.blocks(), blocks);
                 Ok(())
             };
@@ -149,7 +148,7 @@ fn lost_heap_root_is_set_again() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
+        let heap = left(crash, &options())?;
         assert_eq!(heap.blocks(), blocks);
         let is_set = !heap.open_report().root_restored;
         if is_set || crash.acked().is_empty() { Ok(()) } else { Err("the root is lost again".to_owned()) }
@@ -179,7 +178,7 @@ fn repair_is_atomic() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
+        let heap = left(crash, &options())?;
         let report = heap.check();
         let is_repaired = report.is_clean() && report.lost_blocks == 1;
         let is_as_before = report.corruptions.len() == 1 && crash.acked().is_empty();
@@ -264,7 +263,7 @@ fn repaired_end_of_chunk_is_not_replayed() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
+        let heap = left(crash, &options())?;
         let found = heap.view(|view| {
             let block = view.root::<u64>("long").unwrap()?;
             Some((0..1000).map(|number| view.read(block.element(number)).unwrap()).collect::<Vec<u64>>())

@@ -57,7 +57,7 @@ fn explore(is_given_up: bool) {
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
+        let heap = left(crash, &options())?;
         let at = offset(&heap, 0);
         let words = heap.view(|view| view.read(link_to::<[u64; 20]>(at)).unwrap());
         let (long, others) = words.split_at(LONG);

@@ -1,4 +1,4 @@
-//! Discarding the entry of a lane that was idle while another lane wrapped: the older groups left in the log tell nothing about blocks that were
+//! Discarding the entry of a lane that was idle while another lane wrapped: the older groups left in the log do not determine blocks that were
 //! allocated over theirs since.
 
 use crate::discarding::{

@@ -163,51 +163,35 @@ fn linking_an_uninit_block_and_freeing_it_cost_one_fence_each() {
     assert_eq!(free(0), one_fence(1 + 1), "the pair's line");
 }
 
+/// Links values of `N` words to two slots, and frees one: `lines` for the value besides the targets of the call before, a header and a slot.
+fn assert_linking_costs<const N: usize>(lines: u64, fences: u64) {
+    let heap = heap();
+    let alloc =
+        |slot| slot_cost::<[u64; N]>(&heap, slot, |view, slot| view.alloc_and_link(slot, &[7; N]).map(drop));
+    let free = |slot| slot_cost::<[u64; N]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
+    alloc(0);
+    assert_eq!(alloc(1), Counts { lines: lines + 2, fences });
+    assert_eq!(free(1), Counts { lines: 1 + 2, fences: 1 });
+    assert_eq!(alloc(1), Counts { lines: lines + 2, fences }, "after the freeing");
+}
+
 #[test]
 fn linking_a_long_value_costs_its_lines_and_two_fences() {
-    let heap = heap();
-    let alloc = |slot| {
-        slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_and_link(slot, &[7; 40]).map(drop))
-    };
-    let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
-    let payload = 5;
-    alloc(0);
-    // Its entry, the header of the rest; the targets of the one before: a header, a slot.
-    assert_eq!(alloc(1), Counts { lines: payload + 2 + 2, fences: 2 });
-    assert_eq!(free(1), Counts { lines: 1 + 2, fences: 1 });
-    // The targets of the freeing: a header, a slot.
-    assert_eq!(alloc(1), Counts { lines: payload + 2 + 2, fences: 2 });
+    // Five lines of payload, the entry, the header of the rest.
+    assert_linking_costs::<40>(5 + 2, 2);
 }
 
 #[test]
 fn linking_a_short_value_costs_one_fence() {
-    let heap = heap();
-    let alloc = |slot| {
-        slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.alloc_and_link(slot, &[7; 12]).map(drop))
-    };
-    let free = |slot| slot_cost::<[u64; 12]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
-    alloc(0);
-    // Two entries with 96 bytes, one with words; two lines of payload, with the header of the rest in the last one; the targets of the one before:
-    // a header, a slot.
-    assert_eq!(alloc(1), Counts { lines: 3 + 2 + 2, fences: 1 });
-    assert_eq!(free(1), Counts { lines: 1 + 2, fences: 1 });
-    // The targets of the freeing: a header, a slot.
-    assert_eq!(alloc(1), Counts { lines: 3 + 2 + 2, fences: 1 });
+    // Two entries with 96 bytes, one with words; two lines of payload, with the header of the rest in the last one.
+    assert_linking_costs::<12>(3 + 2, 1);
 }
 
 #[test]
 fn word_in_place_costs_one_line_and_one_fence() {
     let heap = heap();
-    let store = |value| {
-        let (result, cost) = heap.pool().pmem().count(|| {
-            heap.view(|view| {
-                let array = view.root::<u8>("array").unwrap().unwrap();
-                view.store_u64(link_to(array.offset() + 4096), value)
-            })
-        });
-        result.unwrap();
-        cost
-    };
+    let store =
+        |value| slot_cost::<u64>(&heap, 1, |view, word| view.store_u64(link_to(word.offset()), value));
     store(1);
     assert_eq!(store(2), Counts { lines: 1, fences: 1 });
 }
@@ -216,14 +200,7 @@ fn word_in_place_costs_one_line_and_one_fence() {
 fn pair_in_place_costs_one_line_and_one_fence() {
     let heap = heap();
     let store = |value| {
-        let (result, cost) = heap.pool().pmem().count(|| {
-            heap.view(|view| {
-                let array = view.root::<u8>("array").unwrap().unwrap();
-                view.store_u64_pair(link_to(array.offset() + 4096 + 16), value)
-            })
-        });
-        result.unwrap();
-        cost
+        slot_cost::<u64>(&heap, 1, |view, pair| view.store_u64_pair(link_to(pair.offset() + 16), value))
     };
     store([1, 2]);
     assert_eq!(store([3, 4]), Counts { lines: 1, fences: 1 });

@@ -106,7 +106,7 @@ fn panic_while_heap_is_frozen_changes_nothing() {
     heap.alloc(100, 64).unwrap();
 }
 
-/// Other threads wait for the locks of the heap meanwhile, that of blocks longer than a chunk too.
+/// Other threads wait for the locks of the heap at that time, including that of blocks longer than a chunk.
 #[test]
 fn panic_while_heap_is_frozen_breaks_no_lock() {
     let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);

@@ -1,8 +1,6 @@
 //! Random programs in three lanes, with chunks in which free extents are divided, and with transactions that stay open while others run. Neither
 //! crashes nor failed fences lose or leak anything. If an entry of one transaction is corrupted and discarded, all changes of the others stay,
 //! however long that entry has been dead.
-//!
-//! `PM_CRASH_SEQUENCES` is the number of programs, `PM_CRASH_FIRST` the first seed.
 
 use super::victim::{Before, Done, fill};
 use crate::discarding::{live_lines, stopped_recoveries};
@@ -199,15 +197,15 @@ fn formatted(rng: &mut Rng) -> Option<Formatted> {
 }
 
 /// Asserts that the heap is sound, and that its blocks are those of the slots. Returns the contents of the slots.
-fn assert_sound(heap: &SimHeap, slots: u64, long: u64, told: &str) -> Vec<u64> {
+fn assert_sound(heap: &SimHeap, slots: u64, long: u64, case: &str) -> Vec<u64> {
     let report = heap.check();
-    assert!(report.is_clean(), "{told}: {:?}", report.corruptions);
+    assert!(report.is_clean(), "{case}: {:?}", report.corruptions);
     let found: Vec<u64> =
         (0..SLOTS * THREADS as u64).map(|at| heap.pool().pmem().load_u64(slots + 8 * at)).collect();
     let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
     let mut known: BTreeSet<u64> = found.iter().copied().filter(|&block| block != 0).collect();
     known.extend([slots, long]);
-    assert_eq!(listed, known, "{told}");
+    assert_eq!(listed, known, "{case}");
     found
 }
 
@@ -257,9 +255,9 @@ fn program<'h>(
                     if depth == usize::MAX {
                         return;
                     }
-                    let call = |who: usize, seed: u64, depth: usize| {
+                    let call = |thread: usize, seed: u64, depth: usize| {
                         let (finish, finished) = mpsc::channel();
-                        senders[who].send((seed, depth, finish)).unwrap();
+                        senders[thread].send((seed, depth, finish)).unwrap();
                         finished.recv().unwrap();
                         let mut until = world.until.lock().unwrap();
                         *until = until.wrapping_sub(1);
@@ -316,9 +314,9 @@ fn run(seed: u64) -> bool {
     if victims[victims.len() - back + 1..].iter().any(|later| later.1.contains(&line)) {
         return false;
     }
-    let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: lost {victim:?}\n{program}");
+    let case = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: lost {victim:?}\n{program}");
     let before = Before { slots, long, shadow, lens, is_filled };
-    before.assert_only_victim_is_lost(left, line, victim, &options, &mut rng, &told)
+    before.assert_only_victim_is_lost(left, line, victim, &options, &mut rng, &case)
 }
 
 /// Power failures and kills, without corruption.
@@ -339,7 +337,7 @@ fn crashed(seed: u64) {
         let state = stopped.unwrap_or_else(|| sim.state());
         let history = world.history.lock().unwrap().clone();
         let program = world.log.lock().unwrap().join("\n");
-        let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1, process {process}\n{program}");
+        let case = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1, process {process}\n{program}");
         drop(world);
         core::mem::forget(heap);
         let before = history.iter().rev().find(|(events, _)| *events <= stop).map(|found| found.1.clone());
@@ -348,10 +346,10 @@ fn crashed(seed: u64) {
         let left = if rng.one_in(3) { state } else { crash(&state, &mut rng) };
         sim = Arc::new(Sim::of(left));
         let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
-        shadow = assert_sound(&heap, slots, long, &told);
+        shadow = assert_sound(&heap, slots, long, &case);
         assert!(
             shadow == before || Some(&shadow) == after.as_ref(),
-            "{told}: {shadow:?}, {before:?}, {after:?}"
+            "{case}: {shadow:?}, {before:?}, {after:?}"
         );
     }
 }
@@ -365,19 +363,19 @@ fn failing(seed: u64) -> bool {
     sim.fail_at(sim.events() + rng.below(5000));
     let world = program(&heap, slots, long, shadow.clone(), 10 + rng.below(30), &mut rng);
     let program = world.log.lock().unwrap().join("\n");
-    let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1\n{program}");
+    let case = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1\n{program}");
     let before = world.history.lock().unwrap().last().map_or(shadow, |last| last.1.clone());
     let failed = world.failed.lock().unwrap().take();
     drop(world);
     core::mem::forget(heap);
     let left = if rng.one_in(3) { sim.state() } else { crash(&sim.state(), &mut rng) };
     let heap = Heap::attach(Arc::new(Sim::of(left)), &options).unwrap();
-    let found = assert_sound(&heap, slots, long, &told);
+    let found = assert_sound(&heap, slots, long, &case);
     let after = failed.as_ref().map(|failed| &failed.0);
     let fits = |after: &Vec<u64>| {
         after.iter().zip(&found).all(|(after, found)| after == found || *after == u64::MAX)
     };
-    assert!(found == before || after.is_some_and(fits), "{told}: {found:?}, {before:?}, {after:?}");
+    assert!(found == before || after.is_some_and(fits), "{case}: {found:?}, {before:?}, {after:?}");
     failed.is_some()
 }
 

@@ -1,8 +1,6 @@
 //! Random programs in two lanes. At a crash an entry of one of the last two transactions of a lane is corrupted, and discarded; recoveries are
-//! stopped before it is corrupted, and after. All changes of other transactions stay: their blocks are listed, unchanged and not handed out, and
-//! what they freed is free.
-//!
-//! `PM_CRASH_SEQUENCES` is the number of programs, `PM_CRASH_FIRST` the first seed.
+//! stopped before it is corrupted, and after. All changes of other transactions stay: their blocks are listed, unchanged and not handed out, and what
+//! they freed is free.
 
 use super::victim::{Before, Done, fill};
 use crate::discarding::{Worker, holding_a_lane, live_lines, stopped_recoveries, write_word};
@@ -133,9 +131,9 @@ fn run(seed: u64) -> bool {
         return false;
     };
     let line = victim_entries[rng.below(victim_entries.len() as u64) as usize];
-    let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: lost {victim:?}");
+    let case = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: lost {victim:?}");
     let before = Before { slots, long, shadow, lens, is_filled };
-    before.assert_only_victim_is_lost(left, line, &victim, &options, &mut rng, &told)
+    before.assert_only_victim_is_lost(left, line, &victim, &options, &mut rng, &case)
 }
 
 #[test]

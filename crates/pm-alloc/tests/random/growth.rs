@@ -1,5 +1,4 @@
 //! Random programs on a heap in a file that grows, is closed, and whose process is killed between two operations, against a shadow model.
-//! `PM_CRASH_SEQUENCES` programs, from the seed `PM_CRASH_FIRST` on.
 
 use crate::prelude::*;
 

@@ -1,6 +1,5 @@
-//! Random programs on a heap that is used in turn without the log and not durably, without the log and durably, and by transactions. Each
-//! time the process ends, is killed, or loses power, and the heap is compared with a shadow model. `PM_CRASH_SEQUENCES` programs, from the
-//! seed `PM_CRASH_FIRST` on.
+//! Random programs on a heap that is used in turn without the log and not durably, without the log and durably, and by transactions. Each time the
+//! process ends, is killed, or loses power, and the heap is compared with a shadow model.
 
 use crate::prelude::*;
 use crate::sim::unlogged::{Shadow, Stop, World, check, fill, listed, survivors};

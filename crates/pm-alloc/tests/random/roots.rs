@@ -1,5 +1,5 @@
-//! Random transactions that set, replace and remove several roots each, in a directory with few roots or an almost full one, stopped
-//! and without power at any event. As many programs as `PM_CRASH_SEQUENCES` says, from the seed `PM_CRASH_FIRST` on.
+//! Random transactions that set, replace and remove several roots each, in a directory with few roots or an almost full one, stopped and without
+//! power at any event.
 
 use crate::prelude::*;
 use crate::sim::programs::{Failure, assert_allowed, is_done, stopped_recoveries};

@@ -1,6 +1,5 @@
-//! Random programs with blocks longer than a chunk, whose headers are corrupted while the heap is open and while it is closed, with repairs,
-//! crashes and reopens in between. No live line is allocated, and each intact block is listed. `PM_CRASH_SEQUENCES` programs, from the seed
-//! `PM_CRASH_FIRST` on.
+//! Random programs with blocks longer than a chunk, whose headers are corrupted while the heap is open and while it is closed, with repairs, crashes
+//! and reopens in between. No live line is allocated, and each intact block is listed.
 
 use crate::prelude::*;
 
@@ -175,5 +174,5 @@ fn run(seed: u64) {
 
 #[test]
 fn corrupted_headers_cost_no_live_block() {
-    seeds(150).for_each(run);
+    each_seed(150, run);
 }

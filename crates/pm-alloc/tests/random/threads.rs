@@ -1,8 +1,6 @@
 //! Random programs of several threads on one heap, each with its own blocks, words and root. Each run is killed or loses power at a random event,
 //! again and again; in variants a line of the log is corrupted, or one fence of a run or of a recovery fails. Each thread finds one of its allowed
-//! states, and no block is lost or leaked.
-//!
-//! `PM_CRASH_SEQUENCES` is the number of programs, `PM_CRASH_FIRST` the first seed. The seed does not determine the order in which the threads run.
+//! states, and no block is lost or leaked. The seed does not determine the order in which the threads run.
 
 use crate::prelude::*;
 use crate::sim::programs::{Failure, States, alloc_and_link, assert_allowed, hit_log, new_block};

@@ -1,6 +1,5 @@
 //! Random programs against a shadow model: transactions with long writes, rolled back ones, ones within which another thread commits or a word is
 //! stored, deferred ones, blocks with their links, roots. Each run is killed or loses power at a random event, again and again.
-//! `PM_CRASH_SEQUENCES` is the number of programs, `PM_CRASH_FIRST` the first seed.
 
 use crate::prelude::*;
 use crate::sim::LINE;
@@ -383,8 +382,8 @@ fn run(seed: u64, Fate { has_kills, has_hits }: Fate) {
             opened => opened.unwrap(),
         };
         let found = look(&heap);
-        let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1");
-        assert_allowed(&states, stop, &found, &told);
+        let case = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1");
+        assert_allowed(&states, stop, &found, &case);
         states = vec![(found, 0)];
     }
 }
@@ -440,21 +439,21 @@ fn stray(seed: u64) {
     (0..len / 8).for_each(|word| sim.store_u64(at + 8 * word, value));
     let is_hit = |payload: u64| at < payload && payload - 8 < at + len;
     for round in 0..2 {
-        let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: round {round}, hit {at}+{len}");
+        let case = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: round {round}, hit {at}+{len}");
         let mut heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
         let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
         for (payload, _) in &live {
-            assert!(is_hit(*payload) || listed.contains(payload), "{told}: {payload} is not listed");
+            assert!(is_hit(*payload) || listed.contains(payload), "{case}: {payload} is not listed");
         }
         for (start, len) in all_room(&heap, rng) {
             let over = live.iter().find(|live| start < live.0 + live.1 - 8 && live.0 < start + len);
-            assert!(over.is_none(), "{told}: {start}+{len} handed out over {over:?}");
+            assert!(over.is_none(), "{case}: {start}+{len} handed out over {over:?}");
         }
         for corruption in heap.check().corruptions {
             heap.repair(&corruption).unwrap();
         }
         let corruptions = heap.check().corruptions;
-        assert!(corruptions.is_empty(), "{told}: {corruptions:?} after a repair");
+        assert!(corruptions.is_empty(), "{case}: {corruptions:?} after a repair");
     }
 }
 
@@ -471,44 +470,44 @@ fn failing(seed: u64) {
     }
     sim.fail_at(sim.events() + world.rng.below(60));
     let mut stores = None;
-    let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1");
+    let case = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1");
     for _ in 0..40 {
         let step = std::panic::AssertUnwindSafe(|| world.step(&heap, &mut states, true));
         // A step does not expect a refused call.
         let done = std::panic::catch_unwind(step);
-        assert!(done.is_ok() || sim.has_failed(), "{told}");
+        assert!(done.is_ok() || sim.has_failed(), "{case}");
         if sim.has_failed() {
             let before = *stores.get_or_insert(sim.stores());
-            assert_eq!(before, sim.stores(), "{told}: something was stored: {done:?}");
+            assert_eq!(before, sim.stores(), "{case}: something was stored: {done:?}");
         }
     }
     drop(heap);
-    assert!(stores.is_none_or(|stores| stores == sim.stores()), "{told}: something was stored");
+    assert!(stores.is_none_or(|stores| stores == sim.stores()), "{case}: something was stored");
     let left = crash(&sim.state(), &mut world.rng);
     look(&Heap::attach(Arc::new(Sim::of(left)), &options).unwrap());
 }
 
 #[test]
 fn failed_fence_stops_all_stores_and_leaves_sound_heap() {
-    seeds(30).for_each(failing);
+    each_seed(30, failing);
 }
 
 #[test]
 fn allocated_block_is_not_handed_out_after_stray_write() {
-    seeds(60).for_each(stray);
+    each_seed(60, stray);
 }
 
 #[test]
 fn random_programs_survive_power_failures() {
-    seeds(40).for_each(|seed| run(seed, Fate { has_kills: false, has_hits: false }));
+    each_seed(40, |seed| run(seed, Fate { has_kills: false, has_hits: false }));
 }
 
 #[test]
 fn random_programs_survive_kills_and_power_failures() {
-    seeds(40).for_each(|seed| run(seed, Fate { has_kills: true, has_hits: false }));
+    each_seed(40, |seed| run(seed, Fate { has_kills: true, has_hits: false }));
 }
 
 #[test]
 fn heap_that_opens_with_corrupted_line_has_lost_nothing() {
-    seeds(200).for_each(|seed| run(seed, Fate { has_kills: seed % 2 == 0, has_hits: true }));
+    each_seed(200, |seed| run(seed, Fate { has_kills: seed % 2 == 0, has_hits: true }));
 }

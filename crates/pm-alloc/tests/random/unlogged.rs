@@ -1,5 +1,5 @@
-//! Random programs on an unlogged heap, against a shadow model: allocating, freeing, resizing, copying as for a fork, and a kill or a power
-//! failure at a random event. `PM_CRASH_SEQUENCES` programs, from the seed `PM_CRASH_FIRST` on.
+//! Random programs on an unlogged heap, against a shadow model: allocating, freeing, resizing, copying as for a fork, and a kill or a power failure
+//! at a random event.
 
 use crate::prelude::*;
 use crate::sim::unlogged::{Direct, Shadow, World, check, copy, fill, listed};

@@ -1,6 +1,5 @@
-//! Random programs of several threads on an unlogged heap, against a shadow model of each: with a kill or a power failure at any event, and
-//! copies as for a fork while they run. `PM_CRASH_SEQUENCES` programs, from the seed `PM_CRASH_FIRST` on, which does not determine the order
-//! in which the threads run.
+//! Random programs of several threads on an unlogged heap, against a shadow model of each: with a kill or a power failure at any event, and copies as
+//! for a fork while they run. The seed does not determine the order in which the threads run.
 
 use crate::prelude::*;
 use crate::sim::unlogged::{Shadow, Stop, World, check, copy, fill, listed, survivors};

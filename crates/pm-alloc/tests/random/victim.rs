@@ -44,42 +44,42 @@ impl Before {
         victim: &Done,
         options: &HeapOptions,
         rng: &mut Rng,
-        told: &str,
+        case: &str,
     ) -> bool {
         left.visible[line + 20] ^= 4;
         left.durable[line + 20] ^= 4;
         match Heap::attach(Arc::new(Sim::of(left.clone())), options) {
             Ok(_) => return false,
             Err(HeapError::Recover(RecoverError::Corrupted { .. })) => {}
-            Err(error) => panic!("{told}: {error}"),
+            Err(error) => panic!("{case}: {error}"),
         }
         let heap = opened_at_last(left, options, rng);
         let pmem = heap.pool().pmem();
         let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
         let report = heap.check();
         // The contents of the victim's block may overwrite a header of the chain, and cut it.
-        assert!(report.is_clean() || self.is_filled, "{told}: {:?}", report.corruptions);
+        assert!(report.is_clean() || self.is_filled, "{case}: {:?}", report.corruptions);
         let mut live: Vec<(u64, u64)> = vec![];
         for (slot, &block) in (0..).zip(&self.shadow) {
             if victim.slots.contains(&slot) || block == 0 {
                 continue;
             }
-            assert_eq!(pmem.load_u64(self.slots + 8 * slot), block, "{told}: slot {slot}");
+            assert_eq!(pmem.load_u64(self.slots + 8 * slot), block, "{case}: slot {slot}");
             live.extend(self.lens.iter().find(|live| live.0 == block));
         }
         for at in all_payloads(&heap) {
             let over = live.iter().find(|live| at < live.0 + 64 * live.1 && live.0 < at + 64);
-            assert!(over.is_none(), "{told}: {at} handed out over {over:?}");
+            assert!(over.is_none(), "{case}: {at} handed out over {over:?}");
         }
         for &(block, lines) in &live {
-            assert!(listed.contains(&block), "{told}: {block} is not listed");
+            assert!(listed.contains(&block), "{case}: {block} is not listed");
             let mut words = filled_words(block, lines, self.is_filled);
-            assert!(words.all(|at| pmem.load_u64(at) == block), "{told}: {block} is changed");
+            assert!(words.all(|at| pmem.load_u64(at) == block), "{case}: {block} is changed");
         }
         let mut known: BTreeSet<u64> = self.shadow.iter().chain(&victim.blocks).copied().collect();
         known.extend([self.slots, self.long]);
         let leaked: Vec<&u64> = listed.difference(&known).collect();
-        assert!(leaked.is_empty() || !report.is_clean(), "{told}: {leaked:?} were freed");
+        assert!(leaked.is_empty() || !report.is_clean(), "{case}: {leaked:?} were freed");
         true
     }
 }

@@ -151,8 +151,8 @@ pub(crate) fn stopped_recoveries(
 pub(crate) type States<S> = Vec<(S, u64)>;
 
 /// Asserts that what a crash at `stop` has left is the last acknowledged state, or a later one.
-pub(crate) fn assert_allowed<S: Debug + PartialEq>(states: &States<S>, stop: u64, found: &S, told: &str) {
+pub(crate) fn assert_allowed<S: Debug + PartialEq>(states: &States<S>, stop: u64, found: &S, case: &str) {
     let acked = states.iter().rposition(|state| state.1 != u64::MAX && state.1 <= stop).unwrap_or(0);
     let allowed = &states[acked..];
-    assert!(allowed.iter().any(|state| state.0 == *found), "{told}: found {found:?}, allowed {allowed:#?}");
+    assert!(allowed.iter().any(|state| state.0 == *found), "{case}: found {found:?}, allowed {allowed:#?}");
 }
