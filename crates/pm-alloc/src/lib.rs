@@ -90,7 +90,7 @@
 //! | a block allocated, initialized and linked | as above, and its contents | 2; up to 96 bytes, 1 |
 //! | a write of 2 KiB or more to an old block | 1 for each 48 bytes, and the changed lines | 3; with other changes 4 |
 //!
-//! `tests/prices.rs` counts them. The lines that a transaction changes are flushed by the lane's next transaction; until then the log
+//! `tests/heap/prices.rs` counts them. The lines that a transaction changes are flushed by the lane's next transaction; until then the log
 //! has their contents (`docs/adr/0007-one-fence-per-transaction.md`).
 //!
 //! # Wear

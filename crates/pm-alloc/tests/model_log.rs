@@ -7,7 +7,7 @@
 //!
 //! Each ordering rule of the protocol can be removed ([`Rule`]); the checker then finds a counterexample.
 //!
-//! Not modelled: undo entries, lazy commits, generations, and the order of loads within one lane, which `src/log/tests/loom_log.rs`
+//! Not modelled: undo entries, deferred commits, generations, and the order of loads within one lane, which `src/log/tests/loom_log.rs`
 //! checks.
 
 #![cfg(not(loom))]
@@ -34,8 +34,8 @@ type Value = u8;
 enum Rule {
     /// A commit notes a lower LSN before it allocates its own.
     NoteBeforeAllocate,
-    /// The checkpoint LSN is computed from a clock that is loaded before the lanes are.
-    ClockBeforeLanes,
+    /// The checkpoint LSN is computed from the latest LSN, which is loaded before the lanes are.
+    LatestBeforeLanes,
     /// A group is fenced before it is applied.
     FenceBeforeApply,
     /// A group is applied before its LSN is published.
@@ -250,7 +250,8 @@ enum Retiring {
 /// A process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Process {
-    clock: Lsn,
+    /// The last LSN that was allocated.
+    latest: Lsn,
     checkpoint: Lsn,
     lanes: [Lane; LANES],
     /// For each cell the highest LSN of an entry that targets it.
@@ -273,7 +274,7 @@ impl Process {
     fn lsns(&self) -> Lsn {
         let pending =
             self.lanes.iter().filter_map(|lane| lane.commit.as_ref()).filter(|commit| commit.lsn == 0);
-        self.clock + pending.fold(0, |count, _| count + 1)
+        self.latest + pending.fold(0, |count, _| count + 1)
     }
 
     /// The least LSN, less one, that recovery may need of the lanes.
@@ -430,10 +431,10 @@ impl Log {
         let step = self.steps()[commit.done];
         commit.done += 1;
         match step {
-            Step::Note => lane.noted = Some(if lane.last[0] > 0 { lane.last[0] } else { process.clock }),
+            Step::Note => lane.noted = Some(if lane.last[0] > 0 { lane.last[0] } else { process.latest }),
             Step::Allocate => {
-                process.clock += 1;
-                commit.lsn = process.clock;
+                process.latest += 1;
+                commit.lsn = process.latest;
             }
             Step::Append => {
                 let (lsn, count) = (commit.lsn, commit.cells.len());
@@ -477,9 +478,9 @@ impl Log {
     }
 
     fn compute(&self, process: &mut Process) {
-        let (clock, bound) = (process.clock, process.bound(self.without));
+        let (latest, bound) = (process.latest, process.bound(self.without));
         let [first, second] =
-            if self.lacks(Rule::ClockBeforeLanes) { [bound, clock] } else { [clock, bound] };
+            if self.lacks(Rule::LatestBeforeLanes) { [bound, latest] } else { [latest, bound] };
         match process.computing.take() {
             None => process.computing = Some(first),
             Some(first) => process.checkpoint = process.checkpoint.max(first.min(second)),
@@ -682,7 +683,7 @@ fn protocol_keeps_its_properties() {
 /// The rule, the model in which it is needed, and the property that does not hold without it.
 const NEEDED: [(Rule, Log, &str); 14] = [
     (Rule::NoteBeforeAllocate, GENERAL, CHECKPOINT),
-    (Rule::ClockBeforeLanes, GENERAL, CHECKPOINT),
+    (Rule::LatestBeforeLanes, GENERAL, CHECKPOINT),
     (Rule::FenceBeforeApply, GENERAL, ATOMIC),
     (Rule::ApplyBeforePublish, GENERAL, SURVIVES),
     (Rule::FlushPrevious, GENERAL, SURVIVES),

@@ -3,11 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod harness;
 mod links;
 
+use harness::{Random, bytes};
 use links::link_to;
 use pm_alloc::{Corruption, CorruptionKind, FreeError, Heap, HeapError, HeapOptions, TxError};
-use pm_core::{Link, Pmem, PoolOptions, Region, Uuid};
+use pm_core::{Link, Pmem, Region};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -21,31 +23,11 @@ type HeapOn<'r> = Heap<&'r Region>;
 type Blocks = BTreeMap<u64, Vec<u8>>;
 
 fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(32).chunk_bytes(4096)
+    harness::options().lanes(2).lane_entries(32).chunk_bytes(4096)
 }
 
-/// Knuth's linear congruential generator: the same campaign each time.
-#[derive(Clone, Copy)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 31
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.below(len as u64)).unwrap()
-    }
-
-    fn bytes(&mut self, len: u64) -> Vec<u8> {
-        (0..len).map(|_| self.next().to_le_bytes()[0]).collect()
-    }
+fn random_bytes(random: &mut Random, len: u64) -> Vec<u8> {
+    (0..len).map(|_| random.next().to_le_bytes()[4]).collect()
 }
 
 fn alloc(heap: &HeapOn<'_>, contents: &[u8]) -> Result<u64, TxError> {
@@ -62,7 +44,7 @@ fn populate(region: &Region, random: &mut Random) -> Blocks {
     let mut blocks = Blocks::new();
     for number in 0..120 {
         let len = if number == 40 { 7000 } else { 1 + random.below(700) };
-        let contents = random.bytes(len);
+        let contents = random_bytes(random, len);
         match alloc(&heap, &contents) {
             Ok(payload) => drop(blocks.insert(payload, contents)),
             Err(TxError::Space(_)) => break,
@@ -82,7 +64,7 @@ fn stray_write(region: &Region, blocks: &Blocks, random: &mut Random) -> Range<u
         random.below(REGION_BYTES)
     };
     let len = (1 + random.below(256)).min(REGION_BYTES - at);
-    region.store(at, &random.bytes(len));
+    region.store(at, &random_bytes(random, len));
     at..at + len
 }
 
@@ -188,19 +170,17 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
     };
     let is_hit = |payload: &&u64| region.load_u64(**payload - 8) != before[*payload];
     let hit = || -> Vec<u64> { blocks.keys().filter(is_hit).copied().collect() };
-    if seed.is_multiple_of(2) {
-        let heap = Heap::attach(region, &options()).unwrap();
+    let open = seed.is_multiple_of(2).then(|| Heap::attach(region, &options()).unwrap());
+    if let Some(heap) = &open {
         heap.scan_ahead(usize::MAX).unwrap();
-        let stray = write();
-        let hit = hit();
-        tally.writes += stray.len() as u64;
-        tally.headers_hit += hit.len() as u64;
+    }
+    let stray = write();
+    let hit = hit();
+    tally.writes += stray.len() as u64;
+    tally.headers_hit += hit.len() as u64;
+    if let Some(heap) = open {
         hit_while_open(region, &heap, blocks, &hit, &stray);
     } else {
-        let stray = write();
-        let hit = hit();
-        tally.writes += stray.len() as u64;
-        tally.headers_hit += hit.len() as u64;
         match Heap::attach(region, &options()) {
             Ok(heap) => hit_while_closed(region, &heap, blocks, &hit, &stray),
             // Several writes may corrupt both copies of a structure that opening needs.
@@ -228,8 +208,7 @@ fn stray_writes_cost_corrupted_blocks_only() {
     while tally.writes < wanted {
         let region = Region::anonymous(REGION_BYTES).unwrap();
         let blocks = populate(&region, &mut Random(seed));
-        let mut image = vec![0; usize::try_from(REGION_BYTES).unwrap()];
-        region.load(0, &mut image);
+        let image = bytes(&region);
         for _ in 0..200 {
             seed += 1;
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -307,7 +286,7 @@ impl<'r> Campaign<'r> {
                 _ => 1 + self.random.below(900),
             };
             let is_filled = self.random.below(2) == 0;
-            let bytes = self.random.bytes(len);
+            let bytes = random_bytes(&mut self.random, len);
             let allocated = if is_filled {
                 alloc(self.heap(), &bytes)
             } else {
@@ -370,7 +349,7 @@ impl<'r> Campaign<'r> {
             };
             let most = if self.random.below(2) == 0 { 8 } else { 256 };
             let len = (1 + self.random.below(most)).min(REGION_BYTES - at);
-            let (bytes, end) = (self.random.bytes(len), at + len);
+            let (bytes, end) = (random_bytes(&mut self.random, len), at + len);
             let is_hit_before = |live: &Self, payload: &u64| live.is_hit(*payload);
             let hit_before = self.live.keys().filter(|payload| is_hit_before(self, payload)).count();
             self.region.store(at, &bytes);

@@ -4,10 +4,8 @@
 
 mod common;
 
-use common::{HeapFile, compiled, complaints, sound};
-use pm_alloc::{Heap, HeapOptions};
-use pm_core::{Pmem, RegionOptions};
-use std::io::{BufRead as _, BufReader};
+use common::{HeapFile, assert_silent, compiled, complaints, first_line, open, sound, wait_for};
+use pm_core::Pmem;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -31,9 +29,7 @@ fn passes(name: &str) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{name}: {}, {}", output.status, complaints(&output));
-    assert_eq!(complaints(&output), "", "{name}");
+    assert_silent(name, &child.wait_with_output().unwrap());
     sound(&file.path());
     let files = std::fs::read_dir(file.path().parent().unwrap()).unwrap().count();
     assert_eq!(files, 1, "{name}: files of children that ended");
@@ -81,30 +77,20 @@ fn daemon_keeps_own_file() {
     let mut command = file.command(children());
     command.arg("daemonize").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut parent = command.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let daemon = PathBuf::from(format!("{}.{}", file.path().display(), line.trim()));
+    let daemon = PathBuf::from(format!("{}.{}", file.path().display(), first_line(&mut parent).trim()));
     // The parent has ended: its heap can be opened while the daemon runs.
     assert!(parent.try_wait().unwrap().is_some_and(|status| status.success()));
     sound(&file.path());
     assert!(daemon.exists(), "the daemon's heap has a name");
-    let options = HeapOptions::new().region(RegionOptions::new().sparse(true));
-    let in_use = Heap::open(&daemon, &options).map(drop);
+    let in_use = open(&daemon).map(drop);
     assert!(in_use.is_err_and(|error| error.to_string().contains("in use")), "the daemon has its lock");
     drop(parent.stdin.take());
     let output = parent.wait_with_output().unwrap();
     let message = format!("outlives its parent, process {}", reported_parent(&output.stderr));
     assert!(complaints(&output).contains(&message), "{}", complaints(&output));
 
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let heap = loop {
-        match Heap::open(&daemon, &options) {
-            Ok(heap) => break heap,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    assert!(heap.check().is_clean());
+    wait_for("the daemon does not end", || open(&daemon).ok());
+    let heap = sound(&daemon);
     let texts = heap.blocks().into_iter().filter(|block| {
         let mut text = [0; 40];
         heap.pool().pmem().load(*block, &mut text);

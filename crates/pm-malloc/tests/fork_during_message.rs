@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::{HeapFile, compiled};
-use std::io::{BufRead as _, BufReader, Read as _};
+use common::{HeapFile, compiled, first_line};
+use std::io::Read as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,7 @@ fn ends(mode: &str) -> bool {
     let file = HeapFile::new();
     let mut command = file.command(compiled("fork_during_message.c", &[]));
     let mut program = command.arg(mode).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "full\n");
+    assert_eq!(first_line(&mut program), "full");
     // Its child, if any, has started by now.
     std::thread::sleep(Duration::from_millis(500));
     let mut stderr = program.stderr.take().unwrap();

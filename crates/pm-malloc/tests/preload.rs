@@ -4,19 +4,16 @@
 
 mod common;
 
-use common::{HeapFile, compiled, complaints, library, sound};
-use pm_alloc::{Heap, HeapOptions};
+use common::{HeapFile, assert_silent, compiled, complaints, first_line, library, open, sound};
 use pm_core::{Pmem, Pool, PoolOptions, RegionOptions};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Runs an exercise that prints no message, and checks its heap.
 fn passes(name: &str) {
     let file = HeapFile::new();
-    let output = file.exercise(name);
-    assert!(output.status.success(), "{name}: {}, {}", output.status, complaints(&output));
-    assert_eq!(complaints(&output), "", "{name}");
+    assert_silent(name, &file.exercise(name));
     sound(&file.path());
 }
 
@@ -160,8 +157,8 @@ fn full_file_system_is_error_and_no_signal() {
     command.args(["/bin/sh", "-c", script]).arg(directory.path()).arg(library()).arg(common::exercise());
     let output = command.arg(file.path()).output().unwrap();
     assert!(output.status.success(), "{}: {}", output.status, complaints(&output));
-    let told = complaints(&output);
-    assert!(told.lines().any(|line| line.contains("for a forked child in")), "{told}");
+    let messages = complaints(&output);
+    assert!(messages.lines().any(|line| line.contains("for a forked child in")), "{messages}");
     assert!(sound(&file.path()).blocks().len() > 100);
 }
 
@@ -175,8 +172,7 @@ fn misuse_is_reported_and_ignored() {
         |function: &str| complaints.lines().filter(|line| line.contains(&format!("]: {function}: "))).count();
     // A double free, and frees inside of a block, not at a line, and with a corrupted header.
     assert_eq!((of("free"), of("realloc"), of("malloc_usable_size")), (4, 1, 1), "{complaints}");
-    let heap =
-        Heap::open(file.path(), &HeapOptions::new().region(RegionOptions::new().sparse(true))).unwrap();
+    let heap = open(file.path()).unwrap();
     assert_eq!(heap.check().corruptions.len(), 1, "the overwritten header");
 }
 
@@ -202,14 +198,11 @@ fn killed_process_leaves_sound_heap() {
     for round in 0..5_u64 {
         let mut child =
             file.command(common::exercise()).arg("forever").stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
+        assert_eq!(first_line(&mut child), "ready");
         std::thread::sleep(Duration::from_millis(20 + 7 * round));
         child.kill().unwrap();
         child.wait().unwrap();
-        let heap =
-            Heap::open(file.path(), &HeapOptions::new().region(RegionOptions::new().sparse(true))).unwrap();
+        let heap = open(file.path()).unwrap();
         let report = heap.check();
         assert!(report.is_clean(), "round {round}: {:?}", report.corruptions);
         assert!(report.allocated_blocks > 0);
@@ -243,8 +236,7 @@ fn output_of_programs_is_unchanged() {
             let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()).is_ok());
             let output = child.wait_with_output().unwrap();
             writer.join().unwrap();
-            assert!(output.status.success(), "{script}: {}", complaints(&output));
-            assert_eq!(complaints(&output), "", "{script}");
+            assert_silent(script, &output);
             output.stdout
         };
         let directory = tempfile::tempdir().unwrap();
@@ -287,9 +279,7 @@ fn file_in_use_is_refused() {
     first.arg("hold").env("PM_MALLOC_SIZE", "8M");
     let mut first =
         first.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(first.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
+    assert_eq!(first_line(&mut first), "ready");
 
     let before = std::fs::read(file.path()).unwrap();
     // The program runs with volatile memory, after one message.
@@ -305,11 +295,8 @@ fn file_in_use_is_refused() {
     assert!(std::fs::read(file.path()).unwrap() == before, "the second one wrote into the file");
 
     drop(first.stdin.take());
-    let first = first.wait_with_output().unwrap();
-    assert!(first.status.success(), "{}", complaints(&first));
-    assert_eq!(complaints(&first), "");
-    let heap = sound(&file.path());
-    drop(heap);
+    assert_silent("hold", &first.wait_with_output().unwrap());
+    drop(sound(&file.path()));
     // Now the file is free.
     assert_eq!(complaints(&file.exercise("leave")), "");
 }

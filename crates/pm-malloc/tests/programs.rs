@@ -6,16 +6,12 @@
 
 mod common;
 
-use common::{compiled, complaints, library, sound};
+use common::{assert_silent, compiled, library, sound, wait_for};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-/// The longest time that a server takes to respond.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The directories of a program and of its heaps.
 struct Workspace {
@@ -82,8 +78,7 @@ fn compare(run: impl Fn(&Workspace) -> String) {
 
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}, {}", output.status, complaints(&output));
-    assert_eq!(complaints(&output), "", "{command:?}");
+    assert_silent(&format!("{command:?}"), &output);
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -191,26 +186,11 @@ impl Drop for Server {
 
 impl Server {
     fn wait_for_success(mut self) {
-        let deadline = Instant::now() + TIMEOUT;
-        while self.0.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < deadline, "the server does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert!(self.0.wait().unwrap().success());
-        let mut said = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert_eq!(said, "");
-    }
-}
-
-fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
+        let status = wait_for("the server does not end", || self.0.try_wait().unwrap());
+        assert!(status.success());
+        let mut messages = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+        assert_eq!(messages, "");
     }
 }
 
@@ -220,16 +200,8 @@ struct Redis(UnixStream);
 impl Redis {
     fn start(place: &Workspace) -> (Server, Self) {
         let mut command = place.command("redis-server", "redis-server");
-        command.args([
-            "--port",
-            "0",
-            "--unixsocket",
-            "redis.sock",
-            "--save",
-            "",
-            "--enable-debug-command",
-            "yes",
-        ]);
+        command.args(["--port", "0", "--unixsocket", "redis.sock", "--save", ""]);
+        command.args(["--enable-debug-command", "yes"]);
         command.args(["--logfile", "redis.log", "--activerehashing", "no"]);
         let server = Server(command.spawn().unwrap());
         let connected = || {

@@ -9,41 +9,29 @@
     reason = "each test program uses some of it; a test fails by panicking"
 )]
 
+use crate::harness::{self, Transact as _, assert_clean};
 use crate::links::link_to;
-use crate::sim::{Rng, Sim, State, crash};
+use crate::sim::{Rng, Sim, SimHeap, State, crash};
 use pm_alloc::format::{BlockHeader, BlockState};
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
-use pm_core::{Link, Pmem, PoolOptions, Uuid};
+use pm_core::{Link, Pmem};
 use std::sync::{Arc, mpsc};
-
-pub(crate) type SimHeap = Heap<Arc<Sim>>;
-type Slot<'p> = Link<'p, Link<'p, u64>>;
+use std::thread::Scope;
 
 pub(crate) const ENTRIES: u32 = 64;
 
 pub(crate) fn options() -> HeapOptions {
-    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
-    HeapOptions::new()
-        .pool(pool)
-        .seed(7)
-        .lanes(2)
-        .lane_entries(ENTRIES)
-        .chunk_bytes(4096)
-        .in_place_from_bytes(256)
-}
-
-pub(crate) fn discarding() -> HeapOptions {
-    options().discard_corrupted_records(true)
+    harness::options().lanes(2).lane_entries(ENTRIES).chunk_bytes(4096).in_place_from_bytes(256)
 }
 
 pub(crate) fn heap() -> SimHeap {
     let heap = Heap::format(Arc::new(Sim::new(64 << 10)), &options()).unwrap();
-    let made = heap.transaction(|tx| {
+    let made = heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(8)?;
         tx.set_root("slots", slots)?;
         Ok(slots.offset())
     });
-    let slots = made.map_err(|error: TxError| error).unwrap();
+    let slots = made.unwrap();
     assert_eq!(slots, heap.layout().first_payload(0));
     heap
 }
@@ -58,13 +46,12 @@ pub(crate) fn heap_with_an_old_header() -> SimHeap {
     free_now(&heap, 0);
     // W overwrites P and a part of Z, whose header stays inside of it; Y overwrites the rest of Z.
     assert_eq!([alloc(&heap, 0, 20), alloc(&heap, 1, 10)], [3, 23]);
-    let filled = heap.transaction(|tx| tx.write_slice(link_to::<u64>(at_line(&heap, 23)), &[0x59; 20]));
-    filled.map_err(|error: TxError| error).unwrap();
+    heap.transact(|tx| tx.write_slice(link_to::<u64>(at_line(&heap, 23)), &[0x59; 20])).unwrap();
     free_now(&heap, 0);
     let sim = Arc::clone(heap.pool().pmem());
     heap.close().unwrap();
     let heap = Heap::attach(sim, &options()).unwrap();
-    assert!(heap.check().is_clean());
+    assert_clean(&heap);
     // All chunks are scanned, so that the shortest free extent is used.
     heap.scan_ahead(64).unwrap();
     settle(&heap);
@@ -114,7 +101,7 @@ pub(crate) fn settle<P: Pmem>(heap: &Heap<P>) {
 }
 
 pub(crate) fn write_word<P: Pmem>(heap: &Heap<P>, at: u64, word: u64) {
-    heap.transaction(|tx| tx.write(link_to::<u64>(at), &word)).map_err(|error: TxError| error).unwrap();
+    heap.transact(|tx| tx.write(link_to::<u64>(at), &word)).unwrap();
 }
 
 /// The lines of the allocated blocks.
@@ -158,11 +145,13 @@ pub(crate) fn live_lines<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
     live
 }
 
-/// The lines of both rings that changed.
+/// The entries of all lanes that changed.
 pub(crate) fn entry_lines(heap: &SimHeap, before: &State, after: &State) -> Vec<usize> {
     let layout = heap.layout();
-    let lanes = (0..2).flat_map(|lane| (0..ENTRIES).map(move |entry| (lane, entry)));
-    let lines = lanes.map(|(lane, entry)| layout.entry_offset(lane, entry) as usize);
+    let lanes = 0..layout.lane_count;
+    let entries =
+        lanes.flat_map(|lane| (0..layout.lane_entries).map(move |entry| layout.entry_offset(lane, entry)));
+    let lines = entries.map(|entry| entry as usize);
     lines.filter(|&at| before.durable[at..at + 64] != after.durable[at..at + 64]).collect()
 }
 
@@ -190,65 +179,81 @@ pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) 
     assert!(listed.contains(&line), "{line} is not among {listed:?}");
 }
 
-/// Runs `first` in lane 0, then `second` in another thread and lane 1, and leaves the heap open. `long` is a block of at least 320 bytes.
-pub(crate) fn in_two_lanes(heap: &SimHeap, long: u64, first: impl FnOnce(), second: impl FnOnce() + Send) {
-    let (go, gone) = mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        let second = heap.transaction(|tx| {
-            tx.write(link_to(long), &[1_u64; 40])?;
-            let (ready, is_ready) = mpsc::channel::<()>();
-            let second = scope.spawn(move || {
-                let slot = slot(heap, 7);
-                let write = |value: u64| heap.transaction(|tx| tx.write(link_to(slot), &value));
-                write(1).map_err(|error: TxError| error).unwrap();
-                write(2).map_err(|error: TxError| error).unwrap();
-                ready.send(()).unwrap();
-                if gone.recv().is_ok() {
-                    second();
-                }
-            });
-            is_ready.recv().unwrap();
-            Ok::<_, TxError>(second)
-        });
-        let second = second.unwrap();
-        heap.checkpoint().unwrap();
-        let go = go;
-        first();
-        go.send(()).unwrap();
-        second.join().unwrap();
-    });
+type Job = Box<dyn FnOnce(&SimHeap) + Send>;
+
+/// Runs jobs one after the other, in a thread of its own.
+pub(crate) struct Worker(mpsc::Sender<Job>);
+
+impl Worker {
+    pub(crate) fn new<'s>(scope: &'s Scope<'s, '_>, heap: &'s SimHeap) -> Self {
+        let (jobs, given) = mpsc::channel::<Job>();
+        scope.spawn(move || given.into_iter().for_each(|job| job(heap)));
+        Self(jobs)
+    }
+
+    /// Begins a job. The result comes out of the channel.
+    pub(crate) fn begin<R: Send + 'static>(
+        &self,
+        job: impl FnOnce(&SimHeap) -> R + Send + 'static,
+    ) -> mpsc::Receiver<R> {
+        let (finish, finished) = mpsc::channel();
+        self.0.send(Box::new(move |heap| finish.send(job(heap)).unwrap())).unwrap();
+        finished
+    }
+
+    pub(crate) fn run<R: Send + 'static>(&self, job: impl FnOnce(&SimHeap) -> R + Send + 'static) -> R {
+        self.begin(job).recv().unwrap()
+    }
 }
 
-/// Runs jobs one after the other in another thread, which has the other lane.
-pub(crate) fn with_other<R>(
+/// A transaction that overwrites a block of 40 words, and so holds its lane while `inside` runs.
+pub(crate) fn holding_a_lane<R>(heap: &SimHeap, long: u64, inside: impl FnOnce() -> R) -> R {
+    heap.transact(|tx| {
+        tx.write(link_to(long), &[1_u64; 40])?;
+        Ok(inside())
+    })
+    .unwrap()
+}
+
+/// Runs `first` in lane 0, then `second` in another thread and lane 1, and leaves the heap open. `long` is a block of at least 320 bytes. Returns
+/// the lines of the log that `first` changed, and the result of `second`.
+pub(crate) fn in_two_lanes<R: Send + 'static>(
     heap: &SimHeap,
-    run: impl FnOnce(&dyn Fn(Box<dyn FnOnce(&SimHeap) + Send>)) -> R,
-) -> R {
+    long: u64,
+    first: impl FnOnce(),
+    second: impl FnOnce(&SimHeap) -> R + Send + 'static,
+) -> (Vec<usize>, R) {
     std::thread::scope(|scope| {
-        let (give, jobs) = mpsc::channel::<Box<dyn FnOnce(&SimHeap) + Send>>();
-        let (finish, finished) = mpsc::channel();
-        scope.spawn(move || {
-            for job in jobs {
-                job(heap);
-                finish.send(()).unwrap();
-            }
-        });
-        let other = |job: Box<dyn FnOnce(&SimHeap) + Send>| {
-            give.send(job).unwrap();
-            finished.recv().unwrap();
-        };
-        let block = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_zeroed::<u64>(40)?.offset())).unwrap();
-        let taken = heap.transaction(|tx| {
+        let other = Worker::new(scope, heap);
+        let words =
+            |heap: &SimHeap| [1, 2].into_iter().for_each(|value| write_word(heap, slot(heap, 7), value));
+        holding_a_lane(heap, long, || other.run(words));
+        heap.checkpoint().unwrap();
+        (entries_of(heap, first), other.run(second))
+    })
+}
+
+/// The lines of both rings that a function changes.
+pub(crate) fn entries_of(heap: &SimHeap, run: impl FnOnce()) -> Vec<usize> {
+    let before = heap.pool().pmem().power_failure();
+    run();
+    entry_lines(heap, &before, &heap.pool().pmem().power_failure())
+}
+
+/// Runs a function with a worker that has the other lane.
+pub(crate) fn with_other<R>(heap: &SimHeap, run: impl FnOnce(&Worker) -> R) -> R {
+    std::thread::scope(|scope| {
+        let other = Worker::new(scope, heap);
+        let block = heap.transact(|tx| Ok(tx.alloc_zeroed::<u64>(40)?.offset())).unwrap();
+        heap.transact(|tx| {
             tx.write(link_to(block), &[1_u64; 40])?;
-            other(Box::new(|heap| write_word(heap, slot(heap, 7), 0)));
+            other.run(|heap| write_word(heap, slot(heap, 7), 0));
             tx.free(link_to::<u64>(block))
-        });
-        taken.map_err(|error: TxError| error).unwrap();
+        })
+        .unwrap();
         heap.checkpoint().unwrap();
         settle(heap);
-        let result = run(&other);
-        drop(give);
-        result
+        run(&other)
     })
 }
 

@@ -6,7 +6,7 @@
     reason = "each test program uses some of it; a test fails by panicking"
 )]
 
-use pm_alloc::{Heap, HeapOptions, Tx, TxError};
+use pm_alloc::{CheckReport, Heap, HeapOptions, Tx, TxError};
 use pm_core::{Pmem, PoolOptions, Uuid};
 
 /// Options with a fixed identity and seed, so that each run makes the same bytes.
@@ -28,6 +28,21 @@ impl<P: Pmem> Transact<P> for Heap<P> {
     ) -> Result<R, TxError> {
         self.transaction(f)
     }
+}
+
+/// The contents of a region.
+pub(crate) fn bytes(region: &impl Pmem) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(region.len_bytes()).unwrap()];
+    region.load(0, &mut bytes);
+    bytes
+}
+
+/// The report of a check that finds no corruption.
+#[track_caller]
+pub(crate) fn assert_clean<P: Pmem>(heap: &Heap<P>) -> CheckReport {
+    let report = heap.check();
+    assert!(report.is_clean(), "{report:?}");
+    report
 }
 
 /// Knuth's linear congruential generator: the same numbers in each run.

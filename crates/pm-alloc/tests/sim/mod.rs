@@ -12,12 +12,15 @@ pub(crate) mod programs;
 pub(crate) mod unlogged;
 
 use core::ops::Range;
+use pm_alloc::Heap;
 use pm_core::{Domain, FenceError, Pmem};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
 pub(crate) const LINE: u64 = 64;
+
+pub(crate) type SimHeap = Heap<Arc<Sim>>;
 
 #[derive(Clone, Default)]
 pub(crate) struct State {

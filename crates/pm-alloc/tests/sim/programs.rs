@@ -1,9 +1,12 @@
 //! Shared by random programs on heaps.
 
-use super::{LINE, Rng, Sim, seeds};
+use super::{LINE, Rng, Sim, SimHeap, State, crash, seeds};
+use crate::links::link_to;
+use core::fmt::Debug;
 use pm_alloc::layout::Layout;
-use pm_alloc::{CommitError, SpaceError, TxError};
-use pm_core::{Pmem, PoolOptions, Uuid};
+use pm_alloc::{CommitError, Heap, HeapOptions, SpaceError, Tx, TxError};
+use pm_core::{Link, Pmem, PoolOptions, Uuid};
+use std::sync::Arc;
 
 /// Runs the program of each seed in a new thread, and prints the seed if it panics. Returns the results in order.
 pub(crate) fn each_seed<R: Send>(count: u64, run: impl Fn(u64) -> R + Sync) -> Vec<R> {
@@ -58,4 +61,98 @@ pub(crate) fn hit_log(sim: &Sim, layout: &Layout, rng: &mut Rng) {
     }
     sim.flush(line, LINE);
     sim.fence().unwrap();
+}
+
+/// The expected errors of a transaction of a random program.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    GivenUp,
+    Tx(TxError),
+}
+
+impl From<TxError> for Failure {
+    fn from(error: TxError) -> Self {
+        Self::Tx(error)
+    }
+}
+
+/// Whether the transaction committed. A lack of room is no failure of the test.
+pub(crate) fn is_done(done: Result<(), Failure>) -> bool {
+    if let Err(Failure::Tx(error)) = &done {
+        assert!(is_refusal(error), "{error:?}");
+    }
+    done.is_ok()
+}
+
+/// Allocates a block with these contents: aligned, or uninitialized and written in parts, or as one value.
+pub(crate) fn new_block<'p>(
+    tx: &mut Tx<'p, Arc<Sim>>,
+    rng: &mut Rng,
+    words: &[u64],
+) -> Result<Link<'p, u64>, TxError> {
+    let count = words.len() as u64;
+    if rng.one_in(6) {
+        let align = 128 << rng.below(4);
+        let block = tx.alloc_aligned::<u64>(count, align)?;
+        assert!(block.offset().is_multiple_of(align));
+        tx.write_slice(block, words)?;
+        return Ok(block);
+    }
+    if !rng.one_in(3) {
+        return tx.alloc_slice(words);
+    }
+    let (block, part) = (tx.alloc_uninit::<u64>(count)?, 5 + 2 * rng.below(2));
+    for (number, words) in (0..).zip(words.chunks(part as usize)) {
+        tx.write_slice(block.element(part * number), words)?;
+    }
+    Ok(block)
+}
+
+/// Links the slot at `place` to a block with these contents. Returns whether there is a type of this length.
+pub(crate) fn alloc_and_link(heap: &SimHeap, place: u64, words: &[u64]) -> Result<bool, TxError> {
+    macro_rules! publish {
+        ($($len:literal)*) => {
+            match words.len() {
+                $($len => heap.view(|view| {
+                    let value: &[u64; $len] = words.try_into().unwrap();
+                    view.alloc_and_link(link_to(place), value).map(|_| true)
+                }),)*
+                _ => Ok(false),
+            }
+        };
+    }
+    publish!(1 3 7 8 12 13 14 15 23 40 71 100 300 600 1100)
+}
+
+/// The medium after any number of recoveries that are stopped themselves; one in `odds` is followed by another one.
+pub(crate) fn stopped_recoveries(
+    mut left: State,
+    options: &HeapOptions,
+    rng: &mut Rng,
+    odds: u64,
+    has_kills: bool,
+) -> State {
+    while rng.one_in(odds) {
+        let sim = Arc::new(Sim::of(left));
+        sim.stop_at(rng.below(60));
+        let opened = Heap::attach(Arc::clone(&sim), options);
+        let stopped = sim.stopped();
+        let opened = opened.unwrap();
+        left = stopped.unwrap_or_else(|| sim.state());
+        drop(opened);
+        if !has_kills || rng.one_in(2) {
+            left = crash(&left, rng);
+        }
+    }
+    left
+}
+
+/// The states of a program, each with the event from which on a crash must not lose it, or `u64::MAX`.
+pub(crate) type States<S> = Vec<(S, u64)>;
+
+/// Asserts that what a crash at `stop` has left is the last acknowledged state, or a later one.
+pub(crate) fn assert_allowed<S: Debug + PartialEq>(states: &States<S>, stop: u64, found: &S, case: &str) {
+    let acked = states.iter().rposition(|state| state.1 != u64::MAX && state.1 <= stop).unwrap_or(0);
+    let allowed = &states[acked..];
+    assert!(allowed.iter().any(|state| state.0 == *found), "{case}: found {found:?}, allowed {allowed:#?}");
 }

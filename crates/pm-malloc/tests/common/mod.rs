@@ -2,12 +2,14 @@
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
-use pm_alloc::{Heap, HeapOptions};
+use pm_alloc::{Heap, HeapError, HeapOptions};
 use pm_core::RegionOptions;
 use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// `libpmalloc.so`, built from the present sources.
@@ -85,10 +87,14 @@ impl HeapFile {
     }
 }
 
-/// Opens the heap in a file, and checks it. A sparse file stays sparse.
+/// Opens the heap in a file. A sparse file stays sparse.
+pub(crate) fn open(file: impl AsRef<Path>) -> Result<Heap, HeapError> {
+    Heap::open(file, &HeapOptions::new().region(RegionOptions::new().sparse(true)))
+}
+
+/// Opens the heap in a file, and checks it.
 pub(crate) fn sound(file: &Path) -> Heap {
-    let options = HeapOptions::new().region(RegionOptions::new().sparse(true));
-    let heap = Heap::open(file, &options).unwrap();
+    let heap = open(file).unwrap();
     let report = heap.check();
     assert!(report.is_clean(), "{}: {:?}", file.display(), report.corruptions);
     heap
@@ -97,4 +103,30 @@ pub(crate) fn sound(file: &Path) -> Heap {
 /// The standard error of a program.
 pub(crate) fn complaints(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Asserts that a program succeeded, and printed no message.
+#[track_caller]
+pub(crate) fn assert_silent(what: &str, output: &Output) {
+    assert!(output.status.success(), "{what}: {}, {}", output.status, complaints(output));
+    assert_eq!(complaints(output), "", "{what}");
+}
+
+/// The first line that a program prints.
+pub(crate) fn first_line(program: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// Asks until there is an answer; panics after a minute.
+pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

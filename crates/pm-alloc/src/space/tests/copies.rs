@@ -23,13 +23,6 @@ pub(super) fn copy_of(heap: &Heap) -> Heap {
     copy
 }
 
-/// The bytes of a block, without its header.
-fn bytes(heap: &Heap, payload: u64) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(Layout::usable_bytes(heap.blocks[&payload])).unwrap()];
-    heap.region.load(payload, &mut bytes);
-    bytes
-}
-
 /// Allocates all free space of the copy, and overwrites it. Asserts that each block then has the contents that it has in the heap, and returns
 /// the newly allocated blocks.
 fn check_contents(heap: &Heap, copy: &Heap) -> Vec<u64> {
@@ -42,10 +35,7 @@ fn check_contents(heap: &Heap, copy: &Heap) -> Vec<u64> {
         }
     }
     for payload in heap.blocks.keys() {
-        assert!(
-            bytes(copy, *payload) == bytes(heap, *payload),
-            "the block at {payload:#x} has other contents"
-        );
+        assert!(copy.bytes(*payload) == heap.bytes(*payload), "the block at {payload:#x} has other contents");
     }
     taken
 }

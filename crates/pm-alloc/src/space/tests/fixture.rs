@@ -186,12 +186,39 @@ impl Heap {
         found
     }
 
+    /// Asserts that the chain is intact, nothing is corrupted, and each block has the length of the oracle's.
+    pub(super) fn check_lengths(&self) {
+        self.check();
+        assert_eq!(self.space.take_corruption(), []);
+        for (payload, lines) in &self.blocks {
+            assert_eq!(self.space.usable_bytes(&self.region, *payload), Ok(u64::from(*lines) * 64 - 8));
+        }
+    }
+
+    /// Frees all blocks. Asserts that all chunks are free and whole again, and allocates them.
+    pub(super) fn refill(&mut self) {
+        for payload in self.blocks.keys().copied().collect::<Vec<_>>() {
+            self.free(payload);
+        }
+        self.checkpoint_lsn = Lsn::MAX;
+        for _ in 0..self.chunks {
+            self.allocate(self.layout.chunk_lines() - 1, 64).unwrap();
+            self.check();
+        }
+    }
+
+    /// The contents of a block.
+    pub(super) fn bytes(&self, payload: u64) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(Layout::usable_bytes(self.blocks[&payload])).unwrap()];
+        self.region.load(payload, &mut bytes);
+        bytes
+    }
+
     /// Asserts that all blocks have the contents they were filled with.
     #[track_caller]
     pub(super) fn check_contents(&self) {
         for (payload, lines) in &self.blocks {
-            let mut bytes = vec![0; usize::try_from(Layout::usable_bytes(*lines)).unwrap()];
-            self.region.load(*payload, &mut bytes);
+            let bytes = self.bytes(*payload);
             let at = bytes.iter().position(|byte| *byte != payload.to_le_bytes()[1] | 1);
             // The line by which a huge block may be longer is not filled.
             let filled = bytes.len() - if u64::from(*lines) > self.layout.chunk_lines() { 64 } else { 0 };

@@ -31,7 +31,7 @@ fn quarantine_is_drained_incrementally() {
     for block in blocks.into_iter().step_by(2) {
         heap.free(block);
     }
-    // Each reservation examines a few quarantined blocks, and takes other free space meanwhile.
+    // Each reservation examines a few quarantined blocks, and uses other free space until then.
     for _ in 0..3 {
         heap.allocate(3, 64).unwrap();
     }

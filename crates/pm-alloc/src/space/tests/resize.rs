@@ -98,23 +98,11 @@ fn take(heap: &mut Heap, step: &Step) {
 fn run(heap: &mut Heap, steps: &[Step]) {
     for step in steps {
         take(heap, step);
-        heap.check();
-        assert_eq!(heap.space.take_corruption(), []);
-        for (payload, lines) in &heap.blocks {
-            let found = heap.space.usable_bytes(&heap.region, *payload).unwrap();
-            assert_eq!(found, u64::from(*lines) * 64 - 8);
-        }
+        heap.check_lengths();
     }
     heap.check_contents();
     check_copy(heap);
-    for payload in heap.blocks.keys().copied().collect::<Vec<_>>() {
-        heap.free(payload);
-    }
-    for _ in 0..heap.chunks {
-        let lines = heap.layout.chunk_lines() - 1;
-        heap.allocate(lines, 64).unwrap();
-        heap.check();
-    }
+    heap.refill();
 }
 
 proptest! {

@@ -1,0 +1,55 @@
+//! Crashes at every point of an operation, and inside recovery.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::too_many_lines,
+    reason = "a test fails by panicking"
+)]
+
+mod discarding;
+mod harness;
+mod links;
+mod sim;
+
+/// What most of these tests use.
+mod prelude {
+    pub(crate) use crate::harness::{Transact as _, assert_clean};
+    pub(crate) use crate::links::link_to;
+    pub(crate) use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, RecoverError, TxError};
+    pub(crate) use pm_core::{Link, Pmem, Pool};
+    pub(crate) use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
+    pub(crate) use std::sync::Arc;
+
+    pub(crate) type SimHeap = Heap<Arc<SimPmem>>;
+
+    /// The heap that a crash has left.
+    pub(crate) fn left<A>(crash: &Crash<A>, options: &HeapOptions) -> Result<SimHeap, String> {
+        Heap::attach(Arc::clone(crash.pmem()), options).map_err(|error| error.to_string())
+    }
+
+    /// A lane's next commit flushes and fences the targets of a transaction; until then the log has their contents. What open flushes and fences is
+    /// already durable, unless a process was killed.
+    pub(crate) fn lints() -> Lints {
+        let by_the_next = [
+            Lint::UnflushedStore,
+            Lint::UnfencedFlush,
+            Lint::UnfencedStore,
+            Lint::EarlyFlush,
+            Lint::RedundantFlush,
+            Lint::RedundantFence,
+        ];
+        by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow)
+    }
+}
+
+mod crash {
+    mod corrupted_log;
+    mod cut;
+    mod discard;
+    mod heap;
+    mod restore;
+    mod uninit;
+    mod word_in_tx;
+}

@@ -1,0 +1,46 @@
+//! The behaviour of a heap: calls, refusals, prices, corrupted and discarded log entries, failed fences.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::too_many_lines,
+    reason = "a test fails by panicking"
+)]
+
+mod discarding;
+mod harness;
+mod hooked;
+mod links;
+mod sim;
+
+/// What most of these tests use.
+mod prelude {
+    pub(crate) use crate::harness::{Random, Transact as _, assert_clean, bytes};
+    pub(crate) use crate::hooked::{Hook, Hooked};
+    pub(crate) use crate::links::link_to;
+    pub(crate) use pm_alloc::{
+        CommitError, Heap, HeapOptions, SpaceError, TxError, UnloggedError, UnloggedHeap,
+    };
+    pub(crate) use pm_core::{FenceError, Link, Pmem, Region};
+    pub(crate) use std::sync::Arc;
+}
+
+mod heap {
+    mod calls;
+    mod discard;
+    mod discard_hidden;
+    mod discard_rested;
+    mod failed_fence;
+    mod failed_fence_race;
+    mod failed_fence_threads;
+    mod open_transactions;
+    mod prices;
+    mod quarantine;
+    mod refusals;
+    mod roots;
+    mod stopped_recovery;
+    mod unlogged_full;
+    mod unlogged_modes;
+    mod visibility;
+}

@@ -1,0 +1,218 @@
+//! Discarding a corrupted log entry costs no block of other transactions, if something else hides them: a second corrupted line, contents that look
+//! like a header, or a recovery that a power failure interrupted.
+
+use crate::discarding::{
+    ENTRIES, alloc, assert_in_use, at_line, discard, entries_of, entry_lines, free, free_now, heap,
+    heap_with_an_old_header, line_of, listed, options, sim_of, slot, with_other, write_word,
+};
+use crate::prelude::*;
+use crate::sim::{Rng, Sim, SimHeap, crash};
+
+/// Lane 0 is idle after T. Lane 1 has wrapped: its dead entry is older than T, and the next one allocated W in T's rest. T's entry and that dead
+/// one are corrupted.
+#[test]
+fn dead_corrupted_entry_of_another_lane_hides_no_block() {
+    let heap = heap();
+    let mut a = 0;
+    let (t, dead, w) = with_other(&heap, |other| {
+        let dead = entries_of(&heap, || other.run(|heap| write_word(heap, slot(heap, 7), 1)));
+        let t = entries_of(&heap, || a = alloc(&heap, 1, 4));
+        let w = other.run(|heap| {
+            let w = alloc(heap, 2, 4);
+            (2..u64::from(ENTRIES)).for_each(|number| write_word(heap, slot(heap, 7), number));
+            w
+        });
+        (t, dead, w)
+    });
+    assert_eq!((w, t.len(), dead.len()), (a + 4, 1, 1));
+    let bytes = heap.pool().pmem().power_failure().durable;
+    core::mem::forget(heap);
+    for lines in [vec![t[0]], vec![t[0], dead[0]]] {
+        assert_in_use(&discard(bytes.clone(), &lines, &options()), 2, w, 4);
+    }
+}
+
+/// Runs T in lane 0, then the others in lane 1, which return W's line; the power fails. T's only entry is corrupted, and discarded. W, which slot 2
+/// links to and has 4 lines, stays.
+fn assert_w_stays(
+    heap: SimHeap,
+    t: impl FnOnce(&SimHeap),
+    others: impl FnOnce(&SimHeap) -> u64 + Send + 'static,
+) {
+    let sim = Arc::clone(heap.pool().pmem());
+    let (entries, w) = with_other(&heap, |other| (entries_of(&heap, || t(&heap)), other.run(others)));
+    assert_eq!(entries.len(), 1);
+    core::mem::forget(heap);
+    let heap = discard(sim.power_failure().durable, &entries, &options());
+    assert_in_use(&heap, 2, w, 4);
+}
+
+/// A heap in which lines 3 to 7 are one free block, and the rest of the chunk is another one; closed, and opened again. If `with_b`, a block B
+/// overwrites both, with the header of the second one inside of it, at line 8.
+fn heap_with_former_header(with_b: bool) -> SimHeap {
+    let heap = heap();
+    assert_eq!(alloc(&heap, 0, 5), 3);
+    free_now(&heap, 0);
+    if with_b {
+        assert_eq!(alloc(&heap, 0, 10), 3, "B");
+    }
+    let sim = Arc::clone(heap.pool().pmem());
+    heap.close().unwrap();
+    let heap = Heap::attach(sim, &options()).unwrap();
+    heap.scan_ahead(64).unwrap();
+    heap
+}
+
+/// A program reads words of a block that a slot links to, including the former header, changes one of them, and writes them back.
+fn change_one_of_16(heap: &SimHeap) {
+    heap.transact(|tx| {
+        let place = link_to::<[u64; 16]>(at_line(heap, 3) + 8 * 32);
+        let mut words = tx.read(place)?;
+        words[0] += 1;
+        tx.write(place, &words)
+    })
+    .unwrap();
+}
+
+/// T allocates behind B, then W is allocated in T's rest. Another transaction writes the former header in B back unchanged.
+#[test]
+fn rewritten_word_that_looks_like_a_header_hides_no_block() {
+    let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
+    for in_one_piece in [false, true] {
+        assert_w_stays(heap_with_former_header(true), t, move |heap| {
+            assert_eq!(alloc(heap, 2, 4), 17, "W");
+            let at = at_line(heap, 8) - 8;
+            let word = heap.pool().pmem().load_u64(at);
+            if in_one_piece {
+                // A live entry stores to the line, so the word is committed by the log.
+                write_word(heap, at - 8, 1);
+                heap.view(|view| view.store_u64(link_to(at), word)).unwrap();
+            } else {
+                write_word(heap, at, word);
+            }
+            17
+        });
+    }
+}
+
+/// The same with more words. B is older than the log's entries, and is freed then.
+#[test]
+fn written_back_words_of_freed_block_hide_no_block() {
+    let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
+    assert_w_stays(heap_with_former_header(true), t, |heap| {
+        assert_eq!(alloc(heap, 2, 4), 17, "W");
+        change_one_of_16(heap);
+        free(heap, 0);
+        17
+    });
+}
+
+/// The block with the former header is T's own, so it is no block once T is discarded.
+#[test]
+fn written_back_words_of_discarded_block_hide_no_block() {
+    let t = |heap: &SimHeap| assert_eq!(alloc(heap, 0, 10), 3, "A");
+    assert_w_stays(heap_with_former_header(false), t, |heap| {
+        assert_eq!(alloc(heap, 2, 4), 13, "W");
+        change_one_of_16(heap);
+        13
+    });
+}
+
+/// T frees P, and joins it with the free lines in front: P's own header stays. T's entry is dead because of later groups in its lane, so an open
+/// transaction V gets the lines, and splits off a part, without the log; W is allocated in the rest, inside of the former P. T's line lies between
+/// two LSNs, of which the later one is live, so open is refused.
+#[test]
+fn discarded_dead_freeing_before_division_hides_no_block() {
+    let options = options().chunk_bytes(1 << 14);
+    let heap = Heap::format(Arc::new(Sim::new(56 << 10)), &options).unwrap();
+    let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_zeroed::<u64>(8)?.offset()));
+    assert_eq!((made.unwrap(), heap.check().chunks.len()), (heap.layout().first_payload(0), 1));
+    let sim = Arc::clone(heap.pool().pmem());
+    let (mut bytes, mut entries, mut w) = (vec![], vec![], 0);
+    with_other(&heap, |other| {
+        let (f, p) = (alloc(&heap, 0, 2), alloc(&heap, 1, 235));
+        assert_eq!((p, alloc(&heap, 3, 16)), (f + 2, p + 235), "G is behind P");
+        free_now(&heap, 0);
+        heap.checkpoint().unwrap();
+        entries = entries_of(&heap, || free(&heap, 1));
+        other.run(|heap| write_word(heap, slot(heap, 7), 8));
+        (0..3).for_each(|word| write_word(&heap, slot(&heap, 6), word));
+        let given_up = heap.transaction(|tx| {
+            let v = tx.alloc_uninit::<u64>(1)?.offset();
+            w = other.run(|heap| alloc(heap, 2, 30));
+            assert!(line_of(&heap, v) == f && p < w && w < p + 235, "W lies inside of what was P");
+            bytes = sim.power_failure().durable;
+            Err::<(), _>(TxError::Nested)
+        });
+        assert!(matches!(given_up, Err(TxError::Nested)));
+    });
+    core::mem::forget(heap);
+    assert_eq!(entries.len(), 1);
+    let intact = listed(&Heap::attach(sim_of(bytes.clone()), &options).unwrap());
+    assert!(intact.contains(&w), "{intact:?}");
+    let heap = discard(bytes, &entries, &options);
+    assert_eq!(listed(&heap), intact, "P is free, as T is in place");
+    assert_in_use(&heap, 2, w, 30);
+}
+
+/// As `discarded_half_of_split_hands_out_no_older_block` in `discard.rs`: an old free header lies where A's rest begins, over Y. The power fails
+/// before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both; the power fails again, and only
+/// A's header is durable. Then the entry is corrupted, and discarded.
+#[test]
+fn discarded_half_replayed_entry_hands_out_no_older_block() {
+    let heap = heap_with_an_old_header();
+    let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
+    let before = sim.power_failure();
+    assert_eq!(alloc(&heap, 0, 8), 3, "A");
+    let after = sim.power_failure();
+    let entries = entry_lines(&heap, &before, &after);
+    assert_eq!(entries.len(), 1);
+    let (front, rest) = (at_line(&heap, 3) as usize - 8, at_line(&heap, 11) as usize - 8);
+    assert_ne!(
+        before.durable[rest..rest + 8],
+        after.durable[rest..rest + 8],
+        "the rest's header was stored ahead"
+    );
+    core::mem::forget(heap);
+    // The entry's line is evicted first.
+    let mut bytes = before.durable;
+    bytes[entries[0]..entries[0] + 64].copy_from_slice(&after.durable[entries[0]..entries[0] + 64]);
+
+    // Recovery, until the power fails after A's header was stored.
+    let sim = sim_of(bytes.clone());
+    sim.stop_at_change(front as u64 / 64 * 64);
+    core::mem::forget(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+    let stopped = sim.stopped().unwrap();
+    let crashed = (0..64).map(|seed| crash(&stopped, &mut Rng::of(seed)).durable);
+    let mut crashed: Vec<_> =
+        crashed.filter(|left| left[front..front + 8] != bytes[front..front + 8]).collect();
+    assert!(!crashed.is_empty(), "A's header became durable by chance");
+    crashed.dedup();
+    for left in crashed {
+        // Without corruption recovery is right.
+        let heap = Heap::attach(sim_of(left.clone()), &options()).unwrap();
+        assert!(heap.check().is_clean() && heap.blocks().contains(&y));
+        drop(heap);
+
+        assert_in_use(&discard(left, &entries, &options()), 1, 23, 10);
+    }
+}
+
+/// F is freed by the last entry of lane 0, which is then retired. W is allocated there, in lane 1, and lane 1 wraps twice. Both copies of lane 0's
+/// retired LSN are corrupted.
+#[test]
+fn retired_lane_with_corrupted_words_hides_no_block() {
+    let heap = heap();
+    let sim = Arc::clone(heap.pool().pmem());
+    with_other(&heap, |other| {
+        assert_eq!([alloc(&heap, 0, 10), alloc(&heap, 1, 51)], [3, 13]);
+        free_now(&heap, 0);
+        other.run(|heap| {
+            assert_eq!(alloc(heap, 2, 4), 3, "W");
+            (0..2 * u64::from(ENTRIES)).for_each(|number| write_word(heap, slot(heap, 7), number));
+        });
+    });
+    let words = heap.layout().retired_offsets(0).map(|word| word as usize - 20);
+    core::mem::forget(heap);
+    assert_in_use(&discard(sim.power_failure().durable, &words, &options()), 2, 3, 4);
+}

@@ -1,0 +1,248 @@
+//! The cost of each operation in lines and fences.
+
+use crate::prelude::*;
+use pm_alloc::{Tx, View};
+use pm_core::{Counting, Counts, Histogram};
+use std::time::Duration;
+
+type CountedHeap = Heap<Counting<Region>>;
+type CountedTx<'p> = Tx<'p, Counting<Region>>;
+type CountedView<'p> = View<'p, Counting<Region>>;
+
+/// A heap with a slot, a pair and a long array, each in its own lines.
+fn heap() -> CountedHeap {
+    let region = Counting::new(Region::anonymous(16 << 20).unwrap());
+    let heap = Heap::format(region, &HeapOptions::new()).unwrap();
+    heap.transact(|tx| {
+        let slot = tx.alloc_zeroed::<Link<[u64; 40]>>(1)?;
+        tx.set_root("slot", slot)?;
+        let pair = tx.alloc_zeroed::<[u64; 2]>(1)?;
+        tx.set_root("pair", pair)?;
+        let array = tx.alloc_zeroed::<u8>(65_536)?;
+        tx.set_root("array", array)
+    })
+    .unwrap();
+    // The next transaction flushes what this one applied, and is not counted.
+    let word = |tx: &mut CountedTx<'_>| {
+        let pair = tx.root::<[u64; 2]>("pair")?.unwrap();
+        tx.write(pair, &[1, 1])
+    };
+    heap.transaction(word).unwrap();
+    heap
+}
+
+/// The cost of a transaction, including the target lines that its lane's next one flushes. Those are counted with a fence that stands for the next
+/// one's.
+fn cost(heap: &CountedHeap, transaction: impl FnOnce(&mut CountedTx<'_>) -> Result<(), TxError>) -> Counts {
+    let (result, cost) = heap.pool().pmem().count(|| heap.transaction(transaction));
+    result.unwrap();
+    cost
+}
+
+/// The cost of a call of a view on the slot of this number, as [`cost`]. Each slot has its own line.
+fn slot_cost<T>(
+    heap: &CountedHeap,
+    number: u64,
+    call: impl for<'p> FnOnce(&CountedView<'p>, Link<'p, Link<'p, T>>) -> Result<(), TxError>,
+) -> Counts {
+    heap.view(|view| {
+        let array = view.root::<u8>("array").unwrap().unwrap();
+        let slot = link_to(array.offset() + 4096 * number);
+        let (result, cost) = heap.pool().pmem().count(|| call(view, slot));
+        result.unwrap();
+        cost
+    })
+}
+
+#[test]
+fn one_range_in_a_line_costs_one_fence() {
+    let heap = heap();
+    let change = |tx: &mut CountedTx<'_>| {
+        let pair = tx.root::<[u64; 2]>("pair")?.unwrap();
+        tx.edit(pair, |pair| *pair = [pair[0] + 1; 2])
+    };
+    cost(&heap, change);
+    // Its entry, and the targets of the one before it.
+    assert_eq!(cost(&heap, change), Counts { lines: 2, fences: 1 });
+}
+
+#[test]
+fn transaction_without_changes_costs_nothing() {
+    let heap = heap();
+    assert_eq!(cost(&heap, |tx| tx.root::<Link<[u64; 40]>>("slot").map(drop)), Counts::default());
+}
+
+#[test]
+fn allocating_and_linking_costs_two_fences_and_freeing_one() {
+    let heap = heap();
+    let publish = |tx: &mut CountedTx<'_>| {
+        let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
+        let block = tx.alloc(&[7_u64; 40])?;
+        tx.write(slot, &block)
+    };
+    let free = |tx: &mut CountedTx<'_>| {
+        let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
+        let block = tx.read(slot)?;
+        tx.write(slot, &Link::NULL)?;
+        tx.free(block)
+    };
+    (0..3).for_each(|_| {
+        cost(&heap, publish);
+        cost(&heap, free);
+    });
+    // 5 lines of payload, its entry; the targets of the freeing before: header and slot.
+    let payload = 5;
+    let published = cost(&heap, publish);
+    assert_eq!(published.fences, 2);
+    assert!((payload + 3..=payload + 4).contains(&published.lines), "{published:?}");
+    // Its entry; the targets of the allocation before: header and slot, and the header of the rest if it split a block.
+    let freed = cost(&heap, free);
+    assert_eq!(freed.fences, 1);
+    assert!((3..=4).contains(&freed.lines), "{freed:?}");
+}
+
+#[test]
+fn short_block_costs_one_fence() {
+    let heap = heap();
+    let publish = |tx: &mut CountedTx<'_>| {
+        let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
+        let block = tx.alloc(&[7_u64; 6])?;
+        tx.write(slot, &link_to(block.offset()))
+    };
+    assert_eq!(cost(&heap, publish).fences, 1);
+}
+
+/// The first transaction of a heap of one chunk gets a part of it, and so do the next ones.
+#[test]
+fn dividing_the_last_free_extent_costs_two_lines_and_two_fences() {
+    let options = HeapOptions::new().lanes(8).lane_entries(60).chunk_bytes(1 << 18);
+    let heap = Heap::format(Counting::new(Region::anonymous(1 << 19).unwrap()), &options).unwrap();
+    assert_eq!(heap.check().chunks.len(), 1);
+    let alloc = |tx: &mut CountedTx<'_>| tx.alloc_uninit::<u64>(7).map(drop);
+    // The division; its entry, and the header of the rest.
+    assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 2, fences: 2 + 1 });
+    // The same, and the target of the one before: its own header.
+    let part = (4096 - 1) / 8;
+    (1..part - 1).for_each(|_| assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 1, fences: 1 }));
+    // The last block of the part leaves no rest; the next extent is divided.
+    assert_eq!(cost(&heap, alloc), Counts { lines: 1 + 1, fences: 1 });
+    assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 2 + 1, fences: 2 + 1 });
+    // A longer block does not fit into the rest of the part. A live entry stores the header in front of that, so first its lane is retired: the
+    // target of the one before, and a word and its copy.
+    let long = |tx: &mut CountedTx<'_>| tx.alloc_uninit::<u64>(8 * part - 1).map(drop);
+    assert_eq!(cost(&heap, long), Counts { lines: 2 + 2 + (1 + 2), fences: 2 + 1 + 2 });
+
+    // If the heap has unused chunks, an extent is not the last.
+    let heap = Heap::format(Counting::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
+    assert_eq!(heap.check().chunks.len(), 3);
+    assert_eq!(cost(&heap, alloc), Counts { lines: 2, fences: 1 });
+}
+
+/// These calls make one entry each, so the other counted lines are the targets of the one before.
+#[test]
+fn linking_an_uninit_block_and_freeing_it_cost_one_fence_each() {
+    let heap = heap();
+    let alloc = |slot| {
+        slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.alloc_uninit_and_link(slot, 1).map(drop))
+    };
+    let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
+    let one_fence = |lines| Counts { lines, fences: 1 };
+    // The header of the rest is durable with the entry.
+    assert_eq!(alloc(0), one_fence(2 + 1), "the pair's line");
+    assert_eq!(alloc(1), one_fence(2 + 2), "a header, a slot");
+    assert_eq!(free(1), one_fence(1 + 2), "a header, a slot");
+    assert_eq!(alloc(1), one_fence(2 + 2), "a header, a slot");
+    free(1);
+    assert_eq!(free(0), one_fence(1 + 2), "a header, a slot");
+
+    alloc(0);
+    cost(&heap, |tx| {
+        let pair = tx.root::<[u64; 2]>("pair")?.unwrap();
+        tx.write(pair, &[2, 2])
+    });
+    assert_eq!(free(0), one_fence(1 + 1), "the pair's line");
+}
+
+/// Links values of `N` words to two slots, and frees one: `lines` for the value besides the targets of the call before, a header and a slot.
+fn assert_linking_costs<const N: usize>(lines: u64, fences: u64) {
+    let heap = heap();
+    let alloc =
+        |slot| slot_cost::<[u64; N]>(&heap, slot, |view, slot| view.alloc_and_link(slot, &[7; N]).map(drop));
+    let free = |slot| slot_cost::<[u64; N]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
+    alloc(0);
+    assert_eq!(alloc(1), Counts { lines: lines + 2, fences });
+    assert_eq!(free(1), Counts { lines: 1 + 2, fences: 1 });
+    assert_eq!(alloc(1), Counts { lines: lines + 2, fences }, "after the freeing");
+}
+
+#[test]
+fn linking_a_long_value_costs_its_lines_and_two_fences() {
+    // Five lines of payload, the entry, the header of the rest.
+    assert_linking_costs::<40>(5 + 2, 2);
+}
+
+#[test]
+fn linking_a_short_value_costs_one_fence() {
+    // Two entries with 96 bytes, one with words; two lines of payload, with the header of the rest in the last one.
+    assert_linking_costs::<12>(3 + 2, 1);
+}
+
+#[test]
+fn word_in_place_costs_one_line_and_one_fence() {
+    let heap = heap();
+    let store =
+        |value| slot_cost::<u64>(&heap, 1, |view, word| view.store_u64(link_to(word.offset()), value));
+    store(1);
+    assert_eq!(store(2), Counts { lines: 1, fences: 1 });
+}
+
+#[test]
+fn pair_in_place_costs_one_line_and_one_fence() {
+    let heap = heap();
+    let store = |value| {
+        slot_cost::<u64>(&heap, 1, |view, pair| view.store_u64_pair(link_to(pair.offset() + 16), value))
+    };
+    store([1, 2]);
+    assert_eq!(store([3, 4]), Counts { lines: 1, fences: 1 });
+}
+
+#[test]
+fn long_write_in_place_costs_three_fences() {
+    let heap = heap();
+    let write = |tx: &mut CountedTx<'_>| {
+        let array = tx.root::<u8>("array")?.unwrap();
+        tx.write_slice(array, &[5; 4096])
+    };
+    cost(&heap, write);
+    let cost = cost(&heap, write);
+    assert_eq!(cost.fences, 3);
+    // 86 undo entries of 48 bytes, 64 or 65 lines of data, the commit entry, and the lane's header that ends the undo entries.
+    assert!((86 + 64 + 2..=86 + 65 + 3).contains(&cost.lines), "{cost:?}");
+}
+
+/// A line with a header and the end of the block in front: four times for the header, and once for those contents.
+#[test]
+fn line_is_written_at_most_five_times_during_quarantine() {
+    let options = HeapOptions::new().lanes(1).lane_entries(1000).quarantine(Duration::from_secs(3600));
+    let heap = Heap::format(Histogram::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
+    heap.pool().pmem().reset();
+    let (mut live, mut random) = (Vec::new(), crate::harness::Random(1));
+    loop {
+        let random = random.next();
+        let len = usize::try_from(random >> 55).unwrap() + 120;
+        let allocated = heap.transaction(|tx| tx.alloc_slice(&vec![7_u8; len]).map(Link::offset));
+        match allocated {
+            Ok(block) => live.push(block),
+            Err(TxError::Space(_)) => break,
+            Err(error) => panic!("{error}"),
+        }
+        if random & 1 << 40 == 0 {
+            let block = live.swap_remove(usize::try_from(random >> 33).unwrap() % live.len());
+            heap.transact(|tx| tx.free(link_to::<u8>(block))).unwrap();
+        }
+    }
+    let chunks_start = heap.layout().chunks_start;
+    let lines = heap.pool().pmem().stored().by_line();
+    let worst = lines.into_iter().filter(|(line, _)| *line >= chunks_start).map(|(_, count)| count).max();
+    assert!(worst <= Some(5), "{worst:?}");
+}

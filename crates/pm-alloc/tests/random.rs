@@ -1,0 +1,42 @@
+//! Random programs on heaps, against shadow models: `PM_CRASH_SEQUENCES` is the number of programs of each test, `PM_CRASH_FIRST` the first seed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::too_many_lines,
+    reason = "a test fails by panicking"
+)]
+
+mod discarding;
+mod harness;
+mod links;
+mod sim;
+
+/// What most of these tests use.
+mod prelude {
+    pub(crate) use crate::harness::{Transact as _, assert_clean};
+    pub(crate) use crate::links::link_to;
+    pub(crate) use crate::sim::programs::{content, each_seed, is_refusal, pool_options};
+    pub(crate) use crate::sim::{Rng, Sim, SimHeap, State, crash, seeds};
+    pub(crate) use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
+    pub(crate) use pm_core::{Link, Pmem};
+    pub(crate) use std::collections::{BTreeMap, BTreeSet};
+    pub(crate) use std::sync::Arc;
+}
+
+mod random {
+    mod cut_discard;
+    mod discard;
+    mod growth;
+    mod log_corruption;
+    mod modes;
+    mod roots;
+    mod stray;
+    mod threads;
+    mod tx;
+    mod unlogged;
+    mod unlogged_threads;
+    mod victim;
+    mod words;
+}

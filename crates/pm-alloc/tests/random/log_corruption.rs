@@ -1,0 +1,138 @@
+//! Random programs, after which each line of the log is corrupted in turn: the heap refuses to open, or has the same contents as without the
+//! corruption.
+
+use crate::discarding::{ENTRIES, heap, options, sim_of, with_other};
+use crate::prelude::*;
+
+fn commit(heap: &SimHeap, block: u64, seed: u64) {
+    let mut rng = Rng::of(seed);
+    let words = 1 + rng.below(8);
+    heap.transaction(|tx| {
+        if rng.one_in(12) {
+            tx.write(link_to(block), &[seed; 40])?;
+            if rng.one_in(2) {
+                return Ok(());
+            }
+        }
+        for word in 0..words {
+            tx.write(link_to(block + 8 * (2 * word)), &seed)?;
+        }
+        Ok::<_, TxError>(())
+    })
+    .unwrap();
+}
+
+/// After a checkpoint every entry is dead. Only the line behind a lane's last entry could have held a live one.
+#[test]
+fn corruption_after_checkpoint_is_dead() {
+    for seed in seeds(150) {
+        let mut rng = Rng::of(seed);
+        let heap = heap();
+        let made = heap.transaction(|tx| {
+            Ok::<_, TxError>([tx.alloc_zeroed::<u64>(40)?.offset(), tx.alloc_zeroed::<u64>(40)?.offset()])
+        });
+        let [mine, theirs] = made.unwrap();
+        with_other(&heap, |other| {
+            for _ in 0..rng.below(60) {
+                let seed = rng.next();
+                if rng.one_in(2) {
+                    commit(&heap, mine, seed);
+                } else {
+                    other.run(move |heap| commit(heap, theirs, seed));
+                }
+            }
+        });
+        heap.checkpoint().unwrap();
+        let bytes = heap.pool().pmem().power_failure().durable;
+        let layout = *heap.layout();
+        core::mem::forget(heap);
+        for lane in 0..2 {
+            let mut refused = vec![];
+            for entry in 0..ENTRIES {
+                let mut bytes = bytes.clone();
+                let line = layout.entry_offset(lane, entry) as usize;
+                match rng.below(3) {
+                    0 => bytes[line + 20] ^= 4,
+                    1 => bytes[line..line + 64].fill(0),
+                    _ => bytes[line..line + 64].fill(0xa5),
+                }
+                let sim: Arc<Sim> = sim_of(bytes);
+                match Heap::attach(sim, &options()) {
+                    Ok(_) => {}
+                    Err(HeapError::Recover(RecoverError::Corrupted { .. })) => refused.push(entry),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(refused.len() <= 1, "seed {seed}, lane {lane}: {refused:?}");
+        }
+    }
+}
+
+/// One line is corrupted: the heap refuses to open, or has the same contents as without the corruption.
+#[test]
+fn dead_corruption_changes_nothing() {
+    let (mut opened_count, mut refused_count) = (0, 0);
+    for seed in seeds(150) {
+        let mut rng = Rng::of(seed ^ 0x1234_5678);
+        let heap = heap();
+        let made = heap.transaction(|tx| {
+            Ok::<_, TxError>([tx.alloc_zeroed::<u64>(80)?.offset(), tx.alloc_zeroed::<u64>(80)?.offset()])
+        });
+        let [mine, theirs] = made.unwrap();
+        let sim = Arc::clone(heap.pool().pmem());
+        with_other(&heap, |other| {
+            for _ in 0..rng.below(60) {
+                let seed = rng.next();
+                match rng.below(13) {
+                    0 => heap.checkpoint().unwrap(),
+                    1..7 => commit(&heap, mine, seed),
+                    _ => other.run(move |heap| commit(heap, theirs, seed)),
+                }
+            }
+            sim.stop_at(sim.events() + rng.below(150));
+            let given_up = heap.transaction(|tx| {
+                for _ in 0..1 + rng.below(3) {
+                    let from = 8 * rng.below(40);
+                    tx.write(link_to(mine + from), &[seed; 40])?;
+                    let seed = rng.next();
+                    other.run(move |heap| commit(heap, theirs, seed));
+                }
+                Err::<(), _>(TxError::Nested)
+            });
+            assert!(given_up.is_err());
+            (0..4).for_each(|_| commit(&heap, mine, rng.next()));
+        });
+        let base = crash(&sim.stopped().unwrap_or_else(|| sim.state()), &mut rng).durable;
+        let layout = *heap.layout();
+        core::mem::forget(heap);
+        let data = |sim: &Arc<Sim>| sim.power_failure().durable[layout.chunks_start as usize..].to_vec();
+        let intact = sim_of(base.clone());
+        let opened = Heap::attach(Arc::clone(&intact), &options()).unwrap();
+        let intact = data(&intact);
+        drop(opened);
+        let places = (0..2).flat_map(|lane| (0..ENTRIES).map(move |entry| layout.entry_offset(lane, entry)));
+        let words = (0..2).flat_map(|lane| layout.retired_offsets(lane)).chain(layout.floor_offsets());
+        for line in places.chain(words).map(|at| at as usize) {
+            let mut bytes = base.clone();
+            match rng.below(4) {
+                0 => bytes[line + 20] ^= 4,
+                1 => bytes[line..line + 64].fill(0),
+                2 => bytes[line + 60] ^= 0x10,
+                _ => bytes[line..line + 64].fill(0xa5),
+            }
+            let sim: Arc<Sim> = sim_of(bytes);
+            match Heap::attach(Arc::clone(&sim), &options()) {
+                Ok(_opened) => {
+                    opened_count += 1;
+                    assert!(data(&sim) == intact, "seed {seed}: {line}");
+                }
+                Err(HeapError::Recover(RecoverError::Corrupted { .. })) => refused_count += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert!(
+        opened_count > refused_count && refused_count > 0,
+        "{opened_count} opened, {refused_count} refused"
+    );
+}

@@ -1,0 +1,178 @@
+//! Random programs with blocks longer than a chunk, whose headers are corrupted while the heap is open and while it is closed, with repairs, crashes
+//! and reopens in between. No live line is allocated, and each intact block is listed.
+
+use crate::prelude::*;
+
+fn options(entries: u32) -> HeapOptions {
+    crate::harness::options().lanes(1).lane_entries(entries).chunk_bytes(4096)
+}
+
+struct World {
+    rng: Rng,
+    /// The lines of each block, and whether its header may be corrupted, by payload.
+    live: BTreeMap<u64, (u64, bool)>,
+    name: String,
+}
+
+impl World {
+    fn lines(&mut self) -> u64 {
+        [1, 1, 2, 3, 4, 5, 6, 8, 12, 20, 33, 63, 70, 100, 127, 128, 150][self.rng.below(17) as usize]
+    }
+
+    fn allocated(&mut self, at: u64, lines: u64) {
+        let over = self.live.iter().find(|live| at < live.0 + 64 * live.1.0 && *live.0 < at + 64 * lines);
+        assert!(over.is_none(), "{}: {at}, {lines} lines, allocated over {over:?}", self.name);
+        self.live.insert(at, (lines, false));
+    }
+
+    fn step(&mut self, heap: &SimHeap) {
+        if self.rng.one_in(2) || self.live.is_empty() {
+            let (lines, is_given_up) = (self.lines(), self.rng.one_in(4));
+            let kind = self.rng.below(3);
+            let mut given_up = vec![];
+            let result = heap.transaction(|tx| {
+                let words = 8 * lines - 1;
+                let block = match kind {
+                    0 if lines < 20 => tx.alloc_aligned::<u64>(words, 512)?.offset(),
+                    1 => tx.alloc_slice(&vec![self.rng.next(); words as usize])?.offset(),
+                    _ => tx.alloc_uninit::<u64>(words)?.offset(),
+                };
+                if is_given_up {
+                    given_up.push(block);
+                    return Err(TxError::Nested);
+                }
+                Ok(block)
+            });
+            if let Some(&at) = given_up.first() {
+                self.allocated(at, lines);
+                self.live.remove(&at);
+            }
+            match result {
+                Ok(at) => self.allocated(at, lines),
+                Err(TxError::Nested | TxError::Space(_)) => {}
+                Err(error) => panic!("{}: {error}", self.name),
+            }
+            return;
+        }
+        let nth = self.rng.below(self.live.len() as u64) as usize;
+        let (&at, &(_, is_hit)) = self.live.iter().nth(nth).unwrap();
+        match heap.transaction(|tx| tx.free(link_to::<u64>(at))) {
+            Ok(()) => drop(self.live.remove(&at)),
+            Err(TxError::Free(error)) => assert!(is_hit, "{}: {at}: {error}", self.name),
+            Err(error) => panic!("{}: {error}", self.name),
+        }
+        if self.rng.one_in(6) {
+            heap.checkpoint().unwrap();
+        }
+    }
+
+    fn hit(&mut self, sim: &Sim, heap_start: u64, end: u64) {
+        let headers: Vec<u64> = self.live.keys().map(|at| at - 8).collect();
+        let at = if self.rng.one_in(2) && !headers.is_empty() {
+            headers[self.rng.below(headers.len() as u64) as usize]
+        } else {
+            heap_start + 64 * self.rng.below((end - heap_start) / 64) + 56
+        };
+        let value =
+            [0, self.rng.next(), sim.load_u64(at) ^ 1 << self.rng.below(64)][self.rng.below(3) as usize];
+        sim.store_u64(at, value);
+        sim.flush(at, 8);
+        sim.fence().unwrap();
+        // In a free extent, too, the next live block is behind the corrupted header.
+        if let Some(live) = self.live.get_mut(&(at + 8)) {
+            live.1 = true;
+        }
+    }
+
+    fn check(&mut self, heap: &SimHeap) {
+        let listed = heap.blocks();
+        for (at, (_, is_hit)) in &self.live {
+            assert!(*is_hit || listed.contains(at), "{}: {at} is not listed", self.name);
+        }
+        let mut allocated = vec![];
+        let given_up = heap.transaction(|tx| {
+            loop {
+                let wanted = self.lines();
+                let (block, lines) = match tx.alloc_uninit::<u64>(8 * wanted - 1) {
+                    Ok(block) => (block, wanted),
+                    Err(_) => (tx.alloc_uninit::<u64>(7)?, 1),
+                };
+                allocated.push((block.offset(), lines));
+            }
+            #[expect(unreachable_code, reason = "for the type")]
+            Ok::<(), TxError>(())
+        });
+        assert!(matches!(given_up, Err(TxError::Space(_))), "{}: {given_up:?}", self.name);
+        for &(at, lines) in &allocated {
+            self.allocated(at, lines);
+        }
+        for (at, _) in allocated {
+            self.live.remove(&at);
+        }
+    }
+}
+
+fn run(seed: u64) {
+    let mut rng = Rng::of(seed);
+    let options = options([30, 64][rng.below(2) as usize]);
+    let mut sim = Arc::new(Sim::new([52, 72, 100][rng.below(3) as usize] << 10));
+    let mut heap = Heap::format(Arc::clone(&sim), &options).unwrap();
+    let name = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1");
+    let mut world = World { rng, live: BTreeMap::new(), name };
+    let layout = *heap.layout();
+    let end = layout.chunk_offset(heap.check().chunks.len() as u64);
+    for round in 0..4 {
+        world.name = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: round {round}");
+        for _ in 0..world.rng.below(50) {
+            world.step(&heap);
+        }
+        if world.rng.one_in(2) {
+            // So that the log does not replay the header.
+            heap.checkpoint().unwrap();
+            world.hit(&sim, layout.chunks_start, end);
+            for _ in 0..world.rng.below(30) {
+                world.step(&heap);
+            }
+            if world.rng.one_in(2) {
+                for corruption in heap.take_corruption() {
+                    heap.repair(&corruption).unwrap();
+                }
+            }
+            for _ in 0..world.rng.below(30) {
+                world.step(&heap);
+            }
+        }
+        if world.rng.one_in(2) {
+            world.check(&heap);
+        }
+        if world.rng.one_in(2) {
+            drop(heap);
+        } else {
+            let left = crash(&sim.state(), &mut world.rng);
+            core::mem::forget(heap);
+            sim = Arc::new(Sim::of(left));
+            // Replays the log before a header is corrupted.
+            drop(Heap::attach(Arc::clone(&sim), &options).unwrap());
+        }
+        if world.rng.one_in(3) {
+            world.hit(&sim, layout.chunks_start, end);
+        }
+        heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
+        if world.rng.one_in(2) {
+            world.check(&heap);
+        }
+        if world.rng.one_in(2) {
+            for corruption in heap.check().corruptions {
+                heap.repair(&corruption).unwrap();
+            }
+            let corruptions = heap.check().corruptions;
+            assert!(corruptions.is_empty(), "{}: {corruptions:?} after a repair", world.name);
+        }
+        world.check(&heap);
+    }
+}
+
+#[test]
+fn corrupted_headers_cost_no_live_block() {
+    each_seed(150, run);
+}
