@@ -104,11 +104,6 @@ impl Violation {
         Self { path: path.to_owned(), line, message: message.into() }
     }
 
-    /// The path of the file.
-    pub(super) fn path(&self) -> &str {
-        &self.path
-    }
-
     /// A violation at the byte at `offset` of `file`.
     pub(super) fn at(file: &File, offset: usize, message: impl Into<String>) -> Self {
         Self::new(file.path(), file.line_of(offset), message)
