@@ -8,6 +8,7 @@ use pm_bench::{Cli, Report, Side, rounds};
 use pm_core::insn::{FlushInsn, NtWidth};
 use pm_core::line::{LINE_BYTES, line_start, lines_spanned};
 use pm_core::{FenceError, Link, Pmem, Region, forward_pmem};
+use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +28,7 @@ pub(crate) fn measure(
 ) -> Result<()> {
     let ours = memory.join("ours.pool");
     let bound = memory.join("bound.lines");
-    std::fs::write(&bound, vec![0; POOL_BYTES as usize]).into_diagnostic()?;
+    File::create(&bound).and_then(|file| file.set_len(POOL_BYTES)).into_diagnostic()?;
     let insns = Region::anonymous(1 << 20).into_diagnostic()?.insns();
     let (flush, width) = match (insns.flush(), insns.nt_width()) {
         (FlushInsn::Clflush, width) => ("0", width),
