@@ -8,7 +8,7 @@
 //!    completes when there is one.
 //! 2. A file system submits a request to `/dev/ublkbN`. The driver takes a free tag, describes the request in memory shared with the server
 //!    (operation, flags, first sector, sectors), copies a write's data into the tag's buffer, and completes the fetch.
-//! 3. The thread sees the completion, checks the description (`request.rs`), and runs it as a [`BlockOp`](crate::BlockOp) on the
+//! 3. The thread sees the completion, checks the description (`queue.rs`), and runs it as a [`BlockOp`](crate::BlockOp) on the
 //!    [`Engine`](crate::Engine), to its end: a request from memory completes before another one could be started, so there is no executor
 //!    and no allocation, only a loop.
 //! 4. The thread answers with *commit and fetch*: bytes done or a negative errno, and the same tag and buffer again. The answers of all
@@ -46,7 +46,6 @@ mod info;
 mod mounts;
 mod options;
 mod queue;
-mod request;
 mod serve;
 mod shutdown;
 mod spec;
