@@ -90,15 +90,16 @@ impl<'t> Pending<'t> {
 
     /// Applies one event, and returns what it made durable.
     pub(super) fn step(&mut self, at: usize) -> Durable {
+        self.machine.step(at);
         let kind = self.machine.trace().events()[at].kind;
         if let Some((offset, len_bytes)) = kind.extent().filter(|_| kind.is_store()) {
             for line in lines(offset, len_bytes) {
-                if !self.machine.pending_in(line..line + 1).any(is_losable) {
+                let is_older = |chunk: &Chunk| is_losable(chunk) && chunk.event < at;
+                if !self.machine.pending_in(line..line + 1).any(is_older) {
                     self.since.insert(line, at);
                 }
             }
         }
-        self.machine.step(at);
         let mut durable = self.machine.take_became_durable();
         durable.sort_by_key(|&(event, line)| (line, event));
         durable
