@@ -466,7 +466,7 @@ impl<'t> Machine<'t> {
 
     /// With caches kept, a fence commits all stores through them, and those of killed processes around them.
     fn everything(&self, before: usize) -> Option<Commit> {
-        (self.rules.model == Model::Eadr).then(|| Commit::Unit { unit: 0, before, by_store: false })
+        (self.rules.model == Model::Eadr).then_some(Commit::Unit { unit: 0, before, by_store: false })
     }
 
     /// With caches kept, every store that has left the store buffer is durable.
