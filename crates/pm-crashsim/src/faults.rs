@@ -2,6 +2,7 @@
 
 use crate::image::Image;
 use crate::line::{LINE, Lines, index, lines, random};
+use crate::setters::setters;
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeSet;
@@ -54,18 +55,19 @@ impl Faults {
         Self { flips: 0, poison: 0, ranges: Vec::new(), sets_per_image: 1 << 16 }
     }
 
-    /// Up to that many flipped bits at once.
-    #[must_use]
-    pub const fn flips(mut self, bits: u64) -> Self {
-        self.flips = bits;
-        self
-    }
+    setters! {
+        /// Up to that many flipped bits at once.
+        flips(bits: u64) => flips;
 
-    /// Up to that many poisoned lines at once.
-    #[must_use]
-    pub const fn poison(mut self, lines: u64) -> Self {
-        self.poison = lines;
-        self
+        /// Up to that many poisoned lines at once.
+        poison(lines: u64) => poison;
+
+        /// The number of sets of faults tried on one image; 65,536 by default. If more are legal, each size gets an even
+        /// share: all of its sets, if there are no more, or a random selection.
+        ///
+        /// # Panics
+        /// For zero.
+        sets_per_image(bound: u64) => sets_per_image, "at least one set must be tried";
     }
 
     /// Adds a range in which faults lie. A line is poisoned if any part of it is in the range.
@@ -77,18 +79,6 @@ impl Faults {
         let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
         assert!(!self.ranges.iter().any(overlaps), "{range:?} overlaps a range that was given before");
         self.ranges.push(range);
-        self
-    }
-
-    /// The number of sets of faults tried on one image; 65,536 by default. If more are legal, each size gets an even
-    /// share: all of its sets, if there are no more, or a random selection.
-    ///
-    /// # Panics
-    /// For zero.
-    #[must_use]
-    pub const fn sets_per_image(mut self, bound: u64) -> Self {
-        assert!(bound > 0, "at least one set must be tried");
-        self.sets_per_image = bound;
         self
     }
 

@@ -299,6 +299,7 @@ mod report;
 #[cfg(any(feature = "loom", feature = "shuttle"))]
 mod schedule;
 mod sequence;
+mod setters;
 mod sim;
 mod site;
 mod trace;

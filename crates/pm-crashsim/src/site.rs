@@ -181,14 +181,14 @@ pub(crate) fn exercised(kind: SiteKind, location: &'static Location<'static>) {
         && !is_met.swap(true, Ordering::Relaxed)
     {
         // Not by a macro, whose output the test harness captures in a test that passes.
-        let told = writeln!(
+        let printed = writeln!(
             io::stderr(),
             "pm-crashsim: {SUPPRESS}={}@{} does nothing here",
             site.kind,
             site.location
         );
         // Without standard error the message is lost, and the site is suppressed anyway.
-        drop(told);
+        drop(printed);
     }
     if let Some(record) = record {
         let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);

@@ -75,13 +75,13 @@ fn each_site_is_listed_once_and_its_loss_is_noticed() {
         assert!(site.contains("@crates/pm-crashsim/tests/teeth.rs:"), "{site}");
         let without = program_with(&[(SUPPRESS, site)]);
         assert!(!without.status.success(), "{site} was not missed");
-        let told = String::from_utf8_lossy(&without.stderr).matches("does nothing here").count();
-        assert_eq!(told, 1, "that it was taken away is said once");
+        let reports = String::from_utf8_lossy(&without.stderr).matches("does nothing here").count();
+        assert_eq!(reports, 1, "the suppression is reported once");
     }
     let elsewhere = "flush@crates/pm-crashsim/tests/teeth.rs:1:1";
     let nowhere = program_with(&[(SUPPRESS, elsewhere)]);
-    let said = String::from_utf8_lossy(&nowhere.stderr);
-    assert!(nowhere.status.success() && !said.contains("does nothing here"), "{said}");
+    let report = String::from_utf8_lossy(&nowhere.stderr);
+    assert!(nowhere.status.success() && !report.contains("does nothing here"), "{report}");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn processes_list_sites_concurrently() {
 fn invalid_variables_are_errors() {
     for (variable, value) in [(SUPPRESS, "flush at a.rs:1:2"), (SITES, "/no/such/directory")] {
         let output = program_with(&[(variable, value)]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(variable) && said.contains(value), "{said}");
+        let report = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && report.contains(variable) && report.contains(value), "{report}");
     }
 }

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub(crate) const REJECTED: u8 = 3;
 
 /// The number of output lines of a failing command that are printed.
-const TOLD_LINES: usize = 10;
+const OUTPUT_LINES: usize = 10;
 
 /// The command, and the directory of its images.
 pub(crate) struct Check {
@@ -35,7 +35,7 @@ pub(crate) struct Check {
 pub(crate) struct Failed {
     pub(crate) status: ExitStatus,
     /// The end of what it printed.
-    pub(crate) told: String,
+    pub(crate) output_end: String,
 }
 
 impl Check {
@@ -111,21 +111,21 @@ impl Check {
         self.bar.inc(1);
         let printed = [output.stdout, output.stderr].concat();
         let failed =
-            || Failed { status: output.status, told: last_lines(&String::from_utf8_lossy(&printed)) };
+            || Failed { status: output.status, output_end: last_lines(&String::from_utf8_lossy(&printed)) };
         Ok((!output.status.success()).then(failed))
     }
 }
 
 impl Failed {
     pub(crate) fn message(&self) -> String {
-        let Self { status, told } = self;
-        if told.is_empty() { status.to_string() } else { format!("{status}\n{told}") }
+        let Self { status, output_end } = self;
+        if output_end.is_empty() { status.to_string() } else { format!("{status}\n{output_end}") }
     }
 }
 
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
-    lines[lines.len().saturating_sub(TOLD_LINES)..].join("\n")
+    lines[lines.len().saturating_sub(OUTPUT_LINES)..].join("\n")
 }
 
 /// The trace, under the model of the options.

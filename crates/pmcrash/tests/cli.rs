@@ -26,8 +26,8 @@ const CHECK: &str = "word() { od -An -tu8 -j$1 -N8 \"$image\" | tr -d ' '; }
     exit 9";
 
 /// The name of the crash in the output of `replay`.
-fn crash_name(told: &str) -> &str {
-    told.split("--crash ").nth(1).unwrap().split(' ').next().unwrap()
+fn crash_name(printed: &str) -> &str {
+    printed.split("--crash ").nth(1).unwrap().split(' ').next().unwrap()
 }
 
 struct Scratch(TempDir);
@@ -85,13 +85,13 @@ impl Scratch {
 #[test]
 fn correct_run_is_accepted() {
     let scratch = Scratch::new(LOG);
-    let told = scratch.checked("replay run.pmc", 0);
+    let printed = scratch.checked("replay run.pmc", 0);
     assert!(
-        told.contains("every image was accepted: tried ") && told.contains(" legal choices at "),
-        "{told}"
+        printed.contains("every image was accepted: tried ") && printed.contains(" legal choices at "),
+        "{printed}"
     );
-    let told = scratch.checked("replay run.pmc --model chunk8 --crash all", 0);
-    assert!(told.contains("every image was accepted"), "{told}");
+    let printed = scratch.checked("replay run.pmc --model chunk8 --crash all", 0);
+    assert!(printed.contains("every image was accepted"), "{printed}");
     // No image fails, so nothing is minimised.
     assert!(scratch.checked("minimise run.pmc -o small.pmc", 0).contains("every image was accepted"));
     assert!(!scratch.path("small.pmc").exists());
@@ -101,29 +101,32 @@ fn correct_run_is_accepted() {
 fn bound_of_recoveries_is_kept_and_reported() {
     let scratch = Scratch::new(LOG);
     let bounded = |args: &str| scratch.checked(&format!("{args} --recoveries 5"), 0);
-    let told = bounded("replay run.pmc");
-    assert!(told.contains("every image of a sample was accepted: tried "), "{told}");
-    assert!(told.contains(", 5 recoveries; the bounds are --choices 4096 and --recoveries 5"), "{told}");
-    let told = bounded("minimise run.pmc -o small.pmc");
-    assert!(told.starts_with("every image of a sample (the bounds are --choices 4096 and "), "{told}");
-    let told = scratch.json("replay run.pmc --recoveries 5 --check true", 0);
+    let printed = bounded("replay run.pmc");
+    assert!(printed.contains("every image of a sample was accepted: tried "), "{printed}");
     assert!(
-        told[0]["images"] == 5 && told[0]["recoveries"] == 5 && told[0]["exhaustive"] == false,
-        "{told:?}"
+        printed.contains(", 5 recoveries; the bounds are --choices 4096 and --recoveries 5"),
+        "{printed}"
+    );
+    let printed = bounded("minimise run.pmc -o small.pmc");
+    assert!(printed.starts_with("every image of a sample (the bounds are --choices 4096 and "), "{printed}");
+    let printed = scratch.json("replay run.pmc --recoveries 5 --check true", 0);
+    assert!(
+        printed[0]["images"] == 5 && printed[0]["recoveries"] == 5 && printed[0]["exhaustive"] == false,
+        "{printed:?}"
     );
     // A bound that is not reached makes no sample.
-    let told = scratch.checked("replay run.pmc --recoveries 1000", 0);
-    assert!(told.starts_with("every image was accepted: "), "{told}");
+    let printed = scratch.checked("replay run.pmc --recoveries 1000", 0);
+    assert!(printed.starts_with("every image was accepted: "), "{printed}");
     scratch.run("replay run.pmc --recoveries 0 --check true", 2);
 }
 
 #[test]
 fn missing_flush_is_found_replayed_and_saved() {
     let scratch = Scratch::faulty();
-    let told = scratch.checked("replay run.pmc --save failure.pmc", 3);
-    assert!(told.contains("exit status: 9") && told.contains("the values are 7 and 0"), "{told}");
-    assert!(told.contains("publish.c:11"), "it says which store was lost: {told}");
-    let name = crash_name(&told);
+    let printed = scratch.checked("replay run.pmc --save failure.pmc", 3);
+    assert!(printed.contains("exit status: 9") && printed.contains("the values are 7 and 0"), "{printed}");
+    assert!(printed.contains("publish.c:11"), "the report names the lost store: {printed}");
+    let name = crash_name(&printed);
     assert!(name.starts_with("px86-line:"), "{name}");
 
     scratch.checked(&format!("replay run.pmc --crash {name}"), 3);
@@ -138,23 +141,26 @@ fn missing_flush_is_found_replayed_and_saved() {
 #[test]
 fn failing_trace_is_minimised() {
     let scratch = Scratch::faulty();
-    let told = scratch.checked("minimise run.pmc -o small.pmc", 3);
-    assert!(told.contains("exit status: 9"), "{told}");
+    let printed = scratch.checked("minimise run.pmc -o small.pmc", 3);
+    assert!(printed.contains("exit status: 9"), "{printed}");
     let shown = scratch.json("show small.pmc", 0);
     let kinds: Vec<&str> = shown.iter().filter_map(|line| line["kind"].as_str()).collect();
     // Both values and the flag, for with nothing lost it must be in order. The first crash that is found loses what it may after the
     // flag was persisted: the first value and the flag are durable by a flush each, and one fence is enough for both.
     assert_eq!(kinds, ["store", "flush", "store", "store", "flush", "fence"]);
-    assert!(told.contains("small.pmc: 6 of 11 events, 1 of 1 lost lines"), "{told}");
+    assert!(printed.contains("small.pmc: 6 of 11 events, 1 of 1 lost lines"), "{printed}");
     assert!(scratch.checked("replay small.pmc", 3).contains("rejected"));
 }
 
 #[test]
 fn listing_has_events_points_and_places() {
     let scratch = Scratch::faulty();
-    let told = scratch.run("show run.pmc", 0);
-    assert!(told.starts_with("run.pmc: 4096 bytes, px86-line, 12 events of 1 threads, 0 crashes"), "{told}");
-    assert!(told.contains("publish.c:13") && told.contains("2 legal images"), "{told}");
+    let printed = scratch.run("show run.pmc", 0);
+    assert!(
+        printed.starts_with("run.pmc: 4096 bytes, px86-line, 12 events of 1 threads, 0 crashes"),
+        "{printed}"
+    );
+    assert!(printed.contains("publish.c:13") && printed.contains("2 legal images"), "{printed}");
     let lines = scratch.json("show run.pmc --kind store --lines 0..2", 0);
     let offsets: Vec<u64> = lines.iter().filter_map(|line| line["offset"].as_u64()).collect();
     assert_eq!(offsets, [0x40, 0]);
@@ -177,7 +183,7 @@ fn errors_have_reasons_and_help() {
     let two = "START|REGISTER_FILE;/a;0x0;0x40;0x0|REGISTER_FILE;/b;0x40;0x40;0x0|STOP";
     fs::write(scratch.path("two.log"), two).unwrap();
     fs::write(scratch.path("odd.log"), "START|WHAT;0x0|STOP").unwrap();
-    for (args, told) in [
+    for (args, printed) in [
         ("show nothing.pmc", "nothing.pmc: reading failed: No such file"),
         ("show run.log", "pmcrash import"),
         ("show corrupted.pmc", "corrupted"),
@@ -190,7 +196,7 @@ fn errors_have_reasons_and_help() {
         ("import pmemcheck odd.log -o x.pmc", "line 1, record 1 (\"WHAT;0x0\"): it is of no known kind"),
     ] {
         let error = scratch.run(args, 1);
-        assert!(error.contains(told), "{args}: {error}");
+        assert!(error.contains(printed), "{args}: {error}");
     }
     scratch.run("replay run.pmc", 2);
     scratch.run("show run.pmc --lines x", 2);
@@ -201,11 +207,11 @@ fn errors_have_reasons_and_help() {
 fn import_starts_from_the_given_image() {
     let scratch = Scratch::new(LOG);
     fs::write(scratch.path("before"), [5; 5000]).unwrap();
-    let told = &scratch.json("import pmemcheck run.log -o run.pmc --start before", 0)[0];
-    assert_eq!((&told["stores"], &told["region_bytes"]), (&5.into(), &5056.into()));
+    let printed = &scratch.json("import pmemcheck run.log -o run.pmc --start before", 0)[0];
+    assert_eq!((&printed["stores"], &printed["region_bytes"]), (&5.into(), &5056.into()));
     // There is no recovery, so the first image is rejected, in which nothing was kept.
-    let told = scratch.run("replay run.pmc --check false", 3);
-    scratch.run(&format!("replay run.pmc --crash {} -o first.img", crash_name(&told)), 0);
+    let printed = scratch.run("replay run.pmc --check false", 3);
+    scratch.run(&format!("replay run.pmc --crash {} -o first.img", crash_name(&printed)), 0);
     let image = fs::read(scratch.path("first.img")).unwrap();
     assert_eq!((image.len(), image[0x200], image[4999], image[5000]), (5056, 5, 5, 0));
 }
@@ -231,10 +237,10 @@ fn crashes_inside_of_recovery_are_shown_and_written() {
     let failure = Explorer::default().explore(&Image::zeroed(4096), operation, check).unwrap_err();
     TraceFile::from_failure(&failure).unwrap().save(scratch.path("nested.pmc")).unwrap();
 
-    let told = scratch.run("show nested.pmc", 0);
+    let printed = scratch.run("show nested.pmc", 0);
     assert!(
-        told.contains("2 crashes\n  stopped half way") && told.contains("\nrecovery from crash 1:\n"),
-        "{told}"
+        printed.contains("2 crashes\n  stopped half way") && printed.contains("\nrecovery from crash 1:\n"),
+        "{printed}"
     );
     let lines = scratch.json("show nested.pmc --kind store", 0);
     let stores = lines.iter().filter(|line| line["kind"] == "store");
@@ -276,12 +282,12 @@ fn bug_of_a_real_program_is_found_at_its_line() {
     let scratch = Scratch(tempfile::tempdir().unwrap());
     for (log, code) in [("list_fixed.pmemcheck.log", 0), ("list_bug.pmemcheck.log", 3)] {
         let log = logs.join(log);
-        let told = scratch.run_with("import pmemcheck -o run.pmc", &[log.to_str().unwrap()], 0);
-        assert!(told.contains("70 stores"), "{told}");
+        let printed = scratch.run_with("import pmemcheck -o run.pmc", &[log.to_str().unwrap()], 0);
+        assert!(printed.contains("70 stores"), "{printed}");
         let check = ["--check", "sh", "-c", LIST_CHECK, "check", "{}"];
-        let told = scratch.run_with("replay run.pmc", &check, code);
+        let printed = scratch.run_with("replay run.pmc", &check, code);
         if code == 3 {
-            assert!(told.contains("count 0, nodes 1") && told.contains("list.c:28"), "{told}");
+            assert!(printed.contains("count 0, nodes 1") && printed.contains("list.c:28"), "{printed}");
         }
     }
 }

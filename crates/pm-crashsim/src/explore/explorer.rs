@@ -8,30 +8,18 @@ use super::settings::Settings;
 use crate::faults::Faults;
 use crate::model::Model;
 use crate::outcome::{Coverage, Explored, Failure, REPLAY_VARIABLE, ReplayId};
+use crate::setters::setters;
 use crate::sim::{Recording, SharedTouched, SimPmem, Touched, lock};
 use crate::trace::Trace;
 use crate::{Image, Injection, Lints, Site, TraceFile, site};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Defines a method for each setting, which returns the explorer with that setting. Settings with a message must not be zero.
-macro_rules! setters {
-    ($($(#[$attribute:meta])* $name:ident: $type:ty $(, $message:literal)?;)*) => {$(
-        $(#[$attribute])*
-        #[must_use]
-        pub const fn $name(mut self, $name: $type) -> Self {
-            $(assert!($name > 0, $message);)?
-            self.0.$name = $name;
-            self
-        }
-    )*};
-}
-
 /// Crashes an operation everywhere, and checks what its recovery makes of each crash.
 ///
 /// The operation runs once, on a recording region. A crash point is a place at which a crash can leave something new: before each
 /// fence or exchange that makes stores durable, around each [`Run::ack`](crate::Run::ack), and at the end. At each point, each legal
-/// choice of surviving stores is an image; the check recovers from it and says whether the result is correct. The stores of the
+/// choice of surviving stores is an image; the check recovers from it and judges the result. The stores of the
 /// recovery are recorded too, crashed at each of its own points, and recovered again.
 ///
 /// Operation and check must be deterministic: the same on the same bytes, without clocks or unseeded random numbers. The operation
@@ -65,7 +53,7 @@ impl Explorer {
         ///
         /// # Panics
         /// For zero.
-        crashes: usize, "an exploration needs at least one crash";
+        crashes(crashes: usize) => 0.crashes, "an exploration needs at least one crash";
 
         /// How many times a process may be killed before the power fails; 0 by default. A kill keeps the caches: the next process
         /// sees every store, durable or not, and must not rely on data that it has not itself flushed and fenced, because an unfenced
@@ -116,7 +104,7 @@ impl Explorer {
         /// assert!(explorer.clone().kills(1).explore(&start, operation, check(false)).is_err());
         /// assert!(explorer.kills(1).explore(&start, operation, check(true)).is_ok());
         /// ```
-        kills: usize;
+        kills(kills: usize) => 0.kills;
 
         /// The number of choices tried at one point of the operation. If more are legal, and recovery reads too much to tell that they
         /// are alike, a selection is tried: nothing survives, everything, one line alone, all but one line, one store alone, all but
@@ -125,13 +113,13 @@ impl Explorer {
         ///
         /// # Panics
         /// For zero.
-        choices_per_point: u64, "at least one choice must be tried";
+        choices_per_point(choices_per_point: u64) => 0.choices_per_point, "at least one choice must be tried";
 
         /// The same for the points of recoveries.
         ///
         /// # Panics
         /// For zero.
-        nested_choices_per_point: u64, "at least one choice must be tried";
+        nested_choices_per_point(nested_choices_per_point: u64) => 0.nested_choices_per_point, "at least one choice must be tried";
 
         /// The number of recoveries after which an exploration stops; unbounded by default. For runs of thousands of stores. The
         /// exploration visits points at even distances, then all points, each with a few telling choices, before it tries more at any
@@ -140,55 +128,47 @@ impl Explorer {
         ///
         /// # Panics
         /// For zero.
-        recoveries: u64, "at least one recovery must be run";
+        recoveries(recoveries: u64) => 0.recoveries, "at least one recovery must be run";
 
         /// The time limit of one check, 60 seconds by default: a recovery that hangs, or takes far too long, is a failure with a
         /// name. It is tested when the check accesses the region and when it returns, so a check that hangs without any access is not
         /// stopped.
-        time_per_check: Duration;
+        time_per_check(time_per_check: Duration) => 0.time_per_check;
 
         /// The seed of the random choices; 0 by default.
-        seed: u64;
+        seed(seed: u64) => 0.seed;
 
         /// Whether the search is directed by what recovery reads; on by default. A choice that differs from a tried one only in lines
         /// that recovery does not read is then not tried again, because it would show nothing new. Turn it off for a check that
         /// looks at more than the region, or for comparison.
-        reduce: bool;
+        reduce(reduce: bool) => 0.reduce;
 
         /// The number of threads to explore on; 1 by default, because tests already run in parallel. The threads do not share what
         /// they learn, so more threads need more recoveries.
         ///
         /// # Panics
         /// For zero.
-        jobs: usize, "an exploration needs at least one thread";
+        jobs(jobs: usize) => 0.jobs, "an exploration needs at least one thread";
 
         /// The number of accesses that a check may make to the region, 16 million by default: a recovery that never ends is a failure,
         /// and not a hung test.
-        accesses_per_check: u64;
+        accesses_per_check(accesses_per_check: u64) => 0.accesses_per_check;
 
         /// Whether a failure is shrunk before it is returned: to the fewest crashes, the fewest lost lines and the longest
         /// kept prefixes with which the check still fails. On by default; it runs the check up to 1,000 times more. A
         /// replay is never shrunk, so the check runs once for each of its crashes.
-        shrink: bool;
+        shrink(shrink: bool) => 0.shrink;
 
         /// Whether to look for one flush or fence that repairs a failure. On by default; it runs the operation
         /// up to 24 times more, and explores each of these runs with smaller bounds. A replay looks for none.
-        repair: bool;
-    }
+        repair(repair: bool) => 0.repair;
 
-    /// Whether an acknowledgement may overtake the fence before it; off by default. By the letter of the manual `sfence` only
-    /// orders, and does not wait; no known memory controller shows the difference.
-    #[must_use]
-    pub const fn strict_ack(mut self, strict: bool) -> Self {
-        self.0.rules.strict_ack = strict;
-        self
-    }
+        /// Whether an acknowledgement may overtake the fence before it; off by default. By the letter of the manual `sfence` only
+        /// orders, and does not wait; no known memory controller shows the difference.
+        strict_ack(strict: bool) => 0.rules.strict_ack;
 
-    /// Whether a successful compare-exchange also fences, as on x86; on by default. Turn it off for code that must not rely on it.
-    #[must_use]
-    pub const fn exchange_fences(mut self, fences: bool) -> Self {
-        self.0.rules.exchange_fences = fences;
-        self
+        /// Whether a successful compare-exchange also fences, as on x86; on by default. Turn it off for code that must not rely on it.
+        exchange_fences(fences: bool) => 0.rules.exchange_fences;
     }
 
     /// Suppresses the flushes or fences of this site, in the operation and in recoveries.
@@ -218,7 +198,7 @@ impl Explorer {
     }
 
     /// Also injects media faults: after a successful recovery from a crash, the check runs on the same image with each
-    /// set of `faults`. [`Crash::faults`] tells the check which; then it may accept a reported loss, but not wrong contents.
+    /// set of `faults`. [`Crash::faults`] returns these to the check, which may then accept a reported loss, but not wrong contents.
     ///
     /// Faults follow a crash of the operation, or its orderly end. Recoveries from them are neither crashed nor linted.
     #[must_use]
@@ -258,7 +238,7 @@ impl Explorer {
     /// `check` receives the crashed region, recovers, compares with the acknowledgements, and fails by a panic or an error.
     ///
     /// With the name of a crash in the environment variable `PM_CRASHSIM_REPLAY`, as the last line of a report sets it,
-    /// only that crash is repeated; an exploration without a crash of that name says so on standard error and passes.
+    /// only that crash is repeated; an exploration without a crash of that name reports that on standard error and passes.
     ///
     /// # Errors
     /// The first failure found.
@@ -291,7 +271,7 @@ impl Explorer {
     /// As [`explore`](Self::explore) with at least one [kill](Self::kills), where `second` runs after each kill of `first`, in place
     /// of the check: another process that opens the structure, continues and acknowledges its own operations. `check` runs on
     /// everything that a crash of either process can leave. [`Crash::acked`] has the acknowledgements of the first process when it
-    /// was killed, and then those of the second when the power failed. [`Run::acked`] tells the second process what was
+    /// was killed, and then those of the second when the power failed. [`Run::acked`] returns to the second process what was
     /// acknowledged before it.
     ///
     /// The first process is killed at its end, too. If processes may be killed more than once, `second` runs again after each kill.

@@ -285,7 +285,7 @@ impl KillState {
     }
 }
 
-/// Words that identify chunks and their order. Chunks are told apart by event, but not by the numbers of the events.
+/// Words that identify chunks and their order. Chunks are distinguished by event, but not by the numbers of the events.
 fn words<'c>(chunks: impl Iterator<Item = &'c Chunk>) -> impl Iterator<Item = u64> {
     let mut before = None;
     chunks.flat_map(move |chunk| {

@@ -44,7 +44,7 @@ impl<A> Run<A> {
         self.acked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells the check about an event: an operation returned, and must survive from here on, or another one began, and may survive.
+    /// Acknowledges an event to the check: an operation returned, and must survive from here on, or another one began, and may survive.
     /// Each call is a crash point, before and after.
     #[track_caller]
     pub fn ack(&self, what: A) {
@@ -174,9 +174,9 @@ impl<'a, A> Crash<'a, A> {
             if state == found {
                 return Ok(());
             }
-            let told = format!("{state:?}");
-            if !others.contains(&told) {
-                others.push(told);
+            let text = format!("{state:?}");
+            if !others.contains(&text) {
+                others.push(text);
             }
         }
         let mismatch = Mismatch { found: format!("{found:?}"), allowed: others };

@@ -624,8 +624,8 @@ impl<'s, A> Session<'s, A> {
         let failed = (subject.check)(&crash.with_faults(faults));
         examined.extend(&pmem.take_reads());
         failed.map_or(Ok(()), |mut complaint| {
-            let told: Vec<String> = faults.iter().map(Fault::to_string).collect();
-            complaint.message = format!("with {}: {}", told.join(", "), complaint.message);
+            let names: Vec<String> = faults.iter().map(Fault::to_string).collect();
+            complaint.message = format!("with {}: {}", names.join(", "), complaint.message);
             let mut failure = Box::new(Failure::new(complaint, self.gathered.coverage.clone()));
             failure.faults = faults.to_vec();
             Err(failure)

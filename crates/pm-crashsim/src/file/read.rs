@@ -100,6 +100,7 @@ fn rules(body: &[u8]) -> Result<Rules, TraceError> {
         model: known,
         strict_ack: flags & FLAG_STRICT_ACK != 0,
         exchange_fences: flags & FLAG_EXCHANGE_FENCES != 0,
+        ..Rules::default()
     })
 }
 

@@ -6,6 +6,7 @@ use super::record::Record;
 use super::{ImportError, RecordError};
 use crate::line::index;
 use crate::location::LocationId;
+use crate::setters::setters;
 use crate::trace::{Event, EventKind, Trace};
 use crate::{Image, Model, SourceLocation, TraceFile};
 use core::fmt;
@@ -66,11 +67,15 @@ impl PmemcheckOptions {
         Self::default()
     }
 
-    /// The model to crash the run under.
-    #[must_use]
-    pub const fn model(mut self, model: Model) -> Self {
-        self.model = model;
-        self
+    setters! {
+        /// The model to crash the run under.
+        model(model: Model) => model;
+
+        /// Skips and counts records of no known kind, instead of failing.
+        skip_unknown(skip: bool) => skip_unknown;
+
+        /// Accepts a log without an end. A last record without a delimiter is left out, because it may have been cut.
+        unfinished(unfinished: bool) => unfinished;
     }
 
     /// Chooses the registered file that is the region; stores to others are outside.
@@ -98,20 +103,6 @@ impl PmemcheckOptions {
     #[must_use]
     pub fn ack_at(mut self, marker: impl Into<String>) -> Self {
         self.ack_at = Some(marker.into());
-        self
-    }
-
-    /// Skips and counts records of no known kind, instead of failing.
-    #[must_use]
-    pub const fn skip_unknown(mut self, skip: bool) -> Self {
-        self.skip_unknown = skip;
-        self
-    }
-
-    /// Accepts a log without an end. A last record without a delimiter is left out, because it may have been cut.
-    #[must_use]
-    pub const fn unfinished(mut self, unfinished: bool) -> Self {
-        self.unfinished = unfinished;
         self
     }
 }

@@ -57,8 +57,8 @@ impl<'m, R: BufRead> Records<'m, R> {
         let mut records = Self { log, line: 1, is_line_start: false, writer: None, process: None, marker };
         loop {
             let (piece, end) = records.piece()?;
-            let (process, said) = split_prefix(&piece);
-            let message = said.strip_prefix(START);
+            let (process, content) = split_prefix(&piece);
+            let message = content.strip_prefix(START);
             if message.is_some_and(|message| message.is_empty() || end == End::Line) {
                 records.process = process;
                 records.writer = process;
@@ -80,11 +80,11 @@ impl<'m, R: BufRead> Records<'m, R> {
             let at = self.line;
             let is_line_start = core::mem::take(&mut self.is_line_start);
             let (piece, end) = self.piece()?;
-            let (said, is_cut) = self.without_messages(&piece, is_line_start, at)?;
+            let (content, is_cut) = self.without_messages(&piece, is_line_start, at)?;
             if text.is_empty() {
                 line = at;
             }
-            text.push_str(said);
+            text.push_str(content);
             let end = match end {
                 End::Bar if is_cut => {
                     self.skip_line()?;
@@ -122,11 +122,11 @@ impl<'m, R: BufRead> Records<'m, R> {
         is_line_start: bool,
         line: u64,
     ) -> Result<(&'p str, bool), ImportError> {
-        let mut said = piece;
+        let mut content = piece;
         if is_line_start {
             let (writer, rest) = split_prefix(piece);
             self.writer = writer;
-            said = rest;
+            content = rest;
             match writer {
                 Some(_) if rest == START => return Err(ImportError::SeveralStarts { line }),
                 Some(_) if !rest.is_empty() && !rest.starts_with(';') => return Ok(("", true)),
@@ -135,9 +135,9 @@ impl<'m, R: BufRead> Records<'m, R> {
             }
         }
         // After a message, the prefix stands inside the line.
-        Ok(match MARKS.iter().filter_map(|mark| find_prefix(said, mark)).min() {
-            Some(message) => (&said[..message], true),
-            None => (said, false),
+        Ok(match MARKS.iter().filter_map(|mark| find_prefix(content, mark)).min() {
+            Some(message) => (&content[..message], true),
+            None => (content, false),
         })
     }
 

@@ -1,6 +1,7 @@
 //! The lints by name, with their explanations and levels.
 
 use crate::SourceLocation;
+use crate::setters::setters;
 use core::fmt;
 
 /// The consequence of a finding of a [`Lint`].
@@ -205,12 +206,10 @@ impl Lints {
         self
     }
 
-    /// Whether a successful compare-exchange also fences, as on x86; on by default. An
-    /// [`Explorer`](crate::Explorer) sets it to its own.
-    #[must_use]
-    pub const fn exchange_fences(mut self, fences: bool) -> Self {
-        self.exchange_fences = fences;
-        self
+    setters! {
+        /// Whether a successful compare-exchange also fences, as on x86; on by default. An
+        /// [`Explorer`](crate::Explorer) sets it to its own.
+        exchange_fences(fences: bool) => exchange_fences;
     }
 
     /// The level of one lint.

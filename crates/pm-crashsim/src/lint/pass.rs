@@ -2,10 +2,11 @@
 
 use super::catalog::{Level, Lint, Lints};
 use super::finding::{Finding, Occasions, Raw, Role, findings};
-use super::pending::{Pending, Snapshot, Stored};
+use super::pending::{Pending, Stored};
 use super::reads::Reads;
-use crate::line::lines;
-use crate::model::Model;
+use crate::image::Image;
+use crate::line::{LINE, lines};
+use crate::model::{Model, Promise};
 use crate::trace::{Event, EventKind, Trace};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,7 +25,8 @@ pub fn lint(trace: &Trace, model: Model, lints: &Lints) -> Vec<Finding> {
     if !lints.is_any_on() {
         return Vec::new();
     }
-    let mut pass = Pass::new(trace, model, lints);
+    let start = Image::zeroed(LINE as u64);
+    let mut pass = Pass::new(&start, trace, model, lints);
     for at in 0..trace.events().len() {
         pass.step(at);
     }
@@ -70,12 +72,12 @@ struct IdleFence {
 }
 
 impl<'t> Pass<'t> {
-    fn new(trace: &'t Trace, model: Model, lints: &'t Lints) -> Self {
+    fn new(start: &'t Image, trace: &'t Trace, model: Model, lints: &'t Lints) -> Self {
         Self {
             trace,
             model,
             lints,
-            pending: Pending::new(trace, model, lints.exchange_fences),
+            pending: Pending::new(start, trace, model, lints.exchange_fences),
             reads: Reads::default(),
             threads: BTreeMap::new(),
             last_stores: BTreeMap::new(),
@@ -198,20 +200,21 @@ impl<'t> Pass<'t> {
         let is_enough = self.lints.may_replace(Lint::StoreInFlight, Lint::UnflushedStore);
         let trace = self.trace;
         let mut missed = Occasions::default();
-        for number in self.pending.waiting_for(thread) {
-            let Some(line) = self.pending.line_mut(number) else { continue };
-            let Some(&Snapshot { flush, before, .. }) = line.snapshot_of(thread) else { continue };
+        for (number, Promise { flush, before, .. }) in self.pending.flushes_of(thread) {
             // The ragged end of a non-temporal store flushes only itself.
             if trace.events()[flush].kind.is_store() {
                 continue;
             }
-            let is_missed = |store: &&mut Stored| {
-                store.thread == thread && !store.is_streamed && store.chunk.event >= before
-            };
-            for store in line.stores.iter_mut().filter(is_missed).filter(|store| !store.is_reported) {
-                store.is_reported = is_enough;
+            for store in self.pending.line(number) {
+                let is_later = store.thread == thread && !store.is_streamed && store.chunk.event >= before;
+                if !is_later || self.pending.is_reported(&store) {
+                    continue;
+                }
+                if is_enough {
+                    self.pending.report(&store);
+                }
                 let related = [(Role::Flushed, flush), (Role::Fenced, fence)];
-                missed.add(Lint::StoreInFlight, store.chunk.event, store, &related);
+                missed.add(Lint::StoreInFlight, store.chunk.event, &store, &related);
             }
         }
         self.found.extend(missed.0.into_values());
@@ -230,12 +233,12 @@ impl<'t> Pass<'t> {
     }
 
     /// The missing step for the store to be durable, and its place.
-    fn blame(&self, store: &Stored, flush: Option<Snapshot>) -> (Lint, usize, Vec<(Role, usize)>) {
+    fn blame(&self, store: &Stored, flush: Option<Promise>) -> (Lint, usize, Vec<(Role, usize)>) {
         let event = store.chunk.event;
         if store.is_streamed || self.model == Model::Eadr {
             return (Lint::UnfencedStore, event, Vec::new());
         }
-        if let Some(Snapshot { flush, .. }) = flush {
+        if let Some(Promise { flush, .. }) = flush {
             return match self.trace.events()[flush].kind.is_store() {
                 true => (Lint::UnfencedStore, event, Vec::new()),
                 false => (Lint::UnfencedFlush, flush, vec![(Role::Stored, event)]),

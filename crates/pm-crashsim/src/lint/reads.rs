@@ -2,7 +2,7 @@
 
 use super::catalog::Lint;
 use super::finding::{Raw, Role};
-use super::pending::{Durable, Pending};
+use super::pending::{Durable, Pending, is_overwritten};
 use crate::line::{WORD, index, lines, pieces};
 use crate::trace::Trace;
 use pm_core::line::LINE_BYTES;
@@ -37,12 +37,15 @@ impl Reads {
         len_bytes: u64,
     ) {
         for number in lines(offset, len_bytes) {
-            let Some(line) = pending.line(number) else { continue };
+            let stores = pending.line(number);
+            if stores.is_empty() {
+                continue;
+            }
             let start = offset.max(number * LINE_BYTES);
             let len = (offset + len_bytes).min((number + 1) * LINE_BYTES) - start;
             for word in pieces(start, index(len), WORD) {
                 let mut unread = word.within.clone().fold(0_u8, |mask, byte| mask | 1 << byte);
-                for store in line.stores.iter().rev().filter(|store| store.chunk.word == word.unit) {
+                for store in stores.iter().rev().filter(|store| store.chunk.word == word.unit) {
                     let seen = unread & store.chunk.mask;
                     unread &= !store.chunk.mask;
                     if seen != 0 && store.thread != thread {
@@ -113,8 +116,6 @@ impl Read {
 
 /// Whether bytes of the store on that line can still be lost.
 fn is_pending(pending: &Pending<'_>, store: usize, line: u64) -> bool {
-    pending.line(line).is_some_and(|line| {
-        let of_store = (0..line.stores.len()).filter(|&index| line.stores[index].chunk.event == store);
-        of_store.into_iter().any(|index| !line.is_overwritten(index))
-    })
+    let stores = pending.line(line);
+    (0..stores.len()).any(|index| stores[index].chunk.event == store && !is_overwritten(&stores, index))
 }

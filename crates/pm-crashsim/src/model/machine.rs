@@ -3,7 +3,7 @@
 use super::chunk::{Chunk, NEVER, Survivor};
 use super::rules::{Model, Rules};
 use crate::image::Image;
-use crate::line::{Line, LineMap, Lines, WORD, index, pieces};
+use crate::line::{LINE, Line, LineMap, Lines, WORD, index, pieces};
 use crate::trace::{Event, EventKind, Trace};
 use core::ops::Range;
 use std::collections::{BTreeMap, HashMap, HashSet, btree_map, hash_map};
@@ -40,13 +40,27 @@ pub(crate) struct Machine<'t> {
     has_ordered: bool,
     /// The last store to each byte, if threads load stores of other threads.
     observed: Option<Observed>,
+    /// For lints: the stores and lines of the chunks that became durable since they were last taken.
+    became_durable: Vec<(usize, u64)>,
+}
+
+/// An unfenced flush of one unit.
+#[derive(Clone, Copy)]
+pub(crate) struct Promise {
+    /// The thread whose fence it waits for; `None` for any thread.
+    pub(crate) thread: Option<u32>,
+    pub(crate) unit: u64,
+    /// The flush; or a non-temporal store to an ordinary file, which is flushed immediately; or a kill.
+    pub(crate) flush: usize,
+    /// It covers the stores of events before this one.
+    pub(crate) before: usize,
 }
 
 /// The chunks that a fence, a locked instruction or an ordered flush makes durable: those of events before `before`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Commit {
-    /// Write-back stores of one unit: the snapshot that a flush took.
-    Unit { unit: u64, before: usize },
+    /// Write-back stores of one unit: the snapshot that a flush took, or the store of the event before `before`.
+    Unit { unit: u64, before: usize, by_store: bool },
     /// The non-temporal stores of one thread.
     NonTemporal { thread: u32, before: usize },
     /// With caches kept, the stores that have left the store buffer.
@@ -71,7 +85,8 @@ impl<'t> Machine<'t> {
             flushed: BTreeMap::new(),
             ordered: BTreeMap::new(),
             has_ordered: false,
-            observed: Observed::of(trace),
+            observed: if rules.for_lints { None } else { Observed::of(trace) },
+            became_durable: Vec::new(),
         }
     }
 
@@ -109,6 +124,39 @@ impl<'t> Machine<'t> {
         self.non_temporal.values().map(Vec::as_slice)
     }
 
+    /// The pending chunks on these lines.
+    pub(crate) fn pending_in(&self, lines: Range<u64>) -> impl Iterator<Item = &Chunk> {
+        let (line, words_of) = (LINE as u64, (LINE / WORD) as u64);
+        let words = lines.start * words_of..lines.end * words_of;
+        let units = self.rules.units(lines.start * line, (lines.end - lines.start) * line);
+        let (cached, around) = (self.write_back.range(units), self.non_temporal.range(words.clone()));
+        cached.chain(around).flat_map(|(_, chunks)| chunks).filter(move |chunk| words.contains(&chunk.word))
+    }
+
+    /// Whether the chunk bypassed the cache, and waits for its thread's fence.
+    pub(crate) fn is_streamed(&self, chunk: &Chunk) -> bool {
+        self.rules.model != Model::Page && chunk.event >= self.killed && self.is_around(chunk)
+    }
+
+    /// The unfenced flushes.
+    pub(crate) fn promises(&self) -> impl Iterator<Item = Promise> {
+        let of_threads = self.flushed.iter().chain(&self.ordered).map(|(&thread, of)| (Some(thread), of));
+        let all = of_threads.chain([(None, &self.reopened)]);
+        all.flat_map(|(thread, commits)| commits.iter().map(move |commit| (thread, commit))).filter_map(
+            |(thread, commit)| match *commit {
+                Commit::Unit { unit, before, by_store } => {
+                    Some(Promise { thread, unit, flush: before - usize::from(by_store), before })
+                }
+                _ => None,
+            },
+        )
+    }
+
+    /// The stores and lines of the chunks that became durable since the last call.
+    pub(crate) fn take_became_durable(&mut self) -> Vec<(usize, u64)> {
+        core::mem::take(&mut self.became_durable)
+    }
+
     /// Whether the legal parts of one line depend on those of others.
     pub(crate) const fn has_order_across_lines(&self) -> bool {
         self.has_ordered
@@ -116,7 +164,7 @@ impl<'t> Machine<'t> {
 
     /// Whether the event makes something durable that is not so now: pending chunks, or itself.
     pub(crate) fn commits_at(&self, at: usize) -> bool {
-        self.is_durable_at_once(&self.trace.events()[at])
+        self.rules.is_durable_at_once(&self.trace.events()[at])
             || self.due(at).any(|commit| self.covered(commit).next().is_some())
     }
 
@@ -128,8 +176,11 @@ impl<'t> Machine<'t> {
             self.commit(commit);
         }
         let thread = event.thread;
-        if self.drains(event) {
+        if self.rules.drains(event) {
             self.reopened.clear();
+            if self.rules.waits_for_all_threads() {
+                self.flushed.clear();
+            }
             self.flushed.remove(&thread);
             self.ordered.remove(&thread);
         }
@@ -143,7 +194,9 @@ impl<'t> Machine<'t> {
             }
             EventKind::Exchange { offset, data } => {
                 self.store(at, offset, self.trace.data(data));
-                if let Some(everything) = self.everything(at + 1).filter(|_| self.is_durable_at_once(event)) {
+                if let Some(everything) =
+                    self.everything(at + 1).filter(|_| self.rules.is_durable_at_once(event))
+                {
                     self.commit(everything);
                 }
             }
@@ -151,17 +204,17 @@ impl<'t> Machine<'t> {
                 self.store_nt(at, thread, offset, self.trace.data(data));
             }
             EventKind::Flush { offset, len_bytes } => {
-                let snapshots = self.snapshots(at, offset, len_bytes);
+                let snapshots = self.snapshots(at, false, offset, len_bytes);
                 self.flushed.entry(thread).or_default().extend(snapshots);
             }
             EventKind::FlushOrdered { offset, len_bytes } => {
                 // CPU instructions do not reach an ordinary file.
                 if self.rules.model != Model::Page {
-                    let snapshots = self.snapshots(at, offset, len_bytes);
+                    let snapshots = self.snapshots(at, false, offset, len_bytes);
                     self.ordered.entry(thread).or_default().extend(snapshots);
                 }
             }
-            EventKind::Fence if self.fence_only_orders() => {
+            EventKind::Fence if self.rules.fence_only_orders() => {
                 let mut commits = self.flushed.remove(&thread).unwrap_or_default();
                 commits.push(Commit::NonTemporal { thread, before: at });
                 commits.extend(self.everything(at));
@@ -220,13 +273,6 @@ impl<'t> Machine<'t> {
         killed
     }
 
-    /// A locked instruction empties the store buffer, its own store included; with caches kept, it is then durable.
-    fn is_durable_at_once(&self, event: &Event) -> bool {
-        matches!(event.kind, EventKind::Exchange { .. })
-            && self.exchange_commits()
-            && self.rules.model == Model::Eadr
-    }
-
     /// The lines that the chunks change, over the floor, and the change of the fingerprint.
     fn merged(&self, chunks: &mut [Chunk]) -> (Lines, u128) {
         // Two chunks of one word can come from different chains; the later store wins.
@@ -244,25 +290,6 @@ impl<'t> Machine<'t> {
         (lines, change)
     }
 
-    fn exchange_commits(&self) -> bool {
-        self.rules.exchange_fences && self.rules.model != Model::Page
-    }
-
-    /// `msync` waits, whatever `sfence` does.
-    fn fence_only_orders(&self) -> bool {
-        self.rules.strict_ack && self.rules.model != Model::Page
-    }
-
-    /// Whether the event waits until all stores of its thread have left the store buffer.
-    fn drains(&self, event: &Event) -> bool {
-        match event.kind {
-            EventKind::Exchange { .. } => self.exchange_commits(),
-            EventKind::Fence => !self.fence_only_orders(),
-            EventKind::FullFence => self.rules.model != Model::Page,
-            _ => false,
-        }
-    }
-
     fn store(&mut self, at: usize, offset: u64, bytes: &[u8]) {
         for chunk in Chunk::of_store(at, offset, bytes) {
             self.cache(chunk);
@@ -276,7 +303,7 @@ impl<'t> Machine<'t> {
         for chunk in Chunk::of_store(at, offset, bytes) {
             if self.rules.model == Model::Page {
                 self.cache(chunk);
-                let snapshot = self.snapshots(at + 1, chunk.offset(), 1);
+                let snapshot = self.snapshots(at + 1, true, chunk.offset(), 1);
                 self.flushed.entry(thread).or_default().extend(snapshot);
             } else if !self.changes_nothing(&chunk) {
                 self.note_pending(&chunk);
@@ -290,13 +317,13 @@ impl<'t> Machine<'t> {
             return;
         }
         self.note_pending(&chunk);
-        let unit = self.rules.model.unit(chunk.offset());
+        let unit = self.rules.unit(chunk.offset());
         self.write_back.entry(unit).or_default().push(chunk);
     }
 
     /// Whether the medium holds these bytes already in any case: the store is then ignored.
     fn changes_nothing(&self, chunk: &Chunk) -> bool {
-        if self.pending_count.contains_key(&chunk.word) {
+        if self.rules.for_lints || self.pending_count.contains_key(&chunk.word) {
             return false;
         }
         let line = self.durable_line(chunk.line());
@@ -320,21 +347,21 @@ impl<'t> Machine<'t> {
     }
 
     /// The promise of a flush of the range to its fence: each unit as it was before that event.
-    fn snapshots(&self, before: usize, offset: u64, len_bytes: u64) -> Vec<Commit> {
+    fn snapshots(&self, before: usize, by_store: bool, offset: u64, len_bytes: u64) -> Vec<Commit> {
         if len_bytes == 0 || self.rules.model == Model::Eadr {
             return Vec::new();
         }
-        let units = self.rules.model.units(offset, len_bytes);
+        let units = self.rules.units(offset, len_bytes);
         let mut reached: Vec<u64> = self.write_back.range(units.clone()).map(|(&unit, _)| unit).collect();
         let orphans = self.orphans(|unit| units.contains(&unit));
-        reached.extend(orphans.map(|chunk| self.rules.model.unit(chunk.offset())));
-        reached.into_iter().map(|unit| Commit::Unit { unit, before }).collect()
+        reached.extend(orphans.map(|chunk| self.rules.unit(chunk.offset())));
+        reached.into_iter().map(|unit| Commit::Unit { unit, before, by_store }).collect()
     }
 
     /// A store around the cache and one through it can overtake each other; once the later is durable, the
     /// older one's bytes are gone.
     fn forget_older(&mut self, durable: &Chunk) {
-        let unit = self.rules.model.unit(durable.offset());
+        let unit = self.rules.unit(durable.offset());
         let mut gone = Vec::new();
         for (pending_by, key) in [(&mut self.write_back, unit), (&mut self.non_temporal, durable.word)] {
             if let Some(pending) = pending_by.get_mut(&key) {
@@ -360,7 +387,7 @@ impl<'t> Machine<'t> {
     }
 
     fn enforce_order_in(&self, word: u64, around: &[Chunk], kept: &mut Vec<Chunk>) {
-        let unit = self.write_back.get(&self.rules.model.unit(around[0].offset()));
+        let unit = self.write_back.get(&self.rules.unit(around[0].offset()));
         let cached: Vec<&Chunk> = unit.into_iter().flatten().filter(|chunk| chunk.word == word).collect();
         let is_kept = |chunk: &Chunk| kept.iter().any(|other| other.as_survivor() == chunk.as_survivor());
         let latest = cached.iter().filter(|chunk| is_kept(chunk)).map(|chunk| chunk.event).max();
@@ -390,7 +417,7 @@ impl<'t> Machine<'t> {
         self.flushed.clear();
         self.ordered.clear();
         let cached: Vec<u64> = self.write_back.keys().copied().collect();
-        let commits = cached.into_iter().map(|unit| Commit::Unit { unit, before: at });
+        let commits = cached.into_iter().map(|unit| Commit::Unit { unit, before: at, by_store: false });
         match self.rules.model {
             Model::Eadr => self.commit(Commit::Cached { before: at }),
             Model::Page => self.reopened = commits.collect(),
@@ -403,17 +430,16 @@ impl<'t> Machine<'t> {
     /// reaches them, because they are visible.
     fn orphans(&self, is_wanted: impl Fn(u64) -> bool) -> impl Iterator<Item = &Chunk> {
         let pending = self.non_temporal.values().take_while(|_| self.killed > 0).flatten();
-        pending.filter(move |chunk| {
-            chunk.event < self.killed && is_wanted(self.rules.model.unit(chunk.offset()))
-        })
+        pending.filter(move |chunk| chunk.event < self.killed && is_wanted(self.rules.unit(chunk.offset())))
     }
 
     /// The commits of the event before it takes effect.
     fn due(&self, at: usize) -> impl Iterator<Item = Commit> {
         let event = &self.trace.events()[at];
-        let (thread, drains) = (event.thread, self.drains(event));
-        let of = |commits: &BTreeMap<u32, Vec<Commit>>| {
-            commits.get(&thread).filter(|_| drains).cloned().unwrap_or_default()
+        let (thread, drains) = (event.thread, self.rules.drains(event));
+        let of = |commits: &BTreeMap<u32, Vec<Commit>>| match drains && self.rules.waits_for_all_threads() {
+            true => commits.values().flatten().copied().collect(),
+            false => commits.get(&thread).filter(|_| drains).cloned().unwrap_or_default(),
         };
         // A store that another thread has seen has left the store buffer, with all earlier ones.
         let before = match &self.observed {
@@ -440,7 +466,7 @@ impl<'t> Machine<'t> {
 
     /// With caches kept, a fence commits all stores through them, and those of killed processes around them.
     fn everything(&self, before: usize) -> Option<Commit> {
-        (self.rules.model == Model::Eadr).then(|| Commit::Unit { unit: Model::Eadr.unit(0), before })
+        (self.rules.model == Model::Eadr).then_some(Commit::Unit { unit: 0, before, by_store: false })
     }
 
     /// With caches kept, every store that has left the store buffer is durable.
@@ -452,7 +478,7 @@ impl<'t> Machine<'t> {
     fn covered(&self, commit: Commit) -> impl Iterator<Item = &Chunk> {
         let unit = match commit {
             Commit::Unit { unit, .. } => self.write_back.get(&unit),
-            Commit::Cached { .. } => self.write_back.get(&Model::Eadr.unit(0)),
+            Commit::Cached { .. } => self.write_back.get(&0),
             _ => None,
         };
         let (write_back, non_temporal) = match commit {
@@ -513,7 +539,7 @@ impl<'t> Machine<'t> {
     /// The pending chunks without which this one cannot be durable.
     fn needed_by(&self, chunk: &Chunk) -> impl Iterator<Item = Chunk> {
         let (chunk, model, is_around) = (*chunk, self.rules.model, self.is_around(chunk));
-        let unit = self.write_back.get(&model.unit(chunk.offset()));
+        let unit = self.write_back.get(&self.rules.unit(chunk.offset()));
         let cached = unit.into_iter().flatten().filter(move |older| match (is_around, model) {
             (true, _) => older.word == chunk.word && older.mask & !chunk.mask != 0,
             (false, Model::Px86Loc) => {
@@ -537,6 +563,9 @@ impl<'t> Machine<'t> {
             self.has_ordered |= !names.is_empty();
             let pending = self.write_back.values_mut().chain(self.non_temporal.values_mut()).flatten();
             for chunk in pending.filter(|chunk| names.contains(&chunk.as_survivor())) {
+                if self.rules.for_lints && chunk.ordered_at == NEVER {
+                    self.became_durable.push((chunk.event, chunk.line()));
+                }
                 chunk.ordered_at = chunk.ordered_at.min(at);
             }
         }
@@ -546,7 +575,7 @@ impl<'t> Machine<'t> {
     fn commit(&mut self, commit: Commit) {
         let mut durable = match commit {
             // Without non-temporal stores there is only one way.
-            Commit::Unit { unit, before } if self.non_temporal.is_empty() => self.take_unit(unit, before),
+            Commit::Unit { unit, before, .. } if self.non_temporal.is_empty() => self.take_unit(unit, before),
             _ => {
                 let mut durable: Vec<Chunk> = self.covered(commit).copied().collect();
                 durable.extend(self.older(&durable));
@@ -554,8 +583,13 @@ impl<'t> Machine<'t> {
                 durable
             }
         };
-        let (lines, change) = self.merged(&mut durable);
-        self.floor.absorb(lines, change);
+        if self.rules.for_lints {
+            let new = durable.iter().filter(|chunk| chunk.ordered_at == NEVER);
+            self.became_durable.extend(new.map(|chunk| (chunk.event, chunk.line())));
+        } else {
+            let (lines, change) = self.merged(&mut durable);
+            self.floor.absorb(lines, change);
+        }
         for chunk in &durable {
             self.note_gone(chunk);
         }
@@ -585,7 +619,7 @@ impl<'t> Machine<'t> {
         let mut names: HashMap<(bool, u64), HashSet<Survivor>> = HashMap::new();
         for chunk in chunks {
             let is_around = self.is_around(chunk);
-            let key = if is_around { chunk.word } else { self.rules.model.unit(chunk.offset()) };
+            let key = if is_around { chunk.word } else { self.rules.unit(chunk.offset()) };
             names.entry((is_around, key)).or_default().insert(chunk.as_survivor());
         }
         for ((is_around, key), names) in names {

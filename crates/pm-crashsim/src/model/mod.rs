@@ -8,11 +8,9 @@ mod rules;
 
 pub use choices::IllegalCrash;
 pub(crate) use choices::{Chain, Choices, Lane, lanes, legal_part};
-#[cfg(test)]
-pub(crate) use chunk::NEVER;
 pub use chunk::Survivor;
-pub(crate) use chunk::{Chunk, pieces_of};
-pub(crate) use machine::Machine;
+pub(crate) use chunk::{Chunk, NEVER, pieces_of};
+pub(crate) use machine::{Machine, Promise};
 pub use points::CrashPoint;
 pub(crate) use points::Points;
 pub use rules::Model;

@@ -1,5 +1,6 @@
 //! The persistency models: which stores a crash may lose, given which others it keeps.
 
+use crate::trace::{Event, EventKind};
 use core::fmt;
 use core::ops::Range;
 use pm_core::{Domain, line::LINE_BYTES};
@@ -104,10 +105,61 @@ pub(crate) struct Rules {
     pub(crate) strict_ack: bool,
     /// Whether a successful compare-exchange commits what the thread flushed, as a locked instruction does.
     pub(crate) exchange_fences: bool,
+    /// Whether lints ask, which judge code written once for all models. A flush then covers no more than the lines of its range, a fence of
+    /// an ordinary file waits for the flushes of all threads, and a store counts even if it changes nothing. What was ordered before a
+    /// store counts as durable; contents are not kept.
+    pub(crate) for_lints: bool,
+}
+
+impl Rules {
+    /// As [`Model::unit`].
+    pub(crate) const fn unit(&self, offset: u64) -> u64 {
+        match self.model {
+            Model::Page if self.for_lints => offset / LINE_BYTES,
+            model => model.unit(offset),
+        }
+    }
+
+    /// As [`Model::units`].
+    pub(crate) const fn units(&self, offset: u64, len_bytes: u64) -> Range<u64> {
+        let first = self.unit(offset);
+        first..if len_bytes == 0 { first } else { self.unit(offset + len_bytes - 1) + 1 }
+    }
+
+    /// Whether the event waits until all stores of its thread have left the store buffer.
+    pub(crate) fn drains(&self, event: &Event) -> bool {
+        match event.kind {
+            EventKind::Exchange { .. } => self.exchange_commits(),
+            EventKind::Fence => !self.fence_only_orders(),
+            EventKind::FullFence => self.model != Model::Page,
+            _ => false,
+        }
+    }
+
+    /// A locked instruction empties the store buffer, its own store included; with caches kept, it is then durable.
+    pub(crate) fn is_durable_at_once(&self, event: &Event) -> bool {
+        matches!(event.kind, EventKind::Exchange { .. })
+            && self.exchange_commits()
+            && self.model == Model::Eadr
+    }
+
+    /// `msync` waits, whatever `sfence` does.
+    pub(crate) fn fence_only_orders(&self) -> bool {
+        self.strict_ack && self.model != Model::Page
+    }
+
+    /// Whether a fence also waits for the flushes of other threads.
+    pub(crate) fn waits_for_all_threads(&self) -> bool {
+        self.for_lints && self.model == Model::Page
+    }
+
+    fn exchange_commits(&self) -> bool {
+        self.exchange_fences && self.model != Model::Page
+    }
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { model: Model::default(), strict_ack: false, exchange_fences: true }
+        Self { model: Model::default(), strict_ack: false, exchange_fences: true, for_lints: false }
     }
 }

@@ -173,29 +173,29 @@ const fn drawn(cell: Cell) -> (char, &'static str, Role) {
 /// The counts of stores, and what the drawing leaves out.
 fn write_summary(f: &mut String, crash: &CrashReport, timeline: &Timeline) -> fmt::Result {
     let essential = crash.kept.iter().filter(|store| store.is_essential).count();
-    let mut said = Vec::new();
+    let mut parts = Vec::new();
     match (crash.lost.len(), crash.is_minimal) {
-        (0, _) => said.push("nothing is lost".to_owned()),
-        (lost, true) => said.push(format!("{} lost, as the failure needs", stores(lost))),
-        (lost, false) => said.push(format!("{} lost", stores(lost))),
+        (0, _) => parts.push("nothing is lost".to_owned()),
+        (lost, true) => parts.push(format!("{} lost, as the failure needs", stores(lost))),
+        (lost, false) => parts.push(format!("{} lost", stores(lost))),
     }
     match (crash.kept.len() - essential, essential) {
         (0, 0) => {}
         (others, 0) if crash.is_minimal => {
-            said.push(format!("{} kept that need not be", stores(others)));
+            parts.push(format!("{} kept that need not be", stores(others)));
         }
-        (others, 0) => said.push(format!("{} kept", stores(others))),
-        (0, essential) => said.push(format!("{} kept, as the failure needs", stores(essential))),
+        (others, 0) => parts.push(format!("{} kept", stores(others))),
+        (0, essential) => parts.push(format!("{} kept, as the failure needs", stores(essential))),
         (others, essential) => {
-            said.push(format!("{} kept, as the failure needs", stores(essential)));
-            said.push(format!("{} kept that need not be", stores(others)));
+            parts.push(format!("{} kept, as the failure needs", stores(essential)));
+            parts.push(format!("{} kept that need not be", stores(others)));
         }
     }
     if timeline.more_lines > 0 {
-        said.push(format!("{} more lines are not drawn", timeline.more_lines));
+        parts.push(format!("{} more lines are not drawn", timeline.more_lines));
     }
     writeln!(f)?;
-    for line in wrapped(&said.join("; "), WIDTH - 2) {
+    for line in wrapped(&parts.join("; "), WIDTH - 2) {
         writeln!(f, "  {line}")?;
     }
     Ok(())

@@ -79,21 +79,23 @@ impl fmt::Debug for ScheduleFailure {
 
 impl core::error::Error for ScheduleFailure {}
 
-/// Runs `run_all` on its own thread, and explores its records.
+/// Runs `run_all` on its own thread, which runs the recorder under each schedule, and explores the records.
 ///
 /// A panic of it is the operation's, or the scheduler's about the operation.
-pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, V: Verdict>(
+pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, F: Send, V: Verdict>(
     explorer: &Explorer,
     image: &Image,
+    operation: F,
     check: impl Fn(&Crash<'_, A>) -> V + Sync,
-    run_all: impl FnOnce(SyncSender<Report<A>>) + Send,
+    run_all: impl FnOnce(Recorder<A, F>) + Send,
 ) -> Result<ScheduleCoverage, Box<ScheduleFailure>> {
     assert!(!explorer.is_replay(), "the name of a crash is meaningless without its schedule");
     std::thread::scope(|scope| {
         let (reports, received) = sync_channel(AHEAD);
         scope.spawn(move || {
+            let (explorer, image) = (explorer.clone(), image.clone());
             let ended = catch(|| {
-                run_all(reports.clone());
+                run_all(Recorder { explorer, image, operation, reports: reports.clone() });
                 None
             });
             // Sent, because a scheduler that panics may have leaked its threads, and the sender with them. An
@@ -113,7 +115,7 @@ pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, V: Verdict>(
 }
 
 /// The record of the operation under one schedule.
-pub(super) struct Record<A> {
+struct Record<A> {
     trace: Trace,
     acked: Vec<A>,
     sites: Vec<Site>,
@@ -122,7 +124,7 @@ pub(super) struct Record<A> {
 }
 
 /// A message of the scheduler's thread to the explorer's.
-pub(super) enum Report<A> {
+enum Report<A> {
     Schedule(Box<Record<A>>),
     /// After the last schedule; or after a panic, with its message.
     Ended(Option<String>),
@@ -130,10 +132,10 @@ pub(super) enum Report<A> {
 
 /// Runs the operation under each schedule. It belongs to the scheduler's thread, and may outlive the exploration there.
 pub(super) struct Recorder<A, F> {
-    pub(super) explorer: Explorer,
-    pub(super) image: Image,
-    pub(super) operation: F,
-    pub(super) reports: SyncSender<Report<A>>,
+    explorer: Explorer,
+    image: Image,
+    operation: F,
+    reports: SyncSender<Report<A>>,
 }
 
 /// The exploration has ended, and no more schedules are needed.

@@ -40,7 +40,7 @@
 //! Accesses to the region are in one order for all threads, and order loom's own atomics too, as if each were an
 //! acquire and a release: stores that two threads see in different orders show only in loom's atomics.
 
-use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure};
+use super::exploration::{self, ScheduleCoverage, ScheduleFailure};
 use crate::sim::Scheduler;
 use crate::{Crash, Explorer, Image, Run, Verdict};
 use ::loom::model::Builder;
@@ -67,10 +67,7 @@ where
     O: Verdict,
     V: Verdict,
 {
-    let image = image.into();
-    let recorded = image.clone();
-    let mut coverage = exploration::explore(explorer, &image, check, |reports| {
-        let recorder = Recorder { explorer: explorer.clone(), image: recorded, operation, reports };
+    let mut coverage = exploration::explore(explorer, &image.into(), operation, check, |recorder| {
         builder.check(move || {
             if let Err(enough) = recorder.run(Scheduler::loom()) {
                 // Loom has no other way to stop. No message is printed.

@@ -42,7 +42,7 @@
 //! Not all schedules are tried. Threads run on small stacks
 //! ([`Config::stack_size`](::shuttle::Config::stack_size)).
 
-use super::exploration::{self, Recorder, ScheduleCoverage, ScheduleFailure};
+use super::exploration::{self, ScheduleCoverage, ScheduleFailure};
 use crate::{Crash, Explorer, Image, Run, Verdict, sim};
 use ::shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use ::shuttle::{Config, Runner};
@@ -71,10 +71,7 @@ where
     O: Verdict,
     V: Verdict,
 {
-    let image = image.into();
-    let recorded = image.clone();
-    exploration::explore(explorer, &image, check, |reports| {
-        let recorder = Recorder { explorer: explorer.clone(), image: recorded, operation, reports };
+    exploration::explore(explorer, &image.into(), operation, check, |recorder| {
         let is_enough = Arc::new(AtomicBool::new(false));
         let scheduler = UntilEnough { scheduler, is_enough: Arc::clone(&is_enough) };
         Runner::new(scheduler, config).run(move || {

@@ -136,28 +136,29 @@ impl<'c, S: Subject> Case<'c, S> {
         let first = |run: &Run<Step>| self.run(run, Step::Returned);
         let second = |run: &Run<Step>| -> Result<(), String> {
             let (returned, _) = progress(&run.acked());
-            let told = |problem: String| self.tell(returned, &problem);
-            let mut store = self.open(run.pmem()).map_err(told)?;
-            let prefix = self.prefix(returned, &self.observe(&store).map_err(told)?).map_err(told)?;
+            let explained = |problem: String| self.explain(returned, &problem);
+            let mut store = self.open(run.pmem()).map_err(explained)?;
+            let prefix =
+                self.prefix(returned, &self.observe(&store).map_err(explained)?).map_err(explained)?;
             run.ack(Step::Found(prefix));
             for op in self.onward_ops(prefix) {
-                self.apply(&mut store, &op).map_err(told)?;
+                self.apply(&mut store, &op).map_err(explained)?;
                 run.ack(Step::WentOn);
             }
             Ok(())
         };
         let check = |crash: &Crash<'_, Step>| -> Result<(), String> {
             let (returned, since) = progress(crash.acked());
-            let told = |problem: String| self.tell(returned, &problem);
-            let store = self.open(crash.pmem()).map_err(told)?;
-            let found = self.observe(&store).map_err(told)?;
+            let explained = |problem: String| self.explain(returned, &problem);
+            let store = self.open(crash.pmem()).map_err(explained)?;
+            let found = self.observe(&store).map_err(explained)?;
             match since {
                 None => self.prefix(returned, &found).map(|_| ()),
                 Some((prefix, done)) => {
                     self.is_allowed_onward(&found, prefix, &self.onward_ops(prefix), done)
                 }
             }
-            .map_err(told)
+            .map_err(explained)
         };
         explorer.clone().kills(1).crashes(1).explore_restarted(image, first, second, check)
     }
@@ -183,19 +184,19 @@ impl<'c, S: Subject> Case<'c, S> {
     /// and that the structure is usable.
     fn check(&self, crash: &Crash<'_, ()>, explorer: &Explorer) -> Result<(), String> {
         let returned = crash.acked().len();
-        let told = |problem: String| self.tell(returned, &problem);
-        let mut store = self.open(crash.pmem()).map_err(told)?;
-        let found = self.observe(&store).map_err(told)?;
-        let prefix = self.prefix(returned, &found).map_err(told)?;
+        let explained = |problem: String| self.explain(returned, &problem);
+        let mut store = self.open(crash.pmem()).map_err(explained)?;
+        let found = self.observe(&store).map_err(explained)?;
+        let prefix = self.prefix(returned, &found).map_err(explained)?;
         crash.recovered();
         drop(store);
-        store = self.open(crash.pmem()).map_err(told)?;
-        let again = self.observe(&store).map_err(told)?;
+        store = self.open(crash.pmem()).map_err(explained)?;
+        let again = self.observe(&store).map_err(explained)?;
         if again != found {
-            return Err(told(format!("recovery found {found:?}, and opened once more, {again:?}")));
+            return Err(explained(format!("recovery found {found:?}, and opened once more, {again:?}")));
         }
-        self.goes_on(crash, store, prefix).map_err(told)?;
-        self.stays(crash, explorer, prefix).map_err(told)
+        self.goes_on(crash, store, prefix).map_err(explained)?;
+        self.stays(crash, explorer, prefix).map_err(explained)
     }
 
     /// Checks that no crash after the end of recovery reverts the state that it found, or completed operations.
@@ -316,7 +317,7 @@ impl<'c, S: Subject> Case<'c, S> {
     }
 
     /// The problem, with the progress of the sequence.
-    fn tell(&self, returned: usize, problem: &str) -> String {
+    fn explain(&self, returned: usize, problem: &str) -> String {
         let mut story = problem.to_owned();
         for (number, op) in self.ops.iter().enumerate() {
             let standing = match number {

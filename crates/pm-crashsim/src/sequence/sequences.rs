@@ -4,6 +4,7 @@ use super::case::Case;
 use super::subject::{Durability, Oracle, Subject};
 use crate::line::random;
 use crate::outcome::Explored;
+use crate::setters::setters;
 use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
 use core::fmt;
 #[cfg(feature = "proptest")]
@@ -132,21 +133,15 @@ impl<S: Subject> Sequences<S> {
         self
     }
 
-    /// The promise of the structure.
-    #[must_use]
-    pub const fn durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
-        self
-    }
+    setters! {
+        /// The promise of the structure.
+        durability(durability: Durability) => durability;
 
-    /// The number of the sequence's first operations that are applied to each recovered structure and crashed; 1 by default. It
-    /// shows wrong state in memory after a recovery, for example a generation that makes the next operation overwrite live data.
-    /// Without a crash, up to 8 are applied anyway. Each costs about as much as one more operation in the sequence, once
-    /// for each image: use 0 for structures that take too long.
-    #[must_use]
-    pub const fn crash_onward(mut self, ops: usize) -> Self {
-        self.crashed_onward = ops;
-        self
+        /// The number of the sequence's first operations that are applied to each recovered structure and crashed; 1 by default. It
+        /// shows wrong state in memory after a recovery, for example a generation that makes the next operation overwrite live data.
+        /// Without a crash, up to 8 are applied anyway. Each costs about as much as one more operation in the sequence, once
+        /// for each image: use 0 for structures that take too long.
+        crash_onward(ops: usize) => crashed_onward;
     }
 
     /// Applies `count` further operations to each recovered structure, after the sequence's own, and compares each with the
@@ -162,8 +157,8 @@ impl<S: Subject> Sequences<S> {
 
     /// The further operations; from `alphabet` by default.
     fn drawn(&self, alphabet: &[S::Op]) -> Vec<S::Op> {
-        let told = self.further.as_ref().map(|(ops, count)| (ops.as_slice(), *count));
-        let (ops, count) = told.unwrap_or((alphabet, FURTHER_OPS));
+        let chosen = self.further.as_ref().map(|(ops, count)| (ops.as_slice(), *count));
+        let (ops, count) = chosen.unwrap_or((alphabet, FURTHER_OPS));
         let mut random = random(self.explorer.first_seed(), 0);
         let count = if ops.is_empty() { 0 } else { count };
         (0..count).map(|_| ops[random.usize(..ops.len())].clone()).collect()

@@ -122,7 +122,7 @@ impl SimPmem {
     }
 
     /// Kills the process here with the caches kept; the next event is another process's. It sees every store, and no more is durable
-    /// than before. Unfenced flushes have no effect. The explorer kills everywhere if [told to](crate::Explorer::kills); this method
+    /// than before. Unfenced flushes have no effect. The explorer kills everywhere if [configured to](crate::Explorer::kills); this method
     /// is for a test of one place.
     #[track_caller]
     pub fn kill(&self) {

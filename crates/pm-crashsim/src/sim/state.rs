@@ -50,8 +50,8 @@ impl Limit {
 
     pub(super) fn took_too_long(&self) -> Option<String> {
         let elapsed = self.start.elapsed();
-        let told = || format!("{TOO_LONG}: {elapsed:.1?}, and {:?} are allowed", self.time);
-        (elapsed > self.time).then(told)
+        let complaint = || format!("{TOO_LONG}: {elapsed:.1?}, and {:?} are allowed", self.time);
+        (elapsed > self.time).then(complaint)
     }
 }
 

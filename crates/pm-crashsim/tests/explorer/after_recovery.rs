@@ -85,7 +85,11 @@ fn sampled_crashes_after_recovery_are_not_exhaustive() {
             assert!(coverage.to_string().contains("not every legal crash tried"), "{coverage}");
         }
         let failure = sequences(bounded.nested_choices_per_point(1 << 16)).unwrap_err();
-        assert_eq!(told(&failure), "recovery returned 1, and after a crash then, is 0", "{crashes} crashes");
+        assert_eq!(
+            problem(&failure),
+            "recovery returned 1, and after a crash then, is 0",
+            "{crashes} crashes"
+        );
     }
 }
 
@@ -158,7 +162,11 @@ fn state_found_by_a_resumed_recovery_is_durable() {
     };
     for crashes in 2..=4 {
         let failure = sequences(true, crashes).unwrap_err();
-        assert_eq!(told(&failure), "recovery returned 1, and after a crash then, is 0", "{crashes} crashes");
+        assert_eq!(
+            problem(&failure),
+            "recovery returned 1, and after a crash then, is 0",
+            "{crashes} crashes"
+        );
         assert!(sequences(false, crashes).unwrap().is_exhaustive);
     }
 }
@@ -224,7 +232,7 @@ oracle!(TwoSlots: Option<u64> = Some(0), |state, &value| *state = Some(value));
 fn first_operation_after_recovery_is_crashed() {
     let sequences = |counts_torn| Sequences::new(TwoSlots { counts_torn }, 128).unwrap();
     let failure = sequences(true).explore_all(&[1, 2], 3).unwrap_err();
-    assert_eq!(told(&failure), "recovery returned Some(1), and after a crash then, is None");
+    assert_eq!(problem(&failure), "recovery returned Some(1), and after a crash then, is None");
     assert!(failure.failure.message.contains("on the recovered structure: in flight"), "{failure}");
 
     let coverage = sequences(false).check_all(&[1, 2], 3);

@@ -71,13 +71,13 @@ fn fault_without_a_checksum_is_found_and_replays() {
         found => Err(format!("found {found}")),
     };
     Explorer::default().check(&image_of_seven(), operation, check);
-    for (faults, told) in [
+    for (faults, named) in [
         (Faults::none().flips(1), "bit 0 of byte 0x40 flipped: found 6"),
         (Faults::none().poison(1), "line 0x40 poisoned: found 16059518370053021406"),
     ] {
         let explorer = Explorer::default().faults(faults);
         for failure in fails_and_replays(&explorer, &image_of_seven(), operation, check) {
-            assert!(failure.to_string().starts_with(&format!("with {told}")), "{failure}");
+            assert!(failure.to_string().starts_with(&format!("with {named}")), "{failure}");
         }
     }
 }
@@ -142,8 +142,8 @@ fn check_receives_the_faults() {
         let pmem = crash.pmem();
         let lines = [RECORD, COPY].map(|at| pmem.load_u64(at) == 0xDEDE_DEDE_DEDE_DEDE);
         for (at, is_poisoned) in [RECORD, COPY].into_iter().zip(lines) {
-            let is_told = crash.faults().contains(&Fault::Poison { offset: at });
-            assert_eq!(is_told, is_poisoned, "{:?}", crash.faults());
+            let is_reported = crash.faults().contains(&Fault::Poison { offset: at });
+            assert_eq!(is_reported, is_poisoned, "{:?}", crash.faults());
             assert!(crash.faults().iter().all(|fault| fault.range().start % 64 == 0));
         }
     };

@@ -4,7 +4,7 @@ pub(crate) use crate::common::*;
 pub(crate) use pm_crashsim::{Oracle, SequenceFailure, Sequences, Subject};
 
 /// The first line of what was wrong with a sequence.
-pub(crate) fn told<Op>(failure: &SequenceFailure<Op>) -> &str {
+pub(crate) fn problem<Op>(failure: &SequenceFailure<Op>) -> &str {
     failure.failure.message.lines().next().unwrap_or_default()
 }
 

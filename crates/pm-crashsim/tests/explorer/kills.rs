@@ -69,10 +69,10 @@ fn second_process_that_flushes_on_open_passes() {
     // acknowledged.
     assert_eq!((coverage.kills.legal, coverage.kills.tried), (4, 4), "{coverage}");
     assert!(coverage.after_kill.points > 0 && coverage.after_kill.tried == coverage.after_kill.legal);
-    let told = coverage.to_string();
+    let report = coverage.to_string();
     assert!(
-        told.contains("kills: tried 4 of 4 that differ, 4 second processes; crashes after a kill: tried"),
-        "{told}"
+        report.contains("kills: tried 4 of 4 that differ, 4 second processes; crashes after a kill: tried"),
+        "{report}"
     );
 }
 
@@ -136,16 +136,16 @@ fn failure_of_the_second_process_is_reported() {
     );
     assert!(crash.lost.is_empty());
     assert_eq!(crash.record.image().unwrap().to_bytes()[0], 1);
-    let told = failure.to_string();
-    assert!(told.contains("killed right before the flush at") && told.contains("━ kill ━"), "{told}");
+    let report = failure.to_string();
+    assert!(report.contains("killed right before the flush at") && report.contains("━ kill ━"), "{report}");
     assert!(name(&failure).ends_with(":1!"), "{failure}");
 }
 
 #[test]
 fn kill_is_drawn_as_an_event() {
-    let told = failure().to_string();
-    assert!(told.lines().any(|row| row.trim_start().starts_with("1  t0 kill ")), "{told}");
-    assert!(told.contains("✗ lost") && told.contains("━ crash ━"), "{told}");
+    let report = failure().to_string();
+    assert!(report.lines().any(|row| row.trim_start().starts_with("1  t0 kill ")), "{report}");
+    assert!(report.contains("✗ lost") && report.contains("━ crash ━"), "{report}");
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn sequences_go_on_after_a_kill() {
     assert!(name.contains('!'), "{name}");
     let replaying = sequences(false, 0).explorer(killed().replay(name)).further(&[1, 2], 8);
     let again = replaying.explore(&failure.ops).unwrap_err();
-    assert_eq!(told(&again), told(&failure));
+    assert_eq!(problem(&again), problem(&failure));
     let coverage = sequences(true, 1).check_all(&[1, 2], 3);
     assert!(coverage.is_exhaustive);
 }

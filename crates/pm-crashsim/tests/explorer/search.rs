@@ -67,11 +67,11 @@ fn jobs_do_not_change_the_findings() {
     let sound = |run: &Run<u64>| append(run, 12);
     let one = Explorer::default().check(&image, sound, last_entry);
     let three = Explorer::default().jobs(3).check(&image, sound, last_entry);
-    let told = |coverage: &Coverage| {
+    let counts = |coverage: &Coverage| {
         let levels = coverage.levels.iter();
         levels.map(|level| (level.points, level.legal, level.tried, level.is_exhaustive)).collect::<Vec<_>>()
     };
-    assert_eq!(told(&one), told(&three));
+    assert_eq!(counts(&one), counts(&three));
     assert_eq!(one.sites, three.sites);
 }
 
@@ -356,14 +356,14 @@ fn recovery_that_takes_too_long_is_a_failure_with_a_name() {
 
 #[test]
 fn check_that_rejects_untouched_states_is_reported() {
-    let told = |wrong: u64| {
+    let report = |wrong: u64| {
         let operation = |run: &Run<()>| {
             run.pmem().put(0, 1) // teeth: the check is wrong
         };
         let check = move |crash: &Crash<'_, ()>| assert_ne!(crash.pmem().load_u64(0), wrong);
         Explorer::default().explore(&Image::zeroed(64), operation, check).unwrap_err().to_string()
     };
-    let [before, after] = [told(0), told(1)];
+    let [before, after] = [report(0), report(1)];
     assert!(
         before.contains("The check rejects even what was there before the operation, which no crash"),
         "{before}"

@@ -39,7 +39,7 @@ fn buffered_log_is_not_strict() {
     let log = log(true, LogFlaw::None).durability(Durability::Strict);
     let failure = log.explore_all(&LOG_OPS, 2).unwrap_err();
     assert_eq!(ops_of(&failure), "[Append(1)]");
-    assert_eq!(told(&failure), "the state recovered is [], which is not allowed");
+    assert_eq!(problem(&failure), "the state recovered is [], which is not allowed");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn stale_record_is_found_by_operations_after_recovery() {
     let failure = log(true, LogFlaw::KeepsStale).explore_all(&[LogOp::Append(1)], 4).unwrap_err();
     assert_eq!(ops_of(&failure), "[Append(1), Append(1), Append(1)]", "{failure}");
     let expected = "Append(1) on the recovered structure: is [1, 1], and opened again, [1, 1, 1], not [1, 1]";
-    assert_eq!(told(&failure), expected, "{failure}");
+    assert_eq!(problem(&failure), expected, "{failure}");
 }
 
 /// Recovery clears the third record. Were that not durable before the log is used, a crash in the append of a second
@@ -117,7 +117,7 @@ fn state_found_by_recovery_is_durable() {
     assert!(coverage.is_exhaustive, "{coverage}");
     let failure = cells(true).explore_all(&[1, 2], 2).unwrap_err();
     assert_eq!(ops_of(&failure), "[1]", "a crash right after recovery");
-    assert_eq!(told(&failure), "recovery returned 1, and after a crash then, is 0");
+    assert_eq!(problem(&failure), "recovery returned 1, and after a crash then, is 0");
 }
 
 #[test]

@@ -15,11 +15,11 @@ fn import(log: &str, options: &PmemcheckOptions) -> Result<Imported, ImportError
 /// Each event's kind, its offset and length if it has them, and its place.
 fn events(imported: &Imported) -> Vec<String> {
     let trace = imported.file.trace();
-    let told = |(number, event): (usize, &pm_crashsim::Event)| {
+    let described = |(number, event): (usize, &pm_crashsim::Event)| {
         let extent = event.kind.extent().map(|(offset, len)| format!(" {offset:#x}+{len}"));
         format!("{}{}, {}", event.kind.name(), extent.unwrap_or_default(), trace.location_of(number))
     };
-    trace.events().iter().enumerate().map(told).collect()
+    trace.events().iter().enumerate().map(described).collect()
 }
 
 /// The flag promises the value.

@@ -144,7 +144,7 @@ fn forgetful_recovery(crash: &Crash<u64>) -> Result<(), String> {
     let pmem = crash.pmem();
     if pmem.load_u64(0) == 1 {
         pmem.store_u64(128, pmem.load_u64(64));
-        pmem.put(0, 2).unwrap(); // teeth: it comes too early with it as without it
+        pmem.put(0, 2).unwrap(); // teeth: it is stored too early in any case
         pmem.persist(128, 8).unwrap(); // teeth: too late: the planted bug
     }
     match (pmem.load_u64(0), pmem.load_u64(128)) {

@@ -65,7 +65,7 @@ fn missing_fence_before_the_commit_is_named() {
         }
         pmem.flush(SLOT, 8);
         pmem.flush(SLOT + 64, 8);
-        pmem.put(FLAG, 1) // teeth: the flag comes too early with it as without it
+        pmem.put(FLAG, 1) // teeth: the flag is stored too early in any case
     };
     let check = |crash: &Crash<'_, ()>| {
         let [flag, one, other] = [FLAG, SLOT, SLOT + 64].map(|offset| crash.pmem().load_u64(offset));
@@ -88,7 +88,7 @@ fn short_flush_is_named() {
 fn unfenced_non_temporal_store_is_named() {
     let operation = |run: &Run<()>| {
         run.pmem().store_nt(SLOT, &7_u64.to_le_bytes());
-        run.pmem().put(FLAG, 1) // teeth: the flag comes too early with it as without it
+        run.pmem().put(FLAG, 1) // teeth: the flag is stored too early in any case
     };
     assert_eq!(repair(&region(), operation, published).injection.kind, InjectionKind::FenceAfterStore);
 }

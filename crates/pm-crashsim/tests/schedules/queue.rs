@@ -102,21 +102,21 @@ pub(crate) fn check(crash: &Crash<'_, Completed>, orders: &[&[u64]]) -> Result<(
     let slots: Vec<u64> = (0..CAPACITY).map(|index| pmem.load_u64(slot(index))).collect();
     let values: Vec<u64> = slots.iter().copied().take_while(|&value| value != 0).collect();
     let head = pmem.load_u64(HEAD);
-    let told = |problem: &str| {
+    let complaint = |problem: &str| {
         Err(format!("{problem}: head {head}, slots {slots:?}, after {:?} had returned", crash.acked()))
     };
     if slots[values.len()..].iter().any(|&value| value != 0) {
-        return told("a value is behind an empty slot");
+        return complaint("a value is behind an empty slot");
     }
     if head > values.len() as u64 {
-        return told("the head is behind the last value");
+        return complaint("the head is behind the last value");
     }
     let place = |value: u64| values.iter().position(|&other| other == value);
     for &done in crash.acked() {
         match done {
-            Completed::Enqueued(value) if place(value).is_none() => return told("a value is lost"),
+            Completed::Enqueued(value) if place(value).is_none() => return complaint("a value is lost"),
             Completed::Dequeued(value) if place(value).is_none_or(|at| at as u64 >= head) => {
-                return told("a value comes twice");
+                return complaint("a value comes twice");
             }
             Completed::Enqueued(_) | Completed::Dequeued(_) => {}
         }
@@ -125,7 +125,7 @@ pub(crate) fn check(crash: &Crash<'_, Completed>, orders: &[&[u64]]) -> Result<(
         let places: Vec<Option<usize>> = order.iter().map(|&value| place(value)).collect();
         let found = places.iter().map_while(|at| *at).count();
         if places[found..].iter().any(Option::is_some) || !places[..found].is_sorted() {
-            return told("a thread's values are out of order");
+            return complaint("a thread's values are out of order");
         }
     }
     Ok(())
