@@ -12,7 +12,7 @@ use crate::sync::{self, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, loc
 use pm_core::line::line_start;
 use pm_core::{FenceError, Pmem, forward_pmem};
 
-/// The most LSNs that the known checkpoint LSN may lag before it is computed again, which takes up to four loads for each lane.
+/// The most LSNs that the known checkpoint LSN may lag before it is computed again, which takes five loads for each lane.
 const CHECKPOINT_LAG_MAX: u64 = 32;
 
 /// The slots of a table of recent lines, as a power of two: few enough to stay in a cache. Lines that share a slot share its LSN, which may

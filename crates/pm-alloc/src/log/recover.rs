@@ -21,7 +21,7 @@ pub(crate) enum OnCorruption {
     Discard,
 }
 
-/// What recovery found and did.
+/// The result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {

@@ -188,7 +188,7 @@ impl<'s, P: Pmem> Growth<'s, P> {
     /// Grows the block.
     ///
     /// # Errors
-    /// When a fence fails; the block has its new length then.
+    /// When a fence fails; the block may have its new length then.
     pub(crate) fn commit(mut self) -> Result<Resize<'s, P>, ResizeError> {
         self.is_unchanged = false;
         let Self { unlogged, target, .. } = &mut self;
