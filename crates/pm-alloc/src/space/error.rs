@@ -124,8 +124,8 @@ impl From<FenceError> for ResizeError {
 pub struct Corruption {
     /// The offset of the header in the region.
     pub header_offset: u64,
-    /// The bytes of the region that are out of use: those of the block, or all that it may have had, except the allocated
-    /// blocks in it that a [check](crate::Heap::check_with) lists. Empty if the header is the one that ends a chunk.
+    /// The bytes of the region that are withdrawn: the block, or, if its length is unknown, everything that it may have covered, except the
+    /// allocated blocks in it that a [check](crate::Heap::check_with) lists. Empty if the header is the one that ends a chunk.
     pub extent: Range<u64>,
     /// The word that was found instead of a header.
     pub found: u64,

@@ -23,7 +23,7 @@ use pm_core::{FenceError, Pmem};
 #[derive(Debug)]
 #[must_use = "a block that can grow is unchanged when this is dropped"]
 pub(crate) enum Resize<'s, P: Pmem> {
-    /// The block has this number of lines now; `None` if it is unchanged, and too short.
+    /// Resizing is over: the block has this number of lines. `None`: it is unchanged, and too short.
     Done(Option<u32>),
     /// The block can grow.
     Grow(Growth<'s, P>),
