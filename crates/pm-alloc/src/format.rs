@@ -206,7 +206,7 @@ impl Lsn {
     }
 }
 
-/// An LSN with a checksum over it, its offset, and `contents`. Zero is no sealed LSN.
+/// An LSN with a checksum over it, its offset, and `contents`. Zero is not a sealed LSN.
 ///
 /// # Panics
 /// When the contents are more than seven words.
@@ -293,7 +293,7 @@ pub enum BlockState {
     Free = 1,
     /// An allocated block.
     Allocated = 2,
-    /// The end of a chunk. It is no block, and has no lines.
+    /// The end of a chunk. It is not a block, and has no lines.
     End = 3,
     /// A block that is never allocated again: a repair stored this header over a corrupted one, and the length of the block was known.
     Lost = 4,

@@ -158,7 +158,7 @@ impl Poison {
 pub(crate) struct Guard<'l, G> {
     inner: G,
     poison: &'l Poison,
-    /// Whether a panic does not poison the lock. True from the start if the thread is already panicking, and locks to roll back.
+    /// Whether a panic leaves the lock unpoisoned. True from the start if the thread is already panicking, and locks to roll back.
     ignores_panics: bool,
     not_send: PhantomData<std::sync::MutexGuard<'l, ()>>,
 }

@@ -49,7 +49,7 @@ pub(crate) fn remember(owner: u64, number: u32) {
     HINT.with(|hint| hint.set(Some((owner, number))));
 }
 
-/// Acquires a mutex, even if a thread panicked while it held it. For what is consistent after each step of a change.
+/// Acquires a mutex, even if a thread panicked while it held it. Use this only for data that is consistent after every step of a change.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

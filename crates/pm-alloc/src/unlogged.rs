@@ -102,7 +102,7 @@ impl FrozenHeap<'_> {
 }
 
 impl<P: Pmem> UnloggedHeap<P> {
-    /// Takes over an open heap. If what its transactions committed cannot be made durable, each call returns the error.
+    /// Takes over an open heap. If a fence fails here, each later call returns the error.
     ///
     /// # Durability
     /// Two fences, or one if no transaction was committed since the heap was opened.

@@ -31,7 +31,7 @@ impl Heap<Region> {
     /// Creates a file of `pool_bytes` at `path` with an empty heap in it.
     ///
     /// # Errors
-    /// When the path exists, the layout is impossible, or a system call fails; nothing is left after then.
+    /// When the path exists, the layout is impossible, or a system call fails; then no file is left behind.
     ///
     /// # Durability
     /// A crash leaves no file, or the whole heap.
@@ -318,7 +318,8 @@ impl<P: Pmem> Heap<P> {
     }
 
     /// Frees the corrupted slots of the root directory, and with them the roots that they held, as
-    /// [`Pool::discard_corrupted_roots`] does. Returns how many slots there were. What the roots named stays allocated. The root that names
+    /// [`Pool::discard_corrupted_roots`] does. Returns how many slots there were. The blocks that these roots named stay allocated. The root that
+    /// names
     /// the heap itself is set again.
     ///
     /// # Errors

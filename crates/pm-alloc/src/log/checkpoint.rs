@@ -8,7 +8,7 @@
 //! | `n` | `noted` | an LSN below that of the commit in progress; 0 if there is none |
 //! | `l1` | `last` | the LSN of the last group; 0 if there is none |
 //! | `l2` | `second_last` | the LSN of the group before it; 0 if there is none |
-//! | `l3` | `third_last` | the LSN of the group before both, or 0; lower while the last group may not be durable |
+//! | `l3` | `third_last` | the LSN of the group before both, or 0; lower if the last commit was deferred and may not be durable |
 //! | `r` | `retired` | the LSN in the lane's header: the lane's groups up to it are applied and durable, and recovery skips them |
 //!
 //! Let `g` be the LSN of a lane's commit in progress, and `live = { l in {l1, l2, l3} : l > r }`.
@@ -169,7 +169,7 @@ impl Published {
         self.retired.fetch_max(lsn.bits(), AcqRel);
     }
 
-    /// Whether a commit has begun and not ended. For the owning thread, between commits: whether its last commit failed.
+    /// Whether a commit is in progress. Between commits of the owning thread this is true only if its last commit failed.
     #[inline]
     pub(super) fn is_committing(&self) -> bool {
         self.noted.load(Acquire) != 0

@@ -280,7 +280,7 @@ impl<'l> LaneGuard<'l> {
         if !self.log.is_reached(last) {
             self.log.raise_checkpoint(pmem, last)?;
         }
-        // Each call has its own LSN: recovery rolls back in descending order of LSNs.
+        // Each call gets an LSN of its own, because recovery rolls back in descending order of LSNs.
         let lsn = self.log.counter.allocate().ok_or(CommitError::LsnsExhausted)?;
         let (mut at, end) = (offset, offset + len);
         while at < end {

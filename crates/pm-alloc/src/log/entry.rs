@@ -9,7 +9,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 use pm_core::line::line_start;
 use pm_core::{Pmem, bytes_of};
 
-/// The most pairs in one entry.
+/// The maximum number of pairs in an entry.
 pub(super) const PAIRS: usize = ENTRY_DATA_BYTES / 16;
 
 const LSN_AT: u64 = offset_of!(LogEntry, lsn) as u64;
@@ -114,7 +114,7 @@ impl Line {
         matches!(self, Self::Complete(record) if matches!(record.kind, EntryKind::Undo))
     }
 
-    /// Whether the next line belongs to another group than this one.
+    /// Whether the entry in the next line belongs to another group.
     pub(super) const fn ends_group(&self) -> bool {
         match self {
             Self::Complete(record) => record.commits.is_some() || self.is_undo(),

@@ -6,8 +6,8 @@ use crate::format::{Lsn, seal, unseal};
 use crate::layout::Layout;
 use pm_core::{FenceError, Pmem};
 
-/// At this generation recovery erases the rings and starts again at the first generation. As many generations again remain for LSNs that
-/// are allocated without a recovery.
+/// The number of generations after which recovery erases the rings and begins again with the first generation. LSNs have room for twice as
+/// many: the other half is for logs that allocate more LSNs than one generation has, without a recovery.
 const LAST_GENERATION: u64 = 1 << 14;
 
 /// The floor of a new log: closed, before the first generation.
@@ -18,9 +18,9 @@ pub(super) const FIRST: Lsn = closed(Lsn::ZERO);
 pub(super) enum State {
     /// Entries above the floor may be live.
     Open,
-    /// No entry is live. Blocks are changed without the log; after a kill their headers may be visible and not durable.
+    /// No entry is live. Blocks are changed without the log; after a kill their headers may be visible but not durable.
     Bypassed,
-    /// No entry is live. Corrupted lines are being rewritten; after a kill their new contents may be visible and not durable.
+    /// No entry is live. Corrupted lines are being rewritten; after a kill their new contents may be visible but not durable.
     Restoring,
     /// No entry is live.
     Closed,
@@ -57,7 +57,7 @@ pub(super) const fn bypassed(highest: Lsn) -> Lsn {
     highest.next().next().end_of_generation().before().before()
 }
 
-/// Whether the generation of this LSN is the last one, which is followed by the first.
+/// Whether this LSN is in the last generation before the rings are erased.
 pub(super) const fn is_last(lsn: Lsn) -> bool {
     lsn.generation() + 1 >= LAST_GENERATION
 }

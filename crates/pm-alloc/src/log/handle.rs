@@ -12,7 +12,7 @@ use crate::sync::{self, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, loc
 use pm_core::line::line_start;
 use pm_core::{FenceError, Pmem, forward_pmem};
 
-/// The most LSNs that the known checkpoint LSN may lag before it is computed again, which takes up to four loads for each lane.
+/// The most LSNs that the known checkpoint LSN may lag before it is computed again, which takes five loads for each lane.
 const CHECKPOINT_LAG_MAX: u64 = 32;
 
 /// The slots of a table of recent lines, as a power of two: few enough to stay in a cache. Lines that share a slot share its LSN, which may
@@ -110,8 +110,8 @@ impl Log {
         self.checkpoint_lsn.compute(&self.counter, self.lanes.iter().map(|lane| &lane.published))
     }
 
-    /// A checkpoint LSN that does not lag far behind this thread's last commit. Rarely loads from all lanes, and never the LSN counter,
-    /// whose cache line other threads are writing to.
+    /// A checkpoint LSN that does not lag far behind this thread's last commit. Computes it only if the known value lags: computing loads from all
+    /// lanes, and from the LSN counter, whose cache line other threads write to.
     #[inline]
     pub(crate) fn recent_checkpoint_lsn(&self) -> Lsn {
         let known = self.checkpoint_lsn.known();
@@ -141,11 +141,12 @@ impl Log {
         self.checkpoint_lsn.assert_below(&lane.published, lsn);
     }
 
-    /// An upper bound of the LSNs of all commits that stored to the lines of these bytes. The caller ensures that no other thread stores
+    /// An upper bound of the LSNs of the live entries that store to the lines of these bytes. If no such entry is live, an LSN at or below the
+    /// checkpoint LSN, or zero. The caller ensures that no other thread stores
     /// there meanwhile.
     pub(crate) fn last_lsn(&self, offset: u64, len: u64) -> Lsn {
         let known = self.checkpoint_lsn.known();
-        // All groups of the other lanes are at or below the checkpoint LSN.
+        // The groups of the lanes that are left out are at or below the checkpoint LSN.
         let live = self.lanes.iter().filter(|lane| lane.published.last() > known);
         live.map(|lane| lane.recent.last(offset, len)).max().unwrap_or(Lsn::ZERO)
     }

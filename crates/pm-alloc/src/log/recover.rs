@@ -21,7 +21,7 @@ pub(crate) enum OnCorruption {
     Discard,
 }
 
-/// What recovery found and did.
+/// The result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
@@ -31,12 +31,13 @@ pub struct Recovery {
     pub rolled_back: u64,
     /// The number of corrupted lines of the log. Unless corrupted records may be discarded, none of them held a live entry.
     pub corrupted_entries: u64,
-    /// The number of corrupted copies of the floor and of the lanes' retired LSNs. The other copy was used, if it is valid.
+    /// The number of corrupted copies of the floor and of the lanes' retired LSNs. The other copy was used if it was valid.
     pub corrupted_words: u64,
-    /// The lanes of which both copies of the retired LSN are corrupted. If corrupted records may be discarded, transactions of these lanes
+    /// The lanes whose retired LSN is corrupted in both copies. If corrupted records may be discarded, transactions of these lanes
     /// may have been replayed over newer data.
     pub corrupted_lanes: Vec<u32>,
-    /// The lanes of which a corrupted record that may have been live was discarded: a transaction's changes, or some of them, may be lost.
+    /// The lanes in which a corrupted entry that may have been live was discarded, or whose retired LSN was unknown: all or some changes of a
+    /// transaction may be lost.
     pub discarded_in_lanes: Vec<u32>,
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn format<P: Pmem>(pmem: &P, layout: &Layout) {
     SealedWord::write(pmem, layout.seed, layout.floor_offsets(), floor::FIRST);
 }
 
-/// Recovers a log: both halves of opening it.
+/// Recovers a log in one step, for tests.
 #[cfg(test)]
 pub(crate) fn recover<P: Pmem>(
     pmem: &P,

@@ -1,6 +1,6 @@
 //! The write set of a transaction: kept in DRAM until it commits, and then packed into few entries.
 //!
-//! Recovery may need to know which block headers a group stored, and must not take a user's bytes for one. So a header is always logged as
+//! Recovery may need to know which block headers a group stored, and must not mistake user data for a header. So a header is always logged as
 //! a pair of an offset and a word, and a user's bytes that are a valid header at their offset never are. Such bytes occur: an uninitialized
 //! block holds headers of earlier blocks, and a program may write back what it has read there.
 

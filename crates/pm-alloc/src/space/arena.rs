@@ -341,7 +341,7 @@ impl Arena {
         }
     }
 
-    /// Finishes the freeing of a block by a commit with this LSN: these lines are one free block.
+    /// Finishes freeing a block, committed with this LSN: these lines are one free block now.
     #[inline]
     pub(super) fn finish_free(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.map(slot).starts.clear_range(lines.start + 1..lines.end);

@@ -224,7 +224,7 @@ impl ChunkMap {
         (from < self.lines).then(|| from..self.used.next_set(from))
     }
 
-    /// Takes free lines out of use.
+    /// Marks free lines as in use.
     #[inline]
     pub(super) fn hold(&mut self, lines: Range<u32>) {
         self.free_lines -= lines.end - lines.start;

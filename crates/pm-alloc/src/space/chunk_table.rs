@@ -230,7 +230,7 @@ impl SharedChunks {
         self.unscanned.len() + chunk_index(chunk_count.saturating_sub(self.cursor.next))
     }
 
-    /// Whether all fences succeeded: checked before anything is stored.
+    /// Returns an error if a fence has failed. Called before each store.
     ///
     /// # Errors
     /// The first fence that failed.

@@ -17,7 +17,7 @@ pub enum SpaceError {
         /// Whether transactions in progress hold extents that they may not need as a whole: an attempt after they end may succeed.
         held: bool,
     },
-    /// A header cannot represent this number of lines, or the heap has fewer.
+    /// The block is longer than a header can represent, or than the heap.
     #[error("a block of {lines} lines of 64 bytes is longer than the longest, {max_lines} lines")]
     TooLong {
         /// The number of requested lines.
@@ -33,7 +33,7 @@ pub enum SpaceError {
         /// The requested alignment.
         align_bytes: u64,
     },
-    /// Chunks could not be joined for a huge block, or such a block not be split into chunks: a fence failed.
+    /// A fence failed while chunks were joined for a huge block, or a freed huge block was split into chunks, or headers were made durable.
     #[error(transparent)]
     Fence(#[from] FenceError),
 }
@@ -102,7 +102,7 @@ pub enum FreeError {
 pub(crate) enum ResizeError {
     /// No allocated block starts there.
     Free(FreeError),
-    /// The block has its new length, which could not be made durable.
+    /// A fence failed. The block has its old or its new length.
     Fence(FenceError),
 }
 
@@ -124,22 +124,23 @@ impl From<FenceError> for ResizeError {
 pub struct Corruption {
     /// The offset of the header in the region.
     pub header_offset: u64,
-    /// The bytes of the region that are out of use: those of the block, or all that it may have had, except the allocated
-    /// blocks in it that a [check](crate::Heap::check_with) lists. Empty if the header is the one that ends a chunk.
+    /// The bytes of the region that are withdrawn: the block, or, if its length is unknown, everything that it may have covered, except the
+    /// allocated blocks in it that a [check](crate::Heap::check_with) lists. Empty if the header is the one that ends a chunk.
     pub extent: Range<u64>,
     /// The word that was found instead of a header.
     pub found: u64,
-    /// How the extent is known.
+    /// What is known about the extent.
     pub kind: CorruptionKind,
 }
 
-/// How the extent of a corrupted header is known.
+/// What is known about the extent of a corrupted header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CorruptionKind {
-    /// From DRAM: the header was corrupted while the heap was open.
+    /// The extent is the block: the header was corrupted while the heap was open, and the block's length was known from DRAM.
     Known,
-    /// It is unknown: the header was corrupted before the heap was opened. The extent is the rest of the chunk, or of several chunks if
+    /// The length of the block is unknown: the header was corrupted before the heap was opened. The extent is the rest of the chunk, or of several
+    /// chunks if
     /// the block may have been longer than one. Nothing in it is allocated any more, even after a repair, because the end of the block is
     /// unknown. Other blocks in it are not lost: those with intact headers are listed, and can be freed. Some of those may have been freed
     /// long ago: an old header can survive inside a block.

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub enum Piece {
     /// These bytes are the same as in the heap.
     Bytes(Range<u64>),
-    /// This word lies at this offset.
+    /// The copy has this word (second) at this offset (first).
     Word(u64, u64),
 }
 

@@ -109,7 +109,7 @@ struct FoundBlock {
 }
 
 impl Space {
-    /// Makes chunks that are one free block each.
+    /// Formats chunks: each becomes one free block.
     ///
     /// # Durability
     /// Stores and flushes. They are durable with the caller's next fence.
@@ -501,7 +501,7 @@ impl Space {
         Extent { trim: arena.trim(&extent, request), ..extent }
     }
 
-    /// Reserves in chunks that no arena owns, in other arenas, or from the quarantine, when the own arena has no room.
+    /// Reserves in chunks that no arena owns, in other arenas, or from the quarantine, when this thread's arena has no room.
     #[cold]
     fn reserve_elsewhere<P: Pmem>(
         &self,
@@ -530,7 +530,7 @@ impl Space {
             if !is_trimming || found.is_ok() {
                 return found;
             }
-            // Another thread is trimming its reservation, and returns the rest soon. This thread holds no lock that it needs.
+            // Another thread is trimming its reservation, and returns the rest soon. This thread holds no lock that the other one needs.
             yield_now();
         }
     }

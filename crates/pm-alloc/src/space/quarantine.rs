@@ -72,7 +72,7 @@ impl Quarantine {
         self.gaps.push_back(Quarantined { at, line, lines, lsn, due_ns: 0 });
     }
 
-    /// Adds a block that another process freed, or that was never allocated: at the front, because its time is over.
+    /// Adds a block that another process freed, or that was never allocated: at the front, because its quarantine time is over.
     pub(super) fn push_due(&mut self, at: u32, lines: Range<u32>, lsn: Lsn) {
         let (line, lines) = (lines.start, lines.end - lines.start);
         self.blocks.push_front(Quarantined { at, line, lines, lsn, due_ns: 0 });

@@ -17,7 +17,7 @@ pub struct SpaceStats {
     pub chunks: u64,
     /// Chunks that were not scanned since the heap was opened; nothing in them is counted below.
     pub unscanned_chunks: u64,
-    /// Chunks that blocks longer than a chunk cover as a whole, or start in.
+    /// Chunks that a huge block covers completely, or in which one starts.
     pub covered_chunks: u64,
     /// Free bytes.
     pub free_bytes: u64,

@@ -23,7 +23,7 @@ use pm_core::{FenceError, Pmem};
 #[derive(Debug)]
 #[must_use = "a block that can grow is unchanged when this is dropped"]
 pub(crate) enum Resize<'s, P: Pmem> {
-    /// The block has this number of lines now; `None` if it is unchanged, and too short.
+    /// Resizing is over: the block has this number of lines. `None`: it is unchanged, and too short.
     Done(Option<u32>),
     /// The block can grow.
     Grow(Growth<'s, P>),
@@ -188,7 +188,7 @@ impl<'s, P: Pmem> Growth<'s, P> {
     /// Grows the block.
     ///
     /// # Errors
-    /// When a fence fails; the block has its new length then.
+    /// When a fence fails; the block may have its new length then.
     pub(crate) fn commit(mut self) -> Result<Resize<'s, P>, ResizeError> {
         self.is_unchanged = false;
         let Self { unlogged, target, .. } = &mut self;

@@ -21,7 +21,7 @@ pub enum TxError {
     /// A root could not be found or set.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// The slot for the link to a new block already links to another block, to which the link would be lost.
+    /// The slot for the link to a new block already links to a block; the link to that block would be lost.
     #[error("the slot at offset {slot} already links to {linked}")]
     Occupied {
         /// The offset of the slot.
@@ -41,7 +41,7 @@ pub enum TxError {
         /// The offset of the word, or of the pair of words.
         offset: u64,
     },
-    /// The transaction is too long for its lane, or a fence failed.
+    /// The transaction could not commit.
     #[error(transparent)]
     Commit(#[from] CommitError),
     /// A fence failed.

@@ -236,7 +236,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(result)
     }
 
-    /// The root of this name, if there is one, including the changes of this transaction.
+    /// The root with this name, if there is one, including the changes of this transaction.
     ///
     /// # Errors
     /// When it holds another type, or is not found while some of the directory is corrupted.
