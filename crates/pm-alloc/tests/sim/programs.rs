@@ -136,10 +136,8 @@ pub(crate) fn stopped_recoveries(
         let sim = Arc::new(Sim::of(left));
         sim.stop_at(rng.below(60));
         let opened = Heap::attach(Arc::clone(&sim), options);
-        let stopped = sim.stopped();
-        let opened = opened.unwrap();
-        left = stopped.unwrap_or_else(|| sim.state());
-        drop(opened);
+        drop(opened.unwrap());
+        left = sim.stopped().unwrap_or_else(|| sim.state());
         if !has_kills || rng.one_in(2) {
             left = crash(&left, rng);
         }
