@@ -1,4 +1,4 @@
-//! LSNs and the checkpoint LSN: everything at or below it is applied and durable, and no recovery replays it.
+//! LSNs and the checkpoint LSN: all groups at or below it are applied and durable, and no recovery replays them.
 //!
 //! # State
 //! `C` is the last LSN that was allocated, and `H` the checkpoint LSN: the highest value that was computed. Each lane publishes:
@@ -8,7 +8,7 @@
 //! | `n` | `noted` | an LSN below that of the commit in progress; 0 if there is none |
 //! | `l1` | `last` | the LSN of the last group; 0 if there is none |
 //! | `l2` | `second_last` | the LSN of the group before it; 0 if there is none |
-//! | `l3` | `third_last` | the LSN of the group before both, or 0; lower if the last commit was deferred and may not be durable |
+//! | `l3` | `third_last` | the LSN of the group before both, or 0; lower than that if the last commit was deferred and may not be durable |
 //! | `r` | `retired` | the LSN in the lane's header: the lane's groups up to it are applied and durable, and recovery skips them |
 //!
 //! Let `g` be the LSN of a lane's commit in progress, and `live = { l in {l1, l2, l3} : l > r }`.
@@ -26,29 +26,39 @@
 //! schedule with a crash at its end; `protocol_keeps_its_properties` (`tests/model_log.rs`) checks I6 in a model of the whole protocol.
 //!
 //! # Why I4 implies I6
-//! Recovery replays from the lowest LSN among the last two groups of each lane, without those at or below `r`. Two, because the last group
-//! may be durable before the fence of its commit completes, and the stores of the group before it may not be durable then. If a group of
-//! the lane is corrupted, recovery finds two older ones. So I4 covers the last *three* groups: whichever of them is corrupted, the two
-//! that recovery finds are above `H`. A corrupted line need not be distinguished from a line that was never written.
+//! Recovery replays from the lowest LSN among the last two groups of each lane, not counting groups at or below `r`. It needs two, because the last
+//! group may be durable before the fence of its commit completes, and then the stores of the group before it may not be durable yet. If one of these
+//! two is corrupted, the last two that recovery can read begin one group earlier. So I4 covers the last *three* groups: whichever one is corrupted,
+//! the two that recovery finds are above `H`. A corrupted line need not be distinguished from a line that was never written.
 //!
 //! # Why I4 holds
-//! A commit stores and loads in this order: store `n = l1` (or `C`, if `l1 = 0`); allocate `g`; make the group durable; store `l3 = l2`,
-//! `l2 = l1`, `l1 = g`; store `n = 0`. A thread that computes `H` loads in this order: `C`; and from each lane `n`, `l1`, `l2`, `l3`.
-//! Stores release and loads acquire. `C` changes by read-modify-write operations only, so a thread that loads `C` observes everything that
-//! happened before any LSN up to `C` was allocated: the notes of these commits, and the ends of the groups before them.
+//! A commit takes these steps, in this order:
 //!
-//! Groups above the loaded `C` are above `H`. Let `f` be the lane's last group at or below `C`. The group two before `f`, or the lane's
-//! first, must stay above `H`. The thread loads the note of `f`, or a later value of `n`.
+//! 1. store `n = l1`, or `n = C` if `l1 = 0`;
+//! 2. allocate `g`;
+//! 3. make the group durable;
+//! 4. store `l3 = l2`, then `l2 = l1`, then `l1 = g`: the group *ends*;
+//! 5. store `n = 0`.
 //!
-//! * It loads 0, or the note of a later group. Then `f` has ended, and the thread loads `l1`, `l2` and `l3` as the end of `f` or of a later
-//!   group stored them. If all are from the end of `f`, their minimum is the required LSN. If `l3` is from the end of a later group, that
-//!   group and the two before it are durable, and recovery needs nothing below `l3`. Otherwise `l3` is from the end of `f`.
-//! * It loads the note of `f`. Then `n < f` bounds `H`, and the group before `f` has ended, so the same holds for the three LSNs that its
-//!   end stored: their minimum is not above what recovery needs, whether or not `f` is durable.
-//! * A lane with fewer than three groups has zeroes in their place, which are ignored: the minimum of the others is its first group.
+//! A thread that computes `H` loads `C` first, and then `n`, `l1`, `l2`, `l3` of each lane, in this order. All stores are release and all loads
+//! acquire. `C` changes by read-modify-write operations only. So a thread that loads `C` observes everything that happened before each LSN up to `C`
+//! was allocated: step 1 of that commit, and the ends of all earlier groups of its lane.
 //!
-//! Later groups have higher LSNs, so a value of `H` stays valid, and the highest one is kept. A lane all of whose groups are retired does
-//! not bound `H`, so its next note may be below `H`; its next group is above `C`, and so above `H`.
+//! `H` is at most the loaded `C`, so every group above `C` is above `H`. It remains to show it for the groups up to `C`. Let `f` be the last of them
+//! in a lane. Recovery may need `f` and the two groups before it, so `H` must be below the lowest of these that is above `r` (or below the lane's
+//! first group, if it has fewer than three). The thread loads `n` as `f` stored it, or a later value:
+//!
+//! * `n` is 0, or was stored by a later group. Then `f` has ended, and each of `l1`, `l2`, `l3` was stored by the end of `f` or of a later group.
+//!   The end of a group stores `l3` first, and the thread loads it last. So if `l3` is from the end of `f`, all three are, and their minimum is the
+//!   LSN that must stay above `H`. If `l3` is from the end of a later group, recovery needs nothing below `l3`: that group and the two before it are
+//!   durable, or, if its commit was deferred, `l3` is the lowest of the three groups before it.
+//! * `n` was stored by `f`. Then `H <= n < f`. The group before `f` has ended, so by the same argument `H` is below that group and the two before
+//!   it. Recovery needs nothing lower, whether or not `f` is durable.
+//!
+//! A lane with fewer than three groups has zeroes in place of the missing ones. They are ignored, so the minimum is the lane's first group.
+//!
+//! A value of `H` stays valid, because later groups have higher LSNs. So the highest computed value is kept. A lane whose groups are all retired
+//! does not bound `H`, and its next `n` may be below `H`. But its next group is above `C`, and `H` never exceeds `C`.
 
 use crate::format::Lsn;
 use crate::sync::{
@@ -56,7 +66,7 @@ use crate::sync::{
     Ordering::{AcqRel, Acquire, Release},
 };
 
-/// `C`: the counter that LSNs are allocated from. In cache lines of its own, because each commit writes it.
+/// `C`: the counter from which LSNs are allocated. It has cache lines of its own, because each commit writes it.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct LsnCounter(AtomicU64);
@@ -80,7 +90,7 @@ impl LsnCounter {
     }
 }
 
-/// What a lane publishes to other threads, in cache lines of its own. See the module's documentation for the symbols.
+/// The fields that a lane publishes to other threads, in cache lines of their own. The module's documentation defines the symbols.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Published {
@@ -103,7 +113,7 @@ pub(super) struct Group {
     pub(super) count: u32,
 }
 
-/// What bounds the checkpoint LSN.
+/// The reason why a lane bounds the checkpoint LSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocker {
     /// A commit in progress, which ends soon.
@@ -118,10 +128,10 @@ impl Published {
         Self { noted, last, second_last, third_last, retired: AtomicU64::new(retired.bits()), entries }
     }
 
-    /// Begins a commit: notes a lower LSN, and allocates the commit's own. `None` when all LSNs are allocated.
+    /// Begins a commit: stores a lower LSN in `noted`, and allocates the commit's own. `None` when all LSNs are allocated.
     #[inline]
     pub(super) fn begin(&self, counter: &LsnCounter) -> Option<Lsn> {
-        // The counter is loaded for a lane's first group only: its cache line is often owned by another processor.
+        // The counter is loaded only for a lane's first group, because another processor often owns its cache line.
         let last = self.last.load(Acquire);
         let noted = if last > 0 { last } else { counter.latest().bits() };
         self.noted.store(noted, Release);
@@ -145,8 +155,8 @@ impl Published {
         self.publish(group, self.second_last.load(Acquire));
     }
 
-    /// Ends a commit whose group is empty and may not be durable yet. If a crash loses the group, the three before it are the lane's last
-    /// ones, so `l3` becomes the lowest of them.
+    /// Ends a commit whose group is empty and may not be durable yet. A crash may lose the group; then the three groups before it are the lane's
+    /// last ones. So `l3` is set to the lowest of these that is not retired.
     pub(super) fn end_deferred(&self, group: Group) {
         self.publish(group, self.lowest_live().unwrap_or(group.lsn.bits()));
     }
@@ -163,7 +173,7 @@ impl Published {
         self.noted.store(0, Release);
     }
 
-    /// Notes that the lane is retired up to `lsn`: its header has that LSN, durably.
+    /// Records that the lane is retired up to `lsn`, which its header durably has.
     pub(super) fn retire(&self, lsn: Lsn) {
         debug_assert!(lsn <= self.last(), "I3: {lsn:?} <= {:?}", self.last());
         self.retired.fetch_max(lsn.bits(), AcqRel);
@@ -191,8 +201,8 @@ impl Published {
         [third_last, second_last, last].into_iter().filter(|&lsn| lsn > retired).min()
     }
 
-    /// The last group, if it is not retired. Its fields are inconsistent if a commit ends meanwhile: the caller compares them with the
-    /// ring, or loads them again.
+    /// The last group, if it is not retired. If a commit ends while they are loaded, the fields may belong to different groups: the caller compares
+    /// them with the ring, or loads them again.
     pub(super) fn live_group(&self) -> Option<Group> {
         let last = self.last.load(Acquire);
         if last <= self.retired.load(Acquire) {
@@ -204,7 +214,7 @@ impl Published {
         Some(Group { lsn: Lsn::new(last), first, count })
     }
 
-    /// What in this lane bounds the checkpoint LSN below `to`.
+    /// Returns the reason why this lane bounds the checkpoint LSN below `to`. `None`: it does not.
     pub(super) fn blocker(&self, to: Lsn) -> Option<Blocker> {
         if self.bound()? >= to.bits() {
             return None;
@@ -216,7 +226,7 @@ impl Published {
     }
 }
 
-/// `H`: the highest checkpoint LSN that was computed. In cache lines of its own, because it is rarely written.
+/// `H`: the highest checkpoint LSN that was computed. It has cache lines of its own, because it is rarely written.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Checkpoint(AtomicU64);
@@ -226,7 +236,7 @@ impl Checkpoint {
         Self(AtomicU64::new(lsn.bits()))
     }
 
-    /// The highest value that was computed.
+    /// The highest value that was computed so far.
     #[inline]
     pub(super) fn known(&self) -> Lsn {
         Lsn::new(self.0.load(Acquire))
@@ -245,7 +255,7 @@ impl Checkpoint {
         Lsn::new(known)
     }
 
-    /// Asserts I4 for a lane of the calling thread, whose commit in progress or last group has this LSN. In debug builds only.
+    /// In debug builds, asserts I4 for a lane of the calling thread whose commit in progress or last group has this LSN.
     #[inline]
     pub(super) fn assert_below(&self, lane: &Published, lsn: Lsn) {
         if !cfg!(debug_assertions) || cfg!(loom) {
@@ -264,14 +274,14 @@ mod tests {
 
     const LANES: usize = 2;
     const STEPS_PER_LANE: usize = 4;
-    /// Not zero: a note of zero means that no commit is in progress.
+    /// Not zero, because zero in `noted` means that no commit is in progress.
     const FLOOR: Lsn = Lsn::new(1);
 
     /// The groups of one lane, and whether each was committed deferred.
     #[derive(Default)]
     struct Reference {
         groups: Vec<(Lsn, bool)>,
-        /// The note and the LSN of the commit in progress.
+        /// The commit in progress: `noted`, and its LSN.
         in_progress: Option<(Lsn, Lsn)>,
         retired: Lsn,
     }
@@ -286,7 +296,7 @@ mod tests {
         }
     }
 
-    /// Takes one step. A step that is impossible in this state changes nothing.
+    /// Takes one step. A step that is impossible in the current state changes nothing.
     fn step(counter: &LsnCounter, lane: &Published, reference: &mut Reference, step: usize) {
         match (step, reference.in_progress) {
             (0, None) => {

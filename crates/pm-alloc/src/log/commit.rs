@@ -22,27 +22,28 @@ pub(crate) struct LaneGuard<'l> {
     state: SpinGuard<'l, LaneState>,
 }
 
-/// The stores of a group, each an offset and its bytes.
+/// The stores of a group: offsets and bytes.
 struct Stores<A, B, O> {
-    /// Applied before the fence that commits the group, and durable by it.
+    /// Applied before the fence that commits the group; that fence makes them durable.
     early: A,
-    /// Applied after the fence. Sorted by offset.
+    /// Applied after the fence. Sorted by offset, for flushing.
     late: B,
-    /// The late ones, in the order in which other threads may see them.
+    /// The stores of `late` in the order in which they are applied: bytes of new blocks before links to them.
     late_in_order: O,
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         if self.state.open_undo_count > 0 || self.lane.published.is_committing() {
-            // Nothing may overwrite an incomplete transaction, and no thread may wait for it: the next commit returns the error.
+            // No entry may overwrite an incomplete transaction, and no thread may wait for it. So every later commit returns this error.
             self.log.fail(CommitError::Abandoned);
         }
     }
 }
 
 impl<'l> LaneGuard<'l> {
-    /// Acquires the lane that this thread owned last, or any free one. If no lane is free, waits for the first of these.
+    /// Acquires the lane that this thread owned last (lane 0 if it has owned none), or any other free lane. If no lane is free, waits for the
+    /// former.
     ///
     /// Acquiring a lane while holding all of them deadlocks.
     #[inline]
@@ -53,7 +54,7 @@ impl<'l> LaneGuard<'l> {
         })
     }
 
-    /// As [`take`](Self::take), if a lane is free.
+    /// Like [`take`](Self::take), but returns `None` if no lane is free.
     #[inline]
     pub(super) fn try_take(log: &'l Log) -> Option<Self> {
         let last = log.last_lane();
@@ -70,24 +71,24 @@ impl<'l> LaneGuard<'l> {
 
     #[inline]
     fn of(log: &'l Log, index: u32, state: SpinGuard<'l, LaneState>) -> Self {
-        // The next fence flushes what the lane's previous owner stored.
+        // The next [`fence`](Self::fence) of this guard also flushes lines that the previous owner stored.
         sync::before_flushing_others_stores();
         Self { log, lane: &log.lanes[index as usize], index, state }
     }
 
-    /// Commits `writes` atomically and durably, and applies them. Changes made in place with [undo logging](Self::undo), and flushed,
-    /// commit with them.
+    /// Commits `writes` atomically and durably, and applies them. Changes that were made in place with [undo logging](Self::undo) and flushed commit
+    /// with them.
     ///
     /// Returns the LSN of the commit, or zero, which is below all others, if there was nothing to commit.
     ///
     /// # Durability
-    /// One fence, and a line for each entry and each target line; target lines are flushed by the lane's next commit. With undo
-    /// entries one fence and one line more, and another fence if there are writes. When this returns, the transaction is durable. A
-    /// crash before that leaves all of it or nothing.
+    /// One fence, and a line for each entry and each target line; target lines are flushed by the lane's next commit. Undo entries cost one line and
+    /// one fence more, and a second fence if there are also writes. When this returns, the transaction is durable. After an earlier crash, recovery
+    /// replays all of it or rolls all of it back.
     ///
     /// # Errors
-    /// [`CommitError::TooLarge`] when the transaction needs more than half of the lane: nothing was changed. Others when a fence fails, or
-    /// failed before.
+    /// [`CommitError::TooLarge`] when the transaction needs more than half of the lane: nothing was changed. Other errors when a fence fails or has
+    /// failed.
     ///
     /// # Panics
     /// When a write lies outside the region, or in the log.
@@ -105,11 +106,11 @@ impl<'l> LaneGuard<'l> {
         committed
     }
 
-    /// As [`commit`](Self::commit) of a few words, each with its offset: block headers, links to blocks, and null. Not for a user's words,
-    /// which may be [valid headers at their offset](super::writes). A link cannot be one, because it is a multiple of 64.
+    /// [Commits](Self::commit) up to three words, each with its offset: block headers, links to blocks, and null. Not for user data, which may be
+    /// [valid headers at their offset](super::writes). A link cannot be one, because it is a multiple of 64.
     ///
     /// # Panics
-    /// When there are no words, or more than an entry holds; and as [`commit`](Self::commit).
+    /// When there are no words, or more than three; and as for [`commit`](Self::commit).
     #[inline]
     pub(crate) fn commit_words<P: Pmem>(
         &mut self,
@@ -119,11 +120,11 @@ impl<'l> LaneGuard<'l> {
         self.commit_words_early(pmem, words, 0)
     }
 
-    /// As [`commit_words`](Self::commit_words), with the first `early_count` words applied, and durable, before the others are stored. Until
-    /// then nothing links to the targets of the early words, and no live entry stores there.
+    /// [Commits words](Self::commit_words) of which the first `early_count` are applied and durable before the others are stored. The caller ensures
+    /// that until then nothing links to the targets of the early words, and no live entry stores there.
     ///
     /// # Panics
-    /// As [`commit_words`](Self::commit_words).
+    /// As for [`commit_words`](Self::commit_words).
     #[inline]
     pub(crate) fn commit_words_early<P: Pmem>(
         &mut self,
@@ -141,7 +142,7 @@ impl<'l> LaneGuard<'l> {
         self.commit_group(pmem, &[entry], stores)
     }
 
-    /// As [`commit`](Self::commit) of bytes that fit into one entry.
+    /// [Commits](Self::commit) bytes that fit into one entry.
     fn commit_bytes<P: Pmem>(&mut self, pmem: &P, offset: u64, bytes: &[u8]) -> Result<Lsn, CommitError> {
         let mut entry = entry::redo(offset, bytes);
         entry::make_commit(&mut entry, 1);
@@ -169,14 +170,14 @@ impl<'l> LaneGuard<'l> {
         self.reserve(pmem, entries.len() as u64)?;
         self.log.persist_deferred(pmem, Some(self.index))?;
         if self.state.open_undo_count > 0 {
-            // Changes in place are durable before the group that commits them.
+            // Changes in place must be durable before the group that commits them.
             self.fence(pmem)?;
         }
 
         // Append.
         let group = self.append_group(pmem, entries)?;
-        // Before the flushes: after them these instructions would stall until the fence completes. That the lines are noted before the group
-        // is durable delays other threads at worst.
+        // Before the flushes: after them these instructions would stall until the fence completes. It is harmless to note the lines before the group
+        // is durable: at worst another thread waits needlessly.
         entry::for_each_line(targets(), |line| {
             pmem.prefetch(line);
             self.lane.recent.note(line, group.lsn);
@@ -195,8 +196,9 @@ impl<'l> LaneGuard<'l> {
         let state = &mut *self.state;
         core::mem::swap(&mut state.lines_to_flush, &mut state.target_lines);
         if state.open_undo_count > 0 {
-            // Not before the group is durable: a crash would commit the changes in place without the writes. Not after this returns: if the
-            // group's entries were corrupted later, recovery would roll back what other threads have stored there since.
+            // The lane's header must not end the undo entries before the group is durable: a crash in between would commit the changes in place
+            // without the writes. It must end them before this call returns: otherwise, if an entry of the group were corrupted later, recovery
+            // would roll back over stores that other threads have made there since.
             self.end_undo(pmem, group.lsn);
             self.fence(pmem)?;
         }
@@ -206,7 +208,7 @@ impl<'l> LaneGuard<'l> {
         Ok(group.lsn)
     }
 
-    /// Commits changes made in place with undo logging, and flushed. The group is empty; it makes the undo entries dead.
+    /// Commits changes that were made in place with undo logging and flushed. The group is empty; it makes the undo entries dead.
     fn commit_in_place<P: Pmem>(&mut self, pmem: &P) -> Result<Lsn, CommitError> {
         let group = self.append_empty_group(pmem)?;
         // DURABILITY POINT
@@ -216,14 +218,14 @@ impl<'l> LaneGuard<'l> {
         Ok(group.lsn)
     }
 
-    /// As [`commit`](Self::commit) of changes in place, without waiting until the commit is durable: the next commit of any lane, or closing
-    /// the log, makes it durable. A crash before that may roll the transaction back, as a whole.
+    /// [Commits](Self::commit) changes made in place, without waiting until the commit is durable: the next commit of any lane, or closing the log,
+    /// makes it durable. After an earlier crash, recovery may roll the whole transaction back.
     ///
     /// # Durability
     /// One fence, for the changes in place. The next commit flushes two lines more: the entry, and the lane's header.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// As for [`commit`](Self::commit).
     ///
     /// # Source
     /// PMFS (EuroSys'14), 3.2: the barrier after the commit record is optional.
@@ -254,15 +256,15 @@ impl<'l> LaneGuard<'l> {
         Ok(group)
     }
 
-    /// Logs the contents of these bytes as undo entries, durably. Then the caller changes them in place, flushes them, and
-    /// [commits](Self::commit), [defers the commit](Self::commit_deferred), or [rolls back](Self::roll_back). If the same bytes are logged
-    /// twice, rolling back restores the first contents.
+    /// Durably logs the contents of these bytes as undo entries. The caller then changes the bytes in place, flushes them, and
+    /// [commits](Self::commit), [defers the commit](Self::commit_deferred), or [rolls back](Self::roll_back). If the same bytes are logged twice,
+    /// rolling back restores the first contents.
     ///
     /// # Durability
     /// A line for each 48 bytes, and one fence.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit). When the lane has no room, nothing was changed, and earlier undo entries remain valid.
+    /// As for [`commit`](Self::commit). With [`CommitError::TooLarge`] nothing was changed, and earlier undo entries remain valid.
     ///
     /// # Panics
     /// When the bytes lie outside the region, or in the log.
@@ -272,7 +274,7 @@ impl<'l> LaneGuard<'l> {
         if len == 0 {
             return Ok(());
         }
-        // One more for the group that makes them dead.
+        // One more, for the group that makes them dead.
         let count = len.div_ceil(DATA);
         self.reserve(pmem, count + 1)?;
         // Recovery must not replay an earlier group over what the caller stores in place.
@@ -297,12 +299,11 @@ impl<'l> LaneGuard<'l> {
     /// Rolls back the changes made in place since the last commit.
     ///
     /// # Durability
-    /// Two fences, if there is anything to roll back. After a crash before they complete, recovery rolls back.
+    /// Two fences, if there is anything to roll back. If a crash interrupts this, recovery rolls back.
     ///
     /// # Errors
-    /// When a fence fails. When the commit was interrupted by a failed fence or a panic: it may be durable, and recovery on the next open
-    /// decides. When an undo entry is [corrupted](CommitError::Corrupted): older ones of the transaction are not applied, and the log is
-    /// poisoned.
+    /// When a fence fails. When a failed fence or a panic has interrupted the commit: it may be durable, and recovery on the next open decides. When
+    /// an undo entry is [corrupted](CommitError::Corrupted): older undo entries of the transaction are not applied, and the log is poisoned.
     pub(crate) fn roll_back<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         if self.state.open_undo_count == 0 {
             return Ok(());
@@ -328,15 +329,18 @@ impl<'l> LaneGuard<'l> {
 
     /// The number of entries that a transaction may have, undo entries included: half of the ring.
     ///
-    /// The other half holds the last durable group with its undo entries. That group makes the undo entries dead, so it must stay complete
-    /// as long as they are in the ring, whatever a crash leaves of the lines that are being overwritten.
+    /// The other half holds the last durable group with its undo entries. That group makes the undo entries dead, so it must stay complete as long
+    /// as they are in the ring, even if a crash interrupts the overwriting of the other half.
     const fn capacity(&self) -> u64 {
         (self.log.layout.lane_entries / 2) as u64
     }
 
-    /// Ensures that `count` more entries can be appended: the transaction may have that many, the entries that they overwrite are dead, and
-    /// so is the one after those. So the oldest entry of each ring is always dead: nothing above the highest LSN of the rings' oldest
-    /// entries was overwritten, and everything live is above it (see [`Replayed::pairs`](super::Replayed::pairs)).
+    /// Makes room for `count` more entries of this transaction.
+    ///
+    /// Checks that the transaction then has at most half of the ring. Then ensures, by raising the checkpoint LSN if necessary, that the `count`
+    /// entries after the head are dead, and so is the entry after those. That one is not overwritten, so the oldest entry of each ring is always
+    /// dead. [`Replayed::pairs`](super::Replayed::pairs) relies on it: let X be the highest LSN among the oldest entries of all rings. No entry
+    /// above X was overwritten, and every live entry is above X.
     #[inline]
     fn reserve<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
         if u64::from(self.state.used_count) + count > self.capacity() && self.state.deferred_count.is_some() {
@@ -347,7 +351,7 @@ impl<'l> LaneGuard<'l> {
         if entries > self.capacity() {
             return Err(CommitError::TooLarge { entries, capacity: self.capacity() });
         }
-        // From the head on, the ring's LSNs increase: the last of these entries has the highest.
+        // LSNs increase from the head on, so the last of these entries has the highest one.
         #[expect(clippy::cast_possible_truncation, reason = "no more than half of the ring")]
         let last = self.wrapped(self.state.head + count as u32);
         let lsn = Lsn::new(self.state.entry_lsns[last as usize]);
@@ -380,9 +384,9 @@ impl<'l> LaneGuard<'l> {
         self.state.used_count += 1;
     }
 
-    /// Flushes the appended entries and the targets of the last group, and fences. This thread flushes them, even if another owner of the
-    /// lane stored them, because a fence waits only for the flushes of its own thread. They are not flushed earlier: until the fence, each
-    /// locked instruction would wait for the flush.
+    /// Flushes the appended entries and the targets of the last group, and fences. A fence waits only for the flushes of its own thread, so this
+    /// thread also flushes lines that an earlier owner of the lane stored. They are not flushed earlier, because each locked instruction between the
+    /// flush and the fence would wait for the flush.
     #[track_caller]
     #[inline]
     fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
@@ -395,8 +399,8 @@ impl<'l> LaneGuard<'l> {
         Ok(())
     }
 
-    /// Stores in the lane's header that its undo entries up to `lsn` are dead, in case the commit entry that makes them dead is corrupted
-    /// later. Durable with the next fence.
+    /// Records in the lane's header that its undo entries up to `lsn` are dead, in case the commit entry that makes them dead is corrupted later.
+    /// The next fence makes this durable.
     fn end_undo<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
         let offset = self.log.layout.undo_end_offset(self.index);
         pmem.store_u64(offset, seal(lsn, self.log.layout.seed, offset, &[]));
@@ -411,32 +415,32 @@ impl<'l> LaneGuard<'l> {
     }
 }
 
-/// Stores one word durably: in place if no live entry stores to its line, and by a commit otherwise.
+/// Stores one word durably: in place if no live entry stores to its line, and otherwise by a commit.
 ///
 /// # Panics
-/// When `offset` is no multiple of 8, outside the region, or in the log.
+/// When `offset` is not a multiple of 8, outside the region, or in the log.
 ///
 /// # Durability
-/// One line and one fence; with a commit two lines and one fence. A crash leaves the old word or the new one. If a live entry stores to
-/// the line and no lane is free, the [checkpoint LSN is raised](Log::raise_checkpoint) instead, and the word is stored in place.
+/// One line and one fence; with a commit two lines and one fence. After a crash the word has its old or its new value. If a live entry stores to the
+/// line and no lane is free, the [checkpoint LSN is raised](Log::raise_checkpoint) instead, and the word is stored in place.
 ///
 /// # Errors
-/// As [`commit`](LaneGuard::commit).
+/// As for [`commit`](LaneGuard::commit).
 pub(crate) fn store_u64<P: Pmem>(log: &Log, pmem: &P, offset: u64, value: u64) -> Result<(), CommitError> {
     assert!(offset.is_multiple_of(8), "a word must be aligned, and offset {offset} is not");
     store_in_place(log, pmem, offset, &[value])
 }
 
-/// As [`store_u64`], of two words, atomically.
+/// Like [`store_u64`], but stores two words atomically.
 ///
 /// # Panics
-/// When `offset` is no multiple of 16, outside the region, or in the log.
+/// When `offset` is not a multiple of 16, outside the region, or in the log.
 ///
 /// # Durability
-/// As [`store_u64`].
+/// As for [`store_u64`].
 ///
 /// # Errors
-/// As [`store_u64`].
+/// As for [`store_u64`].
 pub(crate) fn store_u64_pair<P: Pmem>(
     log: &Log,
     pmem: &P,
@@ -456,7 +460,7 @@ fn store_in_place<P: Pmem>(log: &Log, pmem: &P, offset: u64, words: &[u64]) -> R
     log.check_target(pmem, offset, len);
     let last = log.last_lsn(offset, len);
     if !log.is_reached(last) {
-        // Waiting for a lane could deadlock: this thread may hold the only one.
+        // Waiting for a lane could deadlock: this thread may own the only one.
         if let Some(mut lane) = LaneGuard::try_take(log) {
             return lane.commit_bytes(pmem, offset, bytes).map(drop);
         }

@@ -1,4 +1,4 @@
-//! Log entries: encoding one into a line of a ring, sealed for its offset; decoding it; and applying it, which stores its data in place.
+//! Log entries: encoding one into a line of a ring, sealed for its offset; decoding it; and applying it, that is, storing its data in place.
 
 use crate::format::{
     COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Lsn, announce, announced, seal, unseal,
@@ -63,14 +63,14 @@ pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
 
 /// Stores an entry at `offset`. The caller flushes its line.
 ///
-/// The last word is stored twice: first the [announced](announce) LSN, which marks the line as being written, then the LSN sealed over
-/// the contents. Until the last store the line is no entry, whatever it held before. And if a crash leaves only some of the stores, the
-/// line does not count as corrupted.
+/// The last word is stored twice: first the [announced](announce) LSN, which marks the line as being written, then the LSN sealed over the contents.
+/// Until the last store the line is not an entry, whatever it held before. And if only some of the stores survive a crash, the line does not count
+/// as corrupted.
 #[inline]
 pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, lsn: Lsn, entry: &LogEntry) {
     pmem.store_u64(offset + LSN_AT, announce(lsn, seed, offset));
-    // Without a compiler fence the compiler may drop this store, because a later one overwrites it and no other thread need observe it. But
-    // a crash could then leave the old LSN over new contents. The processor keeps stores to one line in order.
+    // Without a compiler fence the compiler may drop this store, because a later one overwrites it and no other thread need observe it. But after a
+    // crash the line could then have its old LSN and new contents. The processor keeps stores to one line in order.
     compiler_fence(Ordering::SeqCst);
     pmem.store_u64(offset, entry.target);
     for (at, &word) in (offset + DATA_AT..).step_by(8).zip(&entry.data) {
@@ -89,7 +89,7 @@ pub(super) fn erase<P: Pmem>(pmem: &P, seed: u64, offset: u64) {
 pub(super) enum Line {
     /// No entry was written there since the ring was erased.
     Erased,
-    /// The store of an entry with this LSN was interrupted.
+    /// The store of an entry with this LSN was interrupted: the line holds its announced LSN.
     Begun(Lsn),
     /// A complete entry.
     Complete(Record),
@@ -109,7 +109,7 @@ impl Line {
         announced(entry.lsn, seed, offset).map_or(Self::Corrupted, Self::Begun)
     }
 
-    /// Whether it is an undo entry.
+    /// Whether this is an undo entry.
     pub(super) const fn is_undo(&self) -> bool {
         matches!(self, Self::Complete(record) if matches!(record.kind, EntryKind::Undo))
     }
@@ -123,7 +123,7 @@ impl Line {
         }
     }
 
-    /// The LSN of its entry; zero if it is erased. `None` if it is corrupted.
+    /// The LSN of the entry: zero for an erased line, `None` for a corrupted one.
     pub(super) const fn lsn(&self) -> Option<Lsn> {
         match self {
             Self::Erased => Some(Lsn::ZERO),
@@ -140,7 +140,7 @@ fn contents(entry: &LogEntry) -> [u64; 7] {
     [entry.target, a, b, c, d, e, f]
 }
 
-/// Loads the line at `offset` as an entry, unchecked.
+/// Loads the line at `offset` as an entry, without checking it.
 pub(super) fn read<P: Pmem>(pmem: &P, offset: u64) -> LogEntry {
     let word = |number: u64| pmem.load_u64(offset + 8 * number);
     LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), lsn: word(7) }
@@ -151,7 +151,7 @@ pub(super) fn read<P: Pmem>(pmem: &P, offset: u64) -> LogEntry {
 pub(super) struct Record {
     pub(super) lsn: Lsn,
     pub(super) kind: EntryKind,
-    /// If it is the commit entry of a group: how many entries the group has.
+    /// The number of entries in the group, if this is the group's commit entry.
     pub(super) commits: Option<u64>,
     target: u64,
     data: [u64; 6],
@@ -159,7 +159,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Decodes `entry`, if its checksum is right for `offset` and its fields are valid.
+    /// Decodes `entry` if its checksum is right for `offset` and its fields are valid.
     pub(super) fn of(entry: &LogEntry, seed: u64, offset: u64) -> Option<Self> {
         let lsn = unseal(entry.lsn, seed, offset, &contents(entry))?;
         let target = entry.target & ((1 << OFFSET_BITS) - 1);
@@ -178,7 +178,7 @@ impl Record {
         Some(Self { lsn, kind, commits, target, data: entry.data, len })
     }
 
-    /// Everything that this entry stores, each an offset and its bytes.
+    /// The stores of this entry: offsets and bytes.
     pub(super) fn targets(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let bytes = (self.kind != EntryKind::Words).then(|| (self.target, &bytes_of(&self.data)[..self.len]));
         let count = if self.kind == EntryKind::Words { self.len / 16 } else { 0 };
@@ -186,14 +186,14 @@ impl Record {
         pairs.iter().map(|[offset, word]| (*offset, bytes_of(word))).chain(bytes)
     }
 
-    /// The pairs of an offset and a word; none unless the entry stores words. All block headers are logged as such pairs, and no other pair
+    /// The (offset, word) pairs of an entry of kind words; no pairs for other kinds. All block headers are logged as such pairs, and no other pair
     /// is a valid header at its offset.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (u64, u64)> {
         let bytes = if self.kind == EntryKind::Words { self.len } else { 0 };
         self.data[..bytes / 8].as_chunks::<2>().0.iter().map(|&[offset, word]| (offset, word))
     }
 
-    /// Whether each of its targets [may be stored to](is_target).
+    /// Whether transactions [may store](is_target) to all of its targets.
     pub(super) fn has_valid_targets(&self, layout: &Layout, region_bytes: u64) -> bool {
         let is_aligned = self.pairs().all(|(offset, _)| offset.is_multiple_of(8));
         let is_valid =
@@ -201,12 +201,12 @@ impl Record {
         is_aligned && self.targets().all(is_valid)
     }
 
-    /// Stores its bytes at their targets. The caller flushes them.
+    /// Stores the bytes at their targets. The caller flushes them.
     pub(super) fn apply<P: Pmem>(&self, pmem: &P) {
         self.targets().for_each(|(offset, bytes)| store(pmem, offset, bytes));
     }
 
-    /// Flushes its targets.
+    /// Flushes the targets.
     pub(super) fn flush_targets<P: Pmem>(&self, pmem: &P) {
         self.targets().for_each(|(offset, bytes)| pmem.flush(offset, bytes.len() as u64));
     }
@@ -239,7 +239,7 @@ fn store_pieces<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     }
 }
 
-/// Calls `each` with every line of these ranges, each an offset and a length; with each line once, if the ranges are sorted.
+/// Calls `each` with the offset of every line that the ranges (offset, length) touch. If the ranges are sorted, each line is passed once.
 #[inline]
 pub(super) fn for_each_line(ranges: impl Iterator<Item = (u64, u64)>, mut each: impl FnMut(u64)) {
     let mut last = None;
@@ -252,7 +252,7 @@ pub(super) fn for_each_line(ranges: impl Iterator<Item = (u64, u64)>, mut each: 
     }
 }
 
-/// Whether transactions may store to these bytes: they are inside the region, and not in the log.
+/// Whether transactions may store to these bytes: they are inside the region and outside the log.
 #[inline]
 pub(super) fn is_target(layout: &Layout, region_bytes: u64, offset: u64, len: u64) -> bool {
     let Some(end) = offset.checked_add(len).filter(|&end| end <= region_bytes) else { return false };

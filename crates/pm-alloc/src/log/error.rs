@@ -6,19 +6,19 @@ use pm_core::FenceError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// The transaction needs more log entries than one may have. Nothing was changed.
-    #[error("the transaction needs {entries} entries of the log, and may have {capacity}, half of its lane")]
+    /// The transaction needs more log entries than a transaction may have. Nothing was changed.
+    #[error("the transaction needs {entries} log entries and may use at most {capacity}, half of its lane")]
     TooLarge {
-        /// The entries that it needs in all.
+        /// The number of entries that it needs in all.
         entries: u64,
-        /// The entries that a transaction may have.
+        /// The number of entries that a transaction may have.
         capacity: u64,
     },
     /// A fence of this transaction or of an earlier one failed. Recovery on the next open decides whether the transaction is durable.
-    #[error("a fence failed, and the log guarantees nothing any more: open the heap again")]
+    #[error("a fence failed, so nothing more is stored: open the heap again")]
     Fence(#[from] FenceError),
-    /// An earlier transaction changed data in place, and neither committed nor rolled back; or its commit panicked. Recovery on the next
-    /// open rolls it back, or finds it committed.
+    /// An earlier transaction changed data in place and neither committed nor rolled back, or its commit panicked. Recovery on the next open rolls
+    /// it back, or finds it committed.
     #[error("an earlier transaction was abandoned: open the heap again")]
     Abandoned,
     /// A live log entry is corrupted. Recovery on the next open decides which transactions are durable.
@@ -28,12 +28,12 @@ pub enum CommitError {
         offset: u64,
     },
     /// The heap belongs to an [`UnloggedHeap`](crate::UnloggedHeap), whose blocks change without the log.
-    #[error("the heap belongs to an unlogged heap, which has no transactions")]
+    #[error("the heap is in use as an unlogged heap, which has no transactions")]
     Bypassed,
     /// The heap is being closed.
     #[error("the log is closed")]
     Closed,
-    /// All LSNs are allocated: at least 2^46 since the last recovery.
+    /// All LSNs are allocated: at least 2^46 of them since the last recovery.
     #[error("the log has no LSN left: open the heap again")]
     LsnsExhausted,
 }
@@ -54,11 +54,11 @@ pub enum RecoverError {
         /// The contents of the second copy.
         copy: u64,
     },
-    /// The log was not closed, and a corrupted line of it may hold a live entry: of a committed transaction that may not be durable in place,
-    /// or of one to be rolled back. The targets of that entry are unknown.
+    /// The log was not closed, and a corrupted line may hold a live entry, which recovery would replay or roll back. It is unknown which bytes that
+    /// entry would change.
     #[error(
-        "lane {lane} of the log is corrupted at offset {offset}, and a transaction's changes may be lost; \
-         the heap can be opened without them if corrupted records may be discarded"
+        "lane {lane} of the log is corrupted at offset {offset}, so changes of a transaction may be lost; \
+         to open the heap without them, set `discard_corrupted_records`"
     )]
     Corrupted {
         /// The lane.

@@ -1,5 +1,5 @@
-//! The floor: the LSN up to which all entries of all rings are dead. Its distance from the end of its generation encodes the state of the log.
-//! It is a sealed word with a copy, as is the LSN up to which a lane is retired.
+//! The floor: the LSN up to which all entries of all rings are dead. Its distance from the end of its generation encodes the state of the log. The
+//! floor is a sealed word with a copy, as is the retired LSN of a lane.
 
 use super::error::RecoverError;
 use crate::format::{Lsn, seal, unseal};
@@ -13,7 +13,7 @@ const LAST_GENERATION: u64 = 1 << 14;
 /// The floor of a new log: closed, before the first generation.
 pub(super) const FIRST: Lsn = closed(Lsn::ZERO);
 
-/// The state of a log, by its floor.
+/// The state of a log, which its floor encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Entries above the floor may be live.
@@ -47,12 +47,12 @@ pub(super) const fn closed(highest: Lsn) -> Lsn {
     highest.end_of_generation()
 }
 
-/// The floor while corrupted lines are rewritten, for a log whose highest LSN is `highest`: one LSN before that of a closed log.
+/// The floor of a log with highest LSN `highest` while corrupted lines are rewritten: one LSN below [`closed`].
 pub(super) const fn restoring(highest: Lsn) -> Lsn {
     highest.next().end_of_generation().before()
 }
 
-/// The floor while blocks change without the log, whose highest LSN is `highest`: two LSNs before that of a closed log.
+/// The floor of a log with highest LSN `highest` while blocks change without the log: two LSNs below [`closed`].
 pub(super) const fn bypassed(highest: Lsn) -> Lsn {
     highest.next().next().end_of_generation().before().before()
 }
@@ -62,7 +62,7 @@ pub(super) const fn is_last(lsn: Lsn) -> bool {
     lsn.generation() + 1 >= LAST_GENERATION
 }
 
-/// Reads the floor. If both copies are valid and differ, the higher one is right: it is stored only when everything up to it is dead.
+/// Reads the floor. If both copies are valid and differ, the higher one is right: a floor is stored only when all entries up to it are dead.
 pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Lsn, SealedWord), RecoverError> {
     let offsets = layout.floor_offsets();
     let word = SealedWord::read(pmem, layout.seed, offsets);
@@ -71,10 +71,10 @@ pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Lsn, SealedWor
     word.highest().map(|floor| (floor, word)).ok_or(corrupted)
 }
 
-/// Raises the floor to `floor`: everything up to it is dead.
+/// Raises the floor to `floor`: all entries up to it are dead.
 ///
 /// # Durability
-/// One fence. A crash before it leaves the old floor or this one.
+/// One fence. If a crash interrupts this, the old floor or the new one is read.
 pub(super) fn raise<P: Pmem>(pmem: &P, layout: &Layout, floor: Lsn) -> Result<(), FenceError> {
     SealedWord::write(pmem, layout.seed, layout.floor_offsets(), floor);
     // DURABILITY POINT
@@ -94,7 +94,7 @@ impl SealedWord {
         Self { copies: offsets.map(copy) }
     }
 
-    /// Stores both copies, and flushes them. A crash before the fence leaves each with the old LSN or the new one.
+    /// Stores both copies, and flushes them. After a crash before the fence, each copy has the old LSN or the new one.
     pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offsets: [u64; 2], lsn: Lsn) {
         for offset in offsets {
             pmem.store_u64(offset, seal(lsn, seed, offset, &[]));

@@ -12,16 +12,17 @@ use crate::sync::{self, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, loc
 use pm_core::line::line_start;
 use pm_core::{FenceError, Pmem, forward_pmem};
 
-/// The most LSNs that the known checkpoint LSN may lag before it is computed again, which takes five loads for each lane.
+/// The known checkpoint LSN is computed again when it is this many LSNs behind the thread's last commit. Computing it takes five loads for each
+/// lane.
 const CHECKPOINT_LAG_MAX: u64 = 32;
 
-/// The slots of a table of recent lines, as a power of two: few enough to stay in a cache. Lines that share a slot share its LSN, which may
-/// delay a store and does no other harm.
+/// The base-2 logarithm of the number of slots in a [`RecentLines`] table, which is to stay in a cache. Lines in the same slot share an LSN; this
+/// may delay a store, and does no other harm.
 const RECENT_SLOT_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
 
 /// The log of a heap. Threads share it, and each commits through a [lane](super::LaneGuard) that it acquires.
 ///
-/// The region that is passed to the methods is the one that the log was [replayed](super::Replayed::replay) from.
+/// All methods must get the region that the log was [replayed](super::Replayed::replay) from.
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(super) layout: Layout,
@@ -39,7 +40,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// A log in which everything up to `floor` is dead. `retired` has the LSN of each lane's header.
+    /// A log in which all entries up to `floor` are dead. `retired` yields the retired LSN of each lane.
     pub(super) fn new(layout: Layout, floor: Lsn, retired: impl Iterator<Item = Lsn>) -> Self {
         Self {
             layout,
@@ -58,18 +59,17 @@ impl Log {
     /// Checks that the log accepts commits.
     ///
     /// # Errors
-    /// As [`check`](Self::check), and when the log is [bypassed](Self::bypass).
+    /// The errors of [`check`](Self::check), and an error if the log is [bypassed](Self::bypass).
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), CommitError> {
         if self.is_bypassed { Err(CommitError::Bypassed) } else { self.check() }
     }
 
-    /// Checks that no fence has failed, and no transaction was abandoned. To be called before anything is stored: after a failed fence the
-    /// state of the heap is unknown until it is opened again, and a block that the failed transaction may have allocated must not be
-    /// written to.
+    /// Checks that no fence has failed, and no transaction was abandoned. Call this before each store: after a failed fence the state of the heap is
+    /// unknown until the next open, and nothing may be written to a block that the failed transaction may have allocated.
     ///
-    /// If a transaction fails and returns a block, a thread that reserves the block observes the failure here: it has acquired the lock
-    /// under which the block was returned.
+    /// If a transaction fails and returns a block, a thread that reserves that block later observes the failure here, because it has acquired the
+    /// lock under which the block was returned.
     ///
     /// # Errors
     /// The first failure.
@@ -83,7 +83,7 @@ impl Log {
         Ok(())
     }
 
-    /// Poisons the log: every later commit fails with the first such error. Returns that error.
+    /// Poisons the log: every later commit fails with the first error that was passed here. Returns that first error.
     #[cold]
     pub(crate) fn fail(&self, error: CommitError) -> CommitError {
         let mut fault = lock(&self.fault);
@@ -95,7 +95,7 @@ impl Log {
     /// Fences. A failed fence [poisons](Self::fail) the log.
     ///
     /// # Durability
-    /// What this thread flushed before is durable when this returns.
+    /// When this returns, all earlier flushes of this thread are durable.
     ///
     /// # Errors
     /// When the fence fails.
@@ -123,27 +123,25 @@ impl Log {
         }
     }
 
-    /// The highest LSN that was allocated. Once the [checkpoint LSN](Log::raise_checkpoint) has reached it, everything committed is applied
-    /// and durable.
+    /// The highest allocated LSN. Once the [checkpoint LSN](Log::raise_checkpoint) has reached it, all commits so far are applied and durable.
     pub(crate) fn latest(&self) -> Lsn {
         self.counter.latest()
     }
 
-    /// Whether the checkpoint LSN has reached `lsn`. It is computed only if the known one has not.
+    /// Whether the checkpoint LSN has reached `lsn`. Computes it only if the known one has not.
     #[inline]
     pub(crate) fn is_reached(&self, lsn: Lsn) -> bool {
         self.checkpoint_lsn.known() >= lsn || self.checkpoint_lsn() >= lsn
     }
 
-    /// Asserts invariant I4 of the [checkpoint LSN](super::checkpoint) for a lane of this thread. In debug builds only.
+    /// In debug builds, asserts invariant I4 of the [checkpoint LSN](super::checkpoint) for a lane of this thread.
     #[inline]
     pub(super) fn assert_checkpoint_below(&self, lane: &Lane, lsn: Lsn) {
         self.checkpoint_lsn.assert_below(&lane.published, lsn);
     }
 
     /// An upper bound of the LSNs of the live entries that store to the lines of these bytes. If no such entry is live, an LSN at or below the
-    /// checkpoint LSN, or zero. The caller ensures that no other thread stores
-    /// there meanwhile.
+    /// checkpoint LSN, or zero. The caller ensures that no other thread stores there during the call.
     pub(crate) fn last_lsn(&self, offset: u64, len: u64) -> Lsn {
         let known = self.checkpoint_lsn.known();
         // The groups of the lanes that are left out are at or below the checkpoint LSN.
@@ -151,7 +149,7 @@ impl Log {
         live.map(|lane| lane.recent.last(offset, len)).max().unwrap_or(Lsn::ZERO)
     }
 
-    /// Asserts that transactions may store to these bytes: inside the region, and outside the log. Anything else is a bug.
+    /// Asserts that transactions may store to these bytes: they are inside the region and outside the log.
     #[track_caller]
     #[inline]
     pub(super) fn check_target<P: Pmem>(&self, pmem: &P, offset: u64, len: u64) {
@@ -177,11 +175,11 @@ impl Log {
         self.deferred.persist(pmem, own_lane).map_err(|error| self.fail(error.into()))
     }
 
-    /// Raises the checkpoint LSN to `to` or higher: waits for commits in progress, which run no code of the program, and retires idle lanes,
-    /// including those that a thread owns for a transaction that has not begun to commit.
+    /// Raises the checkpoint LSN to `to` or higher: waits for commits in progress, during which no code of the program runs, and retires idle lanes,
+    /// including lanes whose owning thread has not begun to commit.
     ///
     /// # Durability
-    /// Two fences, however many lanes are retired; none if the checkpoint LSN has reached `to`.
+    /// Two fences for all retired lanes together; none if the checkpoint LSN has already reached `to`.
     ///
     /// # Errors
     /// When a fence fails, or failed before. When an entry of the last group of an owned lane is [corrupted](CommitError::Corrupted).
@@ -192,7 +190,7 @@ impl Log {
         assert!(to <= self.counter.latest(), "{to:?} was not allocated yet");
         let _retiring = lock(&self.retiring);
         loop {
-            // A commit that failed never ends. And after a failed fence the caller must not rely on what it has loaded.
+            // Otherwise this would wait forever for a commit that has failed. And after a failed fence the loaded values must not be relied on.
             self.check()?;
             if self.is_reached(to) {
                 return Ok(());
@@ -213,17 +211,16 @@ impl Log {
         }
     }
 
-    /// Flushes the targets of the last group of a lane. `false`: the lane has begun another commit meanwhile.
+    /// Flushes the targets of the last group of a lane. Returns false if the lane has begun another commit.
     ///
-    /// The group was applied before its LSN was published as the lane's last, so the flush writes back what the group stored, or a later
-    /// store. A lane overwrites its last group only after it has published a later one. So if the group is still the last one after its
-    /// entries were loaded, they are consistent.
+    /// The group was applied before its LSN was published, so the flush writes back the group's stores or later ones. A lane overwrites its last
+    /// group only after it has published a later one, so if the group is still the last one after its entries were loaded, they are consistent.
     ///
-    /// The lines to flush of a lane that no thread owns are in DRAM, so a corrupted entry does no harm there.
+    /// If no thread owns the lane, its list of lines in DRAM is used instead of the entries, so a corrupted entry does no harm there.
     fn flush_group<P: Pmem>(&self, pmem: &P, index: u32, group: Group) -> Result<bool, CommitError> {
         let lane = &self.lanes[index as usize];
         if let Some(state) = lane.state.try_lock() {
-            // They stay listed, and the lane's next fence flushes them again: the caller's fence may fail.
+            // The lines stay in the list, because the caller's fence may fail; the lane's next fence flushes them again.
             state.lines_to_flush.iter().for_each(|&line| pmem.flush(line, LINE_BYTES));
             return Ok(lane.published.live_group() == Some(group));
         }
@@ -238,10 +235,11 @@ impl Log {
         Ok(true)
     }
 
-    /// Retires these lanes up to these LSNs, whose groups were flushed.
+    /// Retires these lanes up to these LSNs. Their groups were flushed.
     fn retire<P: Pmem>(&self, pmem: &P, lanes: &[(u32, Lsn)]) -> Result<(), CommitError> {
         self.fence(pmem)?;
-        // If an owner flushed its lane's lines and its fence failed, they are no longer listed, and this thread's fence did not cover them.
+        // If an owning thread flushed its lane's lines and its fence failed, the list no longer has them, and this thread's fence did not cover
+        // them.
         self.check()?;
         for &(lane, lsn) in lanes {
             SealedWord::write(pmem, self.layout.seed, self.layout.retired_offsets(lane), lsn);
@@ -254,9 +252,9 @@ impl Log {
         Ok(())
     }
 
-    /// Makes everything committed durable in place, and accepts no more commits: from now on blocks change without the log, and replaying a
-    /// transaction could overwrite them. The floor records that no entry is live, and that the next open must make block headers durable,
-    /// unless [`mark_headers_durable`](Self::mark_headers_durable) is called before the log is closed. If a fence fails, the log is poisoned.
+    /// Makes all committed changes durable in place. From now on the log accepts no commits: blocks change without it, and replaying a transaction
+    /// could overwrite those changes. The floor records that no entry is live, and that the next open must make block headers durable, unless
+    /// [`mark_headers_durable`](Self::mark_headers_durable) is called before the log is closed. If a fence fails, the log is poisoned.
     ///
     /// # Durability
     /// Two fences, or one if nothing was committed since the log was opened.
@@ -268,26 +266,26 @@ impl Log {
         self.is_bypassed = true;
     }
 
-    /// All block headers are durable, so a [bypassed](Self::bypass) log can be closed.
+    /// Records that all block headers are durable. A [bypassed](Self::bypass) log is then closed like any other.
     pub(crate) const fn mark_headers_durable(&mut self) {
         self.has_volatile_headers = false;
     }
 
-    /// Closes a log that no transaction is using: everything committed becomes durable in place, and recovery replays nothing, even if
-    /// entries are corrupted later.
+    /// Closes a log that no transaction is using. All committed changes are made durable in place, so recovery replays nothing, even if entries are
+    /// corrupted later.
     ///
     /// # Durability
-    /// Two fences, or one if nothing was committed. A crash before they complete leaves the log closed or open.
+    /// Two fences, or one if nothing was committed. If a crash interrupts this, the log is closed or open.
     ///
     /// # Errors
-    /// When a fence fails or failed before, or a transaction was abandoned. Recovery on the next open handles both.
+    /// When a fence fails or has failed, or a transaction was abandoned. Recovery on the next open handles both.
     pub(crate) fn close<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         self.store_closed(pmem)?;
         self.fail(CommitError::Closed);
         Ok(())
     }
 
-    /// Makes everything committed durable in place, and stores a floor at or below which all entries lie, so that none is live.
+    /// Makes all committed changes durable in place, and stores a floor that no entry is above, so that none is live.
     fn store_closed<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         self.check()?;
         let mut has_unflushed_lines = false;
@@ -310,7 +308,7 @@ impl Log {
     }
 }
 
-/// The region below an open heap. A failed fence poisons the log, also if the part of the heap that fenced ignores the error.
+/// The region of an open heap. A failed fence poisons the log, even if the caller ignores the error.
 #[derive(Debug)]
 pub(crate) struct PoisoningPmem<'h, P> {
     pmem: &'h P,
@@ -340,8 +338,8 @@ impl<P: Pmem> Pmem for PoisoningPmem<'_, P> {
 
 /// The two lines of each lane that commit its deferred group: the commit entry, and the lane's header, which makes undo entries dead.
 ///
-/// Nothing that depends on a transaction may become durable before it. So a commit first flushes the two lines of each other lane, since
-/// either of them may be corrupted later, and fences. Those of its own lane need no fence: a later group of a lane commits the earlier ones.
+/// Nothing that depends on a transaction may become durable before it. So a commit first flushes both lines of each other lane, and fences. Both,
+/// because either one may be corrupted later. The lines of its own lane need no fence: a later group of a lane commits the earlier ones.
 #[derive(Debug)]
 pub(super) struct DeferredCommits {
     count: AtomicUsize,
@@ -353,7 +351,7 @@ impl DeferredCommits {
         Self { count: AtomicUsize::new(0), entries: Mutex::new(Vec::new()) }
     }
 
-    /// Adds the lines at `offsets`, which commit a group of `lane`, and are stored and not fenced.
+    /// Adds the lines at `offsets`, which commit a group of `lane` and are stored but not fenced.
     pub(super) fn add(&self, lane: u32, offsets: [u64; 2]) {
         let mut entries = lock(&self.entries);
         entries.retain(|entry| entry.0 != lane);
@@ -368,8 +366,8 @@ impl DeferredCommits {
         self.count.store(entries.len(), Ordering::SeqCst);
     }
 
-    /// Makes the lines of all lanes durable, except those of one. The lock is held until they are durable, so a thread that finds none may
-    /// rely on them.
+    /// Makes the lines of all lanes durable, except those of one. The lock is held until the lines are durable. So a thread that finds the list
+    /// empty knows that all earlier deferred commits are durable.
     #[inline]
     fn persist<P: Pmem>(&self, pmem: &P, except: Option<u32>) -> Result<(), FenceError> {
         if self.count.load(Ordering::SeqCst) == 0 { Ok(()) } else { self.persist_some(pmem, except) }
@@ -409,9 +407,9 @@ pub(super) struct LaneState {
     pub(super) entry_lsns: Vec<u64>,
     /// The number of entries after the last group that is known to be durable.
     pub(super) used_count: u32,
-    /// The number of undo entries, right before the head, of a transaction that has no group yet.
+    /// The number of undo entries, right before the head, of a transaction that has not committed.
     pub(super) open_undo_count: u32,
-    /// If the last group was committed deferred and is not fenced: how many of the `used_count` entries are its own or older.
+    /// If the last group is a deferred commit and is not fenced: the number of those entries up to and including that group.
     pub(super) deferred_count: Option<u32>,
     /// The lines to flush before the next fence: those of entries, and the targets of the last group.
     pub(super) lines_to_flush: Vec<u64>,
@@ -436,12 +434,12 @@ impl Lane {
     }
 }
 
-/// A hash table of one lane: for each line the highest LSN of the lane's groups that store to it. Each lane has its own table, because the
-/// cache lines of a shared one would move between processors at every other commit.
+/// A hash table of one lane: for each line, the highest LSN of the lane's groups that store to it. Each lane has its own table: the cache lines of a
+/// shared one would move between processors at every other commit.
 ///
-/// The program's own locks order a thread that looks up bytes after the threads that wrote them. Another line in the same slot may have
-/// other locks, or none. So that a thread which loads such a line's LSN also loads an LSN counter that is not below it, the accesses are
-/// release and acquire.
+/// The program's own locks order a thread that looks up bytes after the threads that wrote them. But a line that shares the slot may be guarded by
+/// other locks, or by none. A thread that loads an LSN stored for such a line must also load an LSN counter at or above it
+/// ([`Log::raise_checkpoint`] asserts this), so the accesses are release and acquire.
 #[derive(Debug)]
 pub(super) struct RecentLines {
     slots: Box<[AtomicU64]>,
@@ -452,7 +450,7 @@ impl RecentLines {
         Self { slots: (0..1 << RECENT_SLOT_BITS).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Notes that a group with this LSN, the lane's highest, stores to this line. Called by the lane's owning thread only.
+    /// Records that the group with this LSN, the lane's highest, stores to this line. Only the lane's owning thread calls this.
     #[inline]
     pub(super) fn note(&self, line: u64, lsn: Lsn) {
         self.slots[recent_slot(line)].store(lsn.bits(), Ordering::Release);

@@ -14,7 +14,7 @@ use pm_core::Pmem;
 pub struct Inspection {
     /// The LSN up to which all entries are dead.
     pub floor: Lsn,
-    /// Whether recovery needs nothing of the lanes: the log was closed, or an interrupted recovery has replayed it.
+    /// Whether recovery needs no log entry: the log was closed, or an interrupted recovery has replayed it.
     pub is_closed: bool,
     /// The number of corrupted copies of the floor: 0 or 1.
     pub floor_corrupted: u32,
@@ -26,22 +26,22 @@ pub struct Inspection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneInspection {
-    /// The LSN up to which the lane's groups are applied and durable in place. `None`: both copies of it are corrupted.
+    /// The LSN up to which the lane's groups are applied and durable in place. `None`: both of its copies are corrupted.
     pub retired: Option<Lsn>,
     /// The number of corrupted copies of `retired`: 0 to 2.
     pub retired_corrupted: u32,
     /// The number of complete groups above the floor.
     pub groups: usize,
-    /// The highest of their LSNs.
+    /// The highest LSN of a complete group above the floor.
     pub last: Option<Lsn>,
-    /// Whether recovery replays the last one or two of them, which may not be durable in place.
+    /// Whether recovery replays the last one or two groups, which may not be durable in place.
     pub is_live: bool,
     /// The number of undo entries of a transaction that did not commit.
     pub open_undo: usize,
     /// The number of corrupted lines.
     pub corrupted: u64,
-    /// Whether one of them may hold a live entry, or there are groups and both copies of `retired` are corrupted. Then the heap is opened
-    /// only if corrupted records [may be discarded](crate::HeapOptions::discard_corrupted_records).
+    /// Whether a corrupted line may hold a live entry, or the lane has groups and both copies of `retired` are corrupted. If so, the heap opens only
+    /// if corrupted records [may be discarded](crate::HeapOptions::discard_corrupted_records).
     pub is_corruption_live: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Formatting a log, and recovery: committed transactions are replayed, all others rolled back.
+//! Formatting and recovering a log. Recovery replays committed transactions, and rolls back all others.
 
 use super::entry::{self, Record};
 use super::error::RecoverError;
@@ -25,9 +25,9 @@ pub(crate) enum OnCorruption {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// The number of committed transactions that were replayed. Some of them may have been applied before.
+    /// The number of committed transactions that were replayed. Some of them may have been applied before the crash.
     pub replayed: u64,
-    /// The number of transactions that had not committed, and were rolled back.
+    /// The number of transactions that had not committed and were rolled back.
     pub rolled_back: u64,
     /// The number of corrupted lines of the log. Unless corrupted records may be discarded, none of them held a live entry.
     pub corrupted_entries: u64,
@@ -44,7 +44,7 @@ pub struct Recovery {
 /// Writes a new log.
 ///
 /// # Durability
-/// Stores and flushes. Durable with the caller's next fence.
+/// Stores and flushes. The caller's next fence makes the log durable.
 pub(crate) fn format<P: Pmem>(pmem: &P, layout: &Layout) {
     erase_lanes(pmem, layout);
     SealedWord::write(pmem, layout.seed, layout.floor_offsets(), floor::FIRST);
@@ -60,7 +60,7 @@ pub(crate) fn recover<P: Pmem>(
     Replayed::replay(pmem, layout, on_corruption)?.finish(pmem)
 }
 
-/// A log that was replayed, with its entries unchanged on the medium.
+/// A log after its replay. Its entries are unchanged on the medium until [`finish`](Self::finish).
 #[derive(Debug)]
 pub(crate) struct Replayed {
     layout: Layout,
@@ -70,19 +70,19 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// The first half of opening a log: replays committed transactions that may not be durable in place, and rolls back all others. The log
-    /// is left unchanged, so the next recovery would do the same. Before [`finish`](Replayed::finish) the caller may repair the chains of
-    /// headers where entries were discarded.
+    /// The first half of opening a log: replays committed transactions that may not be durable in place, and rolls back all others. The log stays
+    /// unchanged, so the next recovery would do the same. Before [`finish`](Replayed::finish) the caller may repair the chains of headers where
+    /// entries were discarded.
     ///
-    /// A killed process leaves lines that are visible and not durable. So all lines of a log that was not closed are made durable before
-    /// anything is stored, and everything stored is made durable before the floor is raised.
+    /// A killed process leaves lines that are visible but not durable. So all lines of a log that was not closed are made durable before the first
+    /// store, and all stores are made durable before the floor is raised.
     ///
     /// # Durability
-    /// One fence if the log was not closed; two if something is replayed, and more if a group has adjacent blocks. A crash before they
-    /// complete changes nothing that the next recovery needs.
+    /// One fence if the log was not closed; two if something is replayed or rolled back, and more if a replayed group has adjacent blocks. If a
+    /// crash interrupts this, the next recovery still finds everything that it needs.
     ///
     /// # Errors
-    /// When both copies of the floor are corrupted, or an entry that may be live is corrupted: nothing was changed. When a fence fails.
+    /// When both copies of the floor are corrupted, or a line that may hold a live entry is corrupted: nothing was changed. When a fence fails.
     pub(crate) fn replay<P: Pmem>(
         pmem: &P,
         layout: &Layout,
@@ -105,8 +105,8 @@ impl Replayed {
         }
         if state == State::Open {
             recovery.discarded_in_lanes = live_corruption(layout, &lanes, on_corruption)?;
-            // Replayed stores may become durable at once, so the entries must be durable before. And if a killed process has written over a
-            // corrupted line, a power failure could bring the corruption back.
+            // Before the first replayed store, which may become durable at once, the entries must be durable. Corrupted lines are flushed, too: a
+            // killed process may have overwritten one, and without the flush a power failure could restore the corruption.
             flush_lanes(pmem, layout);
             pmem.fence()?;
             replay(pmem, layout, &lanes, &mut recovery)?;
@@ -114,18 +114,18 @@ impl Replayed {
         Ok(Self { layout: *layout, floor, lanes, recovery })
     }
 
-    /// Whether corrupted entries were discarded that may have been live.
+    /// Whether corrupted entries that may have been live were discarded.
     pub(crate) const fn has_discarded(&self) -> bool {
         !self.recovery.discarded_in_lanes.is_empty()
     }
 
-    /// Whether a process changed blocks without the log, and was killed before the headers were durable.
+    /// Whether a process changed blocks without the log and was killed before the headers were durable.
     pub(crate) fn has_volatile_headers(&self) -> bool {
         State::of(self.floor) == State::Bypassed
     }
 
-    /// The pairs of an offset and a word of all groups from an LSN on, in the order of LSNs. From that LSN on only corrupted groups are missing.
-    /// Block headers are logged as such pairs, and no other pair is a valid header at its offset.
+    /// The (offset, word) pairs of all groups from some LSN on, in the order of LSNs. No group at or above that LSN is missing, except corrupted
+    /// ones. Block headers are logged as such pairs, and no other pair is a valid header at its offset.
     pub(crate) fn pairs(&self) -> Vec<(u64, u64)> {
         let from = complete_from(&self.lanes);
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
@@ -137,8 +137,8 @@ impl Replayed {
     /// The second half of opening a log: makes all entries dead. The caller's repairs must be durable.
     ///
     /// # Durability
-    /// One fence, and two more if something is corrupted, or was being rewritten by a killed process. A crash before they complete changes
-    /// nothing that the next recovery needs.
+    /// One fence, and two more if something is corrupted or was being rewritten by a killed process. Another two if the rings are erased. If a crash
+    /// interrupts this, the next recovery still finds everything that it needs.
     ///
     /// # Errors
     /// When a fence fails.
@@ -157,8 +157,8 @@ impl Replayed {
         let mut retired: Vec<Lsn> = lanes.iter().map(ScannedLane::retired).collect();
         let mut floor = highest.next_generation().unwrap_or(Lsn::MAX);
         if floor::is_last(highest) {
-            // This floor records that the rings may be partly erased. They are erased completely before the lower floor is stored, which would
-            // make old entries live.
+            // This floor records that the rings may be partly erased. The erasure is completed before the lower floor is stored: under that floor
+            // old entries would be live.
             floor::raise(pmem, &layout, floor::closed(highest))?;
             erase_lanes(pmem, &layout);
             pmem.fence()?;
@@ -170,12 +170,12 @@ impl Replayed {
     }
 }
 
-/// The LSN from which on a corrupted entry may be live. `None`: none may be.
+/// Corrupted entries at or above this LSN may be live. `None`: none may be live.
 pub(super) fn lowest_needed(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().flat_map(|lane| [lane.lowest_live(), lane.lowest_needed()]).flatten().min()
 }
 
-/// The lanes with corrupted lines that may hold live entries; an error, unless those may be discarded.
+/// The lanes with corruption that may affect recovery; an error, unless corrupted entries may be discarded.
 fn live_corruption(
     layout: &Layout,
     lanes: &[ScannedLane],
@@ -196,7 +196,7 @@ fn live_corruption(
     Ok(found)
 }
 
-/// Rewrites corrupted lines and corrupted copies of the retired LSNs, durably, and makes durable what a killed recovery has rewritten.
+/// Durably rewrites corrupted lines and corrupted copies of the retired LSNs. Lines that a killed recovery has rewritten become durable, too.
 fn restore_lines<P: Pmem>(pmem: &P, layout: &Layout, lanes: &[ScannedLane]) -> Result<(), FenceError> {
     for (index, lane) in (0..).zip(lanes) {
         if lane.header.corrupted_count() > 0 {
@@ -215,7 +215,7 @@ fn flush_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
     pmem.flush(start, layout.lanes_end() - start);
 }
 
-/// Erases all rings and the headers of the lanes. Stores and flushes: durable with the caller's next fence.
+/// Erases all rings and the headers of the lanes. The caller's next fence makes this durable.
 fn erase_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
     for lane in 0..layout.lane_count {
         pmem.store_u64(layout.undo_end_offset(lane), 0);
@@ -226,13 +226,14 @@ fn erase_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
     }
 }
 
-/// Applies the live groups, and rolls back what no group committed, durably.
+/// Applies the live groups and rolls back uncommitted changes in place. Both are durable when this returns.
 ///
-/// If several groups store to a byte, only the last one is applied to it. So no byte takes a value older than it had, not even before the
-/// fence: a crash, an entry that is corrupted then, and a next recovery that replays less leave no older value.
+/// If several groups store to a byte, only the last one is applied to it. So at no moment does a byte take an older value than it had. This matters
+/// if recovery crashes, an entry is corrupted after that, and the next recovery replays fewer groups: the values that the first one stored are never
+/// reverted.
 ///
 /// # Durability
-/// The fences of [`InnerHeaders::store`], and one at the end; none if there is nothing to do. The entries must be durable.
+/// The fences of [`InnerHeaders::store`], and one at the end; no fence if there is nothing to do. The caller has made the entries durable.
 pub(super) fn replay<P: Pmem>(
     pmem: &P,
     layout: &Layout,
@@ -244,7 +245,7 @@ pub(super) fn replay<P: Pmem>(
     let mut groups: Vec<_> =
         groups.filter(|group| lowest.is_some_and(|lowest| group.lsn >= lowest)).collect();
     groups.sort_by_key(|group| group.lsn);
-    // From the last group to the first: a byte that is already in the set is stored by a later group.
+    // From the last group to the first: bytes in this set are stored by a later group.
     let mut later = ByteSet::default();
     let mut inner = InnerHeaders::default();
     for group in groups.iter().rev() {
@@ -265,12 +266,12 @@ pub(super) fn replay<P: Pmem>(
 /// A set of bytes of the region.
 #[derive(Default)]
 struct ByteSet {
-    /// For each line, by its offset, a bit for each byte.
+    /// Maps the offset of a line to a mask with one bit for each byte.
     lines: BTreeMap<u64, u64>,
 }
 
 impl ByteSet {
-    /// Adds the bytes that a record stores to, and calls `each` with the offset and the contents of each run of bytes that were not in the set.
+    /// Adds the bytes that an entry stores to. Calls `each` with the offset and the contents of each run of bytes that were not in the set before.
     fn add(&mut self, record: &Record, mut each: impl FnMut(u64, &[u8])) {
         for (mut offset, mut rest) in record.targets() {
             while !rest.is_empty() {
@@ -282,7 +283,7 @@ impl ByteSet {
         }
     }
 
-    /// As [`add`](Self::add), of bytes of one line.
+    /// [Adds](Self::add) bytes of one line.
     fn add_piece(&mut self, offset: u64, piece: &[u8], each: &mut impl FnMut(u64, &[u8])) {
         let (line, first) = split_at_line(offset);
         let present = self.lines.entry(line).or_default();
@@ -315,11 +316,12 @@ const fn bits(first: usize, count: usize) -> u64 {
     (u64::MAX >> (64 - count)) << first
 }
 
-/// The inner headers: those that directly follow another header of their group. As in a commit, each is durable before the header before it
-/// is stored: if a crash intervenes, and then the group's entry is corrupted and discarded, no header leads to the remains of a former block.
+/// Inner headers: those whose block directly follows the block of another header of the same group. As in a commit, each is made durable before the
+/// header that leads to it is stored. Otherwise, if recovery crashed and the group's entry were then corrupted and discarded, a header could lead to
+/// the remains of a former block.
 #[derive(Default)]
 struct InnerHeaders {
-    /// The offset and the word of each, by the number of headers of its group that follow it without a gap.
+    /// The (offset, word) pairs of these headers, indexed by the number of headers of the group that follow without a gap.
     by_follower_count: Vec<Vec<(u64, u64)>>,
 }
 
@@ -328,7 +330,7 @@ impl InnerHeaders {
     /// the header in place is this group's or newer.
     fn add(&mut self, layout: &Layout, group: &ScannedGroup, later: &ByteSet) {
         let headers = headers_of(layout, group);
-        // By offset. Built from the last header to the first, so that the next header's count is known.
+        // Maps an offset to that number. Built from the last header to the first, so that the next header's number is known.
         let mut follower_counts = BTreeMap::new();
         for (&offset, &(_, next)) in headers.iter().rev() {
             let Some(&(word, _)) = headers.get(&next).filter(|_| next > offset) else { continue };
@@ -341,10 +343,10 @@ impl InnerHeaders {
         }
     }
 
-    /// Stores them, each durably before the header before it.
+    /// Stores the headers, each durably before the header that precedes it.
     ///
     /// # Durability
-    /// A fence for each header after the first one in the longest run of adjacent headers of a group.
+    /// One fence for each header after the first one in the longest run of adjacent blocks of one group.
     fn store<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
         for headers in self.by_follower_count.iter().filter(|headers| !headers.is_empty()) {
             for &(offset, word) in headers {
@@ -357,7 +359,7 @@ impl InnerHeaders {
     }
 }
 
-/// The headers that a group stores, by offset: the word, and the offset of the header after the block.
+/// Maps the offset of each header that a group stores to its word and the offset of the header after its block.
 fn headers_of(layout: &Layout, group: &ScannedGroup) -> BTreeMap<u64, (u64, u64)> {
     let header = |(offset, word)| {
         let header = BlockHeader::at(word, layout.seed, offset)?;
@@ -366,8 +368,8 @@ fn headers_of(layout: &Layout, group: &ScannedGroup) -> BTreeMap<u64, (u64, u64)
     group.records.iter().flat_map(Record::pairs).filter_map(header).collect()
 }
 
-/// Rolls back the changes that were made with undo logging and not committed, in descending order of LSNs over all lanes: a transaction may
-/// have changed bytes again after one whose commit was deferred.
+/// Rolls back the changes that were made with undo logging but not committed, in descending order of LSNs over all lanes, because a transaction may
+/// have changed the same bytes as an earlier one whose commit was deferred.
 fn roll_back<P: Pmem>(pmem: &P, lanes: &[ScannedLane], recovery: &mut Recovery) {
     let mut open: Vec<_> = lanes.iter().flat_map(ScannedLane::open_undo).collect();
     open.sort_by_key(|record| core::cmp::Reverse(record.lsn));

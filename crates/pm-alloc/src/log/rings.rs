@@ -1,4 +1,4 @@
-//! The rings as recovery reads them, once: complete groups, undo entries, and corrupted lines with the LSNs that they may have had.
+//! Scanning the rings for recovery: complete groups, undo entries, and corrupted lines with the range of LSNs that each may have had.
 
 use super::entry::{Line, Record};
 use super::floor::SealedWord;
@@ -14,9 +14,9 @@ const LINE: usize = size_of::<LogEntry>();
 pub(super) struct ScannedLane {
     /// The LSN up to which the lane is retired.
     pub(super) header: SealedWord,
-    /// If both copies of `header` are corrupted: an LSN that the checkpoint LSN had reached. Otherwise zero.
+    /// A lower bound of the checkpoint LSN, for a lane whose two copies of the retired LSN are both corrupted; zero otherwise.
     reached: Lsn,
-    /// Undo entries up to here are dead, even if the entry that committed them is corrupted.
+    /// Undo entries up to this LSN are dead, even if the entry that committed them is corrupted.
     pub(super) undo_end: Lsn,
     /// Complete groups above the floor, unordered.
     pub(super) groups: Vec<ScannedGroup>,
@@ -28,7 +28,7 @@ pub(super) struct ScannedLane {
     pub(super) highest: Option<Lsn>,
     /// The lowest LSN, if the ring has wrapped since the log was opened: entries with lower LSNs were overwritten.
     pub(super) oldest: Option<Lsn>,
-    /// Whether the line before that entry is corrupted, so that it may have held a lower LSN.
+    /// Whether the line before that entry is corrupted. It may have held an entry with a lower LSN.
     is_oldest_corrupted: bool,
 }
 
@@ -39,15 +39,15 @@ pub(super) struct ScannedGroup {
     pub(super) records: Vec<Record>,
 }
 
-/// A corrupted line, with what follows from its neighbours: LSNs increase along the ring.
+/// A corrupted line, with bounds of its LSN. They follow from its neighbours, because LSNs increase along the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CorruptedLine {
     pub(super) index: u32,
     /// The lowest LSN that its entry can have had. `None`: it held no entry above the floor.
     from: Option<Lsn>,
-    /// The highest LSN that its entry can have had.
+    /// The highest LSN that its entry can have had; [`Lsn::MAX`] if unbounded.
     up_to: Lsn,
-    /// If it can only have held an undo entry: the highest LSN that the entry can have had.
+    /// If the line can only have held an undo entry: the highest LSN that this entry can have had.
     undo: Option<Lsn>,
 }
 
@@ -56,7 +56,7 @@ impl ScannedLane {
     pub(super) fn read_all<P: Pmem>(pmem: &P, layout: &Layout, floor: Lsn) -> Vec<Self> {
         let lanes = 0..layout.lane_count;
         let mut lanes: Vec<Self> = lanes.map(|lane| Self::read(pmem, layout, lane, floor)).collect();
-        // Entries below this LSN were overwritten, so the checkpoint LSN had reached it.
+        // Entries below this LSN were overwritten, so the checkpoint LSN has reached it.
         let reached = highest_oldest(&lanes).unwrap_or(Lsn::ZERO);
         let unknown = lanes.iter_mut().filter(|lane| lane.header.highest().is_none());
         unknown.for_each(|lane| lane.reached = reached);
@@ -105,7 +105,7 @@ impl ScannedLane {
         lane
     }
 
-    /// The LSN up to which the lane is retired; zero if both copies of it are corrupted.
+    /// The LSN up to which the lane is retired; zero if both of its copies are corrupted.
     pub(super) fn retired(&self) -> Lsn {
         self.header.highest().unwrap_or(Lsn::ZERO)
     }
@@ -115,17 +115,18 @@ impl ScannedLane {
         self.groups.iter().max_by_key(|group| group.lsn)
     }
 
-    /// The LSN of the first group of this lane that may not be durable in place: the second-to-last, or the last. When the last was appended,
-    /// everything that the third-to-last stored had been flushed and fenced.
+    /// The LSN from which recovery replays this lane: that of the second-to-last group, or of the last one if the second-to-last is retired. `None`:
+    /// neither needs a replay. Older groups are durable in place: when the last group was appended, everything that the third-to-last one had stored
+    /// was already flushed and fenced.
     ///
-    /// A corrupted line may have held a group after these two, or between them, or none. The [checkpoint LSN](super::checkpoint) is below
-    /// the last three groups of a lane, so it is below these two in any case.
+    /// A corrupted line may have held a group after the last two readable ones, or between them, or no group. In each case the [checkpoint
+    /// LSN](super::checkpoint) is below these two, because it is below the lane's last three groups.
     pub(super) fn lowest_live(&self) -> Option<Lsn> {
         self.lowest_of_last_two(self.groups.iter().map(|group| group.lsn))
     }
 
-    /// As [`lowest_live`](Self::lowest_live), under the assumption that each corrupted line held a group: from this LSN on, a corrupted entry
-    /// may be live.
+    /// Like [`lowest_live`](Self::lowest_live), but each corrupted line that may have held a group counts as one: with the lowest LSN that it can
+    /// have had, or with [`Lsn::MAX`] if it may be newer than every readable entry. A corrupted entry at or above the result may be live.
     pub(super) fn lowest_needed(&self) -> Option<Lsn> {
         let corrupted = self.corrupted.iter().filter(|line| line.undo.is_none());
         let corrupted = corrupted.filter_map(|line| match line.from {
@@ -142,7 +143,7 @@ impl ScannedLane {
         before.into_iter().chain([last]).find(|&lsn| lsn > retired)
     }
 
-    /// The undo entries of a transaction that did not commit: neither a later group nor a word of the lane's header makes them dead.
+    /// The undo entries of a transaction that did not commit: neither a later group nor the lane's header makes them dead.
     pub(super) fn open_undo(&self) -> impl Iterator<Item = &Record> {
         let dead = self.undo_dead();
         self.undo.iter().filter(move |record| record.lsn > dead)
@@ -153,39 +154,45 @@ impl ScannedLane {
         self.last().map_or(Lsn::ZERO, |last| last.lsn).max(self.undo_end).max(self.retired())
     }
 
-    /// Whether a corrupted line or word may be live, if entries below `lowest` are dead.
+    /// Whether corruption in this lane may affect recovery, given that entries below `lowest` are dead.
     pub(super) fn has_live_corruption(&self, lowest: Option<Lsn>) -> bool {
         self.live_corruption(lowest).is_some() || self.is_retired_unknown()
     }
 
-    /// Whether there are groups, and both copies of the LSN up to which they are retired are corrupted.
+    /// Whether the lane has groups, and both copies of its retired LSN are corrupted.
     pub(super) fn is_retired_unknown(&self) -> bool {
         self.header.highest().is_none() && !self.groups.is_empty()
     }
 
-    /// The index of a corrupted line that may hold a live entry, if entries below `lowest` are dead.
+    /// The index of a corrupted line that may hold a live entry, given that entries below `lowest` are dead.
     pub(super) fn live_corruption(&self, lowest: Option<Lsn>) -> Option<u32> {
         let dead = self.undo_dead();
         let is_live = |line: &&CorruptedLine| match line.undo {
             _ if line.from.is_none() => false,
             Some(lsn) => lsn > dead,
-            // It may have held an entry of a group or an undo entry: live, unless both would be dead.
+            // The line may have held an undo entry, or an entry of a group. It counts as live unless both would be dead.
             None => line.up_to > dead || lowest.is_some_and(|lowest| line.up_to >= lowest),
         };
         self.corrupted.iter().find(is_live).map(|line| line.index)
     }
 }
 
-/// The highest of the lanes' oldest LSNs. Each is at or below the checkpoint LSN, unless a corrupted line was older.
+/// The highest of the lanes' oldest LSNs. Each lane's oldest LSN is at or below the checkpoint LSN, unless its oldest entry is corrupted and cannot
+/// be read.
 pub(super) fn highest_oldest(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().filter_map(|lane| lane.oldest).max()
 }
 
-/// An LSN from which on no group was overwritten, and below which no group is live. `None`: no group was overwritten at all.
+/// An LSN from which on the rings hold every group, except corrupted ones, and below which no group is live. `None`: no ring has wrapped, so the
+/// rings hold every group.
 ///
-/// Each ring holds an entry at or below the checkpoint LSN, and all entries above it. So the highest of the lanes' oldest LSNs is such an
-/// LSN. If that dead entry is corrupted, the lane's oldest readable LSN may be above the checkpoint LSN, and live groups of other lanes
-/// below it; but no live group was overwritten.
+/// A ring that has wrapped keeps at least one entry at or below the checkpoint LSN, and all entries above it (see
+/// [`LaneGuard::reserve`](super::LaneGuard::reserve)). So the oldest LSN of each lane is at or below the checkpoint LSN, and nothing above the
+/// highest of these oldest LSNs was overwritten.
+///
+/// If the oldest entry of a lane is corrupted, the oldest LSN that is readable there may be above the checkpoint LSN, and live groups of other lanes
+/// may be below it. Such a lane only bounds the result from above. The result is then the LSN from which recovery replays, or the highest oldest LSN
+/// of the other lanes, if that is higher. No live group was overwritten.
 pub(super) fn complete_from(lanes: &[ScannedLane]) -> Option<Lsn> {
     let highest = highest_oldest(lanes)?;
     let whole = lanes.iter().filter(|lane| !lane.is_oldest_corrupted).filter_map(|lane| lane.oldest);
@@ -193,7 +200,7 @@ pub(super) fn complete_from(lanes: &[ScannedLane]) -> Option<Lsn> {
     Some(whole.fold(live, Lsn::max).min(highest))
 }
 
-/// The LSN from which on groups are replayed. `None`: no group is.
+/// The LSN from which recovery replays the groups of all lanes. `None`: no group needs a replay.
 pub(super) fn lowest_live(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().filter_map(ScannedLane::lowest_live).min()
 }
@@ -209,7 +216,7 @@ fn line_at(region_bytes: u64, layout: &Layout, offset: u64, line: &[u8; LINE]) -
     }
 }
 
-/// The group that `last`, the entry with this index, commits; `None` if the group is incomplete.
+/// The group that `last`, the entry at `index`, commits. `None` if the group is incomplete.
 fn group(ring: &[Line], index: usize, last: &Record) -> Option<ScannedGroup> {
     let count = usize::try_from(last.commits?).ok().filter(|&count| (1..=ring.len()).contains(&count))?;
     let first = index + ring.len() + 1 - count;
@@ -225,7 +232,7 @@ fn group(ring: &[Line], index: usize, last: &Record) -> Option<ScannedGroup> {
     Some(ScannedGroup { lsn: last.lsn, records })
 }
 
-/// What follows from the neighbours of the corrupted line with this index. After an open, each ring is written from its first line on.
+/// The corrupted line at `index`, with bounds from its neighbours. After an open, each ring is written from its first line on.
 fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> CorruptedLine {
     let len = ring.len();
     let line_at = |index: usize| &ring[index % len];
@@ -238,19 +245,19 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
     };
     let [previous, next] = neighbours.map(|line| line.lsn().filter(|&lsn| lsn > floor));
     let is_among_first = back.is_none_or(|back| back > index);
-    // The highest LSN that was in the ring before this entry.
+    // The LSN of the entry that was written before this line: the floor, if there is none. `None`: unknown.
     let after = match previous {
         Some(previous) => Some(previous),
         // One of the ring's first lines, or one that was not written in this generation.
         None => is_among_first.then_some(floor),
     };
-    // It may belong to the group of the entry before it, unless that entry ends its group, or belongs to none.
+    // Whether this line must begin a new group: the entry before it ends its group, or there is no entry before it.
     let starts_group = previous.is_none() || neighbours[0].ends_group();
     let is_alone = (back, ahead) == (Some(1), Some(1));
     let up_to = match (after, next.filter(|&next| Some(next) >= after)) {
-        // It held the next entry of that group, or older contents that such an entry was about to overwrite.
+        // The line held the next entry of the previous line's group, or older contents which that entry was about to overwrite.
         (Some(after), _) if is_alone && !starts_group => after,
-        // A lane is retired up to the LSN of one of its groups: if that is not the group of a neighbour, it was in this line.
+        // The retired LSN is that of one of the lane's groups. If it lies strictly between the neighbours' LSNs, that group was in this line.
         (Some(after), next) if is_alone && retired > after && next.is_none_or(|next| retired < next) => {
             retired
         }
@@ -264,8 +271,10 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
     CorruptedLine { index, from, up_to, undo }
 }
 
-/// The highest LSN of a line between these neighbours, if it can only have held an undo entry, which was logged by the same call as the
-/// undo entry before or after it. A group in this line would have an LSN between the neighbours', so those must be equal or consecutive.
+/// The highest LSN that a corrupted line between these neighbours can have had, if it can only have held an undo entry.
+///
+/// All undo entries of one call have the same LSN, which no group has. So the line held an undo entry if each LSN that it can have had (one LSN, or
+/// two consecutive ones) is that of an undo entry next to it.
 fn undo_here(
     after: Option<Lsn>,
     from: Option<Lsn>,

@@ -1,8 +1,8 @@
 //! The write set of a transaction: kept in DRAM until it commits, and then packed into few entries.
 //!
-//! Recovery may need to know which block headers a group stored, and must not mistake user data for a header. So a header is always logged as
-//! a pair of an offset and a word, and a user's bytes that are a valid header at their offset never are. Such bytes occur: an uninitialized
-//! block holds headers of earlier blocks, and a program may write back what it has read there.
+//! Recovery may need to know which block headers a group stored, and must not mistake user data for a header. So a header is always logged as an
+//! (offset, word) pair, and user data that is a valid header at its offset never is. Such data occurs: an uninitialized block holds headers of
+//! earlier blocks, and a program may write bytes back that it has read there.
 
 use super::entry::{self, PAIRS};
 use crate::format::{BlockHeader, ENTRY_DATA_BYTES, LogEntry};
@@ -13,14 +13,14 @@ const WORD: u64 = 8;
 
 /// The write set of a transaction. Where writes overlap, the later one replaces the earlier one.
 ///
-/// Optimized for few and short writes: one sorted vector holds the ranges, and another one their bytes.
+/// Optimized for a few short writes: one sorted vector holds the ranges, and another one their bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     /// Disjoint, not empty, sorted.
     ranges: Vec<Range>,
     /// The bytes of all ranges, and bytes that were replaced.
     data: Vec<u8>,
-    /// A Bloom filter of the lines with writes: one bit of 64 for each.
+    /// A Bloom filter of the lines with writes: each line sets one of 64 bits.
     filter: u64,
     has_early: bool,
     has_hidden: bool,
@@ -39,14 +39,13 @@ struct Range {
 /// When a write is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Before the commit's fence, which makes it durable: a header that no chain leads to before a late write of the transaction is
-    /// applied.
+    /// Before the commit's fence, which makes it durable. For a header to which no chain leads until a late write of the transaction is applied.
     EarlyHeader,
-    /// Before the plain writes: bytes of a block that nothing links to yet.
+    /// Before the plain writes. For bytes of a block that nothing links to yet.
     Hidden,
-    /// After the fence: bytes of the user.
+    /// After the fence. For user data.
     Plain,
-    /// After the fence: a block header.
+    /// After the fence. For a block header.
     Header,
 }
 
@@ -57,7 +56,7 @@ impl Order {
 }
 
 impl Range {
-    /// Whether it is a block header, and not a user's bytes.
+    /// Whether this is a block header.
     const fn is_header(&self) -> bool {
         self.order.is_header()
     }
@@ -72,7 +71,7 @@ impl Writes {
         (self.has_early, self.has_hidden) = (false, false);
     }
 
-    /// The bytes of memory in use.
+    /// The size of the allocated DRAM in bytes.
     pub(crate) const fn capacity(&self) -> usize {
         self.data.capacity() + self.ranges.capacity() * size_of::<Range>()
     }
@@ -80,7 +79,7 @@ impl Writes {
     /// Writes a word.
     ///
     /// # Panics
-    /// When `offset` is no multiple of 8.
+    /// When `offset` is not a multiple of 8.
     pub(crate) fn word(&mut self, offset: u64, value: u64) {
         assert!(offset.is_multiple_of(8), "a word must be aligned, and offset {offset} is not");
         self.bytes(offset, &value.to_le_bytes());
@@ -89,7 +88,7 @@ impl Writes {
     /// Writes bytes.
     ///
     /// # Panics
-    /// When they would end beyond 2^64.
+    /// When the end would exceed 2^64.
     pub(crate) fn bytes(&mut self, offset: u64, bytes: &[u8]) {
         self.write(offset, bytes, Order::Plain);
     }
@@ -97,17 +96,17 @@ impl Writes {
     /// Writes a block header.
     ///
     /// # Panics
-    /// When `offset` is no multiple of 8.
+    /// When `offset` is not a multiple of 8.
     pub(crate) fn header(&mut self, offset: u64, word: u64) {
         assert!(offset.is_multiple_of(8), "a header must be aligned, and offset {offset} is not");
         self.write(offset, &word.to_le_bytes(), Order::Header);
     }
 
-    /// Writes a block header that is applied, and durable, before any late write of the transaction is applied. Until then no chain leads
-    /// there, and no live entry stores there.
+    /// Writes a block header that is made durable before any late write of the transaction is applied. The caller ensures that until then no chain
+    /// leads to it, and no live entry stores there.
     ///
     /// # Panics
-    /// When `offset` is no multiple of 8.
+    /// When `offset` is not a multiple of 8.
     pub(crate) fn early_header(&mut self, offset: u64, word: u64) {
         assert!(offset.is_multiple_of(8), "a header must be aligned, and offset {offset} is not");
         self.has_early = true;
@@ -118,7 +117,7 @@ impl Writes {
     /// to the block, without a lock, also loads the bytes.
     ///
     /// # Panics
-    /// As [`bytes`](Self::bytes).
+    /// As for [`bytes`](Self::bytes).
     pub(crate) fn hidden_bytes(&mut self, offset: u64, bytes: &[u8]) {
         self.has_hidden = true;
         self.write(offset, bytes, Order::Hidden);
@@ -164,8 +163,7 @@ impl Writes {
         self.ranges.splice(first..end_index, [left, right].into_iter().flatten());
     }
 
-    /// What remains of the ranges with the indexes from `first` to `end_index` outside `start..end`: a part on the left, and one on the
-    /// right.
+    /// The parts of `ranges[first..end_index]` outside `start..end`: one before it and one after it.
     fn outside(
         &self,
         first: usize,
@@ -206,7 +204,7 @@ impl Writes {
         self.ranges.is_empty()
     }
 
-    /// All writes, each an offset and its bytes, disjoint and sorted.
+    /// All writes as offsets and bytes, disjoint and sorted.
     #[cfg(all(test, not(loom)))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.ranges.iter().map(|range| (range.start, self.bytes_of(range)))
@@ -225,7 +223,7 @@ impl Writes {
         late.map(|range| (range.start, self.bytes_of(range)))
     }
 
-    /// The same writes in the order in which they are applied: hidden bytes first.
+    /// The writes of [`late`](Self::late) in the order in which they are applied: hidden bytes first.
     pub(crate) fn late_in_order(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let hidden = if self.has_hidden && !self.has_early { self.ranges.as_slice() } else { &[] };
         let hidden = hidden.iter().filter(|range| range.order == Order::Hidden);
@@ -249,18 +247,18 @@ pub(super) struct Packer {
     pairs: Vec<(u64, u64)>,
 }
 
-/// How a run of adjacent bytes is split into entries: some whole words at one end become pairs, the rest ranges.
+/// How a run of adjacent bytes is split into entries: a few whole words at one end become pairs, the rest byte ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Split {
-    /// The number of words that become pairs, three of which share an entry.
+    /// The number of words that become pairs. An entry holds three pairs.
     pair_count: u64,
     /// Whether the pairs are the first words of the run, or the last.
     are_pairs_first: bool,
 }
 
 impl Split {
-    /// A remainder that would fill at most half of an entry becomes pairs: three pairs cost no more than that entry, fewer leave room for
-    /// others in theirs, and a group of several entries ends with an entry of pairs anyway.
+    /// A remainder that would fill at most half of an entry becomes pairs: three pairs fill one entry, as the remainder would; fewer pairs leave
+    /// room for other pairs in the same entry; and the last entry of a longer group holds pairs anyway.
     const fn of(start: u64, end: u64) -> Self {
         let len = end - start;
         let range_count = len.div_ceil(DATA);
@@ -277,7 +275,7 @@ impl Split {
 }
 
 impl Writes {
-    /// Calls `each` with the start and the end of each header and of each run of adjacent other bytes, and with whether it is a header.
+    /// Calls `each(start, end, is_header)` for each header, and for each run of adjacent bytes that are not headers.
     fn for_each_run(&self, mut each: impl FnMut(u64, u64, bool)) {
         let is_same_run = |before: &Range, range: &Range| {
             before.end == range.start && !before.is_header() && !range.is_header()
@@ -291,8 +289,8 @@ impl Writes {
 }
 
 impl Packer {
-    /// Packs these writes into the entries of a group, for a heap with this `seed`. The last entry is the commit entry; a group without
-    /// writes has only that.
+    /// Packs these writes into the entries of a group, for a heap with this `seed`. The last entry is the commit entry; a group without writes has
+    /// no other entry.
     pub(super) fn pack(&mut self, seed: u64, writes: &Writes) {
         self.entries.clear();
         self.pairs.clear();
