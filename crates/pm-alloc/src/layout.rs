@@ -19,7 +19,7 @@ pub(crate) const fn is_chunk_length(chunk_bytes: u64) -> bool {
     chunk_bytes.is_power_of_two() && CHUNK_BYTES_MIN <= chunk_bytes && chunk_bytes <= 1 << 34
 }
 
-/// The number of lines of a lane besides its ring: one before the ring for the LSN up to which the lane is retired, one after it for the copy.
+/// The number of lines of a lane besides its ring: one before the ring with the retired LSN, and one after it with its copy.
 pub const LANE_HEADER_LINES: u64 = 2;
 
 /// The layout of one heap in its region.
@@ -45,7 +45,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a heap with this header.
+    /// The layout that a heap with this header has.
     #[must_use]
     pub const fn of(header: &HeapHeader) -> Self {
         Self {
@@ -73,23 +73,23 @@ impl Layout {
         [word, word + STATE_COPY_DISTANCE]
     }
 
-    /// The offsets of the LSN up to which a lane is retired, and of its copy: before and after the ring, so that only a stray write over
-    /// the whole lane hits both.
+    /// The offsets of a lane's retired LSN, the LSN up to which its groups are durable in place, and of its copy. They are before and after the
+    /// ring, so that only a stray write over the whole lane hits both.
     #[must_use]
     pub const fn retired_offsets(&self, lane: u32) -> [u64; 2] {
         let start = self.lane_offset(lane);
         [start, start + Self::lane_bytes(self.lane_entries) - LINE_BYTES]
     }
 
-    /// The offset of the LSN up to which the undo entries of a lane are dead: in the line before the ring, so that
-    /// it shares no line with the entry that commits.
+    /// The offset of the LSN up to which the undo entries of a lane are dead. It is in the line before the ring, so that it shares no line with the
+    /// commit entry.
     #[must_use]
     #[inline]
     pub const fn undo_end_offset(&self, lane: u32) -> u64 {
         self.lane_offset(lane) + 8
     }
 
-    /// The offset of a lane: a line, its ring, and a line.
+    /// The offset of a lane, which consists of a line, its ring, and another line.
     #[must_use]
     #[inline]
     pub const fn lane_offset(&self, lane: u32) -> u64 {
@@ -130,12 +130,12 @@ impl Layout {
         self.chunks_start + chunk * self.chunk_bytes
     }
 
-    /// The chunk of an offset. `None` before the first chunk.
+    /// The chunk that contains an offset. `None` if the offset is before the first chunk.
     #[must_use]
     #[inline]
     pub const fn chunk_of(&self, offset: u64) -> Option<u64> {
         match offset.checked_sub(self.chunks_start) {
-            // A shift, as the length is a power of two: this is called on hot paths.
+            // A shift instead of a division, because this is called on hot paths; the length is a power of two.
             Some(inside) => Some(inside >> self.chunk_bytes.trailing_zeros()),
             None => None,
         }
@@ -161,14 +161,14 @@ impl Layout {
         payload - BLOCK_HEADER_BYTES
     }
 
-    /// The payload bytes of a block of `lines` lines: its last word is the next block's header.
+    /// The payload capacity in bytes of a block of `lines` lines. Its last word is the next block's header.
     #[must_use]
     #[inline]
     pub const fn usable_bytes(lines: u32) -> u64 {
         lines as u64 * LINE_BYTES - BLOCK_HEADER_BYTES
     }
 
-    /// The number of lines of a block for `bytes` bytes of payload, at least one. `None` if it overflows.
+    /// The number of lines of a block with `bytes` bytes of payload, at least one. `None` if the number overflows.
     #[must_use]
     #[inline]
     pub const fn lines_for(bytes: u64) -> Option<u64> {
@@ -187,11 +187,12 @@ pub(crate) struct Parameters {
     pub(crate) chunk_bytes: Option<u64>,
 }
 
-/// A layout for a data area, or why it is impossible.
+/// Plans a layout for a data area, or returns the reason why it is impossible.
 ///
-/// Lanes take at most a sixteenth of it. The chunk length gives at least 64 chunks, within 4 KiB to 1 MiB. It is larger if there would be
-/// more than 512 chunks, or, with chunks of 64 MiB, more than 16,384: after a heap was opened, the first transactions read one word of each
-/// chunk until they find an empty one, at a page fault each, and all headers of some chunks, at several.
+/// By default the lanes take at most a sixteenth of it, or 4 KiB if that is more. Chunks have 4 KiB to 1 MiB, so that there are at least 64. They
+/// are longer, up to 64 MiB, if there would otherwise be 512 or more of them, and longer again if there would be 32,768 or more. The reason is the
+/// time after an open: the first transactions read the first header of one chunk after the other until they find an empty chunk, at one page fault
+/// each, and all headers of some chunks, at several page faults each.
 pub(crate) fn plan(
     data_start: u64,
     data_end: u64,
@@ -202,7 +203,7 @@ pub(crate) fn plan(
     let lanes_bytes = data_bytes / 16;
     let lane_count = parameters.lane_count.unwrap_or((lanes_bytes >> 14).clamp(2, 64) as u32);
     if !LANES.contains(&lane_count) {
-        return Err("there are 1 to 1,024 lanes");
+        return Err("a heap has 1 to 1,024 lanes");
     }
     let per_lane = (lanes_bytes / u64::from(lane_count) / LINE_BYTES).saturating_sub(LANE_HEADER_LINES);
     let lane_entries = parameters.lane_entries.unwrap_or(per_lane.clamp(30, 1022) as u32);
@@ -213,7 +214,7 @@ pub(crate) fn plan(
     let automatic = || one_of(64).clamp(12, 20).max(one_of(1 << 8).min(26)).max(one_of(1 << 14));
     let chunk_bytes = parameters.chunk_bytes.unwrap_or_else(|| 1 << automatic());
     if !is_chunk_length(chunk_bytes) {
-        return Err("a chunk has a power of two bytes, 4 KiB to 16 GiB");
+        return Err("the length of a chunk is a power of two from 4 KiB to 16 GiB");
     }
     let layout =
         Layout { seed, heap_start: data_start, lane_count, lane_entries, chunks_start: 0, chunk_bytes };

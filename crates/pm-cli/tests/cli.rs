@@ -378,7 +378,7 @@ fn create_refuses_invalid_arguments() {
     assert_has(&scratch.run(&["heap", "create", "data.pm", "--size", "1M"], 1), &["exists already"]);
     let output = scratch.run(&["heap", "create", "x.pm", "--size", "1M", "--chunk-bytes", "5000"], 1);
     assert!(
-        output.contains("a chunk has a power of two bytes") && !scratch.path("x.pm").exists(),
+        output.contains("the length of a chunk is a power of two") && !scratch.path("x.pm").exists(),
         "{output}"
     );
     assert_has(

@@ -1,4 +1,4 @@
-//! An arena: the chunks that one thread, or a few, allocate from. All of it is guarded by the arena's lock.
+//! An arena: the chunks from which one thread, or a few, allocate. The arena's lock guards all of it.
 
 use super::chunk_map::{ChunkMap, CorruptedFree};
 use super::error::{Corruption, CorruptionKind, FreeError};
@@ -17,23 +17,25 @@ use pm_core::Pmem;
 /// The number of quarantined blocks that one call examines.
 pub(super) const DRAIN_STEP: usize = 4;
 
-/// The longest free extent, in lines, that is coalesced with a freed block beside it, in chunks of 1 MiB; less in smaller ones.
+/// The longest free extent, in lines, that is coalesced with an adjacent freed block in chunks of 1 MiB or more. In smaller chunks the limit is
+/// lower.
 const COALESCED_LINES_MAX: u32 = 64;
 
-/// One line in 256, 0.4 %, may be in short extents that are kept for blocks of exactly their length.
+/// One line in 256 (0.4 %) may be in short extents that are kept for blocks of exactly their length.
 const LINES_PER_HOLE_LINE: usize = 256;
 
-/// In any case one line in eight of one chunk may be in such extents, up to 2,048 lines. That is 128 KiB of 1 MiB: if blocks of all lengths
-/// up to 4 KiB are allocated twice as often as freed, there is one extent of each length on average, which is as much.
+/// A small arena may keep an eighth of one chunk in such extents, up to 2,048 lines: 128 KiB in chunks of 1 MiB. If blocks of all lengths up to 4
+/// KiB are allocated twice as often as they are freed, there is on average one extent of each length, which is about as much.
 const CHUNK_LINES_PER_HOLE_LINE: usize = 8;
 const HOLE_LINES_IN_ANY_CASE: usize = 2048;
 
-/// Of the last long extent a transaction keeps an eighth, less the more reservations there are, and at least 64 lines. The next
-/// transactions allocate from the rest of that part: each trim costs two fences.
+/// A transaction keeps the front of the last long extent: an eighth of it, divided by the number of reservations, but at least 64 lines and its
+/// block. The part of it that the transaction does not use serves the next transactions, which then need no trim of their own: each trim costs two
+/// fences.
 const KEPT_PART: u32 = 8;
 const KEPT_LINES_MIN: u32 = 64;
 
-/// An extent is not trimmed for a shorter rest.
+/// The shortest rest, in lines, for which an extent is trimmed.
 const REST_LINES_MIN: u32 = 128;
 
 /// The chunks of one or a few threads, with their free lists and quarantine.
@@ -45,14 +47,14 @@ pub(super) struct Arena {
     vacant: Vec<u32>,
     free_lists: FreeLists,
     pub(super) quarantine: Quarantine,
-    /// No free chunk was left when one was needed last. Then extents of the exact length are not preferred: most searches for one would
-    /// fail.
+    /// Whether no free chunk was left when one was last needed. If so, extents of the exact length are not preferred, because most searches for one
+    /// would fail.
     pub(super) is_exhausted: bool,
-    /// The highest checkpoint LSN that was passed in.
+    /// The highest checkpoint LSN that callers have passed.
     checkpoint_lsn: Lsn,
     /// The number of reservations that are not settled.
     pub(super) reservation_count: u32,
-    /// The number of reservations that are being trimmed: the rest of each will be free soon.
+    /// The number of reservations that are being trimmed. The rest of each will be free soon.
     pub(super) trim_count: u32,
     pub(super) corruptions: Vec<Corruption>,
 }
@@ -62,19 +64,18 @@ pub(super) struct Arena {
 pub(super) struct Request {
     pub(super) lines: u32,
     pub(super) align_bytes: u64,
-    /// The length of an extent that has room for the block, aligned, wherever the extent starts.
+    /// The length of an extent that has room for the aligned block wherever the extent starts.
     pub(super) lines_with_padding: u32,
-    /// Runs of whole free blocks, from the block's length up to this number of lines, are preferred to splitting a free block. Less than the
-    /// block's length: no run is.
+    /// The longest run of whole free blocks that is preferred to splitting a free block. If it is shorter than the block, no run is used.
     pub(super) run_lines_max: u32,
-    /// The reservation is kept until a transaction ends.
+    /// Whether the reservation is kept until a transaction ends.
     pub(super) is_for_transaction: bool,
 }
 
-/// Why a block is looked up.
+/// The purpose for which a block is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To learn its length.
+    /// To get its length.
     Look,
     /// To free it.
     Free,
@@ -116,14 +117,14 @@ impl Arena {
         slot
     }
 
-    /// Removes a chunk of which no line is in use. `None` if one is.
+    /// Removes a chunk. `None` if a line of it is in use.
     pub(super) fn remove_free(&mut self, slot: u32) -> Option<Box<ChunkMap>> {
         let map = self.slots[slot as usize].take_if(|map| map.is_free())?;
         self.vacant.push(slot);
         Some(map)
     }
 
-    /// Removes a chunk whose free lines all become part of a huge block.
+    /// Removes a chunk whose lines become part of a huge block.
     pub(super) fn remove(&mut self, slot: u32) {
         if self.slots[slot as usize].take().is_some() {
             self.vacant.push(slot);
@@ -135,7 +136,7 @@ impl Arena {
         self.slots[slot as usize].as_mut().expect("a chunk in use stays in its slot")
     }
 
-    /// Releases quarantined blocks that may be reused, examining at most `most`.
+    /// Releases quarantined blocks that may be reused. Examines at most `most`.
     #[inline]
     pub(super) fn drain_quarantine(&mut self, checkpoint_lsn: Lsn, now: Moment, most: usize) {
         self.checkpoint_lsn = self.checkpoint_lsn.max(checkpoint_lsn);
@@ -145,8 +146,8 @@ impl Arena {
         }
     }
 
-    /// Reserves a free extent for this block: the shortest in the free lists, or, if `prefers_exact` and while there are few short ones, one
-    /// of exactly its length.
+    /// Reserves a free extent for this block: a run, if the request allows one and one is found. Otherwise, with `prefers_exact` and while few short
+    /// extents are kept, an extent of exactly its length or a long one. Otherwise the shortest one that fits.
     #[inline]
     pub(super) fn reserve<P: Pmem>(
         &mut self,
@@ -169,8 +170,8 @@ impl Arena {
         }
     }
 
-    /// Takes a block of `lines` lines out of use, at any alignment, for a commit during which the arena stays locked: only the block's own
-    /// lines leave the map of free lines.
+    /// Marks a free block of `lines` lines as in use, for a commit during which the arena stays locked. Only the block's own lines are marked, not
+    /// the rest of the extent. The block is aligned to a line.
     #[inline]
     pub(super) fn hold_block<'s, P: Pmem>(
         mut arena: SpinGuard<'s, Self>,
@@ -201,7 +202,7 @@ impl Arena {
         }
     }
 
-    /// Reserves a free extent for this block by a search of all maps.
+    /// Reserves a free extent for this block by searching all maps.
     pub(super) fn search<P: Pmem>(&mut self, pmem: &P, request: Request) -> Option<Extent> {
         for slot in 0..self.slots.len() {
             let mut line = 1;
@@ -220,8 +221,9 @@ impl Arena {
         None
     }
 
-    /// The line at which an extent that was reserved for a transaction is to be trimmed, if there is no other free extent of about its
-    /// length. The lines from there on are [returned](Self::return_trimmed) once they are a free block of their own.
+    /// Decides whether an extent that was reserved for a transaction is trimmed: if the rest is long enough, and no other free extent is longer than
+    /// half of it. Returns the line; [`return_trimmed`](Self::return_trimmed) frees the lines from there on, once they are a free block of their
+    /// own.
     pub(super) fn trim(&mut self, extent: &Extent, request: Request) -> Option<u32> {
         let Range { start, end } = extent.lines;
         let at = align(&self.layout, extent.chunk, start, request.align_bytes)?;
@@ -235,7 +237,7 @@ impl Arena {
         Some(start + kept)
     }
 
-    /// Returns the lines after the trim: the reservation is one free block now, and they are another.
+    /// Frees the lines from the trim on. They are a free block of their own now, and so is the reservation.
     pub(super) fn return_trimmed(&mut self, slot: u32, reservation: &mut Reservation) {
         let Some(trim) = reservation.extent.trim.take() else { return };
         self.trim_count -= 1;
@@ -244,13 +246,13 @@ impl Arena {
         reservation.extent.lines.end = trim;
     }
 
-    /// Leaves the lines in use until the heap is opened again. Other calls no longer wait for them.
+    /// Leaves the lines in use until the next open. Other calls no longer wait for them.
     pub(super) fn abandon(&mut self, reservation: &Reservation) {
         self.reservation_count -= 1;
         self.trim_count -= u32::from(reservation.extent.trim.is_some());
     }
 
-    /// Returns a reservation whose transaction was rolled back. Free blocks that were joined or trimmed stay so.
+    /// Returns a reservation whose transaction was rolled back. If its free blocks were joined or trimmed, they remain so.
     pub(super) fn return_unused(&mut self, slot: u32, reservation: &Reservation, now: Moment) {
         if reservation.extent.trim.is_some() {
             // The trim failed, and it is unknown which of its headers are durable.
@@ -267,7 +269,7 @@ impl Arena {
         }
     }
 
-    /// Allocates what was carved from a reservation: its transaction has committed, and the headers are in place.
+    /// Allocates the blocks that were carved from a reservation: its transaction has committed, and the headers are in place.
     #[inline]
     pub(super) fn settle(&mut self, slot: u32, reservation: &Reservation, lsn: Lsn, now: Moment) {
         if !reservation.is_carved() {
@@ -276,7 +278,7 @@ impl Arena {
         self.reservation_count -= 1;
         let map = self.map(slot);
         let Range { start, end } = reservation.extent.lines;
-        // No block starts in the rest: the last of the former blocks starts before it.
+        // No former block starts in the rest, because the last one starts before the cursor.
         map.starts.clear_range(start + 1..reservation.cursor);
         for carved in reservation.carved() {
             map.starts.set(carved.line);
@@ -293,8 +295,9 @@ impl Arena {
         }
     }
 
-    /// Quarantines free lines that were not allocated before, until the checkpoint LSN has reached `lsn` and no longer. The lines before
-    /// them may be free: an unlogged store to a block that covers both would overwrite their header, which the log could still replay.
+    /// Quarantines free lines that were not allocated before until the checkpoint LSN has reached `lsn`; the quarantine time does not apply.
+    /// Otherwise, if the lines before them are free, too, a new block could cover both. An unlogged store to it would overwrite the header of these
+    /// lines, and recovery could replay that header over the store.
     fn quarantine_gap(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.quarantine.push_gap(slot, lines, lsn);
         self.drain_quarantine(Lsn::ZERO, now, DRAIN_STEP);
@@ -314,8 +317,8 @@ impl Arena {
         self.list_extent_from(slot, block.end);
     }
 
-    /// The allocated block that starts at a line, and the lines that become one free block when it is freed. If the purpose is to free it,
-    /// it is no longer live, and its free neighbours are taken out of use.
+    /// Looks up the allocated block that starts at `line`. Returns the block, and the lines that become one free block when it is freed. If the
+    /// purpose is to free the block, it counts as freed from now on, and its free neighbours are marked as in use.
     #[inline]
     pub(super) fn find<P: Pmem>(
         &mut self,
@@ -333,7 +336,7 @@ impl Arena {
         Ok((block, coalesced))
     }
 
-    /// Cancels the freeing of a block: it is live again, and its neighbours are free.
+    /// Cancels the freeing of a block: it is allocated again, and its neighbours are free.
     pub(super) fn cancel_free(&mut self, slot: u32, block: Range<u32>, coalesced: Range<u32>) {
         self.map(slot).live.set(block.start);
         for side in [coalesced.start..block.start, block.end..coalesced.end] {
@@ -348,7 +351,7 @@ impl Arena {
         self.quarantine(slot, lines, lsn, now);
     }
 
-    /// Quarantines lines that are one free block, until the checkpoint LSN has reached `lsn` and their time is over.
+    /// Quarantines lines that are one free block, until the checkpoint LSN has reached `lsn` and the quarantine time is over.
     #[inline]
     pub(super) fn quarantine(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.quarantine.push(slot, lines, lsn, now);
@@ -363,7 +366,7 @@ impl Arena {
         }
     }
 
-    /// Adds the free extent that starts at a line, if one does, to the free lists.
+    /// Adds the free extent that starts at `line`, if there is one, to the free lists.
     #[inline]
     pub(super) fn list_extent_from(&mut self, slot: u32, line: u32) {
         if let Some(end) = self.map(slot).extent_from(line) {
@@ -393,7 +396,7 @@ impl Arena {
         found
     }
 
-    /// Prefetches the header of the next block of this length.
+    /// Prefetches the header of the next free block of this size class.
     #[inline]
     fn prefetch_next<P: Pmem>(&self, pmem: &P, lines: u32) {
         if let Some(Candidate { slot, line }) = self.free_lists.next(lines)
@@ -403,7 +406,8 @@ impl Arena {
         }
     }
 
-    /// Reserves the part of a free extent that the block needs: from the last block start before it to the first after it.
+    /// Reserves the part of a free extent that the block needs: from the last block start at or before its first line to the first block start at or
+    /// after its end.
     #[inline]
     fn reserve_at<P: Pmem>(
         &mut self,
@@ -421,8 +425,8 @@ impl Arena {
         self.reserve_part(pmem, slot, line..end, from..to)
     }
 
-    /// Reserves a run of adjacent free blocks with `wanted` lines in total, so that no header is needed after them. Their free neighbours
-    /// stay free.
+    /// Reserves a run of adjacent free blocks with `wanted` lines in total, so that no header is needed after the run. Its free neighbours stay
+    /// free.
     #[inline]
     fn reserve_run<P: Pmem>(&mut self, pmem: &P, wanted: RangeInclusive<u32>) -> Option<Extent> {
         let lines = *wanted.start();
@@ -462,7 +466,7 @@ impl Arena {
         })
     }
 
-    /// The length of the allocated block that starts at a line.
+    /// The length of the allocated block that starts at `line`.
     #[inline]
     fn find_block<P: Pmem>(
         &mut self,
@@ -492,7 +496,7 @@ impl Arena {
         let next = map.next_start(line);
         let (found, header) = read(pmem, &layout, map.chunk, line);
         if !map.live.get(line) {
-            // A block that a repair marked lost is not free.
+            // A block that a repair has marked lost is not free.
             let is_lost = header.is_some_and(|header| header.state == BlockState::Lost);
             return Err(if is_lost { corrupted(map.chunk, line) } else { FreeError::AlreadyFree { offset } });
         }
@@ -507,8 +511,8 @@ impl Arena {
         Ok(next - line)
     }
 
-    /// The free lines before and after the block at a line, which one header can free together with it. Empty where the extent is long: it
-    /// would be quarantined with the block.
+    /// The free lines before and after the block at `line`, which one header can free together with it. A side is left out (empty) if it is long,
+    /// because it would be quarantined together with the block.
     #[inline]
     fn neighbours<P: Pmem>(&mut self, pmem: &P, slot: u32, line: u32) -> [Range<u32>; 2] {
         let most = COALESCED_LINES_MAX.min(chunk_lines(&self.layout) / 16);
@@ -528,8 +532,8 @@ impl Arena {
         })
     }
 
-    /// Takes the free neighbours of a block that is about to be freed out of use, unless their headers are corrupted. Returns the lines of
-    /// all three.
+    /// Marks the free neighbours of a block as in use, before the block is freed with them. Leaves out neighbours with corrupted headers. Returns
+    /// the lines of the block and its neighbours.
     #[inline]
     fn hold_neighbours<P: Pmem>(
         &mut self,
@@ -552,7 +556,7 @@ impl Arena {
         coalesced
     }
 
-    /// Takes the block of a corrupted header permanently out of a free extent, and records the corruption.
+    /// Permanently withdraws the block of a corrupted header from a free extent, and records the corruption.
     #[cold]
     fn isolate_free(&mut self, slot: u32, free: Range<u32>, corrupted: CorruptedFree) {
         let CorruptedFree { lines, found } = corrupted;
@@ -561,7 +565,7 @@ impl Arena {
         self.list(slot, lines.end..free.end);
     }
 
-    /// Takes the block of a corrupted header permanently out of use, and records the corruption.
+    /// Permanently withdraws the block of a corrupted header, and records the corruption.
     #[cold]
     fn isolate(&mut self, slot: u32, lines: Range<u32>, found: u64) {
         self.withdraw(slot, lines.clone());
@@ -570,7 +574,7 @@ impl Arena {
         self.corruptions.push(corruption(&layout, chunk, lines, found, CorruptionKind::Known));
     }
 
-    /// Takes the block of a corrupted header permanently out of use.
+    /// Permanently withdraws the block of a corrupted header.
     pub(super) fn withdraw(&mut self, slot: u32, lines: Range<u32>) {
         let map = self.map(slot);
         if !map.used.get(lines.start) {
@@ -582,7 +586,7 @@ impl Arena {
         }
     }
 
-    /// Adds a free extent, unless it is empty, to the free lists.
+    /// Adds a free extent to the free lists, unless it is empty.
     #[inline]
     pub(super) fn list(&mut self, slot: u32, extent: Range<u32>) {
         if !extent.is_empty() {
@@ -592,8 +596,8 @@ impl Arena {
     }
 }
 
-/// A free block that is about to be allocated by a commit, with its arena locked. Free again if it is dropped before it is
-/// [settled](Self::settle).
+/// A free block that a commit is about to allocate, with its arena locked. If this is dropped before it is [settled](Self::settle), the block is
+/// free again.
 #[derive(Debug)]
 #[must_use = "the block is free again when this is dropped"]
 pub(crate) struct HeldBlock<'s> {
@@ -601,9 +605,9 @@ pub(crate) struct HeldBlock<'s> {
     slot: u32,
     chunk: u64,
     block: Range<u32>,
-    /// The end of the free block that the held one is cut from.
+    /// The end of the last free block that the held block takes lines from.
     free_end: u32,
-    /// Whether the block covers several free blocks, and so their headers.
+    /// Whether the block covers several free blocks, and thus their headers.
     pub(super) is_several_blocks: bool,
     is_settled: bool,
 }
@@ -628,7 +632,7 @@ impl HeldBlock<'_> {
         (!rest.is_empty()).then(|| header_word(&self.arena.layout, self.chunk, BlockState::Free, rest))
     }
 
-    /// The headers are durable: the block is allocated.
+    /// Allocates the block, whose headers are durable.
     #[inline]
     pub(crate) fn settle(mut self) {
         self.is_settled = true;
@@ -645,10 +649,10 @@ impl Drop for HeldBlock<'_> {
     }
 }
 
-/// An allocated block that is about to be freed by a commit, with its arena locked. Allocated as before if it is dropped before it is
-/// [settled](Self::settle).
+/// An allocated block that a commit is about to free, with its arena locked. If this is dropped before it is [settled](Self::settle), the block
+/// stays allocated.
 #[derive(Debug)]
-#[must_use = "the block is allocated as before when this is dropped"]
+#[must_use = "the block stays allocated when this is dropped"]
 pub(crate) struct HeldFreeing<'s> {
     arena: SpinGuard<'s, Arena>,
     slot: u32,
@@ -661,7 +665,7 @@ pub(crate) struct HeldFreeing<'s> {
 }
 
 impl<'s> HeldFreeing<'s> {
-    /// The result of [`Arena::find`], for a purpose that frees the block.
+    /// Holds the result of [`Arena::find`], whose purpose was to free the block.
     #[inline]
     pub(super) fn new(
         mut arena: SpinGuard<'s, Arena>,
@@ -679,7 +683,7 @@ impl<'s> HeldFreeing<'s> {
         header_word(&self.arena.layout, self.chunk, BlockState::Free, self.coalesced.clone())
     }
 
-    /// The header is durable, by a commit with this LSN: the block is quarantined until the checkpoint LSN has reached it.
+    /// Frees the block, whose header is durable since the commit with this LSN. It is quarantined until the checkpoint LSN has reached this LSN.
     #[inline]
     pub(crate) fn settle(mut self, lsn: Lsn) {
         self.is_settled = true;

@@ -1,4 +1,4 @@
-//! A bitmap with a bit for each line of a chunk, and a summary bit for each non-zero word, so that a search skips 4,096 lines at a time.
+//! A bitmap with a bit for each line of a chunk, and a summary bit for each word, so that a search can skip 4,096 lines at a time.
 
 use core::ops::Range;
 
@@ -13,13 +13,13 @@ pub(super) struct Bitmap {
     len: u32,
 }
 
-/// The bits from `from` to before `to` of a word. At least one.
+/// A mask of the bits `from..to` of a word. The range must not be empty.
 #[inline]
 const fn mask(from: u32, to: u32) -> u64 {
     (u64::MAX >> (WORD_BITS - (to - from))) << from
 }
 
-/// Sets or clears these bits, at least one, of an array of words.
+/// Sets or clears these bits of an array of words. The range must not be empty.
 #[inline]
 fn fill<const VALUE: bool>(words: &mut [u64], bits: Range<u32>) {
     let put = |word: &mut u64, mask: u64| if VALUE { *word |= mask } else { *word &= !mask };
@@ -38,7 +38,7 @@ fn fill<const VALUE: bool>(words: &mut [u64], bits: Range<u32>) {
 }
 
 impl Bitmap {
-    /// All bits clear.
+    /// A bitmap with all bits clear.
     pub(super) fn new(len: u32) -> Self {
         let words = len.div_ceil(WORD_BITS);
         let zeroes = |count: u32| vec![0; count as usize].into_boxed_slice();
@@ -99,7 +99,7 @@ impl Bitmap {
         if shift == 0 { low } else { low | word(index + 1) << (WORD_BITS - shift) }
     }
 
-    /// The first bit that is set, from `from` on, or the length.
+    /// The first set bit at or after `from`, or the length.
     #[inline]
     pub(super) fn next_set(&self, from: u32) -> u32 {
         if from >= self.len {
@@ -123,7 +123,7 @@ impl Bitmap {
         self.len
     }
 
-    /// The last bit that is set, before `before`.
+    /// The last set bit before `before`.
     #[inline]
     pub(super) fn last_set(&self, before: u32) -> Option<u32> {
         let from = before.checked_sub(1)?;
@@ -145,7 +145,7 @@ impl Bitmap {
         None
     }
 
-    /// The first bit that is clear, from `from` on, or the length.
+    /// The first clear bit at or after `from`, or the length.
     pub(super) fn next_clear(&self, from: u32) -> u32 {
         let mut keep = u64::MAX << (from % WORD_BITS);
         for word in from / WORD_BITS..self.len.div_ceil(WORD_BITS) {
@@ -174,7 +174,7 @@ mod tests {
     const LENGTHS: [u32; 6] = [1, 63, 64, 65, 4097, 9000];
 
     proptest! {
-        /// Against plain booleans.
+        /// Compares the bitmap with an array of booleans.
         #[test]
         fn bitmap_matches_booleans(
             len in proptest::sample::select(&LENGTHS),

@@ -1,7 +1,7 @@
 //! The map of one chunk in DRAM.
 //!
-//! Lines are counted from the chunk's start. A block starts at the line of its payload. Line 0 contains only the first header. The end of
-//! the chunk counts as the start of a block.
+//! Lines are counted from the chunk's start. A block starts at the line of its payload. Line 0 contains only the first header. The end of the chunk
+//! counts as a block start.
 //!
 //! Invariants:
 //! - If a line is in use and the next one is not, a block of the chain starts at that next line. So every free extent consists of whole free
@@ -31,12 +31,12 @@ pub(super) struct ChunkMap {
     pub(super) used: Bitmap,
     /// Lines where a block of the chain starts.
     pub(super) starts: Bitmap,
-    /// Lines where such a block is allocated, and not being freed.
+    /// Lines where an allocated block of the chain starts that is not being freed.
     pub(super) live: Bitmap,
     /// The number of lines not in use.
     pub(super) free_lines: u32,
-    /// The line where the chain is broken; `lines` if it is not, 0 if the whole chunk is unreachable. The lines from here on stay in use, and
-    /// only headers of allocated blocks are used.
+    /// The line from which the chunk is unreachable, because the chain is broken there. `lines` if the chain is intact; 0 if the whole chunk is
+    /// unreachable. Unreachable lines stay in use, and only headers of allocated blocks are used there.
     pub(super) unreachable_from: u32,
     /// Extents whose headers are corrupted, or were marked lost by a repair.
     pub(super) lost: Vec<Range<u32>>,
@@ -49,7 +49,7 @@ pub(super) struct CorruptedFree {
 }
 
 impl ChunkMap {
-    /// The map of a chunk whose chain is not known yet: all lines are in use.
+    /// The map of a chunk before its chain is scanned: all lines are in use.
     fn unknown(chunk: u64, lines: u32, first: u32) -> Self {
         let mut used = Bitmap::new(lines);
         used.set_range(0..lines);
@@ -66,7 +66,7 @@ impl ChunkMap {
         map
     }
 
-    /// Builds the map from the headers of a chunk. Returns the corrupted headers, too.
+    /// Builds the map from the headers of a chunk. Also returns the corrupted headers.
     pub(super) fn scan<P: Pmem>(
         scanner: Scanner<'_, P>,
         chunk: u64,
@@ -102,7 +102,7 @@ impl ChunkMap {
         (map, corruptions)
     }
 
-    /// Flushes all headers of the chain, including those stored by other threads: durable with the next fence.
+    /// Flushes all headers of the chain, including those that other threads have stored. The next fence makes them durable.
     pub(super) fn flush_headers<P: Pmem>(&self, pmem: &P, layout: &Layout) {
         sync::before_flushing_others_stores();
         let flush = |line| pmem.flush(header_offset(layout, self.chunk, line), BLOCK_HEADER_BYTES);
@@ -114,7 +114,7 @@ impl ChunkMap {
         flush(self.lines);
     }
 
-    /// Checks the headers of the free blocks on these lines, before an allocated block covers them. Returns the first that is corrupted.
+    /// Checks the headers of the free blocks on these lines, before an allocated block covers them. Returns the first corrupted one.
     #[inline]
     pub(super) fn find_corrupted<P: Pmem>(
         &self,
@@ -134,7 +134,7 @@ impl ChunkMap {
         None
     }
 
-    /// The length of the allocated block that starts at a line of the unreachable extent. Only the block's own header shows the length, and
+    /// The length of the allocated block that starts at `line`, in the unreachable extent. Only the block's own header shows the length, because
     /// headers of former blocks may lie before it and inside it.
     #[cold]
     pub(super) fn find_unreachable<P: Pmem>(
@@ -169,21 +169,21 @@ impl ChunkMap {
         self.free_lines == self.lines - 1
     }
 
-    /// The first block start after a line, which may be the chunk's end.
+    /// The first block start after `line`, which may be the chunk's end.
     #[inline]
     pub(super) fn next_start(&self, line: u32) -> u32 {
         self.starts.next_set(line + 1)
     }
 
-    /// The end of the free extent that starts at this line, if one does.
+    /// The end of the free extent that starts at `line`, if there is one.
     #[inline]
     pub(super) fn extent_from(&self, line: u32) -> Option<u32> {
         let starts = line > 0 && line < self.lines && !self.used.get(line) && self.used.get(line - 1);
         starts.then(|| self.used.next_set(line))
     }
 
-    /// A run of whole free blocks with `wanted` lines in total, the fewest possible, which starts within 64 lines from `from`: its first line,
-    /// and its number of lines. A run at the end of the chunk is not found.
+    /// Finds the shortest run of whole free blocks with `wanted` lines in total that starts within 64 lines from `from`. Returns its first line and
+    /// its number of lines. A run at the end of the chunk is not found.
     #[inline]
     pub(super) fn find_run(&self, from: u32, wanted: RangeInclusive<u32>) -> Option<(u32, u32)> {
         let free = self.starts.window(from) & !self.used.window(from);
@@ -203,8 +203,8 @@ impl ChunkMap {
         None
     }
 
-    /// The first line from this one on that is not free in a copy of the chunk: of an allocated block, of a lost one, or of the unreachable
-    /// extent. The chunk's end, if there is none.
+    /// The first line at or after `line` that a copy of the chunk contains: the start of an allocated block, a line of a lost one, or a line of the
+    /// unreachable extent. If there is none, the chunk's end.
     pub(super) fn next_kept(&self, line: u32) -> u32 {
         let lost = self.lost.iter().filter(|lost| lost.end > line).map(|lost| lost.start.max(line));
         let first = lost.chain([self.live.next_set(line), self.unreachable_from.max(line)]).min();
@@ -218,7 +218,7 @@ impl ChunkMap {
         self.used.last_set(line).unwrap_or(0) + 1..self.used.next_set(line)
     }
 
-    /// The first free extent from a line on.
+    /// The first free extent at or after `line`. If `line` is inside one, the part from `line` on.
     pub(super) fn next_extent(&self, line: u32) -> Option<Range<u32>> {
         let from = self.used.next_clear(line);
         (from < self.lines).then(|| from..self.used.next_set(from))
@@ -242,7 +242,7 @@ impl ChunkMap {
         Some(self.extent_around(lines.start))
     }
 
-    /// The start of the lost extent in which a line lies.
+    /// The start of the lost extent that contains `line`.
     #[inline]
     pub(super) fn lost_at(&self, line: u32) -> Option<u32> {
         self.lost.iter().find(|lost| lost.contains(&line)).map(|lost| lost.start)

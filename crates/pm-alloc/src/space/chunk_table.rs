@@ -1,9 +1,9 @@
-//! The chunks of a heap: which arena owns each, and the chunks that no arena owns.
+//! The chunks of a heap: which arena owns each chunk, and the chunks that no arena owns.
 //!
-//! Each chunk is owned by an arena, or shared, or covered by a huge block, which is a block longer than a chunk. A thread allocates from its
-//! own arena. A thread that frees a block locks the arena that owns the block's chunk. A chunk changes owners only while the lock of the
-//! shared chunks is held ([`LockedChunks`]). That lock is acquired before any arena's. Only freezing the space holds the locks of several
-//! arenas.
+//! Each chunk is owned by an arena, or shared, or covered by a huge block, which is a block longer than a chunk. A thread allocates from its own
+//! arena. A thread that frees a block locks the arena that owns the block's chunk. A chunk changes owners only while the lock of the shared chunks
+//! is held ([`LockedChunks`]). That lock is acquired before that of any arena. Only [`Frozen`](super::Frozen) holds the locks of several arenas at
+//! once.
 
 use super::arena::Arena;
 use super::chunk_map::ChunkMap;
@@ -22,30 +22,30 @@ use core::time::Duration;
 use pm_core::{FenceError, Pmem};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The least number of chunks for which the heap has one more arena.
+/// The minimum number of chunks for each arena of a heap.
 const CHUNKS_PER_ARENA: u64 = 8;
 
-/// How the space of a heap is used.
+/// Options for the space of a heap.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpaceOptions {
-    /// How long freed blocks are quarantined at least, so that no line is written too often.
+    /// The minimum time for which freed blocks are quarantined, so that no line is written too often.
     pub(crate) quarantine: Duration,
-    /// The number of arenas, at least one. By default there are as many as processors.
+    /// The number of arenas, at least one. By default there is one for each processor, unless the heap has too few chunks.
     pub(crate) arena_count: Option<u32>,
-    /// Whether this process created the heap, and fenced it: then no header was left visible and not durable by a killed process.
+    /// Whether this process created the heap and fenced it. If so, no killed process can have left headers that are visible but not durable.
     pub(crate) is_new: bool,
 }
 
 /// The owner of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkOwner {
-    /// No arena: it is one of the [`SharedChunks`].
+    /// No arena owns the chunk: it is one of the [`SharedChunks`].
     Shared,
     /// A huge block, or a reservation for one, covers the chunk.
     Covered,
     /// A huge block starts in the chunk.
     Huge,
-    /// An arena, where the chunk has this slot.
+    /// An arena owns the chunk, in this slot.
     Arena(ArenaSlot),
 }
 
@@ -78,8 +78,8 @@ pub(super) struct ChunkTable {
     owners: Vec<AtomicU64>,
     pub(super) arenas: Vec<SpinLock<Arena>>,
     shared: PoisonMutex<SharedChunks>,
-    /// Whether there is a free shared chunk. Stored with the lock of the shared chunks held, and loaded without it. It may be false although
-    /// there is one, and reservations are trimmed needlessly then; it is never true without one.
+    /// Whether there is a free shared chunk. A hint, stored with the lock of the shared chunks held and loaded without it. It is set only if there
+    /// is a free chunk, but it may be false when there is one, and then a reservation is trimmed needlessly.
     has_free_chunk: AtomicBool,
     pub(super) clock: QuarantineClock,
     is_new: bool,
@@ -89,32 +89,33 @@ pub(super) struct ChunkTable {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HugeBlock {
     pub(super) lines: u32,
-    /// Whether the block is allocated, and not being freed.
+    /// Whether the block is allocated and not being freed.
     pub(super) is_live: bool,
-    /// Whether the block's header is corrupted, or was marked lost by a repair. Then the block is neither live nor free.
+    /// Whether the block's header is corrupted, or a repair has marked the block lost. Such a block is neither allocated nor free.
     pub(super) is_lost: bool,
 }
 
 /// The chunks that no arena owns.
 #[derive(Debug, Default)]
 pub(super) struct SharedChunks {
-    /// The first chunk whose first header was not read yet. Those headers are read when needed: in a large heap each costs a page fault.
+    /// The first chunk whose first header was not read yet. First headers are read when needed, because in a large heap each one costs a page fault.
     pub(super) cursor: ChunkCursor,
-    /// Whether first headers were read and flushed, and not fenced yet. Nothing may rely on them before that.
+    /// Whether first headers were read and flushed but not fenced. Nothing may rely on them before the fence.
     is_unfenced: bool,
-    /// First headers, each its offset and word, that a killed process left inside a huge block: to be zeroed before that fence.
+    /// The first headers, as (offset, word), that a killed process left inside a huge block. [`fence_discovered`](LockedChunks::fence_discovered)
+    /// zeroes them before its fence.
     stale_headers: Vec<(u64, u64)>,
-    /// The error of a fence that failed. After it nothing is stored or fenced any more.
+    /// The error of a failed fence. After that nothing more is stored or fenced.
     fault: Option<FenceError>,
-    /// Whether the next chunk for an arena is preferably an unscanned one, and not a free one.
+    /// Whether the next arena preferably gets an unscanned chunk instead of a free one.
     is_unscanned_next: bool,
     /// Chunks that are one free block each.
     pub(super) free: BTreeSet<u64>,
-    /// Chunks whose first header was read and which were not scanned yet, and where their headers start.
+    /// Chunks whose first header was read but which were not scanned yet, and where their headers start.
     pub(super) unscanned: BTreeMap<u64, Start>,
     /// Huge blocks, by the chunk in which they start.
     pub(super) huge: BTreeMap<u64, HugeBlock>,
-    /// Huge blocks that were freed, and are not split into chunks yet.
+    /// Huge blocks that were freed but are not split into chunks yet.
     pub(super) quarantine: Quarantine,
     /// The number of reservations for huge blocks that are not settled.
     pub(super) reservation_count: u32,
@@ -129,9 +130,10 @@ pub(super) struct LockedChunks<'s> {
 }
 
 impl ChunkTable {
-    /// The chunks of a heap after its recovery. Reads nothing: a chunk is scanned when it is first needed.
+    /// The chunks of a heap after its recovery. Reads no header: a chunk is scanned when it is first needed.
     pub(super) fn new(layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
-        // The number of processors is looked up only if the heap could use more than one arena: the standard library reads many files for it.
+        // The number of processors is looked up only if the heap could use more than one arena, because the standard library reads many files for
+        // it.
         let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let by_default = || match chunk_count / CHUNKS_PER_ARENA {
             0 | 1 => 1,
@@ -155,7 +157,7 @@ impl ChunkTable {
         table
     }
 
-    /// Adds chunks, so that there are `chunk_count`.
+    /// Adds chunks, up to a total of `chunk_count`.
     pub(super) fn extend(&mut self, chunk_count: u64) {
         let more = self.chunk_count()..chunk_count;
         self.owners.extend(more.map(|_| AtomicU64::new(ChunkOwner::Shared.to_word())));
@@ -174,12 +176,12 @@ impl ChunkTable {
         ChunkOwner::from_word(self.owners[chunk_index(chunk)].load(Ordering::Acquire))
     }
 
-    /// Changes the owner of a chunk, with the lock of the shared chunks held.
+    /// Changes the owner of a chunk. The caller holds the lock of the shared chunks.
     fn set_owner(&self, chunk: u64, owner: ChunkOwner) {
         self.owners[chunk_index(chunk)].store(owner.to_word(), Ordering::Release);
     }
 
-    /// The chunk and the line of an offset where a block could start.
+    /// The chunk and the line of `offset`, if a block could start there.
     #[inline]
     pub(super) fn locate(&self, offset: u64) -> Result<(u64, u32), FreeError> {
         let chunk = self.layout.chunk_of(offset).filter(|chunk| *chunk < self.chunk_count());
@@ -212,13 +214,13 @@ impl ChunkTable {
         LockedChunks { table: self, shared: self.shared.lock_unpoisoned() }
     }
 
-    /// Whether there is a free shared chunk. Without the lock, so it may be false although there is one.
+    /// Whether there is a free shared chunk. Loaded without the lock, so it may be false when there is one.
     #[inline]
     pub(super) fn has_free_chunk(&self) -> bool {
         self.has_free_chunk.load(Ordering::Acquire)
     }
 
-    /// Whether no lock is held, by a leaked guard for example, or poisoned.
+    /// Whether no lock is held, for example by a leaked guard, and none is poisoned.
     pub(super) fn is_free_and_unpoisoned(&self) -> bool {
         self.shared.is_free_and_unpoisoned() && self.arenas.iter().all(SpinLock::is_free_and_unpoisoned)
     }
@@ -233,18 +235,18 @@ impl SharedChunks {
     /// Returns an error if a fence has failed. Called before each store.
     ///
     /// # Errors
-    /// The first fence that failed.
+    /// The error of the first fence that failed.
     pub(super) fn check(&self) -> Result<(), FenceError> {
         self.fault.clone().map_or(Ok(()), Err)
     }
 
-    /// Fences. No fence follows a failed one: it would not cover the lines of the failed one, which may be lost.
+    /// Fences, unless a fence has failed: another fence would not cover the lines of the failed one, which may be lost.
     ///
     /// # Errors
-    /// When it fails, or one failed before.
+    /// When the fence fails or a fence has failed.
     ///
     /// # Durability
-    /// What this thread flushed before is durable when this returns.
+    /// When this returns, all earlier flushes of this thread are durable.
     #[track_caller]
     pub(super) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
         self.check()?;
@@ -258,13 +260,13 @@ impl LockedChunks<'_> {
         self.table.set_owner(chunk, owner);
     }
 
-    /// Scans the next unscanned chunk, and gives it to an arena. `false`: all chunks were scanned.
+    /// Scans the next unscanned chunk, and assigns it to an arena. Returns false if all chunks were scanned.
     ///
     /// # Errors
     /// When a fence fails.
     ///
     /// # Durability
-    /// As [`supply`](Self::supply).
+    /// As for [`supply`](Self::supply).
     pub(super) fn scan_next<P: Pmem>(&mut self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
         while self.shared.unscanned.is_empty() && self.discover_next(pmem) {}
         self.fence_discovered(pmem)?;
@@ -273,21 +275,21 @@ impl LockedChunks<'_> {
         Ok(true)
     }
 
-    /// Reads the first headers of the chunks up to this one.
+    /// Reads the first headers of the chunks up to `chunk`.
     ///
     /// # Errors
     /// When a fence fails.
     ///
     /// # Durability
-    /// What a killed process left in the caches is visible and may not be durable. So the headers that were read are flushed, and fenced
-    /// before anything relies on them: one fence, unless this process created the heap.
+    /// A killed process may have left headers that are visible but not durable. So the headers that were read are flushed, and fenced before
+    /// anything relies on them: one fence, unless this process created the heap.
     pub(super) fn discover_through<P: Pmem>(&mut self, pmem: &P, chunk: u64) -> Result<(), FenceError> {
         while self.shared.cursor.next <= chunk && self.discover_next(pmem) {}
         self.fence_discovered(pmem)
     }
 
-    /// Reads the first header of the next chunk. If a huge block starts there, reads those of the chunks that it covers. `false`: all were
-    /// read. To be followed by [`fence_discovered`](Self::fence_discovered).
+    /// Reads the first header of the next chunk. If a huge block starts there, also reads those of the chunks that it covers. Returns false if all
+    /// were read already. The caller then calls [`fence_discovered`](Self::fence_discovered).
     pub(super) fn discover_next<P: Pmem>(&mut self, pmem: &P) -> bool {
         let Some((chunk, content)) = self.shared.cursor.next(self.table.scanner(pmem)) else {
             return false;
@@ -308,7 +310,7 @@ impl LockedChunks<'_> {
             Content::Huge(header, last) => self.add_huge(pmem, chunk, header, last),
         }
         if is_huge && self.shared.cursor.next < self.table.chunk_count() {
-            // The chunk where the block ends, so that both chunks are known together.
+            // Reads the chunk where the block ends, so that both chunks are known together.
             self.discover_next(pmem);
         }
         true
@@ -320,13 +322,13 @@ impl LockedChunks<'_> {
     /// When the fence fails.
     ///
     /// # Durability
-    /// One fence, if any was read. It also covers zeroing the first headers that a killed process left inside a huge block.
+    /// One fence, if any was read. It also covers the zeroes over first headers that a killed process left inside a huge block.
     pub(super) fn fence_discovered<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
         let shared = &mut *self.shared;
         if shared.is_unfenced {
             shared.check()?;
             for (offset, word) in shared.stale_headers.drain(..) {
-                // Compared, because another thread may have stored to the block meanwhile.
+                // Compared first, because another thread may have stored to the block since the header was read.
                 if pmem.compare_exchange_u64(offset, word, 0).is_ok() {
                     pmem.flush(offset, BLOCK_HEADER_BYTES);
                 }
@@ -337,7 +339,7 @@ impl LockedChunks<'_> {
         Ok(())
     }
 
-    /// Adds a huge block that was found, which ends in the chunk `last`.
+    /// Adds a huge block that starts in `chunk` and ends in the chunk `last`.
     fn add_huge<P: Pmem>(&mut self, pmem: &P, chunk: u64, header: BlockHeader, last: u64) {
         let is_live = header.state == BlockState::Allocated;
         let is_lost = header.state == BlockState::Lost;
@@ -351,8 +353,8 @@ impl LockedChunks<'_> {
         }
         if is_live && !self.table.is_new {
             let layout = &self.table.layout;
-            // A process that is killed while it grows a block leaves first headers inside it, which would be used if the block's own header
-            // were corrupted; or zeroes that are not durable.
+            // A process that was killed while it grew this block may have left first headers inside it. They would be used if the block's own header
+            // became corrupted, so they are zeroed. If it had zeroed them already, the zeroes may not be durable, and are flushed.
             for covered in chunk + 1..=last {
                 let (word, header) = read(pmem, layout, covered, 1);
                 let (offset, in_chunk) = (header_offset(layout, covered, 1), chunk_lines(layout));
@@ -365,16 +367,16 @@ impl LockedChunks<'_> {
         }
     }
 
-    /// Gives a shared chunk to an arena: a free one and an unscanned one in turn, while there are both. `false` if there is none.
+    /// Assigns a shared chunk to an arena: alternately a free and an unscanned one while both kinds exist. Returns false if there is no chunk.
     ///
-    /// A chunk that was in use before the heap was opened may have free extents, which should be filled before new chunks are. But a scan
-    /// takes time, so only one chunk is scanned for each free chunk that is given away.
+    /// A chunk that was in use before the heap was opened may have free extents, which should be filled before new chunks are. But a scan takes
+    /// time, so only one chunk is scanned for each free chunk that is assigned.
     ///
     /// # Errors
     /// When a fence fails.
     ///
     /// # Durability
-    /// As [`discover_through`](Self::discover_through), and [`scan_into`](Self::scan_into).
+    /// As for [`discover_through`](Self::discover_through) and [`scan_into`](Self::scan_into).
     pub(super) fn supply<P: Pmem>(&mut self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
         let prefers_unscanned = self.shared.is_unscanned_next;
         self.shared.is_unscanned_next = !prefers_unscanned;
@@ -398,8 +400,8 @@ impl LockedChunks<'_> {
         Ok(true)
     }
 
-    /// Updates [`has_free_chunk`](ChunkTable::has_free_chunk), before a chunk is given to an arena. Of the chunks whose first headers were
-    /// not read yet it examines only the next one, which is needed soon: in a large heap each costs a page fault.
+    /// Updates [`has_free_chunk`](ChunkTable::has_free_chunk) before a chunk is assigned to an arena. Of the chunks whose first headers were not
+    /// read yet, it examines only the next one, which is needed soon: in a large heap each costs a page fault.
     fn update_has_free_chunk<P: Pmem>(&self, pmem: &P) {
         let mut ahead = self.shared.cursor;
         let has_free_chunk = !self.shared.free.is_empty()
@@ -407,13 +409,13 @@ impl LockedChunks<'_> {
         self.table.has_free_chunk.store(has_free_chunk, Ordering::Release);
     }
 
-    /// Scans a chunk, if it is an unscanned one, and gives it to an arena.
+    /// If `chunk` is unscanned, scans it and assigns it to an arena.
     ///
     /// # Errors
-    /// When the fence fails. The chunk stays shared then.
+    /// When the fence fails. The chunk then stays shared.
     ///
     /// # Durability
-    /// One fence, for all headers of the chunk, which a killed process may have left visible and not durable.
+    /// One fence for all headers of the chunk, which a killed process may have left visible but not durable.
     pub(super) fn scan_into<P: Pmem>(
         &mut self,
         arena: usize,
@@ -433,7 +435,7 @@ impl LockedChunks<'_> {
         Ok(())
     }
 
-    /// Gives a free shared chunk to an arena, if it is one.
+    /// Assigns `chunk` to an arena if it is a free shared chunk.
     pub(super) fn give_free(&mut self, arena: usize, chunk: u64) {
         if self.shared.free.remove(&chunk) {
             self.table.has_free_chunk.store(!self.shared.free.is_empty(), Ordering::Release);
@@ -441,8 +443,8 @@ impl LockedChunks<'_> {
         }
     }
 
-    /// Gives a chunk to an arena. Its owner is stored with the locks of the shared chunks and of the arena held, so it is stable while either
-    /// is held.
+    /// Assigns a chunk to an arena. Its owner is stored with the locks of both the shared chunks and the arena held, so it is stable while either
+    /// lock is held.
     fn give(&mut self, arena: usize, map: ChunkMap) {
         let chunk = map.chunk;
         let mut to = self.table.arena(arena);
@@ -451,14 +453,14 @@ impl LockedChunks<'_> {
         self.set_owner(chunk, ChunkOwner::Arena(ArenaSlot { arena, slot }));
     }
 
-    /// Takes a chunk from an arena. `None` if a line of it is in use.
+    /// Takes a free chunk from an arena. `None` if a line of it is in use.
     fn take_free(&mut self, from: &mut Arena, slot: u32) -> Option<Box<ChunkMap>> {
         let map = from.remove_free(slot)?;
         self.set_owner(map.chunk, ChunkOwner::Covered);
         Some(map)
     }
 
-    /// Moves a chunk of which no line is in use from one arena to another. `false`: there is none.
+    /// Moves a free chunk from one arena to another. Returns false if there is none.
     pub(super) fn move_free_chunk(&mut self, from: usize, to: usize) -> bool {
         let mut other = self.table.arena(from);
         let free = other.slots.iter().position(|slot| slot.as_ref().is_some_and(|map| map.is_free()));
@@ -469,7 +471,7 @@ impl LockedChunks<'_> {
         true
     }
 
-    /// Takes `count` adjacent chunks of which no line is in use, and returns the first.
+    /// Takes `count` adjacent free chunks, and returns the first.
     pub(super) fn take_run(&mut self, count: u64) -> Option<u64> {
         let mut run = 0;
         for chunk in 0..self.table.chunk_count() {
@@ -478,7 +480,7 @@ impl LockedChunks<'_> {
                 let first = chunk + 1 - count;
                 match self.take_chunks(first..chunk + 1) {
                     Ok(()) => return Some(first),
-                    // Meanwhile a thread has allocated in one of them.
+                    // Another thread has since allocated in one of them.
                     Err(used) => run = chunk - used,
                 }
             }
@@ -517,20 +519,20 @@ impl LockedChunks<'_> {
         Ok(())
     }
 
-    /// Returns chunks that were taken to the shared chunks, each of which may be several free blocks.
+    /// Makes taken chunks shared again. Each may consist of several free blocks, so they count as unscanned.
     pub(super) fn return_chunks(&mut self, chunks: Range<u64>) {
         for chunk in chunks {
             self.share(chunk, Start::Chain(1));
         }
     }
 
-    /// Makes a chunk an unscanned shared one, whose headers start at `start`.
+    /// Makes a chunk an unscanned shared chunk, whose headers start at `start`.
     pub(super) fn share(&mut self, chunk: u64, start: Start) {
         self.shared.unscanned.insert(chunk, start);
         self.set_owner(chunk, ChunkOwner::Shared);
     }
 
-    /// Makes a chunk a free shared one.
+    /// Makes a chunk a free shared chunk.
     pub(super) fn share_free(&mut self, chunk: u64) {
         self.shared.free.insert(chunk);
         self.set_owner(chunk, ChunkOwner::Shared);
@@ -539,10 +541,10 @@ impl LockedChunks<'_> {
     /// Splits a free huge block into chunks.
     ///
     /// # Errors
-    /// When a fence fails, or failed before.
+    /// When a fence fails or has failed.
     ///
     /// # Durability
-    /// Two fences. A crash leaves the free block or its chunks.
+    /// Two fences. A crash leaves either the whole free block or its chunks.
     pub(super) fn split<P: Pmem>(&mut self, pmem: &P, chunk: u64, lines: u32) -> Result<(), FenceError> {
         let layout = &self.table.layout;
         self.shared.check()?;
@@ -557,7 +559,7 @@ impl LockedChunks<'_> {
         Ok(())
     }
 
-    /// Frees the lines before `line` of a chunk, in which a huge block ended; the chunk's chain starts at line 1 again.
+    /// Frees the lines before `line` of a chunk in which a huge block ended. The chunk's chain starts at line 1 again.
     pub(super) fn free_front(&mut self, chunk: u64, line: u32) {
         match self.table.owner(chunk) {
             // The huge block ended at the chunk's end.
@@ -588,9 +590,9 @@ pub(super) fn chunk_number(chunk: u64) -> u32 {
     u32::try_from(chunk).expect("there are fewer chunks")
 }
 
-/// A number of the calling thread, by which the threads of a process are spread over the arenas. Only speed depends on it.
+/// A number for the calling thread, which distributes the threads of a process over the arenas. Only speed depends on it.
 fn thread_number() -> usize {
-    // Not loom's atomic: the counter outlives a heap.
+    // Not a loom atomic, because the counter outlives a heap.
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     thread_local! {
         static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };

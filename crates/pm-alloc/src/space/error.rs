@@ -8,24 +8,24 @@ use pm_core::FenceError;
 #[non_exhaustive]
 pub enum SpaceError {
     /// No free extent is long enough.
-    #[error("no {lines} lines of 64 bytes are free in one piece{}", Later { quarantined: *quarantined, held: *held })]
+    #[error("there is no free extent of {lines} lines of 64 bytes{}", Later { quarantined: *quarantined, held: *held })]
     Full {
         /// The number of requested lines.
         lines: u64,
-        /// Whether freed blocks are quarantined: a later attempt may succeed.
+        /// Whether freed blocks are quarantined. If so, a later attempt may succeed.
         quarantined: bool,
-        /// Whether transactions in progress hold extents that they may not need as a whole: an attempt after they end may succeed.
+        /// Whether transactions in progress hold extents that they may not need completely. If so, an attempt after they end may succeed.
         held: bool,
     },
     /// The block is longer than a header can represent, or than the heap.
-    #[error("a block of {lines} lines of 64 bytes is longer than the longest, {max_lines} lines")]
+    #[error("a block of {lines} lines of 64 bytes exceeds the maximum of {max_lines} lines")]
     TooLong {
         /// The number of requested lines.
         lines: u64,
         /// The longest possible block.
         max_lines: u64,
     },
-    /// Blocks longer than a chunk start at its second line, and smaller ones lie inside one.
+    /// The block cannot have this alignment: a block longer than a chunk starts at a chunk's second line, and a shorter one must fit into one chunk.
     #[error("a block of {lines} lines of 64 bytes cannot be aligned to {align_bytes} bytes in this heap")]
     Alignment {
         /// The number of requested lines.
@@ -64,8 +64,8 @@ pub enum FreeError {
         /// The given offset.
         offset: u64,
     },
-    /// Blocks start at multiples of 64.
-    #[error("offset {offset} is no multiple of 64, where blocks start")]
+    /// The offset is not a multiple of 64, so no block starts there.
+    #[error("offset {offset} is not a multiple of 64, so no block starts there")]
     Misaligned {
         /// The given offset.
         offset: u64,
@@ -77,12 +77,12 @@ pub enum FreeError {
         offset: u64,
     },
     /// The block was freed, or is being freed by a transaction in progress, or was never allocated.
-    #[error("the block at offset {offset} is free already")]
+    #[error("the block at offset {offset} is already free")]
     AlreadyFree {
         /// The given offset.
         offset: u64,
     },
-    /// The block's header is corrupted, or the block lies in the extent of a corrupted header, so its length is not known.
+    /// The length of the block is unknown: its header is corrupted, or it lies in the extent of a corrupted header.
     #[error(
         "the block at offset {offset} cannot be freed: the header at offset {header_offset} is corrupted"
     )]
@@ -92,12 +92,12 @@ pub enum FreeError {
         /// The offset of the corrupted header.
         header_offset: u64,
     },
-    /// The headers of its chunk could not be made durable.
+    /// The fence that makes the headers of the block's chunk durable failed.
     #[error(transparent)]
     Fence(#[from] FenceError),
 }
 
-/// Why a block does not have the requested length.
+/// Why a block could not be resized.
 #[derive(Debug)]
 pub(crate) enum ResizeError {
     /// No allocated block starts there.
@@ -118,14 +118,14 @@ impl From<FenceError> for ResizeError {
     }
 }
 
-/// A corrupted header. Its block is taken out of use.
+/// A corrupted header. Its block is withdrawn: never allocated again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Corruption {
     /// The offset of the header in the region.
     pub header_offset: u64,
-    /// The bytes of the region that are withdrawn: the block, or, if its length is unknown, everything that it may have covered, except the
-    /// allocated blocks in it that a [check](crate::Heap::check_with) lists. Empty if the header is the one that ends a chunk.
+    /// The bytes of the region that are withdrawn: the block, or, if its length is unknown, everything that it may have covered. Allocated blocks in
+    /// it that a [check](crate::Heap::check_with) lists are not withdrawn. Empty if the header is the one that ends a chunk.
     pub extent: Range<u64>,
     /// The word that was found instead of a header.
     pub found: u64,
@@ -139,11 +139,10 @@ pub struct Corruption {
 pub enum CorruptionKind {
     /// The extent is the block: the header was corrupted while the heap was open, and the block's length was known from DRAM.
     Known,
-    /// The length of the block is unknown: the header was corrupted before the heap was opened. The extent is the rest of the chunk, or of several
-    /// chunks if
-    /// the block may have been longer than one. Nothing in it is allocated any more, even after a repair, because the end of the block is
-    /// unknown. Other blocks in it are not lost: those with intact headers are listed, and can be freed. Some of those may have been freed
-    /// long ago: an old header can survive inside a block.
+    /// The length of the block is unknown: the header was corrupted before the heap was opened. The extent is the rest of the chunk, or several
+    /// chunks if the block may have been longer than one. Nothing in it is allocated again, even after a repair, because the end of the block is
+    /// unknown. Other blocks in it are not lost: those with intact headers are listed, and can be freed. Some of the listed blocks may have been
+    /// freed long ago, because an old header can survive inside a block.
     Resynchronized,
     /// The header is the one that ends a chunk. Nothing is lost with it.
     End,

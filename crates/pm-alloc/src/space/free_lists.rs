@@ -1,48 +1,48 @@
 //! The free lists of an arena, segregated by size class.
 //!
-//! An entry is a candidate: it is checked against the map of its chunk when it is taken, and dropped if it is stale. So when two extents are
-//! coalesced, their entries need not be searched for.
+//! An entry is only a candidate: it is checked against the map of its chunk when it is taken, and dropped if it is stale. So when two extents are
+//! coalesced, their entries need not be found and removed.
 
 use super::chunk_map::ChunkMap;
 use core::ops::RangeInclusive;
 use std::collections::{HashSet, VecDeque};
 
-/// The longest extents, in lines, that have a size class for their exact length: 4 KiB.
+/// The length of the longest extents, in lines, that have a size class for their exact length: 4 KiB.
 const EXACT_LINES_MAX: u32 = 64;
 
-/// The number of size classes: the exact ones, and then one for each power of two.
+/// The number of size classes: the exact ones, and one for each larger power of two.
 const CLASSES: usize = EXACT_LINES_MAX as usize + 23;
 
-/// The number of entries that are tried in a list of longer extents before the next list is.
+/// The number of entries of one list that a search tries before it moves to the next list.
 const TRIES: usize = 16;
 
-/// The number of entries at which stale ones are purged for the first time.
+/// The minimum number of entries at which stale ones are purged.
 const PURGE_MIN: usize = 1024;
 
 /// The lines of one word of a map.
 const WORD_LINES: u32 = u64::BITS;
 
-/// The number of words of block-start bitmaps that one search for a run examines: 512 KiB of the heap, in a quarter of a microsecond. Four
-/// times as many saved 0.1 % of the lines that a benchmark wrote.
+/// The number of words of block-start bitmaps that one search for a run examines. They cover 512 KiB of the heap and take a quarter of a
+/// microsecond. In a benchmark, four times as many saved only 0.1 % of the written lines.
 const RUN_WORDS_MAX: usize = 128;
 
 /// A line where a free extent may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Candidate {
-    /// The slot of its chunk in the arena.
+    /// The slot of the chunk in the arena.
     pub(super) slot: u32,
-    /// Its first line.
+    /// The first line of the extent.
     pub(super) line: u32,
 }
 
-/// The free lists. First in, first out, so that all free space is used in turn, and wears evenly.
+/// The free lists. Each is first in, first out, so that all free space is used in turn and wears evenly.
 #[derive(Debug)]
 pub(super) struct FreeLists {
     lists: Vec<VecDeque<Candidate>>,
     /// Bit `i` is set if list `i` has entries.
     filled: u128,
     count: usize,
-    /// The lines of the extents in the exact lists.
+    /// The number of lines of all extents in the exact lists.
     hole_lines: usize,
     /// The number of entries at which stale ones are purged.
     purge_at: usize,
@@ -60,7 +60,7 @@ const fn class(lines: u32) -> usize {
     }
 }
 
-/// The length of the extents in a list, if it is an exact one.
+/// The length of the extents in a list of one exact length; otherwise zero.
 const fn exact_lines(class: usize) -> usize {
     if class < EXACT_LINES_MAX as usize { class + 1 } else { 0 }
 }
@@ -82,7 +82,7 @@ impl FreeLists {
         self.hole_lines += exact_lines(class);
     }
 
-    /// An extent of exactly `lines` lines, or else a long one.
+    /// Takes an extent of exactly `lines` lines, or else a long one.
     ///
     /// While short extents are few, most of them are likely to be requested at their exact length. A shorter block would leave a rest that
     /// is rarely requested.
@@ -98,7 +98,7 @@ impl FreeLists {
         self.take_from(class(lines), lines, slots).or_else(|| self.take(EXACT_LINES_MAX + 1, slots))
     }
 
-    /// The oldest extent of exactly `lines` lines, if that length has a size class.
+    /// Takes the oldest extent of exactly `lines` lines, if that length has a size class.
     #[inline]
     pub(super) fn take_exact(
         &mut self,
@@ -114,12 +114,12 @@ impl FreeLists {
         self.lists[class(lines)].front().copied()
     }
 
-    /// The lines of all extents of 64 lines or fewer, stale entries included.
+    /// The number of lines of all extents of 64 lines or fewer, including stale entries.
     pub(super) const fn hole_lines(&self) -> usize {
         self.hole_lines
     }
 
-    /// The shortest extent of at least `lines` lines, and its end; within a size class, the oldest that is long enough.
+    /// Takes the shortest extent of at least `lines` lines; within a size class, the oldest that is long enough. Also returns its end.
     #[inline]
     pub(super) fn take(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Candidate, u32)> {
         let first = class(lines);
@@ -139,8 +139,8 @@ impl FreeLists {
         }
     }
 
-    /// A run of adjacent free blocks with `wanted` lines in total, the fewest if possible, and its number of lines. A block that covers
-    /// exactly a run needs no header but its own.
+    /// Finds a run of adjacent free blocks with `wanted` lines in total, the fewest if possible. Also returns its number of lines. A block that
+    /// covers exactly a run needs only its own header.
     #[inline]
     pub(super) fn find_run(
         &mut self,
@@ -164,7 +164,7 @@ impl FreeLists {
                         longer = Some(found);
                     }
                     words -= 1;
-                    // The next word with a block start.
+                    // Continues at the next word with a block start.
                     let next = map.starts.next_set(cursor.line + WORD_LINES);
                     cursor.line = next - next % WORD_LINES;
                 }
@@ -178,7 +178,7 @@ impl FreeLists {
         longer
     }
 
-    /// Whether there is an extent longer than half of `lines`, which is more than 64. Drops stale entries before the first valid one.
+    /// Whether there is an extent longer than half of `lines`. `lines` must be more than 64. Drops stale entries before the first valid one.
     pub(super) fn has_similar(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
         debug_assert!(lines > EXACT_LINES_MAX, "an exact list has extents of one length");
         loop {
@@ -236,7 +236,7 @@ impl FreeLists {
         self.hole_lines -= exact_lines(class_index);
     }
 
-    /// Purges stale entries, when there are twice as many entries as were valid after the last purge.
+    /// Purges stale entries if there are twice as many entries as were valid after the last purge.
     #[inline]
     pub(super) fn purge_if_many(&mut self, slots: &[Option<Box<ChunkMap>>]) {
         if self.count >= self.purge_at {

@@ -1,4 +1,4 @@
-//! A frozen space: no block is allocated, freed or resized while the live blocks are copied.
+//! A frozen space: no block is allocated, freed or resized while the allocated blocks are copied.
 
 use super::arena::Arena;
 use super::chunk_map::ChunkMap;
@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Piece {
-    /// These bytes are the same as in the heap.
+    /// The copy has the heap's bytes in this range of offsets.
     Bytes(Range<u64>),
-    /// The copy has this word (second) at this offset (first).
+    /// At this offset (first) the copy has this word (second).
     Word(u64, u64),
 }
 
@@ -26,11 +26,11 @@ pub enum Piece {
 enum End {
     /// With the header at the chunk's end.
     Intact,
-    /// Before, in an unreachable extent.
+    /// The chain is broken: the rest of the chunk is an unreachable extent.
     Unreachable,
 }
 
-/// All locks of a space. No block is allocated, freed, or resized before this is dropped.
+/// All locks of a space. Until this is dropped, no block is allocated, freed or resized.
 #[derive(Debug)]
 pub(crate) struct Frozen<'s> {
     chunks: LockedChunks<'s>,
@@ -40,8 +40,8 @@ pub(crate) struct Frozen<'s> {
 }
 
 impl<'s> Frozen<'s> {
-    /// Acquires all locks: that of the shared chunks, then those of the arenas. No other code holds several arenas' locks, and this one holds
-    /// the lock of the shared chunks meanwhile, so no deadlock is possible.
+    /// Acquires all locks: that of the shared chunks, then those of the arenas. No other code holds the locks of several arenas, and this code holds
+    /// the lock of the shared chunks while it acquires them, so no deadlock is possible.
     ///
     /// If `is_log_healthy`, the headers that are read are made durable. After a failed fence nothing is stored.
     pub(super) fn new<P: Pmem>(table: &'s ChunkTable, pmem: &P, is_log_healthy: bool) -> Self {
@@ -50,17 +50,17 @@ impl<'s> Frozen<'s> {
         Self::of_known(chunks, pmem, is_log_healthy)
     }
 
-    /// As [`Space::persist_headers`](super::Space::persist_headers).
+    /// Does the work of [`Space::persist_headers`](super::Space::persist_headers).
     ///
     /// # Errors
-    /// When the fence fails, or one failed before.
+    /// When the fence fails or a fence has failed.
     pub(super) fn persist_headers<P: Pmem>(table: &'s ChunkTable, pmem: &P) -> Result<(), FenceError> {
         let chunks = table.lock();
         let known = chunks.shared.cursor.next;
         if known == 0 {
             return Ok(());
         }
-        // This process has changed blocks in these chunks only.
+        // This process has changed blocks only in these chunks.
         let mut frozen = Self::of_known(chunks, pmem, true);
         sync::before_flushing_others_stores();
         for chunk in 0..known {
@@ -71,16 +71,16 @@ impl<'s> Frozen<'s> {
         frozen.chunks.shared.fence(pmem)
     }
 
-    /// Freezes the space. Chunks whose first headers were not read are not scanned.
+    /// Freezes the space without reading further first headers: the chunks after the cursor stay unread.
     fn of_known<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_log_healthy: bool) -> Self {
         if is_log_healthy {
-            // Now, because a fence waits only for what its own thread has flushed, and an allocating thread may be another one. A failed
-            // fence is recorded, and the next allocation returns its error; a copy needs only what is visible.
+            // By this thread, because a fence waits for the flushes of its own thread only, and the next thread that allocates may be another one. A
+            // failed fence is recorded, and the next allocation returns its error. A copy needs only visible contents.
             chunks.fence_discovered(pmem).unwrap_or_default();
         }
         let table = chunks.table;
         let arenas = (0..table.arenas.len()).map(|arena| table.arena(arena)).collect();
-        // Corrupted headers in them are reported when a chunk is given to an arena.
+        // Corrupted headers in these chunks are reported when the chunk is assigned to an arena.
         let scan = |(&chunk, &start)| (chunk, ChunkMap::scan(table.scanner(pmem), chunk, start).0);
         let unscanned = chunks.shared.unscanned.iter().map(scan).collect();
         Self { chunks, arenas, unscanned }
@@ -96,9 +96,9 @@ impl Drop for Frozen<'_> {
 }
 
 impl Frozen<'_> {
-    /// Calls `visit` with the parts of the chunks of a copy in which the same blocks are allocated. A block whose header is corrupted is
-    /// copied with its contents, and is lost in the copy. An unreachable extent is copied unchanged. Everything else is free in the copy, and
-    /// the contents of free blocks are not read.
+    /// Passes to `visit` the pieces that make up the chunks of a copy of the heap with the same allocated blocks. A block whose header is corrupted
+    /// is copied with its contents, and is lost in the copy. An unreachable extent is copied unchanged. Everything else is free in the copy, and the
+    /// contents of free blocks are not read.
     pub(crate) fn live_pieces(&self, mut visit: impl FnMut(Piece)) {
         let (table, layout) = (self.chunks.table, &self.chunks.table.layout);
         let (mut chunk, mut first) = (0, 1);
@@ -136,7 +136,8 @@ impl Frozen<'_> {
         }
     }
 
-    /// Visits the parts of one chunk from a line on: without the header that ends the chunk, unless the chunk is unreachable there.
+    /// Passes to `visit` the pieces of one chunk from line `first` on, and returns how its chain ends. If the chain is intact, the caller adds the
+    /// chunk's end header; an unreachable extent includes it.
     fn chunk_pieces(
         &self,
         chunk: u64,

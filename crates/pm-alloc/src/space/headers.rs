@@ -1,7 +1,6 @@
 //! Block headers: their offsets, reading them, and the words to store.
 //!
-//! Lines are counted from the start of a chunk. A block starts at the line of its payload, so its header is the last word of the line
-//! before.
+//! Lines are counted from the start of a chunk. A block starts at the line of its payload, so its header is the last word of the previous line.
 
 use super::error::{Corruption, CorruptionKind};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
@@ -12,7 +11,7 @@ use pm_core::Pmem;
 /// A header: its offset in the region, and the word to store there.
 pub(super) type HeaderWord = (u64, u64);
 
-/// The number of lines in a chunk. A chunk has at most 16 GiB, which are 2^28 lines.
+/// The number of lines in a chunk. A chunk has at most 16 GiB, that is, 2^28 lines.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "at most 2^28: plan() and the check of a heap's header refuse more"
@@ -55,13 +54,13 @@ pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, line: u32) ->
     (word, BlockHeader::from_word(word, layout.seed, offset))
 }
 
-/// Stores a header, and flushes it: durable with the caller's next fence.
+/// Stores and flushes a header. The caller's next fence makes it durable.
 pub(super) fn store_flushed<P: Pmem>(pmem: &P, (offset, word): HeaderWord) {
     pmem.store_u64(offset, word);
     pmem.flush(offset, BLOCK_HEADER_BYTES);
 }
 
-/// The report of the corrupted header of these lines.
+/// The [`Corruption`] of a block on these lines whose header was found to be `found`.
 pub(super) fn corruption(
     layout: &Layout,
     chunk: u64,
@@ -73,7 +72,8 @@ pub(super) fn corruption(
     Corruption { header_offset: header_offset(layout, chunk, lines.start), extent, found, kind }
 }
 
-/// The end of the block with this header that starts at `line`, if a chunk with `end` lines can contain it.
+/// The end of the block with this header that starts at `line`. `None` if the block would extend beyond the chunk's `end` lines, or the header is an
+/// end header.
 pub(super) fn block_end(header: BlockHeader, line: u32, end: u32) -> Option<u32> {
     let next = line.checked_add(header.lines)?;
     (header.state != BlockState::End && next <= end).then_some(next)
@@ -102,7 +102,7 @@ pub(super) const fn huge_lines(layout: &Layout, lines: u64) -> u64 {
     if lines.is_multiple_of(layout.chunk_lines()) { lines.saturating_add(1) } else { lines }
 }
 
-/// Splits a free huge block into chunks, first step: stores and flushes the headers inside it. The caller fences, and goes on with
+/// First step of splitting a free huge block into chunks: stores and flushes the headers inside it. The caller fences, and then calls
 /// [`split_off_first`].
 pub(super) fn split_inner<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, lines: u32) {
     let (last, line) = end_of(layout, chunk, lines);
@@ -117,7 +117,8 @@ pub(super) fn split_inner<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, lines:
     }
 }
 
-/// Second step: stores and flushes the header of the first chunk. The caller fences. A crash leaves the free block or its chunks.
+/// Second step of splitting: stores and flushes the header of the first chunk. The caller fences. A crash leaves either the whole free block or its
+/// chunks.
 pub(super) fn split_off_first<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64) {
     store_flushed(pmem, header_word(layout, chunk, BlockState::Free, 1..chunk_lines(layout)));
 }

@@ -1,4 +1,4 @@
-//! The space of a heap, as its transactions use it: reserving, allocating and freeing.
+//! The space of a heap, as transactions use it: reserving, allocating and freeing.
 
 use super::arena::{Arena, DRAIN_STEP, HeldBlock, HeldFreeing, Purpose, Request};
 use super::chunk_table::{ChunkOwner, ChunkTable, LockedChunks, SpaceOptions, chunk_number};
@@ -23,14 +23,14 @@ pub(crate) struct Space {
     pub(super) gate: Gate,
 }
 
-/// Blocks new calls while a call that found no room retries until the calls in progress have ended.
+/// A gate before unlogged calls. A call that finds no room closes it, waits until the calls in progress have ended, and tries again.
 #[derive(Debug)]
 pub(super) struct Gate {
     is_closed: AtomicBool,
     turn: Mutex<()>,
 }
 
-/// The gate is closed until this is dropped.
+/// Keeps the gate closed until this is dropped.
 #[derive(Debug)]
 pub(super) struct ClosedGate<'g> {
     gate: &'g Gate,
@@ -91,8 +91,8 @@ impl Freeing {
         Self { slot: Some(slot), chunk, coalesced: block.start..block.end, block, header: None }
     }
 
-    /// The header to store when the transaction commits: the block's own, or that of the free block before it, which then covers both. None
-    /// in an unreachable extent, where the block's header may be an old one inside an allocated block.
+    /// The header to store when the transaction commits: the block's own, or that of the free block before it, which will cover both. `None` in an
+    /// unreachable extent: the header that was found there may be a former one inside another allocated block.
     pub(crate) const fn header(&self) -> Option<HeaderWord> {
         self.header
     }
@@ -112,7 +112,7 @@ impl Space {
     /// Formats chunks: each becomes one free block.
     ///
     /// # Durability
-    /// Stores and flushes. They are durable with the caller's next fence.
+    /// Stores and flushes. The caller's next fence makes the chunks durable.
     pub(crate) fn format_chunks<P: Pmem>(pmem: &P, layout: &Layout, chunks: Range<u64>) {
         for chunk in chunks {
             store_flushed(pmem, header_word(layout, chunk, BlockState::Free, 1..chunk_lines(layout)));
@@ -120,13 +120,13 @@ impl Space {
         }
     }
 
-    /// Opens the space of a heap, after its recovery. Reads nothing: a chunk is scanned when it is first needed.
+    /// Opens the space of a heap after its recovery. Reads no header: a chunk is scanned when it is first needed.
     pub(crate) fn open(layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
         let gate = Gate { is_closed: AtomicBool::new(false), turn: Mutex::new(()) };
         Self { chunks: ChunkTable::new(layout, chunk_count, options), gate }
     }
 
-    /// Adds chunks, so that there are `chunk_count`.
+    /// Adds chunks, up to a total of `chunk_count`.
     pub(crate) fn extend(&mut self, chunk_count: u64) {
         self.chunks.extend(chunk_count);
     }
@@ -136,18 +136,18 @@ impl Space {
         self.chunks.chunk_count()
     }
 
-    /// Reserves a free extent with room for a block of `lines` lines at a multiple of `align_bytes`, from the calling
-    /// thread's arena if that has one. A freed block is reused only if the LSN of its freeing is at most `checkpoint_lsn`.
+    /// Reserves a free extent with room for a block of `lines` lines at a multiple of `align_bytes`, preferably from the calling thread's arena. A
+    /// freed block is reused only if the LSN of its freeing is at most `checkpoint_lsn`.
     ///
     /// # Errors
-    /// When there is no such extent, or no heap of this layout can have one; see [`SpaceError`].
+    /// When there is no such extent, or a heap with this layout cannot have one; see [`SpaceError`].
     ///
     /// # Panics
-    /// When `lines` is zero, or `align_bytes` no power of two.
+    /// When `lines` is zero or `align_bytes` is not a power of two.
     ///
     /// # Durability
-    /// Stores nothing, unless a freed huge block is split into chunks, which costs two fences and leaves the same space free after a crash.
-    /// In a heap that this process has not created, the headers that are read are made durable, at one fence a chunk.
+    /// Stores nothing, unless a freed huge block is split into chunks, which costs two fences; a crash during it loses no free space. In a heap that
+    /// this process has not created, the headers that are read are made durable, at one fence for each chunk.
     #[inline]
     pub(crate) fn reserve<P: Pmem>(
         &self,
@@ -159,10 +159,10 @@ impl Space {
         self.reserve_in(self.chunks.own_arena(), pmem, lines, align_bytes, checkpoint_lsn)
     }
 
-    /// As [`reserve`](Self::reserve), from the calling thread's arena only. `None` when that has no room.
+    /// [Reserves](Self::reserve) from the calling thread's arena only. `None` when it has no room.
     ///
     /// # Panics
-    /// As [`reserve`](Self::reserve).
+    /// As for [`reserve`](Self::reserve).
     #[inline]
     pub(crate) fn reserve_own<P: Pmem>(
         &self,
@@ -181,10 +181,10 @@ impl Space {
         Some(Reservation::new(self.layout(), extent))
     }
 
-    /// As [`reserve`](Self::reserve), from an arena of the caller's choice.
+    /// [Reserves](Self::reserve) preferably from this arena.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve).
+    /// As for [`reserve`](Self::reserve).
     #[inline]
     pub(crate) fn reserve_in<P: Pmem>(
         &self,
@@ -212,9 +212,9 @@ impl Space {
         Ok(Reservation::new(self.layout(), extent))
     }
 
-    /// Makes the reservation one free block in DRAM: its [headers](Reservation::joining_headers) are durable, logged with this LSN or not at
-    /// all (zero). The lines after its trim become free. To be called only if all headers were stored; otherwise the caller
-    /// [returns](Self::return_unused) the reservation.
+    /// Records in DRAM that the reservation is one free block. Its [headers](Reservation::joining_headers) are durable; `lsn` is zero unless they
+    /// were logged. Lines from its trim on become free. If not all headers were stored, the caller [returns](Self::return_unused) the reservation
+    /// instead.
     pub(crate) fn joined<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
         reservation.joined(pmem, lsn);
         if let Some(ArenaSlot { arena, slot }) = reservation.extent.slot
@@ -235,7 +235,7 @@ impl Space {
         }
     }
 
-    /// Leaves the reserved lines in use until the heap is opened again: it is unknown whether their headers are durable.
+    /// Leaves the reserved lines in use until the next open, because it is unknown whether their headers are durable.
     pub(crate) fn abandon(&self, reservation: Reservation) {
         match reservation.extent.slot {
             Some(ArenaSlot { arena, .. }) => self.chunks.arena(arena as usize).abandon(&reservation),
@@ -243,8 +243,8 @@ impl Space {
         }
     }
 
-    /// Settles a reservation: its transaction committed with this LSN, and the headers are in place. Carved blocks are allocated, and the rest
-    /// is free.
+    /// Settles a reservation whose transaction has committed with this LSN, and whose headers are in place. Carved blocks become allocated, and the
+    /// rest free.
     pub(crate) fn settle(&self, reservation: Reservation, lsn: Lsn) {
         match reservation.extent.slot {
             Some(ArenaSlot { arena, slot }) => {
@@ -255,10 +255,10 @@ impl Space {
         }
     }
 
-    /// Takes a block of `lines` lines out of the calling thread's arena, which stays locked. `None` when that arena has no such block.
-    /// `has_contents`: the caller stores into the block before it commits the header.
+    /// Begins to allocate a block of `lines` lines in the calling thread's arena, which stays locked until the result is dropped. `None` when that
+    /// arena has no such block. `has_contents`: the caller stores into the block before it commits the header.
     ///
-    /// The lane is the witness of the lock order: a lane is acquired before an arena's lock.
+    /// The lane parameter proves the lock order: a lane is acquired before an arena's lock.
     #[inline]
     pub(crate) fn hold_block<P: Pmem>(
         &self,
@@ -279,13 +279,13 @@ impl Space {
         if held.is_several_blocks && has_contents { None } else { Some(held) }
     }
 
-    /// Takes an allocated block out of use to free it, with its arena locked. `None` when no arena has the block, or it is in an unreachable
-    /// extent.
+    /// Begins to free an allocated block, whose arena stays locked until the result is dropped. `None` when no arena owns the block's chunk, or the
+    /// block is in an unreachable extent.
     ///
-    /// The lane is the witness of the lock order, as for [`hold_block`](Self::hold_block).
+    /// The lane parameter proves the lock order, as for [`hold_block`](Self::hold_block).
     ///
     /// # Errors
-    /// As [`begin_free`](Self::begin_free).
+    /// As for [`begin_free`](Self::begin_free).
     #[inline]
     pub(crate) fn hold_freeing<P: Pmem>(
         &self,
@@ -315,15 +315,15 @@ impl Space {
         self.begin_free_for(pmem, payload, self.coalescing())
     }
 
-    /// As [`begin_free`](Self::begin_free), without coalescing: its free neighbours stay as they are.
+    /// [Begins to free](Self::begin_free) a block without coalescing: its free neighbours stay separate.
     ///
     /// # Errors
-    /// As [`begin_free`](Self::begin_free).
+    /// As for [`begin_free`](Self::begin_free).
     pub(super) fn begin_free_alone<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<Freeing, FreeError> {
         self.begin_free_for(pmem, payload, Purpose::Free)
     }
 
-    /// Cancels the freeing of a block, whose transaction was rolled back: it is allocated as before.
+    /// Cancels the freeing of a block whose transaction was rolled back. The block is allocated as before.
     pub(crate) fn cancel_free(&self, freeing: Freeing) {
         match freeing.slot {
             Some(ArenaSlot { arena, slot }) => {
@@ -337,8 +337,8 @@ impl Space {
         }
     }
 
-    /// Finishes the freeing of a block: its transaction committed with this LSN, and the header is in place. The block is quarantined until
-    /// the checkpoint LSN has reached this LSN and its time is over.
+    /// Finishes freeing a block whose transaction has committed with this LSN, and whose header is in place. The block is quarantined until the
+    /// checkpoint LSN has reached this LSN and the quarantine time is over.
     pub(crate) fn finish_free(&self, freeing: Freeing, lsn: Lsn) {
         let now = self.chunks.clock.now();
         match freeing.slot {
@@ -352,7 +352,7 @@ impl Space {
         }
     }
 
-    /// The payload bytes of the block that starts at `payload`.
+    /// The capacity in bytes of the block that starts at `payload`.
     ///
     /// # Errors
     /// When no allocated block starts there; see [`FreeError`].
@@ -367,7 +367,7 @@ impl Space {
     /// When a fence fails.
     ///
     /// # Durability
-    /// One fence for each chunk: a killed process may have left headers that are visible and not durable.
+    /// One fence for each chunk, because a killed process may have left headers that are visible but not durable.
     pub(crate) fn scan_some<P: Pmem>(&self, pmem: &P, chunks: usize) -> Result<usize, FenceError> {
         let arena = self.chunks.own_arena();
         for _ in 0..chunks {
@@ -378,7 +378,7 @@ impl Space {
         Ok(self.chunks.lock().shared.unscanned_count(self.chunk_count()))
     }
 
-    /// Statistics.
+    /// The statistics of all chunks that were scanned.
     pub(crate) fn stats(&self) -> SpaceStats {
         let in_chunk = chunk_lines(&self.chunks.layout);
         let mut stats = SpaceStats { chunks: self.chunk_count(), ..SpaceStats::default() };
@@ -419,19 +419,19 @@ impl Space {
         corruptions
     }
 
-    /// Checks all headers, those of unscanned chunks too. To be called while no thread changes the heap.
+    /// Checks all headers, including those of unscanned chunks. The caller ensures that no thread changes the heap during the call.
     pub(crate) fn check<P: Pmem>(&self, pmem: &P) -> CheckReport {
         CheckReport::of(pmem, self.layout(), self.chunk_count(), |_| ())
     }
 
-    /// The header that repairs the chain at a corruption, and its offset. The lines that it covers are never allocated again. The caller
-    /// raises the checkpoint LSN to the latest LSN, and then stores the header durably and without the log: a logged header could be
+    /// The offset and the word of the header that repairs the chain at a corruption. The lines that this header covers are never allocated again.
+    /// The caller raises the checkpoint LSN to the latest LSN, and then stores the header durably and without the log: a logged header could be
     /// replayed over the contents of a later block.
     ///
-    /// `None` if there is no such corruption any more, or it is not one of a header.
+    /// `None` if the header at that offset has changed, or the offset is not that of a header.
     ///
     /// # Errors
-    /// When the fence fails that makes the headers of the chunk durable.
+    /// When the fence that makes the headers of the chunk durable fails.
     pub(crate) fn repair<P: Pmem>(
         &self,
         pmem: &P,
@@ -440,24 +440,25 @@ impl Space {
         repair::repair(&mut self.chunks.lock(), pmem, corruption)
     }
 
-    /// Freezes the space, to copy it. If `is_log_healthy`, the headers that are read are made durable; after a failed fence nothing is stored.
+    /// Freezes the space so that it can be copied. If `is_log_healthy`, the headers that are read are made durable; after a failed fence nothing is
+    /// stored.
     pub(crate) fn freeze<P: Pmem>(&self, pmem: &P, is_log_healthy: bool) -> Frozen<'_> {
         Frozen::new(&self.chunks, pmem, is_log_healthy)
     }
 
-    /// Makes all headers durable that this process has stored without flushing them. If one of them reverted, durable blocks after it in the
-    /// chain would be lost.
+    /// Makes all headers durable that this process has stored without flushing them. If a power failure reverted one of them, durable blocks after
+    /// it in the chain would be lost.
     ///
     /// # Errors
-    /// When the fence fails, or one failed before.
+    /// When the fence fails or a fence has failed.
     ///
     /// # Durability
-    /// One fence, and a line for each header of the chunks that were read; none if no chunk was read.
+    /// One fence, and a line for each header of the chunks that were read; no fence if no chunk was read.
     pub(crate) fn persist_headers<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
         Frozen::persist_headers(&self.chunks, pmem)
     }
 
-    /// Whether no lock is held, by a leaked guard for example, or poisoned.
+    /// Whether no lock is held, for example by a leaked guard, and none is poisoned.
     pub(crate) fn is_free_and_unpoisoned(&mut self) -> bool {
         self.chunks.is_free_and_unpoisoned()
     }
@@ -466,7 +467,7 @@ impl Space {
         &self.chunks.layout
     }
 
-    /// Reserves from an arena, after a step of draining its quarantine.
+    /// Drains a few blocks from an arena's quarantine, and reserves from it.
     #[inline]
     fn reserve_of<P: Pmem>(
         &self,
@@ -492,7 +493,7 @@ impl Space {
         Some(self.trim_if_last(arena, extent, request))
     }
 
-    /// Trims the last long extent if it was reserved for a transaction, which keeps its reservation until it ends.
+    /// Sets the trim of the extent if it is the last long one and was reserved for a transaction, which keeps its reservation until it ends.
     #[inline]
     fn trim_if_last(&self, arena: &mut Arena, extent: Extent, request: Request) -> Extent {
         if !request.is_for_transaction || self.chunks.has_free_chunk() {
@@ -501,7 +502,7 @@ impl Space {
         Extent { trim: arena.trim(&extent, request), ..extent }
     }
 
-    /// Reserves in chunks that no arena owns, in other arenas, or from the quarantine, when this thread's arena has no room.
+    /// Reserves in chunks that no arena owns, in other arenas, or from the quarantine. Called when this thread's arena has no room.
     #[cold]
     fn reserve_elsewhere<P: Pmem>(
         &self,
@@ -535,7 +536,7 @@ impl Space {
         }
     }
 
-    /// Reserves in shared chunks, which move to the own arena one by one, and then anywhere in the own arena.
+    /// Reserves in shared chunks, which are assigned to this thread's arena one by one, and then anywhere in that arena.
     fn reserve_in_more_chunks<P: Pmem>(
         &self,
         own: usize,
@@ -546,7 +547,7 @@ impl Space {
         let supply = || self.chunks.lock().supply(own, pmem);
         let split = || huge::split_quarantined(&mut self.chunks.lock(), pmem, checkpoint_lsn);
         split()?;
-        // Once all chunks have been read, freed huge blocks are known too.
+        // Once all first headers have been read, all freed huge blocks are known.
         while supply()? || split()? {
             if let Some(extent) = self.reserve_from(&mut self.chunks.arena(own), pmem, request, true) {
                 return Ok(Some(extent));
@@ -557,8 +558,8 @@ impl Space {
         Ok(self.reserve_from(&mut own, pmem, request, false))
     }
 
-    /// Reserves by a search of all arenas' maps, with the shared chunks locked, so that no chunk changes owners. The second value: whether no
-    /// arena has room, and a reservation is being trimmed in one.
+    /// Reserves by searching the maps of all arenas, with the shared chunks locked, so that no chunk changes owners. The second value tells whether
+    /// a reservation is being trimmed while no arena has room.
     fn search<P: Pmem>(
         &self,
         own: usize,
@@ -606,7 +607,8 @@ impl Space {
         possible().ok_or(SpaceError::Alignment { lines, align_bytes })
     }
 
-    /// The purpose of a freeing. With a time of quarantine, free neighbours are not coalesced, as they would be quarantined too.
+    /// The purpose with which blocks are freed. If there is a quarantine time, free neighbours are not coalesced, because they would be quarantined,
+    /// too.
     #[inline]
     const fn coalescing(&self) -> Purpose {
         if self.chunks.clock.is_used() { Purpose::Free } else { Purpose::FreeAndCoalesce }
@@ -626,7 +628,7 @@ impl Space {
         })
     }
 
-    /// The allocated block that starts at `offset`. If the purpose is to free it, it is no longer live.
+    /// Looks up the allocated block that starts at `offset`. If the purpose is to free it, it counts as freed from now on.
     fn find<P: Pmem>(&self, pmem: &P, offset: u64, purpose: Purpose) -> Result<FoundBlock, FreeError> {
         let (chunk, line) = self.chunks.locate(offset)?;
         loop {
@@ -656,7 +658,7 @@ impl Space {
                     if chunks.shared.free.contains(&chunk) {
                         return Err(FreeError::AlreadyFree { offset });
                     }
-                    // Scans nothing if a huge block covers the chunk, as may be known only now.
+                    // If the headers that were just read show that a huge block covers the chunk, this scans nothing.
                     chunks.scan_into(self.chunks.own_arena(), pmem, chunk)?;
                 }
             }

@@ -1,14 +1,19 @@
 //! Huge blocks: those longer than a chunk.
 //!
-//! A huge block starts at line 1 of its first chunk. It covers all following chunks except the last, where it may end anywhere; the chain of
-//! the last chunk continues there. Before it is allocated, its chunks are joined into one free block, like all free blocks that an allocated
-//! block is going to cover ([`Reservation::joining_headers`]), up to the end of the last chunk. A freed block is split into chunks in the
-//! reverse order: first the headers inside it, and when these are durable, that of the first chunk.
+//! A huge block starts at line 1 of its first chunk. It covers all of the following chunks, except that it may end anywhere in the last one, whose
+//! chain starts at its end. Before it is allocated, its chunks are joined into one free block, up to the end of the last chunk, as whenever a new
+//! block will cover several free blocks ([`Reservation::joining_headers`]). A freed block is split into chunks in the reverse order: first the
+//! headers inside it are stored, and when these are durable, that of the first chunk.
 //!
-//! These headers are stored without the log. No log entry above the checkpoint LSN targets them: what was allocated there was freed below the
-//! checkpoint LSN, and each header that was ever logged there was logged before that, with the block before it. The first header of a
-//! chunk has none before it; it is logged with a block after it, or with a gap, or a join, which are quarantined like freed blocks. A
-//! block that would end right at the first header of a chunk is made a line longer, for this reason.
+//! These headers are stored without the log, so no live log entry may target their offsets:
+//!
+//! - The header of a block was logged when the block was allocated and when it was freed. Every block in the extent was freed, and the checkpoint
+//!   LSN has reached its freeing.
+//! - The header of a free rest was logged with the block before it, which was freed since, too. So the same holds.
+//! - The first header of a chunk has no block before it in its chunk. It was logged with the block after it, or as the header of a gap; both are
+//!   quarantined when they become free.
+//! - No block may end right where the first block of a chunk starts, because the header there would be logged with it. Such a huge block is made one
+//!   line longer.
 
 use super::chunk_table::{ChunkOwner, ChunkTable, HugeBlock, LockedChunks, chunk_number};
 use super::error::{CorruptionKind, FreeError, SpaceError};
@@ -18,7 +23,7 @@ use super::scanner::Start;
 use crate::format::{BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Lsn};
 use pm_core::{FenceError, Pmem};
 
-/// As [`Space::reserve_in`](super::Space::reserve_in), for a huge block.
+/// [`Space::reserve_in`](super::Space::reserve_in) for a huge block.
 #[cold]
 pub(super) fn reserve<P: Pmem>(
     table: &ChunkTable,
@@ -29,7 +34,7 @@ pub(super) fn reserve<P: Pmem>(
     checkpoint_lsn: Lsn,
 ) -> Result<Reservation, SpaceError> {
     let in_chunk = u64::from(chunk_lines(&table.layout));
-    // As a free block it has all lines of its chunks.
+    // The free block from which it is carved consists of whole chunks.
     let count = huge_lines(&table.layout, lines).saturating_add(1).div_ceil(in_chunk);
     let longest = u64::from(BLOCK_LINES_MAX).min(table.chunk_count() * in_chunk - 1);
     let whole = count.saturating_mul(in_chunk) - 1;
@@ -66,7 +71,7 @@ pub(super) fn reserve<P: Pmem>(
     Ok(Reservation::new(&table.layout, extent))
 }
 
-/// As [`Space::settle`](super::Space::settle).
+/// [`Space::settle`](super::Space::settle) for a huge block.
 pub(super) fn settle(chunks: &mut LockedChunks<'_>, reservation: &Reservation) {
     if !reservation.is_carved() {
         return return_unused(chunks, reservation);
@@ -82,7 +87,8 @@ pub(super) fn settle(chunks: &mut LockedChunks<'_>, reservation: &Reservation) {
     }
 }
 
-/// As [`Space::return_unused`](super::Space::return_unused). If the chunks were joined, they stay one free block until one is needed.
+/// [`Space::return_unused`](super::Space::return_unused) for a huge block. If its chunks were joined already, they stay one free block until a chunk
+/// of it is needed.
 pub(super) fn return_unused(chunks: &mut LockedChunks<'_>, reservation: &Reservation) {
     chunks.shared.reservation_count -= 1;
     let (chunk, lines) = (reservation.extent.chunk, reservation.extent.lines.clone());
@@ -95,13 +101,13 @@ pub(super) fn return_unused(chunks: &mut LockedChunks<'_>, reservation: &Reserva
     chunks.shared.quarantine.push_due(chunk_number(chunk), lines, lsn);
 }
 
-/// Splits quarantined blocks that may be reused into chunks. `false`: there were none.
+/// Splits into chunks those quarantined blocks that may be reused. Returns false if there were none.
 ///
 /// # Errors
-/// When a fence fails, or failed before.
+/// When a fence fails or has failed.
 ///
 /// # Durability
-/// Two fences for each block. A crash leaves the free block or its chunks.
+/// Two fences for each block. A crash leaves either the whole free block or its chunks.
 pub(super) fn split_quarantined<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,
@@ -119,7 +125,8 @@ pub(super) fn split_quarantined<P: Pmem>(
     Ok(has_split)
 }
 
-/// The length of the huge block that starts in a chunk. If it is to be freed, it is no longer live.
+/// Looks up the allocated huge block that starts in `chunk`. Returns its length in lines. With `to_free`, the block counts as freed from now on. A
+/// corrupted header is recorded.
 ///
 /// # Errors
 /// When no allocated block starts there, or its header is corrupted.

@@ -1,62 +1,69 @@
 //! Restoring the chains of headers after log entries were discarded.
 //!
-//! # Invariant
-//! Let T be the discarded transactions. The entries of all others, the intact transactions, are readable. After
-//! [`LoggedHeaders::restore_chains`]
+//! Terms: a transaction is *discarded* if one of its entries was, and *intact* otherwise. All entries of intact transactions can be read. A block
+//! *survives* if the intact transactions left it allocated.
 //!
-//! 1. every block that is live by the intact transactions is allocated, by its own header, which a chain reaches or which is listed in an
-//!    unreachable extent; no free block of a chain covers one of its lines;
+//! # Invariant
+//! After [`LoggedHeaders::restore_chains`]
+//!
+//! 1. every surviving block is allocated by its own header, which a chain reaches or which is found in an unreachable extent; no free block of a
+//!    chain covers one of its lines;
 //! 2. a block that an intact transaction freed is not allocated, unless it is in an unreachable extent;
-//! 3. blocks that T allocated or freed may be allocated or free.
+//! 3. blocks that a discarded transaction allocated or freed may be allocated or free.
 //!
 //! # Why the headers in place do not suffice
-//! T splits a free block in two: its own block and the rest. Other transactions allocate from the rest at once, in other lanes. If T is
-//! discarded, the header in place is that of the whole free block, and the chain skips all later changes in the rest: blocks that were
-//! allocated there (violates 1), and a free header that covers the rest coalesced with a freed block after it (violates 2), whose own
-//! header still has the state allocated. Moreover, a header in place may be that of a former block. So no header is trusted because it is
-//! in place.
+//! A transaction T splits a free block into its own block and a rest. Other transactions, in other lanes, allocate from the rest at once. If T is
+//! discarded before it is applied, the header in place is still that of the whole free block, and the chain skips every later change in the rest:
+//!
+//! - blocks that were allocated there, which violates 1;
+//! - a header that covers the rest together with a freed block after it, which violates 2: the freed block's own header still says "allocated".
+//!
+//! Moreover, a header in place may be that of a former block. So a header is not trusted merely because it is in place.
 //!
 //! # Why the log suffices
-//! The log shows which words were headers, and in which order. A header is logged as a pair, and user bytes that are a valid header at
-//! their offset never are ([`Writes`](crate::log)). Let K be the headers of all intact groups from an LSN `k` on, which
-//! [`Replayed::pairs`] returns: no group above `k` was overwritten, and no discarded entry that was live is below `k`. A header of K was
-//! right when its group committed. So if two headers of K overlap, the earlier one was changed since: a header removes the earlier ones
-//! that start on its lines, and an earlier allocated block around it. A header that is not removed, and is in place, is *standing*. In
-//! particular, no header of K is later than a standing allocated block and overlaps it.
+//! The log shows which words were headers, and in which order: a header is logged as a pair, and user bytes that are a valid header at their offset
+//! never are ([`Writes`](crate::log)). Let `k` be an LSN such that no group at or above `k` was overwritten, and no discarded entry below `k` was
+//! live. Let K be the headers in the intact groups from `k` on ([`Replayed::pairs`] returns them).
+//!
+//! A header of K was right when its group committed. So if the blocks of two headers of K overlap, the earlier header was changed after it was
+//! logged. A header of K therefore *supersedes* the earlier ones that start on its lines, and an earlier allocated block that covers it. A header of
+//! K is *current* if it is not superseded and is in place. It follows that no later header of K overlaps a current allocated block.
 //!
 //! The walk along a chain visits only headers that were part of the chain at some time after `k`:
 //!
-//! - The first header of a chunk was: T stores the first header of its blocks last, so its offset contains either T's header or the one
-//!   right before it.
-//! - A standing header was, when it was logged.
-//! - So was the header after a visited one. When the visited one was part of the chain, a block started after it, whose header was durable
-//!   before the visited one led to it: in a commit by [`Reservation::inner_and_front`], in recovery by the headers that replay stores
-//!   first, without the log by a fence between the two. A later word at that offset is a header again; or, if a block of T or one that was
-//!   never committed covered it, contents. If those contents are no header, the chain is broken there, and nothing after it is allocated.
+//! - The first header of a chunk. A transaction stores the first header of its blocks last. So the offset holds the discarded transaction's header,
+//!   or the one that it was about to replace.
+//! - A current header. It was part of the chain when its group committed.
+//! - The header after a visited one. While the visited header was part of the chain, another block started where the visited block ends, and the
+//!   header of that block was durable before the visited header was stored: a commit stores it early ([`Reservation::inner_and_front`]), recovery
+//!   replays it first, and without the log a fence separates the two. Later stores at that offset are headers again, or contents of a block that
+//!   covers it and was allocated by a discarded transaction or by one that never committed. If such contents are not a valid header, the chain is
+//!   broken there, and no line after it is allocated again.
 //!
-//! Let B be a block that is live by the intact transactions and lies on lines of a visited header. B was allocated after the time of the
-//! visited header, as those lines were free, or another block's, at that time. So B's header is in K. It is standing, because nothing
-//! overlaps a live block. The visited block is cut at the first standing allocated header inside it, which is B's or an earlier one. So no
-//! remaining free block covers a line of a live block, and the walk does not skip a live block (1). This depends neither on how many
-//! entries were discarded, nor on whether they were live.
+//! Let B be a surviving block with a line that a visited block covers. When the visited header was part of the chain, that line was free or in
+//! another block. So B was allocated later, and its header is in K. It is current, because no later header overlaps a surviving block. The visited
+//! block is cut at the first current allocated header inside it, which is B's or one before it. So no free block that remains covers a line of a
+//! surviving block, and the walk skips no surviving block (1). The argument does not depend on the number of discarded entries, or on whether they
+//! were live.
 //!
-//! Where a block is cut depends on T:
+//! The same rule covers all cases of a discarded transaction T:
 //!
-//! - T is live, and not in place. A chain leads across the rest of the block that T allocated from. Other transactions may have allocated
-//!   there (1), or freed the block after it together with the rest. So a free block is also cut at a standing free header whose block ends
-//!   after it (2). Standing free headers that end inside it need no cut.
-//! - T is dead, and in place: the chain is right. But T's headers are missing in K, so the header of a block that T freed, or covered, may
-//!   be standing, and is cut out of a free block. That costs free lines (3), and may lead to older headers that T covered. An allocated
-//!   header that is not in K is such an older one if another header is standing inside it, and it is cut there, too.
-//! - Headers that are stored without the log (a trim, a join, the chunks of a free huge block that is split) are inside free blocks, or
-//!   where no live entry targets them: T is dead then.
-//! - A free huge block from which T's block was split off is split into chunks again, if headers are standing inside it. An allocated one
-//!   has its header at the start of a chunk, and is part of the chain.
-//! - An uninitialized block of T may cover several free blocks, and the program may have filled it after T: then the chain is broken at the
-//!   first header that is overwritten. Free lines after it stay unused.
+//! - T's entry was live, and T's headers are not in place. The chain leads across the rest of the free block from which T allocated. Other
+//!   transactions may have allocated in the rest (1), or freed the block after it and coalesced both. So a free block is also cut at a current free
+//!   header whose block ends after it (2). A current free header whose block ends inside it needs no cut.
+//! - T's headers are in place. This is always so if T's entry was dead. The chain is right, but T's headers are missing in K. So the header of a
+//!   block that T freed, or covered by a longer block, may be current, and a free block is cut there. The cut costs free lines (3), and the walk may
+//!   go on to older headers that T had covered. Such an older header is not in K; if it is an allocated one with a current allocated header inside
+//!   its block, it is cut there, too.
+//! - Headers that are stored without the log (of a trim, of a join, of the chunks of a free huge block that is split) lie inside free blocks, or at
+//!   offsets that no live entry targets. In the latter case T's entry was dead.
+//! - T allocated the front of a free huge block. The free block is split into its chunks if current headers lie inside it. An allocated huge block
+//!   needs no split: its header is at the start of a chunk, and part of the chain.
+//! - T allocated an uninitialized block over several free blocks, and the program filled it after T had committed. The chain is broken at the first
+//!   header that the contents overwrote, and the free lines after it stay unused.
 //!
-//! One case is not excluded: contents that are a header older than `k`, which the program copied from the same offset before another
-//! block's header was stored there.
+//! One case is not excluded: contents that are a valid header older than `k`. They are there only if the program copied that header from the same
+//! offset, before another block's header was stored there.
 //!
 //! [`Reservation::inner_and_front`]: super::Reservation::inner_and_front
 //! [`Replayed::pairs`]: crate::log::Replayed::pairs
@@ -71,7 +78,7 @@ use core::ops::Range;
 use pm_core::{FenceError, Pmem};
 use std::collections::BTreeMap;
 
-/// A header that a group stores. Lines are counted from the start of chunk 0, as huge blocks are longer than a chunk.
+/// A header that a group stores. Lines are counted from the start of chunk 0, because huge blocks are longer than a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Logged {
     line: u64,
@@ -79,7 +86,7 @@ struct Logged {
 }
 
 impl Logged {
-    /// Decodes this word, if it is a header that a free or allocated block can have at `offset`.
+    /// Decodes a pair if it is the header of a free or allocated block that fits at `offset`.
     fn of(layout: &Layout, chunk_count: u64, offset: u64, word: u64) -> Option<Self> {
         let header = BlockHeader::from_word(word, layout.seed, offset)?;
         let bytes = (offset + BLOCK_HEADER_BYTES).checked_sub(layout.chunk_offset(0))?;
@@ -107,40 +114,40 @@ impl Logged {
 pub(crate) struct LoggedHeaders<'l> {
     layout: &'l Layout,
     chunk_count: u64,
-    /// By line, those that no later one overlaps; a free header stays although a later one lies inside its block.
-    standing: BTreeMap<u64, Logged>,
+    /// The headers that no later one supersedes, by line. A later header inside a free block does not supersede the free block's header.
+    latest: BTreeMap<u64, Logged>,
 }
 
 impl<'l> LoggedHeaders<'l> {
-    /// No headers yet, of a heap with `chunk_count` chunks.
+    /// No headers yet, for a heap with `chunk_count` chunks.
     pub(crate) const fn new(layout: &'l Layout, chunk_count: u64) -> Self {
-        Self { layout, chunk_count, standing: BTreeMap::new() }
+        Self { layout, chunk_count, latest: BTreeMap::new() }
     }
 
-    /// Adds a pair that a group stores, if it is a header. To be called in the order of LSNs.
+    /// Adds a pair that a group stores, if it is a header. The caller adds pairs in the order of their LSNs.
     pub(crate) fn note(&mut self, offset: u64, word: u64) {
         let Some(logged) = Logged::of(self.layout, self.chunk_count, offset, word) else { return };
-        // The group that freed the block around it is missing.
-        if let Some((&line, before)) = self.standing.range(..logged.line).next_back()
+        // An allocated block covers this header: the group that freed that block was discarded.
+        if let Some((&line, before)) = self.latest.range(..logged.line).next_back()
             && before.is_allocated()
             && logged.line < before.end()
         {
-            self.standing.remove(&line);
+            self.latest.remove(&line);
         }
-        self.standing.extract_if(logged.line..logged.end(), |_, _| true).for_each(drop);
-        self.standing.insert(logged.line, logged);
+        self.latest.extract_if(logged.line..logged.end(), |_, _| true).for_each(drop);
+        self.latest.insert(logged.line, logged);
     }
 
     /// Restores the chains of the intact transactions; see the module's documentation.
     ///
     /// # Durability
-    /// One fence, and two more for each free huge block that is split. A crash before they complete leaves each free block unchanged, cut or
-    /// split; the next recovery finds the same entries and completes the work.
+    /// One fence, and two more for each free huge block that is split. If a crash interrupts this, each free block is unchanged, cut or split; the
+    /// next recovery finds the same entries and completes the work.
     ///
     /// # Errors
     /// When a fence fails.
     pub(crate) fn restore_chains<P: Pmem>(self, pmem: &P) -> Result<(), FenceError> {
-        if self.standing.is_empty() {
+        if self.latest.is_empty() {
             return Ok(());
         }
         let in_chunk = self.layout.chunk_lines();
@@ -150,13 +157,12 @@ impl<'l> LoggedHeaders<'l> {
             match content {
                 Content::Free => self.restore_chain(pmem, chunk, 1),
                 Content::Headers(Start::Chain(first)) => self.restore_chain(pmem, chunk, first),
-                // Nothing in an unreachable extent is free.
+                // No line in an unreachable extent is free.
                 Content::Headers(Start::Unreachable) => {}
                 Content::Huge(header, last) => {
                     let start = chunk * in_chunk + 1;
                     let block = start..start + u64::from(header.lines);
-                    if header.state == BlockState::Free
-                        && self.first_standing(pmem, header.state, block).is_some()
+                    if header.state == BlockState::Free && self.cut_line(pmem, header.state, block).is_some()
                     {
                         split_inner(pmem, self.layout, chunk, header.lines);
                         pmem.fence()?;
@@ -170,10 +176,10 @@ impl<'l> LoggedHeaders<'l> {
         pmem.fence()
     }
 
-    /// The line of the first standing header inside a block in this state at which the block is to be cut.
-    fn first_standing<P: Pmem>(&self, pmem: &P, state: BlockState, block: Range<u64>) -> Option<u64> {
-        let inside = self.standing.range(block.start + 1..block.end).map(|(_, logged)| logged);
-        // An uninitialized block of T may cover former free blocks.
+    /// The line at which a block in this state must be cut: that of the first current header inside it that requires a cut.
+    fn cut_line<P: Pmem>(&self, pmem: &P, state: BlockState, block: Range<u64>) -> Option<u64> {
+        let inside = self.latest.range(block.start + 1..block.end).map(|(_, logged)| logged);
+        // An allocated block is not cut at free headers: an uninitialized block of a discarded transaction may cover former free blocks.
         let is_cut =
             |logged: &&Logged| logged.is_allocated() || state == BlockState::Free && logged.end() > block.end;
         let mut inside = inside.filter(is_cut);
@@ -188,25 +194,25 @@ impl<'l> LoggedHeaders<'l> {
 
     fn restore_chain<P: Pmem>(&self, pmem: &P, chunk: u64, first: u32) {
         let (start, end) = (chunk * self.layout.chunk_lines(), chunk_lines(self.layout));
-        if self.standing.range(start..start + u64::from(end)).next().is_none() {
+        if self.latest.range(start..start + u64::from(end)).next().is_none() {
             return;
         }
         let mut line = first;
         while line < end {
             let header = read(pmem, self.layout, chunk, line).1;
             let next = header.and_then(|header| block_end(header, line, end).map(|next| (header, next)));
-            // Nothing after a broken chain is free.
+            // No line after a break in the chain is free.
             let next = next.filter(|(header, _)| header.state != BlockState::Unreachable);
             let Some((header, mut next)) = next else { return };
             let block = start + u64::from(line)..start + u64::from(next);
-            if let Some(at) = self.first_standing(pmem, header.state, block) {
+            if let Some(at) = self.cut_line(pmem, header.state, block) {
                 #[expect(clippy::cast_possible_truncation, reason = "a line of the chunk")]
                 let at = (at - start) as u32;
                 let (offset, word) = header_word(self.layout, chunk, header.state, line..at);
                 pmem.store_u64(offset, word);
                 next = at;
             }
-            // Flushed also if it is not cut here: a killed recovery may have cut it, visibly and not durably.
+            // Flushed even if it is not cut here, because a killed recovery may have cut it without making that durable.
             pmem.flush(header_offset(self.layout, chunk, line), BLOCK_HEADER_BYTES);
             line = next;
         }

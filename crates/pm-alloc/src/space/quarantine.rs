@@ -5,14 +5,14 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// The clock that determines when quarantines end. The system's clock is not read if the quarantine time is zero.
+/// The clock that determines when a quarantine ends. The system clock is not read if the quarantine time is zero.
 #[derive(Debug)]
 pub(super) struct QuarantineClock {
     epoch: Instant,
     quarantine_ns: u64,
 }
 
-/// A time of that clock.
+/// A time of that clock, with the quarantine time to add to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     now_ns: u64,
@@ -40,7 +40,7 @@ impl QuarantineClock {
 /// A quarantined block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quarantined {
-    /// The slot of its chunk in the arena; of a huge block, its first chunk.
+    /// The slot of its chunk in the arena. For a huge block, its first chunk.
     pub(super) at: u32,
     pub(super) line: u32,
     pub(super) lines: u32,
@@ -48,12 +48,12 @@ pub(super) struct Quarantined {
     due_ns: u64,
 }
 
-/// The quarantined blocks of an arena, or those longer than a chunk, in the order of their freeing.
+/// The quarantined blocks of an arena, or the quarantined huge blocks, in the order of their freeing.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     blocks: VecDeque<Quarantined>,
-    /// Free lines that were not allocated before, and whose header the log may still replay: quarantined until the checkpoint LSN has reached
-    /// their LSN.
+    /// Free lines that were not allocated before, and whose header recovery may still replay. They are quarantined until the checkpoint LSN has
+    /// reached their LSN.
     gaps: VecDeque<Quarantined>,
 }
 
@@ -72,7 +72,7 @@ impl Quarantine {
         self.gaps.push_back(Quarantined { at, line, lines, lsn, due_ns: 0 });
     }
 
-    /// Adds a block that another process freed, or that was never allocated: at the front, because its quarantine time is over.
+    /// Adds a block that another process freed, or that was never allocated. It goes to the front, because its quarantine time is over.
     pub(super) fn push_due(&mut self, at: u32, lines: Range<u32>, lsn: Lsn) {
         let (line, lines) = (lines.start, lines.end - lines.start);
         self.blocks.push_front(Quarantined { at, line, lines, lsn, due_ns: 0 });
@@ -90,7 +90,7 @@ impl Quarantine {
         self.gaps.pop_front_if(is_due).or_else(|| self.blocks.pop_front_if(is_due))
     }
 
-    /// Removes the huge blocks that start in a chunk.
+    /// Removes huge blocks that start in `chunk`.
     pub(super) fn remove(&mut self, chunk: u64) {
         self.blocks.retain(|block| u64::from(block.at) != chunk);
     }

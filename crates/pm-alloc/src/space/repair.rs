@@ -8,7 +8,7 @@ use super::scanner::Start;
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
 use pm_core::{FenceError, Pmem};
 
-/// As [`Space::repair`](super::Space::repair).
+/// Does the work of [`Space::repair`](super::Space::repair).
 pub(super) fn repair<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,
@@ -35,7 +35,7 @@ pub(super) fn repair<P: Pmem>(
             mark_lost(&mut table.arena(at.arena as usize), at.slot, line, unreachable, found)
         }
         ChunkOwner::Huge if line == 1 => mark_huge_lost(chunks, chunk, found),
-        // A huge block may end where the last of its chunks does.
+        // A huge block may end at the end of its last chunk. Then this is the chunk's end header.
         ChunkOwner::Covered if line == chunk_lines(layout) => {
             let end = BlockHeader::new(BlockState::End, 0);
             let block = chunks.shared.huge.range(..chunk).next_back();
@@ -49,8 +49,8 @@ pub(super) fn repair<P: Pmem>(
     Ok(header.map(|header| (offset, header.to_word(layout.seed, offset))))
 }
 
-/// Marks the extent of the corrupted header at a line lost, permanently, and returns the header that records it. `None` if there is nothing
-/// to repair. `found` is the header that is there now, if its checksum is right. Where the chain is broken, `chunks` chunks are unreachable.
+/// Permanently marks the extent of the corrupted header at `line` as lost, and returns the header that records this. `None` if there is nothing to
+/// repair. `found` is the header that is there now, if its checksum is right. If the chain is broken at `line`, `chunks` chunks are unreachable.
 fn mark_lost(
     arena: &mut Arena,
     slot: u32,
@@ -86,7 +86,7 @@ fn mark_lost(
     Some(header)
 }
 
-/// Marks a huge block lost whose header is corrupted, and returns the header that records it.
+/// Marks a huge block with a corrupted header as lost, and returns the header that records this.
 fn mark_huge_lost(
     chunks: &mut LockedChunks<'_>,
     chunk: u64,
@@ -96,13 +96,13 @@ fn mark_huge_lost(
     let block = block.filter(|block| found.is_none_or(|found| found.lines != block.lines))?;
     (block.is_live, block.is_lost) = (false, true);
     let header = BlockHeader::new(BlockState::Lost, block.lines);
-    // If it was freed, it is no longer to be split into chunks.
+    // If it was freed, it must not be split into chunks any more.
     chunks.shared.quarantine.remove(chunk);
     Some(header)
 }
 
-/// The number of chunks that the corrupted first header of this one makes unreachable: this chunk, and those after it that have no first
-/// header either and were not scanned before it was corrupted.
+/// The number of chunks that the corrupted first header of this one makes unreachable: this chunk, and the chunks after it that have no valid first
+/// header either and were not scanned before the corruption.
 fn unreachable_chunks<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,

@@ -1,4 +1,4 @@
-//! Reports about the space of a heap: figures, its blocks, and its corrupted headers.
+//! Reports about the space of a heap: statistics, blocks, and corrupted headers.
 
 use super::error::Corruption;
 use super::headers::{chunk_lines, line_offset};
@@ -9,13 +9,13 @@ use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 
-/// How the space of a heap is used. The figures of one arena after the other are taken, while other threads continue to change them.
+/// Statistics of a heap's space. They are collected arena by arena, while other threads may change them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceStats {
     /// The number of chunks of the heap.
     pub chunks: u64,
-    /// Chunks that were not scanned since the heap was opened; nothing in them is counted below.
+    /// Chunks that were not scanned since the heap was opened. The fields below do not count them.
     pub unscanned_chunks: u64,
     /// Chunks that a huge block covers completely, or in which one starts.
     pub covered_chunks: u64,
@@ -23,7 +23,7 @@ pub struct SpaceStats {
     pub free_bytes: u64,
     /// Bytes in use: allocated, reserved, quarantined, or lost.
     pub used_bytes: u64,
-    /// Quarantined blocks: freed, and not yet reusable.
+    /// Quarantined blocks: freed but not yet reusable.
     pub quarantined_blocks: u64,
     /// Bytes of quarantined blocks.
     pub quarantined_bytes: u64,
@@ -74,7 +74,7 @@ pub struct CheckReport {
     pub chunks: Vec<ChunkReport>,
 }
 
-/// The figures of one chunk.
+/// The statistics of one chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChunkReport {
@@ -82,7 +82,7 @@ pub struct ChunkReport {
     pub allocated_bytes: u64,
     /// Free bytes.
     pub free_bytes: u64,
-    /// Bytes that are lost: of blocks whose headers are corrupted, or that a repair marked lost.
+    /// Lost bytes: those of blocks whose headers are corrupted, or that a repair has marked lost.
     pub lost_bytes: u64,
 }
 
@@ -93,7 +93,7 @@ impl CheckReport {
         self.corruptions.is_empty()
     }
 
-    /// Checks all headers of a heap, and calls `each` with every block. To be called while no thread changes the heap.
+    /// Checks all headers of a heap, and calls `each` with every block. The caller ensures that no thread changes the heap during the call.
     pub(crate) fn of<P: Pmem>(
         pmem: &P,
         layout: &Layout,
@@ -133,7 +133,7 @@ impl CheckReport {
             let payload = line_offset(layout, chunk, lines.start);
             Block { payload, lines: lines.end - lines.start, state }
         };
-        // In an unreachable extent, headers of former blocks may overlap others: each line counts once.
+        // In an unreachable extent, headers of former blocks may overlap other blocks. Each line counts once.
         let mut counted = chunk_lines(layout);
         for step in scanner.walk(chunk, start) {
             match step {
@@ -165,7 +165,7 @@ impl CheckReport {
         }
     }
 
-    /// Counts lines of a chunk as allocated that were counted as lost.
+    /// Counts lines of a chunk as allocated that were first counted as lost.
     fn recount_lost_as_allocated(&mut self, chunk: u64, lines: u32) {
         let bytes = u64::from(lines) * LINE_BYTES;
         self.lost_bytes -= bytes;
@@ -196,7 +196,7 @@ impl CheckReport {
         }
     }
 
-    /// Adds lines to a figure of each chunk that they are in.
+    /// Adds the bytes of these lines to a field of each chunk that contains some of them.
     fn spread(
         &mut self,
         layout: &Layout,

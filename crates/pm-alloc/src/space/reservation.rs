@@ -1,4 +1,4 @@
-//! Space that is reserved for one transaction until it ends.
+//! Space that is reserved for a transaction until it ends.
 
 use super::headers::{HeaderWord, align, header_offset, header_word, huge_lines, line_offset, store_flushed};
 use crate::format::{BLOCK_HEADER_BYTES, BlockState, LINE_BYTES, Lsn};
@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 
-/// The number of blocks and gaps of a reservation that are kept without an allocation in DRAM.
+/// The number of blocks and gaps that a reservation stores inline, without a heap allocation in DRAM.
 const CARVED_INLINE: usize = 4;
 
 /// The place of a chunk's map: an arena, and a slot in it.
@@ -16,16 +16,18 @@ pub(super) struct ArenaSlot {
     pub(super) slot: u32,
 }
 
-/// Free lines of one chunk that were reserved: one or several whole free blocks, unless they are to be trimmed.
+/// Reserved free lines: one or more whole free blocks, or, with `trim`, more than the reservation keeps. They lie in one chunk, or, for a huge
+/// block, begin in it.
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     /// `None` for a huge block, which starts in the chunk.
     pub(super) slot: Option<ArenaSlot>,
     pub(super) chunk: u64,
     pub(super) lines: Range<u32>,
-    /// Whether they are several free blocks of the chain.
+    /// Whether the lines are several free blocks of the chain.
     pub(super) is_several_blocks: bool,
-    /// The line at which the extent is to be trimmed: without the lines from there on, no other long extent would be free.
+    /// The line from which the reservation gives the extent back, once the two parts are free blocks of their own. Set if no other long extent is
+    /// free.
     pub(super) trim: Option<u32>,
 }
 
@@ -34,16 +36,16 @@ pub(super) struct Extent {
 pub(super) struct Carved {
     pub(super) line: u32,
     pub(super) lines: u32,
-    /// [`BlockState::Free`] if it is a gap before an aligned block.
+    /// [`BlockState::Free`] for a gap before an aligned block.
     pub(super) state: BlockState,
 }
 
-/// A free extent that no other thread allocates from, until [`Space::settle`] or [`Space::return_unused`].
+/// A free extent from which no other thread allocates, until [`Space::settle`] or [`Space::return_unused`].
 ///
-/// It starts where a free block of the chain starts, and ends where one ends, so its headers describe no other lines. Usually it is one
-/// whole free block. Of the last long one a transaction gets a part, which is first made a free block of its own. Other threads may reserve
-/// the free space before and after it at the same time. The caller stores its [`joining_headers`](Self::joining_headers), then
-/// [carves](Self::carve) blocks, fills them, and commits their [`headers`](Self::headers).
+/// It starts where a free block of the chain starts, and ends where one ends, so its headers describe no other lines. Usually it is one whole free
+/// block. Of the last long free extent a transaction reserves only the front, which is first made a free block of its own. Other threads may reserve
+/// the free space before and after it at the same time. The caller stores its [`joining_headers`](Self::joining_headers), then [carves](Self::carve)
+/// blocks, fills them, and commits their [`headers`](Self::headers).
 ///
 /// [`Space::settle`]: super::Space::settle
 /// [`Space::return_unused`]: super::Space::return_unused
@@ -54,9 +56,10 @@ pub(crate) struct Reservation {
     pub(super) extent: Extent,
     /// The first line that is not carved yet.
     pub(super) cursor: u32,
-    /// If the extent was several free blocks, or a part of one: the LSN with which it became one free block; zero if that was not logged.
+    /// Set once the extent is one free block, if it was several or a part of one: the LSN of its headers; zero if they were stored without the log,
+    /// as they always are outside of tests.
     pub(super) joined: Option<Lsn>,
-    /// What was carved, in ascending order of lines: the first few, their number and that of all others, and those.
+    /// The first blocks and gaps that were carved, in ascending order of lines.
     first: [Carved; CARVED_INLINE],
     count: usize,
     more: Vec<Carved>,
@@ -70,20 +73,20 @@ impl Reservation {
         Self { layout: *layout, extent, cursor, joined: None, first, count: 0, more: Vec::new() }
     }
 
-    /// Whether it is one free block, and is not to be trimmed, so that blocks can be [carved](Self::carve).
+    /// Whether the reservation is one free block and is not to be trimmed, so that blocks can be [carved](Self::carve).
     #[inline]
     pub(crate) const fn is_one_block(&self) -> bool {
         self.joined.is_some() || !self.extent.is_several_blocks && self.extent.trim.is_none()
     }
 
-    /// The headers that make it [one free block](Self::is_one_block), in the order in which the caller stores them, each durable before the
-    /// next. The caller stores them before anything is written into the reservation, and then calls [`Space::joined`].
+    /// The headers that make the reservation [one free block](Self::is_one_block). The caller stores them in this order, each durable before the
+    /// next, before it writes into the reservation. It then calls [`Space::joined`].
     ///
-    /// The contents of a block overwrite the headers of former blocks inside it, and may become durable at any time. A crash before the
-    /// block's own header is durable must not leave a chain that leads to them.
+    /// They are needed because a new block's contents overwrite the headers of former blocks inside it, and may become durable at any time. If the
+    /// machine crashes before the block's own header is durable, the chain must not lead to an overwritten header.
     ///
-    /// If the reservation is to be trimmed, the last header covers only its front part. The header of the rest is stored before it, inside the
-    /// last free block, where no chain leads. So the chain is intact after a crash at any point.
+    /// If the reservation is to be trimmed, the last header covers only its front part. The header of the rest is stored first. It lies inside the
+    /// last free block, where no chain leads to it yet. So a crash at any point leaves an intact chain.
     ///
     /// [`Space::joined`]: super::Space::joined
     #[inline]
@@ -94,9 +97,9 @@ impl Reservation {
         rest.into_iter().chain([front]).map(move |lines| header_word(&layout, chunk, BlockState::Free, lines))
     }
 
-    /// Notes that it is one free block: its [headers](Self::joining_headers) are stored, with this LSN. For a
-    /// [huge block](Self::is_huge), stores zeroes over the first headers of the chunks that the block covers, and the caller fences before it
-    /// stores or logs the block's header: those chunks must not be read as chunks, even if the block's header becomes corrupted.
+    /// Records that the reservation is one free block, because its [headers](Self::joining_headers) are stored. For a [huge block](Self::is_huge),
+    /// also stores and flushes zeroes over the first headers of the chunks that it covers; the caller fences before it stores or logs the block's
+    /// header. Otherwise those chunks could be read as chunks if the block's header became corrupted.
     pub(super) fn joined<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
         self.joined = Some(lsn);
         let chunk = self.extent.chunk;
@@ -106,17 +109,17 @@ impl Reservation {
         }
     }
 
-    /// Notes that it need not be made one free block, because all headers of its blocks will be stored, in their order, before anything is
-    /// written into a block: then no chain leads to the former headers inside. Not for a [huge block](Self::is_huge).
+    /// Records that the free blocks need not be joined: the caller stores all headers of the new blocks, in their order, before any contents. So no
+    /// chain ever leads to a former header inside. Not for a [huge block](Self::is_huge).
     pub(super) const fn skip_joining(&mut self) {
         self.joined = Some(Lsn::ZERO);
     }
 
-    /// Carves a block, and returns the range of its payload, up to the next block's header. `None` if there is no room for it; there is
-    /// always room for a first block of the length and the alignment that were reserved.
+    /// Carves a block, and returns the range of its payload, up to the next block's header. `None` if there is no room. There is always room for a
+    /// first block with the reserved length and alignment.
     ///
     /// # Panics
-    /// When `lines` is zero, or `align_bytes` no power of two, or the reservation is not [one free block](Self::is_one_block).
+    /// When `lines` is zero, `align_bytes` is not a power of two, or the reservation is not [one free block](Self::is_one_block).
     #[must_use = "the block is allocated when the reservation is settled"]
     #[inline]
     pub(crate) fn carve(&mut self, lines: u64, align_bytes: u64) -> Option<Range<u64>> {
@@ -145,15 +148,15 @@ impl Reservation {
         Some(payload..payload + Layout::usable_bytes(lines))
     }
 
-    /// The length of a first block for a request of `lines`: the whole reservation, if that is little longer. A short rest would need a header,
-    /// and would rarely be requested.
+    /// The length of a first block for a request of `lines`: the whole reservation, if it is only a little longer. A short rest would need a header
+    /// of its own, and few requests would fit it.
     pub(super) fn whole_or(&self, lines: u64, align_bytes: u64) -> u64 {
         let all = u64::from(self.extent.lines.end - self.extent.lines.start);
         let is_close = u32::try_from(lines).is_ok_and(|lines| all <= u64::from(lines_with_rest(lines)));
         if is_close && !self.is_huge() && align_bytes <= LINE_BYTES { all } else { lines }
     }
 
-    /// An upper bound of the bytes to be stored to for a first block of `lines` lines: the block, its header and the next header.
+    /// The range of bytes that are stored to, at most, for a first block of `lines` lines: the block, its header and the next header.
     pub(super) fn stored_range(&self, lines: u64, align_bytes: u64) -> Range<u64> {
         let offset = |line| line_offset(&self.layout, self.extent.chunk, line);
         let at = align(&self.layout, self.extent.chunk, self.cursor, align_bytes).unwrap_or(self.cursor);
@@ -161,7 +164,7 @@ impl Reservation {
         offset(self.cursor) - BLOCK_HEADER_BYTES..end.min(offset(self.extent.lines.end))
     }
 
-    /// Makes the carved block with this payload free. `false`: none was carved with it.
+    /// Frees the carved block with this payload. Returns false if no carved block has it.
     pub(crate) fn uncarve(&mut self, payload: u64) -> bool {
         let (layout, chunk) = (self.layout, self.extent.chunk);
         let carved = self.first[..self.count.min(CARVED_INLINE)].iter_mut().chain(&mut self.more);
@@ -175,10 +178,10 @@ impl Reservation {
         self.carved().all(|carved| carved.state == BlockState::Free)
     }
 
-    /// The headers to store when the transaction commits; none if nothing was carved.
+    /// The headers to store when the transaction commits. Empty if nothing was carved.
     ///
-    /// They are stored together by a log, or one after the other in this order. Each but the last lies inside what is one free block until
-    /// the last one is stored, so no chain leads to it before.
+    /// A log stores them together; without a log they are stored in this order. All but the last lie inside a single free block until the last is
+    /// stored, so no chain leads to them earlier.
     #[inline]
     pub(crate) fn headers(&self) -> impl Iterator<Item = HeaderWord> + '_ {
         let word = |state, lines| header_word(&self.layout, self.extent.chunk, state, lines);
@@ -188,15 +191,16 @@ impl Reservation {
             .chain(carved.map(move |carved| word(carved.state, carved.line..carved.line + carved.lines)))
     }
 
-    /// The [headers](Self::headers) that lie inside one free block until the last one is stored, and the last one. If the inner ones are
-    /// durable before the last one is stored, any crash leaves an intact chain, even if the log entry with these headers is corrupted.
+    /// The [headers](Self::headers) in two parts: those that lie inside the reserved free block (the inner ones), and the first header of the block
+    /// (the front one), which is stored last. If the inner ones are durable before the front one is stored, any crash leaves an intact chain, even
+    /// if the log entry with these headers is corrupted.
     #[inline]
     pub(crate) fn inner_and_front(&self) -> (impl Iterator<Item = HeaderWord> + '_, Option<HeaderWord>) {
         let count = usize::from(self.rest().is_some()) + self.count;
         (self.headers().take(count.saturating_sub(1)), self.headers().last())
     }
 
-    /// Whether it is for a huge block, which is one longer than a chunk.
+    /// Whether the reservation is for a huge block, that is, a block longer than a chunk.
     #[inline]
     pub(crate) const fn is_huge(&self) -> bool {
         self.extent.slot.is_none()
@@ -227,7 +231,7 @@ impl Reservation {
     }
 }
 
-/// The most lines that are allocated for a request of `lines`: up to a twentieth more, so that no short rest is left.
+/// The maximum number of lines that are allocated for a request of `lines`: up to a twentieth more, and at most three more, to avoid short rests.
 pub(super) const fn lines_with_rest(lines: u32) -> u32 {
     let counted = if lines < 64 { lines } else { 64 };
     lines.saturating_add(counted * 3 / 64)

@@ -1,7 +1,7 @@
-//! Blocks that grow or shrink in place, without the log, for a plain `malloc` over the heap.
+//! Growing and shrinking blocks in place, without the log, for a plain `malloc` over the heap.
 //!
-//! The block's own header is stored last, and changes its length. The headers after its new end are stored before that, on lines that are
-//! inside one block of the chain until then, so a process that is killed in between leaves an intact chain.
+//! The block's own header is stored last, and changes its length. Before that, the header at its new end is stored. Until the block's own header is
+//! stored, that offset lies inside one block of the chain, so a kill between the two stores leaves an intact chain.
 
 use super::arena::{Arena, Purpose};
 use super::chunk_table::{ChunkOwner, HugeBlock, LockedChunks};
@@ -29,33 +29,35 @@ pub(crate) enum Resize<'s, P: Pmem> {
     Grow(Growth<'s, P>),
 }
 
-/// A block that can grow into free lines, with its lock held. Unchanged if this is dropped before it is [committed](Self::commit).
+/// A block that can grow into free lines, with the lock of its arena or of the shared chunks held. If this is dropped before it is
+/// [committed](Self::commit), the block is unchanged.
 #[derive(Debug)]
 pub(crate) struct Growth<'s, P: Pmem> {
     unlogged: Unlogged<'s, P>,
     target: Target<'s>,
-    /// Whether nothing is half changed, so that a panic of the caller need not poison the lock.
+    /// Whether nothing was stored yet, so that a panic of the caller need not poison the lock.
     is_unchanged: bool,
 }
 
 #[derive(Debug)]
 enum Target<'s> {
-    /// A block in the chunk of an arena, its new end, and the end of the free block in which that lies.
+    /// A block in a chunk of an arena, the line where it will end, and the end of the free block in which that line lies.
     Block { arena: SpinGuard<'s, Arena>, slot: u32, block: Range<u32>, end: u32, rest_end: u32 },
-    /// A huge block of `old` lines, which can have `new` lines. The caller accepts `wanted` lines or more; `least` is the length of the
-    /// shortest such block.
+    /// A huge block of `old` lines that can grow to `new` lines. The caller accepts `wanted` lines or more. If it refuses `new`, `least` is tried
+    /// next: the length of the shortest huge block with `wanted` lines. `None`: it was tried, or is the same length.
     Huge { chunks: LockedChunks<'s>, chunk: u64, old: u32, new: u32, least: Option<u32>, wanted: u64 },
 }
 
 impl<'s, P: Pmem> Resize<'s, P> {
-    /// Begins to resize the block at `payload` in place: to the end of `wanted`, in lines, or at least to its start.
+    /// Begins to resize the block at `payload` in place: to `*wanted.end()` lines if possible, and otherwise to at least `*wanted.start()`.
     ///
     /// # Errors
-    /// As [`Space::begin_free`](super::Space::begin_free), and when a fence fails.
+    /// As for [`Space::begin_free`](super::Space::begin_free), and when a fence fails.
     ///
     /// # Durability
-    /// A process that is killed leaves an intact chain, with the block's old length or its new one. If headers are made durable, so does a
-    /// crash of the machine, at a fence for each of the one or two headers that are stored, and for those of chunks.
+    /// A kill leaves an intact chain, in which the block has its old length or its new one. If headers are made durable, a crash of the machine
+    /// does, too. This costs one fence for each of the one or two headers that are stored, and one for each chunk header that is stored or zeroed.
+    /// Shrinking a huge block always costs one fence for the end headers of the freed chunks.
     pub(crate) fn begin(
         unlogged: Unlogged<'s, P>,
         payload: u64,
@@ -105,12 +107,12 @@ fn begin_in_chunk<'s, P: Pmem>(
     let [least, most] = ends.map(|end| u32::try_from(end).unwrap_or(u32::MAX));
     let map = arena.map(slot);
     if line >= map.unreachable_from {
-        // Which headers lie after and inside the block is unknown: nothing is stored there.
+        // It is unknown which headers lie after and inside the block, so nothing is stored there.
         return Ok(Resize::Done((least <= block.end).then_some(block.end - line)));
     }
     if most < block.end {
         unlogged.store(header_word(layout, map.chunk, BlockState::Free, most..block.end))?;
-        // Even if the fence fails, the header is visible; the map changes with it, because copies of the heap are made by the map.
+        // Even if the fence fails, the header is visible. So the map is updated, too: copies of the heap are made from it.
         let stored = unlogged.store(header_word(layout, map.chunk, BlockState::Allocated, line..most));
         map.starts.set(most);
         arena.quarantine(slot, most..block.end, Lsn::ZERO, unlogged.space.chunks.clock.now());
@@ -124,7 +126,7 @@ fn begin_in_chunk<'s, P: Pmem>(
         return Ok(Resize::Done(None));
     }
     let mut end = most.min(free_end);
-    // The rest of the free block in which the end lies is added, if it is short.
+    // If the rest of the free block in which the end lies is short, it is added.
     let rest_end = map.next_start(end - 1);
     if rest_end - end <= (end - line) / 64 {
         end = rest_end;
@@ -188,7 +190,7 @@ impl<'s, P: Pmem> Growth<'s, P> {
     /// Grows the block.
     ///
     /// # Errors
-    /// When a fence fails; the block may have its new length then.
+    /// When a fence fails. The block then has its old or its new length.
     pub(crate) fn commit(mut self) -> Result<Resize<'s, P>, ResizeError> {
         self.is_unchanged = false;
         let Self { unlogged, target, .. } = &mut self;
@@ -248,17 +250,17 @@ impl<P: Pmem> Drop for Growth<'_, P> {
     }
 }
 
-/// The length of a huge block for `lines` lines, if there can be one.
+/// The number of lines of a huge block with room for `lines` lines. `None`: no huge block can have it.
 fn whole_huge(layout: &Layout, lines: u64) -> Option<u32> {
     let in_chunk = u64::from(chunk_lines(layout));
     let wanted = huge_lines(layout, lines);
-    // As a free block it has all lines of its chunks.
+    // The free block from which it would be carved consists of whole chunks.
     let whole = wanted.saturating_add(1).div_ceil(in_chunk).saturating_mul(in_chunk) - 1;
     let is_possible = lines >= in_chunk && whole <= u64::from(BLOCK_LINES_MAX);
     u32::try_from(wanted).ok().filter(|_| is_possible)
 }
 
-/// Stores the headers of a huge block that grows into chunks that were taken.
+/// Stores the headers of a huge block that grows into taken chunks.
 fn grow_huge<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     unlogged: Unlogged<'_, P>,
@@ -274,8 +276,8 @@ fn grow_huge<P: Pmem>(
         unlogged.store(header_word(layout, new_last, BlockState::Free, new_line..end))?;
     }
     let mut stored = unlogged.store(header_word(layout, chunk, BlockState::Allocated, 1..1 + new));
-    // First headers inside a huge block must not be read as those of chunks, even if the block's own header becomes corrupted. If a crash
-    // intervenes here, they are zeroed when the first headers are read.
+    // First headers inside a huge block must not be read as those of chunks, even if the block's own header becomes corrupted. If a kill or a crash
+    // interrupts this, they are zeroed when the first headers are read after the next open.
     for covered in last + 1..=new_last {
         stored = stored.and_then(|()| unlogged.store((header_offset(layout, covered, 1), 0)));
     }
@@ -286,8 +288,8 @@ fn grow_huge<P: Pmem>(
     stored
 }
 
-/// Takes all lines after a huge block of `old` lines, up to the end of the chunk where it will end with `new` lines. `false`: some are in
-/// use, and nothing was taken.
+/// Takes all lines after a huge block of `old` lines, up to the end of the chunk where it will end with `new` lines. Returns false, and takes
+/// nothing, if some of them are in use.
 fn take_behind<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,
@@ -317,7 +319,7 @@ fn take_behind<P: Pmem>(
     Ok(false)
 }
 
-/// Takes the lines from `line` on of the chunk in which a huge block ends. `false`: some are in use.
+/// Takes the lines from `line` on in `chunk`, in which a huge block ends. Returns false if some of them are in use.
 fn take_rest<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,
@@ -341,7 +343,7 @@ fn take_rest<P: Pmem>(
     Ok(true)
 }
 
-/// Frees the chunks at the end of a huge block. A block that would end in the same chunk as before stays as it is.
+/// Shrinks a huge block by freeing the chunks at its end. A block that would end in the same chunk as before stays as it is.
 fn shrink_huge<'s, P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     unlogged: Unlogged<'_, P>,
@@ -352,7 +354,7 @@ fn shrink_huge<'s, P: Pmem>(
     let layout = &chunks.table.layout;
     let (last, line) = end_of(layout, chunk, old);
     let (new_last, new_line) = end_of(layout, chunk, new);
-    // With a time of quarantine the block stays, because only whole blocks are quarantined.
+    // With a quarantine time the block stays as it is, because only whole huge blocks are quarantined.
     if chunks.table.clock.is_used() || new_last == last {
         return Ok(Resize::Done(Some(old)));
     }

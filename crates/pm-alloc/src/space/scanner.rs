@@ -7,7 +7,7 @@ use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 
-/// Reads the headers of a heap, and stores nothing.
+/// Reads the headers of a heap. Stores nothing.
 #[derive(Debug)]
 pub(super) struct Scanner<'h, P> {
     pub(super) pmem: &'h P,
@@ -36,8 +36,8 @@ pub(super) enum Start {
 pub(super) enum Step {
     /// A block of the chain, on these lines.
     Intact(BlockState, Range<u32>),
-    /// The chain is broken at the start of these lines, which end with the chunk: by a corrupted header, which is reported, or by one that a
-    /// repair stored.
+    /// The chain is broken at the first of these lines, which extend to the chunk's end. The corruption is `None` if a repair has stored the header
+    /// there, or the whole chunk is unreachable.
     Unreachable(Option<Corruption>, Range<u32>),
     /// An intact header in an unreachable extent, of an allocated block on these lines.
     Resynchronized(Range<u32>),
@@ -46,8 +46,8 @@ pub(super) enum Step {
 }
 
 impl<'h, P: Pmem> Scanner<'h, P> {
-    /// Iterates over the chain of a chunk up to its end, which is checked too, or to where it is broken; and from there over all intact headers
-    /// of allocated blocks.
+    /// Iterates over the chain of a chunk. At the chunk's end, it checks the end header. If the chain is broken, it continues from there over all
+    /// intact headers of allocated blocks.
     pub(super) const fn walk(self, chunk: u64, start: Start) -> Walk<'h, P> {
         let (line, phase) = match start {
             Start::Chain(line) => (line, Phase::Chain),
@@ -56,9 +56,9 @@ impl<'h, P: Pmem> Scanner<'h, P> {
         Walk { scanner: self, chunk, line, phase }
     }
 
-    /// The extent that a corrupted header at a line makes unreachable, as offsets in the region: the rest of its chunk, because the length of
-    /// its block is unknown. The first header of a chunk may be that of a huge block. The chunks that such a block covers have no first
-    /// header, so the following chunks without one are unreachable too.
+    /// The extent that a corrupted header at `line` makes unreachable, as offsets in the region: the rest of its chunk, because the length of its
+    /// block is unknown. The first header of a chunk may be that of a huge block. The chunks that such a block covers have no first header, so the
+    /// following chunks without one are unreachable, too.
     pub(super) fn unreachable_extent(&self, chunk: u64, line: u32) -> Range<u64> {
         // A huge block has one line less than its chunks.
         let longest = chunk + ((u64::from(BLOCK_LINES_MAX) + 1) / self.layout.chunk_lines()).max(1);
@@ -71,7 +71,7 @@ impl<'h, P: Pmem> Scanner<'h, P> {
         line_offset(self.layout, chunk, line)..self.layout.chunk_offset(end)
     }
 
-    /// The first header of a chunk, if it is intact and possible there.
+    /// The first header of a chunk, if it is valid and its block fits into the heap.
     fn first_header(&self, chunk: u64) -> Option<BlockHeader> {
         let header = read(self.pmem, self.layout, chunk, 1).1?;
         let is_possible = match header.state {
@@ -108,7 +108,7 @@ pub(super) struct Walk<'h, P> {
 #[derive(Debug)]
 enum Phase {
     Chain,
-    /// The whole chunk is unreachable, which is the next step.
+    /// The next step reports that the whole chunk is unreachable.
     Unreachable,
     Resynchronizing,
     Done,
@@ -175,18 +175,18 @@ impl<P: Pmem> Walk<'_, P> {
     }
 }
 
-/// The content of a chunk, by its first header.
+/// The content of a chunk, according to its first header.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Content {
     /// The chunk is one free block.
     Free,
     /// Several blocks, or a part of an unreachable extent.
     Headers(Start),
-    /// A huge block with this header starts here, and ends in the chunk with this number.
+    /// A huge block with this header starts in the chunk, and ends in the chunk with this number.
     Huge(BlockHeader, u64),
 }
 
-/// Visits the chunks of a heap in ascending order, from first header to first header.
+/// Iterates over the chunks of a heap in ascending order, and reads the first header of each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkCursor {
     /// The next chunk.
@@ -206,7 +206,7 @@ impl Default for ChunkCursor {
 }
 
 impl ChunkCursor {
-    /// The next chunk and its content. Chunks that a huge block covers as a whole are skipped.
+    /// The next chunk and its content. Skips chunks that a huge block covers completely.
     pub(super) fn next<P: Pmem>(&mut self, scanner: Scanner<'_, P>) -> Option<(u64, Content)> {
         if self.next >= scanner.chunk_count {
             return None;

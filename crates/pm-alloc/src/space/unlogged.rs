@@ -27,8 +27,8 @@ impl<P> Clone for Unlogged<'_, P> {
 
 impl<P> Copy for Unlogged<'_, P> {}
 
-/// A free block that is about to be allocated. If this is dropped before that, the block is free again; or, if headers may have been stored,
-/// its lines stay in use until the heap is opened again.
+/// A free block that is about to be allocated. If this is dropped first, the block is free again. If headers may have been stored by then, its lines
+/// stay in use until the next open.
 #[derive(Debug)]
 #[must_use = "the block is free again when this is dropped"]
 pub(crate) struct UnloggedBlock<'s, P: Pmem> {
@@ -48,7 +48,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
     /// Reserves a block of `lines` lines at a multiple of `align_bytes`.
     ///
     /// # Errors
-    /// As [`Space::reserve`]. [`SpaceError::Full`] only if there is no room even when the calls in progress have ended.
+    /// As for [`Space::reserve`]. [`SpaceError::Full`] only if there is no room even after the calls in progress have ended.
     #[inline]
     pub(crate) fn reserve(&self, lines: u64, align_bytes: u64) -> Result<UnloggedBlock<'s, P>, SpaceError> {
         self.space.gate.pass();
@@ -58,11 +58,11 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         }
     }
 
-    /// As [`reserve`](Self::reserve), for a caller that holds other reservations. Does not wait for other calls, which may be waiting for
-    /// those.
+    /// [Reserves](Self::reserve) for a caller that holds other reservations. Does not wait for other calls, because they may be waiting for these
+    /// reservations.
     ///
     /// # Errors
-    /// As [`Space::reserve`].
+    /// As for [`Space::reserve`].
     #[inline]
     pub(crate) fn reserve_another(
         &self,
@@ -75,8 +75,8 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         Ok(UnloggedBlock { unlogged: *self, reservation, lines, align_bytes, is_stored: false })
     }
 
-    /// Reserves after the calls in progress have ended: each takes a whole free extent out of use, which may be the last one, until its headers
-    /// are stored. New calls wait at the gate meanwhile.
+    /// Reserves after the calls in progress have ended. Each of them may hold a whole free extent, perhaps the last one, until its headers are
+    /// stored. Until this returns, new calls wait at the gate.
     #[cold]
     fn reserve_alone(&self, lines: u64, align_bytes: u64) -> Result<UnloggedBlock<'s, P>, SpaceError> {
         let _closed = self.space.gate.close();
@@ -88,15 +88,16 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         }
     }
 
-    /// Frees an allocated block, whether a transaction allocated it or not.
+    /// Frees an allocated block, even if a transaction has allocated it.
     ///
     /// # Errors
-    /// As [`Space::begin_free`].
+    /// As for [`Space::begin_free`].
     ///
     /// # Durability
-    /// One word is stored, and flushed if durable: durable with the caller's next fence. In an unreachable extent nothing is stored.
+    /// Stores one word. If headers are made durable, also flushes it, and the caller's next fence makes it durable. In an unreachable extent nothing
+    /// is stored.
     pub(crate) fn free(&self, payload: u64) -> Result<(), FreeError> {
-        // Not coalesced: the more blocks a free extent consists of, the more lengths can be allocated from it without a rest.
+        // Not coalesced, because the more blocks a free extent consists of, the more lengths can be allocated from it without a rest.
         let freeing = self.space.begin_free_alone(self.pmem, payload)?;
         if let Some((offset, word)) = freeing.header() {
             self.pmem.store_u64(offset, word);
@@ -108,10 +109,10 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         Ok(())
     }
 
-    /// The payload bytes of the block that starts at `payload`, by its header alone. Acquires no lock.
+    /// The capacity in bytes of the block that starts at `payload`, according to its header. Acquires no lock.
     ///
     /// # Errors
-    /// As [`Space::usable_bytes`].
+    /// As for [`Space::usable_bytes`].
     pub(crate) fn usable_bytes(&self, payload: u64) -> Result<u64, FreeError> {
         let (chunk, line) = self.space.chunks.locate(payload)?;
         let header = read(self.pmem, self.space.layout(), chunk, line).1;
@@ -128,7 +129,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         }
     }
 
-    /// Stores a header, and makes it durable if headers are. After an error nothing more may be stored.
+    /// Stores a header. If headers are made durable, also flushes and fences it. After an error nothing more may be stored.
     pub(super) fn store(&self, (offset, word): HeaderWord) -> Result<(), FenceError> {
         self.pmem.store_u64(offset, word);
         if self.is_durable { self.pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
@@ -136,7 +137,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
 }
 
 impl<P: Pmem> UnloggedBlock<'_, P> {
-    /// The range of the region that will be stored to: at most the block, its header, and the header after it.
+    /// The range of the region that the allocation may store to: the block, its header, and the header after it.
     pub(crate) fn stored_range(&self) -> Range<u64> {
         let reservation = self.reservation.as_ref().expect("it is not settled yet");
         reservation.stored_range(self.lines, self.align_bytes)
@@ -148,8 +149,8 @@ impl<P: Pmem> UnloggedBlock<'_, P> {
     /// When a fence fails. Nothing is stored after that, and the lines stay in use. The next open decides whether the block is allocated.
     ///
     /// # Durability
-    /// A process that is killed in this call leaves an intact chain, with the block or without: the header after the block is stored before
-    /// the block's own. If headers are made durable, so does a crash of the machine: each header is durable before the next is stored, at a
+    /// A kill in this call leaves an intact chain, in which the block is allocated or free, because the header after the block is stored before the
+    /// block's own. If headers are made durable, a crash of the machine does, too: each header is made durable before the next is stored, at one
     /// fence each, and one more for a huge block. The last fence makes the block durable.
     pub(crate) fn allocate(mut self) -> Result<u64, SpaceError> {
         self.is_stored = true;

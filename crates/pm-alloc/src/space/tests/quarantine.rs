@@ -62,7 +62,7 @@ fn reserved_extent_is_not_reserved_again() {
     assert_eq!(
         heap.reserve(1, 64).expect_err("all of it is held").to_string(),
         concat!(
-            "no 1 lines of 64 bytes are free in one piece; ",
+            "there is no free extent of 1 lines of 64 bytes;  ",
             "a transaction in progress holds more than it may need"
         )
     );
