@@ -3,13 +3,13 @@
 use core::mem::{offset_of, size_of};
 use pm_core::{Persist, bytes_of, crc32c_words};
 
-/// The root of the pool that names the [`HeapHeader`].
+/// The name of the pool's root that points to the [`HeapHeader`].
 pub const ROOT: &str = "pm-alloc.heap";
 
 /// The first eight bytes of a heap's header.
 pub const MAGIC: [u8; 8] = *b"PMHEAP\r\n";
 
-/// The format version. Heaps of other versions are not opened. Version 1 had another log and another word for the number of chunks.
+/// The format version. Heaps of other versions are not opened. Version 1 had a different log format, and another encoding of the number of chunks.
 pub const VERSION: u32 = 2;
 
 /// The known features that a program may ignore. See also [`KNOWN_RO_COMPAT`] and [`KNOWN_INCOMPAT`]. None exist yet.
@@ -25,20 +25,19 @@ pub const LINE_BYTES: u64 = pm_core::line::LINE_BYTES;
 /// The length of the header, of the page of state words after it, and of the header's copy after that page. The lanes follow.
 pub const HEADER_BYTES: u64 = 4096;
 
-/// The distance of the state words from the header's start. They lie between the header and its copy, so that one stray write does not
-/// hit both.
+/// The offset of the state words from the start of the header. They lie between the header and its copy, so that one stray write does not hit both.
 pub const STATE_START: u64 = HEADER_BYTES;
 
-/// The distance of the header's copy from the header's start.
+/// The offset of the header's copy from the start of the header.
 pub const COPY_START: u64 = 2 * HEADER_BYTES;
 
-/// The distance of a state word's copy from the word: a stray write of up to half a page does not hit both.
+/// The distance from a state word to its copy. A stray write of up to half a page does not hit both.
 pub const STATE_COPY_DISTANCE: u64 = HEADER_BYTES / 2;
 
-/// The distance of the first lane, after the copy, from the header's start.
+/// The offset of the first lane, which follows the copy, from the start of the header.
 pub const LANES_START: u64 = 3 * HEADER_BYTES;
 
-/// The header of a heap, which never changes. At the start of the pool's data area, with a copy two pages later.
+/// The header of a heap, which never changes. It is at the start of the pool's data area, with a copy two pages later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct HeapHeader {
@@ -58,7 +57,7 @@ pub struct HeapHeader {
     pub seed: u64,
     /// The offset of this header in the region.
     pub heap_start: u64,
-    /// The number of lanes: logs that one thread at a time uses.
+    /// The number of lanes. Each is a log that one thread at a time uses.
     pub lane_count: u32,
     /// The number of entries in the ring of each lane.
     pub lane_entries: u32,
@@ -66,11 +65,11 @@ pub struct HeapHeader {
     pub chunks_start: u64,
     /// The length of each chunk, a power of two.
     pub chunk_bytes: u64,
-    /// The identity of the pool that the heap was created in.
+    /// The identity of the pool in which the heap was created.
     pub pool_uuid: [u8; 16],
     /// Zero.
     pub reserved: [u8; 3996],
-    /// CRC-32C of all bytes before.
+    /// CRC-32C of all preceding bytes.
     pub crc: u32,
 }
 
@@ -89,16 +88,15 @@ impl HeapHeader {
     }
 }
 
-/// One entry of a log: a log record, or a part of one. One cache line; its last word is stored last, and makes it valid.
+/// One entry of a log: a log record, or a part of one. It has one cache line, whose last word is stored last and makes the entry valid.
 ///
-/// A line of a ring is an entry, an [erased](LogEntry::erased) line, or an entry being written, whose last word
-/// is an [announced](announce) LSN. Every other line is corrupted. The highest bit of the last word is set in an announced LSN only,
-/// whatever the rest of the line contains.
+/// A line of a ring is an entry, an [erased](LogEntry::erased) line, or an entry being written, whose last word is an [announced](announce) LSN.
+/// Every other line is corrupted. Only an announced LSN has the highest bit set, so the last word alone tells whether an entry is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct LogEntry {
-    /// The target offset of `data`, or the number of entries in the group: 48 bits; then [`EntryKind`] with
-    /// [`COMMITS`], 8 bits; then the number of valid bytes of `data`, 8 bits.
+    /// From the lowest bit: 48 bits of the target offset of `data`, or of the number of entries in the group; 8 bits of [`EntryKind`], with
+    /// [`COMMITS`]; and 8 bits of the number of valid bytes of `data`.
     pub target: u64,
     /// The bytes to store at the target.
     pub data: [u64; 6],
@@ -118,7 +116,7 @@ impl LogEntry {
 /// The bytes of data in one [`LogEntry`].
 pub const ENTRY_DATA_BYTES: usize = 48;
 
-/// Added to the kind of the commit entry of a group.
+/// A flag that is added to the kind of the commit entry of a group.
 pub const COMMITS: u8 = 0x80;
 
 /// The kind of a [`LogEntry`]'s data.
@@ -134,7 +132,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// The kind of this number, without [`COMMITS`].
+    /// The kind with this number, without [`COMMITS`].
     #[must_use]
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -146,8 +144,8 @@ impl EntryKind {
     }
 }
 
-/// A log sequence number, of a committed group of log entries or of undo entries: a generation of 15 bits, which increases
-/// with each recovery, above a number of 32 bits, which increases with each commit. Zero is before all others.
+/// A log sequence number, of a committed group of log entries or of undo entries. The high 15 bits are a generation, which increases with each
+/// recovery. The low 32 bits are a number that increases with each commit. Zero is below all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(u64);
 
@@ -174,13 +172,13 @@ impl Lsn {
         self.0
     }
 
-    /// The next LSN; of the highest one, itself.
+    /// The next LSN. For the highest one, the same LSN.
     #[must_use]
     pub const fn next(self) -> Self {
         if self.0 < Self::MAX.0 { Self(self.0 + 1) } else { self }
     }
 
-    /// The LSN before it; of the lowest one, itself.
+    /// The previous LSN. For the lowest one, the same LSN.
     #[must_use]
     pub const fn before(self) -> Self {
         Self(self.0.saturating_sub(1))
@@ -213,11 +211,11 @@ impl Lsn {
 #[must_use]
 #[inline]
 pub fn seal(lsn: Lsn, seed: u64, offset: u64, contents: &[u64]) -> u64 {
-    // One call: the data are short, and each call has a fixed cost.
+    // One call, because the data are short and each call has a fixed cost.
     let mut words = [seed, offset, lsn.0, 0, 0, 0, 0, 0, 0, 0];
     words[3..3 + contents.len()].copy_from_slice(contents);
     let crc = crc32c_words(&words[..3 + contents.len()]);
-    // Sixteen bits, and never zero, because a new medium is zero.
+    // Sixteen bits, and never zero, because a new medium contains zeroes.
     let folded = (crc ^ (crc >> 16)) & 0xffff;
     lsn.0 << 16 | u64::from(folded.max(1))
 }
@@ -248,7 +246,7 @@ pub fn announced(word: u64, seed: u64, offset: u64) -> Option<Lsn> {
     if word & ANNOUNCED == 0 { None } else { unseal(word ^ ANNOUNCED, seed, offset, &[]) }
 }
 
-/// The number of chunks of a heap. A pair of words that is stored atomically, in a line of its own, with a copy.
+/// The number of chunks of a heap: a pair of words that is stored atomically, in a line of its own, with a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct ChunkCount {
@@ -264,7 +262,7 @@ pub struct ChunkCount {
 pub const CHUNK_COUNT_MAGIC: u32 = u32::from_le_bytes(*b"CNKS");
 
 impl ChunkCount {
-    /// This number, at `offset` of a heap with this `seed`.
+    /// This number of chunks at `offset` in a heap with this `seed`.
     #[must_use]
     pub fn new(count: u64, seed: u64, offset: u64) -> Self {
         Self { count, crc: crc32c_words(&[seed, offset, count]), magic: CHUNK_COUNT_MAGIC }
@@ -316,18 +314,18 @@ pub struct BlockHeader {
 /// The bytes of a block's header.
 pub const BLOCK_HEADER_BYTES: u64 = 8;
 
-/// The most lines of a block: 32 GiB.
+/// The maximum number of lines of a block: 32 GiB.
 pub const BLOCK_LINES_MAX: u32 = (1 << 29) - 1;
 
 impl BlockHeader {
-    /// The header of a block in this state, of `lines` lines.
+    /// The header of a block of `lines` lines in this state.
     #[must_use]
     pub const fn new(state: BlockState, lines: u32) -> Self {
         Self { state, lines }
     }
 
-    /// The word at `offset` of a heap with this `seed`: lines and state in the low half, a CRC-32C over seed, offset and
-    /// the low half in the high half. So a header that is copied to another offset is invalid there.
+    /// The word at `offset` in a heap with this `seed`: lines and state in the low half, and a CRC-32C over seed, offset and low half in the high
+    /// half. So a header that is copied to another offset is invalid there.
     #[must_use]
     #[inline]
     pub fn to_word(self, seed: u64, offset: u64) -> u64 {
@@ -354,7 +352,8 @@ impl BlockHeader {
         (is_valid && crc == header_crc(seed, offset, low)).then_some(Self { state, lines })
     }
 
-    /// As [`from_word`](Self::from_word). `None` also if `offset` is no offset of a header: headers are the last words of lines.
+    /// Decodes the word at `offset` like [`from_word`](Self::from_word), but also returns `None` if a header cannot be at `offset`: headers are the
+    /// last words of lines.
     #[must_use]
     #[inline]
     pub(crate) fn at(word: u64, seed: u64, offset: u64) -> Option<Self> {

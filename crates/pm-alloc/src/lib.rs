@@ -24,16 +24,9 @@
 //!     tx.set_root("shop", shop)
 //! })?;
 //!
-//! let count = heap.transaction(|tx| {
-//!     let shop = tx.root::<Shop>("shop")?.expect("was set above");
-//!     let order = tx.alloc(&Order { id: 7, previous: tx.read(shop)?.newest })?;
-//!     tx.write(shop.field(field!(Shop, newest)), &order)?;
-//!     tx.edit(shop.field(field!(Shop, count)), |count| {
-//!         *count += 1;
-//!         *count
-//!     })
-//! })?; // Both fields and the new block, or nothing, after any crash.
-//! assert_eq!(count, 1);
+//! let count = heap.transaction(|tx| { let shop = tx.root::<Shop>("shop")?.expect("was set above"); let order = tx.alloc(&Order { id: 7, previous:
+//! tx.read(shop)?.newest })?; tx.write(shop.field(field!(Shop, newest)), &order)?; tx.edit(shop.field(field!(Shop, count)), |count| { *count += 1;
+//! *count }) })?; // After a crash, either both fields and the new block are there, or none of them. assert_eq!(count, 1);
 //!
 //! drop(heap);
 //! let heap = Heap::open(&path, &HeapOptions::new())?;
@@ -57,8 +50,8 @@
 //! more than half the time of a transaction: [`View::alloc_and_link`] allocates a block and stores the link to it into a null slot, and
 //! [`View::unlink_and_free`] frees a block and sets the slot to null. Removing a block from the middle of a list needs a transaction.
 //!
-//! Transactions are not isolated from each other: two transactions that change the same data at the same time race, like two threads that
-//! write one variable. The program orders them, by locks for example.
+//! Transactions are not isolated from each other: two transactions that change the same data at the same time race, like two threads that write one
+//! variable. The program orders them, for example with locks.
 //!
 //! # What is guaranteed after a crash
 //! * A transaction is atomic and durable. Once it has returned, its changes survive; if a crash interrupts it, recovery on the next open
@@ -70,14 +63,14 @@
 //!   the next process may read the new value, and a power failure may then revert it, unless that process stores it again.
 //!
 //! # What is guaranteed after a stray write
-//! Each block has a header with a checksum before it. A corrupted header is found when its block is allocated, freed,
-//! or checked by [`Heap::check`]. It is reported ([`Heap::take_corruption`]) and never followed, and the rest of the heap stays usable. If it
-//! was corrupted while the heap was closed, the length of its block is unknown: nothing after it in its chunk is allocated any more, and
-//! the other blocks there are found by their own headers. A repair neither writes into a block nor frees lines that are not proven free. The
-//! contents of blocks have no checksum; the program adds its own if it needs one.
+//! Each block has a header with a checksum before it. A corrupted header is found when its block is allocated, freed, or checked by [`Heap::check`].
+//! It is reported ([`Heap::take_corruption`]) and never followed, and the rest of the heap stays usable. If it was corrupted while the heap was
+//! closed, the length of its block is unknown: no line after it in its chunk is allocated again, and the other blocks there are found by their own
+//! headers. A repair neither writes into a block nor frees lines that may be in use. The contents of blocks have no checksum; the program adds its
+//! own if it needs one.
 //!
-//! A corrupted log entry is detected, too, and does not affect the data of other transactions. If recovery may need it, after a kill or a
-//! crash, the heap is opened only with [`HeapOptions::discard_corrupted_records`]. No entry is needed after the heap was closed or dropped
+//! A corrupted log entry is detected, too, and does not affect the data of other transactions. If recovery after a kill or a crash may need it, the
+//! heap opens only with [`HeapOptions::discard_corrupted_records`]. No entry is needed after the heap was closed or dropped
 //! (`docs/adr/0010-a-corrupted-log-line.md`).
 //!
 //! # What it costs
@@ -85,30 +78,29 @@
 //! | operation | lines | fences |
 //! |---|---|---|
 //! | a word or a pair in place ([`View::store_u64`], [`View::store_u64_pair`]) | 1 | 1 |
-//! | a transaction of one range up to 48 bytes, or of three words | 1, and the changed lines | 1 |
-//! | a block freed, or allocated uninitialized, with the link to it | as above, and its header | 1 |
-//! | a block allocated, initialized and linked | as above, and its contents | 2; up to 96 bytes, 1 |
-//! | a write of 2 KiB or more to an old block | 1 for each 48 bytes, and the changed lines | 3; with other changes 4 |
+//! | a transaction of one range up to 48 bytes, or of three words | 1 and the changed lines | 1 |
+//! | a block freed, or allocated uninitialized, with the link to it | 1, the changed lines, and the header | 1 |
+//! | a block allocated, initialized and linked | 1, the changed lines, the header, and the contents | 2; up to 96 bytes, 1 |
+//! | a write of 2 KiB or more to an old block | 1 for each 48 bytes, and the changed lines | 3; with other changes, 4 |
 //!
 //! `tests/heap/prices.rs` counts them. The lines that a transaction changes are flushed by the lane's next transaction; until then the log
 //! has their contents (`docs/adr/0007-one-fence-per-transaction.md`).
 //!
 //! # Wear
-//! Statistics and maps of free space are in DRAM. Besides the user's lines, two kinds of lines are written: block headers, once to allocate
-//! and once to free, and the rings of the log. [`HeapOptions::quarantine`] delays the reuse of freed blocks,
-//! so that no line is written too often.
+//! Statistics and maps of free space are in DRAM. Besides the user's lines, two kinds of lines are written: those with block headers, once to
+//! allocate and once to free, and the rings of the log. [`HeapOptions::quarantine`] delays the reuse of freed blocks, so that no line is written too
+//! often.
 //!
 //! # Limitations
-//! A transaction may use half of a lane: [`HeapOptions::lane_entries`] times 24 bytes, which is 24 KiB in a heap of 64 MiB, and less in
-//! smaller ones. A longer one fails with [`CommitError::TooLarge`]. Long writes to old blocks use log space, too, because the old contents
-//! are logged. Values of more than 96 bytes in new blocks use none; the header of each block uses a third of an entry.
+//! A transaction may use half of a lane: [`HeapOptions::lane_entries`] times 24 bytes, which is 24 KiB in a heap of 64 MiB, and less in smaller
+//! ones. A longer one fails with [`CommitError::TooLarge`]. Long writes to old blocks also use log space, because the old contents are logged.
+//! Values of more than 96 bytes in new blocks use none. The header of each block uses a third of an entry.
 //!
 //! There is no garbage collection: a block that nothing links to stays allocated until the program compares [`Heap::blocks`] with the blocks
 //! that it can reach, and frees the others.
 //!
 //! # Source
-//! NVMalloc 3 for headers, state in DRAM and the don't-allocate list; PMFS 3.2 for the entries of the log. The format is in
-//! `docs/format/heap.md`.
+//! NVMalloc 3 for headers, state in DRAM and the don't-allocate list; PMFS 3.2 for the log entries. The format is in `docs/format/heap.md`.
 
 #![deny(unsafe_code)]
 

@@ -1,17 +1,17 @@
 //! Making links from offsets, and values that contain links from bytes: the only file of this crate with `unsafe`.
 
-#![expect(unsafe_code, reason = "an allocator makes links before what they lead to is durable")]
+#![expect(unsafe_code, reason = "an allocator creates links before their targets are durable")]
 
 use pm_core::{Link, Persist};
 
-/// A link to `offset`: to a block of the transaction or commit that stores the link, or to the value of a root.
+/// A link to `offset`, which is a block of the transaction or commit that stores the link, or the value of a root.
 pub(crate) const fn link_to<'p, T>(offset: u64) -> Link<'p, T> {
-    // SAFETY: a block becomes durable by the commit that makes the link durable, and the value of a root is durable.
+    // SAFETY: the commit that makes the link durable also makes the block durable, and the value of a root is durable.
     unsafe { Link::new_unchecked(offset) }
 }
 
-/// A value from the bytes that `fill` loads from the heap of the value's links.
+/// A value made of bytes that `fill` loads from the heap to which the value's links belong.
 pub(crate) fn value_from<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
-    // SAFETY: `fill` loads bytes of the heap that the brand of the links stands for.
+    // SAFETY: `fill` loads bytes of the heap that the links' brand denotes.
     unsafe { pm_core::from_bytes_unchecked(fill) }
 }

@@ -1,4 +1,4 @@
-//! Locks that are poisoned when a thread panics while it holds them: what they guard may be half changed.
+//! Locks that are poisoned when a thread panics while it holds them, because the guarded data may be half changed.
 
 use crate::sync::{self, Mutex, MutexGuard};
 use core::marker::PhantomData;
@@ -9,11 +9,11 @@ use loom::sync::{Mutex as Inner, MutexGuard as InnerGuard};
 use spin::mutex::{SpinMutex as Inner, SpinMutexGuard as InnerGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A spin lock with poisoning, released with a plain store. In cache lines of its own.
+/// A spin lock with poisoning, released with a plain store. It has cache lines of its own.
 ///
-/// A mutex is released with a locked instruction, which waits for all earlier stores and so, after a flush, for the medium. A thread that
-/// releases this lock does not wait. In exchange no thread is woken: a waiting thread polls. So this lock is for state that is rarely
-/// contended, and held for the length of a commit at most.
+/// A mutex is released with a locked instruction, which waits for all earlier stores and so, after a flush, for the medium. A thread that releases
+/// this lock does not wait. In exchange, a waiting thread polls, because no thread is woken. So this lock is for state that is rarely contended, and
+/// that is locked for the length of a commit at most.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct SpinLock<T> {
@@ -48,7 +48,7 @@ impl<T> SpinLock<T> {
     /// Acquires the lock.
     ///
     /// # Panics
-    /// When it is poisoned.
+    /// When the lock is poisoned.
     #[track_caller]
     #[inline]
     pub(crate) fn lock_unpoisoned(&self) -> SpinGuard<'_, T> {
@@ -57,7 +57,7 @@ impl<T> SpinLock<T> {
         guard
     }
 
-    /// Whether it is neither held nor poisoned.
+    /// Whether the lock is neither held nor poisoned.
     pub(crate) fn is_free_and_unpoisoned(&self) -> bool {
         self.try_lock().is_some() && !self.poison.is_set()
     }
@@ -71,7 +71,7 @@ impl<T> SpinLock<T> {
     #[cfg(not(loom))]
     #[cold]
     fn wait(&self) -> SpinGuard<'_, T> {
-        // The owning thread may be committing, may have lost its time slice, or may be waiting for a slow medium: poll ever more rarely.
+        // The owning thread may be committing, may have lost its time slice, or may be waiting for a slow medium: so the polling slows down.
         let mut turn = 0_u32;
         loop {
             match turn {
@@ -89,8 +89,8 @@ impl<T> SpinLock<T> {
 
 /// A mutex with poisoning.
 ///
-/// With the standard library's poisoning a thread that only reads could not prevent it: a poisoned mutex can be cleared only after other
-/// threads may have found it poisoned. A guard of this one can [ignore panics](Guard::ignore_panics).
+/// The standard library's mutex does not serve: a thread that panics while it only reads cannot prevent the poisoning. It can only clear it
+/// afterwards, when other threads may have observed it. A guard of this mutex can [ignore panics](Guard::ignore_panics).
 #[derive(Debug)]
 pub(crate) struct PoisonMutex<T> {
     inner: Mutex<T>,
@@ -108,7 +108,7 @@ impl<T> PoisonMutex<T> {
     /// Acquires the lock.
     ///
     /// # Panics
-    /// When it is poisoned.
+    /// When the lock is poisoned.
     #[track_caller]
     pub(crate) fn lock_unpoisoned(&self) -> PoisonMutexGuard<'_, T> {
         let inner = sync::lock(&self.inner);
@@ -116,7 +116,7 @@ impl<T> PoisonMutex<T> {
         self.poison.guard(inner)
     }
 
-    /// Whether it is neither held nor poisoned.
+    /// Whether the lock is neither held nor poisoned.
     pub(crate) fn is_free_and_unpoisoned(&self) -> bool {
         let is_held = matches!(self.inner.try_lock(), Err(std::sync::TryLockError::WouldBlock));
         !is_held && !self.poison.is_set()
@@ -126,7 +126,7 @@ impl<T> PoisonMutex<T> {
 /// Whether a thread panicked while it held a lock.
 #[derive(Debug)]
 struct Poison(
-    /// Not loom's: no schedule depends on it.
+    /// Not a loom atomic, because no schedule depends on it.
     AtomicBool,
 );
 
@@ -135,7 +135,7 @@ impl Poison {
         Self(AtomicBool::new(false))
     }
 
-    /// The guard of a lock that this thread has acquired by `inner`.
+    /// The guard of a lock that this thread has acquired. `inner` is the guard of the inner lock.
     #[inline]
     fn guard<G>(&self, inner: G) -> Guard<'_, G> {
         let ignores_panics = std::thread::panicking();
@@ -158,7 +158,7 @@ impl Poison {
 pub(crate) struct Guard<'l, G> {
     inner: G,
     poison: &'l Poison,
-    /// Whether a panic leaves the lock unpoisoned. True from the start if the thread is already panicking, and locks to roll back.
+    /// Whether a panic leaves the lock unpoisoned. True from the start if the thread was already panicking when it acquired the lock, to roll back.
     ignores_panics: bool,
     not_send: PhantomData<std::sync::MutexGuard<'l, ()>>,
 }
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// Has two implementations for a type that is `Send`, so naming its constant compiles only for a type that is not.
+    /// A type that is `Send` implements this trait twice, so naming the constant compiles only for a type that is not `Send`.
     trait NotSend<A> {
         const YES: bool = true;
     }

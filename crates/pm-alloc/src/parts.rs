@@ -1,4 +1,4 @@
-//! The parts of an open heap, which transactions and views use, and a thread's state: its transactions in progress, and spare lists.
+//! The parts of an open heap that transactions and views use, and the state of a thread: its transactions in progress, and spare lists.
 
 use crate::format::BLOCK_HEADER_BYTES;
 use crate::layout::Layout;
@@ -28,13 +28,13 @@ impl<P: Pmem> HeapParts<P> {
         PoisoningPmem::new(self.pool.pmem(), &self.log)
     }
 
-    /// Identifies the heap, as long as it is open and not moved.
+    /// Identifies the heap as long as it is open and not moved.
     #[inline]
     pub(crate) fn id(&self) -> HeapId {
         HeapId(core::ptr::from_ref(self).addr())
     }
 
-    /// The offset of `count` values of type `T`, the first of which `link` points to.
+    /// Checks a link to the first of `count` values of type `T`, and returns its offset.
     ///
     /// # Errors
     /// When the link is null, or the values do not lie in the heap's chunks.
@@ -70,7 +70,7 @@ impl<P: Pmem> HeapParts<P> {
         Ok(link_to(root.offset()))
     }
 
-    /// Stores a block header in place, durably. Not by a commit, because the calling transaction may own the only lane. If a live entry stores
+    /// Durably stores a block header in place. This is not a commit, because the calling transaction may own the only lane. If a live entry stores
     /// to the header, the checkpoint LSN is raised first.
     pub(crate) fn store_header(&self, offset: u64, word: u64) -> Result<(), CommitError> {
         let (log, pmem) = (&self.log, &self.pmem());
@@ -97,7 +97,7 @@ impl HeapId {
         with_thread(|thread| thread.in_transaction.contains(&self)).unwrap_or_default()
     }
 
-    /// Notes that this thread's transaction on the heap changes these bytes in place.
+    /// Records that this thread's transaction on the heap changes these bytes in place.
     pub(crate) fn note_in_place(self, written: Range<u64>) {
         with_thread(|thread| thread.in_place.push((self, written))).unwrap_or_default();
     }
@@ -112,8 +112,8 @@ impl HeapId {
     }
 }
 
-/// A thread's transaction in progress on a heap, at most one. A nested one would commit independently: without the changes that the outer
-/// one has not applied yet, and permanently even if the outer one is rolled back.
+/// A thread's transaction in progress on a heap, at most one. A nested one would commit independently: it would not see the outer one's changes,
+/// which are not applied yet, and it would remain if the outer one is rolled back.
 pub(crate) struct InTransaction {
     heap: HeapId,
     work: Option<Box<Work>>,
@@ -154,12 +154,12 @@ impl Drop for InTransaction {
     }
 }
 
-/// What a transaction collects until it commits. The thread keeps the emptied lists for its next transaction, so that most transactions
-/// allocate nothing in DRAM.
+/// The lists of a transaction in progress: its writes, reservations, new and freed blocks, and roots. The thread keeps the emptied lists for its
+/// next transaction, so that most transactions need no allocation in DRAM.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) writes: Writes,
-    /// The extents that new blocks are carved from.
+    /// The extents from which new blocks are carved.
     pub(crate) reservations: Vec<Reservation>,
     /// The payloads of new blocks.
     pub(crate) fresh: Vec<Range<u64>>,
@@ -178,7 +178,7 @@ pub(crate) struct StagedRoot {
 }
 
 impl Work {
-    /// Whether it is small enough for the thread to keep.
+    /// Whether the lists are small enough for the thread to keep.
     #[inline]
     fn is_small(&self) -> bool {
         const LIST_MAX: usize = 128;
@@ -188,7 +188,7 @@ impl Work {
         most.into_iter().all(|capacity| capacity <= LIST_MAX) && writes.capacity() <= WRITES_BYTES_MAX
     }
 
-    /// Empties the lists, and keeps their memory. The transaction has settled or returned what was reserved and freed.
+    /// Empties the lists, and keeps their memory. The transaction has settled or returned its reservations and freed blocks.
     #[inline]
     fn emptied(mut self: Box<Self>) -> Box<Self> {
         let Self { writes, reservations, fresh, freeing, roots } = &mut *self;
@@ -214,8 +214,8 @@ struct Thread {
     spare: Option<Box<Work>>,
 }
 
-/// Runs `f` with the state of this thread. `None` if the thread is exiting and its state was dropped: destructors of other thread-locals may
-/// still use a heap. Then neither nested transactions nor stores to bytes that are changed in place are detected.
+/// Runs `f` with the state of this thread. `None` if the thread is exiting and its state was dropped: destructors of other thread-locals may still
+/// use a heap. In that case nested transactions, and stores to bytes that are changed in place, go undetected.
 #[inline]
 fn with_thread<R>(f: impl FnOnce(&mut Thread) -> R) -> Option<R> {
     THREAD.try_with(|thread| f(&mut thread.borrow_mut())).ok()

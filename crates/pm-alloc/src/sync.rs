@@ -29,22 +29,22 @@ thread_local! {
 
 /// Orders another thread's stores, which this thread has observed by an acquiring load, before this thread's flushes of their lines.
 ///
-/// On x86 no instruction is needed: `clwb` of a line is ordered after every visible store to it. On aarch64 an acquiring load orders
-/// loads and stores only. `dc cvap` is neither (Arm ARM, B2.3 and D7.4, "ordering and completion of data cache maintenance"): it could
-/// execute before the load, and clean the line without the store. A full barrier orders it.
+/// On x86 no instruction is needed: `clwb` of a line is ordered after every visible store to it. On aarch64 an acquiring load orders only loads and
+/// stores. `dc cvap` is neither a load nor a store (Arm ARM, B2.3 and D7.4, "ordering and completion of data cache maintenance"): it could execute
+/// before the load, and clean the line without the store. A full barrier orders it.
 #[inline]
 pub(crate) fn before_flushing_others_stores() {
     #[cfg(all(target_arch = "aarch64", not(loom)))]
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The number that this thread [remembered](remember) last, if it remembered it for this owner.
+/// The lane that this thread used last in the heap with this seed, if that was the last [recorded](set_lane_hint) heap.
 #[inline]
 pub(crate) fn remembered(owner: u64) -> Option<u32> {
     HINT.with(Cell::get).filter(|hint| hint.0 == owner).map(|hint| hint.1)
 }
 
-/// Remembers a number for this thread, and forgets the one before.
+/// Records the lane that this thread used last, and the seed of its heap. Replaces the former record.
 pub(crate) fn remember(owner: u64, number: u32) {
     HINT.with(|hint| hint.set(Some((owner, number))));
 }

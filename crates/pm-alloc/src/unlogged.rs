@@ -10,9 +10,9 @@ use pm_core::{FenceError, Pmem, Region};
 
 /// A heap whose blocks are allocated and freed one by one, as by `malloc` and `free`, without transactions.
 ///
-/// It owns the heap, because replaying the log could overwrite blocks that change without it. Everything committed is first made durable in
-/// place, and the heap accepts no further transactions ([`CommitError::Bypassed`]). After this is dropped, the same heap can be opened for
-/// transactions, and its [`blocks`](Heap::blocks) listed.
+/// It takes ownership of the heap, because its blocks change without the log, and replaying the log could overwrite them. All committed changes are
+/// first made durable in place, and the heap accepts no more transactions ([`CommitError::Bypassed`]). After this is dropped, the same heap can be
+/// opened for transactions, and its [`blocks`](Heap::blocks) can be listed.
 ///
 /// ```
 /// use pm_alloc::{UnloggedHeap, Heap, HeapOptions};
@@ -28,11 +28,11 @@ use pm_core::{FenceError, Pmem, Region};
 ///
 /// # Durability
 /// After a kill at any time the chains of headers are intact, and the block of an interrupted call is allocated or free. With
-/// [`durable`](Self::durable) the same holds after a crash of the machine. When this is dropped, all allocations and freeings become durable
-/// in any case. The program makes the contents of blocks durable.
+/// [`durable`](Self::durable) the same holds after a crash of the machine. Dropping this always makes all allocations and freeings durable. The
+/// program itself makes the contents of blocks durable.
 ///
-/// After a kill the next open reads all headers and makes them durable before it relies on any of them. So it takes longer than other opens:
-/// as long as [`Heap::scan_ahead`] of all chunks.
+/// After a kill the next open reads all headers and makes them durable before it relies on any of them. So it takes longer than other opens, by the
+/// time of [`Heap::scan_ahead`] for all chunks.
 ///
 /// # Source
 /// NVMalloc 3.1 and 7.1.
@@ -46,10 +46,10 @@ pub struct UnloggedHeap<P: Pmem = Region> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnloggedError {
-    /// There is no room for it.
+    /// There is no room for the block.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// It cannot be freed.
+    /// The block cannot be freed.
     #[error(transparent)]
     Free(FreeError),
     /// A fence failed. The next open decides whether the block is freed or resized.
@@ -58,8 +58,8 @@ pub enum UnloggedError {
     /// An earlier fence failed. Nothing was stored.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// The caller's `ensure` returned false for each free extent: none can be stored to.
-    #[error("the medium has no room for it")]
+    /// The caller's `ensure` returned false for each free extent: the medium backs none of them.
+    #[error("the medium has no room for the block")]
     NoBacking,
 }
 
@@ -81,19 +81,20 @@ impl From<ResizeError> for UnloggedError {
     }
 }
 
-/// A frozen heap: no block of it is allocated, freed or resized before this is dropped.
+/// A frozen heap: until this is dropped, no block is allocated, freed or resized.
 #[derive(Debug)]
 pub struct FrozenHeap<'h> {
     space: Frozen<'h>,
     chunks_start: u64,
-    /// The end of the pool's data area. Less than a chunk before it is unused.
+    /// The end of the pool's data area. The bytes between the last chunk and it, less than a chunk, are unused.
     data_end: u64,
     len_bytes: u64,
 }
 
 impl FrozenHeap<'_> {
-    /// Lists the parts that make up a copy of the heap's region, with the same blocks at the same offsets. Parts of bytes come in ascending
-    /// order. All other bytes of the copy may have any value, so a copy costs the allocated bytes, and a word for each free extent.
+    /// Passes to `visit` the pieces that make up a copy of the heap's region with the same blocks at the same offsets. Pieces of bytes come in
+    /// ascending order of offsets. Bytes in no piece may have any value, so a copy costs the bytes of allocated blocks, and one word for each free
+    /// extent.
     pub fn pieces(&self, mut visit: impl FnMut(Piece)) {
         visit(Piece::Bytes(0..self.chunks_start));
         self.space.live_pieces(&mut visit);
@@ -132,11 +133,11 @@ impl<P: Pmem> UnloggedHeap<P> {
     /// `align_bytes`.
     ///
     /// # Errors
-    /// When there is no room, even after the calls in progress have ended; nothing is allocated then. When a fence fails, or failed before:
-    /// nothing more is stored, and the next open decides whether the block is allocated.
+    /// When there is no room, even after the calls in progress have ended: nothing is allocated. When a fence fails or has failed: nothing more is
+    /// stored, and the next open decides whether the block is allocated.
     ///
     /// # Panics
-    /// When `align_bytes` is no power of two.
+    /// When `align_bytes` is not a power of two.
     ///
     /// # Durability
     /// When this returns, the allocation survives a kill; with [`durable`](Self::durable), a power failure, too.
@@ -144,19 +145,19 @@ impl<P: Pmem> UnloggedHeap<P> {
         self.alloc_if(bytes, align_bytes, |_, _| true)
     }
 
-    /// As [`alloc`](Self::alloc), for a sparse file, where a store may find the medium full. Before anything is stored, `ensure` is called with
-    /// the offset and the number of the bytes that the call will store to, and returns whether they can be stored to. If it returns false, it
-    /// is called with another free extent, until there is none. Other threads may wait for this call, so `ensure` must neither allocate from
-    /// the same heap nor wait for a thread that does.
+    /// [Allocates](Self::alloc) in a sparse file, where a store may find the medium full. Before the first store, `ensure` is called with the offset
+    /// and the number of the bytes that this call will store to. It returns whether they can be stored to. If it returns false, it is called with
+    /// another free extent, until there is none. Other threads may wait for this call, so `ensure` must neither allocate from the same heap nor wait
+    /// for a thread that does.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and [`UnloggedError::NoBacking`] when `ensure` returns false for each free extent.
+    /// As for [`alloc`](Self::alloc), and [`UnloggedError::NoBacking`] when `ensure` returns false for each free extent.
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc).
+    /// As for [`alloc`](Self::alloc).
     ///
     /// # Durability
-    /// As [`alloc`](Self::alloc).
+    /// As for [`alloc`](Self::alloc).
     pub fn alloc_if(
         &self,
         bytes: u64,
@@ -168,7 +169,7 @@ impl<P: Pmem> UnloggedHeap<P> {
         let pmem = &self.heap.parts.pmem();
         let unlogged = Unlogged::new(&self.heap.parts.space, pmem, self.durable);
         let mut block = unlogged.reserve(lines, align_bytes)?;
-        // Kept until an extent is accepted, so that each is tried once.
+        // Refused extents are kept until one is accepted, so that each is tried once.
         let mut refused = Vec::new();
         loop {
             let stored = block.stored_range();
@@ -184,16 +185,16 @@ impl<P: Pmem> UnloggedHeap<P> {
         }
     }
 
-    /// Resizes a block without moving it: to the end of the range `bytes` if possible, otherwise at least to its start. Returns the number of
-    /// bytes that the block has room for then, or `None` if it is unchanged because there is no room after it. A block that already has room
-    /// for the start of the range may stay unchanged. `ensure` is called as by [`alloc_if`](Self::alloc_if).
+    /// Resizes a block without moving it: to `*bytes.end()` bytes if possible, and otherwise to at least `*bytes.start()`. Returns the block's new
+    /// capacity in bytes, or `None` if it is unchanged because there is no room after it. A block that already has room for `*bytes.start()` bytes
+    /// may stay unchanged. `ensure` is called as in [`alloc_if`](Self::alloc_if).
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is corrupted: then it is unchanged. When a fence fails: nothing more is
-    /// stored, and the block may have its new length.
+    /// When no allocated block starts at `offset`, or its header is corrupted: nothing is changed. When a fence fails: nothing more is stored, and
+    /// the block has its old or its new length.
     ///
     /// # Durability
-    /// As [`alloc`](Self::alloc): the block has its old length or the new one.
+    /// As for [`alloc`](Self::alloc): after a crash the block has its old length or the new one.
     pub fn resize(
         &self,
         offset: u64,
@@ -220,8 +221,8 @@ impl<P: Pmem> UnloggedHeap<P> {
         }
     }
 
-    /// Freezes the heap, to copy its allocated blocks, or for a `fork`: no other thread is inside a call meanwhile. Other threads that allocate
-    /// or free wait until the result is dropped. If the calling thread does so, it deadlocks.
+    /// Freezes the heap, for a copy of its allocated blocks or for a `fork`. While the result is alive, no other thread is inside a call: threads
+    /// that allocate or free wait until it is dropped. If the calling thread allocates or frees before that, it deadlocks.
     #[must_use]
     pub fn freeze(&self) -> FrozenHeap<'_> {
         let layout = self.heap.layout();
@@ -231,14 +232,14 @@ impl<P: Pmem> UnloggedHeap<P> {
         FrozenHeap { space, chunks_start: layout.chunks_start, data_end, len_bytes: pmem.len_bytes() }
     }
 
-    /// Frees a block, whether a transaction allocated it or not.
+    /// Frees a block, even if a transaction has allocated it.
     ///
     /// # Errors
-    /// When no allocated block starts there, or its header is corrupted: then it is unchanged. When a fence fails: the next open decides whether
-    /// it is freed.
+    /// When no allocated block starts at `offset`, or its header is corrupted: nothing is changed. When a fence fails: the next open decides whether
+    /// the block is free.
     ///
     /// # Durability
-    /// As [`alloc`](Self::alloc).
+    /// As for [`alloc`](Self::alloc).
     pub fn free(&self, offset: u64) -> Result<(), UnloggedError> {
         self.heap.parts.log.check()?;
         Unlogged::new(&self.heap.parts.space, &self.heap.parts.pmem(), self.durable).free(offset)?;
@@ -248,17 +249,17 @@ impl<P: Pmem> UnloggedHeap<P> {
         Ok(())
     }
 
-    /// The number of bytes that the block at `offset` has room for, by its header alone. Acquires no locks, so it works in a child of a `fork`
-    /// that interrupted a call.
+    /// The capacity in bytes of the block at `offset`, according to its header. Acquires no locks, so it works in a child of a `fork` that
+    /// interrupted a call.
     ///
     /// # Errors
-    /// When there is no header of an allocated block there, or a corrupted one. The header of a former block, inside a free block or another
-    /// one, is not distinguished from a current one.
+    /// When the header there is corrupted or not that of an allocated block. The header of a former block, inside a free block or another allocated
+    /// one, is not distinguished from a current header.
     pub fn usable_bytes(&self, offset: u64) -> Result<u64, FreeError> {
         Unlogged::new(&self.heap.parts.space, &self.heap.parts.pmem(), self.durable).usable_bytes(offset)
     }
 
-    /// The heap below.
+    /// The underlying heap.
     #[must_use]
     pub const fn heap(&self) -> &Heap<P> {
         &self.heap
@@ -266,13 +267,13 @@ impl<P: Pmem> UnloggedHeap<P> {
 }
 
 impl<P: Pmem> Drop for UnloggedHeap<P> {
-    /// Makes allocations and freeings durable, unless each call did: one fence, and a line for each header. In a child of fork(2) that inherited
-    /// the heap, or if a thread panicked inside a call, changes nothing.
+    /// Makes allocations and freeings durable, unless each call has done so: one fence, and a line for each header. Changes nothing in a child of
+    /// fork(2) that inherited the heap, or if a thread panicked inside a call.
     fn drop(&mut self) {
         let is_consistent = self.heap.is_of_this_process()
             && self.heap.parts.log.check().is_ok()
             && self.heap.parts.space.is_free_and_unpoisoned();
-        // Otherwise the heap is left as after a kill, and the next open does this.
+        // Otherwise the heap stays as after a kill, and the next open makes the headers durable.
         if is_consistent
             && (self.durable || self.heap.parts.space.persist_headers(&self.heap.parts.pmem()).is_ok())
         {

@@ -7,7 +7,7 @@ use pm_core::{FenceError, OpenError, PoolError, RootError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeapError {
-    /// The pool below could not be created or opened.
+    /// The underlying pool could not be created or opened.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// The pool's root directory is corrupted, or full.
@@ -23,7 +23,7 @@ pub enum HeapError {
         offset: u64,
     },
     /// The checksum of the heap's header is right, but a field is invalid.
-    #[error("the heap's header at offset {offset} has the invalid {field} {found}")]
+    #[error("the heap's header at offset {offset} has an invalid field: {field} is {found}")]
     HeaderField {
         /// The offset of the header.
         offset: u64,
@@ -33,7 +33,7 @@ pub enum HeapError {
         found: u64,
     },
     /// The region is mapped read-only, and recovery writes.
-    #[error("a heap cannot be opened read-only: opening recovers it, which writes")]
+    #[error("a heap cannot be opened read-only, because opening it runs recovery, which writes")]
     ReadOnly,
     /// Both copies of the number of chunks are corrupted.
     #[error("the heap's number of chunks at offset {offset} and its copy are both corrupted")]
@@ -50,7 +50,7 @@ pub enum HeapError {
         supported: u32,
     },
     /// The heap was created by an older version of this software, whose log this version cannot replay.
-    #[error("the heap has format version {found}, and this program opens version {supported} only")]
+    #[error("the heap has format version {found}, and this program opens only version {supported}")]
     OldVersion {
         /// The heap's version.
         found: u32,
@@ -64,11 +64,11 @@ pub enum HeapError {
         unknown: u64,
     },
     /// The requested layout is impossible.
-    #[error("a heap in {data_bytes} bytes is impossible: {reason}")]
+    #[error("cannot create a heap in {data_bytes} bytes: {reason}")]
     Layout {
         /// The length of the pool's data area.
         data_bytes: u64,
-        /// Why it is impossible.
+        /// The reason why it is impossible.
         reason: &'static str,
     },
     /// The log could not be closed.

@@ -1,4 +1,4 @@
-//! An open heap, and the operations on it as a whole.
+//! An open heap, and the operations on the whole heap.
 
 use super::error::HeapError;
 use super::header::{self, LoadedChunkCount, LoadedHeader};
@@ -16,14 +16,14 @@ use std::path::Path;
 
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
 ///
-/// Several threads may use it at once, and one process at a time may have it open for writing. It need not be closed: the changes of all
-/// calls that have returned are durable, even if the process is killed. Dropping it [closes](Heap::close) it. See the crate's documentation
-/// for an example.
+/// Several threads may use it at once, but only one process at a time may have it open for writing. It need not be closed: the changes of all calls
+/// that have returned are durable, even if the process is killed. Dropping it [closes](Heap::close) it. See the crate's documentation for an
+/// example.
 #[derive(Debug)]
 pub struct Heap<P: Pmem = Region> {
     pub(crate) parts: HeapParts<P>,
     report: OpenReport,
-    /// The process that opened it. A child of fork(2) does not own it.
+    /// The process that opened the heap. A child of fork(2) does not own it.
     process: ProcessId,
 }
 
@@ -34,7 +34,7 @@ impl Heap<Region> {
     /// When the path exists, the layout is impossible, or a system call fails; then no file is left behind.
     ///
     /// # Durability
-    /// A crash leaves no file, or the whole heap.
+    /// A crash leaves either no file or the whole heap.
     pub fn create(path: impl AsRef<Path>, pool_bytes: u64, options: &HeapOptions) -> Result<Self, HeapError> {
         let pool_options = options.pool.clone().with_logged_roots();
         let pool = Pool::create_with(path, pool_bytes, &options.region, &pool_options, |pool| {
@@ -46,18 +46,18 @@ impl Heap<Region> {
     /// Opens the heap in the file or device-dax at `path`, and recovers it: committed transactions are replayed, and incomplete ones
     /// rolled back.
     ///
-    /// Takes as long as reading all logs, and one word of each chunk. Block headers are read when they are needed; all of them at once
-    /// if a process was killed that used the heap as an [`UnloggedHeap`](crate::UnloggedHeap).
+    /// Takes as long as reading all logs. Block headers are read when they are first needed, or all at once if a process that used the heap as an
+    /// [`UnloggedHeap`](crate::UnloggedHeap) was killed.
     ///
     /// # Errors
-    /// When there is no pool, or no heap in it; when something needed to open it and its copy are both corrupted; when
-    /// another process has it open, or it was created by a newer version; when the options open the file read-only, as recovery
-    /// writes: a [`HeapInspection`](crate::HeapInspection) and a [`CheckReport`] examine a heap without writing.
+    /// When there is no pool, or no heap in it; when the heap's header, its number of chunks or the floor of its log is corrupted in both copies;
+    /// when a corrupted log entry may be needed; when another process has the heap open; when it has an unknown version or feature; when the options
+    /// open the file read-only, because recovery writes (use a [`HeapInspection`](crate::HeapInspection) and a [`CheckReport`] instead).
     ///
     /// # Durability
-    /// After a crash during recovery the next open recovers the heap. When this returns, the header, the number of chunks and everything that
-    /// transactions committed are durable, at two fences. Block headers are made durable when they are first read. A word that a killed
-    /// process was [storing in place](crate::View::store_u64) is visible, and may not be durable.
+    /// If a crash interrupts recovery, the next open recovers the heap. When this returns, the header, the number of chunks and all committed
+    /// changes are durable; this costs two fences. Block headers are made durable when they are first read. A word that a killed process was
+    /// [storing in place](crate::View::store_u64) may be visible but not durable.
     pub fn open(path: impl AsRef<Path>, options: &HeapOptions) -> Result<Self, HeapError> {
         // A pool without a heap is left unchanged.
         let pool = Pool::open_with(path, &options.region, |pool| LoadedHeader::find(pool).map(drop))?;
@@ -70,11 +70,11 @@ impl Heap<Region> {
     /// Grows the file and the heap in it.
     ///
     /// # Errors
-    /// As [`Pool::grow`]; the heap is unchanged. When a fence fails, or failed before: the size is unknown until the next open, and the
-    /// heap accepts no transactions any more.
+    /// As for [`Pool::grow`]; the heap is unchanged. When a fence fails or has failed: the size is unknown until the next open, and the heap accepts
+    /// no more transactions.
     ///
     /// # Durability
-    /// A crash leaves the old size or the new one; when it returns, the new one.
+    /// A crash leaves the old size or the new one. When this returns, the new size is durable.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), HeapError> {
         self.parts.log.check()?;
         let grown = self.parts.pool.grow(pool_bytes);
@@ -90,10 +90,10 @@ impl<P: Pmem> Heap<P> {
     /// Formats a whole region that holds no pool as a heap.
     ///
     /// # Errors
-    /// As [`Pool::format_with`], and when the layout is impossible.
+    /// As for [`Pool::format_with`], and when the layout is impossible.
     ///
     /// # Durability
-    /// A crash leaves no pool, or the whole heap.
+    /// A crash leaves either no pool or the whole heap.
     pub fn format(pmem: P, options: &HeapOptions) -> Result<Self, HeapError> {
         let pool_options = options.pool.clone().with_logged_roots();
         let pool = Pool::format_with(pmem, &pool_options, |pool| format(pool, options))?;
@@ -103,28 +103,28 @@ impl<P: Pmem> Heap<P> {
     /// Opens the heap in a region, and recovers it.
     ///
     /// # Errors
-    /// As [`Pool::attach`] and [`open`](Heap::open).
+    /// As for [`Pool::attach`] and [`open`](Heap::open).
     ///
     /// # Durability
-    /// As [`open`](Heap::open).
+    /// As for [`open`](Heap::open).
     pub fn attach(pmem: P, options: &HeapOptions) -> Result<Self, HeapError> {
         Self::from_pool(Pool::attach(pmem)?, options, false)
     }
 
-    /// Opens the heap in a pool. Everything that recovery or a later operation relies on is made durable first: a killed process may have left
-    /// it visible and not durable.
+    /// Opens the heap in a pool. Data that recovery or a later operation relies on is made durable first, because a killed process may have left it
+    /// visible but not durable.
     fn from_pool(pool: Pool<P>, options: &HeapOptions, is_new: bool) -> Result<Self, HeapError> {
         let found = LoadedHeader::find(&pool)?;
         let layout = Layout::of(&found.header);
         let (log, recovery) = recover(&pool, &layout, options.on_corruption)?;
         if !is_new {
-            // Both after the replay, which may store a root into a slot that is free or corrupted before.
+            // Both follow the replay, because the replay may store a root in a slot that was free or corrupted before.
             pool.logged_roots().clear_replaced()?;
             found.restore(&pool)?;
         }
         let chunks = LoadedChunkCount::load(pool.pmem(), &layout)?;
         if !is_new {
-            // The fence of this makes a restored header durable, too.
+            // This call's fence makes a restored header durable, too.
             chunks.restore(pool.pmem(), &layout)?;
         }
         let chunk_count = chunks.count.min(layout.chunks_before(pool.data().end));
@@ -143,24 +143,24 @@ impl<P: Pmem> Heap<P> {
         Ok(heap)
     }
 
-    /// Runs `f` as one transaction. If `f` returns `Ok`, all its changes are committed, atomically and durably. If it returns an error or
-    /// panics, all of them are rolled back; if a crash interrupts it, recovery on the next open rolls them back.
+    /// Runs `f` as one transaction. If `f` returns `Ok`, all of its changes are committed atomically and durably. If it returns an error or panics,
+    /// all of them are rolled back. If a crash interrupts it, recovery on the next open rolls them back.
     ///
-    /// A transaction is not isolated: it neither waits for another one that changes the same data, nor detects it. The program orders such
-    /// transactions, by locks for example, and recovery keeps that order.
+    /// A transaction is not isolated: it does not wait for another one that changes the same data, and does not detect it. The program orders such
+    /// transactions, for example with locks, and recovery keeps that order.
     ///
     /// # Errors
-    /// What `f` returns; or why the transaction could not commit: it needs more than half of a lane, for example. The
-    /// heap is unchanged then, unless a fence failed: recovery on the next open decides. [`TxError::Nested`]
-    /// when this thread is already in a transaction on this heap.
+    /// The error that `f` returns, or the reason why the transaction could not commit, for example that it needs more than half of a lane. The heap
+    /// is unchanged, unless a fence failed: then recovery on the next open decides whether the transaction is durable. [`TxError::Nested`] when this
+    /// thread is already in a transaction on this heap.
     ///
     /// # Durability
-    /// When it returns `Ok`, everything is durable. Costs one fence, and one line for up to 48 bytes or three words, in addition to the changed
-    /// lines; one fence more if more than 96 bytes, or zeroes, were written into a new block; three fences with a change in place of 2 KiB or
-    /// more, or four if it changes other data, too. A transaction that changes nothing costs nothing.
+    /// When this returns `Ok`, all changes are durable. Costs one fence, and one line for up to 48 bytes or three words, in addition to the changed
+    /// lines; one fence more if more than 96 bytes, or zeroes, were written into a new block; three fences with a change in place of 2 KiB or more,
+    /// or four if the transaction changes other data, too. A transaction that changes nothing costs nothing.
     ///
     /// # Source
-    /// PMFS 3.2 for the entries of the log; `docs/adr/0007-one-fence-per-transaction.md` for why one fence is enough.
+    /// PMFS 3.2 for the log entries; `docs/adr/0007-one-fence-per-transaction.md` explains why one fence is enough.
     pub fn transaction<R, E: From<TxError>>(
         &self,
         f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
@@ -168,14 +168,14 @@ impl<P: Pmem> Heap<P> {
         self.transaction_with(Durability::Immediate, f)
     }
 
-    /// As [`transaction`](Self::transaction), durable as `durability` states.
+    /// Runs a [`transaction`](Self::transaction) that becomes durable when `durability` says.
     ///
     /// # Errors
-    /// As [`transaction`](Self::transaction).
+    /// As for [`transaction`](Self::transaction).
     ///
     /// # Durability
-    /// With [`Durability::Deferred`], a transaction that only changes long values in place costs one fence less, and may be rolled
-    /// back by a crash.
+    /// With [`Durability::Deferred`], a transaction that only changes long values in place costs one fence less, and recovery after a crash may roll
+    /// it back.
     ///
     /// # Source
     /// PMFS 3.2, the optional barrier after the commit record.
@@ -187,24 +187,24 @@ impl<P: Pmem> Heap<P> {
         tx::run(&self.parts, durability, f)
     }
 
-    /// Runs `f` with a view of the heap, under a brand that confines its links.
+    /// Runs `f` with a view of the heap. A brand confines the view's links to it.
     ///
-    /// It may read parts of transactions that other threads commit meanwhile: the program excludes that, by locks for example.
+    /// If other threads commit transactions during the call, the view may read parts of them. The program excludes that, for example with locks.
     ///
-    /// Within a transaction of this thread on the same heap, the view reads none of the transaction's writes, except long values that were
-    /// written in place. The stores of [`store_u64`](View::store_u64) and [`store_u64_pair`](View::store_u64_pair) are no part of the
-    /// transaction, and remain when it is rolled back. Both calls fail for words in long values that the transaction has written in place.
+    /// Within a transaction of this thread on the same heap, the view reads none of the transaction's writes, except long values that were written
+    /// in place. The stores of [`store_u64`](View::store_u64) and [`store_u64_pair`](View::store_u64_pair) are not part of the transaction, and
+    /// remain if it is rolled back. Both calls fail for words in long values that the transaction has written in place.
     pub fn view<R>(&self, f: impl for<'p> FnOnce(&View<'p, P>) -> R) -> R {
         f(&View::new(&self.parts))
     }
 
-    /// Adds chunks where the pool has room after the last chunk: after the pool has grown, or after a crash during [`grow`](Heap::grow).
+    /// Adds chunks if the pool has room after the last chunk: after the pool has grown, or after a crash during [`grow`](Heap::grow).
     ///
     /// # Errors
     /// When a fence fails.
     ///
     /// # Durability
-    /// A crash leaves the old number of chunks or the new one. Costs two fences when there are new ones.
+    /// A crash leaves the old number of chunks or the new one. Costs two fences if chunks are added.
     pub fn extend(&mut self) -> Result<(), HeapError> {
         let HeapParts { pool, layout, log, space, .. } = &mut self.parts;
         let pmem = pool.pmem();
@@ -222,7 +222,7 @@ impl<P: Pmem> Heap<P> {
         Ok(())
     }
 
-    /// The pool below.
+    /// The underlying pool.
     #[must_use]
     pub const fn pool(&self) -> HeapPool<'_, P> {
         HeapPool::new(&self.parts.pool)
@@ -234,7 +234,7 @@ impl<P: Pmem> Heap<P> {
         &self.parts.layout
     }
 
-    /// What opening the heap found and restored.
+    /// The report of opening the heap: the corruption that was found, and the parts that were restored.
     #[must_use]
     pub const fn open_report(&self) -> &OpenReport {
         &self.report
@@ -242,25 +242,25 @@ impl<P: Pmem> Heap<P> {
 
     /// Checks the header of every block. Changes nothing.
     ///
-    /// To be called while no transaction commits: a commit in progress may be reported as corruption.
+    /// Call this while no transaction commits, because a commit in progress may be reported as corruption.
     pub fn check(&self) -> CheckReport {
         self.parts.space.check(&self.parts.pmem())
     }
 
-    /// As [`check`](Self::check), and calls `each` with every block, in ascending order of offsets. Unreachable lines after a broken chain are
-    /// passed as blocks in that state, in pieces between the allocated blocks there. Blocks of other corrupted headers are not passed, and
-    /// are in the report.
+    /// [Checks](Self::check) the headers, and calls `each` with every block, in ascending order of offsets. Unreachable lines after a broken chain
+    /// are passed as blocks in that state, in pieces between the allocated blocks there. Blocks with other corrupted headers are not passed; the
+    /// report lists them.
     pub fn check_with(&self, each: impl FnMut(Block)) -> CheckReport {
         CheckReport::of(&self.parts.pmem(), self.layout(), self.parts.space.chunk_count(), each)
     }
 
-    /// The offsets of all allocated blocks, sorted: those that [`Tx::alloc`] returned links to. A program that compares them with the blocks that
-    /// it can reach finds lost ones.
+    /// The sorted offsets of all allocated blocks, which are the offsets of the links that [`Tx::alloc`] returned. A program finds leaked blocks by
+    /// comparing them with the blocks that it can reach.
     ///
-    /// After a corrupted header that was found when the heap was opened, blocks that were freed may be listed again:
-    /// freeing stores nothing there, because a header cannot be distinguished from an old one inside a block.
+    /// After a header that was corrupted before the heap was opened, freed blocks may be listed again after the next open: freeing stores nothing
+    /// there, because a header cannot be distinguished from an old one inside a block.
     ///
-    /// To be called while no transaction commits.
+    /// Call this while no transaction commits.
     pub fn blocks(&self) -> Vec<u64> {
         let mut blocks = Vec::new();
         self.check_with(|block| {
@@ -271,14 +271,14 @@ impl<P: Pmem> Heap<P> {
         blocks
     }
 
-    /// Scans up to `chunks` chunks that were not needed since the heap was opened, so that later allocations need not scan them. Returns the
-    /// number of unscanned chunks that remain. For a thread with spare time, after an open.
+    /// Scans up to `chunks` chunks that were not needed since the heap was opened, so that later allocations need not scan them. Returns the number
+    /// of unscanned chunks that remain. Meant for a background thread of the program after an open.
     ///
     /// # Errors
-    /// When a fence fails, or failed before. After that the heap stores nothing more.
+    /// When a fence fails or has failed. After that the heap stores nothing more.
     ///
     /// # Durability
-    /// Changes nothing. Headers that a killed process left visible and not durable are made durable, at a fence for each chunk.
+    /// Changes nothing. Headers that a killed process left visible but not durable are made durable, at one fence for each chunk.
     pub fn scan_ahead(&self, chunks: usize) -> Result<usize, CommitError> {
         self.parts.log.check()?;
         Ok(self.parts.space.scan_some(&self.parts.pmem(), chunks)?)
@@ -297,16 +297,16 @@ impl<P: Pmem> Heap<P> {
     /// Stores a header over a corrupted one, which repairs the chain of the chunk. The extent of the corruption is never allocated again;
     /// allocated blocks inside it stay allocated. Returns false, and changes nothing, if this corruption is no longer there.
     ///
-    /// If the heap was open when the header was corrupted, the extent is that one block. Otherwise its length is unknown, and the extent
-    /// may hold several blocks: the caller ensures that their contents are not needed, or were saved.
+    /// If the heap was open when the header was corrupted, the extent is that one block. Otherwise the length of the block is unknown, and the
+    /// extent may hold several blocks: the caller ensures that their contents are not needed or have been saved.
     ///
     /// # Errors
-    /// When a fence fails, or failed before.
+    /// When a fence fails or has failed.
     ///
     /// # Durability
-    /// A crash leaves the corruption or the new header. Costs one fence, and two to retire the lanes. The header is stored without the log, when
-    /// no log entry is live: a live entry could be replayed over it, and if it were logged itself, it could be replayed over the contents of
-    /// a later block.
+    /// A crash leaves either the corruption or the new header. Costs one fence, and two to retire the lanes. The header is stored without the log
+    /// while no log entry is live. A live entry could be replayed over the header; and if the header were logged, it could be replayed over the
+    /// contents of a later block.
     pub fn repair(&mut self, corruption: &Corruption) -> Result<bool, TxError> {
         let HeapParts { log, space, .. } = &self.parts;
         log.check()?;
@@ -317,17 +317,15 @@ impl<P: Pmem> Heap<P> {
         Ok(true)
     }
 
-    /// Frees the corrupted slots of the root directory, and with them the roots that they held, as
-    /// [`Pool::discard_corrupted_roots`] does. Returns how many slots there were. The blocks that these roots named stay allocated. The root that
-    /// names
-    /// the heap itself is set again.
+    /// Frees the corrupted slots of the root directory, and with them the roots that they held, as [`Pool::discard_corrupted_roots`] does. Returns
+    /// how many slots there were. The blocks that these roots named stay allocated. The root that names the heap itself is set again.
     ///
     /// # Errors
-    /// When a fence fails, or failed before.
+    /// When a fence fails or has failed.
     ///
     /// # Durability
-    /// A crash leaves each slot corrupted or free. Costs one fence; two to retire the lanes, because a live log entry could restore a root; and
-    /// one if the heap's root is set, before another slot is freed.
+    /// A crash leaves each slot corrupted or free. Costs one fence, two more to retire the lanes, because a live log entry could restore a root, and
+    /// one more if the heap's root is set, which happens before any slot is freed.
     pub fn discard_corrupted_roots(&mut self) -> Result<usize, TxError> {
         let HeapParts { pool, layout, log, .. } = &self.parts;
         log.check()?;
@@ -349,12 +347,12 @@ impl<P: Pmem> Heap<P> {
         Ok(count)
     }
 
-    /// Makes everything committed durable in place. Afterwards recovery replays none of it, and bytes that transactions wrote may be stored to
-    /// without the log, until a transaction writes there again. Waits for commits in progress. To be called while no transaction owns a lane
-    /// for a long write.
+    /// Makes all committed changes durable in place. After that recovery does not replay them, and the program may store to bytes that transactions
+    /// wrote without the log, until a transaction writes there again. Waits for commits in progress. Call this while no transaction owns a lane for
+    /// a long write.
     ///
     /// # Errors
-    /// When a fence fails or failed before, or an entry of a lane in use is corrupted.
+    /// When a fence fails or has failed, or an entry of a lane in use is corrupted.
     ///
     /// # Durability
     /// Two fences; none if nothing was committed since the last checkpoint.
@@ -362,17 +360,17 @@ impl<P: Pmem> Heap<P> {
         self.parts.log.raise_checkpoint(&self.parts.pmem(), self.parts.log.latest())
     }
 
-    /// Closes the heap: afterwards no entry of its log is needed, and corruption of the log does no harm. Dropping the heap does the same,
-    /// without reporting errors.
+    /// Closes the heap. After that no log entry is needed, and corruption of the log does no harm. Dropping the heap does the same without reporting
+    /// errors.
     ///
     /// Not needed for durability: the changes of all calls that have returned are durable.
     ///
     /// # Errors
-    /// When a fence fails or failed before, or a transaction was abandoned. Recovery on the next open handles both.
-    /// [`PoolError::InUse`] in a child of fork(2) that inherited the heap: nothing is stored then.
+    /// When a fence fails or has failed, or a transaction was abandoned. Recovery on the next open handles both. [`PoolError::InUse`] in a child of
+    /// fork(2) that inherited the heap: nothing is stored.
     ///
     /// # Durability
-    /// Two fences. A crash before they complete leaves the heap closed, or to be recovered.
+    /// Two fences. If a crash interrupts this, the heap is closed, or the next open recovers it.
     pub fn close(mut self) -> Result<(), HeapError> {
         self.close_log()
     }
@@ -382,7 +380,7 @@ impl<P: Pmem> Heap<P> {
         self.process.is_current()
     }
 
-    /// Closes the log. Not in a child of fork(2): the heap belongs to the parent, which may be committing, and the child may lack the mapping.
+    /// Closes the log, but not in a child of fork(2): the heap belongs to the parent, which may be committing, and the child may lack the mapping.
     fn close_log(&mut self) -> Result<(), HeapError> {
         if !self.is_of_this_process() {
             return Err(PoolError::InUse.into());
@@ -392,9 +390,9 @@ impl<P: Pmem> Heap<P> {
 }
 
 impl<P: Pmem> Drop for Heap<P> {
-    /// As [`close`](Heap::close). A child of fork(2) that drops an inherited heap changes nothing.
+    /// [Closes](Heap::close) the heap. A child of fork(2) that drops an inherited heap changes nothing.
     fn drop(&mut self) {
-        // After an error the log is as a killed process leaves it, and the next open replays it. `close` reports such errors.
+        // After an error the log is in the state that a killed process leaves, and the next open replays it. `close` reports such errors.
         drop(self.close_log());
     }
 }
@@ -411,14 +409,14 @@ fn recover<P: Pmem>(
         Ok(LoadedChunkCount::load(pmem, layout)?.count.min(layout.chunks_before(pool.data().end)))
     };
     if replayed.has_volatile_headers() {
-        // Before another floor is stored. A power failure would break a chain of which only some headers are durable, and its blocks may
-        // have been durable for long.
+        // This comes before a new floor is stored, which would no longer ask for it. If only some headers of a chain are durable, a power failure
+        // breaks the chain, and with it blocks that were durable long before.
         Space::open(*layout, chunk_count()?, SpaceOptions::default()).scan_some(pmem, usize::MAX)?;
     }
     if replayed.has_discarded() {
         let mut headers = LoggedHeaders::new(layout, chunk_count()?);
         replayed.pairs().into_iter().for_each(|(offset, word)| headers.note(offset, word));
-        // While the corrupted entries are in the log, so that recovery after a crash in here restores the chains again.
+        // The corrupted entries are still in the log. So if a crash interrupts this, the next recovery restores the chains again.
         headers.restore_chains(pmem)?;
     }
     Ok(replayed.finish(pmem)?)
@@ -437,7 +435,7 @@ fn format<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErro
     header::store_chunk_count(pmem, &layout, chunks);
     let header = header::new(&layout, pool.uuid());
     header::store(pmem, &header);
-    // The fence of this covers all stores above.
+    // This call's fence covers all stores above.
     header::set_root(pool, &header)
 }
 

@@ -31,7 +31,7 @@ pub(super) fn new(layout: &Layout, pool_uuid: Uuid) -> HeapHeader {
     .sealed()
 }
 
-/// Stores the header and its copy, and flushes both: durable with the caller's next fence.
+/// Stores and flushes the header and its copy. The caller's next fence makes both durable.
 pub(super) fn store<P: Pmem>(pmem: &P, header: &HeapHeader) {
     offsets(header.heap_start).into_iter().for_each(|at| store_at(pmem, at, header));
 }
@@ -41,7 +41,7 @@ fn store_at<P: Pmem>(pmem: &P, at: u64, header: &HeapHeader) {
     pmem.flush(at, HEADER_BYTES);
 }
 
-/// Sets the root that names the heap with this header. The fence of this covers everything that this thread has flushed.
+/// Sets the root that names the heap with this header. The fence of this call covers all earlier flushes of this thread.
 pub(super) fn set_root<P: Pmem>(pool: &Pool<P>, header: &HeapHeader) -> Result<(), HeapError> {
     Ok(pool.logged_roots().set_lost(ROOT, root_target(header.heap_start))?)
 }
@@ -83,11 +83,10 @@ impl LoadedHeader {
         Ok(Self { header, corrupted: copies.map(|copy| copy != Some(header)), root_is_lost })
     }
 
-    /// Restores a corrupted copy from the other one, which is not stored to, so that a crash loses nothing. Then sets the root again, if it is
-    /// lost.
+    /// Restores a corrupted copy from the other one. That one is not stored to, so a crash loses nothing. Then sets the root again if it is lost.
     ///
     /// # Durability
-    /// One fence: the valid copy is durable before the other one is stored. The restored copy is durable with the caller's next fence.
+    /// One fence, so that the valid copy is durable before the other one is stored. The caller's next fence makes the restored copy durable.
     pub(super) fn restore<P: Pmem>(&self, pool: &Pool<P>) -> Result<(), HeapError> {
         let pmem = pool.pmem();
         for at in offsets(self.header.heap_start) {
@@ -108,7 +107,7 @@ const fn offsets(heap_start: u64) -> [u64; 2] {
     [heap_start, heap_start.saturating_add(COPY_START)]
 }
 
-/// Loads the copy at `at` of the header of the heap at `offset`. `None`: it is corrupted.
+/// Loads the copy at `at` of the header of the heap at `offset`. `None` if it is corrupted.
 fn load<P: Pmem>(pool: &Pool<P>, offset: u64, at: u64) -> Option<HeapHeader> {
     let pmem = pool.pmem();
     if at.checked_add(HEADER_BYTES).is_none_or(|end| end > pmem.len_bytes()) {
@@ -120,7 +119,7 @@ fn load<P: Pmem>(pool: &Pool<P>, offset: u64, at: u64) -> Option<HeapHeader> {
     (is_whole && is_here).then_some(header)
 }
 
-/// Checks that this program can open a heap with this header, and that all fields that something is computed from are valid.
+/// Checks that this program can open a heap with this header, and that all fields that later computations use are valid.
 fn check<P: Pmem>(header: &HeapHeader, pool: &Pool<P>) -> Result<(), HeapError> {
     if header.version > VERSION {
         return Err(HeapError::FutureVersion { found: header.version, supported: VERSION });
@@ -144,7 +143,7 @@ fn check<P: Pmem>(header: &HeapHeader, pool: &Pool<P>) -> Result<(), HeapError> 
         ("chunks_start", header.chunks_start, header.chunks_start.is_multiple_of(HEADER_BYTES)),
     ];
     let areas = || {
-        // Computed only from fields that are valid.
+        // Called only after the fields above have been found valid.
         let chunks_end = header.chunks_start.checked_add(header.chunk_bytes);
         let fits = layout.lanes_end() <= header.chunks_start && chunks_end.is_some_and(|end| end <= data.end);
         (!fits).then_some(("chunks_start", header.chunks_start))
@@ -156,7 +155,7 @@ fn check<P: Pmem>(header: &HeapHeader, pool: &Pool<P>) -> Result<(), HeapError> 
     }
 }
 
-/// Whether a heap can start there: the offset is aligned to lines, and header, state words and copy fit into the data area.
+/// Whether a heap can start at `offset`: it is aligned to lines, and header, state words and copy fit into the data area.
 fn is_heap_start(offset: u64, data: &Range<u64>) -> bool {
     let end = offset.checked_add(LANES_START);
     offset.is_multiple_of(LINE_BYTES) && data.start <= offset && end.is_some_and(|end| end <= data.end)
@@ -172,8 +171,8 @@ pub(super) struct LoadedChunkCount {
 }
 
 impl LoadedChunkCount {
-    /// Loads the number. If both copies are valid and differ, as after a crash while growing, the higher one is right: chunks are durable
-    /// before either copy is stored, and their number never falls. With the lower one, chunks in use could be formatted again.
+    /// Loads the number. If both copies are valid and differ, as after a crash while the heap grew, the higher one is right: chunks are durable
+    /// before either copy is stored, and their number never decreases. With the lower one, chunks in use could be formatted again.
     pub(super) fn load<P: Pmem>(pmem: &P, layout: &Layout) -> Result<Self, HeapError> {
         let offsets = layout.chunk_count_offsets();
         let copies = offsets.map(|offset| chunk_count_at(pmem, layout, offset));
@@ -184,10 +183,10 @@ impl LoadedChunkCount {
             .ok_or(HeapError::ChunkCountCorrupted { offset: offsets[0] })
     }
 
-    /// Makes both copies equal, and durable: a process that was killed may have left them visible and not durable.
+    /// Makes both copies equal and durable. A killed process may have left them visible but not durable.
     ///
     /// # Durability
-    /// One fence. A crash leaves each copy as it was, or with the right number.
+    /// One fence. After a crash each copy is as it was, or has the right number.
     ///
     /// # Errors
     /// When the fence fails.
@@ -204,10 +203,10 @@ impl LoadedChunkCount {
     }
 }
 
-/// Stores the number of chunks, and its copy. A crash before the caller's fence leaves each of them with the old number or the new one.
+/// Stores the number of chunks and its copy. After a crash before the caller's fence, each of them has the old number or the new one.
 ///
 /// # Durability
-/// Stores and flushes. Durable with the caller's next fence.
+/// Stores and flushes. The caller's next fence makes both durable.
 pub(super) fn store_chunk_count<P: Pmem>(pmem: &P, layout: &Layout, count: u64) {
     for offset in layout.chunk_count_offsets() {
         pmem.store_u128(offset, ChunkCount::new(count, layout.seed, offset).to_pair());
@@ -215,7 +214,7 @@ pub(super) fn store_chunk_count<P: Pmem>(pmem: &P, layout: &Layout, count: u64) 
     }
 }
 
-/// The copy of the number at `offset`. `None`: it is corrupted.
+/// The copy of the number at `offset`. `None` if it is corrupted.
 fn chunk_count_at<P: Pmem>(pmem: &P, layout: &Layout, offset: u64) -> Option<u64> {
     let words = [pmem.load_u64(offset), pmem.load_u64(offset + 8)];
     ChunkCount::from_words(words, layout.seed, offset).map(|copy| copy.count)

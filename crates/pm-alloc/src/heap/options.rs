@@ -5,7 +5,7 @@ use crate::log::OnCorruption;
 use core::time::Duration;
 use pm_core::{PoolOptions, RegionOptions};
 
-/// Options for creating and opening a heap. The layout is chosen when a heap is created, and kept in its header.
+/// Options for creating and opening a heap. The layout is chosen when a heap is created, and stored in its header.
 #[derive(Clone, Debug)]
 pub struct HeapOptions {
     pub(super) region: RegionOptions,
@@ -52,8 +52,8 @@ impl HeapOptions {
         self
     }
 
-    /// The number of lanes, and so of transactions that can commit at the same time: 1 to 1,024; by default 2 to 64, depending on the
-    /// pool's size. Used when a heap is created.
+    /// The number of lanes, and thus of transactions that can commit at the same time: 1 to 1,024. By default 2 to 64, depending on the pool's size.
+    /// Used when a heap is created.
     ///
     /// A transaction that has written a long value in place owns a lane until it ends. With as many lanes as threads, no transaction waits for
     /// a lane. With fewer, two threads can deadlock: one owns the last lane and waits for a lock of the program, and the other holds that lock
@@ -87,12 +87,12 @@ impl HeapOptions {
         self
     }
 
-    /// The least time that a freed block stays quarantined before it can be allocated again. Zero by default; NVMalloc uses 100 ms.
+    /// The minimum time for which a freed block stays quarantined before it can be allocated again. Zero by default; NVMalloc uses 100 ms.
     ///
-    /// During that time the heap itself writes only to the line with the block's header, at most four times: when the block before it is split
-    /// off, when free blocks are joined or the last one is divided, when the block is allocated, and when it is freed. The line also holds the
-    /// end of the block before it, which the program writes. The times are in DRAM: when a heap is opened, blocks that were freed earlier can
-    /// be allocated at once.
+    /// During that time the heap itself writes at most four times to the line with the block's header, and to no other line of the block: when the
+    /// block before it is split off, when free blocks are joined or the last long one is trimmed, when the block is allocated, and when it is freed.
+    /// The line also holds the end of the block before it, which the program writes. The times are in DRAM, so after an open, blocks that were freed
+    /// earlier can be allocated at once.
     ///
     /// # Source
     /// NVMalloc 3.1, the don't-allocate list.
@@ -102,20 +102,20 @@ impl HeapOptions {
         self
     }
 
-    /// The least length in bytes at which a write to an old block is made in place, with undo logging, instead of being kept in DRAM until the
-    /// transaction commits. 2,048 by default: for such writes two more fences cost less than redo entries and another copy, as
-    /// `cargo xtask bench alloc -- --only crossover` measures.
+    /// The minimum length in bytes at which a write to an old block is made in place, with undo logging, instead of being kept in DRAM until the
+    /// transaction commits. 2,048 by default: for such writes two more fences cost less than redo entries and another copy, as `cargo xtask bench
+    /// alloc -- --only crossover` measures.
     #[must_use]
     pub const fn in_place_from_bytes(mut self, bytes: usize) -> Self {
         self.in_place_from_bytes = bytes;
         self
     }
 
-    /// Sets whether a heap is opened even if corrupted log entries may be live, and is recovered as if they had never been written. By default
-    /// such a heap is not opened ([`RecoverError::Corrupted`](crate::RecoverError::Corrupted)), and not changed.
+    /// Sets whether a heap is opened even if corrupted log entries may be live. If so, it is recovered as if these entries had never been written.
+    /// By default such a heap is neither opened ([`RecoverError::Corrupted`](crate::RecoverError::Corrupted)) nor changed.
     ///
-    /// A heap that was closed needs none of its entries. After a kill or a crash each lane's last two transactions may be needed, and only they
-    /// can be lost: the transaction of a corrupted entry, or a part of it. If several transactions of one lane are corrupted, words may take
+    /// A heap that was closed needs no log entry. After a kill or a crash only each lane's last two transactions may be needed. So only these can be
+    /// lost, as a whole or in part, and only if one of their entries is corrupted. If several transactions of one lane are corrupted, words may take
     /// older values again. [`Recovery`](crate::Recovery) lists the lanes whose entries were discarded.
     #[must_use]
     pub const fn discard_corrupted_records(mut self, discard: bool) -> Self {

@@ -1,10 +1,10 @@
-//! The pool below an open heap, restricted to calls that do not write.
+//! The pool of an open heap, restricted to calls that do not write.
 
 use core::ops::Range;
 use pm_core::{HeaderState, Pmem, Pool, Region, Root, RootError, Uuid};
 
-/// The pool below an open heap, without the calls of [`Pool`] that write: the heap's log could replay an older transaction over their
-/// changes. A heap is changed by [transactions](crate::Heap::transaction) and by the calls of a [`View`](crate::View).
+/// The pool of an open heap, without the calls of [`Pool`] that write, because recovery could replay an older transaction over their changes. A heap
+/// is changed by [transactions](crate::Heap::transaction) and by the calls of a [`View`](crate::View).
 #[derive(Debug)]
 pub struct HeapPool<'h, P: Pmem = Region> {
     pool: &'h Pool<P>,
@@ -23,7 +23,7 @@ impl<'h, P: Pmem> HeapPool<'h, P> {
         Self { pool }
     }
 
-    /// The region below, for loads, and for stores into blocks that no transaction has written to, such as
+    /// The underlying region, for loads, and for stores into blocks that no transaction has written to, such as
     /// [uninitialized](crate::Tx::alloc_uninit) ones. Bytes that a transaction has written may be stored to only after
     /// [`Heap::checkpoint`](crate::Heap::checkpoint), because until then recovery may replay the transaction over them.
     #[must_use]
@@ -49,10 +49,10 @@ impl<'h, P: Pmem> HeapPool<'h, P> {
         self.pool.header_state()
     }
 
-    /// The root of this name, if there is one.
+    /// The root with this name, if there is one.
     ///
     /// # Errors
-    /// As [`Pool::find_root`].
+    /// As for [`Pool::find_root`].
     pub fn find_root(&self, name: &str) -> Result<Option<Root>, RootError> {
         self.pool.find_root(name)
     }

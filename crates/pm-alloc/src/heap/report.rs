@@ -1,4 +1,4 @@
-//! Reports on a heap: its state before it is opened, and what opening found and restored.
+//! Reports on a heap: its state before it is opened, and the result of opening it.
 
 use super::error::HeapError;
 use super::header::{LoadedChunkCount, LoadedHeader};
@@ -6,11 +6,11 @@ use crate::layout::Layout;
 use crate::log::{Inspection, Recovery};
 use pm_core::{Pmem, Pool};
 
-/// What opening a heap found and restored.
+/// The result of opening a heap: the corruption that was found, and the parts that were restored.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct OpenReport {
-    /// What recovery did.
+    /// The result of recovery.
     pub recovery: Recovery,
     /// Whether the root that names the heap was lost to corruption in the pool's root directory, and set again.
     pub root_restored: bool,
@@ -42,7 +42,7 @@ impl HeapInspection {
     /// Inspects the heap in a pool, which may be [open read-only](Pool::attach_read_only). Changes nothing.
     ///
     /// # Errors
-    /// As [`Heap::attach`](crate::Heap::attach).
+    /// As for [`Heap::attach`](crate::Heap::attach).
     pub fn of<P: Pmem>(pool: &Pool<P>) -> Result<Self, HeapError> {
         let header = LoadedHeader::find(pool)?;
         let layout = Layout::of(&header.header);

@@ -1,11 +1,11 @@
-//! Why a transaction, or a change made by a view, fails.
+//! Why a transaction, or a change by a view, failed.
 
 use crate::log::CommitError;
 use crate::space::{FreeError, SpaceError};
 use pm_core::{FenceError, PlaceError, RootError};
 
-/// Why a transaction failed, or a change by a [`View`](crate::View). The heap is unchanged, unless a fence failed: then recovery on the next
-/// open decides whether the change is durable.
+/// Why a transaction, or a change by a [`View`](crate::View), failed. The heap is unchanged, unless a fence failed: then recovery on the next open
+/// decides whether the change is durable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxError {
@@ -29,11 +29,13 @@ pub enum TxError {
         /// The block that it links to.
         linked: u64,
     },
-    /// This thread is already in a transaction on this heap: pass its `&mut Tx` to the function.
-    #[error("this thread is already in a transaction on this heap; functions it calls can be given its `Tx`")]
+    /// This thread is already in a transaction on this heap: pass its `&mut Tx` to the functions that need it.
+    #[error(
+        "this thread is already in a transaction on this heap: pass its `&mut Tx` to the functions that need it"
+    )]
     Nested,
-    /// A word to be stored without a transaction lies in bytes that this thread's transaction has changed in place: rolling the transaction
-    /// back would revert the store.
+    /// The word to store without a transaction lies in bytes that this thread's transaction has changed in place. Rolling the transaction back would
+    /// revert the store.
     #[error(
         "the word at offset {offset} lies in a long value that this thread's transaction has written: write it in the transaction"
     )]
@@ -52,7 +54,7 @@ pub enum TxError {
     Abandoned(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A failed fence is [`TxError::Commit`], whichever part of the heap fenced: the heap accepts no transactions any more.
+/// A failed fence becomes [`TxError::Commit`], whichever part of the heap fenced, because the heap accepts no more transactions.
 impl From<SpaceError> for TxError {
     fn from(error: SpaceError) -> Self {
         match error {
@@ -62,7 +64,7 @@ impl From<SpaceError> for TxError {
     }
 }
 
-/// As for a [`SpaceError`].
+/// A failed fence becomes [`TxError::Commit`], as for a [`SpaceError`].
 impl From<FreeError> for TxError {
     fn from(error: FreeError) -> Self {
         match error {

@@ -12,20 +12,20 @@ use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 use pm_core::{InPool, Link, Pmem, Region, Root, RootChange, RootError, RootWrite, bytes_of, bytes_of_slice};
 
-/// Up to this length, contents of a new block are logged: two lines cost less than a fence.
+/// Contents of a new block up to this length are logged: two lines cost less than a fence.
 pub(super) const LOGGED_UP_TO_BYTES: usize = 96;
 
-/// A transaction on the heap of `'p`. Made by [`Heap::transaction`](crate::Heap::transaction).
+/// A transaction on the heap of `'p`. [`Heap::transaction`](crate::Heap::transaction) creates it.
 ///
-/// Its writes are kept in DRAM until it commits, and its reads see them. More than 96 bytes are stored into a new block at once, since nothing
-/// links to the block yet. A write of 2 KiB or more to an old block, unless
-/// [`HeapOptions::in_place_from_bytes`](crate::HeapOptions::in_place_from_bytes) says otherwise, is made in place, with undo logging.
+/// Its writes are kept in DRAM until it commits, and its reads see them. Contents of more than 96 bytes are stored in a new block immediately,
+/// because nothing links to it yet. A write of 2 KiB or more (or the length set by
+/// [`HeapOptions::in_place_from_bytes`](crate::HeapOptions::in_place_from_bytes)) to an old block is made in place, with undo logging.
 pub struct Tx<'p, P: Pmem = Region> {
     parts: &'p HeapParts<P>,
     work: &'p mut Work,
-    /// Acquired for the first write in place, or to commit.
+    /// Acquired at the first write in place, or at the commit.
     lane: Option<LaneGuard<'p>>,
-    /// Whether stores to new blocks were flushed, and are not fenced.
+    /// Whether stores to new blocks were flushed but not fenced.
     has_unfenced_stores: bool,
     durability: Durability,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
@@ -40,18 +40,18 @@ pub enum Durability {
     /// With the next commit of any thread, or when the heap is closed. Applies to a transaction that only changes long values in
     /// place; every other transaction is durable before the call returns.
     ///
-    /// A crash before that rolls the transaction back as a whole, together with every transaction after it.
+    /// After an earlier crash, recovery rolls back the whole transaction, together with every transaction after it.
     Deferred,
 }
 
-/// Runs `f` as one transaction: commits if it returns `Ok`, and otherwise rolls back.
+/// Runs `f` as one transaction. Commits it if `f` returns `Ok`, and otherwise rolls it back.
 pub(crate) fn run<P: Pmem, R, E: From<TxError>>(
     parts: &HeapParts<P>,
     durability: Durability,
     f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
 ) -> Result<R, E> {
     let mut thread = InTransaction::begin(parts.id()).ok_or(TxError::Nested)?;
-    // If it is dropped without a commit, after an error or a panic, it rolls back.
+    // If this is dropped without a commit, after an error or a panic, it rolls back.
     let mut tx = Tx::new(parts, thread.work(), durability);
     let result = f(&mut tx)?;
     tx.commit()?;
@@ -59,31 +59,31 @@ pub(crate) fn run<P: Pmem, R, E: From<TxError>>(
 }
 
 impl<'p, P: Pmem> Tx<'p, P> {
-    /// Allocates a block and writes `value` to it. The transaction may link to it from anywhere; the block is allocated when the
-    /// transaction commits.
+    /// Allocates a block and writes `value` to it. The block is allocated when the transaction commits; the transaction may store links to it
+    /// anywhere.
     ///
     /// # Errors
     /// When there is no room.
     ///
     /// # Durability
-    /// With the transaction: a crash before it commits leaves the block free. Costs the block's lines and that of its header; if the value has
-    /// more than 96 bytes, one fence for all such values of the transaction, and otherwise two or three lines of the log.
+    /// With the transaction: after a crash before the commit the block is free. Costs the block's lines and its header's line. A value of up to 96
+    /// bytes also costs two or three lines of the log. Longer values cost one fence for all of them in the transaction.
     ///
-    /// A transaction reserves a whole free extent until it ends, and other threads cannot allocate from it. So the last long free extent is
-    /// divided before it is reserved, at two lines and two fences, or four fences if its header is in a live log entry. The transaction keeps
-    /// an eighth of it, from which later transactions allocate without that cost.
+    /// A transaction reserves a whole free extent until it ends, and other threads cannot allocate from it. So the last long free extent is trimmed:
+    /// split into two free blocks, of which the transaction reserves one. This costs two lines and two fences, or four fences if its header is in a
+    /// live log entry. The transaction keeps an eighth of the extent, from which later transactions allocate without that cost.
     pub fn alloc<T: InPool<'p>>(&mut self, value: &T) -> Result<Link<'p, T>, TxError> {
         self.alloc_slice(core::slice::from_ref(value))
     }
 
-    /// Allocates a block and writes these values to it, one after the other. The returned link is to the first one; [`Link::element`] makes
+    /// Allocates a block and writes these values to it, one after the other. The returned link points to the first one; [`Link::element`] makes
     /// links to the others. The heap does not store their number.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// As for [`alloc`](Self::alloc).
     ///
     /// # Durability
-    /// As [`alloc`](Self::alloc).
+    /// As for [`alloc`](Self::alloc).
     pub fn alloc_slice<T: InPool<'p>>(&mut self, values: &[T]) -> Result<Link<'p, T>, TxError> {
         let bytes = bytes_of_slice(values);
         let payload = self.reserve(bytes.len() as u64, align_of::<T>() as u64)?;
@@ -91,14 +91,14 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(link_to(payload))
     }
 
-    /// Allocates a block with room for `count` values, uninitialized: it holds what was there before. Needs no fence besides the
+    /// Allocates an uninitialized block with room for `count` values: it holds the former contents of its lines. Needs no fence besides the
     /// transaction's.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// As for [`alloc`](Self::alloc).
     ///
     /// # Durability
-    /// As [`alloc`](Self::alloc).
+    /// As for [`alloc`](Self::alloc).
     pub fn alloc_uninit<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
         let bytes = count.saturating_mul(size_of::<T>() as u64);
         Ok(link_to(self.reserve(bytes, align_of::<T>() as u64)?))
@@ -107,25 +107,25 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Allocates a block with room for `count` values, and zeroes it.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// As for [`alloc`](Self::alloc).
     ///
     /// # Durability
-    /// As [`alloc`](Self::alloc) of a value of more than 96 bytes.
+    /// As for [`alloc`](Self::alloc) with a value of more than 96 bytes.
     pub fn alloc_zeroed<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
         self.alloc_aligned(count, align_of::<T>() as u64)
     }
 
-    /// As [`alloc_zeroed`](Self::alloc_zeroed), at a multiple of `align_bytes`, a power of two, and of the alignment of `T`. All blocks are
-    /// at multiples of 64.
+    /// [Allocates and zeroes](Self::alloc_zeroed) a block at a multiple of `align_bytes`, a power of two, and of the alignment of `T`. All blocks
+    /// are at multiples of 64.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and when no block of this length can be aligned so.
+    /// As for [`alloc`](Self::alloc), and when a block of this length cannot have this alignment.
     ///
     /// # Durability
-    /// As [`alloc_zeroed`](Self::alloc_zeroed).
+    /// As for [`alloc_zeroed`](Self::alloc_zeroed).
     ///
     /// # Panics
-    /// When `align_bytes` is no power of two.
+    /// When `align_bytes` is not a power of two.
     pub fn alloc_aligned<T: InPool<'p>>(
         &mut self,
         count: u64,
@@ -135,7 +135,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let bytes = count.saturating_mul(size_of::<T>() as u64);
         assert!(
             align_bytes.is_power_of_two(),
-            "blocks are aligned to powers of two, and {align_bytes} is none"
+            "blocks are aligned to powers of two, and {align_bytes} is not one"
         );
         let payload = self.reserve(bytes, align_bytes.max(align_of::<T>() as u64))?;
         let pmem = &self.parts.pmem();
@@ -151,11 +151,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(link_to(payload))
     }
 
-    /// Frees the block that `link` points to, which [`alloc`](Self::alloc) or a similar call returned, in this transaction or an earlier one.
-    /// Other links to it dangle, and the program must not follow them.
+    /// Frees the block that `link` points to, which [`alloc`](Self::alloc) or a similar call returned in this transaction or an earlier one. Other
+    /// links to it dangle, and the program must not follow them.
     ///
     /// # Errors
-    /// When there is no such block, it is already free, or its header is corrupted; nothing is freed then.
+    /// When there is no such block, it is already free, or its header is corrupted. In these cases nothing is freed.
     ///
     /// # Durability
     /// With the transaction. Costs the line of the header. The block is not allocated again before the checkpoint LSN has reached the
@@ -164,11 +164,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.free_block(link.offset())
     }
 
-    /// The number of bytes that the block that `link` points to has room for: as many as were requested, or a few more.
+    /// The capacity in bytes of the block that `link` points to: the requested length, or a little more.
     ///
     /// # Errors
-    /// As [`free`](Self::free). For a block that this transaction allocated, [`FreeError::AlreadyFree`](crate::FreeError::AlreadyFree): it is
-    /// free until the transaction commits.
+    /// As for [`free`](Self::free). [`FreeError::AlreadyFree`](crate::FreeError::AlreadyFree) for a block that this transaction allocates, because
+    /// it is free until the transaction commits.
     pub fn capacity_bytes<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, TxError> {
         self.parts.log.check()?;
         Ok(self.parts.space.usable_bytes(&self.parts.pmem(), link.offset())?)
@@ -186,7 +186,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Copies out `out.len()` bytes, starting with the one that the link points to.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// As for [`read`](Self::read).
     pub fn read_bytes(&self, link: Link<'p, u8>, out: &mut [u8]) -> Result<(), TxError> {
         let offset = self.parts.check_link(link, out.len() as u64)?;
         self.load(offset, out);
@@ -196,8 +196,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Writes the value that a link points to. [`Link::field`] makes a link to a field.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap. For values of 2 KiB or more also as
-    /// [`Heap::transaction`](crate::Heap::transaction), because they are written in place at once.
+    /// When the link is null or points out of the heap. Values of 2 KiB or more are written in place immediately, so the errors of
+    /// [`Heap::transaction`](crate::Heap::transaction) may also occur here.
     ///
     /// # Durability
     /// With the transaction.
@@ -209,7 +209,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Writes values one after the other, starting at the one that the link points to.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// As for [`write`](Self::write).
     ///
     /// # Durability
     /// With the transaction.
@@ -221,7 +221,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Reads a value, calls `change` with it, and writes it back. Returns what `change` returns.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// As for [`write`](Self::write).
     ///
     /// # Durability
     /// With the transaction.
@@ -239,7 +239,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// The root with this name, if there is one, including the changes of this transaction.
     ///
     /// # Errors
-    /// When it holds another type, or is not found while some of the directory is corrupted.
+    /// When it holds another type, or is not found while a slot of the directory is corrupted.
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, TxError> {
         let root = match self.staged_root(name) {
             Some(staged) => staged,
@@ -248,16 +248,16 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(root.map(|root| self.parts.typed_root(&root)).transpose()?)
     }
 
-    /// Sets the root of this name to `link`, so that [`root`](Self::root) finds it after a restart. Replaces a former root of this name.
-    /// If two transactions set the same root, the one that commits later replaces the other's.
+    /// Sets the root with this name to `link`, so that [`root`](Self::root) finds it after a restart. Replaces a former root with this name. If two
+    /// transactions set the same root, the one that commits later replaces the other's.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap; when the name is empty, longer than 24 bytes or the heap's own, `pm-alloc.heap`; when
-    /// there are 63 other roots, including that one, and this transaction has removed none. If other transactions take the last slots
-    /// meanwhile, this one fails when it commits.
+    /// When the link is null or points out of the heap; when the name is empty, longer than 24 bytes or the heap's own, `pm-alloc.heap`; when the
+    /// directory already has 63 other roots (the heap's own counts) and this transaction has removed none of them. If other transactions take the
+    /// last slots first, this one fails when it commits.
     ///
     /// # Durability
-    /// With the transaction. Costs two entries of the log, and the root's line.
+    /// With the transaction. Costs two log entries, and the root's line.
     pub fn set_root<T: InPool<'p>>(&mut self, name: &str, link: Link<'p, T>) -> Result<(), TxError> {
         let offset = self.parts.check_link(link, 1)?;
         self.stage_root(name, Some((offset, size_of::<T>() as u64, T::LAYOUT)))
@@ -266,8 +266,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Removes a root, if there is one. Its value stays allocated.
     ///
     /// # Errors
-    /// When the name is invalid, as for [`set_root`](Self::set_root). When there is no such root, and a slot of the directory is corrupted;
-    /// [`Heap::discard_corrupted_roots`](crate::Heap::discard_corrupted_roots) frees such slots.
+    /// When the name is invalid, as for [`set_root`](Self::set_root). When the root is not found and a slot of the directory is corrupted, which may
+    /// have held it; [`Heap::discard_corrupted_roots`](crate::Heap::discard_corrupted_roots) frees such slots.
     ///
     /// # Durability
     /// With the transaction.
@@ -279,21 +279,21 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Self { parts, work, lane: None, has_unfenced_stores: false, durability, brand: PhantomData }
     }
 
-    /// Commits: adds headers and roots to the write set, fences the stores to new blocks, commits through a lane, and settles what was reserved
-    /// and freed.
+    /// Commits: adds headers and roots to the write set, fences the stores to new blocks, commits through a lane, and settles reservations and freed
+    /// blocks.
     fn commit(mut self) -> Result<(), TxError> {
         self.write_headers();
         if self.work.writes.is_empty() && self.work.roots.is_empty() && self.lane.is_none() {
-            // In an unreachable extent a block is freed in DRAM only.
+            // Nothing is to be stored: any freed blocks are in unreachable extents, and are freed in DRAM only.
             self.finish_freeing(Lsn::ZERO);
             return Ok(());
         }
         if self.has_unfenced_stores {
-            // Before the entries are stored, which may become durable at once and publish the contents of the blocks.
+            // An entry may become durable as soon as it is stored, and would then publish blocks whose contents are not durable.
             self.parts.log.fence(&self.parts.pmem())?;
         }
         self.lane();
-        // After the lane was acquired, so that no transaction waits for a lane while it holds the lock of the roots.
+        // This comes after the lane is acquired, so that no transaction waits for a lane while it holds the lock of the roots.
         let change = self.write_roots()?;
         let writes = &self.work.writes;
         let lane = self.lane.get_or_insert_with(|| LaneGuard::take(&self.parts.log));
@@ -353,7 +353,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
                 let reservation = self.prepare(reservation)?;
                 let fresh =
                     reservation.carve(lines, align_bytes).expect("the block fits into its reservation");
-                // The zeroed first headers inside a huge block are fenced before an entry for the block's header can be durable.
+                // The zeroes over first headers inside a huge block must be fenced before the log entry with the block's header can be durable.
                 self.has_unfenced_stores |= reservation.is_huge();
                 // Another transaction may have returned the extent because its fence failed.
                 self.parts.log.check()?;
@@ -366,8 +366,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(payload)
     }
 
-    /// Reserves an extent with room for a block: in this thread's arena, then in other arenas and unused chunks, and then in what leaves
-    /// quarantine when idle lanes are retired, at two fences.
+    /// Reserves an extent with room for a block: first in this thread's arena, then in other arenas and unused chunks, and finally among blocks that
+    /// leave quarantine because idle lanes are retired, which costs two fences.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
         let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
         if let Some(found) = space.reserve_own(pmem, lines, align_bytes, log.recent_checkpoint_lsn()) {
@@ -382,11 +382,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
         }
     }
 
-    /// Adds the reservation to this transaction. If it is several free blocks, or is to be trimmed, makes it one free block, durably.
+    /// Adds the reservation to this transaction. If it is several free blocks or is to be trimmed, durably makes it one free block.
     fn prepare(&mut self, reservation: Reservation) -> Result<&mut Reservation, TxError> {
         let (parts, pmem) = (self.parts, &self.parts.pmem());
         let (is_one_block, mut headers) = (reservation.is_one_block(), reservation.joining_headers());
-        // First, so that it is returned after an error or a panic: other threads may be waiting for a part of it.
+        // It is added first, so that it is returned after an error or a panic: other threads may be waiting for a part of it.
         self.work.reservations.push(reservation);
         if !is_one_block {
             headers.try_for_each(|(offset, word)| parts.store_header(offset, word))?;
@@ -398,7 +398,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
 
     pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {
         if let Some(at) = self.work.fresh.iter().position(|fresh| fresh.start == payload) {
-            // It was never allocated, so another transaction may reserve it before this one commits.
+            // The block was never allocated, so another transaction may reserve it before this one commits.
             let fresh = self.work.fresh.remove(at);
             self.work.writes.forget(fresh.start, fresh.end - fresh.start);
             let at = self.work.reservations.iter_mut().position(|reservation| reservation.uncarve(payload));
@@ -419,8 +419,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.work.writes.overlay(offset, out);
     }
 
-    /// Stores into a new block, which nothing links to before the transaction commits. Short contents are logged. Long ones are stored at once,
-    /// and fenced before the commit.
+    /// Stores into a new block, to which nothing links before the transaction commits. Short contents are logged. Long contents are stored
+    /// immediately, and fenced before the commit.
     pub(super) fn store_fresh(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
         if bytes.len() <= LOGGED_UP_TO_BYTES || self.work.writes.overlaps(offset, bytes.len()) {
             self.work.writes.hidden_bytes(offset, bytes);
@@ -461,7 +461,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         if name == ROOT {
             return Err(RootError::Name { name: name.to_owned() }.into());
         }
-        // Only to report errors early: the commit chooses the slot.
+        // This only reports errors early: the commit chooses the slot.
         let staged: Vec<RootWrite> = self.work.roots.iter().filter_map(|staged| staged.write).collect();
         let write = self.parts.pool.root_write(name, target, &staged)?;
         self.work.roots.retain(|staged| staged.name != name);
@@ -469,7 +469,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(())
     }
 
-    /// The root as this transaction has changed it. `None` if it has not.
+    /// The root as this transaction has changed it. `None` if it has not changed it.
     fn staged_root(&self, name: &str) -> Option<Option<Root>> {
         let staged = self.work.roots.iter().find(|staged| staged.name == name)?;
         Some(staged.write.and_then(|write| write.root()))
@@ -501,7 +501,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
 }
 
 impl<P: Pmem> Drop for Tx<'_, P> {
-    /// Rolls back a transaction that did not commit. After a commit there is nothing left to do.
+    /// Rolls back a transaction that did not commit. After a commit this does nothing.
     fn drop(&mut self) {
         if let Some(mut lane) = self.lane.take() {
             // If this fails, the log is poisoned, and recovery on the next open rolls back.

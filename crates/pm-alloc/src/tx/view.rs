@@ -1,5 +1,4 @@
-//! A view: reads without a transaction, and the changes that need none: in-place stores, and allocating or freeing a block together with the
-//! link to it.
+//! A view: reads without a transaction, and changes without one: in-place stores, and allocating or freeing a block together with the link to it.
 
 use super::error::TxError;
 use super::transaction::{Durability, LOGGED_UP_TO_BYTES, run};
@@ -12,13 +11,13 @@ use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 use pm_core::{InPool, Link, PlaceError, Pmem, Region, RootError, bytes_of};
 
-/// The alignment, and the length, of a pair of words that is stored atomically.
+/// The alignment and the length of a pair of words that is stored atomically.
 const PAIR_BYTES: u64 = 16;
 
 /// The offset of a null link.
 const NULL: u64 = 0;
 
-/// A view of the heap of `'p`. Made by [`Heap::view`](crate::Heap::view).
+/// A view of the heap of `'p`. [`Heap::view`](crate::Heap::view) creates it.
 #[derive(Debug)]
 pub struct View<'p, P: Pmem = Region> {
     parts: &'p HeapParts<P>,
@@ -30,7 +29,7 @@ impl<'p, P: Pmem> View<'p, P> {
         Self { parts, brand: PhantomData }
     }
 
-    /// The root of this name, if there is one.
+    /// The root with this name, if there is one.
     ///
     /// # Errors
     /// When it holds another type, or is not found while a slot of the directory is corrupted.
@@ -50,7 +49,7 @@ impl<'p, P: Pmem> View<'p, P> {
     /// Copies out `out.len()` bytes, starting with the one that the link points to.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// As for [`read`](Self::read).
     pub fn read_bytes(&self, link: Link<'p, u8>, out: &mut [u8]) -> Result<(), PlaceError> {
         let offset = self.parts.check_link(link, out.len() as u64)?;
         self.parts.pmem().load(offset, out);
@@ -64,11 +63,11 @@ impl<'p, P: Pmem> View<'p, P> {
     /// that this thread's transaction on the same heap has written in place.
     ///
     /// # Durability
-    /// When it returns, the new word is durable; a crash before leaves it or the old one. Costs one line and one fence; one
-    /// line more if a recent transaction wrote to the same line.
+    /// When this returns, the new word is durable; an earlier crash leaves the new word or the old one. Costs one line and one fence, and one line
+    /// more if a recent transaction wrote to the same line.
     ///
-    /// If the process is killed before this returns, the next process may read the new word although it is not durable. A power failure then
-    /// reverts the word, but not what that process derived from it and committed. Storing the word again makes it durable.
+    /// If the process is killed before this returns, the next process may read the new word although it is not durable. A power failure would then
+    /// revert the word, but not the changes that the next process derived from it and committed. Storing the word again makes it durable.
     ///
     /// # Source
     /// PMFS 3.2, atomic in-place updates.
@@ -79,22 +78,21 @@ impl<'p, P: Pmem> View<'p, P> {
         Ok(())
     }
 
-    /// Stores two words in place, atomically and durably, without a transaction: a value and its version, for example, or both ends of
-    /// a range.
+    /// Stores two words in place, atomically and durably, without a transaction: for example a value and its version, or both ends of a range.
     ///
-    /// A thread that reads them meanwhile loads one after the other, and may load the first word of one pair and the second of the next: the
-    /// program excludes readers during the call, by a lock for example.
+    /// A concurrent reader loads the words one after the other, and may combine the first word of one pair with the second word of the next. The
+    /// program excludes readers during the call, for example with a lock.
     ///
     /// # Errors
-    /// When the link is null, points out of the heap, or to no multiple of 16, which is
-    /// [`Misaligned`](pm_core::PlaceError::Misaligned): blocks start at multiples of 64, so the fields before the pair determine its
-    /// alignment. Within a transaction as [`store_u64`](Self::store_u64). Nothing was stored then. Or when a fence fails.
+    /// When the link is null or points out of the heap, or the offset is not a multiple of 16 ([`Misaligned`](pm_core::PlaceError::Misaligned);
+    /// blocks start at multiples of 64, so the fields before the pair determine its alignment). [`TxError::WrittenInPlace`] as for
+    /// [`store_u64`](Self::store_u64). In these cases nothing was stored. Also when a fence fails.
     ///
     /// # Durability
-    /// When it returns, the new pair is durable; a crash before leaves it or the old one, never a word of each. Costs one line and
-    /// one fence; one line more if a recent transaction wrote to the same line.
+    /// When this returns, the new pair is durable; an earlier crash leaves the new pair or the old one, never one word of each. Costs one line and
+    /// one fence, and one line more if a recent transaction wrote to the same line.
     ///
-    /// After a kill as [`store_u64`](Self::store_u64).
+    /// After a kill, the same holds as for [`store_u64`](Self::store_u64).
     ///
     /// # Source
     /// PMFS 3.2, atomic in-place updates of 16 bytes.
@@ -111,17 +109,17 @@ impl<'p, P: Pmem> View<'p, P> {
     /// Allocates a block, writes `value` to it, and links `slot` to it, in one step.
     ///
     /// # Errors
-    /// When there is no room, or `slot` [already links to a block](TxError::Occupied); within a transaction on the same
-    /// heap, which has calls of its own for this. Nothing was changed then. When a fence fails, as
+    /// When there is no room, or `slot` [already links to a block](TxError::Occupied). [`TxError::Nested`] inside a transaction on the same heap,
+    /// which has its own calls for this. In these cases nothing was changed. When a fence fails, as for
     /// [`Heap::transaction`](crate::Heap::transaction).
     ///
     /// # Durability
-    /// When it returns, all of it is durable; a crash before leaves all of it, or a free block and a null slot. Costs the
-    /// lines of the value, of the block's header, of the header after it if the block was split off a longer one, and of the slot;
-    /// one line of the log, and two fences. If the value has 96 bytes or less, up to three lines of the log, and one fence.
+    /// When this returns, all of it is durable; an earlier crash leaves all of it, or a free block and a null slot. Costs the lines of the value, of
+    /// the block's header, of the header after it if the block was split off a longer one, and of the slot; also one line of the log, and two
+    /// fences. If the value has 96 bytes or less, it costs up to three lines of the log, and one fence.
     ///
     /// # Source
-    /// PMDK's `pmemobj_alloc`, which does the same.
+    /// PMDK's `pmemobj_alloc` with a destination.
     pub fn alloc_and_link<T: InPool<'p>>(
         &self,
         slot: Link<'p, Link<'p, T>>,
@@ -131,13 +129,13 @@ impl<'p, P: Pmem> View<'p, P> {
         self.alloc_and_link_bytes(slot, bytes.len() as u64, Some(bytes))
     }
 
-    /// As [`alloc_and_link`](Self::alloc_and_link), with room for `count` values, uninitialized: the block holds what was there before.
+    /// [Allocates and links](Self::alloc_and_link) an uninitialized block with room for `count` values: it holds the former contents of its lines.
     ///
     /// # Errors
-    /// As [`alloc_and_link`](Self::alloc_and_link).
+    /// As for [`alloc_and_link`](Self::alloc_and_link).
     ///
     /// # Durability
-    /// As [`alloc_and_link`](Self::alloc_and_link), without the value, for one fence.
+    /// As for [`alloc_and_link`](Self::alloc_and_link) without the value, at one fence.
     pub fn alloc_uninit_and_link<T: InPool<'p>>(
         &self,
         slot: Link<'p, Link<'p, T>>,
@@ -150,15 +148,15 @@ impl<'p, P: Pmem> View<'p, P> {
     /// Frees the block that `slot` links to, and makes the slot null, in one step.
     ///
     /// # Errors
-    /// When the slot is null, or links to no block that can be freed; within a transaction on the same heap. Nothing was changed
-    /// then. When a fence fails, as [`Heap::transaction`](crate::Heap::transaction).
+    /// When the slot is null, or does not link to a block that can be freed. [`TxError::Nested`] inside a transaction on the same heap. In these
+    /// cases nothing was changed. When a fence fails, as for [`Heap::transaction`](crate::Heap::transaction).
     ///
     /// # Durability
-    /// When it returns, both are durable; a crash before leaves both, or neither. Costs the lines of the block's header and of the
-    /// slot, one line of the log, and one fence.
+    /// When this returns, both changes are durable; an earlier crash leaves both or neither. Costs the lines of the block's header and of the slot,
+    /// one line of the log, and one fence.
     ///
     /// # Source
-    /// PMDK's `pmemobj_free`, which does the same.
+    /// PMDK's `pmemobj_free`.
     pub fn unlink_and_free<T: InPool<'p>>(&self, slot: Link<'p, Link<'p, T>>) -> Result<(), TxError> {
         let parts = self.parts;
         self.check_outside_transaction()?;
@@ -168,7 +166,7 @@ impl<'p, P: Pmem> View<'p, P> {
         if payload == NULL {
             return Err(PlaceError::Null.into());
         }
-        // Before the locks are acquired, which waits for the fence of this thread's last commit.
+        // Issued early: acquiring the locks below waits for the fence of this thread's last commit, and the prefetch overlaps with that wait.
         pmem.prefetch(Layout::header_of(payload.max(LINE_BYTES)));
         let mut lane = LaneGuard::take(&parts.log);
         if let Some(held) = parts.space.hold_freeing(&lane, pmem, payload)? {
@@ -184,7 +182,7 @@ impl<'p, P: Pmem> View<'p, P> {
         })
     }
 
-    /// Allocates a block of `bytes` bytes, stores `contents` in it, if there are any, and links `slot` to it.
+    /// Allocates a block of `bytes` bytes, stores `contents` in it if there are any, and links `slot` to it.
     fn alloc_and_link_bytes<T: InPool<'p>>(
         &self,
         slot: Link<'p, Link<'p, T>>,
@@ -193,7 +191,7 @@ impl<'p, P: Pmem> View<'p, P> {
     ) -> Result<Link<'p, T>, TxError> {
         self.check_outside_transaction()?;
         let slot = self.check_vacant(slot)?;
-        // Short contents are logged, by a transaction. Blocks are aligned to 64 bytes, and only a transaction aligns them further.
+        // Short contents are logged, which only a transaction does. Alignments above 64 bytes also need a transaction.
         let is_long = contents.is_none_or(|contents| contents.len() > LOGGED_UP_TO_BYTES);
         let lines = Layout::lines_for(bytes).filter(|_| is_long && align_of::<T>() <= 64);
         if let Some(lines) = lines
@@ -212,8 +210,8 @@ impl<'p, P: Pmem> View<'p, P> {
         })
     }
 
-    /// Allocates a block from this thread's arena and links `slot` to it, by one commit of up to three words. `None` if the arena has no such
-    /// block; nothing was changed then.
+    /// Allocates a block from this thread's arena and links `slot` to it with one commit of up to three words. `None` if the arena has no such
+    /// block; then nothing was changed.
     #[inline]
     fn alloc_in_own_arena(
         &self,
@@ -230,11 +228,11 @@ impl<'p, P: Pmem> View<'p, P> {
         };
         let payload = held.payload();
         if let Some(contents) = contents {
-            // With the block held, because another transaction may have returned the block when its fence failed.
+            // Checked while the block is held: another transaction may have returned the block because its fence failed.
             log.check()?;
             pmem.store(payload, contents);
             pmem.flush(payload, contents.len() as u64);
-            // Before the entry is stored, which may become durable at once and publish the contents of the block.
+            // The entry may become durable as soon as it is stored, and would then publish a block whose contents are not durable.
             log.fence(pmem)?;
         }
         match held.rest() {
