@@ -1,5 +1,4 @@
-//! A crash between the stores of an entry, over an older entry in its line. The line then counts as an entry being written, whatever the checksums
-//! of its old, new or mixed contents are.
+//! A crash while an entry is written over an older one. The line counts as being written, whatever the checksums of its old, new or mixed contents.
 
 use super::support::{at, image, layout, load, recover, words};
 use crate::format::{LogEntry, Lsn, announce, announced, seal, unseal};
@@ -14,7 +13,7 @@ const AT: u64 = 64 * 91;
 /// The announced LSN, seven words, and the seal.
 const STORES: usize = 9;
 
-/// One line at [`AT`], and what it held after each store.
+/// One line at [`AT`], and its contents after each store.
 #[derive(Default)]
 struct Recorder {
     line: Cell<[u64; 8]>,
@@ -96,8 +95,8 @@ fn some_entry(number: u64) -> LogEntry {
     entry
 }
 
-/// After each store, for more pairs of entries than there are checksums: for many of them the checksum of the announced LSN matches the old or
-/// mixed contents.
+/// Checks the line after each store, for more pairs of entries than there are checksums. For many of them the checksum of the announced LSN matches
+/// the old or mixed contents.
 #[test]
 fn line_is_no_entry_before_its_last_store() {
     let mut fitting = [0; STORES];
@@ -106,7 +105,7 @@ fn line_is_no_entry_before_its_last_store() {
         let (before, lsn) = (Lsn::new(number), Lsn::new(number + (number << 20) + 1));
         let new = some_entry(number + 1);
         let old = match number % 7 {
-            // The line is erased, or writing an entry was interrupted by a kill.
+            // The line is erased, or a kill has interrupted the writing of an entry.
             0 => LogEntry::erased(SEED, AT),
             1 => LogEntry { lsn: announce(before, SEED, AT), ..some_entry(number) },
             _ => sealed(some_entry(number), before),
@@ -128,11 +127,11 @@ fn line_is_no_entry_before_its_last_store() {
         assert_eq!(record.lsn, lsn);
         assert_eq!(entry_of(states[STORES - 1]), sealed(new, lsn));
     }
-    println!("the announced LSN's checksum fits what is left after 1 to 9 stores: {fitting:?}");
+    println!("the announced LSN's checksum fits the contents after 1 to 9 stores: {fitting:?}");
     assert!(fitting[..STORES - 1].iter().all(|&count| count > 0), "{fitting:?}");
 }
 
-/// For every checksum, and for the lowest and the highest LSNs.
+/// Checks every checksum, and the lowest and the highest LSNs.
 #[test]
 fn no_word_is_both_sealed_and_announced() {
     for lsn in [0, 1, 1 << 32, (1 << 46) + 5, Lsn::MAX.bits()] {
@@ -172,7 +171,7 @@ fn crash_inside_entry_revives_no_former_entry() {
     assert_eq!(former[1..3], [at(0), 1]);
     write_over(&pmem);
     let lsn = Lsn::new(entry::read(&pmem, line).lsn >> 16);
-    // The contents of the former entry, with a value for which the checksum of the new entry's announced LSN matches.
+    // Finds a value for which the checksum of the new entry's announced LSN matches the contents of the former entry.
     let checksum_of = |contents: &[u64]| seal(lsn, SEED, line, contents) & 0xffff;
     let contents = |value| [former[0], former[1], value, former[3], former[4], former[5], former[6]];
     let value = (4..).find(|&value| checksum_of(&contents(value)) == checksum_of(&[])).unwrap();

@@ -1,4 +1,4 @@
-//! Corrupted lines of a log that was not closed: recovery refuses those that may have held a live entry.
+//! Corrupted lines of a log that was not closed: recovery refuses the log if one of them may have held a live entry.
 
 use super::support::{at, layout, load, recover, recover_discarding, with_log, words};
 use crate::log::floor;
@@ -22,7 +22,7 @@ fn lane_with_groups_and_unknown_retired_lsn_is_refused() {
     });
 }
 
-/// Each entry of the second-to-last group of a lane, which has several. Without the check the group would be ignored as incomplete.
+/// Corrupts each entry of the second-to-last group of a lane, which has several. Without the check the group would be ignored as incomplete.
 #[test]
 fn corrupted_entry_of_live_group_is_refused() {
     let layout = layout(20);
@@ -40,7 +40,7 @@ fn corrupted_entry_of_live_group_is_refused() {
     }
 }
 
-/// Recovers what `make` leaves, as after a kill, with the line corrupted that it returns.
+/// Runs `make`, corrupts the line that it returns, and recovers as after a kill.
 fn assert_opens(make: impl Fn(&SimPmem, &Log) -> u64) {
     let layout = layout(20);
     with_log(&layout, |pmem, log| {
@@ -53,7 +53,7 @@ fn assert_opens(make: impl Fn(&SimPmem, &Log) -> u64) {
     });
 }
 
-/// Each undo entry of a committed long write: between two entries of one call, or of two calls, or at either end.
+/// Corrupts each undo entry of a committed long write: between two entries of one call, between entries of two calls, and at either end.
 #[test]
 fn corrupted_undo_entry_of_committed_long_write_is_dead() {
     for entry in 0..5 {
@@ -109,7 +109,7 @@ fn corrupted_retired_group_is_dead() {
     }
 }
 
-/// Each entry of the group up to which a lane is retired, and which is its last.
+/// Corrupts each entry of the group up to which a lane is retired, which is the lane's last one.
 #[test]
 fn corrupted_entry_of_longer_retired_group_is_dead() {
     for entry in 0..3 {
@@ -141,7 +141,7 @@ fn corruption_of_bypassed_log_is_dead() {
     }
 }
 
-/// A line between two others of its lane had an LSN between theirs. Groups of other lanes that are older than that may be dead.
+/// A corrupted line between two entries had an LSN between theirs, so groups of other lanes below that LSN are not revived.
 #[test]
 fn corrupted_line_revives_no_dead_group_of_another_lane() {
     let layout = layout(20);
@@ -160,8 +160,8 @@ fn corrupted_line_revives_no_dead_group_of_another_lane() {
     }
 }
 
-/// While an idle lane keeps the checkpoint LSN down, another lane wraps. Its oldest entry is dead: nothing above it is missing, and everything live
-/// is above it.
+/// While an idle lane bounds the checkpoint LSN, another lane wraps. Its oldest entry is dead: no entry above it is missing, and every live entry is
+/// above it.
 #[test]
 fn oldest_entry_of_ring_is_dead() {
     let (pmem, layout) = (SimPmem::new(1 << 15), layout(8));

@@ -156,7 +156,7 @@ fn replay_does_not_overwrite_word_in_place() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 7], [3, 7]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         commit(run, log, &[(at(0), 1)]);
-        // This one commits, because the entry before it is live.
+        // This store commits, because the entry before it is live.
         crate::log::store_u64(log, run.pmem(), at(0), 2).unwrap();
         run.ack(());
         crate::log::store_u64(log, run.pmem(), at(1), 7).unwrap();

@@ -1,4 +1,4 @@
-//! A crash, and then a corrupted line in a lane: recovery that discards it loses at most the transaction of that line.
+//! A crash, followed by the corruption of a line in a lane: recovery that discards it loses at most the transaction of that line.
 
 use super::support::{at, formatted, lanes, load, words};
 use crate::format::LINE_BYTES;
@@ -9,8 +9,8 @@ use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::thread;
 
 /// Crashes and kills `operation` on a new log at every point. Then corrupts each line of `lane` in turn, and recovers without it: line 0 and the
-/// last one hold the words of the lane, the others its entries. The recovery of a killed process is crashed, corrupted and recovered again.
-/// `is_allowed` gets the number of acknowledged steps, the number of the line, and the contents of `offsets`.
+/// last line hold the words of the lane, the others its entries. The recovery after a kill is also crashed, corrupted and repeated. `is_allowed`
+/// gets the number of acknowledged steps, the number of the line, and the contents of `offsets`.
 fn explore<const N: usize>(
     layout: &Layout,
     lane: u32,
@@ -34,7 +34,7 @@ fn explore<const N: usize>(
                 Err(format!("line {line} corrupted after {done} steps: {found:?}"))
             }
         };
-        // With kills, the next process also has stores in flight at each of its points.
+        // After kills, the next process also has stores in flight at each point.
         let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1);
         let explorer = explorer.choices_per_point(1 << 16).nested_choices_per_point(1 << 16);
         let coverage = explorer.check(&formatted(layout), operation, check);
@@ -116,8 +116,8 @@ fn corrupted_unused_line_loses_no_acknowledged_transaction() {
     );
 }
 
-/// A lane is retired while another thread holds it whose last commit was deferred. The words of the lane's header make that durable, and either
-/// copy is enough.
+/// A lane is retired while its owning thread's last commit is deferred. The words of the lane's header make that commit durable, and either copy is
+/// enough.
 #[test]
 fn retiring_lane_makes_its_deferred_commit_durable() {
     explore(

@@ -1,4 +1,4 @@
-//! Crashes of pairs of words that are stored without a transaction: no pair is torn.
+//! Crashes while pairs of words are stored without a transaction: no pair is torn.
 
 use super::support::Mixtures::All;
 use super::support::{WHOLE_PAIRS, at, explore, explore_under, formatted, layout, words};
@@ -12,7 +12,7 @@ fn pair_stored_in_place_is_atomic() {
     let layout = layout(8);
     let states = [[0, 0], [1, 2], [3, 4]];
     let whole = |done: usize| states.into_iter().skip(done).take(2).collect::<Vec<_>>();
-    // Under a model without 16-byte stores, a mixture of the last two pairs, and of no others.
+    // Under a model without 16-byte stores, a mixture of the last two pairs is possible, but of no others.
     let halves = |done: usize| {
         let pairs = whole(done);
         pairs.iter().flat_map(|low| pairs.iter().map(|high| [low[0], high[1]])).collect()

@@ -1,4 +1,4 @@
-//! Crashes while a log is formatted, during recovery, and at the end of the generations; and corruption.
+//! Crashes while a log is formatted, during recovery, and at the end of the generations, also with corruption.
 
 use super::support::{
     Mixtures, at, explore_from, formatted, image, layout, load, recover, recover_discarding, with_log, words,
@@ -114,7 +114,7 @@ fn inspection_predicts_recovery() {
     });
 }
 
-/// After a kill, what the next process finds visible may not be durable. Recovery makes it durable before it relies on it.
+/// After a kill, contents that the next process can read may not be durable. Recovery makes them durable before it relies on them.
 #[test]
 fn recovery_relies_only_on_durable_state() {
     let layout = layout(8);
@@ -151,8 +151,8 @@ fn recovery_relies_only_on_durable_state() {
     }
 }
 
-/// A group allocates two adjacent blocks, and nothing of it was applied. Recovery is crashed: each header is durable only if the header behind its
-/// block is, so that the group's entry may be corrupted then.
+/// A group that was not applied allocates two adjacent blocks. Recovery is crashed: no header is durable before the header that follows its block,
+/// so the group's entry may be corrupted at any point.
 #[test]
 fn inner_header_is_durable_before_front_header() {
     let layout = layout(8);
@@ -200,9 +200,9 @@ fn crash_while_closing_loses_nothing() {
     };
     let check = |crash: &Crash<()>| {
         let done = crash.acked().len();
-        // A crashed recovery may have opened it again.
+        // A crashed recovery may have opened the log again.
         if done == 2 && Inspection::of(crash.pmem(), &layout).unwrap().is_closed {
-            // Recovery needs nothing of the rings.
+            // Recovery needs no entry of the rings.
             crash.pmem().store_u64(layout.entry_offset(0, 0) + 56, 0);
         }
         let (_, recovery) = recover(crash.pmem(), &layout);
@@ -231,7 +231,7 @@ fn higher_copy_of_floor_counts() {
             pmem.store_u64(at(0), 2);
             let (_, recovery) = recover(pmem, &layout);
             assert_eq!((recovery.replayed, recovery.corrupted_words), (0, 0));
-            // Either may be corrupted now.
+            // Now either copy may be corrupted.
             for offset in layout.floor_offsets() {
                 let kept = pmem.load_u64(offset);
                 pmem.store_u64(offset, !kept);
@@ -242,8 +242,8 @@ fn higher_copy_of_floor_counts() {
     }
 }
 
-/// A word that a killed process was storing in place is visible before it is durable. Nothing that either process acknowledged is lost. What the
-/// second process derives from the word agrees with it, if that process stores the word again first.
+/// A word that a killed process was storing in place is visible before it is durable. No acknowledged change of either process is lost. If the
+/// second process first stores the word again, values that it derives from the word agree with it.
 #[test]
 fn word_of_killed_process_is_durable_once_stored_again() {
     const STORED: u64 = 1;

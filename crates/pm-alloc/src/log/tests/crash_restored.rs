@@ -1,5 +1,5 @@
-//! Corrupted lines that a killed process had rewritten: the next process makes them durable, so that a power failure does not bring the corruption
-//! back.
+//! Corrupted lines that a killed process had rewritten: the next process makes them durable, so that a power failure does not restore the
+//! corruption.
 
 use super::support::{at, image, layout, load, recover, recover_discarding, with_log, words};
 use crate::format::Lsn;
@@ -10,8 +10,8 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Image, Model, Run};
 use std::thread;
 
-/// Kills `first` at every point. Then another process recovers the log and commits, and is crashed at every point. What it committed survives, and
-/// recovery that discards nothing finds no corruption that this process had seen.
+/// Kills `first` at every point. Then another process recovers the log and commits, and is crashed at every point. Its commits survive, and recovery
+/// that discards nothing finds no corruption that this process had seen.
 fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
     let second = |run: &Run<u64>| {
         let (log, _) = recover_discarding(run.pmem(), layout);
@@ -58,7 +58,7 @@ fn line_erased_by_killed_recovery_stays_erased() {
     }
 }
 
-/// The same in the last generation: then the rings are erased, and the first generation follows.
+/// The same in the last generation, after which the rings are erased and the first generation follows.
 #[test]
 fn line_erased_in_last_generation_stays_erased() {
     let layout = layout(4);

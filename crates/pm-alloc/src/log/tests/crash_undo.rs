@@ -1,4 +1,4 @@
-//! Crashes of long writes in place: committed, committed deferred, rolled back.
+//! Crashes of long writes in place that are committed, committed deferred, or rolled back.
 
 use super::support::Mixtures::{All, Sampled};
 use super::support::{at, explore, explore_from, formatted, image, layout, words};
@@ -7,7 +7,7 @@ use pm_core::Pmem;
 use pm_crashsim::Run;
 use std::thread;
 
-/// Writes `value` to the first words of these lines, behind undo entries.
+/// Writes `value` to the first words of these lines, after undo entries for them.
 fn overwrite<P: Pmem>(pmem: &P, lane: &mut LaneGuard<'_>, lines: core::ops::Range<u64>, value: u64) {
     for line in lines {
         lane.undo(pmem, at(line), 8).unwrap();
@@ -50,7 +50,7 @@ fn rolled_back_write_stays_rolled_back() {
         |run, log| {
             let mut lane = LaneGuard::take(log);
             overwrite(run.pmem(), &mut lane, 0..2, 2);
-            // The same bytes again: rolling back restores the first contents.
+            // Logs the same bytes again: rolling back restores the first contents.
             overwrite(run.pmem(), &mut lane, 0..1, 7);
             lane.roll_back(run.pmem()).unwrap();
             run.ack(());
@@ -109,7 +109,7 @@ fn lane_writes_in_place_over_its_own_commit() {
 fn later_commit_implies_earlier_deferred_commit() {
     for by_word in [false, true] {
         explore_deferred([[0, 0, 0], [1, 1, 0], [1, 1, 1]], |run, log| {
-            // This thread holds the first lane, the other one gets the second: only the next commit makes the deferred one durable.
+            // This thread owns the first lane, and the other one gets the second, so only the next commit makes the deferred one durable.
             let mut here = LaneGuard::take(log);
             thread::scope(|scope| {
                 scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Failing fences, abandoned transactions, LSNs that run out.
+//! Failing fences, abandoned transactions, and exhausted LSNs.
 
 use super::hooked::{Hook, Hooked};
 use super::support::{at, image, layout, load, recover, with_log, words};
@@ -50,7 +50,7 @@ fn failed_fence_poisons_log() {
     });
 }
 
-/// The commit may become durable though it was not applied, and it never ends.
+/// The commit may become durable although it was not applied, and it never ends.
 #[test]
 fn panic_inside_commit_poisons_log() {
     let layout = layout(8);
@@ -69,7 +69,7 @@ fn panic_inside_commit_poisons_log() {
     });
 }
 
-/// The group of the commit, behind the undo entries, may be durable.
+/// The group of the commit, after the undo entries, may be durable.
 #[test]
 fn failed_commit_is_not_rolled_back() {
     let layout = layout(8);

@@ -1,5 +1,5 @@
-//! Two threads on one log, in every schedule, or in every one with few preemptions, each crashed at every point: invariants I4 and I6 of the
-//! checkpoint LSN. Only with `--cfg loom`: `cargo xtask test loom`.
+//! Invariants I4 and I6 of the checkpoint LSN, with two threads on one log, in every schedule or in every one with few preemptions, each crashed at
+//! every point. Runs only with `--cfg loom`: `cargo xtask test loom`.
 
 use super::support::{at, formatted, lanes, recover, words};
 use crate::format::Lsn;
@@ -13,12 +13,12 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::sync::Arc;
 
-/// What a thread acknowledges.
+/// A fact that a thread acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Done {
     /// This word has this value, or a higher one.
     Committed(u64, u64),
-    /// This was the checkpoint LSN.
+    /// The checkpoint LSN was this value.
     Checkpoint(Lsn),
 }
 
@@ -43,7 +43,7 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
         let (floor, _) = floor::read(crash.pmem(), &layout).unwrap();
         let lanes = (0..layout.lane_count).map(|lane| ScannedLane::read(crash.pmem(), &layout, lane, floor));
         let lowest = lanes.filter_map(|lane| lane.lowest_live()).min();
-        // Only the first half of recovery: the second one makes a log, whose atomics are loom's and work in a model only.
+        // Only the first half of recovery: the second one makes a log with loom atomics, which work only in a model.
         Replayed::replay(crash.pmem(), &layout, OnCorruption::Refuse).unwrap();
         for done in crash.acked() {
             match *done {
@@ -102,7 +102,7 @@ fn loom_lane_changes_threads() {
     );
 }
 
-/// Two lines whose writes no lock orders, and which share a slot of the table of recent lines.
+/// Two lines that share a slot of the table of recent lines, and whose writes no lock orders.
 #[test]
 fn loom_lines_share_a_slot() {
     explore(

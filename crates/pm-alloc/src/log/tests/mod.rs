@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-// Loom's atomics work in its models only.
+// Loom atomics work only in its models.
 #[cfg(not(loom))]
 mod announced;
 #[cfg(not(loom))]

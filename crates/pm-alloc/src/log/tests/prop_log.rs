@@ -1,4 +1,4 @@
-//! Random transactions in several lanes, crashed at random, against a prefix of them applied in order.
+//! Random transactions in several lanes, crashed at random. The result must equal a prefix of them, applied in order.
 
 use super::support::{DATA, formatted, lanes, recover};
 use crate::log::{LaneGuard, Log, Writes};

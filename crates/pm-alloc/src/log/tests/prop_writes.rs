@@ -1,4 +1,4 @@
-//! A write set against a map of bytes as its reference.
+//! Compares a write set with a map of bytes.
 
 use crate::format::LogEntry;
 use crate::format::{Lsn, seal};
@@ -77,7 +77,7 @@ proptest! {
     }
 }
 
-/// The number of entries if each run is split into pieces of 48 bytes, and several pieces need one more entry to commit.
+/// The number of entries if each run is split into pieces of 48 bytes, and several pieces need one more entry as the commit entry.
 fn naive_count(bytes: &BTreeMap<u64, u8>) -> u64 {
     let (mut count, mut run) = (0, u64::MAX..u64::MAX);
     for &offset in bytes.keys() {

@@ -24,14 +24,14 @@ pub(super) const fn at(line: u64) -> u64 {
     DATA + 64 * line
 }
 
-/// What `make` leaves of a region.
+/// The region after `make`.
 pub(super) fn image(make: impl FnOnce(&SimPmem)) -> Image {
     let sim = SimPmem::new(REGION_BYTES);
     make(&sim);
     sim.to_image()
 }
 
-/// What `run` leaves of a region with a new log.
+/// A region with a new log, after `run`.
 pub(super) fn with_log(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Image {
     image(|pmem| {
         crate::log::format(pmem, layout);
@@ -48,7 +48,7 @@ pub(super) fn recover<P: Pmem>(pmem: &P, layout: &Layout) -> (Log, Recovery) {
     crate::log::recover(pmem, layout, OnCorruption::Refuse).unwrap()
 }
 
-/// As [`recover`]; corrupted entries are discarded.
+/// [Recovers](recover), and discards corrupted entries.
 pub(super) fn recover_discarding<P: Pmem>(pmem: &P, layout: &Layout) -> (Log, Recovery) {
     crate::log::recover(pmem, layout, OnCorruption::Discard).unwrap()
 }
@@ -63,7 +63,7 @@ pub(super) fn load<P: Pmem, const N: usize>(pmem: &P, offsets: [u64; N]) -> [u64
     offsets.map(|offset| pmem.load_u64(offset))
 }
 
-/// How many choices are explored under the models that do not order the words of a line: there a crash may leave any mixture of the old and the new
+/// How many choices are explored under the models that do not order the words of a line. There a crash may leave any mixture of the old and the new
 /// words of an entry, which its checksum detects.
 #[derive(Clone, Copy)]
 pub(super) enum Mixtures {
@@ -92,7 +92,7 @@ pub(super) fn explore<const N: usize>(
     );
 }
 
-/// As [`explore`], from an image with a log, and with a set of allowed states for each number of steps.
+/// [Explores](explore) from an image with a log, with a set of allowed states for each number of steps.
 pub(super) fn explore_from<const N: usize>(
     image: &Image,
     layout: &Layout,
@@ -108,7 +108,7 @@ pub(super) fn explore_from<const N: usize>(
 /// The models with atomic stores of pairs.
 pub(super) const WHOLE_PAIRS: [Model; 3] = [Model::Eadr, Model::Px86Line, Model::Px86Loc];
 
-/// As [`explore_from`], under these models.
+/// [Explores](explore_from) under these models.
 pub(super) fn explore_under<const N: usize>(
     models: &[Model],
     image: &Image,

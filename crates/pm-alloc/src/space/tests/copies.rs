@@ -1,4 +1,4 @@
-//! Copies of the live blocks of a heap with corrupted headers: no byte of a block that may be in use is missing or allocated again.
+//! Copies of the allocated blocks of a heap with corrupted headers: no byte of a block that may be in use is missing, or allocated again.
 
 use super::fixture::{Heap, Random, list};
 use crate::format::{BlockHeader, BlockState, LINE_BYTES};
@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::space::{FreeError, Piece};
 use pm_core::{Pmem, Region};
 
-/// The copy as another process opens it. Bytes that are in no piece are neither zero nor a header.
+/// The copy as another process opens it. Bytes in no piece are neither zero nor a header.
 pub(super) fn copy_of(heap: &Heap) -> Heap {
     let mut copy = Heap::with(heap.chunks, heap.layout.chunk_bytes, heap.options);
     copy.region = Region::anonymous(heap.region.len_bytes()).unwrap();
@@ -40,12 +40,12 @@ fn check_contents(heap: &Heap, copy: &Heap) -> Vec<u64> {
     taken
 }
 
-/// Looks up a block, so that a corrupted header of it is found.
+/// Looks up a block, so that its header is found to be corrupted.
 fn is_corrupted(heap: &Heap, payload: u64) -> bool {
     matches!(heap.space.usable_bytes(&heap.region, payload), Err(FreeError::Corrupted { .. }))
 }
 
-/// Ten blocks of four lines, of which two are free, each with contents of its own.
+/// Ten blocks of four lines, each with contents of its own. Two of them are free.
 fn heap_of_ten() -> (Heap, Vec<u64>) {
     let mut heap = Heap::new(3, 4096);
     let blocks: Vec<u64> = (0..10).map(|_| heap.allocate(4, 64).unwrap()).collect();
@@ -154,7 +154,7 @@ fn copy_keeps_lost_huge_blocks() {
     }
 }
 
-/// In an unreachable extent the length of a block is known from its own header only.
+/// In an unreachable extent only a block's own header shows its length.
 #[test]
 fn resize_in_unreachable_extent_stores_nothing() {
     let (mut heap, blocks) = heap_of_ten();
@@ -169,7 +169,7 @@ fn resize_in_unreachable_extent_stores_nothing() {
     let resize = |block: usize, lines: u64| {
         super::fixture::resize(heap.unlogged(), blocks[block], lines..=lines, |_| true)
     };
-    // Block 7 is free, and so are the lines behind block 9.
+    // Block 7 is free, and so are the lines after block 9.
     for block in [5, 6, 8, 9] {
         for lines in [5, 8, 63, 64, 130] {
             assert_eq!(resize(block, lines).unwrap(), None, "block {block}, {lines} lines");
@@ -184,8 +184,8 @@ fn resize_in_unreachable_extent_stores_nothing() {
     assert_eq!(resize(3, 4).unwrap(), Some(4), "before the unreachable extent");
 }
 
-/// After stray writes, whether their corruption was found, repaired or neither, a copy has the contents of all blocks, and allocates none of
-/// their lines.
+/// After stray writes, whether their corruption was found, repaired or neither, a copy has the contents of all blocks, and never allocates their
+/// lines.
 #[test]
 fn copy_after_stray_writes_keeps_all_blocks() {
     let mut random = Random(31);

@@ -7,10 +7,10 @@ use crate::space::{Corruption, CorruptionKind, FreeError, Unlogged};
 use pm_core::Pmem;
 use std::collections::BTreeMap;
 
-/// Stray writes, in rounds of one to three.
+/// The number of stray writes, in rounds of one to three.
 const STRAY_WRITES: usize = 20_000;
 
-/// A heap of some chunks with blocks of many lengths, and free extents between them.
+/// A heap of a few chunks, with blocks of many lengths and free extents between them.
 fn populated(random: &mut Random) -> Heap {
     let mut heap = Heap::new(6, 4096);
     let mut all = Vec::new();
@@ -54,7 +54,7 @@ fn headers(heap: &Heap) -> BTreeMap<u64, u64> {
     heap.blocks.keys().map(|payload| (*payload, heap.region.load_u64(Layout::header_of(*payload)))).collect()
 }
 
-/// Allocates all free space, and asserts that it overlaps no live block.
+/// Allocates all free space, and asserts that it overlaps no allocated block.
 fn take_the_rest(heap: &Heap, live: &BTreeMap<u64, u32>) {
     let mut taken = live.clone();
     for lines in [9, 3, 1] {
@@ -99,7 +99,8 @@ fn stray_writes_into_open_heap_cost_corrupted_blocks_only() {
     }
 }
 
-/// Opened after stray writes, a heap reports each corrupted header of the chain, allocates no live line, and frees intact blocks.
+/// A heap that is opened after stray writes reports each corrupted header of the chain, allocates no line of an allocated block, and frees intact
+/// blocks.
 #[test]
 fn stray_writes_into_closed_heap_are_reported() {
     let mut random = Random(4711);
@@ -147,7 +148,7 @@ fn repair_makes_chains_intact() {
         while let Some(corruption) = report.corruptions.first() {
             assert_eq!(heap.repair(corruption), Some(corruption.header_offset));
             assert_eq!(heap.space.repair(&heap.region, corruption), Ok(None), "the header is repaired");
-            // While the heap is open, the end of a corrupted block is known, and the next block may be corrupted too.
+            // While the heap is open, the end of a corrupted block is known, and the next block may be corrupted, too.
             report = heap.space.check(&heap.region);
         }
         let after = heap.space.check(&heap.region);
@@ -178,7 +179,7 @@ fn repair_makes_chains_intact() {
     }
 }
 
-/// Free lines behind a corrupted header are not allocated, neither before a repair nor after it: they may be part of the block.
+/// Free lines after a corrupted header are never allocated, not even after a repair: they may be part of the block.
 #[test]
 fn unreachable_free_lines_are_not_allocated() {
     let mut heap = Heap::new(1, 4096);
@@ -209,7 +210,7 @@ fn unreachable_free_lines_are_not_allocated() {
     assert!(heap.reserve(1, 64).is_err(), "freed in the unreachable extent");
 }
 
-/// Two corrupted headers cost their own blocks, and not those between and behind them.
+/// Two corrupted headers cost their own blocks, but not those between and after them.
 #[test]
 fn unreachable_blocks_are_found_by_their_own_headers() {
     let mut heap = Heap::new(1, 4096);
@@ -229,7 +230,7 @@ fn unreachable_blocks_are_found_by_their_own_headers() {
     assert_eq!(corruption.extent, blocks[2]..heap.layout.chunk_offset(1));
 }
 
-/// A free header may survive inside of a longer block that was laid over it, and cover a block that was allocated behind that later.
+/// A free header may survive inside a longer block that was allocated over it, and cover a block that was later allocated after that one.
 #[test]
 fn stale_free_header_does_not_hide_live_block() {
     let mut heap = Heap::new(1, 4096);
@@ -251,12 +252,12 @@ fn stale_free_header_does_not_hide_live_block() {
     assert_eq!(heap.space.usable_bytes(&heap.region, second), Ok(Layout::usable_bytes(4)));
 }
 
-/// In an unreachable extent the header of a former block may be listed, which lies inside of a live one.
+/// In an unreachable extent the header of a former block, inside an allocated one, may be listed.
 #[test]
 fn free_in_unreachable_extent_stores_nothing() {
     let mut heap = Heap::new(1, 4096);
     let blocks: Vec<u64> = (0..4).map(|_| heap.allocate(4, 64).unwrap()).collect();
-    // With its header corrupted, the length of the second block is not known.
+    // The header of the second block is corrupted, so its length is unknown.
     heap.region.store_u64(Layout::header_of(blocks[1]), 1);
     heap.reopen();
     let before = heap.region.load_u64(Layout::header_of(blocks[2]));
@@ -272,7 +273,7 @@ fn free_in_unreachable_extent_stores_nothing() {
     assert!(heap.reserve(1, 64).is_err());
 }
 
-/// Where the header of a huge block is corrupted, no repair writes into the contents of the block.
+/// If the header of a huge block is corrupted, a repair does not write into the contents of the block.
 #[test]
 fn repair_keeps_contents_of_huge_block() {
     let mut heap = Heap::new(6, 4096);
@@ -318,5 +319,5 @@ fn unreachable_extent_ends_before_scanned_chunk() {
     assert_eq!(repaired, [first, second].map(Layout::header_of));
     assert_eq!(heap.header(first), Some(BlockHeader::new(BlockState::Unreachable, 63)));
     assert_eq!(heap.header(second), Some(BlockHeader::new(BlockState::Lost, 10)));
-    assert!(heap.reserve(53, 64).is_ok(), "the free lines behind the second block");
+    assert!(heap.reserve(53, 64).is_ok(), "the free lines after the second block");
 }

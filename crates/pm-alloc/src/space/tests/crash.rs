@@ -1,5 +1,5 @@
-//! Crashes where headers are stored without the log: where chunks are made, split off a freed huge block, and joined for one. The chain is
-//! intact after each, and each flush and fence there is needed.
+//! Crashes while headers are stored without the log: while chunks are formatted, a freed huge block is split, and chunks are joined for one. The
+//! chain is intact after each crash, and each flush and fence there is needed.
 
 use super::fixture::{allocate_unlogged, join, layout};
 use crate::format::Lsn;
@@ -15,7 +15,7 @@ fn open() -> Space {
     Space::open(layout(4096), CHUNKS, options)
 }
 
-/// The space as a process opens it after another one was killed.
+/// The space as a process opens it after another process was killed.
 fn reopen() -> Space {
     let options = SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() };
     Space::open(layout(4096), CHUNKS, options)
@@ -87,7 +87,7 @@ fn formatted_chunks_are_durable() {
     });
 }
 
-/// One thread splits a freed huge block into chunks, and another one allocates in the second of them, with its own fence.
+/// One thread splits a freed huge block into chunks, and another thread allocates in the second of them, with its own fence.
 #[test]
 fn split_of_freed_huge_block_is_atomic() {
     let image = image(|sim| {
@@ -130,7 +130,7 @@ fn join_of_chunks_is_atomic() {
         join(&space, run.pmem(), &mut reservation, Lsn::ZERO);
         let block = reservation.carve(150, 64).unwrap().start;
         assert_eq!(block, layout(4096).first_payload(0));
-        // At the end of the first chunk, and at the start of the third. Nothing is written at the start of the second.
+        // Writes at the end of the first chunk and at the start of the third, but not at the start of the second.
         for chunk in [1, 2] {
             let header = if chunk == 1 { layout(4096).chunk_offset(1) - 8 } else { covered + 4096 };
             run.pmem().store_u64(header, 0xaaaa);

@@ -1,4 +1,4 @@
-//! A heap without transactions, with an oracle of its blocks, and helpers.
+//! A heap without transactions, with an oracle for its blocks, and helpers.
 
 use crate::format::{BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
@@ -10,7 +10,7 @@ use core::ops::{Range, RangeInclusive};
 use pm_core::{Pmem, Region};
 use std::collections::BTreeMap;
 
-/// A heap of some chunks, and the blocks that should be in it.
+/// A heap of a few chunks, and the blocks that should be in it.
 pub(super) struct Heap {
     pub(super) region: Region,
     pub(super) layout: Layout,
@@ -56,7 +56,7 @@ impl Heap {
         Ok(reservation)
     }
 
-    /// Allocates one block, as a transaction of its own.
+    /// Allocates one block in a transaction of its own.
     pub(super) fn allocate(&mut self, lines: u64, align_bytes: u64) -> Result<u64, SpaceError> {
         let mut reservation = self.reserve(lines, align_bytes)?;
         let payload =
@@ -74,7 +74,7 @@ impl Heap {
         for (offset, word) in reservation.headers() {
             self.region.store_u64(offset, word);
             left -= 1;
-            // A process that is killed between two stores leaves the chain as before.
+            // A kill between two stores leaves the former chain.
             assert!(left == 0 || self.chain() == self.blocks);
         }
         let lsn = self.next_lsn();
@@ -100,7 +100,7 @@ impl Heap {
         allocate_unlogged(&self.space, &self.region, lines, 64)
     }
 
-    /// Resizes a block, by any lines.
+    /// Resizes a block, and accepts any lines.
     pub(super) fn resize(&self, payload: u64, wanted: RangeInclusive<u64>) -> Option<u32> {
         resize(self.unlogged(), payload, wanted, |_| true).unwrap()
     }
@@ -121,7 +121,7 @@ impl Heap {
         self.blocks.remove(&payload).unwrap();
     }
 
-    /// Stores the header, and finishes.
+    /// Stores the header, and finishes the freeing.
     pub(super) fn commit_free(&self, freeing: Freeing, lsn: Lsn) {
         if let Some((offset, word)) = freeing.header() {
             self.region.store_u64(offset, word);
@@ -134,14 +134,14 @@ impl Heap {
         self.region.store_u64(Layout::header_of(payload), 0x1234_5678_9abc_def0);
     }
 
-    /// Repairs a corrupted header, and returns its offset; `None` if it is not corrupted any more.
+    /// Repairs a corrupted header, and returns its offset. `None` if it is no longer corrupted.
     pub(super) fn repair(&self, corruption: &Corruption) -> Option<u64> {
         let (offset, word) = self.space.repair(&self.region, corruption).unwrap()?;
         self.region.store_u64(offset, word);
         Some(offset)
     }
 
-    /// Repairs the headers that a check finds corrupted, and returns how they were.
+    /// Repairs the headers that a check finds corrupted, and returns the corruptions.
     pub(super) fn repair_all(&self) -> Vec<Corruption> {
         let corruptions = self.space.check(&self.region).corruptions;
         for corruption in &corruptions {
@@ -171,7 +171,7 @@ impl Heap {
             let header = self.header(payload);
             let Some(header) = header else { panic!("the chain is broken at {payload:#x}") };
             match header.state {
-                // The first payload of the next chunk is behind its first line.
+                // The first payload of the next chunk follows its first line.
                 BlockState::End => {
                     assert_eq!((payload - start) % self.layout.chunk_bytes, 0, "an end at {payload:#x}");
                     payload += LINE_BYTES;
@@ -186,7 +186,7 @@ impl Heap {
         found
     }
 
-    /// Asserts that the chain is intact, nothing is corrupted, and each block has the length of the oracle's.
+    /// Asserts that the chain is intact, that no header is corrupted, and that each block has the length that the oracle has.
     pub(super) fn check_lengths(&self) {
         self.check();
         assert_eq!(self.space.take_corruption(), []);
@@ -195,7 +195,7 @@ impl Heap {
         }
     }
 
-    /// Frees all blocks. Asserts that all chunks are free and whole again, and allocates them.
+    /// Frees all blocks. Asserts that each chunk is one free block again, and allocates all of them.
     pub(super) fn refill(&mut self) {
         for payload in self.blocks.keys().copied().collect::<Vec<_>>() {
             self.free(payload);
@@ -220,7 +220,7 @@ impl Heap {
         for (payload, lines) in &self.blocks {
             let bytes = self.bytes(*payload);
             let at = bytes.iter().position(|byte| *byte != payload.to_le_bytes()[1] | 1);
-            // The line by which a huge block may be longer is not filled.
+            // The additional line that a huge block may have is not filled.
             let filled = bytes.len() - if u64::from(*lines) > self.layout.chunk_lines() { 64 } else { 0 };
             assert!(at.is_none_or(|at| at >= filled), "the block at {payload:#x} was overwritten");
         }
@@ -237,7 +237,7 @@ pub(super) fn allocate_unlogged<P: Pmem>(
     Unlogged::new(space, pmem, false).reserve(lines, align_bytes)?.allocate()
 }
 
-/// Resizes a block. `accepts` says whether lines may be added, given their range.
+/// Resizes a block. `accepts` decides whether a range of lines may be added.
 pub(super) fn resize<P: Pmem>(
     unlogged: Unlogged<'_, P>,
     payload: u64,
@@ -281,7 +281,7 @@ impl Random {
     }
 }
 
-/// Makes a reservation one free block, durably.
+/// Durably makes a reservation one free block.
 pub(super) fn join<P: Pmem>(space: &Space, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
     if !reservation.is_one_block() {
         for (offset, word) in reservation.joining_headers() {

@@ -1,11 +1,11 @@
-//! Fragmentation as in Table 2 of the paper on `NVMalloc`: allocations and frees of random blocks of 10 bytes to 4 KiB, here a fifth of a million
-//! of them.
+//! Fragmentation as in Table 2 of the paper on `NVMalloc`: allocations and frees of random blocks of 10 bytes to 4 KiB, but only 200,000 of them.
 
 use super::fixture::{Heap, Random};
 use crate::format::LINE_BYTES;
 use crate::layout::Layout;
 
-/// Unrequested bytes, in parts of 10,000 of all bytes up to the highest block, for `frees` frees on `allocations`.
+/// The share of unrequested bytes among all bytes up to the highest block, in units of 0.01 %, with `frees` frees for each `allocations`
+/// allocations.
 fn fragmentation(frees: u64, allocations: u64) -> u64 {
     let mut heap = Heap::new(512, 1 << 20);
     let (mut random, mut live) = (Random(12345), Vec::new());
@@ -38,6 +38,6 @@ fn fragmentation(frees: u64, allocations: u64) -> u64 {
 #[test]
 fn fragmentation_is_as_low_as_published() {
     let found = [fragmentation(1, 3), fragmentation(1, 2)];
-    // Published are 2.14 % and 2.29 %.
+    // The paper reports 2.14 % and 2.29 %.
     assert!(found.iter().all(|found| *found <= 214), "{found:?} in 10,000");
 }

@@ -13,7 +13,7 @@ fn lengths_around_chunk_ends() {
         let block = heap.allocate(lines, 64).unwrap();
         assert_eq!(block, heap.layout.first_payload(0));
         heap.check();
-        // A block that would end where a chunk's first block starts is a line longer.
+        // A block that would end where a chunk's first block starts is one line longer.
         let real = lines + u64::from(lines % 64 == 0);
         let usable = heap.space.usable_bytes(&heap.region, block).unwrap();
         assert_eq!(usable, Layout::usable_bytes(u32::try_from(real).unwrap()));
@@ -100,12 +100,12 @@ fn free_chunks_of_other_arenas_are_used() {
     heap.check();
 }
 
-/// A stray write corrupts the header of a huge block. Its inside is not read as chunks: their headers are erased.
+/// A stray write corrupts the header of a huge block. The lines inside it are not read as chunks, because the headers of these chunks are erased.
 #[test]
 fn corrupted_huge_block_is_not_allocated() {
     let mut heap = Heap::new(4, 4096);
     let block = heap.allocate(130, 64).unwrap();
-    // The program wrote nothing where the headers of its second and third chunk were.
+    // The program wrote nothing where the first headers of its second and third chunk were.
     for chunk in 1..3 {
         heap.region.store_u64(Layout::header_of(heap.layout.first_payload(chunk)), 0);
     }

@@ -48,7 +48,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// Two threads allocate from one chunk; a block of one arena is freed by the thread of the other.
+/// Two threads allocate from one chunk, and one of them frees a block of the other's arena.
 #[test]
 fn two_threads_share_a_chunk() {
     model(|| {
@@ -77,7 +77,7 @@ fn reserve_open(arena: usize, space: &Space, region: &Region) -> Result<Reservat
     Ok(reservation)
 }
 
-/// Two transactions get a part each of the last free extent, which each takes out of use as a whole until it is trimmed.
+/// Two transactions each get a part of the last free extent, although each reserves it as a whole until the trim.
 #[test]
 fn two_open_transactions_share_the_last_extent() {
     model(|| {
@@ -97,7 +97,7 @@ fn two_open_transactions_share_the_last_extent() {
     });
 }
 
-/// A free chunk moves to the other arena, while a thread frees a block in it a second time.
+/// A free chunk moves to the other arena while a thread frees a block in it a second time.
 #[test]
 fn free_chunk_changes_arenas() {
     model(|| {
@@ -115,7 +115,7 @@ fn free_chunk_changes_arenas() {
         let (region, space) = &*both;
         let own = allocate(1, space, region, 30).unwrap();
         let freed = thread.join().unwrap();
-        // The block is still free, or it is the new block, which is freed then.
+        // The block is still free, or it is the new block, which this call frees.
         assert!(
             freed.is_ok()
                 || matches!(freed, Err(FreeError::AlreadyFree { .. } | FreeError::NotABlock { .. }))

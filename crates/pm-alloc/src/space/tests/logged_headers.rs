@@ -7,7 +7,7 @@ use crate::space::LoggedHeaders;
 use crate::space::headers::{chunk_lines, header_word, read};
 use pm_core::{Pmem, Region};
 
-/// Lines of the one chunk.
+/// The number of lines in the only chunk.
 const END: u32 = 64;
 
 type Block = (u32, BlockState, u32);
@@ -16,7 +16,7 @@ fn word(layout: &Layout, (line, state, lines): Block) -> (u64, u64) {
     header_word(layout, 0, state, line..line + lines)
 }
 
-/// The chain that the headers which are `logged`, in this order, restore from the headers `in_place`.
+/// The chain that is restored from the headers `in_place` with the headers `logged`, in this order.
 fn restored(in_place: &[Block], logged: &[Block]) -> Vec<Block> {
     let layout = layout(u64::from(END) * 64);
     assert_eq!(chunk_lines(&layout), END);
@@ -45,14 +45,14 @@ fn header_inside_logged_allocated_block_removes_it() {
     let stale = (5, Allocated, 40);
     let in_place = [chain.as_slice(), &[stale]].concat();
     assert_eq!(restored(&in_place, &[stale, chain[1], chain[2]]), chain);
-    // Without those headers, the free block is cut around it, as it may be allocated.
+    // Without those headers, the free block is cut around the logged block, because that one may be allocated.
     let cut = [(1, Free, 4), stale, (45, Free, END - 45)];
     let in_place = [[(1, Free, END - 1)].as_slice(), &cut[1..]].concat();
     assert_eq!(restored(&in_place, &cut[1..]), cut);
 }
 
-/// The block at line 10 is older than the log. It was coalesced with the free block before it, by an entry that is missing, and the header of
-/// a trim, stored without the log, lies in the free block right before it, at line 7, and leads to it.
+/// The block at line 10 is older than the log. An entry that is missing coalesced it with the free block before it. The header of a trim, stored
+/// without the log at line 7, in the free block, leads to it.
 #[test]
 fn allocated_block_with_another_inside_is_cut() {
     let w = [(12, Allocated, 8), (20, Free, 20)];
@@ -73,7 +73,7 @@ fn allocated_block_over_former_free_blocks_is_kept() {
     assert_eq!(restored(&in_place, &[former]), chain);
 }
 
-/// The header of the discarded transaction is not in place, and another transaction allocated in its rest, or freed the block behind it.
+/// The header of the discarded transaction is not in place, and another transaction allocated in its rest, or freed the block after it.
 #[test]
 fn free_block_ends_where_later_block_starts() {
     let whole = (1, Free, 30);
@@ -83,7 +83,7 @@ fn free_block_ends_where_later_block_starts() {
         let found = restored(&in_place, rest);
         assert_eq!(found[..=rest.len()], [&[(1, Free, 10)], rest].concat());
     }
-    // A shorter free block inside is free as a part of it.
+    // A shorter free block inside it stays free as a part of it.
     let in_place = [[whole].as_slice(), &behind, &[(11, Free, 20)]].concat();
     assert_eq!(restored(&in_place, &[(11, Free, 20)])[0], whole);
 }

@@ -30,7 +30,7 @@ fn free_of_coalesced_block_is_refused() {
     let blocks: Vec<u64> = (0..4).map(|_| heap.allocate(3, 64).unwrap()).collect();
     for block in [blocks[0], blocks[2], blocks[1]] {
         heap.free(block);
-        // It is coalesced with the blocks that were freed before.
+        // It is coalesced with the previously freed blocks.
         assert_eq!(free(&heap, block), FreeError::AlreadyFree { offset: block });
     }
     assert_eq!(free(&heap, blocks[0] + 64), FreeError::AlreadyFree { offset: blocks[0] + 64 });
@@ -76,7 +76,7 @@ fn underflow_corrupts_own_block_only() {
     assert_eq!(corruption.found, heap.region.load_u64(header_offset));
     heap.free(blocks[0]);
     heap.free(blocks[2]);
-    // All lines but those of the corrupted block can be allocated.
+    // All lines except those of the corrupted block can be allocated.
     let rest = [3, 57].map(|lines| heap.allocate(lines, 64).unwrap());
     assert_eq!(rest, [blocks[0], blocks[2]]);
     assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { quarantined: false, .. })));

@@ -1,4 +1,4 @@
-//! The space against an oracle: reopened, corrupted, shared by threads.
+//! Tests that compare the space with an oracle: reopened, corrupted, and shared by threads.
 
 mod copies;
 mod corruption;

@@ -1,4 +1,4 @@
-//! Scanning after opening, and growing.
+//! Scanning after an open, and growing.
 
 use super::fixture::Heap;
 use crate::layout::Layout;
@@ -45,7 +45,7 @@ fn extend_adds_chunks() {
     heap.check();
 }
 
-/// An intact first header of a chunk is corrupted if its block would end outside of the heap.
+/// A first header with a valid checksum counts as corrupted if its block would end outside the heap.
 #[test]
 fn block_beyond_heap_end_is_corrupted() {
     use crate::format::{BlockHeader, BlockState};

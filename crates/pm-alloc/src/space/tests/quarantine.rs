@@ -1,4 +1,4 @@
-//! Freed blocks are quarantined until the checkpoint LSN has reached the LSN of their freeing, and their time is over.
+//! Freed blocks are quarantined until the checkpoint LSN has reached the LSN of their freeing and the quarantine time is over.
 
 use super::fixture::{Heap, join};
 use crate::format::Lsn;
@@ -62,7 +62,7 @@ fn reserved_extent_is_not_reserved_again() {
     assert_eq!(
         heap.reserve(1, 64).expect_err("all of it is held").to_string(),
         concat!(
-            "there is no free extent of 1 lines of 64 bytes;  ",
+            "there is no free extent of 1 lines of 64 bytes; ",
             "a transaction in progress holds more than it may need"
         )
     );
@@ -70,8 +70,8 @@ fn reserved_extent_is_not_reserved_again() {
     assert_eq!(heap.allocate(63, 64), Ok(heap.layout.first_payload(0)));
 }
 
-/// The free space before a gap may be allocated at once, and overwrite the gap's header. So the gap is quarantined until the log cannot
-/// replay that header.
+/// A block that is allocated from the free space before a gap may overwrite the gap's header. So the gap is quarantined until recovery cannot replay
+/// that header.
 #[test]
 fn gap_is_quarantined_until_checkpoint() {
     let mut heap = Heap::new(1, 4096);
@@ -88,13 +88,13 @@ fn gap_is_quarantined_until_checkpoint() {
     assert!(heap.allocate(aligned / 64 - heap.layout.first_payload(0) / 64, 64).unwrap() < aligned);
 }
 
-/// As for a gap: the log may still replay the header of several free blocks that were joined.
+/// As with a gap, recovery may still replay the header of several free blocks that were joined.
 #[test]
 fn returned_join_is_quarantined_until_checkpoint() {
     let mut heap = Heap::new(1, 4096);
     heap.checkpoint_lsn = Lsn::ZERO;
     let blocks: Vec<u64> = (0..21).map(|_| heap.allocate(3, 64).unwrap()).collect();
-    // Freed at the same time, they are not coalesced.
+    // The blocks are freed at the same time, so they are not coalesced.
     let both = [blocks[3], blocks[4]].map(|block| heap.space.begin_free(&heap.region, block).unwrap());
     for freeing in both {
         heap.commit_free(freeing, Lsn::ZERO);

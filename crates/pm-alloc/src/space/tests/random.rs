@@ -1,4 +1,4 @@
-//! Random transactions against the oracle.
+//! Compares random transactions with the oracle.
 
 use super::fixture::Heap;
 use crate::format::{LINE_BYTES, Lsn};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 /// One step of a run.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Allocates blocks of these lines, at these alignments, in one transaction, which commits or does not.
+    /// Allocates blocks with these numbers of lines and alignments in one transaction, which commits or does not.
     Allocate {
         wanted: Vec<(u64, u32)>,
         commits: bool,
@@ -18,12 +18,12 @@ enum Step {
         index: prop::sample::Index,
         commits: bool,
     },
-    /// The checkpoint LSN rises to so far behind the last LSN.
+    /// Raises the checkpoint LSN to this far below the last LSN.
     Raise {
         behind: u64,
     },
     Reopen,
-    /// So many chunks are scanned.
+    /// Scans this many chunks.
     Scan(usize),
     /// Allocates a block without the log.
     Unlogged {
@@ -113,12 +113,12 @@ fn take(heap: &mut Heap, step: &Step) {
     }
 }
 
-/// Asserts that blocks do not overlap, the chain is intact and leads to exactly them, and nothing else is overwritten.
+/// Asserts that blocks do not overlap, that the chain is intact and leads to exactly these blocks, and that nothing else is overwritten.
 fn run(heap: &mut Heap, steps: &[Step]) {
     for step in steps {
         take(heap, step);
-        // Transactions that were rolled back overwrote the inside of free huge blocks, which are not split into chunks yet: the chain
-        // skips those.
+        // Transactions that were rolled back have overwritten lines inside free huge blocks that are not split into chunks yet. The chain skips
+        // these lines.
         heap.check_lengths();
     }
     heap.check_contents();

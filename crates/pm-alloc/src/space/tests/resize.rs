@@ -1,4 +1,4 @@
-//! Resizing in place, and copies of live blocks, against the oracle; and crashes of resizing.
+//! Compares resizing in place, and copies of allocated blocks, with the oracle. Also crashes while blocks are resized.
 
 use super::copies::copy_of;
 use super::fixture::{Heap, list, resize};
@@ -11,9 +11,9 @@ use proptest::prelude::*;
 enum Step {
     Allocate(u64),
     Free(prop::sample::Index),
-    /// To so many lines at least, and so many more at most.
+    /// To at least the first number of lines, and at most as many more as the second.
     Resize(prop::sample::Index, u64, u64),
-    /// The same, where the caller refuses all lines.
+    /// The same, but the caller refuses all lines.
     Refuse(prop::sample::Index, u64),
     Reopen,
     Copy,
@@ -88,7 +88,7 @@ fn take(heap: &mut Heap, step: &Step) {
             while let Ok(block) = unlogged.reserve_another(3, 64) {
                 refused.push(block);
             }
-            // After each step it is checked that nothing else has changed.
+            // Each step is followed by a check that nothing else has changed.
         }
         Step::Reopen => heap.reopen(),
         Step::Copy => check_copy(heap),
@@ -140,7 +140,7 @@ fn block_grows_to_end_of_heap() {
     assert_eq!(heap.resize(huge, 256..=256), None, "the heap ends there");
 }
 
-/// The block gets as many lines as the range ends with, if there is room, otherwise as many as it begins with.
+/// The block gets the number of lines at the end of the range if there is room, and otherwise the number at its start.
 #[test]
 fn huge_block_grows_to_start_of_range_at_least() {
     let heap = Heap::new(6, 4096);
@@ -150,7 +150,7 @@ fn huge_block_grows_to_start_of_range_at_least() {
     let behind = allocate(63);
     assert_eq!(behind, huge + 2 * 4096);
     assert_eq!(heap.resize(huge, 110..=200), Some(110), "there is room for 127 lines");
-    assert_eq!(heap.resize(huge, 111..=u64::MAX), Some(111), "no block has so many lines");
+    assert_eq!(heap.resize(huge, 111..=u64::MAX), Some(111), "no block can have so many lines");
     assert_eq!(heap.resize(huge, 111..=200), Some(111), "the block has as many");
     assert_eq!(heap.resize(huge, 1..=200), Some(111));
     assert_eq!(heap.resize(huge, 112..=120), Some(120));
@@ -174,8 +174,8 @@ mod crash {
         Space::open(layout(4096), CHUNKS, SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() })
     }
 
-    /// Resizes one block of `from` lines: after any crash it has its old length or the new one, and after the acknowledgement the new one;
-    /// the chain is intact.
+    /// Resizes one block of `from` lines: after any crash it has its old length or the new one, and after the acknowledgement the new one. The chain
+    /// is intact.
     fn resizes(from: u64, to: u64) {
         let sim = SimPmem::new(layout(4096).chunk_offset(CHUNKS));
         Space::format_chunks(&sim, &layout(4096), 0..CHUNKS);

@@ -6,7 +6,7 @@ use crate::space::{FreeError, SpaceError, SpaceOptions, Unlogged};
 use pm_core::Pmem;
 use std::sync::Mutex;
 
-/// Each thread fills its blocks with its number. A block that is freed, by any thread, contains the number of its owner only.
+/// Each thread fills its blocks with its number. When any thread frees a block, the block contains only its owner's number.
 #[test]
 fn blocks_of_threads_do_not_overlap() {
     let options = SpaceOptions { arena_count: Some(3), ..SpaceOptions::default() };
@@ -62,7 +62,7 @@ fn blocks_of_threads_do_not_overlap() {
     }
 }
 
-/// Of many threads that free the same block, one succeeds.
+/// If many threads free the same block, exactly one succeeds.
 #[test]
 fn concurrent_double_free_succeeds_once() {
     let mut heap = Heap::new(4, 4096);
