@@ -1,4 +1,4 @@
-//! A list of tasks that survives being killed at any moment: the program starts itself, kills that, and looks.
+//! A list of tasks that survives being killed at any moment: the program starts a copy of itself, kills it, and checks the list.
 
 use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{Link, Persist, field};
@@ -33,7 +33,7 @@ fn add(heap: &Heap, text: &str) -> Result<u64, TxError> {
         let mut task = Task { next: tx.read(list)?.first, text: [0; 48] };
         task.text[..text.len()].copy_from_slice(text.as_bytes());
         let task = tx.alloc(&task)?;
-        // Both or neither, and the new block too: a crash never shows a part of this, and never leaks it.
+        // Both or neither, and the new block too: all of these changes commit, or none.
         tx.write(list.field(field!(List, first)), &task)?;
         tx.edit(list.field(field!(List, count)), |count| {
             *count += 1;

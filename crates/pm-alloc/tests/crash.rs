@@ -29,8 +29,8 @@ mod prelude {
         Heap::attach(Arc::clone(crash.pmem()), options).map_err(|error| error.to_string())
     }
 
-    /// A lane's next commit flushes and fences the targets of a transaction; until then the log has their contents. What open flushes and fences is
-    /// already durable, unless a process was killed.
+    /// A lane's next commit flushes and fences the targets of a transaction; until then the log has their contents. Lines that an open flushes and
+    /// fences are already durable, unless a process was killed.
     pub(crate) fn lints() -> Lints {
         let by_the_next = [
             Lint::UnflushedStore,

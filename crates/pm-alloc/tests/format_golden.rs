@@ -1,4 +1,4 @@
-//! The bytes of a heap: a change of the format is a change of this file, or of those in `golden`.
+//! The bytes of a heap: changing the format requires changing this file or those in `golden`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -64,7 +64,7 @@ fn acknowledged_transactions_survive_kills() {
             pipe.read_to_end(&mut messages).unwrap();
             messages
         });
-        // From the middle of opening to thousands of transactions.
+        // Kills from the middle of an open up to after thousands of transactions.
         std::thread::sleep(Duration::from_micros(500 + round * 7919 % 40_000));
         child.kill().unwrap();
         child.wait().unwrap();

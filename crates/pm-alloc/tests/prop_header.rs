@@ -30,7 +30,7 @@ fn store(region: &Region, header: HeapHeader, start: u64, copies: [bool; 2]) {
     }
 }
 
-/// Opens the heap and uses it; or the error.
+/// Opens the heap and uses it. Returns the error if it cannot be opened.
 fn use_heap(region: &Region) -> Result<(), HeapError> {
     let seen = Pool::attach_read_only(region).map(|pool| HeapInspection::of(&pool));
     let heap = Heap::attach(region, &options());

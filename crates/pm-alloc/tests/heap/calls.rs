@@ -130,7 +130,7 @@ impl Drop for AtExit {
     }
 }
 
-/// The thread-local state of transactions may be destroyed before.
+/// The thread-local state of transactions may be destroyed before the destructor runs.
 #[test]
 fn destructor_of_thread_local_can_use_heap() {
     let heap = Arc::new(heap());

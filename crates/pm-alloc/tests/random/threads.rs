@@ -110,7 +110,7 @@ impl World<'_> {
         new_block(tx, &mut self.rng, &content(id, words_of(id)))
     }
 
-    /// Some changes of one transaction.
+    /// Makes some changes in one transaction.
     fn change(&mut self, tx: &mut Tx<'_, Arc<Sim>>, shadow: &mut Shadow) -> Result<(), TxError> {
         for _ in 0..1 + self.rng.below(4) {
             let slot = self.rng.below(SLOTS as u64) as usize;
