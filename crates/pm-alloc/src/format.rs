@@ -9,14 +9,14 @@ pub const ROOT: &str = "pm-alloc.heap";
 /// The first eight bytes of a heap's header.
 pub const MAGIC: [u8; 8] = *b"PMHEAP\r\n";
 
-/// The format version. Heaps of other versions are not opened. Version 1 had a different log format, and another encoding of the number of chunks.
+/// The format version. Heaps with other versions are not opened. Version 1 had a different log format, and another encoding of the number of chunks.
 pub const VERSION: u32 = 2;
 
 /// The known features that a program may ignore. See also [`KNOWN_RO_COMPAT`] and [`KNOWN_INCOMPAT`]. None exist yet.
 pub const KNOWN_COMPAT: u64 = 0;
-/// The known features without which a program must not write.
+/// The known features that a program must support to write to the heap.
 pub const KNOWN_RO_COMPAT: u64 = 0;
-/// The known features without which a program must not open the heap.
+/// The known features that a program must support to open the heap.
 pub const KNOWN_INCOMPAT: u64 = 0;
 
 /// The unit of space in a heap: one cache line.
@@ -49,9 +49,9 @@ pub struct HeapHeader {
     pub header_bytes: u32,
     /// Features that any program may ignore.
     pub features_compat: u64,
-    /// Features without which a program must not write.
+    /// Features that a program must support to write to the heap.
     pub features_ro_compat: u64,
-    /// Features without which a program must not open.
+    /// Features that a program must support to open the heap.
     pub features_incompat: u64,
     /// A random number that all checksums of this heap cover, so that no bytes of another heap are valid in this one.
     pub seed: u64,

@@ -8,10 +8,8 @@ use core::ops::RangeInclusive;
 /// The length of the smallest chunk.
 pub const CHUNK_BYTES_MIN: u64 = 4096;
 
-/// The valid numbers of lanes.
 pub(crate) const LANES: RangeInclusive<u32> = 1..=1024;
 
-/// The valid numbers of entries in a lane.
 pub(crate) const LANE_ENTRIES: RangeInclusive<u32> = 4..=1 << 20;
 
 /// Whether chunks can have this length: a power of two, from [`CHUNK_BYTES_MIN`] to 16 GiB.
@@ -179,7 +177,6 @@ impl Layout {
     }
 }
 
-/// The requested parameters of a layout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Parameters {
     pub(crate) lane_count: Option<u32>,
@@ -191,8 +188,8 @@ pub(crate) struct Parameters {
 ///
 /// By default the lanes take at most a sixteenth of it, or 4 KiB if that is more. Chunks have 4 KiB to 1 MiB, so that there are at least 64. They
 /// are longer, up to 64 MiB, if there would otherwise be 512 or more of them, and longer again if there would be 32,768 or more. The reason is the
-/// time after an open: the first transactions read the first header of one chunk after the other until they find an empty chunk, at one page fault
-/// each, and all headers of some chunks, at several page faults each.
+/// time after an open. The first transactions read the first header of one chunk after the other, at one page fault each, until they find an empty
+/// chunk. They also read all headers of some chunks, at several page faults each.
 pub(crate) fn plan(
     data_start: u64,
     data_end: u64,

@@ -24,9 +24,16 @@
 //!     tx.set_root("shop", shop)
 //! })?;
 //!
-//! let count = heap.transaction(|tx| { let shop = tx.root::<Shop>("shop")?.expect("was set above"); let order = tx.alloc(&Order { id: 7, previous:
-//! tx.read(shop)?.newest })?; tx.write(shop.field(field!(Shop, newest)), &order)?; tx.edit(shop.field(field!(Shop, count)), |count| { *count += 1;
-//! *count }) })?; // After a crash, either both fields and the new block are there, or none of them. assert_eq!(count, 1);
+//! let count = heap.transaction(|tx| {
+//!     let shop = tx.root::<Shop>("shop")?.expect("was set above");
+//!     let order = tx.alloc(&Order { id: 7, previous: tx.read(shop)?.newest })?;
+//!     tx.write(shop.field(field!(Shop, newest)), &order)?;
+//!     tx.edit(shop.field(field!(Shop, count)), |count| {
+//!         *count += 1;
+//!         *count
+//!     })
+//! })?; // After a crash, both fields and the new block are there, or none of them.
+//! assert_eq!(count, 1);
 //!
 //! drop(heap);
 //! let heap = Heap::open(&path, &HeapOptions::new())?;

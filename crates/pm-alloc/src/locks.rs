@@ -21,7 +21,6 @@ pub(crate) struct SpinLock<T> {
     poison: Poison,
 }
 
-/// A [`SpinLock`] that this thread holds.
 pub(crate) type SpinGuard<'l, T> = Guard<'l, InnerGuard<'l, T>>;
 
 impl<T> SpinLock<T> {
@@ -57,7 +56,6 @@ impl<T> SpinLock<T> {
         guard
     }
 
-    /// Whether the lock is neither held nor poisoned.
     pub(crate) fn is_free_and_unpoisoned(&self) -> bool {
         self.try_lock().is_some() && !self.poison.is_set()
     }
@@ -89,7 +87,7 @@ impl<T> SpinLock<T> {
 
 /// A mutex with poisoning.
 ///
-/// The standard library's mutex does not serve: a thread that panics while it only reads cannot prevent the poisoning. It can only clear it
+/// This is not the standard library's poisoning, because a thread that panics while it only reads cannot prevent that. It can only clear it
 /// afterwards, when other threads may have observed it. A guard of this mutex can [ignore panics](Guard::ignore_panics).
 #[derive(Debug)]
 pub(crate) struct PoisonMutex<T> {
@@ -97,7 +95,6 @@ pub(crate) struct PoisonMutex<T> {
     poison: Poison,
 }
 
-/// A [`PoisonMutex`] that this thread holds.
 pub(crate) type PoisonMutexGuard<'m, T> = Guard<'m, MutexGuard<'m, T>>;
 
 impl<T> PoisonMutex<T> {
@@ -116,7 +113,6 @@ impl<T> PoisonMutex<T> {
         self.poison.guard(inner)
     }
 
-    /// Whether the lock is neither held nor poisoned.
     pub(crate) fn is_free_and_unpoisoned(&self) -> bool {
         let is_held = matches!(self.inner.try_lock(), Err(std::sync::TryLockError::WouldBlock));
         !is_held && !self.poison.is_set()

@@ -10,7 +10,6 @@ use core::ops::Range;
 use pm_core::{InPool, Link, PlaceError, Pmem, Pool, Root, RootError, RootWrite};
 use std::cell::RefCell;
 
-/// The parts of an open heap.
 #[derive(Debug)]
 pub(crate) struct HeapParts<P: Pmem> {
     pub(crate) pool: Pool<P>,

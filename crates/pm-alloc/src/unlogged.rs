@@ -10,9 +10,9 @@ use pm_core::{FenceError, Pmem, Region};
 
 /// A heap whose blocks are allocated and freed one by one, as by `malloc` and `free`, without transactions.
 ///
-/// It takes ownership of the heap, because its blocks change without the log, and replaying the log could overwrite them. All committed changes are
-/// first made durable in place, and the heap accepts no more transactions ([`CommitError::Bypassed`]). After this is dropped, the same heap can be
-/// opened for transactions, and its [`blocks`](Heap::blocks) can be listed.
+/// This takes ownership of the heap, because its blocks change without the log, and replaying the log could overwrite them. All committed changes
+/// are first made durable in place, and the heap accepts no more transactions ([`CommitError::Bypassed`]). After this is dropped, the same heap can
+/// be opened for transactions, and its [`blocks`](Heap::blocks) can be listed.
 ///
 /// ```
 /// use pm_alloc::{UnloggedHeap, Heap, HeapOptions};
@@ -42,7 +42,7 @@ pub struct UnloggedHeap<P: Pmem = Region> {
     durable: bool,
 }
 
-/// Why a block could not be allocated or freed.
+/// Why a block could not be allocated, freed or resized.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnloggedError {
@@ -129,8 +129,7 @@ impl<P: Pmem> UnloggedHeap<P> {
         self
     }
 
-    /// Allocates an uninitialized block of at least `bytes` bytes, and returns the offset of its payload: a multiple of 64 and of
-    /// `align_bytes`.
+    /// Allocates an uninitialized block of at least `bytes` bytes, and returns the offset of its payload: a multiple of 64 and of `align_bytes`.
     ///
     /// # Errors
     /// When there is no room, even after the calls in progress have ended: nothing is allocated. When a fence fails or has failed: nothing more is

@@ -43,16 +43,15 @@ impl Heap<Region> {
         Self::from_pool(pool, options, true)
     }
 
-    /// Opens the heap in the file or device-dax at `path`, and recovers it: committed transactions are replayed, and incomplete ones
-    /// rolled back.
+    /// Opens the heap in the file or device-dax at `path`, and recovers it: committed transactions are replayed, and incomplete ones rolled back.
     ///
     /// Takes as long as reading all logs. Block headers are read when they are first needed, or all at once if a process that used the heap as an
     /// [`UnloggedHeap`](crate::UnloggedHeap) was killed.
     ///
     /// # Errors
-    /// When there is no pool, or no heap in it; when the heap's header, its number of chunks or the floor of its log is corrupted in both copies;
-    /// when a corrupted log entry may be needed; when another process has the heap open; when it has an unknown version or feature; when the options
-    /// open the file read-only, because recovery writes (use a [`HeapInspection`](crate::HeapInspection) and a [`CheckReport`] instead).
+    /// When there is no pool, or no heap in it. When the heap has an unknown version or feature, or another process has it open. When its header,
+    /// its number of chunks or the floor of its log is corrupted in both copies, or a corrupted log entry may be needed. When the options open the
+    /// file read-only, because recovery writes; use a [`HeapInspection`](crate::HeapInspection) and a [`CheckReport`] instead.
     ///
     /// # Durability
     /// If a crash interrupts recovery, the next open recovers the heap. When this returns, the header, the number of chunks and all committed
@@ -156,8 +155,8 @@ impl<P: Pmem> Heap<P> {
     ///
     /// # Durability
     /// When this returns `Ok`, all changes are durable. Costs one fence, and one line for up to 48 bytes or three words, in addition to the changed
-    /// lines; one fence more if more than 96 bytes, or zeroes, were written into a new block; three fences with a change in place of 2 KiB or more,
-    /// or four if the transaction changes other data, too. A transaction that changes nothing costs nothing.
+    /// lines. Writing more than 96 bytes, or zeroes, into new blocks costs one more fence. A change in place of 2 KiB or more costs three fences in
+    /// all, or four if the transaction changes other data, too. A transaction that changes nothing costs nothing.
     ///
     /// # Source
     /// PMFS 3.2 for the log entries; `docs/adr/0007-one-fence-per-transaction.md` explains why one fence is enough.
@@ -168,7 +167,7 @@ impl<P: Pmem> Heap<P> {
         self.transaction_with(Durability::Immediate, f)
     }
 
-    /// Runs a [`transaction`](Self::transaction) that becomes durable when `durability` says.
+    /// Runs a [`transaction`](Self::transaction) whose commit becomes durable as `durability` specifies.
     ///
     /// # Errors
     /// As for [`transaction`](Self::transaction).
@@ -257,7 +256,7 @@ impl<P: Pmem> Heap<P> {
     /// The sorted offsets of all allocated blocks, which are the offsets of the links that [`Tx::alloc`] returned. A program finds leaked blocks by
     /// comparing them with the blocks that it can reach.
     ///
-    /// After a header that was corrupted before the heap was opened, freed blocks may be listed again after the next open: freeing stores nothing
+    /// If a header was corrupted before the heap was opened, freed blocks after it may be listed again after the next open. Freeing stores nothing
     /// there, because a header cannot be distinguished from an old one inside a block.
     ///
     /// Call this while no transaction commits.
@@ -284,7 +283,7 @@ impl<P: Pmem> Heap<P> {
         Ok(self.parts.space.scan_some(&self.parts.pmem(), chunks)?)
     }
 
-    /// The numbers of blocks and bytes in use, in the chunks that were scanned.
+    /// Statistics of the chunks that were scanned.
     pub fn stats(&self) -> SpaceStats {
         self.parts.space.stats()
     }

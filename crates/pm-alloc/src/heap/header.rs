@@ -161,10 +161,8 @@ fn is_heap_start(offset: u64, data: &Range<u64>) -> bool {
     offset.is_multiple_of(LINE_BYTES) && data.start <= offset && end.is_some_and(|end| end <= data.end)
 }
 
-/// The loaded number of chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadedChunkCount {
-    /// The number.
     pub(super) count: u64,
     /// The number of corrupted copies.
     pub(super) corrupted: u32,

@@ -89,10 +89,10 @@ impl HeapOptions {
 
     /// The minimum time for which a freed block stays quarantined before it can be allocated again. Zero by default; NVMalloc uses 100 ms.
     ///
-    /// During that time the heap itself writes at most four times to the line with the block's header, and to no other line of the block: when the
-    /// block before it is split off, when free blocks are joined or the last long one is trimmed, when the block is allocated, and when it is freed.
-    /// The line also holds the end of the block before it, which the program writes. The times are in DRAM, so after an open, blocks that were freed
-    /// earlier can be allocated at once.
+    /// In each such period the heap itself writes at most four times to the line with the block's header: when the block before it is split off,
+    /// when free blocks are joined or the last long one is trimmed, when the block is allocated, and when it is freed. It does not write to the
+    /// block's other lines. The line also holds the end of the block before it, which the program writes. The times are in DRAM, so after an open,
+    /// blocks that were freed earlier can be allocated at once.
     ///
     /// # Source
     /// NVMalloc 3.1, the don't-allocate list.
@@ -102,9 +102,9 @@ impl HeapOptions {
         self
     }
 
-    /// The minimum length in bytes at which a write to an old block is made in place, with undo logging, instead of being kept in DRAM until the
-    /// transaction commits. 2,048 by default: for such writes two more fences cost less than redo entries and another copy, as `cargo xtask bench
-    /// alloc -- --only crossover` measures.
+    /// The minimum length in bytes of writes to old blocks that are made in place, with undo logging. Shorter writes are kept in DRAM until the
+    /// transaction commits. By default 2,048: for longer writes two more fences cost less than redo entries and another copy (`cargo xtask bench
+    /// alloc -- --only crossover` measures it).
     #[must_use]
     pub const fn in_place_from_bytes(mut self, bytes: usize) -> Self {
         self.in_place_from_bytes = bytes;

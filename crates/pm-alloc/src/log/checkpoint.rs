@@ -41,8 +41,8 @@
 //! 5. store `n = 0`.
 //!
 //! A thread that computes `H` loads `C` first, and then `n`, `l1`, `l2`, `l3` of each lane, in this order. All stores are release and all loads
-//! acquire. `C` changes by read-modify-write operations only. So a thread that loads `C` observes everything that happened before each LSN up to `C`
-//! was allocated: step 1 of that commit, and the ends of all earlier groups of its lane.
+//! acquire. Only read-modify-write operations change `C`. So a thread that loads `C` observes everything that happened before each LSN up to `C` was
+//! allocated: step 1 of that commit, and the ends of all earlier groups of its lane.
 //!
 //! `H` is at most the loaded `C`, so every group above `C` is above `H`. It remains to show it for the groups up to `C`. Let `f` be the last of them
 //! in a lane. Recovery may need `f` and the two groups before it, so `H` must be below the lowest of these that is above `r` (or below the lane's
@@ -103,13 +103,11 @@ pub(super) struct Published {
     entries: AtomicU64,
 }
 
-/// A group in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) lsn: Lsn,
     /// The index of its first entry.
     pub(super) first: u32,
-    /// The number of its entries.
     pub(super) count: u32,
 }
 
@@ -236,7 +234,6 @@ impl Checkpoint {
         Self(AtomicU64::new(lsn.bits()))
     }
 
-    /// The highest value that was computed so far.
     #[inline]
     pub(super) fn known(&self) -> Lsn {
         Lsn::new(self.0.load(Acquire))

@@ -83,8 +83,8 @@ impl<'l> LaneGuard<'l> {
     ///
     /// # Durability
     /// One fence, and a line for each entry and each target line; target lines are flushed by the lane's next commit. Undo entries cost one line and
-    /// one fence more, and a second fence if there are also writes. When this returns, the transaction is durable. After an earlier crash, recovery
-    /// replays all of it or rolls all of it back.
+    /// one fence more, and a second fence if there are also writes. When this returns, the transaction is durable. After a crash before that,
+    /// recovery replays all of it or rolls all of it back.
     ///
     /// # Errors
     /// [`CommitError::TooLarge`] when the transaction needs more than half of the lane: nothing was changed. Other errors when a fence fails or has
@@ -176,8 +176,8 @@ impl<'l> LaneGuard<'l> {
 
         // Append.
         let group = self.append_group(pmem, entries)?;
-        // Before the flushes: after them these instructions would stall until the fence completes. It is harmless to note the lines before the group
-        // is durable: at worst another thread waits needlessly.
+        // This comes before the flushes: after them these instructions would stall until the fence completes. It is harmless to note the lines
+        // before the group is durable: at worst another thread waits needlessly.
         entry::for_each_line(targets(), |line| {
             pmem.prefetch(line);
             self.lane.recent.note(line, group.lsn);
@@ -219,7 +219,7 @@ impl<'l> LaneGuard<'l> {
     }
 
     /// [Commits](Self::commit) changes made in place, without waiting until the commit is durable: the next commit of any lane, or closing the log,
-    /// makes it durable. After an earlier crash, recovery may roll the whole transaction back.
+    /// makes it durable. After a crash before that, recovery may roll the whole transaction back.
     ///
     /// # Durability
     /// One fence, for the changes in place. The next commit flushes two lines more: the entry, and the lane's header.
@@ -477,7 +477,6 @@ fn store_in_place<P: Pmem>(log: &Log, pmem: &P, offset: u64, words: &[u64]) -> R
     log.fence(pmem)
 }
 
-/// The stores of these words, each with its offset.
 fn stores_of(words: &[(u64, u64)]) -> impl Iterator<Item = (u64, &[u8])> + Clone {
     words.iter().map(|(offset, word)| (*offset, bytes_of(word)))
 }

@@ -109,7 +109,6 @@ impl Line {
         announced(entry.lsn, seed, offset).map_or(Self::Corrupted, Self::Begun)
     }
 
-    /// Whether this is an undo entry.
     pub(super) const fn is_undo(&self) -> bool {
         matches!(self, Self::Complete(record) if matches!(record.kind, EntryKind::Undo))
     }
@@ -206,7 +205,6 @@ impl Record {
         self.targets().for_each(|(offset, bytes)| store(pmem, offset, bytes));
     }
 
-    /// Flushes the targets.
     pub(super) fn flush_targets<P: Pmem>(&self, pmem: &P) {
         self.targets().for_each(|(offset, bytes)| pmem.flush(offset, bytes.len() as u64));
     }

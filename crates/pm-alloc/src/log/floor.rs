@@ -74,7 +74,7 @@ pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout) -> Result<(Lsn, SealedWor
 /// Raises the floor to `floor`: all entries up to it are dead.
 ///
 /// # Durability
-/// One fence. If a crash interrupts this, the old floor or the new one is read.
+/// One fence. After a crash before it completes, the log has the old floor or the new one.
 pub(super) fn raise<P: Pmem>(pmem: &P, layout: &Layout, floor: Lsn) -> Result<(), FenceError> {
     SealedWord::write(pmem, layout.seed, layout.floor_offsets(), floor);
     // DURABILITY POINT

@@ -16,8 +16,8 @@ use pm_core::{FenceError, Pmem, forward_pmem};
 /// lane.
 const CHECKPOINT_LAG_MAX: u64 = 32;
 
-/// The base-2 logarithm of the number of slots in a [`RecentLines`] table, which is to stay in a cache. Lines in the same slot share an LSN; this
-/// may delay a store, and does no other harm.
+/// The base-2 logarithm of the number of slots in a [`RecentLines`] table: few enough that the table stays in a cache. Lines in the same slot share
+/// an LSN; this may delay a store, and does no other harm.
 const RECENT_SLOT_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
 
 /// The log of a heap. Threads share it, and each commits through a [lane](super::LaneGuard) that it acquires.
@@ -72,7 +72,7 @@ impl Log {
     /// lock under which the block was returned.
     ///
     /// # Errors
-    /// The first failure.
+    /// The error that poisoned the log.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), CommitError> {
         if self.is_faulty.load(Ordering::Acquire)
@@ -182,7 +182,7 @@ impl Log {
     /// Two fences for all retired lanes together; none if the checkpoint LSN has already reached `to`.
     ///
     /// # Errors
-    /// When a fence fails, or failed before. When an entry of the last group of an owned lane is [corrupted](CommitError::Corrupted).
+    /// When a fence fails or has failed. When an entry of the last group of an owned lane is [corrupted](CommitError::Corrupted).
     ///
     /// # Panics
     /// When `to` was not allocated yet.

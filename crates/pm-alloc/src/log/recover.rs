@@ -263,7 +263,6 @@ pub(super) fn replay<P: Pmem>(
     if recovery.replayed + recovery.rolled_back > 0 { pmem.fence() } else { Ok(()) }
 }
 
-/// A set of bytes of the region.
 #[derive(Default)]
 struct ByteSet {
     /// Maps the offset of a line to a mask with one bit for each byte.
@@ -368,8 +367,8 @@ fn headers_of(layout: &Layout, group: &ScannedGroup) -> BTreeMap<u64, (u64, u64)
     group.records.iter().flat_map(Record::pairs).filter_map(header).collect()
 }
 
-/// Rolls back the changes that were made with undo logging but not committed, in descending order of LSNs over all lanes, because a transaction may
-/// have changed the same bytes as an earlier one whose commit was deferred.
+/// Rolls back the changes that were made with undo logging but not committed. The order is that of descending LSNs over all lanes, because a
+/// transaction may have changed the same bytes as an earlier one whose commit was deferred.
 fn roll_back<P: Pmem>(pmem: &P, lanes: &[ScannedLane], recovery: &mut Recovery) {
     let mut open: Vec<_> = lanes.iter().flat_map(ScannedLane::open_undo).collect();
     open.sort_by_key(|record| core::cmp::Reverse(record.lsn));

@@ -52,7 +52,6 @@ pub(super) struct CorruptedLine {
 }
 
 impl ScannedLane {
-    /// Reads all lanes of a log.
     pub(super) fn read_all<P: Pmem>(pmem: &P, layout: &Layout, floor: Lsn) -> Vec<Self> {
         let lanes = 0..layout.lane_count;
         let mut lanes: Vec<Self> = lanes.map(|lane| Self::read(pmem, layout, lane, floor)).collect();
@@ -63,7 +62,6 @@ impl ScannedLane {
         lanes
     }
 
-    /// Reads the lane with this index.
     pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, index: u32, floor: Lsn) -> Self {
         let header = SealedWord::read(pmem, layout.seed, layout.retired_offsets(index));
         let end_offset = layout.undo_end_offset(index);
@@ -125,8 +123,8 @@ impl ScannedLane {
         self.lowest_of_last_two(self.groups.iter().map(|group| group.lsn))
     }
 
-    /// Like [`lowest_live`](Self::lowest_live), but each corrupted line that may have held a group counts as one: with the lowest LSN that it can
-    /// have had, or with [`Lsn::MAX`] if it may be newer than every readable entry. A corrupted entry at or above the result may be live.
+    /// Like [`lowest_live`](Self::lowest_live), but each corrupted line that may have held a group counts as a group. Its LSN is the lowest that it
+    /// can have had, or [`Lsn::MAX`] if it may be newer than every readable entry. A corrupted entry at or above the result may be live.
     pub(super) fn lowest_needed(&self) -> Option<Lsn> {
         let corrupted = self.corrupted.iter().filter(|line| line.undo.is_none());
         let corrupted = corrupted.filter_map(|line| match line.from {

@@ -199,7 +199,6 @@ impl Writes {
         self.ranges.get(first).is_some_and(|range| range.start < offset + len as u64)
     }
 
-    /// Whether there are no writes.
     pub(crate) const fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -210,8 +209,7 @@ impl Writes {
         self.ranges.iter().map(|range| (range.start, self.bytes_of(range)))
     }
 
-    /// The writes to apply before the fence, sorted. If there are early headers, hidden bytes are applied with them, because they may share
-    /// a line.
+    /// The writes to apply before the fence, sorted. If there are early headers, hidden bytes are applied with them, because they may share a line.
     pub(crate) fn early(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
         let ranges = if self.has_early { self.ranges.as_slice() } else { &[] };
         ranges.iter().filter(|range| self.is_early(range)).map(|range| (range.start, self.bytes_of(range)))
@@ -257,8 +255,8 @@ struct Split {
 }
 
 impl Split {
-    /// A remainder that would fill at most half of an entry becomes pairs: three pairs fill one entry, as the remainder would; fewer pairs leave
-    /// room for other pairs in the same entry; and the last entry of a longer group holds pairs anyway.
+    /// A remainder that would fill at most half of an entry becomes pairs. Three pairs fill one entry, as the remainder would; fewer pairs leave
+    /// room for other pairs. And the last entry of a longer group holds pairs anyway.
     const fn of(start: u64, end: u64) -> Self {
         let len = end - start;
         let range_count = len.div_ceil(DATA);

@@ -59,7 +59,6 @@ pub(super) struct Arena {
     pub(super) corruptions: Vec<Corruption>,
 }
 
-/// A request for a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) lines: u32,
@@ -75,9 +74,7 @@ pub(super) struct Request {
 /// The purpose for which a block is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To get its length.
     Look,
-    /// To free it.
     Free,
     /// To free it together with its free neighbours, as one block.
     FreeAndCoalesce,
@@ -100,7 +97,6 @@ impl Arena {
         }
     }
 
-    /// Adds a chunk, and returns its slot.
     pub(super) fn insert(&mut self, map: ChunkMap) -> u32 {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -358,7 +354,6 @@ impl Arena {
         self.drain_quarantine(Lsn::ZERO, now, DRAIN_STEP);
     }
 
-    /// Makes lines free.
     #[inline]
     pub(super) fn release(&mut self, slot: u32, lines: Range<u32>) {
         if let Some(extent) = self.map(slot).release(lines) {
@@ -613,13 +608,11 @@ pub(crate) struct HeldBlock<'s> {
 }
 
 impl HeldBlock<'_> {
-    /// The offset of the block's payload.
     #[inline]
     pub(crate) fn payload(&self) -> u64 {
         line_offset(&self.arena.layout, self.chunk, self.block.start)
     }
 
-    /// The block's header.
     #[inline]
     pub(crate) fn header(&self) -> HeaderWord {
         header_word(&self.arena.layout, self.chunk, BlockState::Allocated, self.block.clone())

@@ -4,7 +4,6 @@ use core::ops::Range;
 
 const WORD_BITS: u32 = u64::BITS;
 
-/// A bitmap of fixed length.
 #[derive(Clone, Debug)]
 pub(super) struct Bitmap {
     words: Box<[u64]>,
@@ -174,7 +173,6 @@ mod tests {
     const LENGTHS: [u32; 6] = [1, 63, 64, 65, 4097, 9000];
 
     proptest! {
-        /// Compares the bitmap with an array of booleans.
         #[test]
         fn bitmap_matches_booleans(
             len in proptest::sample::select(&LENGTHS),

@@ -4,8 +4,7 @@
 //! counts as a block start.
 //!
 //! Invariants:
-//! - If a line is in use and the next one is not, a block of the chain starts at that next line. So every free extent consists of whole free
-//!   blocks.
+//! - If a line is in use and the next one is not, a block of the chain starts at that next line. So every free extent consists of whole free blocks.
 //! - Lines that are reserved or quarantined are in use.
 
 use super::bitmap::Bitmap;
@@ -18,12 +17,9 @@ use crate::sync;
 use core::ops::{Range, RangeInclusive};
 use pm_core::Pmem;
 
-/// The map of one chunk.
 #[derive(Debug)]
 pub(super) struct ChunkMap {
-    /// The number of the chunk.
     pub(super) chunk: u64,
-    /// The number of lines in the chunk.
     pub(super) lines: u32,
     /// The first line of the chain: line 1, or the line after the end of a huge block.
     pub(super) first: u32,
@@ -33,7 +29,6 @@ pub(super) struct ChunkMap {
     pub(super) starts: Bitmap,
     /// Lines where an allocated block of the chain starts that is not being freed.
     pub(super) live: Bitmap,
-    /// The number of lines not in use.
     pub(super) free_lines: u32,
     /// The line from which the chunk is unreachable, because the chain is broken there. `lines` if the chain is intact; 0 if the whole chunk is
     /// unreachable. Unreachable lines stay in use, and only headers of allocated blocks are used there.

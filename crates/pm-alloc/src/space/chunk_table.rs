@@ -25,7 +25,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The minimum number of chunks for each arena of a heap.
 const CHUNKS_PER_ARENA: u64 = 8;
 
-/// Options for the space of a heap.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpaceOptions {
     /// The minimum time for which freed blocks are quarantined, so that no line is written too often.
@@ -36,7 +35,6 @@ pub(crate) struct SpaceOptions {
     pub(crate) is_new: bool,
 }
 
-/// The owner of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkOwner {
     /// No arena owns the chunk: it is one of the [`SharedChunks`].
@@ -70,7 +68,6 @@ impl ChunkOwner {
     }
 }
 
-/// The chunks of a heap.
 #[derive(Debug)]
 pub(super) struct ChunkTable {
     pub(super) layout: Layout,
@@ -85,7 +82,6 @@ pub(super) struct ChunkTable {
     is_new: bool,
 }
 
-/// A huge block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HugeBlock {
     pub(super) lines: u32,
@@ -203,7 +199,6 @@ impl ChunkTable {
         if number < count { number } else { number % count }
     }
 
-    /// Locks an arena.
     #[inline]
     pub(super) fn arena(&self, arena: usize) -> SpinGuard<'_, Arena> {
         self.arenas[arena].lock_unpoisoned()
@@ -227,7 +222,6 @@ impl ChunkTable {
 }
 
 impl SharedChunks {
-    /// The number of chunks that were not scanned yet.
     pub(super) fn unscanned_count(&self, chunk_count: u64) -> usize {
         self.unscanned.len() + chunk_index(chunk_count.saturating_sub(self.cursor.next))
     }
@@ -255,7 +249,6 @@ impl SharedChunks {
 }
 
 impl LockedChunks<'_> {
-    /// Changes the owner of a chunk.
     pub(super) fn set_owner(&mut self, chunk: u64, owner: ChunkOwner) {
         self.table.set_owner(chunk, owner);
     }
@@ -579,13 +572,11 @@ impl LockedChunks<'_> {
     }
 }
 
-/// The number of a chunk as an index in DRAM.
 #[inline]
 fn chunk_index(chunk: u64) -> usize {
     usize::try_from(chunk).expect("chunks have an index")
 }
 
-/// The number of a chunk in 32 bits.
 pub(super) fn chunk_number(chunk: u64) -> u32 {
     u32::try_from(chunk).expect("there are fewer chunks")
 }

@@ -46,7 +46,7 @@ pub(super) struct FreeLists {
     hole_lines: usize,
     /// The number of entries at which stale ones are purged.
     purge_at: usize,
-    /// Where the next search for a run begins. It moves on cyclically, so that space is used in turn.
+    /// Where the next search for a run begins. It advances cyclically, so that space is used in turn.
     run_cursor: Candidate,
 }
 
@@ -72,7 +72,6 @@ impl FreeLists {
         Self { lists, filled: 0, count: 0, hole_lines: 0, purge_at: PURGE_MIN, run_cursor }
     }
 
-    /// Adds an extent.
     #[inline]
     pub(super) fn push(&mut self, slot: u32, line: u32, lines: u32) {
         let class = class(lines);
@@ -262,7 +261,6 @@ impl FreeLists {
         self.purge_at = PURGE_MIN.max(2 * self.count);
     }
 
-    /// The number of entries.
     #[cfg(test)]
     pub(super) const fn len(&self) -> usize {
         self.count

@@ -74,8 +74,8 @@ impl<'s> Frozen<'s> {
     /// Freezes the space without reading further first headers: the chunks after the cursor stay unread.
     fn of_known<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_log_healthy: bool) -> Self {
         if is_log_healthy {
-            // By this thread, because a fence waits for the flushes of its own thread only, and the next thread that allocates may be another one. A
-            // failed fence is recorded, and the next allocation returns its error. A copy needs only visible contents.
+            // This thread makes them durable, because a fence waits for the flushes of its own thread only, and the next thread that allocates may
+            // be another one. A failed fence is recorded, and the next allocation returns its error. A copy needs only visible contents.
             chunks.fence_discovered(pmem).unwrap_or_default();
         }
         let table = chunks.table;

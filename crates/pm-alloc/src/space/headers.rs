@@ -21,7 +21,6 @@ pub(super) const fn chunk_lines(layout: &Layout) -> u32 {
     layout.chunk_lines() as u32
 }
 
-/// The offset of a line of a chunk.
 #[inline]
 pub(super) const fn line_offset(layout: &Layout, chunk: u64, line: u32) -> u64 {
     layout.chunk_offset(chunk) + line as u64 * LINE_BYTES

@@ -38,7 +38,6 @@ pub(super) struct ClosedGate<'g> {
 }
 
 impl Gate {
-    /// Waits until the gate is open.
     #[inline]
     pub(super) fn pass(&self) {
         if self.is_closed.load(Ordering::Acquire) {
@@ -46,7 +45,6 @@ impl Gate {
         }
     }
 
-    /// Closes the gate.
     pub(super) fn close(&self) -> ClosedGate<'_> {
         let turn = lock(&self.turn);
         self.is_closed.store(true, Ordering::Release);
@@ -98,7 +96,6 @@ impl Freeing {
     }
 }
 
-/// An allocated block that was looked up.
 struct FoundBlock {
     /// `None` for a huge block.
     slot: Option<ArenaSlot>,
@@ -131,7 +128,6 @@ impl Space {
         self.chunks.extend(chunk_count);
     }
 
-    /// The number of chunks.
     pub(crate) fn chunk_count(&self) -> u64 {
         self.chunks.chunk_count()
     }
@@ -493,7 +489,7 @@ impl Space {
         Some(self.trim_if_last(arena, extent, request))
     }
 
-    /// Sets the trim of the extent if it is the last long one and was reserved for a transaction, which keeps its reservation until it ends.
+    /// Sets the extent's trim line if it is the last long extent and was reserved for a transaction, which keeps its reservation until it ends.
     #[inline]
     fn trim_if_last(&self, arena: &mut Arena, extent: Extent, request: Request) -> Extent {
         if !request.is_for_transaction || self.chunks.has_free_chunk() {

@@ -34,9 +34,9 @@
 //! - The first header of a chunk. A transaction stores the first header of its blocks last. So the offset holds the discarded transaction's header,
 //!   or the one that it was about to replace.
 //! - A current header. It was part of the chain when its group committed.
-//! - The header after a visited one. While the visited header was part of the chain, another block started where the visited block ends, and the
-//!   header of that block was durable before the visited header was stored: a commit stores it early ([`Reservation::inner_and_front`]), recovery
-//!   replays it first, and without the log a fence separates the two. Later stores at that offset are headers again, or contents of a block that
+//! - The header after a visited one. While the visited header was part of the chain, another block started where the visited block ends. The header
+//!   of that block was durable before the visited header was stored: a commit stores it early ([`Reservation::inner_and_front`]), recovery replays
+//!   it first, and without the log a fence separates the two stores. Later stores at that offset are headers again, or contents of a block that
 //!   covers it and was allocated by a discarded transaction or by one that never committed. If such contents are not a valid header, the chain is
 //!   broken there, and no line after it is allocated again.
 //!

@@ -37,7 +37,6 @@ impl QuarantineClock {
     }
 }
 
-/// A quarantined block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quarantined {
     /// The slot of its chunk in the arena. For a huge block, its first chunk.
@@ -108,7 +107,7 @@ impl Quarantine {
     }
 }
 
-/// At most 584 years.
+/// Saturates at 584 years.
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

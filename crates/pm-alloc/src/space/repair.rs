@@ -8,7 +8,6 @@ use super::scanner::Start;
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES};
 use pm_core::{FenceError, Pmem};
 
-/// Does the work of [`Space::repair`](super::Space::repair).
 pub(super) fn repair<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,

@@ -56,8 +56,8 @@ pub(crate) struct Reservation {
     pub(super) extent: Extent,
     /// The first line that is not carved yet.
     pub(super) cursor: u32,
-    /// Set once the extent is one free block, if it was several or a part of one: the LSN of its headers; zero if they were stored without the log,
-    /// as they always are outside of tests.
+    /// Set once an extent that was several free blocks, or a part of one, has become one free block: the LSN of its headers. Zero if these were
+    /// stored without the log, as they always are outside of tests.
     pub(super) joined: Option<Lsn>,
     /// The first blocks and gaps that were carved, in ascending order of lines.
     first: [Carved; CARVED_INLINE],
@@ -206,7 +206,6 @@ impl Reservation {
         self.extent.slot.is_none()
     }
 
-    /// Whether a block was carved.
     pub(crate) const fn is_carved(&self) -> bool {
         self.count > 0
     }

@@ -94,7 +94,6 @@ impl<'s, P: Pmem> Resize<'s, P> {
     }
 }
 
-/// Begins to resize a block in the chunk of an arena.
 fn begin_in_chunk<'s, P: Pmem>(
     unlogged: Unlogged<'s, P>,
     mut arena: SpinGuard<'s, Arena>,
@@ -138,7 +137,6 @@ fn begin_in_chunk<'s, P: Pmem>(
     Ok(Resize::Grow(Growth { unlogged, target, is_unchanged: true }))
 }
 
-/// Begins to resize a huge block.
 fn begin_huge<'s, P: Pmem>(
     unlogged: Unlogged<'s, P>,
     mut chunks: LockedChunks<'s>,

@@ -189,7 +189,6 @@ pub(super) enum Content {
 /// Iterates over the chunks of a heap in ascending order, and reads the first header of each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkCursor {
-    /// The next chunk.
     pub(super) next: u64,
     /// The line where the next chunk's chain starts.
     first: u32,

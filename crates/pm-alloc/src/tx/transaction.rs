@@ -40,7 +40,7 @@ pub enum Durability {
     /// With the next commit of any thread, or when the heap is closed. Applies to a transaction that only changes long values in
     /// place; every other transaction is durable before the call returns.
     ///
-    /// After an earlier crash, recovery rolls back the whole transaction, together with every transaction after it.
+    /// After a crash before that, recovery rolls back the whole transaction, together with every transaction after it.
     Deferred,
 }
 
@@ -252,7 +252,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// transactions set the same root, the one that commits later replaces the other's.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap; when the name is empty, longer than 24 bytes or the heap's own, `pm-alloc.heap`; when the
+    /// When the link is null or points out of the heap. When the name is empty, longer than 24 bytes or the heap's own, `pm-alloc.heap`. When the
     /// directory already has 63 other roots (the heap's own counts) and this transaction has removed none of them. If other transactions take the
     /// last slots first, this one fails when it commits.
     ///
@@ -340,8 +340,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.lane.get_or_insert_with(|| LaneGuard::take(&self.parts.log))
     }
 
-    /// Allocates an uninitialized block of at least `bytes` bytes, and returns the offset of its payload: a multiple of 64 and of
-    /// `align_bytes`.
+    /// Allocates an uninitialized block of at least `bytes` bytes, and returns the offset of its payload: a multiple of 64 and of `align_bytes`.
     pub(super) fn reserve(&mut self, bytes: u64, align_bytes: u64) -> Result<u64, TxError> {
         self.parts.log.check_open()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
@@ -366,8 +365,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(payload)
     }
 
-    /// Reserves an extent with room for a block: first in this thread's arena, then in other arenas and unused chunks, and finally among blocks that
-    /// leave quarantine because idle lanes are retired, which costs two fences.
+    /// Reserves an extent with room for a block: first in this thread's arena, then in other arenas and unused chunks. If that fails, retires idle
+    /// lanes at two fences, so that blocks leave quarantine, and tries again.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
         let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
         if let Some(found) = space.reserve_own(pmem, lines, align_bytes, log.recent_checkpoint_lsn()) {

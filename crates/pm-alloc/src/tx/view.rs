@@ -63,8 +63,8 @@ impl<'p, P: Pmem> View<'p, P> {
     /// that this thread's transaction on the same heap has written in place.
     ///
     /// # Durability
-    /// When this returns, the new word is durable; an earlier crash leaves the new word or the old one. Costs one line and one fence, and one line
-    /// more if a recent transaction wrote to the same line.
+    /// When this returns, the new word is durable; a crash before that leaves the new word or the old one. Costs one line and one fence, and one
+    /// line more if a recent transaction wrote to the same line.
     ///
     /// If the process is killed before this returns, the next process may read the new word although it is not durable. A power failure would then
     /// revert the word, but not the changes that the next process derived from it and committed. Storing the word again makes it durable.
@@ -84,13 +84,13 @@ impl<'p, P: Pmem> View<'p, P> {
     /// program excludes readers during the call, for example with a lock.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap, or the offset is not a multiple of 16 ([`Misaligned`](pm_core::PlaceError::Misaligned);
-    /// blocks start at multiples of 64, so the fields before the pair determine its alignment). [`TxError::WrittenInPlace`] as for
+    /// When the link is null or points out of the heap. [`Misaligned`](pm_core::PlaceError::Misaligned) when the offset is not a multiple of 16:
+    /// blocks start at multiples of 64, so the fields before the pair determine its alignment. [`TxError::WrittenInPlace`] as for
     /// [`store_u64`](Self::store_u64). In these cases nothing was stored. Also when a fence fails.
     ///
     /// # Durability
-    /// When this returns, the new pair is durable; an earlier crash leaves the new pair or the old one, never one word of each. Costs one line and
-    /// one fence, and one line more if a recent transaction wrote to the same line.
+    /// When this returns, the new pair is durable; a crash before that leaves the new pair or the old one, never one word of each. Costs one line
+    /// and one fence, and one line more if a recent transaction wrote to the same line.
     ///
     /// After a kill, the same holds as for [`store_u64`](Self::store_u64).
     ///
@@ -114,9 +114,9 @@ impl<'p, P: Pmem> View<'p, P> {
     /// [`Heap::transaction`](crate::Heap::transaction).
     ///
     /// # Durability
-    /// When this returns, all of it is durable; an earlier crash leaves all of it, or a free block and a null slot. Costs the lines of the value, of
-    /// the block's header, of the header after it if the block was split off a longer one, and of the slot; also one line of the log, and two
-    /// fences. If the value has 96 bytes or less, it costs up to three lines of the log, and one fence.
+    /// When this returns, all of it is durable; a crash before that leaves all of it, or a free block and a null slot. Costs two fences, one line of
+    /// the log, and the lines of the value, of the block's header, of the slot, and of the header after the block if the block was split off a
+    /// longer one. If the value has 96 bytes or less, it costs up to three lines of the log, and one fence.
     ///
     /// # Source
     /// PMDK's `pmemobj_alloc` with a destination.
@@ -152,8 +152,8 @@ impl<'p, P: Pmem> View<'p, P> {
     /// cases nothing was changed. When a fence fails, as for [`Heap::transaction`](crate::Heap::transaction).
     ///
     /// # Durability
-    /// When this returns, both changes are durable; an earlier crash leaves both or neither. Costs the lines of the block's header and of the slot,
-    /// one line of the log, and one fence.
+    /// When this returns, both changes are durable; a crash before that leaves both or neither. Costs the lines of the block's header and of the
+    /// slot, one line of the log, and one fence.
     ///
     /// # Source
     /// PMDK's `pmemobj_free`.

@@ -122,7 +122,6 @@ fn corrupted_entry_of_longer_retired_group_is_dead() {
     }
 }
 
-/// A bypassed log has no live entries.
 #[test]
 fn corruption_of_bypassed_log_is_dead() {
     for commits in 0..3 {

@@ -6,7 +6,6 @@ use crate::log::{CommitError, LaneGuard, Log, Writes};
 use pm_crashsim::Run;
 use std::thread;
 
-/// Commits words in this thread's lane.
 fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
     LaneGuard::take(log).commit(run.pmem(), &words(pairs)).unwrap();
     run.ack(());

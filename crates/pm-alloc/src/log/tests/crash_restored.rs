@@ -38,7 +38,6 @@ fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
     }
 }
 
-/// A stray write.
 fn corrupt(pmem: &impl Pmem, offset: u64) {
     pmem.store_u64(offset, 0xA5A5);
 }

@@ -39,7 +39,6 @@ pub(super) fn with_log(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Imag
     })
 }
 
-/// A new log.
 pub(super) fn formatted(layout: &Layout) -> Image {
     image(|pmem| crate::log::format(pmem, layout))
 }
@@ -67,7 +66,6 @@ pub(super) fn load<P: Pmem, const N: usize>(pmem: &P, offsets: [u64; N]) -> [u64
 /// words of an entry, which its checksum detects.
 #[derive(Clone, Copy)]
 pub(super) enum Mixtures {
-    /// All.
     All,
     /// A sample: for two full entries in flight there are 2^20.
     Sampled,

@@ -124,7 +124,6 @@ fn free_chunk_changes_arenas() {
     });
 }
 
-/// A huge block is reserved while a small one is.
 #[test]
 fn huge_and_small_block_do_not_overlap() {
     model(|| {

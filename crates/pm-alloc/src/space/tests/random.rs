@@ -5,7 +5,6 @@ use crate::format::{LINE_BYTES, Lsn};
 use crate::space::{SpaceError, SpaceOptions};
 use proptest::prelude::*;
 
-/// One step of a run.
 #[derive(Clone, Debug)]
 enum Step {
     /// Allocates blocks with these numbers of lines and alignments in one transaction, which commits or does not.
@@ -25,7 +24,6 @@ enum Step {
     Reopen,
     /// Scans this many chunks.
     Scan(usize),
-    /// Allocates a block without the log.
     Unlogged {
         lines: u64,
     },

@@ -62,7 +62,6 @@ fn blocks_of_threads_do_not_overlap() {
     }
 }
 
-/// If many threads free the same block, exactly one succeeds.
 #[test]
 fn concurrent_double_free_succeeds_once() {
     let mut heap = Heap::new(4, 4096);
