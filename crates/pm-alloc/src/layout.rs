@@ -155,7 +155,7 @@ impl Layout {
     /// The offset of the header of the block with this payload.
     #[must_use]
     #[inline]
-    pub const fn header_of(payload: u64) -> u64 {
+    pub const fn header_offset_of(payload: u64) -> u64 {
         payload - BLOCK_HEADER_BYTES
     }
 

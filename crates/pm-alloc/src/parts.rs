@@ -73,12 +73,12 @@ impl<P: Pmem> HeapParts<P> {
     /// to the header, the checkpoint LSN is raised first.
     pub(crate) fn store_header(&self, offset: u64, word: u64) -> Result<(), CommitError> {
         let (log, pmem) = (&self.log, &self.pmem());
-        let last = log.last_lsn(offset, BLOCK_HEADER_BYTES);
-        if !log.is_reached(last) {
+        let last = log.live_lsn_bound(offset, BLOCK_HEADER_BYTES);
+        if !log.has_checkpoint_reached(last) {
             log.raise_checkpoint(pmem, last)?;
         }
         // A transaction whose fence failed may be durable, and may have allocated in the extent.
-        log.check()?;
+        log.check_not_poisoned()?;
         pmem.store_u64(offset, word);
         pmem.flush(offset, BLOCK_HEADER_BYTES);
         log.fence(pmem)
@@ -115,7 +115,7 @@ impl HeapId {
 /// which are not applied yet, and it would remain if the outer one is rolled back.
 pub(crate) struct InTransaction {
     heap: HeapId,
-    work: Option<Box<Work>>,
+    work: Option<Box<TxLists>>,
 }
 
 impl InTransaction {
@@ -135,7 +135,7 @@ impl InTransaction {
 
     /// The transaction's lists, which are empty at its beginning.
     #[inline]
-    pub(crate) fn work(&mut self) -> &mut Work {
+    pub(crate) fn work(&mut self) -> &mut TxLists {
         self.work.get_or_insert_default()
     }
 }
@@ -143,7 +143,7 @@ impl InTransaction {
 impl Drop for InTransaction {
     #[inline]
     fn drop(&mut self) {
-        let work = self.work.take().filter(|work| work.is_small()).map(Work::emptied);
+        let work = self.work.take().filter(|work| work.is_small()).map(TxLists::emptied);
         with_thread(|thread| {
             thread.in_transaction.retain(|&heap| heap != self.heap);
             thread.in_place.retain(|(heap, _)| *heap != self.heap);
@@ -156,12 +156,12 @@ impl Drop for InTransaction {
 /// The lists of a transaction in progress: its writes, reservations, new and freed blocks, and roots. The thread keeps the emptied lists for its
 /// next transaction, so that most transactions need no allocation in DRAM.
 #[derive(Debug, Default)]
-pub(crate) struct Work {
+pub(crate) struct TxLists {
     pub(crate) writes: Writes,
     /// The extents from which new blocks are carved.
     pub(crate) reservations: Vec<Reservation>,
     /// The payloads of new blocks.
-    pub(crate) fresh: Vec<Range<u64>>,
+    pub(crate) new_blocks: Vec<Range<u64>>,
     pub(crate) freeing: Vec<Freeing>,
     pub(crate) roots: Vec<StagedRoot>,
 }
@@ -176,24 +176,24 @@ pub(crate) struct StagedRoot {
     pub(crate) write: Option<RootWrite>,
 }
 
-impl Work {
+impl TxLists {
     /// Whether the lists are small enough for the thread to keep.
     #[inline]
     fn is_small(&self) -> bool {
         const LIST_MAX: usize = 128;
         const WRITES_BYTES_MAX: usize = 64 << 10;
-        let Self { writes, reservations, fresh, freeing, roots } = self;
-        let most = [reservations.capacity(), fresh.capacity(), freeing.capacity(), roots.capacity()];
-        most.into_iter().all(|capacity| capacity <= LIST_MAX) && writes.capacity() <= WRITES_BYTES_MAX
+        let Self { writes, reservations, new_blocks, freeing, roots } = self;
+        let most = [reservations.capacity(), new_blocks.capacity(), freeing.capacity(), roots.capacity()];
+        most.into_iter().all(|capacity| capacity <= LIST_MAX) && writes.capacity_bytes() <= WRITES_BYTES_MAX
     }
 
     /// Empties the lists, and keeps their memory. The transaction has settled or returned its reservations and freed blocks.
     #[inline]
     fn emptied(mut self: Box<Self>) -> Box<Self> {
-        let Self { writes, reservations, fresh, freeing, roots } = &mut *self;
+        let Self { writes, reservations, new_blocks, freeing, roots } = &mut *self;
         writes.clear();
         reservations.clear();
-        fresh.clear();
+        new_blocks.clear();
         freeing.clear();
         roots.clear();
         self
@@ -210,7 +210,7 @@ struct Thread {
     /// The bytes that these transactions have changed in place, and that a rollback restores.
     in_place: Vec<(HeapId, Range<u64>)>,
     /// The emptied lists of an earlier transaction.
-    spare: Option<Box<Work>>,
+    spare: Option<Box<TxLists>>,
 }
 
 /// Runs `f` with the state of this thread. `None` if the thread is exiting and its state was dropped: destructors of other thread-locals may still

@@ -20,11 +20,11 @@ use std::sync::PoisonError;
 
 #[cfg(loom)]
 loom::thread_local! {
-    static HINT: Cell<Option<(u64, u32)>> = Cell::new(None);
+    static LANE_HINT: Cell<Option<(u64, u32)>> = Cell::new(None);
 }
 #[cfg(not(loom))]
 thread_local! {
-    static HINT: Cell<Option<(u64, u32)>> = const { Cell::new(None) };
+    static LANE_HINT: Cell<Option<(u64, u32)>> = const { Cell::new(None) };
 }
 
 /// Orders another thread's stores, which this thread has observed by an acquiring load, before this thread's flushes of their lines.
@@ -40,13 +40,13 @@ pub(crate) fn before_flushing_others_stores() {
 
 /// The lane that this thread used last in the heap with this seed, if that was the last [recorded](set_lane_hint) heap.
 #[inline]
-pub(crate) fn remembered(owner: u64) -> Option<u32> {
-    HINT.with(Cell::get).filter(|hint| hint.0 == owner).map(|hint| hint.1)
+pub(crate) fn lane_hint(seed: u64) -> Option<u32> {
+    LANE_HINT.with(Cell::get).filter(|hint| hint.0 == seed).map(|hint| hint.1)
 }
 
 /// Records the lane that this thread used last, and the seed of its heap. Replaces the former record.
-pub(crate) fn remember(owner: u64, number: u32) {
-    HINT.with(|hint| hint.set(Some((owner, number))));
+pub(crate) fn set_lane_hint(seed: u64, lane: u32) {
+    LANE_HINT.with(|hint| hint.set(Some((seed, lane))));
 }
 
 /// Acquires a mutex, even if a thread panicked while it held it. Use this only for data that is consistent after every step of a change.

@@ -163,7 +163,7 @@ impl<P: Pmem> UnloggedHeap<P> {
         align_bytes: u64,
         ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<u64, UnloggedError> {
-        self.heap.parts.log.check()?;
+        self.heap.parts.log.check_not_poisoned()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
         let pmem = &self.heap.parts.pmem();
         let unlogged = Unlogged::new(&self.heap.parts.space, pmem, self.durable);
@@ -200,7 +200,7 @@ impl<P: Pmem> UnloggedHeap<P> {
         bytes: RangeInclusive<u64>,
         ensure: impl Fn(u64, u64) -> bool,
     ) -> Result<Option<u64>, UnloggedError> {
-        self.heap.parts.log.check()?;
+        self.heap.parts.log.check_not_poisoned()?;
         let lines = |bytes: &u64| Layout::lines_for(*bytes).unwrap_or(u64::MAX);
         let lines = lines(bytes.start())..=lines(bytes.end());
         let pmem = &self.heap.parts.pmem();
@@ -226,7 +226,7 @@ impl<P: Pmem> UnloggedHeap<P> {
     pub fn freeze(&self) -> FrozenHeap<'_> {
         let layout = self.heap.layout();
         let pmem = &self.heap.parts.pmem();
-        let space = self.heap.parts.space.freeze(pmem, self.heap.parts.log.check().is_ok());
+        let space = self.heap.parts.space.freeze(pmem, self.heap.parts.log.check_not_poisoned().is_ok());
         let data_end = self.heap.parts.pool.data().end;
         FrozenHeap { space, chunks_start: layout.chunks_start, data_end, len_bytes: pmem.len_bytes() }
     }
@@ -240,7 +240,7 @@ impl<P: Pmem> UnloggedHeap<P> {
     /// # Durability
     /// As for [`alloc`](Self::alloc).
     pub fn free(&self, offset: u64) -> Result<(), UnloggedError> {
-        self.heap.parts.log.check()?;
+        self.heap.parts.log.check_not_poisoned()?;
         Unlogged::new(&self.heap.parts.space, &self.heap.parts.pmem(), self.durable).free(offset)?;
         if self.durable {
             self.heap.parts.log.fence(&self.heap.parts.pmem())?;
@@ -270,7 +270,7 @@ impl<P: Pmem> Drop for UnloggedHeap<P> {
     /// fork(2) that inherited the heap, or if a thread panicked inside a call.
     fn drop(&mut self) {
         let is_consistent = self.heap.is_of_this_process()
-            && self.heap.parts.log.check().is_ok()
+            && self.heap.parts.log.check_not_poisoned().is_ok()
             && self.heap.parts.space.is_free_and_unpoisoned();
         // Otherwise the heap stays as after a kill, and the next open makes the headers durable.
         if is_consistent

@@ -499,9 +499,9 @@ fn rolled_back_transaction_changes_nothing() {
         pop(tx)?;
         pop(tx)?;
         set_pair(tx, 9)?;
-        Err(TxError::Abandoned("no".into()))
+        Err(TxError::RolledBack("no".into()))
     });
-    assert!(matches!(result, Err(TxError::Abandoned(_))));
+    assert!(matches!(result, Err(TxError::RolledBack(_))));
     assert_eq!(state(&heap), before);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         heap.transaction(|tx| -> Result<(), TxError> {

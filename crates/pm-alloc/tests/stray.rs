@@ -129,7 +129,7 @@ fn hit_while_open(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u6
         }
     }
     let corruptions = heap.take_corruption();
-    assert!(corruptions.iter().all(|corruption| corruption.kind != CorruptionKind::Resynchronized));
+    assert!(corruptions.iter().all(|corruption| corruption.kind != CorruptionKind::LengthUnknown));
     for payload in hit {
         let is_of_payload = |corruption: &&Corruption| corruption.header_offset == payload - 8;
         assert_eq!(corruptions.iter().filter(is_of_payload).count(), 1, "{payload:#x}");

@@ -129,7 +129,7 @@ pub(crate) fn of_heap(heap: &HeapInspection) -> Vec<Finding> {
     {
         restored("heap-header", offset, format!("{name} is corrupted"));
     }
-    if heap.root_is_lost {
+    if heap.is_root_lost {
         let message = "the heap's root is lost; the heap was found by its header".to_owned();
         restored("heap-root", layout.heap_start, message);
     }
@@ -158,13 +158,13 @@ pub(crate) fn of_heap(heap: &HeapInspection) -> Vec<Finding> {
                 ),
             ),
         }
-        if lane.corrupted > 0 {
+        if lane.corrupted_count > 0 {
             let what = if lane.is_corruption_live {
                 "their stores may be missing, at unknown offsets; programs cannot open the heap until it is repaired"
             } else {
                 "they are no longer needed"
             };
-            let message = format!("{} entries of lane {index} are corrupted: {what}", lane.corrupted);
+            let message = format!("{} entries of lane {index} are corrupted: {what}", lane.corrupted_count);
             restored("lane-entry", layout.entry_offset(index, 0), message);
         }
     }
@@ -178,7 +178,7 @@ pub(crate) fn of_block(corruption: &Corruption) -> Finding {
         CorruptionKind::End => format!(
             "the end word of a chunk at {header_offset:#x} is corrupted: {found:#018x}; no data is lost"
         ),
-        CorruptionKind::Resynchronized => format!(
+        CorruptionKind::LengthUnknown => format!(
             "a block's header at {header_offset:#x} is corrupted: {found:#018x}; up to {} bytes at {:#x} are unreachable, including \
              free space; the other blocks there are not lost",
             extent.end - extent.start,

@@ -128,12 +128,12 @@ fn to_json(path: &Path, checked: &Checked) -> Value {
 
 fn lane_json(lane: &LaneInspection) -> Value {
     json!({
-        "retired": lane.retired.map(|lsn| lsn.bits()),
-        "groups": lane.groups,
-        "last": lane.last.map(|lsn| lsn.bits()),
+        "retired": lane.retired_lsn.map(|lsn| lsn.bits()),
+        "groups": lane.group_count,
+        "last": lane.last_lsn.map(|lsn| lsn.bits()),
         "is_live": lane.is_live,
-        "open_undo": lane.open_undo,
-        "corrupted": lane.corrupted,
+        "open_undo": lane.open_undo_count,
+        "corrupted": lane.corrupted_count,
     })
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Map, json: bool) -> miette::Result<()> {
         .report
         .corruptions
         .iter()
-        .filter(|corruption| corruption.kind != CorruptionKind::Resynchronized);
+        .filter(|corruption| corruption.kind != CorruptionKind::LengthUnknown);
     for corruption in known {
         cells.add(corruption.extent.clone(), Use::Lost);
     }

@@ -119,7 +119,7 @@ fn print(path: &Path, json: bool, done: &Done, left: &[Finding]) {
         return;
     }
     let lost = lost.iter().map(|Corruption { extent, kind, .. }| {
-        let except = if *kind == CorruptionKind::Resynchronized { ", except the blocks in it" } else { "" };
+        let except = if *kind == CorruptionKind::LengthUnknown { ", except the blocks in it" } else { "" };
         let len = bytes(extent.end - extent.start);
         format!("{len} from {:#x} to {:#x}{except}", extent.start, extent.end)
     });

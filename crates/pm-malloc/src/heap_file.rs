@@ -162,7 +162,7 @@ fn write_copy(file: OwnedFd, copy: &FrozenHeap<'_>, read: Read<'_>) -> Result<Ow
                 offset += buffer.len() as u64;
             }
         }
-        Piece::Word(offset, word) => {
+        Piece::Word { offset, word } => {
             writer.room_for(offset, size_of::<u64>() as u64).copy_from_slice(&word.to_le_bytes());
         }
         _ => writer.failed = Some(Errno::NOTSUP),

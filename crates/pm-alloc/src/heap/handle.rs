@@ -75,10 +75,10 @@ impl Heap<Region> {
     /// # Durability
     /// A crash leaves the old size or the new one. When this returns, the new size is durable.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), HeapError> {
-        self.parts.log.check()?;
+        self.parts.log.check_not_poisoned()?;
         let grown = self.parts.pool.grow(pool_bytes);
         if let Err(PoolError::Fence(error)) = &grown {
-            self.parts.log.fail(error.clone().into());
+            self.parts.log.poison(error.clone().into());
         }
         grown?;
         self.extend()
@@ -132,9 +132,9 @@ impl<P: Pmem> Heap<P> {
         let space = Space::open(layout, chunk_count, options);
         let report = OpenReport {
             recovery,
-            root_restored: found.root_is_lost,
-            header_restored: found.corrupted.contains(&true),
-            chunk_count_restored: chunks.corrupted > 0,
+            is_root_restored: found.is_root_lost,
+            is_header_restored: found.corrupted.contains(&true),
+            is_chunk_count_restored: chunks.corrupted > 0,
         };
         let parts = HeapParts { pool, layout, log, space, in_place_from_bytes };
         let mut heap = Self { parts, report, process: ProcessId::current() };
@@ -211,7 +211,7 @@ impl<P: Pmem> Heap<P> {
         if new <= old {
             return Ok(());
         }
-        log.check()?;
+        log.check_not_poisoned()?;
         Space::format_chunks(pmem, layout, old..new);
         log.fence(pmem)?;
         header::store_chunk_count(pmem, layout, new);
@@ -279,7 +279,7 @@ impl<P: Pmem> Heap<P> {
     /// # Durability
     /// Changes nothing. Headers that a killed process left visible but not durable are made durable, at one fence for each chunk.
     pub fn scan_ahead(&self, chunks: usize) -> Result<usize, CommitError> {
-        self.parts.log.check()?;
+        self.parts.log.check_not_poisoned()?;
         Ok(self.parts.space.scan_some(&self.parts.pmem(), chunks)?)
     }
 
@@ -308,7 +308,7 @@ impl<P: Pmem> Heap<P> {
     /// contents of a later block.
     pub fn repair(&mut self, corruption: &Corruption) -> Result<bool, TxError> {
         let HeapParts { log, space, .. } = &self.parts;
-        log.check()?;
+        log.check_not_poisoned()?;
         let pmem = &self.parts.pmem();
         let Some((offset, word)) = space.repair(pmem, corruption)? else { return Ok(false) };
         log.raise_checkpoint(pmem, log.latest())?;
@@ -327,7 +327,7 @@ impl<P: Pmem> Heap<P> {
     /// one more if the heap's root is set, which happens before any slot is freed.
     pub fn discard_corrupted_roots(&mut self) -> Result<usize, TxError> {
         let HeapParts { pool, layout, log, .. } = &self.parts;
-        log.check()?;
+        log.check_not_poisoned()?;
         let count = pool.corrupted_root_count();
         if count == 0 {
             return Ok(0);
@@ -340,7 +340,7 @@ impl<P: Pmem> Heap<P> {
             Ok(None) | Err(_) => roots.set_lost(ROOT, header::root_target(layout.heap_start)),
         };
         set.and_then(|()| roots.discard_corrupted()).map_err(|error| match error {
-            RootError::Fence(error) => log.fail(error.into()).into(),
+            RootError::Fence(error) => log.poison(error.into()).into(),
             error => TxError::from(error),
         })?;
         Ok(count)

@@ -57,7 +57,7 @@ pub(super) struct LoadedHeader {
     /// Whether the header is corrupted, and whether its copy is.
     pub(super) corrupted: [bool; 2],
     /// Whether the root that names the heap is lost to corruption in the pool's root directory.
-    pub(super) root_is_lost: bool,
+    pub(super) is_root_lost: bool,
 }
 
 impl LoadedHeader {
@@ -74,13 +74,13 @@ impl LoadedHeader {
             Err(error) => return Err(error.into()),
         };
         let copies = offsets(offset).map(|at| load(pool, offset, at));
-        let root_is_lost = lost.is_some();
+        let is_root_lost = lost.is_some();
         let corrupted = lost.map_or(HeapError::HeaderCorrupted { offset }, HeapError::Root);
         // A copy with invalid fields is used only to report them, if the other copy is corrupted.
         let valid = copies.into_iter().flatten().find(|copy| check(copy, pool).is_ok());
         let header = valid.or(copies[0]).or(copies[1]).ok_or(corrupted)?;
         check(&header, pool)?;
-        Ok(Self { header, corrupted: copies.map(|copy| copy != Some(header)), root_is_lost })
+        Ok(Self { header, corrupted: copies.map(|copy| copy != Some(header)), is_root_lost })
     }
 
     /// Restores a corrupted copy from the other one. That one is not stored to, so a crash loses nothing. Then sets the root again if it is lost.
@@ -98,7 +98,7 @@ impl LoadedHeader {
                 store_at(pmem, at, &self.header);
             }
         }
-        if self.root_is_lost { set_root(pool, &self.header) } else { Ok(()) }
+        if self.is_root_lost { set_root(pool, &self.header) } else { Ok(()) }
     }
 }
 

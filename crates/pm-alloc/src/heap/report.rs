@@ -13,11 +13,11 @@ pub struct OpenReport {
     /// The result of recovery.
     pub recovery: Recovery,
     /// Whether the root that names the heap was lost to corruption in the pool's root directory, and set again.
-    pub root_restored: bool,
+    pub is_root_restored: bool,
     /// Whether the heap's header or its copy was corrupted, and restored from the other.
-    pub header_restored: bool,
+    pub is_header_restored: bool,
     /// Whether the number of chunks or its copy was corrupted, and restored from the other.
-    pub chunk_count_restored: bool,
+    pub is_chunk_count_restored: bool,
 }
 
 /// The state of a heap before it is opened. [`Heap::open`](crate::Heap::open) recovers it, and restores corrupted copies.
@@ -29,7 +29,7 @@ pub struct HeapInspection {
     /// Whether the header is corrupted, and whether its copy is.
     pub header_corrupted: [bool; 2],
     /// Whether the root that names the heap is lost to corruption in the pool's root directory.
-    pub root_is_lost: bool,
+    pub is_root_lost: bool,
     /// The number of chunks. If the pool has grown, opening adds chunks.
     pub chunk_count: u64,
     /// The number of corrupted copies of the number of chunks: 0 or 1.
@@ -51,7 +51,7 @@ impl HeapInspection {
         Ok(Self {
             layout,
             header_corrupted: header.corrupted,
-            root_is_lost: header.root_is_lost,
+            is_root_lost: header.is_root_lost,
             chunk_count: chunks.count.min(layout.chunks_before(pool.data().end)),
             chunk_count_corrupted: chunks.corrupted,
             log,

@@ -5,7 +5,7 @@
 //!
 //! | symbol | field | is |
 //! |---|---|---|
-//! | `n` | `noted` | an LSN below that of the commit in progress; 0 if there is none |
+//! | `n` | `lsn_before` | an LSN below that of the commit in progress; 0 if there is none |
 //! | `l1` | `last` | the LSN of the last group; 0 if there is none |
 //! | `l2` | `second_last` | the LSN of the group before it; 0 if there is none |
 //! | `l3` | `third_last` | the LSN of the group before both, or 0; lower than that if the last commit was deferred and may not be durable |
@@ -94,7 +94,7 @@ impl LsnCounter {
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Published {
-    noted: AtomicU64,
+    lsn_before: AtomicU64,
     last: AtomicU64,
     second_last: AtomicU64,
     third_last: AtomicU64,
@@ -122,21 +122,24 @@ pub(super) enum Blocker {
 
 impl Published {
     pub(super) fn new(retired: Lsn) -> Self {
-        let [noted, last, second_last, third_last, entries] = [0; 5].map(AtomicU64::new);
-        Self { noted, last, second_last, third_last, retired: AtomicU64::new(retired.bits()), entries }
+        let [lsn_before, last, second_last, third_last, entries] = [0; 5].map(AtomicU64::new);
+        Self { lsn_before, last, second_last, third_last, retired: AtomicU64::new(retired.bits()), entries }
     }
 
-    /// Begins a commit: stores a lower LSN in `noted`, and allocates the commit's own. `None` when all LSNs are allocated.
+    /// Begins a commit: stores a lower LSN in `lsn_before`, and allocates the commit's own. `None` when all LSNs are allocated.
     #[inline]
     pub(super) fn begin(&self, counter: &LsnCounter) -> Option<Lsn> {
         // The counter is loaded only for a lane's first group, because another processor often owns its cache line.
         let last = self.last.load(Acquire);
-        let noted = if last > 0 { last } else { counter.latest().bits() };
-        self.noted.store(noted, Release);
+        let lsn_before = if last > 0 { last } else { counter.latest().bits() };
+        self.lsn_before.store(lsn_before, Release);
         let lsn = counter.allocate();
-        debug_assert!(lsn.is_none_or(|lsn| 0 < noted && noted < lsn.bits()), "I1: 0 < {noted} < {lsn:?}");
+        debug_assert!(
+            lsn.is_none_or(|lsn| 0 < lsn_before && lsn_before < lsn.bits()),
+            "I1: 0 < {lsn_before} < {lsn:?}"
+        );
         if lsn.is_none() {
-            self.noted.store(0, Release);
+            self.lsn_before.store(0, Release);
         }
         lsn
     }
@@ -156,7 +159,7 @@ impl Published {
     /// Ends a commit whose group is empty and may not be durable yet. A crash may lose the group; then the three groups before it are the lane's
     /// last ones. So `l3` is set to the lowest of these that is not retired.
     pub(super) fn end_deferred(&self, group: Group) {
-        self.publish(group, self.lowest_live().unwrap_or(group.lsn.bits()));
+        self.publish(group, self.lowest_unretired().unwrap_or(group.lsn.bits()));
     }
 
     #[inline]
@@ -168,7 +171,7 @@ impl Published {
         self.second_last.store(last, Release);
         self.entries.store(u64::from(group.first) << 32 | u64::from(group.count), Release);
         self.last.store(group.lsn.bits(), Release);
-        self.noted.store(0, Release);
+        self.lsn_before.store(0, Release);
     }
 
     /// Records that the lane is retired up to `lsn`, which its header durably has.
@@ -180,18 +183,18 @@ impl Published {
     /// Whether a commit is in progress. Between commits of the owning thread this is true only if its last commit failed.
     #[inline]
     pub(super) fn is_committing(&self) -> bool {
-        self.noted.load(Acquire) != 0
+        self.lsn_before.load(Acquire) != 0
     }
 
     /// I4: no thread raises the checkpoint LSN above this. `None`: this lane does not bound it.
     fn bound(&self) -> Option<u64> {
-        let noted = Some(self.noted.load(Acquire)).filter(|&noted| noted != 0);
-        let lowest = self.lowest_live().map(|lowest| lowest - 1);
-        noted.into_iter().chain(lowest).min()
+        let lsn_before = Some(self.lsn_before.load(Acquire)).filter(|&lsn_before| lsn_before != 0);
+        let lowest = self.lowest_unretired().map(|lowest| lowest - 1);
+        lsn_before.into_iter().chain(lowest).min()
     }
 
     /// The lowest of the last three groups that are not retired.
-    fn lowest_live(&self) -> Option<u64> {
+    fn lowest_unretired(&self) -> Option<u64> {
         let last = self.last.load(Acquire);
         let second_last = self.second_last.load(Acquire);
         let third_last = self.third_last.load(Acquire);
@@ -235,7 +238,7 @@ impl Checkpoint {
     }
 
     #[inline]
-    pub(super) fn known(&self) -> Lsn {
+    pub(super) fn last_computed(&self) -> Lsn {
         Lsn::new(self.0.load(Acquire))
     }
 
@@ -259,8 +262,8 @@ impl Checkpoint {
             return;
         }
         // The checkpoint LSN first: it may rise once another thread has retired the lane.
-        let known = self.known();
-        let lowest = lane.lowest_live().map_or(lsn, Lsn::new);
+        let known = self.last_computed();
+        let lowest = lane.lowest_unretired().map_or(lsn, Lsn::new);
         assert!(known < lowest.min(lsn), "I4: {known:?} < {lsn:?}, {lane:?}");
     }
 }
@@ -271,14 +274,14 @@ mod tests {
 
     const LANES: usize = 2;
     const STEPS_PER_LANE: usize = 4;
-    /// Not zero, because zero in `noted` means that no commit is in progress.
+    /// Not zero, because zero in `lsn_before` means that no commit is in progress.
     const FLOOR: Lsn = Lsn::new(1);
 
     /// The groups of one lane, and whether each was committed deferred.
     #[derive(Default)]
     struct Reference {
         groups: Vec<(Lsn, bool)>,
-        /// The commit in progress: `noted`, and its LSN.
+        /// The commit in progress: `lsn_before`, and its LSN.
         in_progress: Option<(Lsn, Lsn)>,
         retired: Lsn,
     }
@@ -289,7 +292,7 @@ mod tests {
             let deferred = self.groups.iter().rev().take_while(|group| group.1).count();
             let needed = self.groups.iter().rev().take(3 + deferred).map(|group| group.0);
             let lowest = needed.filter(|&lsn| lsn > self.retired).min().map(Lsn::before);
-            self.in_progress.map(|(noted, _)| noted).into_iter().chain(lowest).min()
+            self.in_progress.map(|(lsn_before, _)| lsn_before).into_iter().chain(lowest).min()
         }
     }
 
@@ -297,10 +300,10 @@ mod tests {
     fn step(counter: &LsnCounter, lane: &Published, reference: &mut Reference, step: usize) {
         match (step, reference.in_progress) {
             (0, None) => {
-                let noted = reference.groups.last().map_or(counter.latest(), |group| group.0);
+                let lsn_before = reference.groups.last().map_or(counter.latest(), |group| group.0);
                 let lsn = lane.begin(counter).expect("there are LSNs left");
-                assert!(noted < lsn, "I1");
-                reference.in_progress = Some((noted, lsn));
+                assert!(lsn_before < lsn, "I1");
+                reference.in_progress = Some((lsn_before, lsn));
             }
             (1 | 2, Some((_, lsn))) => {
                 let group = Group { lsn, first: 0, count: 1 };

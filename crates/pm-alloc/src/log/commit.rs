@@ -1,7 +1,7 @@
 //! A lane acquired by a thread, and its commits: reserve, append, fence, apply.
 
 use super::checkpoint::Group;
-use super::entry::{self, PAIRS, Record};
+use super::entry::{self, Entry, PAIRS};
 use super::error::CommitError;
 use super::handle::{Lane, LaneState, Log};
 use super::writes::Writes;
@@ -23,20 +23,20 @@ pub(crate) struct LaneGuard<'l> {
 }
 
 /// The stores of a group: offsets and bytes.
-struct Stores<A, B, O> {
+struct Stores<Early, Late, Ordered> {
     /// Applied before the fence that commits the group; that fence makes them durable.
-    early: A,
+    early: Early,
     /// Applied after the fence. Sorted by offset, for flushing.
-    late: B,
+    late: Late,
     /// The stores of `late` in the order in which they are applied: bytes of new blocks before links to them.
-    late_in_order: O,
+    late_in_order: Ordered,
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         if self.state.open_undo_count > 0 || self.lane.published.is_committing() {
             // No entry may overwrite an incomplete transaction, and no thread may wait for it. So every later commit returns this error.
-            self.log.fail(CommitError::Abandoned);
+            self.log.poison(CommitError::Abandoned);
         }
     }
 }
@@ -47,21 +47,21 @@ impl<'l> LaneGuard<'l> {
     ///
     /// Acquiring a lane while holding all of them deadlocks.
     #[inline]
-    pub(crate) fn take(log: &'l Log) -> Self {
-        Self::try_take(log).unwrap_or_else(|| {
+    pub(crate) fn acquire(log: &'l Log) -> Self {
+        Self::try_acquire(log).unwrap_or_else(|| {
             let index = log.last_lane();
             Self::of(log, index, log.lanes[index as usize].state.lock())
         })
     }
 
-    /// Like [`take`](Self::take), but returns `None` if no lane is free.
+    /// Like [`acquire`](Self::acquire), but returns `None` if no lane is free.
     #[inline]
-    pub(super) fn try_take(log: &'l Log) -> Option<Self> {
+    pub(super) fn try_acquire(log: &'l Log) -> Option<Self> {
         let last = log.last_lane();
         for index in (last..log.layout.lane_count).chain(0..last) {
             if let Some(state) = log.lanes[index as usize].state.try_lock() {
                 if index != last {
-                    sync::remember(log.layout.seed, index);
+                    sync::set_lane_hint(log.layout.seed, index);
                 }
                 return Some(Self::of(log, index, state));
             }
@@ -167,7 +167,7 @@ impl<'l> LaneGuard<'l> {
         targets().for_each(|(offset, len)| self.log.check_target(pmem, offset, len));
 
         // Reserve.
-        self.reserve(pmem, entries.len() as u64)?;
+        self.make_room(pmem, entries.len() as u64)?;
         self.log.persist_deferred(pmem, Some(self.index))?;
         if self.state.open_undo_count > 0 {
             // Changes in place must be durable before the group that commits them.
@@ -202,7 +202,7 @@ impl<'l> LaneGuard<'l> {
             self.end_undo(pmem, group.lsn);
             self.fence(pmem)?;
         }
-        (self.state.used_count, self.state.open_undo_count) = (0, 0);
+        (self.state.entries_since_durable, self.state.open_undo_count) = (0, 0);
         self.lane.published.end(group);
         self.log.assert_checkpoint_below(self.lane, group.lsn);
         Ok(group.lsn)
@@ -213,7 +213,7 @@ impl<'l> LaneGuard<'l> {
         let group = self.append_empty_group(pmem)?;
         // DURABILITY POINT
         self.fence(pmem)?;
-        (self.state.used_count, self.state.open_undo_count) = (0, 0);
+        (self.state.entries_since_durable, self.state.open_undo_count) = (0, 0);
         self.lane.published.end(group);
         Ok(group.lsn)
     }
@@ -235,7 +235,7 @@ impl<'l> LaneGuard<'l> {
             return Ok(Lsn::ZERO);
         }
         let group = self.append_empty_group(pmem)?;
-        self.state.deferred_count = Some(self.state.used_count);
+        self.state.deferred_count = Some(self.state.entries_since_durable);
         self.state.open_undo_count = 0;
         let layout = &self.log.layout;
         let words = [layout.entry_offset(self.index, group.first), layout.undo_end_offset(self.index)];
@@ -248,7 +248,7 @@ impl<'l> LaneGuard<'l> {
     fn append_empty_group<P: Pmem>(&mut self, pmem: &P) -> Result<Group, CommitError> {
         self.log.persist_deferred(pmem, Some(self.index))?;
         self.fence(pmem)?;
-        self.reserve(pmem, 1)?;
+        self.make_room(pmem, 1)?;
         let mut empty = entry::words(&[]);
         entry::make_commit(&mut empty, 1);
         let group = self.append_group(pmem, &[empty])?;
@@ -276,10 +276,10 @@ impl<'l> LaneGuard<'l> {
         }
         // One more, for the group that makes them dead.
         let count = len.div_ceil(DATA);
-        self.reserve(pmem, count + 1)?;
+        self.make_room(pmem, count + 1)?;
         // Recovery must not replay an earlier group over what the caller stores in place.
-        let last = self.log.last_lsn(offset, len);
-        if !self.log.is_reached(last) {
+        let last = self.log.live_lsn_bound(offset, len);
+        if !self.log.has_checkpoint_reached(last) {
             self.log.raise_checkpoint(pmem, last)?;
         }
         // Each call gets an LSN of its own, because recovery rolls back in descending order of LSNs.
@@ -309,20 +309,20 @@ impl<'l> LaneGuard<'l> {
             return Ok(());
         }
         // After a failed fence it is unknown what is durable, and nothing more is stored.
-        self.log.check()?;
+        self.log.check_not_poisoned()?;
         if self.lane.published.is_committing() {
-            return Err(self.log.fail(CommitError::Abandoned));
+            return Err(self.log.poison(CommitError::Abandoned));
         }
         let layout = &self.log.layout;
         for number in 1..=self.state.open_undo_count {
             let index = self.wrapped(self.state.head + layout.lane_entries - number);
             let at = layout.entry_offset(self.index, index);
             let lsn = Lsn::new(self.state.entry_lsns[index as usize]);
-            let is_own = |record: &Record| record.kind == EntryKind::Undo && record.lsn == lsn;
-            let record = Record::of(&entry::read(pmem, at), layout.seed, at).filter(is_own);
-            let record = record.ok_or_else(|| self.log.fail(CommitError::Corrupted { offset: at }))?;
-            record.apply(pmem);
-            entry::for_each_line(record.targets().map(range), |line| self.state.lines_to_flush.push(line));
+            let is_own = |entry: &Entry| entry.kind == EntryKind::Undo && entry.lsn == lsn;
+            let entry = Entry::of(&entry::read(pmem, at), layout.seed, at).filter(is_own);
+            let entry = entry.ok_or_else(|| self.log.poison(CommitError::Corrupted { offset: at }))?;
+            entry.apply(pmem);
+            entry::for_each_line(entry.targets().map(range), |line| self.state.lines_to_flush.push(line));
         }
         self.commit_in_place(pmem).map(drop::<Lsn>)
     }
@@ -342,12 +342,14 @@ impl<'l> LaneGuard<'l> {
     /// dead. [`Replayed::pairs`](super::Replayed::pairs) relies on it: let X be the highest LSN among the oldest entries of all rings. No entry
     /// above X was overwritten, and every live entry is above X.
     #[inline]
-    fn reserve<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
-        if u64::from(self.state.used_count) + count > self.capacity() && self.state.deferred_count.is_some() {
+    fn make_room<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
+        if u64::from(self.state.entries_since_durable) + count > self.capacity()
+            && self.state.deferred_count.is_some()
+        {
             // Once the deferred commit is durable, its entries no longer count.
             self.fence(pmem)?;
         }
-        let entries = u64::from(self.state.used_count) + count;
+        let entries = u64::from(self.state.entries_since_durable) + count;
         if entries > self.capacity() {
             return Err(CommitError::TooLarge { entries, capacity: self.capacity() });
         }
@@ -355,10 +357,10 @@ impl<'l> LaneGuard<'l> {
         #[expect(clippy::cast_possible_truncation, reason = "no more than half of the ring")]
         let last = self.wrapped(self.state.head + count as u32);
         let lsn = Lsn::new(self.state.entry_lsns[last as usize]);
-        if self.log.is_reached(lsn) { Ok(()) } else { self.log.raise_checkpoint(pmem, lsn) }
+        if self.log.has_checkpoint_reached(lsn) { Ok(()) } else { self.log.raise_checkpoint(pmem, lsn) }
     }
 
-    /// Begins a commit: allocates its LSN and appends its group, for which room was [reserved](Self::reserve).
+    /// Begins a commit: allocates its LSN and appends its group, for which there is [room](Self::make_room).
     #[inline]
     fn append_group<P: Pmem>(&mut self, pmem: &P, entries: &[LogEntry]) -> Result<Group, CommitError> {
         let lsn = self.lane.published.begin(&self.log.counter).ok_or(CommitError::LsnsExhausted)?;
@@ -371,7 +373,7 @@ impl<'l> LaneGuard<'l> {
         Ok(Group { lsn, first, count: entries.len() as u32 })
     }
 
-    /// Writes an entry to the ring, for which room was [reserved](Self::reserve). The next fence makes it durable.
+    /// Writes an entry to the ring, for which there is [room](Self::make_room). The next fence makes it durable.
     #[inline]
     fn append<P: Pmem>(&mut self, pmem: &P, lsn: Lsn, entry: &LogEntry) {
         let layout = &self.log.layout;
@@ -381,7 +383,7 @@ impl<'l> LaneGuard<'l> {
         let head = self.state.head;
         self.state.entry_lsns[head as usize] = lsn.bits();
         self.state.head = self.wrapped(head + 1);
-        self.state.used_count += 1;
+        self.state.entries_since_durable += 1;
     }
 
     /// Flushes the appended entries and the targets of the last group, and fences. A fence waits only for the flushes of its own thread, so this
@@ -393,7 +395,7 @@ impl<'l> LaneGuard<'l> {
         self.state.lines_to_flush.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
         self.log.fence(pmem)?;
         if let Some(used) = self.state.deferred_count.take() {
-            self.state.used_count -= used;
+            self.state.entries_since_durable -= used;
             self.log.deferred.remove(self.index);
         }
         Ok(())
@@ -458,10 +460,10 @@ fn store_in_place<P: Pmem>(log: &Log, pmem: &P, offset: u64, words: &[u64]) -> R
     let len = bytes.len() as u64;
     log.check_open()?;
     log.check_target(pmem, offset, len);
-    let last = log.last_lsn(offset, len);
-    if !log.is_reached(last) {
+    let last = log.live_lsn_bound(offset, len);
+    if !log.has_checkpoint_reached(last) {
         // Waiting for a lane could deadlock: this thread may own the only one.
-        if let Some(mut lane) = LaneGuard::try_take(log) {
+        if let Some(mut lane) = LaneGuard::try_acquire(log) {
             return lane.commit_bytes(pmem, offset, bytes).map(drop);
         }
         log.raise_checkpoint(pmem, last)?;

@@ -90,9 +90,9 @@ pub(super) enum Line {
     /// No entry was written there since the ring was erased.
     Erased,
     /// The store of an entry with this LSN was interrupted: the line holds its announced LSN.
-    Begun(Lsn),
+    Announced(Lsn),
     /// A complete entry.
-    Complete(Record),
+    Complete(Entry),
     /// None of the above.
     Corrupted,
 }
@@ -100,24 +100,24 @@ pub(super) enum Line {
 impl Line {
     /// Classifies `entry`, which was read at `offset`.
     pub(super) fn of(entry: &LogEntry, seed: u64, offset: u64) -> Self {
-        if let Some(record) = Record::of(entry, seed, offset) {
-            return Self::Complete(record);
+        if let Some(entry) = Entry::of(entry, seed, offset) {
+            return Self::Complete(entry);
         }
         if *entry == LogEntry::erased(seed, offset) {
             return Self::Erased;
         }
-        announced(entry.lsn, seed, offset).map_or(Self::Corrupted, Self::Begun)
+        announced(entry.lsn, seed, offset).map_or(Self::Corrupted, Self::Announced)
     }
 
     pub(super) const fn is_undo(&self) -> bool {
-        matches!(self, Self::Complete(record) if matches!(record.kind, EntryKind::Undo))
+        matches!(self, Self::Complete(entry) if matches!(entry.kind, EntryKind::Undo))
     }
 
     /// Whether the entry in the next line belongs to another group.
     pub(super) const fn ends_group(&self) -> bool {
         match self {
-            Self::Complete(record) => record.commits.is_some() || self.is_undo(),
-            Self::Begun(_) => false,
+            Self::Complete(entry) => entry.group_len.is_some() || self.is_undo(),
+            Self::Announced(_) => false,
             Self::Erased | Self::Corrupted => true,
         }
     }
@@ -126,8 +126,8 @@ impl Line {
     pub(super) const fn lsn(&self) -> Option<Lsn> {
         match self {
             Self::Erased => Some(Lsn::ZERO),
-            Self::Begun(lsn) => Some(*lsn),
-            Self::Complete(record) => Some(record.lsn),
+            Self::Announced(lsn) => Some(*lsn),
+            Self::Complete(entry) => Some(entry.lsn),
             Self::Corrupted => None,
         }
     }
@@ -145,19 +145,19 @@ pub(super) fn read<P: Pmem>(pmem: &P, offset: u64) -> LogEntry {
     LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), lsn: word(7) }
 }
 
-/// A complete entry.
+/// A decoded entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct Entry {
     pub(super) lsn: Lsn,
     pub(super) kind: EntryKind,
     /// The number of entries in the group, if this is the group's commit entry.
-    pub(super) commits: Option<u64>,
+    pub(super) group_len: Option<u64>,
     target: u64,
     data: [u64; 6],
     len: usize,
 }
 
-impl Record {
+impl Entry {
     /// Decodes `entry` if its checksum is right for `offset` and its fields are valid.
     pub(super) fn of(entry: &LogEntry, seed: u64, offset: u64) -> Option<Self> {
         let lsn = unseal(entry.lsn, seed, offset, &contents(entry))?;
@@ -173,8 +173,8 @@ impl Record {
             return None;
         }
         let count = if kind == EntryKind::Words { target } else { 1 };
-        let commits = (number & COMMITS != 0).then_some(count);
-        Some(Self { lsn, kind, commits, target, data: entry.data, len })
+        let group_len = (number & COMMITS != 0).then_some(count);
+        Some(Self { lsn, kind, group_len, target, data: entry.data, len })
     }
 
     /// The stores of this entry: offsets and bytes.

@@ -8,7 +8,7 @@ use pm_core::{FenceError, Pmem};
 
 /// The number of generations after which recovery erases the rings and begins again with the first generation. LSNs have room for twice as
 /// many: the other half is for logs that allocate more LSNs than one generation has, without a recovery.
-const LAST_GENERATION: u64 = 1 << 14;
+const GENERATION_COUNT: u64 = 1 << 14;
 
 /// The floor of a new log: closed, before the first generation.
 pub(super) const FIRST: Lsn = closed(Lsn::ZERO);
@@ -59,7 +59,7 @@ pub(super) const fn bypassed(highest: Lsn) -> Lsn {
 
 /// Whether this LSN is in the last generation before the rings are erased.
 pub(super) const fn is_last(lsn: Lsn) -> bool {
-    lsn.generation() + 1 >= LAST_GENERATION
+    lsn.generation() + 1 >= GENERATION_COUNT
 }
 
 /// Reads the floor. If both copies are valid and differ, the higher one is right: a floor is stored only when all entries up to it are dead.

@@ -1,7 +1,7 @@
 //! The log in DRAM: its lanes, the checkpoint LSN, and retiring idle lanes.
 
 use super::checkpoint::{Blocker, Checkpoint, Group, LsnCounter, Published};
-use super::entry::{self, Record};
+use super::entry::{self, Entry};
 use super::error::CommitError;
 use super::floor::{self, SealedWord};
 use super::writes::Packer;
@@ -35,8 +35,8 @@ pub(crate) struct Log {
     is_bypassed: bool,
     /// Whether block headers that were stored without the log may not be durable.
     has_volatile_headers: bool,
-    is_faulty: AtomicBool,
-    fault: Mutex<Option<CommitError>>,
+    is_poisoned: AtomicBool,
+    poison_error: Mutex<Option<CommitError>>,
 }
 
 impl Log {
@@ -51,18 +51,18 @@ impl Log {
             retiring: Mutex::new(()),
             is_bypassed: false,
             has_volatile_headers: false,
-            is_faulty: AtomicBool::new(false),
-            fault: Mutex::new(None),
+            is_poisoned: AtomicBool::new(false),
+            poison_error: Mutex::new(None),
         }
     }
 
     /// Checks that the log accepts commits.
     ///
     /// # Errors
-    /// The errors of [`check`](Self::check), and an error if the log is [bypassed](Self::bypass).
+    /// The errors of [`check_not_poisoned`](Self::check_not_poisoned), and an error if the log is [bypassed](Self::bypass).
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), CommitError> {
-        if self.is_bypassed { Err(CommitError::Bypassed) } else { self.check() }
+        if self.is_bypassed { Err(CommitError::Bypassed) } else { self.check_not_poisoned() }
     }
 
     /// Checks that no fence has failed, and no transaction was abandoned. Call this before each store: after a failed fence the state of the heap is
@@ -74,9 +74,9 @@ impl Log {
     /// # Errors
     /// The error that poisoned the log.
     #[inline]
-    pub(crate) fn check(&self) -> Result<(), CommitError> {
-        if self.is_faulty.load(Ordering::Acquire)
-            && let Some(error) = &*lock(&self.fault)
+    pub(crate) fn check_not_poisoned(&self) -> Result<(), CommitError> {
+        if self.is_poisoned.load(Ordering::Acquire)
+            && let Some(error) = &*lock(&self.poison_error)
         {
             return Err(error.clone());
         }
@@ -85,14 +85,14 @@ impl Log {
 
     /// Poisons the log: every later commit fails with the first error that was passed here. Returns that first error.
     #[cold]
-    pub(crate) fn fail(&self, error: CommitError) -> CommitError {
-        let mut fault = lock(&self.fault);
-        let first = fault.get_or_insert(error).clone();
-        self.is_faulty.store(true, Ordering::Release);
+    pub(crate) fn poison(&self, error: CommitError) -> CommitError {
+        let mut poison_error = lock(&self.poison_error);
+        let first = poison_error.get_or_insert(error).clone();
+        self.is_poisoned.store(true, Ordering::Release);
         first
     }
 
-    /// Fences. A failed fence [poisons](Self::fail) the log.
+    /// Fences. A failed fence [poisons](Self::poison) the log.
     ///
     /// # Durability
     /// When this returns, all earlier flushes of this thread are durable.
@@ -102,7 +102,7 @@ impl Log {
     #[track_caller]
     #[inline]
     pub(crate) fn fence<P: Pmem>(&self, pmem: &P) -> Result<(), CommitError> {
-        pmem.fence().map_err(|error| self.fail(error.into()))
+        pmem.fence().map_err(|error| self.poison(error.into()))
     }
 
     /// The checkpoint LSN: everything at or below it is applied and durable, and no recovery replays it.
@@ -114,7 +114,7 @@ impl Log {
     /// lanes, and from the LSN counter, whose cache line other threads write to.
     #[inline]
     pub(crate) fn recent_checkpoint_lsn(&self) -> Lsn {
-        let known = self.checkpoint_lsn.known();
+        let known = self.checkpoint_lsn.last_computed();
         let last = self.lanes[self.last_lane() as usize].published.last();
         if last.bits().saturating_sub(known.bits()) < CHECKPOINT_LAG_MAX {
             known
@@ -130,8 +130,8 @@ impl Log {
 
     /// Whether the checkpoint LSN has reached `lsn`. Computes it only if the known one has not.
     #[inline]
-    pub(crate) fn is_reached(&self, lsn: Lsn) -> bool {
-        self.checkpoint_lsn.known() >= lsn || self.checkpoint_lsn() >= lsn
+    pub(crate) fn has_checkpoint_reached(&self, lsn: Lsn) -> bool {
+        self.checkpoint_lsn.last_computed() >= lsn || self.checkpoint_lsn() >= lsn
     }
 
     /// In debug builds, asserts invariant I4 of the [checkpoint LSN](super::checkpoint) for a lane of this thread.
@@ -142,8 +142,8 @@ impl Log {
 
     /// An upper bound of the LSNs of the live entries that store to the lines of these bytes. If no such entry is live, an LSN at or below the
     /// checkpoint LSN, or zero. The caller ensures that no other thread stores there during the call.
-    pub(crate) fn last_lsn(&self, offset: u64, len: u64) -> Lsn {
-        let known = self.checkpoint_lsn.known();
+    pub(crate) fn live_lsn_bound(&self, offset: u64, len: u64) -> Lsn {
+        let known = self.checkpoint_lsn.last_computed();
         // The groups of the lanes that are left out are at or below the checkpoint LSN.
         let live = self.lanes.iter().filter(|lane| lane.published.last() > known);
         live.map(|lane| lane.recent.last(offset, len)).max().unwrap_or(Lsn::ZERO)
@@ -162,7 +162,7 @@ impl Log {
     /// The index of the lane that this thread owned last, or 0.
     #[inline]
     pub(super) fn last_lane(&self) -> u32 {
-        sync::remembered(self.layout.seed).filter(|&lane| lane < self.layout.lane_count).unwrap_or(0)
+        sync::lane_hint(self.layout.seed).filter(|&lane| lane < self.layout.lane_count).unwrap_or(0)
     }
 
     /// Makes the deferred commits of the other lanes durable.
@@ -172,7 +172,7 @@ impl Log {
         pmem: &P,
         own_lane: Option<u32>,
     ) -> Result<(), CommitError> {
-        self.deferred.persist(pmem, own_lane).map_err(|error| self.fail(error.into()))
+        self.deferred.persist(pmem, own_lane).map_err(|error| self.poison(error.into()))
     }
 
     /// Raises the checkpoint LSN to `to` or higher: waits for commits in progress, during which no code of the program runs, and retires idle lanes,
@@ -191,8 +191,8 @@ impl Log {
         let _retiring = lock(&self.retiring);
         loop {
             // Otherwise this would wait forever for a commit that has failed. And after a failed fence the loaded values must not be relied on.
-            self.check()?;
-            if self.is_reached(to) {
+            self.check_not_poisoned()?;
+            if self.has_checkpoint_reached(to) {
                 return Ok(());
             }
             let mut idle = Vec::new();
@@ -224,14 +224,14 @@ impl Log {
             state.lines_to_flush.iter().for_each(|&line| pmem.flush(line, LINE_BYTES));
             return Ok(lane.published.live_group() == Some(group));
         }
-        let records = group_records(pmem, &self.layout, index, group);
+        let entries = group_entries(pmem, &self.layout, index, group);
         sync::before_flushing_others_stores();
         if lane.published.live_group() != Some(group) || lane.published.is_committing() {
             return Ok(false);
         }
         let offset = self.layout.entry_offset(index, group.first % self.layout.lane_entries);
-        let records = records.ok_or_else(|| self.fail(CommitError::Corrupted { offset }))?;
-        records.iter().for_each(|record| record.flush_targets(pmem));
+        let entries = entries.ok_or_else(|| self.poison(CommitError::Corrupted { offset }))?;
+        entries.iter().for_each(|entry| entry.flush_targets(pmem));
         Ok(true)
     }
 
@@ -240,7 +240,7 @@ impl Log {
         self.fence(pmem)?;
         // If an owning thread flushed its lane's lines and its fence failed, the list no longer has them, and this thread's fence did not cover
         // them.
-        self.check()?;
+        self.check_not_poisoned()?;
         for &(lane, lsn) in lanes {
             SealedWord::write(pmem, self.layout.seed, self.layout.retired_offsets(lane), lsn);
         }
@@ -261,7 +261,7 @@ impl Log {
     pub(crate) fn bypass<P: Pmem>(&mut self, pmem: &P) {
         self.has_volatile_headers = true;
         if let Err(error) = self.store_closed(pmem) {
-            self.fail(error);
+            self.poison(error);
         }
         self.is_bypassed = true;
     }
@@ -281,18 +281,18 @@ impl Log {
     /// When a fence fails or has failed, or a transaction was abandoned. Recovery on the next open handles both.
     pub(crate) fn close<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         self.store_closed(pmem)?;
-        self.fail(CommitError::Closed);
+        self.poison(CommitError::Closed);
         Ok(())
     }
 
     /// Makes all committed changes durable in place, and stores a floor that no entry is above, so that none is live.
     fn store_closed<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
-        self.check()?;
+        self.check_not_poisoned()?;
         let mut has_unflushed_lines = false;
         for lane in &self.lanes {
             let mut state = lane.state.try_lock().ok_or(CommitError::Abandoned)?;
             if state.open_undo_count > 0 || lane.published.is_committing() {
-                return Err(self.fail(CommitError::Abandoned));
+                return Err(self.poison(CommitError::Abandoned));
             }
             has_unflushed_lines |= !state.lines_to_flush.is_empty();
             state.lines_to_flush.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
@@ -330,7 +330,7 @@ impl<P: Pmem> Pmem for PoisoningPmem<'_, P> {
     fn fence(&self) -> Result<(), FenceError> {
         let fenced = self.pmem.fence();
         if let Err(error) = &fenced {
-            self.log.fail(error.clone().into());
+            self.log.poison(error.clone().into());
         }
         fenced
     }
@@ -406,7 +406,7 @@ pub(super) struct LaneState {
     /// The LSN of each entry of the ring.
     pub(super) entry_lsns: Vec<u64>,
     /// The number of entries after the last group that is known to be durable.
-    pub(super) used_count: u32,
+    pub(super) entries_since_durable: u32,
     /// The number of undo entries, right before the head, of a transaction that has not committed.
     pub(super) open_undo_count: u32,
     /// If the last group is a deferred commit and is not fenced: the number of those entries up to and including that group.
@@ -423,7 +423,7 @@ impl Lane {
         let state = LaneState {
             head: 0,
             entry_lsns: vec![0; entries as usize],
-            used_count: 0,
+            entries_since_durable: 0,
             open_undo_count: 0,
             deferred_count: None,
             lines_to_flush: Vec::new(),
@@ -471,14 +471,14 @@ const fn recent_slot(line: u64) -> usize {
 }
 
 /// The entries of a group. `None` if one of them is corrupted, or has been overwritten.
-pub(super) fn group_records<P: Pmem>(
+pub(super) fn group_entries<P: Pmem>(
     pmem: &P,
     layout: &Layout,
     lane: u32,
     group: Group,
-) -> Option<Vec<Record>> {
+) -> Option<Vec<Entry>> {
     let indexes = (0..group.count).map(|number| (group.first + number) % layout.lane_entries);
     let offsets = indexes.map(|index| layout.entry_offset(lane, index));
-    let records = offsets.map(|offset| Record::of(&entry::read(pmem, offset), layout.seed, offset));
-    records.map(|record| record.filter(|record| record.lsn == group.lsn)).collect()
+    let entries = offsets.map(|offset| Entry::of(&entry::read(pmem, offset), layout.seed, offset));
+    entries.map(|entry| entry.filter(|entry| entry.lsn == group.lsn)).collect()
 }

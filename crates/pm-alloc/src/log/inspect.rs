@@ -2,7 +2,7 @@
 
 use super::error::RecoverError;
 use super::floor::{self, State};
-use super::recover::lowest_needed;
+use super::recover::maybe_live_from;
 use super::rings::ScannedLane;
 use crate::format::Lsn;
 use crate::layout::Layout;
@@ -27,33 +27,33 @@ pub struct Inspection {
 #[non_exhaustive]
 pub struct LaneInspection {
     /// The LSN up to which the lane's groups are applied and durable in place. `None`: both of its copies are corrupted.
-    pub retired: Option<Lsn>,
-    /// The number of corrupted copies of `retired`: 0 to 2.
+    pub retired_lsn: Option<Lsn>,
+    /// The number of corrupted copies of `retired_lsn`: 0 to 2.
     pub retired_corrupted: u32,
     /// The number of complete groups above the floor.
-    pub groups: usize,
+    pub group_count: usize,
     /// The highest LSN of a complete group above the floor.
-    pub last: Option<Lsn>,
+    pub last_lsn: Option<Lsn>,
     /// Whether recovery replays the last one or two groups, which may not be durable in place.
     pub is_live: bool,
     /// The number of undo entries of a transaction that did not commit.
-    pub open_undo: usize,
+    pub open_undo_count: usize,
     /// The number of corrupted lines.
-    pub corrupted: u64,
-    /// Whether a corrupted line may hold a live entry, or the lane has groups and both copies of `retired` are corrupted. If so, the heap opens only
-    /// if corrupted records [may be discarded](crate::HeapOptions::discard_corrupted_records).
+    pub corrupted_count: u64,
+    /// Whether a corrupted line may hold a live entry, or the lane has groups and both copies of `retired_lsn` are corrupted. If so, the heap opens
+    /// only if corrupted records [may be discarded](crate::HeapOptions::discard_corrupted_records).
     pub is_corruption_live: bool,
 }
 
 impl LaneInspection {
     const EMPTY: Self = Self {
-        retired: Some(Lsn::ZERO),
+        retired_lsn: Some(Lsn::ZERO),
         retired_corrupted: 0,
-        groups: 0,
-        last: None,
+        group_count: 0,
+        last_lsn: None,
         is_live: false,
-        open_undo: 0,
-        corrupted: 0,
+        open_undo_count: 0,
+        corrupted_count: 0,
         is_corruption_live: false,
     };
 }
@@ -72,17 +72,17 @@ impl Inspection {
             State::Erasing => Vec::new(),
             _ => ScannedLane::read_all(pmem, layout, floor),
         };
-        let lowest = lowest_needed(&scanned);
+        let lowest = maybe_live_from(&scanned);
         let mut lanes: Vec<_> = scanned
             .iter()
             .map(|lane| LaneInspection {
-                retired: lane.header.highest(),
-                retired_corrupted: lane.header.corrupted_count(),
-                groups: lane.groups.len(),
-                last: lane.last().map(|last| last.lsn),
-                is_live: !is_closed && lane.lowest_live().is_some(),
-                open_undo: lane.open_undo().count(),
-                corrupted: lane.corrupted.len() as u64,
+                retired_lsn: lane.retired_word.highest(),
+                retired_corrupted: lane.retired_word.corrupted_count(),
+                group_count: lane.groups.len(),
+                last_lsn: lane.last().map(|last| last.lsn),
+                is_live: !is_closed && lane.replay_from().is_some(),
+                open_undo_count: lane.open_undo().count(),
+                corrupted_count: lane.corrupted.len() as u64,
                 is_corruption_live: !is_closed && lane.has_live_corruption(lowest),
             })
             .collect();

@@ -1,10 +1,10 @@
 //! Formatting and recovering a log. Recovery replays committed transactions, and rolls back all others.
 
-use super::entry::{self, Record};
+use super::entry::{self, Entry};
 use super::error::RecoverError;
 use super::floor::{self, SealedWord, State};
 use super::handle::Log;
-use super::rings::{ScannedGroup, ScannedLane, complete_from, lowest_live};
+use super::rings::{ScannedGroup, ScannedLane, complete_from_lsn, replay_from};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, LINE_BYTES, LogEntry, Lsn};
 use crate::layout::Layout;
 use pm_core::line::{line_start, piece_bytes};
@@ -97,9 +97,9 @@ impl Replayed {
         let mut recovery =
             Recovery { corrupted_words: floor_word.corrupted_count().into(), ..Recovery::default() };
         for (index, lane) in (0..).zip(&lanes) {
-            recovery.corrupted_words += u64::from(lane.header.corrupted_count());
+            recovery.corrupted_words += u64::from(lane.retired_word.corrupted_count());
             recovery.corrupted_entries += lane.corrupted.len() as u64;
-            if lane.header.highest().is_none() {
+            if lane.retired_word.highest().is_none() {
                 recovery.corrupted_lanes.push(index);
             }
         }
@@ -127,11 +127,11 @@ impl Replayed {
     /// The (offset, word) pairs of all groups from some LSN on, in the order of LSNs. No group at or above that LSN is missing, except corrupted
     /// ones. Block headers are logged as such pairs, and no other pair is a valid header at its offset.
     pub(crate) fn pairs(&self) -> Vec<(u64, u64)> {
-        let from = complete_from(&self.lanes);
+        let from = complete_from_lsn(&self.lanes);
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
         let mut groups: Vec<_> = groups.filter(|group| Some(group.lsn) >= from).collect();
         groups.sort_by_key(|group| group.lsn);
-        groups.iter().flat_map(|group| &group.records).flat_map(Record::pairs).collect()
+        groups.iter().flat_map(|group| &group.entries).flat_map(Entry::pairs).collect()
     }
 
     /// The second half of opening a log: makes all entries dead. The caller's repairs must be durable.
@@ -171,8 +171,8 @@ impl Replayed {
 }
 
 /// Corrupted entries at or above this LSN may be live. `None`: none may be live.
-pub(super) fn lowest_needed(lanes: &[ScannedLane]) -> Option<Lsn> {
-    lanes.iter().flat_map(|lane| [lane.lowest_live(), lane.lowest_needed()]).flatten().min()
+pub(super) fn maybe_live_from(lanes: &[ScannedLane]) -> Option<Lsn> {
+    lanes.iter().flat_map(|lane| [lane.replay_from(), lane.maybe_live_from()]).flatten().min()
 }
 
 /// The lanes with corruption that may affect recovery; an error, unless corrupted entries may be discarded.
@@ -181,7 +181,7 @@ fn live_corruption(
     lanes: &[ScannedLane],
     on_corruption: OnCorruption,
 ) -> Result<Vec<u32>, RecoverError> {
-    let lowest = lowest_needed(lanes);
+    let lowest = maybe_live_from(lanes);
     let mut found = Vec::new();
     for (index, lane) in (0..).zip(lanes) {
         let entry = lane.live_corruption(lowest).map(|entry| layout.entry_offset(index, entry));
@@ -199,7 +199,7 @@ fn live_corruption(
 /// Durably rewrites corrupted lines and corrupted copies of the retired LSNs. Lines that a killed recovery has rewritten become durable, too.
 fn restore_lines<P: Pmem>(pmem: &P, layout: &Layout, lanes: &[ScannedLane]) -> Result<(), FenceError> {
     for (index, lane) in (0..).zip(lanes) {
-        if lane.header.corrupted_count() > 0 {
+        if lane.retired_word.corrupted_count() > 0 {
             SealedWord::write(pmem, layout.seed, layout.retired_offsets(index), lane.retired());
         }
         for line in &lane.corrupted {
@@ -240,7 +240,7 @@ pub(super) fn replay<P: Pmem>(
     lanes: &[ScannedLane],
     recovery: &mut Recovery,
 ) -> Result<(), FenceError> {
-    let lowest = lowest_live(lanes);
+    let lowest = replay_from(lanes);
     let groups = lanes.iter().flat_map(|lane| &lane.groups);
     let mut groups: Vec<_> =
         groups.filter(|group| lowest.is_some_and(|lowest| group.lsn >= lowest)).collect();
@@ -250,12 +250,12 @@ pub(super) fn replay<P: Pmem>(
     let mut inner = InnerHeaders::default();
     for group in groups.iter().rev() {
         inner.add(layout, group, &later);
-        group.records.iter().rev().for_each(|record| later.add(record, |_, _| ()));
+        group.entries.iter().rev().for_each(|entry| later.add(entry, |_, _| ()));
     }
     inner.store(pmem)?;
     let mut stored = ByteSet::default();
-    for record in groups.iter().rev().flat_map(|group| group.records.iter().rev()) {
-        stored.add(record, |offset, bytes| entry::store(pmem, offset, bytes));
+    for entry in groups.iter().rev().flat_map(|group| group.entries.iter().rev()) {
+        stored.add(entry, |offset, bytes| entry::store(pmem, offset, bytes));
     }
     stored.lines.keys().for_each(|&line| pmem.flush(line, LINE_BYTES));
     recovery.replayed = groups.len() as u64;
@@ -271,8 +271,8 @@ struct ByteSet {
 
 impl ByteSet {
     /// Adds the bytes that an entry stores to. Calls `each` with the offset and the contents of each run of bytes that were not in the set before.
-    fn add(&mut self, record: &Record, mut each: impl FnMut(u64, &[u8])) {
-        for (mut offset, mut rest) in record.targets() {
+    fn add(&mut self, entry: &Entry, mut each: impl FnMut(u64, &[u8])) {
+        for (mut offset, mut rest) in entry.targets() {
             while !rest.is_empty() {
                 #[expect(clippy::cast_possible_truncation, reason = "at most a line")]
                 let (piece, after) = rest.split_at(piece_bytes(offset, rest.len() as u64) as usize);
@@ -364,17 +364,17 @@ fn headers_of(layout: &Layout, group: &ScannedGroup) -> BTreeMap<u64, (u64, u64)
         let header = BlockHeader::at(word, layout.seed, offset)?;
         Some((offset, (word, offset + u64::from(header.lines) * LINE_BYTES)))
     };
-    group.records.iter().flat_map(Record::pairs).filter_map(header).collect()
+    group.entries.iter().flat_map(Entry::pairs).filter_map(header).collect()
 }
 
 /// Rolls back the changes that were made with undo logging but not committed. The order is that of descending LSNs over all lanes, because a
 /// transaction may have changed the same bytes as an earlier one whose commit was deferred.
 fn roll_back<P: Pmem>(pmem: &P, lanes: &[ScannedLane], recovery: &mut Recovery) {
     let mut open: Vec<_> = lanes.iter().flat_map(ScannedLane::open_undo).collect();
-    open.sort_by_key(|record| core::cmp::Reverse(record.lsn));
-    for record in open {
-        record.apply(pmem);
-        record.flush_targets(pmem);
+    open.sort_by_key(|entry| core::cmp::Reverse(entry.lsn));
+    for entry in open {
+        entry.apply(pmem);
+        entry.flush_targets(pmem);
     }
     recovery.rolled_back = lanes.iter().filter(|lane| lane.open_undo().next().is_some()).count() as u64;
 }

@@ -1,6 +1,6 @@
 //! Scanning the rings for recovery: complete groups, undo entries, and corrupted lines with the range of LSNs that each may have had.
 
-use super::entry::{Line, Record};
+use super::entry::{Entry, Line};
 use super::floor::SealedWord;
 use crate::format::{EntryKind, LogEntry, Lsn, unseal};
 use crate::layout::Layout;
@@ -13,15 +13,15 @@ const LINE: usize = size_of::<LogEntry>();
 #[derive(Debug)]
 pub(super) struct ScannedLane {
     /// The LSN up to which the lane is retired.
-    pub(super) header: SealedWord,
+    pub(super) retired_word: SealedWord,
     /// A lower bound of the checkpoint LSN, for a lane whose two copies of the retired LSN are both corrupted; zero otherwise.
-    reached: Lsn,
+    min_checkpoint_lsn: Lsn,
     /// Undo entries up to this LSN are dead, even if the entry that committed them is corrupted.
     pub(super) undo_end: Lsn,
     /// Complete groups above the floor, unordered.
     pub(super) groups: Vec<ScannedGroup>,
     /// Undo entries above the floor, unordered.
-    pub(super) undo: Vec<Record>,
+    pub(super) undo: Vec<Entry>,
     /// Corrupted lines: the checksum is wrong, or a target is invalid.
     pub(super) corrupted: Vec<CorruptedLine>,
     /// The highest LSN above the floor.
@@ -29,14 +29,14 @@ pub(super) struct ScannedLane {
     /// The lowest LSN, if the ring has wrapped since the log was opened: entries with lower LSNs were overwritten.
     pub(super) oldest: Option<Lsn>,
     /// Whether the line before that entry is corrupted. It may have held an entry with a lower LSN.
-    is_oldest_corrupted: bool,
+    may_oldest_be_lower: bool,
 }
 
 /// A complete group.
 #[derive(Debug)]
 pub(super) struct ScannedGroup {
     pub(super) lsn: Lsn,
-    pub(super) records: Vec<Record>,
+    pub(super) entries: Vec<Entry>,
 }
 
 /// A corrupted line, with bounds of its LSN. They follow from its neighbours, because LSNs increase along the ring.
@@ -44,11 +44,11 @@ pub(super) struct ScannedGroup {
 pub(super) struct CorruptedLine {
     pub(super) index: u32,
     /// The lowest LSN that its entry can have had. `None`: it held no entry above the floor.
-    from: Option<Lsn>,
+    lsn_min: Option<Lsn>,
     /// The highest LSN that its entry can have had; [`Lsn::MAX`] if unbounded.
-    up_to: Lsn,
+    lsn_max: Lsn,
     /// If the line can only have held an undo entry: the highest LSN that this entry can have had.
-    undo: Option<Lsn>,
+    undo_lsn_max: Option<Lsn>,
 }
 
 impl ScannedLane {
@@ -57,13 +57,13 @@ impl ScannedLane {
         let mut lanes: Vec<Self> = lanes.map(|lane| Self::read(pmem, layout, lane, floor)).collect();
         // Entries below this LSN were overwritten, so the checkpoint LSN has reached it.
         let reached = highest_oldest(&lanes).unwrap_or(Lsn::ZERO);
-        let unknown = lanes.iter_mut().filter(|lane| lane.header.highest().is_none());
-        unknown.for_each(|lane| lane.reached = reached);
+        let unknown = lanes.iter_mut().filter(|lane| lane.retired_word.highest().is_none());
+        unknown.for_each(|lane| lane.min_checkpoint_lsn = reached);
         lanes
     }
 
     pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, index: u32, floor: Lsn) -> Self {
-        let header = SealedWord::read(pmem, layout.seed, layout.retired_offsets(index));
+        let retired_word = SealedWord::read(pmem, layout.seed, layout.retired_offsets(index));
         let end_offset = layout.undo_end_offset(index);
         let undo_end = unseal(pmem.load_u64(end_offset), layout.seed, end_offset, &[]);
         let mut lines = vec![[0; LINE]; layout.lane_entries as usize];
@@ -77,24 +77,24 @@ impl ScannedLane {
         let oldest = lsns().min().filter(|oldest| *oldest > floor);
         let before = |index: usize| &ring[(index + ring.len() - 1) % ring.len()];
         let mut lane = Self {
-            header,
-            reached: Lsn::ZERO,
+            retired_word,
+            min_checkpoint_lsn: Lsn::ZERO,
             undo_end: undo_end.unwrap_or_default(),
             groups: Vec::new(),
             undo: Vec::new(),
             corrupted: Vec::new(),
             highest: lsns().filter(|lsn| *lsn > floor).max(),
             oldest,
-            is_oldest_corrupted: (ring.iter().enumerate())
+            may_oldest_be_lower: (ring.iter().enumerate())
                 .any(|(index, line)| line.lsn() == oldest && matches!(before(index), Line::Corrupted)),
         };
         let retired = lane.retired();
         for (index, line) in ring.iter().enumerate() {
             match line {
-                Line::Complete(record) if record.lsn <= floor => {}
-                Line::Complete(record) if record.kind == EntryKind::Undo => lane.undo.push(*record),
-                Line::Complete(record) if record.commits.is_some() => {
-                    lane.groups.extend(group(&ring, index, record))
+                Line::Complete(entry) if entry.lsn <= floor => {}
+                Line::Complete(entry) if entry.kind == EntryKind::Undo => lane.undo.push(*entry),
+                Line::Complete(entry) if entry.group_len.is_some() => {
+                    lane.groups.extend(group(&ring, index, entry))
                 }
                 Line::Corrupted => lane.corrupted.push(corrupted_line(&ring, index, floor, retired)),
                 _ => {}
@@ -105,7 +105,7 @@ impl ScannedLane {
 
     /// The LSN up to which the lane is retired; zero if both of its copies are corrupted.
     pub(super) fn retired(&self) -> Lsn {
-        self.header.highest().unwrap_or(Lsn::ZERO)
+        self.retired_word.highest().unwrap_or(Lsn::ZERO)
     }
 
     /// The last complete group.
@@ -119,32 +119,32 @@ impl ScannedLane {
     ///
     /// A corrupted line may have held a group after the last two readable ones, or between them, or no group. In each case the [checkpoint
     /// LSN](super::checkpoint) is below these two, because it is below the lane's last three groups.
-    pub(super) fn lowest_live(&self) -> Option<Lsn> {
-        self.lowest_of_last_two(self.groups.iter().map(|group| group.lsn))
+    pub(super) fn replay_from(&self) -> Option<Lsn> {
+        self.lowest_unretired_of_last_two(self.groups.iter().map(|group| group.lsn))
     }
 
-    /// Like [`lowest_live`](Self::lowest_live), but each corrupted line that may have held a group counts as a group. Its LSN is the lowest that it
+    /// Like [`replay_from`](Self::replay_from), but each corrupted line that may have held a group counts as a group. Its LSN is the lowest that it
     /// can have had, or [`Lsn::MAX`] if it may be newer than every readable entry. A corrupted entry at or above the result may be live.
-    pub(super) fn lowest_needed(&self) -> Option<Lsn> {
-        let corrupted = self.corrupted.iter().filter(|line| line.undo.is_none());
-        let corrupted = corrupted.filter_map(|line| match line.from {
-            Some(_) if line.up_to == Lsn::MAX => Some(Lsn::MAX),
-            from => from,
+    pub(super) fn maybe_live_from(&self) -> Option<Lsn> {
+        let corrupted = self.corrupted.iter().filter(|line| line.undo_lsn_max.is_none());
+        let corrupted = corrupted.filter_map(|line| match line.lsn_min {
+            Some(_) if line.lsn_max == Lsn::MAX => Some(Lsn::MAX),
+            lsn_min => lsn_min,
         });
-        self.lowest_of_last_two(self.groups.iter().map(|group| group.lsn).chain(corrupted))
+        self.lowest_unretired_of_last_two(self.groups.iter().map(|group| group.lsn).chain(corrupted))
     }
 
-    fn lowest_of_last_two(&self, lsns: impl Iterator<Item = Lsn> + Clone) -> Option<Lsn> {
+    fn lowest_unretired_of_last_two(&self, lsns: impl Iterator<Item = Lsn> + Clone) -> Option<Lsn> {
         let last = lsns.clone().max()?;
         let before = lsns.filter(|&lsn| lsn < last).max();
-        let retired = self.retired().max(self.reached);
+        let retired = self.retired().max(self.min_checkpoint_lsn);
         before.into_iter().chain([last]).find(|&lsn| lsn > retired)
     }
 
     /// The undo entries of a transaction that did not commit: neither a later group nor the lane's header makes them dead.
-    pub(super) fn open_undo(&self) -> impl Iterator<Item = &Record> {
+    pub(super) fn open_undo(&self) -> impl Iterator<Item = &Entry> {
         let dead = self.undo_dead();
-        self.undo.iter().filter(move |record| record.lsn > dead)
+        self.undo.iter().filter(move |entry| entry.lsn > dead)
     }
 
     /// The LSN up to which undo entries are dead.
@@ -159,17 +159,17 @@ impl ScannedLane {
 
     /// Whether the lane has groups, and both copies of its retired LSN are corrupted.
     pub(super) fn is_retired_unknown(&self) -> bool {
-        self.header.highest().is_none() && !self.groups.is_empty()
+        self.retired_word.highest().is_none() && !self.groups.is_empty()
     }
 
     /// The index of a corrupted line that may hold a live entry, given that entries below `lowest` are dead.
     pub(super) fn live_corruption(&self, lowest: Option<Lsn>) -> Option<u32> {
         let dead = self.undo_dead();
-        let is_live = |line: &&CorruptedLine| match line.undo {
-            _ if line.from.is_none() => false,
+        let is_live = |line: &&CorruptedLine| match line.undo_lsn_max {
+            _ if line.lsn_min.is_none() => false,
             Some(lsn) => lsn > dead,
             // The line may have held an undo entry, or an entry of a group. It counts as live unless both would be dead.
-            None => line.up_to > dead || lowest.is_some_and(|lowest| line.up_to >= lowest),
+            None => line.lsn_max > dead || lowest.is_some_and(|lowest| line.lsn_max >= lowest),
         };
         self.corrupted.iter().find(is_live).map(|line| line.index)
     }
@@ -185,22 +185,22 @@ pub(super) fn highest_oldest(lanes: &[ScannedLane]) -> Option<Lsn> {
 /// rings hold every group.
 ///
 /// A ring that has wrapped keeps at least one entry at or below the checkpoint LSN, and all entries above it (see
-/// [`LaneGuard::reserve`](super::LaneGuard::reserve)). So the oldest LSN of each lane is at or below the checkpoint LSN, and nothing above the
+/// [`LaneGuard::make_room`](super::LaneGuard::make_room)). So the oldest LSN of each lane is at or below the checkpoint LSN, and nothing above the
 /// highest of these oldest LSNs was overwritten.
 ///
 /// If the oldest entry of a lane is corrupted, the oldest LSN that is readable there may be above the checkpoint LSN, and live groups of other lanes
 /// may be below it. Such a lane only bounds the result from above. The result is then the LSN from which recovery replays, or the highest oldest LSN
 /// of the other lanes, if that is higher. No live group was overwritten.
-pub(super) fn complete_from(lanes: &[ScannedLane]) -> Option<Lsn> {
+pub(super) fn complete_from_lsn(lanes: &[ScannedLane]) -> Option<Lsn> {
     let highest = highest_oldest(lanes)?;
-    let whole = lanes.iter().filter(|lane| !lane.is_oldest_corrupted).filter_map(|lane| lane.oldest);
-    let live = lowest_live(lanes).unwrap_or(highest);
-    Some(whole.fold(live, Lsn::max).min(highest))
+    let intact = lanes.iter().filter(|lane| !lane.may_oldest_be_lower).filter_map(|lane| lane.oldest);
+    let live = replay_from(lanes).unwrap_or(highest);
+    Some(intact.fold(live, Lsn::max).min(highest))
 }
 
 /// The LSN from which recovery replays the groups of all lanes. `None`: no group needs a replay.
-pub(super) fn lowest_live(lanes: &[ScannedLane]) -> Option<Lsn> {
-    lanes.iter().filter_map(ScannedLane::lowest_live).min()
+pub(super) fn replay_from(lanes: &[ScannedLane]) -> Option<Lsn> {
+    lanes.iter().filter_map(ScannedLane::replay_from).min()
 }
 
 /// The contents of the line at `offset`. An entry with an invalid target counts as corrupted.
@@ -209,25 +209,25 @@ fn line_at(region_bytes: u64, layout: &Layout, offset: u64, line: &[u8; LINE]) -
     let word = |number: usize| u64::from_le_bytes(words[number]);
     let entry = LogEntry { target: word(0), data: [1, 2, 3, 4, 5, 6].map(word), lsn: word(7) };
     match Line::of(&entry, layout.seed, offset) {
-        Line::Complete(record) if !record.has_valid_targets(layout, region_bytes) => Line::Corrupted,
+        Line::Complete(entry) if !entry.has_valid_targets(layout, region_bytes) => Line::Corrupted,
         line => line,
     }
 }
 
 /// The group that `last`, the entry at `index`, commits. `None` if the group is incomplete.
-fn group(ring: &[Line], index: usize, last: &Record) -> Option<ScannedGroup> {
-    let count = usize::try_from(last.commits?).ok().filter(|&count| (1..=ring.len()).contains(&count))?;
+fn group(ring: &[Line], index: usize, last: &Entry) -> Option<ScannedGroup> {
+    let count = usize::try_from(last.group_len?).ok().filter(|&count| (1..=ring.len()).contains(&count))?;
     let first = index + ring.len() + 1 - count;
-    let records = (first..first + count).map(|at| match ring[at % ring.len()] {
-        Line::Complete(record) => Some(record),
+    let entries = (first..first + count).map(|at| match ring[at % ring.len()] {
+        Line::Complete(entry) => Some(entry),
         _ => None,
     });
-    let belongs = |record: &Record| {
-        let is_last = record.commits.is_some();
-        record.lsn == last.lsn && record.kind != EntryKind::Undo && (!is_last || record == last)
+    let belongs = |entry: &Entry| {
+        let is_last = entry.group_len.is_some();
+        entry.lsn == last.lsn && entry.kind != EntryKind::Undo && (!is_last || entry == last)
     };
-    let records: Vec<Record> = records.map(|record| record.filter(belongs)).collect::<Option<_>>()?;
-    Some(ScannedGroup { lsn: last.lsn, records })
+    let entries: Vec<Entry> = entries.map(|entry| entry.filter(belongs)).collect::<Option<_>>()?;
+    Some(ScannedGroup { lsn: last.lsn, entries })
 }
 
 /// The corrupted line at `index`, with bounds from its neighbours. After an open, each ring is written from its first line on.
@@ -244,7 +244,7 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
     let [previous, next] = neighbours.map(|line| line.lsn().filter(|&lsn| lsn > floor));
     let is_among_first = back.is_none_or(|back| back > index);
     // The LSN of the entry that was written before this line: the floor, if there is none. `None`: unknown.
-    let after = match previous {
+    let prev_lsn = match previous {
         Some(previous) => Some(previous),
         // One of the ring's first lines, or one that was not written in this generation.
         None => is_among_first.then_some(floor),
@@ -252,41 +252,43 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
     // Whether this line must begin a new group: the entry before it ends its group, or there is no entry before it.
     let starts_group = previous.is_none() || neighbours[0].ends_group();
     let is_alone = (back, ahead) == (Some(1), Some(1));
-    let up_to = match (after, next.filter(|&next| Some(next) >= after)) {
+    let lsn_max = match (prev_lsn, next.filter(|&next| Some(next) >= prev_lsn)) {
         // The line held the next entry of the previous line's group, or older contents which that entry was about to overwrite.
-        (Some(after), _) if is_alone && !starts_group => after,
+        (Some(prev_lsn), _) if is_alone && !starts_group => prev_lsn,
         // The retired LSN is that of one of the lane's groups. If it lies strictly between the neighbours' LSNs, that group was in this line.
-        (Some(after), next) if is_alone && retired > after && next.is_none_or(|next| retired < next) => {
+        (Some(prev_lsn), next)
+            if is_alone && retired > prev_lsn && next.is_none_or(|next| retired < next) =>
+        {
             retired
         }
         (Some(_), Some(next)) => next,
         _ => Lsn::MAX,
     };
-    let from = after.map(|after| if starts_group { after.next() } else { after });
-    let undo = undo_here(after, from, neighbours, next);
+    let lsn_min = prev_lsn.map(|prev_lsn| if starts_group { prev_lsn.next() } else { prev_lsn });
+    let undo_lsn_max = undo_lsn_max(prev_lsn, lsn_min, neighbours, next);
     #[expect(clippy::cast_possible_truncation, reason = "a ring has no more than 2^20 entries")]
     let index = index as u32;
-    CorruptedLine { index, from, up_to, undo }
+    CorruptedLine { index, lsn_min, lsn_max, undo_lsn_max }
 }
 
 /// The highest LSN that a corrupted line between these neighbours can have had, if it can only have held an undo entry.
 ///
 /// All undo entries of one call have the same LSN, which no group has. So the line held an undo entry if each LSN that it can have had (one LSN, or
 /// two consecutive ones) is that of an undo entry next to it.
-fn undo_here(
-    after: Option<Lsn>,
-    from: Option<Lsn>,
+fn undo_lsn_max(
+    prev_lsn: Option<Lsn>,
+    lsn_min: Option<Lsn>,
     [previous_line, next_line]: [&Line; 2],
     next: Option<Lsn>,
 ) -> Option<Lsn> {
-    let (after, from, next) = (after?, from?, next?);
-    let lowest = if previous_line.is_undo() { after } else { from };
+    let (prev_lsn, lsn_min, next) = (prev_lsn?, lsn_min?, next?);
+    let lowest = if previous_line.is_undo() { prev_lsn } else { lsn_min };
     let highest = match next_line {
         // The group begins with this entry.
-        Line::Complete(record) if record.commits == Some(1) => next.before(),
+        Line::Complete(entry) if entry.group_len == Some(1) => next.before(),
         _ => next,
     };
-    let is_undo = |lsn| previous_line.is_undo() && lsn == after || next_line.is_undo() && lsn == next;
+    let is_undo = |lsn| previous_line.is_undo() && lsn == prev_lsn || next_line.is_undo() && lsn == next;
     let is_between = lowest <= highest && highest <= lowest.next();
     (is_between && is_undo(lowest) && is_undo(highest)).then_some(highest)
 }

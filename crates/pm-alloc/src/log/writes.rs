@@ -72,7 +72,7 @@ impl Writes {
     }
 
     /// The size of the allocated DRAM in bytes.
-    pub(crate) const fn capacity(&self) -> usize {
+    pub(crate) const fn capacity_bytes(&self) -> usize {
         self.data.capacity() + self.ranges.capacity() * size_of::<Range>()
     }
 
@@ -152,7 +152,7 @@ impl Writes {
     }
 
     /// Removes the writes to these bytes.
-    pub(crate) fn forget(&mut self, offset: u64, len: u64) {
+    pub(crate) fn remove(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len);
         let first = self.ranges.partition_point(|range| range.end <= offset);
         let end_index = first + self.ranges[first..].partition_point(|range| range.start < end);
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn user_bytes_that_look_like_a_header_are_no_pair() {
+    fn user_bytes_that_look_like_a_header_are_not_a_pair() {
         let headers = [56, 120, 184];
         for (start, len) in (0..=120).flat_map(|start| (1..=200).map(move |len| (start, len))) {
             let mut writes = Writes::default();

@@ -22,12 +22,12 @@ pub(super) const DRAIN_STEP: usize = 4;
 const COALESCED_LINES_MAX: u32 = 64;
 
 /// One line in 256 (0.4 %) may be in short extents that are kept for blocks of exactly their length.
-const LINES_PER_HOLE_LINE: usize = 256;
+const LINES_PER_SHORT_EXTENT_LINE: usize = 256;
 
 /// A small arena may keep an eighth of one chunk in such extents, up to 2,048 lines: 128 KiB in chunks of 1 MiB. If blocks of all lengths up to 4
 /// KiB are allocated twice as often as they are freed, there is on average one extent of each length, which is about as much.
-const CHUNK_LINES_PER_HOLE_LINE: usize = 8;
-const HOLE_LINES_IN_ANY_CASE: usize = 2048;
+const CHUNK_LINES_PER_SHORT_EXTENT_LINE: usize = 8;
+const SHORT_EXTENT_LINES_IN_ANY_CASE: usize = 2048;
 
 /// A transaction keeps the front of the last long extent: an eighth of it, divided by the number of reservations, but at least 64 lines and its
 /// block. The part of it that the transaction does not use serves the next transactions, which then need no trim of their own: each trim costs two
@@ -74,7 +74,7 @@ pub(super) struct Request {
 /// The purpose for which a block is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    Look,
+    Query,
     Free,
     /// To free it together with its free neighbours, as one block.
     FreeAndCoalesce,
@@ -138,7 +138,7 @@ impl Arena {
         self.checkpoint_lsn = self.checkpoint_lsn.max(checkpoint_lsn);
         for _ in 0..most {
             let Some(block) = self.quarantine.pop_due(self.checkpoint_lsn, now) else { return };
-            self.release(block.at, block.line..block.line + block.lines);
+            self.release(block.slot_or_chunk, block.line..block.line + block.lines);
         }
     }
 
@@ -184,7 +184,7 @@ impl Arena {
                 arena.isolate_free(slot, line..extent_end, corrupted);
                 continue;
             }
-            let (chunk, is_several_blocks) = (map.chunk, map.next_start(line) < free_end);
+            let (chunk, spans_several_blocks) = (map.chunk, map.next_start(line) < free_end);
             map.hold(block.clone());
             return Some(HeldBlock {
                 arena,
@@ -192,7 +192,7 @@ impl Arena {
                 chunk,
                 block,
                 free_end,
-                is_several_blocks,
+                spans_several_blocks,
                 is_settled: false,
             });
         }
@@ -220,13 +220,13 @@ impl Arena {
     /// Decides whether an extent that was reserved for a transaction is trimmed: if the rest is long enough, and no other free extent is longer than
     /// half of it. Returns the line; [`return_trimmed`](Self::return_trimmed) frees the lines from there on, once they are a free block of their
     /// own.
-    pub(super) fn trim(&mut self, extent: &Extent, request: Request) -> Option<u32> {
+    pub(super) fn begin_trim(&mut self, extent: &Extent, request: Request) -> Option<u32> {
         let Range { start, end } = extent.lines;
         let at = align(&self.layout, extent.chunk, start, request.align_bytes)?;
         let needed = at - start + request.lines;
         let kept = needed.max(KEPT_LINES_MIN).max((end - start) / (KEPT_PART * self.reservation_count));
         let rest = (end - start).saturating_sub(kept);
-        if rest < REST_LINES_MIN || self.free_lists.has_similar(rest, &self.slots) {
+        if rest < REST_LINES_MIN || self.free_lists.has_half_as_long(rest, &self.slots) {
             return None;
         }
         self.trim_count += 1;
@@ -235,7 +235,7 @@ impl Arena {
 
     /// Frees the lines from the trim on. They are a free block of their own now, and so is the reservation.
     pub(super) fn return_trimmed(&mut self, slot: u32, reservation: &mut Reservation) {
-        let Some(trim) = reservation.extent.trim.take() else { return };
+        let Some(trim) = reservation.extent.trim_line.take() else { return };
         self.trim_count -= 1;
         self.map(slot).starts.set(trim);
         self.release(slot, trim..reservation.extent.lines.end);
@@ -245,21 +245,21 @@ impl Arena {
     /// Leaves the lines in use until the next open. Other calls no longer wait for them.
     pub(super) fn abandon(&mut self, reservation: &Reservation) {
         self.reservation_count -= 1;
-        self.trim_count -= u32::from(reservation.extent.trim.is_some());
+        self.trim_count -= u32::from(reservation.extent.trim_line.is_some());
     }
 
     /// Returns a reservation whose transaction was rolled back. If its free blocks were joined or trimmed, they remain so.
     pub(super) fn return_unused(&mut self, slot: u32, reservation: &Reservation, now: Moment) {
-        if reservation.extent.trim.is_some() {
+        if reservation.extent.trim_line.is_some() {
             // The trim failed, and it is unknown which of its headers are durable.
             return self.abandon(reservation);
         }
         self.reservation_count -= 1;
         let lines = reservation.extent.lines.clone();
-        if reservation.joined.is_some() {
+        if reservation.joined_lsn.is_some() {
             self.map(slot).starts.clear_range(lines.start + 1..lines.end);
         }
-        match reservation.joined {
+        match reservation.joined_lsn {
             None | Some(Lsn::ZERO) => self.release(slot, lines),
             Some(lsn) => self.quarantine_gap(slot, lines, lsn, now),
         }
@@ -301,9 +301,9 @@ impl Arena {
 
     /// Allocates the block on these lines, whose headers are in place. The rest, up to `free_end`, is one free block.
     #[inline]
-    fn settle_block(&mut self, slot: u32, block: Range<u32>, free_end: u32, is_several_blocks: bool) {
+    fn settle_block(&mut self, slot: u32, block: Range<u32>, free_end: u32, spans_several_blocks: bool) {
         let map = self.map(slot);
-        if is_several_blocks {
+        if spans_several_blocks {
             map.starts.clear_range(block.start + 1..block.end);
         }
         map.live.set(block.start);
@@ -316,7 +316,7 @@ impl Arena {
     /// Looks up the allocated block that starts at `line`. Returns the block, and the lines that become one free block when it is freed. If the
     /// purpose is to free the block, it counts as freed from now on, and its free neighbours are marked as in use.
     #[inline]
-    pub(super) fn find<P: Pmem>(
+    pub(super) fn look_up<P: Pmem>(
         &mut self,
         pmem: &P,
         slot: u32,
@@ -325,9 +325,9 @@ impl Arena {
     ) -> Result<(Range<u32>, Range<u32>), FreeError> {
         let neighbours = match purpose {
             Purpose::FreeAndCoalesce => self.neighbours(pmem, slot, line),
-            Purpose::Look | Purpose::Free => [line..line, line..line],
+            Purpose::Query | Purpose::Free => [line..line, line..line],
         };
-        let block = line..line + self.find_block(pmem, slot, line, purpose != Purpose::Look)?;
+        let block = line..line + self.find_block(pmem, slot, line, purpose != Purpose::Query)?;
         let coalesced = self.hold_neighbours(pmem, slot, block.clone(), neighbours);
         Ok((block, coalesced))
     }
@@ -364,7 +364,7 @@ impl Arena {
     /// Adds the free extent that starts at `line`, if there is one, to the free lists.
     #[inline]
     pub(super) fn list_extent_from(&mut self, slot: u32, line: u32) {
-        if let Some(end) = self.map(slot).extent_from(line) {
+        if let Some(end) = self.map(slot).extent_end(line) {
             self.list(slot, line..end);
         }
     }
@@ -378,9 +378,13 @@ impl Arena {
         prefers_exact: bool,
     ) -> Option<(Candidate, u32)> {
         let in_chunk = chunk_lines(&self.layout) as usize;
-        let in_any_case = (in_chunk / CHUNK_LINES_PER_HOLE_LINE).min(HOLE_LINES_IN_ANY_CASE);
-        let hole_lines_max = in_any_case.max(self.slots.len() * in_chunk / LINES_PER_HOLE_LINE);
-        let found = if prefers_exact && !self.is_exhausted && self.free_lists.hole_lines() < hole_lines_max {
+        let in_any_case = (in_chunk / CHUNK_LINES_PER_SHORT_EXTENT_LINE).min(SHORT_EXTENT_LINES_IN_ANY_CASE);
+        let short_extent_lines_max =
+            in_any_case.max(self.slots.len() * in_chunk / LINES_PER_SHORT_EXTENT_LINE);
+        let found = if prefers_exact
+            && !self.is_exhausted
+            && self.free_lists.short_extent_lines() < short_extent_lines_max
+        {
             self.free_lists.take_exact_or_long(lines, &self.slots)
         } else {
             self.free_lists.take(lines, &self.slots)
@@ -447,7 +451,7 @@ impl Arena {
             self.isolate_free(slot, free, corrupted);
             return None;
         }
-        let (chunk, is_several_blocks) = (map.chunk, map.next_start(lines.start) < lines.end);
+        let (chunk, spans_several_blocks) = (map.chunk, map.next_start(lines.start) < lines.end);
         map.hold(lines.clone());
         self.reservation_count += 1;
         self.list(slot, free.start..lines.start);
@@ -456,8 +460,8 @@ impl Arena {
             slot: Some(ArenaSlot { arena: self.number, slot }),
             chunk,
             lines,
-            is_several_blocks,
-            trim: None,
+            spans_several_blocks,
+            trim_line: None,
         })
     }
 
@@ -566,7 +570,7 @@ impl Arena {
         self.withdraw(slot, lines.clone());
         let layout = self.layout;
         let chunk = self.map(slot).chunk;
-        self.corruptions.push(corruption(&layout, chunk, lines, found, CorruptionKind::Known));
+        self.corruptions.push(corruption(&layout, chunk, lines, found, CorruptionKind::LengthKnown));
     }
 
     /// Permanently withdraws the block of a corrupted header.
@@ -603,7 +607,7 @@ pub(crate) struct HeldBlock<'s> {
     /// The end of the last free block that the held block takes lines from.
     free_end: u32,
     /// Whether the block covers several free blocks, and thus their headers.
-    pub(super) is_several_blocks: bool,
+    pub(super) spans_several_blocks: bool,
     is_settled: bool,
 }
 
@@ -629,7 +633,7 @@ impl HeldBlock<'_> {
     #[inline]
     pub(crate) fn settle(mut self) {
         self.is_settled = true;
-        self.arena.settle_block(self.slot, self.block.clone(), self.free_end, self.is_several_blocks);
+        self.arena.settle_block(self.slot, self.block.clone(), self.free_end, self.spans_several_blocks);
     }
 }
 
@@ -658,7 +662,7 @@ pub(crate) struct HeldFreeing<'s> {
 }
 
 impl<'s> HeldFreeing<'s> {
-    /// Holds the result of [`Arena::find`], whose purpose was to free the block.
+    /// Holds the result of [`Arena::look_up`], whose purpose was to free the block.
     #[inline]
     pub(super) fn new(
         mut arena: SpinGuard<'s, Arena>,

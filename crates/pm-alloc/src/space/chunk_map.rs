@@ -172,7 +172,7 @@ impl ChunkMap {
 
     /// The end of the free extent that starts at `line`, if there is one.
     #[inline]
-    pub(super) fn extent_from(&self, line: u32) -> Option<u32> {
+    pub(super) fn extent_end(&self, line: u32) -> Option<u32> {
         let starts = line > 0 && line < self.lines && !self.used.get(line) && self.used.get(line - 1);
         starts.then(|| self.used.next_set(line))
     }
@@ -200,7 +200,7 @@ impl ChunkMap {
 
     /// The first line at or after `line` that a copy of the chunk contains: the start of an allocated block, a line of a lost one, or a line of the
     /// unreachable extent. If there is none, the chunk's end.
-    pub(super) fn next_kept(&self, line: u32) -> u32 {
+    pub(super) fn next_copied(&self, line: u32) -> u32 {
         let lost = self.lost.iter().filter(|lost| lost.end > line).map(|lost| lost.start.max(line));
         let first = lost.chain([self.live.next_set(line), self.unreachable_from.max(line)]).min();
         first.unwrap_or(self.lines).min(self.lines)

@@ -97,12 +97,12 @@ pub(super) struct SharedChunks {
     /// The first chunk whose first header was not read yet. First headers are read when needed, because in a large heap each one costs a page fault.
     pub(super) cursor: ChunkCursor,
     /// Whether first headers were read and flushed but not fenced. Nothing may rely on them before the fence.
-    is_unfenced: bool,
-    /// The first headers, as (offset, word), that a killed process left inside a huge block. [`fence_discovered`](LockedChunks::fence_discovered)
-    /// zeroes them before its fence.
+    has_unfenced_headers: bool,
+    /// The first headers, as (offset, word), that a killed process left inside a huge block.
+    /// [`persist_first_headers`](LockedChunks::persist_first_headers) zeroes them before its fence.
     stale_headers: Vec<(u64, u64)>,
     /// The error of a failed fence. After that nothing more is stored or fenced.
-    fault: Option<FenceError>,
+    failed_fence: Option<FenceError>,
     /// Whether the next arena preferably gets an unscanned chunk instead of a free one.
     is_unscanned_next: bool,
     /// Chunks that are one free block each.
@@ -169,12 +169,12 @@ impl ChunkTable {
 
     #[inline]
     pub(super) fn owner(&self, chunk: u64) -> ChunkOwner {
-        ChunkOwner::from_word(self.owners[chunk_index(chunk)].load(Ordering::Acquire))
+        ChunkOwner::from_word(self.owners[chunk_as_usize(chunk)].load(Ordering::Acquire))
     }
 
     /// Changes the owner of a chunk. The caller holds the lock of the shared chunks.
     fn set_owner(&self, chunk: u64, owner: ChunkOwner) {
-        self.owners[chunk_index(chunk)].store(owner.to_word(), Ordering::Release);
+        self.owners[chunk_as_usize(chunk)].store(owner.to_word(), Ordering::Release);
     }
 
     /// The chunk and the line of `offset`, if a block could start there.
@@ -223,15 +223,15 @@ impl ChunkTable {
 
 impl SharedChunks {
     pub(super) fn unscanned_count(&self, chunk_count: u64) -> usize {
-        self.unscanned.len() + chunk_index(chunk_count.saturating_sub(self.cursor.next))
+        self.unscanned.len() + chunk_as_usize(chunk_count.saturating_sub(self.cursor.next))
     }
 
     /// Returns an error if a fence has failed. Called before each store.
     ///
     /// # Errors
     /// The error of the first fence that failed.
-    pub(super) fn check(&self) -> Result<(), FenceError> {
-        self.fault.clone().map_or(Ok(()), Err)
+    pub(super) fn check_fences(&self) -> Result<(), FenceError> {
+        self.failed_fence.clone().map_or(Ok(()), Err)
     }
 
     /// Fences, unless a fence has failed: another fence would not cover the lines of the failed one, which may be lost.
@@ -243,8 +243,8 @@ impl SharedChunks {
     /// When this returns, all earlier flushes of this thread are durable.
     #[track_caller]
     pub(super) fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
-        self.check()?;
-        pmem.fence().inspect_err(|error| self.fault = Some(error.clone()))
+        self.check_fences()?;
+        pmem.fence().inspect_err(|error| self.failed_fence = Some(error.clone()))
     }
 }
 
@@ -259,10 +259,10 @@ impl LockedChunks<'_> {
     /// When a fence fails.
     ///
     /// # Durability
-    /// As for [`supply`](Self::supply).
+    /// As for [`assign_chunk`](Self::assign_chunk).
     pub(super) fn scan_next<P: Pmem>(&mut self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
-        while self.shared.unscanned.is_empty() && self.discover_next(pmem) {}
-        self.fence_discovered(pmem)?;
+        while self.shared.unscanned.is_empty() && self.read_next_first_header(pmem) {}
+        self.persist_first_headers(pmem)?;
         let Some((&chunk, _)) = self.shared.unscanned.first_key_value() else { return Ok(false) };
         self.scan_into(arena, pmem, chunk)?;
         Ok(true)
@@ -276,14 +276,18 @@ impl LockedChunks<'_> {
     /// # Durability
     /// A killed process may have left headers that are visible but not durable. So the headers that were read are flushed, and fenced before
     /// anything relies on them: one fence, unless this process created the heap.
-    pub(super) fn discover_through<P: Pmem>(&mut self, pmem: &P, chunk: u64) -> Result<(), FenceError> {
-        while self.shared.cursor.next <= chunk && self.discover_next(pmem) {}
-        self.fence_discovered(pmem)
+    pub(super) fn read_first_headers_through<P: Pmem>(
+        &mut self,
+        pmem: &P,
+        chunk: u64,
+    ) -> Result<(), FenceError> {
+        while self.shared.cursor.next <= chunk && self.read_next_first_header(pmem) {}
+        self.persist_first_headers(pmem)
     }
 
     /// Reads the first header of the next chunk. If a huge block starts there, also reads those of the chunks that it covers. Returns false if all
-    /// were read already. The caller then calls [`fence_discovered`](Self::fence_discovered).
-    pub(super) fn discover_next<P: Pmem>(&mut self, pmem: &P) -> bool {
+    /// were read already. The caller then calls [`persist_first_headers`](Self::persist_first_headers).
+    pub(super) fn read_next_first_header<P: Pmem>(&mut self, pmem: &P) -> bool {
         let Some((chunk, content)) = self.shared.cursor.next(self.table.scanner(pmem)) else {
             return false;
         };
@@ -291,7 +295,7 @@ impl LockedChunks<'_> {
         let is_huge = matches!(content, Content::Huge(..));
         if !self.table.is_new {
             pmem.flush(header_offset(layout, chunk, 1), BLOCK_HEADER_BYTES);
-            self.shared.is_unfenced = true;
+            self.shared.has_unfenced_headers = true;
         }
         match content {
             Content::Free => drop(self.shared.free.insert(chunk)),
@@ -304,7 +308,7 @@ impl LockedChunks<'_> {
         }
         if is_huge && self.shared.cursor.next < self.table.chunk_count() {
             // Reads the chunk where the block ends, so that both chunks are known together.
-            self.discover_next(pmem);
+            self.read_next_first_header(pmem);
         }
         true
     }
@@ -316,10 +320,10 @@ impl LockedChunks<'_> {
     ///
     /// # Durability
     /// One fence, if any was read. It also covers the zeroes over first headers that a killed process left inside a huge block.
-    pub(super) fn fence_discovered<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
+    pub(super) fn persist_first_headers<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
         let shared = &mut *self.shared;
-        if shared.is_unfenced {
-            shared.check()?;
+        if shared.has_unfenced_headers {
+            shared.check_fences()?;
             for (offset, word) in shared.stale_headers.drain(..) {
                 // Compared first, because another thread may have stored to the block since the header was read.
                 if pmem.compare_exchange_u64(offset, word, 0).is_ok() {
@@ -327,7 +331,7 @@ impl LockedChunks<'_> {
                 }
             }
             shared.fence(pmem)?;
-            shared.is_unfenced = false;
+            shared.has_unfenced_headers = false;
         }
         Ok(())
     }
@@ -339,7 +343,7 @@ impl LockedChunks<'_> {
         self.shared.huge.insert(chunk, HugeBlock { lines: header.lines, is_live, is_lost });
         self.set_owner(chunk, ChunkOwner::Huge);
         if header.state == BlockState::Free {
-            self.shared.quarantine.push_due(chunk_number(chunk), 1..1 + header.lines, Lsn::ZERO);
+            self.shared.quarantine.push_due(chunk_as_u32(chunk), 1..1 + header.lines, Lsn::ZERO);
         }
         for covered in chunk + 1..last {
             self.set_owner(covered, ChunkOwner::Covered);
@@ -369,15 +373,15 @@ impl LockedChunks<'_> {
     /// When a fence fails.
     ///
     /// # Durability
-    /// As for [`discover_through`](Self::discover_through) and [`scan_into`](Self::scan_into).
-    pub(super) fn supply<P: Pmem>(&mut self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
+    /// As for [`read_first_headers_through`](Self::read_first_headers_through) and [`scan_into`](Self::scan_into).
+    pub(super) fn assign_chunk<P: Pmem>(&mut self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
         let prefers_unscanned = self.shared.is_unscanned_next;
         self.shared.is_unscanned_next = !prefers_unscanned;
         let is_enough = |shared: &SharedChunks| {
             !shared.free.is_empty() || prefers_unscanned && !shared.unscanned.is_empty()
         };
-        while !is_enough(&self.shared) && self.discover_next(pmem) {}
-        self.fence_discovered(pmem)?;
+        while !is_enough(&self.shared) && self.read_next_first_header(pmem) {}
+        self.persist_first_headers(pmem)?;
         let unscanned = self.shared.unscanned.keys().next().copied();
         match (unscanned, self.shared.free.first().copied()) {
             (Some(chunk), free) if prefers_unscanned || free.is_none() => {
@@ -386,7 +390,7 @@ impl LockedChunks<'_> {
             (_, Some(chunk)) => {
                 self.shared.free.remove(&chunk);
                 self.update_has_free_chunk(pmem);
-                self.give(arena, ChunkMap::free(chunk, chunk_lines(&self.table.layout)));
+                self.assign(arena, ChunkMap::free(chunk, chunk_lines(&self.table.layout)));
             }
             (_, None) => return Ok(false),
         }
@@ -424,21 +428,21 @@ impl LockedChunks<'_> {
         self.shared.unscanned.remove(&chunk);
         self.shared.corruptions.append(&mut corruptions);
         self.update_has_free_chunk(pmem);
-        self.give(arena, map);
+        self.assign(arena, map);
         Ok(())
     }
 
     /// Assigns `chunk` to an arena if it is a free shared chunk.
-    pub(super) fn give_free(&mut self, arena: usize, chunk: u64) {
+    pub(super) fn assign_if_free(&mut self, arena: usize, chunk: u64) {
         if self.shared.free.remove(&chunk) {
             self.table.has_free_chunk.store(!self.shared.free.is_empty(), Ordering::Release);
-            self.give(arena, ChunkMap::free(chunk, chunk_lines(&self.table.layout)));
+            self.assign(arena, ChunkMap::free(chunk, chunk_lines(&self.table.layout)));
         }
     }
 
     /// Assigns a chunk to an arena. Its owner is stored with the locks of both the shared chunks and the arena held, so it is stable while either
     /// lock is held.
-    fn give(&mut self, arena: usize, map: ChunkMap) {
+    fn assign(&mut self, arena: usize, map: ChunkMap) {
         let chunk = map.chunk;
         let mut to = self.table.arena(arena);
         let slot = to.insert(map);
@@ -460,7 +464,7 @@ impl LockedChunks<'_> {
         let taken = free.and_then(|slot| self.take_free(&mut other, u32::try_from(slot).ok()?));
         let Some(map) = taken else { return false };
         drop(other);
-        self.give(to, *map);
+        self.assign(to, *map);
         true
     }
 
@@ -540,7 +544,7 @@ impl LockedChunks<'_> {
     /// Two fences. A crash leaves either the whole free block or its chunks.
     pub(super) fn split<P: Pmem>(&mut self, pmem: &P, chunk: u64, lines: u32) -> Result<(), FenceError> {
         let layout = &self.table.layout;
-        self.shared.check()?;
+        self.shared.check_fences()?;
         split_inner(pmem, layout, chunk, lines);
         self.shared.fence(pmem)?;
         split_off_first(pmem, layout, chunk);
@@ -573,11 +577,11 @@ impl LockedChunks<'_> {
 }
 
 #[inline]
-fn chunk_index(chunk: u64) -> usize {
+fn chunk_as_usize(chunk: u64) -> usize {
     usize::try_from(chunk).expect("chunks have an index")
 }
 
-pub(super) fn chunk_number(chunk: u64) -> u32 {
+pub(super) fn chunk_as_u32(chunk: u64) -> u32 {
     u32::try_from(chunk).expect("there are fewer chunks")
 }
 

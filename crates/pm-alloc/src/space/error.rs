@@ -138,12 +138,12 @@ pub struct Corruption {
 #[non_exhaustive]
 pub enum CorruptionKind {
     /// The extent is the block: the header was corrupted while the heap was open, and the block's length was known from DRAM.
-    Known,
+    LengthKnown,
     /// The length of the block is unknown: the header was corrupted before the heap was opened. The extent is the rest of the chunk, or several
     /// chunks if the block may have been longer than one. Nothing in it is allocated again, even after a repair, because the end of the block is
     /// unknown. Other blocks in it are not lost: those with intact headers are listed, and can be freed. Some of the listed blocks may have been
     /// freed long ago, because an old header can survive inside a block.
-    Resynchronized,
+    LengthUnknown,
     /// The header is the one that ends a chunk. Nothing is lost with it.
     End,
 }

@@ -43,7 +43,7 @@ pub(super) struct FreeLists {
     filled: u128,
     count: usize,
     /// The number of lines of all extents in the exact lists.
-    hole_lines: usize,
+    short_extent_lines: usize,
     /// The number of entries at which stale ones are purged.
     purge_at: usize,
     /// Where the next search for a run begins. It advances cyclically, so that space is used in turn.
@@ -69,7 +69,7 @@ impl FreeLists {
     pub(super) fn new() -> Self {
         let lists = (0..CLASSES).map(|_| VecDeque::new()).collect();
         let run_cursor = Candidate { slot: 0, line: 0 };
-        Self { lists, filled: 0, count: 0, hole_lines: 0, purge_at: PURGE_MIN, run_cursor }
+        Self { lists, filled: 0, count: 0, short_extent_lines: 0, purge_at: PURGE_MIN, run_cursor }
     }
 
     #[inline]
@@ -78,7 +78,7 @@ impl FreeLists {
         self.lists[class].push_back(Candidate { slot, line });
         self.filled |= 1 << class;
         self.count += 1;
-        self.hole_lines += exact_lines(class);
+        self.short_extent_lines += exact_lines(class);
     }
 
     /// Takes an extent of exactly `lines` lines, or else a long one.
@@ -114,8 +114,8 @@ impl FreeLists {
     }
 
     /// The number of lines of all extents of 64 lines or fewer, including stale entries.
-    pub(super) const fn hole_lines(&self) -> usize {
-        self.hole_lines
+    pub(super) const fn short_extent_lines(&self) -> usize {
+        self.short_extent_lines
     }
 
     /// Takes the shortest extent of at least `lines` lines; within a size class, the oldest that is long enough. Also returns its end.
@@ -178,7 +178,7 @@ impl FreeLists {
     }
 
     /// Whether there is an extent longer than half of `lines`. `lines` must be more than 64. Drops stale entries before the first valid one.
-    pub(super) fn has_similar(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
+    pub(super) fn has_half_as_long(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
         debug_assert!(lines > EXACT_LINES_MAX, "an exact list has extents of one length");
         loop {
             let from = self.filled & u128::MAX << class(lines);
@@ -232,7 +232,7 @@ impl FreeLists {
     #[inline]
     fn forget(&mut self, class_index: usize) {
         self.count -= 1;
-        self.hole_lines -= exact_lines(class_index);
+        self.short_extent_lines -= exact_lines(class_index);
     }
 
     /// Purges stale entries if there are twice as many entries as were valid after the last purge.
@@ -246,14 +246,14 @@ impl FreeLists {
     #[cold]
     fn purge(&mut self, slots: &[Option<Box<ChunkMap>>]) {
         let mut seen = HashSet::new();
-        (self.count, self.hole_lines) = (0, 0);
+        (self.count, self.short_extent_lines) = (0, 0);
         for (index, list) in self.lists.iter_mut().enumerate() {
             list.retain(|candidate| {
                 end_of(*candidate, slots).is_some_and(|end| class(end - candidate.line) == index)
                     && seen.insert(*candidate)
             });
             self.count += list.len();
-            self.hole_lines += list.len() * exact_lines(index);
+            self.short_extent_lines += list.len() * exact_lines(index);
             if list.is_empty() {
                 self.filled &= !(1 << index);
             }
@@ -269,7 +269,7 @@ impl FreeLists {
 
 #[inline]
 fn end_of(candidate: Candidate, slots: &[Option<Box<ChunkMap>>]) -> Option<u32> {
-    slots.get(candidate.slot as usize)?.as_ref()?.extent_from(candidate.line)
+    slots.get(candidate.slot as usize)?.as_ref()?.extent_end(candidate.line)
 }
 
 #[cfg(test)]
@@ -305,19 +305,19 @@ mod tests {
     }
 
     #[test]
-    fn similar_extent_is_longer_than_half() {
+    fn half_as_long_extent_is_longer_than_half() {
         let slots = [Some(Box::new(ChunkMap::free(0, 1024)))];
         let mut lists = FreeLists::new();
-        assert!(!lists.has_similar(65, &slots));
+        assert!(!lists.has_half_as_long(65, &slots));
         for (line, lines) in [(2, 600), (2, 600), (1, 200)] {
             lists.push(0, line, lines);
         }
-        assert!(!lists.has_similar(200, &slots), "all entries are stale");
+        assert!(!lists.has_half_as_long(200, &slots), "all entries are stale");
         assert_eq!(lists.len(), 0);
         lists.push(0, 1, 1023);
-        assert!(lists.has_similar(1023, &slots) && !lists.has_similar(1024, &slots));
+        assert!(lists.has_half_as_long(1023, &slots) && !lists.has_half_as_long(1024, &slots));
         assert!(
-            lists.has_similar(65, &slots) && lists.take(65, &slots).is_some(),
+            lists.has_half_as_long(65, &slots) && lists.take(65, &slots).is_some(),
             "the extent stays in the list"
         );
     }

@@ -17,13 +17,18 @@ use std::collections::BTreeMap;
 pub enum Piece {
     /// The copy has the heap's bytes in this range of offsets.
     Bytes(Range<u64>),
-    /// At this offset (first) the copy has this word (second).
-    Word(u64, u64),
+    /// The copy has `word` at `offset`.
+    Word {
+        /// The offset of the word.
+        offset: u64,
+        /// The word.
+        word: u64,
+    },
 }
 
 /// How the chain of a chunk ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ChainEnd {
     /// With the header at the chunk's end.
     Intact,
     /// The chain is broken: the rest of the chunk is an unreachable extent.
@@ -46,8 +51,8 @@ impl<'s> Frozen<'s> {
     /// If `is_log_healthy`, the headers that are read are made durable. After a failed fence nothing is stored.
     pub(super) fn new<P: Pmem>(table: &'s ChunkTable, pmem: &P, is_log_healthy: bool) -> Self {
         let mut chunks = table.lock();
-        while chunks.discover_next(pmem) {}
-        Self::of_known(chunks, pmem, is_log_healthy)
+        while chunks.read_next_first_header(pmem) {}
+        Self::without_reading(chunks, pmem, is_log_healthy)
     }
 
     /// Does the work of [`Space::persist_headers`](super::Space::persist_headers).
@@ -61,7 +66,7 @@ impl<'s> Frozen<'s> {
             return Ok(());
         }
         // This process has changed blocks only in these chunks.
-        let mut frozen = Self::of_known(chunks, pmem, true);
+        let mut frozen = Self::without_reading(chunks, pmem, true);
         sync::before_flushing_others_stores();
         for chunk in 0..known {
             pmem.flush(header_offset(&table.layout, chunk, 1), BLOCK_HEADER_BYTES);
@@ -72,11 +77,11 @@ impl<'s> Frozen<'s> {
     }
 
     /// Freezes the space without reading further first headers: the chunks after the cursor stay unread.
-    fn of_known<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_log_healthy: bool) -> Self {
+    fn without_reading<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_log_healthy: bool) -> Self {
         if is_log_healthy {
             // This thread makes them durable, because a fence waits for the flushes of its own thread only, and the next thread that allocates may
             // be another one. A failed fence is recorded, and the next allocation returns its error. A copy needs only visible contents.
-            chunks.fence_discovered(pmem).unwrap_or_default();
+            chunks.persist_first_headers(pmem).unwrap_or_default();
         }
         let table = chunks.table;
         let arenas = (0..table.arenas.len()).map(|arena| table.arena(arena)).collect();
@@ -125,7 +130,7 @@ impl Frozen<'_> {
                     }
                     ChunkOwner::Shared | ChunkOwner::Covered | ChunkOwner::Huge => self.unscanned.get(&chunk),
                 };
-                if self.chunk_pieces(chunk, first, map, &mut visit) == End::Unreachable {
+                if self.visit_chunk(chunk, first, map, &mut visit) == ChainEnd::Unreachable {
                     (chunk, first) = (chunk + 1, 1);
                     continue;
                 }
@@ -138,18 +143,18 @@ impl Frozen<'_> {
 
     /// Passes to `visit` the pieces of one chunk from line `first` on, and returns how its chain ends. If the chain is intact, the caller adds the
     /// chunk's end header; an unreachable extent includes it.
-    fn chunk_pieces(
+    fn visit_chunk(
         &self,
         chunk: u64,
         first: u32,
         map: Option<&ChunkMap>,
         visit: &mut impl FnMut(Piece),
-    ) -> End {
+    ) -> ChainEnd {
         let layout = &self.chunks.table.layout;
         let end = chunk_lines(layout);
         let mut line = first;
         while line < end {
-            let kept = map.map_or(end, |map| map.next_kept(line));
+            let kept = map.map_or(end, |map| map.next_copied(line));
             if kept > line {
                 visit(self.header(chunk, BlockState::Free, line..kept));
             }
@@ -160,7 +165,7 @@ impl Frozen<'_> {
                 // unreachable, a block may cover the line of the first header.
                 let start = if map.unreachable_from == 0 { layout.chunk_offset(chunk) } else { header };
                 visit(Piece::Bytes(start..header_offset(layout, chunk, end) + BLOCK_HEADER_BYTES));
-                return End::Unreachable;
+                return ChainEnd::Unreachable;
             }
             if let Some(lost) = map.lost.iter().find(|lost| lost.start == kept) {
                 visit(self.header(chunk, BlockState::Lost, kept..lost.end));
@@ -175,12 +180,12 @@ impl Frozen<'_> {
             // From the header of the first block to the start of the next header.
             visit(Piece::Bytes(header..header_offset(layout, chunk, line)));
         }
-        End::Intact
+        ChainEnd::Intact
     }
 
     fn header(&self, chunk: u64, state: BlockState, lines: Range<u32>) -> Piece {
         let (offset, word) = header_word(&self.chunks.table.layout, chunk, state, lines);
         debug_assert!(offset.is_multiple_of(BLOCK_HEADER_BYTES), "headers are words");
-        Piece::Word(offset, word)
+        Piece::Word { offset, word }
     }
 }

@@ -29,7 +29,7 @@ pub(super) const fn line_offset(layout: &Layout, chunk: u64, line: u32) -> u64 {
 /// The offset of the header of the block that starts at a line of a chunk. The line may be the chunk's end.
 #[inline]
 pub(super) const fn header_offset(layout: &Layout, chunk: u64, line: u32) -> u64 {
-    Layout::header_of(line_offset(layout, chunk, line))
+    Layout::header_offset_of(line_offset(layout, chunk, line))
 }
 
 /// The header of a block in this state on these lines of a chunk.

@@ -1,12 +1,12 @@
 //! The space of a heap, as transactions use it: reserving, allocating and freeing.
 
 use super::arena::{Arena, DRAIN_STEP, HeldBlock, HeldFreeing, Purpose, Request};
-use super::chunk_table::{ChunkOwner, ChunkTable, LockedChunks, SpaceOptions, chunk_number};
+use super::chunk_table::{ChunkOwner, ChunkTable, LockedChunks, SpaceOptions, chunk_as_u32};
 use super::error::{Corruption, FreeError, SpaceError};
 use super::frozen::Frozen;
 use super::headers::{HeaderWord, align, chunk_lines, end_word, header_word, store_flushed};
 use super::report::{CheckReport, SpaceStats};
-use super::reservation::{ArenaSlot, Extent, Reservation, lines_with_rest};
+use super::reservation::{ArenaSlot, Extent, Reservation, max_allocated_lines};
 use super::{huge, repair};
 use crate::format::{BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
@@ -173,7 +173,7 @@ impl Space {
             return None;
         }
         let request = Request { is_for_transaction: true, ..self.request(lines, align_bytes).ok()? };
-        let extent = self.reserve_of(self.chunks.own_arena(), pmem, request, checkpoint_lsn)?;
+        let extent = self.drain_and_reserve(self.chunks.own_arena(), pmem, request, checkpoint_lsn)?;
         Some(Reservation::new(self.layout(), extent))
     }
 
@@ -199,22 +199,22 @@ impl Space {
         let is_logged = checkpoint_lsn != Lsn::MAX;
         let request = self.request(lines, align_bytes)?;
         let is_unaligned = request.lines_with_padding == request.lines;
-        let run_lines_max = if is_logged || !is_unaligned { 0 } else { lines_with_rest(request.lines) };
+        let run_lines_max = if is_logged || !is_unaligned { 0 } else { max_allocated_lines(request.lines) };
         let request = Request { run_lines_max, is_for_transaction: is_logged, ..request };
-        let extent = match self.reserve_of(arena, pmem, request, checkpoint_lsn) {
+        let extent = match self.drain_and_reserve(arena, pmem, request, checkpoint_lsn) {
             Some(extent) => extent,
             None => self.reserve_elsewhere(arena, pmem, request, checkpoint_lsn)?,
         };
         Ok(Reservation::new(self.layout(), extent))
     }
 
-    /// Records in DRAM that the reservation is one free block. Its [headers](Reservation::joining_headers) are durable; `lsn` is zero unless they
+    /// Records in DRAM that the reservation is one free block. Its [headers](Reservation::join_headers) are durable; `lsn` is zero unless they
     /// were logged. Lines from its trim on become free. If not all headers were stored, the caller [returns](Self::return_unused) the reservation
     /// instead.
-    pub(crate) fn joined<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
-        reservation.joined(pmem, lsn);
+    pub(crate) fn finish_join<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
+        reservation.finish_join(pmem, lsn);
         if let Some(ArenaSlot { arena, slot }) = reservation.extent.slot
-            && reservation.extent.trim.is_some()
+            && reservation.extent.trim_line.is_some()
         {
             self.chunks.arena(arena as usize).return_trimmed(slot, reservation);
         }
@@ -272,7 +272,7 @@ impl Space {
         arena.drain_quarantine(checkpoint_lsn, self.chunks.clock.now(), DRAIN_STEP);
         let held = Arena::hold_block(arena, pmem, lines)?;
         // Several free blocks would have to be joined first: contents stored into the block overwrite their headers.
-        if held.is_several_blocks && has_contents { None } else { Some(held) }
+        if held.spans_several_blocks && has_contents { None } else { Some(held) }
     }
 
     /// Begins to free an allocated block, whose arena stays locked until the result is dropped. `None` when no arena owns the block's chunk, or the
@@ -298,7 +298,7 @@ impl Space {
         if self.chunks.owner(chunk) != owner || arena.map(slot).unreachable_from <= line {
             return Ok(None);
         }
-        let found = arena.find(pmem, slot, line, self.coalescing())?;
+        let found = arena.look_up(pmem, slot, line, self.free_purpose())?;
         Ok(Some(HeldFreeing::new(arena, slot, found, now)))
     }
 
@@ -308,7 +308,7 @@ impl Space {
     /// # Errors
     /// When no allocated block starts there; see [`FreeError`].
     pub(crate) fn begin_free<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<Freeing, FreeError> {
-        self.begin_free_for(pmem, payload, self.coalescing())
+        self.begin_free_for(pmem, payload, self.free_purpose())
     }
 
     /// [Begins to free](Self::begin_free) a block without coalescing: its free neighbours stay separate.
@@ -342,7 +342,7 @@ impl Space {
                 self.chunks.arena(arena as usize).finish_free(slot, freeing.coalesced, lsn, now);
             }
             None => {
-                let at = chunk_number(freeing.chunk);
+                let at = chunk_as_u32(freeing.chunk);
                 self.chunks.lock().shared.quarantine.push(at, freeing.block, lsn, now);
             }
         }
@@ -353,7 +353,7 @@ impl Space {
     /// # Errors
     /// When no allocated block starts there; see [`FreeError`].
     pub(crate) fn usable_bytes<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<u64, FreeError> {
-        let block = self.find(pmem, payload, Purpose::Look)?.block;
+        let block = self.look_up(pmem, payload, Purpose::Query)?.block;
         Ok(Layout::usable_bytes(block.end - block.start))
     }
 
@@ -465,7 +465,7 @@ impl Space {
 
     /// Drains a few blocks from an arena's quarantine, and reserves from it.
     #[inline]
-    fn reserve_of<P: Pmem>(
+    fn drain_and_reserve<P: Pmem>(
         &self,
         arena: usize,
         pmem: &P,
@@ -474,11 +474,11 @@ impl Space {
     ) -> Option<Extent> {
         let mut arena = self.chunks.arena(arena);
         arena.drain_quarantine(checkpoint_lsn, self.chunks.clock.now(), DRAIN_STEP);
-        self.reserve_from(&mut arena, pmem, request, true)
+        self.reserve_and_trim(&mut arena, pmem, request, true)
     }
 
     #[inline]
-    fn reserve_from<P: Pmem>(
+    fn reserve_and_trim<P: Pmem>(
         &self,
         arena: &mut Arena,
         pmem: &P,
@@ -495,7 +495,7 @@ impl Space {
         if !request.is_for_transaction || self.chunks.has_free_chunk() {
             return extent;
         }
-        Extent { trim: arena.trim(&extent, request), ..extent }
+        Extent { trim_line: arena.begin_trim(&extent, request), ..extent }
     }
 
     /// Reserves in chunks that no arena owns, in other arenas, or from the quarantine. Called when this thread's arena has no room.
@@ -515,11 +515,14 @@ impl Space {
             for other in (own + 1..own + count).map(|arena| arena % count) {
                 let is_moved = self.chunks.lock().move_free_chunk(other, own);
                 if is_moved
-                    && let Some(extent) = self.reserve_from(&mut self.chunks.arena(own), pmem, request, false)
+                    && let Some(extent) =
+                        self.reserve_and_trim(&mut self.chunks.arena(own), pmem, request, false)
                 {
                     return Ok(extent);
                 }
-                if let Some(extent) = self.reserve_from(&mut self.chunks.arena(other), pmem, request, false) {
+                if let Some(extent) =
+                    self.reserve_and_trim(&mut self.chunks.arena(other), pmem, request, false)
+                {
                     return Ok(extent);
                 }
             }
@@ -540,18 +543,18 @@ impl Space {
         request: Request,
         checkpoint_lsn: Lsn,
     ) -> Result<Option<Extent>, FenceError> {
-        let supply = || self.chunks.lock().supply(own, pmem);
+        let assign_chunk = || self.chunks.lock().assign_chunk(own, pmem);
         let split = || huge::split_quarantined(&mut self.chunks.lock(), pmem, checkpoint_lsn);
         split()?;
         // Once all first headers have been read, all freed huge blocks are known.
-        while supply()? || split()? {
-            if let Some(extent) = self.reserve_from(&mut self.chunks.arena(own), pmem, request, true) {
+        while assign_chunk()? || split()? {
+            if let Some(extent) = self.reserve_and_trim(&mut self.chunks.arena(own), pmem, request, true) {
                 return Ok(Some(extent));
             }
         }
         let mut own = self.chunks.arena(own);
         own.is_exhausted = true;
-        Ok(self.reserve_from(&mut own, pmem, request, false))
+        Ok(self.reserve_and_trim(&mut own, pmem, request, false))
     }
 
     /// Reserves by searching the maps of all arenas, with the shared chunks locked, so that no chunk changes owners. The second value tells whether
@@ -606,7 +609,7 @@ impl Space {
     /// The purpose with which blocks are freed. If there is a quarantine time, free neighbours are not coalesced, because they would be quarantined,
     /// too.
     #[inline]
-    const fn coalescing(&self) -> Purpose {
+    const fn free_purpose(&self) -> Purpose {
         if self.chunks.clock.is_used() { Purpose::Free } else { Purpose::FreeAndCoalesce }
     }
 
@@ -617,7 +620,7 @@ impl Space {
         purpose: Purpose,
     ) -> Result<Freeing, FreeError> {
         let FoundBlock { slot, chunk, block, coalesced, is_unreachable } =
-            self.find(pmem, payload, purpose)?;
+            self.look_up(pmem, payload, purpose)?;
         Ok(match slot {
             Some(slot) if is_unreachable => Freeing::unreachable(slot, chunk, block),
             slot => Freeing::new(self.layout(), slot, chunk, block, coalesced),
@@ -625,7 +628,7 @@ impl Space {
     }
 
     /// Looks up the allocated block that starts at `offset`. If the purpose is to free it, it counts as freed from now on.
-    fn find<P: Pmem>(&self, pmem: &P, offset: u64, purpose: Purpose) -> Result<FoundBlock, FreeError> {
+    fn look_up<P: Pmem>(&self, pmem: &P, offset: u64, purpose: Purpose) -> Result<FoundBlock, FreeError> {
         let (chunk, line) = self.chunks.locate(offset)?;
         loop {
             let owner = self.chunks.owner(chunk);
@@ -633,7 +636,7 @@ impl Space {
                 ChunkOwner::Arena(at) => {
                     let mut arena = self.chunks.arena(at.arena as usize);
                     if self.chunks.owner(chunk) == owner {
-                        let (block, coalesced) = arena.find(pmem, at.slot, line, purpose)?;
+                        let (block, coalesced) = arena.look_up(pmem, at.slot, line, purpose)?;
                         let is_unreachable = arena.map(at.slot).unreachable_from <= line;
                         return Ok(FoundBlock { slot: Some(at), chunk, block, coalesced, is_unreachable });
                     }
@@ -641,7 +644,7 @@ impl Space {
                 ChunkOwner::Huge if line == 1 => {
                     let mut chunks = self.chunks.lock();
                     if self.chunks.owner(chunk) == owner {
-                        let lines = huge::find(&mut chunks, pmem, chunk, purpose != Purpose::Look)?;
+                        let lines = huge::look_up(&mut chunks, pmem, chunk, purpose != Purpose::Query)?;
                         let block = line..line + lines;
                         let coalesced = block.clone();
                         return Ok(FoundBlock { slot: None, chunk, block, coalesced, is_unreachable: false });
@@ -650,7 +653,7 @@ impl Space {
                 ChunkOwner::Huge | ChunkOwner::Covered => return Err(FreeError::NotABlock { offset }),
                 ChunkOwner::Shared => {
                     let mut chunks = self.chunks.lock();
-                    chunks.discover_through(pmem, chunk)?;
+                    chunks.read_first_headers_through(pmem, chunk)?;
                     if chunks.shared.free.contains(&chunk) {
                         return Err(FreeError::AlreadyFree { offset });
                     }

@@ -2,7 +2,7 @@
 //!
 //! A huge block starts at line 1 of its first chunk. It covers all of the following chunks, except that it may end anywhere in the last one, whose
 //! chain starts at its end. Before it is allocated, its chunks are joined into one free block, up to the end of the last chunk, as whenever a new
-//! block will cover several free blocks ([`Reservation::joining_headers`]). A freed block is split into chunks in the reverse order: first the
+//! block will cover several free blocks ([`Reservation::join_headers`]). A freed block is split into chunks in the reverse order: first the
 //! headers inside it are stored, and when these are durable, that of the first chunk.
 //!
 //! These headers are stored without the log, so no live log entry may target their offsets:
@@ -15,7 +15,7 @@
 //! - No block may end right where the first block of a chunk starts, because the header there would be logged with it. Such a huge block is made one
 //!   line longer.
 
-use super::chunk_table::{ChunkOwner, ChunkTable, HugeBlock, LockedChunks, chunk_number};
+use super::chunk_table::{ChunkOwner, ChunkTable, HugeBlock, LockedChunks, chunk_as_u32};
 use super::error::{CorruptionKind, FreeError, SpaceError};
 use super::headers::{chunk_lines, corruption, end_of, header_offset, huge_lines, read};
 use super::reservation::{Extent, Reservation};
@@ -48,7 +48,7 @@ pub(super) fn reserve<P: Pmem>(
         table.arena(arena).drain_quarantine(checkpoint_lsn, table.clock.now(), usize::MAX);
     }
     let mut chunks = table.lock();
-    chunks.discover_through(pmem, u64::MAX)?;
+    chunks.read_first_headers_through(pmem, u64::MAX)?;
     split_quarantined(&mut chunks, pmem, checkpoint_lsn)?;
     let mut found = chunks.take_run(count);
     if found.is_none() {
@@ -67,7 +67,8 @@ pub(super) fn reserve<P: Pmem>(
     };
     let whole = u32::try_from(whole).expect("no more than a header can represent");
     chunks.shared.reservation_count += 1;
-    let extent = Extent { slot: None, chunk, lines: 1..1 + whole, is_several_blocks: true, trim: None };
+    let extent =
+        Extent { slot: None, chunk, lines: 1..1 + whole, spans_several_blocks: true, trim_line: None };
     Ok(Reservation::new(&table.layout, extent))
 }
 
@@ -92,13 +93,13 @@ pub(super) fn settle(chunks: &mut LockedChunks<'_>, reservation: &Reservation) {
 pub(super) fn return_unused(chunks: &mut LockedChunks<'_>, reservation: &Reservation) {
     chunks.shared.reservation_count -= 1;
     let (chunk, lines) = (reservation.extent.chunk, reservation.extent.lines.clone());
-    let Some(lsn) = reservation.joined else {
+    let Some(lsn) = reservation.joined_lsn else {
         let count = u64::from(lines.end) / reservation.layout.chunk_lines();
         return chunks.return_chunks(chunk..chunk + count);
     };
     chunks.shared.huge.insert(chunk, HugeBlock { lines: lines.end - 1, is_live: false, is_lost: false });
     chunks.set_owner(chunk, ChunkOwner::Huge);
-    chunks.shared.quarantine.push_due(chunk_number(chunk), lines, lsn);
+    chunks.shared.quarantine.push_due(chunk_as_u32(chunk), lines, lsn);
 }
 
 /// Splits into chunks those quarantined blocks that may be reused. Returns false if there were none.
@@ -116,7 +117,7 @@ pub(super) fn split_quarantined<P: Pmem>(
     let now = chunks.table.clock.now();
     let mut has_split = false;
     while let Some(block) = chunks.shared.quarantine.pop_due(checkpoint_lsn, now) {
-        if let Err(error) = chunks.split(pmem, u64::from(block.at), block.lines) {
+        if let Err(error) = chunks.split(pmem, u64::from(block.slot_or_chunk), block.lines) {
             chunks.shared.quarantine.undo_pop(block);
             return Err(error);
         }
@@ -130,7 +131,7 @@ pub(super) fn split_quarantined<P: Pmem>(
 ///
 /// # Errors
 /// When no allocated block starts there, or its header is corrupted.
-pub(super) fn find<P: Pmem>(
+pub(super) fn look_up<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,
     chunk: u64,
@@ -151,7 +152,7 @@ pub(super) fn find<P: Pmem>(
         (true, false) => {
             (block.is_live, block.is_lost) = (false, true);
             let lines = 1..1 + block.lines;
-            shared.corruptions.push(corruption(layout, chunk, lines, found, CorruptionKind::Known));
+            shared.corruptions.push(corruption(layout, chunk, lines, found, CorruptionKind::LengthKnown));
             Err(corrupted)
         }
         (false, _) if header.is_none() || block.is_lost => Err(corrupted),

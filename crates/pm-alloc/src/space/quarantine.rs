@@ -40,7 +40,7 @@ impl QuarantineClock {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quarantined {
     /// The slot of its chunk in the arena. For a huge block, its first chunk.
-    pub(super) at: u32,
+    pub(super) slot_or_chunk: u32,
     pub(super) line: u32,
     pub(super) lines: u32,
     lsn: Lsn,
@@ -59,22 +59,22 @@ pub(super) struct Quarantine {
 impl Quarantine {
     /// Adds a block that is freed now by a commit with this LSN.
     #[inline]
-    pub(super) fn push(&mut self, at: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
+    pub(super) fn push(&mut self, slot_or_chunk: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         let due_ns = now.now_ns.saturating_add(now.quarantine_ns);
         let (line, lines) = (lines.start, lines.end - lines.start);
-        self.blocks.push_back(Quarantined { at, line, lines, lsn, due_ns });
+        self.blocks.push_back(Quarantined { slot_or_chunk, line, lines, lsn, due_ns });
     }
 
     /// Adds lines that a commit with this LSN made a free block, and that were not allocated before.
-    pub(super) fn push_gap(&mut self, at: u32, lines: Range<u32>, lsn: Lsn) {
+    pub(super) fn push_gap(&mut self, slot_or_chunk: u32, lines: Range<u32>, lsn: Lsn) {
         let (line, lines) = (lines.start, lines.end - lines.start);
-        self.gaps.push_back(Quarantined { at, line, lines, lsn, due_ns: 0 });
+        self.gaps.push_back(Quarantined { slot_or_chunk, line, lines, lsn, due_ns: 0 });
     }
 
     /// Adds a block that another process freed, or that was never allocated. It goes to the front, because its quarantine time is over.
-    pub(super) fn push_due(&mut self, at: u32, lines: Range<u32>, lsn: Lsn) {
+    pub(super) fn push_due(&mut self, slot_or_chunk: u32, lines: Range<u32>, lsn: Lsn) {
         let (line, lines) = (lines.start, lines.end - lines.start);
-        self.blocks.push_front(Quarantined { at, line, lines, lsn, due_ns: 0 });
+        self.blocks.push_front(Quarantined { slot_or_chunk, line, lines, lsn, due_ns: 0 });
     }
 
     /// Puts a block back that was removed by [`pop_due`](Self::pop_due).
@@ -91,7 +91,7 @@ impl Quarantine {
 
     /// Removes huge blocks that start in `chunk`.
     pub(super) fn remove(&mut self, chunk: u64) {
-        self.blocks.retain(|block| u64::from(block.at) != chunk);
+        self.blocks.retain(|block| u64::from(block.slot_or_chunk) != chunk);
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -24,9 +24,9 @@ pub(super) fn repair<P: Pmem>(
     }
     let line = u32::try_from((offset - layout.chunk_offset(chunk)) / LINE_BYTES + 1);
     let line = line.expect("lines of a chunk");
-    chunks.discover_through(pmem, chunk)?;
+    chunks.read_first_headers_through(pmem, chunk)?;
     chunks.scan_into(table.own_arena(), pmem, chunk)?;
-    chunks.give_free(table.own_arena(), chunk);
+    chunks.assign_if_free(table.own_arena(), chunk);
     let found = BlockHeader::from_word(corruption.found, layout.seed, offset);
     let header = match table.owner(chunk) {
         ChunkOwner::Arena(at) => {
@@ -111,7 +111,7 @@ fn unreachable_chunks<P: Pmem>(
     let extent = table.scanner(pmem).unreachable_extent(chunk, 1);
     let most = (extent.end - layout.chunk_offset(chunk)) / layout.chunk_bytes;
     for distance in 1..most {
-        chunks.discover_through(pmem, chunk + distance)?;
+        chunks.read_first_headers_through(pmem, chunk + distance)?;
         let is_unreachable = match table.owner(chunk + distance) {
             ChunkOwner::Arena(at) => table.arena(at.arena as usize).map(at.slot).unreachable_from == 0,
             ChunkOwner::Shared => {

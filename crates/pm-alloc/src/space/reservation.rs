@@ -16,7 +16,7 @@ pub(super) struct ArenaSlot {
     pub(super) slot: u32,
 }
 
-/// Reserved free lines: one or more whole free blocks, or, with `trim`, more than the reservation keeps. They lie in one chunk, or, for a huge
+/// Reserved free lines: one or more whole free blocks, or, with `trim_line`, more than the reservation keeps. They lie in one chunk, or, for a huge
 /// block, begin in it.
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
@@ -25,10 +25,10 @@ pub(super) struct Extent {
     pub(super) chunk: u64,
     pub(super) lines: Range<u32>,
     /// Whether the lines are several free blocks of the chain.
-    pub(super) is_several_blocks: bool,
+    pub(super) spans_several_blocks: bool,
     /// The line from which the reservation gives the extent back, once the two parts are free blocks of their own. Set if no other long extent is
     /// free.
-    pub(super) trim: Option<u32>,
+    pub(super) trim_line: Option<u32>,
 }
 
 /// A block or a gap that was carved from a reservation.
@@ -44,7 +44,7 @@ pub(super) struct Carved {
 ///
 /// It starts where a free block of the chain starts, and ends where one ends, so its headers describe no other lines. Usually it is one whole free
 /// block. Of the last long free extent a transaction reserves only the front, which is first made a free block of its own. Other threads may reserve
-/// the free space before and after it at the same time. The caller stores its [`joining_headers`](Self::joining_headers), then [carves](Self::carve)
+/// the free space before and after it at the same time. The caller stores its [`join_headers`](Self::join_headers), then [carves](Self::carve)
 /// blocks, fills them, and commits their [`headers`](Self::headers).
 ///
 /// [`Space::settle`]: super::Space::settle
@@ -58,7 +58,7 @@ pub(crate) struct Reservation {
     pub(super) cursor: u32,
     /// Set once an extent that was several free blocks, or a part of one, has become one free block: the LSN of its headers. Zero if these were
     /// stored without the log, as they always are outside of tests.
-    pub(super) joined: Option<Lsn>,
+    pub(super) joined_lsn: Option<Lsn>,
     /// The first blocks and gaps that were carved, in ascending order of lines.
     first: [Carved; CARVED_INLINE],
     count: usize,
@@ -70,17 +70,17 @@ impl Reservation {
     pub(super) const fn new(layout: &Layout, extent: Extent) -> Self {
         let none = Carved { line: 0, lines: 0, state: BlockState::Free };
         let (cursor, first) = (extent.lines.start, [none; CARVED_INLINE]);
-        Self { layout: *layout, extent, cursor, joined: None, first, count: 0, more: Vec::new() }
+        Self { layout: *layout, extent, cursor, joined_lsn: None, first, count: 0, more: Vec::new() }
     }
 
     /// Whether the reservation is one free block and is not to be trimmed, so that blocks can be [carved](Self::carve).
     #[inline]
     pub(crate) const fn is_one_block(&self) -> bool {
-        self.joined.is_some() || !self.extent.is_several_blocks && self.extent.trim.is_none()
+        self.joined_lsn.is_some() || !self.extent.spans_several_blocks && self.extent.trim_line.is_none()
     }
 
     /// The headers that make the reservation [one free block](Self::is_one_block). The caller stores them in this order, each durable before the
-    /// next, before it writes into the reservation. It then calls [`Space::joined`].
+    /// next, before it writes into the reservation. It then calls [`Space::finish_join`].
     ///
     /// They are needed because a new block's contents overwrite the headers of former blocks inside it, and may become durable at any time. If the
     /// machine crashes before the block's own header is durable, the chain must not lead to an overwritten header.
@@ -88,20 +88,20 @@ impl Reservation {
     /// If the reservation is to be trimmed, the last header covers only its front part. The header of the rest is stored first. It lies inside the
     /// last free block, where no chain leads to it yet. So a crash at any point leaves an intact chain.
     ///
-    /// [`Space::joined`]: super::Space::joined
+    /// [`Space::finish_join`]: super::Space::finish_join
     #[inline]
-    pub(crate) fn joining_headers(&self) -> impl Iterator<Item = HeaderWord> + use<> {
-        let Extent { chunk, trim, lines: Range { start, end }, .. } = self.extent.clone();
+    pub(crate) fn join_headers(&self) -> impl Iterator<Item = HeaderWord> + use<> {
+        let Extent { chunk, trim_line: trim, lines: Range { start, end }, .. } = self.extent.clone();
         let layout = self.layout;
         let (rest, front) = (trim.map(|trim| trim..end), start..trim.unwrap_or(end));
         rest.into_iter().chain([front]).map(move |lines| header_word(&layout, chunk, BlockState::Free, lines))
     }
 
-    /// Records that the reservation is one free block, because its [headers](Self::joining_headers) are stored. For a [huge block](Self::is_huge),
+    /// Records that the reservation is one free block, because its [headers](Self::join_headers) are stored. For a [huge block](Self::is_huge),
     /// also stores and flushes zeroes over the first headers of the chunks that it covers; the caller fences before it stores or logs the block's
     /// header. Otherwise those chunks could be read as chunks if the block's header became corrupted.
-    pub(super) fn joined<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
-        self.joined = Some(lsn);
+    pub(super) fn finish_join<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
+        self.joined_lsn = Some(lsn);
         let chunk = self.extent.chunk;
         let last = chunk + (u64::from(self.extent.lines.end) - 1) / self.layout.chunk_lines();
         for covered in chunk + 1..=last {
@@ -111,8 +111,8 @@ impl Reservation {
 
     /// Records that the free blocks need not be joined: the caller stores all headers of the new blocks, in their order, before any contents. So no
     /// chain ever leads to a former header inside. Not for a [huge block](Self::is_huge).
-    pub(super) const fn skip_joining(&mut self) {
-        self.joined = Some(Lsn::ZERO);
+    pub(super) const fn mark_join_unneeded(&mut self) {
+        self.joined_lsn = Some(Lsn::ZERO);
     }
 
     /// Carves a block, and returns the range of its payload, up to the next block's header. `None` if there is no room. There is always room for a
@@ -125,7 +125,7 @@ impl Reservation {
     pub(crate) fn carve(&mut self, lines: u64, align_bytes: u64) -> Option<Range<u64>> {
         assert!(lines > 0, "a block has at least one line");
         assert!(
-            self.is_one_block() && self.extent.trim.is_none(),
+            self.is_one_block() && self.extent.trim_line.is_none(),
             "a reservation is one free block before it is carved"
         );
         let lines = if self.is_huge() { huge_lines(&self.layout, lines) } else { lines };
@@ -150,9 +150,9 @@ impl Reservation {
 
     /// The length of a first block for a request of `lines`: the whole reservation, if it is only a little longer. A short rest would need a header
     /// of its own, and few requests would fit it.
-    pub(super) fn whole_or(&self, lines: u64, align_bytes: u64) -> u64 {
+    pub(super) fn first_block_lines(&self, lines: u64, align_bytes: u64) -> u64 {
         let all = u64::from(self.extent.lines.end - self.extent.lines.start);
-        let is_close = u32::try_from(lines).is_ok_and(|lines| all <= u64::from(lines_with_rest(lines)));
+        let is_close = u32::try_from(lines).is_ok_and(|lines| all <= u64::from(max_allocated_lines(lines)));
         if is_close && !self.is_huge() && align_bytes <= LINE_BYTES { all } else { lines }
     }
 
@@ -231,7 +231,7 @@ impl Reservation {
 }
 
 /// The maximum number of lines that are allocated for a request of `lines`: up to a twentieth more, and at most three more, to avoid short rests.
-pub(super) const fn lines_with_rest(lines: u32) -> u32 {
+pub(super) const fn max_allocated_lines(lines: u32) -> u32 {
     let counted = if lines < 64 { lines } else { 64 };
     lines.saturating_add(counted * 3 / 64)
 }

@@ -42,7 +42,7 @@ pub(crate) struct Growth<'s, P: Pmem> {
 #[derive(Debug)]
 enum Target<'s> {
     /// A block in a chunk of an arena, the line where it will end, and the end of the free block in which that line lies.
-    Block { arena: SpinGuard<'s, Arena>, slot: u32, block: Range<u32>, end: u32, rest_end: u32 },
+    Block { arena: SpinGuard<'s, Arena>, slot: u32, block: Range<u32>, end: u32, free_block_end: u32 },
     /// A huge block of `old` lines that can grow to `new` lines. The caller accepts `wanted` lines or more. If it refuses `new`, `least` is tried
     /// next: the length of the shortest huge block with `wanted` lines. `None`: it was tried, or is the same length.
     Huge { chunks: LockedChunks<'s>, chunk: u64, old: u32, new: u32, least: Option<u32>, wanted: u64 },
@@ -74,14 +74,14 @@ impl<'s, P: Pmem> Resize<'s, P> {
                         if line != 1 {
                             return Err(FreeError::NotABlock { offset: payload }.into());
                         }
-                        let old = huge::find(&mut chunks, pmem, chunk, false)?;
+                        let old = huge::look_up(&mut chunks, pmem, chunk, false)?;
                         return begin_huge(unlogged, chunks, chunk, old, wanted);
                     }
                 }
                 ChunkOwner::Arena(ArenaSlot { arena, slot }) => {
                     let mut arena = table.arena(arena as usize);
                     if table.owner(chunk) == owner {
-                        let block = arena.find(pmem, slot, line, Purpose::Look)?.0;
+                        let block = arena.look_up(pmem, slot, line, Purpose::Query)?.0;
                         return begin_in_chunk(unlogged, arena, slot, block, wanted);
                     }
                 }
@@ -120,20 +120,20 @@ fn begin_in_chunk<'s, P: Pmem>(
     if least <= block.end {
         return Ok(Resize::Done(Some(block.end - line)));
     }
-    let free_end = map.extent_from(block.end).unwrap_or(block.end);
+    let free_end = map.extent_end(block.end).unwrap_or(block.end);
     if free_end < least {
         return Ok(Resize::Done(None));
     }
     let mut end = most.min(free_end);
     // If the rest of the free block in which the end lies is short, it is added.
-    let rest_end = map.next_start(end - 1);
-    if rest_end - end <= (end - line) / 64 {
-        end = rest_end;
+    let free_block_end = map.next_start(end - 1);
+    if free_block_end - end <= (end - line) / 64 {
+        end = free_block_end;
     }
-    if map.find_corrupted(unlogged.pmem, layout, block.end..rest_end).is_some() {
+    if map.find_corrupted(unlogged.pmem, layout, block.end..free_block_end).is_some() {
         return Ok(Resize::Done(None));
     }
-    let target = Target::Block { arena, slot, block, end, rest_end };
+    let target = Target::Block { arena, slot, block, end, free_block_end };
     Ok(Resize::Grow(Growth { unlogged, target, is_unchanged: true }))
 }
 
@@ -148,7 +148,7 @@ fn begin_huge<'s, P: Pmem>(
     if *wanted.end() < u64::from(chunk_lines(layout)) {
         return Ok(Resize::Done(None));
     }
-    let [least, most] = [*wanted.start(), *wanted.end()].map(|lines| whole_huge(layout, lines));
+    let [least, most] = [*wanted.start(), *wanted.end()].map(|lines| huge_length(layout, lines));
     if let Some(new) = most.filter(|&new| new < old) {
         return shrink_huge(&mut chunks, unlogged, chunk, old, new);
     }
@@ -194,23 +194,23 @@ impl<'s, P: Pmem> Growth<'s, P> {
         let Self { unlogged, target, .. } = &mut self;
         let layout = unlogged.space.layout();
         match target {
-            Target::Block { arena, slot, block, end, rest_end } => {
+            Target::Block { arena, slot, block, end, free_block_end } => {
                 let map = arena.map(*slot);
-                let (line, end, rest_end) = (block.start, *end, *rest_end);
-                if end < rest_end {
-                    unlogged.store(header_word(layout, map.chunk, BlockState::Free, end..rest_end))?;
+                let (line, end, free_block_end) = (block.start, *end, *free_block_end);
+                if end < free_block_end {
+                    unlogged.store(header_word(layout, map.chunk, BlockState::Free, end..free_block_end))?;
                 }
                 let stored = unlogged.store(header_word(layout, map.chunk, BlockState::Allocated, line..end));
                 map.hold(block.end..end);
                 map.starts.clear_range(block.end..end);
-                if end < rest_end {
+                if end < free_block_end {
                     map.starts.set(end);
                 }
                 arena.list_extent_from(*slot, end);
                 Ok(stored.map(|()| Resize::Done(Some(end - line)))?)
             }
             Target::Huge { chunks, chunk, old, new, .. } => {
-                if !take_behind(chunks, unlogged.pmem, *chunk, *old, *new)? {
+                if !take_lines_after(chunks, unlogged.pmem, *chunk, *old, *new)? {
                     return Ok(self.refuse());
                 }
                 let new = *new;
@@ -249,7 +249,7 @@ impl<P: Pmem> Drop for Growth<'_, P> {
 }
 
 /// The number of lines of a huge block with room for `lines` lines. `None`: no huge block can have it.
-fn whole_huge(layout: &Layout, lines: u64) -> Option<u32> {
+fn huge_length(layout: &Layout, lines: u64) -> Option<u32> {
     let in_chunk = u64::from(chunk_lines(layout));
     let wanted = huge_lines(layout, lines);
     // The free block from which it would be carved consists of whole chunks.
@@ -288,7 +288,7 @@ fn grow_huge<P: Pmem>(
 
 /// Takes all lines after a huge block of `old` lines, up to the end of the chunk where it will end with `new` lines. Returns false, and takes
 /// nothing, if some of them are in use.
-fn take_behind<P: Pmem>(
+fn take_lines_after<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,
     chunk: u64,
@@ -301,7 +301,7 @@ fn take_behind<P: Pmem>(
     if new_last >= table.chunk_count() {
         return Ok(false);
     }
-    chunks.discover_through(pmem, new_last)?;
+    chunks.read_first_headers_through(pmem, new_last)?;
     let added = last + 1..new_last + 1;
     for chunk in added.clone() {
         chunks.scan_into(table.own_arena(), pmem, chunk)?;
@@ -310,7 +310,7 @@ fn take_behind<P: Pmem>(
         return Ok(false);
     }
     // If the block ends at a chunk's end, no line of that chunk is left.
-    if line == chunk_lines(&table.layout) || take_rest(chunks, pmem, last, line)? {
+    if line == chunk_lines(&table.layout) || take_rest_of_chunk(chunks, pmem, last, line)? {
         return Ok(true);
     }
     chunks.return_chunks(added);
@@ -318,7 +318,7 @@ fn take_behind<P: Pmem>(
 }
 
 /// Takes the lines from `line` on in `chunk`, in which a huge block ends. Returns false if some of them are in use.
-fn take_rest<P: Pmem>(
+fn take_rest_of_chunk<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,
     chunk: u64,
@@ -332,7 +332,7 @@ fn take_rest<P: Pmem>(
     let end = chunk_lines(&table.layout);
     let mut arena = table.arena(arena as usize);
     let map = arena.map(slot);
-    let is_free = map.first == line && map.extent_from(line) == Some(end);
+    let is_free = map.first == line && map.extent_end(line) == Some(end);
     if !is_free || map.find_corrupted(pmem, &table.layout, line..end).is_some() {
         return Ok(false);
     }

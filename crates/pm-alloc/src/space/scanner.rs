@@ -154,7 +154,7 @@ impl<P: Pmem> Walk<'_, P> {
             header_offset: header_offset(layout, chunk, line),
             extent: self.scanner.unreachable_extent(chunk, line),
             found,
-            kind: CorruptionKind::Resynchronized,
+            kind: CorruptionKind::LengthUnknown,
         };
         Step::Unreachable((!is_repaired).then(corruption), line..end)
     }
@@ -221,9 +221,9 @@ impl ChunkCursor {
             return Some((chunk, Content::Headers(Start::Unreachable)));
         }
         let header = scanner.first_header(chunk);
-        let is_behind_broken = core::mem::replace(&mut self.is_broken, header.is_none());
+        let is_after_broken = core::mem::replace(&mut self.is_broken, header.is_none());
         let Some(header) = header else {
-            let start = if is_behind_broken { Start::Unreachable } else { Start::Chain(1) };
+            let start = if is_after_broken { Start::Unreachable } else { Start::Chain(1) };
             return Some((chunk, Content::Headers(start)));
         };
         if header == BlockHeader::new(BlockState::Free, in_chunk - 1) {

@@ -70,7 +70,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         align_bytes: u64,
     ) -> Result<UnloggedBlock<'s, P>, SpaceError> {
         let reservation = self.space.reserve(self.pmem, lines, align_bytes, Lsn::MAX)?;
-        let lines = reservation.whole_or(lines, align_bytes);
+        let lines = reservation.first_block_lines(lines, align_bytes);
         let reservation = Some(reservation);
         Ok(UnloggedBlock { unlogged: *self, reservation, lines, align_bytes, is_stored: false })
     }
@@ -116,7 +116,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
     pub(crate) fn usable_bytes(&self, payload: u64) -> Result<u64, FreeError> {
         let (chunk, line) = self.space.chunks.locate(payload)?;
         let header = read(self.pmem, self.space.layout(), chunk, line).1;
-        let header_offset = Layout::header_of(payload);
+        let header_offset = Layout::header_offset_of(payload);
         let header = header.ok_or(FreeError::Corrupted { offset: payload, header_offset })?;
         let in_chunk = chunk_lines(self.space.layout());
         let fits = line == 1 || u64::from(line) + u64::from(header.lines) <= u64::from(in_chunk);
@@ -156,13 +156,13 @@ impl<P: Pmem> UnloggedBlock<'_, P> {
         self.is_stored = true;
         let reservation = self.reservation.as_mut().expect("it is not settled yet");
         if reservation.is_huge() {
-            reservation.joining_headers().try_for_each(|header| self.unlogged.store(header))?;
-            reservation.joined(self.unlogged.pmem, Lsn::ZERO);
+            reservation.join_headers().try_for_each(|header| self.unlogged.store(header))?;
+            reservation.finish_join(self.unlogged.pmem, Lsn::ZERO);
             if self.unlogged.is_durable {
                 self.unlogged.pmem.fence()?;
             }
         } else {
-            reservation.skip_joining();
+            reservation.mark_join_unneeded();
         }
         let carved = reservation.carve(self.lines, self.align_bytes);
         let payload = carved.expect("there is room for what was reserved").start;

@@ -51,7 +51,7 @@ pub enum TxError {
     Fence(#[from] FenceError),
     /// The program rolled the transaction back, for this reason.
     #[error("the transaction was rolled back: {0}")]
-    Abandoned(#[source] Box<dyn std::error::Error + Send + Sync>),
+    RolledBack(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// A failed fence becomes [`TxError::Commit`], whichever part of the heap fenced, because the heap accepts no more transactions.

@@ -5,7 +5,7 @@ use crate::format::{Lsn, ROOT};
 use crate::layout::Layout;
 use crate::links::{link_to, value_from};
 use crate::log::LaneGuard;
-use crate::parts::{HeapParts, InTransaction, StagedRoot, Work};
+use crate::parts::{HeapParts, InTransaction, StagedRoot, TxLists};
 use crate::space::{Freeing, Reservation, SpaceError};
 use core::fmt;
 use core::marker::PhantomData;
@@ -22,7 +22,7 @@ pub(super) const LOGGED_UP_TO_BYTES: usize = 96;
 /// [`HeapOptions::in_place_from_bytes`](crate::HeapOptions::in_place_from_bytes)) to an old block is made in place, with undo logging.
 pub struct Tx<'p, P: Pmem = Region> {
     parts: &'p HeapParts<P>,
-    work: &'p mut Work,
+    work: &'p mut TxLists,
     /// Acquired at the first write in place, or at the commit.
     lane: Option<LaneGuard<'p>>,
     /// Whether stores to new blocks were flushed but not fenced.
@@ -86,8 +86,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// As for [`alloc`](Self::alloc).
     pub fn alloc_slice<T: InPool<'p>>(&mut self, values: &[T]) -> Result<Link<'p, T>, TxError> {
         let bytes = bytes_of_slice(values);
-        let payload = self.reserve(bytes.len() as u64, align_of::<T>() as u64)?;
-        self.store_fresh(payload, bytes)?;
+        let payload = self.alloc_payload(bytes.len() as u64, align_of::<T>() as u64)?;
+        self.store_in_new_block(payload, bytes)?;
         Ok(link_to(payload))
     }
 
@@ -101,7 +101,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// As for [`alloc`](Self::alloc).
     pub fn alloc_uninit<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
         let bytes = count.saturating_mul(size_of::<T>() as u64);
-        Ok(link_to(self.reserve(bytes, align_of::<T>() as u64)?))
+        Ok(link_to(self.alloc_payload(bytes, align_of::<T>() as u64)?))
     }
 
     /// Allocates a block with room for `count` values, and zeroes it.
@@ -137,9 +137,9 @@ impl<'p, P: Pmem> Tx<'p, P> {
             align_bytes.is_power_of_two(),
             "blocks are aligned to powers of two, and {align_bytes} is not one"
         );
-        let payload = self.reserve(bytes, align_bytes.max(align_of::<T>() as u64))?;
+        let payload = self.alloc_payload(bytes, align_bytes.max(align_of::<T>() as u64))?;
         let pmem = &self.parts.pmem();
-        self.parts.log.check()?;
+        self.parts.log.check_not_poisoned()?;
         self.has_unfenced_stores |= bytes > 0;
         let mut done = 0;
         while done < bytes {
@@ -170,7 +170,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// As for [`free`](Self::free). [`FreeError::AlreadyFree`](crate::FreeError::AlreadyFree) for a block that this transaction allocates, because
     /// it is free until the transaction commits.
     pub fn capacity_bytes<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<u64, TxError> {
-        self.parts.log.check()?;
+        self.parts.log.check_not_poisoned()?;
         Ok(self.parts.space.usable_bytes(&self.parts.pmem(), link.offset())?)
     }
 
@@ -275,7 +275,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.stage_root(name, None)
     }
 
-    const fn new(parts: &'p HeapParts<P>, work: &'p mut Work, durability: Durability) -> Self {
+    const fn new(parts: &'p HeapParts<P>, work: &'p mut TxLists, durability: Durability) -> Self {
         Self { parts, work, lane: None, has_unfenced_stores: false, durability, brand: PhantomData }
     }
 
@@ -296,7 +296,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         // This comes after the lane is acquired, so that no transaction waits for a lane while it holds the lock of the roots.
         let change = self.write_roots()?;
         let writes = &self.work.writes;
-        let lane = self.lane.get_or_insert_with(|| LaneGuard::take(&self.parts.log));
+        let lane = self.lane.get_or_insert_with(|| LaneGuard::acquire(&self.parts.log));
         let committed = match self.durability == Durability::Deferred && writes.is_empty() {
             true => lane.commit_deferred(&self.parts.pmem()),
             false => lane.commit(&self.parts.pmem(), writes),
@@ -304,7 +304,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         // After a failed fence the changed roots stay hidden, because it is unknown which of them are durable. Otherwise all of them are durable,
         // or nothing was stored.
         if let Some(change) = change
-            && (committed.is_ok() || self.parts.log.check().is_ok())
+            && (committed.is_ok() || self.parts.log.check_not_poisoned().is_ok())
         {
             change.complete();
         }
@@ -319,7 +319,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
 
     /// Adds the headers of allocated and freed blocks to the write set.
     fn write_headers(&mut self) {
-        let Work { writes, reservations, freeing, .. } = &mut *self.work;
+        let TxLists { writes, reservations, freeing, .. } = &mut *self.work;
         for reservation in reservations.iter() {
             let (inner, front) = reservation.inner_and_front();
             inner.for_each(|(offset, word)| writes.early_header(offset, word));
@@ -337,31 +337,31 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     fn lane(&mut self) -> &mut LaneGuard<'p> {
-        self.lane.get_or_insert_with(|| LaneGuard::take(&self.parts.log))
+        self.lane.get_or_insert_with(|| LaneGuard::acquire(&self.parts.log))
     }
 
     /// Allocates an uninitialized block of at least `bytes` bytes, and returns the offset of its payload: a multiple of 64 and of `align_bytes`.
-    pub(super) fn reserve(&mut self, bytes: u64, align_bytes: u64) -> Result<u64, TxError> {
+    pub(super) fn alloc_payload(&mut self, bytes: u64, align_bytes: u64) -> Result<u64, TxError> {
         self.parts.log.check_open()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
         let carved = self.work.reservations.last_mut().and_then(|last| last.carve(lines, align_bytes));
-        let fresh = match carved {
-            Some(fresh) => fresh,
+        let block = match carved {
+            Some(block) => block,
             None => {
                 let reservation = self.find_room(lines, align_bytes)?;
-                let reservation = self.prepare(reservation)?;
-                let fresh =
+                let reservation = self.add_reservation(reservation)?;
+                let block =
                     reservation.carve(lines, align_bytes).expect("the block fits into its reservation");
                 // The zeroes over first headers inside a huge block must be fenced before the log entry with the block's header can be durable.
                 self.has_unfenced_stores |= reservation.is_huge();
                 // Another transaction may have returned the extent because its fence failed.
-                self.parts.log.check()?;
-                fresh
+                self.parts.log.check_not_poisoned()?;
+                block
             }
         };
-        let payload = fresh.start;
+        let payload = block.start;
         // All bytes of the block, because a link to an array element may point after the requested ones.
-        self.work.fresh.push(fresh);
+        self.work.new_blocks.push(block);
         Ok(payload)
     }
 
@@ -382,24 +382,24 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     /// Adds the reservation to this transaction. If it is several free blocks or is to be trimmed, durably makes it one free block.
-    fn prepare(&mut self, reservation: Reservation) -> Result<&mut Reservation, TxError> {
+    fn add_reservation(&mut self, reservation: Reservation) -> Result<&mut Reservation, TxError> {
         let (parts, pmem) = (self.parts, &self.parts.pmem());
-        let (is_one_block, mut headers) = (reservation.is_one_block(), reservation.joining_headers());
+        let (is_one_block, mut headers) = (reservation.is_one_block(), reservation.join_headers());
         // It is added first, so that it is returned after an error or a panic: other threads may be waiting for a part of it.
         self.work.reservations.push(reservation);
         if !is_one_block {
             headers.try_for_each(|(offset, word)| parts.store_header(offset, word))?;
             let reservation = self.work.reservations.last_mut().expect("it was pushed");
-            parts.space.joined(pmem, reservation, Lsn::ZERO);
+            parts.space.finish_join(pmem, reservation, Lsn::ZERO);
         }
         Ok(self.work.reservations.last_mut().expect("it was pushed"))
     }
 
     pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {
-        if let Some(at) = self.work.fresh.iter().position(|fresh| fresh.start == payload) {
+        if let Some(at) = self.work.new_blocks.iter().position(|block| block.start == payload) {
             // The block was never allocated, so another transaction may reserve it before this one commits.
-            let fresh = self.work.fresh.remove(at);
-            self.work.writes.forget(fresh.start, fresh.end - fresh.start);
+            let block = self.work.new_blocks.remove(at);
+            self.work.writes.remove(block.start, block.end - block.start);
             let at = self.work.reservations.iter_mut().position(|reservation| reservation.uncarve(payload));
             let at = at.expect("a new block lies in a reservation");
             if self.work.reservations[at].is_unused() {
@@ -420,12 +420,12 @@ impl<'p, P: Pmem> Tx<'p, P> {
 
     /// Stores into a new block, to which nothing links before the transaction commits. Short contents are logged. Long contents are stored
     /// immediately, and fenced before the commit.
-    pub(super) fn store_fresh(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
+    pub(super) fn store_in_new_block(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
         if bytes.len() <= LOGGED_UP_TO_BYTES || self.work.writes.overlaps(offset, bytes.len()) {
             self.work.writes.hidden_bytes(offset, bytes);
             return Ok(());
         }
-        self.parts.log.check()?;
+        self.parts.log.check_not_poisoned()?;
         self.parts.pmem().store(offset, bytes);
         self.parts.pmem().flush(offset, bytes.len() as u64);
         self.has_unfenced_stores = true;
@@ -435,8 +435,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Stores into a new or an old block, at an offset that was checked.
     fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
         let (start, end) = (offset, offset + bytes.len() as u64);
-        if self.work.fresh.iter().rev().any(|fresh| fresh.start <= start && end <= fresh.end) {
-            self.store_fresh(offset, bytes)?;
+        if self.work.new_blocks.iter().rev().any(|block| block.start <= start && end <= block.end) {
+            self.store_in_new_block(offset, bytes)?;
         } else if bytes.len() >= self.parts.in_place_from_bytes
             && !self.work.writes.overlaps(offset, bytes.len())
         {
@@ -480,7 +480,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         if self.work.roots.is_empty() {
             return Ok(None);
         }
-        self.parts.log.check()?;
+        self.parts.log.check_not_poisoned()?;
         let (pool, staged) = (&self.parts.pool, &self.work.roots);
         let choose = || -> Result<Vec<RootWrite>, TxError> {
             let mut slots = Vec::new();
@@ -507,9 +507,9 @@ impl<P: Pmem> Drop for Tx<'_, P> {
             lane.roll_back(&self.parts.pmem()).unwrap_or_default();
         }
         // After a failed fence the transaction may be durable, and its blocks may be allocated.
-        let is_known = self.parts.log.check().is_ok();
+        let is_outcome_known = self.parts.log.check_not_poisoned().is_ok();
         for reservation in self.work.reservations.drain(..) {
-            if is_known {
+            if is_outcome_known {
                 self.parts.space.return_unused(reservation);
             } else {
                 self.parts.space.abandon(reservation);
@@ -525,7 +525,7 @@ impl<P: Pmem> fmt::Debug for Tx<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tx")
             .field("writes", &self.work.writes)
-            .field("fresh", &self.work.fresh)
+            .field("new_blocks", &self.work.new_blocks)
             .field("freeing", &self.work.freeing.len())
             .finish_non_exhaustive()
     }

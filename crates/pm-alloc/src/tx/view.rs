@@ -73,7 +73,7 @@ impl<'p, P: Pmem> View<'p, P> {
     /// PMFS 3.2, atomic in-place updates.
     pub fn store_u64(&self, link: Link<'p, u64>, value: u64) -> Result<(), TxError> {
         let offset = self.parts.check_link(link, 1)?;
-        self.check_not_in_place(offset, 8)?;
+        self.check_not_changed_in_place(offset, 8)?;
         log::store_u64(&self.parts.log, &self.parts.pmem(), offset, value)?;
         Ok(())
     }
@@ -101,7 +101,7 @@ impl<'p, P: Pmem> View<'p, P> {
         if !offset.is_multiple_of(PAIR_BYTES) {
             return Err(PlaceError::Misaligned { offset, align_bytes: PAIR_BYTES }.into());
         }
-        self.check_not_in_place(offset, PAIR_BYTES)?;
+        self.check_not_changed_in_place(offset, PAIR_BYTES)?;
         log::store_u64_pair(&self.parts.log, &self.parts.pmem(), offset, value)?;
         Ok(())
     }
@@ -167,8 +167,8 @@ impl<'p, P: Pmem> View<'p, P> {
             return Err(PlaceError::Null.into());
         }
         // Issued early: acquiring the locks below waits for the fence of this thread's last commit, and the prefetch overlaps with that wait.
-        pmem.prefetch(Layout::header_of(payload.max(LINE_BYTES)));
-        let mut lane = LaneGuard::take(&parts.log);
+        pmem.prefetch(Layout::header_offset_of(payload.max(LINE_BYTES)));
+        let mut lane = LaneGuard::acquire(&parts.log);
         if let Some(held) = parts.space.hold_freeing(&lane, pmem, payload)? {
             let lsn = lane.commit_words(pmem, &[held.header(), (slot, NULL)])?;
             held.settle(lsn);
@@ -201,9 +201,9 @@ impl<'p, P: Pmem> View<'p, P> {
         }
         // This thread's arena has no room, or the block is longer than a chunk.
         run(self.parts, Durability::Immediate, |tx| {
-            let payload = tx.reserve(bytes, align_of::<T>() as u64)?;
+            let payload = tx.alloc_payload(bytes, align_of::<T>() as u64)?;
             if let Some(contents) = contents {
-                tx.store_fresh(payload, contents)?;
+                tx.store_in_new_block(payload, contents)?;
             }
             tx.write_word(slot, payload);
             Ok(link_to(payload))
@@ -222,14 +222,14 @@ impl<'p, P: Pmem> View<'p, P> {
         let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
         log.check_open()?;
         let checkpoint_lsn = log.recent_checkpoint_lsn();
-        let mut lane = LaneGuard::take(log);
+        let mut lane = LaneGuard::acquire(log);
         let Some(held) = space.hold_block(&lane, pmem, lines, checkpoint_lsn, contents.is_some()) else {
             return Ok(None);
         };
         let payload = held.payload();
         if let Some(contents) = contents {
             // Checked while the block is held: another transaction may have returned the block because its fence failed.
-            log.check()?;
+            log.check_not_poisoned()?;
             pmem.store(payload, contents);
             pmem.flush(payload, contents.len() as u64);
             // The entry may become durable as soon as it is stored, and would then publish a block whose contents are not durable.
@@ -258,7 +258,7 @@ impl<'p, P: Pmem> View<'p, P> {
     }
 
     #[inline]
-    fn check_not_in_place(&self, offset: u64, len: u64) -> Result<(), TxError> {
+    fn check_not_changed_in_place(&self, offset: u64, len: u64) -> Result<(), TxError> {
         let is_changed = self.parts.id().is_changed_in_place(offset, len);
         if is_changed { Err(TxError::WrittenInPlace { offset }) } else { Ok(()) }
     }

@@ -162,17 +162,17 @@ fn explore(shape: Shape) {
 }
 
 #[test]
-fn division_of_one_free_block_keeps_blocks_behind_it() {
+fn trim_of_one_free_block_keeps_blocks_after_it() {
     explore(Shape::One);
 }
 
 #[test]
-fn division_of_two_free_blocks_keeps_blocks_behind_them() {
+fn trim_of_two_free_blocks_keeps_blocks_after_them() {
     explore(Shape::Two);
 }
 
 #[test]
-fn division_of_logged_free_block_keeps_blocks_behind_it() {
+fn trim_of_logged_free_block_keeps_blocks_after_it() {
     explore(Shape::Logged);
 }
 

@@ -41,7 +41,7 @@ fn creation_is_atomic() {
     let check = |crash: &Crash<()>| match attach(crash.pmem()) {
         Ok(heap) => {
             let opened = heap.open_report();
-            let nothing_restored = !opened.header_restored && !opened.chunk_count_restored;
+            let nothing_restored = !opened.is_header_restored && !opened.is_chunk_count_restored;
             assert!(nothing_restored && opened.recovery.corrupted_words == 0, "{opened:?}");
             assert_clean(&heap);
             // One more for each process that was crashed.
@@ -86,7 +86,7 @@ fn growth_is_atomic() {
             assert_eq!(found, before as u64 + 3, "what counts is durable, not only found again");
         }
         let heap = left(crash, &options())?;
-        assert!(!heap.open_report().chunk_count_restored);
+        assert!(!heap.open_report().is_chunk_count_restored);
         assert_clean(&heap);
         assert_eq!(heap.blocks().len(), 1);
         let is_as_before = crash.acked().is_empty() && chunks(&heap) == before;

@@ -49,7 +49,7 @@ fn either_corrupted_copy_is_restored() {
 
             let operation = |run: &Run<()>| {
                 let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
-                assert!(heap.open_report().header_restored || heap.open_report().chunk_count_restored);
+                assert!(heap.open_report().is_header_restored || heap.open_report().is_chunk_count_restored);
                 run.ack(());
             };
             let check = |crash: &Crash<()>| -> Result<(), String> {
@@ -144,13 +144,13 @@ fn lost_heap_root_is_set_again() {
     let image = corrupted(&image, name);
     let operation = |run: &Run<()>| {
         let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
-        assert!(heap.open_report().root_restored);
+        assert!(heap.open_report().is_root_restored);
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
         let heap = left(crash, &options())?;
         assert_eq!(heap.blocks(), blocks);
-        let is_set = !heap.open_report().root_restored;
+        let is_set = !heap.open_report().is_root_restored;
         if is_set || crash.acked().is_empty() { Ok(()) } else { Err("the root is lost again".to_owned()) }
     };
     for model in [Model::Eadr, Model::Px86Line] {

@@ -232,7 +232,7 @@ fn work(heap: &Heap, thread: u64) {
             let other = tx.alloc_zeroed::<Block>(length)?;
             tx.write(at, &block)?;
             tx.free(other)?;
-            if kind == 7 { Err(TxError::Abandoned("no".into())) } else { Ok(()) }
+            if kind == 7 { Err(TxError::RolledBack("no".into())) } else { Ok(()) }
         });
         assert!(kind == 7 || result.is_ok(), "{result:?}");
     }

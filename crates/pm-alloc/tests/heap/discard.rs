@@ -20,7 +20,7 @@ fn discarded(heap: SimHeap, entries: &[usize], check: impl FnOnce(&SimHeap)) -> 
 /// T's entry is corrupted, and discarded. Where the rest begins lies an old header of a former, longer free block: its lines have long been Y's,
 /// allocated before the heap was last opened.
 #[test]
-fn discarded_half_of_split_hands_out_no_older_block() {
+fn discarded_half_of_split_reallocates_no_older_block() {
     let heap = heap_with_an_old_header();
     let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
     let entries = entries_of(&heap, || assert_eq!(alloc(&heap, 0, 8), 3, "A"));
@@ -47,7 +47,7 @@ fn discarded_half_of_split_hands_out_no_older_block() {
 /// and C freed. All these entries are intact. The entry of a later transaction, which wrote a word, is discarded: B's header must not count as that
 /// of an allocated block.
 #[test]
-fn discarded_word_hands_out_no_allocated_block() {
+fn discarded_word_reallocates_no_allocated_block() {
     let heap = heap();
     assert_eq!(
         [alloc(&heap, 0, 2), alloc(&heap, 1, 6), alloc(&heap, 2, 4), alloc(&heap, 3, 49)],
@@ -87,7 +87,7 @@ fn discarded_allocation_keeps_blocks_freed_by_others_free() {
 /// T allocates a block longer than a chunk. Another transaction, in another lane, allocates B behind its end. T's entry is discarded: the header in
 /// front is that of the joined chunks, and covers B.
 #[test]
-fn discarded_huge_block_hands_out_no_block_behind_it() {
+fn discarded_huge_block_reallocates_no_block_after_it() {
     let heap = heap();
     let chunks = heap.check().chunks.len() as u64;
     // All chunks are full, except for two adjacent ones.

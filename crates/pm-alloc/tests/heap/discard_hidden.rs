@@ -155,11 +155,11 @@ fn discarded_dead_freeing_before_division_hides_no_block() {
     assert_in_use(&heap, 2, w, 30);
 }
 
-/// As `discarded_half_of_split_hands_out_no_older_block` in `discard.rs`: an old free header lies where A's rest begins, over Y. The power fails
+/// As `discarded_half_of_split_reallocates_no_older_block` in `discard.rs`: an old free header lies where A's rest begins, over Y. The power fails
 /// before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both; the power fails again, and only
 /// A's header is durable. Then the entry is corrupted, and discarded.
 #[test]
-fn discarded_half_replayed_entry_hands_out_no_older_block() {
+fn discarded_half_replayed_entry_reallocates_no_older_block() {
     let heap = heap_with_an_old_header();
     let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
     let before = sim.power_failure();

@@ -286,7 +286,7 @@ fn replay_does_not_change_unlogged_heap() {
 
 /// Each fence of the division of the last free extent fails in turn. The heap stores nothing more, and the next open finds a sound chain.
 #[test]
-fn failed_fence_of_division_hands_out_nothing() {
+fn failed_fence_of_trim_reallocates_nothing() {
     let options = || options().chunk_bytes(1 << 15);
     for fences in 0..2 {
         let region = Region::anonymous(9 << 13).unwrap();

@@ -86,14 +86,14 @@ fn rolled_back_transactions_leave_one_extent() {
         heap.transaction(|tx| {
             let block = tx.alloc(&1_u64);
             barrier.wait();
-            block.and(Err::<(), _>(TxError::Abandoned("on purpose".into())))
+            block.and(Err::<(), _>(TxError::RolledBack("on purpose".into())))
         })
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(abandon)).collect();
         for thread in threads {
             let error = thread.join().unwrap().unwrap_err();
-            assert!(matches!(error, TxError::Abandoned(_)), "{error}");
+            assert!(matches!(error, TxError::RolledBack(_)), "{error}");
         }
     });
     assert_eq!(heap.stats().reservations, 0);

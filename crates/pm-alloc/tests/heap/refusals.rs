@@ -352,7 +352,7 @@ fn unlogged_block_is_allocated_where_medium_has_room() {
 
 /// The bytes between the last chunk and the end of the pool's data area are not copied: a sparse file would grow by them.
 #[test]
-fn copy_excludes_bytes_behind_last_chunk() {
+fn copy_excludes_bytes_after_last_chunk() {
     let options = options().chunk_bytes(1 << 20);
     let unlogged = UnloggedHeap::new(Heap::format(Region::anonymous(HEAP_BYTES).unwrap(), &options).unwrap());
     let block = unlogged.alloc(1000, 64).unwrap();
@@ -368,7 +368,7 @@ fn copy_excludes_bytes_behind_last_chunk() {
             heap.pool().pmem().load(range.start, &mut bytes);
             copy.store(range.start, &bytes);
         }
-        Piece::Word(offset, word) => copy.store_u64(offset, word),
+        Piece::Word { offset, word } => copy.store_u64(offset, word),
         other => panic!("{other:?}"),
     });
     assert_eq!(behind_bytes, 4096, "the backup of the pool's header");

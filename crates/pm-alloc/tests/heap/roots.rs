@@ -160,7 +160,7 @@ fn lost_heap_root_is_set_again_in_full_directory() {
         corrupt(region, format::ROOT);
         for is_restored in [true, false] {
             let heap = Heap::attach(region, &options()).unwrap();
-            assert_eq!(heap.open_report().root_restored, is_restored);
+            assert_eq!(heap.open_report().is_root_restored, is_restored);
             assert_eq!(heap.pool().corrupted_root_count(), 0);
             assert_eq!(heap.pool().roots().len() as u64, count + 1);
             assert_eq!(root(&heap, "absent"), Ok(None));
@@ -176,7 +176,7 @@ fn heap_opens_when_all_root_slots_are_lost() {
         drop(heap);
         region.store(SLOTS.start, &vec![0xDE; lost_bytes]);
         let mut heap = Heap::attach(region, &options()).unwrap();
-        assert!(heap.open_report().root_restored);
+        assert!(heap.open_report().is_root_restored);
         assert_eq!(heap.discard_corrupted_roots().unwrap(), lost_bytes / 64 - 1);
         assert_eq!(heap.discard_corrupted_roots().unwrap(), 0);
         set(&heap, "a", 1).unwrap();
@@ -299,6 +299,6 @@ fn heap_opens_after_its_own_root_was_discarded() {
     assert_eq!(root(&heap, "a"), Ok(None));
     drop(heap);
     let heap = Heap::attach(region, &options()).unwrap();
-    assert!(!heap.open_report().root_restored);
+    assert!(!heap.open_report().is_root_restored);
     assert_eq!(heap.pool().corrupted_root_count(), 0);
 }

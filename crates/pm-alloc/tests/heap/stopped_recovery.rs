@@ -102,7 +102,7 @@ fn power_failure_while_rings_are_erased_is_not_corruption() {
     }
     let inspect = |sim: Arc<Sim>| HeapInspection::of(&Pool::attach_read_only(sim).unwrap()).unwrap().log;
     let corruption = |sim: Arc<Sim>| -> u64 {
-        inspect(sim).lanes.iter().map(|lane| lane.corrupted + u64::from(lane.retired_corrupted)).sum()
+        inspect(sim).lanes.iter().map(|lane| lane.corrupted_count + u64::from(lane.retired_corrupted)).sum()
     };
     let bytes = sim.power_failure().durable;
     assert_eq!(corruption(sim_of(bytes.clone())), 0);

@@ -146,7 +146,7 @@ fn block_is_initialized_before_its_link_is_visible() {
 
 /// A block has room for more than was requested, and a link into an array may point there. Once the block is freed, another thread may get it.
 #[test]
-fn write_behind_new_value_vanishes_with_its_block() {
+fn write_after_new_value_vanishes_with_its_block() {
     // One chunk for both threads.
     let heap = heap(&HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(1 << 21));
     let mut other = 0;
@@ -168,7 +168,7 @@ fn write_behind_new_value_vanishes_with_its_block() {
 
 /// The same for a block longer than a chunk, which is a line longer than needed if it would end with a chunk.
 #[test]
-fn write_behind_new_huge_value_vanishes_with_its_block() {
+fn write_after_new_huge_value_vanishes_with_its_block() {
     const CHUNK_BYTES: u64 = 4096;
     let options = HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(CHUNK_BYTES);
     let heap = Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap();

@@ -48,7 +48,7 @@ pub(crate) fn copy(heap: &Direct) -> Arc<Sim> {
     let mut bytes = vec![0xEE_u8; sim.len_bytes() as usize];
     heap.freeze().pieces(|piece| match piece {
         Piece::Bytes(range) => sim.load(range.start, &mut bytes[range.start as usize..range.end as usize]),
-        Piece::Word(offset, word) => {
+        Piece::Word { offset, word } => {
             bytes[offset as usize..offset as usize + 8].copy_from_slice(&word.to_le_bytes())
         }
         _ => unreachable!(),

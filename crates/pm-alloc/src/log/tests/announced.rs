@@ -98,7 +98,7 @@ fn some_entry(number: u64) -> LogEntry {
 /// Checks the line after each store, for more pairs of entries than there are checksums. For many of them the checksum of the announced LSN matches
 /// the old or mixed contents.
 #[test]
-fn line_is_no_entry_before_its_last_store() {
+fn line_is_not_an_entry_before_its_last_store() {
     let mut fitting = [0; STORES];
     let recorder = Recorder::default();
     for number in 0..1 << 18 {
@@ -119,12 +119,12 @@ fn line_is_no_entry_before_its_last_store() {
             let fits = seal(lsn, SEED, AT, &state[..7]) & 0xffff == state[7] & 0xffff;
             fitting[cut] += u64::from(fits);
             let line = Line::of(&entry_of(*state), SEED, AT);
-            assert_eq!(line, Line::Begun(lsn), "entry {number} after {} stores", cut + 1);
+            assert_eq!(line, Line::Announced(lsn), "entry {number} after {} stores", cut + 1);
         }
-        let Line::Complete(record) = Line::of(&entry_of(states[STORES - 1]), SEED, AT) else {
+        let Line::Complete(entry) = Line::of(&entry_of(states[STORES - 1]), SEED, AT) else {
             panic!("entry {number} is not whole after its last store")
         };
-        assert_eq!(record.lsn, lsn);
+        assert_eq!(entry.lsn, lsn);
         assert_eq!(entry_of(states[STORES - 1]), sealed(new, lsn));
     }
     println!("the announced LSN's checksum fits the contents after 1 to 9 stores: {fitting:?}");
@@ -152,7 +152,7 @@ fn log_with_former_entry(value: u64) -> Image {
         crate::log::format(pmem, &layout);
         let (mut log, _) = recover(pmem, &layout);
         for value in [value, 3] {
-            LaneGuard::take(&log).commit(pmem, &words(&[(at(0), value)])).unwrap();
+            LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), value)])).unwrap();
         }
         log.close(pmem).unwrap();
     })
@@ -164,7 +164,7 @@ fn crash_inside_entry_revives_no_former_entry() {
     let line = layout.entry_offset(0, 0);
     let write_over = |pmem: &SimPmem| {
         let (log, _) = recover(pmem, &layout);
-        LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 9)])).unwrap();
+        LaneGuard::acquire(&log).commit(pmem, &words(&[(at(1), 9)])).unwrap();
     };
     let pmem = SimPmem::from_image(&log_with_former_entry(1), Model::Px86Line);
     let former = words_of(&entry::read(&pmem, line));

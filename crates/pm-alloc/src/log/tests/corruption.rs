@@ -11,7 +11,7 @@ use pm_crashsim::SimPmem;
 fn lane_with_groups_and_unknown_retired_lsn_is_refused() {
     let layout = layout(8);
     with_log(&layout, |pmem, log| {
-        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         log.raise_checkpoint(pmem, log.latest()).unwrap();
         crate::log::store_u64(&log, pmem, at(0), 2).unwrap();
         layout.retired_offsets(0).iter().for_each(|&offset| pmem.store_u64(offset, 1));
@@ -29,7 +29,7 @@ fn corrupted_entry_of_live_group_is_refused() {
     for entry in 0..3 {
         with_log(&layout, |pmem, log| {
             let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
-            let mut lane = LaneGuard::take(&log);
+            let mut lane = LaneGuard::acquire(&log);
             lane.commit(pmem, &words(&pairs)).unwrap();
             lane.commit(pmem, &words(&[(at(7), 1)])).unwrap();
             let corrupted = layout.entry_offset(0, entry);
@@ -59,7 +59,7 @@ fn corrupted_undo_entry_of_committed_long_write_is_dead() {
     for entry in 0..5 {
         for is_first in [true, false] {
             assert_opens(|pmem, log| {
-                let mut lane = LaneGuard::take(log);
+                let mut lane = LaneGuard::acquire(log);
                 if !is_first {
                     lane.commit(pmem, &words(&[(at(9), 1)])).unwrap();
                 }
@@ -79,7 +79,7 @@ fn corrupted_undo_entry_of_committed_long_write_is_dead() {
 fn corrupted_group_between_long_writes_is_refused() {
     let layout = layout(20);
     with_log(&layout, |pmem, log| {
-        let mut lane = LaneGuard::take(&log);
+        let mut lane = LaneGuard::acquire(&log);
         for value in 1..3 {
             lane.undo(pmem, at(0), 8).unwrap();
             pmem.store_u64(at(0), value);
@@ -100,7 +100,7 @@ fn corrupted_group_between_long_writes_is_refused() {
 fn corrupted_retired_group_is_dead() {
     for later in 1..4 {
         assert_opens(|pmem, log| {
-            let mut lane = LaneGuard::take(log);
+            let mut lane = LaneGuard::acquire(log);
             lane.commit(pmem, &words(&[(at(0), 1)])).unwrap();
             log.raise_checkpoint(pmem, log.latest()).unwrap();
             (0..later).for_each(|value| drop(lane.commit(pmem, &words(&[(at(1), value)]))));
@@ -115,7 +115,7 @@ fn corrupted_entry_of_longer_retired_group_is_dead() {
     for entry in 0..3 {
         assert_opens(|pmem, log| {
             let pairs: Vec<(u64, u64)> = (0..7).map(|line| (at(line), 1)).collect();
-            LaneGuard::take(log).commit(pmem, &words(&pairs)).unwrap();
+            LaneGuard::acquire(log).commit(pmem, &words(&pairs)).unwrap();
             log.raise_checkpoint(pmem, log.latest()).unwrap();
             log.layout.entry_offset(0, entry)
         });
@@ -129,7 +129,7 @@ fn corruption_of_bypassed_log_is_dead() {
             let layout = layout(20);
             with_log(&layout, |pmem, mut log| {
                 (1..=commits)
-                    .for_each(|value| drop(LaneGuard::take(&log).commit(pmem, &words(&[(at(0), value)]))));
+                    .for_each(|value| drop(LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), value)]))));
                 log.bypass(pmem);
                 pmem.store(layout.entry_offset(0, entry), &[0xA5; 64]);
                 let (_, recovery) = recover(pmem, &layout);
@@ -146,7 +146,7 @@ fn corrupted_line_revives_no_dead_group_of_another_lane() {
     let layout = layout(20);
     for entry in 0..3 {
         with_log(&layout, |pmem, log| {
-            let (mut here, mut there) = (LaneGuard::take(&log), LaneGuard::take(&log));
+            let (mut here, mut there) = (LaneGuard::acquire(&log), LaneGuard::acquire(&log));
             here.commit(pmem, &words(&[(at(1), 1)])).unwrap();
             there.commit(pmem, &words(&[(at(0), 1)])).unwrap();
             (0..3).for_each(|value| drop(there.commit(pmem, &words(&[(at(2), value)]))));
@@ -167,7 +167,7 @@ fn oldest_entry_of_ring_is_dead() {
     crate::log::format(&pmem, &layout);
     let (log, _) = recover(&pmem, &layout);
     let floor = floor::read(&pmem, &layout).unwrap().0;
-    let [mut resting, mut busy] = [LaneGuard::take(&log), LaneGuard::take(&log)];
+    let [mut resting, mut busy] = [LaneGuard::acquire(&log), LaneGuard::acquire(&log)];
     let mut went_around = 0;
     for round in 0..40 {
         if round % 10 == 0 {
@@ -176,7 +176,7 @@ fn oldest_entry_of_ring_is_dead() {
         busy.commit(&pmem, &words(&[(at(1), round), (at(2), round), (at(3), round), (at(4), round)]))
             .unwrap();
         if let Some(oldest) = ScannedLane::read(&pmem, &layout, 1, floor).oldest {
-            assert!(log.is_reached(oldest), "round {round}: {oldest:?}");
+            assert!(log.has_checkpoint_reached(oldest), "round {round}: {oldest:?}");
             went_around += 1;
         }
     }

@@ -7,7 +7,7 @@ use pm_crashsim::Run;
 use std::thread;
 
 fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
-    LaneGuard::take(log).commit(run.pmem(), &words(pairs)).unwrap();
+    LaneGuard::acquire(log).commit(run.pmem(), &words(pairs)).unwrap();
     run.ack(());
 }
 
@@ -21,7 +21,7 @@ fn one_range_is_atomic() {
         [at(1) - 8, at(1), at(1) + 8],
         &[[0; 3], [0x1111_1100_0000_0000, ONES, ONES]],
         |run, log| {
-            LaneGuard::take(log).commit(run.pmem(), &writes).unwrap();
+            LaneGuard::acquire(log).commit(run.pmem(), &writes).unwrap();
             run.ack(());
         },
     );
@@ -44,7 +44,7 @@ fn group_of_several_entries_is_atomic() {
     writes.word(at(5), 5);
     let offsets = [at(0), at(0) + 40, at(0) + 48, at(1) + 8, at(4), at(5)];
     explore(&layout(8), Sampled, offsets, &[[0; 6], [ONES, ONES, ONES, ONES, 4, 5]], |run, log| {
-        LaneGuard::take(log).commit(run.pmem(), &writes).unwrap();
+        LaneGuard::acquire(log).commit(run.pmem(), &writes).unwrap();
         run.ack(());
     });
 }
@@ -73,7 +73,7 @@ fn lane_commits_one_word_after_another() {
 fn two_lanes_commit_the_same_word_in_turn() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 3], [4, 3], [5, 3]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
-        let (mut here, mut there) = (LaneGuard::take(log), LaneGuard::take(log));
+        let (mut here, mut there) = (LaneGuard::acquire(log), LaneGuard::acquire(log));
         let steps = [
             (false, (at(0), 1)),
             (true, (at(0), 2)),
@@ -93,7 +93,7 @@ fn two_lanes_commit_the_same_word_in_turn() {
 fn two_threads_commit_the_same_word_in_turn() {
     explore(&layout(8), All, [at(0), at(1)], &[[0, 0], [1, 0], [2, 0], [2, 3]], |run, log| {
         // This thread holds the first lane, so the other one gets the second.
-        let mut here = LaneGuard::take(log);
+        let mut here = LaneGuard::acquire(log);
         here.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         run.ack(());
         thread::scope(|scope| {
@@ -126,7 +126,7 @@ fn next_thread_of_lane_flushes_its_last_group() {
 fn full_ring_retires_idle_lane() {
     let states = [[0, 0, 0], [1, 0, 5], [2, 0, 5], [2, 1, 5], [2, 2, 5], [2, 3, 5], [2, 4, 5], [2, 5, 5]];
     explore(&layout(4), All, [at(0), at(1), at(2)], &states, |run, log| {
-        let mut busy = LaneGuard::take(log);
+        let mut busy = LaneGuard::acquire(log);
         // In another thread, because fences of this one do not cover its flushes.
         thread::scope(|scope| {
             scope.spawn(|| commit(run, log, &[(at(0), 1), (at(2), 5)]));
@@ -160,7 +160,7 @@ fn replay_does_not_overwrite_word_in_place() {
         run.ack(());
         crate::log::store_u64(log, run.pmem(), at(1), 7).unwrap();
         run.ack(());
-        let last = log.last_lsn(at(0), 8);
+        let last = log.live_lsn_bound(at(0), 8);
         log.raise_checkpoint(run.pmem(), last).unwrap();
         crate::log::store_u64(log, run.pmem(), at(0), 3).unwrap();
         run.ack(());
@@ -173,10 +173,10 @@ fn too_large_commit_changes_nothing() {
     with_log(&layout, |pmem, log| {
         let mut writes = Writes::default();
         (0..30).for_each(|number| writes.word(at(number), 1));
-        let refused = LaneGuard::take(&log).commit(pmem, &writes);
+        let refused = LaneGuard::acquire(&log).commit(pmem, &writes);
         assert_eq!(refused, Err(CommitError::TooLarge { entries: 10, capacity: 4 }));
         assert_eq!(load(pmem, [at(0), at(29)]), [0, 0]);
-        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         assert_eq!(load(pmem, [at(0), at(29)]), [1, 0]);
     });
 }
@@ -192,7 +192,7 @@ fn threads_wait_for_lanes_and_retire_them() {
             let (log, pmem) = (&log, &pmem);
             scope.spawn(move || {
                 for value in 1..=50 {
-                    LaneGuard::take(log).commit(&**pmem, &words(&[(at(thread), value)])).unwrap();
+                    LaneGuard::acquire(log).commit(&**pmem, &words(&[(at(thread), value)])).unwrap();
                 }
             });
         }

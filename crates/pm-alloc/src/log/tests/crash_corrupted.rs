@@ -51,7 +51,7 @@ fn undo_entries_of_long_write_with_redo_entries_stay_dead() {
             0,
             [at(0)],
             |run, log| {
-                let mut lane = LaneGuard::take(log);
+                let mut lane = LaneGuard::acquire(log);
                 lane.undo(run.pmem(), at(0), 8).unwrap();
                 run.pmem().store_u64(at(0), 1);
                 lane.commit(run.pmem(), &words(&[(at(1), 1)])).unwrap();
@@ -62,7 +62,7 @@ fn undo_entries_of_long_write_with_redo_entries_stay_dead() {
                         if is_in_place {
                             crate::log::store_u64(log, run.pmem(), at(0), 2).unwrap();
                         } else {
-                            LaneGuard::take(log).commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
+                            LaneGuard::acquire(log).commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
                         }
                         run.ack(());
                     });
@@ -81,10 +81,10 @@ fn undo_entries_of_deferred_commit_die_with_next_commit() {
         1,
         [at(0)],
         |run, log| {
-            let mut here = LaneGuard::take(log);
+            let mut here = LaneGuard::acquire(log);
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    let mut there = LaneGuard::take(log);
+                    let mut there = LaneGuard::acquire(log);
                     there.undo(run.pmem(), at(0), 8).unwrap();
                     run.pmem().store_u64(at(0), 1);
                     there.commit_deferred(run.pmem()).unwrap();
@@ -106,7 +106,7 @@ fn corrupted_unused_line_loses_no_acknowledged_transaction() {
         [at(0), at(1)],
         |run, log| {
             for line in 0..2 {
-                LaneGuard::take(log).commit(run.pmem(), &words(&[(at(line), 1)])).unwrap();
+                LaneGuard::acquire(log).commit(run.pmem(), &words(&[(at(line), 1)])).unwrap();
                 run.ack(());
             }
         },
@@ -125,7 +125,7 @@ fn retiring_lane_makes_its_deferred_commit_durable() {
         0,
         [at(0)],
         |run, log| {
-            let mut lane = LaneGuard::take(log);
+            let mut lane = LaneGuard::acquire(log);
             lane.undo(run.pmem(), at(0), 8).unwrap();
             run.pmem().store_u64(at(0), 1);
             lane.commit_deferred(run.pmem()).unwrap();

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn formatting_removes_older_entries() {
     let layout = layout(8);
     let used = with_log(&layout, |pmem, log| {
-        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         pmem.store_u64(at(0), 0);
     });
     let operation = |run: &Run<()>| {
@@ -39,14 +39,14 @@ fn first_generation_follows_the_last() {
         crate::log::format(pmem, &layout);
         SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
-        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 3)])).unwrap();
+        LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 3)])).unwrap();
         // As if the commit had not been applied.
         pmem.store_u64(at(0), 2);
     });
     let allowed = |done: usize| vec![[3], [4]][done..].to_vec();
     explore_from(&before, &layout, Mixtures::All, [at(0)], allowed, |run, log| {
         assert_eq!(log.checkpoint_lsn().generation(), 1);
-        LaneGuard::take(log).commit(run.pmem(), &words(&[(at(0), 4)])).unwrap();
+        LaneGuard::acquire(log).commit(run.pmem(), &words(&[(at(0), 4)])).unwrap();
         run.ack(());
     });
 }
@@ -81,10 +81,10 @@ fn corrupted_entry_is_reported() {
     let layout = layout(4);
     for word in 0..8 {
         with_log(&layout, |pmem, log| {
-            LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
+            LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
             let corrupted = layout.entry_offset(0, 0) + 8 * word;
             pmem.store_u64(corrupted, pmem.load_u64(corrupted) ^ 1 << 20);
-            assert_eq!(Inspection::of(pmem, &layout).unwrap().lanes[0].corrupted, 1);
+            assert_eq!(Inspection::of(pmem, &layout).unwrap().lanes[0].corrupted_count, 1);
             let refused = RecoverError::Corrupted { lane: 0, offset: layout.entry_offset(0, 0) };
             assert_eq!(crate::log::recover(pmem, &layout, OnCorruption::Refuse).unwrap_err(), refused);
             let recovery = recover_discarding(pmem, &layout).1;
@@ -98,15 +98,21 @@ fn corrupted_entry_is_reported() {
 fn inspection_predicts_recovery() {
     let layout = layout(8);
     with_log(&layout, |pmem, log| {
-        let mut lane = LaneGuard::take(&log);
+        let mut lane = LaneGuard::acquire(&log);
         let lsn = lane.commit(pmem, &words(&[(at(0), 1)])).unwrap();
-        let other = &mut LaneGuard::take(&log);
+        let other = &mut LaneGuard::acquire(&log);
         other.undo(pmem, at(1), 100).unwrap();
         pmem.store_u64(at(1), 1);
         let seen = Inspection::of(pmem, &layout).unwrap();
         assert_eq!((seen.floor.generation(), seen.floor_corrupted), (1, 0));
-        assert_eq!((seen.lanes[0].groups, seen.lanes[0].last, seen.lanes[0].is_live), (1, Some(lsn), true));
-        assert_eq!((seen.lanes[1].groups, seen.lanes[1].open_undo, seen.lanes[1].is_live), (0, 3, false));
+        assert_eq!(
+            (seen.lanes[0].group_count, seen.lanes[0].last_lsn, seen.lanes[0].is_live),
+            (1, Some(lsn), true)
+        );
+        assert_eq!(
+            (seen.lanes[1].group_count, seen.lanes[1].open_undo_count, seen.lanes[1].is_live),
+            (0, 3, false)
+        );
         let (_, recovery) = recover(pmem, &layout);
         assert_eq!((recovery.replayed, recovery.rolled_back), (1, 1));
         assert_eq!(load(pmem, [at(0), at(1)]), [1, 0]);
@@ -119,13 +125,13 @@ fn inspection_predicts_recovery() {
 fn recovery_relies_only_on_durable_state() {
     let layout = layout(8);
     let unapplied = with_log(&layout, |pmem, log| {
-        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1), (at(1), 1)])).unwrap();
+        LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1), (at(1), 1)])).unwrap();
         // As if the commit had not been applied.
         [at(0), at(1)].iter().for_each(|&offset| pmem.store_u64(offset, 0));
     });
     let first = |run: &Run<u64>| {
         let (log, _) = recover(run.pmem(), &layout);
-        LaneGuard::take(&log)
+        LaneGuard::acquire(&log)
             .commit(run.pmem(), &words(&[(at(1), 2), (at(2), 2)]))
             .map_err(|error| error.to_string())?;
         run.ack(2);
@@ -167,7 +173,7 @@ fn inner_header_is_durable_before_front_header() {
         let mut writes = Writes::default();
         writes.header(headers[0].0, headers[0].1);
         headers[1..].iter().for_each(|&(offset, word)| writes.early_header(offset, word));
-        LaneGuard::take(&log).commit(pmem, &writes).unwrap();
+        LaneGuard::acquire(&log).commit(pmem, &writes).unwrap();
         // The power fails before any of them is durable.
         headers.iter().for_each(|&(offset, _)| pmem.store_u64(offset, 0));
     });
@@ -193,7 +199,7 @@ fn crash_while_closing_loses_nothing() {
     let layout = layout(8);
     let operation = |run: &Run<()>| {
         let (mut log, _) = recover(run.pmem(), &layout);
-        LaneGuard::take(&log).commit(run.pmem(), &words(&[(at(0), 1), (at(1), 1)])).unwrap();
+        LaneGuard::acquire(&log).commit(run.pmem(), &words(&[(at(0), 1), (at(1), 1)])).unwrap();
         run.ack(());
         log.close(run.pmem()).unwrap();
         run.ack(());
@@ -224,7 +230,7 @@ fn higher_copy_of_floor_counts() {
     let layout = layout(4);
     for stale in layout.floor_offsets() {
         with_log(&layout, |pmem, mut log| {
-            LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
+            LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
             let old = pmem.load_u64(stale);
             log.close(pmem).unwrap();
             pmem.store_u64(stale, old);
@@ -262,7 +268,7 @@ fn word_of_killed_process_is_durable_once_stored_again() {
             if stores_again {
                 crate::log::store_u64(&log, run.pmem(), at(0), found).map_err(|error| error.to_string())?;
             }
-            LaneGuard::take(&log)
+            LaneGuard::acquire(&log)
                 .commit(run.pmem(), &words(&[(at(1), found)]))
                 .map_err(|error| error.to_string())?;
             run.ack(COPIED * found);
@@ -291,7 +297,7 @@ fn crash_is_refused_only_without_store_order_in_a_line() {
         let refused = AtomicBool::new(false);
         let operation = |run: &Run<()>| {
             let (log, _) = recover(run.pmem(), &layout);
-            LaneGuard::take(&log).commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
+            LaneGuard::acquire(&log).commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         };
         let check = |crash: &Crash<()>| match crate::log::recover(crash.pmem(), &layout, OnCorruption::Refuse)
         {

@@ -15,7 +15,7 @@ use std::thread;
 fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
     let second = |run: &Run<u64>| {
         let (log, _) = recover_discarding(run.pmem(), layout);
-        let lanes = &mut [LaneGuard::take(&log), LaneGuard::take(&log)];
+        let lanes = &mut [LaneGuard::acquire(&log), LaneGuard::acquire(&log)];
         for lane in lanes {
             lane.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
         }
@@ -47,7 +47,7 @@ fn line_erased_by_killed_recovery_stays_erased() {
     let layout = layout(4);
     for (entry, is_closed) in [(0, false), (0, true), (2, false), (2, true)] {
         let before = with_log(&layout, |pmem, mut log| {
-            LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
+            LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
             if is_closed {
                 log.close(pmem).unwrap();
             }
@@ -65,7 +65,7 @@ fn line_erased_in_last_generation_stays_erased() {
         crate::log::format(pmem, &layout);
         SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
         let (log, _) = recover(pmem, &layout);
-        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         corrupt(pmem, layout.entry_offset(0, 2));
     });
     explore(&layout, &before, |run| {
@@ -78,7 +78,7 @@ fn line_erased_in_last_generation_stays_erased() {
 fn words_rewritten_by_killed_recovery_stay() {
     let layout = layout(4);
     let before = with_log(&layout, |pmem, log| {
-        LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         layout.retired_offsets(0).iter().for_each(|&offset| corrupt(pmem, offset));
         assert!(matches!(
             crate::log::recover(pmem, &layout, OnCorruption::Refuse),
@@ -95,7 +95,7 @@ fn line_overwritten_by_killed_commit_stays_valid() {
     let before = image(|pmem| crate::log::format(pmem, &layout));
     explore(&layout, &before, |run| {
         let (log, _) = recover(run.pmem(), &layout);
-        let mut lane = LaneGuard::take(&log);
+        let mut lane = LaneGuard::acquire(&log);
         lane.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         corrupt(run.pmem(), layout.entry_offset(0, 1));
         lane.commit(run.pmem(), &words(&[(at(0), 3), (at(1), 3), (at(2), 3), (at(3), 3)])).unwrap();
@@ -112,7 +112,7 @@ fn closing_makes_deferred_commit_durable() {
         (0..2).for_each(|lane| corrupt(run.pmem(), layout.entry_offset(lane, 1)));
         thread::scope(|scope| {
             scope.spawn(|| {
-                let mut lane = LaneGuard::take(&log);
+                let mut lane = LaneGuard::acquire(&log);
                 lane.undo(run.pmem(), at(0), 8).unwrap();
                 run.pmem().store_u64(at(0), 1);
                 lane.commit_deferred(run.pmem()).unwrap();

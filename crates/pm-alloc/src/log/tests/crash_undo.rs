@@ -20,7 +20,7 @@ fn overwrite<P: Pmem>(pmem: &P, lane: &mut LaneGuard<'_>, lines: core::ops::Rang
 fn long_write_is_atomic() {
     let offsets = [at(0), at(0) + 40, at(0) + 48];
     explore(&layout(8), All, offsets, &[[0; 3], [ONES; 3], [2, ONES, ONES]], |run, log| {
-        let mut lane = LaneGuard::take(log);
+        let mut lane = LaneGuard::acquire(log);
         lane.undo(run.pmem(), at(0), 56).unwrap();
         run.pmem().store(at(0), &[0x11; 56]);
         run.pmem().flush(at(0), 56);
@@ -48,14 +48,14 @@ fn rolled_back_write_stays_rolled_back() {
         [at(0), at(1)],
         |done| states[done..].iter().copied().take(2).collect(),
         |run, log| {
-            let mut lane = LaneGuard::take(log);
+            let mut lane = LaneGuard::acquire(log);
             overwrite(run.pmem(), &mut lane, 0..2, 2);
             // Logs the same bytes again: rolling back restores the first contents.
             overwrite(run.pmem(), &mut lane, 0..1, 7);
             lane.roll_back(run.pmem()).unwrap();
             run.ack(());
             drop(lane);
-            let (mut lane, mut other) = (LaneGuard::take(log), LaneGuard::take(log));
+            let (mut lane, mut other) = (LaneGuard::acquire(log), LaneGuard::acquire(log));
             other.commit(run.pmem(), &words(&[(at(0), 3)])).unwrap();
             run.ack(());
             lane.commit(run.pmem(), &words(&[(at(1), 4)])).unwrap();
@@ -68,7 +68,7 @@ fn rolled_back_write_stays_rolled_back() {
 fn in_place_and_logged_writes_commit_together() {
     let states = [[0, 0], [1, 1], [2, 2]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
-        let mut lane = LaneGuard::take(log);
+        let mut lane = LaneGuard::acquire(log);
         for value in 1..=2 {
             overwrite(run.pmem(), &mut lane, 0..1, value);
             lane.commit(run.pmem(), &words(&[(at(1), value)])).unwrap();
@@ -81,7 +81,7 @@ fn in_place_and_logged_writes_commit_together() {
 fn replay_does_not_overwrite_long_write() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 3]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
-        let (mut here, mut there) = (LaneGuard::take(log), LaneGuard::take(log));
+        let (mut here, mut there) = (LaneGuard::acquire(log), LaneGuard::acquire(log));
         there.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         run.ack(());
         overwrite(run.pmem(), &mut here, 0..1, 2);
@@ -95,7 +95,7 @@ fn replay_does_not_overwrite_long_write() {
 #[test]
 fn lane_writes_in_place_over_its_own_commit() {
     explore(&layout(8), All, [at(0)], &[[0], [1], [2]], |run, log| {
-        let mut lane = LaneGuard::take(log);
+        let mut lane = LaneGuard::acquire(log);
         lane.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
         run.ack(());
         overwrite(run.pmem(), &mut lane, 0..1, 2);
@@ -110,10 +110,10 @@ fn later_commit_implies_earlier_deferred_commit() {
     for by_word in [false, true] {
         explore_deferred([[0, 0, 0], [1, 1, 0], [1, 1, 1]], |run, log| {
             // This thread owns the first lane, and the other one gets the second, so only the next commit makes the deferred one durable.
-            let mut here = LaneGuard::take(log);
+            let mut here = LaneGuard::acquire(log);
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    let mut there = LaneGuard::take(log);
+                    let mut there = LaneGuard::acquire(log);
                     overwrite(run.pmem(), &mut there, 0..2, 1);
                     there.commit_deferred(run.pmem()).unwrap();
                 });
@@ -131,7 +131,7 @@ fn later_commit_implies_earlier_deferred_commit() {
 #[test]
 fn lane_commits_after_its_own_deferred_commit() {
     explore_deferred([[0, 0, 0], [1, 1, 0], [2, 2, 3]], |run, log| {
-        let mut lane = LaneGuard::take(log);
+        let mut lane = LaneGuard::acquire(log);
         overwrite(run.pmem(), &mut lane, 0..2, 1);
         lane.commit_deferred(run.pmem()).unwrap();
         overwrite(run.pmem(), &mut lane, 0..2, 2);
@@ -145,12 +145,12 @@ fn lane_commits_after_its_own_deferred_commit() {
 fn next_thread_of_lane_commits_after_deferred_commit() {
     explore_deferred([[0, 0, 0], [1, 1, 0], [1, 2, 3]], |run, log| {
         let first = || {
-            let mut lane = LaneGuard::take(log);
+            let mut lane = LaneGuard::acquire(log);
             overwrite(run.pmem(), &mut lane, 0..2, 1);
             lane.commit_deferred(run.pmem()).unwrap();
         };
         let second = || {
-            let mut lane = LaneGuard::take(log);
+            let mut lane = LaneGuard::acquire(log);
             overwrite(run.pmem(), &mut lane, 1..2, 2);
             lane.commit(run.pmem(), &words(&[(at(2), 3)])).unwrap();
             run.ack(());

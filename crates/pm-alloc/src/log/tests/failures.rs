@@ -32,13 +32,13 @@ fn failed_fence_poisons_log() {
     let layout = layout(8);
     with_log(&layout, |pmem, log| {
         let failing = failing(pmem, 1, false);
-        LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::acquire(&log).commit(&failing, &words(&[(at(0), 1)])).unwrap();
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
-        assert_eq!(LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 2)])), failed);
+        assert_eq!(LaneGuard::acquire(&log).commit(&failing, &words(&[(at(0), 2)])), failed);
         assert_eq!(load(pmem, [at(0)]), [1], "it is not applied");
         // Although the fences of this region succeed.
-        assert_eq!(LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 3)])), failed);
-        assert_eq!(LaneGuard::take(&log).undo(pmem, at(1), 8).map(|()| Lsn::ZERO), failed);
+        assert_eq!(LaneGuard::acquire(&log).commit(pmem, &words(&[(at(1), 3)])), failed);
+        assert_eq!(LaneGuard::acquire(&log).undo(pmem, at(1), 8).map(|()| Lsn::ZERO), failed);
         assert_eq!(crate::log::store_u64(&log, pmem, at(1), 3).map(|()| Lsn::ZERO), failed);
         assert_eq!(crate::log::store_u64_pair(&log, pmem, at(1), [3, 4]).map(|()| Lsn::ZERO), failed);
         assert_eq!(
@@ -56,7 +56,7 @@ fn panic_inside_commit_poisons_log() {
     let layout = layout(8);
     with_log(&layout, |pmem, log| {
         let failing = failing(pmem, 0, true);
-        let commit = || LaneGuard::take(&log).commit(&failing, &words(&[(at(0), 1)]));
+        let commit = || LaneGuard::acquire(&log).commit(&failing, &words(&[(at(0), 1)]));
         assert!(catch_unwind(AssertUnwindSafe(commit)).is_err());
         let abandoned = Err(CommitError::Abandoned);
         assert_eq!(
@@ -64,7 +64,7 @@ fn panic_inside_commit_poisons_log() {
             abandoned,
             "it does not wait"
         );
-        assert_eq!(LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 2)])), abandoned);
+        assert_eq!(LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 2)])), abandoned);
         assert_eq!(load(pmem, [at(0)]), [0]);
     });
 }
@@ -75,7 +75,7 @@ fn failed_commit_is_not_rolled_back() {
     let layout = layout(8);
     with_log(&layout, |pmem, log| {
         let failing = failing(pmem, 2, false);
-        let mut lane = LaneGuard::take(&log);
+        let mut lane = LaneGuard::acquire(&log);
         lane.undo(&failing, at(0), 8).unwrap();
         pmem.store_u64(at(0), 1);
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
@@ -93,14 +93,14 @@ fn failed_commit_is_not_rolled_back() {
 fn abandoned_transaction_poisons_log_until_recovery() {
     let layout = layout(8);
     with_log(&layout, |pmem, log| {
-        let mut lane = LaneGuard::take(&log);
+        let mut lane = LaneGuard::acquire(&log);
         lane.undo(pmem, at(0), 8).unwrap();
         pmem.store_u64(at(0), 1);
         drop(lane);
-        assert_eq!(LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 1)])), Err(CommitError::Abandoned));
+        assert_eq!(LaneGuard::acquire(&log).commit(pmem, &words(&[(at(1), 1)])), Err(CommitError::Abandoned));
         let (log, recovery) = recover(pmem, &layout);
         assert_eq!(recovery.rolled_back, 1);
-        LaneGuard::take(&log).commit(pmem, &words(&[(at(1), 2)])).unwrap();
+        LaneGuard::acquire(&log).commit(pmem, &words(&[(at(1), 2)])).unwrap();
         assert_eq!(load(pmem, [at(0), at(1)]), [0, 2]);
     });
 }
@@ -111,7 +111,7 @@ fn commit_fails_after_last_lsn() {
     image(|pmem| {
         let floor = Lsn::new(Lsn::MAX.bits() - 1);
         let log = Log::new(layout, floor, [Lsn::ZERO; 2].into_iter());
-        let mut lane = LaneGuard::take(&log);
+        let mut lane = LaneGuard::acquire(&log);
         assert_eq!(lane.commit(pmem, &words(&[(at(0), 1)])), Ok(Lsn::MAX));
         for _ in 0..3 {
             assert_eq!(lane.commit(pmem, &words(&[(at(0), 2)])), Err(CommitError::LsnsExhausted));
@@ -126,7 +126,7 @@ fn commit_fails_after_last_lsn() {
 fn undo_fails_without_room_for_its_commit() {
     let layout = layout(8);
     with_log(&layout, |pmem, log| {
-        let mut lane = LaneGuard::take(&log);
+        let mut lane = LaneGuard::acquire(&log);
         lane.undo(pmem, at(0), 144).unwrap();
         let refused = CommitError::TooLarge { entries: 5, capacity: 4 };
         assert_eq!(lane.undo(pmem, at(4), 8), Err(refused));
@@ -142,6 +142,6 @@ fn undo_fails_without_room_for_its_commit() {
 fn commit_into_the_log_panics() {
     let layout = layout(8);
     with_log(&layout, |pmem, log| {
-        drop(LaneGuard::take(&log).commit(pmem, &words(&[(layout.lane_offset(1), 1)])));
+        drop(LaneGuard::acquire(&log).commit(pmem, &words(&[(layout.lane_offset(1), 1)])));
     });
 }

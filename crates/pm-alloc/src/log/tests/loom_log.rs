@@ -25,7 +25,7 @@ enum Done {
 type Part = fn(&Run<Done>, &Log);
 
 fn commit(run: &Run<Done>, log: &Log, line: u64, value: u64) {
-    LaneGuard::take(&log).commit(run.pmem(), &words(&[(at(line), value)])).unwrap();
+    LaneGuard::acquire(&log).commit(run.pmem(), &words(&[(at(line), value)])).unwrap();
     run.ack(Done::Committed(at(line), value));
 }
 
@@ -42,7 +42,7 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
     let check = |crash: &Crash<'_, Done>| {
         let (floor, _) = floor::read(crash.pmem(), &layout).unwrap();
         let lanes = (0..layout.lane_count).map(|lane| ScannedLane::read(crash.pmem(), &layout, lane, floor));
-        let lowest = lanes.filter_map(|lane| lane.lowest_live()).min();
+        let lowest = lanes.filter_map(|lane| lane.replay_from()).min();
         // Only the first half of recovery: the second one makes a log with loom atomics, which work only in a model.
         Replayed::replay(crash.pmem(), &layout, OnCorruption::Refuse).unwrap();
         for done in crash.acked() {
@@ -111,7 +111,7 @@ fn loom_lines_share_a_slot() {
         |_, _| (),
         |run, log| commit(run, log, 0, 1),
         |run, log| {
-            let mut lane = LaneGuard::take(&log);
+            let mut lane = LaneGuard::acquire(&log);
             lane.undo(run.pmem(), at(5), 8).unwrap();
             lane.roll_back(run.pmem()).unwrap();
         },

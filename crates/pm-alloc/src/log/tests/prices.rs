@@ -16,7 +16,7 @@ fn counted(operation: impl FnOnce(&Counting<SimPmem>, &Log) -> Counts) -> (u64, 
 
 fn commit(writes: &Writes) -> (u64, u64) {
     counted(|pmem, log| {
-        let mut lane = LaneGuard::take(log);
+        let mut lane = LaneGuard::acquire(log);
         // The first commit has no target lines of an earlier one to flush.
         lane.commit(pmem, writes).unwrap();
         pmem.count(|| lane.commit(pmem, writes).unwrap()).1
@@ -26,7 +26,7 @@ fn commit(writes: &Writes) -> (u64, u64) {
 #[test]
 fn empty_commit_costs_nothing() {
     assert_eq!(commit(&Writes::default()), (0, 0));
-    let rolled_back = counted(|pmem, log| pmem.count(|| LaneGuard::take(log).roll_back(pmem).unwrap()).1);
+    let rolled_back = counted(|pmem, log| pmem.count(|| LaneGuard::acquire(log).roll_back(pmem).unwrap()).1);
     assert_eq!(rolled_back, (0, 0));
 }
 
@@ -50,7 +50,7 @@ fn word_in_place_costs_one_line_and_one_fence() {
     let free = counted(|pmem, log| pmem.count(|| crate::log::store_u64(log, pmem, at(0), 1).unwrap()).1);
     assert_eq!(free, (1, 1));
     let live = counted(|pmem, log| {
-        LaneGuard::take(log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
+        LaneGuard::acquire(log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         pmem.count(|| crate::log::store_u64(log, pmem, at(0), 2).unwrap()).1
     });
     assert_eq!(live, (2, 1), "a live entry stores there");
@@ -62,7 +62,7 @@ fn pair_in_place_costs_one_line_and_one_fence() {
         counted(|pmem, log| pmem.count(|| crate::log::store_u64_pair(log, pmem, at(0), [1, 2]).unwrap()).1);
     assert_eq!(free, (1, 1));
     let live = counted(|pmem, log| {
-        LaneGuard::take(log).commit(pmem, &words(&[(at(0) + 8, 1)])).unwrap();
+        LaneGuard::acquire(log).commit(pmem, &words(&[(at(0) + 8, 1)])).unwrap();
         pmem.count(|| crate::log::store_u64_pair(log, pmem, at(0), [1, 2]).unwrap()).1
     });
     assert_eq!(live, (2, 1), "a live entry stores there");
@@ -72,7 +72,7 @@ fn pair_in_place_costs_one_line_and_one_fence() {
 fn long_write_costs_three_fences_or_two_if_deferred() {
     for (is_deferred, fences) in [(false, 3), (true, 2)] {
         let cost = counted(|pmem, log| {
-            let mut lane = LaneGuard::take(log);
+            let mut lane = LaneGuard::acquire(log);
             pmem.count(|| {
                 lane.undo(pmem, at(0), 480).unwrap();
                 pmem.store(at(0), &[1; 480]);
@@ -95,7 +95,7 @@ fn long_write_costs_three_fences_or_two_if_deferred() {
 #[test]
 fn retiring_lanes_costs_two_fences() {
     let cost = counted(|pmem, log| {
-        let (mut one, mut two) = (LaneGuard::take(log), LaneGuard::take(log));
+        let (mut one, mut two) = (LaneGuard::acquire(log), LaneGuard::acquire(log));
         one.commit(pmem, &words(&[(at(0), 1)])).unwrap();
         let last = two.commit(pmem, &words(&[(at(1), 1)])).unwrap();
         let (_, cost) = pmem.count(|| log.raise_checkpoint(pmem, last).unwrap());
@@ -108,7 +108,7 @@ fn retiring_lanes_costs_two_fences() {
 #[test]
 fn long_write_with_other_writes_costs_four_fences() {
     let cost = counted(|pmem, log| {
-        let mut lane = LaneGuard::take(log);
+        let mut lane = LaneGuard::acquire(log);
         pmem.count(|| {
             lane.undo(pmem, at(0), 480).unwrap();
             pmem.store(at(0), &[1; 480]);
@@ -135,6 +135,6 @@ fn opening_a_closed_log_costs_one_fence() {
     log.close(&pmem).unwrap();
     let (log, cost) = open();
     assert_eq!(cost, (floor, 1));
-    LaneGuard::take(&log).commit(&pmem, &words(&[(at(0), 1)])).unwrap();
+    LaneGuard::acquire(&log).commit(&pmem, &words(&[(at(0), 1)])).unwrap();
     assert_eq!(open().1, (lanes + 1 + floor, 3), "a line in place");
 }

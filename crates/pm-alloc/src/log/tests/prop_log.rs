@@ -44,7 +44,7 @@ impl Step {
                 let done = match lane {
                     Some(lane) => lanes[*lane].commit(pmem, &writes),
                     None => thread::scope(|scope| {
-                        scope.spawn(|| LaneGuard::take(log).commit(pmem, &writes)).join().unwrap()
+                        scope.spawn(|| LaneGuard::acquire(log).commit(pmem, &writes)).join().unwrap()
                     }),
                 };
                 done.unwrap();
@@ -96,7 +96,7 @@ proptest! {
         }
         let operation = |run: &Run<()>| {
             let (log, _) = recover(run.pmem(), &layout);
-            let mut lanes = [LaneGuard::take(&log), LaneGuard::take(&log), LaneGuard::take(&log)];
+            let mut lanes = [LaneGuard::acquire(&log), LaneGuard::acquire(&log), LaneGuard::acquire(&log)];
             for step in &steps {
                 step.run(&**run.pmem(), &log, &mut lanes);
                 run.ack(());

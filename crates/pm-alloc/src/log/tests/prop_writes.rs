@@ -3,7 +3,7 @@
 use crate::format::LogEntry;
 use crate::format::{Lsn, seal};
 use crate::log::Writes;
-use crate::log::entry::Record;
+use crate::log::entry::Entry;
 use crate::log::writes::Packer;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -17,14 +17,14 @@ fn writes() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
 }
 
 /// The record of this entry, decoded as recovery decodes it, and the bytes that it stores.
-fn stored(entry: &LogEntry, number: u64) -> (Record, BTreeMap<u64, u8>) {
+fn stored(entry: &LogEntry, number: u64) -> (Entry, BTreeMap<u64, u8>) {
     let mut entry = *entry;
     let [a, b, c, d, e, f] = entry.data;
     entry.lsn = seal(Lsn::new(5), 7, 64 * number, &[entry.target, a, b, c, d, e, f]);
-    let record = Record::of(&entry, 7, 64 * number).expect("it was sealed for that place");
+    let entry = Entry::of(&entry, 7, 64 * number).expect("it was sealed for that place");
     let mut bytes = BTreeMap::new();
-    record.targets().for_each(|(offset, stored)| bytes.extend((offset..).zip(stored.iter().copied())));
-    (record, bytes)
+    entry.targets().for_each(|(offset, stored)| bytes.extend((offset..).zip(stored.iter().copied())));
+    (entry, bytes)
 }
 
 proptest! {
@@ -39,7 +39,7 @@ proptest! {
             bytes.extend((*offset..).zip(written.iter().copied()));
         }
         if len % 3 == 0 {
-            writes.forget(from, len as u64);
+            writes.remove(from, len as u64);
             (from..from + len as u64).for_each(|offset| {
                 bytes.remove(&offset);
             });
@@ -66,8 +66,8 @@ proptest! {
         let mut packed = BTreeMap::new();
         let count = packer.entries.len() as u64;
         for (number, entry) in (0..).zip(&packer.entries) {
-            let (record, bytes) = stored(entry, number);
-            prop_assert_eq!(record.commits, (number + 1 == count).then_some(count));
+            let (entry, bytes) = stored(entry, number);
+            prop_assert_eq!(entry.group_len, (number + 1 == count).then_some(count));
             for (offset, byte) in bytes {
                 prop_assert_eq!(packed.insert(offset, byte), None, "stored twice");
             }

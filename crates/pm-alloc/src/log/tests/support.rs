@@ -135,7 +135,7 @@ pub(super) fn explore_under<const N: usize>(
             // The log works, and another recovery has nothing to do.
             crash.recovered();
             assert_eq!(recover(crash.pmem(), layout).1, Recovery::default());
-            LaneGuard::take(&log).commit(crash.pmem(), &words(&[(offsets[0], 99)])).unwrap();
+            LaneGuard::acquire(&log).commit(crash.pmem(), &words(&[(offsets[0], 99)])).unwrap();
             assert_eq!(crash.pmem().load_u64(offsets[0]), 99);
             Ok(())
         };

@@ -17,7 +17,7 @@ pub(super) fn copy_of(heap: &Heap) -> Heap {
             heap.region.load(range.start, &mut bytes);
             copy.region.store(range.start, &bytes);
         }
-        Piece::Word(offset, word) => copy.region.store_u64(offset, word),
+        Piece::Word { offset, word } => copy.region.store_u64(offset, word),
     });
     copy.blocks.clone_from(&heap.blocks);
     copy
@@ -201,7 +201,7 @@ fn copy_after_stray_writes_keeps_all_blocks() {
         for _ in 0..=random.below(3) {
             let at = usize::try_from(random.below(heap.blocks.len() as u64)).unwrap();
             let payload = *heap.blocks.keys().nth(at).unwrap();
-            heap.region.store(Layout::header_of(payload), &random.next().to_le_bytes());
+            heap.region.store(Layout::header_offset_of(payload), &random.next().to_le_bytes());
             match random.below(4) {
                 0 => heap.reopen(),
                 1 => assert!(is_corrupted(&heap, payload), "round {round}"),

@@ -36,7 +36,7 @@ fn stray_write(heap: &Heap, random: &mut Random) {
     let at = if random.below(2) == 0 && !heap.blocks.is_empty() {
         let index = usize::try_from(random.below(heap.blocks.len() as u64)).unwrap();
         let (payload, _) = heap.blocks.iter().nth(index).unwrap();
-        Layout::header_of(*payload) + random.below(BLOCK_HEADER_BYTES)
+        Layout::header_offset_of(*payload) + random.below(BLOCK_HEADER_BYTES)
     } else {
         start + random.below(end - start)
     };
@@ -46,12 +46,16 @@ fn stray_write(heap: &Heap, random: &mut Random) {
 
 /// The blocks whose own headers have changed.
 fn hit(heap: &Heap, headers: &BTreeMap<u64, u64>) -> Vec<u64> {
-    let changed = |payload: &&u64| heap.region.load_u64(Layout::header_of(**payload)) != headers[*payload];
+    let changed =
+        |payload: &&u64| heap.region.load_u64(Layout::header_offset_of(**payload)) != headers[*payload];
     heap.blocks.keys().filter(changed).copied().collect()
 }
 
 fn headers(heap: &Heap) -> BTreeMap<u64, u64> {
-    heap.blocks.keys().map(|payload| (*payload, heap.region.load_u64(Layout::header_of(*payload)))).collect()
+    heap.blocks
+        .keys()
+        .map(|payload| (*payload, heap.region.load_u64(Layout::header_offset_of(*payload))))
+        .collect()
 }
 
 /// Allocates all free space, and asserts that it overlaps no allocated block.
@@ -86,14 +90,14 @@ fn stray_writes_into_open_heap_cost_corrupted_blocks_only() {
         for payload in heap.blocks.keys() {
             let freed = heap.unlogged().free(*payload);
             let expected =
-                FreeError::Corrupted { offset: *payload, header_offset: Layout::header_of(*payload) };
+                FreeError::Corrupted { offset: *payload, header_offset: Layout::header_offset_of(*payload) };
             assert_eq!(freed, if hit.contains(payload) { Err(expected) } else { Ok(()) });
         }
         let corruptions = heap.space.take_corruption();
-        assert!(corruptions.iter().all(|corruption| corruption.kind == CorruptionKind::Known));
+        assert!(corruptions.iter().all(|corruption| corruption.kind == CorruptionKind::LengthKnown));
         for payload in hit {
             let is_of_payload =
-                |corruption: &&Corruption| corruption.header_offset == Layout::header_of(payload);
+                |corruption: &&Corruption| corruption.header_offset == Layout::header_offset_of(payload);
             assert_eq!(corruptions.iter().filter(is_of_payload).count(), 1, "{payload:#x}");
         }
     }
@@ -186,7 +190,7 @@ fn unreachable_free_lines_are_not_allocated() {
     let blocks: Vec<u64> = (0..10).map(|_| heap.allocate(4, 64).unwrap()).collect();
     heap.free(blocks[1]);
     heap.free(blocks[7]);
-    heap.region.store_u64(Layout::header_of(blocks[4]), 1);
+    heap.region.store_u64(Layout::header_offset_of(blocks[4]), 1);
     heap.reopen();
     assert_eq!(heap.allocate(4, 64), Ok(blocks[1]));
     assert!(heap.reserve(1, 64).is_err());
@@ -196,7 +200,7 @@ fn unreachable_free_lines_are_not_allocated() {
     let chunk_end = heap.layout.chunk_offset(1);
     assert_eq!(
         (corruption.kind, corruption.extent.clone()),
-        (CorruptionKind::Resynchronized, blocks[4]..chunk_end)
+        (CorruptionKind::LengthUnknown, blocks[4]..chunk_end)
     );
     heap.repair(&corruption).unwrap();
     for _ in 0..2 {
@@ -216,7 +220,7 @@ fn unreachable_blocks_are_found_by_their_own_headers() {
     let mut heap = Heap::new(1, 4096);
     let blocks: Vec<u64> = (0..12).map(|_| heap.allocate(4, 64).unwrap()).collect();
     for broken in [2, 9] {
-        heap.region.store_u64(Layout::header_of(blocks[broken]), 1);
+        heap.region.store_u64(Layout::header_offset_of(blocks[broken]), 1);
     }
     heap.reopen();
     let listed = list(&heap.region, &heap.layout, heap.chunks).1;
@@ -235,7 +239,7 @@ fn unreachable_blocks_are_found_by_their_own_headers() {
 fn stale_free_header_does_not_hide_live_block() {
     let mut heap = Heap::new(1, 4096);
     let header = |heap: &Heap, line: u64, state, lines| {
-        let offset = Layout::header_of(heap.layout.chunk_offset(0) + line * LINE_BYTES);
+        let offset = Layout::header_offset_of(heap.layout.chunk_offset(0) + line * LINE_BYTES);
         heap.region.store_u64(offset, BlockHeader::new(state, lines).to_word(heap.layout.seed, offset));
     };
     // A block of lines 1 to 10, with the header of a former free block of lines 5 to 20 inside; a block of lines 11 to 14; the rest.
@@ -258,14 +262,14 @@ fn free_in_unreachable_extent_stores_nothing() {
     let mut heap = Heap::new(1, 4096);
     let blocks: Vec<u64> = (0..4).map(|_| heap.allocate(4, 64).unwrap()).collect();
     // The header of the second block is corrupted, so its length is unknown.
-    heap.region.store_u64(Layout::header_of(blocks[1]), 1);
+    heap.region.store_u64(Layout::header_offset_of(blocks[1]), 1);
     heap.reopen();
-    let before = heap.region.load_u64(Layout::header_of(blocks[2]));
+    let before = heap.region.load_u64(Layout::header_offset_of(blocks[2]));
     assert_eq!(Unlogged::new(&heap.space, &heap.region, true).free(blocks[2]), Ok(()));
     let freeing = heap.space.begin_free(&heap.region, blocks[3]).unwrap();
     assert_eq!(freeing.header(), None);
     heap.space.finish_free(freeing, Lsn::ZERO);
-    assert_eq!(heap.region.load_u64(Layout::header_of(blocks[2])), before);
+    assert_eq!(heap.region.load_u64(Layout::header_offset_of(blocks[2])), before);
     for block in [blocks[2], blocks[3]] {
         let again = Unlogged::new(&heap.space, &heap.region, true).free(block);
         assert_eq!(again, Err(FreeError::AlreadyFree { offset: block }));
@@ -283,11 +287,11 @@ fn repair_keeps_contents_of_huge_block() {
     let bytes = usize::try_from(Layout::usable_bytes(heap.blocks[&long])).unwrap();
     let contents: Vec<u8> = (1..=250).cycle().take(bytes).collect();
     heap.region.store(long, &contents);
-    heap.region.store_u64(Layout::header_of(long), 77);
+    heap.region.store_u64(Layout::header_offset_of(long), 77);
     heap.reopen();
     let corruptions = heap.repair_all();
     assert_eq!(corruptions.len(), 1, "{corruptions:x?}");
-    assert_eq!(corruptions[0].header_offset, Layout::header_of(long));
+    assert_eq!(corruptions[0].header_offset, Layout::header_offset_of(long));
     assert!(corruptions[0].extent.start == long && corruptions[0].extent.end >= long + bytes as u64);
     heap.reopen();
     let report = heap.space.check(&heap.region);
@@ -308,15 +312,15 @@ fn unreachable_extent_ends_before_scanned_chunk() {
     let mut heap = Heap::new(2, 4096);
     let first = heap.allocate(63, 64).unwrap();
     let second = heap.allocate(10, 64).unwrap();
-    heap.region.store_u64(Layout::header_of(first), 1);
+    heap.region.store_u64(Layout::header_offset_of(first), 1);
     heap.reopen();
     heap.space.scan_some(&heap.region, usize::MAX).unwrap();
-    heap.region.store_u64(Layout::header_of(second), 1);
+    heap.region.store_u64(Layout::header_offset_of(second), 1);
     let mut repaired = Vec::new();
     while let Some(corruption) = heap.space.check(&heap.region).corruptions.first() {
         repaired.push(heap.repair(corruption).unwrap());
     }
-    assert_eq!(repaired, [first, second].map(Layout::header_of));
+    assert_eq!(repaired, [first, second].map(Layout::header_offset_of));
     assert_eq!(heap.header(first), Some(BlockHeader::new(BlockState::Unreachable, 63)));
     assert_eq!(heap.header(second), Some(BlockHeader::new(BlockState::Lost, 10)));
     assert!(heap.reserve(53, 64).is_ok(), "the free lines after the second block");

@@ -123,7 +123,7 @@ fn split_of_freed_huge_block_is_atomic() {
 #[test]
 fn join_of_chunks_is_atomic() {
     let image = image(|sim| Space::format_chunks(sim, &layout(4096), 0..CHUNKS));
-    let covered = Layout::header_of(layout(4096).first_payload(1));
+    let covered = Layout::header_offset_of(layout(4096).first_payload(1));
     let operation = |run: &Run<()>| {
         let space = open();
         let mut reservation = space.reserve(run.pmem(), 150, 64, Lsn::MAX).unwrap();

@@ -131,7 +131,7 @@ impl Heap {
 
     /// Overwrites the header of a block.
     pub(super) fn corrupt(&self, payload: u64) {
-        self.region.store_u64(Layout::header_of(payload), 0x1234_5678_9abc_def0);
+        self.region.store_u64(Layout::header_offset_of(payload), 0x1234_5678_9abc_def0);
     }
 
     /// Repairs a corrupted header, and returns its offset. `None` if it is no longer corrupted.
@@ -151,7 +151,7 @@ impl Heap {
     }
 
     pub(super) fn header(&self, payload: u64) -> Option<BlockHeader> {
-        let offset = Layout::header_of(payload);
+        let offset = Layout::header_offset_of(payload);
         BlockHeader::from_word(self.region.load_u64(offset), self.layout.seed, offset)
     }
 
@@ -284,10 +284,10 @@ impl Random {
 /// Durably makes a reservation one free block.
 pub(super) fn join<P: Pmem>(space: &Space, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
     if !reservation.is_one_block() {
-        for (offset, word) in reservation.joining_headers() {
+        for (offset, word) in reservation.join_headers() {
             pmem.store_u64(offset, word);
             pmem.persist(offset, 8).expect("fences succeed");
         }
-        space.joined(pmem, reservation, lsn);
+        space.finish_join(pmem, reservation, lsn);
     }
 }

@@ -107,7 +107,7 @@ fn corrupted_huge_block_is_not_allocated() {
     let block = heap.allocate(130, 64).unwrap();
     // The program wrote nothing where the first headers of its second and third chunk were.
     for chunk in 1..3 {
-        heap.region.store_u64(Layout::header_of(heap.layout.first_payload(chunk)), 0);
+        heap.region.store_u64(Layout::header_offset_of(heap.layout.first_payload(chunk)), 0);
     }
     heap.region.store(block - 6, &[0xaa; 4]);
     heap.reopen();

@@ -65,13 +65,13 @@ fn free_outside_heap_is_refused() {
 fn underflow_corrupts_own_block_only() {
     let mut heap = Heap::new(1, 4096);
     let blocks: Vec<u64> = (0..3).map(|_| heap.allocate(3, 64).unwrap()).collect();
-    let header_offset = Layout::header_of(blocks[1]);
+    let header_offset = Layout::header_offset_of(blocks[1]);
     heap.region.store(header_offset + 4, &[0xff; 8]);
     let corrupted = FreeError::Corrupted { offset: blocks[1], header_offset };
     assert_eq!(free(&heap, blocks[1]), corrupted);
     assert_eq!(heap.space.usable_bytes(&heap.region, blocks[1]), Err(corrupted));
     let [corruption] = heap.space.take_corruption().try_into().unwrap();
-    assert_eq!((corruption.header_offset, corruption.kind), (header_offset, CorruptionKind::Known));
+    assert_eq!((corruption.header_offset, corruption.kind), (header_offset, CorruptionKind::LengthKnown));
     assert_eq!(corruption.extent, blocks[1]..blocks[2]);
     assert_eq!(corruption.found, heap.region.load_u64(header_offset));
     heap.free(blocks[0]);
@@ -98,7 +98,7 @@ fn corrupted_free_block_is_not_allocated() {
     let mut heap = Heap::new(1, 4096);
     let blocks: Vec<u64> = (0..3).map(|_| heap.allocate(3, 64).unwrap()).collect();
     heap.free(blocks[1]);
-    heap.region.store_u64(Layout::header_of(blocks[1]), 0);
+    heap.region.store_u64(Layout::header_offset_of(blocks[1]), 0);
     let next = heap.allocate_unlogged(3).unwrap();
     assert!(next > blocks[2], "the free block is isolated");
     let [corruption] = heap.space.take_corruption().try_into().unwrap();

@@ -51,7 +51,7 @@ fn block_beyond_heap_end_is_corrupted() {
     use crate::format::{BlockHeader, BlockState};
     let mut heap = Heap::new(2, 4096);
     let payload = heap.layout.first_payload(1);
-    let offset = Layout::header_of(payload);
+    let offset = Layout::header_offset_of(payload);
     for lines in [64, 65, 1000, (1 << 29) - 1] {
         let header = BlockHeader::new(BlockState::Allocated, lines);
         heap.region.store_u64(offset, header.to_word(heap.layout.seed, offset));
