@@ -52,7 +52,7 @@ fn closed_heap_with_one_block_has_these_bytes() {
     assert_eq!(lines(layout.entry_offset(0, 15), 1), include_str!("golden/lane_erased.hex").trim_end());
 
     assert_eq!(block, layout.chunks_start + 64, "the first block");
-    // The header and the contents, and the header of the free block behind it.
+    // The header and the contents, and the header of the free block after it.
     assert_eq!(
         hex(&load(&region, block - 8, 72)),
         include_str!("golden/chunk.hex").trim_end(),

@@ -79,7 +79,7 @@ impl<T: Copy + PartialEq> Line<T> {
         self.0.push(value);
     }
 
-    /// A fence behind a flush that found `flushed` in the line.
+    /// A fence after a flush that found `flushed` in the line.
     fn fence(&mut self, flushed: T) {
         if let Some(at) = self.0.iter().rposition(|version| *version == flushed) {
             self.0.drain(..at);

@@ -115,7 +115,7 @@ struct Tally {
     not_opened: u64,
 }
 
-/// The writes happen while the heap is open, and costs only the blocks whose headers they corrupted.
+/// Writes while the heap is open cost only the blocks whose headers they corrupt.
 fn hit_while_open(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
     let taken = fill_free_space(heap, blocks);
     assert_unchanged(region, blocks, stray);
@@ -276,7 +276,7 @@ impl<'r> Campaign<'r> {
     }
 
     /// Allocates blocks, filled and not, and frees others. Freed blocks are coalesced with their free neighbours, and the header of the one
-    /// behind stays in place.
+    /// after stays in place.
     fn work(&mut self) {
         let wanted = if self.live.len() < 60 { 40 } else { 6 };
         for _ in 0..wanted {
@@ -332,7 +332,7 @@ impl<'r> Campaign<'r> {
         let chunks = self.heap().layout().chunks_start;
         let is_anywhere = self.random.below(8) == 0;
         if is_anywhere {
-            // Opening restores both copies of the pool's header, of which the later one lies behind the chunks and may be corrupted.
+            // Opening restores both copies of the pool's header, of which the later one lies after the chunks and may be corrupted.
             // Closing empties the log.
             self.reopen();
             self.heap = None;

@@ -211,7 +211,7 @@ fn shapes_are_divided() {
         assert_eq!(before, if matches!(shape, Shape::One) { 1 } else { 2 });
         shape.run(&heap, &|_| ());
         assert_eq!(linked(&heap).unwrap().len(), if matches!(shape, Shape::Logged) { 3 } else { 2 });
-        // The rests of the extents of slot 1 and slot 2, and the extent behind both.
+        // The rests of the extents of slot 1 and slot 2, and the extent after both.
         assert_eq!(free(&heap), 3, "{shape:?}");
         drop(heap);
         assert_eq!(linked(&attach(&sim)).unwrap().len(), if matches!(shape, Shape::Logged) { 3 } else { 2 });

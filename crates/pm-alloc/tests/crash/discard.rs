@@ -32,7 +32,7 @@ fn alloc_and_link(heap: &SimHeap, number: u64, value: u64) -> u64 {
     heap.view(|view| view.alloc_and_link(link_to(slot(heap, number)), &[value; 20]).unwrap().offset())
 }
 
-/// What a power failure leaves after both, with the last entry of the first one corrupted; and the result of the second one.
+/// The image that a power failure leaves after both operations, with the last entry of the first one corrupted, and the result of the second one.
 fn failed<R: Send + 'static>(
     first: impl FnOnce(&SimHeap),
     second: impl FnOnce(&SimHeap) -> R + Send + 'static,
@@ -58,7 +58,7 @@ fn failed<R: Send + 'static>(
 /// A transaction in another lane allocates a block from the rest of the extent that the discarded one has split.
 #[test]
 fn discarded_allocation_keeps_blocks_of_other_transactions() {
-    // Two, so that the second one lies behind a header that is only in the log.
+    // Two, so that the second one lies after a header that is only in the log.
     let second = |heap: &SimHeap| [1, 2].map(|number| alloc_and_link(heap, number, 0xB));
     let (left, blocks) = failed(|heap| assert_ne!(alloc_and_link(heap, 0, 0xA), 0), second);
     let check = |crash: &Crash<()>| {
@@ -84,7 +84,7 @@ fn discarded_allocation_keeps_blocks_of_other_transactions() {
         let listed = heap.blocks();
         let is_over = |at: &u64| blocks.iter().any(|&block| *at < block + 160 && block < at + 8);
         match all_payloads(&heap).into_iter().find(is_over) {
-            Some(at) => Err(format!("{at} is handed out over a block of {blocks:?}")),
+            Some(at) => Err(format!("{at} is allocated again over a block of {blocks:?}")),
             None if !blocks.iter().all(|block| listed.contains(block)) => Err(format!("{listed:?}")),
             None => Ok(()),
         }

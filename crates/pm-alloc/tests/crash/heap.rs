@@ -274,14 +274,14 @@ fn copies_of_chunk_count_are_equal_after_open() {
     }
 }
 
-/// Corrupts the header of a block longer than a chunk, and opens the heap: nothing inside the block is handed out.
+/// Corrupts the header of a block longer than a chunk, and opens the heap: nothing inside the block is allocated again.
 fn is_out_of_reach(pmem: &Arc<SimPmem>, block: u64, bytes: u64) -> Result<(), String> {
     pmem.store_u64(block - 8, !pmem.load_u64(block - 8));
     let heap = attach(pmem).map_err(|error| error.to_string())?;
     let alloc = || heap.transaction(|tx| tx.alloc_uninit::<u8>(4096 - 72).map(Link::offset));
     while let Ok(handed_out) = alloc().map_err(|error: TxError| error) {
         if (block..block + bytes).contains(&handed_out) {
-            return Err(format!("{handed_out:#x} is handed out, which is inside of the block at {block:#x}"));
+            return Err(format!("{handed_out:#x} is allocated again, inside the block at {block:#x}"));
         }
     }
     Ok(())
@@ -383,7 +383,7 @@ fn closing_makes_unlogged_blocks_durable() {
 #[test]
 fn chunks_below_unlogged_huge_block_have_no_first_header() {
     let operation = |run: &Run<()>| {
-        // A block up to the end of a chunk, with no free block behind it.
+        // A block up to the end of a chunk, with no free block after it.
         UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true).alloc(3 * 4096 - 72, 64).unwrap();
         run.ack(());
     };

@@ -192,8 +192,8 @@ fn repair_is_atomic() {
     }
 }
 
-/// A heap that is opened with a corrupted header does not know where its block ends, so the free space behind it is not handed out. If the heap was
-/// open when the header was corrupted, it does, and the repair costs only that block.
+/// A heap that is opened with a corrupted header does not know where its block ends, so the free space after it is not allocated again. If the heap
+/// was open when the header was corrupted, it does, and the repair costs only that block.
 #[test]
 fn repair_frees_only_what_is_proven_free() {
     let (image, blocks) = prepared();

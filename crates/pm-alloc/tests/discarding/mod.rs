@@ -169,13 +169,16 @@ pub(crate) fn discard(mut bytes: Vec<u8>, lines: &[usize], options: &HeapOptions
     Heap::attach(sim_of(bytes), &options.clone().discard_corrupted_records(true)).unwrap()
 }
 
-/// Asserts that the block that a slot links to lies at `line`, has this many lines, is listed, and is not handed out.
+/// Asserts that the block that a slot links to lies at `line`, has this many lines, is listed, and is not allocated again.
 pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) {
     assert_eq!(heap.pool().pmem().load_u64(slot(heap, number)), at_line(heap, line), "it is in use");
     let listed = listed(heap);
     let over: Vec<u64> =
         all_room(heap).into_iter().filter(|over| (line..line + lines).contains(over)).collect();
-    assert!(over.is_empty(), "{over:?} are handed out, of {lines} lines in use from {line} on; {listed:?}");
+    assert!(
+        over.is_empty(),
+        "{over:?} are allocated again, of {lines} lines in use from {line} on; {listed:?}"
+    );
     assert!(listed.contains(&line), "{line} is not among {listed:?}");
 }
 

@@ -64,7 +64,7 @@ fn discarded_word_reallocates_no_allocated_block() {
     assert_eq!(listed(&heap), [1, 7, 15]);
 }
 
-/// T splits A off a free block. Another transaction, in another lane, frees X behind the rest, and joins both. T's entry is discarded: the freeing
+/// T splits A off a free block. Another transaction, in another lane, frees X after the rest, and joins both. T's entry is discarded: the freeing
 /// of X was acknowledged, and its entry is intact.
 #[test]
 fn discarded_allocation_keeps_blocks_freed_by_others_free() {
@@ -84,7 +84,7 @@ fn discarded_allocation_keeps_blocks_freed_by_others_free() {
     assert!(!heap.blocks().contains(&x), "X is allocated again, and nothing links to it");
 }
 
-/// T allocates a block longer than a chunk. Another transaction, in another lane, allocates B behind its end. T's entry is discarded: the header in
+/// T allocates a block longer than a chunk. Another transaction, in another lane, allocates B after its end. T's entry is discarded: the header in
 /// front is that of the joined chunks, and covers B.
 #[test]
 fn discarded_huge_block_reallocates_no_block_after_it() {
@@ -108,7 +108,7 @@ fn discarded_huge_block_reallocates_no_block_after_it() {
 }
 
 /// T splits A off a free block. In another lane a transaction allocates C and B from the rest, next to each other; then C is freed. The same
-/// transaction writes the bytes before and behind B's header. T's entry is discarded.
+/// transaction writes the bytes before and after B's header. T's entry is discarded.
 #[test]
 fn discarded_allocation_keeps_block_with_header_between_writes() {
     let heap = heap();

@@ -74,7 +74,7 @@ fn change_one_of_16(heap: &SimHeap) {
     .unwrap();
 }
 
-/// T allocates behind B, then W is allocated in T's rest. Another transaction writes the former header in B back unchanged.
+/// T allocates after B, then W is allocated in T's rest. Another transaction writes the former header in B back unchanged.
 #[test]
 fn rewritten_word_that_looks_like_a_header_hides_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
@@ -131,7 +131,7 @@ fn discarded_dead_freeing_before_division_hides_no_block() {
     let (mut bytes, mut entries, mut w) = (vec![], vec![], 0);
     with_other(&heap, |other| {
         let (f, p) = (alloc(&heap, 0, 2), alloc(&heap, 1, 235));
-        assert_eq!((p, alloc(&heap, 3, 16)), (f + 2, p + 235), "G is behind P");
+        assert_eq!((p, alloc(&heap, 3, 16)), (f + 2, p + 235), "G is after P");
         free_now(&heap, 0);
         heap.checkpoint().unwrap();
         entries = entries_of(&heap, || free(&heap, 1));

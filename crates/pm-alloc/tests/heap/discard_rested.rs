@@ -1,5 +1,5 @@
-//! Discarding the entry of a lane that was idle while another lane wrapped: the older groups left in the log do not determine blocks that were
-//! allocated over theirs since.
+//! Discarding the entry of a lane that was idle while another lane wrapped: older groups that are left in the log do not affect blocks that were
+//! allocated later on the same lines.
 
 use crate::discarding::{
     Worker, alloc, assert_in_use, at_line, discard, free_now, holding_a_lane, listed, slot, write_word,

@@ -170,7 +170,7 @@ fn double_free_through_two_slots_is_refused() {
     let heap = heap();
     let block = heap.view(|view| {
         let block = view.alloc_and_link(slot::<Long>(view, 0), &[1; 40]).unwrap();
-        // An allocated block behind it, so that it is not coalesced with the free extent there.
+        // An allocated block after it, so that it is not coalesced with the free extent there.
         view.alloc_and_link(slot::<Long>(view, 1), &[2; 40]).unwrap();
         aim(view, 2, block.offset());
         view.unlink_and_free(slot::<Long>(view, 2)).unwrap();

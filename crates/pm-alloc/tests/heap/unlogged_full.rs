@@ -43,7 +43,7 @@ fn alloc_while_held(free_chunks: usize, held: u64, lines: u64) -> Result<u64, Un
 #[test]
 fn allocation_waits_for_rest_of_last_free_extent() {
     assert!(alloc_while_held(1, 2, 61).is_ok());
-    assert!(alloc_while_held(2, 70, 50).is_ok(), "behind a block longer than a chunk");
+    assert!(alloc_while_held(2, 70, 50).is_ok(), "after a block longer than a chunk");
 }
 
 #[test]

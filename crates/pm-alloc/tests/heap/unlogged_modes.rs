@@ -68,7 +68,7 @@ fn block_of_earlier_handle_is_not_reallocated_by_durable_one() {
     }
 }
 
-/// Reading the header of the long block makes it durable; the header behind the block is not.
+/// Reading the header of the long block makes it durable; the header after the block is not.
 #[test]
 fn chain_after_long_block_is_durable() {
     for end in ENDS {
@@ -94,7 +94,7 @@ fn tx_free(heap: &SimHeap, block: u64) {
 }
 
 /// An unlogged heap shrinks the block before one that a transaction committed. Reading the first header of the chunk makes it durable, but not
-/// the header behind it, where an old header is.
+/// the header after it, where an old header is.
 #[test]
 fn committed_block_after_shrunk_one_is_not_reallocated() {
     for end in ENDS {

@@ -1,6 +1,6 @@
 //! Random programs in two lanes. At a crash an entry of one of the last two transactions of a lane is corrupted, and discarded; recoveries are
-//! stopped before it is corrupted, and after. All changes of other transactions stay: their blocks are listed, unchanged and not handed out, and what
-//! they freed is free.
+//! stopped before it is corrupted, and after. All changes of other transactions stay: their blocks are listed, unchanged and not allocated again,
+//! and what they freed is free.
 
 use super::victim::{Before, Done, fill};
 use crate::discarding::{Worker, holding_a_lane, live_lines, stopped_recoveries, write_word};

@@ -22,7 +22,7 @@ fn commit(heap: &SimHeap, block: u64, seed: u64) {
     .unwrap();
 }
 
-/// After a checkpoint every entry is dead. Only the line behind a lane's last entry could have held a live one.
+/// After a checkpoint every entry is dead. Only the line after a lane's last entry could have held a live one.
 #[test]
 fn corruption_after_checkpoint_is_dead() {
     for seed in seeds(150) {

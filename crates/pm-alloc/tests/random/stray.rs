@@ -78,7 +78,7 @@ impl World {
         sim.store_u64(at, value);
         sim.flush(at, 8);
         sim.fence().unwrap();
-        // In a free extent, too, the next live block is behind the corrupted header.
+        // In a free extent, too, the next live block is after the corrupted header.
         if let Some(live) = self.live.get_mut(&(at + 8)) {
             live.1 = true;
         }

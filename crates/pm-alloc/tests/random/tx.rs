@@ -408,8 +408,8 @@ fn all_room(heap: &SimHeap, rng: &mut Rng) -> Vec<(u64, u64)> {
     handed_out
 }
 
-/// One word or line of the chunks is overwritten while the heap is closed. No allocated block is handed out, before a repair or after it, and each
-/// is listed, unless its own header was overwritten.
+/// One word or line of the chunks is overwritten while the heap is closed. No allocated block is allocated again, before a repair or after it, and
+/// each is listed, unless its own header was overwritten.
 fn stray(seed: u64) {
     let options = options(1, 60, 4096);
     let heap = formatted(52 << 10, &options);
@@ -447,7 +447,7 @@ fn stray(seed: u64) {
         }
         for (start, len) in all_room(&heap, rng) {
             let over = live.iter().find(|live| start < live.0 + live.1 - 8 && live.0 < start + len);
-            assert!(over.is_none(), "{case}: {start}+{len} handed out over {over:?}");
+            assert!(over.is_none(), "{case}: {start}+{len} allocated over {over:?}");
         }
         for corruption in heap.check().corruptions {
             heap.repair(&corruption).unwrap();

@@ -1,5 +1,5 @@
 //! The loss of one transaction: its log entry is corrupted at a crash, and discarded. All changes of other transactions stay: their blocks are
-//! listed, unchanged and not handed out, and what they freed is free.
+//! listed, unchanged and not allocated again, and what they freed is free.
 
 use crate::discarding::{all_payloads, lines_of, opened_at_last};
 use crate::prelude::*;
@@ -69,7 +69,7 @@ impl Before {
         }
         for at in all_payloads(&heap) {
             let over = live.iter().find(|live| at < live.0 + 64 * live.1 && live.0 < at + 64);
-            assert!(over.is_none(), "{case}: {at} handed out over {over:?}");
+            assert!(over.is_none(), "{case}: {at} allocated over {over:?}");
         }
         for &(block, lines) in &live {
             assert!(listed.contains(&block), "{case}: {block} is not listed");

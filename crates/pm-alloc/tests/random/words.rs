@@ -17,7 +17,7 @@ enum Kind {
     Each,
     /// Stores the first one in place.
     InPlace,
-    /// Writes a long row, and the word behind it in the list, if there is one.
+    /// Writes a long row, and the word after it in the list, if there is one.
     Long,
     Checkpoint,
 }
