@@ -175,10 +175,7 @@ pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) 
     let listed = listed(heap);
     let over: Vec<u64> =
         all_room(heap).into_iter().filter(|over| (line..line + lines).contains(over)).collect();
-    assert!(
-        over.is_empty(),
-        "{over:?} are allocated again, of {lines} lines in use from {line} on; {listed:?}"
-    );
+    assert!(over.is_empty(), "{over:?} are allocated over {lines} lines in use from {line} on; {listed:?}");
     assert!(listed.contains(&line), "{line} is not among {listed:?}");
 }
 
