@@ -154,7 +154,7 @@ impl Medium {
     }
 
     /// The LSN from which on recovery replays.
-    fn lowest_live(&self, without: Option<Rule>) -> Option<Lsn> {
+    fn replay_from(&self, without: Option<Rule>) -> Option<Lsn> {
         let replayed = if without == Some(Rule::ReplayTwoGroups) { 1 } else { 2 };
         let lowest = |lane: usize| {
             let groups = self.groups(lane, without);
@@ -166,7 +166,7 @@ impl Medium {
 
     /// The cells that the live groups target, each with the last of their values.
     fn replayed(&mut self, without: Option<Rule>) -> impl Iterator<Item = (&mut Line<Value>, Value)> {
-        let lowest = self.lowest_live(without);
+        let lowest = self.replay_from(without);
         let groups = (0..LANES).flat_map(|lane| self.groups(lane, without));
         let mut last = [0; CELLS];
         for group in groups.filter(|group| lowest.is_some_and(|lowest| group.lsn >= lowest)) {
@@ -642,7 +642,7 @@ impl Model for Log {
                     || pairs.copied().map(has).all(|[first, second]| first == second)
             }),
             Property::always(CHECKPOINT, |log: &Self, state: &State| {
-                let lowest = || state.medium.lowest_live(log.without);
+                let lowest = || state.medium.replay_from(log.without);
                 !matches!(state.phase, Phase::Recovering(_))
                     || lowest().is_none_or(|lowest| lowest > state.history.checkpoint)
             }),

@@ -95,7 +95,7 @@ fn mark_huge_lost(
     let block = block.filter(|block| found.is_none_or(|found| found.lines != block.lines))?;
     (block.is_live, block.is_lost) = (false, true);
     let header = BlockHeader::new(BlockState::Lost, block.lines);
-    // If it was freed, it must not be split into chunks any more.
+    // A freed block must no longer be split into chunks.
     chunks.shared.quarantine.remove(chunk);
     Some(header)
 }
