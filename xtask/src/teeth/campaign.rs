@@ -231,7 +231,7 @@ fn executed_by(program: &Program, test: &str) -> Result<(Vec<Site>, Duration)> {
     let took = start.elapsed();
     if outcome != Outcome::Passed {
         let (package, source) = (&program.package.name, &program.source);
-        bail!("with all sites, {source} of {package} fails: {test}");
+        bail!("with all sites, {source} of {package}: {test} ends with {outcome:?}");
     }
     let mut sites = listed(&directory)?.lines().map(str::parse).collect::<Result<Vec<Site>>>()?;
     sites.sort();
