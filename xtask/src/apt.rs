@@ -67,9 +67,6 @@ pub fn ensure(needs: &[Need]) -> Result<()> {
 }
 
 /// Refreshes apt's package lists, once in this process.
-///
-/// # Errors
-/// If this process is not root, or apt-get fails.
 pub fn update() -> Result<()> {
     static DONE: OnceLock<()> = OnceLock::new();
     if DONE.get().is_some() {
