@@ -76,7 +76,7 @@ pub(crate) struct Edits {
 pub struct Injection {
     /// The added events, and on which side.
     pub kind: InjectionKind,
-    /// The place of the store or flush beside which they are added.
+    /// The place of the store or flush before or after which they are added.
     pub location: SourceLocation,
 }
 

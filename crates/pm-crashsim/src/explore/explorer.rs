@@ -207,11 +207,11 @@ impl Explorer {
         self
     }
 
-    /// Repeats only the crashes with that name, given that operation, check and bounds are unchanged. If the
-    /// run has no such crash any more, that is a failure too.
+    /// Repeats only the crashes with that name, given that operation, check and bounds are unchanged. If the run no longer has such a crash, that
+    /// is a failure too.
     ///
     /// # Panics
-    /// When `id` is no such name, or of another model.
+    /// When `id` is not such a name, or of another model.
     #[must_use]
     pub fn replay(mut self, id: &str) -> Self {
         let parsed = ReplayId::parse(id).unwrap_or_else(|| panic!("{id:?} names no crash"));
@@ -220,7 +220,7 @@ impl Explorer {
         self
     }
 
-    /// As [`replay`](Self::replay), for a name from a command line: `None` if it is no name, or of another model.
+    /// As [`replay`](Self::replay), for a name from a command line: `None` if it is not such a name, or of another model.
     #[must_use]
     pub fn try_replay(self, id: &str) -> Option<Self> {
         let parsed = ReplayId::parse(id)?;
@@ -311,7 +311,7 @@ impl Explorer {
     ) -> Result<Coverage, Box<Failure>> {
         let is_quiet = is_quiet();
         let restart = |pmem: Arc<SimPmem>, before: &[A]| {
-            let run = Run::after(pmem, before.to_vec());
+            let run = Run::new(pmem, before.to_vec());
             let failed = inherit_quiet(is_quiet, || catch(|| second(&run).failure()));
             (run.take_acked(), failed.map(|message| format!("the process after the kill failed: {message}")))
         };

@@ -156,7 +156,7 @@ impl<'t> Pass<'t> {
 
     fn flush(&mut self, at: usize, thread: u32, offset: u64, len_bytes: u64) {
         let lines = lines(offset, len_bytes);
-        // Code for several domains flushes in all of them; with caches that survive, that is no mistake.
+        // Code for several domains flushes in all of them; with caches that survive, that is not a mistake.
         if lines.is_empty() || self.model == Model::Eadr {
             return;
         }
@@ -261,7 +261,7 @@ impl<'t> Pass<'t> {
         let early: BTreeSet<usize> = self.events_of(Lint::EarlyFlush).collect();
         self.found.retain(|raw| raw.lint != Lint::RedundantFlush || !early.contains(&raw.at));
         self.idle_fences.retain(|fence| fence.flush.is_none_or(|flush| !early.contains(&flush)));
-        // A fence behind an unflushed store lacks that flush, and is not redundant.
+        // A fence after an unflushed store lacks that flush, and is not redundant.
         for store in self.events_of(Lint::UnflushedStore).collect::<Vec<_>>() {
             let thread = self.trace.events()[store].thread;
             let misses = |fence: &IdleFence| fence.thread == thread && fence.at > store;

@@ -70,7 +70,7 @@ where
     let mut coverage = exploration::explore(explorer, &image.into(), operation, check, |recorder| {
         builder.check(move || {
             if let Err(enough) = recorder.run(Scheduler::loom()) {
-                // Loom has no other way to stop. No message is printed.
+                // Loom stops only on a panic. No message is printed.
                 resume_unwind(Box::new(enough));
             }
         });
