@@ -32,6 +32,18 @@ pub(crate) fn to_json(info: &DiskInfo) -> Value {
     })
 }
 
+/// Prints a line of a command's result as text, or as JSON.
+///
+/// # Errors
+/// As [`say`].
+pub(crate) fn say_either(
+    is_json: bool,
+    text: impl Display,
+    json: impl FnOnce() -> Value,
+) -> miette::Result<()> {
+    if is_json { say(json()) } else { say(text) }
+}
+
 /// Prints a line of a command's result. A closed pipe is not an error.
 ///
 /// # Errors
