@@ -130,7 +130,7 @@ mod tests {
         let libc = find("lib/libc.so.6").expect("the C library");
         assert!(libc.starts_with("/usr/lib") && libc.is_absolute());
         assert_eq!(find("lib/no-such-library.so"), None);
-        assert_eq!(find("include/"), None, "a directory is no file");
+        assert_eq!(find("include/"), None, "a directory is not a file");
     }
 
     #[test]

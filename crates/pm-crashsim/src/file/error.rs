@@ -10,7 +10,7 @@ pub enum TraceError {
     #[error("reading failed")]
     Io(#[from] io::Error),
     /// The file is not a trace.
-    #[error("this is no trace: it begins with {found:02x?}, not with \"PMCTRACE\"")]
+    #[error("this is not a trace: it begins with {found:02x?}, not with \"PMCTRACE\"")]
     NotATrace {
         /// The first bytes, up to 8.
         found: Vec<u8>,

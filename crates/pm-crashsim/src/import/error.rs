@@ -87,7 +87,7 @@ pub enum RecordError {
     #[error("it has more fields than it should")]
     Extra,
     /// A field is not a number.
-    #[error("its {0} is no hexadecimal number of at most 64 bits")]
+    #[error("its {0} is not a hexadecimal number of at most 64 bits")]
     NotANumber(&'static str),
     /// A store of no bytes, or of more than an instruction can store.
     #[error("a store of {found} bytes, and one has 1 to {most}")]

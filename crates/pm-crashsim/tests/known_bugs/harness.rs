@@ -106,7 +106,7 @@ impl Named {
             "lost: flush and fence missing" => Self::Lost { missing: Some(InjectionKind::PersistAfterStore) },
             "kept" => Self::Kept,
             "kept in recovery" => Self::KeptInRecovery,
-            other => panic!("{other:?} is no mark"),
+            other => panic!("{other:?} is not a mark"),
         }
     }
 

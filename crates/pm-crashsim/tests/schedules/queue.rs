@@ -109,7 +109,7 @@ pub(crate) fn check(crash: &Crash<'_, Completed>, orders: &[&[u64]]) -> Result<(
         return complaint("a value is behind an empty slot");
     }
     if head > values.len() as u64 {
-        return complaint("the head is behind the last value");
+        return complaint("the head is past the last value");
     }
     let place = |value: u64| values.iter().position(|&other| other == value);
     for &done in crash.acked() {

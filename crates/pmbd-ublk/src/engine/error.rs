@@ -9,7 +9,7 @@ use pm_core::fault::MediumFault;
 #[non_exhaustive]
 pub enum BlockError {
     /// The request ends beyond the device's last byte.
-    #[error("{len_bytes} bytes at {offset_bytes} end behind the device's {capacity_bytes} bytes")]
+    #[error("{len_bytes} bytes at {offset_bytes} end past the device's {capacity_bytes} bytes")]
     OutOfRange { offset_bytes: u64, len_bytes: u64, capacity_bytes: u64 },
     /// The request's start or length is not a multiple of the sector.
     #[error("{len_bytes} bytes at {offset_bytes} are not whole sectors of {sector_bytes} bytes")]
