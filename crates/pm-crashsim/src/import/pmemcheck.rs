@@ -120,6 +120,7 @@ impl PmemcheckOptions {
 /// (`--log-file=run.%p.log`).
 ///
 /// A flush of 64 bytes is taken for one instruction on the line that contains its address.
+///
 /// # Errors
 /// [`ImportError`], with line and record.
 ///

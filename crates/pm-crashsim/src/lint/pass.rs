@@ -43,7 +43,7 @@ struct Pass<'t> {
     threads: BTreeMap<u32, Thread>,
     /// By line: the number of events up to and including the last store through the cache.
     last_stores: BTreeMap<u64, usize>,
-    /// By store: an earlier flush of the line in vain by the same thread.
+    /// By store: an earlier useless flush of the line by the same thread.
     flushed_early: HashMap<usize, usize>,
     idle_fences: Vec<IdleFence>,
     found: Vec<Raw>,
@@ -56,9 +56,9 @@ struct Thread {
     has_work: bool,
     /// By line: its last flush, counted like the stores.
     last_flushes: HashMap<u64, usize>,
-    /// Lines that it flushed in vain during its operation, and the flush.
+    /// Lines that it flushed uselessly during its operation, and the flush.
     flushed_in_vain: Vec<(Range<u64>, usize)>,
-    /// Its last flush in vain since its last fence.
+    /// Its last useless flush since its last fence.
     idle_flush: Option<usize>,
     last_fence: Option<usize>,
 }
@@ -67,7 +67,7 @@ struct Thread {
 struct IdleFence {
     at: usize,
     thread: u32,
-    /// The flush in vain that it was meant for.
+    /// The useless flush that it was meant for.
     flush: Option<usize>,
 }
 

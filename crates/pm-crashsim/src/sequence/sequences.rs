@@ -117,7 +117,7 @@ impl<S: Subject> Sequences<S> {
     /// Those of [`Subject::create`].
     ///
     /// # Panics
-    /// If the length is zero or no multiple of 64.
+    /// If the length is zero or not a multiple of 64.
     pub fn new(subject: S, len_bytes: u64) -> Result<Self, S::Error> {
         let pmem = Arc::new(SimPmem::new(len_bytes));
         subject.create(Arc::clone(&pmem))?;

@@ -63,7 +63,7 @@ fn no_sampled_choice_tears_a_pair() {
     assert!(explorer.explore(&Image::zeroed(4096), operation, check).is_err());
 }
 
-/// What is to be lost without a pair, or kept with one, the failure names: the pair is one store to the report.
+/// The failure names what must be lost without a pair, or kept with one: to the report, the pair is one store.
 #[test]
 fn pair_is_lost_whole() {
     let operation = |run: &Run<()>| {

@@ -1,5 +1,5 @@
-//! What every case is: an image, an operation and a check, in a buggy and in a corrected form; and what is asked of
-//! both.
+//! What every case is: an image, an operation and a check, in a buggy and in a corrected form; and what both must
+//! fulfil.
 
 pub(crate) use crate::common::*;
 use pm_crashsim::{InjectionKind, PendingStore, SourceLocation};

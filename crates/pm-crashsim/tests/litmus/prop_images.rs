@@ -257,7 +257,7 @@ proptest! {
     }
 
     /// A recovery that looks at some lines only, by what it finds, and writes: directing the search by what it reads
-    /// loses no outcome, of crashes inside recovery neither.
+    /// loses no outcome, not even of crashes inside recovery.
     #[test]
     fn reduction_by_reads_loses_no_outcome(
         program in proptest::collection::vec(op(), 0..10),

@@ -109,7 +109,7 @@ impl Disk {
     /// Creates a file with a pool and a disk of `capacity_bytes` zero bytes in it.
     ///
     /// # Errors
-    /// When the path exists, the capacity is zero or no multiple of the sector, the options are read-only, or the system refuses; nothing is
+    /// When the path exists, the capacity is zero or not a multiple of the sector, the options are read-only, or the system refuses; nothing is
     /// left behind then.
     ///
     /// # Durability
