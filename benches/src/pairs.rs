@@ -79,7 +79,7 @@ pub fn processors() -> Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect())
 }
 
-/// Restricts the calling thread, and the programs and threads that it starts, to these processors: a thread that moves to another one loses its caches.
+/// Restricts the calling thread, and the programs and threads that it starts, to these processors: a thread that moves loses its caches.
 pub fn run_on(processors: &[usize]) -> Result<()> {
     let mut allowed = CpuSet::new();
     processors.iter().for_each(|cpu| allowed.set(*cpu));
