@@ -125,9 +125,6 @@ impl Campaign {
 
     /// Without each site in turn, runs the tests that execute it until one fails: first those that failed without other sites of the same file, then
     /// quick ones.
-    ///
-    /// # Errors
-    /// If a test cannot be run, or ends in another way than by passing or failing.
     pub fn run(&self, progress: Progress<'_>) -> Result<Report> {
         let (done, killers) = (AtomicUsize::new(0), Killers::default());
         let tried = in_parallel(&self.sites, |_, (package, site, tests)| {
