@@ -75,12 +75,12 @@ impl Log {
     /// The error that poisoned the log.
     #[inline]
     pub(crate) fn check_not_poisoned(&self) -> Result<(), CommitError> {
-        if self.is_poisoned.load(Ordering::Acquire)
-            && let Some(error) = &*lock(&self.poison_error)
-        {
-            return Err(error.clone());
-        }
-        Ok(())
+        if self.is_poisoned.load(Ordering::Acquire) { self.poison_result() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn poison_result(&self) -> Result<(), CommitError> {
+        lock(&self.poison_error).clone().map_or(Ok(()), Err)
     }
 
     /// Poisons the log: every later commit fails with the first error that was passed here. Returns that first error.

@@ -173,6 +173,7 @@ impl Arena {
         mut arena: SpinGuard<'s, Self>,
         pmem: &P,
         lines: u32,
+        now: Moment,
     ) -> Option<HeldBlock<'s>> {
         let layout = arena.layout;
         loop {
@@ -193,6 +194,7 @@ impl Arena {
                 block,
                 free_end,
                 spans_several_blocks,
+                now,
                 is_settled: false,
             });
         }
@@ -608,6 +610,7 @@ pub(crate) struct HeldBlock<'s> {
     free_end: u32,
     /// Whether the block covers several free blocks, and thus their headers.
     pub(super) spans_several_blocks: bool,
+    now: Moment,
     is_settled: bool,
 }
 
@@ -629,11 +632,13 @@ impl HeldBlock<'_> {
         (!rest.is_empty()).then(|| header_word(&self.arena.layout, self.chunk, BlockState::Free, rest))
     }
 
-    /// Allocates the block, whose headers are durable.
+    /// Allocates the block, whose headers are durable. Quarantined blocks whose freeing is at or below `checkpoint_lsn` are drained incrementally:
+    /// here, while the processor still waits for the fence of the commit, rather than before the search for a block.
     #[inline]
-    pub(crate) fn settle(mut self) {
+    pub(crate) fn settle(mut self, checkpoint_lsn: Lsn) {
         self.is_settled = true;
         self.arena.settle_block(self.slot, self.block.clone(), self.free_end, self.spans_several_blocks);
+        self.arena.drain_quarantine(checkpoint_lsn, self.now, DRAIN_STEP);
     }
 }
 

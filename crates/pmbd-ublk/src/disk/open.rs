@@ -109,7 +109,7 @@ impl Disk {
     /// Creates a file with a pool and a disk of `capacity_bytes` zero bytes in it.
     ///
     /// # Errors
-    /// When the path exists, the capacity is zero or no multiple of the sector, the options are read-only, or the system refuses; nothing is
+    /// When the path exists, the capacity is zero or not a multiple of the sector, the options are read-only, or the system refuses; nothing is
     /// left behind then.
     ///
     /// # Durability
@@ -171,7 +171,7 @@ impl Disk {
     /// read-only; [`Kind::Pool`] reports it.
     ///
     /// # Errors
-    /// When there is no pool, no disk in it, or either is corrupted beyond that. The file is unchanged then.
+    /// When there is no pool, no disk in it, or either is corrupted beyond that. The file is then unchanged.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let pool = Pool::open_with(path, &options.region, |pool| read_geometry(pool).map(drop))?;
         let geometry = read_geometry(&pool)?;
@@ -182,7 +182,7 @@ impl Disk {
     /// Opens a file or device all of whose bytes are the disk.
     ///
     /// # Errors
-    /// When it cannot be opened, or its length is no multiple of the sector.
+    /// When it cannot be opened, or its length is not a multiple of the sector.
     pub fn open_raw(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let region = options.region.clone().any_length(true).open(path)?;
         let geometry = Geometry::new(0, region.len_bytes(), options.sector)?;
@@ -222,10 +222,10 @@ impl Disk {
     }
 }
 
-/// Puts a disk into a pool, replacing the present one: writes a descriptor beside the old one, and sets the root to it.
+/// Puts a disk into a pool, replacing the present one: writes a descriptor next to the old one, and sets the root to it.
 ///
 /// # Errors
-/// When the disk would not lie in the pool's data area, at a multiple of 4,096 and beside its descriptor; it or the descriptor would overlap
+/// When the disk would not lie in the pool's data area, at a multiple of 4,096 and clear of its descriptor; it or the descriptor would overlap
 /// the value of another root; the pool has no room for the descriptor or its root, is read-only, or has logged roots; a corrupted slot of
 /// its root directory may hold an older disk; or a fence fails. The pool is changed only if a fence fails, or if another thread sets roots
 /// of the pool at the same time and takes the last slot.

@@ -9,9 +9,9 @@ use pm_core::fault::MediumFault;
 #[non_exhaustive]
 pub enum BlockError {
     /// The request ends beyond the device's last byte.
-    #[error("{len_bytes} bytes at {offset_bytes} end behind the device's {capacity_bytes} bytes")]
+    #[error("{len_bytes} bytes at {offset_bytes} end past the device's {capacity_bytes} bytes")]
     OutOfRange { offset_bytes: u64, len_bytes: u64, capacity_bytes: u64 },
-    /// The request's start or length is no multiple of the sector.
+    /// The request's start or length is not a multiple of the sector.
     #[error("{len_bytes} bytes at {offset_bytes} are not whole sectors of {sector_bytes} bytes")]
     Unaligned { offset_bytes: u64, len_bytes: u64, sector_bytes: u64 },
     /// The device is exported read-only.
@@ -37,7 +37,7 @@ pub enum GeometryError {
     /// A device has at least one sector.
     #[error("a device of zero bytes has no sectors")]
     ZeroCapacity,
-    /// The capacity is no multiple of the sector.
+    /// The capacity is not a multiple of the sector.
     #[error("the capacity of {capacity_bytes} bytes is not a multiple of the sector of {sector_bytes} bytes")]
     CapacityNotMultiple { capacity_bytes: u64, sector_bytes: u64 },
     /// The device would exceed the region.
