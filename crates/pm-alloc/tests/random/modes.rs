@@ -1,8 +1,8 @@
-//! Random programs on a heap that is used in turn without the log and not durably, without the log and durably, and by transactions. Each time the
-//! process ends, is killed, or loses power, and the heap is compared with a shadow model.
+//! Random programs on a heap that is used in turn without the log and not durably, without the log and durably, and by transactions: allocating,
+//! freeing, resizing, copying as for a fork. Each time the process ends, is killed, or loses power, and the heap is compared with a shadow model.
 
 use crate::prelude::*;
-use crate::sim::unlogged::{Shadow, Stop, World, check, fill, listed, survivors};
+use crate::sim::unlogged::{Direct, Shadow, Stop, World, check, copy, fill, listed, survivors};
 use pm_alloc::UnloggedHeap;
 
 /// How the heap is used until it is reopened.
@@ -43,18 +43,29 @@ fn transact(world: &mut World, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u6
     }
 }
 
-fn run(seed: u64) {
+/// One operation without the log, and sometimes a copy, which has the same blocks. Returns its block.
+fn step_unlogged(world: &mut World, heap: &Direct, shadow: &mut Shadow, options: &HeapOptions) -> u64 {
+    let block = world.step(heap, shadow);
+    if world.rng.one_in(10) {
+        let copy = copy(heap);
+        let expected: BTreeMap<u64, u64> = shadow.iter().map(|(offset, block)| (*offset, block.0)).collect();
+        assert_eq!(listed(&Heap::attach(Arc::clone(&copy), options).unwrap()), expected);
+        shadow.iter().for_each(|(offset, (room, id))| check(&copy, *offset, *room, *id));
+    }
+    block
+}
+
+fn run(seed: u64, modes: &[Mode]) {
     let mut rng = Rng::of(seed);
     let chunk_bytes = [4096, 4096, 8192][rng.below(3) as usize];
-    let options = crate::harness::options();
-    let options = options.lanes(1 + rng.below(2) as u32).lane_entries(30).chunk_bytes(chunk_bytes);
+    let options = crate::harness::options().lanes(1 + rng.below(2) as u32);
+    let options = options.lane_entries([8, 30][rng.below(2) as usize]).chunk_bytes(chunk_bytes);
     let mut sim = Arc::new(Sim::new([64, 100, 160][rng.below(3) as usize] << 10));
     drop(Heap::format(Arc::clone(&sim), &options).unwrap());
     let mut world = World { rng, serial: 0, persists: true, is_alone: true };
     let mut shadow = Shadow::new();
     for _ in 0..10 {
-        let mode = [Mode::Volatile, Mode::Durable, Mode::VolatileThenDurable, Mode::Transactions]
-            [world.rng.below(4) as usize];
+        let mode = modes[world.rng.below(modes.len() as u64) as usize];
         let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
         let is_scanned = matches!(mode, Mode::Durable | Mode::Transactions) && world.rng.one_in(2);
         if is_scanned {
@@ -76,14 +87,14 @@ fn run(seed: u64) {
             let mut heap = UnloggedHeap::new(heap).durable(mode == Mode::Durable);
             if mode == Mode::VolatileThenDurable {
                 for _ in 0..4 + world.rng.below(steps) {
-                    world.step(&heap, &mut shadow);
+                    step_unlogged(&mut world, &heap, &mut shadow, &options);
                 }
                 heap = heap.durable(true);
                 drop(sim.stopped());
                 stop = begin(&mut world);
             }
             for _ in 0..steps {
-                stop.step(&sim, &mut shadow, |shadow| world.step(&heap, shadow).1);
+                stop.step(&sim, &mut shadow, |shadow| step_unlogged(&mut world, &heap, shadow, &options));
             }
         }
         let (state, known, interrupted) = match (sim.stopped(), stop.interrupted()) {
@@ -107,5 +118,11 @@ fn run(seed: u64) {
 
 #[test]
 fn heap_used_in_several_modes_survives_kills_and_power_failures() {
-    each_seed(100, run);
+    let modes = [Mode::Volatile, Mode::Durable, Mode::VolatileThenDurable, Mode::Transactions];
+    each_seed(100, |seed| run(seed, &modes));
+}
+
+#[test]
+fn random_unlogged_programs_survive_crashes() {
+    each_seed(15, |seed| run(seed, &[[Mode::Volatile, Mode::Durable][seed as usize % 2]]));
 }

@@ -35,7 +35,7 @@ fn run(seed: u64) {
                     let (heap, sim) = (&heap, &sim);
                     scope.spawn(move || {
                         for _ in 0..steps {
-                            stop.step(sim, &mut shadow, |shadow| world.step(heap, shadow).1);
+                            stop.step(sim, &mut shadow, |shadow| world.step(heap, shadow));
                         }
                         (shadow, stop)
                     })

@@ -1,7 +1,7 @@
 //! Random programs in two lanes on the same words: by the log, in place, long. One line of the log is corrupted, before and after stopped recoveries.
 //! Each word has the value of its last transaction, unless that one was discarded.
 
-use crate::discarding::{entry_lines, heap, options, stopped_recoveries, with_other};
+use crate::discarding::{entry_lines, heap, options, with_other};
 use crate::prelude::*;
 use std::collections::HashMap;
 

@@ -1,7 +1,8 @@
 //! Crashes while a log is formatted, during recovery, and at the end of the generations; and corruption.
 
 use super::support::{
-    Mixtures, at, explore_from, formatted, image, layout, load, recover, recover_discarding, with_log, words,
+    Mixtures, at, commit, explore_from, formatted, image, layout, load, recover, recover_discarding,
+    with_log, words,
 };
 use crate::format::{BlockHeader, BlockState, Lsn};
 use crate::log::floor::SealedWord;
@@ -46,8 +47,7 @@ fn first_generation_follows_the_last() {
     let allowed = |done: usize| vec![[3], [4]][done..].to_vec();
     explore_from(&before, &layout, Mixtures::All, [at(0)], allowed, |run, log| {
         assert_eq!(log.checkpoint_lsn().generation(), 1);
-        LaneGuard::take(log).commit(run.pmem(), &words(&[(at(0), 4)])).unwrap();
-        run.ack(());
+        commit(run, log, &[(at(0), 4)]);
     });
 }
 
@@ -125,17 +125,13 @@ fn recovery_relies_only_on_durable_state() {
     });
     let first = |run: &Run<u64>| {
         let (log, _) = recover(run.pmem(), &layout);
-        LaneGuard::take(&log)
-            .commit(run.pmem(), &words(&[(at(1), 2), (at(2), 2)]))
-            .map_err(|error| error.to_string())?;
+        LaneGuard::take(&log).commit(run.pmem(), &words(&[(at(1), 2), (at(2), 2)])).unwrap();
         run.ack(2);
-        Ok::<_, String>(())
     };
     let second = |run: &Run<u64>| {
         let (log, _) = recover(run.pmem(), &layout);
-        crate::log::store_u64(&log, run.pmem(), at(0), 100).map_err(|error| error.to_string())?;
+        crate::log::store_u64(&log, run.pmem(), at(0), 100).unwrap();
         run.ack(100);
-        Ok::<_, String>(())
     };
     let check = |crash: &Crash<u64>| {
         let (_, recovery) = recover(crash.pmem(), &layout);
@@ -193,8 +189,7 @@ fn crash_while_closing_loses_nothing() {
     let layout = layout(8);
     let operation = |run: &Run<()>| {
         let (mut log, _) = recover(run.pmem(), &layout);
-        LaneGuard::take(&log).commit(run.pmem(), &words(&[(at(0), 1), (at(1), 1)])).unwrap();
-        run.ack(());
+        commit(run, &log, &[(at(0), 1), (at(1), 1)]);
         log.close(run.pmem()).unwrap();
         run.ack(());
     };
@@ -208,9 +203,7 @@ fn crash_while_closing_loses_nothing() {
         let (_, recovery) = recover(crash.pmem(), &layout);
         assert!(done < 2 || recovery.replayed == 0, "{recovery:?}");
         let states: &[[u64; 2]] = if done == 0 { &[[0, 0], [1, 1]] } else { &[[1, 1]] };
-        crash
-            .expect(load(crash.pmem(), [at(0), at(1)]), states.iter().copied())
-            .map_err(|error| error.to_string())
+        crash.expect(load(crash.pmem(), [at(0), at(1)]), states.iter().copied())
     };
     for model in [Model::Eadr, Model::Px86Line, Model::Page] {
         let coverage = Explorer::new(model).kills(1).check(&formatted(&layout), operation, check);
@@ -252,21 +245,17 @@ fn word_of_killed_process_is_durable_once_stored_again() {
     for stores_again in [false, true] {
         let first = |run: &Run<u64>| {
             let (log, _) = recover(run.pmem(), &layout);
-            crate::log::store_u64(&log, run.pmem(), at(0), 5).map_err(|error| error.to_string())?;
+            crate::log::store_u64(&log, run.pmem(), at(0), 5).unwrap();
             run.ack(STORED);
-            Ok::<_, String>(())
         };
         let second = |run: &Run<u64>| {
             let (log, _) = recover(run.pmem(), &layout);
             let [found] = load(run.pmem(), [at(0)]);
             if stores_again {
-                crate::log::store_u64(&log, run.pmem(), at(0), found).map_err(|error| error.to_string())?;
+                crate::log::store_u64(&log, run.pmem(), at(0), found).unwrap();
             }
-            LaneGuard::take(&log)
-                .commit(run.pmem(), &words(&[(at(1), found)]))
-                .map_err(|error| error.to_string())?;
+            LaneGuard::take(&log).commit(run.pmem(), &words(&[(at(1), found)])).unwrap();
             run.ack(COPIED * found);
-            Ok::<_, String>(())
         };
         let check = |crash: &Crash<u64>| {
             recover(crash.pmem(), &layout);

@@ -63,6 +63,29 @@ pub(super) fn load<P: Pmem, const N: usize>(pmem: &P, offsets: [u64; N]) -> [u64
     offsets.map(|offset| pmem.load_u64(offset))
 }
 
+/// Commits words in a lane, and acknowledges that.
+pub(super) fn commit_in(lane: &mut LaneGuard<'_>, run: &Run<()>, pairs: &[(u64, u64)]) {
+    lane.commit(run.pmem(), &words(pairs)).unwrap();
+    run.ack(());
+}
+
+/// As [`commit_in`], in this thread's lane.
+pub(super) fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
+    commit_in(&mut LaneGuard::take(log), run, pairs);
+}
+
+/// Stores a word without a transaction, and acknowledges that.
+pub(super) fn store_u64(run: &Run<()>, log: &Log, offset: u64, value: u64) {
+    crate::log::store_u64(log, run.pmem(), offset, value).unwrap();
+    run.ack(());
+}
+
+/// Stores a pair without a transaction, and acknowledges that.
+pub(super) fn store_pair(run: &Run<()>, log: &Log, offset: u64, pair: [u64; 2]) {
+    crate::log::store_u64_pair(log, run.pmem(), offset, pair).unwrap();
+    run.ack(());
+}
+
 /// How many choices are explored under the models that do not order the words of a line: there a crash may leave any mixture of the old and the new
 /// words of an entry, which its checksum detects.
 #[derive(Clone, Copy)]
