@@ -34,7 +34,5 @@ mod random {
     mod shadow;
     mod stray;
     mod tx;
-    mod unlogged_threads;
-    mod victim;
     mod words;
 }

@@ -207,7 +207,7 @@ fn free_blocks_joined_by_killed_process_stay_joined() {
         block.ok()
     };
     let second = |heap: &SimHeap| joined(heap).unwrap_or(first);
-    explore_restarted(&image, |heap| drop(joined(heap)), second, |heap, _| is_listed(heap, &[]));
+    explore_restarted(&image, |heap| assert_ne!(joined(heap), None), second, |heap, _| is_listed(heap, &[]));
 }
 
 /// A freed block longer than a chunk is split into chunks, whose first headers are visible before they are durable.

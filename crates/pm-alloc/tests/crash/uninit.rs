@@ -141,7 +141,7 @@ fn explore(steps: &[Step], seed: u64) {
 fn uninit_blocks_over_several_free_blocks_survive_crashes() {
     let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(20, |count| count.parse().unwrap());
     for seed in 0..count {
-        let mut random = crate::harness::Random(seed);
+        let mut random = crate::harness::Rng::of(seed);
         let steps: Vec<Step> = (0..60).map(|_| (random.below(SLOTS), 1 + random.below(12))).collect();
         explore(&steps, seed);
     }

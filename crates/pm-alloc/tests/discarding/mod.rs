@@ -170,11 +170,18 @@ pub(crate) fn sim_of(bytes: Vec<u8>) -> Arc<Sim> {
     Arc::new(Sim::of(state))
 }
 
+/// The heap; `None` if it is refused because of a corrupted line.
+pub(crate) fn opened(sim: Arc<Sim>, options: &HeapOptions) -> Option<SimHeap> {
+    match Heap::attach(sim, options) {
+        Err(HeapError::Recover(RecoverError::Corrupted { .. })) => None,
+        opened => Some(opened.unwrap()),
+    }
+}
+
 /// The heap in `bytes` with these lines corrupted: it refuses to open, and opens if corrupted entries may be discarded.
 pub(crate) fn discard(mut bytes: Vec<u8>, lines: &[usize], options: &HeapOptions) -> SimHeap {
     lines.iter().for_each(|line| bytes[line + 20] ^= 4);
-    let refused = Heap::attach(sim_of(bytes.clone()), options);
-    assert!(matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
+    assert!(opened(sim_of(bytes.clone()), options).is_none());
     Heap::attach(sim_of(bytes), &options.clone().discard_corrupted_records(true)).unwrap()
 }
 
@@ -191,9 +198,9 @@ pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) 
 type Job<'s, P> = Box<dyn FnOnce(&Heap<P>) + Send + 's>;
 
 /// Runs jobs one after the other, in a thread of its own.
-pub(crate) struct Worker<'s, P = Arc<Sim>>(mpsc::Sender<Job<'s, P>>);
+pub(crate) struct Worker<'s, P: Pmem = Arc<Sim>>(mpsc::Sender<Job<'s, P>>);
 
-impl<'s, P: Pmem + Sync + 's> Worker<'s, P>
+impl<'s, P: Pmem + 's> Worker<'s, P>
 where
     Heap<P>: Sync,
 {

@@ -2,8 +2,9 @@
 //! fences lose or leak anything. If an entry of one transaction is corrupted and discarded, however long it has been dead, all changes of the
 //! others stay; recoveries are stopped before it is corrupted, and after.
 
-use super::victim::{Before, Done, fill};
-use crate::discarding::{Worker, holding_a_lane, live_lines, write_word};
+use crate::discarding::{
+    Worker, all_payloads, holding_a_lane, lines_of, live_lines, opened, opened_at_last, write_word,
+};
 use crate::prelude::*;
 use std::sync::Mutex;
 
@@ -66,14 +67,27 @@ fn formatted(order: Order, rng: &mut Rng) -> Option<(SimHeap, Place)> {
     Some((heap, Place { order, options, slots, long }))
 }
 
-/// The state at a crash: of the medium, the lengths of blocks, and the program.
-type Left = (State, Vec<(u64, u64)>, Program);
+/// The changes of one operation: slots, and blocks that it allocated or freed.
+#[derive(Clone, Debug, Default)]
+struct Done {
+    slots: Vec<u64>,
+    blocks: Vec<u64>,
+}
+
+/// The first word of each line of a block is the block's offset, and if it `is_filled`, all others are, too, which overwrites the headers of former
+/// blocks.
+fn filled_words(block: u64, lines: u64, is_filled: bool) -> impl Iterator<Item = u64> {
+    (block..block + 64 * lines - 8).step_by(if is_filled { 8 } else { 64 })
+}
 
 /// What all threads know of a program.
 #[derive(Clone, Default)]
 struct Program {
     /// The contents of the slots.
     shadow: Vec<u64>,
+    /// At a crash, the allocated blocks, and the lines of each.
+    lens: Vec<(u64, u64)>,
+    is_filled: bool,
     /// The operations that changed lines of the log, with those lines.
     victims: Vec<(Done, Vec<usize>)>,
     log: Vec<String>,
@@ -91,14 +105,15 @@ struct Team<'s> {
     place: &'s Place,
     workers: Vec<Worker<'s>>,
     program: Mutex<Program>,
-    left: Mutex<Option<Left>>,
-    is_filled: bool,
+    /// The medium and the program at the crash.
+    left: Mutex<Option<(State, Program)>>,
     entry_lines: Vec<usize>,
 }
 
 impl<'s> Team<'s> {
-    fn left(&self) -> Left {
-        (self.heap.pool().pmem().state(), live_lines(self.heap), self.program.lock().unwrap().clone())
+    fn left(&self) -> (State, Program) {
+        let program = self.program.lock().unwrap().clone();
+        (self.heap.pool().pmem().state(), Program { lens: live_lines(self.heap), ..program })
     }
 
     /// Runs one operation in this thread.
@@ -123,6 +138,14 @@ impl<'s> Team<'s> {
 
     fn durable(&self) -> Vec<u8> {
         self.heap.pool().pmem().power_failure().durable
+    }
+
+    fn fill(&self, block: u64) {
+        let (pmem, lines) = (self.heap.pool().pmem(), lines_of(self.heap, block));
+        let is_filled = self.program.lock().unwrap().is_filled;
+        filled_words(block, lines, is_filled).for_each(|at| pmem.store_u64(at, block));
+        let filled = pmem.persist(block, 64 * lines - 8);
+        assert!(filled.is_ok() || pmem.has_failed());
     }
 
     /// One operation of thread `me` on slots.
@@ -201,8 +224,7 @@ impl<'s> Team<'s> {
                 program.history.push((sim.events(), shadow.clone()));
                 program.shadow = shadow;
                 drop(program);
-                let new = changes.into_iter().filter(|change| change.1 != 0);
-                new.for_each(|(_, block)| fill(heap, block, self.is_filled));
+                changes.into_iter().filter(|change| change.1 != 0).for_each(|(_, block)| self.fill(block));
             }
             Err(TxError::Space(_) | TxError::Nested) => {}
             Err(error) if error.to_string().contains("half of its lane") => {}
@@ -245,21 +267,27 @@ impl Place {
         found
     }
 
-    /// Runs a program, and returns the states at its crash, if it had one, and at its end; and whether blocks are filled.
-    fn run(&self, heap: &SimHeap, shadow: Vec<u64>, steps: u64, rng: &mut Rng) -> (Option<Left>, Left, bool) {
+    /// Runs a program, and returns the medium and the program at its crash, if it had one, and at its end.
+    fn run(
+        &self,
+        heap: &SimHeap,
+        shadow: Vec<u64>,
+        steps: u64,
+        rng: &mut Rng,
+    ) -> (Option<(State, Program)>, (State, Program)) {
         let layout = *heap.layout();
         let lanes = if self.order == Order::InTurn { [rng.below(2) as u32].to_vec() } else { vec![0, 1, 2] };
         let places = lanes
             .into_iter()
             .flat_map(|lane| (0..layout.lane_entries).map(move |entry| layout.entry_offset(lane, entry)));
+        let (until, is_filled) = (rng.below(60), rng.one_in(4));
         std::thread::scope(|scope| {
             let team = Arc::new(Team {
                 heap,
                 place: self,
                 workers: (0..self.order.threads()).map(|_| Worker::new(scope, heap)).collect(),
-                program: Mutex::new(Program { shadow, until: rng.below(60), ..Program::default() }),
+                program: Mutex::new(Program { shadow, until, is_filled, ..Program::default() }),
                 left: Mutex::default(),
-                is_filled: rng.one_in(4),
                 entry_lines: places.map(|at| at as usize).collect(),
             });
             if self.order == Order::InTurn {
@@ -271,8 +299,52 @@ impl Place {
             for _ in 0..steps {
                 team.run(rng.below(self.order.threads()), 0, rng.next());
             }
-            (team.left.lock().unwrap().take(), team.left(), team.is_filled)
+            (team.left.lock().unwrap().take(), team.left())
         })
+    }
+
+    /// Corrupts one line of the victim's entry, and opens the heap. Returns whether the entry had to be discarded.
+    fn assert_only_victim_is_lost(
+        &self,
+        mut left: State,
+        (victim, line): (&Done, usize),
+        program: &Program,
+        rng: &mut Rng,
+    ) -> bool {
+        let case = format!("lost {victim:?}\n{}", program.log.join("\n"));
+        left.visible[line + 20] ^= 4;
+        left.durable[line + 20] ^= 4;
+        if opened(Arc::new(Sim::of(left.clone())), &self.options).is_some() {
+            return false;
+        }
+        let heap = opened_at_last(left, &self.options, rng);
+        let pmem = heap.pool().pmem();
+        let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
+        let report = heap.check();
+        // The contents of the victim's block may overwrite a header of the chain, and cut it.
+        assert!(report.is_clean() || program.is_filled, "{case}: {:?}", report.corruptions);
+        let mut live: Vec<(u64, u64)> = vec![];
+        for (slot, &block) in (0..).zip(&program.shadow) {
+            if victim.slots.contains(&slot) || block == 0 {
+                continue;
+            }
+            assert_eq!(pmem.load_u64(self.slots + 8 * slot), block, "{case}: slot {slot}");
+            live.extend(program.lens.iter().find(|live| live.0 == block));
+        }
+        for at in all_payloads(&heap) {
+            let over = live.iter().find(|live| at < live.0 + 64 * live.1 && live.0 < at + 64);
+            assert!(over.is_none(), "{case}: {at} handed out over {over:?}");
+        }
+        for &(block, lines) in &live {
+            assert!(listed.contains(&block), "{case}: {block} is not listed");
+            let mut words = filled_words(block, lines, program.is_filled);
+            assert!(words.all(|at| pmem.load_u64(at) == block), "{case}: {block} is changed");
+        }
+        let mut known: BTreeSet<u64> = program.shadow.iter().chain(&victim.blocks).copied().collect();
+        known.extend([self.slots, self.long]);
+        let leaked: Vec<&u64> = listed.difference(&known).collect();
+        assert!(leaked.is_empty() || !report.is_clean(), "{case}: {leaked:?} were freed");
+        true
     }
 }
 
@@ -286,8 +358,9 @@ fn discarding(order: Order, seed: u64) -> bool {
         heap = Heap::attach(sim, &place.options).unwrap();
     }
     let shadow = vec![0; order.slot_count() as usize];
-    let (crashed, at_end, is_filled) = place.run(&heap, shadow, 15 + rng.below(60), &mut rng);
-    let (state, lens, Program { shadow, victims, log, .. }) = crashed.unwrap_or(at_end);
+    let (crashed, at_end) = place.run(&heap, shadow, 15 + rng.below(60), &mut rng);
+    let (state, program) = crashed.unwrap_or(at_end);
+    let victims = &program.victims;
     core::mem::forget(heap);
     let left = stopped_recoveries(crash(&state, &mut rng), &place.options, &mut rng);
     // The last two transactions of one lane; or the last ones, or all, of all lanes.
@@ -303,9 +376,7 @@ fn discarding(order: Order, seed: u64) -> bool {
     if victims[at + 1..].iter().any(|later| later.1.contains(&line)) {
         return false;
     }
-    let case = format!("lost {victim:?}\n{}", log.join("\n"));
-    let before = Before { slots: place.slots, long: place.long, shadow, lens, is_filled };
-    before.assert_only_victim_is_lost(left, line, victim, &place.options, &mut rng, &case)
+    place.assert_only_victim_is_lost(left, (victim, line), &program, &mut rng)
 }
 
 /// Power failures and kills, without corruption.
@@ -319,7 +390,7 @@ fn crashed(seed: u64) {
         let heap = Heap::attach(Arc::clone(&sim), &place.options).unwrap();
         let stop = sim.events() + rng.below(6000);
         sim.stop_at(stop);
-        let (_, (state, _, program), _) = place.run(&heap, shadow.clone(), 10 + rng.below(30), &mut rng);
+        let (_, (state, program)) = place.run(&heap, shadow.clone(), 10 + rng.below(30), &mut rng);
         let stopped = sim.stopped();
         let stop = if stopped.is_some() { stop } else { u64::MAX };
         let state = stopped.unwrap_or(state);
@@ -343,7 +414,7 @@ fn failing(seed: u64) -> bool {
     let sim = Arc::clone(heap.pool().pmem());
     let shadow = vec![0; place.order.slot_count() as usize];
     sim.fail_at(sim.events() + rng.below(5000));
-    let (_, (state, _, program), _) = place.run(&heap, shadow.clone(), 10 + rng.below(30), &mut rng);
+    let (_, (state, program)) = place.run(&heap, shadow.clone(), 10 + rng.below(30), &mut rng);
     let case = program.log.join("\n");
     let before = program.history.last().map_or(&shadow, |last| &last.1);
     core::mem::forget(heap);

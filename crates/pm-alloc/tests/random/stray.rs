@@ -125,8 +125,9 @@ fn run(seed: u64, anywhere: bool) {
                 world.step(&heap);
             }
             if world.rng.one_in(2) {
-                let corruptions = heap.take_corruption();
-                corruptions.iter().for_each(|corruption| drop(heap.repair(corruption).unwrap()));
+                for corruption in heap.take_corruption() {
+                    heap.repair(&corruption).unwrap();
+                }
             }
             for _ in 0..world.rng.below(30) {
                 world.step(&heap);

@@ -3,6 +3,7 @@
 //! fails. Each thread finds one of its allowed states, and no block is lost or leaked. With several threads the seed does not determine their order.
 
 use super::shadow::{LENS, NEVER, Shadow, World, formatted, look};
+use crate::discarding::opened;
 use crate::prelude::*;
 use crate::sim::programs::{assert_allowed, hit_log};
 use core::time::Duration;
@@ -135,14 +136,11 @@ fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
             hit_log(&sim, &layout, &mut rng);
             is_hit = true;
         }
-        heap = match Heap::attach(sim, &options) {
-            Err(HeapError::Recover(RecoverError::Corrupted { .. }))
-                if is_hit && fault == Fault::CorruptedLine =>
-            {
-                return failed;
-            }
-            opened => opened.unwrap(),
+        let Some(opened) = opened(sim, &options) else {
+            assert!(is_hit && fault == Fault::CorruptedLine, "round {round}");
+            return failed;
         };
+        heap = opened;
         for (world, found) in worlds.iter_mut().zip(look(&heap, threads)) {
             let case = format!("round {round}: thread {} of {threads}", world.owner);
             assert_allowed(&world.states, stop, &found, &case);

@@ -1,11 +1,10 @@
 //! Crashes while a log is formatted, during recovery, and at the end of the generations; and corruption.
 
 use super::support::{
-    Mixtures, at, commit, explore_from, formatted, image, layout, load, recover, recover_discarding,
-    with_log, words,
+    Mixtures, at, commit, exhaustive, explore_from, formatted, image, in_last_generations, layout, load,
+    recover, recover_discarding, with_log, words,
 };
-use crate::format::{BlockHeader, BlockState, Lsn};
-use crate::log::floor::SealedWord;
+use crate::format::{BlockHeader, BlockState};
 use crate::log::{Inspection, LaneGuard, OnCorruption, RecoverError, Recovery, Writes};
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
@@ -36,10 +35,7 @@ fn formatting_removes_older_entries() {
 #[test]
 fn first_generation_follows_the_last() {
     let layout = layout(4);
-    let before = image(|pmem| {
-        crate::log::format(pmem, &layout);
-        SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
-        let (log, _) = recover(pmem, &layout);
+    let before = in_last_generations(&layout, |pmem, log| {
         LaneGuard::take(&log).commit(pmem, &words(&[(at(0), 3)])).unwrap();
         // As if the commit had not been applied.
         pmem.store_u64(at(0), 2);
@@ -141,10 +137,7 @@ fn recovery_relies_only_on_durable_state() {
         let is_sound = is_whole && is_stored && recovery.corrupted_entries == 0;
         if is_sound { Ok(()) } else { Err(format!("{here}, {there}, {then}: {recovery:?}")) }
     };
-    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let coverage = Explorer::new(model).crashes(2).check_restarted(&unapplied, first, second, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    exhaustive(|explorer| explorer.crashes(2).check_restarted(&unapplied, first, second, check));
 }
 
 /// A group allocates two adjacent blocks, and nothing of it was applied. Recovery is crashed: each header is durable only if the header behind its
@@ -177,10 +170,7 @@ fn inner_header_is_durable_before_front_header() {
         let found = headers.map(|(offset, word)| crash.pmem().load_u64(offset) == word);
         if found == [true; 3] { Ok(()) } else { Err(format!("{found:?}")) }
     };
-    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let coverage = Explorer::new(model).check(&unapplied, operation, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    exhaustive(|explorer| explorer.check(&unapplied, operation, check));
 }
 
 /// After a crash while the log is closed, it is closed or recovered.
@@ -205,10 +195,7 @@ fn crash_while_closing_loses_nothing() {
         let states: &[[u64; 2]] = if done == 0 { &[[0, 0], [1, 1]] } else { &[[1, 1]] };
         crash.expect(load(crash.pmem(), [at(0), at(1)]), states.iter().copied())
     };
-    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let coverage = Explorer::new(model).kills(1).check(&formatted(&layout), operation, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    exhaustive(|explorer| explorer.kills(1).check(&formatted(&layout), operation, check));
 }
 
 /// The floor and its copy differ after a crash: the higher one counts, and recovery makes both equal.

@@ -1,9 +1,11 @@
 //! Shared by the tests of the log: a small log, and explorations of it under every model.
 
+use crate::format::Lsn;
 use crate::layout::Layout;
+use crate::log::floor::SealedWord;
 use crate::log::{LaneGuard, Log, OnCorruption, Recovery, Writes};
 use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+use pm_crashsim::{Coverage, Crash, Explorer, Image, Model, Run, SimPmem};
 
 /// The offset of the data.
 pub(super) const DATA: u64 = 5 << 12;
@@ -35,6 +37,15 @@ pub(super) fn image(make: impl FnOnce(&SimPmem)) -> Image {
 pub(super) fn with_log(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Image {
     image(|pmem| {
         crate::log::format(pmem, layout);
+        run(pmem, recover(pmem, layout).0);
+    })
+}
+
+/// As [`with_log`], in the last generation of LSNs but one.
+pub(super) fn in_last_generations(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Image {
+    image(|pmem| {
+        crate::log::format(pmem, layout);
+        SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
         run(pmem, recover(pmem, layout).0);
     })
 }
@@ -126,6 +137,14 @@ pub(super) fn explore_from<const N: usize>(
 ) {
     let models = [WHOLE_PAIRS.as_slice(), &[Model::Chunk8]].concat();
     explore_under(&models, image, layout, mixtures, offsets, allowed, operation);
+}
+
+/// Explores under each model that orders the stores to a line. Asserts that every choice was explored.
+pub(super) fn exhaustive(explore: impl Fn(Explorer) -> Coverage) {
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        let coverage = explore(Explorer::new(model));
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
 }
 
 /// The models with atomic stores of pairs.
