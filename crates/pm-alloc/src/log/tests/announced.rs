@@ -65,7 +65,7 @@ fn some_entry(number: u64) -> LogEntry {
 #[test]
 fn line_is_no_entry_before_its_last_store() {
     let mut fitting = [0; STORES];
-    let region = Region::anonymous(AT + 64).unwrap();
+    let region = Region::anonymous(8192).unwrap();
     let recorder = Recorder { region: &region, states: RefCell::default() };
     let recording = Hooked { region: &region, hook: recorder };
     for number in 0..1 << 18 {
