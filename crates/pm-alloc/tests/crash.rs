@@ -50,6 +50,7 @@ mod crash {
     mod discard;
     mod heap;
     mod restore;
+    mod tx;
     mod uninit;
     mod word_in_tx;
 }

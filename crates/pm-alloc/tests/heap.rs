@@ -16,7 +16,7 @@ mod sim;
 
 /// What most of these tests use.
 mod prelude {
-    pub(crate) use crate::harness::{Random, Transact as _, assert_clean, bytes};
+    pub(crate) use crate::harness::{Rng, Transact as _, assert_clean, bytes};
     pub(crate) use crate::hooked::{Hook, Hooked};
     pub(crate) use crate::links::link_to;
     pub(crate) use pm_alloc::{

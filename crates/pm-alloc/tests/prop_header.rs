@@ -133,13 +133,15 @@ fn error_names_impossible_field() {
 fn older_version_is_refused_by_name() {
     let (region, whole) = heap();
     store(&region, HeapHeader { version: 1, ..whole }, whole.heap_start, [true, true]);
-    let mut before = vec![0; usize::try_from(REGION_BYTES).unwrap()];
-    region.load(whole.heap_start, &mut before[..usize::try_from(REGION_BYTES - whole.heap_start).unwrap()]);
+    let bytes = || {
+        let mut bytes = vec![0; usize::try_from(REGION_BYTES - whole.heap_start).unwrap()];
+        region.load(whole.heap_start, &mut bytes);
+        bytes
+    };
+    let before = bytes();
     let refused = use_heap(&region);
     assert!(matches!(refused, Err(HeapError::OldVersion { found: 1, supported: 2 })), "{refused:?}");
-    let mut after = vec![0; before.len()];
-    region.load(whole.heap_start, &mut after[..usize::try_from(REGION_BYTES - whole.heap_start).unwrap()]);
-    assert!(before == after, "the heap has changed");
+    assert!(before == bytes(), "the heap has changed");
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod sim;
 mod prelude {
     pub(crate) use crate::harness::{Transact as _, assert_clean};
     pub(crate) use crate::links::link_to;
-    pub(crate) use crate::sim::programs::{content, each_seed, is_refusal, pool_options};
+    pub(crate) use crate::sim::programs::{content, each_seed, is_refusal, stopped_recoveries};
     pub(crate) use crate::sim::{Rng, Sim, SimHeap, State, crash, seeds};
     pub(crate) use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, Tx, TxError};
     pub(crate) use pm_core::{Link, Pmem};
@@ -26,17 +26,13 @@ mod prelude {
 }
 
 mod random {
-    mod cut_discard;
     mod discard;
     mod growth;
     mod log_corruption;
     mod modes;
     mod roots;
+    mod shadow;
     mod stray;
-    mod threads;
     mod tx;
-    mod unlogged;
-    mod unlogged_threads;
-    mod victim;
     mod words;
 }

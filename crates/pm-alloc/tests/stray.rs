@@ -6,7 +6,7 @@
 mod harness;
 mod links;
 
-use harness::{Random, bytes};
+use harness::{Rng, bytes};
 use links::link_to;
 use pm_alloc::{Corruption, CorruptionKind, FreeError, Heap, HeapError, HeapOptions, TxError};
 use pm_core::{Link, Pmem, Region};
@@ -26,7 +26,7 @@ fn options() -> HeapOptions {
     harness::options().lanes(2).lane_entries(32).chunk_bytes(4096)
 }
 
-fn random_bytes(random: &mut Random, len: u64) -> Vec<u8> {
+fn random_bytes(random: &mut Rng, len: u64) -> Vec<u8> {
     (0..len).map(|_| random.next().to_le_bytes()[4]).collect()
 }
 
@@ -39,7 +39,7 @@ fn free(heap: &HeapOn<'_>, payload: u64) -> Result<(), TxError> {
 }
 
 /// Allocates blocks of many lengths, one longer than a chunk, with free extents between them.
-fn populate(region: &Region, random: &mut Random) -> Blocks {
+fn populate(region: &Region, random: &mut Rng) -> Blocks {
     let heap = Heap::format(region, &options()).unwrap();
     let mut blocks = Blocks::new();
     for number in 0..120 {
@@ -56,7 +56,7 @@ fn populate(region: &Region, random: &mut Random) -> Blocks {
 }
 
 /// Writes 1 to 256 random bytes at a random offset, or over a header.
-fn stray_write(region: &Region, blocks: &Blocks, random: &mut Random) -> Range<u64> {
+fn stray_write(region: &Region, blocks: &Blocks, random: &mut Rng) -> Range<u64> {
     let at = if random.below(2) == 0 {
         let (payload, _) = blocks.iter().nth(random.index(blocks.len())).unwrap();
         payload - 8 + random.below(8)
@@ -162,7 +162,7 @@ fn hit_while_closed(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[
 }
 
 fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut Tally) {
-    let mut random = Random(seed);
+    let mut random = Rng::of(seed);
     region.store(0, image);
     let before = headers(region, blocks);
     let mut write = || -> Vec<Range<u64>> {
@@ -207,7 +207,7 @@ fn stray_writes_cost_corrupted_blocks_only() {
     let mut seed = 0;
     while tally.writes < wanted {
         let region = Region::anonymous(REGION_BYTES).unwrap();
-        let blocks = populate(&region, &mut Random(seed));
+        let blocks = populate(&region, &mut Rng::of(seed));
         let image = bytes(&region);
         for _ in 0..200 {
             seed += 1;
@@ -236,7 +236,7 @@ struct Campaign<'r> {
     region: &'r Region,
     heap: Option<HeapOn<'r>>,
     live: BTreeMap<u64, Live>,
-    random: Random,
+    random: Rng,
     tally: &'r mut RepairTally,
 }
 
@@ -252,7 +252,7 @@ struct RepairTally {
 impl<'r> Campaign<'r> {
     fn new(region: &'r Region, seed: u64, tally: &'r mut RepairTally) -> Self {
         let heap = Heap::format(region, &options()).unwrap();
-        Self { region, heap: Some(heap), live: BTreeMap::new(), random: Random(seed), tally }
+        Self { region, heap: Some(heap), live: BTreeMap::new(), random: Rng::of(seed), tally }
     }
 
     fn heap(&mut self) -> &mut HeapOn<'r> {

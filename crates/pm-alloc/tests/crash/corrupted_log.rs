@@ -43,6 +43,14 @@ fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
     (Region::anonymous(1 << 16).unwrap(), heap, [x, y], first_entry)
 }
 
+/// A heap with a longer log and a block of 3,000 bytes, closed and opened again.
+fn with_long_block(region: &Region) -> (Heap<&Region>, u64) {
+    let heap = Heap::format(region, &options().lanes(2).lane_entries(256)).unwrap();
+    let at = heap.transact(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset)).unwrap();
+    drop(heap);
+    (attach(region), at)
+}
+
 /// The contents of a region after a kill.
 fn killed(heap: Heap<&'static Region>, into: &Region) {
     let bytes = crate::harness::bytes(*heap.pool().pmem());
@@ -105,11 +113,7 @@ fn committed_long_write_survives_corrupted_commit_entry() {
     for close in [true, false] {
         for corrupt in CORRUPTIONS {
             let region: &'static Region = Box::leak(Box::new(Region::anonymous(1 << 17).unwrap()));
-            let options = options().lanes(2).lane_entries(256);
-            let heap = Heap::format(region, &options).unwrap();
-            let at = heap.transact(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset)).unwrap();
-            drop(heap);
-            let heap = Heap::attach(region, &options).unwrap();
+            let (heap, at) = with_long_block(region);
             heap.transact(|tx| tx.write_slice(link_to(at), &[5_u8; 3000])).unwrap();
             let layout = *heap.layout();
             let image = Region::anonymous(1 << 17).unwrap();
@@ -121,8 +125,7 @@ fn committed_long_write_survives_corrupted_commit_entry() {
             let commits: Vec<u64> = commits.collect();
             assert!(!commits.is_empty());
             commits.iter().for_each(|&entry| corrupt(region, entry));
-            let discarding = options.clone().discard_corrupted_records(true);
-            let heap = Heap::attach(region, &discarding).unwrap();
+            let heap = Heap::attach(region, &options().discard_corrupted_records(true)).unwrap();
             assert_eq!(heap.open_report().recovery.rolled_back, 0);
             let mut found = vec![0; 3000];
             region.load(at, &mut found);
@@ -137,11 +140,7 @@ fn committed_long_write_survives_corrupted_commit_entry() {
 fn corrupted_undo_entry_of_open_transaction_is_refused() {
     for was_written in [false, true] {
         let region = Region::anonymous(1 << 17).unwrap();
-        let options = options().lanes(2).lane_entries(256);
-        let heap = Heap::format(&region, &options).unwrap();
-        let at = heap.transact(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset)).unwrap();
-        drop(heap);
-        let heap = Heap::attach(&region, &options).unwrap();
+        let (heap, at) = with_long_block(&region);
         if was_written {
             write(&heap, at, 7);
         }
@@ -163,7 +162,7 @@ fn corrupted_undo_entry_of_open_transaction_is_refused() {
                 let inspection = HeapInspection::of(&pool).unwrap();
                 drop(pool);
                 assert!(inspection.log.lanes[0].is_corruption_live, "entry {entry}");
-                match Heap::attach(&killed, &options) {
+                match Heap::attach(&killed, &options()) {
                     Err(HeapError::Recover(RecoverError::Corrupted { lane, offset })) => {
                         assert_eq!((lane, offset), (0, line));
                     }
@@ -180,9 +179,7 @@ fn corrupted_undo_entry_of_open_transaction_is_refused() {
 #[test]
 fn stray_write_on_log_of_open_heap_is_an_error_at_most() {
     let region = Region::anonymous(1 << 17).unwrap();
-    let options = options().lanes(2).lane_entries(256);
-    let heap = Heap::format(&region, &options).unwrap();
-    let at = heap.transact(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset)).unwrap();
+    let (heap, at) = with_long_block(&region);
     write(&heap, at, 7);
     // All entries of the rings: an idle lane does not read them.
     for entry in 0..256 {
@@ -200,6 +197,6 @@ fn stray_write_on_log_of_open_heap_is_an_error_at_most() {
     let refused = heap.transaction(|tx| tx.write(link_to(at), &8_u64));
     assert!(matches!(refused, Err(TxError::Commit(pm_alloc::CommitError::Corrupted { .. }))), "{refused:?}");
     drop(heap);
-    let reopened = Heap::attach(&region, &options);
+    let reopened = Heap::attach(&region, &options());
     assert!(matches!(reopened, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
 }

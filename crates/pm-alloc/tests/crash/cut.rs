@@ -180,10 +180,7 @@ fn trim_of_logged_free_block_keeps_blocks_after_it() {
 #[test]
 fn division_by_killed_process_keeps_later_commits() {
     for shape in [Shape::One, Shape::Two, Shape::Logged] {
-        let first = |run: &Run<u64>| -> Result<(), String> {
-            shape.run(&attach(run.pmem()), &|_| ());
-            Ok(())
-        };
+        let first = |run: &Run<u64>| shape.run(&attach(run.pmem()), &|_| ());
         let second = |run: &Run<u64>| -> Result<(), String> {
             let heap = attach(run.pmem());
             let found = linked(&heap)?;

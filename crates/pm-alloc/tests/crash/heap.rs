@@ -13,6 +13,29 @@ fn attach(pmem: &Arc<SimPmem>) -> Result<SimHeap, HeapError> {
     Heap::attach(Arc::clone(pmem), &options())
 }
 
+/// What a process leaves that makes a heap, uses it and closes it; and, if it `is_reopened`, a second one, so that the log has no live entry.
+fn image(is_reopened: bool, make: impl FnOnce(&SimHeap)) -> Image {
+    let sim = Arc::new(SimPmem::new(REGION_BYTES));
+    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+    make(&heap);
+    drop(heap);
+    if is_reopened {
+        drop(attach(&sim).unwrap());
+    }
+    sim.to_image()
+}
+
+fn empty() -> Image {
+    image(false, |_| ())
+}
+
+/// The image of a heap with room for so many more chunks.
+fn enlarged(image: &Image, chunks: u64) -> Image {
+    let mut bytes = image.to_bytes();
+    bytes.resize(usize::try_from(REGION_BYTES + chunks * 4096).unwrap(), 0);
+    Image::from_bytes(bytes)
+}
+
 /// Kills the operation at every point, and crashes it and the next process at every point.
 fn killer() -> Explorer {
     Explorer::new(Model::Px86Line).kills(1).crashes(1)
@@ -56,15 +79,8 @@ fn creation_is_atomic() {
 
 #[test]
 fn growth_is_atomic() {
-    let image = {
-        let small = Arc::new(SimPmem::new(REGION_BYTES));
-        let heap = Heap::format(Arc::clone(&small), &options()).unwrap();
-        heap.transact(|tx| tx.alloc(&[7_u64; 8]).map(drop)).unwrap();
-        drop(heap);
-        let mut bytes = small.to_image().to_bytes();
-        bytes.resize(usize::try_from(REGION_BYTES + 3 * 4096).unwrap(), 0);
-        Image::from_bytes(bytes)
-    };
+    let small = image(false, |heap| heap.transact(|tx| tx.alloc(&[7_u64; 8]).map(drop)).unwrap());
+    let image = enlarged(&small, 3);
     let chunks = |heap: &SimHeap| heap.check().chunks.len();
     let before = {
         let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
@@ -97,13 +113,12 @@ fn growth_is_atomic() {
 
 /// A heap whose only free space is what freeing these adjacent blocks leaves.
 fn full() -> (Image, [u64; 2]) {
-    let sim = Arc::new(SimPmem::new(REGION_BYTES));
-    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
-    while heap.transact(|tx| tx.alloc(&[1_u64; 7]).map(drop)).is_ok() {}
-    let blocks = heap.blocks();
-    drop(heap);
-    attach(&sim).unwrap();
-    (sim.to_image(), [blocks[2], blocks[3]])
+    let mut blocks = vec![];
+    let image = image(true, |heap| {
+        while heap.transact(|tx| tx.alloc(&[1_u64; 7]).map(drop)).is_ok() {}
+        blocks = heap.blocks();
+    });
+    (image, [blocks[2], blocks[3]])
 }
 
 #[test]
@@ -137,21 +152,10 @@ fn explore_restarted(
     second: impl Fn(&SimHeap) -> u64 + Sync,
     check: impl Fn(&SimHeap, &[u64]) -> Result<(), String> + Sync,
 ) {
-    let first = |run: &Run<u64>| -> Result<(), String> {
-        first(&attach(run.pmem()).map_err(|error| error.to_string())?);
-        Ok(())
-    };
-    let second = |run: &Run<u64>| -> Result<(), String> {
-        let heap = attach(run.pmem()).map_err(|error| error.to_string())?;
-        run.ack(second(&heap));
-        Ok(())
-    };
-    let check = |crash: &Crash<u64>| {
-        let heap = left(crash, &options())?;
-        check(&heap, crash.acked())
-    };
-    let explorer = killer();
-    explorer.check_restarted(image, first, second, check);
+    let first = |run: &Run<u64>| first(&attach(run.pmem()).unwrap());
+    let second = |run: &Run<u64>| run.ack(second(&attach(run.pmem()).unwrap()));
+    let check = |crash: &Crash<u64>| check(&left(crash, &options())?, crash.acked());
+    killer().check_restarted(image, first, second, check);
 }
 
 /// A block of `words` words, committed so long ago that the log has no entry of it.
@@ -175,20 +179,13 @@ fn is_listed(heap: &SimHeap, acked: &[u64]) -> Result<(), String> {
 /// The number of chunks is visible to the next process before it is durable.
 #[test]
 fn chunks_of_killed_growth_keep_later_blocks() {
-    let image = {
-        let small = Arc::new(SimPmem::new(REGION_BYTES));
-        let heap = Heap::format(Arc::clone(&small), &options()).unwrap();
+    let small = image(true, |heap| {
         while heap.transact(|tx| tx.alloc(&[7_u64; 60]).map(drop)).is_ok() {}
         while heap.transact(|tx| tx.alloc(&[7_u64; 7]).map(drop)).is_ok() {}
-        drop(heap);
-        drop(attach(&small).unwrap());
-        let mut bytes = small.to_image().to_bytes();
-        bytes.resize(usize::try_from(REGION_BYTES + 2 * 4096).unwrap(), 0);
-        let large = SimPmem::from_image(&Image::from_bytes(bytes), Model::Px86Line);
-        Pool::attach(&large).unwrap().extend().unwrap();
-        large.to_image()
-    };
-    explore_restarted(&image, |_| (), |heap| old_block(heap, 60), is_listed);
+    });
+    let large = SimPmem::from_image(&enlarged(&small, 2), Model::Px86Line);
+    Pool::attach(&large).unwrap().extend().unwrap();
+    explore_restarted(&large.to_image(), |_| (), |heap| old_block(heap, 60), is_listed);
 }
 
 /// The header of the joined blocks is visible to the next process before it is durable.
@@ -209,31 +206,18 @@ fn free_blocks_joined_by_killed_process_stay_joined() {
         let block = heap.transact(|tx| tx.alloc_slice(&[0xAAAA_u64; 15]).map(Link::offset));
         block.ok()
     };
-    explore_restarted(
-        &image,
-        |heap| {
-            joined(heap);
-        },
-        |heap| joined(heap).unwrap_or(first),
-        |heap, _| is_listed(heap, &[]),
-    );
+    let second = |heap: &SimHeap| joined(heap).unwrap_or(first);
+    explore_restarted(&image, |heap| assert_ne!(joined(heap), None), second, |heap, _| is_listed(heap, &[]));
 }
 
 /// A freed block longer than a chunk is split into chunks, whose first headers are visible before they are durable.
 #[test]
 fn chunks_split_by_killed_process_keep_later_blocks() {
-    let image = {
-        let sim = Arc::new(SimPmem::new(REGION_BYTES));
-        let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
-        let chunks = u32::try_from(heap.check().chunks.len()).unwrap();
-        let long = heap
-            .transact(|tx| tx.alloc_uninit::<u8>(u64::from(chunks - 1) * 4096).map(Link::offset))
-            .unwrap();
+    let image = image(true, |heap| {
+        let bytes = (heap.check().chunks.len() as u64 - 1) * 4096;
+        let long = heap.transact(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset)).unwrap();
         heap.transact(|tx| tx.free(link_to::<u8>(long))).unwrap();
-        drop(heap);
-        drop(attach(&sim).unwrap());
-        sim.to_image()
-    };
+    });
     let two = |heap: &SimHeap| (0..2).map(|_| old_block(heap, 500)).last().unwrap();
     explore_restarted(&image, |heap| assert!(two(heap) > 0), two, is_listed);
 }
@@ -241,11 +225,7 @@ fn chunks_split_by_killed_process_keep_later_blocks() {
 /// A crash may leave the number of chunks new and its copy old. Once the heap was opened, either of them may be corrupted.
 #[test]
 fn copies_of_chunk_count_are_equal_after_open() {
-    let image = {
-        let mut bytes = empty().to_bytes();
-        bytes.resize(usize::try_from(REGION_BYTES + 3 * 4096).unwrap(), 0);
-        Image::from_bytes(bytes)
-    };
+    let image = enlarged(&empty(), 3);
     let operation = |run: &Run<()>| {
         Pool::attach(Arc::clone(run.pmem())).unwrap().extend().unwrap();
         drop(attach(run.pmem()).unwrap());
@@ -307,12 +287,6 @@ fn chunks_below_committed_huge_block_have_no_first_header() {
         block.map_or(Ok(()), |block| is_out_of_reach(crash.pmem(), block, BYTES))
     };
     killer().choices_per_point(1 << 12).check(&empty(), operation, check);
-}
-
-fn empty() -> Image {
-    let sim = Arc::new(SimPmem::new(REGION_BYTES));
-    drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
-    sim.to_image()
 }
 
 /// The only block of a heap, and its capacity. Looked up in a copy, because open may repair what a crash has left.
@@ -397,16 +371,14 @@ fn chunks_below_unlogged_huge_block_have_no_first_header() {
 /// A process is killed while it grows a block over chunks. The next open zeroes the first headers of those chunks.
 #[test]
 fn chunks_below_grown_block_have_no_first_header() {
-    let first = |run: &Run<()>| -> Result<(), HeapError> {
-        let direct = UnloggedHeap::new(attach(run.pmem())?).durable(true);
+    let first = |run: &Run<()>| {
+        let direct = UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true);
         let (block, long) = (direct.alloc(2 * 4096 - 500, 64).unwrap(), 5 * 4096 - 500);
         assert!(direct.resize(block, long..=long, |_, _| true).unwrap().is_some());
-        Ok(())
     };
-    let second = |run: &Run<()>| -> Result<(), HeapError> {
-        drop(attach(run.pmem())?);
+    let second = |run: &Run<()>| {
+        drop(attach(run.pmem()).unwrap());
         run.ack(());
-        Ok(())
     };
     let check = |crash: &Crash<()>| {
         let found = only_block(crash.pmem());
@@ -420,18 +392,16 @@ fn chunks_below_grown_block_have_no_first_header() {
 /// chunks.
 #[test]
 fn chunks_released_by_shrinking_keep_their_end_headers() {
-    let first = |run: &Run<()>| -> Result<(), HeapError> {
-        let direct = UnloggedHeap::new(attach(run.pmem())?);
+    let first = |run: &Run<()>| {
+        let direct = UnloggedHeap::new(attach(run.pmem()).unwrap());
         let (block, short) = (direct.alloc(4 * 4096 - 500, 64).unwrap(), 4096 + 500);
         // Over the former end headers of the chunks.
         run.pmem().store(block, &[0xA5; 4 * 4096 - 500]);
         assert!(direct.resize(block, short..=short, |_, _| true).unwrap().is_some());
-        Ok(())
     };
-    let second = |run: &Run<()>| -> Result<(), HeapError> {
-        attach(run.pmem())?.scan_ahead(usize::MAX)?;
+    let second = |run: &Run<()>| {
+        attach(run.pmem()).unwrap().scan_ahead(usize::MAX).unwrap();
         run.ack(());
-        Ok(())
     };
     let check = |crash: &Crash<()>| {
         let corruptions = left(crash, &options())?.check().corruptions;

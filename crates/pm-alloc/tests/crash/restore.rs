@@ -37,6 +37,19 @@ fn copies(image: &Image) -> [(u64, u64); 2] {
     [(layout.heap_start + 48, layout.heap_start + 8192 + 48), layout.chunk_count_offsets().into()]
 }
 
+/// Every choice of a crash, the crashes of each recovery, and every kill.
+fn explore(
+    image: &Image,
+    operation: impl Fn(&Run<()>) + Sync,
+    check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
+) {
+    for model in [Model::Eadr, Model::Px86Line] {
+        let explorer = Explorer::new(model).nested_choices_per_point(64).kills(1);
+        let coverage = explorer.check(image, &operation, &check);
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
+}
+
 #[test]
 fn either_corrupted_copy_is_restored() {
     let (image, blocks) = prepared();
@@ -63,9 +76,7 @@ fn either_corrupted_copy_is_restored() {
                 assert_eq!(heap.blocks(), blocks);
                 Ok(())
             };
-            for model in [Model::Eadr, Model::Px86Line] {
-                Explorer::new(model).nested_choices_per_point(64).kills(1).check(&image, operation, check);
-            }
+            explore(&image, operation, check);
         }
     }
 }
@@ -153,11 +164,7 @@ fn lost_heap_root_is_set_again() {
         let is_set = !heap.open_report().is_root_restored;
         if is_set || crash.acked().is_empty() { Ok(()) } else { Err("the root is lost again".to_owned()) }
     };
-    for model in [Model::Eadr, Model::Px86Line] {
-        let coverage =
-            Explorer::new(model).nested_choices_per_point(64).kills(1).check(&image, operation, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    explore(&image, operation, check);
     // In the data of another pool the header is invalid.
     let sim = SimPmem::from_image(&image, Model::Px86Line);
     Pool::format(&sim, &PoolOptions::new().overwrite()).unwrap();
@@ -185,11 +192,7 @@ fn repair_is_atomic() {
         let has_others = heap.blocks() == [blocks[0], blocks[2]];
         if (is_repaired || is_as_before) && has_others { Ok(()) } else { Err(format!("{report:?}")) }
     };
-    for model in [Model::Eadr, Model::Px86Line] {
-        let coverage =
-            Explorer::new(model).nested_choices_per_point(64).kills(1).check(&image, operation, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    explore(&image, operation, check);
 }
 
 /// A heap that is opened with a corrupted header does not know where its block ends, so the free space after it is not allocated again. If the heap

@@ -2,9 +2,10 @@
 //! of the former blocks. After any crash in many sequences, no block is leaked, no header is corrupted, and the contents of blocks are not
 //! overwritten.
 
+use crate::discarding::Worker;
 use crate::prelude::*;
 use std::collections::BTreeSet;
-use std::sync::{OnceLock, mpsc};
+use std::sync::OnceLock;
 
 const REGION_BYTES: u64 = 9 << 12;
 const SLOTS: u64 = 12;
@@ -57,38 +58,27 @@ fn former_headers(block: u64, lines: u64) -> impl Iterator<Item = u64> {
     (1..lines).map(move |line| block + 64 * line - 8)
 }
 
-/// Runs the steps, every other one in a second thread, which has another lane.
+/// Runs the steps, every other one in a second thread, which has another lane. Without room a step changes nothing.
 fn run_by_two(heap: &SimHeap, steps: &[Step], mut after_each: impl FnMut(usize)) {
-    let (to, from) = (mpsc::channel::<Step>(), mpsc::channel::<()>());
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            for step in to.1 {
-                // Without room the step changes nothing.
-                run(heap, step).unwrap_or_default();
-                from.0.send(()).unwrap();
-            }
-        });
-        let there = |step| {
-            to.0.send(step).unwrap();
-            from.1.recv().unwrap();
-        };
+        let other = Worker::new(scope, heap);
         for (done, &step) in steps.iter().enumerate() {
-            match done % 2 {
-                0 => run(heap, step).unwrap_or_default(),
+            let there = || other.run(move |heap| run(heap, step).unwrap_or_default());
+            match done {
                 // The first lane is held, so the other thread gets the second one, and keeps using it.
-                1 if done == 1 => heap
+                1 => heap
                     .transact(|tx| {
                         let long = tx.root::<[u64; 16]>("long")?.unwrap();
                         tx.write(long, &[1; 16])?;
-                        there(step);
+                        there();
                         Ok(())
                     })
                     .unwrap(),
-                _ => there(step),
+                _ if done % 2 == 0 => run(heap, step).unwrap_or_default(),
+                _ => there(),
             }
             after_each(done + 1);
         }
-        drop(to.0);
     });
 }
 
@@ -151,7 +141,7 @@ fn explore(steps: &[Step], seed: u64) {
 fn uninit_blocks_over_several_free_blocks_survive_crashes() {
     let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(20, |count| count.parse().unwrap());
     for seed in 0..count {
-        let mut random = crate::harness::Random(seed);
+        let mut random = crate::harness::Rng::of(seed);
         let steps: Vec<Step> = (0..60).map(|_| (random.below(SLOTS), 1 + random.below(12))).collect();
         explore(&steps, seed);
     }

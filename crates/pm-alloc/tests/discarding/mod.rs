@@ -11,7 +11,8 @@
 
 use crate::harness::{self, Transact as _, assert_clean};
 use crate::links::link_to;
-use crate::sim::{Rng, Sim, SimHeap, State, crash};
+use crate::sim::programs::stopped_recoveries;
+use crate::sim::{Rng, Sim, SimHeap, State};
 use pm_alloc::format::{BlockHeader, BlockState};
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
 use pm_core::{Link, Pmem};
@@ -109,18 +110,26 @@ pub(crate) fn listed<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     heap.blocks().iter().map(|&at| line_of(heap, at)).collect()
 }
 
-/// Allocates all free space in blocks of one line, and rolls back. Returns the payloads.
-pub(crate) fn all_payloads<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
-    let mut handed_out = Vec::new();
-    let given_up = heap.transaction(|tx| {
+/// Allocates all free space in blocks of `wanted` words, or of one word where those do not fit, and rolls back. Returns the payload and the words of
+/// each.
+pub(crate) fn allocate_all<P: Pmem>(heap: &Heap<P>, mut wanted: impl FnMut() -> u64) -> Vec<(u64, u64)> {
+    let mut allocated = Vec::new();
+    let given_up: Result<(), TxError> = heap.transaction(|tx| {
         loop {
-            handed_out.push(tx.alloc_uninit::<u64>(1)?.offset());
+            let words = wanted();
+            match tx.alloc_uninit::<u64>(words) {
+                Ok(block) => allocated.push((block.offset(), words)),
+                Err(_) => allocated.push((tx.alloc_uninit::<u64>(1)?.offset(), 1)),
+            }
         }
-        #[expect(unreachable_code, reason = "for the type")]
-        Ok::<(), TxError>(())
     });
     assert!(matches!(given_up, Err(TxError::Space(_))), "{given_up:?}");
-    handed_out
+    allocated
+}
+
+/// Allocates all free space in blocks of one line, and rolls back. Returns the payloads.
+pub(crate) fn all_payloads<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
+    allocate_all(heap, || 1).into_iter().map(|(payload, _)| payload).collect()
 }
 
 /// As [`all_payloads`], by line.
@@ -161,11 +170,18 @@ pub(crate) fn sim_of(bytes: Vec<u8>) -> Arc<Sim> {
     Arc::new(Sim::of(state))
 }
 
+/// The heap; `None` if it is refused because of a corrupted line.
+pub(crate) fn opened(sim: Arc<Sim>, options: &HeapOptions) -> Option<SimHeap> {
+    match Heap::attach(sim, options) {
+        Err(HeapError::Recover(RecoverError::Corrupted { .. })) => None,
+        opened => Some(opened.unwrap()),
+    }
+}
+
 /// The heap in `bytes` with these lines corrupted: it refuses to open, and opens if corrupted entries may be discarded.
 pub(crate) fn discard(mut bytes: Vec<u8>, lines: &[usize], options: &HeapOptions) -> SimHeap {
     lines.iter().for_each(|line| bytes[line + 20] ^= 4);
-    let refused = Heap::attach(sim_of(bytes.clone()), options);
-    assert!(matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
+    assert!(opened(sim_of(bytes.clone()), options).is_none());
     Heap::attach(sim_of(bytes), &options.clone().discard_corrupted_records(true)).unwrap()
 }
 
@@ -179,35 +195,38 @@ pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) 
     assert!(listed.contains(&line), "{line} is not among {listed:?}");
 }
 
-type Job = Box<dyn FnOnce(&SimHeap) + Send>;
+type Job<'s, P> = Box<dyn FnOnce(&Heap<P>) + Send + 's>;
 
 /// Runs jobs one after the other, in a thread of its own.
-pub(crate) struct Worker(mpsc::Sender<Job>);
+pub(crate) struct Worker<'s, P: Pmem = Arc<Sim>>(mpsc::Sender<Job<'s, P>>);
 
-impl Worker {
-    pub(crate) fn new<'s>(scope: &'s Scope<'s, '_>, heap: &'s SimHeap) -> Self {
-        let (jobs, given) = mpsc::channel::<Job>();
+impl<'s, P: Pmem + 's> Worker<'s, P>
+where
+    Heap<P>: Sync,
+{
+    pub(crate) fn new(scope: &'s Scope<'s, '_>, heap: &'s Heap<P>) -> Self {
+        let (jobs, given) = mpsc::channel::<Job<'s, P>>();
         scope.spawn(move || given.into_iter().for_each(|job| job(heap)));
         Self(jobs)
     }
 
     /// Begins a job. The result comes out of the channel.
-    pub(crate) fn begin<R: Send + 'static>(
+    pub(crate) fn begin<R: Send + 's>(
         &self,
-        job: impl FnOnce(&SimHeap) -> R + Send + 'static,
+        job: impl FnOnce(&Heap<P>) -> R + Send + 's,
     ) -> mpsc::Receiver<R> {
         let (finish, finished) = mpsc::channel();
         self.0.send(Box::new(move |heap| finish.send(job(heap)).unwrap())).unwrap();
         finished
     }
 
-    pub(crate) fn run<R: Send + 'static>(&self, job: impl FnOnce(&SimHeap) -> R + Send + 'static) -> R {
+    pub(crate) fn run<R: Send + 's>(&self, job: impl FnOnce(&Heap<P>) -> R + Send + 's) -> R {
         self.begin(job).recv().unwrap()
     }
 }
 
 /// A transaction that overwrites a block of 40 words, and so holds its lane while `inside` runs.
-pub(crate) fn holding_a_lane<R>(heap: &SimHeap, long: u64, inside: impl FnOnce() -> R) -> R {
+pub(crate) fn holding_a_lane<P: Pmem, R>(heap: &Heap<P>, long: u64, inside: impl FnOnce() -> R) -> R {
     heap.transact(|tx| {
         tx.write(link_to(long), &[1_u64; 40])?;
         Ok(inside())
@@ -241,7 +260,7 @@ pub(crate) fn entries_of(heap: &SimHeap, run: impl FnOnce()) -> Vec<usize> {
 }
 
 /// Runs a function with a worker that has the other lane.
-pub(crate) fn with_other<R>(heap: &SimHeap, run: impl FnOnce(&Worker) -> R) -> R {
+pub(crate) fn with_other<R>(heap: &SimHeap, run: impl FnOnce(&Worker<'_>) -> R) -> R {
     std::thread::scope(|scope| {
         let other = Worker::new(scope, heap);
         let block = heap.transact(|tx| Ok(tx.alloc_zeroed::<u64>(40)?.offset())).unwrap();
@@ -255,23 +274,6 @@ pub(crate) fn with_other<R>(heap: &SimHeap, run: impl FnOnce(&Worker) -> R) -> R
         settle(heap);
         run(&other)
     })
-}
-
-/// What some recoveries leave, each of which is stopped at one of its stores, flushes or fences, by a kill or a power failure.
-pub(crate) fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &mut Rng) -> State {
-    let attach = |sim: &Arc<Sim>| core::mem::forget(Heap::attach(Arc::clone(sim), options).unwrap());
-    for _ in 0..rng.below(3) {
-        let whole = Arc::new(Sim::of(left.clone()));
-        attach(&whole);
-        let sim = Arc::new(Sim::of(left));
-        sim.stop_at(rng.below(whole.events() + 1));
-        attach(&sim);
-        left = sim.stopped().unwrap_or_else(|| sim.state());
-        if rng.one_in(2) {
-            left = crash(&left, rng);
-        }
-    }
-    left
 }
 
 /// Opens a heap and discards corrupted entries, after stopped recoveries that do the same; and sometimes again, after a power failure.

@@ -45,20 +45,35 @@ pub(crate) fn assert_clean<P: Pmem>(heap: &Heap<P>) -> CheckReport {
     report
 }
 
-/// Knuth's linear congruential generator: the same numbers in each run.
-pub(crate) struct Random(pub(crate) u64);
+/// Random numbers: xorshift64*.
+pub(crate) struct Rng(u64);
 
-impl Random {
+impl Rng {
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut rng = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        // Small seeds differ in few bits.
+        for _ in 0..5 {
+            rng.next();
+        }
+        rng
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
     }
 
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 33) % end
+        self.next() % end
     }
 
     pub(crate) fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap()
+    }
+
+    pub(crate) fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
     }
 }

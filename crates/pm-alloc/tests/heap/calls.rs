@@ -168,25 +168,26 @@ fn in_time<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     })
 }
 
+/// Runs four threads, in time.
+fn four_threads(run: impl Fn(u64) + Sync) {
+    let run = &run;
+    in_time(|| {
+        std::thread::scope(|scope| (0..4).for_each(|thread| drop(scope.spawn(move || run(thread)))));
+    });
+}
+
 /// Few lanes, one arena, and threads that hold a lane while they acquire the arena.
 #[test]
 fn threads_share_one_lane_and_one_arena() {
     for lanes in [1, 2, 3] {
         let heap = heap_with(&options().lanes(lanes).lane_entries(32).in_place_from_bytes(128));
-        in_time(|| {
-            std::thread::scope(|scope| {
-                for thread in 0..4 {
-                    let heap = &heap;
-                    scope.spawn(move || work(heap, thread));
-                }
-            });
-        });
+        four_threads(|thread| work(&heap, thread));
         check(&heap);
     }
 }
 
 fn work(heap: &Heap, thread: u64) {
-    let mut random = Random(thread);
+    let mut random = Rng::of(thread);
     let own = SLOTS / 4;
     for _ in 0..3000 {
         let number = thread * own + random.below(own);
@@ -304,21 +305,14 @@ fn threads_free_each_others_blocks() {
     let options = HeapOptions::new().lanes(2).lane_entries(64).chunk_bytes(1 << 14);
     let heap = heap_in(4 << 20, &options);
     let locks: Vec<Mutex<u64>> = (0..SLOTS).map(|_| Mutex::new(0)).collect();
-    in_time(|| {
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (heap, locks) = (&heap, &locks);
-                scope.spawn(move || exchange(heap, locks, thread));
-            }
-        });
-    });
+    four_threads(|thread| exchange(&heap, &locks, thread));
     check(&heap);
 }
 
 /// The lock of each slot guards the number of words in its block.
 fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
     let pmem = heap.pool().pmem();
-    let mut random = Random(thread);
+    let mut random = Rng::of(thread);
     for _ in 0..4000 {
         let number = random.below(SLOTS);
         let mut words = locks[usize::try_from(number).unwrap()].lock().unwrap();

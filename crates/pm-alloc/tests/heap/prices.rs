@@ -226,18 +226,17 @@ fn line_is_written_at_most_five_times_during_quarantine() {
     let options = HeapOptions::new().lanes(1).lane_entries(1000).quarantine(Duration::from_secs(3600));
     let heap = Heap::format(Histogram::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
     heap.pool().pmem().reset();
-    let (mut live, mut random) = (Vec::new(), crate::harness::Random(1));
+    let (mut live, mut random) = (Vec::new(), Rng::of(1));
     loop {
-        let random = random.next();
-        let len = usize::try_from(random >> 55).unwrap() + 120;
+        let len = 120 + random.index(512);
         let allocated = heap.transaction(|tx| tx.alloc_slice(&vec![7_u8; len]).map(Link::offset));
         match allocated {
             Ok(block) => live.push(block),
             Err(TxError::Space(_)) => break,
             Err(error) => panic!("{error}"),
         }
-        if random & 1 << 40 == 0 {
-            let block = live.swap_remove(usize::try_from(random >> 33).unwrap() % live.len());
+        if random.one_in(2) {
+            let block = live.swap_remove(random.index(live.len()));
             heap.transact(|tx| tx.free(link_to::<u8>(block))).unwrap();
         }
     }

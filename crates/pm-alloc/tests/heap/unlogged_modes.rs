@@ -13,11 +13,21 @@ fn options() -> HeapOptions {
     HeapOptions::new().lanes(1).lane_entries(30).chunk_bytes(4096).seed(7)
 }
 
-/// A heap with one block that was allocated unlogged, without durability.
-fn with_unlogged_block(end: fn(Unlogged)) -> (Arc<Sim>, u64) {
+fn attach(sim: &Arc<Sim>) -> SimHeap {
+    Heap::attach(Arc::clone(sim), &options()).unwrap()
+}
+
+/// A new heap, used without durability.
+fn unlogged() -> (Arc<Sim>, Unlogged) {
     let sim = Arc::new(Sim::new(1 << 17));
     drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
-    let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+    let heap = UnloggedHeap::new(attach(&sim));
+    (sim, heap)
+}
+
+/// A heap with one block that was allocated unlogged, without durability.
+fn with_unlogged_block(end: fn(Unlogged)) -> (Arc<Sim>, u64) {
+    let (sim, heap) = unlogged();
     let block = heap.alloc(500, 64).unwrap();
     end(heap);
     (sim, block)
@@ -31,7 +41,7 @@ fn after_power_failure(sim: &Sim) -> SimHeap {
 fn block_with_root_is_not_reallocated() {
     for end in ENDS {
         let (sim, block) = with_unlogged_block(end);
-        let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
+        let heap = attach(&sim);
         assert_eq!(heap.blocks(), [block]);
         heap.transact(|tx| {
             let link = link_to::<[u64; 8]>(block);
@@ -54,7 +64,7 @@ fn block_with_root_is_not_reallocated() {
 fn block_of_earlier_handle_is_not_reallocated_by_durable_one() {
     for end in ENDS {
         let (sim, block) = with_unlogged_block(end);
-        let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap()).durable(true);
+        let heap = UnloggedHeap::new(attach(&sim)).durable(true);
         assert!(heap.usable_bytes(block).unwrap() >= 500);
         sim.store_u64(block, 7);
         sim.persist(block, 8).unwrap();
@@ -72,12 +82,10 @@ fn block_of_earlier_handle_is_not_reallocated_by_durable_one() {
 #[test]
 fn chain_after_long_block_is_durable() {
     for end in ENDS {
-        let sim = Arc::new(Sim::new(1 << 17));
-        drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
-        let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+        let (sim, heap) = unlogged();
         heap.alloc(10_000, 64).unwrap();
         end(heap);
-        let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
+        let heap = attach(&sim);
         heap.transact(|tx| tx.alloc(&[9_u64; 20]).map(drop)).unwrap();
         let report = after_power_failure(&sim).check();
         assert!(report.is_clean(), "{:?}", report.corruptions);
@@ -106,7 +114,7 @@ fn committed_block_after_shrunk_one_is_not_reallocated() {
         tx_free(&heap, line(6));
         tx_free(&heap, line(1));
         drop(heap);
-        let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
+        let heap = attach(&sim);
         heap.scan_ahead(1 << 20).unwrap();
         assert_eq!(tx_alloc(&heap, 30), line(1));
         let made = heap.transaction(|tx| {
@@ -117,10 +125,10 @@ fn committed_block_after_shrunk_one_is_not_reallocated() {
         let block = made.map_err(|error: TxError| error).unwrap();
         assert_eq!(block, line(31));
         drop(heap);
-        let unlogged = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+        let unlogged = UnloggedHeap::new(attach(&sim));
         assert_eq!(unlogged.resize(line(1), 1..=5 * 64 - 8, |_, _| true).unwrap(), Some(5 * 64 - 8));
         end(unlogged);
-        let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
+        let heap = attach(&sim);
         assert_clean(&heap);
         let other = tx_alloc(&heap, 3);
         assert!(other >= layout.chunk_offset(1), "in another chunk");
@@ -166,7 +174,7 @@ fn block_survives(freezes: bool) {
     core::mem::forget(heap);
 
     let sim = Arc::new(Sim::of(killed));
-    let heap = UnloggedHeap::new(Heap::attach(Arc::clone(&sim), &options()).unwrap()).durable(true);
+    let heap = UnloggedHeap::new(attach(&sim)).durable(true);
     let layout = *heap.heap().layout();
     if freezes {
         drop(heap.freeze());

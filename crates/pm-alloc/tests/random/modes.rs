@@ -1,8 +1,9 @@
-//! Random programs on a heap that is used in turn without the log and not durably, without the log and durably, and by transactions. Each time the
-//! process ends, is killed, or loses power, and the heap is compared with a shadow model.
+//! Random programs of one thread or of several on a heap that is used in turn without the log and not durably, without the log and durably, and by
+//! transactions: allocating, freeing, resizing, copying as for a fork. Each time the process ends, is killed, or loses power, and the heap is
+//! compared with a shadow model of each thread. With several threads the seed does not determine their order.
 
 use crate::prelude::*;
-use crate::sim::unlogged::{Shadow, Stop, World, check, fill, listed, survivors};
+use crate::sim::unlogged::{Direct, Shadow, Stop, World, check, copy, fill, listed, survivors};
 use pm_alloc::UnloggedHeap;
 
 /// How the heap is used until it is reopened.
@@ -43,61 +44,108 @@ fn transact(world: &mut World, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u6
     }
 }
 
-fn run(seed: u64) {
+/// One operation without the log. If no other thread runs, sometimes a copy is made, which has the same blocks. Returns the block of the operation.
+fn step_unlogged(world: &mut World, heap: &Direct, shadow: &mut Shadow, options: &HeapOptions) -> u64 {
+    let block = world.step(heap, shadow);
+    if world.is_alone && world.rng.one_in(10) {
+        let copy = copy(heap);
+        assert_eq!(listed(&Heap::attach(Arc::clone(&copy), options).unwrap()), rooms([&*shadow]));
+        shadow.iter().for_each(|(offset, (room, id))| check(&copy, *offset, *room, *id));
+    }
+    block
+}
+
+/// The capacity of each block of some threads.
+fn rooms<'s>(shadows: impl IntoIterator<Item = &'s Shadow>) -> BTreeMap<u64, u64> {
+    shadows.into_iter().flatten().map(|(offset, block)| (*offset, block.0)).collect()
+}
+
+/// Runs each thread, with `meanwhile` in this one. Returns the state of each when the heap is stopped.
+fn run_threads(
+    threads: &mut [(World, Shadow)],
+    (sim, steps, event): (&Sim, u64, u64),
+    step: impl Fn(&mut World, &mut Shadow) -> u64 + Sync,
+    meanwhile: impl FnOnce(),
+) -> Vec<Stop> {
+    let step = &step;
+    std::thread::scope(|scope| {
+        let run = |(world, shadow): &mut (World, Shadow)| {
+            let mut stop = Stop::at(event);
+            (0..steps).for_each(|_| stop.step(sim, shadow, |shadow| step(world, shadow)));
+            stop
+        };
+        let running: Vec<_> = threads.iter_mut().map(|thread| scope.spawn(move || run(thread))).collect();
+        meanwhile();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn run(seed: u64, thread_count: u64, modes: &[Mode]) {
     let mut rng = Rng::of(seed);
+    let is_alone = thread_count == 1;
     let chunk_bytes = [4096, 4096, 8192][rng.below(3) as usize];
-    let options = crate::harness::options();
-    let options = options.lanes(1 + rng.below(2) as u32).lane_entries(30).chunk_bytes(chunk_bytes);
-    let mut sim = Arc::new(Sim::new([64, 100, 160][rng.below(3) as usize] << 10));
+    let options = crate::harness::options().lanes(1 + rng.below(2) as u32);
+    let options = options.lane_entries([8, 30][rng.below(2) as usize]).chunk_bytes(chunk_bytes);
+    let kib = if is_alone { [64, 100, 160] } else { [64, 160, 260] };
+    let mut sim = Arc::new(Sim::new(kib[rng.below(3) as usize] << 10));
     drop(Heap::format(Arc::clone(&sim), &options).unwrap());
-    let mut world = World { rng, serial: 0, persists: true, is_alone: true };
-    let mut shadow = Shadow::new();
-    for _ in 0..10 {
-        let mode = [Mode::Volatile, Mode::Durable, Mode::VolatileThenDurable, Mode::Transactions]
-            [world.rng.below(4) as usize];
+    let persists = modes != [Mode::Volatile];
+    let world = |thread| World { rng: Rng::of(rng.next()), serial: thread << 24, persists, is_alone };
+    let mut threads: Vec<_> = (1..=thread_count).map(world).map(|world| (world, Shadow::new())).collect();
+    for round in 0..8 {
+        let mode = modes[rng.below(modes.len() as u64) as usize];
         let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
-        let is_scanned = matches!(mode, Mode::Durable | Mode::Transactions) && world.rng.one_in(2);
-        if is_scanned {
+        let is_durable = mode != Mode::Volatile;
+        // Of several threads, a later power failure may revert a call that was not acknowledged, if nothing relies on it.
+        if !is_alone || is_durable && mode != Mode::VolatileThenDurable && rng.one_in(2) {
             heap.scan_ahead(1 << 20).unwrap();
         }
-        let steps = 1 + world.rng.below(25);
-        let begin = |world: &mut World| {
-            let event = sim.events() + world.rng.below(20 * steps);
+        let steps = 1 + rng.below(30);
+        let mut stop_soon = || {
+            drop(sim.stopped());
+            let event = sim.events() + rng.below(20 * steps * thread_count);
             sim.stop_at(event);
-            Stop::at(event)
+            (&*sim, steps, event)
         };
-        let mut stop = begin(&mut world);
-        if mode == Mode::Transactions {
-            for _ in 0..steps {
-                stop.step(&sim, &mut shadow, |shadow| transact(&mut world, &heap, shadow));
-            }
-            drop(heap);
+        let stops = if mode == Mode::Transactions {
+            run_threads(&mut threads, stop_soon(), |world, shadow| transact(world, &heap, shadow), || ())
         } else {
             let mut heap = UnloggedHeap::new(heap).durable(mode == Mode::Durable);
             if mode == Mode::VolatileThenDurable {
-                for _ in 0..4 + world.rng.below(steps) {
-                    world.step(&heap, &mut shadow);
+                for (world, shadow) in &mut threads {
+                    for _ in 0..4 + steps / 2 {
+                        step_unlogged(world, &heap, shadow, &options);
+                    }
                 }
                 heap = heap.durable(true);
-                drop(sim.stopped());
-                stop = begin(&mut world);
             }
-            for _ in 0..steps {
-                stop.step(&sim, &mut shadow, |shadow| world.step(&heap, shadow).1);
-            }
-        }
-        let (state, known, interrupted) = match (sim.stopped(), stop.interrupted()) {
-            (Some(state), Some((before, about))) if world.rng.one_in(2) => (state, before, vec![about]),
-            _ => (sim.state(), shadow, vec![]),
+            let step = |world: &mut World, shadow: &mut Shadow| step_unlogged(world, &heap, shadow, &options);
+            let copies = (0..3).filter(|_| !is_alone).map(|_| copy(&heap));
+            let attach = |copy| drop(listed(&Heap::attach(copy, &options).unwrap()));
+            let stops = run_threads(&mut threads, stop_soon(), step, || copies.for_each(attach));
+            assert_eq!(listed(heap.heap()), rooms(threads.iter().map(|thread| &thread.1)), "round {round}");
+            stops
         };
-        // Whether the chunks were scanned or not.
-        let is_durable = mode != Mode::Volatile;
-        let left = if is_durable && world.rng.one_in(2) { crash(&state, &mut world.rng) } else { state };
+        let mut interrupted = vec![];
+        let state = match sim.stopped().filter(|_| rng.one_in(2)) {
+            Some(state) => {
+                for ((_, shadow), stop) in threads.iter_mut().zip(stops) {
+                    if let Some((before, operation)) = stop.interrupted() {
+                        *shadow = before;
+                        interrupted.push(operation);
+                    }
+                }
+                state
+            }
+            None => sim.state(),
+        };
+        let left = if is_durable && rng.one_in(2) { crash(&state, &mut rng) } else { state };
         sim = Arc::new(Sim::of(left));
         let found = listed(&Heap::attach(Arc::clone(&sim), &options).unwrap());
-        let others = survivors(&sim, &found, &known, &interrupted);
-        shadow = known;
-        for (offset, room) in others {
+        let known =
+            threads.iter().flat_map(|thread| &thread.1).map(|(offset, block)| (*offset, *block)).collect();
+        let (world, shadow) = &mut threads[0];
+        for (offset, room) in survivors(&sim, &found, &known, &interrupted) {
             world.serial += 1;
             fill(&sim, offset, room, world.serial, true);
             shadow.insert(offset, (room, world.serial));
@@ -107,5 +155,16 @@ fn run(seed: u64) {
 
 #[test]
 fn heap_used_in_several_modes_survives_kills_and_power_failures() {
-    each_seed(100, run);
+    let modes = [Mode::Volatile, Mode::Durable, Mode::VolatileThenDurable, Mode::Transactions];
+    each_seed(100, |seed| run(seed, 1, &modes));
+}
+
+#[test]
+fn random_unlogged_programs_survive_crashes() {
+    each_seed(15, |seed| run(seed, 1, &[[Mode::Volatile, Mode::Durable][seed as usize % 2]]));
+}
+
+#[test]
+fn random_unlogged_threads_survive_crashes() {
+    each_seed(30, |seed| run(seed, 2 + seed / 2 % 3, &[[Mode::Volatile, Mode::Durable][seed as usize % 2]]));
 }

@@ -2,7 +2,7 @@
 //! power at any event.
 
 use crate::prelude::*;
-use crate::sim::programs::{Failure, assert_allowed, is_done, stopped_recoveries};
+use crate::sim::programs::{Failure, assert_allowed, is_done};
 use pm_core::RootError;
 
 /// Roots other than the heap's, as many as a directory with 64 slots holds while one is replaced.
@@ -104,7 +104,7 @@ fn run(seed: u64) {
             sim.state()
         });
         let left = if rng.one_in(2) { stopped } else { crash(&stopped, &mut rng) };
-        let left = stopped_recoveries(left, &options, &mut rng, 2, true);
+        let left = stopped_recoveries(left, &options, &mut rng);
         heap = Heap::attach(Arc::new(Sim::of(left)), &options).unwrap();
         shadow = look(&heap);
         assert_allowed(&states, stop, &shadow, &format!("round {round}"));

@@ -1,7 +1,7 @@
 //! Random programs in two lanes on the same words: by the log, in place, long. One line of the log is corrupted, before and after stopped recoveries.
 //! Each word has the value of its last transaction, unless that one was discarded.
 
-use crate::discarding::{entry_lines, heap, options, stopped_recoveries, with_other};
+use crate::discarding::{entry_lines, heap, opened, options, with_other};
 use crate::prelude::*;
 use std::collections::HashMap;
 
@@ -113,10 +113,7 @@ fn run(seed: u64) -> bool {
     let (line, victim) = lines[rng.below(lines.len() as u64) as usize];
     left.visible[line + 20] ^= 4;
     left.durable[line + 20] ^= 4;
-    let is_refused_at = |left: &State| {
-        let refused = Heap::attach(Arc::new(Sim::of(left.clone())), &options());
-        matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. })))
-    };
+    let is_refused_at = |left: &State| opened(Arc::new(Sim::of(left.clone())), &options()).is_none();
     let was_refused = is_refused_at(&left);
     let discarding = options().discard_corrupted_records(true);
     let left = stopped_recoveries(left, &discarding, &mut rng);

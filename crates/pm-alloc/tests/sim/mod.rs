@@ -11,6 +11,7 @@
 pub(crate) mod programs;
 pub(crate) mod unlogged;
 
+pub(crate) use crate::harness::Rng;
 use core::ops::Range;
 use pm_alloc::Heap;
 use pm_core::{Domain, FenceError, Pmem};
@@ -104,8 +105,7 @@ impl Inner {
 impl Sim {
     pub(crate) fn new(len: u64) -> Self {
         let bytes = vec![0; len as usize];
-        let now = State { visible: bytes.clone(), durable: bytes, pending: BTreeMap::new() };
-        Self(Mutex::new(Inner { now, stop_at: u64::MAX, fail_at: u64::MAX, ..Inner::default() }), len)
+        Self::of(State { visible: bytes.clone(), durable: bytes, pending: BTreeMap::new() })
     }
     pub(crate) fn of(state: State) -> Self {
         let len = state.visible.len() as u64;
@@ -215,33 +215,6 @@ pub(crate) fn seeds(count: u64) -> Range<u64> {
     first..first + number("PM_CRASH_SEQUENCES", count)
 }
 
-/// Random numbers: xorshift64*.
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn of(seed: u64) -> Self {
-        let mut rng = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        // Small seeds differ in few bits.
-        for _ in 0..5 {
-            rng.next();
-        }
-        rng
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
-    }
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-    pub(crate) fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-}
-
 /// A random state that a power failure may leave.
 pub(crate) fn crash(state: &State, rng: &mut Rng) -> State {
     let mut durable = state.durable.clone();
@@ -250,13 +223,8 @@ pub(crate) fn crash(state: &State, rng: &mut Rng) -> State {
         let kept = match mode {
             0 => 0,
             1 => pending.len(),
-            2 => {
-                if rng.one_in(2) {
-                    pending.len()
-                } else {
-                    0
-                }
-            }
+            2 if rng.one_in(2) => 0,
+            2 => pending.len(),
             _ => rng.below(pending.len() as u64 + 1) as usize,
         };
         for (at, piece) in &pending[..kept] {

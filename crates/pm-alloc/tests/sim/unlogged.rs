@@ -59,31 +59,52 @@ pub(crate) fn copy(heap: &Direct) -> Arc<Sim> {
 }
 
 /// After a crash, the blocks of `known` are allocated and have their contents. Others are only those that an interrupted operation
-/// was about: they are returned.
+/// was about, as before it or as after it: they are returned.
 pub(crate) fn survivors(
     sim: &Sim,
     found: &BTreeMap<u64, u64>,
     known: &Shadow,
-    interrupted: &[u64],
+    interrupted: &[Interrupted],
 ) -> Vec<(u64, u64)> {
     for (offset, (room, id)) in known {
-        assert_eq!(found.get(offset), Some(room), "the block at {offset}, {interrupted:?} interrupted");
+        assert_eq!(found.get(offset), Some(room), "the block at {offset}, {interrupted:?}");
         check(sim, *offset, *room, *id);
     }
     let others = found.iter().filter(|block| !known.contains_key(block.0));
     others
-        .map(|(offset, room)| {
-            assert!(interrupted.contains(offset), "{offset} is allocated, {interrupted:?} interrupted");
-            (*offset, *room)
+        .map(|(&offset, &room)| {
+            let may_leave =
+                |operation: &&Interrupted| operation.offset == offset && operation.may_leave(room);
+            let by: Vec<&Interrupted> = interrupted.iter().filter(may_leave).collect();
+            assert!(!by.is_empty(), "{room} bytes are allocated at {offset}, {interrupted:?}");
+            if let [Interrupted { before: Some((old, id)), after, .. }] = *by {
+                // A block that shrinks may end with a new header while its own is the old one.
+                check(sim, offset, after.map_or(*old, |(new, _)| new.min(*old)), *id);
+            }
+            (offset, room)
         })
         .collect()
+}
+
+/// The operation at which a program is stopped: its block, and that before and after it.
+#[derive(Debug)]
+pub(crate) struct Interrupted {
+    offset: u64,
+    before: Option<(u64, u64)>,
+    after: Option<(u64, u64)>,
+}
+
+impl Interrupted {
+    fn may_leave(&self, room: u64) -> bool {
+        let is_after = self.after.is_some_and(|after| after.0 == room);
+        is_after || self.before.is_none_or(|before| before.0 == room)
+    }
 }
 
 /// The state of a program at the event at which it is stopped.
 pub(crate) struct Stop {
     event: u64,
-    /// The blocks before the interrupted operation, and the block that it changed.
-    found: Option<(Shadow, u64)>,
+    found: Option<(Shadow, Interrupted)>,
 }
 
 impl Stop {
@@ -92,19 +113,17 @@ impl Stop {
     }
 
     pub(crate) fn step(&mut self, sim: &Sim, shadow: &mut Shadow, step: impl FnOnce(&mut Shadow) -> u64) {
-        let before = shadow.clone();
-        let about = step(shadow);
+        let mut unchanged = shadow.clone();
+        let offset = step(shadow);
         if self.found.is_none() && sim.events() > self.event {
-            self.found = Some((before, about));
+            let (before, after) = (unchanged.remove(&offset), shadow.get(&offset).copied());
+            self.found = Some((unchanged, Interrupted { offset, before, after }));
         }
     }
 
-    /// The blocks that the interrupted operation did not change, and the block that it changed.
-    pub(crate) fn interrupted(self) -> Option<(Shadow, u64)> {
-        self.found.map(|(mut before, about)| {
-            before.remove(&about);
-            (before, about)
-        })
+    /// The blocks that the interrupted operation did not change, and the operation.
+    pub(crate) fn interrupted(self) -> Option<(Shadow, Interrupted)> {
+        self.found
     }
 }
 
@@ -143,8 +162,8 @@ impl World {
         fill(pmem, offset, room, self.serial, self.persists);
     }
 
-    /// One operation: what it did, and the block that it was about.
-    pub(crate) fn step(&mut self, heap: &Direct, shadow: &mut Shadow) -> (&'static str, u64) {
+    /// One operation. Returns its block, or 0.
+    pub(crate) fn step(&mut self, heap: &Direct, shadow: &mut Shadow) -> u64 {
         let chosen = self.chosen(shadow);
         let pmem = heap.heap().pool().pmem();
         match (self.rng.below(10), chosen) {
@@ -157,9 +176,9 @@ impl World {
                         let room = heap.usable_bytes(offset).unwrap();
                         assert!(room >= bytes);
                         self.allocated(pmem, shadow, offset, room);
-                        ("alloc", offset)
+                        offset
                     }
-                    Err(UnloggedError::Space(error)) if is_no_room(&error) => ("full", 0),
+                    Err(UnloggedError::Space(error)) if is_no_room(&error) => 0,
                     Err(error) => panic!("{error:?}"),
                 }
             }
@@ -169,11 +188,11 @@ impl World {
                 heap.free(offset).unwrap();
                 // Another thread may have allocated it again.
                 assert!(!self.is_alone || heap.free(offset).is_err());
-                ("free", offset)
+                offset
             }
             (_, Some(offset)) => {
                 self.resize(heap, shadow, offset);
-                ("resize", offset)
+                offset
             }
         }
     }

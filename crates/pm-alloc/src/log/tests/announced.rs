@@ -1,65 +1,29 @@
 //! A crash while an entry is written over an older one. The line counts as being written, whatever the checksums of its old, new or mixed contents.
 
-use super::support::{at, image, layout, load, recover, words};
+use super::hooked::{Hook, Hooked};
+use super::support::{at, exhaustive, image, layout, load, recover, words};
 use crate::format::{LogEntry, Lsn, announce, announced, seal, unseal};
 use crate::log::LaneGuard;
 use crate::log::entry::{self, Line};
-use core::cell::{Cell, RefCell};
-use pm_core::{Domain, FenceError, Pmem};
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+use core::cell::RefCell;
+use pm_core::{Pmem, Region};
+use pm_crashsim::{Crash, Image, Model, Run, SimPmem};
 
 const SEED: u64 = 7;
 const AT: u64 = 64 * 91;
+const PLACES: [u64; 8] = [AT, AT + 8, AT + 16, AT + 24, AT + 32, AT + 40, AT + 48, AT + 56];
 /// The announced LSN, seven words, and the seal.
 const STORES: usize = 9;
 
-/// One line at [`AT`], and its contents after each store.
-#[derive(Default)]
-struct Recorder {
-    line: Cell<[u64; 8]>,
+/// What the line at [`AT`] held after each store.
+struct Recorder<'r> {
+    region: &'r Region,
     states: RefCell<Vec<[u64; 8]>>,
 }
 
-impl Recorder {
-    fn index(offset: u64) -> usize {
-        usize::try_from((offset - AT) / 8).unwrap()
-    }
-}
-
-impl Pmem for Recorder {
-    fn len_bytes(&self) -> u64 {
-        AT + 64
-    }
-    fn domain(&self) -> Domain {
-        Domain::Adr
-    }
-    fn load(&self, _: u64, _: &mut [u8]) {
-        unreachable!("entries are words")
-    }
-    fn store(&self, _: u64, _: &[u8]) {
-        unreachable!("a store of several words has no order")
-    }
-    fn store_nt(&self, _: u64, _: &[u8]) {
-        unreachable!("non-temporal stores have no order")
-    }
-    fn load_u64(&self, offset: u64) -> u64 {
-        self.line.get()[Self::index(offset)]
-    }
-    fn store_u64(&self, offset: u64, value: u64) {
-        let mut line = self.line.get();
-        line[Self::index(offset)] = value;
-        self.line.set(line);
-        self.states.borrow_mut().push(line);
-    }
-    fn store_u128(&self, _: u64, _: u128) {
-        unreachable!("entries are words")
-    }
-    fn compare_exchange_u64(&self, _: u64, _: u64, _: u64) -> Result<u64, u64> {
-        unreachable!("entries are stored")
-    }
-    fn flush(&self, _: u64, _: u64) {}
-    fn fence(&self) -> Result<(), FenceError> {
-        Ok(())
+impl Hook<&Region> for Recorder<'_> {
+    fn after_store(&self, _: u64) {
+        self.states.borrow_mut().push(PLACES.map(|at| self.region.load_u64(at)));
     }
 }
 
@@ -100,7 +64,9 @@ fn some_entry(number: u64) -> LogEntry {
 #[test]
 fn line_is_not_an_entry_before_its_last_store() {
     let mut fitting = [0; STORES];
-    let recorder = Recorder::default();
+    let region = Region::anonymous(8192).unwrap();
+    let recorder = Recorder { region: &region, states: RefCell::default() };
+    let recording = Hooked { region: &region, hook: recorder };
     for number in 0..1 << 18 {
         let (before, lsn) = (Lsn::new(number), Lsn::new(number + (number << 20) + 1));
         let new = some_entry(number + 1);
@@ -110,11 +76,11 @@ fn line_is_not_an_entry_before_its_last_store() {
             1 => LogEntry { lsn: announce(before, SEED, AT), ..some_entry(number) },
             _ => sealed(some_entry(number), before),
         };
-        recorder.line.set(words_of(&old));
-        recorder.states.borrow_mut().clear();
-        entry::write(&recorder, SEED, AT, lsn, &new);
-        let states = recorder.states.borrow();
-        assert_eq!(states.len(), STORES);
+        PLACES.into_iter().zip(words_of(&old)).for_each(|(at, word)| region.store_u64(at, word));
+        recording.hook.states.borrow_mut().clear();
+        entry::write(&recording, SEED, AT, lsn, &new);
+        let states = recording.hook.states.borrow();
+        assert_eq!(states.len(), STORES, "one of each word");
         for (cut, state) in states.iter().enumerate().take(STORES - 1) {
             let fits = seal(lsn, SEED, AT, &state[..7]) & 0xffff == state[7] & 0xffff;
             fitting[cut] += u64::from(fits);
@@ -176,23 +142,14 @@ fn crash_inside_entry_revives_no_former_entry() {
     let contents = |value| [former[0], former[1], value, former[3], former[4], former[5], former[6]];
     let value = (4..).find(|&value| checksum_of(&contents(value)) == checksum_of(&[])).unwrap();
     let before = log_with_former_entry(value);
-    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let check = |crash: &Crash<()>| {
-            let (_, recovery) = recover(crash.pmem(), &layout);
-            if recovery.corrupted_entries > 0 {
-                return Err(format!("a crash looks like corruption: {recovery:?}"));
-            }
-            let allowed = [[3, 0], [3, 9]];
-            let found = load(crash.pmem(), [at(0), at(1)]);
-            crash
-                .expect(found, allowed.into_iter().skip(crash.acked().len()))
-                .map_err(|error| error.to_string())
-        };
-        let operation = |run: &Run<()>| {
-            write_over(run.pmem());
-            run.ack(());
-        };
-        let coverage = Explorer::new(model).kills(1).check(&before, operation, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    let check = |crash: &Crash<()>| {
+        assert_eq!(recover(crash.pmem(), &layout).1.corrupted_entries, 0, "a crash looks like corruption");
+        let found = load(crash.pmem(), [at(0), at(1)]);
+        crash.expect(found, [[3, 0], [3, 9]].into_iter().skip(crash.acked().len()))
+    };
+    let operation = |run: &Run<()>| {
+        write_over(run.pmem());
+        run.ack(());
+    };
+    exhaustive(|explorer| explorer.kills(1).check(&before, operation, check));
 }

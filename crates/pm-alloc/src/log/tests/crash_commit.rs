@@ -1,15 +1,9 @@
 //! Crashes of commits: in one lane, in two lanes on the same word, in rings that wrap, in lanes that change threads.
 
 use super::support::Mixtures::{All, Sampled};
-use super::support::{at, explore, layout, load, recover, with_log, words};
-use crate::log::{CommitError, LaneGuard, Log, Writes};
-use pm_crashsim::Run;
+use super::support::{at, commit, commit_in, explore, layout, load, recover, store_u64, with_log, words};
+use crate::log::{CommitError, LaneGuard, Writes};
 use std::thread;
-
-fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
-    LaneGuard::acquire(log).commit(run.pmem(), &words(pairs)).unwrap();
-    run.ack(());
-}
 
 #[test]
 fn one_range_is_atomic() {
@@ -74,18 +68,11 @@ fn two_lanes_commit_the_same_word_in_turn() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 3], [4, 3], [5, 3]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         let (mut here, mut there) = (LaneGuard::acquire(log), LaneGuard::acquire(log));
-        let steps = [
-            (false, (at(0), 1)),
-            (true, (at(0), 2)),
-            (true, (at(1), 3)),
-            (false, (at(0), 4)),
-            (true, (at(0), 5)),
-        ];
-        for (is_there, pair) in steps {
-            let lane = if is_there { &mut there } else { &mut here };
-            lane.commit(run.pmem(), &words(&[pair])).unwrap();
-            run.ack(());
-        }
+        commit_in(&mut here, run, &[(at(0), 1)]);
+        commit_in(&mut there, run, &[(at(0), 2)]);
+        commit_in(&mut there, run, &[(at(1), 3)]);
+        commit_in(&mut here, run, &[(at(0), 4)]);
+        commit_in(&mut there, run, &[(at(0), 5)]);
     });
 }
 
@@ -94,8 +81,7 @@ fn two_threads_commit_the_same_word_in_turn() {
     explore(&layout(8), All, [at(0), at(1)], &[[0, 0], [1, 0], [2, 0], [2, 3]], |run, log| {
         // This thread holds the first lane, so the other one gets the second.
         let mut here = LaneGuard::acquire(log);
-        here.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
-        run.ack(());
+        commit_in(&mut here, run, &[(at(0), 1)]);
         thread::scope(|scope| {
             scope.spawn(|| {
                 commit(run, log, &[(at(0), 2)]);
@@ -131,12 +117,8 @@ fn full_ring_retires_idle_lane() {
         thread::scope(|scope| {
             scope.spawn(|| commit(run, log, &[(at(0), 1), (at(2), 5)]));
         });
-        busy.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
-        run.ack(());
-        for value in 1..=5 {
-            busy.commit(run.pmem(), &words(&[(at(1), value)])).unwrap();
-            run.ack(());
-        }
+        commit_in(&mut busy, run, &[(at(0), 2)]);
+        (1..=5).for_each(|value| commit_in(&mut busy, run, &[(at(1), value)]));
     });
 }
 
@@ -155,15 +137,12 @@ fn replay_does_not_overwrite_word_in_place() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 7], [3, 7]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         commit(run, log, &[(at(0), 1)]);
-        // This store commits, because the entry before it is live.
-        crate::log::store_u64(log, run.pmem(), at(0), 2).unwrap();
-        run.ack(());
-        crate::log::store_u64(log, run.pmem(), at(1), 7).unwrap();
-        run.ack(());
+        // This one commits, because the entry before it is live.
+        store_u64(run, log, at(0), 2);
+        store_u64(run, log, at(1), 7);
         let last = log.live_lsn_bound(at(0), 8);
         log.raise_checkpoint(run.pmem(), last).unwrap();
-        crate::log::store_u64(log, run.pmem(), at(0), 3).unwrap();
-        run.ack(());
+        store_u64(run, log, at(0), 3);
     });
 }
 

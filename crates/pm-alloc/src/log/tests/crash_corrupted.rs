@@ -1,6 +1,6 @@
 //! A crash, followed by the corruption of a line in a lane: recovery that discards it loses at most the transaction of that line.
 
-use super::support::{at, formatted, lanes, load, words};
+use super::support::{at, commit, commit_in, formatted, lanes, load, recover, store_u64};
 use crate::format::LINE_BYTES;
 use crate::layout::Layout;
 use crate::log::{LaneGuard, Log, OnCorruption};
@@ -19,8 +19,7 @@ fn explore<const N: usize>(
     is_allowed: impl Fn(usize, u64, [u64; N]) -> bool + Sync,
 ) {
     let operation = |run: &Run<()>| {
-        let (log, _) = crate::log::recover(run.pmem(), layout, OnCorruption::Refuse).unwrap();
-        operation(run, &log);
+        operation(run, &recover(run.pmem(), layout).0);
     };
     for line in 0..Layout::lane_bytes(layout.lane_entries) / LINE_BYTES {
         let check = |crash: &Crash<()>| {
@@ -42,6 +41,15 @@ fn explore<const N: usize>(
     }
 }
 
+/// A lane that wrote 1 in place and committed that, deferred.
+fn deferred<'l>(run: &Run<()>, log: &'l Log) -> LaneGuard<'l> {
+    let mut lane = LaneGuard::acquire(log);
+    lane.undo(run.pmem(), at(0), 8).unwrap();
+    run.pmem().store_u64(at(0), 1);
+    lane.commit_deferred(run.pmem()).unwrap();
+    lane
+}
+
 /// The undo entries of a long write are dead when its commit returns, even if its commit entry is corrupted later.
 #[test]
 fn undo_entries_of_long_write_with_redo_entries_stay_dead() {
@@ -54,17 +62,15 @@ fn undo_entries_of_long_write_with_redo_entries_stay_dead() {
                 let mut lane = LaneGuard::acquire(log);
                 lane.undo(run.pmem(), at(0), 8).unwrap();
                 run.pmem().store_u64(at(0), 1);
-                lane.commit(run.pmem(), &words(&[(at(1), 1)])).unwrap();
-                run.ack(());
+                commit_in(&mut lane, run, &[(at(1), 1)]);
                 // In the other lane.
                 thread::scope(|scope| {
                     scope.spawn(|| {
                         if is_in_place {
-                            crate::log::store_u64(log, run.pmem(), at(0), 2).unwrap();
+                            store_u64(run, log, at(0), 2);
                         } else {
-                            LaneGuard::acquire(log).commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
+                            commit(run, log, &[(at(0), 2)]);
                         }
-                        run.ack(());
                     });
                 });
             },
@@ -83,15 +89,9 @@ fn undo_entries_of_deferred_commit_die_with_next_commit() {
         |run, log| {
             let mut here = LaneGuard::acquire(log);
             thread::scope(|scope| {
-                scope.spawn(|| {
-                    let mut there = LaneGuard::acquire(log);
-                    there.undo(run.pmem(), at(0), 8).unwrap();
-                    run.pmem().store_u64(at(0), 1);
-                    there.commit_deferred(run.pmem()).unwrap();
-                });
+                scope.spawn(|| drop(deferred(run, log)));
             });
-            here.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
-            run.ack(());
+            commit_in(&mut here, run, &[(at(0), 2)]);
         },
         |done, _, found| done < 1 || found == [2],
     );
@@ -105,10 +105,7 @@ fn corrupted_unused_line_loses_no_acknowledged_transaction() {
         0,
         [at(0), at(1)],
         |run, log| {
-            for line in 0..2 {
-                LaneGuard::acquire(log).commit(run.pmem(), &words(&[(at(line), 1)])).unwrap();
-                run.ack(());
-            }
+            (0..2).for_each(|line| commit(run, log, &[(at(line), 1)]));
         },
         |done, line, found| {
             (1..3).contains(&line) || done == 0 || found == [1, 1] || done == 1 && found == [1, 0]
@@ -125,10 +122,7 @@ fn retiring_lane_makes_its_deferred_commit_durable() {
         0,
         [at(0)],
         |run, log| {
-            let mut lane = LaneGuard::acquire(log);
-            lane.undo(run.pmem(), at(0), 8).unwrap();
-            run.pmem().store_u64(at(0), 1);
-            lane.commit_deferred(run.pmem()).unwrap();
+            let _lane = deferred(run, log);
             thread::scope(|scope| {
                 scope.spawn(|| {
                     log.raise_checkpoint(run.pmem(), log.latest()).unwrap();

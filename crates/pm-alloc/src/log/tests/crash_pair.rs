@@ -1,8 +1,8 @@
 //! Crashes while pairs of words are stored without a transaction: no pair is torn.
 
 use super::support::Mixtures::All;
-use super::support::{WHOLE_PAIRS, at, explore, explore_under, formatted, layout, words};
-use crate::log::{LaneGuard, Log};
+use super::support::{WHOLE_PAIRS, at, commit, explore, explore_under, formatted, layout, store_pair};
+use crate::log::Log;
 use pm_crashsim::{Model, Run};
 
 const PAIR: [u64; 2] = [at(0) + 16, at(0) + 24];
@@ -18,10 +18,7 @@ fn pair_stored_in_place_is_atomic() {
         pairs.iter().flat_map(|low| pairs.iter().map(|high| [low[0], high[1]])).collect()
     };
     let store = |run: &Run<()>, log: &Log| {
-        for pair in [[1, 2], [3, 4]] {
-            crate::log::store_u64_pair(log, run.pmem(), PAIR[0], pair).unwrap();
-            run.ack(());
-        }
+        [[1, 2], [3, 4]].into_iter().for_each(|pair| store_pair(run, log, PAIR[0], pair));
     };
     explore_under(&WHOLE_PAIRS, &formatted(&layout), &layout, All, PAIR, whole, store);
     explore_under(&[Model::Chunk8], &formatted(&layout), &layout, All, PAIR, halves, store);
@@ -34,12 +31,8 @@ fn live_entry_does_not_overwrite_pair() {
         let mut committed = [0, 0];
         committed[aimed_at] = 1;
         explore(&layout(8), All, PAIR, &[[0, 0], committed, [2, 3], [4, 5]], |run, log| {
-            LaneGuard::acquire(log).commit(run.pmem(), &words(&[(PAIR[aimed_at], 1)])).unwrap();
-            run.ack(());
-            for pair in [[2, 3], [4, 5]] {
-                crate::log::store_u64_pair(log, run.pmem(), PAIR[0], pair).unwrap();
-                run.ack(());
-            }
+            commit(run, log, &[(PAIR[aimed_at], 1)]);
+            [[2, 3], [4, 5]].into_iter().for_each(|pair| store_pair(run, log, PAIR[0], pair));
         });
     }
 }
@@ -50,12 +43,9 @@ fn pair_is_stored_in_place_after_checkpoint() {
     let states = [[0, 0], [1, 0], [2, 3], [4, 5]];
     let allowed = |done: usize| states.into_iter().skip(done).take(2).collect();
     explore_under(&WHOLE_PAIRS, &formatted(&layout), &layout, All, PAIR, allowed, |run, log| {
-        LaneGuard::acquire(log).commit(run.pmem(), &words(&[(PAIR[0], 1)])).unwrap();
-        run.ack(());
-        crate::log::store_u64_pair(log, run.pmem(), PAIR[0], [2, 3]).unwrap();
-        run.ack(());
+        commit(run, log, &[(PAIR[0], 1)]);
+        store_pair(run, log, PAIR[0], [2, 3]);
         log.raise_checkpoint(run.pmem(), log.live_lsn_bound(PAIR[0], 16)).unwrap();
-        crate::log::store_u64_pair(log, run.pmem(), PAIR[0], [4, 5]).unwrap();
-        run.ack(());
+        store_pair(run, log, PAIR[0], [4, 5]);
     });
 }

@@ -1,10 +1,10 @@
 //! Crashes while a log is formatted, during recovery, and at the end of the generations, also with corruption.
 
 use super::support::{
-    Mixtures, at, explore_from, formatted, image, layout, load, recover, recover_discarding, with_log, words,
+    Mixtures, at, commit, exhaustive, explore_from, formatted, image, in_last_generations, layout, load,
+    recover, recover_discarding, with_log, words,
 };
-use crate::format::{BlockHeader, BlockState, Lsn};
-use crate::log::floor::SealedWord;
+use crate::format::{BlockHeader, BlockState};
 use crate::log::{Inspection, LaneGuard, OnCorruption, RecoverError, Recovery, Writes};
 use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
@@ -35,10 +35,7 @@ fn formatting_removes_older_entries() {
 #[test]
 fn first_generation_follows_the_last() {
     let layout = layout(4);
-    let before = image(|pmem| {
-        crate::log::format(pmem, &layout);
-        SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
-        let (log, _) = recover(pmem, &layout);
+    let before = in_last_generations(&layout, |pmem, log| {
         LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 3)])).unwrap();
         // As if the commit had not been applied.
         pmem.store_u64(at(0), 2);
@@ -46,8 +43,7 @@ fn first_generation_follows_the_last() {
     let allowed = |done: usize| vec![[3], [4]][done..].to_vec();
     explore_from(&before, &layout, Mixtures::All, [at(0)], allowed, |run, log| {
         assert_eq!(log.checkpoint_lsn().generation(), 1);
-        LaneGuard::acquire(log).commit(run.pmem(), &words(&[(at(0), 4)])).unwrap();
-        run.ack(());
+        commit(run, log, &[(at(0), 4)]);
     });
 }
 
@@ -131,17 +127,13 @@ fn recovery_relies_only_on_durable_state() {
     });
     let first = |run: &Run<u64>| {
         let (log, _) = recover(run.pmem(), &layout);
-        LaneGuard::acquire(&log)
-            .commit(run.pmem(), &words(&[(at(1), 2), (at(2), 2)]))
-            .map_err(|error| error.to_string())?;
+        LaneGuard::acquire(&log).commit(run.pmem(), &words(&[(at(1), 2), (at(2), 2)])).unwrap();
         run.ack(2);
-        Ok::<_, String>(())
     };
     let second = |run: &Run<u64>| {
         let (log, _) = recover(run.pmem(), &layout);
-        crate::log::store_u64(&log, run.pmem(), at(0), 100).map_err(|error| error.to_string())?;
+        crate::log::store_u64(&log, run.pmem(), at(0), 100).unwrap();
         run.ack(100);
-        Ok::<_, String>(())
     };
     let check = |crash: &Crash<u64>| {
         let (_, recovery) = recover(crash.pmem(), &layout);
@@ -151,10 +143,7 @@ fn recovery_relies_only_on_durable_state() {
         let is_sound = is_whole && is_stored && recovery.corrupted_entries == 0;
         if is_sound { Ok(()) } else { Err(format!("{here}, {there}, {then}: {recovery:?}")) }
     };
-    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let coverage = Explorer::new(model).crashes(2).check_restarted(&unapplied, first, second, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    exhaustive(|explorer| explorer.crashes(2).check_restarted(&unapplied, first, second, check));
 }
 
 /// A group that was not applied allocates two adjacent blocks. Recovery is crashed: no header is durable before the header that follows its block,
@@ -187,10 +176,7 @@ fn inner_header_is_durable_before_front_header() {
         let found = headers.map(|(offset, word)| crash.pmem().load_u64(offset) == word);
         if found == [true; 3] { Ok(()) } else { Err(format!("{found:?}")) }
     };
-    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let coverage = Explorer::new(model).check(&unapplied, operation, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    exhaustive(|explorer| explorer.check(&unapplied, operation, check));
 }
 
 /// After a crash while the log is closed, it is closed or recovered.
@@ -199,8 +185,7 @@ fn crash_while_closing_loses_nothing() {
     let layout = layout(8);
     let operation = |run: &Run<()>| {
         let (mut log, _) = recover(run.pmem(), &layout);
-        LaneGuard::acquire(&log).commit(run.pmem(), &words(&[(at(0), 1), (at(1), 1)])).unwrap();
-        run.ack(());
+        commit(run, &log, &[(at(0), 1), (at(1), 1)]);
         log.close(run.pmem()).unwrap();
         run.ack(());
     };
@@ -214,14 +199,9 @@ fn crash_while_closing_loses_nothing() {
         let (_, recovery) = recover(crash.pmem(), &layout);
         assert!(done < 2 || recovery.replayed == 0, "{recovery:?}");
         let states: &[[u64; 2]] = if done == 0 { &[[0, 0], [1, 1]] } else { &[[1, 1]] };
-        crash
-            .expect(load(crash.pmem(), [at(0), at(1)]), states.iter().copied())
-            .map_err(|error| error.to_string())
+        crash.expect(load(crash.pmem(), [at(0), at(1)]), states.iter().copied())
     };
-    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let coverage = Explorer::new(model).kills(1).check(&formatted(&layout), operation, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    exhaustive(|explorer| explorer.kills(1).check(&formatted(&layout), operation, check));
 }
 
 /// The floor and its copy differ after a crash: the higher one counts, and recovery makes both equal.
@@ -258,21 +238,17 @@ fn word_of_killed_process_is_durable_once_stored_again() {
     for stores_again in [false, true] {
         let first = |run: &Run<u64>| {
             let (log, _) = recover(run.pmem(), &layout);
-            crate::log::store_u64(&log, run.pmem(), at(0), 5).map_err(|error| error.to_string())?;
+            crate::log::store_u64(&log, run.pmem(), at(0), 5).unwrap();
             run.ack(STORED);
-            Ok::<_, String>(())
         };
         let second = |run: &Run<u64>| {
             let (log, _) = recover(run.pmem(), &layout);
             let [found] = load(run.pmem(), [at(0)]);
             if stores_again {
-                crate::log::store_u64(&log, run.pmem(), at(0), found).map_err(|error| error.to_string())?;
+                crate::log::store_u64(&log, run.pmem(), at(0), found).unwrap();
             }
-            LaneGuard::acquire(&log)
-                .commit(run.pmem(), &words(&[(at(1), found)]))
-                .map_err(|error| error.to_string())?;
+            LaneGuard::acquire(&log).commit(run.pmem(), &words(&[(at(1), found)])).unwrap();
             run.ack(COPIED * found);
-            Ok::<_, String>(())
         };
         let check = |crash: &Crash<u64>| {
             recover(crash.pmem(), &layout);

@@ -1,13 +1,14 @@
 //! Corrupted lines that a killed process had rewritten: the next process makes them durable, so that a power failure does not restore the
 //! corruption.
 
-use super::support::{at, image, layout, load, recover, recover_discarding, with_log, words};
-use crate::format::Lsn;
+use super::support::{
+    at, exhaustive, formatted, in_last_generations, layout, load, recover, recover_discarding, with_log,
+    words,
+};
 use crate::layout::Layout;
-use crate::log::floor::SealedWord;
 use crate::log::{LaneGuard, OnCorruption, RecoverError};
 use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Image, Model, Run};
+use pm_crashsim::{Crash, Image, Run};
 use std::thread;
 
 /// Kills `first` at every point. Then another process recovers the log and commits, and is crashed at every point. Its commits survive, and recovery
@@ -32,10 +33,7 @@ fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
         }
         Ok(())
     };
-    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
-        let coverage = Explorer::new(model).crashes(2).check_restarted(before, &first, second, check);
-        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
-    }
+    exhaustive(|explorer| explorer.crashes(2).check_restarted(before, &first, second, check));
 }
 
 fn corrupt(pmem: &impl Pmem, offset: u64) {
@@ -61,10 +59,7 @@ fn line_erased_by_killed_recovery_stays_erased() {
 #[test]
 fn line_erased_in_last_generation_stays_erased() {
     let layout = layout(4);
-    let before = image(|pmem| {
-        crate::log::format(pmem, &layout);
-        SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
-        let (log, _) = recover(pmem, &layout);
+    let before = in_last_generations(&layout, |pmem, log| {
         LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         corrupt(pmem, layout.entry_offset(0, 2));
     });
@@ -92,8 +87,7 @@ fn words_rewritten_by_killed_recovery_stay() {
 #[test]
 fn line_overwritten_by_killed_commit_stays_valid() {
     let layout = layout(4);
-    let before = image(|pmem| crate::log::format(pmem, &layout));
-    explore(&layout, &before, |run| {
+    explore(&layout, &formatted(&layout), |run| {
         let (log, _) = recover(run.pmem(), &layout);
         let mut lane = LaneGuard::acquire(&log);
         lane.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
@@ -106,8 +100,7 @@ fn line_overwritten_by_killed_commit_stays_valid() {
 #[test]
 fn closing_makes_deferred_commit_durable() {
     let layout = layout(4);
-    let before = image(|pmem| crate::log::format(pmem, &layout));
-    explore(&layout, &before, |run| {
+    explore(&layout, &formatted(&layout), |run| {
         let (mut log, _) = recover(run.pmem(), &layout);
         (0..2).for_each(|lane| corrupt(run.pmem(), layout.entry_offset(lane, 1)));
         thread::scope(|scope| {

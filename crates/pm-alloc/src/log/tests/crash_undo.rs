@@ -1,8 +1,8 @@
 //! Crashes of long writes in place that are committed, committed deferred, or rolled back.
 
 use super::support::Mixtures::{All, Sampled};
-use super::support::{at, explore, explore_from, formatted, image, layout, words};
-use crate::log::{LaneGuard, Log, Writes};
+use super::support::{at, commit_in, explore, explore_from, formatted, image, layout, store_u64};
+use crate::log::{LaneGuard, Log};
 use pm_core::Pmem;
 use pm_crashsim::Run;
 use std::thread;
@@ -24,10 +24,8 @@ fn long_write_is_atomic() {
         lane.undo(run.pmem(), at(0), 56).unwrap();
         run.pmem().store(at(0), &[0x11; 56]);
         run.pmem().flush(at(0), 56);
-        lane.commit(run.pmem(), &Writes::default()).unwrap();
-        run.ack(());
-        lane.commit(run.pmem(), &words(&[(at(0), 2)])).unwrap();
-        run.ack(());
+        commit_in(&mut lane, run, &[]);
+        commit_in(&mut lane, run, &[(at(0), 2)]);
     });
 }
 
@@ -56,10 +54,8 @@ fn rolled_back_write_stays_rolled_back() {
             run.ack(());
             drop(lane);
             let (mut lane, mut other) = (LaneGuard::acquire(log), LaneGuard::acquire(log));
-            other.commit(run.pmem(), &words(&[(at(0), 3)])).unwrap();
-            run.ack(());
-            lane.commit(run.pmem(), &words(&[(at(1), 4)])).unwrap();
-            run.ack(());
+            commit_in(&mut other, run, &[(at(0), 3)]);
+            commit_in(&mut lane, run, &[(at(1), 4)]);
         },
     );
 }
@@ -71,8 +67,7 @@ fn in_place_and_logged_writes_commit_together() {
         let mut lane = LaneGuard::acquire(log);
         for value in 1..=2 {
             overwrite(run.pmem(), &mut lane, 0..1, value);
-            lane.commit(run.pmem(), &words(&[(at(1), value)])).unwrap();
-            run.ack(());
+            commit_in(&mut lane, run, &[(at(1), value)]);
         }
     });
 }
@@ -82,13 +77,10 @@ fn replay_does_not_overwrite_long_write() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 3]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         let (mut here, mut there) = (LaneGuard::acquire(log), LaneGuard::acquire(log));
-        there.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
-        run.ack(());
+        commit_in(&mut there, run, &[(at(0), 1)]);
         overwrite(run.pmem(), &mut here, 0..1, 2);
-        here.commit(run.pmem(), &Writes::default()).unwrap();
-        run.ack(());
-        here.commit(run.pmem(), &words(&[(at(1), 3)])).unwrap();
-        run.ack(());
+        commit_in(&mut here, run, &[]);
+        commit_in(&mut here, run, &[(at(1), 3)]);
     });
 }
 
@@ -96,11 +88,9 @@ fn replay_does_not_overwrite_long_write() {
 fn lane_writes_in_place_over_its_own_commit() {
     explore(&layout(8), All, [at(0)], &[[0], [1], [2]], |run, log| {
         let mut lane = LaneGuard::acquire(log);
-        lane.commit(run.pmem(), &words(&[(at(0), 1)])).unwrap();
-        run.ack(());
+        commit_in(&mut lane, run, &[(at(0), 1)]);
         overwrite(run.pmem(), &mut lane, 0..1, 2);
-        lane.commit(run.pmem(), &Writes::default()).unwrap();
-        run.ack(());
+        commit_in(&mut lane, run, &[]);
     });
 }
 
@@ -119,11 +109,10 @@ fn later_commit_implies_earlier_deferred_commit() {
                 });
             });
             if by_word {
-                crate::log::store_u64(log, run.pmem(), at(2), 1).unwrap();
+                store_u64(run, log, at(2), 1);
             } else {
-                here.commit(run.pmem(), &words(&[(at(2), 1)])).unwrap();
+                commit_in(&mut here, run, &[(at(2), 1)]);
             }
-            run.ack(());
         });
     }
 }
@@ -135,8 +124,7 @@ fn lane_commits_after_its_own_deferred_commit() {
         overwrite(run.pmem(), &mut lane, 0..2, 1);
         lane.commit_deferred(run.pmem()).unwrap();
         overwrite(run.pmem(), &mut lane, 0..2, 2);
-        lane.commit(run.pmem(), &words(&[(at(2), 3)])).unwrap();
-        run.ack(());
+        commit_in(&mut lane, run, &[(at(2), 3)]);
     });
 }
 
@@ -152,8 +140,7 @@ fn next_thread_of_lane_commits_after_deferred_commit() {
         let second = || {
             let mut lane = LaneGuard::acquire(log);
             overwrite(run.pmem(), &mut lane, 1..2, 2);
-            lane.commit(run.pmem(), &words(&[(at(2), 3)])).unwrap();
-            run.ack(());
+            commit_in(&mut lane, run, &[(at(2), 3)]);
         };
         thread::scope(|scope| scope.spawn(first).join().unwrap());
         thread::scope(|scope| scope.spawn(second).join().unwrap());

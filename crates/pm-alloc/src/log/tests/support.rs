@@ -1,9 +1,11 @@
 //! Shared by the tests of the log: a small log, and explorations of it under every model.
 
+use crate::format::Lsn;
 use crate::layout::Layout;
+use crate::log::floor::SealedWord;
 use crate::log::{LaneGuard, Log, OnCorruption, Recovery, Writes};
 use pm_core::Pmem;
-use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+use pm_crashsim::{Coverage, Crash, Explorer, Image, Model, Run, SimPmem};
 
 /// The offset of the data.
 pub(super) const DATA: u64 = 5 << 12;
@@ -39,6 +41,16 @@ pub(super) fn with_log(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Imag
     })
 }
 
+/// As [`with_log`], in the last generation of LSNs but one.
+pub(super) fn in_last_generations(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Image {
+    image(|pmem| {
+        crate::log::format(pmem, layout);
+        SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
+        run(pmem, recover(pmem, layout).0);
+    })
+}
+
+/// A new log.
 pub(super) fn formatted(layout: &Layout) -> Image {
     image(|pmem| crate::log::format(pmem, layout))
 }
@@ -62,7 +74,30 @@ pub(super) fn load<P: Pmem, const N: usize>(pmem: &P, offsets: [u64; N]) -> [u64
     offsets.map(|offset| pmem.load_u64(offset))
 }
 
-/// How many choices are explored under the models that do not order the words of a line. There a crash may leave any mixture of the old and the new
+/// Commits words in a lane, and acknowledges that.
+pub(super) fn commit_in(lane: &mut LaneGuard<'_>, run: &Run<()>, pairs: &[(u64, u64)]) {
+    lane.commit(run.pmem(), &words(pairs)).unwrap();
+    run.ack(());
+}
+
+/// As [`commit_in`], in this thread's lane.
+pub(super) fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
+    commit_in(&mut LaneGuard::acquire(log), run, pairs);
+}
+
+/// Stores a word without a transaction, and acknowledges that.
+pub(super) fn store_u64(run: &Run<()>, log: &Log, offset: u64, value: u64) {
+    crate::log::store_u64(log, run.pmem(), offset, value).unwrap();
+    run.ack(());
+}
+
+/// Stores a pair without a transaction, and acknowledges that.
+pub(super) fn store_pair(run: &Run<()>, log: &Log, offset: u64, pair: [u64; 2]) {
+    crate::log::store_u64_pair(log, run.pmem(), offset, pair).unwrap();
+    run.ack(());
+}
+
+/// How many choices are explored under the models that do not order the words of a line: there a crash may leave any mixture of the old and the new
 /// words of an entry, which its checksum detects.
 #[derive(Clone, Copy)]
 pub(super) enum Mixtures {
@@ -101,6 +136,14 @@ pub(super) fn explore_from<const N: usize>(
 ) {
     let models = [WHOLE_PAIRS.as_slice(), &[Model::Chunk8]].concat();
     explore_under(&models, image, layout, mixtures, offsets, allowed, operation);
+}
+
+/// Explores under each model that orders the stores to a line. Asserts that every choice was explored.
+pub(super) fn exhaustive(explore: impl Fn(Explorer) -> Coverage) {
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        let coverage = explore(Explorer::new(model));
+        assert!(coverage.is_exhaustive(), "{model}: {coverage}");
+    }
 }
 
 /// The models with atomic stores of pairs.

@@ -7,8 +7,8 @@ use crate::space::{Corruption, CorruptionKind, FreeError, Unlogged};
 use pm_core::Pmem;
 use std::collections::BTreeMap;
 
-/// The number of stray writes, in rounds of one to three.
-const STRAY_WRITES: usize = 20_000;
+/// Stray writes, in rounds of one to three.
+const STRAY_WRITES: u64 = 20_000;
 
 /// A heap of a few chunks, with blocks of many lengths and free extents between them.
 fn populated(random: &mut Random) -> Heap {
@@ -44,18 +44,14 @@ fn stray_write(heap: &Heap, random: &mut Random) {
     heap.region.store(at, bytes);
 }
 
-/// The blocks whose own headers have changed.
-fn hit(heap: &Heap, headers: &BTreeMap<u64, u64>) -> Vec<u64> {
-    let changed =
-        |payload: &&u64| heap.region.load_u64(Layout::header_offset_of(**payload)) != headers[*payload];
-    heap.blocks.keys().filter(changed).copied().collect()
-}
-
-fn headers(heap: &Heap) -> BTreeMap<u64, u64> {
-    heap.blocks
-        .keys()
-        .map(|payload| (*payload, heap.region.load_u64(Layout::header_offset_of(*payload))))
-        .collect()
+/// Makes one to three stray writes. Returns the blocks whose own headers have changed, and the number of writes.
+fn hit(heap: &Heap, random: &mut Random) -> (Vec<u64>, u64) {
+    let header = |payload: &u64| heap.region.load_u64(Layout::header_offset_of(*payload));
+    let before: Vec<(u64, u64)> = heap.blocks.keys().map(|payload| (*payload, header(payload))).collect();
+    let count = 1 + random.below(3);
+    (0..count).for_each(|_| stray_write(heap, random));
+    let hit = before.into_iter().filter(|(payload, word)| header(payload) != *word);
+    (hit.map(|(payload, _)| payload).collect(), count)
 }
 
 /// Allocates all free space, and asserts that it overlaps no allocated block.
@@ -80,12 +76,8 @@ fn stray_writes_into_open_heap_cost_corrupted_blocks_only() {
     let mut writes = 0;
     while writes < STRAY_WRITES {
         let heap = populated(&mut random);
-        let before = headers(&heap);
-        for _ in 0..=random.below(3) {
-            stray_write(&heap, &mut random);
-            writes += 1;
-        }
-        let hit = hit(&heap, &before);
+        let (hit, count) = hit(&heap, &mut random);
+        writes += count;
         take_the_rest(&heap, &heap.blocks);
         for payload in heap.blocks.keys() {
             let freed = heap.unlogged().free(*payload);
@@ -111,12 +103,8 @@ fn stray_writes_into_closed_heap_are_reported() {
     let mut writes = 0;
     while writes < STRAY_WRITES {
         let mut heap = populated(&mut random);
-        let before = headers(&heap);
-        for _ in 0..=random.below(3) {
-            stray_write(&heap, &mut random);
-            writes += 1;
-        }
-        let hit = hit(&heap, &before);
+        let (hit, count) = hit(&heap, &mut random);
+        writes += count;
         let report = list(&heap.region, &heap.layout, heap.chunks).0;
         heap.reopen();
         heap.space.scan_some(&heap.region, usize::MAX).unwrap();

@@ -10,15 +10,13 @@ use pm_crashsim::{Crash, Explorer, Image, Lints, Model, Run, SimPmem};
 
 const CHUNKS: u64 = 3;
 
-fn open() -> Space {
-    let options = SpaceOptions { arena_count: Some(1), is_new: true, ..SpaceOptions::default() };
-    Space::open(layout(4096), CHUNKS, options)
-}
-
-/// The space as a process opens it after another process was killed.
-fn reopen() -> Space {
-    let options = SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() };
-    Space::open(layout(4096), CHUNKS, options)
+/// The space of a new heap, or as a process opens it after another one was killed.
+fn open(is_new: bool) -> Space {
+    Space::open(
+        layout(4096),
+        CHUNKS,
+        SpaceOptions { arena_count: Some(1), is_new, ..SpaceOptions::default() },
+    )
 }
 
 /// Kills `first` at each point, and crashes `second` at each point.
@@ -28,15 +26,9 @@ fn explore_restarted(
     second: impl Fn(&Run<()>) + Sync,
     check: impl Fn(&Crash<()>) -> Result<(), String> + Sync,
 ) {
-    let as_result = |process: &(dyn Fn(&Run<()>) + Sync), run: &Run<()>| -> Result<(), String> {
-        process(run);
-        Ok(())
-    };
     for model in [Model::Px86Line, Model::Chunk8] {
         let explorer = Explorer::new(model).crashes(1).lints(Lints::default());
-        let first = |run: &Run<()>| as_result(&first, run);
-        let second = |run: &Run<()>| as_result(&second, run);
-        let coverage = explorer.check_restarted(image, first, second, &check);
+        let coverage = explorer.check_restarted(image, &first, &second, &check);
         assert!(coverage.is_exhaustive(), "{model}: {coverage}");
     }
 }
@@ -45,6 +37,17 @@ fn image(make: impl FnOnce(&SimPmem)) -> Image {
     let sim = SimPmem::new(layout(4096).chunk_offset(CHUNKS));
     make(&sim);
     sim.to_image()
+}
+
+/// A heap whose chunks were one block, which was filled and freed.
+fn with_freed_huge_block() -> Image {
+    image(|sim| {
+        Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
+        let space = open(true);
+        let block = allocate_unlogged(&space, sim, 150, 64).unwrap();
+        sim.store(block, &[0xaa; 150 * 64 - 8]);
+        Unlogged::new(&space, sim, false).free(block).unwrap();
+    })
 }
 
 fn persist_word<P: Pmem>(pmem: &P, (offset, word): (u64, u64)) -> Result<Lsn, FenceError> {
@@ -57,6 +60,12 @@ fn persist_word<P: Pmem>(pmem: &P, (offset, word): (u64, u64)) -> Result<Lsn, Fe
 fn found(crash: &Crash<()>) -> Result<CheckReport, String> {
     let report = CheckReport::of(&crash.pmem(), &layout(4096), CHUNKS, |_| ());
     if report.corruptions.is_empty() { Ok(report) } else { Err(format!("{:x?}", report.corruptions)) }
+}
+
+fn has_acknowledged_block(crash: &Crash<()>) -> Result<(), String> {
+    let blocks = found(crash)?.allocated_blocks;
+    let is_due = !crash.acked().is_empty();
+    if blocks == 1 || blocks == 0 && !is_due { Ok(()) } else { Err(format!("{blocks} blocks")) }
 }
 
 fn explore(
@@ -90,15 +99,9 @@ fn formatted_chunks_are_durable() {
 /// One thread splits a freed huge block into chunks, and another thread allocates in the second of them, with its own fence.
 #[test]
 fn split_of_freed_huge_block_is_atomic() {
-    let image = image(|sim| {
-        Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
-        let space = open();
-        let block = allocate_unlogged(&space, sim, 150, 64).unwrap();
-        sim.store(block, &[0xaa; 150 * 64 - 8]);
-        Unlogged::new(&space, sim, false).free(block).unwrap();
-    });
+    let image = with_freed_huge_block();
     let operation = |run: &Run<()>| {
-        let space = open();
+        let space = open(true);
         // In the third chunk and the first.
         let held = [(); 2].map(|()| space.reserve(run.pmem(), 63, 64, Lsn::MAX).unwrap());
         std::thread::scope(|scope| {
@@ -112,11 +115,7 @@ fn split_of_freed_huge_block_is_atomic() {
         });
         held.into_iter().for_each(|reservation| space.return_unused(reservation));
     };
-    explore(&image, operation, |crash| {
-        let blocks = found(crash)?.allocated_blocks;
-        let is_due = !crash.acked().is_empty();
-        if blocks == 1 || blocks == 0 && !is_due { Ok(()) } else { Err(format!("{blocks} blocks")) }
-    });
+    explore(&image, operation, has_acknowledged_block);
 }
 
 /// The contents of a huge block overwrite the headers of its chunks before the block is committed.
@@ -125,7 +124,7 @@ fn join_of_chunks_is_atomic() {
     let image = image(|sim| Space::format_chunks(sim, &layout(4096), 0..CHUNKS));
     let covered = Layout::header_offset_of(layout(4096).first_payload(1));
     let operation = |run: &Run<()>| {
-        let space = open();
+        let space = open(true);
         let mut reservation = space.reserve(run.pmem(), 150, 64, Lsn::MAX).unwrap();
         join(&space, run.pmem(), &mut reservation, Lsn::ZERO);
         let block = reservation.carve(150, 64).unwrap().start;
@@ -152,15 +151,9 @@ fn join_of_chunks_is_atomic() {
 /// allocates in the second one, which a huge block covers as long as the first header is not durable.
 #[test]
 fn split_by_killed_process_is_durable_before_use() {
-    let image = image(|sim| {
-        Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
-        let space = open();
-        let block = allocate_unlogged(&space, sim, 150, 64).unwrap();
-        sim.store(block, &[0xaa; 150 * 64 - 8]);
-        Unlogged::new(&space, sim, false).free(block).unwrap();
-    });
+    let image = with_freed_huge_block();
     let first = |run: &Run<()>| {
-        let space = reopen();
+        let space = open(false);
         space.return_unused(space.reserve(run.pmem(), 63, 64, Lsn::MAX).unwrap());
         space.return_unused(space.reserve(run.pmem(), 64, 64, Lsn::MAX).unwrap());
     };
@@ -179,7 +172,7 @@ fn split_by_killed_process_is_durable_before_use() {
         is_there
     };
     let second = |run: &Run<()>| {
-        let space = reopen();
+        let space = open(false);
         let mut held = Vec::new();
         // The fence of the thread that commits does not cover the flushes of the thread that read the first headers.
         if !allocated_in_second(run, &space, &mut held) {
@@ -189,9 +182,5 @@ fn split_by_killed_process_is_durable_before_use() {
         }
         held.into_iter().for_each(|reservation| space.return_unused(reservation));
     };
-    explore_restarted(&image, first, second, |crash| {
-        let blocks = found(crash)?.allocated_blocks;
-        let is_due = !crash.acked().is_empty();
-        if blocks == 1 || blocks == 0 && !is_due { Ok(()) } else { Err(format!("{blocks} blocks")) }
-    });
+    explore_restarted(&image, first, second, has_acknowledged_block);
 }

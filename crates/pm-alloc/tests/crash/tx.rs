@@ -1,21 +1,16 @@
 //! Crashes at every point of every kind of transaction, and inside recovery. After each the heap is as before the transaction or as after it:
 //! nothing partial, leaked, overlapping or corrupted.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod harness;
-
-use harness::Transact as _;
-use pm_alloc::{Heap, HeapOptions, Tx, TxError, View};
-use pm_core::{Link, Persist, field};
-use pm_crashsim::{Coverage, Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
+use crate::harness::Rng;
+use crate::prelude::*;
+use pm_alloc::{Tx, View};
+use pm_core::{Persist, field};
+use pm_crashsim::Coverage;
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 const REGION_BYTES: u64 = 1 << 16;
-
-type SimHeap = Heap<Arc<SimPmem>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Persist)]
 #[repr(C)]
@@ -34,7 +29,7 @@ struct Pair {
 }
 
 fn options() -> HeapOptions {
-    harness::options().lanes(2).lane_entries(20).chunk_bytes(4096).in_place_from_bytes(64)
+    crate::harness::options().lanes(2).lane_entries(20).chunk_bytes(4096).in_place_from_bytes(64)
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
@@ -79,8 +74,7 @@ struct State {
 
 /// The contents, after checking that nothing is leaked, overlapping or corrupted.
 fn state(heap: &SimHeap) -> State {
-    let report = heap.check();
-    assert!(report.is_clean(), "{report:?}");
+    assert_clean(heap);
     let mut reachable = BTreeSet::new();
     let state = heap.view(|view| {
         let mut state = State::default();
@@ -249,18 +243,7 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
         }
         heap.transaction(|tx| push(tx, 99)).map_err(|error: TxError| error.to_string())
     };
-    // The lane's next commit flushes and fences the targets; until then the log has their contents. Recovery flushes and fences what the log has,
-    // whether or not it was replayed: after a kill it may not be durable.
-    let by_the_next = [
-        Lint::UnflushedStore,
-        Lint::UnfencedFlush,
-        Lint::UnfencedStore,
-        Lint::EarlyFlush,
-        Lint::RedundantFlush,
-        Lint::RedundantFence,
-    ];
-    let lints = by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow);
-    explorer.lints(lints).check(image, operation, check)
+    explorer.lints(lints()).check(image, operation, check)
 }
 
 /// A step of a random program.
@@ -382,7 +365,7 @@ fn random_sequences_are_atomic() {
             let recoveries = &recoveries;
             scope.spawn(move || {
                 for seed in (0..count).filter(|seed| seed % threads == thread) {
-                    let mut random = harness::Random(seed);
+                    let mut random = Rng::of(seed);
                     let steps: Vec<Step> =
                         (0..3 + random.index(6)).map(|_| STEPS[random.index(STEPS.len())].1).collect();
                     let (crashes, kills) = if seed.is_multiple_of(8) { (2, 0) } else { (1, 1) };
@@ -396,83 +379,50 @@ fn random_sequences_are_atomic() {
     println!("{count} sequences, {} recoveries", recoveries.into_inner());
 }
 
-#[test]
-fn allocation_and_link_are_atomic() {
-    explore(&[InTx(|tx| push(tx, 3))]);
+/// A test for each program.
+macro_rules! atomic {
+    ($($name:ident => $($steps:expr),*;)*) => {$(
+        #[test]
+        fn $name() {
+            $(explore(&$steps);)*
+        }
+    )*};
 }
-
-#[test]
-fn unlinking_and_freeing_are_atomic() {
-    explore(&[InTx(pop)]);
-}
-
-#[test]
-fn two_words_in_two_lines_are_atomic() {
-    explore(&[InTx(|tx| set_pair(tx, 5))]);
-}
-
-#[test]
-fn push_and_pop_in_one_transaction_are_atomic() {
-    explore(&[InTx(|tx| {
+atomic! {
+    allocation_and_link_are_atomic => [InTx(|tx| push(tx, 3))];
+    unlinking_and_freeing_are_atomic => [InTx(pop)];
+    two_words_in_two_lines_are_atomic => [InTx(|tx| set_pair(tx, 5))];
+    push_and_pop_in_one_transaction_are_atomic => [InTx(|tx| {
         pop(tx)?;
         push(tx, 3)?;
         set_pair(tx, 6)
-    })]);
-}
-
-#[test]
-fn block_allocated_and_freed_in_one_transaction_is_free() {
-    explore(&[InTx(|tx| {
+    })];
+    block_allocated_and_freed_in_one_transaction_is_free => [InTx(|tx| {
         let block = tx.alloc(&1_u64)?;
         let other = tx.alloc(&[2_u64; 20])?;
         tx.free(block)?;
         tx.free(other)?;
         set_pair(tx, 7)
-    })]);
-}
-
-#[test]
-fn root_is_set_with_the_rest() {
-    explore(&[InTx(|tx| {
+    })];
+    root_is_set_with_the_rest => [InTx(|tx| {
         let other = tx.alloc(&1_u64)?;
         tx.set_root("other", other)
-    })]);
-}
-
-#[test]
-fn root_and_its_block_are_removed_together() {
-    explore(&[InTx(|tx| {
+    })];
+    root_and_its_block_are_removed_together => [InTx(|tx| {
         let pair = tx.root::<Pair>("pair")?.unwrap();
         tx.remove_root("pair")?;
         tx.free(pair)
-    })]);
-}
-
-#[test]
-fn two_transactions_on_the_same_words_are_atomic() {
-    explore(&[InTx(|tx| set_pair(tx, 1)), InTx(|tx| set_pair(tx, 2))]);
-}
-
-#[test]
-fn just_freed_block_is_allocated_again() {
-    explore(&[InTx(pop), InTx(|tx| push(tx, 4))]);
-}
-
-#[test]
-fn alloc_and_link_and_unlink_and_free_are_atomic() {
-    explore(&[Call(|view| toggle(view, 0)), Call(|view| toggle(view, 0))]);
-    explore(&[Call(|view| toggle(view, 1)), Call(|view| toggle(view, 1))]);
+    })];
+    two_transactions_on_the_same_words_are_atomic => [InTx(|tx| set_pair(tx, 1)), InTx(|tx| set_pair(tx, 2))];
+    just_freed_block_is_allocated_again => [InTx(pop), InTx(|tx| push(tx, 4))];
+    alloc_and_link_and_unlink_and_free_are_atomic =>
+        [Call(|view| toggle(view, 0)), Call(|view| toggle(view, 0))],
+        [Call(|view| toggle(view, 1)), Call(|view| toggle(view, 1))];
 }
 
 /// The block overwrites several adjacent free ones, of which the first was freed last.
 #[test]
 fn allocation_over_several_free_blocks_is_atomic() {
-    fn two(heap: &SimHeap) -> u64 {
-        heap.view(|view| {
-            let slots = view.root::<Link<'_, [u64; 24]>>("slots").unwrap().unwrap();
-            view.read(slots.element(1)).unwrap().offset()
-        })
-    }
     let steps = [
         Call(|view| toggle(view, 0)),
         Call(|view| toggle(view, 1)),
@@ -482,7 +432,7 @@ fn allocation_over_several_free_blocks_is_atomic() {
     ];
     let heap = attach(&Arc::new(SimPmem::from_image(prepared(), Model::Px86Line)));
     steps.iter().for_each(|step| step.run(&heap).unwrap());
-    assert!(two(&heap) > 0);
+    assert!(state(&heap).linked[1]);
     for model in MODELS {
         explore_all(exhaustive(model).crashes(1), &steps);
         explore_all(killed(model), &steps);
