@@ -13,9 +13,9 @@ use std::thread::{self, ThreadId};
 /// * [`stored`](Histogram::stored): every store, by any method. Consecutive stores *of one thread* to one line are one write ([`Coalescing`]). A
 ///   tool that traces the instructions of a program counts the same, so allocators for volatile memory can be compared. A failed compare and
 ///   exchange is not counted.
-/// * [`sent`](Histogram::sent): every line sent towards the medium, by a flush or by a store around the cache:
-///   [`Counts::lines`](crate::Counts::lines), line by line. This is the wear of the medium if caches evict no line on their own. A flush of a
-///   clean line is counted, as the seam does not know that it is clean.
+/// * [`sent`](Histogram::sent): every line sent towards the medium by a flush or a non-temporal store: [`Counts::lines`](crate::Counts::lines), for
+///   each line. This is the wear of the medium if caches evict no line on their own. A flush of a clean line is counted too, because the seam
+///   cannot detect that it is clean.
 ///
 /// Each call locks and hashes: it measures writes, not time.
 ///
@@ -58,8 +58,7 @@ impl<P: Pmem> Histogram<P> {
         self.state().stored.clone()
     }
 
-    /// The writes by flushes and stores around the cache since the start, or since the last
-    /// [`reset`](Histogram::reset), over all threads.
+    /// The writes by flushes and non-temporal stores since the start, or since the last [`reset`](Histogram::reset), over all threads.
     #[must_use]
     pub fn sent(&self) -> LineWrites {
         self.state().sent.clone()

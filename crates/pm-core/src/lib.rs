@@ -7,7 +7,7 @@
 //! | | |
 //! |---|---|
 //! | [`Region`] | a file or device mapped into the process, and what it [promises](Domain) |
-//! | [`Pmem`] | the seam: store, flush, fence; implemented by the hardware, by counters, by a crash simulator |
+//! | [`Pmem`] | the seam: store, flush, fence; implemented by the hardware, by a counting wrapper, and by a crash simulator |
 //! | [`Pool`] | a region with an identity, a header that survives corruption, and named roots |
 //! | [`Scope`] | typed reads and writes, with durability as a type |
 //! | [`insn`] | the bare instructions |
@@ -53,14 +53,14 @@
 //! * Everything that was flushed before a fence that has returned is durable, as far as the [domain](Domain) promises.
 //! * Data that was stored but not flushed, or flushed but not fenced, is partly durable: each aligned 8-byte word is old or new. Words of one
 //!   64-byte line that were stored one after the other become durable in that order.
-//! * A [`Pool`] opens after a crash at any moment of creating, growing or changing it, and its roots are the old ones or the new ones. A
-//!   corrupted header is restored from its backup, and the caller can ask for it.
+//! * A [`Pool`] opens after a crash at any moment of creating, growing or changing it, and its roots are the old ones or the new ones. A corrupted
+//!   header is restored from its backup; [`Pool::header_state`] reports it.
 //!
 //! # What it does not do
 //!
 //! It does not allocate: an allocator decides which code writes where. It has no transactions: data that must change together must fit into one
-//! 8-byte word, or be reached through one. Media errors, and the truncation of a mapped file by another program, raise SIGBUS, which ends the
-//! process, except for accesses that are [guarded](fault).
+//! 8-byte word, or be reachable through one such word. Media errors, and the truncation of a mapped file by another program, raise SIGBUS, which
+//! ends the process, except for accesses that are [guarded](fault).
 //!
 //! # Platforms
 //!
@@ -83,7 +83,7 @@ mod region;
 mod typed;
 mod writer;
 
-// The derive names this crate by its full path, also here.
+// The derive refers to this crate by its full path, even inside this crate.
 extern crate self as pm_core;
 
 pub use counting::{Counting, Counts};

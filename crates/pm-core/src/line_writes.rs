@@ -1,11 +1,11 @@
-//! How often each line was written: the measure of wear, and its distribution.
+//! The number of writes to each line, which measures wear, and its distribution.
 
 use crate::line::{LINE_BYTES, line_start, lines_spanned};
 use std::collections::HashMap;
 
-/// How often each line was written.
+/// The number of writes to each line.
 ///
-/// Lines are named by the offset or address of their first byte. The caller defines what a *write* is: see [`Coalescing`] and
+/// A line is identified by the offset or address of its first byte. The caller defines what a *write* is: see [`Coalescing`] and
 /// [`Histogram`](crate::Histogram).
 ///
 /// ```
@@ -27,14 +27,14 @@ pub struct LineWrites {
 /// One step of a cumulative distribution: see [`LineWrites::cdf`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CdfPoint {
-    /// A number of writes that some line has.
+    /// A number of writes that at least one line received.
     pub writes: u64,
-    /// The share of the lines written at all that have at most so many: above 0, at most 1.
+    /// The fraction of the written lines that received at most `writes` writes; greater than 0 and at most 1.
     pub fraction: f64,
 }
 
 impl LineWrites {
-    /// One more write to each line that holds a byte of the `len_bytes` bytes at `offset`.
+    /// Adds one write to each line that holds a byte of the `len_bytes` bytes at `offset`.
     ///
     /// # Panics
     /// If the range passes `u64::MAX`.
@@ -44,7 +44,7 @@ impl LineWrites {
         }
     }
 
-    /// All writes to all lines.
+    /// The total number of writes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.values().sum()
@@ -56,7 +56,7 @@ impl LineWrites {
         self.counts.values().copied().max().unwrap_or(0)
     }
 
-    /// How many lines were written at least once.
+    /// The number of lines that were written at least once.
     #[must_use]
     pub fn line_count(&self) -> u64 {
         self.counts.len() as u64
@@ -107,8 +107,8 @@ impl LineWrites {
 
 /// Turns the stores of one thread into writes: consecutive stores to the same line are one write.
 ///
-/// A store that spans several lines is a write to each; the first may continue the write of the store before. Only a store to another line ends
-/// a write; loads, flushes and fences do not.
+/// A store that spans several lines is a write to each; the write to the first line may continue that of the previous store. Only a store to
+/// another line ends a write; loads, flushes and fences do not.
 ///
 /// ```
 /// use pm_core::{Coalescing, LineWrites};
@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// The oracle goes byte by byte.
+    /// The oracle checks each byte.
     fn coalesced(stores: &[(u64, u64)]) -> BTreeMap<u64, u64> {
         let lines =
             stores.iter().flat_map(|&(offset, len)| (offset..offset + len).map(|byte| byte / 64 * 64));

@@ -212,7 +212,7 @@ fn structured_errors_have_messages() {
     let server = Server::start(engine(MIB), NbdOptions::default());
     let mut client = Client::ready(&server.path(), true);
     let (_, message) = client.write(MIB, &[0; 512]).unwrap_err();
-    assert_eq!(message, "512 bytes at 1048576 end behind the device's 1048576 bytes");
+    assert_eq!(message, "512 bytes at 1048576 end beyond the device's capacity of 1048576 bytes");
     let (_, message) = client.ask(99, 0, 0, 0, b"").unwrap_err();
     assert_eq!(message, "unknown command 99");
 }

@@ -1,8 +1,8 @@
 //! Copies into and out of persistent memory, through and around the cache, at every alignment.
 //!
-//! Another thread may change persistent memory at any moment, so plain Rust loads and stores never access it: short copies use relaxed atomics
-//! of words; long ones and pieces of words use assembly. All of Rust's atomics here have one size, as its memory model does not define atomics
-//! of several sizes on the same bytes; the CPU's manual defines the instructions for other sizes. Every aligned 8-byte word of the persistent
+//! Another thread may change persistent memory at any moment, so plain Rust loads and stores never access it: short copies use relaxed atomics of
+//! words; long ones and pieces of words use assembly. All of Rust's atomics here have one size, because its memory model does not define atomics of
+//! several sizes on the same bytes; assembly is used for other sizes, which the CPU's manual defines. Every aligned 8-byte word of the persistent
 //! side is copied atomically. A part of a word is copied in pieces of 4, 2 and 1 bytes, each aligned to its length, in the order of addresses
 //! ([`piece_bytes`]).
 
@@ -15,8 +15,8 @@ const WORD: usize = 8;
 /// From this length on, the bulk copy is faster than a loop of words.
 const BULK_BYTES: usize = 512;
 
-/// The rest of a copy. Invariant, ensured by the unsafe function that makes it: `dst` is writable and `src` readable for `left` bytes, the
-/// persistent one of them by the rules of the seam, and they do not overlap.
+/// A part of a copy. Invariant, ensured by the unsafe function that creates it: `dst` is writable and `src` readable for `left` bytes; accesses to
+/// the persistent side follow the rules of the seam; and they do not overlap.
 struct Rest {
     dst: *mut u8,
     src: *const u8,
@@ -55,7 +55,7 @@ impl Rest {
         }
     }
 
-    /// Splits off the next piece of less than a word, by the alignment of `address`.
+    /// Splits off the next piece of less than a word, whose length the alignment of `address` determines.
     #[inline]
     fn take_piece(&mut self, address: *const u8) -> Self {
         match piece_bytes(address.addr() as u64, self.left as u64) {
@@ -73,21 +73,21 @@ impl Rest {
         }
     }
 
-    /// Out of line, as most copies are whole words.
+    /// Out of line, because most copies are whole words.
     #[cold]
     #[inline(never)]
     fn store_each_piece(mut self) {
         while self.left != 0 {
             let Self { dst, src, left } = self.take_piece(self.dst);
             let mut piece = [0; 4];
-            // SAFETY: inside the source, by the invariant, and a ragged end is less than a word, so a piece is 4 bytes at most.
+            // SAFETY: inside the source, by the invariant, and the part is less than a word, so a piece is 4 bytes at most.
             unsafe { src.copy_to_nonoverlapping(piece.as_mut_ptr(), left) };
             // SAFETY: inside the destination, by the invariant, and aligned to its length.
             unsafe { arch::store_piece(dst, u32::from_le_bytes(piece), left) };
         }
     }
 
-    /// Stores words into persistent memory by `put`; the destination is aligned.
+    /// Stores words into persistent memory with `put`; the destination is aligned.
     #[inline(always)]
     fn store_words(self, mut put: impl FnMut(*mut u8, u64)) {
         self.for_each(WORD, |dst, src| {
@@ -174,7 +174,7 @@ pub unsafe fn copy_from_pmem(dst: *mut u8, src: *const u8, len: usize) {
     rest.load_ragged();
 }
 
-/// The pieces of a copy around the cache.
+/// The parts of a copy around the cache.
 enum Piece {
     /// Less than a word at either end: stored through the cache, and flushed.
     Ragged(Rest),
@@ -184,8 +184,8 @@ enum Piece {
     Lines(Rest),
 }
 
-/// Cuts a copy into pieces: a ragged head up to the first word, words up to the first line, whole lines, words, and a
-/// ragged tail. Empty pieces are left out.
+/// Cuts a copy into parts: a partial word up to the first whole word, words up to the first line, whole lines, words, and a partial word at the
+/// end. Empty parts are left out.
 #[inline(always)]
 fn cut_nt(mut rest: Rest, mut each: impl FnMut(Piece)) {
     let mut put = |piece: Rest, kind: fn(Rest) -> Piece| {
@@ -194,7 +194,7 @@ fn cut_nt(mut rest: Rest, mut each: impl FnMut(Piece)) {
         }
     };
     put(rest.take_head(rest.dst, WORD), Piece::Ragged);
-    // A short copy may end before the next line starts; then less than a line is left, and no whole one is found.
+    // A short copy may end before the next line starts: then less than a line is left, and the `Lines` part is empty.
     let to_line = (rest.dst.addr().wrapping_neg() % LINE).min(rest.left);
     put(rest.take(to_line / WORD * WORD), Piece::Words);
     put(rest.take_whole(LINE), Piece::Lines);
@@ -230,7 +230,7 @@ mod tests {
     use crate::insn::{Insns, fence};
     use proptest::prelude::*;
 
-    /// Every alignment, and every length up to some lines: the pieces leave no gap, and each is aligned as its kind requires.
+    /// Every alignment, and every length up to four lines: the parts leave no gap, and each is aligned as its kind requires.
     #[test]
     fn copy_is_covered_by_aligned_pieces() {
         for start in 4096_usize..4096 + 64 {
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// As the seam and the simulator define it, at every alignment and length.
+    /// At every alignment and length, the pieces are those of `piece_bytes`, on which the simulator relies.
     #[test]
     fn ragged_ends_are_cut_as_documented() {
         for start in 4096_usize..4096 + 16 {
@@ -315,7 +315,7 @@ mod tests {
             let from = source[src_at..].as_ptr();
             for insns in supported() {
                 let mut target = vec![0xEE; 2048];
-                // SAFETY: both ranges are inside their vectors, which nothing else uses meanwhile.
+                // SAFETY: both ranges are inside their vectors, which nothing else uses during the call.
                 unsafe { insns.copy_nt(target[dst_at..].as_mut_ptr(), from, len) };
                 fence();
                 prop_assert_eq!(&target, &expected, "{}", insns);

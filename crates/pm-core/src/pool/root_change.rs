@@ -1,5 +1,5 @@
-//! Changes of the root directory beside threads that read it, by the same handle or by another one: slots that are being changed are hidden
-//! from readers until the change is durable.
+//! Changes of the root directory concurrent with readers, in the same handle or in another one: slots that are being changed are hidden from
+//! readers until the change is durable.
 
 use super::format::ROOT_NAME_BYTES;
 use super::root::SlotAt;
@@ -19,26 +19,27 @@ use std::sync::{Mutex, MutexGuard, RwLock};
 /// A hint that names no slot.
 const NO_HINT: u8 = u8::MAX;
 
-/// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a
-/// [`WriterLock`](crate::WriterLock), else of one handle. While there is no change, readers take no lock. A child of fork(2), which could
-/// inherit a locked lock, never takes one.
+/// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock);
+/// otherwise it belongs to one handle. While there is no change, readers take no lock. A child of fork(2), which could inherit a locked lock, never
+/// takes one.
 ///
 /// A change stores to a slot and needs several fences. Until it is durable, other threads must not find a half-written slot, miss a root that
-/// exists before and after, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of its former
+/// exists before and after the change, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of its former
 /// contents. While there is no change, this costs a reader two loads of a counter.
 #[derive(Debug)]
 pub(super) struct DirectoryState {
     /// Odd during a change, and after a change that failed. It only increases, so that a reader notices each change of each handle.
     version: CachePadded<AtomicU64>,
-    /// During a change, the slots that it may store to, as readers find them.
+    /// During a change: the slots that it may store to, with the contents that readers see instead.
     hidden: RwLock<Vec<SlotAt>>,
     /// By hash of the name, the index of the slot in which the last lookup found the root.
     hints: [AtomicU8; 64],
-    /// The process whose threads change the directory. In the copy that a child of fork(2) has, a change never ends.
+    /// The process whose threads change the directory. A child of fork(2) has a copy of this state, in which a change that was running at the fork
+    /// never ends.
     process: ProcessId,
 }
 
-/// Locked by the thread of a handle that changes the directory. The value is whether an earlier change of the handle failed.
+/// Held by the thread that changes the directory through this handle. The value is true once a change of this handle has failed.
 pub(super) type Changing = Mutex<bool>;
 
 /// A change of the directory. No other change starts before it is dropped. From [`Pool::change_roots`](crate::Pool::change_roots).
@@ -49,7 +50,7 @@ pub(super) type Changing = Mutex<bool>;
 #[must_use = "what is being changed is hidden until the change is complete"]
 pub struct RootChange<'d> {
     directory: &'d DirectoryState,
-    /// Whether slots are hidden and the change is not complete.
+    /// True while slots are hidden and the change is not complete.
     failed: MutexGuard<'d, bool>,
 }
 
@@ -72,7 +73,7 @@ impl DirectoryState {
         &self.hints[(mixed >> 58) as usize]
     }
 
-    /// Runs `read` with no slot hidden. `None` if there was a change meanwhile.
+    /// Runs `read` without hidden slots. `None` if a change was running or began during the call.
     pub(super) fn read_unchanged<R>(&self, read: impl FnOnce(&[SlotAt]) -> R) -> Option<R> {
         let before = self.version.load(Ordering::Acquire);
         if !before.is_multiple_of(2) {
@@ -84,8 +85,8 @@ impl DirectoryState {
         (self.version.load(Ordering::Relaxed) == before).then_some(answer)
     }
 
-    /// Runs `read` with the hidden slots, which replace those on the medium. Waits for no fence. In a child of the process that changes the
-    /// directory it never waits, and reads the directory as it is in the middle of a change.
+    /// Runs `read` with the hidden slots, which stand for the same slots on the medium. Never waits for a fence. In a child of the process that
+    /// changes the directory it never waits, and reads the directory as it is in the middle of a change.
     pub(super) fn read<R>(&self, read: impl Fn(&[SlotAt]) -> R) -> R {
         self.read_unchanged(&read).unwrap_or_else(|| {
             if !self.process.is_current() {
@@ -96,7 +97,7 @@ impl DirectoryState {
         })
     }
 
-    /// Starts a change when the one before is dropped. It stores nothing before it [hides](RootChange::hide) the slots.
+    /// Waits until the previous change is dropped, and starts one. Its slots must be [hidden](RootChange::hide) before anything is stored to them.
     pub(super) fn change<'d>(&'d self, changing: &'d Changing) -> Result<RootChange<'d>, FenceError> {
         let failed = changing.lock().unwrap_or_else(PoisonError::into_inner);
         if *failed {
@@ -105,7 +106,7 @@ impl DirectoryState {
         Ok(RootChange { directory: self, failed })
     }
 
-    /// Shows hidden slots, including those of a change of another handle that failed. Only for the handle that may change the directory.
+    /// Shows hidden slots, including those that a failed change of another handle left hidden. Only for the handle that may change the directory.
     pub(super) fn show(&self) {
         if self.version.load(Ordering::Relaxed).is_multiple_of(2) {
             return;
@@ -116,7 +117,8 @@ impl DirectoryState {
 }
 
 impl RootChange<'_> {
-    /// From now on readers use `slots` instead of those on the medium, and no others. Waits for readers that use the hidden slots now.
+    /// From now on exactly `slots` are hidden: readers use them in place of the same slots on the medium. Waits for readers that use the hidden
+    /// slots now.
     pub(super) fn hide(&mut self, slots: Vec<SlotAt>) {
         if !*self.failed {
             *self.failed = true;
@@ -127,16 +129,16 @@ impl RootChange<'_> {
         *self.directory.hidden.write().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
-    /// Shows the change. The caller has made all its stores durable, or it has none.
+    /// Ends the change, and makes it visible to readers. The caller must have made all its stores durable, or have stored nothing.
     pub fn complete(mut self) {
         self.directory.show();
         *self.failed = false;
     }
 }
 
-/// A lookup beside a change, in every order of their accesses with up to three preemptions, and with every value that the memory model allows a
-/// load to return. The words of the slots are stored and loaded relaxed, as no stronger order holds on every architecture. Only with `--cfg
-/// loom`: `cargo xtask test loom`.
+/// A lookup concurrent with a change, in every order of their accesses with up to three preemptions, and with every value that the memory model
+/// allows a load to return. The words of the slots are stored and loaded relaxed, because no stronger order holds on every architecture. Only with
+/// `--cfg loom`: `cargo xtask test loom`.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;

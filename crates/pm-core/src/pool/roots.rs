@@ -13,9 +13,9 @@ use crate::{FenceError, Pmem, Region};
 use core::mem::size_of;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// The root directory of a pool. Its public calls are for the owner of a log that changes the directory of a pool [with logged
-/// roots](super::PoolOptions::with_logged_roots): they are changes without a transaction. They are allowed while the log holds nothing that
-/// a replay would store over them: while the pool is made, after recovery, after a checkpoint.
+/// The root directory of a pool. Its public methods are for the owner of the log of a pool [with logged
+/// roots](super::PoolOptions::with_logged_roots). They change the directory without a transaction, which is allowed only while no log entry could
+/// overwrite the change on replay: during creation, after recovery, and after a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct RootDirectory<'p, P: Pmem = Region> {
     pub(super) pmem: &'p P,
@@ -26,15 +26,15 @@ pub struct RootDirectory<'p, P: Pmem = Region> {
 }
 
 impl<'p, P: Pmem> RootDirectory<'p, P> {
-    /// Clears the older slot of each name that has two, which a crash leaves when a root is replaced. To be called once, after the log was
-    /// replayed: the older root may be needed if the younger one is not.
+    /// Frees the older slot of each name that has two: a log that lost the removal of a root leaves two if the root was set again. Call it once,
+    /// after the log is replayed: until then replay may still free the younger slot, and the older one is the valid root.
     ///
     /// # Errors
     /// When the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// The caller has made the directory durable, or a crash could lose the younger slot too. A crash leaves both slots or the younger one.
-    /// Costs one fence for each slot that is cleared.
+    /// The caller must have made the directory durable; otherwise a crash could lose the younger slot too. A crash leaves both slots or the younger
+    /// one. Costs one fence for each slot that is freed.
     pub fn clear_replaced(&self) -> Result<(), RootError> {
         Ok(self.clear_older(self.begin_change()?)?)
     }
@@ -52,15 +52,15 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         Ok(())
     }
 
-    /// Sets the root of the log's owner, which was not found. `target` is the offset, length and layout of its value. The root is stored to
-    /// the first corrupted slot, which may be its old one, or to a free one, even the last.
+    /// Sets the root of the log's owner again, after a lookup did not find it. `target` is the offset, length and layout of its value. The root is
+    /// stored in the first corrupted slot, which may be its old one, or, if no slot is corrupted, in a free slot, even the last one.
     ///
     /// # Errors
-    /// When the name cannot be one, no slot is corrupted or free, the pool is read-only, or a fence fails.
+    /// When the name is not a valid root name, no slot is corrupted or free, the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the root is durable, and so is what this thread flushed before. A crash before leaves it set, or its slot corrupted.
-    /// Costs one fence.
+    /// When it returns, the root is durable, and so is all that this thread flushed before. A crash before that leaves the root set, or its slot
+    /// unchanged or corrupted. Costs one fence.
     pub fn set_lost(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
         let mut change = self.begin_change()?;
@@ -70,7 +70,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         let old = slots.iter().find(is_corrupted).or_else(|| slots.iter().find(is_free)).ok_or(FULL)?;
         let slot = new_slot(name, target, &slots)?;
         change.hide(vec![*old]);
-        // As a whole: a torn slot is corrupted, as it is now.
+        // The words are stored in no order: a torn slot counts as corrupted, and the root is missing already.
         store_slot(self.pmem, old.0, &slot);
         // DURABILITY POINT
         self.pmem.fence()?;
@@ -110,7 +110,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
         let name = encode(name)?;
-        // The last write to a slot counts: the transaction can use a slot that it frees.
+        // Of several staged writes to a slot the last one counts, so a transaction can reuse a slot that it frees.
         let staged_at = |at| staged.iter().rev().find(|write| write.at == at).map(|write| write.slot);
         let staged_slots = |hidden: &[SlotAt]| -> Vec<SlotAt> {
             self.slots_before(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot))).collect()
@@ -130,7 +130,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     /// See [`Pool::find_root`](crate::Pool::find_root).
     pub(super) fn find(&self, name: &str) -> Result<Option<Root>, RootError> {
         let name = encode(name)?;
-        // Programs look up the same few roots again and again: the slot of the last lookup is tried first.
+        // Programs look up the same few roots repeatedly, so the slot of the last lookup is tried first.
         let hint = self.state.hint(name);
         let load_hinted = |_: &[_]| load_slot(self.pmem, slot_offset(u64::from(hint.load(Relaxed))));
         if u64::from(hint.load(Relaxed)) < ROOT_COUNT
@@ -154,10 +154,10 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
             self.slots_before(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
         };
         let mut slots = self.state.read(in_use);
-        // Of slots with one name and one generation, which only corruption leaves, all lookups take the last.
+        // Only corruption leaves two slots with the same name and generation. Every lookup takes the last of them.
         slots.reverse();
         slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
-        // A crash while a root was replaced leaves both; the younger one is valid.
+        // A crash during the replacement of a root leaves both slots; the younger one is valid.
         slots.dedup_by_key(|slot| slot.name);
         slots.iter().map(Root::of).collect()
     }
@@ -176,10 +176,10 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         new_slot(name, (0, 0, 0), &slots).map(drop)
     }
 
-    /// Sets a root: first the contents of the new slot, then its first word, which makes it valid, and when that is durable, the old slot is
-    /// cleared. The last fence is for [`remove_root`](Self::remove_root), after which the old root must not be found again.
+    /// Sets a root: first the contents of the new slot, then its first word, which makes it valid, and when that is durable, the old slot is freed.
+    /// The last fence makes this durable, so that the old root does not reappear after a later [`remove_root`](Self::remove_root) and a crash.
     ///
-    /// The first fence also waits for what this thread flushed before: the value itself may be among it.
+    /// The first fence also covers everything that this thread flushed before, which may include the value itself.
     ///
     /// Other threads find the old root until the new one is durable, and then the new one: the slot that is being written is hidden.
     pub(super) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
@@ -194,7 +194,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         // DURABILITY POINT
         write_first_word(self.pmem, free, &slot)?;
         if let Some(at) = old {
-            // For readers atomically: the new root appears, the old one disappears.
+            // For readers this is atomic: the new root replaces the old one.
             change.hide(vec![(at, RootSlot::FREE)]);
             write_first_word(self.pmem, at, &RootSlot::FREE)?;
         }
@@ -211,7 +211,8 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
             return Ok(());
         }
         let mut slots: Vec<_> = self.slots_named(name).collect();
-        // A pool to which other code has stored may have older slots. They are freed before the youngest one, or a crash would leave one.
+        // If other code has stored to the pool, older slots of the name may exist. They are freed before the youngest one; otherwise a crash could
+        // leave an older root in force.
         slots.sort_by_key(|(_, slot)| slot.generation);
         // Other threads find the root until the removal is durable.
         change.hide(slots.clone());
@@ -238,7 +239,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         Ok(self.state.change(self.changing.ok_or(RootError::ReadOnly)?)?)
     }
 
-    /// A replay of the log would undo what the pool itself has changed.
+    /// Refuses changes by the pool's own methods if the roots are logged: a replay of the log would undo them.
     pub(super) fn check_unlogged(&self) -> Result<(), RootError> {
         if self.is_logged { Err(RootError::Logged) } else { Ok(()) }
     }
@@ -251,7 +252,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         self.slots_before(&[])
     }
 
-    /// All slots; those that are being changed as they were before.
+    /// All slots, the hidden ones as readers see them.
     fn slots_before(&self, hidden: &[SlotAt]) -> impl Iterator<Item = SlotAt> {
         (0..ROOT_COUNT).map(slot_offset).map(move |at| {
             let before = hidden.iter().find(|slot| slot.0 == at);
@@ -264,7 +265,7 @@ fn load_slot<P: Pmem>(pmem: &P, at: u64) -> RootSlot {
     from_bytes(|bytes| pmem.load(at, bytes))
 }
 
-/// Stores a whole slot, its words in no order. Durable at the next fence.
+/// Stores a whole slot, its words in no order, and flushes it.
 fn store_slot<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) {
     store_words(pmem, at, bytes_of(slot));
     pmem.flush(at, SLOT_BYTES);
@@ -277,7 +278,7 @@ fn write_contents<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), Fen
     pmem.persist(at, SLOT_BYTES)
 }
 
-/// Stores the first word atomically, by which the slot becomes valid or free.
+/// Stores the first word atomically and makes it durable. This makes the slot valid or free.
 fn write_first_word<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
     pmem.store_u64(at, slot.first_word());
     pmem.persist(at, size_of::<u64>() as u64)

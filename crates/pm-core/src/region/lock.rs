@@ -9,8 +9,8 @@ use std::path::Path;
 
 /// An open file, locked for this process until it is dropped.
 ///
-/// The lock belongs to the open file description, which a child of fork(2) shares. So it is released explicitly: otherwise it would be held as
-/// long as a child lives.
+/// The lock belongs to the open file description, which a child of fork(2) shares. So it is released explicitly: otherwise it would be held until
+/// all children have ended.
 #[derive(Debug)]
 pub(super) struct LockedFile {
     file: OwnedFd,
@@ -51,7 +51,7 @@ impl LockedFile {
         &self.file
     }
 
-    /// The file, for calls that only the lock's holder may make. A child of fork(2) has the descriptor, and the lock would not exclude it.
+    /// The file, for calls that only the lock's holder may make. A child of fork(2) shares the descriptor, so the lock does not exclude it.
     pub(super) fn locked_fd(&self, path: &Path) -> Result<&OwnedFd, OpenError> {
         if self.is_own() { Ok(&self.file) } else { Err(OpenError::Busy { path: path.to_path_buf() }) }
     }
@@ -67,7 +67,7 @@ impl Drop for LockedFile {
         if !self.is_own() {
             return;
         }
-        // If one of these fails, as on a network file system, that lock ends with its last descriptor.
+        // If one of these fails, as on a network file system, the kernel releases the lock with the last descriptor.
         let _unlocked = set_lock(&self.file, libc::F_UNLCK);
         if let Some(device) = &self.device {
             let _unlocked = rustix::fs::flock(device, FlockOperation::Unlock);

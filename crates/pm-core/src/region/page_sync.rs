@@ -39,8 +39,8 @@ impl PageSync {
         Self { page_bytes, pending: Mutex::new(Pending { ranges: Vec::new(), poisoned: false }) }
     }
 
-    /// Runs `sync`, which syncs the file, without a concurrent fence: the kernel reports a failed write-back once, so a failure of `sync` must
-    /// fail later fences.
+    /// Runs `sync`, which syncs the file, while fences are excluded. The kernel reports a failed write-back once, so if `sync` fails, all later
+    /// fences must fail.
     pub(super) fn sync_file(
         &self,
         sync: impl FnOnce() -> Result<(), Errno>,
@@ -71,8 +71,8 @@ impl PageSync {
 
     /// Writes back the flushed pages, by `msync(MS_SYNC)`.
     ///
-    /// A failure poisons permanently: since Linux 4.13 a write-back error is reported once, and the pages are marked clean, so that a retry
-    /// would succeed without a write.
+    /// A failure poisons permanently: since Linux 4.13 a write-back error is reported once, and the pages are marked clean, so a retry would
+    /// succeed without a write.
     pub(super) fn fence(&self, mapping: &Mapping) -> Result<(), FenceError> {
         let mut pending = self.lock();
         if pending.poisoned {
@@ -95,7 +95,7 @@ impl PageSync {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
-        // No code under the lock can panic during a change.
+        // No code that holds the lock can panic while `Pending` is inconsistent.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

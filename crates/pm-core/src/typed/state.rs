@@ -15,7 +15,7 @@ pub struct Dirty<'p, T> {
 
 /// A `T` whose lines were flushed, but not fenced: they become durable in no order. Not `Send`, because a fence waits only for the flushes of
 /// its own thread.
-#[must_use = "what was flushed is not durable before it was fenced"]
+#[must_use = "a stored value is not durable until it is flushed and fenced"]
 pub struct InFlight<'p, T> {
     at: At<'p, T>,
     this_thread: PhantomData<*const ()>,
@@ -27,7 +27,7 @@ pub struct Durable<'p, T> {
 }
 
 /// The permission to write a `T` once, at an offset of the pool. From [`Scope::claim`](super::Scope::claim).
-#[must_use = "a place that is not written stays as it was"]
+#[must_use = "a place that is never written keeps its old bytes"]
 pub struct Place<'p, T> {
     at: At<'p, T>,
 }
@@ -71,7 +71,7 @@ macro_rules! states {
 states! { Place {} Dirty {} InFlight { this_thread } Durable {} }
 
 impl<'p, T> Durable<'p, T> {
-    /// A link to it. Only here: a link to something that is not durable could survive what it points to.
+    /// A link to this value. Only `Durable` has this method: otherwise a crash could keep a link and lose its target.
     #[must_use]
     pub const fn link(&self) -> Link<'p, T> {
         Link::from_offset(self.at.offset)
@@ -81,13 +81,12 @@ impl<'p, T> Durable<'p, T> {
 mod sealed {
     pub trait Sealed {}
 
-    /// Proof that a fence has returned. It cannot be named elsewhere: a method of a trait bound can be called wherever there are values of its
-    /// parameters.
+    /// Proof that a fence has returned. It is sealed, because any code can call `Fenceable::fenced` if it can construct the argument.
     #[derive(Debug)]
     pub struct Fenced(());
 
     impl Fenced {
-        /// Fences.
+        /// Issues a fence.
         #[track_caller]
         pub(in crate::typed) fn by<P: crate::Pmem>(pmem: &P) -> Result<Self, crate::FenceError> {
             pmem.fence()?;
@@ -99,7 +98,7 @@ pub(super) use sealed::Fenced;
 
 /// Values that one fence of the pool of `'p` makes durable: an [`InFlight`] value of that pool, or a tuple or array of them.
 pub trait Fenceable<'p>: sealed::Sealed {
-    /// The same, durable.
+    /// The same values in the state [`Durable`].
     type Durable;
     #[doc(hidden)]
     fn fenced(self, fenced: &Fenced) -> Self::Durable;

@@ -3,19 +3,20 @@
 use pm_core::Persist;
 use pm_core::pool::format::{DATA_START_MIN, HEADER_BYTES};
 
-/// The root that names the descriptor.
+/// The name of the root that links to the descriptor.
 pub const ROOT: &str = "pmbd.disk";
 
-/// The offset of the descriptor in a pool made by this program; no other data is in this page.
+/// The offset of the descriptor in a pool created by this program; no other data is in this page.
 pub const DESCRIPTOR_OFFSET: u64 = DATA_START_MIN;
 
-/// The offset of the pool's next descriptor when the disk is changed: the root always names a complete one.
+/// The alternate offset of the descriptor. Each change of the disk writes the descriptor that the root does not link to, so the root always links
+/// to a complete one.
 pub const OTHER_DESCRIPTOR_OFFSET: u64 = DESCRIPTOR_OFFSET + size_of::<Descriptor>() as u64;
 
-/// Sectors of a large disk start here, and its file's length is a multiple of it, so that huge pages can map them.
+/// The sectors of a large disk start at this offset, and the length of its file is a multiple of it, so that huge pages can map the disk.
 pub const HUGE_BYTES: u64 = 2 << 20;
 
-/// From this capacity on, a disk is large.
+/// The smallest capacity of a large disk.
 pub const LARGE_BYTES: u64 = 64 << 20;
 
 /// The start of a small disk's sectors: after the descriptor's page.
@@ -33,7 +34,7 @@ pub struct Descriptor {
     pub sector_bytes: u32,
     /// Zero.
     pub reserved: [u8; 40],
-    /// CRC-32C of all bytes before.
+    /// CRC-32C of all bytes before this field.
     pub crc: u32,
 }
 
@@ -61,7 +62,7 @@ impl Descriptor {
     }
 }
 
-/// The start of the sectors of a disk of this capacity, and the length of its pool. `None` beyond 64 bits.
+/// The start of the sectors of a disk of this capacity, and the length of its pool. `None` if the length exceeds 64 bits.
 #[must_use]
 pub fn pool_layout(capacity_bytes: u64) -> Option<(u64, u64)> {
     let (start_bytes, multiple) = start_and_multiple(capacity_bytes >= LARGE_BYTES);
@@ -69,7 +70,7 @@ pub fn pool_layout(capacity_bytes: u64) -> Option<(u64, u64)> {
     Some((start_bytes, end.checked_next_multiple_of(multiple)?))
 }
 
-/// The start of the sectors, and the capacity, of the largest disk in a region of a given length. Zero if none fits.
+/// The start of the sectors, and the capacity, of the largest disk in a region of a given length. The capacity is zero if none fits.
 #[must_use]
 pub fn largest_in(region_bytes: u64, sector_bytes: u64) -> (u64, u64) {
     let (start_bytes, _) = start_and_multiple(region_bytes >= LARGE_BYTES + 2 * HUGE_BYTES);

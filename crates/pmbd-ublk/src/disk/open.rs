@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Held while a disk is put into any pool.
+/// Serialises [`write_geometry`], over all pools.
 static CHANGING: Mutex<()> = Mutex::new(());
 
 /// A disk at a path, locked for this process, not yet served.
@@ -22,7 +22,7 @@ pub struct Disk {
     kind: Kind,
 }
 
-/// The contents of a disk's path.
+/// The contents of a disk's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A pool with a disk in it.
@@ -33,7 +33,7 @@ pub enum Kind {
         created_s: u64,
         /// The state of the header's two copies.
         header: HeaderState,
-        /// Root slots that are neither free nor hold a valid root.
+        /// The number of corrupted root slots: neither free nor valid.
         corrupted_root_count: usize,
     },
     /// Bytes without a header: all of them belong to the disk.
@@ -52,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// The corruption that opening found, in words: a bad copy of the header, bad root slots. Empty if there is none.
+    /// Messages about the corruption that opening found: a bad copy of the header, bad root slots. Empty if there is none.
     #[must_use]
     pub fn corruption(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -68,7 +68,7 @@ impl Kind {
                 other => found.push(format!("the pool's header: {other:?}")),
             }
             if corrupted_root_count != 0 {
-                found.push(format!("{corrupted_root_count} root slots are torn or corrupted"));
+                found.push(format!("{corrupted_root_count} root slots are corrupted"));
             }
         }
         found
@@ -109,8 +109,8 @@ impl Disk {
     /// Creates a file with a pool and a disk of `capacity_bytes` zero bytes in it.
     ///
     /// # Errors
-    /// When the path exists, the capacity is zero or no multiple of the sector, the options are read-only, or the system refuses; nothing is
-    /// left behind then.
+    /// When the path exists, the capacity is zero or not a multiple of the sector, the options are read-only, or a system call fails. No file
+    /// remains.
     ///
     /// # Durability
     /// A crash leaves no file or the complete disk.
@@ -136,13 +136,13 @@ impl Disk {
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
-    /// Makes a pool and a disk of an existing file or device, as large as possible. Its contents are lost.
+    /// Formats an existing file or device: creates a pool in it, and in the pool the largest disk that fits. Its contents are lost.
     ///
     /// # Errors
     /// When there is a pool already and `overwrite` is false, there is no room for one sector, or the options are read-only.
     ///
     /// # Durability
-    /// A crash leaves no pool or the complete one; where one is overwritten, the old one, none, or the new one.
+    /// A crash leaves no pool or the complete one; if a pool is overwritten, it leaves the old one, none, or the new one.
     pub fn format(path: impl AsRef<Path>, overwrite: bool, options: &DiskOptions) -> Result<Self, DiskError> {
         if !options.region.is_writer() {
             return Err(DiskError::ReadOnly);
@@ -151,7 +151,7 @@ impl Disk {
             let (start_bytes, capacity_bytes) = largest_in(region.len_bytes(), options.sector.bytes());
             Geometry::new(start_bytes, capacity_bytes, options.sector)
         };
-        // A refused file keeps its holes.
+        // The check runs before holes are filled.
         let region = options.region.open_with(path, |region| {
             geometry_in(region)?;
             match Pool::attach_read_only(region) {
@@ -171,7 +171,7 @@ impl Disk {
     /// read-only; [`Kind::Pool`] reports it.
     ///
     /// # Errors
-    /// When there is no pool, no disk in it, or either is corrupted beyond that. The file is unchanged then.
+    /// When there is no pool, or no disk in it, or when one of them is corrupted and cannot be restored. On error, the file is unchanged.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let pool = Pool::open_with(path, &options.region, |pool| read_geometry(pool).map(drop))?;
         let geometry = read_geometry(&pool)?;
@@ -179,10 +179,10 @@ impl Disk {
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
-    /// Opens a file or device all of whose bytes are the disk.
+    /// Opens a file or device as a raw disk: all of its bytes are sectors.
     ///
     /// # Errors
-    /// When it cannot be opened, or its length is no multiple of the sector.
+    /// When it cannot be opened, or its length is not a multiple of the sector.
     pub fn open_raw(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let region = options.region.clone().any_length(true).open(path)?;
         let geometry = Geometry::new(0, region.len_bytes(), options.sector)?;
@@ -208,7 +208,7 @@ impl Disk {
     /// earlier server's data had failed, each Flush and FUA fails: that data may be lost.
     ///
     /// # Errors
-    /// As opening, which has checked the geometry already.
+    /// [`GeometryError`], if the geometry does not fit in the region. Opening has checked this already.
     pub fn into_engine(self) -> Result<Engine, DiskError> {
         let writable = self.region.is_writable();
         if self.region.poison_if_writes_were_lost() {
@@ -222,30 +222,33 @@ impl Disk {
     }
 }
 
-/// Puts a disk into a pool, replacing the present one: writes a descriptor beside the old one, and sets the root to it.
+/// Puts a disk into a pool, or replaces its present disk: writes a new descriptor next to the old one, and sets the root to it.
 ///
 /// # Errors
-/// When the disk would not lie in the pool's data area, at a multiple of 4,096 and beside its descriptor; it or the descriptor would overlap
-/// the value of another root; the pool has no room for the descriptor or its root, is read-only, or has logged roots; a corrupted slot of
-/// its root directory may hold an older disk; or a fence fails. The pool is changed only if a fence fails, or if another thread sets roots
-/// of the pool at the same time and takes the last slot.
+/// * The disk would not lie in the pool's data area, at a multiple of 4,096, and not over its descriptor.
+/// * The disk or the descriptor would overlap the value of another root.
+/// * The pool has no room for the descriptor or its root, is read-only, or has logged roots.
+/// * A corrupted slot of its root directory may hold an older disk.
+/// * A fence fails.
+///
+/// The pool is changed only if a fence fails, or if another thread sets roots of the pool at the same time and takes the last slot.
 ///
 /// # Durability
-/// When it returns, the disk is in the pool; a crash before leaves the old one, if there was one, or the new one. Costs two
-/// fences, and a third where there was one.
+/// When it returns, the disk is in the pool; a crash before that leaves the old one, if there was one, or the new one. Costs two fences, and a
+/// third if a disk is replaced.
 pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(), DiskError> {
     let sector_bytes = geometry.sector().bytes_u32();
     let descriptor = Descriptor::new(geometry.start_bytes(), geometry.capacity_bytes(), sector_bytes);
-    // Another thread would choose the same place, and store to it after the root is set.
+    // Without the lock, two threads could choose the same offset, and the second could store to it after the first has set the root.
     let _one_at_a_time = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-    // Never over the present descriptor.
+    // The present descriptor is never overwritten.
     let at = match pool.find_root(ROOT)? {
         Some(root) if root.offset() == DESCRIPTOR_OFFSET => OTHER_DESCRIPTOR_OFFSET,
         _ => DESCRIPTOR_OFFSET,
     };
     check_range(geometry, at, &pool.data())?;
     check_unused(pool, geometry, at)?;
-    // Refused before the descriptor is stored, which requires a root.
+    // Checked before the descriptor is stored: it needs a root.
     pool.check_root(ROOT)?;
     pool.scope(|pm| {
         let written = pm.write(pm.claim(at)?, &descriptor);
@@ -274,7 +277,7 @@ pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
     Ok(geometry)
 }
 
-/// Whether the disk lies in the pool's data area, at whole pages, and not over its descriptor.
+/// Checks that the disk lies in the pool's data area, at whole pages, and not over its descriptor.
 fn check_range(geometry: Geometry, descriptor: u64, data: &Range<u64>) -> Result<(), DiskError> {
     let (start_bytes, capacity_bytes) = (geometry.start_bytes(), geometry.capacity_bytes());
     let end = start_bytes.checked_add(capacity_bytes).filter(|&end| end <= data.end);
@@ -291,7 +294,7 @@ fn check_range(geometry: Geometry, descriptor: u64, data: &Range<u64>) -> Result
     Ok(())
 }
 
-/// Whether neither the disk nor its descriptor overlaps the value of another root.
+/// Checks that no value of another root overlaps the disk or its descriptor.
 fn check_unused<P: Pmem>(pool: &Pool<P>, geometry: Geometry, descriptor: u64) -> Result<(), DiskError> {
     let sectors = geometry.start_bytes()..geometry.start_bytes() + geometry.capacity_bytes();
     let ranges = [sectors, descriptor..descriptor + size_of::<Descriptor>() as u64];
