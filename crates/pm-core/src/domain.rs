@@ -18,8 +18,8 @@ pub enum Domain {
     /// until a fence.
     Eadr,
     /// An ordinary file: data is durable when `msync` or `fdatasync` has written back its page. If the power fails during the write-back, the page
-    /// can tear at its sectors (512 bytes). A file on an overlay whose mount is not visible, as after chroot(2), has this domain too, though an
-    /// overlay mounted `volatile` loses its data.
+    /// can tear at its sectors (512 bytes). A file on an overlay whose mount is not visible, for example after chroot(2), has this domain too,
+    /// although an overlay mounted `volatile` loses its data.
     Page,
     /// Memory without a medium (tmpfs, hugetlbfs, memfd): contents survive a crash of the process, but neither a reboot nor a power failure.
     Volatile,

@@ -23,7 +23,7 @@
 //! # Limitations
 //! A copy that faults is incomplete. Only copies can be guarded, not code of the caller: a fault discards the frames in between without running
 //! their destructors, on which locks and scoped threads rely. A handler that the program installs later for SIGBUS replaces this one. So does the
-//! default action, which the handler of Rust's runtime restores when a process sends a SIGBUS. A fault of a thread that blocks SIGBUS is not
+//! default action, which the handler of Rust's runtime restores when a process sends a SIGBUS. A fault in a thread that blocks SIGBUS is not
 //! caught: the kernel ends the process. If the handler of another signal interrupts a guarded copy and faults in an unguarded access, the thread
 //! leaves that handler too, with its signal still blocked.
 //!
@@ -223,7 +223,7 @@ fn land(context: &mut libc::ucontext_t, landing: &Landing) {
     }
 }
 
-/// Continues the interrupted thread at its landing.
+/// Makes the interrupted thread continue at its resume point.
 #[cfg(target_arch = "aarch64")]
 fn land(context: &mut libc::ucontext_t, landing: &Landing) {
     let [stack_pointer, instruction, x19, x29] = &landing.0;

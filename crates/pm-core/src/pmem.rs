@@ -32,8 +32,8 @@ pub enum FenceError {
     Inherited,
     /// An earlier fence on this region failed.
     #[error(
-        "an earlier write-back failed, so what was stored since the fence before it may be lost, even if it can still be \
-         read here; drop the region and open it again to get what the medium has"
+        "an earlier write-back failed: data stored since the last successful fence may be lost, although it can still be \
+         read here; drop the region and open it again to read the medium"
     )]
     Poisoned,
 }

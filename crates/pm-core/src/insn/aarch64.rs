@@ -1,7 +1,6 @@
 //! aarch64: `dc cvap` and `dsb`; `ldxp` and `stlxp` for pairs of words.
 //!
-//! There is no non-temporal store that makes data durable: data is stored through the cache, and cleaned to the point of persistence line by
-//! line.
+//! No non-temporal store makes data durable: data is stored through the cache, and each line is cleaned to the point of persistence.
 //!
 //! # Source
 //! Arm ARM (DDI 0487), C5.3 `DC CVAP` and D8 "point of persistence"; Linux `arch/arm64/include/asm/hwcap.h`.

@@ -125,7 +125,7 @@ impl Insns {
     /// or assembly, and no Rust reference to it exists.
     #[inline]
     pub unsafe fn store_u128(self, dst: *mut u8, value: u128) {
-        // SAFETY: the caller's contract; `self` was checked to be supported when it was made.
+        // SAFETY: the caller's contract; the support of `self` was checked when it was created.
         unsafe { arch::store_u128(self.pair, dst, value) }
     }
 
@@ -136,8 +136,8 @@ impl Insns {
     /// addresses must not fault.)
     #[inline]
     pub unsafe fn flush_range(self, start: *const u8, len: usize) {
-        // SAFETY: the caller's range is inside a mapping, and mappings hold whole lines, so each line of the range can be written back; `self`
-        // was checked when it was made.
+        // SAFETY: the caller's range is inside a mapping, and mappings hold whole lines, so each line of the range can be written back; the support
+        // of `self` was checked when it was created.
         unsafe { arch::flush_range(self.flush, start, len) }
     }
 

@@ -35,7 +35,7 @@ pub(super) fn has_nt_width(width: NtWidth) -> bool {
     }
 }
 
-/// The vendors whose CPUs with AVX store 16 aligned bytes atomically: CPUID leaf 0, EBX, EDX and ECX. Other vendors do not document it.
+/// The vendors that document that their CPUs with AVX store 16 aligned bytes atomically: CPUID leaf 0, EBX, EDX and ECX.
 ///
 /// # Source
 /// Intel SDM vol. 3A, "Guaranteed Atomic Operations" (since 2021); AMD APM vol. 2, 7.3.2, "Access Atomicity".

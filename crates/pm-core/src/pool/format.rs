@@ -73,7 +73,7 @@ pub struct Header {
     pub roots_start: u64,
     /// The number of its slots.
     pub root_count: u64,
-    /// The time at which the pool was made, in seconds since 1970.
+    /// The time at which the pool was created, in seconds since 1970.
     pub created_s: u64,
     /// Zero.
     pub reserved: [u8; 3980],
@@ -84,8 +84,8 @@ pub struct Header {
 /// One root: a name for a value in the data area. One cache line.
 ///
 /// The first word is that of [`RootSlot::FREE`] in a free slot, and is written last when a slot is filled: a slot with any other first word is
-/// complete, so a wrong checksum in it is corruption. A slot of zeroes is not free. A log that changes the directory stores whole slots in any
-/// order: there a crash may also leave a wrong checksum, until the log is replayed.
+/// complete, so a wrong checksum in it is corruption. A slot of zeroes is not free. A log that changes the directory stores the words of a slot in
+/// any order, so there a crash may also leave a wrong checksum, until the log is replayed.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct RootSlot {
@@ -112,7 +112,7 @@ pub const ROOT_IN_USE: u32 = 1;
 /// The state of a free root slot.
 pub const ROOT_FREE: u32 = 2;
 
-/// The checksum in a free root slot: that of [`ROOT_FREE`] and 56 zeroes, independent of the bytes behind the first word.
+/// The checksum in a free root slot: that of [`ROOT_FREE`] and 56 zeroes, independent of the bytes after the first word.
 pub const ROOT_FREE_CRC: u32 = 0xB17C_4D87;
 
 const _: () = {

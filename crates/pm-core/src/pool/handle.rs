@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 /// A region that holds a pool: a checksummed header with a backup at the end, named roots, and a data area.
 ///
-/// See [`Scope`](crate::Scope) for typed access, and `docs/format/pool.md` for the bytes.
+/// See [`Scope`](crate::Scope) for typed access, and `docs/format/pool.md` for the format.
 #[derive(Debug)]
 pub struct Pool<P: Pmem = Region> {
     pmem: P,
@@ -446,8 +446,8 @@ impl<P: Pmem> Pool<P> {
     /// stored.
     ///
     /// # Errors
-    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when a fence of an earlier change failed; and the error
-    /// of `choose`, which leaves no change, as does a panic of `choose`.
+    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when a fence of an earlier change failed; and the error of
+    /// `choose`. If `choose` fails or panics, there is no change.
     pub fn change_roots<E: From<RootError>>(
         &self,
         choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,

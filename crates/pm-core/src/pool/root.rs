@@ -179,8 +179,8 @@ pub(super) fn slots_to_change(
     }
 }
 
-/// A slot in use. Its generation is higher than that of every slot, including those that have been freed: if a log loses the removal of a
-/// root, a root that was set later is still the younger one.
+/// A slot in use. Its generation is higher than that of every slot, including freed ones: if a log loses the removal of a root, a root that was set
+/// later is still the younger one.
 pub(super) fn new_slot(
     name: [u8; ROOT_NAME_BYTES],
     (target_offset, target_bytes, layout): Target,

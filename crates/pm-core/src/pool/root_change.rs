@@ -20,8 +20,8 @@ use std::sync::{Mutex, MutexGuard, RwLock};
 const NO_HINT: u8 = u8::MAX;
 
 /// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock);
-/// otherwise it belongs to one handle. While there is no change, readers take no lock. A child of fork(2), which could inherit a locked lock, never
-/// takes one.
+/// otherwise it belongs to one handle. While there is no change, readers take no lock. A child of fork(2) never takes one, because it could inherit
+/// a lock in locked state.
 ///
 /// A change stores to a slot and needs several fences. Until it is durable, other threads must not find a half-written slot, miss a root that
 /// exists before and after the change, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of its former
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Runs `change` beside two lookups, and checks their results by `is_right`.
+    /// Runs `change` concurrently with two lookups, and checks their results with `is_right`.
     fn check(change: fn(&Model), is_right: fn(&[u64], &[u64]) -> bool) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);

@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Runs `write` beside a thread that runs `look`.
+    /// Runs `write` concurrently with a thread that runs `look`.
     fn check(write: fn(&Model), look: fn(&Model)) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);

@@ -36,7 +36,7 @@ pub enum OpenError {
         wanted: &'static str,
     },
     /// The file system or the region is read-only, but must be writable.
-    #[error("{path}: is read-only", path = .path.display())]
+    #[error("{path}: the file system or the region is read-only", path = .path.display())]
     ReadOnly {
         /// The requested path.
         path: PathBuf,
@@ -104,7 +104,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Makes a closure for `map_err` that names `operation` on `path`, and selects the typed variant for errors that have one.
+    /// Returns a closure for `map_err` that names `operation` on `path`, and selects the typed variant for errors that have one.
     pub(super) fn from_errno<'a>(
         path: &'a std::path::Path,
         operation: &'static str,

@@ -98,7 +98,7 @@ pub(super) fn next_data(file: impl AsFd, rest: Range<u64>) -> Option<Range<u64>>
         // A character device, such as devdax, returns a position that does not depend on the argument.
         Ok(_) | Err(_) => return Some(rest),
     };
-    // The same device returns zero, as if zero were both data and a hole.
+    // Such a device returns zero, as if offset zero were both data and a hole.
     let hole = rustix::fs::seek(&file, SeekFrom::Hole(start)).ok().filter(|&hole| hole > start);
     let end = hole.unwrap_or(rest.end).min(rest.end);
     (start < end).then_some(start..end)

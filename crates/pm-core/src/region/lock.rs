@@ -29,7 +29,7 @@ impl LockedFile {
 
     /// Takes the lock of a device-dax too, on its directory in sysfs: the lock of a file belongs to the device node, and one device may have
     /// several nodes. Each network namespace has its own sysfs with its own locks, so another node in another network namespace is not excluded.
-    /// Linux has no lock of the device itself.
+    /// Linux cannot lock the device itself.
     pub(super) fn with_device(mut self, dir: &Path, path: &Path, writable: bool) -> Result<Self, OpenError> {
         let failed = |operation| OpenError::from_errno(path, operation);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -75,7 +75,7 @@ impl Drop for LockedFile {
     }
 }
 
-/// Takes the whole-file lock of the open file description, which also excludes a second opening in the same process.
+/// Takes the whole-file lock of the open file description, which also excludes a second open in the same process.
 ///
 /// # Source
 /// fcntl(2), "Open file description locks (non-POSIX)".

@@ -31,8 +31,8 @@ pub(super) enum Access {
 pub(super) enum Sharing {
     /// Stores change the file.
     Shared,
-    /// As [`Shared`](Self::Shared), with `MAP_SYNC`: the page fault that maps a block makes the file system's record of the block durable. Kernels
-    /// and file systems that do not support `MAP_SYNC` refuse the mapping.
+    /// Like [`Shared`](Self::Shared), with `MAP_SYNC`: the page fault that maps a block makes the file system's record of the block durable.
+    /// Kernels and file systems that do not support `MAP_SYNC` refuse the mapping.
     Synchronous,
     /// Stores change copies of pages. Memory for them is reserved, or taken when a page is stored to.
     Private { is_reserved: bool },
@@ -165,7 +165,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Gives advice for the whole mapping, and for mappings made by [`resized`](Self::resized).
+    /// Gives advice for the whole mapping, and for mappings from [`resized`](Self::resized).
     pub(super) fn advise(&mut self, advice: Advice) -> Result<(), Errno> {
         self.advise_once(advice)?;
         self.advice.push(advice);

@@ -107,8 +107,8 @@ pub(super) fn device_dax_geometry(dir: &Path) -> std::io::Result<(u64, u64)> {
 /// The domain of a DAX file on the block device `st_dev`, or of a device-dax.
 ///
 /// Memory below an nd region is persistent. The region's attribute reports whether the platform keeps the caches too; if it is absent, the domain
-/// is ADR. A file that could be mapped with `MAP_SYNC` is always persistent, as the flag requires it. But a device-dax may also be volatile memory
-/// (high-bandwidth memory, volatile CXL memory), or memory that the host must write back (virtio-pmem): their domain is volatile.
+/// is ADR. A file that could be mapped with `MAP_SYNC` is always persistent, because the flag requires it. But a device-dax may also be volatile
+/// memory (high-bandwidth memory, volatile CXL memory), or memory that the host must write back (virtio-pmem): their domain is volatile.
 ///
 /// # Source
 /// Linux `Documentation/ABI/testing/sysfs-bus-nd`: `persistence_domain` is `cpu_cache`, `memory_controller`, or absent.

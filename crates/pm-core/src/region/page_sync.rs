@@ -22,8 +22,8 @@ pub(super) fn host_page_bytes() -> usize {
 
 /// The flushed and not yet fenced pages of a mapping, over all threads.
 ///
-/// The lock is held during the write-back. So a second thread whose pages the first one writes back returns only when they are durable: one
-/// write-back serves both.
+/// The lock is held during the write-back. So if one thread writes back the pages of another, the other one's fence returns only when they are
+/// durable, without a write-back of its own.
 #[derive(Debug)]
 pub(super) struct PageSync {
     page_bytes: u64,

@@ -235,7 +235,7 @@ impl Region {
     /// [nameless](crate::RegionOptions::open_file) file stays volatile, even if it has been given a name.
     ///
     /// # Errors
-    /// When the system call fails. In the page domain that poisons the region, as a failed fence does, and a poisoned region returns an error.
+    /// When the system call fails. In the page domain a failure poisons the region, as a failed fence does, and a poisoned region returns an error.
     /// In a child of fork(2), for a region of its parent, [`OpenError::Busy`]: the kernel reports a failed write-back once, and the parent needs
     /// the report.
     ///

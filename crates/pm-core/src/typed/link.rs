@@ -134,7 +134,7 @@ unsafe impl<T: Persist> Persist for Link<'_, T> {
 
 impl<'p, T: Persist> InPool<'p> for Link<'p, T> {}
 
-/// A field of a [`Persist`] struct, made by [`field!`](crate::field).
+/// A field of a [`Persist`] struct, from [`field!`](crate::field).
 pub struct Field<T, F> {
     offset_bytes: u64,
     types: PhantomData<fn(T) -> F>,

@@ -1,4 +1,4 @@
-//! Scopes: typed access to a pool, under a brand that no other pool has.
+//! Scopes: typed access to a pool, with a brand that is unique to the pool.
 
 use super::link::{Brand, Link};
 use super::state::{Dirty, Durable, Fenceable, Fenced, InFlight, Place};
@@ -181,7 +181,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     }
 
     /// Sets a root whose value is still in flight. This does the same as [`fence`](Self::fence) followed by [`set_root`](Self::set_root), with one
-    /// fence less: the first fence of setting a root, before the root becomes valid, is also the fence of the value.
+    /// fence fewer: the first fence of setting a root, before the root becomes valid, is also the fence of the value.
     ///
     /// ```
     /// # use pm_core::{Pool, PoolOptions, Region};
