@@ -60,7 +60,7 @@ impl Domain {
 
     /// Whether a fence consists of CPU instructions only, without a system call.
     #[must_use]
-    pub const fn is_cpu_persistent(self) -> bool {
+    pub const fn fences_without_system_call(self) -> bool {
         !matches!(self, Self::Page)
     }
 }

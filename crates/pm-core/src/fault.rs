@@ -49,18 +49,18 @@ pub struct MediumFault;
 /// compiler's unwind tables describe.
 #[repr(transparent)]
 #[derive(Default)]
-struct Landing([Cell<u64>; 4]);
+struct ResumePoint([Cell<u64>; 4]);
 
 thread_local! {
     /// The innermost guarded call of this thread. Const-initialised and without a destructor, so that the handler accesses it like plain memory.
-    static LANDING: Cell<*const Landing> = const { Cell::new(null()) };
+    static RESUME_POINT: Cell<*const ResumePoint> = const { Cell::new(null()) };
 }
 
 /// The previous action for SIGBUS.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Whether the previous handler has been called, if it was installed with `SA_RESETHAND`.
-static PREVIOUS_IS_SPENT: AtomicBool = AtomicBool::new(false);
+static PREVIOUS_WAS_CALLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the handler is installed.
 static INSTALLED: Once = Once::new();
@@ -84,11 +84,11 @@ pub(crate) unsafe fn guarded<F: FnOnce()>(access: F) -> Result<(), MediumFault> 
         install();
     }
     let mut access = Some(access);
-    let landing = Landing::default();
-    let outer = LANDING.replace(&raw const landing);
-    // SAFETY: `run::<F>` receives an `Option<F>`, and `LANDING` points to `landing` until the next line.
-    let faulted = unsafe { enter(run::<F>, (&raw mut access).cast(), &raw const landing) };
-    LANDING.set(outer);
+    let resume_point = ResumePoint::default();
+    let outer = RESUME_POINT.replace(&raw const resume_point);
+    // SAFETY: `run::<F>` receives an `Option<F>`, and `RESUME_POINT` points to `resume_point` until the next line.
+    let faulted = unsafe { enter(run::<F>, (&raw mut access).cast(), &raw const resume_point) };
+    RESUME_POINT.set(outer);
     if faulted { Err(MediumFault) } else { Ok(()) }
 }
 
@@ -104,14 +104,18 @@ unsafe extern "C" fn run<F: FnOnce()>(access: *mut u8) {
     }
 }
 
-/// Calls `function` with `data`. Returns whether a fault ended it. `landing` is filled before the call.
+/// Calls `function` with `data`. Returns whether a fault ended it. `resume_point` is filled before the call.
 ///
 /// # Safety
-/// `function(data)` must be allowed, and must not unwind. `landing` must be the thread's [`LANDING`] for as long as it runs.
+/// `function(data)` must be allowed, and must not unwind. `resume_point` must be the thread's [`RESUME_POINT`] for as long as it runs.
 #[cfg(target_arch = "x86_64")]
-unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing: *const Landing) -> bool {
+unsafe fn enter(
+    function: unsafe extern "C" fn(*mut u8),
+    data: *mut u8,
+    resume_point: *const ResumePoint,
+) -> bool {
     let faulted: u64;
-    // SAFETY: the caller's contract. The stack is aligned for a call at the block's start. After a fault, the registers of the landing are
+    // SAFETY: the caller's contract. The stack is aligned for a call at the block's start. After a fault, the registers of the resume point are
     // restored. All other callee-saved registers are named as clobbered, because they hold values of the code that faulted.
     unsafe {
         asm!(
@@ -126,7 +130,7 @@ unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing:
             "2:",
             "mov eax, 1",
             "3:",
-            inout("rdi") data => _, inout("rsi") landing => _, inout("rdx") function => _, out("rax") faulted,
+            inout("rdi") data => _, inout("rsi") resume_point => _, inout("rdx") function => _, out("rax") faulted,
             out("r12") _, out("r13") _, out("r14") _, out("r15") _,
             clobber_abi("C"),
         );
@@ -139,7 +143,11 @@ unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing:
 /// # Safety
 /// As on x86_64.
 #[cfg(target_arch = "aarch64")]
-unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing: *const Landing) -> bool {
+unsafe fn enter(
+    function: unsafe extern "C" fn(*mut u8),
+    data: *mut u8,
+    resume_point: *const ResumePoint,
+) -> bool {
     let faulted: u64;
     // SAFETY: as on x86_64.
     unsafe {
@@ -154,7 +162,7 @@ unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing:
             "2:",
             "mov x0, #1",
             "3:",
-            inout("x0") data => faulted, inout("x1") landing => _, inout("x2") function => _,
+            inout("x0") data => faulted, inout("x1") resume_point => _, inout("x2") function => _,
             out("x20") _, out("x21") _, out("x22") _, out("x23") _, out("x24") _, out("x25") _, out("x26") _,
             out("x27") _, out("x28") _,
             out("v8") _, out("v9") _, out("v10") _, out("v11") _, out("v12") _, out("v13") _, out("v14") _,
@@ -201,22 +209,22 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // Raised by an access of this thread, not sent by a process, and not a report of poison found elsewhere.
     let by_access = matches!(code, libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR);
     // Cleared, because a fault after the thread has resumed does not belong to this call.
-    let landing = if by_access { LANDING.replace(null()) } else { null() };
-    if landing.is_null() {
+    let resume_point = if by_access { RESUME_POINT.replace(null()) } else { null() };
+    if resume_point.is_null() {
         return pass_on(signal, code, info, context);
     }
     // SAFETY: set by `guarded` of this thread, whose frame lives until it resets the variable.
-    let landing = unsafe { &*landing };
+    let resume_point = unsafe { &*resume_point };
     // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context, which it may change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    land(context, landing);
+    resume_at(context, resume_point);
 }
 
 /// Makes the interrupted thread continue at its resume point.
 #[cfg(target_arch = "x86_64")]
-fn land(context: &mut libc::ucontext_t, landing: &Landing) {
+fn resume_at(context: &mut libc::ucontext_t, resume_point: &ResumePoint) {
     let registers = [libc::REG_RSP, libc::REG_RIP, libc::REG_RBX, libc::REG_RBP];
-    for (register, value) in registers.into_iter().zip(&landing.0) {
+    for (register, value) in registers.into_iter().zip(&resume_point.0) {
         #[expect(clippy::cast_sign_loss, reason = "numbers of registers are not negative")]
         let register = register as usize;
         context.uc_mcontext.gregs[register] = value.get().cast_signed();
@@ -225,8 +233,8 @@ fn land(context: &mut libc::ucontext_t, landing: &Landing) {
 
 /// Makes the interrupted thread continue at its resume point.
 #[cfg(target_arch = "aarch64")]
-fn land(context: &mut libc::ucontext_t, landing: &Landing) {
-    let [stack_pointer, instruction, x19, x29] = &landing.0;
+fn resume_at(context: &mut libc::ucontext_t, resume_point: &ResumePoint) {
+    let [stack_pointer, instruction, x19, x29] = &resume_point.0;
     let registers = &mut context.uc_mcontext;
     registers.sp = stack_pointer.get();
     registers.pc = instruction.get();
@@ -247,7 +255,7 @@ fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, c
     let handler = previous.filter(|previous| {
         !matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
             && (previous.sa_flags & libc::SA_RESETHAND == 0
-                || !PREVIOUS_IS_SPENT.swap(true, Ordering::Relaxed))
+                || !PREVIOUS_WAS_CALLED.swap(true, Ordering::Relaxed))
     });
     let Some(previous) = handler else {
         // SAFETY: an all-zero `sigaction` is the default action.

@@ -40,15 +40,14 @@ pub enum FenceError {
 
 /// A byte-addressed region of persistent memory.
 ///
-/// Code above this trait is written once, generic over it with the hardware as the default, and monomorphised. [`Region`](crate::Region)
-/// implements it by instructions, a crash simulator by a model of the caches; [`Counting`](crate::Counting) wraps another implementation and
-/// counts.
+/// Code above this trait is written once, generic over it with the hardware as the default, and monomorphised. [`Region`](crate::Region) implements
+/// it with instructions, a crash simulator with a model of the caches; [`Counting`](crate::Counting) wraps another implementation and counts calls.
 ///
 /// # Model
 /// `store` and the atomics are ordinary write-back stores: visible at once. They become durable when a thread flushes their lines with [`flush`]
 /// after the store, and then calls [`fence`]. `store_nt` needs only the fence. Flushed lines become durable in any order before the fence returns,
-/// and any line may become durable at any time, as caches evict lines. A store of 1, 2, 4 or 8 bytes that is aligned to its length is atomic, for
-/// crashes and for other threads. Any other store is split into such pieces, each the largest that alignment and length allow
+/// and any line may become durable at any time, because caches evict lines. A store of 1, 2, 4 or 8 bytes that is aligned to its length is atomic,
+/// for crashes and for other threads. Any other store is split into such pieces, each the largest that alignment and length allow
 /// ([`piece_bytes`](crate::line::piece_bytes)), in no order. The exception is [`store_u128`]: a crash leaves all of its 16 bytes or none. See
 /// `docs/persistence-model.md`.
 ///
@@ -105,7 +104,7 @@ pub trait Pmem {
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]);
 
-    /// Stores `bytes` at `offset` around the cache, by non-temporal stores. For long data: a whole line costs half as much as with a store and a
+    /// Stores `bytes` at `offset` around the cache, with non-temporal stores. For long data: a whole line costs half as much as with a store and a
     /// flush. Ends that are not aligned to 8 bytes go through the cache, and this call flushes them. Atomic in the same pieces as a store.
     ///
     /// # Durability
@@ -229,7 +228,7 @@ pub(crate) fn store_words<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     }
 }
 
-/// Implements methods of [`Pmem`] by calls of an inner implementation, for a type that wraps one.
+/// Implements methods of [`Pmem`] with calls of an inner implementation, for a type that wraps one.
 ///
 /// ```
 /// use pm_core::{FenceError, Pmem, Region, forward_pmem};
@@ -284,7 +283,7 @@ macro_rules! forward_pmem {
     };
 }
 
-/// Forwards the whole seam through a pointer, so that `&P` and `Arc<P>` implement it too.
+/// Forwards all methods through a pointer, so that `&P` and `Arc<P>` implement it too.
 macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<P: Pmem + ?Sized> Pmem for $pointer {

@@ -129,7 +129,7 @@ impl Insns {
         unsafe { arch::store_u128(self.pair, dst, value) }
     }
 
-    /// Writes back every line that holds a byte of the `len` bytes at `start`, by the chosen instruction. Orders nothing.
+    /// Writes back every line that holds a byte of the `len` bytes at `start`, with the chosen instruction. Orders nothing.
     ///
     /// # Safety
     /// The range must lie inside one live mapping. (A write-back changes no bytes, so other threads may use the range during the call; but the
@@ -178,7 +178,7 @@ pub fn full_fence() {
     arch::full_fence();
 }
 
-/// The CRC-32C of these words by the CPU's instruction, if it has one.
+/// The CRC-32C of these words, computed with the CPU's instruction, if it has one.
 #[inline]
 pub(crate) fn crc32c_words(words: &[u64]) -> Option<u32> {
     arch::crc32c_words(words)

@@ -17,13 +17,13 @@ const BULK_BYTES: usize = 512;
 
 /// A part of a copy. Invariant, ensured by the unsafe function that creates it: `dst` is writable and `src` readable for `left` bytes; accesses to
 /// the persistent side follow the rules of the seam; and they do not overlap.
-struct Rest {
+struct Span {
     dst: *mut u8,
     src: *const u8,
     left: usize,
 }
 
-impl Rest {
+impl Span {
     /// Splits off the next `len` bytes.
     #[inline(always)]
     fn take(&mut self, len: usize) -> Self {
@@ -67,7 +67,7 @@ impl Rest {
 
     /// Stores less than a word into persistent memory.
     #[inline(always)]
-    fn store_ragged(self) {
+    fn store_partial_word(self) {
         if self.left != 0 {
             self.store_each_piece();
         }
@@ -98,7 +98,7 @@ impl Rest {
 
     /// Loads less than a word of persistent memory.
     #[inline(always)]
-    fn load_ragged(self) {
+    fn load_partial_word(self) {
         if self.left != 0 {
             self.load_each_piece();
         }
@@ -142,8 +142,8 @@ impl Rest {
 /// `src` must be readable and `dst` writable for `len` bytes. They must not overlap, and there must be no Rust reference to the bytes of `dst`.
 #[inline]
 pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
-    let mut rest = Rest { dst, src, left: len };
-    rest.take_head(dst, WORD).store_ragged();
+    let mut rest = Span { dst, src, left: len };
+    rest.take_head(dst, WORD).store_partial_word();
     let words = rest.take_whole(WORD);
     if words.left >= BULK_BYTES {
         words.copy_words();
@@ -153,7 +153,7 @@ pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
             unsafe { AtomicU64::from_ptr(dst.cast()) }.store(word, Relaxed);
         });
     }
-    rest.store_ragged();
+    rest.store_partial_word();
 }
 
 /// Copies `len` bytes out of persistent memory.
@@ -163,62 +163,62 @@ pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
 /// `src`.
 #[inline]
 pub unsafe fn copy_from_pmem(dst: *mut u8, src: *const u8, len: usize) {
-    let mut rest = Rest { dst, src, left: len };
-    rest.take_head(src, WORD).load_ragged();
+    let mut rest = Span { dst, src, left: len };
+    rest.take_head(src, WORD).load_partial_word();
     let words = rest.take_whole(WORD);
     if words.left >= BULK_BYTES {
         words.copy_words();
     } else {
         words.load_words();
     }
-    rest.load_ragged();
+    rest.load_partial_word();
 }
 
 /// The parts of a copy around the cache.
-enum Piece {
+enum Part {
     /// Less than a word at either end: stored through the cache, and flushed.
-    Ragged(Rest),
+    PartialWord(Span),
     /// Aligned words.
-    Words(Rest),
+    Words(Span),
     /// Aligned whole lines.
-    Lines(Rest),
+    Lines(Span),
 }
 
 /// Cuts a copy into parts: a partial word up to the first whole word, words up to the first line, whole lines, words, and a partial word at the
 /// end. Empty parts are left out.
 #[inline(always)]
-fn cut_nt(mut rest: Rest, mut each: impl FnMut(Piece)) {
-    let mut put = |piece: Rest, kind: fn(Rest) -> Piece| {
-        if piece.left != 0 {
-            each(kind(piece));
+fn cut_nt(mut rest: Span, mut each: impl FnMut(Part)) {
+    let mut put = |part: Span, kind: fn(Span) -> Part| {
+        if part.left != 0 {
+            each(kind(part));
         }
     };
-    put(rest.take_head(rest.dst, WORD), Piece::Ragged);
+    put(rest.take_head(rest.dst, WORD), Part::PartialWord);
     // A short copy may end before the next line starts: then less than a line is left, and the `Lines` part is empty.
     let to_line = (rest.dst.addr().wrapping_neg() % LINE).min(rest.left);
-    put(rest.take(to_line / WORD * WORD), Piece::Words);
-    put(rest.take_whole(LINE), Piece::Lines);
-    put(rest.take_whole(WORD), Piece::Words);
-    put(rest, Piece::Ragged);
+    put(rest.take(to_line / WORD * WORD), Part::Words);
+    put(rest.take_whole(LINE), Part::Lines);
+    put(rest.take_whole(WORD), Part::Words);
+    put(rest, Part::PartialWord);
 }
 
 /// # Safety
 /// As [`Insns::copy_nt`](super::Insns::copy_nt). The CPU has both instructions.
 #[inline]
 pub(super) unsafe fn copy_nt(flush: FlushInsn, width: NtWidth, dst: *mut u8, src: *const u8, len: usize) {
-    cut_nt(Rest { dst, src, left: len }, |piece| match piece {
-        Piece::Ragged(bytes) => {
+    cut_nt(Span { dst, src, left: len }, |part| match part {
+        Part::PartialWord(bytes) => {
             let (start, len) = (bytes.dst, bytes.left);
-            bytes.store_ragged();
+            bytes.store_partial_word();
             // SAFETY: the destination lies inside a live mapping, which holds whole lines; the CPU has the instruction.
             unsafe { arch::flush_range(flush, start, len) };
         }
-        Piece::Words(words) => words.store_words(|dst, word| {
+        Part::Words(words) => words.store_words(|dst, word| {
             // SAFETY: aligned and inside the destination.
             unsafe { arch::store_word_nt(dst, word) }
         }),
         // SAFETY: whole aligned lines, not none; the CPU has the instruction.
-        Piece::Lines(lines) => unsafe {
+        Part::Lines(lines) => unsafe {
             arch::copy_lines_nt(width, lines.dst, lines.src, lines.left / LINE);
         },
     });
@@ -237,15 +237,15 @@ mod tests {
             for len in 0..=4 * LINE {
                 let dst = std::ptr::without_provenance_mut::<u8>(start);
                 let mut at = start;
-                cut_nt(Rest { dst, src: dst, left: len }, |piece| {
+                cut_nt(Span { dst, src: dst, left: len }, |piece| {
                     let (piece, unit) = match piece {
-                        Piece::Ragged(piece) => {
+                        Part::PartialWord(piece) => {
                             assert!(piece.left < WORD, "a ragged end is less than a word");
                             assert_eq!(at / WORD, (at + piece.left - 1) / WORD, "and inside one word");
                             (piece, 1)
                         }
-                        Piece::Words(piece) => (piece, WORD),
-                        Piece::Lines(piece) => (piece, LINE),
+                        Part::Words(piece) => (piece, WORD),
+                        Part::Lines(piece) => (piece, LINE),
                     };
                     assert_eq!(
                         (piece.dst.addr(), piece.src.addr()),
@@ -266,9 +266,9 @@ mod tests {
         for start in 4096_usize..4096 + 16 {
             for len in 0..40 {
                 let dst = std::ptr::without_provenance_mut::<u8>(start);
-                let mut rest = Rest { dst, src: dst, left: len };
+                let mut rest = Span { dst, src: dst, left: len };
                 let mut cut = Vec::new();
-                let mut ragged = |mut ragged: Rest| {
+                let mut ragged = |mut ragged: Span| {
                     while ragged.left != 0 {
                         let piece = ragged.take_piece(ragged.dst);
                         cut.push((piece.dst.addr(), piece.left));

@@ -106,10 +106,10 @@ pub enum RootError {
     #[error("the roots of this pool can be changed only by transactions of its heap")]
     Logged,
     /// The directory is full.
-    #[error("all {names} roots of the pool are taken")]
+    #[error("all {root_count_max} roots of the pool are in use")]
     Full {
         /// The largest number of roots.
-        names: u64,
+        root_count_max: u64,
     },
     /// The root was not found, but slots of the directory are corrupted, and it may have been in one of them.
     #[error(
@@ -196,7 +196,7 @@ pub enum HeaderCorruption {
     /// The checksum matches, but the layout is impossible.
     Layout,
     /// It differs from the primary: it belongs to another pool, or has another format version, or is older, as after a crash during growth.
-    Stale,
+    Mismatch,
 }
 
 impl fmt::Display for HeaderCorruption {
@@ -207,7 +207,7 @@ impl fmt::Display for HeaderCorruption {
                 write!(f, "has checksum {found:#010x}, but its contents have {expected:#010x}")
             }
             Self::Layout => f.write_str("describes an impossible layout"),
-            Self::Stale => f.write_str("differs from the other copy"),
+            Self::Mismatch => f.write_str("differs from the other copy"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of a pool: header, its backup, and the root directory. `docs/format/pool.md` describes them in prose.
+//! The layout of a pool: the header, its backup, and the root directory. `docs/format/pool.md` describes it in prose.
 
 use crate::Persist;
 use crate::persist::bytes_of;

@@ -2,9 +2,9 @@
 
 use super::format::{HEADER_BYTES, Header, LOGGED_ROOTS};
 use super::root::Target;
-use super::root_change::{Changing, RootChange};
+use super::root_change::{ChangeLock, RootChange};
 use super::roots::clear;
-use super::shared::{HeaderReading, Shared};
+use super::shared::{HeaderSnapshot, Shared};
 use super::{
     HeaderState, PoolError, PoolOptions, Root, RootDirectory, RootError, RootWrite, header, leftover,
 };
@@ -21,7 +21,7 @@ use uuid::Uuid;
 pub struct Pool<P: Pmem = Region> {
     pmem: P,
     header: Header,
-    opened: HeaderState,
+    header_state: HeaderState,
     /// The version of the shared header when the header was read.
     version: u64,
     shared: Arc<Shared>,
@@ -32,7 +32,7 @@ pub struct Pool<P: Pmem = Region> {
 #[derive(Debug)]
 enum Access {
     /// The handle has formatted the pool, or opened it for writing.
-    Write(#[expect(dead_code, reason = "held, not used")] WriterGuard, Changing),
+    Write(#[expect(dead_code, reason = "held, not used")] WriterGuard, ChangeLock),
     Read,
 }
 
@@ -70,15 +70,18 @@ impl Pool<Region> {
         // Checked before the file exists.
         let header = options.header(pool_bytes)?;
         let region = region.create_with(path, pool_bytes, |region| {
-            let writer = lock_writer(region).map_err(|error| Prepare::Pool(error.into()))?;
-            Pool::made(region, writer, header).write_new(prepare).map(drop).map_err(Prepare::Pool)
+            let writer = lock_writer(region).map_err(|error| PrepareError::Pool(error.into()))?;
+            Pool::for_new_pool(region, writer, header)
+                .write_new(prepare)
+                .map(drop)
+                .map_err(PrepareError::Pool)
         });
         let region = region.map_err(|error| match error {
-            Prepare::Region(error) => E::from(PoolError::Region(error)),
-            Prepare::Pool(error) => error,
+            PrepareError::Region(error) => E::from(PoolError::Region(error)),
+            PrepareError::Pool(error) => error,
         })?;
         let writer = lock_writer(&region)?;
-        Ok(Self::made(region, writer, header))
+        Ok(Self::for_new_pool(region, writer, header))
     }
 
     /// Opens the pool in the file or device-dax at `path`.
@@ -103,16 +106,16 @@ impl Pool<Region> {
         check: impl FnOnce(&Pool<&Region>) -> Result<(), E>,
     ) -> Result<Self, E> {
         let region = region.open_with(path, |region| {
-            let pool = Pool::attach_read_only(region).map_err(|error| Prepare::Pool(error.into()))?;
+            let pool = Pool::attach_read_only(region).map_err(|error| PrepareError::Pool(error.into()))?;
             header::check_features(&pool.header, region.is_writable())
-                .map_err(|error| Prepare::Pool(error.into()))?;
-            check(&pool).map_err(Prepare::Pool)
+                .map_err(|error| PrepareError::Pool(error.into()))?;
+            check(&pool).map_err(PrepareError::Pool)
         });
         let region = region.map_err(|error| match error {
             // An empty file cannot be mapped; it is reported as `NotAPool`.
-            Prepare::Region(OpenError::ZeroSize) => E::from(PoolError::NotAPool),
-            Prepare::Region(error) => E::from(PoolError::Region(error)),
-            Prepare::Pool(error) => error,
+            PrepareError::Region(OpenError::ZeroSize) => E::from(PoolError::NotAPool),
+            PrepareError::Region(error) => E::from(PoolError::Region(error)),
+            PrepareError::Pool(error) => error,
         })?;
         let writable = region.is_writable();
         Ok(Self::attach_as(region, writable)?)
@@ -176,7 +179,7 @@ impl<P: Pmem> Pool<P> {
             return Err(PoolError::AlreadyAPool.into());
         }
         // From here on readers read the medium instead of what a failed change left hidden: even if erasing fails, the old pool is lost.
-        let pool = Self::made(pmem, writer, header);
+        let pool = Self::for_new_pool(pmem, writer, header);
         leftover::erase_all(&pool.pmem).map_err(PoolError::from)?;
         pool.write_new(prepare)
     }
@@ -235,17 +238,17 @@ impl<P: Pmem> Pool<P> {
             None => pmem.writer_lock().map(|lock| lock.shared()),
         };
         let shared = shared.unwrap_or_default();
-        let HeaderReading { header, state, version } = match &writer {
+        let HeaderSnapshot { header, state, version } = match &writer {
             // A writer reads the header on the medium, even if a failed handle left it hidden.
             Some(_) => {
-                header::find(&pmem).map(|(header, state)| HeaderReading { header, state, version: 0 })?
+                header::find(&pmem).map(|(header, state)| HeaderSnapshot { header, state, version: 0 })?
             }
             None => shared.header.read(|| header::find(&pmem))?,
         };
         header::check_features(&header, writable)?;
-        let access = writer.map_or(Access::Read, |writer| Access::Write(writer, Changing::new(false)));
-        let pool = Self { pmem, header, opened: state, version, shared, access };
-        if let Some(changing) = pool.changing() {
+        let access = writer.map_or(Access::Read, |writer| Access::Write(writer, ChangeLock::new(false)));
+        let pool = Self { pmem, header, header_state: state, version, shared, access };
+        if let Some(change_lock) = pool.change_lock() {
             leftover::persist(&pool.pmem, &header)?;
             // Only now that the slots are durable: a failed change may have left slots hidden that were not.
             pool.shared.directory.show();
@@ -257,7 +260,7 @@ impl<P: Pmem> Pool<P> {
             pool.shared.header.show(header.pool_bytes);
             // The owner of a log does this after it has replayed the log.
             if !pool.has_logged_roots() {
-                pool.directory().clear_older(pool.shared.directory.change(changing)?)?;
+                pool.directory().free_older_slots(pool.shared.directory.change(change_lock)?)?;
             }
         }
         Ok(pool)
@@ -290,13 +293,13 @@ impl<P: Pmem> Pool<P> {
     }
 
     /// The handle of a pool that is being created; nothing is hidden from readers.
-    fn made(pmem: P, writer: WriterGuard, header: Header) -> Self {
+    fn for_new_pool(pmem: P, writer: WriterGuard, header: Header) -> Self {
         // As in `attach_as`: without a lock of the region, a handle knows only its own changes.
         let shared: Arc<Shared> = writer.shared().unwrap_or_default();
         shared.directory.show();
         shared.header.show(header.pool_bytes);
-        let access = Access::Write(writer, Changing::new(false));
-        Self { pmem, header, opened: HeaderState::Intact, version: 0, shared, access }
+        let access = Access::Write(writer, ChangeLock::new(false));
+        Self { pmem, header, header_state: HeaderState::Intact, version: 0, shared, access }
     }
 
     /// The region, including header and roots.
@@ -348,7 +351,7 @@ impl<P: Pmem> Pool<P> {
     /// The state of the two copies of the header when the pool was opened.
     #[must_use]
     pub const fn header_state(&self) -> HeaderState {
-        self.opened
+        self.header_state
     }
 
     pub(crate) const fn is_writable(&self) -> bool {
@@ -465,15 +468,15 @@ impl<P: Pmem> Pool<P> {
         RootDirectory {
             pmem: &self.pmem,
             state: &self.shared.directory,
-            changing: self.changing(),
+            change_lock: self.change_lock(),
             is_logged: self.has_logged_roots(),
         }
     }
 
     /// `None` for a handle that may not change the directory.
-    const fn changing(&self) -> Option<&Changing> {
+    const fn change_lock(&self) -> Option<&ChangeLock> {
         match &self.access {
-            Access::Write(_, changing) => Some(changing),
+            Access::Write(_, change_lock) => Some(change_lock),
             Access::Read => None,
         }
     }
@@ -485,12 +488,12 @@ fn lock_writer<P: Pmem>(pmem: &P) -> Result<WriterGuard, PoolError> {
 }
 
 /// An error of the region, or of the pool in it, in [`Pool::create_with`] or [`Pool::open_with`].
-enum Prepare<E> {
+enum PrepareError<E> {
     Region(OpenError),
     Pool(E),
 }
 
-impl<E> From<OpenError> for Prepare<E> {
+impl<E> From<OpenError> for PrepareError<E> {
     fn from(error: OpenError) -> Self {
         Self::Region(error)
     }

@@ -26,7 +26,7 @@ pub enum HeaderState {
 
 /// The result of reading one copy of the header.
 #[expect(clippy::large_enum_variant, reason = "lives for a moment on the stack")]
-enum Copy {
+enum HeaderCopy {
     Good(Header),
     OtherVersion(u32),
     Corrupted(HeaderCorruption),
@@ -92,27 +92,27 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
     match read_copy(pmem, 0) {
         // The primary is valid. It records the pool's length, and so the offset of its backup, which lies before the region's end if a crash
         // interrupted growth.
-        Copy::Good(header) if header.pool_bytes > region_bytes => {
+        HeaderCopy::Good(header) if header.pool_bytes > region_bytes => {
             Err(PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes })
         }
-        Copy::Good(header) => {
+        HeaderCopy::Good(header) => {
             let state = match read_backup(pmem, header.pool_bytes) {
-                Copy::Good(backup) if bytes_of(&backup) == bytes_of(&header) => HeaderState::Intact,
-                Copy::Good(_) | Copy::OtherVersion(_) => {
-                    HeaderState::BackupCorrupted(HeaderCorruption::Stale)
+                HeaderCopy::Good(backup) if bytes_of(&backup) == bytes_of(&header) => HeaderState::Intact,
+                HeaderCopy::Good(_) | HeaderCopy::OtherVersion(_) => {
+                    HeaderState::BackupCorrupted(HeaderCorruption::Mismatch)
                 }
-                Copy::Corrupted(corruption) => HeaderState::BackupCorrupted(corruption),
+                HeaderCopy::Corrupted(corruption) => HeaderState::BackupCorrupted(corruption),
             };
             Ok((header, state))
         }
-        Copy::OtherVersion(found) => Err(other_version(found)),
-        Copy::Corrupted(primary) => match read_backup(pmem, region_bytes) {
-            Copy::Good(header) if header.pool_bytes == region_bytes => {
+        HeaderCopy::OtherVersion(found) => Err(other_version(found)),
+        HeaderCopy::Corrupted(primary) => match read_backup(pmem, region_bytes) {
+            HeaderCopy::Good(header) if header.pool_bytes == region_bytes => {
                 Ok((header, HeaderState::PrimaryCorrupted(primary)))
             }
-            Copy::OtherVersion(found) => Err(other_version(found)),
+            HeaderCopy::OtherVersion(found) => Err(other_version(found)),
             other => {
-                let backup = if let Copy::Corrupted(corruption) = other {
+                let backup = if let HeaderCopy::Corrupted(corruption) = other {
                     corruption
                 } else {
                     HeaderCorruption::Layout
@@ -135,12 +135,12 @@ fn find_inner_backup<P: Pmem>(
     primary: HeaderCorruption,
     backup: HeaderCorruption,
 ) -> Option<Header> {
-    let like_neither = (primary, backup) == (HeaderCorruption::NoMagic, HeaderCorruption::NoMagic);
-    if like_neither && is_zero(pmem, 0..HEADER_BYTES) {
+    let no_magic_at_either_end = (primary, backup) == (HeaderCorruption::NoMagic, HeaderCorruption::NoMagic);
+    if no_magic_at_either_end && is_zero(pmem, 0..HEADER_BYTES) {
         return None;
     }
-    inner_ends_with_magic(pmem).into_iter().find_map(|end| match read_backup(pmem, end) {
-        Copy::Good(header) if header.pool_bytes == end && may_be_backup(pmem, &header) => Some(header),
+    backup_candidate_ends(pmem).into_iter().find_map(|end| match read_backup(pmem, end) {
+        HeaderCopy::Good(header) if header.pool_bytes == end && may_be_backup(pmem, &header) => Some(header),
         _ => None,
     })
 }
@@ -179,7 +179,7 @@ pub(super) fn inner_end_in_header<P: Pmem>(pmem: &P) -> Option<u64> {
 }
 
 /// The end offset of each page inside the region that begins with the magic, in descending order. Reads one word of each page that is not a hole.
-pub(super) fn inner_ends_with_magic<P: Pmem>(pmem: &P) -> Vec<u64> {
+pub(super) fn backup_candidate_ends<P: Pmem>(pmem: &P) -> Vec<u64> {
     let inside = POOL_BYTES_MIN - HEADER_BYTES..whole_bytes(pmem) - HEADER_BYTES;
     let pages = data_pages(pmem, inside).filter(|page| has_magic(pmem, *page));
     let mut found: Vec<u64> = pages.map(|page| page + HEADER_BYTES).collect();
@@ -222,7 +222,7 @@ const fn headers_corrupted(primary: HeaderCorruption, backup: HeaderCorruption) 
 /// The error for a region too short for any pool: `Truncated` if it has a valid header, which records the full length.
 fn not_a_pool_or_truncated<P: Pmem>(pmem: &P, region_bytes: u64) -> PoolError {
     if region_bytes >= HEADER_BYTES
-        && let Copy::Good(header) = read_copy(pmem, 0)
+        && let HeaderCopy::Good(header) = read_copy(pmem, 0)
     {
         return PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes };
     }
@@ -248,30 +248,30 @@ pub(super) fn has_magic<P: Pmem>(pmem: &P, offset: u64) -> bool {
 }
 
 /// The copy in the last page before `end`. The page may be a hole if no pool ends there.
-fn read_backup<P: Pmem>(pmem: &P, end: u64) -> Copy {
+fn read_backup<P: Pmem>(pmem: &P, end: u64) -> HeaderCopy {
     let at = end - HEADER_BYTES;
-    if is_hole(pmem, at) { Copy::Corrupted(HeaderCorruption::NoMagic) } else { read_copy(pmem, at) }
+    if is_hole(pmem, at) { HeaderCopy::Corrupted(HeaderCorruption::NoMagic) } else { read_copy(pmem, at) }
 }
 
-fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
+fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> HeaderCopy {
     // The magic is loaded first: without it, the rest of the page need not be read.
     let mut magic = [0; size_of_val(&MAGIC)];
     pmem.load(offset, &mut magic);
     if magic != MAGIC {
-        return Copy::Corrupted(HeaderCorruption::NoMagic);
+        return HeaderCopy::Corrupted(HeaderCorruption::NoMagic);
     }
     let header: Header = from_bytes(|bytes| pmem.load(offset, bytes));
     let (found, expected) = (header.crc, header.expected_crc());
     if found != expected {
-        return Copy::Corrupted(HeaderCorruption::Checksum { found, expected });
+        return HeaderCopy::Corrupted(HeaderCorruption::Checksum { found, expected });
     }
     if header.version != VERSION {
-        return Copy::OtherVersion(header.version);
+        return HeaderCopy::OtherVersion(header.version);
     }
     if !is_possible(&header) {
-        return Copy::Corrupted(HeaderCorruption::Layout);
+        return HeaderCopy::Corrupted(HeaderCorruption::Layout);
     }
-    Copy::Good(header)
+    HeaderCopy::Good(header)
 }
 
 /// Whether a header with a valid checksum describes a possible layout.

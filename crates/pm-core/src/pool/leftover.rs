@@ -6,7 +6,7 @@
 
 use super::format::{HEADER_BYTES, Header, MAGIC, ROOT_COUNT, ROOTS_START};
 use super::header::{
-    data_pages, extended, has_magic, inner_end_in_header, inner_ends_with_magic, is_hole, is_zero,
+    backup_candidate_ends, data_pages, extended, has_magic, inner_end_in_header, is_hole, is_zero,
     whole_bytes,
 };
 use super::root::SLOT_BYTES;
@@ -90,14 +90,14 @@ pub(super) fn erase_all<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
         // A process that was killed during growth may have zeroed this page, magic included, without flushing it.
         flush_page(pmem, inner_end - HEADER_BYTES);
     }
-    let inner_ends = inner_ends_with_magic(pmem);
-    let may_find_others = !inner_ends.is_empty() && !is_zero(pmem, 0..HEADER_BYTES);
-    if may_find_others {
+    let inner_ends = backup_candidate_ends(pmem);
+    let has_backup_candidates = !inner_ends.is_empty() && !is_zero(pmem, 0..HEADER_BYTES);
+    if has_backup_candidates {
         disown(pmem)?;
     }
     zero(pmem, end - HEADER_BYTES, end);
     pmem.fence()?;
-    if may_find_others {
+    if has_backup_candidates {
         zero(pmem, MAGIC.len() as u64, HEADER_BYTES);
         pmem.fence()?;
     }

@@ -14,7 +14,7 @@ pub(super) type SlotAt = (u64, RootSlot);
 
 pub(super) const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
 
-pub(super) const FULL: RootError = RootError::Full { names: ROOT_COUNT - 1 };
+pub(super) const FULL: RootError = RootError::Full { root_count_max: ROOT_COUNT - 1 };
 
 /// A root in the directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl Lookup {
 
     /// The slot of the root, or `None` if there is no such root. If no slot matches and a slot is corrupted, this is an error: the root may be in
     /// that slot, and a caller that takes it for missing might create its data again.
-    pub(super) fn known(self) -> Result<Option<SlotAt>, RootError> {
+    pub(super) fn resolve(self) -> Result<Option<SlotAt>, RootError> {
         match self.corrupted_count {
             1.. if self.youngest.is_none() => Err(RootError::Corrupted { slots: self.corrupted_count }),
             _ => Ok(self.youngest),

@@ -16,7 +16,7 @@ use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::{Mutex, MutexGuard, RwLock};
 
-/// A hint that names no slot.
+/// A hint without a slot.
 const NO_HINT: u8 = u8::MAX;
 
 /// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock);
@@ -32,7 +32,7 @@ pub(super) struct DirectoryState {
     version: CachePadded<AtomicU64>,
     /// During a change: the slots that it may store to, with the contents that readers see instead.
     hidden: RwLock<Vec<SlotAt>>,
-    /// By hash of the name, the index of the slot in which the last lookup found the root.
+    /// For each hash of a name, the index of the slot in which the last lookup found the root.
     hints: [AtomicU8; 64],
     /// The process whose threads change the directory. A child of fork(2) has a copy of this state, in which a change that was running at the fork
     /// never ends.
@@ -40,7 +40,7 @@ pub(super) struct DirectoryState {
 }
 
 /// Held by the thread that changes the directory through this handle. The value is true once a change of this handle has failed.
-pub(super) type Changing = Mutex<bool>;
+pub(super) type ChangeLock = Mutex<bool>;
 
 /// A change of the directory. No other change starts before it is dropped. From [`Pool::change_roots`](crate::Pool::change_roots).
 ///
@@ -51,7 +51,7 @@ pub(super) type Changing = Mutex<bool>;
 pub struct RootChange<'d> {
     directory: &'d DirectoryState,
     /// True while slots are hidden and the change is not complete.
-    failed: MutexGuard<'d, bool>,
+    incomplete: MutexGuard<'d, bool>,
 }
 
 impl Default for DirectoryState {
@@ -98,12 +98,12 @@ impl DirectoryState {
     }
 
     /// Waits until the previous change is dropped, and starts one. Its slots must be [hidden](RootChange::hide) before anything is stored to them.
-    pub(super) fn change<'d>(&'d self, changing: &'d Changing) -> Result<RootChange<'d>, FenceError> {
-        let failed = changing.lock().unwrap_or_else(PoisonError::into_inner);
-        if *failed {
+    pub(super) fn change<'d>(&'d self, change_lock: &'d ChangeLock) -> Result<RootChange<'d>, FenceError> {
+        let incomplete = change_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if *incomplete {
             return Err(FenceError::Poisoned);
         }
-        Ok(RootChange { directory: self, failed })
+        Ok(RootChange { directory: self, incomplete })
     }
 
     /// Shows hidden slots, including those that a failed change of another handle left hidden. Only for the handle that may change the directory.
@@ -120,8 +120,8 @@ impl RootChange<'_> {
     /// From now on exactly `slots` are hidden: readers use them in place of the same slots on the medium. Waits for readers that use the hidden
     /// slots now.
     pub(super) fn hide(&mut self, slots: Vec<SlotAt>) {
-        if !*self.failed {
-            *self.failed = true;
+        if !*self.incomplete {
+            *self.incomplete = true;
             self.directory.version.fetch_add(1, Ordering::Relaxed);
             // Ordered before all stores of the change.
             fence(Ordering::Release);
@@ -132,7 +132,7 @@ impl RootChange<'_> {
     /// Ends the change, and makes it visible to readers. The caller must have made all its stores durable, or have stored nothing.
     pub fn complete(mut self) {
         self.directory.show();
-        *self.failed = false;
+        *self.incomplete = false;
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
     /// The directory, and two slots: whether the slot is in use, and its root's target.
     struct Model {
         directory: DirectoryState,
-        changing: Changing,
+        change_lock: ChangeLock,
         slots: [[AtomicU64; 2]; 2],
     }
 
@@ -160,8 +160,8 @@ mod tests {
         /// A slot with a root, and a free one.
         fn new(root: u64) -> Arc<Self> {
             let slot = |root| [AtomicU64::new(u64::from(root != 0)), AtomicU64::new(root)];
-            let (directory, changing) = (DirectoryState::default(), Changing::new(false));
-            Arc::new(Self { directory, changing, slots: [slot(root), slot(0)] })
+            let (directory, change_lock) = (DirectoryState::default(), ChangeLock::new(false));
+            Arc::new(Self { directory, change_lock, slots: [slot(root), slot(0)] })
         }
 
         fn store(&self, slot: usize, word: usize, value: u64) {
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn loom_lookup_during_replacement() {
         let replace = |model: &Model| {
-            let mut change = model.directory.change(&model.changing).expect("no change has failed");
+            let mut change = model.directory.change(&model.change_lock).expect("no change has incomplete");
             model.hide(&mut change, 1, None);
             model.store(1, 1, 2);
             model.store(1, 0, 1);
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn loom_lookup_during_change_in_place() {
         let replace = |model: &Model| {
-            let mut change = model.directory.change(&model.changing).expect("no change has failed");
+            let mut change = model.directory.change(&model.change_lock).expect("no change has incomplete");
             model.hide(&mut change, 0, Some(1));
             model.store(0, 0, 0);
             model.store(0, 1, 2);
@@ -240,11 +240,11 @@ mod tests {
     #[test]
     fn loom_lookup_after_failed_change() {
         let fail = |model: &Model| {
-            let mut change = model.directory.change(&model.changing).expect("no change has failed");
+            let mut change = model.directory.change(&model.change_lock).expect("no change has incomplete");
             model.hide(&mut change, 0, Some(1));
             model.store(0, 0, 0);
             drop(change);
-            assert!(model.directory.change(&model.changing).is_err());
+            assert!(model.directory.change(&model.change_lock).is_err());
         };
         check(fail, |first, second| (first, second) == (&[1], &[1]));
     }
@@ -253,13 +253,15 @@ mod tests {
     #[test]
     fn loom_lookup_after_failed_change_and_next_handle() {
         let replace = |model: &Model| {
-            let mut failed = model.directory.change(&model.changing).expect("no change has failed");
-            model.hide(&mut failed, 0, Some(1));
+            let mut incomplete =
+                model.directory.change(&model.change_lock).expect("no change has incomplete");
+            model.hide(&mut incomplete, 0, Some(1));
             model.store(0, 1, 2);
-            drop(failed);
+            drop(incomplete);
             model.directory.show();
-            let changing = Changing::new(false);
-            let mut change = model.directory.change(&changing).expect("no change of this handle has failed");
+            let change_lock = ChangeLock::new(false);
+            let mut change =
+                model.directory.change(&change_lock).expect("no change of this handle has incomplete");
             model.hide(&mut change, 0, Some(2));
             model.store(0, 0, 0);
             model.store(0, 1, 3);

@@ -5,7 +5,7 @@ use super::root::{
     FULL, Lookup, SLOT_BYTES, SlotAt, Target, encode, free_for_new_name, new_slot, slot_offset,
     slots_to_change,
 };
-use super::root_change::{Changing, DirectoryState, RootChange};
+use super::root_change::{ChangeLock, DirectoryState, RootChange};
 use super::{Root, RootError, RootWrite};
 use crate::persist::{bytes_of, from_bytes};
 use crate::pmem::store_words;
@@ -21,7 +21,7 @@ pub struct RootDirectory<'p, P: Pmem = Region> {
     pub(super) pmem: &'p P,
     pub(super) state: &'p DirectoryState,
     /// `None` for a handle that may not change the directory.
-    pub(super) changing: Option<&'p Changing>,
+    pub(super) change_lock: Option<&'p ChangeLock>,
     pub(super) is_logged: bool,
 }
 
@@ -35,12 +35,12 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     /// # Durability
     /// The caller must have made the directory durable; otherwise a crash could lose the younger slot too. A crash leaves both slots or the younger
     /// one. Costs one fence for each slot that is freed.
-    pub fn clear_replaced(&self) -> Result<(), RootError> {
-        Ok(self.clear_older(self.begin_change()?)?)
+    pub fn free_replaced_slots(&self) -> Result<(), RootError> {
+        Ok(self.free_older_slots(self.begin_change()?)?)
     }
 
-    /// See [`clear_replaced`](Self::clear_replaced).
-    pub(super) fn clear_older(&self, mut change: RootChange<'_>) -> Result<(), FenceError> {
+    /// See [`free_replaced_slots`](Self::free_replaced_slots).
+    pub(super) fn free_older_slots(&self, mut change: RootChange<'_>) -> Result<(), FenceError> {
         change.hide(Vec::new());
         for (at, slot) in self.slots().filter(|(_, slot)| slot.is_in_use()) {
             let youngest = self.slots_named(slot.name).max_by_key(|(_, slot)| slot.generation);
@@ -61,7 +61,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     /// # Durability
     /// When it returns, the root is durable, and so is all that this thread flushed before. A crash before that leaves the root set, or its slot
     /// unchanged or corrupted. Costs one fence.
-    pub fn set_lost(&self, name: &str, target: Target) -> Result<(), RootError> {
+    pub fn restore_missing(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
         let mut change = self.begin_change()?;
         let slots: Vec<SlotAt> = self.slots().collect();
@@ -113,12 +113,12 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         // Of several staged writes to a slot the last one counts, so a transaction can reuse a slot that it frees.
         let staged_at = |at| staged.iter().rev().find(|write| write.at == at).map(|write| write.slot);
         let staged_slots = |hidden: &[SlotAt]| -> Vec<SlotAt> {
-            self.slots_before(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot))).collect()
+            self.slots_with_hidden(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot))).collect()
         };
         let slots = self.state.read(staged_slots);
         let lookup = Lookup::new(name, slots.iter().copied());
         let Some(target) = target else {
-            return Ok(lookup.known()?.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
+            return Ok(lookup.resolve()?.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
         };
         let at = match lookup.youngest {
             Some((at, _)) => at,
@@ -140,8 +140,8 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         {
             return Ok(Some(Root::of(&slot)));
         }
-        let lookup = self.state.read(|hidden| Lookup::new(name, self.slots_before(hidden)));
-        Ok(lookup.known()?.map(|(at, slot)| {
+        let lookup = self.state.read(|hidden| Lookup::new(name, self.slots_with_hidden(hidden)));
+        Ok(lookup.resolve()?.map(|(at, slot)| {
             #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
             hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
             Root::of(&slot)
@@ -151,7 +151,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     /// See [`Pool::roots`](crate::Pool::roots).
     pub(super) fn list(&self) -> Vec<Root> {
         let in_use = |hidden: &[SlotAt]| -> Vec<RootSlot> {
-            self.slots_before(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
+            self.slots_with_hidden(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
         };
         let mut slots = self.state.read(in_use);
         // Only corruption leaves two slots with the same name and generation. Every lookup takes the last of them.
@@ -163,7 +163,8 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     }
 
     pub(super) fn corrupted_count(&self) -> usize {
-        self.state.read(|hidden| self.slots_before(hidden).filter(|(_, slot)| slot.is_corrupted()).count())
+        self.state
+            .read(|hidden| self.slots_with_hidden(hidden).filter(|(_, slot)| slot.is_corrupted()).count())
     }
 
     /// See [`Pool::check_root`](crate::Pool::check_root).
@@ -207,7 +208,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         let name = encode(name)?;
         self.check_unlogged()?;
         let mut change = self.begin_change()?;
-        if Lookup::new(name, self.slots()).known()?.is_none() {
+        if Lookup::new(name, self.slots()).resolve()?.is_none() {
             return Ok(());
         }
         let mut slots: Vec<_> = self.slots_named(name).collect();
@@ -236,7 +237,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     }
 
     fn begin_change(&self) -> Result<RootChange<'p>, RootError> {
-        Ok(self.state.change(self.changing.ok_or(RootError::ReadOnly)?)?)
+        Ok(self.state.change(self.change_lock.ok_or(RootError::ReadOnly)?)?)
     }
 
     /// Refuses changes by the pool's own methods if the roots are logged: a replay of the log would undo them.
@@ -249,11 +250,11 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     }
 
     fn slots(&self) -> impl Iterator<Item = SlotAt> {
-        self.slots_before(&[])
+        self.slots_with_hidden(&[])
     }
 
     /// All slots, the hidden ones as readers see them.
-    fn slots_before(&self, hidden: &[SlotAt]) -> impl Iterator<Item = SlotAt> {
+    fn slots_with_hidden(&self, hidden: &[SlotAt]) -> impl Iterator<Item = SlotAt> {
         (0..ROOT_COUNT).map(slot_offset).map(move |at| {
             let before = hidden.iter().find(|slot| slot.0 == at);
             before.copied().unwrap_or_else(|| (at, load_slot(self.pmem, at)))

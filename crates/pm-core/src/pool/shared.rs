@@ -38,7 +38,7 @@ pub(super) struct SharedHeader {
 }
 
 /// A header, the state of its copies, and the version at which they were read.
-pub(super) struct HeaderReading {
+pub(super) struct HeaderSnapshot {
     pub(super) header: Header,
     pub(super) state: HeaderState,
     /// The version of the shared header.
@@ -62,7 +62,7 @@ impl SharedHeader {
     pub(super) fn read(
         &self,
         find: impl Fn() -> Result<(Header, HeaderState), PoolError>,
-    ) -> Result<HeaderReading, PoolError> {
+    ) -> Result<HeaderSnapshot, PoolError> {
         let backoff = Backoff::new();
         loop {
             let version = self.version.load(Ordering::Acquire);
@@ -72,12 +72,12 @@ impl SharedHeader {
                 // A reader that has loaded a word of a newer header sees the version of that header here.
                 fence(Ordering::Acquire);
                 if is_child || self.version.load(Ordering::Relaxed) == version {
-                    return found.map(|(header, state)| HeaderReading { header, state, version });
+                    return found.map(|(header, state)| HeaderSnapshot { header, state, version });
                 }
             } else if let Some(before) = self.before.read().unwrap_or_else(PoisonError::into_inner).as_deref()
             {
                 let (header, state) = *before;
-                return Ok(HeaderReading { header, state, version });
+                return Ok(HeaderSnapshot { header, state, version });
             }
             backoff.spin();
         }
@@ -153,7 +153,7 @@ mod tests {
             self.shared.show(to_bytes);
         }
 
-        fn read(&self) -> HeaderReading {
+        fn read(&self) -> HeaderSnapshot {
             let find = || match self.words.each_ref().map(|word| word.load(Ordering::Relaxed)) {
                 [first, second] if first == second => Ok((header(first), HeaderState::Intact)),
                 _ => Err(PoolError::NotAPool),

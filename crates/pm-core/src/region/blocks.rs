@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 /// The part of a shared extent that one fallocate(2) copies. XFS reserves the same length for the copy.
-const UNSHARED_BYTES: u64 = 1 << 20;
+const UNSHARE_STEP_BYTES: u64 = 1 << 20;
 
 /// Extends a file to the end of `new`, with all blocks of `new` allocated unless it is `sparse`. The length changes atomically, after the
 /// allocation. So a killed process or a full file system leaves the old length, or the new one with all blocks, unless the file system moves the
@@ -111,7 +111,7 @@ fn unshare(file: BorrowedFd<'_>, path: &Path, shared: &[Range<u64>]) -> Result<(
     for extent in shared {
         let mut start = extent.start;
         while start < extent.end {
-            let piece = start..extent.end.min(start + UNSHARED_BYTES);
+            let piece = start..extent.end.min(start + UNSHARE_STEP_BYTES);
             match fallocate(file, FallocateFlags::UNSHARE_RANGE, &piece) {
                 Ok(()) => {}
                 // btrfs, where each write-back needs new blocks anyway.
@@ -214,7 +214,7 @@ impl Missing {
     /// Adds what is missing between `start` and the end of the last extent that has its own blocks, and returns that end. Nothing at or after
     /// `start` has been examined before. The extents are in order.
     fn add(&mut self, extents: &[Extent], mut start: u64, end: u64) -> u64 {
-        for extent in extents.iter().filter(|extent| extent.flags & NOT_OWN == 0) {
+        for extent in extents.iter().filter(|extent| extent.flags & NO_BLOCK == 0) {
             let own = extent.start.max(start)..extent.end().min(end);
             if own.is_empty() {
                 continue;
@@ -270,7 +270,7 @@ const FIEMAP: Opcode = opcode::from_components(rustix::ioctl::Direction::ReadWri
 /// `FIEMAP_EXTENT_LAST`.
 const LAST: u32 = 0x1;
 /// `FIEMAP_EXTENT_UNKNOWN`, `_DELALLOC`, `_DATA_INLINE` and `_DATA_TAIL`: no block to which a page could be written in place.
-const NOT_OWN: u32 = 0x2 | 0x4 | 0x200 | 0x400;
+const NO_BLOCK: u32 = 0x2 | 0x4 | 0x200 | 0x400;
 /// `FIEMAP_EXTENT_SHARED`.
 const SHARED: u32 = 0x2000;
 
@@ -307,11 +307,11 @@ mod tests {
     #[test]
     fn delayed_blocks_of_the_file_count_as_free() {
         let file = tempfile::tempfile().unwrap();
-        let more_than_there_is = || Missing { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
+        let more_than_free = || Missing { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
         let with_room =
-            |then: Missing| with_room(file.as_fd(), Path::new("x"), more_than_there_is(), || Ok(then));
+            |then: Missing| with_room(file.as_fd(), Path::new("x"), more_than_free(), || Ok(then));
         assert_eq!(with_room(Missing::default()).unwrap(), Missing::default());
-        assert!(matches!(with_room(more_than_there_is()), Err(OpenError::NoSpace { .. })));
+        assert!(matches!(with_room(more_than_free()), Err(OpenError::NoSpace { .. })));
     }
 
     #[test]
@@ -356,7 +356,7 @@ mod tests {
             assert_eq!(
                 Missing::of(file.as_fd(), &range),
                 Ok(Missing::default()),
-                "unwritten blocks are there"
+                "unwritten extents have blocks"
             );
             file.write_all_at(&[8; 4096], STEP_BYTES / 2).unwrap();
             free(file.as_fd(), &found.holes).unwrap();

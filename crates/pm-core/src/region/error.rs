@@ -1,4 +1,4 @@
-//! The error of creating, opening or growing a region.
+//! The errors of creating, opening and growing a region.
 
 use rustix::io::Errno;
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 /// Stats the file at a path through an `O_PATH` descriptor. The file itself is not opened, because opening affects a tape or a watchdog device.
-pub(super) fn look(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
+pub(super) fn stat_path(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(OpenError::from_errno(path, "open"))?;
     let stat = rustix::fs::fstat(&found).map_err(OpenError::from_errno(path, "stat"))?;
@@ -42,7 +42,7 @@ pub(super) fn has_no_name(file: &OwnedFd, path: &Path) -> Result<bool, OpenError
         return Ok(false);
     }
     let link = rustix::fs::readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new());
-    Ok(leads_to_no_name(link.map_err(failed("readlink in /proc"))?.as_bytes()))
+    Ok(is_deleted_link(link.map_err(failed("readlink in /proc"))?.as_bytes()))
 }
 
 /// Whether this link in `/proc/self/fd` denotes a file without a name. A link count of zero does not prove it: some file systems in user space do
@@ -50,7 +50,7 @@ pub(super) fn has_no_name(file: &OwnedFd, path: &Path) -> Result<bool, OpenError
 ///
 /// # Source
 /// proc(5), `/proc/pid/fd`.
-fn leads_to_no_name(link: &[u8]) -> bool {
+fn is_deleted_link(link: &[u8]) -> bool {
     link.ends_with(b" (deleted)")
 }
 
@@ -120,7 +120,7 @@ mod tests {
         let flags = OFlags::RDWR | OFlags::TMPFILE;
         assert!(is_nameless(&rustix::fs::open(dir.path(), flags, Mode::RUSR | Mode::WUSR).unwrap()));
         // Without a link count only /proc shows it.
-        assert!(leads_to_no_name(b"/mnt/x.pm (deleted)") && !leads_to_no_name(b"/mnt/x.pm"));
+        assert!(is_deleted_link(b"/mnt/x.pm (deleted)") && !is_deleted_link(b"/mnt/x.pm"));
     }
 
     #[test]

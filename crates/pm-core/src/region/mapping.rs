@@ -61,7 +61,7 @@ pub(super) struct Mapping {
     /// The process that mapped it. A child of it may have no mapping at this address, or another one.
     process: ProcessId,
     /// The owner of the addresses, if memmap2 has mapped them.
-    by_memmap2: Option<MmapRaw>,
+    owner: Option<MmapRaw>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and all access goes through raw pointers whose
@@ -132,15 +132,9 @@ impl Mapping {
         Ok(Self::of(base, len, writable, sharing, None))
     }
 
-    fn of(
-        base: NonNull<u8>,
-        len: usize,
-        writable: bool,
-        sharing: Sharing,
-        by_memmap2: Option<MmapRaw>,
-    ) -> Self {
+    fn of(base: NonNull<u8>, len: usize, writable: bool, sharing: Sharing, owner: Option<MmapRaw>) -> Self {
         let process = ProcessId::current();
-        Self { base, len, writable, sharing, advice: Vec::new(), process, by_memmap2 }
+        Self { base, len, writable, sharing, advice: Vec::new(), process, owner }
     }
 
     pub(super) const fn base(&self) -> *mut u8 {
@@ -178,7 +172,7 @@ impl Mapping {
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }
     }
 
-    /// Whether the file's page is in memory, for each page of `start..end`. Both must be page-aligned and inside.
+    /// Whether the file's page is in memory, for each page of `start..end`. Both must be page-aligned and inside the mapping.
     pub(super) fn are_resident(&self, start: usize, end: usize, page: usize) -> Result<Vec<bool>, Errno> {
         debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be asked for");
         let mut answers = vec![0_u8; (end - start).div_ceil(page)];
@@ -200,14 +194,14 @@ impl Mapping {
         debug_assert!(self.writable && offset < self.len, "only this mapping's own pages can be touched");
         // SAFETY: `offset` is inside the mapping.
         let byte = unsafe { self.base.as_ptr().add(offset) };
-        let again = || {
+        let rewrite = || {
             // SAFETY: inside the mapping, and there are no references to mapped memory.
             let value = unsafe { byte.read_volatile() };
             // SAFETY: as above, and the mapping is writable. Volatile, because a compiler may drop the store of an unchanged value.
             unsafe { byte.write_volatile(value) };
         };
         // SAFETY: the closure does not panic, and holds no value with a destructor.
-        unsafe { fault::guarded(again) }
+        unsafe { fault::guarded(rewrite) }
     }
 
     /// Whether the `len` bytes at `offset` are all zero. No other thread may store there during the call.
@@ -219,7 +213,7 @@ impl Mapping {
         // SAFETY: `offset` is inside the mapping.
         let bytes = unsafe { self.base.as_ptr().add(offset) };
         let mut is_zero = true;
-        let look = || {
+        let compare = || {
             is_zero = (0..len).all(|index| {
                 // SAFETY: the range is inside the mapping.
                 let byte = unsafe { bytes.add(index) };
@@ -228,7 +222,7 @@ impl Mapping {
             });
         };
         // SAFETY: the closure does not panic, and holds no value with a destructor.
-        unsafe { fault::guarded(look) }?;
+        unsafe { fault::guarded(compare) }?;
         Ok(is_zero)
     }
 
@@ -244,14 +238,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let by_memmap2 = self.by_memmap2.take();
+        let owner = self.owner.take();
         if !self.process.is_current() {
             // In a child of fork(2) another mapping may be at this address by now. A mapping inherited because of `keep_on_fork` is unmapped when
             // the child ends.
-            core::mem::forget(by_memmap2);
+            core::mem::forget(owner);
             return;
         }
-        if by_memmap2.is_some() {
+        if owner.is_some() {
             return;
         }
         // SAFETY: the range is this mapping's own, and `&mut self` shows that no address in it is in use.

@@ -86,13 +86,13 @@ impl NewFile {
             }
             // Another process that creates a file here removed this one before it was locked.
             let (file, temporary) = make(&new_file.dir, &new_file.name)?;
-            store_in_place(&file, path);
+            disable_copy_on_write(&file, path);
             (new_file.file, new_file.temporary) = (file, Some(temporary));
         }
     }
 
     fn of(file: OwnedFd, dir: OwnedFd, path: &Path, name: OsString, temporary: Option<OsString>) -> Self {
-        store_in_place(&file, path);
+        disable_copy_on_write(&file, path);
         Self { file, dir, path: path.to_path_buf(), name, temporary, process: ProcessId::current() }
     }
 
@@ -158,7 +158,7 @@ impl Drop for NewFile {
 ///
 /// # Source
 /// ioctl_iflags(2), `FS_NOCOW_FL`.
-fn store_in_place(file: &OwnedFd, path: &Path) {
+fn disable_copy_on_write(file: &OwnedFd, path: &Path) {
     const BTRFS: u32 = 0x9123_683E;
     if rustix::fs::fstatfs(file).is_ok_and(|found| u32::try_from(found.f_type) == Ok(BTRFS)) {
         let flags = rustix::fs::ioctl_getflags(file);
@@ -274,7 +274,7 @@ mod tests {
         // Files of other programs stay.
         let others = ["x.pm.creating-me", "x.pm.creating-1-2", "x.pm.creating-2026", "x.pm.creatin"];
         others.iter().for_each(|name| std::fs::write(dir.path().join(name), "").unwrap());
-        for litter_count in 1..3 {
+        for killed_count in 1..3 {
             let test = "region::new_file::tests::file_of_killed_process_is_removed_by_next";
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
             let killed = child.args([test, "--exact"]).env(DIE_IN, dir.path()).output().unwrap();
@@ -282,7 +282,7 @@ mod tests {
             assert_eq!(
                 names(dir.path()).len(),
                 others.len() + 1,
-                "after {litter_count}, one removed the other's"
+                "after {killed_count}, one removed the other's"
             );
         }
         let alive = new_file(dir.path(), "x.pm");

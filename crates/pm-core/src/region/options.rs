@@ -303,7 +303,7 @@ impl RegionOptions {
         check: impl FnOnce(&Region) -> Result<(), E>,
     ) -> Result<Region, E> {
         let path = path.as_ref();
-        let (found, stat) = file::look(path)?;
+        let (found, stat) = file::stat_path(path)?;
         let region = self.open_found(&found, &stat, path)?;
         check(&region)?;
         self.fill(&region)?;
@@ -335,7 +335,7 @@ impl RegionOptions {
         if file::has_no_name(file.fd(), path)? {
             // It was removed before it was locked, for example by a creator that failed, and stores to it would be lost. But a path in /proc
             // denotes an open file of a process, which may never have had a name.
-            let (_, now) = file::look(path)?;
+            let (_, now) = file::stat_path(path)?;
             if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
                 return Err(OpenError::NotFound { path: path.to_path_buf() });
             }
@@ -456,12 +456,12 @@ impl RegionOptions {
         len: usize,
         known: Option<Medium>,
     ) -> Result<(Mapping, Medium), Errno> {
-        let is_stored_to = self.access != Access::ReadOnly;
+        let writable = self.access != Access::ReadOnly;
         let (file, address) = (file.as_fd(), self.address.map(core::ptr::without_provenance_mut));
         let map = |sharing| match address {
             // SAFETY: the caller of `at_address` has allowed it.
-            Some(address) => unsafe { Mapping::at(address, file, len, is_stored_to, sharing) },
-            None => Mapping::new(file, len, is_stored_to, sharing),
+            Some(address) => unsafe { Mapping::at(address, file, len, writable, sharing) },
+            None => Mapping::new(file, len, writable, sharing),
         };
         if self.access == Access::Scratch {
             // Memory is reserved for huge pages only: a store that finds no free huge page raises SIGBUS. For ordinary pages a reservation would
@@ -575,7 +575,7 @@ mod tests {
                 [RegionOptions::new(), RegionOptions::new().read_only(), RegionOptions::new().scratch()]
             {
                 std::fs::write(&path, [0; 4096]).unwrap();
-                let (found, stat) = file::look(&path).unwrap();
+                let (found, stat) = file::stat_path(&path).unwrap();
                 std::fs::remove_file(&path).unwrap();
                 if is_made_again {
                     std::fs::write(&path, [0; 4096]).unwrap();
@@ -593,7 +593,7 @@ mod tests {
         let path = dir.path().join("x.pm");
         std::fs::write(&path, [0; 4096]).unwrap();
         for nameless in [false, true] {
-            let (found, _) = file::look(&path).unwrap();
+            let (found, _) = file::stat_path(&path).unwrap();
             let file = LockedFile::new(file::open(&found, &path, true).unwrap(), &path, true).unwrap();
             let region =
                 RegionOptions::new().map(file, &path, 4096, Some(Medium::DaxFile), nameless).unwrap();

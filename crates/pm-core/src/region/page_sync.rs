@@ -5,7 +5,7 @@ use crate::FenceError;
 use rustix::io::Errno;
 use std::sync::{Mutex, PoisonError};
 
-/// Above this number of ranges, the two nearest ones are joined: one more page is cheaper than one more call.
+/// Above this number of ranges, the two nearest ones are joined: writing back more pages costs less than another call.
 const RANGES_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl PageSync {
         self.lock().insert(start, end);
     }
 
-    /// Writes back the flushed pages, by `msync(MS_SYNC)`.
+    /// Writes back the flushed pages, with `msync(MS_SYNC)`.
     ///
     /// A failure poisons permanently: since Linux 4.13 a write-back error is reported once, and the pages are marked clean, so a retry would
     /// succeed without a write.
@@ -107,7 +107,7 @@ fn to_usize(offset: u64) -> usize {
 
 impl Pending {
     fn insert(&mut self, start: u64, end: u64) {
-        // The ranges that touch or overlap the new one are joined with it.
+        // Joins the new range with those that it touches or overlaps.
         let first = self.ranges.partition_point(|&(_, e)| e < start);
         let last = self.ranges.partition_point(|&(s, _)| s <= end);
         let joined = self.ranges[first..last].iter().fold((start, end), |(s, e), r| (s.min(r.0), e.max(r.1)));

@@ -86,7 +86,7 @@ impl Region {
     /// Loads a range page by page, after a load of the whole range faulted. On tmpfs a load from a hole allocates a page, and faults if none is
     /// free; this returns zeroes for such a hole. A load past the end of a truncated file is still an error.
     #[cold]
-    fn load_beside_holes(&self, offset: u64, mut out: &mut [u8]) -> Result<(), MediumFault> {
+    fn load_around_holes(&self, offset: u64, mut out: &mut [u8]) -> Result<(), MediumFault> {
         let end = offset + out.len() as u64;
         let has_range = |stat: rustix::fs::Stat| stat.st_size.cast_unsigned() >= end;
         if self.medium != Medium::Tmpfs || !rustix::fs::fstat(self.file.fd()).is_ok_and(has_range) {
@@ -360,7 +360,7 @@ impl Pmem for Region {
 
     #[inline]
     fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
-        self.load_guarded(offset, out).or_else(|_| self.load_beside_holes(offset, out))
+        self.load_guarded(offset, out).or_else(|_| self.load_around_holes(offset, out))
     }
 
     #[inline]

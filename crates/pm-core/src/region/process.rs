@@ -35,7 +35,7 @@ impl ProcessId {
             let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
             number = match own.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => next,
-                Err(other_threads) => other_threads,
+                Err(stored) => stored,
             };
         }
         Self { pid: std::process::id(), number }
@@ -61,7 +61,7 @@ fn wiped_on_fork() -> &'static AtomicU64 {
         // If another thread was faster, this page leaks: at most a few pages per process.
         word = match WORD.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => made,
-            Err(other_threads) => other_threads,
+            Err(stored) => stored,
         };
     }
     // SAFETY: the static, or the start of a page that is never unmapped; any bytes are an atomic word.

@@ -67,7 +67,7 @@ pub(super) fn reread(
     let Some(page_sync) = page_sync else { return Ok(false) };
     for start in (0..mapping.len()).step_by(STEP_BYTES) {
         let end = mapping.len().min(start + STEP_BYTES);
-        for offset in kept_pages(file, mapping, start..end).map_err(failed("mincore"))? {
+        for offset in pages_to_rewrite(file, mapping, start..end).map_err(failed("mincore"))? {
             touch(file, path, mapping, offset)?;
             page_sync.flush(offset as u64, 1);
         }
@@ -111,7 +111,7 @@ fn is_marked(file: &OwnedFd) -> bool {
 }
 
 /// The offsets of the pages in `part` that are in memory, and that may differ from the medium.
-fn kept_pages(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<Vec<usize>, Errno> {
+fn pages_to_rewrite(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<Vec<usize>, Errno> {
     let page = page_sync::host_page_bytes();
     let resident = mapping.are_resident(part.start, part.end, page)?;
     let mut kept = Vec::new();
@@ -245,7 +245,7 @@ mod tests {
         std::os::unix::fs::FileExt::write_all_at(&holes, &[0], 3 * page as u64).unwrap();
         let region = RegionOptions::new().keep_pages(true).open(&path).unwrap();
         assert_eq!(resident_count(&region), LEN / page);
-        let kept = super::kept_pages(&holes.into(), region.mapping(), 0..LEN).unwrap();
+        let kept = super::pages_to_rewrite(&holes.into(), region.mapping(), 0..LEN).unwrap();
         assert_eq!(kept, [page, 3 * page], "the page with contents, and the page that is no hole");
     }
 

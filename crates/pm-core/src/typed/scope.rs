@@ -74,7 +74,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Dirty::at(place.offset())
     }
 
-    /// Stores a value at its place around the cache, by non-temporal stores: for large values, which then need no flush.
+    /// Stores a value at its place around the cache, with non-temporal stores: for large values, which then need no flush.
     ///
     /// # Durability
     /// At this thread's next [`fence`](Self::fence).
@@ -109,7 +109,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// The returned values are durable.
     #[track_caller]
     pub fn fence<F: Fenceable<'p>>(&self, in_flight: F) -> Result<F::Durable, FenceError> {
-        Ok(in_flight.fenced(&Fenced::by(self.pmem())?))
+        Ok(in_flight.fenced(&Fenced::after_fence(self.pmem())?))
     }
 
     /// Stores a link into a link field, atomically. This publishes a value.

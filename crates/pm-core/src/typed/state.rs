@@ -88,7 +88,7 @@ mod sealed {
     impl Fenced {
         /// Issues a fence.
         #[track_caller]
-        pub(in crate::typed) fn by<P: crate::Pmem>(pmem: &P) -> Result<Self, crate::FenceError> {
+        pub(in crate::typed) fn after_fence<P: crate::Pmem>(pmem: &P) -> Result<Self, crate::FenceError> {
             pmem.fence()?;
             Ok(Self(()))
         }

@@ -11,13 +11,13 @@ pub const DESCRIPTOR_OFFSET: u64 = DATA_START_MIN;
 
 /// The alternate offset of the descriptor. Each change of the disk writes the descriptor that the root does not link to, so the root always links
 /// to a complete one.
-pub const OTHER_DESCRIPTOR_OFFSET: u64 = DESCRIPTOR_OFFSET + size_of::<Descriptor>() as u64;
+pub const ALTERNATE_DESCRIPTOR_OFFSET: u64 = DESCRIPTOR_OFFSET + size_of::<Descriptor>() as u64;
 
 /// The sectors of a large disk start at this offset, and the length of its file is a multiple of it, so that huge pages can map the disk.
-pub const HUGE_BYTES: u64 = 2 << 20;
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// The smallest capacity of a large disk.
-pub const LARGE_BYTES: u64 = 64 << 20;
+pub const LARGE_DISK_BYTES_MIN: u64 = 64 << 20;
 
 /// The start of a small disk's sectors: after the descriptor's page.
 pub const SMALL_START: u64 = DESCRIPTOR_OFFSET + HEADER_BYTES;
@@ -65,7 +65,7 @@ impl Descriptor {
 /// The start of the sectors of a disk of this capacity, and the length of its pool. `None` if the length exceeds 64 bits.
 #[must_use]
 pub fn pool_layout(capacity_bytes: u64) -> Option<(u64, u64)> {
-    let (start_bytes, multiple) = start_and_multiple(capacity_bytes >= LARGE_BYTES);
+    let (start_bytes, multiple) = start_and_multiple(capacity_bytes >= LARGE_DISK_BYTES_MIN);
     let end = start_bytes.checked_add(capacity_bytes)?.checked_add(HEADER_BYTES)?;
     Some((start_bytes, end.checked_next_multiple_of(multiple)?))
 }
@@ -73,13 +73,13 @@ pub fn pool_layout(capacity_bytes: u64) -> Option<(u64, u64)> {
 /// The start of the sectors, and the capacity, of the largest disk in a region of a given length. The capacity is zero if none fits.
 #[must_use]
 pub fn largest_in(region_bytes: u64, sector_bytes: u64) -> (u64, u64) {
-    let (start_bytes, _) = start_and_multiple(region_bytes >= LARGE_BYTES + 2 * HUGE_BYTES);
+    let (start_bytes, _) = start_and_multiple(region_bytes >= LARGE_DISK_BYTES_MIN + 2 * HUGE_PAGE_BYTES);
     let room = region_bytes.saturating_sub(HEADER_BYTES).saturating_sub(start_bytes);
     (start_bytes, room - room % sector_bytes)
 }
 
 const fn start_and_multiple(large: bool) -> (u64, u64) {
-    if large { (HUGE_BYTES, HUGE_BYTES) } else { (SMALL_START, HEADER_BYTES) }
+    if large { (HUGE_PAGE_BYTES, HUGE_PAGE_BYTES) } else { (SMALL_START, HEADER_BYTES) }
 }
 
 #[cfg(test)]
@@ -93,9 +93,9 @@ mod tests {
             let (start, pool) = pool_layout(capacity).unwrap();
             prop_assert!(start >= SMALL_START);
             prop_assert!(start + capacity <= pool - HEADER_BYTES);
-            prop_assert!(pool - capacity <= 2 * HUGE_BYTES + HEADER_BYTES);
+            prop_assert!(pool - capacity <= 2 * HUGE_PAGE_BYTES + HEADER_BYTES);
             prop_assert!(pool.is_multiple_of(HEADER_BYTES));
-            prop_assert!(capacity < LARGE_BYTES || pool.is_multiple_of(HUGE_BYTES));
+            prop_assert!(capacity < LARGE_DISK_BYTES_MIN || pool.is_multiple_of(HUGE_PAGE_BYTES));
         }
 
         #[test]

@@ -1,7 +1,9 @@
 //! Creating and opening disks.
 
 use super::error::DiskError;
-use super::format::{DESCRIPTOR_OFFSET, Descriptor, OTHER_DESCRIPTOR_OFFSET, ROOT, largest_in, pool_layout};
+use super::format::{
+    ALTERNATE_DESCRIPTOR_OFFSET, DESCRIPTOR_OFFSET, Descriptor, ROOT, largest_in, pool_layout,
+};
 use crate::engine::{Engine, Geometry, GeometryError, SectorSize};
 use pm_core::insn::Insns;
 use pm_core::{
@@ -12,19 +14,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// Serialises [`write_geometry`], over all pools.
-static CHANGING: Mutex<()> = Mutex::new(());
+static GEOMETRY_LOCK: Mutex<()> = Mutex::new(());
 
 /// A disk at a path, locked for this process, not yet served.
 #[derive(Debug)]
 pub struct Disk {
     region: Region,
     geometry: Geometry,
-    kind: Kind,
+    kind: DiskKind,
 }
 
 /// The contents of a disk's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DiskKind {
     /// A pool with a disk in it.
     Pool {
         /// The pool's identity, which is also the disk's.
@@ -40,7 +42,7 @@ pub enum Kind {
     Raw,
 }
 
-impl Kind {
+impl DiskKind {
     /// The kind of a disk in this pool.
     #[must_use]
     pub fn of<P: Pmem>(pool: &Pool<P>) -> Self {
@@ -90,7 +92,7 @@ pub struct DiskInfo {
     /// Its path.
     pub path: PathBuf,
     /// Pool or raw.
-    pub kind: Kind,
+    pub kind: DiskKind,
     /// Its size in bytes.
     pub capacity_bytes: u64,
     /// Its logical sector in bytes.
@@ -132,7 +134,7 @@ impl Disk {
         let pool = Pool::create_with(path, pool_bytes, &options.region, &PoolOptions::new(), |pool| {
             write_geometry(pool, geometry)
         })?;
-        let kind = Kind::of(&pool);
+        let kind = DiskKind::of(&pool);
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
@@ -163,19 +165,19 @@ impl Disk {
         let geometry = geometry_in(&region)?;
         let pool_options = if overwrite { PoolOptions::new().overwrite() } else { PoolOptions::new() };
         let pool = Pool::format_with(region, &pool_options, |pool| write_geometry(pool, geometry))?;
-        let kind = Kind::of(&pool);
+        let kind = DiskKind::of(&pool);
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
     /// Opens the disk in the pool at `path`. A corrupted copy of the pool's header is restored from the other, unless the region is opened
-    /// read-only; [`Kind::Pool`] reports it.
+    /// read-only; [`DiskKind::Pool`] reports it.
     ///
     /// # Errors
     /// When there is no pool, or no disk in it, or when one of them is corrupted and cannot be restored. On error, the file is unchanged.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let pool = Pool::open_with(path, &options.region, |pool| read_geometry(pool).map(drop))?;
         let geometry = read_geometry(&pool)?;
-        let kind = Kind::of(&pool);
+        let kind = DiskKind::of(&pool);
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
@@ -186,7 +188,7 @@ impl Disk {
     pub fn open_raw(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let region = options.region.clone().any_length(true).open(path)?;
         let geometry = Geometry::new(0, region.len_bytes(), options.sector)?;
-        Ok(Self { region, geometry, kind: Kind::Raw })
+        Ok(Self { region, geometry, kind: DiskKind::Raw })
     }
 
     /// Its properties.
@@ -240,10 +242,10 @@ pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(),
     let sector_bytes = geometry.sector().bytes_u32();
     let descriptor = Descriptor::new(geometry.start_bytes(), geometry.capacity_bytes(), sector_bytes);
     // Without the lock, two threads could choose the same offset, and the second could store to it after the first has set the root.
-    let _one_at_a_time = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = GEOMETRY_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     // The present descriptor is never overwritten.
     let at = match pool.find_root(ROOT)? {
-        Some(root) if root.offset() == DESCRIPTOR_OFFSET => OTHER_DESCRIPTOR_OFFSET,
+        Some(root) if root.offset() == DESCRIPTOR_OFFSET => ALTERNATE_DESCRIPTOR_OFFSET,
         _ => DESCRIPTOR_OFFSET,
     };
     check_range(geometry, at, &pool.data())?;
@@ -313,7 +315,7 @@ fn check_unused<P: Pmem>(pool: &Pool<P>, geometry: Geometry, descriptor: u64) ->
 }
 
 impl DiskInfo {
-    /// The corruption that opening found, as [`Kind::corruption`].
+    /// The corruption that opening found, as [`DiskKind::corruption`].
     #[must_use]
     pub fn corruption(&self) -> Vec<String> {
         self.kind.corruption()
@@ -330,7 +332,7 @@ mod tests {
     fn concurrent_changes_are_serialized() {
         let pool = Pool::format(Region::anonymous(1 << 16).unwrap(), &PoolOptions::new()).unwrap();
         let geometry = Geometry::new(super::super::format::SMALL_START, 4096, SectorSize::B512).unwrap();
-        let first = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = GEOMETRY_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         std::thread::scope(|threads| {
             let (done, second) = channel();
             let pool = &pool;

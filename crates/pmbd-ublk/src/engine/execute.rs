@@ -116,8 +116,11 @@ impl<P: Pmem> Engine<P> {
         if start_bytes.checked_add(capacity_bytes).is_none_or(|end| end > region_bytes) {
             return Err(GeometryError::OutsideRegion { start_bytes, capacity_bytes, region_bytes });
         }
-        let write_cache =
-            if pmem.domain().is_cpu_persistent() { WriteCache::WriteThrough } else { WriteCache::WriteBack };
+        let write_cache = if pmem.domain().fences_without_system_call() {
+            WriteCache::WriteThrough
+        } else {
+            WriteCache::WriteBack
+        };
         Ok(Self { pmem, geometry, write_cache, read_only: false })
     }
 
