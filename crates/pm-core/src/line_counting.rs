@@ -13,8 +13,8 @@ use std::thread::{self, ThreadId};
 /// * [`stored`](LineCounting::stored): every store, by any method. Consecutive stores *of one thread* to one line are one write ([`Coalescing`]). A
 ///   tool that traces the instructions of a program counts the same, so allocators for volatile memory can be compared. A failed compare and
 ///   exchange is not counted.
-/// * [`sent`](LineCounting::sent): every line sent towards the medium by a flush or a non-temporal store: [`Counts::lines`](crate::Counts::lines), for
-///   each line. This is the wear of the medium if caches evict no line on their own. A flush of a clean line is counted too, because the seam
+/// * [`sent`](LineCounting::sent): every line sent towards the medium by a flush or a non-temporal store: [`Counts::lines`](crate::Counts::lines),
+///   for each line. This is the wear of the medium if caches evict no line on their own. A flush of a clean line is counted too, because the seam
 ///   cannot detect that it is clean.
 ///
 /// Each call locks and hashes: it measures writes, not time.

@@ -226,7 +226,7 @@ impl Mapping {
         Ok(is_zero)
     }
 
-    /// Writes back the pages of `start..end`, and waits. Both must be page-aligned and inside.
+    /// Writes back the pages of `start..end`, and waits. Both must be page-aligned and inside the mapping.
     pub(super) fn sync(&self, start: usize, end: usize) -> Result<(), Errno> {
         debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be synced");
         // SAFETY: `start` is inside the mapping, so the sum stays in it.
