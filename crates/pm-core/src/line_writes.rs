@@ -84,8 +84,8 @@ impl LineWrites {
         writes
     }
 
-    /// The cumulative distribution over the lines written at least once: a point for each number of writes that
-    /// occurs, in ascending order; the last has the fraction 1.
+    /// The cumulative distribution over the lines written at least once: a point for each number of writes that occurs, in ascending order; the
+    /// last point has the fraction 1.
     #[must_use]
     pub fn cdf(&self) -> Vec<CdfPoint> {
         let sorted = self.sorted_writes();

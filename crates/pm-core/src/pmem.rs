@@ -183,8 +183,8 @@ pub trait Pmem {
     #[track_caller]
     fn flush(&self, offset: u64, len_bytes: u64);
 
-    /// A hint that the line of `offset` will be stored to soon, so that it may be in the cache by then. It has no other effect, and an offset
-    /// outside the region is not an error.
+    /// A hint that the line of `offset` will be stored to soon. It may load the line into the cache. It has no other effect, and an offset outside
+    /// the region is not an error.
     ///
     /// Useful before a [`fence`](Pmem::fence): a store that follows the fence and misses the cache delays all later stores.
     #[inline]
@@ -192,8 +192,8 @@ pub trait Pmem {
         let _ = offset;
     }
 
-    /// Orders and waits: when it returns, everything that this thread flushed or stored non-temporally before is durable, as far as
-    /// [`domain`](Pmem::domain) promises.
+    /// Orders and waits: when it returns, everything that this thread flushed or stored non-temporally before is durable, within the limits of the
+    /// [`domain`](Pmem::domain).
     ///
     /// # Errors
     /// In the page domain, when the kernel could not write back: see [`FenceError`]. There are no errors in other domains.

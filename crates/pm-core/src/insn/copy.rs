@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = 8;
 
-/// From this length on, the bulk copy is faster than a loop of words.
+/// The length from which the bulk copy is faster than a loop of words.
 const BULK_BYTES: usize = 512;
 
 /// A part of a copy. Invariant, ensured by the unsafe function that creates it: `dst` is writable and `src` readable for `left` bytes; accesses to
@@ -128,7 +128,7 @@ impl Span {
         });
     }
 
-    /// Copies words through the cache, in no order, each atomically; the persistent side is aligned.
+    /// Copies words through the cache, each atomically, in any order; the persistent side is aligned.
     #[inline(always)]
     fn copy_words(self) {
         // SAFETY: the invariant.

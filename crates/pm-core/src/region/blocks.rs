@@ -1,9 +1,9 @@
 //! Allocating the blocks that a file lacks.
 //!
-//! Only missing blocks are requested: XFS reserves space for the whole range of a fallocate(2), including allocated blocks, and so refuses a
-//! fully allocated file if less than its length is free.
+//! Only missing blocks are requested: XFS reserves space for the whole range of a fallocate(2), including allocated blocks, so it would refuse even
+//! a fully allocated file if less space than its length is free.
 //!
-//! FIEMAP reports the missing blocks. `SEEK_HOLE` does not: it reports an extent that was allocated and not yet written as a hole.
+//! FIEMAP reports the missing blocks. `SEEK_HOLE` does not: it reports extents that are allocated but not yet written as holes.
 
 use super::{OpenError, file};
 use core::mem::offset_of;
@@ -178,7 +178,7 @@ fn sum(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }
 
-/// The parts of a file to which a store needs new blocks.
+/// The parts of a file in which a store needs new blocks.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Missing {
     /// Ranges without blocks of their own, in order.

@@ -28,8 +28,8 @@ impl LockedFile {
     }
 
     /// Takes the lock of a device-dax too, on its directory in sysfs: the lock of a file belongs to the device node, and one device may have
-    /// several nodes. Each network namespace has its own sysfs with its own locks, so another node in another network namespace is not excluded.
-    /// Linux cannot lock the device itself.
+    /// several nodes. Each network namespace has its own sysfs with its own locks, so a process that uses another node in another network namespace
+    /// is not excluded. Linux cannot lock the device itself.
     pub(super) fn with_device(mut self, dir: &Path, path: &Path, writable: bool) -> Result<Self, OpenError> {
         let failed = |operation| OpenError::from_errno(path, operation);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -162,7 +162,7 @@ fn disable_copy_on_write(file: &OwnedFd, path: &Path) {
     const BTRFS: u32 = 0x9123_683E;
     if rustix::fs::fstatfs(file).is_ok_and(|found| u32::try_from(found.f_type) == Ok(BTRFS)) {
         let flags = rustix::fs::ioctl_getflags(file);
-        // Without the flag the file can be used, with the risk that `RegionOptions::sparse` documents.
+        // The file can be used without the flag, with the risk that `RegionOptions::sparse` documents.
         if let Err(errno) = flags.and_then(|flags| rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW)) {
             eprintln!("pm-core: {} cannot be written in place: {errno}", path.display());
         }

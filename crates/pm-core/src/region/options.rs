@@ -139,8 +139,8 @@ impl RegionOptions {
         matches!(self.access, Access::Writable)
     }
 
-    /// Opens with copy-on-write: stores change copies of pages, which only this process sees, and which are dropped with the region. Useful, for
-    /// example, to inspect the result of a recovery. The file is opened for reading only; other readers are admitted, and writers excluded. The
+    /// Opens with copy-on-write: stores change copies of pages that only this process sees and that are dropped with the region. Useful, for
+    /// example, to inspect the result of a recovery. The file is opened for reading only; other readers are admitted, and writers are excluded. The
     /// domain of the region is [`Domain::Volatile`](crate::Domain::Volatile), and it cannot grow. A page takes memory only after a store to it. On
     /// tmpfs, a load or store in a hole of the file also allocates a page of the file, and raises SIGBUS on a full file system.
     /// [`Pmem::next_data`](crate::Pmem::next_data) reports holes; without /proc it reports all of the region as data.
@@ -153,14 +153,14 @@ impl RegionOptions {
         self
     }
 
-    /// Children of fork(2) inherit the mapping and share it. Without this option a child does not inherit the mapping, and an access to its
-    /// addresses ends the child by SIGSEGV: as a second writer it would not be excluded by the lock. A child that has the mapping may read it, or
-    /// replace the mapping, and must not store to it nor drop the region. A child cannot [grow](crate::Region::grow) or
-    /// [sync](crate::Region::sync_file) it, fence it in the page domain, or open its pool for writing.
+    /// Children of fork(2) inherit the mapping and share it. Without this option a child does not inherit the mapping, because the lock would not
+    /// exclude it as a second writer; an access to the addresses ends it with SIGSEGV. A child that has the mapping may read or replace it, but
+    /// must not store to it or drop the region. It cannot [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page domain)
+    /// fence the region, or open its pool for writing.
     ///
-    /// The state that hides a root or a header during a change is in ordinary memory, of which a child has a copy. If the parent changes roots
-    /// after the fork, or was changing them at the fork, a child may miss a root that always exists, or find it corrupted or not durable. The
-    /// same holds for the header if the parent extends its pool. A child never waits for a thread of its parent.
+    /// The state that hides a root or a header during a change is in ordinary memory, so a child has a separate copy. If the parent changes roots
+    /// during or after the fork, the child may miss a root that exists all the time, or find it corrupted or not durable. The same holds for the
+    /// header if the parent extends its pool. A child never waits for a thread of its parent.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.
@@ -173,11 +173,11 @@ impl RegionOptions {
     /// Whether a file keeps holes until they are stored to. It then takes only the space that it needs. A store to a hole, or to a block that the
     /// file shares with a copy, raises SIGBUS on a full file system. Without this option a file is allocated completely when it is created, opened
     /// or grown, if the file system supports that. (ramfs and some network file systems do not.) Blocks that the file shares with a copy are copied
-    /// too, if supported; a copy that is made while it is open, as by cp(1) on XFS and btrfs, shares blocks again.
+    /// too, if supported; a copy that is made while the file is open, for example by cp(1) on XFS and btrfs, shares blocks again.
     ///
     /// On btrfs a file that this crate created is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no checksums
-    /// of its data. Any other file there needs new blocks for each write-back, like a sparse one. Before Linux 6.17 every file does, because btrfs
-    /// checks for free space before it checks whether it needs any.
+    /// of its data. Any other file on btrfs needs new blocks for each write-back, like a sparse one. Before Linux 6.17 every file does, because
+    /// btrfs checks for free space before it checks whether it needs any.
     ///
     /// On tmpfs a load from a hole allocates space too, even if the file is open for reading only, and raises SIGBUS on a full file system.
     /// [`Pmem::try_load`](crate::Pmem::try_load) returns zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) reports holes.
@@ -188,10 +188,10 @@ impl RegionOptions {
     }
 
     /// Whether opening keeps the pages of an ordinary file in the page cache. If the file is opened for writing, they are also written back again.
-    /// Without this option it drops them, and stores of an earlier process are lost if their write-back failed. For a program that takes over from
-    /// a killed process that had promised to write back data: see [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It
-    /// costs the write-back of all pages in the cache. If the file is opened for reading, its pages are left as they are: data read from them may
-    /// not be durable, and the next writer can still keep them.
+    /// Without this option opening drops them, and stores of an earlier process are lost if their write-back failed. The option is for a program
+    /// that takes over from a killed process which still had to write back data: see
+    /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the write-back of all pages in the cache. If the file is
+    /// opened for reading, its pages are left as they are: data read from them may not be durable, and the next writer can still keep them.
     ///
     /// An open that receives the report of a failed write-back marks the file with the extended attribute `user.pm.lost_writes`, if the file system
     /// has attributes and the process may set them. (An open for reading with this option does not sync, and receives no report.) The mark shows
@@ -207,8 +207,8 @@ impl RegionOptions {
     /// of the region.
     ///
     /// # Safety
-    /// The caller may replace the present mapping, over the length of the region, and all code that still uses the addresses expects the new
-    /// region there. These options are used for one region.
+    /// The caller may replace the present mapping, over the length of the region, and all code that still uses the addresses expects the new region
+    /// there. The options must be used for one region only.
     #[must_use]
     pub const unsafe fn at_address(mut self, address: usize) -> Self {
         self.address = Some(address);
@@ -276,8 +276,8 @@ impl RegionOptions {
     /// * In the page domain, stores of an earlier process cannot be written back.
     /// * A system call fails.
     ///
-    /// A device-dax that is open in a container by another device node is not detected: only a node, and the sysfs of a network namespace, can
-    /// be locked. Containers that share a device must share its node, by a bind mount.
+    /// A device-dax that is open in another container through another device node is not detected: only a node, and the sysfs of a network
+    /// namespace, can be locked. Containers that share a device must share its node, with a bind mount.
     ///
     /// # Durability
     /// In the page domain, data read from a region that was opened for writing is durable: stores of an earlier process are written back, and pages

@@ -1,4 +1,4 @@
-//! Overlay file systems: whether synced data survives a power failure depends on the file system below.
+//! Overlay file systems. Whether synced data survives a power failure depends on the file system below the overlay.
 
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;

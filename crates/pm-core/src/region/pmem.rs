@@ -119,9 +119,9 @@ impl Region {
         Ok(())
     }
 
-    /// Makes every later fence fail if opening this region with [`RegionOptions::keep_pages`](crate::RegionOptions::keep_pages), or an earlier
-    /// open, received the report of a failed write-back. Returns true in that case. Lost writes that were still in the page cache have been written
-    /// back by opening. Call this after fencing all other data.
+    /// Makes every later fence fail if this open with [`RegionOptions::keep_pages`](crate::RegionOptions::keep_pages), or an earlier open, received
+    /// the report of a failed write-back. Returns true in that case. Lost writes that were still in the page cache have been written back by
+    /// opening. Call this after fencing all other data.
     pub fn poison_if_writes_were_lost(&self) -> bool {
         if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {
             page_sync.poison();

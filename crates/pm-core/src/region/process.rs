@@ -7,8 +7,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// The identity of a process, different from those of all its ancestors. A value that a child of fork(2) inherits, but must not change or release,
 /// stores the identity of its owner.
 ///
-/// A pid alone is not unique: in a new PID namespace the child of process 1 can be process 1 too. So a page that fork(2) wipes holds a number,
-/// which the child replaces by a higher one. If the kernel cannot wipe pages, the pid alone identifies the process.
+/// A pid alone is not unique: in a new PID namespace the child of process 1 can be process 1 too. So the number is in a page that fork(2) wipes,
+/// and the child replaces it with a higher one. If the kernel cannot wipe pages, the pid alone identifies the process.
 ///
 /// ```
 /// let owner = pm_core::ProcessId::current();
@@ -48,7 +48,7 @@ impl ProcessId {
     }
 }
 
-/// A word that is zero in a new child of this process.
+/// A word that is zeroed in each new child of this process.
 ///
 /// # Source
 /// madvise(2), `MADV_WIPEONFORK`.

@@ -6,8 +6,8 @@ use core::marker::PhantomData;
 
 /// A `T` that was stored in the pool of `'p`, and not flushed: a crash may keep any part of it.
 ///
-/// Each state, `Dirty`, [`InFlight`], [`Durable`], consumes the one before. So no value is flushed twice, and a value that is changed after its
-/// flush is `Dirty` again.
+/// The states are `Dirty`, [`InFlight`] and [`Durable`]. Each consumes the previous one, so no value is flushed twice, and a value that is changed
+/// after its flush is `Dirty` again.
 #[must_use = "what was stored is not durable before it was flushed and fenced"]
 pub struct Dirty<'p, T> {
     at: At<'p, T>,
@@ -21,7 +21,7 @@ pub struct InFlight<'p, T> {
     this_thread: PhantomData<*const ()>,
 }
 
-/// A `T` that was flushed and fenced: it survives a crash as far as the [domain](crate::Domain) promises.
+/// A `T` that was flushed and fenced: it survives a crash within the limits of the [domain](crate::Domain).
 pub struct Durable<'p, T> {
     at: At<'p, T>,
 }
@@ -32,7 +32,7 @@ pub struct Place<'p, T> {
     at: At<'p, T>,
 }
 
-/// An offset, its pool and the type at it.
+/// An offset, with its pool and its type.
 struct At<'p, T> {
     offset: u64,
     brand: Brand<'p>,
@@ -45,7 +45,7 @@ impl<'p, T> At<'p, T> {
     }
 }
 
-/// Gives a state its constructor, its offset, and `Debug`.
+/// Implements the constructor, the offset and `Debug` for a state.
 macro_rules! states {
     ($($state:ident { $($marker:ident),* })*) => {$(
         impl<T> $state<'_, T> {
