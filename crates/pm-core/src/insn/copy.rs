@@ -240,7 +240,7 @@ mod tests {
                 cut_nt(Span { dst, src: dst, left: len }, |piece| {
                     let (piece, unit) = match piece {
                         Part::PartialWord(piece) => {
-                            assert!(piece.left < WORD, "a ragged end is less than a word");
+                            assert!(piece.left < WORD, "a partial word");
                             assert_eq!(at / WORD, (at + piece.left - 1) / WORD, "and inside one word");
                             (piece, 1)
                         }
@@ -262,23 +262,23 @@ mod tests {
 
     /// At every alignment and length, the pieces are those of `piece_bytes`, on which the simulator relies.
     #[test]
-    fn ragged_ends_are_cut_as_documented() {
+    fn partial_words_are_cut_as_documented() {
         for start in 4096_usize..4096 + 16 {
             for len in 0..40 {
                 let dst = std::ptr::without_provenance_mut::<u8>(start);
                 let mut rest = Span { dst, src: dst, left: len };
                 let mut cut = Vec::new();
-                let mut ragged = |mut ragged: Span| {
-                    while ragged.left != 0 {
-                        let piece = ragged.take_piece(ragged.dst);
+                let mut partial = |mut partial: Span| {
+                    while partial.left != 0 {
+                        let piece = partial.take_piece(partial.dst);
                         cut.push((piece.dst.addr(), piece.left));
                     }
                 };
-                ragged(rest.take_head(dst, WORD));
+                partial(rest.take_head(dst, WORD));
                 let words = rest.take_whole(WORD);
                 let words: Vec<_> =
                     (0..words.left).step_by(WORD).map(|at| (words.dst.addr() + at, WORD)).collect();
-                ragged(rest);
+                partial(rest);
                 cut.extend(words);
                 cut.sort_unstable();
 

@@ -55,7 +55,7 @@ pub(super) fn new_header(
     Ok(Header {
         magic: MAGIC,
         version: VERSION,
-        header_bytes: u32::try_from(HEADER_BYTES).expect("4096 fits"),
+        header_bytes: u32::try_from(HEADER_BYTES).expect("4096 fits in 32 bits"),
         features_compat: 0,
         features_ro_compat: 0,
         features_incompat: 0,

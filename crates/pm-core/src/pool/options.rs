@@ -48,7 +48,7 @@ impl PoolOptions {
         self
     }
 
-    /// Only transactions of a log in the data area may change the root directory. The pool's own methods return [`RootError::Logged`], because a
+    /// Only transactions of a log in the data area may change the root directory. The pool's own methods return [`RootError::Logged`](super::RootError::Logged), because a
     /// replay of the log could undo their changes. The owner of the log uses [`Pool::change_roots`](super::Pool::change_roots) and
     /// [`Pool::logged_roots`](super::Pool::logged_roots).
     #[must_use]

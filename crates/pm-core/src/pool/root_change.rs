@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn loom_lookup_during_replacement() {
         let replace = |model: &Model| {
-            let mut change = model.directory.change(&model.change_lock).expect("no change has incomplete");
+            let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 1, None);
             model.store(1, 1, 2);
             model.store(1, 0, 1);
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn loom_lookup_during_change_in_place() {
         let replace = |model: &Model| {
-            let mut change = model.directory.change(&model.change_lock).expect("no change has incomplete");
+            let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
             model.store(0, 0, 0);
             model.store(0, 1, 2);
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn loom_lookup_after_failed_change() {
         let fail = |model: &Model| {
-            let mut change = model.directory.change(&model.change_lock).expect("no change has incomplete");
+            let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
             model.store(0, 0, 0);
             drop(change);
@@ -253,15 +253,14 @@ mod tests {
     #[test]
     fn loom_lookup_after_failed_change_and_next_handle() {
         let replace = |model: &Model| {
-            let mut incomplete =
-                model.directory.change(&model.change_lock).expect("no change has incomplete");
+            let mut incomplete = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut incomplete, 0, Some(1));
             model.store(0, 1, 2);
             drop(incomplete);
             model.directory.show();
             let change_lock = ChangeLock::new(false);
             let mut change =
-                model.directory.change(&change_lock).expect("no change of this handle has incomplete");
+                model.directory.change(&change_lock).expect("no change of this handle has failed");
             model.hide(&mut change, 0, Some(2));
             model.store(0, 0, 0);
             model.store(0, 1, 3);

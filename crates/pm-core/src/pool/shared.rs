@@ -136,8 +136,7 @@ mod tests {
     }
 
     fn header(pool_bytes: u64) -> Header {
-        header::new_header(pool_bytes, 8192, uuid::Uuid::from_bytes([1; 16]), 0)
-            .expect("a layout that can be")
+        header::new_header(pool_bytes, 8192, uuid::Uuid::from_bytes([1; 16]), 0).expect("a possible layout")
     }
 
     impl Model {
@@ -158,7 +157,7 @@ mod tests {
                 [first, second] if first == second => Ok((header(first), HeaderState::Intact)),
                 _ => Err(PoolError::NotAPool),
             };
-            self.shared.read(find).expect("no half of a header is found")
+            self.shared.read(find).expect("no incomplete header is found")
         }
     }
 

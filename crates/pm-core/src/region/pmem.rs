@@ -94,7 +94,8 @@ impl Region {
         }
         let (mut start, page_bytes) = (offset, rustix::param::page_size());
         while !out.is_empty() {
-            let left = page_bytes - usize::try_from(start).expect("it is in the mapping") % page_bytes;
+            let left =
+                page_bytes - usize::try_from(start).expect("the offset is in the mapping") % page_bytes;
             let (page, behind) = out.split_at_mut(left.min(out.len()));
             let end = start + page.len() as u64;
             if self.next_data(start).is_none_or(|data| data.start >= end) {
