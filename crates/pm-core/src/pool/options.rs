@@ -48,9 +48,9 @@ impl PoolOptions {
         self
     }
 
-    /// Only transactions of a log in the data area may change the root directory. The pool's own methods return [`RootError::Logged`](super::RootError::Logged), because a
-    /// replay of the log could undo their changes. The owner of the log uses [`Pool::change_roots`](super::Pool::change_roots) and
-    /// [`Pool::logged_roots`](super::Pool::logged_roots).
+    /// Only transactions of a log in the data area may change the root directory. The pool's own methods return
+    /// [`RootError::Logged`](super::RootError::Logged), because a replay of the log could undo their changes. The owner of the log uses
+    /// [`Pool::change_roots`](super::Pool::change_roots) and [`Pool::logged_roots`](super::Pool::logged_roots).
     #[must_use]
     pub const fn with_logged_roots(mut self) -> Self {
         self.logged_roots = true;

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_length_beside_extension_is_old_or_new() {
+    fn loom_length_during_extension_is_old_or_new() {
         check(
             |model| model.extend(OLD_BYTES, NEW_BYTES),
             |model| {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_header_beside_extension_is_complete() {
+    fn loom_header_during_extension_is_complete() {
         check(
             |model| model.extend(OLD_BYTES, NEW_BYTES),
             |model| {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_lengths_beside_two_extensions_never_decrease() {
+    fn loom_lengths_during_two_extensions_never_decrease() {
         check(
             |model| {
                 model.extend(OLD_BYTES, NEW_BYTES);

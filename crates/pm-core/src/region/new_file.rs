@@ -282,11 +282,11 @@ mod tests {
             assert_eq!(
                 names(dir.path()).len(),
                 others.len() + 1,
-                "after {killed_count}, one removed the other's"
+                "after {killed_count} killed processes: each removed the file of the one before"
             );
         }
         let alive = new_file(dir.path(), "x.pm");
-        assert_eq!(names(dir.path()).len(), others.len() + 1, "the litter is gone");
+        assert_eq!(names(dir.path()).len(), others.len() + 1, "the file of the killed process is removed");
         let mut second = new_file(dir.path(), "x.pm");
         assert_eq!(names(dir.path()).len(), others.len() + 2, "the file of a live process stays");
         second.publish().unwrap();
