@@ -3,11 +3,12 @@
 use crate::SIZES;
 use crate::malloc::Malloc;
 use crate::ours;
-use crate::workload::{ALLOC_WORKLOAD, PlanFile, figures, nanoseconds, output};
+use crate::workload::{ALLOC_WORKLOAD, PlanFile, figures, nanoseconds};
 use miette::{Result, miette};
 use pm_bench::{Cli, Report, median, rounds_of};
 use serde_json::json;
 use std::process::Command;
+use xtask::process::output;
 
 /// The ratios of deallocations to allocations, 1/`PARTS` in the paper's notation.
 const PARTS: [usize; 3] = [3, 2, 1];

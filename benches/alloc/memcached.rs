@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use xtask::apt;
+use xtask::{apt, process};
 
 /// `c/malloc_count.c`, compiled.
 const MALLOC_COUNT: &str = env!("PM_BENCH_MALLOC_COUNT");
@@ -35,7 +35,7 @@ pub(crate) fn measure(cli: &Cli, preload: Option<&Path>, report: &mut Report) ->
         None => Malloc::ours()?,
     };
     let [glibc, ..] = Malloc::rivals()?;
-    let version = crate::workload::output(Command::new("memcached").arg("-V"))?;
+    let version = process::output(Command::new("memcached").arg("-V"))?;
     report.fact("memcached", version.trim());
     let count = if cli.quick { 100_000 } else { 1_000_000 };
     let round_count = cli.round_count(21, 2);

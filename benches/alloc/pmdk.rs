@@ -4,8 +4,7 @@ use crate::transactions::{time_plan, time_ranges, time_transactions, time_unlogg
 use crate::workload::{PlanFile, nanoseconds};
 use crate::{SIZES, bound};
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
-use pm_bench::{Cli, Report, Side, rounds};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use pm_bench::{Cli, Report, Side, processors, rounds, run_on};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -26,11 +25,8 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let pool = memory.path().join("pmdk.pool");
     let ours = memory.path().join("ours.pool");
     eprintln!("PMDK");
-    // Also for the programs started here: a thread that moves to another processor loses its caches.
-    let anywhere = sched_getaffinity(None).into_diagnostic()?;
-    let mut one = CpuSet::new();
-    one.set((0..CpuSet::MAX_CPU).rev().find(|cpu| anywhere.is_set(*cpu)).unwrap_or(0));
-    sched_setaffinity(None, &one).into_diagnostic()?;
+    let anywhere = processors()?;
+    run_on(&anywhere[anywhere.len() - 1..])?;
     let theirs = |command: &mut Command| run(command, &pool);
     let alloc = || theirs(Command::new(program).arg("alloc").arg(&pool).arg(plan.path()));
     let change = || theirs(Command::new(program).arg("tx").arg(&pool).arg(op_count.to_string()));
@@ -53,7 +49,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let one_range = "transaction of one 16 B range".to_owned();
     row(one_range, Some(2.0), &|| time_ranges(&ours, op_count as u64), &change)?;
     bound::measure(cli, &name("with the link to it"), &plan, memory.path(), report)?;
-    sched_setaffinity(None, &anywhere).into_diagnostic()
+    run_on(&anywhere)
 }
 
 /// The seconds of processor time of a run of PMDK, which is told that the file on a tmpfs is persistent memory, so that it flushes lines instead

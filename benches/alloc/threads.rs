@@ -5,9 +5,8 @@ use crate::transactions::{create, make_slots, run};
 use crate::workload::PlanFile;
 use miette::{IntoDiagnostic as _, Result, miette};
 use pm_alloc::Heap;
-use pm_bench::{Cli, Report, Side, rounds};
+use pm_bench::{Cli, Report, Side, processors, rounds, run_on};
 use pm_core::Link;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
@@ -50,13 +49,10 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
 /// The seconds that `threads` threads take to replay the plan on these heaps, each on its own slots.
 fn work(heaps: &[Heap], plan: &PlanFile, threads: usize) -> Result<f64> {
     let ready = Barrier::new(threads);
-    let processors = sched_getaffinity(None).into_diagnostic()?;
-    let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| processors.is_set(*cpu)).collect();
+    let processors = processors()?;
     let one = |number: usize| -> Result<Instant> {
         // Otherwise both may start on one processor and stay there for a while.
-        let mut own = CpuSet::new();
-        own.set(processors[number % processors.len()]);
-        sched_setaffinity(None, &own).into_diagnostic()?;
+        run_on(&[processors[number % processors.len()]])?;
         heaps[number % heaps.len()].view(|view| {
             let slots = view.root::<Link<'_, u8>>("slots").into_diagnostic()?.expect("it was set before");
             let slots = slots.element(number as u64 * u64::from(plan.plan.slot_count()));

@@ -1,11 +1,12 @@
 //! Plans in files, and the C programs that replay them.
 
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
+use miette::{IntoDiagnostic as _, Result, bail, miette};
 use pm_bench::plan::Plan;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 use tempfile::NamedTempFile;
+use xtask::process::output;
 
 /// The seed of every plan.
 const SEED: u64 = 0x4E56_4D61_6C6C_6F63;
@@ -34,16 +35,6 @@ impl PlanFile {
     pub(crate) fn path(&self) -> &Path {
         self.file.path()
     }
-}
-
-/// Runs a program to its end, and returns its standard output.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().into_diagnostic().wrap_err_with(|| format!("cannot run {name}"))?;
-    if !output.status.success() {
-        bail!("{name} failed: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
-    }
-    String::from_utf8(output.stdout).into_diagnostic()
 }
 
 /// The numbers of each line that begins with `name`.

@@ -1,12 +1,13 @@
 //! On this machine: pmbd over NBD against nbdkit with its memory plugin, each on a Unix socket, with fio's NBD client.
 
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
+use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use pm_bench::fio::{self, Job};
 use pm_bench::{Cli, Report, Server, Side, rounds};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use xtask::apt::{self, Need};
+use xtask::process;
 
 const SIZE_BYTES: u64 = 1 << 30;
 const DEPTHS: [u32; 2] = [1, 16];
@@ -54,16 +55,8 @@ struct Target {
 impl Target {
     /// Runs fio and returns its output.
     fn fio(&self, arguments: Vec<String>) -> Result<String> {
-        let output = Command::new("fio")
-            .args(["--ioengine=nbd", &format!("--uri=nbd+unix:///?socket={}", self.socket.display())])
-            .args(arguments)
-            .output()
-            .into_diagnostic()
-            .wrap_err("cannot run fio")?;
-        if !output.status.success() {
-            bail!("fio failed: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let uri = format!("--uri=nbd+unix:///?socket={}", self.socket.display());
+        process::output(Command::new("fio").args(["--ioengine=nbd", &uri]).args(arguments))
     }
 }
 
@@ -94,6 +87,5 @@ fn start_nbdkit(socket: &Path) -> Result<Server> {
 }
 
 fn version(program: &str) -> Result<String> {
-    let output = Command::new(program).arg("--version").output().into_diagnostic()?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    Ok(process::output(Command::new(program).arg("--version"))?.trim().to_owned())
 }

@@ -7,7 +7,7 @@ use pm_crashsim::{Coverage, Crash, Explorer, Failure, Image, Run};
 const SLOTS: u64 = 1024;
 const OPERATIONS: u64 = 1000;
 
-/// The index, four slots to a line: the token, and the key behind it.
+/// The index, four slots to a line: the token, then the key.
 const SLOT_BYTES: u64 = 16;
 const KEY: u64 = 8;
 /// The values, in the order of the slots.

@@ -76,7 +76,7 @@ impl Persist<'_> {
         assert_eq!(source.len(), self.len, "the loop is for one length");
         let last = (self.mapping.len - self.len) as u64;
         debug_assert!(offsets.iter().all(|&offset| offset <= last), "every offset is inside the mapping");
-        // SAFETY: the instructions were detected on this CPU; each offset and the bytes behind it are inside the mapping, because
+        // SAFETY: the instructions were detected on this CPU; each offset and the bytes after it are inside the mapping, because
         // the list was made for a region of its length; the source has the loop's length.
         unsafe { (self.run)(self.mapping.base, offsets.as_ptr(), offsets.len(), source.as_ptr()) }
     }

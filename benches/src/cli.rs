@@ -37,9 +37,6 @@ impl Cli {
     }
 
     /// Prints and saves a report, and returns the exit code.
-    ///
-    /// # Errors
-    /// If the report cannot be saved.
     pub fn finish(&self, report: &Report) -> Result<ExitCode> {
         let path = report.save(&self.out).into_diagnostic().wrap_err("the report cannot be saved")?;
         if self.json {

@@ -37,9 +37,6 @@ enum Kind {
 
 impl Ranges {
     /// Parses the ranges that a traced program has printed.
-    ///
-    /// # Errors
-    /// If a line is not a range.
     pub fn parse(text: &str) -> Result<Self> {
         text.lines().map(range).collect::<Result<_>>().map(Self)
     }
@@ -68,7 +65,7 @@ fn range(text: &str) -> Result<(Range<u64>, Kind)> {
 /// of memory between them.
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
-    /// Writes to the heap: blocks, and the allocator's data beside and between them.
+    /// Writes to the heap: blocks, and the allocator's data next to and between them.
     pub heap: LineWrites,
     /// Writes to the variables of libraries, where allocators keep the heads of their lists. With a heap in persistent memory they would be
     /// there too.

@@ -19,6 +19,10 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "errors are reports for a person, and say themselves what has failed"
+)]
 
 pub mod fio;
 pub mod lackey;
@@ -31,7 +35,7 @@ mod report;
 mod server;
 
 pub use cli::Cli;
-pub use pairs::{Pair, Side, median, processor_time, rounds, rounds_of};
+pub use pairs::{Pair, Side, median, processor_time, processors, rounds, rounds_of, run_on};
 pub use plot::{Plot, Series};
 pub use report::{Report, Row};
 pub use server::Server;

@@ -1,6 +1,7 @@
 //! Alternating rounds, and the medians of their ratios.
 
-use miette::Result;
+use miette::{IntoDiagnostic as _, Result};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Duration;
@@ -33,9 +34,6 @@ impl Pair {
 
 /// Measures `K` throughputs of each side `count` times, in the order ours, theirs, theirs, ours, ours and so on. The result has the pairs of
 /// each throughput.
-///
-/// # Errors
-/// The first error of `measure`.
 pub fn rounds<const K: usize>(
     count: usize,
     mut measure: impl FnMut(Side) -> Result<[f64; K]>,
@@ -45,11 +43,8 @@ pub fn rounds<const K: usize>(
     Ok(std::array::from_fn(|k| rounds.iter().map(|round| pair(k, round)).collect()))
 }
 
-/// Measures each of `N` candidates `count` times: forwards, backwards, forwards and so on, so that no candidate always profits from the
-/// state that another left behind. Each round is an array in the order of the candidates' indices.
-///
-/// # Errors
-/// The first error of `measure`.
+/// Measures each of `N` candidates `count` times: forwards, backwards, forwards and so on, so that no candidate always profits from the state
+/// in which another left the machine. Each round is an array in the order of the candidates' indices.
 ///
 /// # Panics
 /// Never: each candidate is measured.
@@ -76,6 +71,19 @@ pub fn rounds_of<T: Copy, const N: usize>(
 #[must_use]
 pub fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("processor time counts up from zero")
+}
+
+/// The processors on which the calling thread may run.
+pub fn processors() -> Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None).into_diagnostic()?;
+    Ok((0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect())
+}
+
+/// Restricts the calling thread, and the programs and threads that it starts, to these processors: a thread that moves loses its caches.
+pub fn run_on(processors: &[usize]) -> Result<()> {
+    let mut allowed = CpuSet::new();
+    processors.iter().for_each(|cpu| allowed.set(*cpu));
+    sched_setaffinity(None, &allowed).into_diagnostic()
 }
 
 /// The median of `values`.

@@ -190,9 +190,6 @@ impl Report {
 
     /// Writes `NAME.json`, `NAME.svg` and the other charts into `directory`, which is created if it does not exist. Returns the path of the
     /// JSON file.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub fn save(&self, directory: &Path) -> io::Result<PathBuf> {
         fs::create_dir_all(directory)?;
         let json = directory.join(self.name).with_extension("json");

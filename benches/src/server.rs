@@ -18,9 +18,6 @@ pub struct Server {
 
 impl Server {
     /// Starts `command`.
-    ///
-    /// # Errors
-    /// If the program cannot be run.
     pub fn start(command: &mut Command) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
@@ -29,9 +26,6 @@ impl Server {
     }
 
     /// Waits for a line of its standard output that contains `text`.
-    ///
-    /// # Errors
-    /// If its output ends first.
     pub fn wait_for_line(&mut self, text: &str) -> Result<()> {
         let output = self.child.stdout.take().ok_or_else(|| miette!("its output was taken already"))?;
         for line in BufReader::new(output).lines() {
@@ -61,9 +55,6 @@ impl Server {
     }
 
     /// The processor time of all its threads so far, of ended ones too.
-    ///
-    /// # Errors
-    /// If `/proc` cannot be read.
     pub fn processor_time(&self) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).into_diagnostic()?;
         // proc(5): fields 14 and 15, in ticks. Field 2 is the program's name in parentheses and may contain any character.

@@ -67,9 +67,6 @@ pub fn ensure(needs: &[Need]) -> Result<()> {
 }
 
 /// Refreshes apt's package lists, once in this process.
-///
-/// # Errors
-/// If this process is not root, or apt-get fails.
 pub fn update() -> Result<()> {
     static DONE: OnceLock<()> = OnceLock::new();
     if DONE.get().is_some() {
@@ -133,7 +130,7 @@ mod tests {
         let libc = find("lib/libc.so.6").expect("the C library");
         assert!(libc.starts_with("/usr/lib") && libc.is_absolute());
         assert_eq!(find("lib/no-such-library.so"), None);
-        assert_eq!(find("include/"), None, "a directory is no file");
+        assert_eq!(find("include/"), None, "a directory is not a file");
     }
 
     #[test]

@@ -4,8 +4,10 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
+use miette::{Result, miette};
 use serde_json::Value;
+
+use crate::process;
 
 /// Prints a JSON object for each build result to standard output, and diagnostics to standard error.
 pub(crate) const MESSAGES: [&str; 2] = ["--message-format", "json-render-diagnostics"];
@@ -24,9 +26,6 @@ pub fn command() -> Command {
 }
 
 /// Builds a package with these options, and returns the path of the resulting program or library of this file name.
-///
-/// # Errors
-/// If it does not compile; cargo has printed why.
 pub fn build(package: &str, options: &[&str], file_name: &str) -> Result<PathBuf> {
     let arguments = [&["build", "--quiet", "--package", package], &MESSAGES[..], options].concat();
     let messages = output(root(), &arguments)?;
@@ -35,13 +34,7 @@ pub fn build(package: &str, options: &[&str], file_name: &str) -> Result<PathBuf
 
 /// Runs cargo in `root`, and returns its standard output.
 pub(crate) fn output(root: &Path, arguments: &[&str]) -> Result<String> {
-    let mut command = command();
-    let command = command.args(arguments).current_dir(root).stderr(Stdio::inherit());
-    let output = command.output().into_diagnostic().wrap_err("cannot run cargo")?;
-    if !output.status.success() {
-        bail!("cargo {} failed: {}", arguments[0], output.status);
-    }
-    String::from_utf8(output.stdout).into_diagnostic()
+    process::output(command().args(arguments).current_dir(root).stderr(Stdio::inherit()))
 }
 
 /// The path of the file of this name in cargo's messages.

@@ -21,17 +21,11 @@ done 2>/dev/null
 dmesg | tail -n 20";
 
 /// Builds `pmbd` with these options of cargo, and returns its path. It is linked dynamically: a guest gets its shared objects too.
-///
-/// # Errors
-/// If it does not compile; cargo has printed why.
 pub fn build(options: &[&str]) -> Result<PathBuf> {
     cargo::build("pmbd-ublk", &[&["--bin", "pmbd"], options].concat(), "pmbd")
 }
 
 /// This repository's files, to be put below `guest`, without hidden files and build output.
-///
-/// # Errors
-/// If the repository's root cannot be read.
 pub fn source_tree(guest: &str) -> Result<Vec<Put>> {
     let root = cargo::root();
     let mut puts = Vec::new();
@@ -64,17 +58,11 @@ impl Guest {
     }
 
     /// Runs a shell script that must succeed, and returns its standard output.
-    ///
-    /// # Errors
-    /// Those of [`Vm::check`].
     pub fn check(&mut self, script: &str) -> Result<String> {
         self.vm.check(script)
     }
 
     /// Starts a shell script in the background under a unique name. Its output goes to `/tmp/NAME.log`.
-    ///
-    /// # Errors
-    /// Those of [`Vm::check`].
     pub fn start(&mut self, name: &str, script: &str) -> Result<()> {
         // The output of the outer shell is redirected too, so that background processes do not hold the agent's pipes.
         self.vm.check(&format!(
@@ -84,9 +72,6 @@ impl Guest {
     }
 
     /// Waits for the end of a script in the background, and returns its exit code.
-    ///
-    /// # Errors
-    /// If it does not end, or the guest has ended.
     pub fn ended(&mut self, name: &str) -> Result<u8> {
         let prefix = format!("ended {name} ");
         let code =
@@ -95,9 +80,6 @@ impl Guest {
     }
 
     /// Waits for the end of a script in the background that must succeed, and returns its output.
-    ///
-    /// # Errors
-    /// Those of [`ended`](Self::ended), and an exit code other than zero.
     pub fn succeeded(&mut self, name: &str) -> Result<String> {
         let code = self.ended(name)?;
         let log = self.log(name);
@@ -105,9 +87,6 @@ impl Guest {
     }
 
     /// Waits for the first report, past ones included, for which `wanted` returns a value, and returns that value.
-    ///
-    /// # Errors
-    /// If none arrives in time; the message names `what`.
     pub fn wait_for<T>(&mut self, what: &str, wanted: impl Fn(&str) -> Option<T>) -> Result<T> {
         if let Some((index, found)) =
             self.reports.iter().enumerate().find_map(|(index, line)| Some((index, wanted(line)?)))
@@ -137,9 +116,6 @@ impl Guest {
     }
 
     /// Starts `pmbd serve PATH OPTIONS` in the background, and waits until it serves.
-    ///
-    /// # Errors
-    /// If it ends instead, with its output.
     pub fn serve(&mut self, path: &str, options: &str) -> Result<Server> {
         // The name depends on the disk only: a later server of the disk reports under the same name.
         let name = format!("pmbd{}", path.replace('/', "-"));
@@ -153,9 +129,6 @@ impl Guest {
     }
 
     /// Cuts the power by [`Vm::power_cut`], and returns all reports not yet taken.
-    ///
-    /// # Errors
-    /// Those of [`Vm::power_cut`].
     pub fn power_cut(mut self) -> Result<Vec<String>> {
         let rest = self.vm.power_cut()?;
         self.reports.extend(rest);
@@ -174,9 +147,6 @@ pub struct Server {
 
 impl Server {
     /// Waits for the next `event` of this server, and returns its JSON.
-    ///
-    /// # Errors
-    /// If the server ends, or the event does not occur in time.
     pub fn next_event(&self, guest: &mut Guest, event: &str) -> Result<Value> {
         let ended = format!("ended {} ", self.name);
         let line = guest.wait_for(&format!("{event:?} of {}", self.path), |line| {
@@ -192,26 +162,17 @@ impl Server {
     }
 
     /// Sends the server a signal, such as `KILL`.
-    ///
-    /// # Errors
-    /// If the process has ended.
     pub fn signal(&self, guest: &mut Guest, signal: &str) -> Result<()> {
         guest.check(&format!("kill -{signal} $(cat /tmp/{}.pid)", self.name))?;
         Ok(())
     }
 
     /// Waits for the server's end, and returns its exit code.
-    ///
-    /// # Errors
-    /// If it does not end.
     pub fn ended(self, guest: &mut Guest) -> Result<u8> {
         guest.ended(&self.name)
     }
 
     /// Stops the server by this signal, and waits for an exit code of zero.
-    ///
-    /// # Errors
-    /// If it does not end, or with another exit code.
     pub fn stop(self, guest: &mut Guest, signal: &str) -> Result<()> {
         self.signal(guest, signal)?;
         let name = self.name.clone();
@@ -219,9 +180,6 @@ impl Server {
     }
 
     /// Kills the server by SIGKILL, and waits for its end.
-    ///
-    /// # Errors
-    /// If it has ended before.
     pub fn kill(self, guest: &mut Guest) -> Result<()> {
         self.signal(guest, "KILL")?;
         let name = self.name.clone();

@@ -98,6 +98,6 @@ fn failing_test_is_an_error() {
     let error = campaign(&fixture, &[]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "with all sites, tests/crash.rs of teeth-broken fails: slot_is_published_atomically"
+        "with all sites, tests/crash.rs of teeth-broken: slot_is_published_atomically ends with Failed"
     );
 }

@@ -1,7 +1,7 @@
 //! The format of a heap: its header, the headers of blocks, and the entries of logs. `docs/format/heap.md` describes it in prose.
 
 use core::mem::{offset_of, size_of};
-use pm_core::{Persist, bytes_of, crc32c_words};
+use pm_core::{Persist, bytes_of, crc32c_append, crc32c_words};
 
 /// The root of the pool that names the [`HeapHeader`].
 pub const ROOT: &str = "pm-alloc.heap";
@@ -207,16 +207,10 @@ impl Lsn {
 }
 
 /// An LSN with a checksum over it, its offset, and `contents`. Zero is not a sealed LSN.
-///
-/// # Panics
-/// When the contents are more than seven words.
 #[must_use]
 #[inline]
 pub fn seal(lsn: Lsn, seed: u64, offset: u64, contents: &[u64]) -> u64 {
-    // One call: the data are short, and each call has a fixed cost.
-    let mut words = [seed, offset, lsn.0, 0, 0, 0, 0, 0, 0, 0];
-    words[3..3 + contents.len()].copy_from_slice(contents);
-    let crc = crc32c_words(&words[..3 + contents.len()]);
+    let crc = crc32c_append(crc32c_words(&[seed, offset, lsn.0]), contents);
     // Sixteen bits, and never zero, because a new medium is zero.
     let folded = (crc ^ (crc >> 16)) & 0xffff;
     lsn.0 << 16 | u64::from(folded.max(1))

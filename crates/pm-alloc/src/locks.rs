@@ -7,7 +7,6 @@ use core::ops::{Deref, DerefMut};
 use loom::sync::{Mutex as Inner, MutexGuard as InnerGuard};
 #[cfg(not(loom))]
 use spin::mutex::{SpinMutex as Inner, SpinMutexGuard as InnerGuard};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A spin lock with poisoning, released with a plain store. In cache lines of its own.
 ///
@@ -17,16 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct SpinLock<T> {
-    inner: Inner<T>,
-    poison: Poison,
+    inner: Inner<Guarded<T>>,
 }
 
 /// A [`SpinLock`] that this thread holds.
-pub(crate) type SpinGuard<'l, T> = Guard<'l, InnerGuard<'l, T>>;
+pub(crate) type SpinGuard<'l, T> = Guard<T, InnerGuard<'l, Guarded<T>>>;
 
 impl<T> SpinLock<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { inner: Inner::new(value), poison: Poison::new() }
+        Self { inner: Inner::new(Guarded::new(value)) }
     }
 
     /// Acquires the lock if it is free, even if it is poisoned.
@@ -36,7 +34,7 @@ impl<T> SpinLock<T> {
         let inner = self.inner.try_lock().ok();
         #[cfg(not(loom))]
         let inner = self.inner.try_lock();
-        inner.map(|inner| self.poison.guard(inner))
+        inner.map(Guard::new)
     }
 
     /// Acquires the lock, even if it is poisoned.
@@ -53,19 +51,19 @@ impl<T> SpinLock<T> {
     #[inline]
     pub(crate) fn lock_unpoisoned(&self) -> SpinGuard<'_, T> {
         let guard = self.lock();
-        self.poison.assert_unset();
+        guard.assert_unpoisoned();
         guard
     }
 
     /// Whether it is neither held nor poisoned.
     pub(crate) fn is_free_and_unpoisoned(&self) -> bool {
-        self.try_lock().is_some() && !self.poison.is_set()
+        self.try_lock().is_some_and(|guard| !guard.inner.is_poisoned)
     }
 
     #[cfg(loom)]
     fn wait(&self) -> SpinGuard<'_, T> {
         let inner = self.inner.lock().expect("no thread panics in a model");
-        self.poison.guard(inner)
+        Guard::new(inner)
     }
 
     #[cfg(not(loom))]
@@ -93,16 +91,15 @@ impl<T> SpinLock<T> {
 /// threads may have found it poisoned. A guard of this one can [ignore panics](Guard::ignore_panics).
 #[derive(Debug)]
 pub(crate) struct PoisonMutex<T> {
-    inner: Mutex<T>,
-    poison: Poison,
+    inner: Mutex<Guarded<T>>,
 }
 
 /// A [`PoisonMutex`] that this thread holds.
-pub(crate) type PoisonMutexGuard<'m, T> = Guard<'m, MutexGuard<'m, T>>;
+pub(crate) type PoisonMutexGuard<'m, T> = Guard<T, MutexGuard<'m, Guarded<T>>>;
 
 impl<T> PoisonMutex<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { inner: Mutex::new(value), poison: Poison::new() }
+        Self { inner: Mutex::new(Guarded::new(value)) }
     }
 
     /// Acquires the lock.
@@ -111,86 +108,88 @@ impl<T> PoisonMutex<T> {
     /// When it is poisoned.
     #[track_caller]
     pub(crate) fn lock_unpoisoned(&self) -> PoisonMutexGuard<'_, T> {
-        let inner = sync::lock(&self.inner);
-        self.poison.assert_unset();
-        self.poison.guard(inner)
+        let guard = Guard::new(sync::lock(&self.inner));
+        guard.assert_unpoisoned();
+        guard
     }
 
     /// Whether it is neither held nor poisoned.
     pub(crate) fn is_free_and_unpoisoned(&self) -> bool {
-        let is_held = matches!(self.inner.try_lock(), Err(std::sync::TryLockError::WouldBlock));
-        !is_held && !self.poison.is_set()
+        match self.inner.try_lock() {
+            Ok(guarded) => !guarded.is_poisoned,
+            Err(std::sync::TryLockError::Poisoned(error)) => !error.into_inner().is_poisoned,
+            Err(std::sync::TryLockError::WouldBlock) => false,
+        }
     }
 }
 
-/// Whether a thread panicked while it held a lock.
+/// A guarded value, and the state of its lock.
 #[derive(Debug)]
-struct Poison(
-    /// Not loom's: no schedule depends on it.
-    AtomicBool,
-);
+pub(crate) struct Guarded<T> {
+    value: T,
+    /// Whether a thread panicked while it held the lock.
+    is_poisoned: bool,
+    /// Whether a panic of the owning thread leaves the lock unpoisoned. True from the start if the thread is already panicking, and locks to
+    /// roll back.
+    ignores_panics: bool,
+}
 
-impl Poison {
-    const fn new() -> Self {
-        Self(AtomicBool::new(false))
-    }
-
-    /// The guard of a lock that this thread has acquired by `inner`.
-    #[inline]
-    fn guard<G>(&self, inner: G) -> Guard<'_, G> {
-        let ignores_panics = std::thread::panicking();
-        Guard { inner, poison: self, ignores_panics, not_send: PhantomData }
-    }
-
-    fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    #[track_caller]
-    #[inline]
-    fn assert_unset(&self) {
-        assert!(!self.is_set(), "the lock is poisoned: a thread panicked while it held it");
+impl<T> Guarded<T> {
+    const fn new(value: T) -> Self {
+        Self { value, is_poisoned: false, ignores_panics: false }
     }
 }
 
 /// A lock that this thread holds. Not `Send`: a fence waits for the flushes of its own thread only.
+///
+/// For a spin lock this is one pointer, which is returned in a register. A longer guard would be stored field by field and copied by wider
+/// loads. Such a load waits for the stores, and so, after a flush, for the medium.
 #[derive(Debug)]
-pub(crate) struct Guard<'l, G> {
+pub(crate) struct Guard<T, G: DerefMut<Target = Guarded<T>>> {
     inner: G,
-    poison: &'l Poison,
-    /// Whether a panic leaves the lock unpoisoned. True from the start if the thread is already panicking, and locks to roll back.
-    ignores_panics: bool,
-    not_send: PhantomData<std::sync::MutexGuard<'l, ()>>,
+    not_send: PhantomData<(T, std::sync::MutexGuard<'static, ()>)>,
 }
 
-impl<G> Guard<'_, G> {
-    /// From now on a panic of this thread does not poison the lock: the thread only reads what the lock guards.
-    pub(crate) const fn ignore_panics(&mut self) {
-        self.ignores_panics = true;
-    }
-}
-
-impl<G: Deref> Deref for Guard<'_, G> {
-    type Target = G::Target;
+impl<T, G: DerefMut<Target = Guarded<T>>> Guard<T, G> {
     #[inline]
-    fn deref(&self) -> &G::Target {
-        &self.inner
+    fn new(mut inner: G) -> Self {
+        inner.ignores_panics = std::thread::panicking();
+        Self { inner, not_send: PhantomData }
     }
-}
 
-impl<G: DerefMut> DerefMut for Guard<'_, G> {
+    #[track_caller]
     #[inline]
-    fn deref_mut(&mut self) -> &mut G::Target {
-        &mut self.inner
+    fn assert_unpoisoned(&self) {
+        assert!(!self.inner.is_poisoned, "the lock is poisoned: a thread panicked while it held it");
+    }
+
+    /// From now on a panic of this thread does not poison the lock: the thread only reads the guarded value.
+    pub(crate) fn ignore_panics(&mut self) {
+        self.inner.ignores_panics = true;
     }
 }
 
-impl<G> Drop for Guard<'_, G> {
+impl<T, G: DerefMut<Target = Guarded<T>>> Deref for Guard<T, G> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner.value
+    }
+}
+
+impl<T, G: DerefMut<Target = Guarded<T>>> DerefMut for Guard<T, G> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner.value
+    }
+}
+
+impl<T, G: DerefMut<Target = Guarded<T>>> Drop for Guard<T, G> {
     /// Runs before the lock is released.
     #[inline]
     fn drop(&mut self) {
-        if !self.ignores_panics && std::thread::panicking() {
-            self.poison.0.store(true, Ordering::Relaxed);
+        if !self.inner.ignores_panics && std::thread::panicking() {
+            self.inner.is_poisoned = true;
         }
     }
 }

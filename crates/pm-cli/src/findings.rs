@@ -143,20 +143,15 @@ pub(crate) fn of_heap(heap: &HeapInspection) -> Vec<Finding> {
     }
     for (index, lane) in (0..).zip(&heap.log.lanes) {
         let offset = layout.lane_offset(index);
-        match lane.retired_corrupted {
-            0 => {}
-            1 => restored(
-                "lane",
-                offset,
-                format!("one of the two copies of the state of lane {index} is corrupted"),
-            ),
-            _ => restored(
-                "lane",
-                offset,
-                format!(
-                    "both copies of the state of lane {index} are corrupted: its committed transactions may be replayed over newer data"
-                ),
-            ),
+        let state = match lane.retired_corrupted {
+            0 => None,
+            1 => Some(format!("one of the two copies of the state of lane {index} is corrupted")),
+            _ => Some(format!(
+                "both copies of the state of lane {index} are corrupted: its committed transactions may be replayed over newer data"
+            )),
+        };
+        if let Some(message) = state {
+            restored("lane", offset, message);
         }
         if lane.corrupted > 0 {
             let what = if lane.is_corruption_live {
@@ -174,24 +169,17 @@ pub(crate) fn of_heap(heap: &HeapInspection) -> Vec<Finding> {
 /// Corruption of a block's header.
 pub(crate) fn of_block(corruption: &Corruption) -> Finding {
     let Corruption { header_offset, extent, found, kind, .. } = corruption;
+    let is_corrupted = format!("at {header_offset:#x} is corrupted: {found:#018x}");
+    let (start, len) = (extent.start, extent.end - extent.start);
     let message = match kind {
-        CorruptionKind::End => format!(
-            "the end word of a chunk at {header_offset:#x} is corrupted: {found:#018x}; no data is lost"
-        ),
+        CorruptionKind::End => format!("the end word of a chunk {is_corrupted}; no data is lost"),
         CorruptionKind::Resynchronized => format!(
-            "a block's header at {header_offset:#x} is corrupted: {found:#018x}; up to {} bytes at {:#x} are unreachable, including \
-             free space; the other blocks there are not lost",
-            extent.end - extent.start,
-            extent.start
+            "a block's header {is_corrupted}; up to {len} bytes at {start:#x} are unreachable, including free space; the other blocks \
+             there are not lost"
         ),
-        _ => {
-            let len = extent.end - extent.start;
-            format!(
-                "a block's header at {header_offset:#x} is corrupted: {found:#018x}; {len} bytes at {:#x} are unreachable, \
-                 which may be more than one block",
-                extent.start
-            )
-        }
+        _ => format!(
+            "a block's header {is_corrupted}; {len} bytes at {start:#x} are unreachable, which may be more than one block"
+        ),
     };
     let remedy = if *kind == CorruptionKind::End { Remedy::Restore } else { Remedy::Lose };
     Finding { part: "block", offset: Some(*header_offset), message, remedy }

@@ -151,7 +151,7 @@ fn print_sound(path: &Path, checked: &Checked) {
     print_lost(report);
 }
 
-/// Extents that earlier repairs gave up: no corruption, but lost for good.
+/// Extents that earlier repairs gave up: not corruption, but lost for good.
 fn print_lost(report: &CheckReport) {
     if report.lost_blocks > 0 {
         let extents = count(report.lost_blocks, "extent", "extents");

@@ -51,7 +51,7 @@ impl Asker {
         ))
     }
 
-    /// Whether the answer is yes. Anything else, or the end of the input, is no.
+    /// Whether the answer is yes. Anything else, or the end of the input, means no.
     pub(crate) fn ask(&self, question: &str) -> miette::Result<bool> {
         if self.yes {
             return Ok(true);

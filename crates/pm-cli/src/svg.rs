@@ -7,7 +7,7 @@ use crate::cells::{Cells, Shares, Wear};
 use crate::report::{bytes, count};
 use std::fmt::{self, Write as _};
 
-/// Pixels: a cell, with the gap behind it, and the margins.
+/// Pixels: a cell with the gap after it, and the margins.
 const CELL: usize = 10;
 const STEP: usize = CELL + 1;
 const LEFT: usize = 112;

@@ -14,7 +14,15 @@
 #[must_use]
 #[inline]
 pub fn crc32c_words(words: &[u64]) -> u32 {
-    crate::insn::crc32c_words(words).unwrap_or_else(|| crc32c::crc32c(crate::bytes_of_slice(words)))
+    crc32c_append(0, words)
+}
+
+/// The CRC-32C of words that follow others, whose CRC-32C is `crc`. That of no words is 0.
+#[must_use]
+#[inline]
+pub fn crc32c_append(crc: u32, words: &[u64]) -> u32 {
+    let by_instruction = crate::insn::crc32c_append(crc, words);
+    by_instruction.unwrap_or_else(|| crc32c::crc32c_append(crc, crate::bytes_of_slice(words)))
 }
 
 #[cfg(test)]
@@ -25,7 +33,10 @@ mod tests {
     proptest! {
         #[test]
         fn crc_of_words_equals_crc_of_bytes(words in proptest::collection::vec(any::<u64>(), 0..40)) {
-            prop_assert_eq!(crc32c_words(&words), crc32c::crc32c(crate::bytes_of_slice(&words)));
+            let crc = crc32c::crc32c(crate::bytes_of_slice(&words));
+            prop_assert_eq!(crc32c_words(&words), crc);
+            let (front, back) = words.split_at(words.len() / 3);
+            prop_assert_eq!(crc32c_append(crc32c_words(front), back), crc);
         }
     }
 }

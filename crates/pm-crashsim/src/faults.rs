@@ -64,9 +64,6 @@ impl Faults {
 
         /// The number of sets of faults tried on one image; 65,536 by default. If more are legal, each size gets an even
         /// share: all of its sets, if there are no more, or a random selection.
-        ///
-        /// # Panics
-        /// For zero.
         sets_per_image(bound: u64) => sets_per_image, "at least one set must be tried";
     }
 

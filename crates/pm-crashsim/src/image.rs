@@ -39,7 +39,7 @@ impl Image {
     /// A region of `len_bytes` zeros, which takes no memory.
     ///
     /// # Panics
-    /// If the length is zero or no multiple of 64.
+    /// If the length is zero or not a multiple of 64.
     #[must_use]
     #[track_caller]
     pub fn zeroed(len_bytes: u64) -> Self {
@@ -49,7 +49,7 @@ impl Image {
     /// A region that holds `bytes`.
     ///
     /// # Panics
-    /// If the length is zero or no multiple of 64.
+    /// If the length is zero or not a multiple of 64.
     #[must_use]
     #[track_caller]
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
@@ -180,7 +180,7 @@ fn put(bytes: &mut [u8], lines: &Lines) {
 /// A region of that many zeros.
 ///
 /// # Panics
-/// If the length is zero or no multiple of 64.
+/// If the length is zero or not a multiple of 64.
 impl From<u64> for Image {
     fn from(len_bytes: u64) -> Self {
         Self::zeroed(len_bytes)

@@ -4,6 +4,7 @@
 macro_rules! setters {
     ($($(#[$attribute:meta])* $name:ident($value:ident: $type:ty) => $($field:tt).+ $(, $message:literal)?;)*) => {$(
         $(#[$attribute])*
+        $(#[doc = concat!("\n# Panics\nFor zero: ", $message, ".")])?
         #[must_use]
         pub const fn $name(mut self, $value: $type) -> Self {
             $(assert!($value > 0, $message);)?

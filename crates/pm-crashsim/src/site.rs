@@ -28,10 +28,7 @@ impl SiteKind {
 
     /// Its index in [`ALL`](Self::ALL).
     pub(crate) const fn index(self) -> usize {
-        match self {
-            Self::Flush => 0,
-            Self::Fence => 1,
-        }
+        self as usize
     }
 }
 
@@ -76,7 +73,7 @@ pub(crate) struct Edits {
 pub struct Injection {
     /// The added events, and on which side.
     pub kind: InjectionKind,
-    /// The place of the store or flush beside which they are added.
+    /// The place of the store or flush before or after which they are added.
     pub location: SourceLocation,
 }
 

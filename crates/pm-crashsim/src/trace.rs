@@ -252,7 +252,7 @@ impl Trace {
         self.push(Event { kind, thread: event.thread, location });
     }
 
-    /// The number of the first `events` that are no loads. Loads leave nothing, and are recorded only if needed.
+    /// The number of events other than loads among the first `events`. Loads change nothing, and are recorded only if needed.
     pub(crate) fn position(&self, events: usize) -> usize {
         self.events[..events].iter().filter(|event| !event.kind.is_load()).count()
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// A sparse file is allocated in units of this size, so that few allocations wait for the system.
 const BACKED_BYTES: u64 = 256 << 10;
 
-/// The free space that a new file requires, beside two pages for each chunk.
+/// The free space that a new file requires, in addition to two pages for each chunk.
 const BEGINNING_BYTES: u64 = 1 << 20;
 
 /// The options for making and opening the heap.
@@ -113,7 +113,7 @@ fn nameless(beside: &Path, len_bytes: u64) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// A file for a forked child: without a name, beside the parent's. If that fails, memory, with a message.
+/// A file for a forked child: without a name, in the directory of the parent's. If that fails, memory, with a message.
 pub(crate) fn for_child(
     beside: &Path,
     len_bytes: u64,

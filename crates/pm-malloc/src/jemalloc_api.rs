@@ -64,7 +64,7 @@ pub unsafe extern "C" fn rallocx(block: *mut c_void, bytes: usize, flags: c_int)
     new
 }
 
-/// Resizes a block in place, by up to `extra` more bytes if possible. Returns its room then.
+/// Resizes a block in place, by up to `extra` more bytes if possible, and returns its new room.
 ///
 /// # Safety
 /// As [`rallocx`].

@@ -6,7 +6,7 @@
 //!
 //! An unmodified program gets its blocks from a file, by an [`UnloggedHeap`](pm_alloc::UnloggedHeap): each block has a header with a
 //! checksum, double frees and overwritten headers are detected and ignored, and lines wear evenly. After the process has ended, or was
-//! killed, the file is an ordinary heap, with the blocks that were allocated then.
+//! killed, the file is an ordinary heap, with the blocks that were allocated at that moment.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -268,7 +268,7 @@ impl Serving {
         usize::try_from(bytes).ok()
     }
 
-    /// Resizes a block in place. Returns its room then.
+    /// Resizes a block in place, and returns its new room.
     pub(crate) fn resize(&self, offset: u64, bytes: RangeInclusive<usize>, caller: &str) -> Option<usize> {
         let bytes = *bytes.start() as u64..=*bytes.end() as u64;
         let ensure = |offset, len| self.backing.ensure(self.region(), offset, len);

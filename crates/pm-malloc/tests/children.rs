@@ -102,8 +102,8 @@ fn daemon_keeps_own_file() {
 /// The number of the parent in the daemon's message.
 fn reported_parent(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
-    let behind = text.split("its parent, process ").nth(1).unwrap_or_default();
-    behind.chars().take_while(char::is_ascii_digit).collect()
+    let after = text.split("its parent, process ").nth(1).unwrap_or_default();
+    after.chars().take_while(char::is_ascii_digit).collect()
 }
 
 /// A forked child that starts another program leaves no file, and the file of each process is removed with it.

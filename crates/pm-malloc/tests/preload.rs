@@ -138,7 +138,7 @@ fn full_heap_is_error() {
     assert!(output.status.success(), "{}", complaints(&output));
 }
 
-/// The file system is full long before the sparse heap: an allocation fails, but no store, in the next process neither.
+/// The file system is full long before the sparse heap: allocations fail, but no store does, nor in the next process.
 #[test]
 fn full_file_system_is_error_and_no_signal() {
     let (file, directory) = (HeapFile::new(), tempfile::tempdir().unwrap());

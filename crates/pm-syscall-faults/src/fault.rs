@@ -42,7 +42,7 @@ impl FromStr for Fault {
             return Ok(Self::Kill);
         }
         let named = ERRORS.iter().find(|(name, _)| *name == text).map(|(_, errno)| *errno);
-        let errno = named.or_else(|| text.parse().ok()).ok_or_else(|| format!("{text:?} is no fault"))?;
+        let errno = named.or_else(|| text.parse().ok()).ok_or_else(|| format!("{text:?} is not a fault"))?;
         Ok(Self::Error(errno))
     }
 }

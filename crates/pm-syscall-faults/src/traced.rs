@@ -1,4 +1,4 @@
-//! A program to be run traced.
+//! A program that runs traced.
 
 use core::convert::Infallible;
 use core::fmt;
@@ -17,7 +17,7 @@ use crate::{Injection, Outcome, ptrace};
 /// The default time limit of a program, set by [`Traced::within`]: much more than a program under test takes, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A program to be run once, with one fault.
+/// A program that runs once, with one fault.
 pub struct Traced {
     command: Command,
     injection: Injection,

@@ -63,7 +63,7 @@ fn last_call_ends_the_counting_and_the_program() {
     let server = || Traced::new(shell("echo ready; while :; do :; done"), injection);
     let outcome = server().terminated_at(libc::SYS_write, 1).run();
     assert_eq!((outcome.hit, outcome.end), (None, End::Signal(libc::SIGTERM)));
-    // Had any been counted behind it, the next would be hit.
+    // If later calls were counted too, the next one would be hit.
     let call = outcome.call_count;
     let injection = Injection { fault: Fault::Kill, call };
     let outcome = Traced::new(shell("echo ready; exit 0"), injection).terminated_at(libc::SYS_write, 1).run();

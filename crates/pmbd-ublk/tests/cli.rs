@@ -58,6 +58,12 @@ impl Scratch {
         message(&self.run(args))
     }
 
+    /// Runs and expects a failure whose message contains these words.
+    #[track_caller]
+    fn refuses(&self, args: &[&str], words: &[&str]) {
+        assert_has(&self.bad(args), words);
+    }
+
     fn create(&self) -> PathBuf {
         self.good(&["create", "disk.pm", "--size", "1M"]);
         self.path("disk.pm")
@@ -127,8 +133,7 @@ fn flip(path: &Path, offset: u64) {
 
 fn serve_refuses(scratch: &Scratch, path: &Path, words: &str) {
     let before = fs::read(path).unwrap();
-    let said = scratch.bad(&["serve", path.to_str().unwrap(), "--transport", "nbd"]);
-    assert_has(&said, &[words]);
+    scratch.refuses(&["serve", path.to_str().unwrap(), "--transport", "nbd"], &[words]);
     assert!(fs::read(path).unwrap() == before, "the file was changed");
 }
 
@@ -162,11 +167,13 @@ fn serve_with_size_creates_disk_once() {
     let before = fs::read(scratch.path("disk.pm")).unwrap();
     drop(scratch.serve(&["disk.pm", "--size", "1M"]));
     assert!(fs::read(scratch.path("disk.pm")).unwrap() == before, "the existing disk is served");
-    let said = scratch.bad(&["serve", "disk.pm", "--size", "2M", "--transport", "nbd"]);
-    assert_has(&said, &["exists already, with 1 MiB, but --size is 2 MiB"]);
+    scratch.refuses(
+        &["serve", "disk.pm", "--size", "2M", "--transport", "nbd"],
+        &["exists already, with 1 MiB, but --size is 2 MiB"],
+    );
     let said = scratch.bad(&["serve", "new.pm", "--size", "1M", "--tcp", "0.0.0.0:10809"]);
     assert!(said.contains("is not a loopback address") && !scratch.path("new.pm").exists(), "{said}");
-    assert_has(&scratch.bad(&["stop", "disk.pm"]), &["no server has the name disk.pm"]);
+    scratch.refuses(&["stop", "disk.pm"], &["no server has the name disk.pm"]);
 }
 
 #[test]
@@ -281,7 +288,7 @@ fn other_pool_versions_are_refused() {
         }
         fs::write(&path, &bytes).unwrap();
         serve_refuses(&scratch, &path, words);
-        assert_has(&scratch.bad(&["info", "disk.pm"]), &[help]);
+        scratch.refuses(&["info", "disk.pm"], &[help]);
     }
 }
 
@@ -300,7 +307,7 @@ fn raw_file_of_any_number_of_sectors_is_served() {
     let scratch = Scratch::new();
     let path = scratch.path("image");
     fs::write(&path, vec![7; 4096 + 512]).unwrap();
-    assert_has(&scratch.bad(&["serve", "image", "--raw", "--sector", "4096"]), &["not a multiple of"]);
+    scratch.refuses(&["serve", "image", "--raw", "--sector", "4096"], &["not a multiple of"]);
     let server = scratch.serve(&["image", "--raw"]);
     let mut client = Client::ready(&scratch.path("image.sock"), true);
     assert_eq!(client.write(4000, &[9; 608]), Ok(vec![]));
@@ -310,7 +317,7 @@ fn raw_file_of_any_number_of_sectors_is_served() {
     let bytes = fs::read(&path).unwrap();
     assert_eq!((bytes.len(), bytes[3999], bytes[4000], bytes[4607]), (4608, 7, 9, 9));
     fs::write(&path, vec![7; 4096 + 100]).unwrap();
-    assert_has(&scratch.bad(&["serve", "image", "--raw"]), &["not a multiple of"]);
+    scratch.refuses(&["serve", "image", "--raw"], &["not a multiple of"]);
 }
 
 #[test]
@@ -371,8 +378,7 @@ fn stop_is_refused_while_clients_are_connected() {
     let listed: serde_json::Value = serde_json::from_str(&scratch.good(&["--json", "list"])).unwrap();
     assert!(listed["clients"][0].as_str().unwrap().starts_with(&own), "{listed}");
 
-    let said = scratch.bad(&["stop", "disk.pm"]);
-    assert_has(&said, &["clients are connected", &own, "--force"]);
+    scratch.refuses(&["stop", "disk.pm"], &["clients are connected", &own, "--force"]);
     // Nor does the server end on SIGTERM.
     let process = rustix::process::Pid::from_child(&server.0);
     rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
@@ -511,10 +517,9 @@ fn stop_and_read_stderr(mut server: Server) -> String {
 fn read_only_and_raw_create_no_disk() {
     let scratch = Scratch::new();
     let serve = ["serve", "new.pm", "--size", "1M", "--transport", "nbd"];
-    let said = scratch.bad(&[&serve[..], &["--read-only"]].concat());
-    assert_has(&said, &["read-only medium help: without --read-only"]);
-    let said = scratch.bad(&[&serve[..], &["--raw"]].concat());
-    assert_has(&said, &["no such file, and --raw serves an existing file"]);
+    scratch
+        .refuses(&[&serve[..], &["--read-only"]].concat(), &["read-only medium help: without --read-only"]);
+    scratch.refuses(&[&serve[..], &["--raw"]].concat(), &["no such file, and --raw serves an existing file"]);
     assert!(!scratch.path("new.pm").exists());
     // The size of an existing disk is only compared.
     scratch.create();
@@ -540,10 +545,7 @@ fn invalid_sizes_are_refused_and_create_nothing() {
     }
     let usage = scratch.run(&["create", "new.pm", "--size", "1.5X"]);
     assert_eq!(usage.status.code(), Some(2));
-    assert_has(
-        &scratch.bad(&["create", "new.pm", "--size", "1M", "--sector", "1024"]),
-        &["choose 512 or 4096"],
-    );
+    scratch.refuses(&["create", "new.pm", "--size", "1M", "--sector", "1024"], &["choose 512 or 4096"]);
     assert_eq!(names(scratch.dir.path()), ["pmbd"]);
 }
 
@@ -551,10 +553,12 @@ fn invalid_sizes_are_refused_and_create_nothing() {
 fn second_opener_is_refused() {
     let scratch = Scratch::new();
     let _server = scratch.serve(&["disk.pm", "--size", "1M"]);
-    let said = scratch.bad(&["serve", "disk.pm", "--transport", "nbd", "--socket", "other.sock"]);
-    assert_has(&said, &["is in use by another opener"]);
-    assert_has(&scratch.bad(&["check", "disk.pm"]), &["is in use by another opener"]);
-    assert_has(&scratch.bad(&["create", "disk.pm", "--size", "1M"]), &["exists already"]);
+    scratch.refuses(
+        &["serve", "disk.pm", "--transport", "nbd", "--socket", "other.sock"],
+        &["is in use by another opener"],
+    );
+    scratch.refuses(&["check", "disk.pm"], &["is in use by another opener"]);
+    scratch.refuses(&["create", "disk.pm", "--size", "1M"], &["exists already"]);
     assert!(UnixStream::connect(scratch.path("disk.pm.sock")).is_ok(), "the first server continues");
 }
 
@@ -562,13 +566,10 @@ fn second_opener_is_refused() {
 fn unsuitable_paths_are_refused() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("dir")).unwrap();
-    assert_has(&scratch.bad(&["serve", "dir"]), &["dir: is a directory, not a regular file or a device-dax"]);
-    assert_has(&scratch.bad(&["serve", "/dev/null"]), &["is a character device"]);
-    assert_has(
-        &scratch.bad(&["serve", "no.pm"]),
-        &["no such file help: `pmbd create no.pm --size 1G` makes one"],
-    );
-    assert_has(&scratch.bad(&["create", "no/dir/disk.pm", "--size", "1M"]), &["no such file"]);
+    scratch.refuses(&["serve", "dir"], &["dir: is a directory, not a regular file or a device-dax"]);
+    scratch.refuses(&["serve", "/dev/null"], &["is a character device"]);
+    scratch.refuses(&["serve", "no.pm"], &["no such file help: `pmbd create no.pm --size 1G` makes one"]);
+    scratch.refuses(&["create", "no/dir/disk.pm", "--size", "1M"], &["no such file"]);
 }
 
 #[test]
@@ -577,8 +578,7 @@ fn only_socket_of_dead_server_is_replaced() {
     scratch.create();
     let socket = scratch.path("disk.pm.sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    let said = scratch.bad(&["serve", "disk.pm", "--transport", "nbd"]);
-    assert_has(&said, &["cannot listen for NBD clients"]);
+    scratch.refuses(&["serve", "disk.pm", "--transport", "nbd"], &["cannot listen for NBD clients"]);
     assert!(UnixStream::connect(&socket).is_ok(), "the other server continues");
     drop(listener);
     // A child that another test is starting holds the listener until it calls exec.
@@ -625,8 +625,7 @@ fn missing_ublk_driver_has_help() {
         assert_has(&scratch.good(&["list"]), &["no disk"]);
         return;
     }
-    let said = scratch.bad(&["serve", "disk.pm", "--transport", "ublk"]);
-    assert_has(&said, &["modprobe ublk_drv", "--transport nbd"]);
+    scratch.refuses(&["serve", "disk.pm", "--transport", "ublk"], &["modprobe ublk_drv", "--transport nbd"]);
 }
 
 /// A command in namespaces of its own; the program and its arguments are to be added.
@@ -716,7 +715,7 @@ fn server_survives_hangup_and_writable_run_directory_is_refused() {
     assert_has(&scratch.good(&["list"]), &["served over nbd"]);
     drop(server);
     fs::set_permissions(scratch.path("run"), fs::Permissions::from_mode(0o777)).unwrap();
-    assert_has(&scratch.bad(&["list"]), &["only this user can write to"]);
+    scratch.refuses(&["list"], &["only this user can write to"]);
 }
 
 #[test]

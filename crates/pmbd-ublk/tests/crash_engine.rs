@@ -39,7 +39,7 @@ fn old_or_new(found: &[u8], old: u8, new: u8, acked: bool) -> Result<(), String>
     Ok(())
 }
 
-/// Bytes beside a write are unchanged.
+/// Bytes before and after a write are unchanged.
 fn untouched(found: &[u8], old: u8) -> Result<(), String> {
     old_or_new(found, old, old, true)
 }
@@ -52,7 +52,7 @@ fn lints(model: Model) -> Lints {
     }
 }
 
-/// Explores `operation` under every model, once for each line of `ranges` and for the lines beside them, with a check that reads only that
+/// Explores `operation` under every model, once for each line of `ranges` and for the lines next to them, with a check that reads only that
 /// line: `judge` gets its offset and its contents. Every choice is tried.
 ///
 /// The guarantee of a write concerns each word by itself. So it holds in every image that a crash can leave, if it holds for all possible

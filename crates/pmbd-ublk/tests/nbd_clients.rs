@@ -5,8 +5,8 @@
 
 mod nbd_common;
 
-use nbd_common::{MIB, Server, engine, pattern};
-use pmbd::{Engine, Geometry, NbdOptions, SectorSize};
+use nbd_common::{MIB, Server, engine, engine_over, pattern};
+use pmbd::NbdOptions;
 use std::io::ErrorKind;
 use std::process::{Command, Output, Stdio};
 
@@ -86,11 +86,8 @@ fn fio_verifies_at_depth_16() {
 #[test]
 fn fio_verifies_with_write_back_cache() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let size_bytes = 16 * MIB;
-    let path = dir.path().join("disk.pm");
-    let region = pm_core::RegionOptions::new().create(path, size_bytes).unwrap();
-    let geometry = Geometry::new(0, size_bytes, SectorSize::B512).unwrap();
-    let server = Server::start(Engine::new(region, geometry).unwrap(), described());
+    let region = pm_core::RegionOptions::new().create(dir.path().join("disk.pm"), 16 * MIB).unwrap();
+    let server = Server::start(engine_over(region), described());
     fio_verify(&server, "16m");
 }
 

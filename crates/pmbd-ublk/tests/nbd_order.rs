@@ -4,12 +4,12 @@
 mod nbd_common;
 
 use nbd_common::watched::Watched;
-use nbd_common::{Client, MIB, PATIENCE, Server, info_request};
+use nbd_common::{Client, MIB, PATIENCE, Server, engine_over, info_request};
 use pm_core::Domain;
 use pmbd::nbd::protocol::{
     CLIENT_FIXED_NEWSTYLE, CLIENT_NO_ZEROES, OPTION_MAGIC, Request, command, command_flag, option,
 };
-use pmbd::{Engine, Geometry, NbdOptions, NbdServer, SectorSize};
+use pmbd::{Engine, NbdOptions, NbdServer};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -58,11 +58,8 @@ impl Socket for TcpStream {
 
 /// A write-back device over memory whose fences can be delayed.
 fn device() -> (Arc<Watched>, Arc<Engine<Arc<Watched>>>) {
-    let len_bytes = 4 * MIB;
-    let memory = Arc::new(Watched::new(Domain::Page, len_bytes));
-    let geometry = Geometry::new(0, len_bytes, SectorSize::B512).unwrap();
-    let engine = Engine::new(Arc::clone(&memory), geometry).unwrap();
-    (memory, Arc::new(engine))
+    let memory = Arc::new(Watched::new(Domain::Page, 4 * MIB));
+    (Arc::clone(&memory), Arc::new(engine_over(memory)))
 }
 
 /// Such a device, served on a socket and over TCP.
@@ -140,8 +137,7 @@ fn resend<S: Socket>(close: Close<S>, has_another: bool, is_last: bool) {
     }
     std::thread::sleep(MOMENT);
     drop(closed);
-    assert_eq!(client.receive(again, 0, 0), Ok(vec![]));
-    assert_eq!(client.receive(newer, 0, 0), Ok(vec![]));
+    client.assert_done([again, newer]);
     server.await_counts(|counts| counts.clients == u64::from(!is_last));
     assert_newer_is_there(&server);
 }
@@ -181,9 +177,7 @@ fn connections_run_in_order_of_closing() {
         let newer = send_write(&mut second, &NEW);
         second.stream.shutdown(Shutdown::Write).unwrap();
         drop(closed);
-        for cookie in [delayed, again, newer] {
-            assert_eq!(second.receive(cookie, 0, 0), Ok(vec![]));
-        }
+        second.assert_done([delayed, again, newer]);
         server.await_counts(|counts| counts.clients == 0);
         assert_newer_is_there(&server);
     }
@@ -203,8 +197,7 @@ fn half_closed_connections_are_all_answered() {
     });
     drop(closed);
     for ((client, delayed), waiting) in clients.iter_mut().zip(delayed).zip(waiting) {
-        assert_eq!(client.receive(delayed, 0, 0), Ok(vec![]));
-        assert_eq!(client.receive(waiting, 0, 0), Ok(vec![]));
+        client.assert_done([delayed, waiting]);
         assert!(client.is_closed());
     }
 }
@@ -226,9 +219,7 @@ fn first_copy_received_with_end_of_tcp_connection_never_runs_last() {
     let long = second.send(command::WRITE, 0, 65536, 2 << 20, &long);
     let again = send_write(&mut second, &OLD);
     let newer = send_write(&mut second, &NEW);
-    for cookie in [long, again, newer] {
-        assert_eq!(second.receive(cookie, 0, 0), Ok(vec![]));
-    }
+    second.assert_done([long, again, newer]);
     drop(closed);
     server.await_counts(|counts| counts.clients == 1);
     assert_newer_is_there(&server);
@@ -296,9 +287,7 @@ fn unread_connection_does_not_block_replies_while_server_ends() {
         let stop = threads.spawn(|| server.stop().unwrap());
         std::thread::sleep(GRACE / 4);
         drop(closed);
-        for cookie in [delayed, waiting] {
-            assert_eq!(second.receive(cookie, 0, 0), Ok(vec![]));
-        }
+        second.assert_done([delayed, waiting]);
         stop.join().unwrap();
     });
 }
@@ -336,8 +325,7 @@ fn first_copy_of_connection_closed_in_handshake_never_runs_last() {
         let newer = send_write(&mut second, &NEW);
         std::thread::sleep(MOMENT);
         drop(held_up);
-        assert_eq!(second.receive(again, 0, 0), Ok(vec![]));
-        assert_eq!(second.receive(newer, 0, 0), Ok(vec![]));
+        second.assert_done([again, newer]);
         std::thread::sleep(MOMENT);
         assert!(second.read(AT, 512) == Ok(NEW.to_vec()), "the first copy of the write ran last");
         stop.send(()).unwrap();

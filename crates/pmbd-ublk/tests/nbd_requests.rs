@@ -5,7 +5,7 @@ mod nbd_common;
 
 use fastrand::Rng;
 use nbd_common::watched::Watched;
-use nbd_common::{Answer, Client, MIB, Server, engine, error_of, pattern};
+use nbd_common::{Answer, Client, MIB, Server, engine, engine_over, error_of, pattern, served};
 use pm_core::{Domain, Region, RegionOptions};
 use pmbd::nbd::protocol::{MAX_PAYLOAD_BYTES, command, command_flag, errno, option};
 use pmbd::{Engine, Geometry, NbdOptions, NbdPeer, SectorSize, WriteCache};
@@ -22,8 +22,8 @@ fn both(device_bytes: u64, test: impl Fn(&mut Client)) {
 
 fn both_of(engine_of: impl Fn() -> Engine, test: impl Fn(&mut Client)) {
     for structured in [false, true] {
-        let server = Server::start(engine_of(), NbdOptions::default());
-        test(&mut Client::ready(&server.path(), structured));
+        let (_server, mut client) = served(engine_of(), structured);
+        test(&mut client);
     }
 }
 
@@ -209,8 +209,7 @@ fn unknown_commands_and_flushes_with_range_are_refused() {
 
 #[test]
 fn structured_errors_have_messages() {
-    let server = Server::start(engine(MIB), NbdOptions::default());
-    let mut client = Client::ready(&server.path(), true);
+    let (_server, mut client) = served(engine(MIB), true);
     let (_, message) = client.write(MIB, &[0; 512]).unwrap_err();
     assert_eq!(message, "512 bytes at 1048576 end beyond the device's capacity of 1048576 bytes");
     let (_, message) = client.ask(99, 0, 0, 0, b"").unwrap_err();
@@ -239,8 +238,7 @@ fn byte_granular_requests_match_oracle() {
         for structured in [false, true] {
             let region = Region::anonymous(LEN as u64).unwrap();
             let geometry = Geometry::new(0, LEN as u64, sector).unwrap();
-            let server = Server::start(Engine::new(region, geometry).unwrap(), NbdOptions::default());
-            let mut client = Client::ready(&server.path(), structured);
+            let (_server, mut client) = served(Engine::new(region, geometry).unwrap(), structured);
             let mut oracle = vec![0; LEN];
             let mut random = Rng::with_seed(sector.bytes());
             for round in 0..200 {
@@ -299,8 +297,7 @@ fn serve_file(len_bytes: u64) -> (tempfile::TempDir, std::fs::File, Server) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("disk");
     let region = RegionOptions::new().create(&path, len_bytes).unwrap();
-    let geometry = Geometry::new(0, len_bytes, SectorSize::B512).unwrap();
-    let server = Server::start(Engine::new(region, geometry).unwrap(), NbdOptions::default());
+    let server = Server::start(engine_over(region), NbdOptions::default());
     (dir, std::fs::OpenOptions::new().write(true).open(path).unwrap(), server)
 }
 
@@ -366,8 +363,7 @@ fn disconnect_is_served_after_pending_requests() {
 
 #[test]
 fn wrong_magic_ends_only_its_connection() {
-    let server = Server::start(engine(MIB), NbdOptions::default());
-    let mut bystander = Client::ready(&server.path(), true);
+    let (server, mut bystander) = served(engine(MIB), true);
     let mut client = Client::ready(&server.path(), true);
     let cookie = client.send(command::READ, 0, 0, 512, b"");
     client.stream.write_all(&[0x77; 28]).unwrap();
@@ -427,8 +423,7 @@ fn shutdown_waits_for_every_thread() {
 
 #[test]
 fn shutdown_answers_received_requests() {
-    let mut server = Server::start(engine(MIB), NbdOptions::default());
-    let mut client = Client::ready(&server.path(), true);
+    let (mut server, mut client) = served(engine(MIB), true);
     let mut half_way = Client::in_handshake(&server.path());
     let cookies: Vec<u64> = (0..32).map(|_| client.send(command::READ, 0, 0, 4096, b"")).collect();
     server.stop().unwrap();
@@ -443,8 +438,7 @@ fn shutdown_answers_received_requests() {
 
 #[test]
 fn half_closed_client_gets_replies() {
-    let server = Server::start(engine(MIB), NbdOptions::default());
-    let mut client = Client::ready(&server.path(), true);
+    let (_server, mut client) = served(engine(MIB), true);
     let cookie = client.send(command::READ, 0, 512, 4096, b"");
     client.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.receive(cookie, 512, 4096), Ok(vec![0; 4096]));
@@ -471,39 +465,39 @@ fn counters_match_requests() {
 
 fn watched(domain: Domain) -> (Arc<Watched>, Engine<Arc<Watched>>) {
     let memory = Arc::new(Watched::new(domain, MIB));
-    let geometry = Geometry::new(0, MIB, SectorSize::B512).unwrap();
-    (Arc::clone(&memory), Engine::new(memory, geometry).unwrap())
+    (Arc::clone(&memory), engine_over(memory))
 }
 
 #[test]
 fn flush_covers_writes_of_other_connections() {
     let (memory, engine) = watched(Domain::Page);
     assert_eq!(engine.write_cache(), WriteCache::WriteBack);
-    let server = Server::start(engine, NbdOptions::default());
-    let mut writer = Client::ready(&server.path(), true);
+    let (server, mut writer) = served(engine, true);
     let mut flusher = Client::ready(&server.path(), false);
     writer.write(0, &[1; 4096]).unwrap();
     writer.ask(command::TRIM, 0, 0, 512, b"").unwrap();
     assert_eq!(memory.fences(), 0);
     flusher.ask(command::FLUSH, 0, 0, 0, b"").unwrap();
     assert_eq!(memory.fences(), 1);
-    let fua = command_flag::FUA;
-    writer.ask(command::WRITE, fua, 0, 4096, &[2; 4096]).unwrap();
-    assert_eq!(memory.fences(), 2);
-    writer.ask(command::TRIM, fua, 0, 4096, b"").unwrap();
-    assert_eq!(memory.fences(), 3);
-    writer.ask(command::WRITE_ZEROES, fua, 0, 4096, b"").unwrap();
-    assert_eq!(memory.fences(), 4);
+    // The last write has several pieces, and one fence.
     let long = 1 << 19;
-    writer.ask(command::WRITE, fua, 0, long, &vec![3; long as usize]).unwrap();
-    assert_eq!(memory.fences(), 5, "one fence for all pieces of a long write");
+    let requests = [
+        (command::WRITE, 4096),
+        (command::TRIM, 4096),
+        (command::WRITE_ZEROES, 4096),
+        (command::WRITE, long),
+    ];
+    for (fences, (command, len)) in (2..).zip(requests) {
+        let data = vec![2; if command == command::WRITE { len as usize } else { 0 }];
+        writer.ask(command, command_flag::FUA, 0, len, &data).unwrap();
+        assert_eq!(memory.fences(), fences, "command {command}, {len} bytes");
+    }
 }
 
 #[test]
 fn write_through_device_fences_before_reply() {
     let (memory, engine) = watched(Domain::Adr);
-    let server = Server::start(engine, NbdOptions::default());
-    let mut client = Client::ready(&server.path(), true);
+    let (_server, mut client) = served(engine, true);
     for i in 1..=16 {
         client.write(i * 4096, &[1; 4096]).unwrap();
         assert_eq!(memory.fences(), i);

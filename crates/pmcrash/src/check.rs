@@ -26,7 +26,7 @@ pub(crate) struct Check {
     dir: TempDir,
     runs: AtomicU64,
     bar: ProgressBar,
-    /// An error that prevented a run of the command, which is no failure of it.
+    /// An error that prevented a run of the command. The command has not failed.
     broken: Mutex<Option<io::Error>>,
 }
 

@@ -112,9 +112,7 @@ impl Candidate<'_> {
     /// Removes stores, loads and acknowledgements, as long as the image of the crash is rejected in the same way.
     /// Flushes and fences stay, because their loss could be the failure.
     fn without_stores(self, goal: &Goal<'_>) -> miette::Result<Self> {
-        let events = self.whole.trace().events();
-        let (stores, fences): (Vec<usize>, Vec<usize>) =
-            self.events.iter().partition(|&&event| is_only_data(&events[event].kind));
+        let (stores, fences) = self.stores_and_fences();
         let with = |stores: &[usize]| self.with(stores.iter().chain(&fences).copied().collect());
         let least = ddmin(stores, |stores| with(stores).fails(goal))?;
         Ok(with(&least))
@@ -123,15 +121,19 @@ impl Candidate<'_> {
     /// Removes flushes and fences without which this crash leaves the same bytes.
     fn without_fences(self) -> miette::Result<Self> {
         let bytes = self.image()?.map(|image| image.to_bytes());
-        let events = self.whole.trace().events();
-        let (stores, fences): (Vec<usize>, Vec<usize>) =
-            self.events.iter().partition(|&&event| is_only_data(&events[event].kind));
+        let (stores, fences) = self.stores_and_fences();
         let with = |fences: &[usize]| self.with(fences.iter().chain(&stores).copied().collect());
         let is_same = |fences: &[usize]| {
             Ok::<_, miette::Report>(with(fences).image()?.map(|image| image.to_bytes()) == bytes)
         };
         let least = ddmin(fences, is_same)?;
         Ok(with(&least))
+    }
+
+    /// The events that make nothing durable, and the others.
+    fn stores_and_fences(&self) -> (Vec<usize>, Vec<usize>) {
+        let events = self.whole.trace().events();
+        self.events.iter().partition(|&&event| is_only_data(&events[event].kind))
     }
 
     /// Keeps lost lines, one after the other, as long as the remaining loss is enough to fail.

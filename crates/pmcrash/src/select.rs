@@ -105,7 +105,7 @@ pub(crate) fn number(text: &str) -> Result<u64, String> {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|error| format!("{text:?} is no number: {error}"))
+    parsed.map_err(|error| format!("{text:?} is not a number: {error}"))
 }
 
 #[cfg(test)]

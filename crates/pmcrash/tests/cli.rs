@@ -69,7 +69,7 @@ impl Scratch {
         if code == 1 { err.split_whitespace().collect::<Vec<_>>().join(" ") } else { out }
     }
 
-    /// The same with the check behind it.
+    /// The same, followed by the check.
     #[track_caller]
     fn checked(&self, args: &str, code: i32) -> String {
         self.run_with(args, &["--check", "sh", "-c", CHECK, "check", "{}"], code)

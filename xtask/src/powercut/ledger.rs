@@ -45,9 +45,6 @@ impl Ledger {
     }
 
     /// Enters a report, `KIND SLOT SEQUENCE`, and returns whether it is of this ledger's kind.
-    ///
-    /// # Errors
-    /// If a report of this kind is malformed.
     pub fn acknowledge(&mut self, line: &str) -> Result<bool> {
         let Some(numbers) = line.strip_prefix(&self.kind).and_then(|rest| rest.strip_prefix(' ')) else {
             return Ok(false);

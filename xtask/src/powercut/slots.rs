@@ -55,17 +55,11 @@ pub trait Slots: Send + Sync {
 
     /// Overwrites a slot.
     ///
-    /// # Errors
-    /// Those of the system.
-    ///
     /// # Durability
     /// The write survives a power cut after this has returned.
     fn write(&self, slot: u64, sequence: Sequence) -> io::Result<()>;
 
     /// Reads a slot.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn read(&self, slot: u64) -> io::Result<Held>;
 }
 
@@ -78,9 +72,6 @@ pub struct DeviceSlots {
 
 impl DeviceSlots {
     /// The blocks of `device`.
-    ///
-    /// # Errors
-    /// If it cannot be opened for direct I/O.
     pub fn open(device: &Path) -> io::Result<Self> {
         let mut file = OpenOptions::new().read(true).write(true).custom_flags(DIRECT).open(device)?;
         let count = io::Seek::seek(&mut file, io::SeekFrom::End(0))? / BLOCK_BYTES as u64;

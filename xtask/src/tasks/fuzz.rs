@@ -4,11 +4,12 @@
 //! both.
 
 use std::fs;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
 use clap::ValueEnum;
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 use xtask::cargo;
+use xtask::process::succeeds;
 
 /// Arguments of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
@@ -105,11 +106,6 @@ fn rustup() -> Command {
     let mut command = Command::new("rustup");
     command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
     command
-}
-
-/// Whether the command can be run and succeeds. Its standard error is inherited.
-fn succeeds(command: &mut Command) -> bool {
-    command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 #[cfg(test)]

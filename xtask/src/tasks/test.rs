@@ -10,6 +10,7 @@ use clap::builder::PossibleValue;
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 use xtask::apt::{self, Need};
 use xtask::cargo::{command as cargo_command, root};
+use xtask::process::succeeds;
 use xtask::vm::Vm;
 
 use super::{teeth, tidy};
@@ -116,8 +117,7 @@ impl Step {
                 cargo(&[&clippy[..], &targets, &["--", "-D", "warnings"]].concat(), None)
             }
             Self::Aarch64 => {
-                let added = Command::new(rustup_program()).args(["target", "add", AARCH64]).status();
-                if !added.is_ok_and(|status| status.success()) {
+                if !succeeds(Command::new(rustup_program()).args(["target", "add", AARCH64])) {
                     bail!("rustup cannot get the target {AARCH64} here");
                 }
                 let packages = ["--package", "pm-core", "--package", "pmbd-ublk"];
@@ -181,17 +181,14 @@ fn cargo(arguments: &[&str], variable: Option<(&str, &str)>) -> Result<()> {
 fn component(subcommand: &str, component: &str) -> Result<()> {
     let is_installed = || {
         let mut command = cargo_command();
-        let command = command.args([subcommand, "--version"]).current_dir(root());
-        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-        status.is_ok_and(|status| status.success())
+        succeeds(command.args([subcommand, "--version"]).current_dir(root()).stderr(Stdio::null()))
     };
     if is_installed() {
         return Ok(());
     }
     eprintln!("adding {component} to the toolchain");
-    let added =
-        Command::new(rustup_program()).args(["component", "add", component]).stdout(Stdio::null()).status();
-    if !added.is_ok_and(|status| status.success()) || !is_installed() {
+    let is_added = succeeds(Command::new(rustup_program()).args(["component", "add", component]));
+    if !is_added || !is_installed() {
         bail!(
             help = format!("rustup component add {component}"),
             "cargo {subcommand} is required, and rustup could not add it"

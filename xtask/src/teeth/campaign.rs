@@ -125,9 +125,6 @@ impl Campaign {
 
     /// Without each site in turn, runs the tests that execute it until one fails: first those that failed without other sites of the same file, then
     /// quick ones.
-    ///
-    /// # Errors
-    /// If a test cannot be run, or ends in another way than by passing or failing.
     pub fn run(&self, progress: Progress<'_>) -> Result<Report> {
         let (done, killers) = (AtomicUsize::new(0), Killers::default());
         let tried = in_parallel(&self.sites, |_, (package, site, tests)| {
@@ -231,7 +228,7 @@ fn executed_by(program: &Program, test: &str) -> Result<(Vec<Site>, Duration)> {
     let took = start.elapsed();
     if outcome != Outcome::Passed {
         let (package, source) = (&program.package.name, &program.source);
-        bail!("with all sites, {source} of {package} fails: {test}");
+        bail!("with all sites, {source} of {package}: {test} ends with {outcome:?}");
     }
     let mut sites = listed(&directory)?.lines().map(str::parse).collect::<Result<Vec<Site>>>()?;
     sites.sort();

@@ -1,6 +1,7 @@
 //! Marks: comments that set a flush or fence aside.
 //!
-//! `// teeth: reason`, behind the code or on its own line above, sets aside all flushes and fences of that line; `// teeth(flush): reason` only flushes,
+//! `// teeth: reason`, after the code or on its own line above, sets aside all flushes and fences of that line; `// teeth(flush): reason` only
+//! flushes,
 //! and `// teeth(fence): reason` only fences.
 
 use super::site::{Kind, Site};

@@ -11,9 +11,6 @@ use crate::cargo;
 const SIMULATOR: &str = "pm-crashsim";
 
 /// The named crates of the workspace in `root`, or all that depend on the simulator if `names` is empty.
-///
-/// # Errors
-/// If cargo cannot read the workspace, or a name is not one of its crates.
 pub fn packages(root: &Path, names: &[String]) -> Result<Vec<Package>> {
     let metadata = cargo::output(root, &["metadata", "--no-deps", "--format-version", "1"])?;
     let metadata: Value = serde_json::from_str(&metadata).into_diagnostic().wrap_err("cargo metadata")?;
@@ -32,9 +29,6 @@ pub fn packages(root: &Path, names: &[String]) -> Result<Vec<Package>> {
 }
 
 /// Builds the tests of `packages`, and returns the test programs that contain the simulator.
-///
-/// # Errors
-/// If they do not build; cargo has printed why.
 pub fn build(root: &Path, packages: &[Package]) -> Result<Vec<Program>> {
     let mut arguments = vec!["test", "--quiet", "--no-run", "--tests"];
     arguments.extend(cargo::MESSAGES);

@@ -11,6 +11,8 @@ use memchr::memmem;
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
 use wait_timeout::ChildExt;
 
+use crate::process;
+
 /// The variable with the directory where a process lists its executed sites.
 pub(super) const SITES: &str = "PM_CRASHSIM_SITES";
 /// The variable with the site that a process skips.
@@ -59,23 +61,11 @@ impl Program {
     }
 
     /// The names of its tests.
-    ///
-    /// # Errors
-    /// If it cannot be run, or is not a test program.
     pub(super) fn tests(&self) -> Result<Vec<String>> {
-        let mut command = self.command();
-        let output = command.args(["--list", "--format", "terse"]).output();
-        let output = output.into_diagnostic().wrap_err_with(|| self.describe())?;
-        if !output.status.success() {
-            bail!("{} does not list its tests: {}", self.describe(), output.status);
-        }
-        Ok(listed_tests(&String::from_utf8_lossy(&output.stdout)))
+        Ok(listed_tests(&process::output(self.command().args(["--list", "--format", "terse"]))?))
     }
 
     /// Runs one test with `variable` set.
-    ///
-    /// # Errors
-    /// If it cannot be run, or ends in another way than by passing or failing.
     pub(super) fn run(&self, test: &str, variable: (&str, &OsStr), limit: Duration) -> Result<Outcome> {
         let describe = || format!("{test} of {}", self.describe());
         let (mut output, errors) =

@@ -6,6 +6,7 @@ use pm_core::{FieldLayout, Persist};
 use pmbd::disk::format::Descriptor;
 
 use super::markdown::{Document, Row};
+use super::modules::items_of;
 use super::tree::{Tree, Violation};
 
 const COLUMNS: [&str; 3] = ["offset", "bytes", "field"];
@@ -45,7 +46,7 @@ fn unlisted(tree: &Tree, layouts: &[Layout]) -> Vec<Violation> {
     let mut violations = Vec::new();
     let in_crates = |path: &str| path.starts_with("crates/") && path.ends_with("/format.rs");
     for file in tree.with_extension("rs").filter(|file| in_crates(file.path())) {
-        for item in syn::parse_file(file.text()).map(|parsed| parsed.items).unwrap_or_default() {
+        for item in items_of(file) {
             let syn::Item::Struct(item) = item else { continue };
             let name = item.ident.to_string();
             let is_listed = |layout: &Layout| (layout.name, layout.source) == (name.as_str(), file.path());

@@ -1,6 +1,6 @@
 //! Modules: no import cycles, no imports of siblings by `format` and `error`, only declarations and re-exports in `mod.rs`.
 
-use super::modules::{Modules, Parts};
+use super::modules::{Modules, Parts, items_of};
 use super::tree::{File, Tree, Violation};
 use syn::Item;
 use syn::spanned::Spanned as _;
@@ -36,7 +36,7 @@ fn check_crate(modules: &Modules<'_>) -> Vec<Violation> {
 
 /// The first item of a `mod.rs` other than declarations of modules and imports.
 fn check_declaring(file: &File) -> Vec<Violation> {
-    let items = syn::parse_file(file.text()).map(|parsed| parsed.items).unwrap_or_default();
+    let items = items_of(file);
     let is_code = |item: &&Item| match item {
         Item::Mod(module) => module.content.is_some(),
         item => !matches!(item, Item::Use(_)),

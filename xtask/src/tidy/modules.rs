@@ -25,12 +25,7 @@ struct Module<'a> {
     children: BTreeMap<String, usize>,
     /// The names of its items.
     items: BTreeSet<String>,
-    /// The paths of imported names.
-    names: BTreeMap<String, Vec<String>>,
-    /// The paths of `use path::*`.
-    globs: Vec<Vec<String>>,
-    /// All paths in its code.
-    paths: Vec<Path>,
+    uses: Uses,
     is_test: bool,
 }
 
@@ -63,7 +58,7 @@ impl<'a> Modules<'a> {
     pub(super) fn of(tree: &'a Tree, root: &'a File) -> Self {
         let mut crate_ = Self { modules: Vec::new() };
         let directory = root.path().rsplit_once('/').map_or("", |(directory, _)| directory);
-        crate_.add_file(tree, root, directory, Vec::new(), false);
+        crate_.add(tree, directory, Module::new(root, Vec::new(), false), &items_of(root));
         crate_
     }
 
@@ -76,7 +71,7 @@ impl<'a> Modules<'a> {
     pub(super) fn imports(&self) -> Vec<Import<'_>> {
         let mut imports = Vec::new();
         for (index, module) in self.modules.iter().enumerate().filter(|(_, module)| !module.is_test) {
-            for Path { segments, line } in &module.paths {
+            for Path { segments, line } in &module.uses.paths {
                 let Some(to) = self.resolve(index, segments, 0).map(|to| &self.modules[to]) else { continue };
                 if to.file.path() != module.file.path() && !to.is_test {
                     let modules = [&module.path[..], &to.path[..]];
@@ -87,57 +82,28 @@ impl<'a> Modules<'a> {
         imports
     }
 
-    fn add_file(
-        &mut self,
-        tree: &'a Tree,
-        file: &'a File,
-        directory: &str,
-        path: Vec<String>,
-        is_test: bool,
-    ) -> usize {
-        // The compiler rejects files that do not parse.
-        let items = syn::parse_file(file.text()).map(|parsed| parsed.items).unwrap_or_default();
-        self.add(tree, file, directory, path, is_test, &items)
-    }
-
-    fn add(
-        &mut self,
-        tree: &'a Tree,
-        file: &'a File,
-        directory: &str,
-        path: Vec<String>,
-        is_test: bool,
-        items: &[Item],
-    ) -> usize {
+    /// Adds a module that has these items, and the modules that it declares. Their files are below `directory`. Returns its index.
+    fn add(&mut self, tree: &'a Tree, directory: &str, mut module: Module<'a>, items: &[Item]) -> usize {
+        module.items = items.iter().filter_map(name_of).collect();
+        items.iter().for_each(|item| module.uses.visit_item(item));
+        let (file, path, is_test) = (module.file, module.path.clone(), module.is_test);
         let index = self.modules.len();
-        let mut collector = Collector::default();
-        items.iter().for_each(|item| collector.visit_item(item));
-        let Collector { names, globs, paths } = collector;
-        let (children, own) = (BTreeMap::new(), items.iter().filter_map(name_of).collect());
-        self.modules.push(Module {
-            path: path.clone(),
-            file,
-            children,
-            items: own,
-            names,
-            globs,
-            paths,
-            is_test,
-        });
+        self.modules.push(module);
         for item in items {
-            let Item::Mod(module) = item else { continue };
-            let name = module.ident.to_string();
-            let path = [&path[..], std::slice::from_ref(&name)].concat();
-            let is_test = is_test || is_for_tests(&module.attrs);
+            let Item::Mod(inner) = item else { continue };
+            let name = inner.ident.to_string();
             let below = format!("{directory}/{name}");
-            let child = match &module.content {
-                Some((_, items)) => self.add(tree, file, &below, path, is_test, items),
-                None => {
-                    let places = [format!("{below}.rs"), format!("{below}/mod.rs")];
-                    let Some(file) = places.iter().find_map(|place| tree.get(place)) else { continue };
-                    self.add_file(tree, file, &below, path, is_test)
-                }
+            let places = [format!("{below}.rs"), format!("{below}/mod.rs")];
+            let (file, items) = match &inner.content {
+                Some((_, items)) => (file, items.clone()),
+                None => match places.iter().find_map(|place| tree.get(place)) {
+                    Some(file) => (file, items_of(file)),
+                    None => continue,
+                },
             };
+            let path = [&path[..], std::slice::from_ref(&name)].concat();
+            let inner = Module::new(file, path, is_test || is_for_tests(&inner.attrs));
+            let child = self.add(tree, &below, inner, &items);
             self.modules[index].children.insert(name, child);
         }
         index
@@ -161,7 +127,7 @@ impl<'a> Modules<'a> {
             }
             name if module.children.contains_key(name) => self.resolve_in(at, segments, depth),
             name => {
-                let path = module.names.get(name)?;
+                let path = module.uses.names.get(name)?;
                 let is_itself = path.len() == 1 && path[0] == *name;
                 if is_itself { None } else { self.resolve(at, &[path, rest].concat(), depth + 1) }
             }
@@ -175,7 +141,7 @@ impl<'a> Modules<'a> {
         if let Some(&child) = module.children.get(first) {
             return self.resolve_in(child, rest, depth);
         }
-        if let Some(path) = module.names.get(first) {
+        if let Some(path) = module.uses.names.get(first) {
             return self.resolve(at, &[path, rest].concat(), depth + 1);
         }
         if module.items.contains(first) {
@@ -185,8 +151,20 @@ impl<'a> Modules<'a> {
             let within = self.resolve(at, path, depth + 1)?;
             if depth < DEPTH_MAX { self.resolve_in(within, segments, depth + 1) } else { None }
         };
-        module.globs.iter().find_map(through_glob)
+        module.uses.globs.iter().find_map(through_glob)
     }
+}
+
+impl<'a> Module<'a> {
+    /// A module without contents yet.
+    fn new(file: &'a File, path: Vec<String>, is_test: bool) -> Self {
+        Self { path, file, children: BTreeMap::new(), items: BTreeSet::new(), uses: Uses::default(), is_test }
+    }
+}
+
+/// The items of a file. The compiler rejects files that do not parse.
+pub(super) fn items_of(file: &File) -> Vec<Item> {
+    syn::parse_file(file.text()).map(|parsed| parsed.items).unwrap_or_default()
 }
 
 /// The name of an importable item.
@@ -230,15 +208,18 @@ pub(super) fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The names and paths of one module, without its inner modules.
-#[derive(Default)]
-struct Collector {
+/// The names and paths that one module uses, without its inner modules.
+#[derive(Debug, Default)]
+struct Uses {
+    /// The paths of imported names.
     names: BTreeMap<String, Vec<String>>,
+    /// The paths of `use path::*`.
     globs: Vec<Vec<String>>,
+    /// All paths in its code.
     paths: Vec<Path>,
 }
 
-impl Collector {
+impl Uses {
     fn add_use(&mut self, tree: &UseTree, above: &[String]) {
         let with = |name: &syn::Ident| [above, &[name.to_string()]].concat();
         let (segments, name) = match tree {
@@ -258,7 +239,7 @@ impl Collector {
     }
 }
 
-impl<'ast> Visit<'ast> for Collector {
+impl<'ast> Visit<'ast> for Uses {
     fn visit_item(&mut self, item: &'ast Item) {
         let attributes = match item {
             Item::Mod(_) => return,

@@ -41,9 +41,6 @@ pub struct Tree {
 impl Tree {
     /// Reads all files below `root` except `.git`, files that `.gitignore` names, and cache directories, which `CACHEDIR.TAG` marks, such as cargo's.
     /// It does not use git, and so includes files that are not added yet.
-    ///
-    /// # Errors
-    /// If a file or directory cannot be read.
     pub fn read(root: &Path) -> Result<Self> {
         let mut walk = WalkBuilder::new(root);
         walk.standard_filters(false).git_ignore(true).require_git(false);

@@ -1,8 +1,9 @@
 //! The guest's file system: an initramfs with programs of this machine.
 //!
-//! Programs are copied with their shared objects, some 100 MB that QEMU loads at once. With a shared `/usr` each page of a program would be a
+//! Programs are copied with their shared objects, about 100 MB that QEMU loads at once. With a shared `/usr` each page of a program would be a
 //! round trip over 9p through software emulation.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -15,9 +16,10 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 use super::builder::Put;
 use super::cache::Cache;
 use super::kernel::Kernel;
+use super::modules;
 use super::tree::Tree;
-use super::{elf, modules};
 use crate::apt::{self, Need};
+use crate::process;
 
 /// The guest's first process.
 const INIT: &str = include_str!("init.sh");
@@ -80,7 +82,7 @@ pub(super) fn obtain(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     files.extend(Some(PathBuf::from("/var/lib/dpkg/status")).filter(|list| list.exists()));
     let files = files.into_iter().map(version).collect::<Result<Vec<_>>>()?;
     let sources = [INIT, include_str!("initramfs.rs"), include_str!("tree.rs")];
-    let inputs = (sources, include_str!("elf.rs"), include_str!("modules.rs"), files);
+    let inputs = (sources, include_str!("modules.rs"), files);
     cache.file("initramfs", &inputs, |path| {
         eprintln!("building the initramfs");
         build(path, kernel, &agent, &busybox)
@@ -101,19 +103,10 @@ fn agent(cache: &Cache) -> Result<PathBuf> {
     cache.file("agent", &AGENT, |path| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/vm-agent.rs");
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        let output = Command::new(rustc)
-            .args(["--edition=2024", "--crate-name=vm_agent", "--crate-type=bin"])
-            .args(["-Copt-level=2", "-Cpanic=abort", "-Cstrip=symbols", "-Ctarget-feature=+crt-static"])
-            .arg(&source)
-            .arg("-o")
-            .arg(path)
-            .output()
-            .into_diagnostic()
-            .wrap_err("cannot run rustc")?;
-        if !output.status.success() {
-            bail!("cannot compile {}:\n{}", source.display(), String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(())
+        let mut rustc = Command::new(rustc);
+        rustc.args(["--edition=2024", "--crate-name=vm_agent", "--crate-type=bin"]);
+        rustc.args(["-Copt-level=2", "-Cpanic=abort", "-Cstrip=symbols", "-Ctarget-feature=+crt-static"]);
+        process::output(rustc.arg(&source).arg("-o").arg(path)).map(drop)
     })
 }
 
@@ -124,7 +117,7 @@ pub(super) fn with_puts(base: &Path, puts: &[Put], path: &Path) -> Result<()> {
     for put in puts {
         add_put(&mut tree, &mut programs, &put.host, &put.guest)?;
     }
-    elf::add_libraries(&mut tree, &programs)?;
+    add_libraries(&mut tree, &programs)?;
     let mut out = File::create(path).into_diagnostic()?;
     io::copy(&mut File::open(base).into_diagnostic()?, &mut out).into_diagnostic()?;
     write(&tree, out).wrap_err("cannot put the files into the guest")
@@ -148,7 +141,7 @@ fn build(path: &Path, kernel: &Kernel, agent: &Path, busybox: &Path) -> Result<(
             tree.file(&companion.to_string_lossy(), companion, 0o755);
         }
     }
-    elf::add_libraries(&mut tree, &programs)?;
+    add_libraries(&mut tree, &programs)?;
     add_busybox(&mut tree, busybox)?;
     let staging = tempfile::tempdir().into_diagnostic()?;
     let staged = modules::stage(kernel, staging.path())?;
@@ -159,12 +152,7 @@ fn build(path: &Path, kernel: &Kernel, agent: &Path, busybox: &Path) -> Result<(
 /// Adds busybox, and links for those of its applets that have no other program of the same name.
 fn add_busybox(tree: &mut Tree, busybox: &Path) -> Result<()> {
     tree.file("/usr/bin/busybox", busybox, 0o755);
-    let output =
-        Command::new(busybox).arg("--list").output().into_diagnostic().wrap_err("cannot run busybox")?;
-    if !output.status.success() {
-        bail!("busybox --list failed: {}", output.status);
-    }
-    for applet in String::from_utf8_lossy(&output.stdout).lines() {
+    for applet in process::output(Command::new(busybox).arg("--list"))?.lines() {
         let path = format!("/usr/bin/{applet}");
         if !tree.contains(&path) {
             tree.symlink(&path, "busybox");
@@ -203,4 +191,67 @@ fn write(tree: &Tree, out: File) -> Result<()> {
 
 fn program(name: &str) -> Result<PathBuf> {
     apt::find(name).ok_or_else(|| miette!("{name} is not on PATH"))
+}
+
+/// Adds the shared objects of `programs`, as the dynamic loader finds them, at their paths on this machine. Static programs and scripts have none.
+fn add_libraries(tree: &mut Tree, programs: &[PathBuf]) -> Result<()> {
+    if programs.is_empty() {
+        return Ok(());
+    }
+    // ldd's exit status depends on whether the last file is dynamic. Missing libraries are in its output.
+    let output = Command::new("ldd")
+        .args(programs)
+        .env("LC_ALL", "C")
+        .output()
+        .into_diagnostic()
+        .wrap_err("cannot run ldd")?;
+    for library in parse_ldd(&String::from_utf8_lossy(&output.stdout))? {
+        tree.file(&library, library.as_ref(), 0o755);
+    }
+    Ok(())
+}
+
+/// The absolute paths in the output of ldd for one or more programs.
+fn parse_ldd(text: &str) -> Result<BTreeSet<String>> {
+    let mut libraries = BTreeSet::new();
+    for line in text.lines().filter(|line| line.starts_with(char::is_whitespace)) {
+        let line = line.trim();
+        if line.ends_with("=> not found") {
+            bail!("a program for the guest has a missing library: {line}");
+        }
+        let path = line.split_once(" => ").map_or(line, |(_, path)| path);
+        // Lines without a path are for the kernel's object (linux-vdso), or messages such as "statically linked".
+        if let (true, Some((path, _))) = (path.starts_with('/'), path.rsplit_once(" (0x")) {
+            libraries.insert(path.to_owned());
+        }
+    }
+    Ok(libraries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_and_the_loader_are_found_once() {
+        let text = "/usr/bin/a:\n\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f2)\n/usr/bin/b:\n\tnot a dynamic executable\n\
+                    /usr/bin/c:\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f3)\n\tstatically linked\n";
+        let libraries = parse_ldd(text).expect("all are found");
+        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];
+        assert_eq!(libraries, expected.map(String::from).into());
+    }
+
+    #[test]
+    fn missing_library_is_an_error() {
+        let error = parse_ldd("\tlibgone.so.1 => not found\n").expect_err("missing");
+        assert!(error.to_string().contains("libgone.so.1"), "{error}");
+    }
+
+    #[test]
+    fn program_needs_its_loader() {
+        let mut tree = Tree::empty();
+        add_libraries(&mut tree, &["/bin/sh".into()]).expect("ldd runs");
+        assert!(tree.nodes().any(|(path, _)| path.contains("ld-linux") || path.contains("ld-musl")));
+    }
 }

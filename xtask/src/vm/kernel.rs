@@ -5,12 +5,13 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
+use miette::{IntoDiagnostic, Result, WrapErr, miette};
 
 use super::cache::Cache;
-use crate::apt;
+use crate::{apt, process};
 
-/// Packages that depend on a kernel with ublk; the first that exists is used. Debian 12 has a 6.12 besides its default 6.1; from Debian 13 on the
+/// Packages that depend on a kernel with ublk; the first that exists is used. Debian 12 has a 6.12 in addition to its default 6.1; from Debian
+/// 13 on the
 /// default kernel is recent enough.
 const META_PACKAGES: [&str; 2] = ["linux-image-6.12-amd64", "linux-image-amd64"];
 
@@ -120,26 +121,15 @@ fn fetch(package: &str, directory: &Path) -> Result<()> {
         .ok_or_else(|| miette!("apt-get download {package} left no package"))?;
     eprintln!("unpacking {package}");
     let tree = work.path().join("tree");
-    let status = Command::new("dpkg").arg("-x").args([&archive, &tree]).status().into_diagnostic()?;
-    if !status.success() {
-        bail!("dpkg -x {} failed: {status}", archive.display());
-    }
+    process::output(Command::new("dpkg").arg("-x").args([&archive, &tree]))?;
     open(&tree)?;
     fs::rename(&tree, directory.join(package)).into_diagnostic()
 }
 
 fn download(package: &str, directory: &Path) -> Result<()> {
-    let output = Command::new("apt-get")
-        .args(["download", "--quiet", package])
-        .current_dir(directory)
-        .stdin(Stdio::null())
-        .output()
-        .into_diagnostic()
-        .wrap_err("cannot run apt-get")?;
-    if !output.status.success() {
-        bail!("apt-get download {package} failed:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
-    }
-    Ok(())
+    let mut apt_get = Command::new("apt-get");
+    apt_get.args(["download", "--quiet", package]).current_dir(directory).stdin(Stdio::null());
+    process::output(&mut apt_get).map(drop)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 
 use super::frame::Frame;
 
-/// A point in time at which waiting ends; none: waiting has no limit.
+/// The time at which waiting ends; `None`: waiting is not limited.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Deadline(Option<Instant>);
 
@@ -18,7 +18,7 @@ impl Deadline {
         Self(timeout.map(|timeout| Instant::now() + timeout))
     }
 
-    /// The time left, as a socket's timeout: `None` is no limit, and zero is not allowed.
+    /// The time left, as a socket's timeout: `None` means unlimited, and zero is not allowed.
     fn left(self) -> Result<Option<Duration>, TimedOut> {
         match self.0.map(|end| end.saturating_duration_since(Instant::now())) {
             Some(Duration::ZERO) => Err(TimedOut),
@@ -28,17 +28,9 @@ impl Deadline {
 }
 
 /// The deadline has passed. Callers recognise this error by its type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
+#[error("the guest did not answer in time")]
 pub struct TimedOut;
-
-impl std::fmt::Display for TimedOut {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the guest did not answer in time")
-    }
-}
-
-impl std::error::Error for TimedOut {}
-impl miette::Diagnostic for TimedOut {}
 
 /// The connection to the agent.
 #[derive(Debug)]

@@ -93,9 +93,6 @@ impl Vm {
     }
 
     /// Runs a script that must succeed, and returns its standard output.
-    ///
-    /// # Errors
-    /// Those of [`run`](Self::run), and an exit code other than zero, with the script's output.
     pub fn check(&mut self, script: &str) -> Result<String> {
         let output = self.run(script)?;
         if output.status != 0 {
@@ -105,18 +102,12 @@ impl Vm {
     }
 
     /// Runs a script, copies its output to two streams as it arrives, and returns the exit code.
-    ///
-    /// # Errors
-    /// Those of [`run`](Self::run), and those of the streams.
     pub fn run_into(&mut self, script: &str, stdout: &mut dyn Write, stderr: &mut dyn Write) -> Result<u8> {
         let deadline = Deadline::after(self.timeout);
         self.link.run(script, stdout, stderr, deadline).map_err(|report| with_console(report, &self.files))
     }
 
     /// Runs a shell on the console, which must be [`on_terminal`](Builder::on_terminal), and returns its exit code.
-    ///
-    /// # Errors
-    /// Those of [`run`](Self::run).
     pub fn shell(&mut self) -> Result<u8> {
         let script =
             r"stty -F /dev/ttyS0 sane; PS1='\h:\w\$ ' setsid -cw bash --norc </dev/ttyS0 >/dev/ttyS0 2>&1";
@@ -133,9 +124,6 @@ impl Vm {
     /// # Durability
     /// The NVDIMM's file keeps every store of the guest. A line is returned if its writer has closed `/dev/report` (or called `tcdrain` on it) before
     /// the cut, and possibly if it was written just before; an incomplete line is not.
-    ///
-    /// # Errors
-    /// If QEMU cannot be killed, or its reports cannot be read.
     pub fn power_cut(mut self) -> Result<Vec<String>> {
         self.qemu.kill()?;
         self.reports.rest()

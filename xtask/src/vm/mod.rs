@@ -24,7 +24,6 @@
 
 mod builder;
 mod cache;
-mod elf;
 mod frame;
 mod initramfs;
 mod kernel;

@@ -6,9 +6,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
+use miette::{IntoDiagnostic, Result, WrapErr, bail};
 
 use super::kernel::Kernel;
+use crate::process;
 
 /// The modules by name, including those that others request at run time and not as dependencies, such as the checksums of ext4 and xfs.
 const WANTED: &str = "ublk_drv nbd brd loop null_blk nfit nd_pmem dax_pmem device_dax nd_e820 virtio_pmem virtio_pci \
@@ -22,7 +23,7 @@ pub(super) fn stage(kernel: &Kernel, root: &Path) -> Result<PathBuf> {
     let package = base(root, "package", kernel.modules.ancestors().nth(2).unwrap_or(&kernel.modules))?;
     // The installation of a kernel package would run depmod.
     if !kernel.modules.join("modules.dep.bin").exists() {
-        run(Command::new("depmod").arg("--basedir").arg(&package).arg(release))?;
+        process::output(Command::new("depmod").arg("--basedir").arg(&package).arg(release))?;
     }
     let lib = root.join("lib");
     let staged = lib.join("modules").join(release);
@@ -36,7 +37,7 @@ pub(super) fn stage(kernel: &Kernel, root: &Path) -> Result<PathBuf> {
             .into_diagnostic()
             .wrap_err("incomplete kernel package")?;
     }
-    run(Command::new("depmod").arg("--basedir").arg(base(root, "staged", &lib)?).arg(release))?;
+    process::output(Command::new("depmod").arg("--basedir").arg(base(root, "staged", &lib)?).arg(release))?;
     Ok(staged)
 }
 
@@ -53,7 +54,7 @@ fn with_dependencies(base: &Path, release: &str, modules: &str) -> Result<BTreeS
     let mut modprobe = Command::new("modprobe");
     // Without this machine's configuration, which may replace modules by commands.
     modprobe.args(["--config", "/dev/null", "--set-version", release, "--dirname"]).arg(base);
-    let steps = run(modprobe.args(["--show-depends", "--all"]).args(modules.split_whitespace()))?;
+    let steps = process::output(modprobe.args(["--show-depends", "--all"]).args(modules.split_whitespace()))?;
     Ok(files(&steps))
 }
 
@@ -69,25 +70,13 @@ fn unpack(module: &Path, directory: &Path) -> Result<()> {
     let to = |name: &str| directory.join(name);
     if let Some(name) = name.strip_suffix(".xz") {
         let out = File::create(to(name)).into_diagnostic()?;
-        let mut xz = Command::new("xz");
-        let status = xz.args(["--decompress", "--stdout"]).arg(module).stdout(out).status();
-        match status.into_diagnostic().wrap_err("cannot run xz")? {
-            status if status.success() => Ok(()),
-            status => Err(miette!("xz --decompress {} failed: {status}", module.display())),
-        }
+        process::output(Command::new("xz").args(["--decompress", "--stdout"]).arg(module).stdout(out))
+            .map(drop)
     } else if name.ends_with(".ko") {
         fs::copy(module, to(&name)).map(drop).into_diagnostic()
     } else {
         bail!("{} has an unknown compression", module.display())
     }
-}
-
-fn run(command: &mut Command) -> Result<String> {
-    let output = command.output().into_diagnostic().wrap_err_with(|| format!("cannot run {command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim_end());
-    }
-    String::from_utf8(output.stdout).into_diagnostic()
 }
 
 #[cfg(test)]

@@ -45,16 +45,21 @@ impl<'l> LaneGuard<'l> {
     /// Acquires the lane that this thread owned last, or any free one. If no lane is free, waits for the first of these.
     ///
     /// Acquiring a lane while holding all of them deadlocks.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(log: &'l Log) -> Self {
-        Self::try_take(log).unwrap_or_else(|| {
-            let index = log.last_lane();
-            Self::of(log, index, log.lanes[index as usize].state.lock())
-        })
+        let last = log.last_lane();
+        match log.lanes[last as usize].state.try_lock() {
+            Some(state) => Self::of(log, last, state),
+            None => Self::take_other(log, last),
+        }
+    }
+
+    #[cold]
+    fn take_other(log: &'l Log, last: u32) -> Self {
+        Self::try_take(log).unwrap_or_else(|| Self::of(log, last, log.lanes[last as usize].state.lock()))
     }
 
     /// As [`take`](Self::take), if a lane is free.
-    #[inline]
     pub(super) fn try_take(log: &'l Log) -> Option<Self> {
         let last = log.last_lane();
         for index in (last..log.layout.lane_count).chain(0..last) {
@@ -358,6 +363,9 @@ impl<'l> LaneGuard<'l> {
     #[inline]
     fn append_group<P: Pmem>(&mut self, pmem: &P, entries: &[LogEntry]) -> Result<Group, CommitError> {
         let lsn = self.lane.published.begin(&self.log.counter).ok_or(CommitError::LsnsExhausted)?;
+        // The last group's targets, so that they are written back while the entries are encoded. Not before the LSN is allocated: until a
+        // flush has completed, each locked instruction would wait for it.
+        self.flush_listed(pmem);
         let first = self.state.head;
         for entry in entries {
             self.append(pmem, lsn, entry);
@@ -380,13 +388,19 @@ impl<'l> LaneGuard<'l> {
         self.state.used_count += 1;
     }
 
-    /// Flushes the appended entries and the targets of the last group, and fences. This thread flushes them, even if another owner of the
-    /// lane stored them, because a fence waits only for the flushes of its own thread. They are not flushed earlier: until the fence, each
-    /// locked instruction would wait for the flush.
+    /// Flushes the listed lines: appended entries, and the targets of the last group. This thread flushes them, even if another owner of
+    /// the lane stored them, because a fence waits only for the flushes of its own thread.
+    #[inline]
+    fn flush_listed<P: Pmem>(&mut self, pmem: &P) {
+        self.state.lines_to_flush.iter().for_each(|&line| pmem.flush(line, LINE_BYTES));
+        self.state.lines_to_flush.clear();
+    }
+
+    /// Flushes the listed lines, and fences.
     #[track_caller]
     #[inline]
     fn fence<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
-        self.state.lines_to_flush.drain(..).for_each(|line| pmem.flush(line, LINE_BYTES));
+        self.flush_listed(pmem);
         self.log.fence(pmem)?;
         if let Some(used) = self.state.deferred_count.take() {
             self.state.used_count -= used;

@@ -244,10 +244,12 @@ fn store_pieces<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
 pub(super) fn for_each_line(ranges: impl Iterator<Item = (u64, u64)>, mut each: impl FnMut(u64)) {
     let mut last = None;
     for (offset, len) in ranges {
-        for line in (line_start(offset)..offset + len).step_by(64) {
+        let mut line = line_start(offset);
+        while line < offset + len {
             if last.replace(line) != Some(line) {
                 each(line);
             }
+            line += LINE_BYTES;
         }
     }
 }
@@ -256,6 +258,9 @@ pub(super) fn for_each_line(ranges: impl Iterator<Item = (u64, u64)>, mut each: 
 #[inline]
 pub(super) fn is_target(layout: &Layout, region_bytes: u64, offset: u64, len: u64) -> bool {
     let Some(end) = offset.checked_add(len).filter(|&end| end <= region_bytes) else { return false };
+    if offset >= layout.chunks_start {
+        return true;
+    }
     let is_clear_of = |start: u64, stop: u64| end <= start || stop <= offset;
     layout.floor_offsets().iter().all(|&floor| is_clear_of(floor, floor + 8))
         && is_clear_of(layout.lane_offset(0), layout.lanes_end())

@@ -75,12 +75,12 @@ impl Log {
     /// The first failure.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), CommitError> {
-        if self.is_faulty.load(Ordering::Acquire)
-            && let Some(error) = &*lock(&self.fault)
-        {
-            return Err(error.clone());
-        }
-        Ok(())
+        if self.is_faulty.load(Ordering::Acquire) { self.fault() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn fault(&self) -> Result<(), CommitError> {
+        lock(&self.fault).clone().map_or(Ok(()), Err)
     }
 
     /// Poisons the log: every later commit fails with the first such error. Returns that error.

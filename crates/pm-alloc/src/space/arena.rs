@@ -176,6 +176,7 @@ impl Arena {
         mut arena: SpinGuard<'s, Self>,
         pmem: &P,
         lines: u32,
+        now: Moment,
     ) -> Option<HeldBlock<'s>> {
         let layout = arena.layout;
         loop {
@@ -196,6 +197,7 @@ impl Arena {
                 block,
                 free_end,
                 is_several_blocks,
+                now,
                 is_settled: false,
             });
         }
@@ -605,6 +607,7 @@ pub(crate) struct HeldBlock<'s> {
     free_end: u32,
     /// Whether the block covers several free blocks, and so their headers.
     pub(super) is_several_blocks: bool,
+    now: Moment,
     is_settled: bool,
 }
 
@@ -628,11 +631,13 @@ impl HeldBlock<'_> {
         (!rest.is_empty()).then(|| header_word(&self.arena.layout, self.chunk, BlockState::Free, rest))
     }
 
-    /// The headers are durable: the block is allocated.
+    /// The headers are durable: the block is allocated. Quarantined blocks whose freeing is at or below `checkpoint_lsn` are drained
+    /// incrementally: here, while the processor still waits for the fence of the commit, rather than before the search for a block.
     #[inline]
-    pub(crate) fn settle(mut self) {
+    pub(crate) fn settle(mut self, checkpoint_lsn: Lsn) {
         self.is_settled = true;
         self.arena.settle_block(self.slot, self.block.clone(), self.free_end, self.is_several_blocks);
+        self.arena.drain_quarantine(checkpoint_lsn, self.now, DRAIN_STEP);
     }
 }
 

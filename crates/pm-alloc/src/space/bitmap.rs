@@ -26,14 +26,16 @@ fn fill<const VALUE: bool>(words: &mut [u64], bits: Range<u32>) {
     let (first, last) = ((bits.start / WORD_BITS) as usize, ((bits.end - 1) / WORD_BITS) as usize);
     let (from, to) = (bits.start % WORD_BITS, (bits.end - 1) % WORD_BITS + 1);
     let words = &mut words[first..=last];
-    if let [word] = words {
-        put(word, mask(from, to));
-    } else if let [head, whole @ .., tail] = words {
-        put(head, mask(from, WORD_BITS));
-        for word in whole {
-            *word = if VALUE { u64::MAX } else { 0 };
+    match words {
+        [word] => put(word, mask(from, to)),
+        [head, whole @ .., tail] => {
+            put(head, mask(from, WORD_BITS));
+            if !whole.is_empty() {
+                whole.fill(if VALUE { u64::MAX } else { 0 });
+            }
+            put(tail, mask(0, to));
         }
-        put(tail, mask(0, to));
+        [] => {}
     }
 }
 

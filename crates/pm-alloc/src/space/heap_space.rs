@@ -265,16 +265,14 @@ impl Space {
         _lane: &LaneGuard<'_>,
         pmem: &P,
         lines: u64,
-        checkpoint_lsn: Lsn,
         has_contents: bool,
     ) -> Option<HeldBlock<'_>> {
         if lines >= self.layout().chunk_lines() {
             return None;
         }
         let lines = u32::try_from(lines).ok()?;
-        let mut arena = self.chunks.arena(self.chunks.own_arena());
-        arena.drain_quarantine(checkpoint_lsn, self.chunks.clock.now(), DRAIN_STEP);
-        let held = Arena::hold_block(arena, pmem, lines)?;
+        let arena = self.chunks.arena(self.chunks.own_arena());
+        let held = Arena::hold_block(arena, pmem, lines, self.chunks.clock.now())?;
         // Several free blocks would have to be joined first: contents stored into the block overwrite their headers.
         if held.is_several_blocks && has_contents { None } else { Some(held) }
     }

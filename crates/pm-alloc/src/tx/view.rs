@@ -223,9 +223,8 @@ impl<'p, P: Pmem> View<'p, P> {
     ) -> Result<Option<u64>, TxError> {
         let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
         log.check_open()?;
-        let checkpoint_lsn = log.recent_checkpoint_lsn();
         let mut lane = LaneGuard::take(log);
-        let Some(held) = space.hold_block(&lane, pmem, lines, checkpoint_lsn, contents.is_some()) else {
+        let Some(held) = space.hold_block(&lane, pmem, lines, contents.is_some()) else {
             return Ok(None);
         };
         let payload = held.payload();
@@ -241,7 +240,7 @@ impl<'p, P: Pmem> View<'p, P> {
             Some(rest) => lane.commit_words_early(pmem, &[rest, (slot, payload), held.header()], 1)?,
             None => lane.commit_words(pmem, &[(slot, payload), held.header()])?,
         };
-        held.settle();
+        held.settle(log.recent_checkpoint_lsn());
         Ok(Some(payload))
     }
 

@@ -44,16 +44,24 @@ pub(super) fn full_fence() {
 }
 
 #[inline]
-pub(super) fn crc32c_words(words: &[u64]) -> Option<u32> {
-    #[target_feature(enable = "crc")]
-    fn by_instruction(words: &[u64]) -> u32 {
-        words.iter().fold(u32::MAX, |crc, word| core::arch::aarch64::__crc32cd(crc, *word))
-    }
+pub(super) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
     if !std::arch::is_aarch64_feature_detected!("crc") {
         return None;
     }
-    // SAFETY: the CPU has the instruction, as was just checked.
-    let crc = unsafe { by_instruction(words) };
+    // Not the intrinsic: a function that has the target feature would not be inlined, and a call costs more than the instructions.
+    let crc = words.iter().fold(!crc, |mut crc, word| {
+        // SAFETY: the CPU has the instruction, as was just checked.
+        unsafe {
+            asm!(
+                ".arch_extension crc",
+                "crc32cx {crc:w}, {crc:w}, {word}",
+                crc = inout(reg) crc,
+                word = in(reg) *word,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        };
+        crc
+    });
     Some(!crc)
 }
 

@@ -180,6 +180,6 @@ pub fn full_fence() {
 
 /// The CRC-32C of these words, computed with the CPU's instruction, if it has one.
 #[inline]
-pub(crate) fn crc32c_words(words: &[u64]) -> Option<u32> {
-    arch::crc32c_words(words)
+pub(crate) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
+    arch::crc32c_append(crc, words)
 }

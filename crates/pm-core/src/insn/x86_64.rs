@@ -85,16 +85,18 @@ macro_rules! flush_lines {
 }
 
 #[inline]
-pub(super) fn crc32c_words(words: &[u64]) -> Option<u32> {
-    #[target_feature(enable = "sse4.2")]
-    fn by_instruction(words: &[u64]) -> u64 {
-        words.iter().fold(u64::from(u32::MAX), |crc, word| core::arch::x86_64::_mm_crc32_u64(crc, *word))
-    }
+pub(super) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
     if !std::arch::is_x86_feature_detected!("sse4.2") {
         return None;
     }
-    // SAFETY: the CPU has the instruction, as was just checked.
-    let crc = unsafe { by_instruction(words) };
+    // Not the intrinsic: a function that has the target feature would not be inlined, and a call costs more than the instructions.
+    let crc = words.iter().fold(u64::from(!crc), |mut crc, word| {
+        // SAFETY: the CPU has the instruction, as was just checked.
+        unsafe {
+            asm!("crc32 {}, {}", inout(reg) crc, in(reg) *word, options(pure, nomem, nostack, preserves_flags));
+        };
+        crc
+    });
     #[expect(clippy::cast_possible_truncation, reason = "the instruction leaves 32 bits")]
     Some(!(crc as u32))
 }

@@ -1,19 +1,5 @@
 // The right use of all that the wrong ones use wrongly.
-use pm_core::{Link, Persist, Pool, Region, field};
-
-#[derive(Clone, Copy, Persist)]
-#[repr(C)]
-struct Order<'p> {
-    id: u64,
-    previous: Link<'p, Order<'p>>,
-}
-
-#[derive(Clone, Copy, Persist)]
-#[repr(C)]
-struct Shop<'p> {
-    newest: Link<'p, Order<'p>>,
-    count: u64,
-}
+include!("shop.rs");
 
 fn place(pool: &Pool<Region>, id: u64) -> Result<u64, Box<dyn std::error::Error>> {
     pool.scope(|pm| {

@@ -1,20 +1,6 @@
 // A link that leaves its scope.
 #![allow(unused)]
-use pm_core::{Link, Persist, Pool, Region, field};
-
-#[derive(Clone, Copy, Persist)]
-#[repr(C)]
-struct Order<'p> {
-    id: u64,
-    previous: Link<'p, Order<'p>>,
-}
-
-#[derive(Clone, Copy, Persist)]
-#[repr(C)]
-struct Shop<'p> {
-    newest: Link<'p, Order<'p>>,
-    count: u64,
-}
+include!("shop.rs");
 
 fn misuse(pool: &Pool<Region>) {
     let escaped = pool.scope(|pm| pm.root::<Shop>("shop").unwrap());

@@ -1,20 +1,6 @@
 // A change after the flush, which the fence would not cover.
 #![allow(unused)]
-use pm_core::{Link, Persist, Pool, Region, field};
-
-#[derive(Clone, Copy, Persist)]
-#[repr(C)]
-struct Order<'p> {
-    id: u64,
-    previous: Link<'p, Order<'p>>,
-}
-
-#[derive(Clone, Copy, Persist)]
-#[repr(C)]
-struct Shop<'p> {
-    newest: Link<'p, Order<'p>>,
-    count: u64,
-}
+include!("shop.rs");
 
 fn misuse(pool: &Pool<Region>) -> Result<(), Box<dyn std::error::Error>> {
     pool.scope(|pm| {

@@ -50,9 +50,6 @@ impl Explorer {
     setters! {
         /// The number of crashes that may follow each other: 1 leaves recovery undisturbed, 2 also crashes the recovery. At points with
         /// more choices than the bound, only some of the recoveries are crashed.
-        ///
-        /// # Panics
-        /// For zero.
         crashes(crashes: usize) => 0.crashes, "an exploration needs at least one crash";
 
         /// How many times a process may be killed before the power fails; 0 by default. A kill keeps the caches: the next process
@@ -110,24 +107,15 @@ impl Explorer {
         /// are alike, a selection is tried: nothing survives, everything, one line alone, all but one line, one store alone, all but
         /// one store, all but two lines; then random choices. Finding this out takes up to as many recoveries again, and so does
         /// crashing recoveries in turn.
-        ///
-        /// # Panics
-        /// For zero.
         choices_per_point(choices_per_point: u64) => 0.choices_per_point, "at least one choice must be tried";
 
         /// The same for the points of recoveries.
-        ///
-        /// # Panics
-        /// For zero.
         nested_choices_per_point(nested_choices_per_point: u64) => 0.nested_choices_per_point, "at least one choice must be tried";
 
         /// The number of recoveries after which an exploration stops; unbounded by default. For runs of thousands of stores. The
         /// exploration visits points at even distances, then all points, each with a few telling choices, before it tries more at any
         /// point; so the bound cuts off the least telling choices. The [`Coverage`](crate::Coverage) then has the counts, and is not
         /// exhaustive. With several [jobs](Self::jobs), each piece of the run has an even share.
-        ///
-        /// # Panics
-        /// For zero.
         recoveries(recoveries: u64) => 0.recoveries, "at least one recovery must be run";
 
         /// The time limit of one check, 60 seconds by default: a recovery that hangs, or takes far too long, is a failure with a
@@ -145,9 +133,6 @@ impl Explorer {
 
         /// The number of threads to explore on; 1 by default, because tests already run in parallel. The threads do not share what
         /// they learn, so more threads need more recoveries.
-        ///
-        /// # Panics
-        /// For zero.
         jobs(jobs: usize) => 0.jobs, "an exploration needs at least one thread";
 
         /// The number of accesses that a check may make to the region, 16 million by default: a recovery that never ends is a failure,
@@ -190,7 +175,7 @@ impl Explorer {
     ///
     /// A denied lint fails the exploration before anything is crashed; a warning is in
     /// [`Coverage::findings`](crate::Coverage::findings), and [`check`](Self::check) prints it, visible with `--nocapture`.
-    /// Recoveries are linted as far as they are [crashed](Self::crashes), and may flush and fence in vain.
+    /// Recoveries are linted as far as they are [crashed](Self::crashes), and may flush and fence needlessly.
     #[must_use]
     pub fn lints(mut self, lints: Lints) -> Self {
         self.0.lints = lints;
@@ -207,11 +192,11 @@ impl Explorer {
         self
     }
 
-    /// Repeats only the crashes with that name, given that operation, check and bounds are unchanged. If the
-    /// run has no such crash any more, that is a failure too.
+    /// Repeats only the crashes with that name, given that operation, check and bounds are unchanged. If the run no longer has such a crash, that
+    /// is a failure too.
     ///
     /// # Panics
-    /// When `id` is no such name, or of another model.
+    /// When `id` is not such a name, or of another model.
     #[must_use]
     pub fn replay(mut self, id: &str) -> Self {
         let parsed = ReplayId::parse(id).unwrap_or_else(|| panic!("{id:?} names no crash"));
@@ -220,7 +205,7 @@ impl Explorer {
         self
     }
 
-    /// As [`replay`](Self::replay), for a name from a command line: `None` if it is no name, or of another model.
+    /// As [`replay`](Self::replay), for a name from a command line: `None` if it is not such a name, or of another model.
     #[must_use]
     pub fn try_replay(self, id: &str) -> Option<Self> {
         let parsed = ReplayId::parse(id)?;
@@ -311,7 +296,7 @@ impl Explorer {
     ) -> Result<Coverage, Box<Failure>> {
         let is_quiet = is_quiet();
         let restart = |pmem: Arc<SimPmem>, before: &[A]| {
-            let run = Run::after(pmem, before.to_vec());
+            let run = Run::new(pmem, before.to_vec());
             let failed = inherit_quiet(is_quiet, || catch(|| second(&run).failure()));
             (run.take_acked(), failed.map(|message| format!("the process after the kill failed: {message}")))
         };
@@ -549,7 +534,7 @@ impl Explorer {
 /// ```
 ///
 /// # Panics
-/// With the report of the first failure found; or if the length is zero or no multiple of 64.
+/// With the report of the first failure found; or if the length is zero or not a multiple of 64.
 #[track_caller]
 pub fn model<A: Send + Sync, O: Verdict, V: Verdict>(
     image: impl Into<Image>,

@@ -21,12 +21,8 @@ pub struct Run<A> {
 }
 
 impl<A> Run<A> {
-    pub(crate) const fn new(pmem: Arc<SimPmem>) -> Self {
-        Self { pmem, acked: Mutex::new(Vec::new()) }
-    }
-
-    /// A run of a process after these acknowledgements.
-    pub(super) const fn after(pmem: Arc<SimPmem>, acked: Vec<A>) -> Self {
+    /// A run of a process, after these acknowledgements of earlier processes.
+    pub(crate) const fn new(pmem: Arc<SimPmem>, acked: Vec<A>) -> Self {
         Self { pmem, acked: Mutex::new(acked) }
     }
 
@@ -226,7 +222,7 @@ thread_local! {
 
 static INSTALLED: Once = Once::new();
 
-/// Whether panics of this thread go unsaid.
+/// Whether the messages of this thread's panics are suppressed.
 pub(super) fn is_quiet() -> bool {
     IS_QUIET.get()
 }
@@ -236,10 +232,9 @@ pub(super) fn inherit_quiet<T>(is_quiet: bool, closure: impl FnOnce() -> T) -> T
     if is_quiet { quietly(closure) } else { closure() }
 }
 
-/// Runs the closure without a word about panics in it, as long as they are of this thread.
+/// Runs the closure, and suppresses the messages of its panics on this thread.
 ///
-/// A failure that was found is repeated hundreds of times to shrink it: the same message each time would bury the
-/// report.
+/// Shrinking repeats a failure hundreds of times: the same message each time would bury the report.
 pub(super) fn quietly<T>(closure: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -251,7 +246,7 @@ pub(super) fn quietly<T>(closure: impl FnOnce() -> T) -> T {
         INSTALLED.call_once(|| {
             let loud = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
-                // A thread that is being torn down has no such variable any more, and nothing to hide.
+                // A thread that is being torn down no longer has this variable, and its panics are printed.
                 if !IS_QUIET.try_with(Cell::get).unwrap_or(false) {
                     loud(info);
                 }
@@ -262,7 +257,7 @@ pub(super) fn quietly<T>(closure: impl FnOnce() -> T) -> T {
     closure()
 }
 
-/// What a closure under test complains of, if it does; a panic is a complaint.
+/// The complaint of a closure under test; a panic is a complaint too.
 pub(crate) fn catch(closure: impl FnOnce() -> Option<String>) -> Option<String> {
     // A panic may leave the closure's captures half changed; the exploration ends there, and only the caller sees them again.
     catch_unwind(AssertUnwindSafe(closure)).unwrap_or_else(|payload| {

@@ -29,7 +29,7 @@ pub(super) fn search<A: Sync, O: Verdict, V: Verdict>(
     check: &(impl Fn(&Crash<'_, A>) -> V + Sync),
 ) -> Explored<Coverage> {
     let pmem = Arc::new(settings.recorded(image));
-    let run = Run::new(Arc::clone(&pmem));
+    let run = Run::new(Arc::clone(&pmem), Vec::new());
     let failed = catch(|| operation(&run).failure());
     let sites = pmem.sites();
     if let Some(message) = failed {

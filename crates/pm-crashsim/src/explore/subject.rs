@@ -6,7 +6,6 @@ use super::settings::Settings;
 use crate::outcome::Complaint;
 use crate::trace::Trace;
 use crate::{Image, SimPmem};
-use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -35,11 +34,6 @@ pub(super) struct Subject<'s, A> {
     pub(super) meter: &'s Meter,
 }
 
-struct Progress {
-    recoveries: u64,
-    elapsed: Duration,
-}
-
 /// Counts recoveries of all threads, and prints the count every [`INTERVAL`].
 pub(super) struct Meter {
     name: &'static str,
@@ -61,15 +55,9 @@ impl Meter {
         let elapsed = self.start.elapsed();
         let intervals = elapsed.as_secs() / INTERVAL.as_secs();
         if self.intervals.fetch_max(intervals, Ordering::Relaxed) < intervals {
-            eprintln!("{}: {}", self.name, Progress { recoveries: before, elapsed });
+            let (seconds, per_second) =
+                (elapsed.as_secs(), u128::from(before) * 1000 / elapsed.as_millis().max(1));
+            eprintln!("{}: {before} recoveries in {seconds} s, {per_second} a second", self.name);
         }
-    }
-}
-
-impl fmt::Display for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let per_second = u128::from(self.recoveries) * 1000 / self.elapsed.as_millis().max(1);
-        let Self { recoveries, elapsed } = self;
-        write!(f, "{recoveries} recoveries in {} s, {per_second} a second", elapsed.as_secs())
     }
 }

@@ -9,8 +9,8 @@ pub enum TraceError {
     /// Reading failed.
     #[error("reading failed")]
     Io(#[from] io::Error),
-    /// The file is no trace.
-    #[error("this is no trace: it begins with {found:02x?}, not with \"PMCTRACE\"")]
+    /// The file is not a trace.
+    #[error("this is not a trace: it begins with {found:02x?}, not with \"PMCTRACE\"")]
     NotATrace {
         /// The first bytes, up to 8.
         found: Vec<u8>,
@@ -57,4 +57,8 @@ pub enum TraceError {
         /// The longest that the caller allows.
         limit: u64,
     },
+}
+
+pub(super) const fn invalid(offset: u64, expected: &'static str, found: u64) -> TraceError {
+    TraceError::Invalid { offset, expected, found }
 }

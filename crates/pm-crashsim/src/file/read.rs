@@ -1,6 +1,6 @@
 //! Reads the contents of a trace file from its bytes. Everything is validated, and allocations are bounded by the input.
 
-use super::error::TraceError;
+use super::error::{TraceError, invalid};
 use super::format::{
     self, ACK, CRC_BYTES, Contents, EXCHANGE, FENCE, FLAG_EXCHANGE_FENCES, FLAG_STRICT_ACK, FLAGS,
     FLAGS_OFFSET, FLUSH, FLUSH_ORDERED, FULL_FENCE, HAS_LOCATION, HAS_THREAD, HEADER_BYTES, KILL, KIND_MASK,
@@ -44,11 +44,8 @@ pub(super) fn contents(bytes: &[u8], region_limit: u64) -> Result<Contents, Trac
     let mut contents = Contents { rules, runs, message: String::new() };
     let found = version(body);
     if found != contents.version() {
-        return Err(invalid(
-            VERSION_OFFSET as u64,
-            "the first version that has all its events",
-            found.into(),
-        ));
+        let expected = "the first version that has all its events";
+        return Err(invalid(VERSION_OFFSET as u64, expected, found.into()));
     }
     contents.message = reader.cursor.text("the message")?.to_owned();
     match reader.cursor.left() {
@@ -115,10 +112,6 @@ fn region_bytes(body: &[u8], limit: u64) -> Result<u64, TraceError> {
         return Err(TraceError::TooLarge { found: len_bytes, limit });
     }
     Ok(len_bytes)
-}
-
-const fn invalid(offset: u64, expected: &'static str, found: u64) -> TraceError {
-    TraceError::Invalid { offset, expected, found }
 }
 
 struct Reader<'b> {
@@ -262,12 +255,8 @@ impl<'b> Reader<'b> {
         if number == next {
             let at = self.cursor.offset();
             let name = self.name()?;
-            let place = u64::from(u32::MAX);
-            let line = self.cursor.number_up_to(place, "a line of at most 32 bits")?;
-            let column = self.cursor.number_up_to(place, "a column of at most 32 bits")?;
-            let (Ok(line), Ok(column)) = (u32::try_from(line), u32::try_from(column)) else {
-                return Err(invalid(at, "lines and columns of at most 32 bits", line));
-            };
+            let line = self.cursor.number_u32("a line of at most 32 bits")?;
+            let column = self.cursor.number_u32("a column of at most 32 bits")?;
             let location = SourceLocation::new(name, line, column);
             if !self.locations.insert(location) {
                 return Err(invalid(at, "a location that has no number yet", number));

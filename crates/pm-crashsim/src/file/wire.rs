@@ -1,7 +1,7 @@
 //! Numbers of variable length, and bytes, to and from a buffer. Written here, because libraries for such numbers also read overlong or
 //! overflowing ones, and equal contents must have equal bytes.
 
-use super::error::TraceError;
+use super::error::{TraceError, invalid};
 
 /// Bits of a number in one byte of it.
 const BITS: u32 = 7;
@@ -78,27 +78,27 @@ impl<'b> Cursor<'b> {
             let lost = bits << shift >> shift != bits;
             let padded = byte == 0 && shift > 0;
             if lost || padded {
-                return Err(TraceError::Invalid {
-                    offset: start,
-                    expected: "a number of at most 64 bits in its shortest form",
-                    found: u64::from(byte),
-                });
+                return Err(invalid(start, "a number of at most 64 bits in its shortest form", byte.into()));
             }
             if byte & MORE == 0 {
                 return Ok(number);
             }
         }
-        Err(TraceError::Invalid { offset: start, expected: "a number of at most 10 bytes", found: number })
+        Err(invalid(start, "a number of at most 10 bytes", number))
     }
 
     /// A number with an upper bound.
     pub(super) fn number_up_to(&mut self, most: u64, expected: &'static str) -> Result<u64, TraceError> {
         let offset = self.offset();
         let found = self.number(expected)?;
-        if found > most {
-            return Err(TraceError::Invalid { offset, expected, found });
-        }
-        Ok(found)
+        if found > most { Err(invalid(offset, expected, found)) } else { Ok(found) }
+    }
+
+    /// A number of at most 32 bits.
+    pub(super) fn number_u32(&mut self, expected: &'static str) -> Result<u32, TraceError> {
+        let offset = self.offset();
+        let found = self.number(expected)?;
+        u32::try_from(found).map_err(|_| invalid(offset, expected, found))
     }
 
     /// A number that was written as a step from another.
@@ -112,10 +112,9 @@ impl<'b> Cursor<'b> {
         let len = self.number(expected)?;
         let start = self.offset();
         let bytes = self.bytes(len, expected)?;
-        core::str::from_utf8(bytes).map_err(|error| TraceError::Invalid {
-            offset: start + error.valid_up_to() as u64,
-            expected: "UTF-8",
-            found: u64::from(bytes[error.valid_up_to()]),
+        core::str::from_utf8(bytes).map_err(|error| {
+            let at = error.valid_up_to();
+            invalid(start + at as u64, "UTF-8", bytes[at].into())
         })
     }
 }

@@ -45,7 +45,7 @@ pub enum ImportError {
         /// The longest.
         limit: u64,
     },
-    /// The region has no bytes.
+    /// The region is empty.
     #[error("the region would be empty")]
     Empty,
     /// Lines of memory are not lines of the region.
@@ -77,7 +77,7 @@ pub enum ImportError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The record has no known kind.
+    /// The kind of the record is unknown.
     #[error("it is of no known kind")]
     Unknown,
     /// The record is too short.
@@ -86,8 +86,8 @@ pub enum RecordError {
     /// The record is too long.
     #[error("it has more fields than it should")]
     Extra,
-    /// A field is no number.
-    #[error("its {0} is no hexadecimal number of at most 64 bits")]
+    /// A field is not a number.
+    #[error("its {0} is not a hexadecimal number of at most 64 bits")]
     NotANumber(&'static str),
     /// A store of no bytes, or of more than an instruction can store.
     #[error("a store of {found} bytes, and one has 1 to {most}")]

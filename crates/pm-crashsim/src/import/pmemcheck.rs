@@ -112,7 +112,7 @@ impl PmemcheckOptions {
 ///
 /// The log has no threads, so the trace has one: a fence commits what any thread flushed. It has no instructions
 /// either: stores around the cache are stores, a compare-exchange is a store and fences nothing, and `clflush` is a flush
-/// with a fence behind it (without, where the tool ran with `--expect-fence-after-clflush=yes`). A vector store is in the log
+/// with a fence after it (without, where the tool ran with `--expect-fence-after-clflush=yes`). A vector store is in the log
 /// as its words, and so in order inside a line; [`Model::Chunk8`] has no such order.
 ///
 /// Valgrind's own messages are skipped, inside records too, and those of the program's children. The stores of a
@@ -120,6 +120,7 @@ impl PmemcheckOptions {
 /// (`--log-file=run.%p.log`).
 ///
 /// A flush of 64 bytes is taken for one instruction on the line that contains its address.
+///
 /// # Errors
 /// [`ImportError`], with line and record.
 ///
@@ -131,7 +132,7 @@ pub fn pmemcheck(log: impl BufRead, options: &PmemcheckOptions) -> Result<Import
     let mut records = Records::of(log, options.ack_at.as_deref())?;
     let mut number = 0;
     loop {
-        // The last record has no delimiter behind it. Unless it is STOP, it may be cut.
+        // No delimiter follows the last record. Unless it is STOP, it may be cut.
         let is_whole = |written: &Written| written.is_ended || written.text == STOP;
         let Some(Written { line, text, .. }) = records.next()?.filter(is_whole) else {
             if options.unfinished {

@@ -1,7 +1,7 @@
 //! The records of a log.
 //!
 //! Valgrind writes records and its own messages through one buffer, and puts a prefix with the process number at the start of each
-//! line. Records have no line breaks. So a message begins right behind the previous output, inside a record as well; its further lines
+//! line. Records do not contain line breaks. So a message begins right after the previous output, also inside a record; its further lines
 //! begin with the prefix; and the line after it begins with the prefix and continues the record.
 
 use super::ImportError;
@@ -29,7 +29,7 @@ pub(super) struct Written {
     pub(super) is_ended: bool,
 }
 
-/// The records of a log behind its START.
+/// The records of a log after its START.
 pub(super) struct Records<'m, R> {
     log: R,
     /// The line that is being read, from 1.

@@ -3,10 +3,10 @@
 use super::RecordError;
 use crate::SourceLocation;
 
-/// The tool has no longer stores, as no instruction has.
+/// The longest store that the tool logs: no instruction stores more.
 const MOST_STORED: u64 = 256;
 
-/// Markers of programs for `pmreorder`, beside names that end in `.BEGIN` and `.END`.
+/// Markers of programs for `pmreorder`, in addition to names that end in `.BEGIN` and `.END`.
 const MARKERS: [&str; 6] =
     ["FREORDER", "PREORDER", "AREORDER", "DEFAULT_REORDER", "FAULT_ONLY", "NO_REORDER_FAULT"];
 
@@ -77,7 +77,7 @@ fn is_marker(text: &str) -> bool {
     MARKERS.contains(&text) || text.ends_with(".BEGIN") || text.ends_with(".END")
 }
 
-/// The record at the end of a line without a message behind it: the longest record that the text begins with, or
+/// The record at the end of a line without a message after it: the longest record that the text begins with, or
 /// all of it if the record continues.
 pub(super) fn without_message<'t>(text: &'t str, marker: Option<&str>) -> &'t str {
     let mut fields = text.split(';');
@@ -103,7 +103,7 @@ pub(super) fn without_message<'t>(text: &'t str, marker: Option<&str>) -> &'t st
     }
 }
 
-/// The length of the hexadecimal number at the start of the text, behind which words may begin with hexadecimal digits. Of two
+/// The length of the hexadecimal number at the start of the text. Words that begin with hexadecimal digits may follow it. Of two
 /// readings, the one that leaves a whole word, or a number of one digit that is one of `sizes`.
 fn number_len(text: &str, sizes: Option<[char; 4]>) -> Option<usize> {
     let digits = text.strip_prefix("0x")?;

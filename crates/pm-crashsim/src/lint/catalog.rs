@@ -104,7 +104,7 @@ impl Lint {
             Self::EarlyFlush => {
                 "A line was flushed while nothing was stored to it, then stored to, and not flushed again before \
                  the operation was acknowledged. A flush writes back the contents of the line at that moment, not \
-                 later stores. Move the flush behind the store, and the fence behind the flush."
+                 later stores. Move the flush after the store, and the fence after the flush."
             }
             Self::StoreInFlight => {
                 "A thread flushed a line, stored to it again, and fenced without another flush. The fence waits \

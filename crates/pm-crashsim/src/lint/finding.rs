@@ -199,7 +199,7 @@ fn suggestion(raw: &Raw) -> String {
         Lint::UnflushedStore => format!("persist({offset:#x}, {len_bytes}) after the last store"),
         Lint::UnfencedFlush => "fence on the same thread, after the last flush".to_owned(),
         Lint::UnfencedStore => "fence on the same thread, after the last store".to_owned(),
-        Lint::EarlyFlush => "move the flush behind the store, and the fence behind the flush".to_owned(),
+        Lint::EarlyFlush => "move the flush after the store, and the fence after the flush".to_owned(),
         Lint::StoreInFlight => {
             format!("flush({offset:#x}, {len_bytes}) before the fence, or store after the fence")
         }

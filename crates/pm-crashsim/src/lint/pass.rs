@@ -43,7 +43,7 @@ struct Pass<'t> {
     threads: BTreeMap<u32, Thread>,
     /// By line: the number of events up to and including the last store through the cache.
     last_stores: BTreeMap<u64, usize>,
-    /// By store: an earlier flush of the line in vain by the same thread.
+    /// By store: an earlier useless flush of the line by the same thread.
     flushed_early: HashMap<usize, usize>,
     idle_fences: Vec<IdleFence>,
     found: Vec<Raw>,
@@ -56,9 +56,9 @@ struct Thread {
     has_work: bool,
     /// By line: its last flush, counted like the stores.
     last_flushes: HashMap<u64, usize>,
-    /// Lines that it flushed in vain during its operation, and the flush.
+    /// Lines that it flushed uselessly during its operation, and the flush.
     flushed_in_vain: Vec<(Range<u64>, usize)>,
-    /// Its last flush in vain since its last fence.
+    /// Its last useless flush since its last fence.
     idle_flush: Option<usize>,
     last_fence: Option<usize>,
 }
@@ -67,7 +67,7 @@ struct Thread {
 struct IdleFence {
     at: usize,
     thread: u32,
-    /// The flush in vain that it was meant for.
+    /// The useless flush that it was meant for.
     flush: Option<usize>,
 }
 
@@ -156,7 +156,7 @@ impl<'t> Pass<'t> {
 
     fn flush(&mut self, at: usize, thread: u32, offset: u64, len_bytes: u64) {
         let lines = lines(offset, len_bytes);
-        // Code for several domains flushes in all of them; with caches that survive, that is no mistake.
+        // Code for several domains flushes in all of them; with caches that survive, that is not a mistake.
         if lines.is_empty() || self.model == Model::Eadr {
             return;
         }
@@ -261,7 +261,7 @@ impl<'t> Pass<'t> {
         let early: BTreeSet<usize> = self.events_of(Lint::EarlyFlush).collect();
         self.found.retain(|raw| raw.lint != Lint::RedundantFlush || !early.contains(&raw.at));
         self.idle_fences.retain(|fence| fence.flush.is_none_or(|flush| !early.contains(&flush)));
-        // A fence behind an unflushed store lacks that flush, and is not redundant.
+        // A fence after an unflushed store lacks that flush, and is not redundant.
         for store in self.events_of(Lint::UnflushedStore).collect::<Vec<_>>() {
             let thread = self.trace.events()[store].thread;
             let misses = |fence: &IdleFence| fence.thread == thread && fence.at > store;

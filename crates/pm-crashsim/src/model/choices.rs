@@ -379,7 +379,7 @@ fn only(step: &[Chunk], chunk: usize) -> impl Iterator<Item = &Chunk> {
     legal_part(step, move |other| other.is_one_with(this) || is_before(other))
 }
 
-/// The step without the chunk with that number, and without the chunks that cannot be there then.
+/// The step without the chunk with that number, and without the chunks that require it.
 fn all_but(step: &[Chunk], chunk: usize) -> impl Iterator<Item = &Chunk> {
     let this = &step[chunk];
     legal_part(step, |other| !other.is_one_with(this))

@@ -94,6 +94,11 @@ impl Chunk {
         Survivor { event: self.event, word: self.word, first_byte: self.first_byte }
     }
 
+    /// Whether it is one of these chunks.
+    pub(crate) fn is_among(&self, chunks: &[Self]) -> bool {
+        chunks.iter().any(|chunk| chunk.as_survivor() == self.as_survivor())
+    }
+
     /// Clears the bytes that a later chunk of the same word, now durable, has replaced for good.
     pub(crate) fn yield_to(&mut self, durable: &Self) {
         if self.word == durable.word && self.event < durable.event {

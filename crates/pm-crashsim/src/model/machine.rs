@@ -389,13 +389,12 @@ impl<'t> Machine<'t> {
     fn enforce_order_in(&self, word: u64, around: &[Chunk], kept: &mut Vec<Chunk>) {
         let unit = self.write_back.get(&self.rules.unit(around[0].offset()));
         let cached: Vec<&Chunk> = unit.into_iter().flatten().filter(|chunk| chunk.word == word).collect();
-        let is_kept = |chunk: &Chunk| kept.iter().any(|other| other.as_survivor() == chunk.as_survivor());
-        let latest = cached.iter().filter(|chunk| is_kept(chunk)).map(|chunk| chunk.event).max();
+        let latest = cached.iter().filter(|chunk| chunk.is_among(kept)).map(|chunk| chunk.event).max();
         let is_needed = |chunk: &Chunk| latest.is_some_and(|latest| chunk.event < latest);
-        let missing: Vec<&Chunk> = cached.into_iter().filter(|chunk| !is_kept(chunk)).collect();
+        let missing: Vec<&Chunk> = cached.into_iter().filter(|chunk| !chunk.is_among(kept)).collect();
         // All pieces of a store to the word are there before those of the next store.
         let wanted: Vec<Chunk> =
-            around.iter().filter(|chunk| is_kept(chunk) || is_needed(chunk)).copied().collect();
+            around.iter().filter(|chunk| chunk.is_among(kept) || is_needed(chunk)).copied().collect();
         // The loss of replaced bytes is invisible.
         let is_hidden = |lost: &Chunk, around: &[Chunk]| {
             let later = around.iter().filter(|chunk| chunk.event > lost.event);
@@ -404,9 +403,7 @@ impl<'t> Machine<'t> {
         };
         let is_legal = |count: &usize| missing.iter().all(|lost| is_hidden(lost, &wanted[..*count]));
         let count = (0..=wanted.len()).rev().find(is_legal).unwrap_or(0);
-        kept.retain(|chunk| {
-            chunk.word != word || !around.iter().any(|a| a.as_survivor() == chunk.as_survivor())
-        });
+        kept.retain(|chunk| chunk.word != word || !chunk.is_among(around));
         kept.extend(&wanted[..count]);
     }
 

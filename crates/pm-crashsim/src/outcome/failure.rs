@@ -34,7 +34,7 @@ pub struct Failure {
     pub replay: Option<String>,
     /// The file with the trace for tools, if one was written.
     pub trace_file: Option<PathBuf>,
-    /// The coverage until then.
+    /// The coverage up to the failure.
     pub coverage: Coverage,
     /// The media faults of the failing image. A failure with faults is neither shrunk nor repaired.
     pub faults: Vec<Fault>,

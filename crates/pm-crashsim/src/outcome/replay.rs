@@ -96,10 +96,10 @@ impl ReplayCrash {
 
 impl Part {
     fn of(chain: &Chain, kept: &[Chunk]) -> Self {
-        let is_kept = |chunk: &Chunk| kept.iter().any(|k| k.as_survivor() == chunk.as_survivor());
-        let whole_steps = chain.steps().iter().take_while(|step| step.iter().all(is_kept)).count();
+        let is_whole = |step: &&Vec<Chunk>| step.iter().all(|chunk| chunk.is_among(kept));
+        let whole_steps = chain.steps().iter().take_while(is_whole).count();
         let torn = chain.steps().get(whole_steps).into_iter().flatten().enumerate();
-        Self { whole_steps, torn: torn.filter(|(_, chunk)| is_kept(chunk)).map(|(at, _)| at).collect() }
+        Self { whole_steps, torn: torn.filter(|(_, chunk)| chunk.is_among(kept)).map(|(at, _)| at).collect() }
     }
 
     fn is_all(&self, chain: &Chain) -> bool {
@@ -113,10 +113,9 @@ impl Part {
     fn append_to(&self, survivors: &mut Vec<Chunk>, chain: &Chain) -> Option<()> {
         survivors.extend(chain.steps().get(..self.whole_steps)?.iter().flatten());
         let step = chain.steps().get(self.whole_steps).map_or(&[][..], Vec::as_slice);
-        let torn = self.torn.iter().map(|&chunk| step.get(chunk)).collect::<Option<Vec<_>>>()?;
-        let is_kept = |chunk: &Chunk| torn.iter().any(|k| k.as_survivor() == chunk.as_survivor());
+        let torn = self.torn.iter().map(|&chunk| step.get(chunk).copied()).collect::<Option<Vec<_>>>()?;
         let before = survivors.len();
-        survivors.extend(legal_part(step, is_kept));
+        survivors.extend(legal_part(step, |chunk| chunk.is_among(&torn)));
         (survivors.len() - before == torn.len()).then_some(())
     }
 }
@@ -163,7 +162,7 @@ impl ReplayId {
     /// The name in [`REPLAY_VARIABLE`], unless that is empty.
     ///
     /// # Panics
-    /// When it is no name of a crash: neither exploring everything nor nothing would be what the user wants.
+    /// When it does not name a crash: the user wants neither to explore everything nor to explore nothing.
     pub(crate) fn of_environment() -> Option<Self> {
         let name = env::var(REPLAY_VARIABLE).ok().filter(|name| !name.is_empty())?;
         let id = Self::parse(&name);

@@ -9,7 +9,7 @@ const ROW: usize = 24;
 /// The maximal width of a character.
 const CHARACTER: usize = 8;
 const LEFT: usize = 16;
-/// The start of the lanes, their distance, and the widths of the columns behind them.
+/// The start of the lanes, their distance, and the widths of the columns after them.
 const LANES_AT: usize = 170;
 const LANE: usize = 120;
 const BYTES: usize = 150;

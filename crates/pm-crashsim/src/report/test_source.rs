@@ -1,12 +1,10 @@
 //! A failure as the source of self-contained tests.
 
+use crate::Image;
 use crate::line::{LINE, PAIR, WORD};
-use crate::model::{Choices, Model};
 use crate::outcome::{CrashRecord, Failure, Origin};
 use crate::trace::{EventKind, Trace};
-use crate::{Image, Survivor};
 use core::fmt::{self, Write};
-use std::collections::BTreeSet;
 
 /// The number of words of a line up to which they are stored one by one.
 const WORDS_ALONE: usize = 3;
@@ -19,7 +17,7 @@ impl Failure {
     /// closure, and for acknowledgements unless they are `()`, there are gaps marked `FILL IN`. `None` if
     /// the failure is without a crash. The run is left out if it had several threads.
     #[must_use]
-    #[expect(clippy::missing_panics_doc, reason = "writing to a string never fails")]
+    #[expect(clippy::missing_panics_doc, reason = "writing to a string never fails, and each crash is legal")]
     pub fn to_test(&self) -> Option<String> {
         let (first, last) = (&self.crashes.first()?.record, &self.crashes.last()?.record);
         let mut source = String::new();
@@ -82,7 +80,7 @@ fn write_recovery(
 ) -> fmt::Result {
     writeln!(f, "\n/// Recovery from what the crash left.\n#[test]")?;
     writeln!(f, "fn recovers_from_what_the_crash_left() {{")?;
-    write_image(f, "left", &left_by(last))?;
+    write_image(f, "left", &last.image().expect("the model allowed the crash"))?;
     let acks = first.trace().acks(first.events());
     let values: Vec<String> = (1..=acks).map(|number| ack_source(origin, number)).collect();
     let acked = source_type(origin.acked, origin);
@@ -199,24 +197,9 @@ fn ack_source(origin: &Origin, number: usize) -> String {
 
 fn explorer_source(record: &CrashRecord) -> String {
     let rules = record.rules();
-    let model = match rules.model {
-        Model::Eadr => "Eadr",
-        Model::Px86Line => "Px86Line",
-        Model::Px86Loc => "Px86Loc",
-        Model::Chunk8 => "Chunk8",
-        Model::Page => "Page",
-    };
     let strict = if rules.strict_ack { ".strict_ack(true)" } else { "" };
     let exchange = if rules.exchange_fences { "" } else { ".exchange_fences(false)" };
-    format!("Explorer::new(Model::{model}){strict}{exchange}")
-}
-
-fn left_by(record: &CrashRecord) -> Image {
-    let machine = record.machine();
-    let kept: BTreeSet<Survivor> = record.kept().iter().copied().collect();
-    let mut chunks = Choices::of(&machine).all();
-    chunks.retain(|chunk| kept.contains(&chunk.as_survivor()));
-    machine.image(&mut chunks)
+    format!("Explorer::new(Model::{:?}){strict}{exchange}", rules.model)
 }
 
 /// The path by which a test of the same crate calls a function, if its type is that of a path.

@@ -72,7 +72,7 @@ fn write_report(f: &mut String, failure: &Failure) -> fmt::Result {
     let Some(id) = &failure.replay else {
         return Ok(());
     };
-    // Outside a test, no command is known that runs the same again.
+    // Outside of a test, the command that runs the program again is unknown.
     let (label, joint) = match &failure.origin.test {
         Some(_) => ("", "or "),
         None => ("replay", ""),
@@ -220,7 +220,7 @@ fn shortened(location: &SourceLocation, width: usize) -> String {
     }
 }
 
-/// A label with wrapped text beside it.
+/// A label with wrapped text to its right.
 fn write_item(f: &mut String, label: &str, text: &str) -> fmt::Result {
     let mut label = label;
     for line in text.lines().flat_map(|line| wrapped(line, WIDTH - LABEL_WIDTH - 2)) {

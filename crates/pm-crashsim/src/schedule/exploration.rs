@@ -43,7 +43,7 @@ pub struct ScheduleFailure {
     pub schedule: u64,
     /// The crash, and the message of the check. The record of the first crash has the events of the threads.
     pub failure: Box<Failure>,
-    /// The coverage until then.
+    /// The coverage up to the failure.
     pub coverage: ScheduleCoverage,
 }
 
@@ -148,7 +148,7 @@ impl<A, F> Recorder<A, F> {
         F: Fn(&Arc<Run<A>>) -> O,
     {
         let pmem = Arc::new(self.explorer.recorded(&self.image).scheduled_by(scheduler));
-        let run = Arc::new(Run::new(Arc::clone(&pmem)));
+        let run = Arc::new(Run::new(Arc::clone(&pmem), Vec::new()));
         let failed = (self.operation)(&run).failure();
         let (acked, sites, trace) = (run.take_acked(), pmem.sites(), pmem.take_trace());
         let record = Record { trace, acked, sites, failed };

@@ -54,7 +54,7 @@ use std::sync::Arc;
 /// The first failure found. A panic of the operation is one, and so is an error of loom, like a deadlock.
 ///
 /// # Panics
-/// When the explorer is to [replay](Explorer::replay) a crash, or the image's length is zero or no multiple of 64.
+/// When the explorer is to [replay](Explorer::replay) a crash, or the image's length is zero or not a multiple of 64.
 pub fn explore<A, O, V>(
     explorer: &Explorer,
     builder: &Builder,
@@ -70,7 +70,7 @@ where
     let mut coverage = exploration::explore(explorer, &image.into(), operation, check, |recorder| {
         builder.check(move || {
             if let Err(enough) = recorder.run(Scheduler::loom()) {
-                // Loom has no other way to stop. No message is printed.
+                // Loom stops only on a panic. No message is printed.
                 resume_unwind(Box::new(enough));
             }
         });

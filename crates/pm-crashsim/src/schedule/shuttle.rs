@@ -57,7 +57,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The first failure found. A panic of the operation is one, and so is an error of shuttle, like a deadlock.
 ///
 /// # Panics
-/// When the explorer is to [replay](Explorer::replay) a crash, or the image's length is zero or no multiple of 64.
+/// When the explorer is to [replay](Explorer::replay) a crash, or the image's length is zero or not a multiple of 64.
 pub fn explore<A, O, V>(
     explorer: &Explorer,
     scheduler: impl Scheduler + Send + 'static,

@@ -117,7 +117,7 @@ impl<S: Subject> Sequences<S> {
     /// Those of [`Subject::create`].
     ///
     /// # Panics
-    /// If the length is zero or no multiple of 64.
+    /// If the length is zero or not a multiple of 64.
     pub fn new(subject: S, len_bytes: u64) -> Result<Self, S::Error> {
         let pmem = Arc::new(SimPmem::new(len_bytes));
         subject.create(Arc::clone(&pmem))?;
@@ -196,7 +196,19 @@ impl<S: Oracle> Sequences<S> {
     /// order, then the sequence with more and more of them left out. To repeat it, pass its [replay](Explorer::replay) to the
     /// [explorer](Self::explorer), and the failure's operations to this method.
     pub fn explore(&self, ops: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
-        self.explore_one(ops, &[])
+        self.explore_once(ops, &[]).map_err(|failure| {
+            // The name of a crash is meaningful in this sequence only.
+            if self.explorer.is_replay() {
+                return SequenceFailure { ops: ops.to_vec(), failure };
+            }
+            let (crashed_onward, failure) = match self.explore_onward(ops, &[], 0) {
+                Err(plain) => (0, plain),
+                Ok(_) => (self.crashed_onward, failure),
+            };
+            let fails = |part: &[S::Op]| self.explore_onward(part, &[], crashed_onward).err();
+            let (ops, failure) = shrink(ops, failure, fails);
+            SequenceFailure { ops, failure }
+        })
     }
 
     /// Crashes every sequence of one to `max_len` operations of `alphabet` everywhere, shorter ones first. A few
@@ -294,22 +306,6 @@ impl<S: Oracle> Sequences<S> {
             // another name.
             failure.origin.test = None;
             TestCaseError::fail(failure.to_string())
-        })
-    }
-
-    fn explore_one(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
-        self.explore_once(ops, alphabet).map_err(|failure| {
-            // The name of a crash is meaningful in this sequence only.
-            if self.explorer.is_replay() {
-                return SequenceFailure { ops: ops.to_vec(), failure };
-            }
-            let (crashed_onward, failure) = match self.explore_onward(ops, alphabet, 0) {
-                Err(plain) => (0, plain),
-                Ok(_) => (self.crashed_onward, failure),
-            };
-            let fails = |part: &[S::Op]| self.explore_onward(part, alphabet, crashed_onward).err();
-            let (ops, failure) = shrink(ops, failure, fails);
-            SequenceFailure { ops, failure }
         })
     }
 

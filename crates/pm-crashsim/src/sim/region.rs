@@ -52,7 +52,7 @@ impl SimPmem {
     /// A region of zeros under the default model, outside any exploration: for preparing an [`Image`].
     ///
     /// # Panics
-    /// If the length is zero or no multiple of 64.
+    /// If the length is zero or not a multiple of 64.
     #[must_use]
     pub fn new(len_bytes: u64) -> Self {
         Self::from_image(&Image::zeroed(len_bytes), Model::default())

@@ -23,7 +23,7 @@ pub(super) struct State {
     /// By location.
     pub(super) sites: Vec<Sites>,
     pub(super) scheduler: Scheduler,
-    /// The threads of killed processes have no key any more.
+    /// `None` for the threads of killed processes.
     pub(super) threads: Vec<Option<ThreadKey>>,
     pub(super) reads: Reads,
 }

@@ -8,7 +8,7 @@ struct Opened {
     value: u64,
 }
 
-/// A flag in the first line, and behind it lines that are filled before or after it: recovery fills
+/// A flag in the first line, and further lines that are filled before or after it: recovery fills
 /// missing lines, and forgets to flush them if all are missing. The bug shows only if just these [`TELLING`] lines are lost.
 #[derive(Clone, Debug)]
 struct Filled {
@@ -297,7 +297,7 @@ fn further_operations_reveal_a_wrong_recovery() {
     // The same seed draws the same operations.
     let again = sequences().explore_all(&[1, 2], 2).unwrap_err();
     assert_eq!(again.failure.message, failure.failure.message);
-    // A single sequence has no alphabet to draw from.
+    // There is no alphabet to draw from for a single sequence.
     assert!(sequences().explore(&[1]).is_ok());
     let further = sequences().further(&[1, 2], 8);
     let failure = further.explore(&[1]).unwrap_err();

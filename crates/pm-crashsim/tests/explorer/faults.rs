@@ -14,7 +14,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// A value, and behind it its checksum.
+/// A value, followed by its checksum.
 fn write(pmem: &SimPmem, at: u64, value: u64) -> Done {
     pmem.store_u64(at, value);
     pmem.store_u64(at + 8, checksum(&value.to_le_bytes()));
@@ -84,7 +84,7 @@ fn fault_without_a_checksum_is_found_and_replays() {
 
 #[test]
 fn lines_read_only_after_a_fault_are_crashed() {
-    // The copy has no checksum. It is looked at only when the record is corrupted, and then it may be torn.
+    // The copy has no checksum. It is read only when the record is corrupted, and may be torn.
     let operation = |run: &Run<()>| run.pmem().store(COPY - 8, &[8; 16]);
     let check = |crash: &Crash<()>| {
         let pmem = crash.pmem();

@@ -81,7 +81,7 @@ fn flush_on_open_is_needed_only_where_processes_are_killed() {
     let redundant =
         |explorer: &Explorer| explorer.redundant_sites(&one_entry(), use_up, flushes).unwrap().len();
     // The entry that is free may be found unused, and is freed once more.
-    assert_eq!(redundant(&killed()), 2, "the flush and the fence behind freeing it");
+    assert_eq!(redundant(&killed()), 2, "the flush and the fence after freeing it");
     assert_eq!(redundant(&Explorer::default()), 4, "and the flush and the fence on opening");
 }
 

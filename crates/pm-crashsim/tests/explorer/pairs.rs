@@ -63,7 +63,7 @@ fn no_sampled_choice_tears_a_pair() {
     assert!(explorer.explore(&Image::zeroed(4096), operation, check).is_err());
 }
 
-/// What is to be lost without a pair, or kept with one, the failure names: the pair is one store to the report.
+/// The failure names what must be lost without a pair, or kept with one: to the report, the pair is one store.
 #[test]
 fn pair_is_lost_whole() {
     let operation = |run: &Run<()>| {
@@ -80,7 +80,7 @@ fn pair_is_lost_whole() {
         let crash = &failure.crashes[0];
         assert_eq!((crash.lost.len(), crash.lost[0].len_bytes, crash.kept.len()), (1, 16, 0), "{model}");
         let id = name(&failure);
-        // There is no crash that keeps half of it, whatever a name says.
+        // No crash keeps half of it, whatever the name of a crash says.
         assert!(id.ends_with(":2+"), "after two events, nothing is kept: {id}");
         let half = format!("{id}0:0.1");
         let halved = explorer.replay(&half).explore(&image, operation, check);

@@ -252,7 +252,7 @@ const fn undo_entry(entry: u64) -> u64 {
     64 + 8 * entry
 }
 
-/// On a line of its own, behind the entries.
+/// On a line of its own, after the entries.
 const fn undo_word(entries: u64, entry: u64) -> u64 {
     64 * (2 + entries / 8 + entry)
 }

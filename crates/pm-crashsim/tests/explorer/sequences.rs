@@ -51,7 +51,7 @@ fn torn_record_is_found_by_one_append() {
     assert_eq!(failure.ops.len(), 2, "{failure}");
 }
 
-/// The third record has its line to itself but for the end of the second, whose begin is lost: what is left of the
+/// The third record has its line to itself except for the end of the second, whose begin is lost: what is left of the
 /// third comes back as soon as the log has a second record again.
 #[test]
 fn stale_record_is_found_by_operations_after_recovery() {

@@ -21,9 +21,9 @@ const BASE: u64 = 0x520_0000;
 /// `struct root`: the count, and the head on a line of its own.
 const COUNT: u64 = 0x55c_0550 - BASE;
 const HEAD: u64 = 0x55c_0590 - BASE;
-/// Of a `PMEMoid`, the offset in the pool, behind the pool's own number.
+/// In a `PMEMoid`, the offset in the pool, after the pool's number.
 const OID_OFFSET: u64 = 8;
-/// Of a `struct node`, behind the value.
+/// In a `struct node`, after the value.
 const NEXT: u64 = 8;
 
 fn import(log: &str) -> Imported {
@@ -83,8 +83,8 @@ fn fixed_program_survives_every_crash() {
     crashed(FIXED).unwrap();
 }
 
-/// Of `big.c`: one transaction of libpmemobj that raises the first 2,052 words of an array from 0 to 1, each behind an undo entry of its
-/// own (`pmemobj_tx_add_range_direct`), and allocates an object for each.
+/// Of `big.c`: one transaction of libpmemobj that raises the first 2,052 words of an array from 0 to 1, each after an undo entry of its own
+/// (`pmemobj_tx_add_range_direct`), and allocates an object for each.
 const TRANSACTION: &str = include_str!("../fixtures/transaction_of_2052.pmemcheck.log");
 
 const WORDS: u64 = 2052;

@@ -101,7 +101,7 @@ fn golden_bytes_of_a_pair_are_version_two() {
     let refused = |at: usize, byte: u8| invalid_at(refused(&golden, &|bytes| bytes[at] = byte));
     assert_eq!(refused(8, 1), 8, "version 1 has no such event");
     assert_eq!(refused(27, 0x22), 8, "a store of 16 bytes is in version 1");
-    assert_eq!(refused(37, 16), 27, "at offset 8, which is no multiple of 16");
+    assert_eq!(refused(37, 16), 27, "at offset 8, which is not a multiple of 16");
     assert_eq!(refused(38, 8), 27, "half a pair");
 }
 

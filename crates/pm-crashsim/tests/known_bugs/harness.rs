@@ -1,5 +1,5 @@
-//! What every case is: an image, an operation and a check, in a buggy and in a corrected form; and what is asked of
-//! both.
+//! What every case is: an image, an operation and a check, in a buggy and in a corrected form; and what both must
+//! fulfil.
 
 pub(crate) use crate::common::*;
 use pm_crashsim::{InjectionKind, PendingStore, SourceLocation};
@@ -106,7 +106,7 @@ impl Named {
             "lost: flush and fence missing" => Self::Lost { missing: Some(InjectionKind::PersistAfterStore) },
             "kept" => Self::Kept,
             "kept in recovery" => Self::KeptInRecovery,
-            other => panic!("{other:?} is no mark"),
+            other => panic!("{other:?} is not a mark"),
         }
     }
 

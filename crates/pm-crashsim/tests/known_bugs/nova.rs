@@ -24,7 +24,7 @@ enum Flushed {
     WithoutHead,
 }
 
-/// Writes an entry behind the tail, where no reader looks yet, and returns the new tail.
+/// Writes an entry after the tail, where readers do not look yet, and returns the new tail.
 fn write_entry(
     pmem: &SimPmem,
     log: Log,

@@ -8,7 +8,7 @@ fn late_fence() {
         p.store_u64(X, 1);
         clwb(p, X);
         p.store_u64(Y, 1);
-        fence(p); // teeth: the mfence behind it does all that it does
+        fence(p); // teeth: the mfence after it has the same effect
         p.mfence();
     };
     allows("late_fence", XY, ALL, IN_ORDER, program);
@@ -61,7 +61,7 @@ fn sf_ack() {
     assert_eq!(outcomes_at_ack(&page, &[X], program), "1");
 }
 
-/// What a later store is ordered behind may be in the store buffer with it, whatever was acknowledged.
+/// A store may still be in the store buffer together with a later store that is ordered after it, whatever was acknowledged.
 #[test]
 fn acknowledgement_does_not_drain_the_store_buffer() {
     for (words, y) in [(XY_SAME, Y_SAME), (XY, Y)] {

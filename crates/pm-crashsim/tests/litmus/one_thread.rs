@@ -49,7 +49,7 @@ const PROGRAMS: [(&str, Words, &str, &str, Program); 16] = [
     }),
     ("fo_cas_fail", XY, ALL, IN_ORDER, |p| {
         p.store_u64(X, 1);
-        clwb(p, X); // teeth: the failed exchange is no fence for it
+        clwb(p, X); // teeth: the failed exchange does not fence it
         assert_eq!(p.compare_exchange_u64(Z, 5, 6), Err(0));
         p.store_u64(Y, 1);
     }),
@@ -87,7 +87,7 @@ const PROGRAMS: [(&str, Words, &str, &str, Program); 16] = [
         fence(p);
         p.store_u64(Y, 1);
     }),
-    // The end that is no whole word goes through the cache and is flushed, but that promises nothing for the rest of its line.
+    // The end that is not a whole word goes through the cache and is flushed, which promises nothing for the rest of its line.
     ("nt_ragged_end", XY_SAME_Z, "000 010 011 100 110 111", "000 010 100 110 111", |p| {
         p.store_u64(X, 1);
         p.store_nt(Y_SAME, &[1, 0, 0]);

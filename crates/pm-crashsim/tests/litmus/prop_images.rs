@@ -8,7 +8,7 @@ use proptest::prelude::*;
 /// Two lines of one sector, and one of another sector: enough for every rule, few enough bytes to enumerate.
 const LEN: usize = 1024;
 const PLACES: [u64; 7] = [0, 3, 4, 8, 64, 72, 512];
-/// Stores around the cache go that far behind: `prop_litmus` has words that are stored to in both ways.
+/// Stores around the cache go this many bytes further on: `prop_litmus` has words that are stored to in both ways.
 const AROUND: u64 = 24;
 
 fn op() -> impl Strategy<Value = Op> {
@@ -257,7 +257,7 @@ proptest! {
     }
 
     /// A recovery that looks at some lines only, by what it finds, and writes: directing the search by what it reads
-    /// loses no outcome, of crashes inside recovery neither.
+    /// loses no outcome, not even of crashes inside recovery.
     #[test]
     fn reduction_by_reads_loses_no_outcome(
         program in proptest::collection::vec(op(), 0..10),

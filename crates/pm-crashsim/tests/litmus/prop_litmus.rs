@@ -164,7 +164,7 @@ fn stored(run: &[Step], now: usize, model: Model) -> Vec<Piece> {
     pieces
 }
 
-/// Which of the pieces stored until `now` are durable, because something waited for them or is ordered behind them.
+/// Which of the pieces stored until `now` are durable, because something waited for them or is ordered after them.
 fn durable(run: &[Step], now: usize, drained: usize, pieces: &[Piece], rules: Rules) -> Vec<bool> {
     let Rules { model, strict_ack, exchange_fences } = rules;
     let is_page = model == Model::Page;

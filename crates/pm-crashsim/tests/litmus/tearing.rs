@@ -18,7 +18,7 @@ fn tear16() {
     }
 }
 
-/// A pair of words: `x` and what is behind it.
+/// A pair of words: `x`, then `y`.
 const fn pair(x: u64, y: u64) -> u128 {
     (y as u128) << 64 | x as u128
 }
@@ -156,9 +156,9 @@ fn page_sectors() {
     let page = Explorer::new(Model::Page);
     let exchange = |p: &SimPmem| {
         p.store_u64(X, 1);
-        clwb(p, X); // teeth: the exchange is no fence for it
+        clwb(p, X); // teeth: the exchange does not fence it
         assert_eq!(p.compare_exchange_u64(Z, 0, 1), Ok(0));
-        p.mfence(); // teeth: it is no fence for pages
+        p.mfence(); // teeth: it does not fence pages
         p.store_u64(Y, 1);
     };
     assert_eq!(outcomes(&page, XYZ, exchange), "000 001 010 011 100 101 110 111");

@@ -99,7 +99,7 @@ fn missing_fence_is_found_where_exchanges_do_not_fence() {
 #[test]
 fn early_dequeue_is_found() {
     let failure = fails(&Explorer::default(), Flaw::TakesEarly, Part::Enqueue(&[1]), Part::Dequeue(1));
-    assert!(failure.failure.message.starts_with("the head is behind the last value"), "{failure}");
+    assert!(failure.failure.message.starts_with("the head is past the last value"), "{failure}");
 }
 
 #[test]

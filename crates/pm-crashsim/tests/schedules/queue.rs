@@ -1,7 +1,7 @@
 //! A bounded persistent queue for several threads: a head, and slots that are used once.
 //!
-//! A thread that finds a slot taken makes it durable before it continues behind it, and so no slot is ever durable before the
-//! slots in front. Recovery only reads.
+//! A thread that finds a slot taken makes it durable before it continues with the next, so that no slot is durable before earlier ones.
+//! Recovery only reads.
 
 use crate::common::*;
 
@@ -56,7 +56,7 @@ impl Part {
     }
 }
 
-/// Puts a value, which is not 0, behind the others.
+/// Adds a value, which is not 0, at the end.
 fn enqueue(pmem: &SimPmem, value: u64, flaw: Flaw) -> Done {
     for index in 0..CAPACITY {
         if pmem.compare_exchange_u64(slot(index), 0, value).is_ok() {
@@ -79,7 +79,7 @@ fn dequeue(pmem: &SimPmem, flaw: Flaw) -> Result<Option<u64>, FenceError> {
             help(pmem, head, flaw)?;
         }
         let is_mine = pmem.compare_exchange_u64(HEAD, head, head + 1).is_ok();
-        // Heads of other threads too: no value behind theirs may be taken durably before it.
+        // Also a head that another thread stored: no later value may be taken durably before it.
         pmem.persist(HEAD, 8)?;
         if is_mine {
             return Ok(Some(value));
@@ -109,7 +109,7 @@ pub(crate) fn check(crash: &Crash<'_, Completed>, orders: &[&[u64]]) -> Result<(
         return complaint("a value is behind an empty slot");
     }
     if head > values.len() as u64 {
-        return complaint("the head is behind the last value");
+        return complaint("the head is past the last value");
     }
     let place = |value: u64| values.iter().position(|&other| other == value);
     for &done in crash.acked() {

@@ -94,7 +94,7 @@ pub(crate) struct Serve {
     /// NBD: the most clients at a time.
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "NBD")]
     pub(crate) max_clients: usize,
-    /// NBD: a name for the export, beside the empty one.
+    /// NBD: a name for the export, in addition to the empty one.
     #[arg(long, value_name = "NAME", default_value = "", help_heading = "NBD")]
     pub(crate) export_name: String,
 

@@ -72,13 +72,8 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
     };
     for device in orphans.iter().filter(|device| device.state == ublk::DeviceState::Quiesced) {
         let path = format!("/dev/ublkb{}", device.device_id);
-        if json {
-            report::say(json!({ "device": path, "waits_for_server": true }))?;
-        } else {
-            report::say(format_args!(
-                "{path}: its server died; `pmbd serve` on the same disk takes it over"
-            ))?;
-        }
+        let text = format!("{path}: its server died; `pmbd serve` on the same disk takes it over");
+        report::say_either(json, text, || json!({ "device": path, "waits_for_server": true }))?;
     }
     if entries.is_empty() && !json {
         report::say(format_args!("no disk is being served"))?;
@@ -233,19 +228,11 @@ fn ublk_id(device: &str) -> Option<u32> {
 }
 
 fn print(disk: &Disk, json: bool) -> miette::Result<()> {
-    if json {
-        report::say(report::to_json(&disk.info()))
-    } else {
-        report::say(report::describe(&disk.info()))
-    }
+    report::say_either(json, report::describe(&disk.info()), || report::to_json(&disk.info()))
 }
 
 fn print_stopped(target: &str, json: bool) -> miette::Result<()> {
-    if json {
-        report::say(json!({ "stopped": target }))
-    } else {
-        report::say(format_args!("stopped {target}"))
-    }
+    report::say_either(json, format_args!("stopped {target}"), || json!({ "stopped": target }))
 }
 
 fn print_entry(entry: &Entry, json: bool) -> miette::Result<()> {

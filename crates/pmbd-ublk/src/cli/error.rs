@@ -50,23 +50,23 @@ impl AtPath {
 impl Diagnostic for AtPath {
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
         let path = self.path.display();
-        let help = match &self.error {
+        let help: String = match &self.error {
             DiskError::Pool(PoolError::Region(error)) => match error {
-                OpenError::NotFound { .. } if !self.has_parent() => "its directory does not exist".to_owned(),
+                OpenError::NotFound { .. } if !self.has_parent() => "its directory does not exist".into(),
                 OpenError::NotFound { .. } => format!("`pmbd create {path} --size 1G` makes one"),
                 OpenError::Exists { .. } => {
                     format!("`pmbd create {path} --format` makes a disk of it, and destroys its contents")
                 }
                 OpenError::Busy { .. } => {
-                    "`pmbd list` shows the running servers, and `pmbd stop` ends one".to_owned()
+                    "`pmbd list` shows the running servers, and `pmbd stop` ends one".into()
                 }
                 OpenError::SizeNotMultiple { .. } => {
-                    "no disk has such a size: is this the right file?".to_owned()
+                    "no disk has such a size: is this the right file?".into()
                 }
                 OpenError::ReadOnly { .. } | OpenError::Permission { .. } => {
                     format!("`pmbd serve {path} --read-only` needs permission to read only")
                 }
-                OpenError::NoSpace { .. } => "choose a smaller --size, or another file system".to_owned(),
+                OpenError::NoSpace { .. } => "choose a smaller --size, or another file system".into(),
                 _ => return None,
             },
             DiskError::Pool(PoolError::NotAPool) => format!(
@@ -74,18 +74,18 @@ impl Diagnostic for AtPath {
                  the file, and destroys its contents"
             ),
             DiskError::Pool(PoolError::HeadersCorrupted { .. } | PoolError::Truncated { .. }) => {
-                "nothing was changed; restore the file from a copy".to_owned()
+                "nothing was changed; restore the file from a copy".into()
             }
             DiskError::Pool(PoolError::OldVersion { .. }) => {
-                "the pmbd of the version that made it can open it".to_owned()
+                "the pmbd of the version that made it can open it".into()
             }
             DiskError::Pool(PoolError::ReadOnly) => {
-                "nothing was changed; this needs permission to write it".to_owned()
+                "nothing was changed; this needs permission to write it".into()
             }
-            DiskError::ReadOnly => "without --read-only the disk is created; it reads as zeroes".to_owned(),
-            DiskError::Pool(PoolError::AlreadyAPool) => "--overwrite destroys it".to_owned(),
+            DiskError::ReadOnly => "without --read-only the disk is created; it reads as zeroes".into(),
+            DiskError::Pool(PoolError::AlreadyAPool) => "--overwrite destroys it".into(),
             DiskError::Pool(PoolError::FutureVersion { .. } | PoolError::UnknownFeatures { .. }) => {
-                "a newer pmbd can open it".to_owned()
+                "a newer pmbd can open it".into()
             }
             _ => return None,
         };

@@ -28,8 +28,8 @@ impl Process {
     pub(crate) fn current() -> io::Result<Self> {
         // proc_pid_stat(5): field 22. The second is in parentheses and may contain any characters.
         let stat = std::fs::read_to_string("/proc/self/stat")?;
-        let behind_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-        let start_ticks = behind_name.split(' ').nth(22 - 3).and_then(|ticks| ticks.parse().ok());
+        let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let start_ticks = after_name.split(' ').nth(22 - 3).and_then(|ticks| ticks.parse().ok());
         Ok(Self {
             pid: rustix::process::getpid().as_raw_nonzero().get(),
             pid_namespace: pid_namespace()?,
@@ -114,9 +114,7 @@ impl Registration {
         check_owner(&dir)?;
         let path = dir.join(entry.process.name()).with_extension("json");
         let new = path.with_extension("new");
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(SAFE_OPEN);
-        let file = options.open(&new)?;
+        let file = create(&new)?;
         // After a reboot a process may have the name of an earlier one.
         let entered = lock_and_write(&file, entry)
             .and_then(|()| remove_clients(&path))
@@ -131,9 +129,7 @@ impl Registration {
     /// Records the connected clients.
     pub(crate) fn set_clients(&self, clients: &[String]) -> io::Result<()> {
         let (path, next) = (self.path.with_extension(CLIENTS), self.path.with_extension("next"));
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(SAFE_OPEN);
-        serde_json::to_writer(options.open(&next)?, clients)?;
+        serde_json::to_writer(create(&next)?, clients)?;
         // A reader finds the old list or the new one.
         std::fs::rename(next, path)
     }
@@ -154,9 +150,14 @@ pub(crate) fn names_of(clients: &NbdClients) -> Vec<String> {
 }
 
 fn remove_clients(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path.with_extension(CLIENTS)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    if_exists(std::fs::remove_file(path.with_extension(CLIENTS))).map(drop)
+}
+
+/// `None` if there is no such file.
+fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
     }
 }
 
@@ -171,9 +172,8 @@ impl Drop for Registration {
 /// The live servers. Removes the files of dead ones.
 pub(crate) fn list() -> io::Result<Vec<Entry>> {
     let dir = directory();
-    match check_owner(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
+    if if_exists(check_owner(&dir))?.is_none() {
+        return Ok(Vec::new());
     }
     let files = std::fs::read_dir(dir)?;
     let mut entries = Vec::new();
@@ -199,16 +199,13 @@ pub(crate) fn find(target: &str) -> io::Result<Option<Entry>> {
 
 /// The record in a server's file, or `None` if the server has died or is ending.
 fn read_live(path: &Path) -> io::Result<Option<Entry>> {
-    let file = match OpenOptions::new().read(true).custom_flags(SAFE_OPEN).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    let Some(file) = open(path)? else { return Ok(None) };
     match file.try_lock_shared() {
-        Ok(()) => match remove_clients(path).and_then(|()| std::fs::remove_file(path)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(None),
-        },
+        Ok(()) => {
+            remove_clients(path)?;
+            if_exists(std::fs::remove_file(path))?;
+            Ok(None)
+        }
         // A file whose contents do not match its name does not belong to a server.
         Err(TryLockError::WouldBlock) => {
             let entry: Option<Entry> = serde_json::from_reader(&file).ok();
@@ -223,12 +220,20 @@ fn read_live(path: &Path) -> io::Result<Option<Entry>> {
 
 /// The clients of the server with this file.
 fn clients_of(path: &Path) -> io::Result<Vec<String>> {
-    match OpenOptions::new().read(true).custom_flags(SAFE_OPEN).open(path.with_extension(CLIENTS)) {
-        Ok(file) => Ok(serde_json::from_reader(&file)?),
-        // No client has connected yet.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
+    // Without the file, no client has connected yet.
+    let file = open(&path.with_extension(CLIENTS))?;
+    Ok(file.map(serde_json::from_reader).transpose()?.unwrap_or_default())
+}
+
+/// Opens a file for reading. `None` if it does not exist.
+fn open(path: &Path) -> io::Result<Option<File>> {
+    if_exists(OpenOptions::new().read(true).custom_flags(SAFE_OPEN).open(path))
+}
+
+/// Creates a file, or empties it.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(SAFE_OPEN).open(path)
 }
 
 /// Follows no links, and does not wait for the other end of a pipe.

@@ -32,10 +32,16 @@ pub(crate) fn to_json(info: &DiskInfo) -> Value {
     })
 }
 
+/// Prints a line of a command's result as text, or as JSON.
+pub(crate) fn say_either(
+    is_json: bool,
+    text: impl Display,
+    json: impl FnOnce() -> Value,
+) -> miette::Result<()> {
+    if is_json { say(json()) } else { say(text) }
+}
+
 /// Prints a line of a command's result. A closed pipe is not an error.
-///
-/// # Errors
-/// When it cannot be written for another reason.
 pub(crate) fn say(line: impl Display) -> miette::Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {

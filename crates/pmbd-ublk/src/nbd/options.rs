@@ -9,7 +9,7 @@ use std::time::Duration;
 /// How a server presents the device and treats its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdOptions {
-    /// The export's name, beside the empty name, which every client may use. Default: empty.
+    /// The export's name, in addition to the empty name, which every client may use. Default: empty.
     pub export_name: String,
     /// A text for humans, shown by `nbdinfo`. Default: none.
     pub description: String,

@@ -8,7 +8,7 @@
 //! # The invariant
 //!
 //! Closed connections form a queue, in the order in which their clients closed them; closed for sending is closed. **When a connection runs
-//! received requests, every connection before it in the queue has run its last request. A connection that is not closed stands behind all
+//! received requests, every connection before it in the queue has run its last request. A connection that is not closed comes after all
 //! that were closed when it received them.**
 //!
 //! - It suffices: closing precedes sending again, and the kernel marks the server's socket before `close` returns. So the connection that
@@ -25,7 +25,7 @@
 //! # Clients that do not read
 //!
 //! A connection whose client has closed only its sending direction is answered. While its thread waits for the client, in the handshake or
-//! for the client to read replies, the connections behind it in the queue wait for that client, too. So this waiting time is counted, from
+//! for the client to read replies, the connections after it in the queue wait for that client, too. So this waiting time is counted, from
 //! the moment at which the connection is seen closed, and its socket is closed when the time exceeds the grace. The time that its requests
 //! take is not counted: they complete by themselves, and a client that reads gets its replies.
 //!
@@ -103,7 +103,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// When its replies are dropped, unless its client has read them by then. `None` while it does not wait for its client.
+    /// When its replies are dropped, unless its client reads them before. `None` while it does not wait for its client.
     fn deadline(&self, grace: Duration) -> Option<Instant> {
         self.stalled_since?.checked_add(grace.saturating_sub(self.stalled)).filter(|_| !self.is_cut)
     }

@@ -7,7 +7,6 @@ use super::protocol::{MAX_PAYLOAD_BYTES, Request, command, command_flag, errno};
 use super::stats::{NbdStats, Tally};
 use crate::engine::{BlockError, BlockOp, Engine};
 use pm_core::Pmem;
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -285,19 +284,18 @@ impl<'a, P: Pmem> Connection<'a, P> {
 }
 
 /// Why a request is answered with an error.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum Refusal {
+    #[error("unknown command {0}")]
     Command(u16),
+    #[error("flags {0:#x} do not belong to this command")]
     Flags(u16),
+    #[error("{0} bytes are more than the {MAX_PAYLOAD_BYTES} of the largest request")]
     TooLong(u32),
+    #[error("a flush has no range")]
     FlushOfRange,
-    Device(BlockError),
-}
-
-impl From<BlockError> for Refusal {
-    fn from(error: BlockError) -> Self {
-        Self::Device(error)
-    }
+    #[error(transparent)]
+    Device(#[from] BlockError),
 }
 
 impl Refusal {
@@ -309,20 +307,6 @@ impl Refusal {
             Self::Device(BlockError::ReadOnly) => errno::EPERM,
             Self::Device(BlockError::Medium(_) | BlockError::Fault { .. }) => errno::EIO,
             _ => errno::EINVAL,
-        }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Command(unknown) => write!(f, "unknown command {unknown}"),
-            Self::Flags(flags) => write!(f, "flags {flags:#x} do not belong to this command"),
-            Self::TooLong(len_bytes) => {
-                write!(f, "{len_bytes} bytes are more than the {MAX_PAYLOAD_BYTES} of the largest request")
-            }
-            Self::FlushOfRange => write!(f, "a flush has no range"),
-            Self::Device(error) => error.fmt(f),
         }
     }
 }

@@ -52,7 +52,7 @@ impl Control {
         Ok(Self { file, ring: ring()?, token: 0 })
     }
 
-    /// The driver's features; none for drivers before 6.5, which have no such command.
+    /// The driver's features; none for drivers before 6.5, which lack the command.
     pub(super) fn features(&mut self) -> Result<Features, UblkError> {
         let mut bits = 0_u64;
         let answer = self.read("query the features of", sys::UBLK_U_CMD_GET_FEATURES, NO_DEVICE, &mut bits);
@@ -187,7 +187,7 @@ impl Control {
             }
             if let Err(why) = self.wait(left) {
                 if !self.ring.submission().is_empty() {
-                    // The next command would submit this entry too, whose answer buffer is gone by then.
+                    // The next command would submit this entry too, whose answer buffer no longer exists.
                     self.ring = ring()?;
                     return Err(why);
                 }

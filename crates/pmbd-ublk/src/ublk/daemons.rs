@@ -130,7 +130,7 @@ fn open(device_id: u32) -> Result<File, UblkError> {
 /// Waits until the driver has run the work that it deferred when the last server's threads ended. Run later, that work would abort the tags
 /// that the next server has fetched.
 ///
-/// Reading this file makes the kernel queue work on each CPU, behind all work queued before, and wait for it.
+/// Reading this file makes the kernel queue work on each CPU, after all work queued before, and wait for it.
 ///
 /// # Source
 /// mm/vmstat.c, `vmstat_refresh`; kernel/workqueue.c, `schedule_on_each_cpu`.

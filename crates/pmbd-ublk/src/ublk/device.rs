@@ -141,7 +141,7 @@ impl StateFile {
 impl Drop for StateFile {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
-            // A file that stays behind is empty, and the next recovery replaces it.
+            // A file that is left is empty, and the next recovery replaces it.
             std::fs::remove_file(path).unwrap_or(());
         }
     }

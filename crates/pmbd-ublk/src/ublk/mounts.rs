@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether this process has a mount namespace of its own, so that unmounting affects no other process.
 static ISOLATED: AtomicBool = AtomicBool::new(false);
 
-/// Gives the calling thread, and the threads that it starts from now on, a mount namespace of their own. To be called first in `main`,
+/// Gives the calling thread, and the threads that it starts from now on, a mount namespace of their own. Must be called first in `main`,
 /// before there are other threads.
 ///
 /// A server that shares its mounts with a file system on its own device holds a reference to it. If it is the last to release it, at its

@@ -374,7 +374,7 @@ mod tests {
         let e512 = engine(SectorSize::B512);
         let mut buffer = vec![0; 4096];
         let inval = -Errno::INVAL.raw_os_error();
-        assert_eq!(run(&e512, sys::UBLK_IO_OP_READ, 2048, 1, &mut buffer), inval, "behind the end");
+        assert_eq!(run(&e512, sys::UBLK_IO_OP_READ, 2048, 1, &mut buffer), inval, "past the end");
         assert_eq!(run(&e512, sys::UBLK_IO_OP_READ, u64::MAX, 1, &mut buffer), inval, "offset overflows");
         assert_eq!(run(&e512, sys::UBLK_IO_OP_WRITE, 0, 9, &mut buffer), inval, "longer than the buffer");
         assert_eq!(

@@ -24,7 +24,7 @@ use tokio::sync::mpsc::UnboundedSender;
 pub struct Granted {
     /// N of `/dev/ublkbN`.
     pub device_id: u32,
-    /// Whether the device existed already, and this is its next server. It keeps its counts then.
+    /// Whether the device existed already, and this is its next server, which keeps its counts.
     pub recovered: bool,
     /// Queues; the driver grants no more than there are CPUs.
     pub queues: u16,

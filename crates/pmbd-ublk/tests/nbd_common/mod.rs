@@ -25,8 +25,20 @@ pub const MIB: u64 = 1 << 20;
 
 /// An engine over `len_bytes` of anonymous memory.
 pub fn engine(len_bytes: u64) -> Engine {
-    let region = Region::anonymous(len_bytes).unwrap();
-    Engine::new(region, Geometry::new(0, len_bytes, SectorSize::B512).unwrap()).unwrap()
+    engine_over(Region::anonymous(len_bytes).unwrap())
+}
+
+/// An engine over all of `pmem`, with sectors of 512 bytes.
+pub fn engine_over<P: Pmem>(pmem: P) -> Engine<P> {
+    let geometry = Geometry::new(0, pmem.len_bytes(), SectorSize::B512).unwrap();
+    Engine::new(pmem, geometry).unwrap()
+}
+
+/// A server of this engine with default options, and a client of it.
+pub fn served<P: Pmem + Send + Sync + 'static>(engine: Engine<P>, structured: bool) -> (Server, Client) {
+    let server = Server::start(engine, NbdOptions::default());
+    let client = Client::ready(&server.path(), structured);
+    (server, client)
 }
 
 /// A server on a thread of this process, in a directory of its own. Ends when dropped.
@@ -246,6 +258,12 @@ impl<S: Read + Write> Client<S> {
             }
             _ => panic!("chunk of unknown type {kind}"),
         }
+    }
+
+    /// Receives replies without an error to these requests, which are not reads.
+    #[track_caller]
+    pub fn assert_done(&mut self, cookies: impl IntoIterator<Item = u64>) {
+        cookies.into_iter().for_each(|cookie| assert_eq!(self.receive(cookie, 0, 0), Ok(vec![])));
     }
 
     pub fn read(&mut self, offset_bytes: u64, len_bytes: u32) -> Answer {

@@ -15,7 +15,7 @@ pub(crate) enum Flaw {
     TrustsNumbers,
     /// An append flushes only the first line of its record.
     FlushesFirstLine,
-    /// Recovery does not clear the bytes behind the last good record.
+    /// Recovery does not clear the bytes after the last good record.
     KeepsStale,
 }
 
@@ -64,7 +64,7 @@ impl Subject for Log {
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<OpenLog, FenceError> {
         let values: Vec<u64> = (0..CAPACITY).map_while(|number| self.record(&pmem, number)).collect();
-        // Any word of it: the rest of a torn record must not be read behind the start of the next one.
+        // Any word of it: the rest of a torn record must not be read as the end of the next one.
         let is_stale = |number: &u64| {
             let mut record = [0; RECORD_LEN];
             pmem.load(number * RECORD, &mut record);

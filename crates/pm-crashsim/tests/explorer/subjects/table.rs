@@ -31,7 +31,7 @@ fn token(slot: u64) -> u64 {
     slot * 8
 }
 
-/// Of the key; the value is the word behind it.
+/// The offset of the key. The value is the next word.
 fn contents(slot: u64) -> u64 {
     64 + slot * 64
 }
