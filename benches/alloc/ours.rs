@@ -5,7 +5,7 @@ use miette::{IntoDiagnostic as _, Result};
 use pm_alloc::format::BLOCK_HEADER_BYTES;
 use pm_alloc::{Heap, HeapOptions, UnloggedHeap};
 use pm_bench::plan::Op;
-use pm_core::{Histogram, LineWrites, Pmem, Region};
+use pm_core::{LineCounting, LineWrites, Pmem, Region};
 use std::time::Duration;
 
 /// The quarantine times of freed blocks: none, and the paper's.
@@ -14,7 +14,7 @@ pub(crate) const WAITS: [(&str, Duration); 2] =
 
 /// The line writes of a plan whose blocks are written whole, once. They are counted at the seam by the rule that `wear` applies to the rivals' traces.
 pub(crate) fn writes(plan: &PlanFile, wait: Duration) -> Result<LineWrites> {
-    let heap = make(Histogram::new(Region::anonymous(256 << 20).into_diagnostic()?), wait)?;
+    let heap = make(LineCounting::new(Region::anonymous(256 << 20).into_diagnostic()?), wait)?;
     let pmem = heap.heap().pool().pmem();
     pmem.reset();
     let contents = [0xA5; 4096];

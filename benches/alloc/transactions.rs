@@ -6,7 +6,7 @@ use miette::{IntoDiagnostic as _, Result};
 use pm_alloc::{Heap, HeapOptions, TxError, UnloggedHeap, View};
 use pm_bench::plan::Op;
 use pm_bench::processor_time;
-use pm_core::{Histogram, LineWrites, Link, Pmem, Region, RegionOptions};
+use pm_core::{LineCounting, LineWrites, Link, Pmem, Region, RegionOptions};
 use std::path::Path;
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ pub(crate) fn time_ranges(path: &Path, count: u64) -> Result<Duration> {
 
 /// The line writes that a plan with whole writes of its blocks stores, and those sent to the medium, the log's included.
 pub(crate) fn writes(plan: &PlanFile) -> Result<[LineWrites; 2]> {
-    let region = Histogram::new(Region::anonymous(POOL_BYTES).into_diagnostic()?);
+    let region = LineCounting::new(Region::anonymous(POOL_BYTES).into_diagnostic()?);
     let heap = Heap::format(region, &HeapOptions::new()).into_diagnostic()?;
     let pmem = heap.pool().pmem();
     make_slots(&heap, plan, 1)?;

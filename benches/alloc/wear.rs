@@ -90,7 +90,7 @@ fn publish(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)]) {
     for (name, writes) in worn {
         let Writes { heap, statics } = writes;
         let mut fact = format!("heap {}", summary(heap));
-        if statics.total() > 0 {
+        if statics.total_writes() > 0 {
             fact += &format!("; its variables {}", summary(statics));
         }
         let name = format!("line writes, {sizes}, {name}");
@@ -128,10 +128,12 @@ fn compare(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)], op_count:
     for (name, writes) in ours {
         for (rival, their_writes) in rivals {
             let Writes { heap, statics } = their_writes;
-            let their_counts = [("", heap.total() + statics.total()), (", heap alone", heap.total())];
+            let their_counts =
+                [("", heap.total_writes() + statics.total_writes()), (", heap alone", heap.total_writes())];
             for (what, their_count) in their_counts {
                 let per_write = |count: u64| op_count as f64 / count as f64;
-                let pair = Pair { ours: per_write(writes.heap.total()), theirs: per_write(their_count) };
+                let pair =
+                    Pair { ours: per_write(writes.heap.total_writes()), theirs: per_write(their_count) };
                 let is_goal = rival.starts_with("glibc") && what.is_empty();
                 let row = format!("wear {sizes}, {name}{what}");
                 report.row(row, *rival, "op/w", vec![pair], is_goal.then_some(goal));
@@ -141,26 +143,26 @@ fn compare(report: &mut Report, sizes: &str, worn: &[(&str, &Writes)], op_count:
 }
 
 fn summary(writes: &LineWrites) -> String {
-    let [total, lines, most] = [writes.total(), writes.line_count(), writes.most()].map(human);
+    let [total, lines, most] = [writes.total_writes(), writes.line_count(), writes.max_writes()].map(human);
     format!("{total} to {lines} lines, {most} to one, Gini {:.2}", gini(writes))
 }
 
 /// The Gini coefficient of the writes to the written lines: 0 if all have as many, near 1 if one has all.
 fn gini(writes: &LineWrites) -> f64 {
-    let sorted = writes.sorted();
+    let sorted = writes.sorted_writes();
     let count = sorted.len() as f64;
     let weighted: f64 =
         sorted.iter().enumerate().map(|(rank, writes)| (rank + 1) as f64 * *writes as f64).sum();
-    let total = writes.total() as f64;
+    let total = writes.total_writes() as f64;
     if total == 0.0 { 0.0 } else { 2.0 * weighted / (count * total) - (count + 1.0) / count }
 }
 
 fn data(writes: &LineWrites) -> serde_json::Value {
     let cdf: Vec<_> = writes.cdf().iter().map(|point| json!([point.writes, point.fraction])).collect();
     json!({
-        "total": writes.total(),
+        "total": writes.total_writes(),
         "lines": writes.line_count(),
-        "most": writes.most(),
+        "most": writes.max_writes(),
         "gini": gini(writes),
         "cdf": cdf,
     })

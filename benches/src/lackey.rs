@@ -8,7 +8,7 @@
 //! use pm_bench::lackey::{self, Ranges};
 //! let trace = " S 30000000,8\nI  00401000,3\n S 04a00000,16\n M 04a00010,8\n L 04a00040,8\n S 30000008,8\n";
 //! let writes = lackey::import(trace.as_bytes(), || Ok(Ranges::default()))?;
-//! assert_eq!(writes.heap.total(), 1); // two consecutive stores to one line
+//! assert_eq!(writes.heap.total_writes(), 1); // two consecutive stores to one line
 //! # Ok::<(), miette::Report>(())
 //! ```
 
@@ -159,7 +159,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(writes.heap.by_line(), [(0x5000, 2), (0x5040, 1)]);
-        assert_eq!(writes.statics.total(), 0);
+        assert_eq!(writes.statics.total_writes(), 0);
     }
 
     #[test]

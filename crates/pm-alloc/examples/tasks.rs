@@ -67,6 +67,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Ok((walked == list.count).then_some(walked).ok_or("the list and its count differ")?)
     })?;
-    println!("killed after it had said {promised}; found {found} tasks, all linked");
+    println!("killed after it printed {promised}; found {found} tasks, all linked");
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `#[derive(Persist)]` for [`pm-core`](https://docs.rs/pm-core): see the trait's documentation there.
 //!
-//! The derive accepts a `#[repr(C)]` struct whose fields are all `Persist`, and refuses to compile one with padding
-//! between or behind them: padding bytes are undefined and would make checksums and comparisons wrong.
+//! The derive accepts a `#[repr(C)]` struct whose fields are all `Persist`, and refuses to compile one with padding between or after them: padding
+//! bytes are undefined and would make checksums and comparisons wrong.
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as TokenStream2;
@@ -9,8 +9,8 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Error, Fields, FieldsNamed, GenericParam, Lifetime, parse_macro_input};
 
-/// Implements `pm_core::Persist` and `pm_core::InPool` for a `#[repr(C)]` struct without padding, references or other
-/// types that are invalid after a restart. Its one lifetime, if it has one, is the brand of its pool.
+/// Implements `pm_core::Persist` and `pm_core::InPool` for a `#[repr(C)]` struct without padding, references or other types that are invalid after
+/// a restart. If the struct has a lifetime, it is the brand of the pool.
 #[proc_macro_derive(Persist)]
 pub fn persist(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -60,7 +60,7 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
             #(#fingerprints)*
             const CHECK: () = assert!(
                 ::core::mem::size_of::<Self>() == 0 #( + ::core::mem::size_of::<#types>() )*,
-                ::core::concat!(#label, " has padding: add reserved fields until the sizes add up"),
+                ::core::concat!(#label, " has padding: add reserved fields to fill it"),
             );
         }
 
@@ -81,8 +81,8 @@ fn named_fields(input: &DeriveInput) -> syn::Result<&FieldsNamed> {
     let Data::Struct(data) = &input.data else {
         return Err(Error::new_spanned(
             &input.ident,
-            "only structs can be Persist: not every bit pattern is a value of an enum, and a union does not say \
-             which field it holds",
+            "only structs can be Persist: not every bit pattern is a value of an enum, and a union does not \
+             record which field it holds",
         ));
     };
     let Fields::Named(fields) = &data.fields else {
@@ -103,7 +103,7 @@ fn only_lifetime(input: &DeriveInput) -> syn::Result<Option<&Lifetime>> {
         Some(other) => {
             return Err(Error::new_spanned(
                 other,
-                "a Persist struct cannot be generic: its layout on the medium must be one",
+                "a Persist struct cannot be generic: it must have a single layout on the medium",
             ));
         }
     };

@@ -5,7 +5,7 @@ use crate::{FenceError, Pmem, forward_pmem, line::lines_spanned};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The lines and fences that passed through a [`Counting`] seam, or the difference of two readings.
+/// The lines and fences that passed through a [`Counting`] seam, in all or between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines sent towards the medium: flushed lines and lines of non-temporal stores.
@@ -59,7 +59,7 @@ impl<P: Pmem> Counting<P> {
         Counts { lines: self.lines.load(Relaxed), fences: self.fences.load(Relaxed) }
     }
 
-    /// Runs `operation`, and returns its result and its cost. Calls of other threads meanwhile are counted too.
+    /// Runs `operation`, and returns its result and its cost. Calls that other threads make at the same time are counted too.
     pub fn count<R>(&self, operation: impl FnOnce() -> R) -> (R, Counts) {
         let before = self.counts();
         let result = operation();

@@ -2,8 +2,8 @@
 
 /// The CRC-32C (Castagnoli) of these words as little-endian bytes.
 ///
-/// The crate `crc32c` computes it of bytes, and is faster for more than some hundred bytes. For the three words of a block's header it spends
-/// most of its time on the check for a long run.
+/// The crate `crc32c` computes it from bytes, and is faster above a few hundred bytes. For the three words of a block header it would spend most of
+/// its time checking whether the input is long.
 ///
 /// ```
 /// assert_eq!(pm_core::crc32c_words(&[u64::from_le_bytes(*b"12345678")]), 0x6087_809A);

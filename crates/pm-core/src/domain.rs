@@ -2,9 +2,9 @@
 
 use core::fmt;
 
-/// The part of the machine that a store must reach to survive, and with it what a fence promises.
+/// The part of the machine that a store must reach to survive. It determines what a fence guarantees.
 ///
-/// Each region reports its domain; no call promises more than the domain gives.
+/// Each region reports its domain; no call guarantees more than the domain does.
 ///
 /// # Source
 /// Linux `Documentation/ABI/testing/sysfs-bus-nd` (`persistence_domain`); JEDEC/SNIA "ADR" and "eADR".
@@ -14,12 +14,12 @@ pub enum Domain {
     /// Asynchronous DRAM refresh: the memory controller's write queue is kept, caches are lost. A store is
     /// durable once its line was flushed and the flush fenced.
     Adr,
-    /// Extended ADR: caches are kept too. Flushes are not needed; fences still order, and non-temporal stores
-    /// still wait in write-combining buffers until one.
+    /// Extended ADR: caches are kept too. Flushes are not needed; fences still order, and non-temporal stores still wait in write-combining buffers
+    /// until a fence.
     Eadr,
-    /// An ordinary file: data is durable when `msync` or `fdatasync` has written back its page. If the power fails meanwhile, the page can tear
-    /// at its sectors (512 bytes). A file on an overlay whose mount is not visible, as after chroot(2), has this domain too, though an overlay
-    /// mounted `volatile` loses its data.
+    /// An ordinary file: data is durable when `msync` or `fdatasync` has written back its page. If the power fails during the write-back, the page
+    /// can tear at its sectors (512 bytes). A file on an overlay whose mount is not visible, for example after chroot(2), has this domain too,
+    /// although an overlay mounted `volatile` loses its data.
     Page,
     /// Memory without a medium (tmpfs, hugetlbfs, memfd): contents survive a crash of the process, but neither a reboot nor a power failure.
     Volatile,
@@ -43,9 +43,9 @@ impl Domain {
         match self {
             Self::Adr => "fenced data survives a crash of the process, of the kernel, and a power failure",
             Self::Eadr => {
-                "stores survive a crash of the process, of the kernel, and a power failure, in order"
+                "stores survive a crash of the process, a crash of the kernel, and a power failure, in the order in which they became visible"
             }
-            Self::Page => "synced data survives a power failure as far as the disk below keeps its word",
+            Self::Page => "synced data survives a power failure if the disk honours cache flushes",
             Self::Volatile => {
                 "data survives a crash of the process, but neither a reboot nor a power failure"
             }
@@ -58,9 +58,9 @@ impl Domain {
         !matches!(self, Self::Volatile)
     }
 
-    /// Whether CPU instructions make data durable, without a system call.
+    /// Whether a fence consists of CPU instructions only, without a system call.
     #[must_use]
-    pub const fn is_cpu_persistent(self) -> bool {
+    pub const fn fences_without_system_call(self) -> bool {
         !matches!(self, Self::Page)
     }
 }

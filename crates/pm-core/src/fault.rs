@@ -13,22 +13,23 @@
 //! ```
 //!
 //! # How
-//! The first call installs a handler for SIGBUS in the process. Each call saves its stack pointer and a continuation address in a variable of
-//! its thread. If the thread faults, the handler writes both into the interrupted context, so that the return from the handler continues behind
-//! the call, on its stack. The handler does nothing else. A SIGBUS outside of a guarded call, or sent by a process, is passed to the previous
-//! handler, with its mask, and only once if it was installed for one signal. Without a previous handler, the signal ends the process, as by
-//! default. If SIGBUS was ignored, a signal that was sent is still ignored, and a signal raised by an access ends the process.
+//! The first call installs a handler for SIGBUS in the process. Each call saves its stack pointer, a continuation address and two registers in a
+//! record, and sets a thread-local pointer to the record. If the thread faults, the handler writes these values into the interrupted context, so
+//! that returning from the handler resumes after the call. The handler does nothing else. A SIGBUS outside a guarded call, or sent by a process, is
+//! passed to the previous handler, with the signal mask that it expects, and only once if it was installed with `SA_RESETHAND`. Without a previous
+//! handler, the signal ends the process, as by default. If SIGBUS was ignored, a signal that was sent is still ignored, and a signal raised by an
+//! access ends the process.
 //!
 //! # Limitations
-//! A copy that faults is incomplete. Only copies can be guarded, no code of the caller: the frames in between are dropped without running
-//! destructors, on which locks and scoped threads rely. A handler that the program installs later for SIGBUS replaces this one. So does the
-//! default action, which the handler of Rust's runtime restores when a process sends a SIGBUS. A fault of a thread that blocks SIGBUS is not
-//! caught: the kernel ends the process. If a handler of another signal interrupts a guarded copy and faults by an unguarded access, that handler
-//! is left too, with its signal still blocked.
+//! A copy that faults is incomplete. Only copies can be guarded, not code of the caller: a fault discards the frames in between without running
+//! their destructors, on which locks and scoped threads rely. A handler that the program installs later for SIGBUS replaces this one. So does the
+//! default action, which the handler of Rust's runtime restores when a process sends a SIGBUS. A fault in a thread that blocks SIGBUS is not
+//! caught: the kernel ends the process. If the handler of another signal interrupts a guarded copy and faults in an unguarded access, the thread
+//! leaves that handler too, with its signal still blocked.
 //!
 //! # Source
 //! sigaction(2), mmap(2) "SIGBUS"; System V ABI, AMD64 supplement, 3.2.1; AAPCS64, 6.1.
-#![expect(unsafe_code, reason = "installs a signal handler, and continues where it says")]
+#![expect(unsafe_code, reason = "installs a signal handler that redirects the interrupted thread")]
 
 use core::arch::asm;
 use core::cell::Cell;
@@ -36,44 +37,46 @@ use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// Memory behind a mapping is missing: the file was truncated, or the memory is poisoned.
+/// Mapped memory cannot be accessed: the file was truncated, the file system has no space for a hole, or the memory is poisoned.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the memory behind the mapping is not there: the file was truncated, or the memory is poisoned")]
+#[error(
+    "the mapped memory cannot be accessed: the file was truncated, the file system has no space for a hole, or the memory is poisoned"
+)]
 pub struct MediumFault;
 
-/// Where a thread continues when guarded code faults: the stack pointer, the instruction, and the two callee-saved registers that no operand of
-/// inline assembly may name (RBX and RBP; X19 and X29). Not saved on the stack, whose layout must stay as the compiler's unwind tables describe
-/// it.
+/// The point at which a thread continues when guarded code faults: the stack pointer, the instruction, and the two callee-saved registers that no
+/// operand of inline assembly may name (RBX and RBP; X19 and X29). They are stored here and not pushed: a push would change the frame that the
+/// compiler's unwind tables describe.
 #[repr(transparent)]
 #[derive(Default)]
-struct Landing([Cell<u64>; 4]);
+struct ResumePoint([Cell<u64>; 4]);
 
 thread_local! {
-    /// The innermost guarded call of this thread. Constant and without a destructor, so that the handler only reads memory.
-    static LANDING: Cell<*const Landing> = const { Cell::new(null()) };
+    /// The innermost guarded call of this thread. Const-initialised and without a destructor, so that the handler accesses it like plain memory.
+    static RESUME_POINT: Cell<*const ResumePoint> = const { Cell::new(null()) };
 }
 
 /// The previous action for SIGBUS.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Whether the previous handler has been called, if it was installed for one signal.
-static PREVIOUS_IS_SPENT: AtomicBool = AtomicBool::new(false);
+/// Whether the previous handler has been called, if it was installed with `SA_RESETHAND`.
+static PREVIOUS_WAS_CALLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the handler is installed.
 static INSTALLED: Once = Once::new();
 
 /// Runs `access`, which copies to or from a mapping.
 ///
-/// It costs a call and some ten instructions.
+/// It costs a call and about ten instructions.
 ///
 /// # Errors
 /// [`MediumFault`] when a load or store in it raised SIGBUS. Its earlier stores stay.
 ///
 /// # Panics
-/// When the handler cannot be installed, for which the system has no reason.
+/// If sigaction(2) fails, which it does only for invalid arguments.
 ///
 /// # Safety
-/// `access` does not panic, and may end at any of its loads and stores, with its frames dropped: it holds no lock and no value with a
+/// `access` does not panic, and may be abandoned at any of its loads and stores, its frames discarded: it holds no lock and no value with a
 /// destructor, and no other code relies on its return. (Memory borrowed by a scoped thread would be reused while the thread runs.)
 #[inline]
 pub(crate) unsafe fn guarded<F: FnOnce()>(access: F) -> Result<(), MediumFault> {
@@ -81,18 +84,18 @@ pub(crate) unsafe fn guarded<F: FnOnce()>(access: F) -> Result<(), MediumFault> 
         install();
     }
     let mut access = Some(access);
-    let landing = Landing::default();
-    let outer = LANDING.replace(&raw const landing);
-    // SAFETY: `run` is given the closure that it is made for, and `landing` is this thread's until the next line.
-    let faulted = unsafe { enter(run::<F>, (&raw mut access).cast(), &raw const landing) };
-    LANDING.set(outer);
+    let resume_point = ResumePoint::default();
+    let outer = RESUME_POINT.replace(&raw const resume_point);
+    // SAFETY: `run::<F>` receives an `Option<F>`, and `RESUME_POINT` points to `resume_point` until the next line.
+    let faulted = unsafe { enter(run::<F>, (&raw mut access).cast(), &raw const resume_point) };
+    RESUME_POINT.set(outer);
     if faulted { Err(MediumFault) } else { Ok(()) }
 }
 
 /// Runs a closure.
 ///
 /// # Safety
-/// `access` must point to an `Option<F>` that nothing else uses meanwhile.
+/// `access` must point to an `Option<F>` that nothing else uses during the call.
 unsafe extern "C" fn run<F: FnOnce()>(access: *mut u8) {
     // SAFETY: the caller's contract.
     let access = unsafe { &mut *access.cast::<Option<F>>() };
@@ -101,15 +104,19 @@ unsafe extern "C" fn run<F: FnOnce()>(access: *mut u8) {
     }
 }
 
-/// Calls `function` with `data`. Returns whether a fault ended it. The landing is valid from the moment of the call.
+/// Calls `function` with `data`. Returns whether a fault ended it. `resume_point` is filled before the call.
 ///
 /// # Safety
-/// `function(data)` must be allowed, and must not unwind. `landing` must be the thread's [`LANDING`] for as long as it runs.
+/// `function(data)` must be allowed, and must not unwind. `resume_point` must be the thread's [`RESUME_POINT`] for as long as it runs.
 #[cfg(target_arch = "x86_64")]
-unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing: *const Landing) -> bool {
+unsafe fn enter(
+    function: unsafe extern "C" fn(*mut u8),
+    data: *mut u8,
+    resume_point: *const ResumePoint,
+) -> bool {
     let faulted: u64;
-    // SAFETY: the caller's contract. The stack is aligned for a call at the block's start. After a fault, the registers of the landing are
-    // restored. All other callee-saved registers are named, as they hold values of the code that faulted.
+    // SAFETY: the caller's contract. The stack is aligned for a call at the block's start. After a fault, the registers of the resume point are
+    // restored. All other callee-saved registers are named as clobbered, because they hold values of the code that faulted.
     unsafe {
         asm!(
             "mov [rsi], rsp",
@@ -123,7 +130,7 @@ unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing:
             "2:",
             "mov eax, 1",
             "3:",
-            inout("rdi") data => _, inout("rsi") landing => _, inout("rdx") function => _, out("rax") faulted,
+            inout("rdi") data => _, inout("rsi") resume_point => _, inout("rdx") function => _, out("rax") faulted,
             out("r12") _, out("r13") _, out("r14") _, out("r15") _,
             clobber_abi("C"),
         );
@@ -136,7 +143,11 @@ unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing:
 /// # Safety
 /// As on x86_64.
 #[cfg(target_arch = "aarch64")]
-unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing: *const Landing) -> bool {
+unsafe fn enter(
+    function: unsafe extern "C" fn(*mut u8),
+    data: *mut u8,
+    resume_point: *const ResumePoint,
+) -> bool {
     let faulted: u64;
     // SAFETY: as on x86_64.
     unsafe {
@@ -151,7 +162,7 @@ unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing:
             "2:",
             "mov x0, #1",
             "3:",
-            inout("x0") data => faulted, inout("x1") landing => _, inout("x2") function => _,
+            inout("x0") data => faulted, inout("x1") resume_point => _, inout("x2") function => _,
             out("x20") _, out("x21") _, out("x22") _, out("x23") _, out("x24") _, out("x25") _, out("x26") _,
             out("x27") _, out("x28") _,
             out("v8") _, out("v9") _, out("v10") _, out("v11") _, out("v12") _, out("v13") _, out("v14") _,
@@ -162,27 +173,27 @@ unsafe fn enter(function: unsafe extern "C" fn(*mut u8), data: *mut u8, landing:
     faulted != 0
 }
 
-/// Installs the handler, once. The previous action is saved first, as a SIGBUS of another thread may be passed on at once.
+/// Installs the handler, once. The previous action is saved first, because another thread may receive a SIGBUS as soon as the handler is installed.
 #[cold]
 fn install() {
     INSTALLED.call_once(|| {
-        // SAFETY: a `sigaction` of zeros is one: the default action with an empty mask.
+        // SAFETY: an all-zero `sigaction` is valid: the default action with an empty mask.
         let mut previous: libc::sigaction = unsafe { core::mem::zeroed() };
-        // SAFETY: without a new action, it stores the present one.
+        // SAFETY: without a new action, the call only stores the present one.
         let asked = unsafe { libc::sigaction(libc::SIGBUS, null(), &raw mut previous) };
         PREVIOUS.get_or_init(|| previous);
         // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         action.sa_sigaction = on_sigbus as *const () as usize;
-        // On the thread's alternate stack, if it has one. The handler may change the interrupted context. An interrupted system call fails if it
-        // would have failed without this handler.
+        // On the thread's alternate stack, if it has one. The handler may change the interrupted context. An interrupted system call fails with
+        // EINTR only if it would have without this handler.
         let restarts = match previous.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN => libc::SA_RESTART,
             _ => previous.sa_flags & libc::SA_RESTART,
         };
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | restarts;
-        // No signal interrupts the handler. In the handler of another signal SIGBUS would be blocked, so that a guarded access that faults would
-        // end the process; and the alternate stack may be too small for both. SAFETY: the set is the action's own.
+        // All signals are blocked during the handler. If another signal's handler interrupted it, SIGBUS would be blocked there, and a guarded
+        // access that faults would end the process; the alternate stack may also be too small for both. SAFETY: the set is the action's own.
         let filled = unsafe { libc::sigfillset(&raw mut action.sa_mask) };
         // SAFETY: the handler is async-signal-safe: it reads and writes a variable of its thread and the context that it is
         // given, and calls nothing but sigaction, pthread_sigmask, raise, and the handler before it.
@@ -191,39 +202,39 @@ fn install() {
     });
 }
 
-/// The handler.
+/// Handles SIGBUS: redirects a guarded access, passes everything else on.
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid `siginfo_t`.
     let code = unsafe { (*info).si_code };
     // Raised by an access of this thread, not sent by a process, and not a report of poison found elsewhere.
     let by_access = matches!(code, libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR);
-    // Taken, as a fault behind the landing does not belong to this call.
-    let landing = if by_access { LANDING.replace(null()) } else { null() };
-    if landing.is_null() {
+    // Cleared, because a fault after the thread has resumed does not belong to this call.
+    let resume_point = if by_access { RESUME_POINT.replace(null()) } else { null() };
+    if resume_point.is_null() {
         return pass_on(signal, code, info, context);
     }
     // SAFETY: set by `guarded` of this thread, whose frame lives until it resets the variable.
-    let landing = unsafe { &*landing };
+    let resume_point = unsafe { &*resume_point };
     // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context, which it may change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    land(context, landing);
+    resume_at(context, resume_point);
 }
 
-/// Continues the interrupted thread at its landing.
+/// Makes the interrupted thread continue at its resume point.
 #[cfg(target_arch = "x86_64")]
-fn land(context: &mut libc::ucontext_t, landing: &Landing) {
+fn resume_at(context: &mut libc::ucontext_t, resume_point: &ResumePoint) {
     let registers = [libc::REG_RSP, libc::REG_RIP, libc::REG_RBX, libc::REG_RBP];
-    for (register, value) in registers.into_iter().zip(&landing.0) {
+    for (register, value) in registers.into_iter().zip(&resume_point.0) {
         #[expect(clippy::cast_sign_loss, reason = "numbers of registers are not negative")]
         let register = register as usize;
         context.uc_mcontext.gregs[register] = value.get().cast_signed();
     }
 }
 
-/// Continues the interrupted thread at its landing.
+/// Makes the interrupted thread continue at its resume point.
 #[cfg(target_arch = "aarch64")]
-fn land(context: &mut libc::ucontext_t, landing: &Landing) {
-    let [stack_pointer, instruction, x19, x29] = &landing.0;
+fn resume_at(context: &mut libc::ucontext_t, resume_point: &ResumePoint) {
+    let [stack_pointer, instruction, x19, x29] = &resume_point.0;
     let registers = &mut context.uc_mcontext;
     registers.sp = stack_pointer.get();
     registers.pc = instruction.get();
@@ -234,8 +245,8 @@ fn land(context: &mut libc::ucontext_t, landing: &Landing) {
 /// Passes the signal to the previous action.
 fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     type WithInfo = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-    // Sent by a process, or by the kernel for poison that no access has met. Only such a signal can be ignored: an access would be repeated
-    // forever.
+    // Sent by a process, or by the kernel for poison that no access has touched. Only such a signal can be ignored: after a fault, the access would
+    // be repeated forever.
     let is_sent = code <= 0 || code == libc::BUS_MCEERR_AO;
     let previous = PREVIOUS.get();
     if is_sent && previous.is_some_and(|previous| previous.sa_sigaction == libc::SIG_IGN) {
@@ -244,10 +255,10 @@ fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, c
     let handler = previous.filter(|previous| {
         !matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
             && (previous.sa_flags & libc::SA_RESETHAND == 0
-                || !PREVIOUS_IS_SPENT.swap(true, Ordering::Relaxed))
+                || !PREVIOUS_WAS_CALLED.swap(true, Ordering::Relaxed))
     });
     let Some(previous) = handler else {
-        // SAFETY: a `sigaction` of zeros is the default action.
+        // SAFETY: an all-zero `sigaction` is the default action.
         let default: libc::sigaction = unsafe { core::mem::zeroed() };
         // SAFETY: async-signal-safe, and the default action needs nothing.
         unsafe { libc::sigaction(signal, &raw const default, null_mut()) };
@@ -272,8 +283,8 @@ fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, c
 fn restore_mask(action: &libc::sigaction, signal: libc::c_int, context: *mut libc::c_void) {
     /// The highest number of a signal.
     const SIGNAL_MAX: libc::c_int = 64;
-    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context. A set is longer than the kernel's, and the bytes behind that
-    // are never read.
+    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context. A libc signal set is longer than the kernel's; the bytes past the
+    // kernel's part are never read.
     let mut mask = unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask };
     let blocks_itself = action.sa_flags & libc::SA_NODEFER == 0;
     for number in 1..=SIGNAL_MAX {

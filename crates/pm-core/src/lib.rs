@@ -1,13 +1,13 @@
-//! Persistent memory for Rust: instructions, mappings, persistence domains, one seam, and durability in the types.
+//! Persistent memory for Rust: instructions, mappings, persistence domains, one trait for all accesses, and durability checked by the type system.
 //!
-//! Persistent memory keeps its contents when the power fails. A store is visible at once, but durable only after its cache line was *flushed*
-//! and the flush *fenced*; until then a crash keeps any part of it. This crate has the parts that all software on such memory needs, from the
+//! Persistent memory keeps its contents when the power fails. A store is visible at once, but durable only after its cache line is *flushed* and
+//! the flush is *fenced*; before that, a crash may keep any part of it. This crate has the parts that all software on such memory needs, from the
 //! instruction up to a typed value:
 //!
 //! | | |
 //! |---|---|
-//! | [`Region`] | a file or device mapped into the process, and what it [promises](Domain) |
-//! | [`Pmem`] | the seam: store, flush, fence; implemented by the hardware, by counters, by a crash simulator |
+//! | [`Region`] | a file or device mapped into the process, with its [persistence domain](Domain) |
+//! | [`Pmem`] | the *seam*, the trait for store, flush and fence; implemented by the hardware, by a counting wrapper, and by a crash simulator |
 //! | [`Pool`] | a region with an identity, a header that survives corruption, and named roots |
 //! | [`Scope`] | typed reads and writes, with durability as a type |
 //! | [`insn`] | the bare instructions |
@@ -24,7 +24,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("visits.pm");
-//! // A crash in here leaves no file, or a complete pool with the root.
+//! // A crash during this call leaves no file, or a complete pool with the root.
 //! Pool::create_with(&path, 1 << 20, &RegionOptions::new(), &PoolOptions::new(), |pool| {
 //!     pool.scope(|pm| {
 //!         let visits = pm.write(pm.claim(pool.data().start)?, &Visits { count: 0 }); // Dirty
@@ -50,17 +50,17 @@
 //!
 //! # What is guaranteed after a crash
 //!
-//! * Everything that was flushed before a fence that has returned is durable, as far as the [domain](Domain) promises.
+//! * Everything that was flushed before a fence that has returned is durable, within the limits of the [domain](Domain).
 //! * Data that was stored but not flushed, or flushed but not fenced, is partly durable: each aligned 8-byte word is old or new. Words of one
 //!   64-byte line that were stored one after the other become durable in that order.
-//! * A [`Pool`] opens after a crash at any moment of creating, growing or changing it, and its roots are the old ones or the new ones. A
-//!   corrupted header is restored from its backup, and the caller can ask for it.
+//! * A [`Pool`] opens after a crash at any moment of creating, growing or changing it, and its roots are the old ones or the new ones. A corrupted
+//!   header is restored from its backup; [`Pool::header_state`] reports it.
 //!
 //! # What it does not do
 //!
 //! It does not allocate: an allocator decides which code writes where. It has no transactions: data that must change together must fit into one
-//! 8-byte word, or be reached through one. Media errors, and the truncation of a mapped file by another program, raise SIGBUS, which ends the
-//! process, except for accesses that are [guarded](fault).
+//! 8-byte word, or be reachable through one such word. Media errors, and the truncation of a mapped file by another program, raise SIGBUS, which
+//! ends the process, except for accesses that are [guarded](fault).
 //!
 //! # Platforms
 //!
@@ -75,7 +75,7 @@ pub mod pool;
 mod counting;
 mod crc;
 mod domain;
-mod histogram;
+mod line_counting;
 mod line_writes;
 mod persist;
 mod pmem;
@@ -83,13 +83,13 @@ mod region;
 mod typed;
 mod writer;
 
-// The derive names this crate by its full path, also here.
+// The derive refers to this crate by its full path, even inside this crate.
 extern crate self as pm_core;
 
 pub use counting::{Counting, Counts};
 pub use crc::{crc32c_append, crc32c_words};
 pub use domain::Domain;
-pub use histogram::Histogram;
+pub use line_counting::LineCounting;
 pub use line_writes::{CdfPoint, Coalescing, LineWrites};
 pub use persist::{FieldLayout, InPool, Persist, bytes_of, bytes_of_slice, from_bytes, from_bytes_unchecked};
 pub use pm_core_derive::Persist;

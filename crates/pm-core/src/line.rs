@@ -14,7 +14,7 @@ pub const fn line_start(offset: u64) -> u64 {
     offset & !(LINE_BYTES - 1)
 }
 
-/// How many lines hold at least one byte of the `len` bytes at `offset`; zero for an empty range.
+/// The number of lines that hold at least one byte of the `len` bytes at `offset`; zero for an empty range.
 ///
 /// Both ends are computed from the exact range: an end computed from a rounded start would miss the last line of a range that straddles one.
 ///
@@ -30,9 +30,9 @@ pub const fn lines_spanned(offset: u64, len: u64) -> u64 {
     (line_start(last_byte) - line_start(offset)) / LINE_BYTES + 1
 }
 
-/// The length of the next piece of a store that continues at `offset` with `left_bytes` left: the largest power of two up to 8 to which `offset`
-/// is aligned. A store consists of such pieces, and each is atomic. [`store_u128`](crate::Pmem::store_u128) has two, which a crash does not tear
-/// apart either.
+/// The length of the next piece of a store that continues at `offset` with `left_bytes` left: the largest power of two up to 8 to which `offset` is
+/// aligned. A store consists of such pieces, and each is atomic. [`store_u128`](crate::Pmem::store_u128) consists of two, which a crash does not
+/// separate.
 ///
 /// ```
 /// use pm_core::line::piece_bytes;
@@ -77,7 +77,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// The oracle goes byte by byte.
+    /// The oracle checks each byte.
     fn lines_of_each_byte(start: usize, len: usize) -> Vec<usize> {
         let lines: BTreeSet<usize> = (start..start + len).map(|byte| byte / 64 * 64).collect();
         lines.into_iter().collect()

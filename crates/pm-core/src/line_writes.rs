@@ -1,12 +1,12 @@
-//! How often each line was written: the measure of wear, and its distribution.
+//! The number of writes to each line, which measures wear, and its distribution.
 
 use crate::line::{LINE_BYTES, line_start, lines_spanned};
 use std::collections::HashMap;
 
-/// How often each line was written.
+/// The number of writes to each line.
 ///
-/// Lines are named by the offset or address of their first byte. The caller defines what a *write* is: see [`Coalescing`] and
-/// [`Histogram`](crate::Histogram).
+/// A line is identified by the offset or address of its first byte. The caller defines what a *write* is: see [`Coalescing`] and
+/// [`LineCounting`](crate::LineCounting).
 ///
 /// ```
 /// use pm_core::LineWrites;
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 /// for offset in [0, 0, 0, 64] {
 ///     writes.add(offset, 8);
 /// }
-/// assert_eq!((writes.total(), writes.most(), writes.line_count()), (4, 3, 2));
+/// assert_eq!((writes.total_writes(), writes.max_writes(), writes.line_count()), (4, 3, 2));
 /// // Of the lines that were written at all, half were written once, and all at most three times.
 /// let points: Vec<_> = writes.cdf().into_iter().map(|point| (point.writes, point.fraction)).collect();
 /// assert_eq!(points, [(1, 0.5), (3, 1.0)]);
@@ -27,14 +27,14 @@ pub struct LineWrites {
 /// One step of a cumulative distribution: see [`LineWrites::cdf`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CdfPoint {
-    /// A number of writes that some line has.
+    /// A number of writes that at least one line received.
     pub writes: u64,
-    /// The share of the lines written at all that have at most so many: above 0, at most 1.
+    /// The fraction of the written lines that received at most `writes` writes; greater than 0 and at most 1.
     pub fraction: f64,
 }
 
 impl LineWrites {
-    /// One more write to each line that holds a byte of the `len_bytes` bytes at `offset`.
+    /// Adds one write to each line that holds a byte of the `len_bytes` bytes at `offset`.
     ///
     /// # Panics
     /// If the range passes `u64::MAX`.
@@ -44,19 +44,19 @@ impl LineWrites {
         }
     }
 
-    /// All writes to all lines.
+    /// The total number of writes.
     #[must_use]
-    pub fn total(&self) -> u64 {
+    pub fn total_writes(&self) -> u64 {
         self.counts.values().sum()
     }
 
     /// The writes to the most written line, the first to wear out; zero if no line was written.
     #[must_use]
-    pub fn most(&self) -> u64 {
+    pub fn max_writes(&self) -> u64 {
         self.counts.values().copied().max().unwrap_or(0)
     }
 
-    /// How many lines were written at least once.
+    /// The number of lines that were written at least once.
     #[must_use]
     pub fn line_count(&self) -> u64 {
         self.counts.len() as u64
@@ -64,7 +64,7 @@ impl LineWrites {
 
     /// The writes to the line that holds the byte at `offset`.
     #[must_use]
-    pub fn of(&self, offset: u64) -> u64 {
+    pub fn writes_to(&self, offset: u64) -> u64 {
         self.counts.get(&line_start(offset)).copied().unwrap_or(0)
     }
 
@@ -78,17 +78,17 @@ impl LineWrites {
 
     /// The writes of each line written at least once, fewest first.
     #[must_use]
-    pub fn sorted(&self) -> Vec<u64> {
+    pub fn sorted_writes(&self) -> Vec<u64> {
         let mut writes: Vec<_> = self.counts.values().copied().collect();
         writes.sort_unstable();
         writes
     }
 
-    /// The cumulative distribution over the lines written at least once: a point for each number of writes that
-    /// occurs, in ascending order; the last has the fraction 1.
+    /// The cumulative distribution over the lines written at least once: a point for each number of writes that occurs, in ascending order; the
+    /// last point has the fraction 1.
     #[must_use]
     pub fn cdf(&self) -> Vec<CdfPoint> {
-        let sorted = self.sorted();
+        let sorted = self.sorted_writes();
         let mut points: Vec<CdfPoint> = Vec::new();
         for (index, &writes) in sorted.iter().enumerate() {
             let fraction = (index + 1) as f64 / sorted.len() as f64;
@@ -107,8 +107,8 @@ impl LineWrites {
 
 /// Turns the stores of one thread into writes: consecutive stores to the same line are one write.
 ///
-/// A store that spans several lines is a write to each; the first may continue the write of the store before. Only a store to another line ends
-/// a write; loads, flushes and fences do not.
+/// A store that spans several lines is a write to each; the write to the first line may continue that of the previous store. Only a store to
+/// another line ends a write; loads, flushes and fences do not.
 ///
 /// ```
 /// use pm_core::{Coalescing, LineWrites};
@@ -116,7 +116,7 @@ impl LineWrites {
 /// stream.store(0, 8, &mut writes);
 /// stream.store(8, 64, &mut writes); // continues in the first line, and begins the second
 /// stream.store(0, 8, &mut writes); // comes back
-/// assert_eq!((writes.of(0), writes.of(64)), (2, 1));
+/// assert_eq!((writes.writes_to(0), writes.writes_to(64)), (2, 1));
 /// ```
 ///
 /// # Source
@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// The oracle goes byte by byte.
+    /// The oracle checks each byte.
     fn coalesced(stores: &[(u64, u64)]) -> BTreeMap<u64, u64> {
         let lines =
             stores.iter().flat_map(|&(offset, len)| (offset..offset + len).map(|byte| byte / 64 * 64));
@@ -190,10 +190,10 @@ mod tests {
                 lines.into_iter().for_each(|line| *each.entry(line * 64).or_default() += 1);
             }
             prop_assert_eq!(writes.by_line(), each.iter().map(|(&line, &count)| (line, count)).collect::<Vec<_>>());
-            prop_assert_eq!(writes.total(), each.values().sum::<u64>());
-            prop_assert_eq!(writes.most(), each.values().copied().max().unwrap_or(0));
+            prop_assert_eq!(writes.total_writes(), each.values().sum::<u64>());
+            prop_assert_eq!(writes.max_writes(), each.values().copied().max().unwrap_or(0));
             prop_assert_eq!(writes.line_count(), each.len() as u64);
-            prop_assert!(writes.sorted().is_sorted());
+            prop_assert!(writes.sorted_writes().is_sorted());
             let points = writes.cdf();
             prop_assert!(points.is_sorted_by(|one, next| one.writes < next.writes && one.fraction < next.fraction));
             prop_assert!(points.last().is_none_or(|last| last.fraction == 1.0));
@@ -208,7 +208,10 @@ mod tests {
     fn empty_distribution_without_writes() {
         let mut writes = LineWrites::default();
         writes.add(100, 0);
-        assert_eq!((writes.total(), writes.most(), writes.line_count(), writes.of(100)), (0, 0, 0, 0));
+        assert_eq!(
+            (writes.total_writes(), writes.max_writes(), writes.line_count(), writes.writes_to(100)),
+            (0, 0, 0, 0)
+        );
         assert!(writes.cdf().is_empty() && writes.by_line().is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use core::mem::{MaybeUninit, size_of};
 
-/// A type whose bytes mean the same after a restart, in another process, at another address.
+/// A type whose bytes have the same meaning after a restart, in another process, and at another address.
 ///
 /// Derive it, together with `Clone` and `Copy`, for `#[repr(C)]` structs:
 ///
@@ -14,21 +14,21 @@ use core::mem::{MaybeUninit, size_of};
 /// struct Order<'p> {
 ///     id: u64,
 ///     quantity: u32,
-///     reserved: u32, // without it the struct would have padding, and not compile
+///     reserved: u32, // without it the struct would have padding, and would not compile
 ///     previous: Link<'p, Order<'p>>,
 /// }
 /// ```
 ///
-/// Integers, floats, arrays of `Persist` types and [`Link`](crate::Link) are `Persist`. References, boxes and strings are not, as an address is
-/// invalid after a restart; nor is `usize`, whose size depends on the host; nor are `bool`, `char` and enums, as not every bit pattern on a
-/// corrupted medium is a value of them.
+/// Integers, floats, arrays of `Persist` types and [`Link`](crate::Link) are `Persist`. References, boxes and strings are not, because an address
+/// is invalid after a restart; nor is `usize`, whose size depends on the host; nor are `bool`, `char` and enums, because a corrupted medium may
+/// hold bit patterns that are invalid for them.
 ///
 /// # Safety
 /// The type has no padding and no invalid bit pattern, holds no address of this process, and has a fixed layout (`repr(C)` or a primitive). The
 /// derive checks all of this.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot live in persistent memory",
-    label = "means nothing after a restart, or not every bit pattern is a value of it",
+    label = "has no meaning after a restart, or has invalid bit patterns",
     note = "integers, floats, arrays of them, `Link`, and structs with `#[derive(Persist)]` can; for text use `[u8; N]`"
 )]
 pub unsafe trait Persist: Copy {
@@ -42,8 +42,8 @@ pub unsafe trait Persist: Copy {
     /// The fingerprint that does not depend on the targets of links.
     #[doc(hidden)]
     const LAYOUT_THROUGH_0: u64;
-    /// The fingerprint that follows one link. (A separate constant for each number, as the compiler must see that a type that links to itself
-    /// needs only its own fingerprint of a lower number.)
+    /// The fingerprint that follows one link. (One constant for each number of links: the fingerprint of a type that links to itself then depends
+    /// on a lower-numbered constant of the same type, and the compiler accepts the recursion.)
     #[doc(hidden)]
     const LAYOUT_THROUGH_1: u64 = Self::LAYOUT_THROUGH_0;
     /// The fingerprint that follows two links.
@@ -60,7 +60,7 @@ pub unsafe trait Persist: Copy {
 /// A [`Persist`] type whose links all belong to the pool of `'p`. The derive implements it, for the lifetime of the struct, or for every `'p` if
 /// the struct has none.
 ///
-/// Without it the lifetime of a struct would be free, and a value read from one pool could bring its links into another.
+/// Without this trait the lifetime of a struct would be unconstrained, and links in a value read from one pool could be stored in another.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not belong to this pool",
     label = "its links carry the brand of another pool, or it is not `Persist`"
@@ -173,7 +173,8 @@ pub fn bytes_of_slice<T: Persist>(values: &[T]) -> &[u8] {
     }
 }
 
-/// A value of the bytes that `fill` writes; the other bytes are zero. The type has no links, as bytes could come from another pool.
+/// Builds a value from the bytes that `fill` writes; all others are zero. The type must have no links, because the bytes could come from another
+/// pool.
 ///
 /// ```
 /// let value: u32 = pm_core::from_bytes(|bytes| bytes[0] = 7);
@@ -184,15 +185,15 @@ pub fn from_bytes<T: for<'p> InPool<'p>>(fill: impl FnOnce(&mut [u8])) -> T {
     unsafe { from_bytes_unchecked(fill) }
 }
 
-/// As [`from_bytes`], for a value that may have links: for transactions, which read a pool without a [`Scope`](crate::Scope).
+/// Like [`from_bytes`], but the value may have links: for transactions, which read a pool without a [`Scope`](crate::Scope).
 ///
 /// # Safety
-/// The bytes come from the pool that the brand of the value's links stands for, or each link in them is as
-/// [`Link::new_unchecked`](crate::Link::new_unchecked) requires.
+/// Either the bytes come from the pool whose brand the value's links carry, or each link in them meets the contract of
+/// [`Link::new_unchecked`](crate::Link::new_unchecked).
 pub unsafe fn from_bytes_unchecked<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
     const { T::CHECK };
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: the storage is the local's own, initialised to zeroes, and the slice ends before it is read.
+    // SAFETY: the local is initialised to zeroes, and the slice is not used after `fill` returns.
     #[expect(clippy::disallowed_methods, reason = "of a local value, not of persistent memory")]
     fill(unsafe { core::slice::from_raw_parts_mut(value.as_mut_ptr().cast(), size_of::<T>()) });
     // SAFETY: all bytes are initialised, and every bit pattern is a value of a Persist type.

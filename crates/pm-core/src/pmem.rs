@@ -11,8 +11,8 @@ use std::sync::Arc;
 /// although the medium has their old contents, so that a retry would succeed without a write. So the first failure poisons the region: every
 /// later fence fails too. Data fenced before stays durable. Data stored since can still be read from this region, and may be lost.
 ///
-/// To recover, drop the region and [open](crate::Region::open) it again, which drops the pages from the page cache and reads the medium. Each
-/// page then has its contents of some moment since the last successful fence. While the medium fails, opening fails too.
+/// To recover, drop the region and [open](crate::Region::open) it again, which drops the pages from the page cache and reads the medium. Each page
+/// then has the contents that it had at some moment since the last successful fence. While the medium fails, opening fails too.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -32,32 +32,32 @@ pub enum FenceError {
     Inherited,
     /// An earlier fence on this region failed.
     #[error(
-        "an earlier write-back failed, so what was stored since the fence before it may be lost, even if it can still be \
-         read here; drop the region and open it again to get what the medium has"
+        "an earlier write-back failed: data stored since the last successful fence may be lost, although it can still be \
+         read here; drop the region and open it again to read the medium"
     )]
     Poisoned,
 }
 
 /// A byte-addressed region of persistent memory.
 ///
-/// Code above this trait is written once, generic over it with the hardware as the default, and monomorphised. [`Region`](crate::Region)
-/// implements it by instructions, a crash simulator by a model of the caches; [`Counting`](crate::Counting) wraps another implementation and
-/// counts.
+/// Code above this trait is written once, generic over it with the hardware as the default, and monomorphised. [`Region`](crate::Region) implements
+/// it with instructions, a crash simulator with a model of the caches; [`Counting`](crate::Counting) wraps another implementation and counts calls.
 ///
 /// # Model
-/// `store` and the atomics are ordinary write-back stores: visible at once, and durable at the next [`fence`] of a thread that flushed their
-/// lines after the store, by [`flush`]. `store_nt` needs only the fence. Flushed lines become durable in any order before the fence returns, and
-/// any line may become durable at any time, as caches evict lines. A store of 1, 2, 4 or 8 bytes that is aligned to its length is atomic, for
-/// crashes and for other threads. Any other store is a set of such pieces in no order, the largest that fit
-/// ([`piece_bytes`](crate::line::piece_bytes)); only [`store_u128`] is atomic for crashes. See `docs/persistence-model.md`.
+/// `store` and the atomics are ordinary write-back stores: visible at once. They become durable when a thread flushes their lines with [`flush`]
+/// after the store, and then calls [`fence`]. `store_nt` needs only the fence. Flushed lines become durable in any order before the fence returns,
+/// and any line may become durable at any time, because caches evict lines. A store of 1, 2, 4 or 8 bytes that is aligned to its length is atomic,
+/// for crashes and for other threads. Any other store is split into such pieces, each the largest that alignment and length allow
+/// ([`piece_bytes`](crate::line::piece_bytes)), in no order. The exception is [`store_u128`]: a crash leaves all of its 16 bytes or none. See
+/// `docs/persistence-model.md`.
 ///
 /// # Concurrency
 /// All methods take `&self` and may be called from several threads at once. If threads access the same bytes without the atomics, a load may
 /// return pieces of different stores, as on hardware. This is never undefined behaviour.
 ///
 /// # Panics
-/// Every method that takes an offset panics when the range leaves the region, and the atomics when the offset is not a multiple of their size, 8
-/// or 16. Both are bugs of the caller. Nothing has been written then.
+/// Every method that takes an offset, except `prefetch` and `next_data`, panics if the range is not inside the region; the atomic ones also panic
+/// if the offset is not a multiple of their size, 8 or 16. Both are bugs of the caller, and nothing has been stored.
 ///
 /// [`store_u128`]: Pmem::store_u128
 /// [`flush`]: Pmem::flush
@@ -66,7 +66,7 @@ pub trait Pmem {
     /// Length of the region in bytes.
     fn len_bytes(&self) -> u64;
 
-    /// The persistence domain: the promise of a fence on this region.
+    /// The persistence domain, which determines what a fence on this region guarantees.
     fn domain(&self) -> Domain;
 
     /// Whether stores and flushes are allowed. If not, they panic.
@@ -74,21 +74,21 @@ pub trait Pmem {
         true
     }
 
-    /// Takes the region's lock for a handle that writes its pool. `None` while another handle holds it. A [`Pool`](crate::Pool) takes it when it
-    /// is made or opened for writing. An implementation without a [`WriterLock`](crate::WriterLock) admits every handle, and two of them
+    /// Takes the region's lock for a handle that writes its pool. `None` while another handle holds it. A [`Pool`](crate::Pool) takes it when it is
+    /// formatted or opened for writing. An implementation without a [`WriterLock`](crate::WriterLock) admits every handle, and two of them
     /// overwrite each other's roots.
     fn lock_writer(&self) -> Option<WriterGuard> {
         self.writer_lock().map_or_else(|| Some(WriterGuard::unlocked()), |lock| lock.try_lock())
     }
 
-    /// The region's lock, if it has one. Through it a read-only [`Pool`](crate::Pool) learns what another handle is changing.
+    /// The region's lock, if it has one. A read-only [`Pool`](crate::Pool) uses it to detect what another handle is changing.
     fn writer_lock(&self) -> Option<WriterLock> {
         None
     }
 
-    /// The next range at or behind `offset` that is not a hole. The hole before it was never stored to, and is zero. `None` if there is no more
-    /// data. A search that reads only such ranges allocates no blocks in a sparse file. An implementation that does not know holes returns all
-    /// as data.
+    /// The next range at or after `offset` that is not a hole. The hole before it was never stored to, and reads as zero. `None` if there is no
+    /// more data. A search that reads only such ranges allocates no blocks in a sparse file. An implementation without holes returns all of the
+    /// region from `offset` on.
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         (offset < self.len_bytes()).then(|| offset..self.len_bytes())
     }
@@ -104,8 +104,8 @@ pub trait Pmem {
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]);
 
-    /// Stores `bytes` at `offset` around the cache, by non-temporal stores. For long data: whole lines cost half of a store and a flush. Ends
-    /// that are not aligned to 8 bytes go through the cache, and this call flushes them. Atomic in the same pieces as a store.
+    /// Stores `bytes` at `offset` around the cache, with non-temporal stores. For long data: a whole line costs half as much as with a store and a
+    /// flush. Ends that are not aligned to 8 bytes go through the cache, and this call flushes them. Atomic in the same pieces as a store.
     ///
     /// # Durability
     /// Every byte is durable at this thread's next [`fence`](Pmem::fence), without a flush. This does not hold for earlier `store`s to the same
@@ -116,24 +116,24 @@ pub trait Pmem {
     #[track_caller]
     fn store_nt(&self, offset: u64, bytes: &[u8]);
 
-    /// As [`load`](Pmem::load), of memory that may be missing. An implementation that cannot detect this calls `load`.
+    /// Like [`load`](Pmem::load), but the memory may be missing. An implementation that cannot detect this calls `load`.
     ///
     /// # Errors
-    /// [`MediumFault`] when the file was truncated or the memory is poisoned. A part of `out` may have been filled then.
+    /// [`MediumFault`] when the file was truncated or the memory is poisoned. A part of `out` may have been filled.
     #[track_caller]
     fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
         self.load(offset, out);
         Ok(())
     }
 
-    /// As [`store_nt`](Pmem::store_nt), to memory that may be missing. An implementation that cannot detect this calls `store_nt`.
+    /// Like [`store_nt`](Pmem::store_nt), but the memory may be missing. An implementation that cannot detect this calls `store_nt`.
     ///
     /// # Errors
-    /// [`MediumFault`] when the file was truncated, the file system has no space for a hole, or the memory is poisoned. A part of `bytes` may
-    /// have been stored then.
+    /// [`MediumFault`] when the file was truncated, the file system has no space for a hole, or the memory is poisoned. A part of `bytes` may have
+    /// been stored.
     ///
     /// # Durability
-    /// As [`store_nt`](Pmem::store_nt), also for the bytes stored before a fault.
+    /// As [`store_nt`](Pmem::store_nt), even for the bytes stored before a fault.
     #[track_caller]
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         self.store_nt(offset, bytes);
@@ -169,34 +169,34 @@ pub trait Pmem {
     /// Replaces the word at `offset` by `new` if it is `current`, with acquire-release ordering.
     ///
     /// # Errors
-    /// The present word, if it is not `current`. Nothing has been stored then.
+    /// The present word, if it is not `current`. Nothing has been stored.
     ///
     /// # Durability
-    /// As [`store_u64`](Pmem::store_u64). On x86 a successful exchange also fences, which is no promise.
+    /// As [`store_u64`](Pmem::store_u64). On x86 a successful exchange happens to fence too; do not rely on it.
     #[track_caller]
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64>;
 
-    /// Starts to write back every line that holds a byte of the `len_bytes` bytes at `offset`. Costs one instruction a line; orders nothing.
+    /// Starts to write back every line that holds a byte of the `len_bytes` bytes at `offset`. Costs one instruction per line; orders nothing.
     ///
     /// # Durability
     /// Data stored to these lines before this call is durable at this thread's next [`fence`](Pmem::fence). Later stores are not.
     #[track_caller]
     fn flush(&self, offset: u64, len_bytes: u64);
 
-    /// A hint that the line of `offset` will be stored to soon, so that it may be in the cache by then. It has no other effect, and an offset
-    /// outside of the region is no error.
+    /// A hint that the line of `offset` will be stored to soon. It may load the line into the cache. It has no other effect, and an offset outside
+    /// the region is not an error.
     ///
-    /// Useful before a [`fence`](Pmem::fence): a store behind it that misses the cache delays all later stores.
+    /// Useful before a [`fence`](Pmem::fence): a store that follows the fence and misses the cache delays all later stores.
     #[inline]
     fn prefetch(&self, offset: u64) {
         let _ = offset;
     }
 
-    /// Orders and waits: when it returns, everything that this thread flushed or stored non-temporally before is durable, as far as
-    /// [`domain`](Pmem::domain) promises.
+    /// Orders and waits: when it returns, everything that this thread flushed or stored non-temporally before is durable, within the limits of the
+    /// [`domain`](Pmem::domain).
     ///
     /// # Errors
-    /// In the page domain, when the kernel could not write back: see [`FenceError`]. In other domains never.
+    /// In the page domain, when the kernel could not write back: see [`FenceError`]. There are no errors in other domains.
     ///
     /// # Source
     /// Intel SDM vol. 2, SFENCE and CLWB.
@@ -215,11 +215,11 @@ pub trait Pmem {
     }
 }
 
-/// Stores `bytes` at `offset` word by word, in ascending order. Both are multiples of eight.
+/// Stores `bytes` at `offset` word by word, in ascending order. The offset and the length are multiples of eight.
 ///
-/// The words of one large store become durable in any order: a crash leaves one of `2^n` mixtures of `n` words. Of words stored in order, a
-/// crash leaves the first few of each line: one of 9 states a line. A checksum or the word written last detects either, but a test can try all
-/// of the fewer states. Atomic words take longer than a copy, but for headers and roots the flush and the fence take most of the time.
+/// The words of one large store become durable in any order: a crash leaves one of `2^n` mixtures of `n` words. If the words are stored in order, a
+/// crash leaves the first few of each line: one of 9 states per line. A checksum, or a word written last, detects both, but a test can enumerate
+/// the smaller set. Atomic words take longer than a copy, but for headers and roots the flush and the fence take most of the time.
 pub(crate) fn store_words<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     let (words, rest) = bytes.as_chunks::<{ size_of::<u64>() }>();
     assert!(rest.is_empty(), "{} bytes are not whole words", bytes.len());
@@ -228,7 +228,7 @@ pub(crate) fn store_words<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     }
 }
 
-/// Implements methods of [`Pmem`] by calls of an inner implementation, for a type that wraps one.
+/// Implements methods of [`Pmem`] with calls of an inner implementation, for a type that wraps one.
 ///
 /// ```
 /// use pm_core::{FenceError, Pmem, Region, forward_pmem};
@@ -283,7 +283,7 @@ macro_rules! forward_pmem {
     };
 }
 
-/// Forwards the whole seam through a pointer, so that `&P` and `Arc<P>` implement it too.
+/// Forwards all methods through a pointer, so that `&P` and `Arc<P>` implement it too.
 macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<P: Pmem + ?Sized> Pmem for $pointer {

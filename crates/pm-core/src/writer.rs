@@ -1,13 +1,12 @@
-//! The lock that one handle of a region holds while it writes the pool, and what the handles share about the pool.
+//! The lock that one handle of a region holds while it writes the pool, and the state of the pool that all handles share.
 
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
 use once_cell::race::OnceBox;
 use std::sync::Arc;
 
-/// The lock of a region in ordinary memory, for an implementation of [`Pmem`](crate::Pmem) to keep beside its bytes. The lock of a
-/// file excludes other regions of the file; this one excludes other handles of the region, which `&P` and `Arc<P>` allow. A clone
-/// is the same lock.
+/// The writer lock of a region. It lives in ordinary memory; an implementation of [`Pmem`](crate::Pmem) keeps one for its region. The lock of a
+/// file excludes other regions of the file; this one excludes other handles of the region, which `&P` and `Arc<P>` allow. A clone shares the lock.
 ///
 /// ```
 /// let lock = pm_core::WriterLock::default();
@@ -22,11 +21,12 @@ pub struct WriterLock(Arc<Lock>);
 #[derive(Debug, Default)]
 struct Lock {
     is_locked: AtomicBool,
-    /// What all handles share, of a type that the pool above chooses. Its first use never blocks: a child of fork(2) could wait forever.
+    /// State that all handles share; the pool chooses its type. Initialisation never blocks: otherwise a child of fork(2) could wait forever for a
+    /// thread of its parent.
     shared: OnceBox<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What the handles share is `Sync`, and a panic leaves it usable.
+/// The shared state is `Sync`, and a panic leaves it usable.
 impl core::panic::RefUnwindSafe for Lock {}
 
 impl Lock {
@@ -44,7 +44,7 @@ impl WriterLock {
         (!was_locked).then(|| WriterGuard(Some(Arc::clone(&self.0))))
     }
 
-    /// What all handles of the region share.
+    /// The state that all handles of the region share.
     pub(crate) fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
         self.0.shared()
     }
@@ -61,7 +61,7 @@ impl WriterGuard {
         Self(None)
     }
 
-    /// What all handles of the region share. `None` for a region that keeps no lock.
+    /// The state that all handles of the region share. `None` for a region that keeps no lock.
     pub(crate) fn shared<T: Any + Default + Send + Sync>(&self) -> Option<Arc<T>> {
         self.0.as_ref().map(|lock| lock.shared())
     }

@@ -313,7 +313,7 @@ fn older_slot_does_not_reappear_after_removal() {
     let operation = |run: &Run<()>| {
         let pool = attach(run);
         // Sets the root in a second slot.
-        pool.logged_roots().set_lost("counter", (8192 + 128, 8, u64::LAYOUT)).unwrap();
+        pool.logged_roots().restore_missing("counter", (8192 + 128, 8, u64::LAYOUT)).unwrap();
         run.ack(());
         pool.remove_root("counter").unwrap();
         run.ack(());
@@ -334,7 +334,7 @@ fn older_slot_does_not_reappear_after_removal() {
 fn image_with_a_corrupted_root() -> Image {
     image(|sim| {
         let pool = Pool::format(sim, &options(1).with_logged_roots()).unwrap();
-        pool.logged_roots().set_lost("first", (8192, 8, u64::LAYOUT)).unwrap();
+        pool.logged_roots().restore_missing("first", (8192, 8, u64::LAYOUT)).unwrap();
         pool.pmem().store(4096 + 8, &[0x80]);
     })
 }
@@ -362,7 +362,7 @@ fn discarding_corrupted_roots_is_atomic_per_slot() {
 fn setting_a_lost_root_is_atomic() {
     let operation = |run: &Run<()>| {
         let pool = attach(run);
-        pool.logged_roots().set_lost("first", (8192 + 64, 8, u64::LAYOUT)).unwrap();
+        pool.logged_roots().restore_missing("first", (8192 + 64, 8, u64::LAYOUT)).unwrap();
         run.ack(());
     };
     let check = |crash: &Crash<()>| {

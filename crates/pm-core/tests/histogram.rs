@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_core::{Counting, Histogram, Pmem, Region};
+use pm_core::{Counting, LineCounting, Pmem, Region};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,13 +84,13 @@ fn oracle(calls: &[Call], base: u64, stored: &mut BTreeMap<u64, u64>, sent: &mut
 proptest! {
     #[test]
     fn one_thread_agrees_with_the_oracle(calls in prop::collection::vec(call(), 0..100)) {
-        let pmem = Histogram::new(Counting::new(Region::anonymous(REGION_BYTES).unwrap()));
+        let pmem = LineCounting::new(Counting::new(Region::anonymous(REGION_BYTES).unwrap()));
         make(&calls, 0, &pmem);
         let (mut stored, mut sent) = Default::default();
         oracle(&calls, 0, &mut stored, &mut sent);
         prop_assert_eq!(pmem.stored().by_line(), stored.into_iter().collect::<Vec<_>>());
         prop_assert_eq!(pmem.sent().by_line(), sent.into_iter().collect::<Vec<_>>());
-        prop_assert_eq!(pmem.sent().total(), pmem.get_ref().counts().lines);
+        prop_assert_eq!(pmem.sent().total_writes(), pmem.get_ref().counts().lines);
     }
 
     /// Each thread in its own part, which overlaps the next by one line: in any order of the threads, the counts are the sum of those of each
@@ -99,7 +99,7 @@ proptest! {
     fn stores_are_coalesced_per_thread(
         calls in prop::collection::vec(prop::collection::vec(call(), 0..60), 3),
     ) {
-        let pmem = Histogram::new(Region::anonymous(REGION_BYTES).unwrap());
+        let pmem = LineCounting::new(Region::anonymous(REGION_BYTES).unwrap());
         let bases: Vec<u64> = (0..3).map(|thread| thread * (PART_BYTES - 64)).collect();
         std::thread::scope(|scope| {
             for (calls, &base) in calls.iter().zip(&bases) {
@@ -124,20 +124,20 @@ fn without_exchanges(calls: &[Call]) -> Vec<Call> {
 
 #[test]
 fn reset_clears_counts_and_streams() {
-    let pmem = Histogram::new(Region::anonymous(REGION_BYTES).unwrap());
+    let pmem = LineCounting::new(Region::anonymous(REGION_BYTES).unwrap());
     make(&[Call::Store(0, 8), Call::Flush(0, 8), Call::Fence], 0, &pmem);
     pmem.reset();
-    assert_eq!((pmem.stored().total(), pmem.sent().total()), (0, 0));
+    assert_eq!((pmem.stored().total_writes(), pmem.sent().total_writes()), (0, 0));
     pmem.store_u64(0, 1);
-    assert_eq!(pmem.stored().of(0), 1, "not swallowed by the store before the reset");
+    assert_eq!(pmem.stored().writes_to(0), 1, "not swallowed by the store before the reset");
 }
 
 #[test]
 fn panicking_calls_are_not_counted() {
-    let pmem = Histogram::new(Region::anonymous(REGION_BYTES).unwrap());
+    let pmem = LineCounting::new(Region::anonymous(REGION_BYTES).unwrap());
     for call in [Call::Store(0, 8), Call::StoreNt(0, 8), Call::StoreWord(0), Call::Flush(0, 8)] {
         let outcome = catch_unwind(AssertUnwindSafe(|| make(&[call], REGION_BYTES, &pmem)));
         assert!(outcome.is_err(), "{call:?} leaves the region");
     }
-    assert_eq!((pmem.stored().total(), pmem.sent().total()), (0, 0));
+    assert_eq!((pmem.stored().total_writes(), pmem.sent().total_writes()), (0, 0));
 }

@@ -4,8 +4,8 @@
 
 use pm_core::pool::format::Header;
 use pm_core::{
-    Counting, Counts, HeaderCorruption, HeaderState, Histogram, HugePages, Link, Persist, PlaceError, Pmem,
-    Pool, PoolError, PoolOptions, Region, RegionOptions, RootError, Uuid, field,
+    Counting, Counts, HeaderCorruption, HeaderState, HugePages, LineCounting, Link, Persist, PlaceError,
+    Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions, RootError, Uuid, field,
 };
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -365,7 +365,7 @@ fn full_directory_is_error_and_keeps_roots() {
         for index in 0..63 {
             pm.set_root(&format!("root {index}"), &counter).unwrap();
         }
-        assert!(matches!(pm.set_root("one more", &counter), Err(RootError::Full { names: 63 })));
+        assert!(matches!(pm.set_root("one more", &counter), Err(RootError::Full { root_count_max: 63 })));
         pm.set_root("root 5", &counter).unwrap();
     });
     assert_eq!(pool.roots().len(), 63);
@@ -437,8 +437,11 @@ fn second_writing_handle_is_refused() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
     let first = Pool::format(&region, &PoolOptions::new()).unwrap();
     let in_use = |pool: Result<Pool<_>, PoolError>| assert!(matches!(pool, Err(PoolError::InUse)));
-    in_use(Pool::attach(Counting::new(Histogram::new(Arc::new(&region)))));
-    in_use(Pool::format(Counting::new(Histogram::new(Arc::new(&region))), &PoolOptions::new().overwrite()));
+    in_use(Pool::attach(Counting::new(LineCounting::new(Arc::new(&region)))));
+    in_use(Pool::format(
+        Counting::new(LineCounting::new(Arc::new(&region))),
+        &PoolOptions::new().overwrite(),
+    ));
     assert_eq!(Pool::attach_read_only(&region).unwrap().uuid(), first.uuid());
     set_counter(&first, "counter", Counter { value: 7, step: 1 }, 0);
     let second = Pool::attach(first.into_pmem()).unwrap();

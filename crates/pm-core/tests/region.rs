@@ -352,7 +352,7 @@ fn access_outside_region_panics() {
     for (offset, len) in [(4096_u64, 1_usize), (4090, 7), (u64::MAX, 2), (u64::MAX - 1, 1)] {
         let refused = std::panic::catch_unwind(|| region.store(offset, &vec![0; len])).unwrap_err();
         let text = refused.downcast_ref::<String>().unwrap();
-        assert!(text.contains("leave (anonymous memory), which has 4096"), "{text}");
+        assert!(text.contains("do not fit in (anonymous memory), which has 4096 bytes"), "{text}");
     }
     region.store(4096, &[]);
     let refused = std::panic::catch_unwind(|| region.load_u64(4)).unwrap_err();

@@ -156,7 +156,7 @@ fn discarded_slots_are_free_again() {
     assert_eq!(pool.discard_corrupted_roots(), Ok(0));
     assert_eq!((get(&pool, "root 5"), get(&pool, "root 6")), (Ok(None), Ok(Some(6))));
     assert_eq!((set(&pool, "new", 1), set(&pool, "newer", 2)), (Ok(()), Ok(())));
-    assert_eq!(set(&pool, "one more", 3), Err(RootError::Full { names: 63 }));
+    assert_eq!(set(&pool, "one more", 3), Err(RootError::Full { root_count_max: 63 }));
 }
 
 #[test]
@@ -178,7 +178,10 @@ fn transaction_reuses_slot_it_frees() {
     {
         writes.extend(pool.root_write(name, target, &writes).unwrap());
     }
-    assert_eq!(pool.root_write("z", Some(target(3)), &writes).map(drop), Err(RootError::Full { names: 63 }));
+    assert_eq!(
+        pool.root_write("z", Some(target(3)), &writes).map(drop),
+        Err(RootError::Full { root_count_max: 63 })
+    );
     change(&pool, &writes);
     let found = ["root 1", "root 2", "root 3", "x", "y"].map(|name| get(&pool, name).unwrap());
     assert_eq!((found, pool.roots().len()), ([None, None, Some(3), Some(1), Some(2)], 63));
@@ -187,7 +190,7 @@ fn transaction_reuses_slot_it_frees() {
 #[test]
 fn pool_does_not_change_logged_roots() {
     let pool = logged_pool();
-    pool.logged_roots().set_lost("log", target(9)).unwrap();
+    pool.logged_roots().restore_missing("log", target(9)).unwrap();
     change(&pool, &[pool.root_write("a", Some(target(1)), &[]).unwrap().unwrap()]);
     let old = slot(&pool, 1);
     change(&pool, &[pool.root_write("a", Some(target(2)), &[]).unwrap().unwrap()]);
@@ -203,7 +206,7 @@ fn pool_does_not_change_logged_roots() {
     assert_eq!(pool.remove_root("a"), Err(RootError::Logged));
     assert_eq!(pool.discard_corrupted_roots(), Err(RootError::Logged));
     assert!(before == pool.pmem().to_image().to_bytes(), "the older slot is left, too");
-    pool.logged_roots().clear_replaced().unwrap();
+    pool.logged_roots().free_replaced_slots().unwrap();
     assert_eq!(get(&pool, "a"), Ok(Some(2)));
     assert!(slot(&pool, 2).is_free());
 }
@@ -212,13 +215,13 @@ fn pool_does_not_change_logged_roots() {
 fn lost_root_takes_corrupted_slot_only() {
     for corrupted in [1, 2, 64] {
         let pool = logged_pool();
-        pool.logged_roots().set_lost("log", target(9)).unwrap();
+        pool.logged_roots().restore_missing("log", target(9)).unwrap();
         for index in 1..63 {
             let write = pool.root_write(&format!("root {index}"), Some(target(index)), &[]);
             change(&pool, &[write.unwrap().unwrap()]);
         }
         (0..corrupted).for_each(|index| store_slot(&pool, index, &from_bytes(|bytes| bytes.fill(0xDE))));
-        pool.logged_roots().set_lost("log", target(9)).unwrap();
+        pool.logged_roots().restore_missing("log", target(9)).unwrap();
         assert_eq!(get(&pool, "log"), Ok(Some(9)));
         assert_eq!(pool.corrupted_root_count() as u64, corrupted - 1);
         assert_eq!(

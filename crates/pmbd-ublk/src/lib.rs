@@ -5,7 +5,7 @@
 //!         |                                |
 //!    /dev/ublkbN                      Unix socket
 //!         |                                |
-//!     [ublk]  one thread a queue       [nbd]  one thread a client
+//!     [ublk]  one thread per queue     [nbd]  one thread per client
 //!         |                                |
 //!         +-----------> Engine <-----------+      requests become stores and one fence
 //!                          |
@@ -27,25 +27,25 @@
 //!
 //! # What is guaranteed after a crash
 //!
-//! Where the CPU reaches the medium (DAX, and tmpfs within its limits), **every completed write is durable**, with or without FUA, and
-//! Flush has nothing to do, for this queue or any other. The device reports no volatile cache. On an ordinary file the device reports a
-//! write-back cache; there Flush and FUA make writes durable.
+//! Where the CPU reaches the medium (DAX, and tmpfs, whose contents survive only a crash of the process), **every completed write is durable**,
+//! with or without FUA, and Flush has nothing to do, for this queue or any other. The device reports no volatile cache. On an ordinary file the
+//! device reports a write-back cache; there Flush and FUA make writes durable.
 //!
-//! A write that did not complete leaves any mixture of its old and new 8-byte words. If the server was killed, a later power failure can
-//! change that mixture once more, after the next server has returned it ([`Engine`]).
+//! A write that did not complete leaves any mixture of its old and new 8-byte words. If the server was killed, a later power failure can change
+//! that mixture once more, even after the next server has returned it to a client ([`Engine`]).
+//!
+//! Creating a disk is atomic.
 //!
 //! # What happens when the medium fails
 //!
-//! A request to missing bytes, because the file was truncated or the memory is poisoned, fails with EIO, and the server continues
-//! ([`pm_core::fault`]): it installs a handler for SIGBUS with the first request. The bytes are accessible again when the file has grown
-//! back, or the operator has cleared the poison.
-//!
-//! Creating a disk is atomic. A corrupted pool header is restored from its backup.
+//! A request to bytes that are missing, because the file was truncated or the memory is poisoned, fails with EIO, and the server continues. For
+//! this it installs a SIGBUS handler at the first request ([`pm_core::fault`]). The bytes are accessible again when the file has grown back, or the
+//! operator has cleared the poison. A corrupted pool header is restored from its backup.
 //!
 //! # Limitations
 //!
-//! Sectors are not written atomically, as on the kernel's own `pmem` driver without a BTT. There is no encryption, no
-//! snapshot, and no access control beyond that of the socket and of the device node.
+//! Sectors are not written atomically, as with the kernel's `pmem` driver without a BTT. There is no encryption, no snapshot, and no access control
+//! beyond that of the socket and of the device node.
 #![deny(unsafe_code)]
 
 pub mod disk;

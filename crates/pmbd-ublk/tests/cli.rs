@@ -274,10 +274,10 @@ fn other_pool_versions_are_refused() {
     let mut bytes = fs::read(&path).unwrap();
     let last = bytes.len() - size_of::<Header>();
     for (version, words, help) in [
-        (3, "format version 3, and this program knows versions up to 2", "a newer pmbd can open it"),
+        (3, "format version 3, and this program supports versions up to 2", "a newer pmbd can open it"),
         (
             1,
-            "format version 1, and this program knows version 2 only",
+            "format version 1, and this program supports only version 2",
             "the pmbd of the version that made it",
         ),
     ] {

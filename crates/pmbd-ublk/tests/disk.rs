@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{OpenError, Persist, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions, RootError};
-use pmbd::disk::{Kind, format, read_geometry, write_geometry};
+use pmbd::disk::{DiskKind, format, read_geometry, write_geometry};
 use pmbd::{BlockOp, Disk, DiskError, DiskOptions, Geometry, GeometryError, SectorSize};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -35,8 +35,8 @@ fn disk_keeps_sectors_and_geometry() {
         let (_dir, path) = scratch();
         let disk = Disk::create(&path, capacity, &DiskOptions { sector, ..DiskOptions::default() }).unwrap();
         let uuid = match disk.info().kind {
-            Kind::Pool { uuid, .. } => uuid,
-            Kind::Raw => panic!("a created disk is a pool"),
+            DiskKind::Pool { uuid, .. } => uuid,
+            DiskKind::Raw => panic!("a created disk is a pool"),
         };
         let last = capacity - sector.bytes();
         let data = vec![0xA5; usize::try_from(sector.bytes()).unwrap()];
@@ -48,7 +48,7 @@ fn disk_keeps_sectors_and_geometry() {
         let disk = open(&path).unwrap();
         let info = disk.info();
         assert_eq!((info.capacity_bytes, info.sector_bytes), (capacity, sector.bytes()));
-        assert!(matches!(info.kind, Kind::Pool { uuid: same, .. } if same == uuid));
+        assert!(matches!(info.kind, DiskKind::Pool { uuid: same, .. } if same == uuid));
         assert_eq!(info.corruption(), Vec::<String>::new());
         let mut out = vec![0; data.len()];
         disk.into_engine().unwrap().execute(last, BlockOp::Read { out: &mut out }).unwrap();

@@ -211,7 +211,7 @@ fn unknown_commands_and_flushes_with_range_are_refused() {
 fn structured_errors_have_messages() {
     let (_server, mut client) = served(engine(MIB), true);
     let (_, message) = client.write(MIB, &[0; 512]).unwrap_err();
-    assert_eq!(message, "512 bytes at 1048576 end past the device's 1048576 bytes");
+    assert_eq!(message, "512 bytes at 1048576 end beyond the device's capacity of 1048576 bytes");
     let (_, message) = client.ask(99, 0, 0, 0, b"").unwrap_err();
     assert_eq!(message, "unknown command 99");
 }

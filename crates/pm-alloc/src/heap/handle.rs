@@ -118,7 +118,7 @@ impl<P: Pmem> Heap<P> {
         let (log, recovery) = recover(&pool, &layout, options.on_corruption)?;
         if !is_new {
             // Both follow the replay, because the replay may store a root in a slot that was free or corrupted before.
-            pool.logged_roots().clear_replaced()?;
+            pool.logged_roots().free_replaced_slots()?;
             found.restore(&pool)?;
         }
         let chunks = LoadedChunkCount::load(pool.pmem(), &layout)?;
@@ -337,7 +337,7 @@ impl<P: Pmem> Heap<P> {
         let set = match pool.find_root(ROOT) {
             Ok(Some(_)) => Ok(()),
             // Once no slot is corrupted, the next open would not find the heap without this root.
-            Ok(None) | Err(_) => roots.set_lost(ROOT, header::root_target(layout.heap_start)),
+            Ok(None) | Err(_) => roots.restore_missing(ROOT, header::root_target(layout.heap_start)),
         };
         set.and_then(|()| roots.discard_corrupted()).map_err(|error| match error {
             RootError::Fence(error) => log.poison(error.into()).into(),

@@ -43,7 +43,7 @@ fn store_at<P: Pmem>(pmem: &P, at: u64, header: &HeapHeader) {
 
 /// Sets the root that names the heap with this header. The fence of this call covers all earlier flushes of this thread.
 pub(super) fn set_root<P: Pmem>(pool: &Pool<P>, header: &HeapHeader) -> Result<(), HeapError> {
-    Ok(pool.logged_roots().set_lost(ROOT, root_target(header.heap_start))?)
+    Ok(pool.logged_roots().restore_missing(ROOT, root_target(header.heap_start))?)
 }
 
 /// The target of the root that names the heap at this offset.

@@ -2,7 +2,7 @@
 
 use crate::prelude::*;
 use pm_alloc::{Tx, View};
-use pm_core::{Counting, Counts, Histogram};
+use pm_core::{Counting, Counts, LineCounting};
 use std::time::Duration;
 
 type CountedHeap = Heap<Counting<Region>>;
@@ -224,7 +224,7 @@ fn long_write_in_place_costs_three_fences() {
 #[test]
 fn line_is_written_at_most_five_times_during_quarantine() {
     let options = HeapOptions::new().lanes(1).lane_entries(1000).quarantine(Duration::from_secs(3600));
-    let heap = Heap::format(Histogram::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
+    let heap = Heap::format(LineCounting::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
     heap.pool().pmem().reset();
     let (mut live, mut random) = (Vec::new(), Rng::of(1));
     loop {

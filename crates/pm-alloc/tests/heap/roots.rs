@@ -236,7 +236,7 @@ fn roots_are_renamed_in_a_full_directory() {
     for number in 1..62 {
         heap.transact(|tx| tx.set_root(&format!("{number}"), link_to::<u64>(at))).unwrap();
     }
-    assert!(matches!(set(&heap, "new", 1), Err(TxError::Root(RootError::Full { names: 63 }))));
+    assert!(matches!(set(&heap, "new", 1), Err(TxError::Root(RootError::Full { root_count_max: 63 }))));
     heap.transact(|tx| {
         tx.remove_root("0")?;
         tx.remove_root("1")?;

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Set for a child of a test.
+/// The environment variable that marks the child process of a test.
 const CHILD: &str = "PM_CORE_FAULT_CHILD";
 
 /// Runs a test as a child, whose CPU time is bounded.
@@ -31,7 +31,7 @@ fn truncated_region() -> Region {
 }
 
 fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: libc::c_int) {
-    // SAFETY: a `sigaction` of zeros is one.
+    // SAFETY: an all-zero `sigaction` is valid.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = flags;
@@ -41,22 +41,23 @@ fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: libc
     unsafe { libc::sigaction(signal, &raw const action, null_mut()) };
 }
 
-/// Writes the blocked ones of three signals.
+/// Writes, for each of three signals, whether it is blocked.
 extern "C" fn report(_: libc::c_int) {
-    // SAFETY: a `sigset_t` of zeros is one.
+    // SAFETY: an all-zero `sigset_t` is valid.
     let mut blocked: libc::sigset_t = unsafe { core::mem::zeroed() };
-    // SAFETY: without a new mask, it stores the present one.
+    // SAFETY: without a new mask, the call only stores the present one.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, null(), &raw mut blocked) };
     let digit = |signal| {
         // SAFETY: the set was stored just now.
         if unsafe { libc::sigismember(&raw const blocked, signal) } == 1 { b'1' } else { b'0' }
     };
     let text = [b'<', digit(libc::SIGBUS), digit(libc::SIGUSR1), digit(libc::SIGUSR2), b'>'];
-    // SAFETY: async-signal-safe, and the bytes are there.
+    // SAFETY: async-signal-safe, and the buffer is valid for its length.
     unsafe { libc::write(1, text.as_ptr().cast(), text.len()) };
 }
 
-/// As if the kernel called it. It was installed for one signal; it returns, and the access is repeated.
+/// The previous handler runs as if the kernel had called it: with its mask, and once, as it was installed with `SA_RESETHAND`. It returns, the
+/// access is repeated, and the default action ends the process.
 #[test]
 fn previous_handler_keeps_mask_and_one_shot_flag() {
     if std::env::var_os(CHILD).is_some() {
@@ -109,7 +110,7 @@ fn guarded_accesses_nest_in_signal_handlers() {
         assert!(region.try_store_nt(4096, &page).is_err());
         assert!(region.try_load(0, &mut page[..8]).is_ok() && page[..8] == [7; 8]);
     }
-    // SAFETY: a timer of zeros is none.
+    // SAFETY: an all-zero `itimerval` disarms the timer.
     let none: libc::itimerval = unsafe { core::mem::zeroed() };
     // SAFETY: as above.
     unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const none, null_mut()) };

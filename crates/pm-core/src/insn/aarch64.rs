@@ -1,7 +1,6 @@
 //! aarch64: `dc cvap` and `dsb`; `ldxp` and `stlxp` for pairs of words.
 //!
-//! There is no non-temporal store that makes data durable: data is stored through the cache, and cleaned to the point of persistence line by
-//! line.
+//! No non-temporal store makes data durable: data is stored through the cache, and each line is cleaned to the point of persistence.
 //!
 //! # Source
 //! Arm ARM (DDI 0487), C5.3 `DC CVAP` and D8 "point of persistence"; Linux `arch/arm64/include/asm/hwcap.h`.
@@ -73,9 +72,9 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
     if insn != FlushInsn::DcCvap {
         return;
     }
-    // The line may hold a store of another CPU, which this CPU observed by a lock. A load with acquire semantics orders later loads and stores,
-    // but not cache maintenance: without a barrier the line could be cleaned before the store is in it. (Arm ARM, "Ordering and completion of
-    // data and instruction cache instructions"; Linux has the same barrier in arch_wb_cache_pmem.) SAFETY: DMB changes no register and no flag.
+    // The line may hold a store of another CPU that this CPU observed through a lock. A load with acquire semantics orders later loads and stores,
+    // but not cache maintenance: without a barrier the line could be cleaned before the store is in it. (Arm ARM, "Ordering and completion of data
+    // and instruction cache instructions"; Linux has the same barrier in arch_wb_cache_pmem.) SAFETY: DMB changes no register and no flag.
     unsafe { asm!("dmb osh", options(nostack, preserves_flags)) };
     // A line longer than 64 bytes is cleaned more than once, which is harmless; CPUs with DC CVAP have no shorter ones.
     for_each_line(start.addr(), len, |line| {
@@ -109,7 +108,7 @@ pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
 }
 
 /// Stores an aligned pair of words atomically, with release ordering. A successful exclusive store of an aligned pair is single-copy atomic (Arm
-/// ARM, B2.2.1); a plain `stp` is so with FEAT_LSE2 only.
+/// ARM, B2.2.1); a plain `stp` is atomic only with FEAT_LSE2.
 ///
 /// # Safety
 /// As [`Insns::store_u128`](super::Insns::store_u128).
@@ -154,7 +153,7 @@ pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
     }
 }
 
-/// Stores the first `len` bytes of `value`, 1, 2 or 4, atomically.
+/// Stores the first `len` bytes (1, 2 or 4) of `value` atomically.
 ///
 /// # Safety
 /// `dst` must be writable for `len` bytes and a multiple of `len`.
@@ -174,7 +173,7 @@ pub(super) unsafe fn store_piece(dst: *mut u8, value: u32, len: usize) {
     }
 }
 
-/// Loads `len` bytes, 1, 2 or 4, atomically; the others are zero.
+/// Loads `len` bytes (1, 2 or 4) atomically; the upper bytes of the result are zero.
 ///
 /// # Safety
 /// `src` must be readable for `len` bytes and a multiple of `len`.

@@ -1,4 +1,4 @@
-//! The choice of instructions, each of which the CPU has.
+//! A set of instructions, all supported by this CPU.
 
 use super::{FlushInsn, NtWidth, PairInsn, arch, copy};
 use core::fmt;
@@ -11,13 +11,13 @@ compile_error!("pm-core's formats are little-endian and typed access reads them 
 
 /// The CPU lacks a requested instruction.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("this CPU has no {wanted}; it has {available}")]
+#[error("this CPU does not support {wanted}; the best it supports is {available}")]
 pub struct UnsupportedInsn {
     wanted: &'static str,
     available: Insns,
 }
 
-/// A choice of instructions, each of which this CPU has.
+/// A set of instructions, all supported by this CPU.
 ///
 /// ```
 /// use pm_core::insn::{FlushInsn, Insns};
@@ -35,12 +35,13 @@ pub struct Insns {
 }
 
 impl Insns {
-    /// The best that this CPU has: for flushes `clwb`, then `clflushopt`, then `clflush`; for non-temporal stores the widest; for pairs of words
-    /// a plain store, if it is atomic. Detected once in a process, as under a hypervisor each `cpuid` costs thousands of cycles.
+    /// The best instructions that this CPU supports: for flushes `clwb`, `clflushopt` or `clflush`, in this order; for non-temporal stores the
+    /// widest; for pairs of words a plain store, if it is atomic. Detected once per process, because under a hypervisor each `cpuid` costs
+    /// thousands of cycles.
     ///
     /// # Panics
-    /// On aarch64 without FEAT_DPB, where user space cannot clean to the point of persistence; on x86_64 without `cmpxchg16b`, which only CPUs
-    /// from before 2006 lack, older than persistent memory.
+    /// On aarch64 without FEAT_DPB, where user space cannot clean to the point of persistence; on x86_64 without `cmpxchg16b`, which only CPUs from
+    /// before 2006 lack.
     #[must_use]
     pub fn detect() -> Self {
         static DETECTED: OnceLock<Insns> = OnceLock::new();
@@ -99,19 +100,19 @@ impl Insns {
         }
     }
 
-    /// How lines are written back.
+    /// The instruction that writes lines back.
     #[must_use]
     pub const fn flush(self) -> FlushInsn {
         self.flush
     }
 
-    /// How wide non-temporal stores are.
+    /// The width of non-temporal stores.
     #[must_use]
     pub const fn nt_width(self) -> NtWidth {
         self.nt_width
     }
 
-    /// How pairs of words are stored atomically.
+    /// The instruction that stores pairs of words atomically.
     #[must_use]
     pub const fn pair(self) -> PairInsn {
         self.pair
@@ -120,23 +121,23 @@ impl Insns {
     /// Stores 16 bytes through the cache atomically, little-endian, with release ordering.
     ///
     /// # Safety
-    /// `dst` must be a multiple of 16 and writable for 16 bytes of ordinary, cacheable memory, whose other users access
-    /// it by atomics or assembly only, for nothing may hold a Rust reference to it.
+    /// `dst` must be a multiple of 16 and writable for 16 bytes of ordinary, cacheable memory. Other code accesses this memory only through atomics
+    /// or assembly, and no Rust reference to it exists.
     #[inline]
     pub unsafe fn store_u128(self, dst: *mut u8, value: u128) {
-        // SAFETY: the caller's contract; `self` was checked to be supported when it was made.
+        // SAFETY: the caller's contract; the support of `self` was checked when it was created.
         unsafe { arch::store_u128(self.pair, dst, value) }
     }
 
-    /// Writes back every line that holds a byte of the `len` bytes at `start`, by the chosen instruction. Orders nothing.
+    /// Writes back every line that holds a byte of the `len` bytes at `start`, with the chosen instruction. Orders nothing.
     ///
     /// # Safety
-    /// The range must lie inside one live mapping. (A write-back changes no bytes, so other threads may use the range meanwhile; but the
+    /// The range must lie inside one live mapping. (A write-back changes no bytes, so other threads may use the range during the call; but the
     /// addresses must not fault.)
     #[inline]
     pub unsafe fn flush_range(self, start: *const u8, len: usize) {
-        // SAFETY: the caller's range is inside a mapping, and mappings hold whole lines, so each line of the range can be written back; `self`
-        // was checked when it was made.
+        // SAFETY: the caller's range is inside a mapping, and mappings hold whole lines, so each line of the range can be written back; the support
+        // of `self` was checked when it was created.
         unsafe { arch::flush_range(self.flush, start, len) }
     }
 
@@ -171,13 +172,13 @@ pub fn prefetch(address: *const u8) {
     arch::prefetch(address);
 }
 
-/// Orders loads too: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests: no write path needs it.
+/// Also orders loads: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests; no write path needs it.
 #[inline(always)]
 pub fn full_fence() {
     arch::full_fence();
 }
 
-/// The CRC-32C of these words by the CPU's instruction, if it has one.
+/// The CRC-32C of these words, computed with the CPU's instruction, if it has one.
 #[inline]
 pub(crate) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
     arch::crc32c_append(crc, words)

@@ -1,8 +1,8 @@
 //! Copies into and out of persistent memory, through and around the cache, at every alignment.
 //!
-//! Another thread may change persistent memory at any moment, so plain Rust loads and stores never access it: short copies use relaxed atomics
-//! of words; long ones and pieces of words use assembly. All of Rust's atomics here have one size, as its memory model does not define atomics
-//! of several sizes on the same bytes; the CPU's manual defines the instructions for other sizes. Every aligned 8-byte word of the persistent
+//! Another thread may change persistent memory at any moment, so plain Rust loads and stores never access it: short copies use relaxed atomics of
+//! words; long ones and pieces of words use assembly. All of Rust's atomics here have one size, because its memory model does not define atomics of
+//! several sizes on the same bytes; assembly is used for other sizes, which the CPU's manual defines. Every aligned 8-byte word of the persistent
 //! side is copied atomically. A part of a word is copied in pieces of 4, 2 and 1 bytes, each aligned to its length, in the order of addresses
 //! ([`piece_bytes`]).
 
@@ -12,18 +12,18 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = 8;
 
-/// From this length on, the bulk copy is faster than a loop of words.
+/// The length from which the bulk copy is faster than a loop of words.
 const BULK_BYTES: usize = 512;
 
-/// The rest of a copy. Invariant, ensured by the unsafe function that makes it: `dst` is writable and `src` readable for `left` bytes, the
-/// persistent one of them by the rules of the seam, and they do not overlap.
-struct Rest {
+/// A part of a copy. Invariant, ensured by the unsafe function that creates it: `dst` is writable and `src` readable for `left` bytes; accesses to
+/// the persistent side follow the rules of the seam; and they do not overlap.
+struct Span {
     dst: *mut u8,
     src: *const u8,
     left: usize,
 }
 
-impl Rest {
+impl Span {
     /// Splits off the next `len` bytes.
     #[inline(always)]
     fn take(&mut self, len: usize) -> Self {
@@ -55,7 +55,7 @@ impl Rest {
         }
     }
 
-    /// Splits off the next piece of less than a word, by the alignment of `address`.
+    /// Splits off the next piece of less than a word, whose length the alignment of `address` determines.
     #[inline]
     fn take_piece(&mut self, address: *const u8) -> Self {
         match piece_bytes(address.addr() as u64, self.left as u64) {
@@ -67,27 +67,27 @@ impl Rest {
 
     /// Stores less than a word into persistent memory.
     #[inline(always)]
-    fn store_ragged(self) {
+    fn store_partial_word(self) {
         if self.left != 0 {
             self.store_each_piece();
         }
     }
 
-    /// Out of line, as most copies are whole words.
+    /// Out of line, because most copies are whole words.
     #[cold]
     #[inline(never)]
     fn store_each_piece(mut self) {
         while self.left != 0 {
             let Self { dst, src, left } = self.take_piece(self.dst);
             let mut piece = [0; 4];
-            // SAFETY: inside the source, by the invariant, and a ragged end is less than a word, so a piece is 4 bytes at most.
+            // SAFETY: inside the source, by the invariant, and the part is less than a word, so a piece is 4 bytes at most.
             unsafe { src.copy_to_nonoverlapping(piece.as_mut_ptr(), left) };
             // SAFETY: inside the destination, by the invariant, and aligned to its length.
             unsafe { arch::store_piece(dst, u32::from_le_bytes(piece), left) };
         }
     }
 
-    /// Stores words into persistent memory by `put`; the destination is aligned.
+    /// Stores words into persistent memory with `put`; the destination is aligned.
     #[inline(always)]
     fn store_words(self, mut put: impl FnMut(*mut u8, u64)) {
         self.for_each(WORD, |dst, src| {
@@ -98,7 +98,7 @@ impl Rest {
 
     /// Loads less than a word of persistent memory.
     #[inline(always)]
-    fn load_ragged(self) {
+    fn load_partial_word(self) {
         if self.left != 0 {
             self.load_each_piece();
         }
@@ -128,7 +128,7 @@ impl Rest {
         });
     }
 
-    /// Copies words through the cache, in no order, each atomically; the persistent side is aligned.
+    /// Copies words through the cache, each atomically, in any order; the persistent side is aligned.
     #[inline(always)]
     fn copy_words(self) {
         // SAFETY: the invariant.
@@ -142,8 +142,8 @@ impl Rest {
 /// `src` must be readable and `dst` writable for `len` bytes. They must not overlap, and there must be no Rust reference to the bytes of `dst`.
 #[inline]
 pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
-    let mut rest = Rest { dst, src, left: len };
-    rest.take_head(dst, WORD).store_ragged();
+    let mut rest = Span { dst, src, left: len };
+    rest.take_head(dst, WORD).store_partial_word();
     let words = rest.take_whole(WORD);
     if words.left >= BULK_BYTES {
         words.copy_words();
@@ -153,7 +153,7 @@ pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
             unsafe { AtomicU64::from_ptr(dst.cast()) }.store(word, Relaxed);
         });
     }
-    rest.store_ragged();
+    rest.store_partial_word();
 }
 
 /// Copies `len` bytes out of persistent memory.
@@ -163,62 +163,62 @@ pub unsafe fn copy_to_pmem(dst: *mut u8, src: *const u8, len: usize) {
 /// `src`.
 #[inline]
 pub unsafe fn copy_from_pmem(dst: *mut u8, src: *const u8, len: usize) {
-    let mut rest = Rest { dst, src, left: len };
-    rest.take_head(src, WORD).load_ragged();
+    let mut rest = Span { dst, src, left: len };
+    rest.take_head(src, WORD).load_partial_word();
     let words = rest.take_whole(WORD);
     if words.left >= BULK_BYTES {
         words.copy_words();
     } else {
         words.load_words();
     }
-    rest.load_ragged();
+    rest.load_partial_word();
 }
 
-/// The pieces of a copy around the cache.
-enum Piece {
+/// The parts of a copy around the cache.
+enum Part {
     /// Less than a word at either end: stored through the cache, and flushed.
-    Ragged(Rest),
+    PartialWord(Span),
     /// Aligned words.
-    Words(Rest),
+    Words(Span),
     /// Aligned whole lines.
-    Lines(Rest),
+    Lines(Span),
 }
 
-/// Cuts a copy into pieces: a ragged head up to the first word, words up to the first line, whole lines, words, and a
-/// ragged tail. Empty pieces are left out.
+/// Cuts a copy into parts: a partial word up to the first whole word, words up to the first line, whole lines, words, and a partial word at the
+/// end. Empty parts are left out.
 #[inline(always)]
-fn cut_nt(mut rest: Rest, mut each: impl FnMut(Piece)) {
-    let mut put = |piece: Rest, kind: fn(Rest) -> Piece| {
-        if piece.left != 0 {
-            each(kind(piece));
+fn cut_nt(mut rest: Span, mut each: impl FnMut(Part)) {
+    let mut put = |part: Span, kind: fn(Span) -> Part| {
+        if part.left != 0 {
+            each(kind(part));
         }
     };
-    put(rest.take_head(rest.dst, WORD), Piece::Ragged);
-    // A short copy may end before the next line starts; then less than a line is left, and no whole one is found.
+    put(rest.take_head(rest.dst, WORD), Part::PartialWord);
+    // A short copy may end before the next line starts: then less than a line is left, and the `Lines` part is empty.
     let to_line = (rest.dst.addr().wrapping_neg() % LINE).min(rest.left);
-    put(rest.take(to_line / WORD * WORD), Piece::Words);
-    put(rest.take_whole(LINE), Piece::Lines);
-    put(rest.take_whole(WORD), Piece::Words);
-    put(rest, Piece::Ragged);
+    put(rest.take(to_line / WORD * WORD), Part::Words);
+    put(rest.take_whole(LINE), Part::Lines);
+    put(rest.take_whole(WORD), Part::Words);
+    put(rest, Part::PartialWord);
 }
 
 /// # Safety
 /// As [`Insns::copy_nt`](super::Insns::copy_nt). The CPU has both instructions.
 #[inline]
 pub(super) unsafe fn copy_nt(flush: FlushInsn, width: NtWidth, dst: *mut u8, src: *const u8, len: usize) {
-    cut_nt(Rest { dst, src, left: len }, |piece| match piece {
-        Piece::Ragged(bytes) => {
+    cut_nt(Span { dst, src, left: len }, |part| match part {
+        Part::PartialWord(bytes) => {
             let (start, len) = (bytes.dst, bytes.left);
-            bytes.store_ragged();
+            bytes.store_partial_word();
             // SAFETY: the destination lies inside a live mapping, which holds whole lines; the CPU has the instruction.
             unsafe { arch::flush_range(flush, start, len) };
         }
-        Piece::Words(words) => words.store_words(|dst, word| {
+        Part::Words(words) => words.store_words(|dst, word| {
             // SAFETY: aligned and inside the destination.
             unsafe { arch::store_word_nt(dst, word) }
         }),
         // SAFETY: whole aligned lines, not none; the CPU has the instruction.
-        Piece::Lines(lines) => unsafe {
+        Part::Lines(lines) => unsafe {
             arch::copy_lines_nt(width, lines.dst, lines.src, lines.left / LINE);
         },
     });
@@ -230,22 +230,22 @@ mod tests {
     use crate::insn::{Insns, fence};
     use proptest::prelude::*;
 
-    /// Every alignment, and every length up to some lines: the pieces leave no gap, and each is aligned as its kind requires.
+    /// Every alignment, and every length up to four lines: the parts leave no gap, and each is aligned as its kind requires.
     #[test]
     fn copy_is_covered_by_aligned_pieces() {
         for start in 4096_usize..4096 + 64 {
             for len in 0..=4 * LINE {
                 let dst = std::ptr::without_provenance_mut::<u8>(start);
                 let mut at = start;
-                cut_nt(Rest { dst, src: dst, left: len }, |piece| {
+                cut_nt(Span { dst, src: dst, left: len }, |piece| {
                     let (piece, unit) = match piece {
-                        Piece::Ragged(piece) => {
-                            assert!(piece.left < WORD, "a ragged end is less than a word");
+                        Part::PartialWord(piece) => {
+                            assert!(piece.left < WORD, "a partial word");
                             assert_eq!(at / WORD, (at + piece.left - 1) / WORD, "and inside one word");
                             (piece, 1)
                         }
-                        Piece::Words(piece) => (piece, WORD),
-                        Piece::Lines(piece) => (piece, LINE),
+                        Part::Words(piece) => (piece, WORD),
+                        Part::Lines(piece) => (piece, LINE),
                     };
                     assert_eq!(
                         (piece.dst.addr(), piece.src.addr()),
@@ -260,25 +260,25 @@ mod tests {
         }
     }
 
-    /// As the seam and the simulator define it, at every alignment and length.
+    /// At every alignment and length, the pieces are those of `piece_bytes`, on which the simulator relies.
     #[test]
-    fn ragged_ends_are_cut_as_documented() {
+    fn partial_words_are_cut_as_documented() {
         for start in 4096_usize..4096 + 16 {
             for len in 0..40 {
                 let dst = std::ptr::without_provenance_mut::<u8>(start);
-                let mut rest = Rest { dst, src: dst, left: len };
+                let mut rest = Span { dst, src: dst, left: len };
                 let mut cut = Vec::new();
-                let mut ragged = |mut ragged: Rest| {
-                    while ragged.left != 0 {
-                        let piece = ragged.take_piece(ragged.dst);
+                let mut partial = |mut partial: Span| {
+                    while partial.left != 0 {
+                        let piece = partial.take_piece(partial.dst);
                         cut.push((piece.dst.addr(), piece.left));
                     }
                 };
-                ragged(rest.take_head(dst, WORD));
+                partial(rest.take_head(dst, WORD));
                 let words = rest.take_whole(WORD);
                 let words: Vec<_> =
                     (0..words.left).step_by(WORD).map(|at| (words.dst.addr() + at, WORD)).collect();
-                ragged(rest);
+                partial(rest);
                 cut.extend(words);
                 cut.sort_unstable();
 
@@ -315,7 +315,7 @@ mod tests {
             let from = source[src_at..].as_ptr();
             for insns in supported() {
                 let mut target = vec![0xEE; 2048];
-                // SAFETY: both ranges are inside their vectors, which nothing else uses meanwhile.
+                // SAFETY: both ranges are inside their vectors, which nothing else uses during the call.
                 unsafe { insns.copy_nt(target[dst_at..].as_mut_ptr(), from, len) };
                 fence();
                 prop_assert_eq!(&target, &expected, "{}", insns);

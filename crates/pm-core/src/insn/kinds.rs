@@ -8,7 +8,7 @@ pub enum FlushInsn {
     Clwb,
     /// `clflushopt`: writes the line back and evicts it. Ordered by fences only.
     ClflushOpt,
-    /// `clflush`: writes the line back and evicts it, one line at a time. On every x86_64 CPU.
+    /// `clflush`: writes the line back and evicts it; executions are ordered among each other. On every x86_64 CPU.
     Clflush,
     /// `dc cvap`: aarch64's clean to the point of persistence (FEAT_DPB).
     DcCvap,
@@ -34,7 +34,7 @@ impl FlushInsn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NtWidth {
-    /// 16 bytes: `movntdq xmm` (SSE2), on every x86_64 CPU; `stnp` with a write-back on aarch64.
+    /// 16 bytes: `movntdq xmm` (SSE2), on every x86_64 CPU; on aarch64 plain stores and `dc cvap`.
     B16,
     /// 32 bytes: `vmovntdq ymm` (AVX).
     B32,
@@ -58,7 +58,7 @@ impl NtWidth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PairInsn {
-    /// `vmovdqa xmm`: atomic on CPUs whose vendor documents this for AVX, as Intel and AMD do.
+    /// `vmovdqa xmm`: atomic on CPUs with AVX by Intel and AMD, which document it.
     Vmovdqa,
     /// `lock cmpxchg16b`, retried until it succeeds: on every x86_64 CPU except the first ones of AMD.
     Cmpxchg16b,

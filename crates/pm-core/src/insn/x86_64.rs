@@ -35,7 +35,7 @@ pub(super) fn has_nt_width(width: NtWidth) -> bool {
     }
 }
 
-/// The vendors whose CPUs with AVX store 16 aligned bytes atomically: CPUID leaf 0, EBX, EDX and ECX. Other vendors do not document it.
+/// The vendors that document that their CPUs with AVX store 16 aligned bytes atomically: CPUID leaf 0, EBX, EDX and ECX.
 ///
 /// # Source
 /// Intel SDM vol. 3A, "Guaranteed Atomic Operations" (since 2021); AMD APM vol. 2, 7.3.2, "Access Atomicity".
@@ -212,8 +212,8 @@ pub(super) unsafe fn store_u128(insn: PairInsn, dst: *mut u8, value: u128) {
                 options(nostack, preserves_flags),
             );
         },
-        // The first load of the old pair may be torn: then the first try fails, and loads the pair atomically. SAFETY: as above; RBX, which the
-        // compiler reserves, is restored.
+        // The first load of the old pair may be torn: in that case the first try fails, and loads the pair atomically. SAFETY: as above; RBX, which
+        // the compiler reserves, is restored.
         PairInsn::Cmpxchg16b | PairInsn::Stlxp => unsafe {
             asm!(
                 "xchg rsi, rbx",
@@ -230,8 +230,8 @@ pub(super) unsafe fn store_u128(insn: PairInsn, dst: *mut u8, value: u128) {
     }
 }
 
-/// Copies words through the cache, in any order, by the microcoded copy, the fastest above a few hundred bytes. By words, so that each word of
-/// an aligned destination is stored atomically.
+/// Copies words through the cache, in any order, with `rep movsq`, whose microcode is fastest above a few hundred bytes. It copies words, so that
+/// each word of an aligned destination is stored atomically.
 ///
 /// # Safety
 /// `src` readable and `dst` writable for `words * 8` bytes, not overlapping.
@@ -247,7 +247,7 @@ pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
     }
 }
 
-/// Stores the first `len` bytes of `value`, 1, 2 or 4, atomically.
+/// Stores the first `len` bytes (1, 2 or 4) of `value` atomically.
 ///
 /// # Safety
 /// `dst` must be writable for `len` bytes and a multiple of `len`.
@@ -269,7 +269,7 @@ pub(super) unsafe fn store_piece(dst: *mut u8, value: u32, len: usize) {
     }
 }
 
-/// Loads `len` bytes, 1, 2 or 4, atomically; the others are zero.
+/// Loads `len` bytes (1, 2 or 4) atomically; the upper bytes of the result are zero.
 ///
 /// # Safety
 /// `src` must be readable for `len` bytes and a multiple of `len`.

@@ -1,50 +1,50 @@
-//! The errors of pools: why one could not be made, opened or changed.
+//! The errors of creating, opening and changing pools.
 
 use crate::{FenceError, OpenError};
 use core::fmt;
 use uuid::Uuid;
 
-/// Why a pool could not be made, opened or grown. Nothing has been changed then, unless the variant is [`Fence`](Self::Fence) or the
-/// documentation of the operation states it.
+/// An error of creating, opening or growing a pool. Nothing has been changed, unless the variant is [`Fence`](Self::Fence) or the documentation of
+/// the operation states it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The region could not be made or opened.
+    /// The region could not be created or opened.
     #[error(transparent)]
     Region(#[from] OpenError),
-    /// Neither the start nor the end of the region looks like a pool's header.
+    /// Neither the start nor the end of the region has the magic number of a pool's header.
     #[error("this is not a pool: no header at its start or its end")]
     NotAPool,
-    /// The region holds a pool or its remains: also a pool whose headers are both corrupted, or a pool that was being made when the power
-    /// failed.
-    #[error("the region holds a pool already, or a corrupted one, which formatting would destroy")]
+    /// The region holds a pool or its remains. This includes a pool whose headers are both corrupted, and a pool that was being created when the
+    /// power failed.
+    #[error("the region already holds a pool, possibly a corrupted one; formatting would destroy it")]
     AlreadyAPool,
     /// The region or the pool is read-only, but the call writes the pool.
     #[error("the region is read-only, so its pool cannot be written")]
     ReadOnly,
-    /// Another [`Pool`](crate::Pool) of this process writes the region; reading it meanwhile is allowed. Or this process is a child of fork(2),
-    /// and its parent opened the region.
+    /// Another [`Pool`](crate::Pool) of this process writes the region; read-only handles are allowed at the same time. Or this process is a child
+    /// of fork(2), and its parent opened the region.
     #[error("another handle has the pool open for writing, or this is a child of the process that opened it")]
     InUse,
     /// The header and its backup are both corrupted.
     #[error("both headers are corrupted: the one at the start {primary}, the backup at the end {backup}")]
     HeadersCorrupted {
-        /// The corruption of the header at the start.
+        /// The corruption of the primary.
         primary: HeaderCorruption,
         /// The corruption of the backup.
         backup: HeaderCorruption,
     },
-    /// A newer version of this software made the pool.
-    #[error("the pool has format version {found}, and this program knows versions up to {supported}")]
+    /// The pool was created by a newer version of this software.
+    #[error("the pool has format version {found}, and this program supports versions up to {supported}")]
     FutureVersion {
         /// The version of the pool.
         found: u32,
         /// The version of this program.
         supported: u32,
     },
-    /// An older version of this software made the pool, in a format that this version does not read.
+    /// The pool was created by an older version of this software, in a format that this version does not read.
     #[error(
-        "the pool has format version {found}, and this program knows version {supported} only; create it again"
+        "the pool has format version {found}, and this program supports only version {supported}; create it again"
     )]
     OldVersion {
         /// The version of the pool.
@@ -53,7 +53,7 @@ pub enum PoolError {
         supported: u32,
     },
     /// The pool uses features that a program must support to open or to write it.
-    #[error("the pool uses features {unknown:#x} that this program does not know and needs for {needed_for}")]
+    #[error("{needed_for} this pool requires features {unknown:#x}, which this program does not support")]
     UnknownFeatures {
         /// Their bits.
         unknown: u64,
@@ -63,7 +63,7 @@ pub enum PoolError {
     /// The region is shorter than the pool.
     #[error("the pool is truncated: it has {found_bytes} bytes of {expected_bytes}")]
     Truncated {
-        /// What the header says.
+        /// The length recorded in the header.
         expected_bytes: u64,
         /// The length of the region.
         found_bytes: u64,
@@ -79,7 +79,7 @@ pub enum PoolError {
         reason: &'static str,
     },
     /// One half of the requested identity is zero, which counts as erased.
-    #[error("a pool cannot have the identity {uuid}: no half of it may be zero")]
+    #[error("a pool cannot have the identity {uuid}: neither half may be zero")]
     Identity {
         /// The requested identity.
         uuid: Uuid,
@@ -89,7 +89,7 @@ pub enum PoolError {
     Fence(#[from] FenceError),
 }
 
-/// Why a root could not be found or set. The directory is unchanged, unless a fence failed.
+/// An error of finding or setting a root. The directory is unchanged, unless a fence failed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RootError {
@@ -103,13 +103,13 @@ pub enum RootError {
     #[error("the pool is read-only, so no root can be changed")]
     ReadOnly,
     /// Only transactions of the pool's log change its roots: a replay would undo any other change.
-    #[error("the roots of this pool are changed by the transactions of a heap only")]
+    #[error("the roots of this pool can be changed only by transactions of its heap")]
     Logged,
     /// The directory is full.
-    #[error("all {names} roots of the pool are taken")]
+    #[error("all {root_count_max} roots of the pool are in use")]
     Full {
         /// The largest number of roots.
-        names: u64,
+        root_count_max: u64,
     },
     /// The root was not found, but slots of the directory are corrupted, and it may have been in one of them.
     #[error(
@@ -129,11 +129,11 @@ pub enum RootError {
         name: String,
         /// The fingerprint in the pool.
         found_layout: u64,
-        /// The value of the requested type.
+        /// The fingerprint of the requested type.
         expected_layout: u64,
         /// The length in the pool.
         found_bytes: u64,
-        /// The value of the requested type.
+        /// The length of the requested type.
         expected_bytes: u64,
     },
     /// The root's value is outside of the data area: the directory is corrupted.
@@ -156,8 +156,10 @@ pub enum PlaceError {
     /// The pool is open read-only, but the call writes.
     #[error("the pool is read-only, so no value can be written")]
     ReadOnly,
-    /// The value leaves the data area.
-    #[error("{size_bytes} bytes at offset {offset} leave the pool's data area, {data_start}..{data_end}")]
+    /// The value does not fit in the data area.
+    #[error(
+        "{size_bytes} bytes at offset {offset} do not fit in the pool's data area, {data_start}..{data_end}"
+    )]
     OutOfRange {
         /// The offset of the value.
         offset: u64,
@@ -186,26 +188,26 @@ pub enum HeaderCorruption {
     NoMagic,
     /// The checksum does not match the contents.
     Checksum {
-        /// What the header says.
+        /// The checksum recorded in the header.
         found: u32,
         /// The checksum of its contents.
         expected: u32,
     },
     /// The checksum matches, but the layout is impossible.
     Layout,
-    /// It belongs to another pool, or is older than the other copy, as after a crash during an update.
-    Stale,
+    /// It differs from the primary: it belongs to another pool, or has another format version, or is older, as after a crash during growth.
+    Mismatch,
 }
 
 impl fmt::Display for HeaderCorruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoMagic => f.write_str("does not begin like one"),
+            Self::NoMagic => f.write_str("has no magic number"),
             Self::Checksum { found, expected } => {
-                write!(f, "has checksum {found:#010x} where its contents give {expected:#010x}")
+                write!(f, "has checksum {found:#010x}, but its contents have {expected:#010x}")
             }
             Self::Layout => f.write_str("describes an impossible layout"),
-            Self::Stale => f.write_str("is older than the other copy"),
+            Self::Mismatch => f.write_str("differs from the other copy"),
         }
     }
 }

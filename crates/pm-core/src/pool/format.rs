@@ -1,31 +1,31 @@
-//! The bytes of a pool: header, its backup, and the root directory. `docs/format/pool.md` describes them in prose.
+//! The layout of a pool: the header, its backup, and the root directory. `docs/format/pool.md` describes it in prose.
 
 use crate::Persist;
 use crate::persist::bytes_of;
 use core::mem::{offset_of, size_of};
 
-/// The first eight bytes of a pool. As those of PNG, they detect a transfer that changed line ends or the eighth bit.
+/// The first eight bytes of a pool. Like the PNG signature, they reveal a transfer that converted line endings or cleared the eighth bit.
 pub const MAGIC: [u8; 8] = *b"\x89PM\r\n\x1a\n\0";
 
-/// The format version. It changes when an older program could not read the feature masks of the header.
+/// The format version. Only a change after which older programs could not read even the feature masks increments it.
 ///
-/// In version 1 a free root slot was zero, so that a slot zeroed by a stray write seemed free.
+/// In version 1 a free root slot was zero, so a slot that a stray write had zeroed looked free.
 pub const VERSION: u32 = 2;
 
-/// The known features that a program may ignore, must support to write, or must support to open.
+/// The compatible features that this version supports. A program may ignore unknown ones.
 pub const KNOWN_COMPAT: u64 = 0;
-/// See [`KNOWN_COMPAT`].
+/// The features needed for writing that this version supports. A program that lacks one may only read.
 pub const KNOWN_RO_COMPAT: u64 = LOGGED_ROOTS;
-/// See [`KNOWN_COMPAT`].
+/// The features needed for opening that this version supports.
 pub const KNOWN_INCOMPAT: u64 = 0;
 
-/// In `features_ro_compat`: only transactions of a log in the data area change the root directory.
+/// Bit of `features_ro_compat`: the root directory is changed only by transactions of a log in the data area.
 pub const LOGGED_ROOTS: u64 = 1;
 
 /// The length of the header and of its backup, and the unit of a pool's layout.
 pub const HEADER_BYTES: u64 = 4096;
 
-/// The start of the root directory, behind the header.
+/// The start of the root directory, after the header.
 pub const ROOTS_START: u64 = HEADER_BYTES;
 
 /// The number of root slots. One stays free, so that a root can always be replaced.
@@ -73,7 +73,7 @@ pub struct Header {
     pub roots_start: u64,
     /// The number of its slots.
     pub root_count: u64,
-    /// The time at which the pool was made, in seconds since 1970.
+    /// The time at which the pool was created, in seconds since 1970.
     pub created_s: u64,
     /// Zero.
     pub reserved: [u8; 3980],
@@ -84,16 +84,17 @@ pub struct Header {
 /// One root: a name for a value in the data area. One cache line.
 ///
 /// The first word is that of [`RootSlot::FREE`] in a free slot, and is written last when a slot is filled: a slot with any other first word is
-/// complete, so a wrong checksum in it is corruption. A slot of zeroes is not free. A log that changes the directory stores whole slots in any
-/// order: there a crash may also leave a wrong checksum, until the log is replayed.
+/// complete, so a wrong checksum in it is corruption. A slot of zeroes is not free. A log that changes the directory stores the words of a slot in
+/// any order, so there a crash may also leave a wrong checksum, until the log is replayed.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct RootSlot {
-    /// CRC-32C of all bytes behind it, or [`ROOT_FREE_CRC`] in a free slot.
+    /// CRC-32C of all bytes after it, or [`ROOT_FREE_CRC`] in a free slot.
     pub crc: u32,
     /// [`ROOT_IN_USE`] or [`ROOT_FREE`].
     pub state: u32,
-    /// Of two slots with one name, the one with the higher generation is valid. When a root is set, it gets a higher generation than every slot.
+    /// Of two slots with one name, the one with the higher generation is valid. A new root gets a generation above that of every slot, used or
+    /// freed.
     pub generation: u64,
     /// The offset of the root's value.
     pub target_offset: u64,
@@ -111,7 +112,7 @@ pub const ROOT_IN_USE: u32 = 1;
 /// The state of a free root slot.
 pub const ROOT_FREE: u32 = 2;
 
-/// The checksum in a free root slot: that of [`ROOT_FREE`] and 56 zeroes, independent of the bytes behind the first word.
+/// The checksum in a free root slot: that of [`ROOT_FREE`] and 56 zeroes, independent of the bytes after the first word.
 pub const ROOT_FREE_CRC: u32 = 0xB17C_4D87;
 
 const _: () = {

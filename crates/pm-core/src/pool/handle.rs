@@ -2,9 +2,9 @@
 
 use super::format::{HEADER_BYTES, Header, LOGGED_ROOTS};
 use super::root::Target;
-use super::root_change::{Changing, RootChange};
+use super::root_change::{ChangeLock, RootChange};
 use super::roots::clear;
-use super::shared::{HeaderReading, Shared};
+use super::shared::{HeaderSnapshot, Shared};
 use super::{
     HeaderState, PoolError, PoolOptions, Root, RootDirectory, RootError, RootWrite, header, leftover,
 };
@@ -16,12 +16,12 @@ use uuid::Uuid;
 
 /// A region that holds a pool: a checksummed header with a backup at the end, named roots, and a data area.
 ///
-/// See [`Scope`](crate::Scope) for typed access, and `docs/format/pool.md` for the bytes.
+/// See [`Scope`](crate::Scope) for typed access, and `docs/format/pool.md` for the format.
 #[derive(Debug)]
 pub struct Pool<P: Pmem = Region> {
     pmem: P,
     header: Header,
-    opened: HeaderState,
+    header_state: HeaderState,
     /// The version of the shared header when the header was read.
     version: u64,
     shared: Arc<Shared>,
@@ -31,8 +31,8 @@ pub struct Pool<P: Pmem = Region> {
 /// The access of a handle to its pool.
 #[derive(Debug)]
 enum Access {
-    /// The handle has made the pool, or opened it for writing.
-    Write(#[expect(dead_code, reason = "held, not used")] WriterGuard, Changing),
+    /// The handle has formatted the pool, or opened it for writing.
+    Write(#[expect(dead_code, reason = "held, not used")] WriterGuard, ChangeLock),
     Read,
 }
 
@@ -56,7 +56,7 @@ impl Pool<Region> {
     /// Creates a file of `pool_bytes` at `path` with a pool in it. `prepare` fills it before the file gets its name.
     ///
     /// # Errors
-    /// When the path exists, the layout is impossible, a system call fails, or `prepare` fails. No file remains then.
+    /// When the path exists, the layout is impossible, a system call fails, or `prepare` fails. No file remains.
     ///
     /// # Durability
     /// A crash leaves no file, or the complete pool with everything that `prepare` made durable.
@@ -70,15 +70,18 @@ impl Pool<Region> {
         // Checked before the file exists.
         let header = options.header(pool_bytes)?;
         let region = region.create_with(path, pool_bytes, |region| {
-            let writer = lock_writer(region).map_err(|error| Prepare::Pool(error.into()))?;
-            Pool::made(region, writer, header).write_new(prepare).map(drop).map_err(Prepare::Pool)
+            let writer = lock_writer(region).map_err(|error| PrepareError::Pool(error.into()))?;
+            Pool::for_new_pool(region, writer, header)
+                .write_new(prepare)
+                .map(drop)
+                .map_err(PrepareError::Pool)
         });
         let region = region.map_err(|error| match error {
-            Prepare::Region(error) => E::from(PoolError::Region(error)),
-            Prepare::Pool(error) => error,
+            PrepareError::Region(error) => E::from(PoolError::Region(error)),
+            PrepareError::Pool(error) => error,
         })?;
         let writer = lock_writer(&region)?;
-        Ok(Self::made(region, writer, header))
+        Ok(Self::for_new_pool(region, writer, header))
     }
 
     /// Opens the pool in the file or device-dax at `path`.
@@ -89,8 +92,8 @@ impl Pool<Region> {
         Self::open_with(path, region, |_| Ok(()))
     }
 
-    /// As [`open`](Self::open), but passes a read-only handle to `check` before anything is stored to the file or its holes are filled: a pool
-    /// that `check` refuses is unchanged.
+    /// Like [`open`](Self::open), but first passes a read-only handle to `check`, before anything is stored to the file or its holes are filled. A
+    /// pool that `check` refuses is unchanged.
     ///
     /// # Errors
     /// As [`open`](Self::open), and when `check` fails.
@@ -103,16 +106,16 @@ impl Pool<Region> {
         check: impl FnOnce(&Pool<&Region>) -> Result<(), E>,
     ) -> Result<Self, E> {
         let region = region.open_with(path, |region| {
-            let pool = Pool::attach_read_only(region).map_err(|error| Prepare::Pool(error.into()))?;
+            let pool = Pool::attach_read_only(region).map_err(|error| PrepareError::Pool(error.into()))?;
             header::check_features(&pool.header, region.is_writable())
-                .map_err(|error| Prepare::Pool(error.into()))?;
-            check(&pool).map_err(Prepare::Pool)
+                .map_err(|error| PrepareError::Pool(error.into()))?;
+            check(&pool).map_err(PrepareError::Pool)
         });
         let region = region.map_err(|error| match error {
-            // A pool truncated to nothing is no region; it is reported as no pool.
-            Prepare::Region(OpenError::ZeroSize) => E::from(PoolError::NotAPool),
-            Prepare::Region(error) => E::from(PoolError::Region(error)),
-            Prepare::Pool(error) => error,
+            // An empty file cannot be mapped; it is reported as `NotAPool`.
+            PrepareError::Region(OpenError::ZeroSize) => E::from(PoolError::NotAPool),
+            PrepareError::Region(error) => E::from(PoolError::Region(error)),
+            PrepareError::Pool(error) => error,
         })?;
         let writable = region.is_writable();
         Ok(Self::attach_as(region, writable)?)
@@ -121,9 +124,9 @@ impl Pool<Region> {
     /// Grows the file and the pool in it to `pool_bytes`. The data area grows by the same length, with zeroes.
     ///
     /// # Errors
-    /// [`PoolError::ReadOnly`], or as [`Region::grow`]. The pool has its old length then. If an earlier growth was interrupted, and space or
-    /// addresses are short now, it has the length that the file had. If a fence fails, the file may be longer than the pool, which the next call
-    /// uses.
+    /// [`PoolError::ReadOnly`], or as [`Region::grow`]. On error the pool keeps its old length, with two exceptions. If this call completes an
+    /// interrupted growth and then runs out of space or addresses, the pool has the length that the file had. If a fence fails, the file may be
+    /// longer than the pool; the next growth uses the excess.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one; when it returns, the new one.
@@ -140,7 +143,7 @@ impl Pool<Region> {
 }
 
 impl<P: Pmem> Pool<P> {
-    /// Makes a pool of a whole region that holds no pool.
+    /// Formats a whole region as a pool. The region must not hold one already.
     ///
     /// # Errors
     /// As [`format_with`](Self::format_with).
@@ -151,12 +154,13 @@ impl<P: Pmem> Pool<P> {
         Self::format_with(pmem, options, |_| Ok(()))
     }
 
-    /// Makes a pool of a whole region that holds no pool. `prepare` fills it before it becomes valid.
+    /// Formats a whole region as a pool. `prepare` fills it before it becomes valid. The region must not hold a pool already, unless
+    /// [`PoolOptions::overwrite`] is set.
     ///
     /// # Errors
     /// When there is a pool already and [`PoolOptions::overwrite`] is not set, the layout is impossible, the region is read-only, another handle
-    /// writes its pool, or `prepare` fails. When `prepare` or a fence fails, the old pool is gone. A crash may leave a partial pool, which
-    /// counts as a corrupted one: to make a pool there needs [`PoolOptions::overwrite`] too.
+    /// writes its pool, or `prepare` fails. When `prepare` or a fence fails, the old pool is lost. A crash may leave a partial pool. It counts as a
+    /// corrupted pool, so formatting the region again also requires [`PoolOptions::overwrite`].
     ///
     /// # Durability
     /// A crash leaves no pool, or the complete one with everything that `prepare` made durable. If a pool is overwritten, it leaves the old one,
@@ -174,13 +178,13 @@ impl<P: Pmem> Pool<P> {
         if !options.overwrite && !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
             return Err(PoolError::AlreadyAPool.into());
         }
-        // From here on, even if erasing fails, readers do not find what a failed change has hidden, as that pool is gone.
-        let pool = Self::made(pmem, writer, header);
+        // From here on readers read the medium instead of what a failed change left hidden: even if erasing fails, the old pool is lost.
+        let pool = Self::for_new_pool(pmem, writer, header);
         leftover::erase_all(&pool.pmem).map_err(PoolError::from)?;
         pool.write_new(prepare)
     }
 
-    /// Roots, contents, header: each durable before the next, so that a valid pool is complete.
+    /// Writes the roots, the contents and the header, each durable before the next, so that a valid pool is complete.
     fn write_new<E: From<PoolError>>(self, prepare: impl FnOnce(&Self) -> Result<(), E>) -> Result<Self, E> {
         clear(&self.pmem).map_err(PoolError::from)?;
         prepare(&self)?;
@@ -198,26 +202,26 @@ impl<P: Pmem> Pool<P> {
     /// # Durability
     /// When it returns, both copies of the header and all roots are durable, even if the process that stored them was killed before it flushed
     /// them. Costs one fence and 192 lines, those of the two copies and of the roots. If the region is longer than the pool, it also costs three
-    /// lines for each page beyond the pool that is no hole, and one fence if remains of an interrupted growth are erased there. To restore the
-    /// header at the start costs up to two more fences, to restore the backup one. A crash meanwhile leaves the pool as it was: only the
+    /// lines for each page beyond the pool that is not a hole, and one fence if remains of an interrupted growth are erased there. Restoring the
+    /// primary costs up to two more fences, restoring the backup one. A crash while a copy is restored leaves the pool as it was: only the
     /// corrupted copy is written, after the other one is durable.
     pub fn attach(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, true)
     }
 
     /// Opens the pool for reading only. Nothing is restored, and calls that would change the pool are refused, even if the region is writable.
-    /// Another handle of the region may write the pool meanwhile: this handle finds the same roots as that one, also in the part by which it
-    /// extends the pool. A header that is being written or restored is read as it was before. (An implementation of [`Pmem`] without a
-    /// [`WriterLock`](crate::WriterLock) hides no changes, nor does the replay of a log: there a root that is being changed may not be found,
-    /// and a header that is being written may seem corrupted. Changes of a parent are not hidden from its child of fork(2) either: see
-    /// [`RegionOptions::keep_on_fork`].)
+    /// Another handle of the region may write the pool at the same time. This handle then finds the same roots as that handle, including roots
+    /// whose values lie in a part added by `extend`. A header that is being written or restored is read as it was before. (Changes are not hidden
+    /// by an implementation of [`Pmem`] without a [`WriterLock`](crate::WriterLock), or during the replay of a log: there a root that is being
+    /// changed may not be found, and a header that is being written may seem corrupted. Changes of a parent are not hidden from its child of
+    /// fork(2) either: see [`RegionOptions::keep_on_fork`].)
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
     ///
     /// # Durability
-    /// None, as it cannot flush. A root set by a process that was killed meanwhile is found, but a power failure may undo it until the pool is
-    /// opened for writing. Data that must not be lost must not be derived from it.
+    /// None, because this handle cannot flush. A root set by a process that was killed is found, but a power failure may undo it until the pool is
+    /// opened for writing. Do not derive durable data from it.
     pub fn attach_read_only(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, false)
     }
@@ -226,7 +230,7 @@ impl<P: Pmem> Pool<P> {
         if writable && !pmem.is_writable() {
             return Err(PoolError::ReadOnly);
         }
-        // Before anything is read: until the lock is taken, another writer may change the pool.
+        // Taken before anything is read: until then another writer may change the pool.
         let writer = writable.then(|| lock_writer(&pmem)).transpose()?;
         // Without a lock of the region, a handle knows only its own changes.
         let shared: Option<Arc<Shared>> = match &writer {
@@ -234,19 +238,19 @@ impl<P: Pmem> Pool<P> {
             None => pmem.writer_lock().map(|lock| lock.shared()),
         };
         let shared = shared.unwrap_or_default();
-        let HeaderReading { header, state, version } = match &writer {
-            // A writer does not use what a failed handle has hidden.
+        let HeaderSnapshot { header, state, version } = match &writer {
+            // A writer reads the header on the medium, even if a failed handle left it hidden.
             Some(_) => {
-                header::find(&pmem).map(|(header, state)| HeaderReading { header, state, version: 0 })?
+                header::find(&pmem).map(|(header, state)| HeaderSnapshot { header, state, version: 0 })?
             }
             None => shared.header.read(|| header::find(&pmem))?,
         };
         header::check_features(&header, writable)?;
-        let access = writer.map_or(Access::Read, |writer| Access::Write(writer, Changing::new(false)));
-        let pool = Self { pmem, header, opened: state, version, shared, access };
-        if let Some(changing) = pool.changing() {
+        let access = writer.map_or(Access::Read, |writer| Access::Write(writer, ChangeLock::new(false)));
+        let pool = Self { pmem, header, header_state: state, version, shared, access };
+        if let Some(change_lock) = pool.change_lock() {
             leftover::persist(&pool.pmem, &header)?;
-            // Not before: a failed change may hide slots that are not durable.
+            // Only now that the slots are durable: a failed change may have left slots hidden that were not.
             pool.shared.directory.show();
             if state != HeaderState::Intact {
                 pool.shared.header.hide(&header, state);
@@ -256,7 +260,7 @@ impl<P: Pmem> Pool<P> {
             pool.shared.header.show(header.pool_bytes);
             // The owner of a log does this after it has replayed the log.
             if !pool.has_logged_roots() {
-                pool.directory().clear_older(pool.shared.directory.change(changing)?)?;
+                pool.directory().free_older_slots(pool.shared.directory.change(change_lock)?)?;
             }
         }
         Ok(pool)
@@ -270,8 +274,8 @@ impl<P: Pmem> Pool<P> {
     /// When the pool is read-only, a pool cannot have the region's length, or a fence fails.
     ///
     /// # Durability
-    /// A crash leaves the old length or the new one; when it returns, the new one. Costs three fences. If the crash also corrupts the header at
-    /// the start, the pool still opens, and the last page of its old length may not be zero.
+    /// A crash leaves the old length or the new one; when it returns, the new one. Costs three fences. If the crash also corrupts the primary
+    /// header, the pool still opens, but the last page of its old length may not be zero.
     pub fn extend(&mut self) -> Result<(), PoolError> {
         let pool_bytes = self.pmem.len_bytes();
         if pool_bytes == self.header.pool_bytes {
@@ -288,14 +292,14 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    /// The handle that makes a pool.
-    fn made(pmem: P, writer: WriterGuard, header: Header) -> Self {
+    /// The handle of a pool that is being created; nothing is hidden from readers.
+    fn for_new_pool(pmem: P, writer: WriterGuard, header: Header) -> Self {
         // As in `attach_as`: without a lock of the region, a handle knows only its own changes.
         let shared: Arc<Shared> = writer.shared().unwrap_or_default();
         shared.directory.show();
         shared.header.show(header.pool_bytes);
-        let access = Access::Write(writer, Changing::new(false));
-        Self { pmem, header, opened: HeaderState::Intact, version: 0, shared, access }
+        let access = Access::Write(writer, ChangeLock::new(false));
+        Self { pmem, header, header_state: HeaderState::Intact, version: 0, shared, access }
     }
 
     /// The region, including header and roots.
@@ -316,7 +320,8 @@ impl<P: Pmem> Pool<P> {
         self.header.data_start..self.pool_bytes() - HEADER_BYTES
     }
 
-    /// The whole length of the pool in bytes, also after another handle has extended it. The region may be longer, after a crash during growth.
+    /// The whole length of the pool in bytes, even after another handle has extended the pool. The region may be longer, after a crash during
+    /// growth.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         match &self.access {
@@ -331,7 +336,7 @@ impl<P: Pmem> Pool<P> {
         Uuid::from_bytes(self.header.uuid)
     }
 
-    /// The time at which the pool was made, in seconds since 1970.
+    /// The time at which the pool was created, in seconds since 1970.
     #[must_use]
     pub const fn created_s(&self) -> u64 {
         self.header.created_s
@@ -346,14 +351,14 @@ impl<P: Pmem> Pool<P> {
     /// The state of the two copies of the header when the pool was opened.
     #[must_use]
     pub const fn header_state(&self) -> HeaderState {
-        self.opened
+        self.header_state
     }
 
     pub(crate) const fn is_writable(&self) -> bool {
         matches!(self.access, Access::Write(..))
     }
 
-    /// Whether the pool was made [with logged roots](PoolOptions::with_logged_roots).
+    /// Whether the pool was created [with logged roots](PoolOptions::with_logged_roots).
     #[must_use]
     pub const fn has_logged_roots(&self) -> bool {
         self.header.features_ro_compat & LOGGED_ROOTS != 0
@@ -364,11 +369,10 @@ impl<P: Pmem> Pool<P> {
         self.directory().list()
     }
 
-    /// The root of this name, if there is one. While another thread replaces or removes it, this is the old one, until
-    /// the change is durable.
+    /// The root of this name, if it exists. While another thread replaces or removes it, this is the old root, until the change is durable.
     ///
     /// # Errors
-    /// When the name cannot be one, or the root is not found while some of the directory is corrupted.
+    /// When the name is not a valid root name, or the root is not found and a slot of the directory is corrupted.
     ///
     /// # Durability
     /// A root that is found is durable, except in a pool that was opened read-only: see [`attach_read_only`](Self::attach_read_only).
@@ -376,17 +380,17 @@ impl<P: Pmem> Pool<P> {
         self.directory().find(name)
     }
 
-    /// The number of slots that are neither in use nor free: corrupted slots, also zeroed ones. A crash leaves no such slot, except in a pool
+    /// The number of slots that are neither in use nor free: corrupted slots, including zeroed ones. A crash leaves no such slot, except in a pool
     /// with [logged roots](PoolOptions::with_logged_roots): there an interrupted transaction may leave one until the log is replayed.
     pub fn corrupted_root_count(&self) -> usize {
         self.directory().corrupted_count()
     }
 
-    /// Checks that a root of this name can be set, before its value is stored. Changes nothing. Another thread that sets a root meanwhile may
-    /// take the last free slot.
+    /// Checks that a root of this name can be set, before its value is stored. Changes nothing. Another thread may still take the last free slot
+    /// before this one sets its root.
     ///
     /// # Errors
-    /// As [`Scope::set_root`](crate::Scope::set_root), except that there is no fence that could fail.
+    /// As [`Scope::set_root`](crate::Scope::set_root), except for errors of a fence.
     pub fn check_root(&self, name: &str) -> Result<(), RootError> {
         self.directory().check(name)
     }
@@ -399,32 +403,32 @@ impl<P: Pmem> Pool<P> {
     /// Removes a root. Its value stays where it is.
     ///
     /// # Errors
-    /// When the name cannot be one, the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails. A root
-    /// that does not exist is an error only if a slot is corrupted, as the root may be in it.
+    /// When the name is not a valid root name, the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails. A
+    /// root that does not exist is an error only if a slot is corrupted, because the root may be in that slot.
     ///
     /// # Durability
-    /// When it returns, the removal is durable; a crash before leaves the root or not. Costs one fence.
+    /// When it returns, the removal is durable; a crash before that leaves the root in place or removed. Costs one fence.
     pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
         self.directory().remove_root(name)
     }
 
-    /// Frees all corrupted slots, and so gives up the roots in them. Afterwards the slots can be used again, and a root that is not found is
-    /// known not to exist. Returns the number of slots freed. The values of the roots stay where they are.
+    /// Frees all corrupted slots, and so gives up the roots in them. Afterwards the slots can be used again, and a missing root is no longer
+    /// reported as corruption. Returns the number of slots freed. The values of the roots stay where they are.
     ///
     /// # Errors
     /// When the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the slots are free; a crash before leaves each of them corrupted or free. Costs one fence if a slot is corrupted.
+    /// When it returns, the slots are free; a crash before that leaves each of them corrupted or free. Costs one fence if a slot is corrupted.
     pub fn discard_corrupted_roots(&self) -> Result<usize, RootError> {
         self.directory().check_unlogged()?;
         self.directory().discard_corrupted()
     }
 
-    /// The bytes that a transaction stores to set a root of this name to `target`, an offset, a length and a layout, or to remove the root,
-    /// for `None`. `staged` is what the same transaction will store already. Returns `None` if there is nothing to do.
+    /// The write by which a transaction sets the root of this name to `target` (offset, length, layout), or removes the root if `target` is `None`.
+    /// `staged` has the writes to roots that the same transaction has planned already. Returns `None` if the root to be removed does not exist.
     ///
-    /// The slot is changed in place. So the transaction must store it atomically, whenever it crashes.
+    /// The slot is changed in place, so the transaction must make the write atomic with respect to crashes.
     ///
     /// # Errors
     /// As [`Scope::set_root`](crate::Scope::set_root).
@@ -437,16 +441,16 @@ impl<P: Pmem> Pool<P> {
         self.directory().write(name, target, staged)
     }
 
-    /// Begins a change of the directory by a transaction, and hides the slots that it will store to: until the returned change is
-    /// complete, [`find_root`](Self::find_root) and [`roots`](Self::roots) find the present contents, in all threads. `choose` returns the
-    /// writes, by [`root_write`](Self::root_write). It runs after earlier changes and before later ones, so that what it finds stays valid.
+    /// Begins a change of the directory by a transaction, and hides the slots that it will store to: until the returned change is complete,
+    /// [`find_root`](Self::find_root) and [`roots`](Self::roots) in all threads find the contents before it. `choose` returns the writes, each from
+    /// [`root_write`](Self::root_write). It runs after earlier changes and before later ones, so its results stay valid.
     ///
-    /// To be called before any of the writes is stored. The caller [completes](RootChange::complete) the change when all of them are
-    /// durable, or none is stored.
+    /// Call this before storing any of the writes. [Complete](RootChange::complete) the change when all of them are durable, or when none has been
+    /// stored.
     ///
     /// # Errors
-    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when a fence of an earlier change failed; and the error
-    /// of `choose`, which leaves no change, as does a panic of `choose`.
+    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when a fence of an earlier change failed; and the error of
+    /// `choose`. If `choose` fails or panics, there is no change.
     pub fn change_roots<E: From<RootError>>(
         &self,
         choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
@@ -464,15 +468,15 @@ impl<P: Pmem> Pool<P> {
         RootDirectory {
             pmem: &self.pmem,
             state: &self.shared.directory,
-            changing: self.changing(),
+            change_lock: self.change_lock(),
             is_logged: self.has_logged_roots(),
         }
     }
 
     /// `None` for a handle that may not change the directory.
-    const fn changing(&self) -> Option<&Changing> {
+    const fn change_lock(&self) -> Option<&ChangeLock> {
         match &self.access {
-            Access::Write(_, changing) => Some(changing),
+            Access::Write(_, change_lock) => Some(change_lock),
             Access::Read => None,
         }
     }
@@ -483,13 +487,13 @@ fn lock_writer<P: Pmem>(pmem: &P) -> Result<WriterGuard, PoolError> {
     pmem.lock_writer().ok_or(PoolError::InUse)
 }
 
-/// The failed side of [`Pool::create_with`] or [`Pool::open_with`].
-enum Prepare<E> {
+/// An error of the region, or of the pool in it, in [`Pool::create_with`] or [`Pool::open_with`].
+enum PrepareError<E> {
     Region(OpenError),
     Pool(E),
 }
 
-impl<E> From<OpenError> for Prepare<E> {
+impl<E> From<OpenError> for PrepareError<E> {
     fn from(error: OpenError) -> Self {
         Self::Region(error)
     }

@@ -12,28 +12,27 @@ use core::mem::offset_of;
 use core::ops::Range;
 use uuid::Uuid;
 
-/// The copies of the header that were valid when the pool was opened.
+/// Which copies of the header were valid when the pool was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderState {
     /// Both, and they agree.
     Intact,
-    /// The header at the start was corrupted, and the backup was used; it was restored, unless the region is
-    /// read-only.
+    /// The primary was corrupted, and the backup was used; opening for writing restored the primary.
     PrimaryCorrupted(HeaderCorruption),
-    /// The backup was corrupted or stale; it was restored, unless the region is read-only.
+    /// The backup was corrupted, or differed from the primary; opening for writing restored it.
     BackupCorrupted(HeaderCorruption),
 }
 
-/// The bytes at the offset of a header.
+/// The result of reading one copy of the header.
 #[expect(clippy::large_enum_variant, reason = "lives for a moment on the stack")]
-enum Copy {
+enum HeaderCopy {
     Good(Header),
     OtherVersion(u32),
     Corrupted(HeaderCorruption),
 }
 
-/// Makes the first header of a pool.
+/// The first header of a new pool.
 pub(super) fn new_header(
     pool_bytes: u64,
     data_start: u64,
@@ -56,7 +55,7 @@ pub(super) fn new_header(
     Ok(Header {
         magic: MAGIC,
         version: VERSION,
-        header_bytes: u32::try_from(HEADER_BYTES).expect("4096 fits"),
+        header_bytes: u32::try_from(HEADER_BYTES).expect("4096 fits in 32 bits"),
         features_compat: 0,
         features_ro_compat: 0,
         features_incompat: 0,
@@ -84,35 +83,36 @@ pub(super) fn extended(old: &Header, pool_bytes: u64) -> Result<Header, PoolErro
     Ok(Header { generation, pool_bytes, data_bytes, ..*old }.sealed())
 }
 
-/// Finds the pool in a region: its header, and the state in which its two copies were.
+/// Finds the pool in a region: its header, and the state of its two copies.
 pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError> {
     let region_bytes = whole_bytes(pmem);
     if region_bytes < POOL_BYTES_MIN {
         return Err(not_a_pool_or_truncated(pmem, region_bytes));
     }
     match read_copy(pmem, 0) {
-        // The primary is valid. It holds the offset of its backup, which may lie before the region's end when a crash interrupted growth.
-        Copy::Good(header) if header.pool_bytes > region_bytes => {
+        // The primary is valid. It records the pool's length, and so the offset of its backup, which lies before the region's end if a crash
+        // interrupted growth.
+        HeaderCopy::Good(header) if header.pool_bytes > region_bytes => {
             Err(PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes })
         }
-        Copy::Good(header) => {
+        HeaderCopy::Good(header) => {
             let state = match read_backup(pmem, header.pool_bytes) {
-                Copy::Good(backup) if bytes_of(&backup) == bytes_of(&header) => HeaderState::Intact,
-                Copy::Good(_) | Copy::OtherVersion(_) => {
-                    HeaderState::BackupCorrupted(HeaderCorruption::Stale)
+                HeaderCopy::Good(backup) if bytes_of(&backup) == bytes_of(&header) => HeaderState::Intact,
+                HeaderCopy::Good(_) | HeaderCopy::OtherVersion(_) => {
+                    HeaderState::BackupCorrupted(HeaderCorruption::Mismatch)
                 }
-                Copy::Corrupted(corruption) => HeaderState::BackupCorrupted(corruption),
+                HeaderCopy::Corrupted(corruption) => HeaderState::BackupCorrupted(corruption),
             };
             Ok((header, state))
         }
-        Copy::OtherVersion(found) => Err(other_version(found)),
-        Copy::Corrupted(primary) => match read_backup(pmem, region_bytes) {
-            Copy::Good(header) if header.pool_bytes == region_bytes => {
+        HeaderCopy::OtherVersion(found) => Err(other_version(found)),
+        HeaderCopy::Corrupted(primary) => match read_backup(pmem, region_bytes) {
+            HeaderCopy::Good(header) if header.pool_bytes == region_bytes => {
                 Ok((header, HeaderState::PrimaryCorrupted(primary)))
             }
-            Copy::OtherVersion(found) => Err(other_version(found)),
+            HeaderCopy::OtherVersion(found) => Err(other_version(found)),
             other => {
-                let backup = if let Copy::Corrupted(corruption) = other {
+                let backup = if let HeaderCopy::Corrupted(corruption) = other {
                     corruption
                 } else {
                     HeaderCorruption::Layout
@@ -126,33 +126,34 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
     }
 }
 
-/// The backup of a pool that is shorter than its region, as a crash interrupted growth. It holds its own offset.
+/// The backup of a pool that is shorter than its region because a crash interrupted its growth. The backup records its own position.
 ///
-/// A region that neither begins nor ends like a pool is searched only if the page of the header is not zero: a media error seldom leaves zeroes,
-/// and while a pool is made, that page is zero until everything else is durable.
+/// If neither end of the region has the magic, the inside is searched only if the first page is not zero: a media error seldom leaves zeroes, and
+/// in a pool that is being created the first page is zero until everything else is durable.
 fn find_inner_backup<P: Pmem>(
     pmem: &P,
     primary: HeaderCorruption,
     backup: HeaderCorruption,
 ) -> Option<Header> {
-    let like_neither = (primary, backup) == (HeaderCorruption::NoMagic, HeaderCorruption::NoMagic);
-    if like_neither && is_zero(pmem, 0..HEADER_BYTES) {
+    let no_magic_at_either_end = (primary, backup) == (HeaderCorruption::NoMagic, HeaderCorruption::NoMagic);
+    if no_magic_at_either_end && is_zero(pmem, 0..HEADER_BYTES) {
         return None;
     }
-    inner_ends_with_magic(pmem).into_iter().find_map(|end| match read_backup(pmem, end) {
-        Copy::Good(header) if header.pool_bytes == end && may_be_backup(pmem, &header) => Some(header),
+    backup_candidate_ends(pmem).into_iter().find_map(|end| match read_backup(pmem, end) {
+        HeaderCopy::Good(header) if header.pool_bytes == end && may_be_backup(pmem, &header) => Some(header),
         _ => None,
     })
 }
 
-/// Whether a valid header inside may be the backup of the corrupted one at the start, and not a page of user data that looks like one. Half of
-/// the identity may be corrupted, or the line that holds it; a copy that differs in both halves belongs to another pool.
+/// Whether a valid header inside may be the backup of the corrupted one at the start, and not a page of user data that looks like one. If the first
+/// page has no magic, the line with the identity is corrupted, and any copy is accepted. Otherwise one half of the identity may be corrupted; a
+/// copy that differs in both halves belongs to another pool.
 fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
     !has_magic(pmem, 0) || has_half_of_identity(pmem, header)
 }
 
-/// Whether the page at the start has either half of this header's identity. A half of zeroes does not count: no identity has one, so formatting
-/// or corruption erased it.
+/// Whether the page at the start has either half of this header's identity. A half of zeroes does not count: no identity has a half of zeroes, so
+/// formatting or corruption erased it.
 fn has_half_of_identity<P: Pmem>(pmem: &P, header: &Header) -> bool {
     let mut uuid = [0; 16];
     pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
@@ -170,15 +171,15 @@ pub(super) fn is_zero<P: Pmem>(pmem: &P, range: Range<u64>) -> bool {
     range.step_by(size_of::<u64>()).all(|at| pmem.load_u64(at) == 0)
 }
 
-/// The end of a pool that is shorter than its region, as the word in the second line of the header gives it.
+/// The end of a pool that is shorter than its region, according to `pool_bytes` in the primary. `None` if the value is impossible.
 pub(super) fn inner_end_in_header<P: Pmem>(pmem: &P) -> Option<u64> {
     let end = pmem.load_u64(offset_of!(Header, pool_bytes) as u64);
     let is_possible = (POOL_BYTES_MIN..whole_bytes(pmem)).contains(&end) && end.is_multiple_of(HEADER_BYTES);
     is_possible.then_some(end)
 }
 
-/// The ends of the pages inside a region that begin like a header, last first. Reads one word of each page that is no hole.
-pub(super) fn inner_ends_with_magic<P: Pmem>(pmem: &P) -> Vec<u64> {
+/// The end offset of each page inside the region that begins with the magic, in descending order. Reads one word of each page that is not a hole.
+pub(super) fn backup_candidate_ends<P: Pmem>(pmem: &P) -> Vec<u64> {
     let inside = POOL_BYTES_MIN - HEADER_BYTES..whole_bytes(pmem) - HEADER_BYTES;
     let pages = data_pages(pmem, inside).filter(|page| has_magic(pmem, *page));
     let mut found: Vec<u64> = pages.map(|page| page + HEADER_BYTES).collect();
@@ -218,10 +219,10 @@ const fn headers_corrupted(primary: HeaderCorruption, backup: HeaderCorruption) 
     }
 }
 
-/// For a region too short for any pool: a valid header gives the missing length.
+/// The error for a region too short for any pool: `Truncated` if it has a valid header, which records the full length.
 fn not_a_pool_or_truncated<P: Pmem>(pmem: &P, region_bytes: u64) -> PoolError {
     if region_bytes >= HEADER_BYTES
-        && let Copy::Good(header) = read_copy(pmem, 0)
+        && let HeaderCopy::Good(header) = read_copy(pmem, 0)
     {
         return PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes };
     }
@@ -241,36 +242,36 @@ pub(super) fn check_features(header: &Header, writable: bool) -> Result<(), Pool
     Ok(())
 }
 
-/// Whether the page at `offset` begins like a header.
+/// Whether the page at `offset` begins with the magic.
 pub(super) fn has_magic<P: Pmem>(pmem: &P, offset: u64) -> bool {
     pmem.load_u64(offset) == u64::from_le_bytes(MAGIC)
 }
 
 /// The copy in the last page before `end`. The page may be a hole if no pool ends there.
-fn read_backup<P: Pmem>(pmem: &P, end: u64) -> Copy {
+fn read_backup<P: Pmem>(pmem: &P, end: u64) -> HeaderCopy {
     let at = end - HEADER_BYTES;
-    if is_hole(pmem, at) { Copy::Corrupted(HeaderCorruption::NoMagic) } else { read_copy(pmem, at) }
+    if is_hole(pmem, at) { HeaderCopy::Corrupted(HeaderCorruption::NoMagic) } else { read_copy(pmem, at) }
 }
 
-fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> Copy {
-    // First the magic alone: where there is no header, the page need not be read.
+fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> HeaderCopy {
+    // The magic is loaded first: without it, the rest of the page need not be read.
     let mut magic = [0; size_of_val(&MAGIC)];
     pmem.load(offset, &mut magic);
     if magic != MAGIC {
-        return Copy::Corrupted(HeaderCorruption::NoMagic);
+        return HeaderCopy::Corrupted(HeaderCorruption::NoMagic);
     }
     let header: Header = from_bytes(|bytes| pmem.load(offset, bytes));
     let (found, expected) = (header.crc, header.expected_crc());
     if found != expected {
-        return Copy::Corrupted(HeaderCorruption::Checksum { found, expected });
+        return HeaderCopy::Corrupted(HeaderCorruption::Checksum { found, expected });
     }
     if header.version != VERSION {
-        return Copy::OtherVersion(header.version);
+        return HeaderCopy::OtherVersion(header.version);
     }
     if !is_possible(&header) {
-        return Copy::Corrupted(HeaderCorruption::Layout);
+        return HeaderCopy::Corrupted(HeaderCorruption::Layout);
     }
-    Copy::Good(header)
+    HeaderCopy::Good(header)
 }
 
 /// Whether a header with a valid checksum describes a possible layout.
@@ -287,20 +288,20 @@ fn is_possible(header: &Header) -> bool {
         && data_end == Some(header.pool_bytes - HEADER_BYTES)
 }
 
-/// Writes the first header: the backup, then the primary.
+/// Writes the header of a new pool: the backup, then the primary.
 ///
 /// # Durability
-/// At every moment at least one copy is complete: while the backup is written, the primary holds the old state; while the primary is written,
-/// the backup holds the new one. So a crash leaves the old header or the new one. Where there was none, it leaves no pool or the complete one,
-/// if everything else was made durable before.
+/// At every moment at least one copy is complete: while the backup is written, the primary holds the old state; while the primary is written, the
+/// backup holds the new one. So a crash leaves the old header or the new one. If there was no header, it leaves no pool or the complete one,
+/// provided that everything else was made durable before.
 pub(super) fn write<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     write_over(pmem, header, None)
 }
 
-/// As [`write`], for a header that replaces `old`: zeroes the old backup in between.
+/// Like [`write`], but the header may replace `old`, whose backup is zeroed after the new one is written.
 ///
-/// Not before the new backup is durable, so that besides the copy being written, another one is always complete. Not after the primary is
-/// durable, as the page is data then, which must be zero.
+/// The new backup is durable first, so that a complete copy exists at every moment. The primary is written last: once it is durable, the old
+/// backup's page belongs to the data area, which must be zero.
 pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header>) -> Result<(), FenceError> {
     write_copy(pmem, header.pool_bytes - HEADER_BYTES, header)?;
     if let Some(old) = old {
@@ -313,9 +314,9 @@ pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header
 /// Restores the corrupted copy. The valid one is not written.
 ///
 /// # Durability
-/// A crash loses nothing: opening finds the valid copy again, also inside a longer region. There [`find_inner_backup`] accepts it only if the
-/// page at the start is not all zero and, if that page has the magic, has half of the identity too. As a crash may leave any subset of the
-/// words, the identity is made durable there before the other words are stored. Costs one fence, and one more for the identity.
+/// A crash loses nothing: opening finds the valid copy again, even inside a longer region. There [`find_inner_backup`] accepts it only if the first
+/// page is not zero, and has half of the identity if it has the magic. A crash may leave any subset of the words, so the identity is made durable
+/// in the first page before the other words are stored. Costs one fence, and one more for the identity.
 pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) -> Result<(), FenceError> {
     match state {
         HeaderState::Intact => Ok(()),
@@ -327,8 +328,8 @@ pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) ->
     }
 }
 
-/// Stores the identity of a header whose backup lies inside to the page at the start, unless the page has half of it already. That half
-/// suffices, and is durable, as opening has flushed it.
+/// If the backup lies inside the region, stores the identity to the first page, unless half of it is there. That half suffices, and is durable
+/// because opening persisted it (`leftover::persist`).
 fn restore_identity<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     if header.pool_bytes == whole_bytes(pmem) || has_half_of_identity(pmem, header) {
         return Ok(());

@@ -6,7 +6,7 @@
 
 use super::format::{HEADER_BYTES, Header, MAGIC, ROOT_COUNT, ROOTS_START};
 use super::header::{
-    data_pages, extended, has_magic, inner_end_in_header, inner_ends_with_magic, is_hole, is_zero,
+    backup_candidate_ends, data_pages, extended, has_magic, inner_end_in_header, is_hole, is_zero,
     whole_bytes,
 };
 use super::root::SLOT_BYTES;
@@ -19,8 +19,8 @@ use core::ops::Range;
 /// The parts of a header that are not zero.
 const FILLED: [Range<u64>; 2] = [0..offset_of!(Header, reserved) as u64, HEADER_BYTES - 8..HEADER_BYTES];
 
-/// Makes durable what opening a pool relies on: both copies of the header, and the roots. In a region longer than its pool, also the parts of
-/// the pages beyond it that a header would fill: an interrupted growth, or the erasing of its remains, may have stored to them.
+/// Makes durable what opening a pool relies on: both copies of the header, and the roots. In a region longer than its pool, this includes the parts
+/// of the pages beyond the pool that a header would fill: an interrupted growth, or an open that erased its remains, may have stored to them.
 ///
 /// # Durability
 /// One fence.
@@ -35,11 +35,11 @@ pub(super) fn persist<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceErr
 }
 
 /// Zeroes the remains of an interrupted growth beyond a pool that is shorter than its region: in the last page, or before it if the region has
-/// grown since. A complete copy there is newer than the two valid ones: if the first one were corrupted later, opening would accept it. A part
-/// of a copy, which a crash or a killed erasing leaves, would become data, which must be zero.
+/// grown since. A complete copy there is newer than the two valid ones, and opening would accept it if the primary were corrupted later. A partial
+/// copy, left by a crash or by a process killed while it erased one, would later lie in the data area, which must be zero.
 ///
 /// # Durability
-/// The two valid copies, and the remains, are durable before. Costs one fence if there are remains.
+/// The caller has made the two valid copies and the remains durable. Costs one fence if there are remains.
 pub(super) fn erase_abandoned<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     let is_filled = |at: &u64| FILLED.into_iter().any(|part| !is_zero(pmem, at + part.start..at + part.end));
     let is_abandoned =
@@ -54,50 +54,50 @@ pub(super) fn erase_abandoned<P: Pmem>(pmem: &P, header: &Header) -> Result<(), 
     pmem.fence()
 }
 
-/// The pages of the region behind the end of its pool, except holes.
+/// The pages of the region past the end of its pool, except holes.
 fn pages_beyond<P: Pmem>(pmem: &P, header: &Header) -> impl Iterator<Item = u64> {
     data_pages(pmem, header.pool_bytes..whole_bytes(pmem))
 }
 
-/// Whether a page holds only words of the backup that a growth up to there stores. A page with other words does not belong to the pool.
+/// Whether each word of the page is zero or equal to that of the backup which a growth ending at this page stores. A page with any other word was
+/// not written by a growth of this pool.
 fn is_part_of_growth<P: Pmem>(pmem: &P, header: &Header, at: u64) -> bool {
     let Ok(grown) = extended(header, at + HEADER_BYTES) else { return false };
     let words = bytes_of(&grown).as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
     (at..).step_by(size_of::<u64>()).zip(words).all(|(at, word)| [0, word].contains(&pmem.load_u64(at)))
 }
 
-/// Erases every header that opening could find, so that an interrupted formatting over an old pool never leaves a mixture of both. Stores
-/// nothing inside the old pool before its headers are durably erased.
+/// Erases every header that opening could find, so that an interrupted format over an old pool never leaves a mixture of both. Nothing inside the
+/// old pool is stored to before its headers are durably erased.
 ///
-/// A page inside that begins like a header may be data of the old pool, or the backup of an even older pool, which opening may find if neither
-/// end of the region has a valid header. Opening does not search inside if the page at the start is zero, and accepts no copy inside with
-/// another identity than the corrupted header at the start, if that has the magic. So if there is such a page, first the identity of the header
-/// at the start is erased, while the backup at the end is complete, and its magic last. Then the pages inside are erased, before the new backup
-/// is stored, of which a crash may leave a part.
+/// If neither end of the region has a valid header, opening searches the inside. A page there that begins with the magic may be data of the old
+/// pool, or the backup of an even older one. Opening skips the search if the first page is zero, and if the first page has the magic, rejects inner
+/// copies with another identity. So if such an inner page exists, the identity in the first page is erased first, while the backup at the end is
+/// complete; then the backup, then the rest of the first page, its magic last. The inner pages are erased before the new backup is stored, because
+/// a crash may leave a part of it.
 ///
-/// At the ends the whole page is zeroed, not only the magic: the new header begins with the same magic, and a crash that keeps no other word of
-/// it would restore the old one. Inside, all but the magic is zeroed: a copy inside is found by its magic, so the magic must stay as long as the
-/// rest may be on the medium. Otherwise a process that is killed meanwhile would hide a copy from the next process, and a power failure would
-/// restore it.
+/// At both ends the whole page is zeroed, not only the magic: the new header has the same magic, and a crash that kept only this word of it would
+/// restore the old header. Inner pages keep their magic, by which they are found: if a process were killed after it had zeroed the magic in the
+/// caches, the next process would not find the page, and a power failure could restore the old copy.
 ///
 /// # Durability
-/// When it returns, the old pool is durably erased; the pages inside are so at the next fence. Costs two fences, or four if a page inside begins
-/// like a header. Pages that are zero already are flushed too: the process that zeroed them may have been killed before it flushed, and then the
-/// header is still on the medium.
+/// When it returns, the headers at both ends are durably erased; the inner pages are erased durably at the next fence. Costs two fences, or four if
+/// an inner page begins with the magic. Pages that read as zero are flushed too: a process may have been killed between zeroing and flushing them,
+/// and the medium may still hold the header.
 pub(super) fn erase_all<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
     let end = pmem.len_bytes();
     if let Some(inner_end) = inner_end_in_header(pmem) {
-        // A killed growth may have erased it with its magic.
+        // A process that was killed during growth may have zeroed this page, magic included, without flushing it.
         flush_page(pmem, inner_end - HEADER_BYTES);
     }
-    let inner_ends = inner_ends_with_magic(pmem);
-    let may_find_others = !inner_ends.is_empty() && !is_zero(pmem, 0..HEADER_BYTES);
-    if may_find_others {
+    let inner_ends = backup_candidate_ends(pmem);
+    let has_backup_candidates = !inner_ends.is_empty() && !is_zero(pmem, 0..HEADER_BYTES);
+    if has_backup_candidates {
         disown(pmem)?;
     }
     zero(pmem, end - HEADER_BYTES, end);
     pmem.fence()?;
-    if may_find_others {
+    if has_backup_candidates {
         zero(pmem, MAGIC.len() as u64, HEADER_BYTES);
         pmem.fence()?;
     }
@@ -109,7 +109,7 @@ pub(super) fn erase_all<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
     Ok(())
 }
 
-/// Makes the page at the start a corrupted header without identity, to which no copy inside can be the backup.
+/// Turns the first page into a corrupted header without an identity. Opening then accepts no inner copy as its backup.
 fn disown<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
     store_words(pmem, 0, &MAGIC);
     store_words(pmem, offset_of!(Header, uuid) as u64, &[0; 16]);

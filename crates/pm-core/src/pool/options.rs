@@ -1,4 +1,4 @@
-//! The options for making a pool.
+//! The options for creating a pool.
 
 use super::format::{DATA_START_MIN, Header, LOGGED_ROOTS};
 use super::{PoolError, header};
@@ -22,7 +22,7 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// The data area directly behind the roots, a random identity, and no overwriting.
+    /// The defaults: the data area directly after the roots, a random identity, and no overwriting.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -34,31 +34,31 @@ impl PoolOptions {
         }
     }
 
-    /// The start of the data area: a multiple of 4,096, at least 8,192. At a multiple of 2 MiB, huge pages can map it.
+    /// The start of the data area: a multiple of 4,096, at least 8,192. Huge pages can map the data area if this is a multiple of 2 MiB.
     #[must_use]
     pub const fn data_start(mut self, data_start: u64) -> Self {
         self.data_start = data_start;
         self
     }
 
-    /// Formats over an existing pool, and destroys it.
+    /// Allows formatting over an existing pool, which destroys it.
     #[must_use]
     pub const fn overwrite(mut self) -> Self {
         self.overwrite = true;
         self
     }
 
-    /// Transactions of a log in the data area change the root directory. The pool's own calls refuse to, as a replay of the log would undo their
-    /// changes. The owner of the log uses [`Pool::change_roots`](super::Pool::change_roots) and
-    /// [`Pool::logged_roots`](super::Pool::logged_roots).
+    /// Only transactions of a log in the data area may change the root directory. The pool's own methods return
+    /// [`RootError::Logged`](super::RootError::Logged), because a replay of the log could undo their changes. The owner of the log uses
+    /// [`Pool::change_roots`](super::Pool::change_roots) and [`Pool::logged_roots`](super::Pool::logged_roots).
     #[must_use]
     pub const fn with_logged_roots(mut self) -> Self {
         self.logged_roots = true;
         self
     }
 
-    /// An identity instead of a random one. Neither half of 8 bytes may be zero, as a half of zeroes in a corrupted header counts as erased:
-    /// otherwise making the pool fails with [`PoolError::Identity`].
+    /// An identity instead of a random one. Both 8-byte halves must be nonzero, because a zero half in a corrupted header counts as erased. If one
+    /// is zero, creating the pool fails with [`PoolError::Identity`].
     #[must_use]
     pub const fn uuid(mut self, uuid: Uuid) -> Self {
         self.uuid = Some(uuid);

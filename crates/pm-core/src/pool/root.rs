@@ -1,4 +1,4 @@
-//! Roots and their slots: what a slot holds, which slot a root is stored to, and how.
+//! Roots and their slots: the contents of a slot, and the choice of a slot for a root.
 
 use super::RootError;
 use super::format::{ROOT_COUNT, ROOT_IN_USE, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
@@ -14,9 +14,9 @@ pub(super) type SlotAt = (u64, RootSlot);
 
 pub(super) const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
 
-pub(super) const FULL: RootError = RootError::Full { names: ROOT_COUNT - 1 };
+pub(super) const FULL: RootError = RootError::Full { root_count_max: ROOT_COUNT - 1 };
 
-/// A root as the directory holds it.
+/// A root in the directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Root {
     name: [u8; ROOT_NAME_BYTES],
@@ -89,7 +89,7 @@ impl Root {
     }
 }
 
-/// What a transaction stores, atomically and by its own log, to set or to remove a root. From
+/// A write that sets or removes a root. A transaction stores it atomically, through its own log. From
 /// [`Pool::root_write`](crate::Pool::root_write). Other changes of the directory wait until the transaction is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct RootWrite {
@@ -145,9 +145,9 @@ impl Lookup {
         lookup
     }
 
-    /// The slot of the root, or `None` if there is no such root. While a slot is corrupted the absence of a root is not known: a caller that
-    /// takes it for absent might create its data anew.
-    pub(super) fn known(self) -> Result<Option<SlotAt>, RootError> {
+    /// The slot of the root, or `None` if there is no such root. If no slot matches and a slot is corrupted, this is an error: the root may be in
+    /// that slot, and a caller that takes it for missing might create its data again.
+    pub(super) fn resolve(self) -> Result<Option<SlotAt>, RootError> {
         match self.corrupted_count {
             1.. if self.youngest.is_none() => Err(RootError::Corrupted { slots: self.corrupted_count }),
             _ => Ok(self.youngest),
@@ -159,7 +159,7 @@ fn free_slots(slots: &[SlotAt]) -> impl Iterator<Item = u64> {
     slots.iter().filter(|(_, slot)| slot.is_free()).map(|(at, _)| *at)
 }
 
-/// A slot for a name that has none. One slot stays free, so that a root can always be replaced.
+/// A free slot for a name that has no slot. One slot stays free, so that a root can always be replaced.
 pub(super) fn free_for_new_name(slots: &[SlotAt]) -> Result<u64, RootError> {
     let mut free = free_slots(slots);
     match (free.next(), free.next()) {
@@ -168,7 +168,7 @@ pub(super) fn free_for_new_name(slots: &[SlotAt]) -> Result<u64, RootError> {
     }
 }
 
-/// The slot that a root of this name is stored to, and the slot that it replaces.
+/// The slot in which to store a root of this name, and the slot of the root that it replaces.
 pub(super) fn slots_to_change(
     name: [u8; ROOT_NAME_BYTES],
     slots: &[SlotAt],
@@ -179,14 +179,15 @@ pub(super) fn slots_to_change(
     }
 }
 
-/// A slot in use. Its generation is higher than that of every slot, including those that have been freed: if a log loses the removal of a
-/// root, a root that was set later is still the younger one.
+/// A slot in use. Its generation is higher than that of every slot, including freed ones: if a log loses the removal of a root, a root that was set
+/// later is still the younger one.
 pub(super) fn new_slot(
     name: [u8; ROOT_NAME_BYTES],
     (target_offset, target_bytes, layout): Target,
     slots: &[SlotAt],
 ) -> Result<RootSlot, RootError> {
-    // No checksum covers the generation of a free slot. No program counts beyond the half, so a higher one is corrupted.
+    // No checksum covers the generation of a free slot. A generation above `u64::MAX / 2` cannot be reached by counting, so in a free slot it is
+    // corrupted and ignored.
     let is_known = |slot: &RootSlot| slot.is_in_use() || slot.is_free() && slot.generation <= u64::MAX / 2;
     let known = slots.iter().map(|(_, slot)| slot).filter(|slot| is_known(slot));
     let highest = known.map(|slot| slot.generation).max().unwrap_or(0);
@@ -205,7 +206,7 @@ pub(super) fn encode(name: &str) -> Result<[u8; ROOT_NAME_BYTES], RootError> {
     Ok(encoded)
 }
 
-/// Only names that were strings are ever sealed.
+/// Only valid UTF-8 is sealed into a slot, so only a forged slot yields the replacement character.
 fn name_of(name: &[u8; ROOT_NAME_BYTES]) -> &str {
     let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     str::from_utf8(&name[..len]).unwrap_or("\u{fffd}")

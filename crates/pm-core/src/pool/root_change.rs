@@ -1,5 +1,5 @@
-//! Changes of the root directory beside threads that read it, by the same handle or by another one: slots that are being changed are hidden
-//! from readers until the change is durable.
+//! Changes of the root directory concurrent with readers, in the same handle or in another one: slots that are being changed are hidden from
+//! readers until the change is durable.
 
 use super::format::ROOT_NAME_BYTES;
 use super::root::SlotAt;
@@ -16,30 +16,31 @@ use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::{Mutex, MutexGuard, RwLock};
 
-/// A hint that names no slot.
+/// A hint without a slot.
 const NO_HINT: u8 = u8::MAX;
 
-/// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a
-/// [`WriterLock`](crate::WriterLock), else of one handle. While there is no change, readers take no lock. A child of fork(2), which could
-/// inherit a locked lock, never takes one.
+/// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock);
+/// otherwise it belongs to one handle. While there is no change, readers take no lock. A child of fork(2) never takes one, because it could inherit
+/// a lock in locked state.
 ///
 /// A change stores to a slot and needs several fences. Until it is durable, other threads must not find a half-written slot, miss a root that
-/// exists before and after, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of its former
+/// exists before and after the change, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of its former
 /// contents. While there is no change, this costs a reader two loads of a counter.
 #[derive(Debug)]
 pub(super) struct DirectoryState {
     /// Odd during a change, and after a change that failed. It only increases, so that a reader notices each change of each handle.
     version: CachePadded<AtomicU64>,
-    /// During a change, the slots that it may store to, as readers find them.
+    /// During a change: the slots that it may store to, with the contents that readers see instead.
     hidden: RwLock<Vec<SlotAt>>,
-    /// By hash of the name, the index of the slot in which the last lookup found the root.
+    /// For each hash of a name, the index of the slot in which the last lookup found the root.
     hints: [AtomicU8; 64],
-    /// The process whose threads change the directory. In the copy that a child of fork(2) has, a change never ends.
+    /// The process whose threads change the directory. A child of fork(2) has a copy of this state, in which a change that was running at the fork
+    /// never ends.
     process: ProcessId,
 }
 
-/// Locked by the thread of a handle that changes the directory. The value is whether an earlier change of the handle failed.
-pub(super) type Changing = Mutex<bool>;
+/// Held by the thread that changes the directory through this handle. The value is true once a change of this handle has failed.
+pub(super) type ChangeLock = Mutex<bool>;
 
 /// A change of the directory. No other change starts before it is dropped. From [`Pool::change_roots`](crate::Pool::change_roots).
 ///
@@ -49,8 +50,8 @@ pub(super) type Changing = Mutex<bool>;
 #[must_use = "what is being changed is hidden until the change is complete"]
 pub struct RootChange<'d> {
     directory: &'d DirectoryState,
-    /// Whether slots are hidden and the change is not complete.
-    failed: MutexGuard<'d, bool>,
+    /// True while slots are hidden and the change is not complete.
+    incomplete: MutexGuard<'d, bool>,
 }
 
 impl Default for DirectoryState {
@@ -72,7 +73,7 @@ impl DirectoryState {
         &self.hints[(mixed >> 58) as usize]
     }
 
-    /// Runs `read` with no slot hidden. `None` if there was a change meanwhile.
+    /// Runs `read` without hidden slots. `None` if a change was running or began during the call.
     pub(super) fn read_unchanged<R>(&self, read: impl FnOnce(&[SlotAt]) -> R) -> Option<R> {
         let before = self.version.load(Ordering::Acquire);
         if !before.is_multiple_of(2) {
@@ -84,8 +85,8 @@ impl DirectoryState {
         (self.version.load(Ordering::Relaxed) == before).then_some(answer)
     }
 
-    /// Runs `read` with the hidden slots, which replace those on the medium. Waits for no fence. In a child of the process that changes the
-    /// directory it never waits, and reads the directory as it is in the middle of a change.
+    /// Runs `read` with the hidden slots, which stand for the same slots on the medium. Never waits for a fence. In a child of the process that
+    /// changes the directory it never waits, and reads the directory as it is in the middle of a change.
     pub(super) fn read<R>(&self, read: impl Fn(&[SlotAt]) -> R) -> R {
         self.read_unchanged(&read).unwrap_or_else(|| {
             if !self.process.is_current() {
@@ -96,16 +97,16 @@ impl DirectoryState {
         })
     }
 
-    /// Starts a change when the one before is dropped. It stores nothing before it [hides](RootChange::hide) the slots.
-    pub(super) fn change<'d>(&'d self, changing: &'d Changing) -> Result<RootChange<'d>, FenceError> {
-        let failed = changing.lock().unwrap_or_else(PoisonError::into_inner);
-        if *failed {
+    /// Waits until the previous change is dropped, and starts one. Its slots must be [hidden](RootChange::hide) before anything is stored to them.
+    pub(super) fn change<'d>(&'d self, change_lock: &'d ChangeLock) -> Result<RootChange<'d>, FenceError> {
+        let incomplete = change_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if *incomplete {
             return Err(FenceError::Poisoned);
         }
-        Ok(RootChange { directory: self, failed })
+        Ok(RootChange { directory: self, incomplete })
     }
 
-    /// Shows hidden slots, including those of a change of another handle that failed. Only for the handle that may change the directory.
+    /// Shows hidden slots, including those that a failed change of another handle left hidden. Only for the handle that may change the directory.
     pub(super) fn show(&self) {
         if self.version.load(Ordering::Relaxed).is_multiple_of(2) {
             return;
@@ -116,10 +117,11 @@ impl DirectoryState {
 }
 
 impl RootChange<'_> {
-    /// From now on readers use `slots` instead of those on the medium, and no others. Waits for readers that use the hidden slots now.
+    /// From now on exactly `slots` are hidden: readers use them in place of the same slots on the medium. Waits for readers that use the hidden
+    /// slots now.
     pub(super) fn hide(&mut self, slots: Vec<SlotAt>) {
-        if !*self.failed {
-            *self.failed = true;
+        if !*self.incomplete {
+            *self.incomplete = true;
             self.directory.version.fetch_add(1, Ordering::Relaxed);
             // Ordered before all stores of the change.
             fence(Ordering::Release);
@@ -127,16 +129,16 @@ impl RootChange<'_> {
         *self.directory.hidden.write().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
-    /// Shows the change. The caller has made all its stores durable, or it has none.
+    /// Ends the change, and makes it visible to readers. The caller must have made all its stores durable, or have stored nothing.
     pub fn complete(mut self) {
         self.directory.show();
-        *self.failed = false;
+        *self.incomplete = false;
     }
 }
 
-/// A lookup beside a change, in every order of their accesses with up to three preemptions, and with every value that the memory model allows a
-/// load to return. The words of the slots are stored and loaded relaxed, as no stronger order holds on every architecture. Only with `--cfg
-/// loom`: `cargo xtask test loom`.
+/// A lookup concurrent with a change, in every order of their accesses with up to three preemptions, and with every value that the memory model
+/// allows a load to return. The words of the slots are stored and loaded relaxed, because no stronger order holds on every architecture. Only with
+/// `--cfg loom`: `cargo xtask test loom`.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;
@@ -150,7 +152,7 @@ mod tests {
     /// The directory, and two slots: whether the slot is in use, and its root's target.
     struct Model {
         directory: DirectoryState,
-        changing: Changing,
+        change_lock: ChangeLock,
         slots: [[AtomicU64; 2]; 2],
     }
 
@@ -158,8 +160,8 @@ mod tests {
         /// A slot with a root, and a free one.
         fn new(root: u64) -> Arc<Self> {
             let slot = |root| [AtomicU64::new(u64::from(root != 0)), AtomicU64::new(root)];
-            let (directory, changing) = (DirectoryState::default(), Changing::new(false));
-            Arc::new(Self { directory, changing, slots: [slot(root), slot(0)] })
+            let (directory, change_lock) = (DirectoryState::default(), ChangeLock::new(false));
+            Arc::new(Self { directory, change_lock, slots: [slot(root), slot(0)] })
         }
 
         fn store(&self, slot: usize, word: usize, value: u64) {
@@ -190,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Runs `change` beside two lookups, and checks their results by `is_right`.
+    /// Runs `change` concurrently with two lookups, and checks their results with `is_right`.
     fn check(change: fn(&Model), is_right: fn(&[u64], &[u64]) -> bool) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
@@ -209,7 +211,7 @@ mod tests {
     #[test]
     fn loom_lookup_during_replacement() {
         let replace = |model: &Model| {
-            let mut change = model.directory.change(&model.changing).expect("no change has failed");
+            let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 1, None);
             model.store(1, 1, 2);
             model.store(1, 0, 1);
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn loom_lookup_during_change_in_place() {
         let replace = |model: &Model| {
-            let mut change = model.directory.change(&model.changing).expect("no change has failed");
+            let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
             model.store(0, 0, 0);
             model.store(0, 1, 2);
@@ -238,11 +240,11 @@ mod tests {
     #[test]
     fn loom_lookup_after_failed_change() {
         let fail = |model: &Model| {
-            let mut change = model.directory.change(&model.changing).expect("no change has failed");
+            let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
             model.store(0, 0, 0);
             drop(change);
-            assert!(model.directory.change(&model.changing).is_err());
+            assert!(model.directory.change(&model.change_lock).is_err());
         };
         check(fail, |first, second| (first, second) == (&[1], &[1]));
     }
@@ -251,13 +253,14 @@ mod tests {
     #[test]
     fn loom_lookup_after_failed_change_and_next_handle() {
         let replace = |model: &Model| {
-            let mut failed = model.directory.change(&model.changing).expect("no change has failed");
-            model.hide(&mut failed, 0, Some(1));
+            let mut incomplete = model.directory.change(&model.change_lock).expect("no change has failed");
+            model.hide(&mut incomplete, 0, Some(1));
             model.store(0, 1, 2);
-            drop(failed);
+            drop(incomplete);
             model.directory.show();
-            let changing = Changing::new(false);
-            let mut change = model.directory.change(&changing).expect("no change of this handle has failed");
+            let change_lock = ChangeLock::new(false);
+            let mut change =
+                model.directory.change(&change_lock).expect("no change of this handle has failed");
             model.hide(&mut change, 0, Some(2));
             model.store(0, 0, 0);
             model.store(0, 1, 3);

@@ -5,7 +5,7 @@ use super::root::{
     FULL, Lookup, SLOT_BYTES, SlotAt, Target, encode, free_for_new_name, new_slot, slot_offset,
     slots_to_change,
 };
-use super::root_change::{Changing, DirectoryState, RootChange};
+use super::root_change::{ChangeLock, DirectoryState, RootChange};
 use super::{Root, RootError, RootWrite};
 use crate::persist::{bytes_of, from_bytes};
 use crate::pmem::store_words;
@@ -13,34 +13,34 @@ use crate::{FenceError, Pmem, Region};
 use core::mem::size_of;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// The root directory of a pool. Its public calls are for the owner of a log that changes the directory of a pool [with logged
-/// roots](super::PoolOptions::with_logged_roots): they are changes without a transaction. They are allowed while the log holds nothing that
-/// a replay would store over them: while the pool is made, after recovery, after a checkpoint.
+/// The root directory of a pool. Its public methods are for the owner of the log of a pool [with logged
+/// roots](super::PoolOptions::with_logged_roots). They change the directory without a transaction, which is allowed only while no log entry could
+/// overwrite the change on replay: during creation, after recovery, and after a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct RootDirectory<'p, P: Pmem = Region> {
     pub(super) pmem: &'p P,
     pub(super) state: &'p DirectoryState,
     /// `None` for a handle that may not change the directory.
-    pub(super) changing: Option<&'p Changing>,
+    pub(super) change_lock: Option<&'p ChangeLock>,
     pub(super) is_logged: bool,
 }
 
 impl<'p, P: Pmem> RootDirectory<'p, P> {
-    /// Clears the older slot of each name that has two, which a crash leaves when a root is replaced. To be called once, after the log was
-    /// replayed: the older root may be needed if the younger one is not.
+    /// Frees the older slot of each name that has two: a log that lost the removal of a root leaves two if the root was set again. Call it once,
+    /// after the log is replayed: until then replay may still free the younger slot, and the older one is the valid root.
     ///
     /// # Errors
     /// When the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// The caller has made the directory durable, or a crash could lose the younger slot too. A crash leaves both slots or the younger one.
-    /// Costs one fence for each slot that is cleared.
-    pub fn clear_replaced(&self) -> Result<(), RootError> {
-        Ok(self.clear_older(self.begin_change()?)?)
+    /// The caller must have made the directory durable; otherwise a crash could lose the younger slot too. A crash leaves both slots or the younger
+    /// one. Costs one fence for each slot that is freed.
+    pub fn free_replaced_slots(&self) -> Result<(), RootError> {
+        Ok(self.free_older_slots(self.begin_change()?)?)
     }
 
-    /// See [`clear_replaced`](Self::clear_replaced).
-    pub(super) fn clear_older(&self, mut change: RootChange<'_>) -> Result<(), FenceError> {
+    /// See [`free_replaced_slots`](Self::free_replaced_slots).
+    pub(super) fn free_older_slots(&self, mut change: RootChange<'_>) -> Result<(), FenceError> {
         change.hide(Vec::new());
         for (at, slot) in self.slots().filter(|(_, slot)| slot.is_in_use()) {
             let youngest = self.slots_named(slot.name).max_by_key(|(_, slot)| slot.generation);
@@ -52,16 +52,16 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         Ok(())
     }
 
-    /// Sets the root of the log's owner, which was not found. `target` is the offset, length and layout of its value. The root is stored to
-    /// the first corrupted slot, which may be its old one, or to a free one, even the last.
+    /// Sets the root of the log's owner again, after a lookup did not find it. `target` is the offset, length and layout of its value. The root is
+    /// stored in the first corrupted slot, which may be its old one, or, if no slot is corrupted, in a free slot, even the last one.
     ///
     /// # Errors
-    /// When the name cannot be one, no slot is corrupted or free, the pool is read-only, or a fence fails.
+    /// When the name is not a valid root name, no slot is corrupted or free, the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the root is durable, and so is what this thread flushed before. A crash before leaves it set, or its slot corrupted.
-    /// Costs one fence.
-    pub fn set_lost(&self, name: &str, target: Target) -> Result<(), RootError> {
+    /// When it returns, the root is durable, and so is all that this thread flushed before. A crash before that leaves the root set, or its slot
+    /// unchanged or corrupted. Costs one fence.
+    pub fn restore_missing(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
         let mut change = self.begin_change()?;
         let slots: Vec<SlotAt> = self.slots().collect();
@@ -70,7 +70,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         let old = slots.iter().find(is_corrupted).or_else(|| slots.iter().find(is_free)).ok_or(FULL)?;
         let slot = new_slot(name, target, &slots)?;
         change.hide(vec![*old]);
-        // As a whole: a torn slot is corrupted, as it is now.
+        // The words are stored in no order: a torn slot counts as corrupted, and the root is missing already.
         store_slot(self.pmem, old.0, &slot);
         // DURABILITY POINT
         self.pmem.fence()?;
@@ -110,15 +110,15 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
         let name = encode(name)?;
-        // The last write to a slot counts: the transaction can use a slot that it frees.
+        // Of several staged writes to a slot the last one counts, so a transaction can reuse a slot that it frees.
         let staged_at = |at| staged.iter().rev().find(|write| write.at == at).map(|write| write.slot);
         let staged_slots = |hidden: &[SlotAt]| -> Vec<SlotAt> {
-            self.slots_before(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot))).collect()
+            self.slots_with_hidden(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot))).collect()
         };
         let slots = self.state.read(staged_slots);
         let lookup = Lookup::new(name, slots.iter().copied());
         let Some(target) = target else {
-            return Ok(lookup.known()?.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
+            return Ok(lookup.resolve()?.map(|(at, slot)| RootWrite { at, slot: slot.freed() }));
         };
         let at = match lookup.youngest {
             Some((at, _)) => at,
@@ -130,7 +130,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     /// See [`Pool::find_root`](crate::Pool::find_root).
     pub(super) fn find(&self, name: &str) -> Result<Option<Root>, RootError> {
         let name = encode(name)?;
-        // Programs look up the same few roots again and again: the slot of the last lookup is tried first.
+        // Programs look up the same few roots repeatedly, so the slot of the last lookup is tried first.
         let hint = self.state.hint(name);
         let load_hinted = |_: &[_]| load_slot(self.pmem, slot_offset(u64::from(hint.load(Relaxed))));
         if u64::from(hint.load(Relaxed)) < ROOT_COUNT
@@ -140,8 +140,8 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         {
             return Ok(Some(Root::of(&slot)));
         }
-        let lookup = self.state.read(|hidden| Lookup::new(name, self.slots_before(hidden)));
-        Ok(lookup.known()?.map(|(at, slot)| {
+        let lookup = self.state.read(|hidden| Lookup::new(name, self.slots_with_hidden(hidden)));
+        Ok(lookup.resolve()?.map(|(at, slot)| {
             #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
             hint.store(((at - ROOTS_START) / SLOT_BYTES) as u8, Relaxed);
             Root::of(&slot)
@@ -151,19 +151,20 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     /// See [`Pool::roots`](crate::Pool::roots).
     pub(super) fn list(&self) -> Vec<Root> {
         let in_use = |hidden: &[SlotAt]| -> Vec<RootSlot> {
-            self.slots_before(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
+            self.slots_with_hidden(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
         };
         let mut slots = self.state.read(in_use);
-        // Of slots with one name and one generation, which only corruption leaves, all lookups take the last.
+        // Only corruption leaves two slots with the same name and generation. Every lookup takes the last of them.
         slots.reverse();
         slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
-        // A crash while a root was replaced leaves both; the younger one is valid.
+        // A crash during the replacement of a root leaves both slots; the younger one is valid.
         slots.dedup_by_key(|slot| slot.name);
         slots.iter().map(Root::of).collect()
     }
 
     pub(super) fn corrupted_count(&self) -> usize {
-        self.state.read(|hidden| self.slots_before(hidden).filter(|(_, slot)| slot.is_corrupted()).count())
+        self.state
+            .read(|hidden| self.slots_with_hidden(hidden).filter(|(_, slot)| slot.is_corrupted()).count())
     }
 
     /// See [`Pool::check_root`](crate::Pool::check_root).
@@ -176,10 +177,10 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         new_slot(name, (0, 0, 0), &slots).map(drop)
     }
 
-    /// Sets a root: first the contents of the new slot, then its first word, which makes it valid, and when that is durable, the old slot is
-    /// cleared. The last fence is for [`remove_root`](Self::remove_root), after which the old root must not be found again.
+    /// Sets a root: first the contents of the new slot, then its first word, which makes it valid, and when that is durable, the old slot is freed.
+    /// The last fence makes this durable, so that the old root does not reappear after a later [`remove_root`](Self::remove_root) and a crash.
     ///
-    /// The first fence also waits for what this thread flushed before: the value itself may be among it.
+    /// The first fence also covers everything that this thread flushed before, which may include the value itself.
     ///
     /// Other threads find the old root until the new one is durable, and then the new one: the slot that is being written is hidden.
     pub(super) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
@@ -194,7 +195,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         // DURABILITY POINT
         write_first_word(self.pmem, free, &slot)?;
         if let Some(at) = old {
-            // For readers atomically: the new root appears, the old one disappears.
+            // For readers this is atomic: the new root replaces the old one.
             change.hide(vec![(at, RootSlot::FREE)]);
             write_first_word(self.pmem, at, &RootSlot::FREE)?;
         }
@@ -207,11 +208,12 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         let name = encode(name)?;
         self.check_unlogged()?;
         let mut change = self.begin_change()?;
-        if Lookup::new(name, self.slots()).known()?.is_none() {
+        if Lookup::new(name, self.slots()).resolve()?.is_none() {
             return Ok(());
         }
         let mut slots: Vec<_> = self.slots_named(name).collect();
-        // A pool to which other code has stored may have older slots. They are freed before the youngest one, or a crash would leave one.
+        // If other code has stored to the pool, older slots of the name may exist. They are freed before the youngest one; otherwise a crash could
+        // leave an older root in force.
         slots.sort_by_key(|(_, slot)| slot.generation);
         // Other threads find the root until the removal is durable.
         change.hide(slots.clone());
@@ -235,10 +237,10 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     }
 
     fn begin_change(&self) -> Result<RootChange<'p>, RootError> {
-        Ok(self.state.change(self.changing.ok_or(RootError::ReadOnly)?)?)
+        Ok(self.state.change(self.change_lock.ok_or(RootError::ReadOnly)?)?)
     }
 
-    /// A replay of the log would undo what the pool itself has changed.
+    /// Refuses changes by the pool's own methods if the roots are logged: a replay of the log would undo them.
     pub(super) fn check_unlogged(&self) -> Result<(), RootError> {
         if self.is_logged { Err(RootError::Logged) } else { Ok(()) }
     }
@@ -248,11 +250,11 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     }
 
     fn slots(&self) -> impl Iterator<Item = SlotAt> {
-        self.slots_before(&[])
+        self.slots_with_hidden(&[])
     }
 
-    /// All slots; those that are being changed as they were before.
-    fn slots_before(&self, hidden: &[SlotAt]) -> impl Iterator<Item = SlotAt> {
+    /// All slots, the hidden ones as readers see them.
+    fn slots_with_hidden(&self, hidden: &[SlotAt]) -> impl Iterator<Item = SlotAt> {
         (0..ROOT_COUNT).map(slot_offset).map(move |at| {
             let before = hidden.iter().find(|slot| slot.0 == at);
             before.copied().unwrap_or_else(|| (at, load_slot(self.pmem, at)))
@@ -264,7 +266,7 @@ fn load_slot<P: Pmem>(pmem: &P, at: u64) -> RootSlot {
     from_bytes(|bytes| pmem.load(at, bytes))
 }
 
-/// Stores a whole slot, its words in no order. Durable at the next fence.
+/// Stores a whole slot, its words in no order, and flushes it.
 fn store_slot<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) {
     store_words(pmem, at, bytes_of(slot));
     pmem.flush(at, SLOT_BYTES);
@@ -277,7 +279,7 @@ fn write_contents<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), Fen
     pmem.persist(at, SLOT_BYTES)
 }
 
-/// Stores the first word atomically, by which the slot becomes valid or free.
+/// Stores the first word atomically and makes it durable. This makes the slot valid or free.
 fn write_first_word<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
     pmem.store_u64(at, slot.first_word());
     pmem.persist(at, size_of::<u64>() as u64)

@@ -16,28 +16,29 @@ use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::RwLock;
 
-/// Shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock), else owned by one handle.
+/// Shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock); otherwise it belongs to one handle.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) directory: DirectoryState,
     pub(super) header: SharedHeader,
 }
 
-/// Hides a header while it is written over or restored: one of its copies is not whole then, and the other one may not be durable.
+/// Hides a header while it is overwritten or restored: during this time one copy is incomplete, and the other may not be durable.
 #[derive(Debug)]
 pub(super) struct SharedHeader {
-    /// Odd while the header is being written over, and after that has failed. It only increases.
+    /// Odd while the header is being overwritten, and after an overwrite has failed. It only increases.
     version: AtomicU64,
     /// The pool's length in this version; not set in the first one.
     pool_bytes: AtomicU64,
-    /// While the version is odd, the header before, and the state in which it was found.
+    /// While the version is odd: the previous header, and the state in which it was found.
     before: RwLock<Option<Box<(Header, HeaderState)>>>,
-    /// The process that writes over it. In the copy that a child of fork(2) has, a change never ends.
+    /// The process that overwrites the header. A child of fork(2) has a copy of this state, in which a change that was running at the fork never
+    /// ends.
     process: ProcessId,
 }
 
-/// A header as a handle reads it.
-pub(super) struct HeaderReading {
+/// A header, the state of its copies, and the version at which they were read.
+pub(super) struct HeaderSnapshot {
     pub(super) header: Header,
     pub(super) state: HeaderState,
     /// The version of the shared header.
@@ -56,12 +57,12 @@ impl Default for SharedHeader {
 }
 
 impl SharedHeader {
-    /// The result of `find` or, while another handle writes over the header, of `find` before that. A child of that handle's process takes
-    /// no lock, which it may have inherited locked: it gets the result of `find` in the middle of the change.
+    /// The result of `find`; while another handle overwrites the header, the header and state from before. A child of fork(2) takes no lock,
+    /// because it may have inherited the lock in locked state: it runs `find` in the middle of the change.
     pub(super) fn read(
         &self,
         find: impl Fn() -> Result<(Header, HeaderState), PoolError>,
-    ) -> Result<HeaderReading, PoolError> {
+    ) -> Result<HeaderSnapshot, PoolError> {
         let backoff = Backoff::new();
         loop {
             let version = self.version.load(Ordering::Acquire);
@@ -71,12 +72,12 @@ impl SharedHeader {
                 // A reader that has loaded a word of a newer header sees the version of that header here.
                 fence(Ordering::Acquire);
                 if is_child || self.version.load(Ordering::Relaxed) == version {
-                    return found.map(|(header, state)| HeaderReading { header, state, version });
+                    return found.map(|(header, state)| HeaderSnapshot { header, state, version });
                 }
             } else if let Some(before) = self.before.read().unwrap_or_else(PoisonError::into_inner).as_deref()
             {
                 let (header, state) = *before;
-                return Ok(HeaderReading { header, state, version });
+                return Ok(HeaderSnapshot { header, state, version });
             }
             backoff.spin();
         }
@@ -88,19 +89,19 @@ impl SharedHeader {
         if is_as_found { found_bytes } else { self.pool_bytes.load(Ordering::Acquire) }
     }
 
-    /// Hides the header: readers find `before`, which was found in `state`. To be called before a copy is written over.
+    /// Hides the header: readers find `before`, which was found in `state`. Call this before overwriting a copy.
     pub(super) fn hide(&self, before: &Header, state: HeaderState) {
         if !self.is_hidden() {
             *self.before.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::new((*before, state)));
             self.pool_bytes.store(before.pool_bytes, Ordering::Release);
-            // A reader that finds this version finds the length of this version.
+            // A reader that loads the new version also loads the length stored before it.
             self.version.fetch_add(1, Ordering::Release);
             // Ordered before all stores to the header.
             fence(Ordering::Release);
         }
     }
 
-    /// Shows the header if it is hidden, by this handle or by a handle that failed. To be called when the header is durable.
+    /// Shows the header if this handle, or a handle that failed, has hidden it. Call this when the header is durable.
     pub(super) fn show(&self, pool_bytes: u64) {
         if self.is_hidden() {
             self.pool_bytes.store(pool_bytes, Ordering::Release);
@@ -113,8 +114,8 @@ impl SharedHeader {
     }
 }
 
-/// A reader beside a handle that extends the pool, with every value that the memory model allows a load to return. The words of the header are
-/// stored and loaded relaxed, as no stronger order holds on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
+/// A reader concurrent with a handle that extends the pool, with every value that the memory model allows a load to return. The words of the header
+/// are stored and loaded relaxed, because no stronger order holds on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
 ///
 /// The writer is the thread that runs first: loom does not switch threads between a thread's load of an atomic, with which hiding begins, and
 /// the thread's next access to that atomic. A load may still return any earlier store that the model allows.
@@ -135,8 +136,7 @@ mod tests {
     }
 
     fn header(pool_bytes: u64) -> Header {
-        header::new_header(pool_bytes, 8192, uuid::Uuid::from_bytes([1; 16]), 0)
-            .expect("a layout that can be")
+        header::new_header(pool_bytes, 8192, uuid::Uuid::from_bytes([1; 16]), 0).expect("a possible layout")
     }
 
     impl Model {
@@ -152,16 +152,16 @@ mod tests {
             self.shared.show(to_bytes);
         }
 
-        fn read(&self) -> HeaderReading {
+        fn read(&self) -> HeaderSnapshot {
             let find = || match self.words.each_ref().map(|word| word.load(Ordering::Relaxed)) {
                 [first, second] if first == second => Ok((header(first), HeaderState::Intact)),
                 _ => Err(PoolError::NotAPool),
             };
-            self.shared.read(find).expect("no half of a header is found")
+            self.shared.read(find).expect("no incomplete header is found")
         }
     }
 
-    /// Runs `write` beside a thread that runs `look`.
+    /// Runs `write` concurrently with a thread that runs `look`.
     fn check(write: fn(&Model), look: fn(&Model)) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_length_beside_extension_is_old_or_new() {
+    fn loom_length_during_extension_is_old_or_new() {
         check(
             |model| model.extend(OLD_BYTES, NEW_BYTES),
             |model| {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_header_beside_extension_is_complete() {
+    fn loom_header_during_extension_is_complete() {
         check(
             |model| model.extend(OLD_BYTES, NEW_BYTES),
             |model| {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_lengths_beside_two_extensions_never_decrease() {
+    fn loom_lengths_during_two_extensions_never_decrease() {
         check(
             |model| {
                 model.extend(OLD_BYTES, NEW_BYTES);

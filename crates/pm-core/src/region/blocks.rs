@@ -1,9 +1,9 @@
 //! Allocating the blocks that a file lacks.
 //!
-//! Only missing blocks are requested: XFS reserves space for the whole range of a fallocate(2), including allocated blocks, and so refuses a
-//! fully allocated file if less than its length is free.
+//! Only missing blocks are requested: XFS reserves space for the whole range of a fallocate(2), including allocated blocks, so it would refuse even
+//! a fully allocated file if less space than its length is free.
 //!
-//! FIEMAP reports the missing blocks. `SEEK_HOLE` does not: it reports an extent that was allocated and not yet written as a hole.
+//! FIEMAP reports the missing blocks. `SEEK_HOLE` does not: it reports extents that are allocated but not yet written as holes.
 
 use super::{OpenError, file};
 use core::mem::offset_of;
@@ -14,13 +14,13 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// The length of a shared extent that one call copies. XFS reserves as much again for it.
-const UNSHARED_BYTES: u64 = 1 << 20;
+/// The part of a shared extent that one fallocate(2) copies. XFS reserves the same length for the copy.
+const UNSHARE_STEP_BYTES: u64 = 1 << 20;
 
 /// Extends a file to the end of `new`, with all blocks of `new` allocated unless it is `sparse`. The length changes atomically, after the
-/// allocation: neither a kill nor a full file system leaves another length or missing blocks, unless the file system moves the end as it
-/// allocates (NFS). A kill before that leaves blocks behind the end, which the next growth uses. A longer file is not cut, as the caller did not
-/// store its end.
+/// allocation. So a killed process or a full file system leaves the old length, or the new one with all blocks, unless the file system moves the
+/// end when it allocates (NFS). A process killed before the length changes leaves blocks past the end, which the next growth uses. If the file is
+/// longer already, this is an error: another program may have extended it.
 pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool) -> Result<(), OpenError> {
     let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
     let found_bytes = stat.st_size.cast_unsigned();
@@ -36,7 +36,7 @@ pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool
         false => allocate(&file, path, new.clone()),
     };
     extended.and_then(|()| file::set_length(&file, path, new.end)).or_else(|error| {
-        // This also frees blocks behind the end.
+        // This also frees blocks past the end.
         file::set_length(&file, path, found_bytes)?;
         Err(error)
     })
@@ -45,11 +45,11 @@ pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool
 /// Allocates every block of `range`, so that a later store cannot fault for lack of space. Blocks that the file shares with a copy are copied,
 /// if the file system supports that. A file system that does not support allocation is accepted.
 ///
-/// The range may lie behind the end of the file, which does not move, unless the file system can only allocate and move the end at once (NFS).
+/// The range may lie past the end of the file, which does not move, unless the file system can only allocate and move the end at once (NFS).
 ///
 /// # Errors
-/// [`OpenError::NoSpace`], also if more is missing than is free; or the system's error. If the file system has FIEMAP, blocks allocated by this
-/// call are freed again, except copies of shared blocks.
+/// [`OpenError::NoSpace`], including when more blocks are missing than are free; or the error of a system call. If the file system has FIEMAP,
+/// blocks allocated by this call are freed again, except copies of shared blocks.
 pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Result<(), OpenError> {
     let file = file.as_fd();
     let missing = match Missing::of(file, &range) {
@@ -72,8 +72,8 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
     })
 }
 
-/// The missing blocks, if as many are free. Otherwise ext4 would allocate all free blocks before it reports that they do not suffice, and other
-/// programs would find no space.
+/// Returns the missing blocks if that many blocks are free. Otherwise ext4 would allocate all free blocks before it reports that they do not
+/// suffice, and other programs would find no space.
 fn with_room(
     file: BorrowedFd<'_>,
     path: &Path,
@@ -85,7 +85,8 @@ fn with_room(
         Err(OpenError::NoSpace { .. }) => {}
         Err(error) => return Err(error),
     }
-    // Data written to this file and not written back had no blocks, although its blocks counted as used. The check has written it back.
+    // Because of delayed allocation, data of this file that was not written back had no blocks yet, although they counted as used. `check_free` has
+    // synced the file system, so they are allocated now.
     let missing = look_again().map_err(OpenError::from_errno(path, "FIEMAP"))?;
     check_free(file, path, sum(&missing.holes))?;
     Ok(missing)
@@ -110,7 +111,7 @@ fn unshare(file: BorrowedFd<'_>, path: &Path, shared: &[Range<u64>]) -> Result<(
     for extent in shared {
         let mut start = extent.start;
         while start < extent.end {
-            let piece = start..extent.end.min(start + UNSHARED_BYTES);
+            let piece = start..extent.end.min(start + UNSHARE_STEP_BYTES);
             match fallocate(file, FallocateFlags::UNSHARE_RANGE, &piece) {
                 Ok(()) => {}
                 // btrfs, where each write-back needs new blocks anyway.
@@ -125,7 +126,7 @@ fn unshare(file: BorrowedFd<'_>, path: &Path, shared: &[Range<u64>]) -> Result<(
     Ok(())
 }
 
-/// Frees what was allocated of `holes`. What another program has stored there meanwhile stays.
+/// Frees the blocks that were allocated in `holes`. Data that another program stored there since is kept.
 fn free(file: BorrowedFd<'_>, holes: &[Range<u64>]) -> Result<(), Errno> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     for hole in holes {
@@ -141,7 +142,8 @@ fn free(file: BorrowedFd<'_>, holes: &[Range<u64>]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// hugetlbfs stops between two pages for any signal, and for work that an io_uring of this thread has left.
+/// Retries after EINTR: on hugetlbfs fallocate(2) stops between two pages for any pending signal, and for pending work of an io_uring of this
+/// thread.
 fn fallocate(file: BorrowedFd<'_>, flags: FallocateFlags, range: &Range<u64>) -> Result<(), Errno> {
     retry_on_intr(|| rustix::fs::fallocate(file, flags, range.start, range.end - range.start))
 }
@@ -155,13 +157,13 @@ fn failed(path: &Path, len_bytes: u64, errno: Errno) -> OpenError {
     }
 }
 
-/// Refuses to allocate more than is free. Blocks reserved for root count as free.
+/// Returns an error if more is needed than is free. Blocks reserved for root count as free.
 fn check_free(file: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
     let look = || rustix::fs::fstatvfs(file).map_err(OpenError::from_errno(path, "statvfs"));
     let mut found = look()?;
     let is_free = |count: u64, bytes: u64| count.saturating_mul(bytes) >= len_bytes;
     if !is_free(found.f_bfree, found.f_frsize) && is_free(found.f_blocks, found.f_frsize) {
-        // Blocks of removed files may become free only with the next commit of the journal.
+        // Blocks of removed files may not become free before the next commit of the journal.
         rustix::fs::syncfs(file).map_err(OpenError::from_errno(path, "syncfs"))?;
         found = look()?;
     }
@@ -176,7 +178,7 @@ fn sum(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }
 
-/// The parts of a file to which a store needs new blocks.
+/// The parts of a file in which a store needs new blocks.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Missing {
     /// Ranges without blocks of their own, in order.
@@ -198,7 +200,7 @@ impl Missing {
             unsafe { rustix::ioctl::ioctl(file, request) }?;
             let extents = &map.extents[..(map.found_count as usize).min(EXTENT_COUNT)];
             whole_end = missing.add(extents, whole_end, range.end);
-            // Without the comparison, a file system that goes back would cause an endless loop.
+            // Without the comparison, a file system that returns an earlier extent again would cause an endless loop.
             let next = extents.last().map_or(range.end, Extent::end);
             let is_last = extents.last().is_none_or(|extent| extent.flags & LAST != 0);
             known_end = if is_last || next <= known_end { range.end } else { next };
@@ -209,10 +211,10 @@ impl Missing {
         Ok(missing)
     }
 
-    /// Adds what is missing between `start` and the end of the last extent that has its own blocks, and returns that end. No blocks at or behind
-    /// `start` were known before. The extents are in order.
+    /// Adds what is missing between `start` and the end of the last extent that has its own blocks, and returns that end. Nothing at or after
+    /// `start` has been examined before. The extents are in order.
     fn add(&mut self, extents: &[Extent], mut start: u64, end: u64) -> u64 {
-        for extent in extents.iter().filter(|extent| extent.flags & NOT_OWN == 0) {
+        for extent in extents.iter().filter(|extent| extent.flags & NO_BLOCK == 0) {
             let own = extent.start.max(start)..extent.end().min(end);
             if own.is_empty() {
                 continue;
@@ -268,7 +270,7 @@ const FIEMAP: Opcode = opcode::from_components(rustix::ioctl::Direction::ReadWri
 /// `FIEMAP_EXTENT_LAST`.
 const LAST: u32 = 0x1;
 /// `FIEMAP_EXTENT_UNKNOWN`, `_DELALLOC`, `_DATA_INLINE` and `_DATA_TAIL`: no block to which a page could be written in place.
-const NOT_OWN: u32 = 0x2 | 0x4 | 0x200 | 0x400;
+const NO_BLOCK: u32 = 0x2 | 0x4 | 0x200 | 0x400;
 /// `FIEMAP_EXTENT_SHARED`.
 const SHARED: u32 = 0x2000;
 
@@ -301,15 +303,15 @@ mod tests {
         Extent { start: range.start, len_bytes: range.end - range.start, flags, ..Extent::default() }
     }
 
-    /// On ext4 and XFS blocks are allocated when the file is written back, but count as used before.
+    /// On ext4 and XFS blocks are allocated when the file is written back, but count as used before that.
     #[test]
     fn delayed_blocks_of_the_file_count_as_free() {
         let file = tempfile::tempfile().unwrap();
-        let more_than_there_is = || Missing { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
+        let more_than_free = || Missing { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
         let with_room =
-            |then: Missing| with_room(file.as_fd(), Path::new("x"), more_than_there_is(), || Ok(then));
+            |then: Missing| with_room(file.as_fd(), Path::new("x"), more_than_free(), || Ok(then));
         assert_eq!(with_room(Missing::default()).unwrap(), Missing::default());
-        assert!(matches!(with_room(more_than_there_is()), Err(OpenError::NoSpace { .. })));
+        assert!(matches!(with_room(more_than_free()), Err(OpenError::NoSpace { .. })));
     }
 
     #[test]
@@ -317,7 +319,7 @@ mod tests {
         const UNWRITTEN: u32 = 0x800;
         const DELAYED: u32 = 0x2 | 0x4;
         let mut missing = Missing::default();
-        // The first extent begins before the requested range, the last one ends behind it.
+        // The first extent begins before the requested range, the last one ends after it.
         let first = [extent(0..20, 0), extent(30..40, UNWRITTEN), extent(40..45, DELAYED)];
         assert_eq!(missing.add(&first, 10, 100), 40);
         let second = [extent(50..60, SHARED), extent(60..70, 0), extent(90..200, SHARED | LAST)];
@@ -354,7 +356,7 @@ mod tests {
             assert_eq!(
                 Missing::of(file.as_fd(), &range),
                 Ok(Missing::default()),
-                "unwritten blocks are there"
+                "unwritten extents have blocks"
             );
             file.write_all_at(&[8; 4096], STEP_BYTES / 2).unwrap();
             free(file.as_fd(), &found.holes).unwrap();

@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 /// The number of pages that one read covers.
 const STEP_PAGES: usize = 8192;
 
-/// Bits of the words of `/proc/self/pagemap`, one word a page. (procfs has them too, but allocates a list of all flags.)
+/// Bits of the words of `/proc/self/pagemap`, one word per page. (procfs has them too, but allocates a list of all flags.)
 const PAGE_FILE: u64 = 1 << 61;
 const PAGE_SWAPPED: u64 = 1 << 62;
 const PAGE_PRESENT: u64 = 1 << 63;
 
-/// As [`file::next_data`], for a private mapping of the file: copies over its holes are data too. If the kernel does not report which pages are
-/// copies, there are no holes.
+/// Like [`file::next_data`], for a private mapping of the file: copies over its holes are data too. If the kernel does not report which pages are
+/// copies, all of the mapping is data.
 pub(super) fn next_data(file: impl AsFd, mapping: &Mapping, rest: Range<u64>) -> Option<Range<u64>> {
     let data = file::next_data(file, rest.clone());
     let hole = rest.start..data.as_ref().map_or(rest.end, |data| data.start);

@@ -1,28 +1,28 @@
-//! Why a region could not be created, opened or grown.
+//! The errors of creating, opening and growing a region.
 
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// Why a region could not be created, opened or grown. Nothing has been changed then, unless the variant's documentation states it.
+/// An error of creating, opening or growing a region. Nothing has been changed, unless the variant's documentation states it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no file at the path, or it has been removed.
     #[error("{path}: no such file", path = .path.display())]
     NotFound {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
     },
     /// The path exists already, and creation never overwrites.
     #[error("{path}: exists already", path = .path.display())]
     Exists {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
     },
     /// The path is a directory, a socket or another file that cannot be mapped.
     #[error("{path}: is a {kind}, not a regular file or a device-dax", path = .path.display())]
     NotMappable {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
         /// Its kind.
         kind: &'static str,
@@ -30,29 +30,35 @@ pub enum OpenError {
     /// The process has no permission to open the path.
     #[error("{path}: no permission to open it for {wanted}", path = .path.display())]
     Permission {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
         /// "reading" or "reading and writing".
         wanted: &'static str,
     },
-    /// The file or its file system is read-only, but the region must be writable.
-    #[error("{path}: is on a read-only file system; open it read-only", path = .path.display())]
+    /// The file system or the region is read-only, but must be writable.
+    #[error("{path}: the file system or the region is read-only", path = .path.display())]
     ReadOnly {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
     },
-    /// Another process, or this one, has the region open. A region has one writer, or any number of readers. A region that a child of
-    /// fork(2) has inherited is open in its parent. An overlay hides locks: a file of its upper layer that is open through the overlay is not
-    /// seen to be in use by its path in the layer, which Linux forbids to change meanwhile.
-    #[error("{path}: is in use by another opener", path = .path.display())]
+    /// Another process, or this one, has the region open. A region has one writer, or any number of readers. A region that a child of fork(2) has
+    /// inherited is open in its parent. Locks are not visible across an overlay: a file that is open through the overlay does not appear busy under
+    /// its path in the upper layer. Linux forbids changes of a layer while the overlay is mounted.
+    #[error("{path}: is in use: it is open elsewhere, or belongs to the parent of this process", path = .path.display())]
     Busy {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
     },
-    /// The path is a device-dax, of which there are no private pages to store to.
+    /// The path is a device-dax, which cannot be mapped privately.
     #[error("{path}: is a device-dax, which cannot be opened as scratch", path = .path.display())]
     NoScratch {
-        /// The path asked for.
+        /// The requested path.
+        path: PathBuf,
+    },
+    /// The region is a device-dax, which cannot grow.
+    #[error("{path}: is a device-dax, which cannot grow", path = .path.display())]
+    FixedSize {
+        /// The requested path.
         path: PathBuf,
     },
     /// The size is zero.
@@ -74,10 +80,10 @@ pub enum OpenError {
         /// The requested length.
         wanted_bytes: u64,
     },
-    /// The file system has no space. A file that was to be created does not exist; one that was to grow has its old length.
+    /// The file system has no space. A file that was being created does not exist; a file that was being grown has its old length.
     #[error("{path}: no space for {len_bytes} bytes", path = .path.display())]
     NoSpace {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
         /// The requested number of bytes.
         len_bytes: u64,
@@ -88,7 +94,7 @@ pub enum OpenError {
     /// Another system call failed.
     #[error("{path}: {operation} failed: {errno}", path = .path.display())]
     Io {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
         /// The system call.
         operation: &'static str,
@@ -98,7 +104,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Makes a closure for `map_err` that names `operation` on `path`, and selects the typed variant for errors that have one.
+    /// Returns a closure for `map_err` that names `operation` on `path`, and selects the typed variant for errors that have one.
     pub(super) fn from_errno<'a>(
         path: &'a std::path::Path,
         operation: &'static str,

@@ -7,15 +7,15 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// Looks at the file at a path, without opening it, which would affect a tape or a watchdog.
-pub(super) fn look(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
+/// Stats the file at a path through an `O_PATH` descriptor. The file itself is not opened, because opening affects a tape or a watchdog device.
+pub(super) fn stat_path(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(OpenError::from_errno(path, "open"))?;
     let stat = rustix::fs::fstat(&found).map_err(OpenError::from_errno(path, "stat"))?;
     Ok((found, stat))
 }
 
-/// Opens the file of a descriptor again, even if the path leads to another file by now. The new open file description can have its own lock.
+/// Opens the file of a descriptor again, even if another file is at its path by now. The new open file description can have its own lock.
 pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<OwnedFd, OpenError> {
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let link = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -27,32 +27,34 @@ pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<Owned
             },
             // The file exists, so /proc is missing.
             Errno::NOENT => {
-                OpenError::Io { path: path.to_path_buf(), operation: "open by way of /proc", errno }
+                OpenError::Io { path: path.to_path_buf(), operation: "open through /proc", errno }
             }
             errno => OpenError::from_errno(path, "open")(errno),
         }
     })
 }
 
-/// Whether a file ceases to exist when it is closed. The caller has locked it, so that no creator removes its name.
+/// Whether the file has no name, and so is deleted when it is closed. The caller holds its lock, so no other process that creates files here
+/// removes its name.
 pub(super) fn has_no_name(file: &OwnedFd, path: &Path) -> Result<bool, OpenError> {
     let failed = |operation| OpenError::from_errno(path, operation);
     if rustix::fs::fstat(file).map_err(failed("stat"))?.st_nlink != 0 {
         return Ok(false);
     }
     let link = rustix::fs::readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new());
-    Ok(leads_to_no_name(link.map_err(failed("readlink in /proc"))?.as_bytes()))
+    Ok(is_deleted_link(link.map_err(failed("readlink in /proc"))?.as_bytes()))
 }
 
-/// Whether /proc shows a file without a name so. A link count of zero is no proof: some file systems in user space do not count links.
+/// Whether this link in `/proc/self/fd` denotes a file without a name. A link count of zero does not prove it: some file systems in user space do
+/// not count links.
 ///
 /// # Source
 /// proc(5), `/proc/pid/fd`.
-fn leads_to_no_name(link: &[u8]) -> bool {
+fn is_deleted_link(link: &[u8]) -> bool {
     link.ends_with(b" (deleted)")
 }
 
-/// Refuses a length that is zero or no multiple of `multiple_bytes`.
+/// Refuses a length that is zero or not a multiple of `multiple_bytes`.
 pub(super) const fn check_size(len_bytes: u64, multiple_bytes: u64) -> Result<(), OpenError> {
     if len_bytes == 0 {
         return Err(OpenError::ZeroSize);
@@ -88,7 +90,7 @@ pub(super) fn check_limit(path: &Path, len_bytes: u64) -> Result<(), OpenError> 
     }
 }
 
-/// The first part of `rest`, which is not empty, that is not a hole. A file system or device that cannot report holes has none.
+/// The first data range in `rest`, which must not be empty. If the file system or device cannot report holes, all of `rest` is data.
 pub(super) fn next_data(file: impl AsFd, rest: Range<u64>) -> Option<Range<u64>> {
     let start = match rustix::fs::seek(&file, SeekFrom::Data(rest.start)) {
         Ok(start) if start >= rest.start => start,
@@ -96,7 +98,7 @@ pub(super) fn next_data(file: impl AsFd, rest: Range<u64>) -> Option<Range<u64>>
         // A character device, such as devdax, returns a position that does not depend on the argument.
         Ok(_) | Err(_) => return Some(rest),
     };
-    // The same device returns zero, as if zero were both data and a hole.
+    // Such a device returns zero, as if offset zero were both data and a hole.
     let hole = rustix::fs::seek(&file, SeekFrom::Hole(start)).ok().filter(|&hole| hole > start);
     let end = hole.unwrap_or(rest.end).min(rest.end);
     (start < end).then_some(start..end)
@@ -118,7 +120,7 @@ mod tests {
         let flags = OFlags::RDWR | OFlags::TMPFILE;
         assert!(is_nameless(&rustix::fs::open(dir.path(), flags, Mode::RUSR | Mode::WUSR).unwrap()));
         // Without a link count only /proc shows it.
-        assert!(leads_to_no_name(b"/mnt/x.pm (deleted)") && !leads_to_no_name(b"/mnt/x.pm"));
+        assert!(is_deleted_link(b"/mnt/x.pm (deleted)") && !is_deleted_link(b"/mnt/x.pm"));
     }
 
     #[test]

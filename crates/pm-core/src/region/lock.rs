@@ -9,8 +9,8 @@ use std::path::Path;
 
 /// An open file, locked for this process until it is dropped.
 ///
-/// The lock belongs to the open file description, which a child of fork(2) shares. So it is released explicitly: otherwise it would be held as
-/// long as a child lives.
+/// The lock belongs to the open file description, which a child of fork(2) shares. So it is released explicitly: otherwise it would be held until
+/// all children have ended.
 #[derive(Debug)]
 pub(super) struct LockedFile {
     file: OwnedFd,
@@ -28,8 +28,8 @@ impl LockedFile {
     }
 
     /// Takes the lock of a device-dax too, on its directory in sysfs: the lock of a file belongs to the device node, and one device may have
-    /// several nodes. Each network namespace has its own sysfs with its own locks, so another node in another network namespace is not excluded.
-    /// Linux has no lock of the device itself.
+    /// several nodes. Each network namespace has its own sysfs with its own locks, so a process that uses another node in another network namespace
+    /// is not excluded. Linux cannot lock the device itself.
     pub(super) fn with_device(mut self, dir: &Path, path: &Path, writable: bool) -> Result<Self, OpenError> {
         let failed = |operation| OpenError::from_errno(path, operation);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -51,7 +51,7 @@ impl LockedFile {
         &self.file
     }
 
-    /// The file, for calls that only the lock's holder may make. A child of fork(2) has the descriptor, and the lock would not exclude it.
+    /// The file, for calls that only the lock's holder may make. A child of fork(2) shares the descriptor, so the lock does not exclude it.
     pub(super) fn locked_fd(&self, path: &Path) -> Result<&OwnedFd, OpenError> {
         if self.is_own() { Ok(&self.file) } else { Err(OpenError::Busy { path: path.to_path_buf() }) }
     }
@@ -67,7 +67,7 @@ impl Drop for LockedFile {
         if !self.is_own() {
             return;
         }
-        // If one of these fails, as on a network file system, that lock ends with its last descriptor.
+        // If one of these fails, as on a network file system, the kernel releases the lock with the last descriptor.
         let _unlocked = set_lock(&self.file, libc::F_UNLCK);
         if let Some(device) = &self.device {
             let _unlocked = rustix::fs::flock(device, FlockOperation::Unlock);
@@ -75,7 +75,7 @@ impl Drop for LockedFile {
     }
 }
 
-/// Takes the whole-file lock of the open file description, which also excludes a second opening in the same process.
+/// Takes the whole-file lock of the open file description, which also excludes a second open in the same process.
 ///
 /// # Source
 /// fcntl(2), "Open file description locks (non-POSIX)".

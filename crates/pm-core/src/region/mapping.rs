@@ -1,7 +1,7 @@
-//! Mappings: the one file that maps and unmaps addresses.
+//! Mappings of regions.
 //!
-//! memmap2 maps a file where the kernel chooses the address. It takes neither an address, which [`ALIGN_BYTES`] and
-//! [`RegionOptions::at_address`](super::RegionOptions::at_address) need, nor `MAP_SYNC`: rustix maps these.
+//! memmap2 maps a file at an address that the kernel chooses. It supports neither a fixed address, which [`ALIGN_BYTES`] and
+//! [`RegionOptions::at_address`](super::RegionOptions::at_address) need, nor `MAP_SYNC`; rustix does.
 
 use super::process::ProcessId;
 use crate::fault::{self, MediumFault};
@@ -11,16 +11,16 @@ use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 
-/// Every mapping starts at a multiple of this, so that an offset that is aligned, up to this, has an aligned address. The kernel can then
-/// also use its huge pages.
+/// Every mapping starts at a multiple of this, so that the address of an offset has the alignment of the offset, up to this. The kernel can also
+/// use huge pages for such a mapping.
 pub(super) const ALIGN_BYTES: usize = 4 << 20;
 
-/// What a store to a region does.
+/// The effect of a store to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// It panics.
     ReadOnly,
-    /// It changes a copy of the page that this process alone sees.
+    /// It changes a copy of the page that only this process sees.
     Scratch,
     /// It changes the file.
     Writable,
@@ -31,8 +31,8 @@ pub(super) enum Access {
 pub(super) enum Sharing {
     /// Stores change the file.
     Shared,
-    /// As [`Shared`](Self::Shared), with `MAP_SYNC`: the page fault that maps a block makes the file system's record of the block durable.
-    /// File systems and kernels without it must refuse it.
+    /// Like [`Shared`](Self::Shared), with `MAP_SYNC`: the page fault that maps a block makes the file system's record of the block durable.
+    /// Kernels and file systems that do not support `MAP_SYNC` refuse the mapping.
     Synchronous,
     /// Stores change copies of pages. Memory for them is reserved, or taken when a page is stored to.
     Private { is_reserved: bool },
@@ -58,10 +58,10 @@ pub(super) struct Mapping {
     sharing: Sharing,
     /// The advice given, for a mapping that replaces this one.
     advice: Vec<Advice>,
-    /// The process that mapped it. At this address a child of it may have no mapping, or another one.
+    /// The process that mapped it. A child of it may have no mapping at this address, or another one.
     process: ProcessId,
     /// The owner of the addresses, if memmap2 has mapped them.
-    by_memmap2: Option<MmapRaw>,
+    owner: Option<MmapRaw>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and all access goes through raw pointers whose
@@ -89,12 +89,13 @@ impl Mapping {
         }
         drop(mapping);
         let base = reserve_aligned(len)?;
-        // If this fails the addresses stay reserved: the call may have unmapped them, and another thread mapped them.
+        // On failure the reservation is leaked: the failed call may have unmapped it already, and another thread may have mapped the addresses
+        // since.
         // SAFETY: the range was reserved just now, and nothing else is mapped there.
         unsafe { Self::at(base.as_ptr(), file, len, writable, sharing) }
     }
 
-    /// Maps by memmap2, where the kernel chooses the address.
+    /// Maps with memmap2, at an address that the kernel chooses.
     fn anywhere(file: BorrowedFd<'_>, len: usize, writable: bool, sharing: Sharing) -> Result<Self, Errno> {
         let mut options = MmapOptions::new();
         options.len(len);
@@ -112,7 +113,7 @@ impl Mapping {
         Ok(Self::of(base, len, writable, sharing, Some(pages)))
     }
 
-    /// Maps by rustix at `address`, or where the kernel chooses if that is null.
+    /// Maps with rustix at `address`, or where the kernel chooses if `address` is null.
     ///
     /// # Safety
     /// The caller owns what is mapped in the `len` bytes at `address`, and nothing uses it.
@@ -131,15 +132,9 @@ impl Mapping {
         Ok(Self::of(base, len, writable, sharing, None))
     }
 
-    fn of(
-        base: NonNull<u8>,
-        len: usize,
-        writable: bool,
-        sharing: Sharing,
-        by_memmap2: Option<MmapRaw>,
-    ) -> Self {
+    fn of(base: NonNull<u8>, len: usize, writable: bool, sharing: Sharing, owner: Option<MmapRaw>) -> Self {
         let process = ProcessId::current();
-        Self { base, len, writable, sharing, advice: Vec::new(), process, by_memmap2 }
+        Self { base, len, writable, sharing, advice: Vec::new(), process, owner }
     }
 
     pub(super) const fn base(&self) -> *mut u8 {
@@ -164,7 +159,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Gives advice for the whole mapping, and for mappings made by [`resized`](Self::resized).
+    /// Gives advice for the whole mapping, and for mappings from [`resized`](Self::resized).
     pub(super) fn advise(&mut self, advice: Advice) -> Result<(), Errno> {
         self.advise_once(advice)?;
         self.advice.push(advice);
@@ -177,7 +172,7 @@ impl Mapping {
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }
     }
 
-    /// Whether the file's page is in memory, for each page of `start..end`. Both must be page-aligned and inside.
+    /// Whether the file's page is in memory, for each page of `start..end`. Both must be page-aligned and inside the mapping.
     pub(super) fn are_resident(&self, start: usize, end: usize, page: usize) -> Result<Vec<bool>, Errno> {
         debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be asked for");
         let mut answers = vec![0_u8; (end - start).div_ceil(page)];
@@ -191,7 +186,7 @@ impl Mapping {
         Ok(answers.into_iter().map(|answer| answer & 1 != 0).collect())
     }
 
-    /// Stores a byte of the page at `offset` again, which marks the page dirty. No other thread may store there meanwhile.
+    /// Stores a byte of the page at `offset` again, which marks the page dirty. No other thread may store there during the call.
     ///
     /// # Errors
     /// When the page has no block, or cannot be read.
@@ -199,17 +194,17 @@ impl Mapping {
         debug_assert!(self.writable && offset < self.len, "only this mapping's own pages can be touched");
         // SAFETY: `offset` is inside the mapping.
         let byte = unsafe { self.base.as_ptr().add(offset) };
-        let again = || {
+        let rewrite = || {
             // SAFETY: inside the mapping, and there are no references to mapped memory.
             let value = unsafe { byte.read_volatile() };
-            // SAFETY: as above, and the mapping is writable. Volatile, as a compiler may drop the store of an unchanged value.
+            // SAFETY: as above, and the mapping is writable. Volatile, because a compiler may drop the store of an unchanged value.
             unsafe { byte.write_volatile(value) };
         };
         // SAFETY: the closure does not panic, and holds no value with a destructor.
-        unsafe { fault::guarded(again) }
+        unsafe { fault::guarded(rewrite) }
     }
 
-    /// Whether the `len` bytes at `offset` are all zero. No other thread may store there meanwhile.
+    /// Whether the `len` bytes at `offset` are all zero. No other thread may store there during the call.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -218,7 +213,7 @@ impl Mapping {
         // SAFETY: `offset` is inside the mapping.
         let bytes = unsafe { self.base.as_ptr().add(offset) };
         let mut is_zero = true;
-        let look = || {
+        let compare = || {
             is_zero = (0..len).all(|index| {
                 // SAFETY: the range is inside the mapping.
                 let byte = unsafe { bytes.add(index) };
@@ -227,11 +222,11 @@ impl Mapping {
             });
         };
         // SAFETY: the closure does not panic, and holds no value with a destructor.
-        unsafe { fault::guarded(look) }?;
+        unsafe { fault::guarded(compare) }?;
         Ok(is_zero)
     }
 
-    /// Writes back the pages of `start..end`, and waits. Both must be page-aligned and inside.
+    /// Writes back the pages of `start..end`, and waits. Both must be page-aligned and inside the mapping.
     pub(super) fn sync(&self, start: usize, end: usize) -> Result<(), Errno> {
         debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be synced");
         // SAFETY: `start` is inside the mapping, so the sum stays in it.
@@ -243,13 +238,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let by_memmap2 = self.by_memmap2.take();
+        let owner = self.owner.take();
         if !self.process.is_current() {
-            // A child of fork(2), which may have another mapping at this address by now. What it inherited on request ends with it.
-            core::mem::forget(by_memmap2);
+            // In a child of fork(2) another mapping may be at this address by now. A mapping inherited because of `keep_on_fork` is unmapped when
+            // the child ends.
+            core::mem::forget(owner);
             return;
         }
-        if by_memmap2.is_some() {
+        if owner.is_some() {
             return;
         }
         // SAFETY: the range is this mapping's own, and `&mut self` shows that no address in it is in use.

@@ -1,4 +1,4 @@
-//! The medium of a region, and the persistence domain that it gives.
+//! The medium of a region, and the resulting persistence domain.
 
 use super::overlay;
 use crate::Domain;
@@ -49,7 +49,7 @@ impl fmt::Display for Medium {
     }
 }
 
-/// What `statfs` calls the file systems in memory (`linux/magic.h`).
+/// The magic numbers of in-memory file systems in `statfs` (`linux/magic.h`).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
@@ -96,7 +96,9 @@ pub(super) fn device_dax_dir(stat: &Stat) -> Option<PathBuf> {
 pub(super) fn device_dax_geometry(dir: &Path) -> std::io::Result<(u64, u64)> {
     let number = |name: &str| -> std::io::Result<u64> {
         let text = std::fs::read_to_string(dir.join(name))?;
-        text.trim().parse().map_err(|_| std::io::Error::other(format!("{name} reads {text:?}")))
+        text.trim()
+            .parse()
+            .map_err(|_| std::io::Error::other(format!("{name} contains {text:?}, not a number")))
     };
     // Kernels before 5.11 have no `align`; 2 MiB is the default of a namespace.
     Ok((number("size")?, number("align").unwrap_or(2 << 20)))
@@ -104,12 +106,12 @@ pub(super) fn device_dax_geometry(dir: &Path) -> std::io::Result<(u64, u64)> {
 
 /// The domain of a DAX file on the block device `st_dev`, or of a device-dax.
 ///
-/// Memory below an nd region is persistent. The region's attribute reports whether the platform keeps the caches too; without that report it is
-/// not assumed. A file that could be mapped with `MAP_SYNC` is always persistent, as the flag requires it. But a device-dax may also be volatile
+/// Memory below an nd region is persistent. The region's attribute reports whether the platform keeps the caches too; if it is absent, the domain
+/// is ADR. A file that could be mapped with `MAP_SYNC` is always persistent, because the flag requires it. But a device-dax may also be volatile
 /// memory (high-bandwidth memory, volatile CXL memory), or memory that the host must write back (virtio-pmem): their domain is volatile.
 ///
 /// # Source
-/// Linux `Documentation/ABI/testing/sysfs-bus-nd`: `persistence_domain` is `cpu_cache`, `memory_controller`, or not there.
+/// Linux `Documentation/ABI/testing/sysfs-bus-nd`: `persistence_domain` is `cpu_cache`, `memory_controller`, or absent.
 pub(super) fn dax_domain(stat: &Stat) -> Domain {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::CharacterDevice => {
@@ -119,7 +121,7 @@ pub(super) fn dax_domain(stat: &Stat) -> Domain {
     }
 }
 
-/// The domain of the nd region above a device, if there is one to which the CPU alone can write back.
+/// The domain of the nd region above a device, `None` if there is none, or if the host must write back (virtio).
 fn region_domain(device_dir: &Path) -> Option<Domain> {
     let dir = std::fs::canonicalize(device_dir).ok()?;
     if dir.iter().any(|part| part.to_string_lossy().starts_with("virtio")) {

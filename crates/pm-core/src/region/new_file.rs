@@ -1,4 +1,4 @@
-//! Files that are made: nameless until they are complete and durable.
+//! Creating files: a new file has no name until it is complete and durable.
 
 use super::file::has_no_name;
 use super::lock::lock;
@@ -12,22 +12,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// A file that has no name yet. It ceases to exist if the process dies before [`publish`](Self::publish).
+/// A file that has no name yet. It is deleted if the process dies before [`publish`](Self::publish).
 #[derive(Debug)]
 pub(super) struct NewFile {
     file: OwnedFd,
-    /// Open from the start, so that it cannot become another directory, and cannot fail to open, once the file exists.
+    /// Opened before the file is created: opening can then no longer fail, and renames of the directory have no effect.
     dir: OwnedFd,
     path: PathBuf,
     name: OsString,
     /// The temporary name, if the file system has no nameless files.
     temporary: Option<OsString>,
-    /// The process that makes the file. A child that inherits this value must not remove the file.
+    /// The process that creates the file. A child that inherits this value must not remove the file.
     process: ProcessId,
 }
 
 impl NewFile {
-    /// Makes a locked, nameless, empty file to be published at `path`.
+    /// Creates a locked, nameless, empty file to be published at `path`.
     pub(super) fn new(path: &Path, mode: u32) -> Result<Self, OpenError> {
         let Some(name) = path.file_name().map(OsStr::to_os_string) else {
             return Err(OpenError::NotMappable { path: path.to_path_buf(), kind: "directory" });
@@ -55,8 +55,8 @@ impl NewFile {
         blocks::extend(&self.file, &self.path, 0..len_bytes, sparse)
     }
 
-    /// Makes the file under a temporary name, which a killed process leaves behind. The file is locked while its process lives; the next process
-    /// that makes a file here removes an unlocked one.
+    /// Creates the file under a temporary name, which remains if the process is killed. The file is locked while its process lives; the next
+    /// process that creates a file here removes an unlocked one.
     pub(super) fn with_temporary_name(
         dir: OwnedFd,
         path: &Path,
@@ -84,15 +84,15 @@ impl NewFile {
                     }
                 }
             }
-            // Another process that makes a file here has removed it before it was locked.
+            // Another process that creates a file here removed this one before it was locked.
             let (file, temporary) = make(&new_file.dir, &new_file.name)?;
-            store_in_place(&file, path);
+            disable_copy_on_write(&file, path);
             (new_file.file, new_file.temporary) = (file, Some(temporary));
         }
     }
 
     fn of(file: OwnedFd, dir: OwnedFd, path: &Path, name: OsString, temporary: Option<OsString>) -> Self {
-        store_in_place(&file, path);
+        disable_copy_on_write(&file, path);
         Self { file, dir, path: path.to_path_buf(), name, temporary, process: ProcessId::current() }
     }
 
@@ -113,7 +113,7 @@ impl NewFile {
                 let nameless = format!("/proc/self/fd/{}", self.file.as_raw_fd());
                 rustix::fs::linkat(CWD, &nameless, dir, name, AtFlags::SYMLINK_FOLLOW).map_err(|errno| {
                     // The directory is open, so /proc is missing.
-                    let operation = if errno == Errno::NOENT { "link by way of /proc" } else { "link" };
+                    let operation = if errno == Errno::NOENT { "link through /proc" } else { "link" };
                     match errno {
                         Errno::NOENT => OpenError::Io { path: self.path.clone(), operation, errno },
                         errno => failed(operation)(errno),
@@ -139,7 +139,7 @@ impl NewFile {
             && let Err(errno) = rustix::fs::unlinkat(&self.dir, temporary, AtFlags::empty())
             && errno != Errno::NOENT
         {
-            // The caller has an error already, as the file was not published.
+            // The caller has an error already, because the file was not published.
             eprintln!("pm-core: could not remove {}: {errno}", temporary.display());
         }
     }
@@ -153,16 +153,16 @@ impl Drop for NewFile {
     }
 }
 
-/// Makes btrfs write in place: it would write each page back to new blocks, and find none if the file system is full. The file, which is empty,
-/// then has no checksums of its data. Other file systems write in place anyway.
+/// Makes btrfs overwrite blocks in place. Otherwise each write-back of a page would need new blocks, and fail on a full file system. The file must
+/// be empty; its data has no checksums from then on. Other file systems write in place anyway.
 ///
 /// # Source
 /// ioctl_iflags(2), `FS_NOCOW_FL`.
-fn store_in_place(file: &OwnedFd, path: &Path) {
+fn disable_copy_on_write(file: &OwnedFd, path: &Path) {
     const BTRFS: u32 = 0x9123_683E;
     if rustix::fs::fstatfs(file).is_ok_and(|found| u32::try_from(found.f_type) == Ok(BTRFS)) {
         let flags = rustix::fs::ioctl_getflags(file);
-        // Without the flag the file can be used, with the risk that `RegionOptions::sparse` documents.
+        // The file can be used without the flag, with the risk that `RegionOptions::sparse` documents.
         if let Err(errno) = flags.and_then(|flags| rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW)) {
             eprintln!("pm-core: {} cannot be written in place: {errno}", path.display());
         }
@@ -172,13 +172,13 @@ fn store_in_place(file: &OwnedFd, path: &Path) {
 /// Renames a file, unless the new name exists.
 fn rename_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     match rustix::fs::renameat_with(dir, old, dir, new, RenameFlags::NOREPLACE) {
-        // The file system takes no flags, as network file systems (rename(2)).
+        // The file system does not support rename flags; network file systems are examples (rename(2)).
         Err(Errno::INVAL | Errno::NOSYS) => link_new(dir, old, new),
         renamed => renamed,
     }
 }
 
-/// The same by a link, which does not replace a file either. A kill in between leaves both names.
+/// Like [`rename_new`], with link(2), which does not replace an existing file, and unlink(2). A process killed between them leaves both names.
 fn link_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     rustix::fs::linkat(dir, old, dir, new, AtFlags::empty())?;
     if let Err(errno) = rustix::fs::unlinkat(dir, old, AtFlags::empty()) {
@@ -206,7 +206,7 @@ fn temporary_name(name: &OsStr) -> OsString {
     temporary
 }
 
-/// Removes files that dead processes were making for `name`: those that are not locked.
+/// Removes files that killed processes were creating for `name`: those that are not locked.
 fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Result<(), OpenError> {
     let failed = |operation| OpenError::from_errno(path, operation);
     for entry in rustix::fs::Dir::read_from(dir).map_err(failed("reading the directory"))? {
@@ -235,7 +235,7 @@ fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Result<(), Open
     Ok(())
 }
 
-/// Whether [`temporary_name`] makes such names for `name`. The 16 digits are required: a pool's own name may end in a number.
+/// Whether [`temporary_name`] returns such names for `name`. The 16 digits are required, because a pool's own name may end in a number.
 fn is_temporary(temporary: &[u8], name: &OsStr) -> bool {
     let numbers = temporary.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(INFIX));
     let Some(numbers) = numbers else { return false };
@@ -274,7 +274,7 @@ mod tests {
         // Files of other programs stay.
         let others = ["x.pm.creating-me", "x.pm.creating-1-2", "x.pm.creating-2026", "x.pm.creatin"];
         others.iter().for_each(|name| std::fs::write(dir.path().join(name), "").unwrap());
-        for litter_count in 1..3 {
+        for killed_count in 1..3 {
             let test = "region::new_file::tests::file_of_killed_process_is_removed_by_next";
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
             let killed = child.args([test, "--exact"]).env(DIE_IN, dir.path()).output().unwrap();
@@ -282,13 +282,13 @@ mod tests {
             assert_eq!(
                 names(dir.path()).len(),
                 others.len() + 1,
-                "after {litter_count}, one removed the other's"
+                "after {killed_count} killed processes: each removed the file of the one before"
             );
         }
         let alive = new_file(dir.path(), "x.pm");
-        assert_eq!(names(dir.path()).len(), others.len() + 1, "the litter is gone");
+        assert_eq!(names(dir.path()).len(), others.len() + 1, "the file of the killed process is removed");
         let mut second = new_file(dir.path(), "x.pm");
-        assert_eq!(names(dir.path()).len(), others.len() + 2, "what is being made stays");
+        assert_eq!(names(dir.path()).len(), others.len() + 2, "the file of a live process stays");
         second.publish().unwrap();
         drop((alive, second));
         let mut left = [others.as_slice(), &["x.pm"]].concat();
@@ -302,7 +302,7 @@ mod tests {
         let (mut first, mut second) = (new_file(dir.path(), "x.pm"), new_file(dir.path(), "x.pm"));
         first.publish().unwrap();
         assert!(matches!(second.publish(), Err(OpenError::Exists { .. })));
-        // Without flags of renames.
+        // As on a file system without rename flags.
         let temporary = second.temporary.clone().unwrap();
         assert_eq!(link_new(&second.dir, &temporary, &second.name), Err(Errno::EXIST));
         link_new(&second.dir, &temporary, OsStr::new("y.pm")).unwrap();

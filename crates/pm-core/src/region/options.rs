@@ -46,7 +46,7 @@ pub struct RegionOptions {
     pub(super) keep_on_fork: bool,
     pub(super) sparse: bool,
     pub(super) keep_pages: bool,
-    /// The caller promised that the mapping at this address may be replaced.
+    /// The address to map at. The caller of `at_address` has allowed the mapping there to be replaced.
     pub(super) address: Option<usize>,
 }
 
@@ -111,14 +111,14 @@ impl RegionOptions {
         self
     }
 
-    /// Whether opening faults in every page: it takes longer, and first accesses are fast.
+    /// Whether opening faults in every page, which makes opening slower and first accesses faster.
     #[must_use]
     pub const fn populate(mut self, populate: bool) -> Self {
         self.populate = populate;
         self
     }
 
-    /// Whether [`open`](Self::open) accepts files whose length is no multiple of the page, 4,096 bytes. The region ends where the file ends.
+    /// Whether [`open`](Self::open) accepts files whose length is not a multiple of the page, 4,096 bytes. The region ends where the file ends.
     /// Pools are never such files.
     #[must_use]
     pub const fn any_length(mut self, any_length: bool) -> Self {
@@ -139,10 +139,10 @@ impl RegionOptions {
         matches!(self.access, Access::Writable)
     }
 
-    /// Opens with copy-on-write: stores change copies of pages, which only this process sees, and which are dropped with the region. For example
-    /// to inspect the result of a recovery. The file is opened for reading only; other readers are admitted, and writers excluded. The domain of
-    /// the region is [`Domain::Volatile`](crate::Domain::Volatile), and it cannot grow. A page costs memory once it is stored to. On tmpfs, a
-    /// load or store in a hole of the file also allocates a page of the file, and raises SIGBUS on a full file system.
+    /// Opens with copy-on-write: stores change copies of pages that only this process sees and that are dropped with the region. Useful, for
+    /// example, to inspect the result of a recovery. The file is opened for reading only; other readers are admitted, and writers are excluded. The
+    /// domain of the region is [`Domain::Volatile`](crate::Domain::Volatile), and it cannot grow. A page takes memory only after a store to it. On
+    /// tmpfs, a load or store in a hole of the file also allocates a page of the file, and raises SIGBUS on a full file system.
     /// [`Pmem::next_data`](crate::Pmem::next_data) reports holes; without /proc it reports all of the region as data.
     ///
     /// # Source
@@ -153,14 +153,14 @@ impl RegionOptions {
         self
     }
 
-    /// Children of fork(2) inherit the mapping and share it. Without this option a child has no mapping, and an access ends it: the lock would
-    /// not exclude this second writer. A child that has the mapping may read it, or replace the mapping, and must not store to it nor drop the
-    /// region. A child cannot [grow](crate::Region::grow) or [sync](crate::Region::sync_file) it, fence it in the page domain, or open its pool
-    /// for writing.
+    /// Children of fork(2) inherit the mapping and share it. Without this option a child does not inherit the mapping, because the lock would not
+    /// exclude it as a second writer; an access to the addresses ends it with SIGSEGV. A child that has the mapping may read or replace it, but
+    /// must not store to it or drop the region. It cannot [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page domain)
+    /// fence the region, or open its pool for writing.
     ///
-    /// The state that hides a root or a header during a change is in ordinary memory, of which a child has a copy. If the parent changes roots
-    /// after the fork, or was changing them at the fork, a child may miss a root that always exists, or find it corrupted or not durable. The
-    /// same holds for the header if the parent extends its pool. A child never waits for a thread of its parent.
+    /// The state that hides a root or a header during a change is in ordinary memory, so a child has a separate copy. If the parent changes roots
+    /// during or after the fork, the child may miss a root that exists all the time, or find it corrupted or not durable. The same holds for the
+    /// header if the parent extends its pool. A child never waits for a thread of its parent.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.
@@ -170,15 +170,14 @@ impl RegionOptions {
         self
     }
 
-    /// Whether a file keeps holes until they are stored to. It then takes only the space that it needs. A store to a hole, or to a
-    /// block that the file shares with a copy, raises SIGBUS on a full file system. Without this option a file is
-    /// allocated completely when it is created, opened or grown, if the file system supports that; ramfs and some network file systems do not.
-    /// Blocks that the file shares with a copy are copied too, if supported; a copy that is made while it is open, as by cp(1) on XFS and btrfs,
-    /// shares blocks again.
+    /// Whether a file keeps holes until they are stored to. It then takes only the space that it needs. A store to a hole, or to a block that the
+    /// file shares with a copy, raises SIGBUS on a full file system. Without this option a file is allocated completely when it is created, opened
+    /// or grown, if the file system supports that. (ramfs and some network file systems do not.) Blocks that the file shares with a copy are copied
+    /// too, if supported; a copy that is made while the file is open, for example by cp(1) on XFS and btrfs, shares blocks again.
     ///
-    /// On btrfs a file that this crate created is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no
-    /// checksums of its data. Any other file there needs new blocks for each write-back, like a sparse one. Before Linux 6.17 every file does,
-    /// as btrfs checks for free space before it checks whether it needs any.
+    /// On btrfs a file that this crate created is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no checksums
+    /// of its data. Any other file on btrfs needs new blocks for each write-back, like a sparse one. Before Linux 6.17 every file does, because
+    /// btrfs checks for free space before it checks whether it needs any.
     ///
     /// On tmpfs a load from a hole allocates space too, even if the file is open for reading only, and raises SIGBUS on a full file system.
     /// [`Pmem::try_load`](crate::Pmem::try_load) returns zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) reports holes.
@@ -188,28 +187,28 @@ impl RegionOptions {
         self
     }
 
-    /// Whether opening keeps the pages of an ordinary file in the page cache; for writing, it writes them back again. Without this option it
-    /// drops them, and stores of an earlier process are lost if their write-back failed. For a program that takes over from a killed process
-    /// that had promised to write back data: see [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the
-    /// write-back of all pages in the cache. Opened for reading, the file is left as it is: data that is read may not be durable, and the next
-    /// writer can still keep the pages.
+    /// Whether opening keeps the pages of an ordinary file in the page cache. If the file is opened for writing, they are also written back again.
+    /// Without this option opening drops them, and stores of an earlier process are lost if their write-back failed. The option is for a program
+    /// that takes over from a killed process which still had to write back data: see
+    /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the write-back of all pages in the cache. If the file is
+    /// opened for reading, its pages are left as they are: data read from them may not be durable, and the next writer can still keep them.
     ///
-    /// An opening that receives the report of a failed write-back marks the file by the extended attribute `user.pm.lost_writes`, if the file
-    /// system has attributes and the process may set them. An opening for reading that keeps the pages does not sync, and receives no report.
-    /// Later openings that keep the pages learn from the mark that writes may be lost, until an opening for writing that does not keep them
-    /// removes it. The kernel may evict the inode of a file that no process has open, and forget its failed write-back: then there is no mark.
+    /// An open that receives the report of a failed write-back marks the file with the extended attribute `user.pm.lost_writes`, if the file system
+    /// has attributes and the process may set them. (An open for reading with this option does not sync, and receives no report.) The mark shows
+    /// later opens with this option that writes may be lost; an open for writing without this option removes it. The kernel may evict the inode of
+    /// a file that no process has open, and forget its failed write-back: in that case there is no mark.
     #[must_use]
     pub const fn keep_pages(mut self, keep_pages: bool) -> Self {
         self.keep_pages = keep_pages;
         self
     }
 
-    /// Maps at this address, and replaces the present mapping: for the child of fork(2), in which pointers into a region must lead into a copy
-    /// of it.
+    /// Maps at this address, and replaces the present mapping. This is for a child of fork(2) whose pointers into a region must point into a copy
+    /// of the region.
     ///
     /// # Safety
-    /// The caller may replace the present mapping, over the length of the region, and all code that still uses the addresses expects the new
-    /// region there. These options are used for one region.
+    /// The caller may replace the present mapping, over the length of the region, and all code that still uses the addresses expects the new region
+    /// there. The options must be used for one region only.
     #[must_use]
     pub const unsafe fn at_address(mut self, address: usize) -> Self {
         self.address = Some(address);
@@ -237,11 +236,11 @@ impl RegionOptions {
     /// Creates a file of `len_bytes` zero bytes at `path`, lets `prepare` write to it, and gives it its name.
     ///
     /// # Errors
-    /// When the path exists, the size is zero or no multiple of the page, a fence of `prepare` has failed, or a system call fails. No file
-    /// remains then.
+    /// When the path exists, the size is zero or not a multiple of the page, a fence of `prepare` has failed, or a system call fails. No file
+    /// remains.
     ///
     /// # Durability
-    /// A crash leaves no file at `path`, or the complete file with everything that `prepare` made durable: the file is nameless until then.
+    /// A crash leaves no file at `path`, or the complete file with everything that `prepare` made durable: the file has no name before that.
     pub fn create_with<E: From<OpenError>>(
         &self,
         path: impl AsRef<Path>,
@@ -266,30 +265,32 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// Opens an existing file, or a device-dax, in its whole length. Holes in a file that is opened for writing are filled, unless the option
-    /// [sparse](Self::sparse) is set, as a store to a hole needs a block of the file system.
+    /// Opens an existing file, or a device-dax, over its full length. Holes in a file that is opened for writing are filled, unless the option
+    /// [sparse](Self::sparse) is set, because a store to a hole needs a block of the file system.
     ///
     /// # Errors
-    /// When there is no file at `path` that can be mapped, or it was removed meanwhile; when it is open elsewhere (also in a child of fork(2) of
-    /// a process that was killed with it open, until that child ends or executes another program); when there is no space for its holes; when it
-    /// is a device-dax to be opened as [`scratch`](Self::scratch); or when a system call fails. In the page domain also when stores of an
-    /// earlier process cannot be written back.
+    /// * `path` is missing, cannot be mapped, or is removed during the call.
+    /// * The file is open elsewhere. A child of fork(2) of a killed process keeps it open until the child ends or executes another program.
+    /// * There is no space for its holes.
+    /// * A device-dax is to be opened as [`scratch`](Self::scratch).
+    /// * In the page domain, stores of an earlier process cannot be written back.
+    /// * A system call fails.
     ///
-    /// A device-dax that is open in a container by another device node is not detected: only a node, and the sysfs of a network namespace, can
-    /// be locked. Containers that share a device must share its node, by a bind mount.
+    /// A device-dax that is open in another container through another device node is not detected: only a node, and the sysfs of a network
+    /// namespace, can be locked. Containers that share a device must share its node, with a bind mount.
     ///
     /// # Durability
-    /// In the page domain, data read from a region that was opened for writing is durable: stores of an earlier process are written back, and
-    /// pages lost by a failed write-back are read from the medium. This costs a write-back and the cached pages of the file. For a region opened
-    /// for reading, this holds except for pages that another program has mapped. In the other domains, data that was stored and not flushed may
-    /// still be only in the caches: code that relies on it must flush it first, as [`Pool`](crate::Pool) does. For a file without a name, to
+    /// In the page domain, data read from a region that was opened for writing is durable: stores of an earlier process are written back, and pages
+    /// lost by a failed write-back are read from the medium. This costs a write-back, and drops the file's pages from the cache. For a region
+    /// opened for reading, this holds except for pages that another program has mapped. In the other domains, data that was stored and not flushed
+    /// may still be only in the caches: code that relies on it must flush it first, as [`Pool`](crate::Pool) does. For a file without a name, to
     /// which a path in /proc can lead, see [`open_file`](Self::open_file).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         self.open_with(path, |_| Ok(()))
     }
 
-    /// As [`open`](Self::open), but passes the region to `check` before its holes are filled or its pages populated: a file that `check` refuses
-    /// is unchanged. `check` must not store to it, as the holes have no blocks.
+    /// Like [`open`](Self::open), but passes the region to `check` before its holes are filled or its pages populated: a file that `check` refuses
+    /// is unchanged. `check` must not store to it, because the holes have no blocks.
     ///
     /// # Errors
     /// As [`open`](Self::open), and when `check` fails.
@@ -302,7 +303,7 @@ impl RegionOptions {
         check: impl FnOnce(&Region) -> Result<(), E>,
     ) -> Result<Region, E> {
         let path = path.as_ref();
-        let (found, stat) = file::look(path)?;
+        let (found, stat) = file::stat_path(path)?;
         let region = self.open_found(&found, &stat, path)?;
         check(&region)?;
         self.fill(&region)?;
@@ -333,8 +334,8 @@ impl RegionOptions {
         let file = LockedFile::new(file::open(found, path, self.is_writer())?, path, self.is_writer())?;
         if file::has_no_name(file.fd(), path)? {
             // It was removed before it was locked, for example by a creator that failed, and stores to it would be lost. But a path in /proc
-            // leads to an open file of a process, which may never have had a name.
-            let (_, now) = file::look(path)?;
+            // denotes an open file of a process, which may never have had a name.
+            let (_, now) = file::stat_path(path)?;
             if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
                 return Err(OpenError::NotFound { path: path.to_path_buf() });
             }
@@ -342,9 +343,9 @@ impl RegionOptions {
         self.map_file(file, path)
     }
 
-    /// As [`open`](Self::open), of a file that is open in any mode, with or without a name. `path` is its name in messages. A file without a
-    /// name does not survive a crash of the machine, so the domain of its region is [`Domain::Volatile`], also on a DAX file system. The domain
-    /// stays so when the file is given a name, until it is opened again.
+    /// Like [`open`](Self::open), for a file that is already open, in any mode, with or without a name. `path` is its name in messages. A file
+    /// without a name does not survive a crash of the machine, so the domain of its region is [`Domain::Volatile`], even on a DAX file system.
+    /// Giving the file a name does not change the domain; opening it again does.
     ///
     /// The file is opened again through /proc, and `file` is closed: a lock belongs to an open file description, and that of `file` may belong
     /// to an open region already.
@@ -365,7 +366,7 @@ impl RegionOptions {
 
     /// Maps a regular file that is locked.
     fn map_file(&self, file: LockedFile, path: &Path) -> Result<Region, OpenError> {
-        // The size is read under the lock: before, a creator or a writer may have changed it.
+        // The size is read under the lock: before that, the process that creates or writes the file may have changed it.
         let stat = rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?;
         let len_bytes = u64::try_from(stat.st_size).map_err(|_| OpenError::ZeroSize)?;
         let (known, multiple_bytes) =
@@ -378,13 +379,13 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// The last step of opening: fills the holes of a file that was opened for writing, populates its pages if requested, and removes the mark
-    /// of lost writes, as no lost page is left.
+    /// The last step of opening: fills the holes of a file that was opened for writing, populates its pages if requested, and removes the mark of
+    /// lost writes, because no lost page is left.
     fn fill(&self, region: &Region) -> Result<(), OpenError> {
         let (file, path, len_bytes) = (region.locked_file().fd(), region.path(), region.len_bytes());
         if region.access() == Access::Writable && region.medium() != Medium::DeviceDax && !self.sparse {
-            // On tmpfs the blocks of a file are its pages: if the count equals the length, there are no holes. Setting the length first frees
-            // pages behind the end. fallocate(2) would visit every page and zero untouched ones, which takes seconds for some gigabytes.
+            // On tmpfs the blocks of a file are its pages: if the count equals the length, there are no holes. Setting the length first frees pages
+            // past the end. fallocate(2) would visit every page and zero untouched ones, which takes seconds for a few gigabytes.
             if region.medium() == Medium::Tmpfs {
                 file::set_length(file, path, len_bytes)?;
             }
@@ -397,17 +398,17 @@ impl RegionOptions {
             }
         }
         self.populate_pages(region)?;
-        // Only in the page domain were the pages read again.
+        // The pages were reread in the page domain only.
         if region.domain() == Domain::Page && region.access() == Access::Writable && !self.keep_pages {
             reread::unmark(file, path)?;
         }
         Ok(())
     }
 
-    /// Makes a region of anonymous memory (memfd) of `len_bytes`, which ends with the process.
+    /// Creates a region of `len_bytes` of anonymous memory (memfd). It does not outlive the process.
     ///
     /// # Errors
-    /// When the size is zero or no multiple of 4,096 bytes, or memory is short.
+    /// When the size is zero or not a multiple of 4,096 bytes, or memory is short.
     pub fn anonymous(&self, len_bytes: u64) -> Result<Region, OpenError> {
         let path = Path::new("(anonymous memory)");
         file::check_size(len_bytes, 4096)?;
@@ -420,8 +421,8 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// Maps `file`, detects its medium if it is not `known`, and chooses the instructions for the domain. A file that stays `nameless` ends with
-    /// the process.
+    /// Maps `file`, detects its medium if it is not `known`, and chooses the instructions for the domain. A `nameless` file is deleted when the
+    /// process ends.
     fn map(
         &self,
         file: LockedFile,
@@ -438,7 +439,7 @@ impl RegionOptions {
         let is_kept = self.access != Access::Scratch && !nameless;
         let domain = if is_kept { domain_of(medium, file.fd(), path)? } else { Domain::Volatile };
         let insns = if domain == Domain::Eadr && !self.flush_forced {
-            self.insns.with_flush(FlushInsn::Nothing).expect("no instruction is always to be had")
+            self.insns.with_flush(FlushInsn::Nothing).expect("`FlushInsn::Nothing` is always supported")
         } else {
             self.insns
         };
@@ -455,22 +456,22 @@ impl RegionOptions {
         len: usize,
         known: Option<Medium>,
     ) -> Result<(Mapping, Medium), Errno> {
-        let is_stored_to = self.access != Access::ReadOnly;
+        let writable = self.access != Access::ReadOnly;
         let (file, address) = (file.as_fd(), self.address.map(core::ptr::without_provenance_mut));
         let map = |sharing| match address {
-            // SAFETY: the caller of `at_address` promises it.
-            Some(address) => unsafe { Mapping::at(address, file, len, is_stored_to, sharing) },
-            None => Mapping::new(file, len, is_stored_to, sharing),
+            // SAFETY: the caller of `at_address` has allowed it.
+            Some(address) => unsafe { Mapping::at(address, file, len, writable, sharing) },
+            None => Mapping::new(file, len, writable, sharing),
         };
         if self.access == Access::Scratch {
-            // Only huge pages are reserved: without a free one a store is a SIGBUS. Of other pages the file has many, and few are stored to.
-            // A DAX file is not told from others here, as stores do not reach it.
+            // Memory is reserved for huge pages only: a store that finds no free huge page raises SIGBUS. For ordinary pages a reservation would
+            // count every page of the file, of which few are stored to. DAX files are not detected here, because stores do not reach the file.
             let mapping = map(Sharing::Private { is_reserved: known == Some(Medium::Hugetlbfs) })?;
             return Ok((mapping, known.unwrap_or(Medium::File)));
         }
         let (mut mapping, medium) = match known {
             Some(medium) => (map(Sharing::Shared)?, medium),
-            // Only a DAX file can be mapped so.
+            // Only a DAX file can be mapped with `MAP_SYNC`.
             None => match map(Sharing::Synchronous) {
                 Ok(mapping) => (mapping, Medium::DaxFile),
                 Err(Errno::OPNOTSUPP | Errno::INVAL) => (map(Sharing::Shared)?, Medium::File),
@@ -485,13 +486,13 @@ impl RegionOptions {
             allow_unknown(mapping.advise(Advice::LinuxHugepage))?;
         }
         if self.sparse && medium == Medium::File {
-            // A fault reads only its page. With read-ahead there are long folios, and a store to one allocates all its blocks.
+            // With this advice a fault reads one page. Read-ahead would create large folios, and a store to a folio allocates blocks for all of it.
             allow_unknown(mapping.advise(Advice::Random))?;
         }
         Ok((mapping, medium))
     }
 
-    /// Faults in every page, if requested. After other advice, which only affects later faults.
+    /// Faults in every page, if requested. Called after the other advice, which affects only later faults.
     fn populate_pages(&self, region: &Region) -> Result<(), OpenError> {
         if !self.populate {
             return Ok(());
@@ -503,7 +504,7 @@ impl RegionOptions {
     }
 }
 
-/// In this file, as the options make regions.
+/// These are defined here because `RegionOptions` creates regions.
 impl Region {
     /// Opens an existing file or device-dax with default options.
     ///
@@ -513,7 +514,7 @@ impl Region {
         RegionOptions::new().open(path)
     }
 
-    /// Makes a region of anonymous memory with default options.
+    /// Creates a region of anonymous memory with default options.
     ///
     /// # Errors
     /// As [`RegionOptions::anonymous`].
@@ -539,7 +540,7 @@ fn domain_of(medium: Medium, file: &OwnedFd, path: &Path) -> Result<Domain, Open
         Medium::Tmpfs | Medium::Hugetlbfs => Domain::Volatile,
         Medium::File => {
             let is_volatile = medium::is_on_volatile_overlay(file);
-            if is_volatile.map_err(|e| io_error(path, "reading of its mount", &e))? {
+            if is_volatile.map_err(|e| io_error(path, "reading its mount options", &e))? {
                 Domain::Volatile
             } else {
                 Domain::Page
@@ -548,7 +549,7 @@ fn domain_of(medium: Medium, file: &OwnedFd, path: &Path) -> Result<Domain, Open
     })
 }
 
-/// The domain that remains with flushes by this instruction: without flushes, the caches of the ADR domain are not written back.
+/// The domain that results from this flush instruction: without flushes, an ADR region is volatile, because its caches are not written back.
 const fn domain_with(flush: FlushInsn, domain: Domain) -> Domain {
     match (flush, domain) {
         (FlushInsn::Nothing, Domain::Adr) => Domain::Volatile,
@@ -574,7 +575,7 @@ mod tests {
                 [RegionOptions::new(), RegionOptions::new().read_only(), RegionOptions::new().scratch()]
             {
                 std::fs::write(&path, [0; 4096]).unwrap();
-                let (found, stat) = file::look(&path).unwrap();
+                let (found, stat) = file::stat_path(&path).unwrap();
                 std::fs::remove_file(&path).unwrap();
                 if is_made_again {
                     std::fs::write(&path, [0; 4096]).unwrap();
@@ -592,7 +593,7 @@ mod tests {
         let path = dir.path().join("x.pm");
         std::fs::write(&path, [0; 4096]).unwrap();
         for nameless in [false, true] {
-            let (found, _) = file::look(&path).unwrap();
+            let (found, _) = file::stat_path(&path).unwrap();
             let file = LockedFile::new(file::open(&found, &path, true).unwrap(), &path, true).unwrap();
             let region =
                 RegionOptions::new().map(file, &path, 4096, Some(Medium::DaxFile), nameless).unwrap();

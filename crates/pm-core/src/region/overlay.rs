@@ -1,4 +1,4 @@
-//! Overlay file systems: whether synced data survives a power failure depends on the file system below.
+//! Overlay file systems. Whether synced data survives a power failure depends on the file system below the overlay.
 
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ pub(super) const OVERLAYFS_MAGIC: u64 = 0x794c_7630;
 /// The mount options of an overlay that concern durability.
 #[derive(Debug, PartialEq, Eq)]
 struct Overlay {
-    /// Mounted with the option by which nothing is synced.
+    /// Mounted with `volatile`, which disables all syncing.
     is_volatile: bool,
     /// The directory that holds changes.
     upper: Option<PathBuf>,
@@ -24,9 +24,9 @@ struct Overlay {
 const MAX_STACKED: usize = 2;
 
 /// Whether data synced to an overlay does not survive a power failure: the overlay was mounted `volatile`, or its upper layer is in memory. An
-/// upper layer that is not visible here, as in most containers, is assumed to be on a disk, so that fences sync. The same holds for an upper
-/// layer with a relative path, which only the mounting process can resolve, for a path that leads through more overlays than there can be, and
-/// after chroot(2) into a directory that is not a mount point, which hides the mount.
+/// upper layer that is not visible here, as in most containers, is assumed to be on a disk, so that fences sync. The same holds for an upper layer
+/// with a relative path, which only the mounting process can resolve, for a path through more overlays than the kernel allows, and after chroot(2)
+/// into a directory that is not a mount point, which hides the mount.
 ///
 /// # Source
 /// Linux `Documentation/filesystems/overlayfs.rst`, "Volatile mount"; proc(5), `fdinfo` and `mountinfo`.

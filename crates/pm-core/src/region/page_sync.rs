@@ -5,7 +5,7 @@ use crate::FenceError;
 use rustix::io::Errno;
 use std::sync::{Mutex, PoisonError};
 
-/// Above this number of ranges, the two nearest ones are joined: one more page is cheaper than one more call.
+/// Above this number of ranges, the two nearest ones are joined: writing back more pages costs less than another call.
 const RANGES_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub(super) fn host_page_bytes() -> usize {
 
 /// The flushed and not yet fenced pages of a mapping, over all threads.
 ///
-/// The lock is held during the write-back. So a second thread whose pages the first one writes back returns only when they are durable: one
-/// write-back serves both.
+/// The lock is held during the write-back. So if one thread writes back the pages of another, the other one's fence returns only when they are
+/// durable, without a write-back of its own.
 #[derive(Debug)]
 pub(super) struct PageSync {
     page_bytes: u64,
@@ -39,8 +39,8 @@ impl PageSync {
         Self { page_bytes, pending: Mutex::new(Pending { ranges: Vec::new(), poisoned: false }) }
     }
 
-    /// Runs `sync`, which syncs the file, without a concurrent fence: the kernel reports a failed write-back once, so a failure of `sync` must
-    /// fail later fences.
+    /// Runs `sync`, which syncs the file, while fences are excluded. The kernel reports a failed write-back once, so if `sync` fails, all later
+    /// fences must fail.
     pub(super) fn sync_file(
         &self,
         sync: impl FnOnce() -> Result<(), Errno>,
@@ -69,10 +69,10 @@ impl PageSync {
         self.lock().insert(start, end);
     }
 
-    /// Writes back the flushed pages, by `msync(MS_SYNC)`.
+    /// Writes back the flushed pages, with `msync(MS_SYNC)`.
     ///
-    /// A failure poisons permanently: since Linux 4.13 a write-back error is reported once, and the pages are marked clean, so that a retry
-    /// would succeed without a write.
+    /// A failure poisons permanently: since Linux 4.13 a write-back error is reported once, and the pages are marked clean, so a retry would
+    /// succeed without a write.
     pub(super) fn fence(&self, mapping: &Mapping) -> Result<(), FenceError> {
         let mut pending = self.lock();
         if pending.poisoned {
@@ -95,7 +95,7 @@ impl PageSync {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
-        // No code under the lock can panic during a change.
+        // No code that holds the lock can panic while `Pending` is inconsistent.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -107,7 +107,7 @@ fn to_usize(offset: u64) -> usize {
 
 impl Pending {
     fn insert(&mut self, start: u64, end: u64) {
-        // The ranges that touch or overlap the new one are joined with it.
+        // Joins the new range with those that it touches or overlaps.
         let first = self.ranges.partition_point(|&(_, e)| e < start);
         let last = self.ranges.partition_point(|&(s, _)| s <= end);
         let joined = self.ranges[first..last].iter().fold((start, end), |(s, e), r| (s.min(r.0), e.max(r.1)));

@@ -1,4 +1,4 @@
-//! Regions: the seam on hardware, by bounds checks and instructions.
+//! Regions: the seam on hardware, as bounds checks and instructions.
 
 use super::lock::LockedFile;
 use super::mapping::{Access, Mapping};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// A mapped region of persistent memory, and the seam's implementation on hardware.
 ///
-/// Each method is a bounds check and the instructions; `tests/assembly.rs` shows those of one persist. Made by
+/// Each method is a bounds check and the instructions; `tests/assembly.rs` checks the machine code of a persist. Created with
 /// [`RegionOptions`](crate::RegionOptions). The file stays locked until the region is dropped.
 #[derive(Debug)]
 pub struct Region {
@@ -83,10 +83,10 @@ impl Region {
         copied
     }
 
-    /// Loads page by page a range that could not be loaded at once. On tmpfs a load from a hole allocates a page, and faults if none is free:
-    /// the hole is loaded as zeroes. Behind the end of a truncated file a load is still an error.
+    /// Loads a range page by page, after a load of the whole range faulted. On tmpfs a load from a hole allocates a page, and faults if none is
+    /// free; this returns zeroes for such a hole. A load past the end of a truncated file is still an error.
     #[cold]
-    fn load_beside_holes(&self, offset: u64, mut out: &mut [u8]) -> Result<(), MediumFault> {
+    fn load_around_holes(&self, offset: u64, mut out: &mut [u8]) -> Result<(), MediumFault> {
         let end = offset + out.len() as u64;
         let has_range = |stat: rustix::fs::Stat| stat.st_size.cast_unsigned() >= end;
         if self.medium != Medium::Tmpfs || !rustix::fs::fstat(self.file.fd()).is_ok_and(has_range) {
@@ -94,7 +94,8 @@ impl Region {
         }
         let (mut start, page_bytes) = (offset, rustix::param::page_size());
         while !out.is_empty() {
-            let left = page_bytes - usize::try_from(start).expect("it is in the mapping") % page_bytes;
+            let left =
+                page_bytes - usize::try_from(start).expect("the offset is in the mapping") % page_bytes;
             let (page, behind) = out.split_at_mut(left.min(out.len()));
             let end = start + page.len() as u64;
             if self.next_data(start).is_none_or(|data| data.start >= end) {
@@ -107,8 +108,8 @@ impl Region {
         Ok(())
     }
 
-    /// In the page domain, drops the file's pages from the page cache, or writes them back again if a writer is to `keep` them: a failed
-    /// write-back may have left them.
+    /// In the page domain, and for scratch over an ordinary file: drops the file's pages from the page cache, or, if a writer keeps them, writes
+    /// them back again. A failed write-back may have left pages that differ from the medium.
     pub(super) fn reread(&mut self, keep: bool) -> Result<(), OpenError> {
         let is_scratch_of_file = self.access == Access::Scratch && self.medium == Medium::File;
         if self.domain != Domain::Page && !is_scratch_of_file {
@@ -119,9 +120,9 @@ impl Region {
         Ok(())
     }
 
-    /// Makes every later fence fail if this opening with [`RegionOptions::keep_pages`](crate::RegionOptions::keep_pages), or an earlier opening,
-    /// received the report of a failed write-back. Returns whether one did. Lost writes that were still in the page cache are durable by now. To
-    /// be called when all other data is fenced.
+    /// Makes every later fence fail if this open with [`RegionOptions::keep_pages`](crate::RegionOptions::keep_pages), or an earlier open, received
+    /// the report of a failed write-back. Returns true in that case. Lost writes that were still in the page cache have been written back by
+    /// opening. Call this after fencing all other data.
     pub fn poison_if_writes_were_lost(&self) -> bool {
         if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {
             page_sync.poison();
@@ -167,9 +168,9 @@ impl Region {
     /// The address of offset 0, for code that returns addresses, such as a `malloc` over a heap. It is valid until the region is
     /// [grown](Region::grow) or dropped.
     ///
-    /// To use the address is unsafe: bounds are not checked, a store to a read-only region faults, other threads and processes may store there,
-    /// and an access bypasses the seam, so that counters and simulators do not see it. A store is durable after a [`Pmem::flush`] of its lines
-    /// and a fence.
+    /// Using the address is unsafe: bounds are not checked, a store to a read-only region faults, other threads and processes may store there, and
+    /// an access bypasses the seam, so that counters and simulators do not see it. A store is durable after a [`Pmem::flush`] of its lines and a
+    /// fence.
     #[must_use]
     pub const fn base_ptr(&self) -> NonNull<u8> {
         self.mapping.base_ptr()
@@ -177,24 +178,24 @@ impl Region {
 
     /// The file, for calls that change neither its bytes nor its length, such as allocating its blocks or giving it a name.
     ///
-    /// It must not be synced: the kernel reports a failed write-back once, and the next fence would not get the report. Use
+    /// Do not sync it: the kernel reports a failed write-back once, and the next fence would not get the report. Use
     /// [`sync_file`](Self::sync_file).
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.fd().as_fd()
     }
 
-    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero, and allocated unless the region was made or opened as
+    /// Grows the file and the mapping to `len_bytes`; the new bytes are zero, and allocated unless the region was created or opened as
     /// [sparse](crate::RegionOptions::sparse). `&mut`, because the mapping moves.
     ///
     /// # Errors
-    /// When the region or its file would shrink, the size is no multiple of the medium's page, the region is read-only, scratch or a device-dax,
-    /// belongs to the parent of this child of fork(2) ([`OpenError::Busy`]), or space or addresses are short. The region and the file are
-    /// unchanged then, with one exception: when the file cannot be [synced](Self::sync_file) in its new length, it is longer than the region. In
-    /// the page domain that poisons the region, as the failed sync may concern data stored before.
+    /// When the region or its file would shrink, the size is not a multiple of the medium's page, the region is read-only, scratch or a device-dax,
+    /// belongs to the parent of this child of fork(2) ([`OpenError::Busy`]), or space or addresses are short. On error, the region and the file are
+    /// unchanged, with one exception: when the file cannot be [synced](Self::sync_file) in its new length, it is longer than the region. In the
+    /// page domain that poisons the region, because the failed sync may concern data stored before.
     ///
     /// # Durability
-    /// When it returns, a crash leaves the new length; before, the old one or the new one.
+    /// When it returns, a crash leaves the new length; before that, the old one or the new one.
     pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
         let len = self.check_growth(len_bytes)?;
         if len_bytes == self.len_bytes {
@@ -202,7 +203,7 @@ impl Region {
         }
         let path = &self.path;
         let file = self.file.locked_fd(path)?.as_fd();
-        // Before the file changes, as this may fail. There is no access behind the end of the file.
+        // Mapped before the file changes, because this may fail. Nothing accesses the part past the end of the file until then.
         let mapping = self.mapping.resized(file, len).map_err(OpenError::from_errno(path, "mmap"))?;
         blocks::extend(file, path, self.len_bytes..len_bytes, self.sparse)?;
         // DURABILITY POINT
@@ -220,7 +221,7 @@ impl Region {
             return Err(OpenError::ReadOnly { path: path.to_path_buf() });
         }
         if self.medium == Medium::DeviceDax {
-            return Err(OpenError::NotMappable { path: path.to_path_buf(), kind: "device of fixed size" });
+            return Err(OpenError::FixedSize { path: path.to_path_buf() });
         }
         let file = self.file.locked_fd(path)?;
         let (_, page_bytes) = medium::of_file_system(file).map_err(OpenError::from_errno(path, "statfs"))?;
@@ -235,7 +236,7 @@ impl Region {
     /// [nameless](crate::RegionOptions::open_file) file stays volatile, even if it has been given a name.
     ///
     /// # Errors
-    /// When the system call fails. In the page domain that poisons the region, as a failed fence does, and a poisoned region returns an error.
+    /// When the system call fails. In the page domain a failure poisons the region, as a failed fence does, and a poisoned region returns an error.
     /// In a child of fork(2), for a region of its parent, [`OpenError::Busy`]: the kernel reports a failed write-back once, and the parent needs
     /// the report.
     ///
@@ -276,9 +277,11 @@ impl Region {
     fn out_of_range(&self, offset: u64, len_bytes: u64) -> ! {
         let (path, end) = (self.path.display(), self.len_bytes);
         if offset.checked_add(len_bytes).is_some_and(|e| e <= end) {
-            panic!("{path} is open read-only, and {len_bytes} bytes at offset {offset} were to be stored");
+            panic!(
+                "store or flush of {len_bytes} bytes at offset {offset} in {path}, which is open read-only"
+            );
         }
-        panic!("{len_bytes} bytes at offset {offset} leave {path}, which has {end}");
+        panic!("{len_bytes} bytes at offset {offset} do not fit in {path}, which has {end} bytes");
     }
 
     #[inline(always)]
@@ -309,7 +312,7 @@ impl Pmem for Region {
     }
 
     fn lock_writer(&self) -> Option<WriterGuard> {
-        // A child of fork(2) has a copy of the lock, of which the parent knows nothing.
+        // A child of fork(2) has its own copy of the lock, which does not exclude the parent.
         if self.file.is_own() { self.writer.try_lock() } else { None }
     }
 
@@ -346,8 +349,8 @@ impl Pmem for Region {
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
         if let Some(page_sync) = &self.page_sync {
-            // Behind the page cache, non-temporal stores have no advantage. SAFETY: the range was checked; no slice of the mapping exists, so
-            // `bytes` is not in it.
+            // With a page cache, non-temporal stores have no advantage. SAFETY: the range was checked; no slice of the mapping exists, so `bytes`
+            // is not in it.
             unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) };
             page_sync.flush(offset, bytes.len() as u64);
             return;
@@ -358,7 +361,7 @@ impl Pmem for Region {
 
     #[inline]
     fn try_load(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
-        self.load_guarded(offset, out).or_else(|_| self.load_beside_holes(offset, out))
+        self.load_guarded(offset, out).or_else(|_| self.load_around_holes(offset, out))
     }
 
     #[inline]
@@ -373,7 +376,7 @@ impl Pmem for Region {
         // SAFETY: a copy may end at any access.
         let copied = unsafe { fault::guarded(copy) };
         if let Some(page_sync) = &self.page_sync {
-            // Also bytes stored before a fault.
+            // This includes the bytes stored before a fault.
             page_sync.flush(offset, bytes.len() as u64);
         }
         copied
@@ -428,7 +431,7 @@ impl Pmem for Region {
 
     #[inline]
     fn prefetch(&self, offset: u64) {
-        // The address may lie outside of the mapping. A prefetch never faults, and is no access.
+        // The address may lie outside the mapping. A prefetch never faults, and is not an access.
         #[expect(clippy::cast_possible_truncation, reason = "usize has 64 bits on both architectures")]
         insn::prefetch(self.mapping.base().wrapping_add(offset as usize));
     }

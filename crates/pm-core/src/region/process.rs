@@ -4,11 +4,11 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// The identity of a process, different from those of all its ancestors. A value that a child of fork(2) inherits, and must not change or
-/// release, keeps the identity of its owner.
+/// The identity of a process, different from those of all its ancestors. A value that a child of fork(2) inherits, but must not change or release,
+/// stores the identity of its owner.
 ///
-/// A pid alone is not different: in a new PID namespace the child of process 1 can be process 1 too. So a page that fork(2) wipes holds a
-/// number, which the child replaces by a higher one. If the kernel cannot wipe pages, the pid alone identifies the process.
+/// A pid alone is not unique: in a new PID namespace the child of process 1 can be process 1 too. So the number is in a page that fork(2) wipes,
+/// and the child replaces it with a higher one. If the kernel cannot wipe pages, the pid alone identifies the process.
 ///
 /// ```
 /// let owner = pm_core::ProcessId::current();
@@ -24,7 +24,7 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
-    /// The identity of this process. Takes no lock, which a child could inherit locked. Costs a system call.
+    /// The identity of this process. Takes no lock, because a child could inherit it in locked state. Costs a system call.
     #[must_use]
     pub fn current() -> Self {
         /// The highest number among this process and its ancestors.
@@ -35,7 +35,7 @@ impl ProcessId {
             let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
             number = match own.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => next,
-                Err(other_threads) => other_threads,
+                Err(stored) => stored,
             };
         }
         Self { pid: std::process::id(), number }
@@ -48,7 +48,7 @@ impl ProcessId {
     }
 }
 
-/// A word that is zero in a new child of this process.
+/// A word that is zeroed in each new child of this process.
 ///
 /// # Source
 /// madvise(2), `MADV_WIPEONFORK`.
@@ -58,10 +58,10 @@ fn wiped_on_fork() -> &'static AtomicU64 {
     let mut word = WORD.load(Ordering::Acquire);
     if word.is_null() {
         let made = new_wiped_page().unwrap_or((&raw const NOT_WIPED).cast_mut());
-        // If another thread was faster, this page stays mapped: at most a few in a process.
+        // If another thread was faster, this page leaks: at most a few pages per process.
         word = match WORD.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => made,
-            Err(other_threads) => other_threads,
+            Err(stored) => stored,
         };
     }
     // SAFETY: the static, or the start of a page that is never unmapped; any bytes are an atomic word.
@@ -175,7 +175,7 @@ mod tests {
             is_done.store(true, Ordering::Relaxed);
             failed
         });
-        assert_eq!(failed, None, "the number of the child that found none, or hung");
+        assert_eq!(failed, None, "a child found no root, or hung: its number");
     }
 
     /// In a child forked in the middle of a change, the change never ends, and no thread releases its lock.
@@ -199,7 +199,7 @@ mod tests {
                     change();
                 }
             });
-            // The result may be anything, as the parent continues.
+            // Any result is correct, because the parent continues.
             let looks = || reader.find_root("x").map_or(true, |_| true);
             let failed = (0..300).find(|_| !in_child(looks));
             is_done.store(true, Ordering::Relaxed);

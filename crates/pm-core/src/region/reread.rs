@@ -1,4 +1,4 @@
-//! Opening in the page domain: data that is read equals the medium.
+//! Opening in the page domain: makes the page cache equal to the medium.
 //!
 //! The page cache may differ from the medium. Stores of a dead process are dirty pages, which a write-back makes durable. But after a failed
 //! write-back the kernel marks the pages clean: the next process that opens the file would read the new contents and rely on them, and no fence
@@ -7,11 +7,11 @@
 //! a killed process without losing its stores. Pages of zeroes over holes are left alone: the medium has zeroes there, and a store would
 //! allocate a block.
 //!
-//! The kernel reports a failed write-back once. An opening that receives the report, for reading or writing, marks the file by an extended
-//! attribute: if it keeps the pages, its process may fail or be killed before it can use the report; otherwise it fails, without having dropped
-//! pages. Later openings that keep the pages find the mark, until an opening that does not keep them succeeds, and removes it as its last step. A refused
-//! opening leaves it, as it has dropped pages that the next opening would have written back. The mark is not made durable: waiting clients do not
-//! survive a crash of the machine.
+//! The kernel reports a failed write-back once. An open that receives the report, for reading or writing, marks the file with an extended
+//! attribute. If that open keeps the pages, its process may fail or be killed before it uses the report. If not, the open fails before it has
+//! dropped any pages. Later opens that keep the pages find the mark, until an open that does not keep them succeeds, and removes it as its last
+//! step. An open that is refused after dropping pages leaves the mark: the next open could have written those pages back. The mark is not synced.
+//! It serves clients of a killed server that wait for the next one, and they do not survive a crash of the machine.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
@@ -23,17 +23,17 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// The mark on a file: an opening received the report of a failed write-back.
+/// The mark on a file: an open received the report of a failed write-back.
 const LOST_WRITES: &str = "user.pm.lost_writes";
 /// The part of the mapping that one call covers.
 const STEP_BYTES: usize = 1 << 30;
 
-/// Writes back the file's pages, and drops them from the cache. `page_sync` is set for a writer only; without it, pages that are mapped
-/// elsewhere stay as they are. If a writer keeps the pages, by `keep`, all pages in the cache are written back again, including those lost by a
-/// failed write-back. A reader that keeps them leaves the cache as it is. The mapping must not have been read before.
+/// Writes back the file's pages, and drops them from the cache. `page_sync` is set for a writer only; without it, pages that are mapped elsewhere
+/// stay as they are. If `keep` is set, a writer keeps the pages: all pages in the cache are written back again, including those lost by a failed
+/// write-back. A reader that keeps them leaves the cache as it is. The mapping must not have been read before.
 ///
-/// Returns whether a writer that keeps the pages, or an earlier opening, received the report of a failed write-back: lost pages may have left
-/// the cache.
+/// Returns whether a writer that keeps the pages, or an earlier open, received the report of a failed write-back: lost pages may have left the
+/// cache.
 ///
 /// # Durability
 /// When it returns to a writer, all readable data of the file is durable.
@@ -52,7 +52,7 @@ pub(super) fn reread(
         // A read-only file system has no fdatasync(2), and no dirty pages.
         Err(Errno::INVAL | Errno::ROFS) if page_sync.is_none() => Ok(()),
         Err(error) => {
-            mark(file);
+            mark(file, path);
             Err(error)
         }
         Ok(()) => Ok(()),
@@ -67,20 +67,20 @@ pub(super) fn reread(
     let Some(page_sync) = page_sync else { return Ok(false) };
     for start in (0..mapping.len()).step_by(STEP_BYTES) {
         let end = mapping.len().min(start + STEP_BYTES);
-        for offset in kept_pages(file, mapping, start..end).map_err(failed("mincore"))? {
+        for offset in pages_to_rewrite(file, mapping, start..end).map_err(failed("mincore"))? {
             touch(file, path, mapping, offset)?;
             page_sync.flush(offset as u64, 1);
         }
     }
     let fenced = page_sync.fence(mapping);
     if fenced.is_err() {
-        mark(file);
+        mark(file, path);
     }
     fenced?;
     Ok(lost_writes)
 }
 
-/// Removes the mark of lost writes, if there is one, after a successful opening that kept no pages.
+/// Removes the mark of lost writes, if there is one, after a successful open that kept no pages.
 pub(super) fn unmark(file: &OwnedFd, path: &Path) -> Result<(), OpenError> {
     if is_marked(file) {
         let removed = rustix::fs::fremovexattr(file, LOST_WRITES);
@@ -92,31 +92,30 @@ pub(super) fn unmark(file: &OwnedFd, path: &Path) -> Result<(), OpenError> {
 /// Makes a page dirty. If the file shares the block with a copy, the page needs a new block.
 fn touch(file: &OwnedFd, path: &Path, mapping: &Mapping, offset: usize) -> Result<(), OpenError> {
     let Err(MediumFault) = mapping.touch(offset) else { return Ok(()) };
-    // Allocation returns the reason of the fault, or removes it.
+    // Allocating the block either returns the cause of the fault, or removes it.
     let end = mapping.len().min(offset + page_sync::host_page_bytes());
     blocks::allocate(file, path, offset as u64..end as u64)?;
     mapping.touch(offset).map_err(|MediumFault| OpenError::from_errno(path, "storing to a page")(Errno::IO))
 }
 
-/// Marks the file. If that fails, as on a file system without extended attributes, reports it on standard error: then only this process knows of
-/// the failure.
-fn mark(file: &OwnedFd) {
+/// Marks the file. If that fails, as on a file system without extended attributes, reports it on standard error: no later open detects the failure.
+fn mark(file: &OwnedFd, path: &Path) {
     if let Err(errno) = rustix::fs::fsetxattr(file, LOST_WRITES, &[], XattrFlags::empty()) {
-        eprintln!("pm-core: cannot mark the file, of which writes may be lost: {errno}");
+        eprintln!("pm-core: writes to {} may be lost, and it cannot be marked: {errno}", path.display());
     }
 }
 
-/// Without readable attributes there is no mark.
+/// Whether the file is marked; false if its attributes cannot be read.
 fn is_marked(file: &OwnedFd) -> bool {
     rustix::fs::fgetxattr(file, LOST_WRITES, &mut [0_u8; 0][..]).is_ok()
 }
 
 /// The offsets of the pages in `part` that are in memory, and that may differ from the medium.
-fn kept_pages(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<Vec<usize>, Errno> {
+fn pages_to_rewrite(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<Vec<usize>, Errno> {
     let page = page_sync::host_page_bytes();
     let resident = mapping.are_resident(part.start, part.end, page)?;
     let mut kept = Vec::new();
-    // The first data at or behind the page, or the last data.
+    // The last data range found; it ends after the page, unless the page is in a hole.
     let mut data = 0..0;
     for offset in part.clone().step_by(page).zip(resident).filter(|page| page.1).map(|page| page.0) {
         if data.end <= offset as u64 {
@@ -189,7 +188,7 @@ mod tests {
         let lost_writes = |options: RegionOptions| options.open(&path).unwrap().poison_if_writes_were_lost();
         let keep = || RegionOptions::new().keep_pages(true);
         assert!(!lost_writes(keep()));
-        super::mark(&std::fs::File::open(&path).unwrap().into());
+        super::mark(&std::fs::File::open(&path).unwrap().into(), &path);
         // A reader cannot write the pages back.
         assert!(!lost_writes(keep().read_only()));
         assert!(!lost_writes(RegionOptions::new().read_only()));
@@ -209,7 +208,7 @@ mod tests {
         let failing = super::PageSync::new();
         failing.poison();
         for keep in [false, true] {
-            // It removes the mark.
+            // This open removes the mark.
             let region = RegionOptions::new().open(&path).unwrap();
             let file = std::fs::File::open(&path).unwrap().into();
             assert!(!super::is_marked(&file));
@@ -246,7 +245,7 @@ mod tests {
         std::os::unix::fs::FileExt::write_all_at(&holes, &[0], 3 * page as u64).unwrap();
         let region = RegionOptions::new().keep_pages(true).open(&path).unwrap();
         assert_eq!(resident_count(&region), LEN / page);
-        let kept = super::kept_pages(&holes.into(), region.mapping(), 0..LEN).unwrap();
+        let kept = super::pages_to_rewrite(&holes.into(), region.mapping(), 0..LEN).unwrap();
         assert_eq!(kept, [page, 3 * page], "the page with contents, and the page that is no hole");
     }
 

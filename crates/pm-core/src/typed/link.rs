@@ -1,4 +1,4 @@
-//! Links: offsets with their pool and the type at them.
+//! Links: offsets that carry their pool and their target type.
 
 use crate::persist::{FieldLayout, InPool, Persist, link_layout, primitive_layout};
 use core::fmt;
@@ -8,11 +8,11 @@ use core::mem::size_of;
 /// The brand of one scope: invariant in `'p`, so that the compiler distinguishes scopes.
 pub(crate) type Brand<'p> = PhantomData<fn(&'p ()) -> &'p ()>;
 
-/// A persistent pointer: the offset of a durable `T` in the pool that `'p` stands for; zero means none.
+/// A persistent pointer: the offset of a durable `T` in the pool branded `'p`; zero is null.
 ///
-/// A link comes from a value that is [`Durable`](super::Durable), or out of the pool itself. So a value is durable before a link to it is
-/// published. An allocator, which publishes both in one commit, makes links by [`new_unchecked`](Self::new_unchecked).
-/// The brand `'p` ends with the scope, and links of two pools have different types.
+/// A link is obtained from a [`Durable`](super::Durable) value, or read from the pool. So a value is durable before a link to it is published. An
+/// allocator publishes both in one commit, and creates links with [`new_unchecked`](Self::new_unchecked). The brand `'p` ends with the scope, and
+/// links of two pools have different types.
 #[repr(transparent)]
 pub struct Link<'p, T> {
     offset: u64,
@@ -34,8 +34,8 @@ impl<'p, T> Link<'p, T> {
     /// In the pool of `'p`, `offset` is zero or the offset of a `T`. The `T` becomes durable no later than any link to it that is stored in
     /// the pool.
     ///
-    /// Other code relies on this for the contents of the pool. A wrong link reaches no other memory of the process: if it leaves the data
-    /// area, following it is an error; otherwise a read returns bytes of another value, and a write overwrites them.
+    /// Other code relies on this for the contents of the pool. A wrong link reaches no other memory of the process: if its target does not fit in
+    /// the data area, following it is an error; otherwise a read returns bytes of another value, and a write overwrites them.
     #[must_use]
     pub const unsafe fn new_unchecked(offset: u64) -> Self {
         Self::from_offset(offset)
@@ -87,13 +87,13 @@ impl<'p, T: Persist, const N: usize> Link<'p, [T; N]> {
 }
 
 impl<T: Persist> Link<'_, T> {
-    /// In an array, a link to the value that follows this link's target by `index` values; null stays null. If the type has the length of the
-    /// array, use [`get`](Link::get).
+    /// In an array, a link to the value that follows this link's target by `index` values; null stays null. If the link's type is an array, use
+    /// [`get`](Link::get), which checks the index.
     ///
-    /// A link does not hold the number of values. The caller ensures that there is a value at `index`, and that it is durable if this
-    /// link's value is. If a link past the end leaves the data area, following it is an error. Otherwise a read returns bytes of another
-    /// value, which may not be durable, and a write overwrites them: another block of an allocator, or its header. No memory of the process
-    /// outside of the pool is read or written.
+    /// A link does not hold the number of values. The caller ensures that there is a value at `index`, and that it is durable if this link's value
+    /// is. If the target of a link past the end does not fit in the data area, following it is an error. Otherwise a read returns bytes of another
+    /// value, which may not be durable, and a write overwrites them: another block of an allocator, or its header. No memory outside the pool is
+    /// read or written.
     #[must_use]
     pub const fn element(self, index: u64) -> Self {
         let bytes = index.saturating_mul(size_of::<T>() as u64);
@@ -123,7 +123,7 @@ impl<T> fmt::Debug for Link<'_, T> {
     }
 }
 
-// SAFETY: transparent over a u64. Every bit pattern is a value, as a link is checked when it is followed.
+// SAFETY: transparent over a u64. Every bit pattern is a value, because a link is checked when it is followed.
 unsafe impl<T: Persist> Persist for Link<'_, T> {
     const FIELDS: &'static [FieldLayout] = &[];
     const LAYOUT_THROUGH_0: u64 = primitive_layout("Link");
@@ -134,16 +134,16 @@ unsafe impl<T: Persist> Persist for Link<'_, T> {
 
 impl<'p, T: Persist> InPool<'p> for Link<'p, T> {}
 
-/// A field of a [`Persist`] struct, made by [`field!`](crate::field).
+/// A field of a [`Persist`] struct, from [`field!`](crate::field).
 pub struct Field<T, F> {
     offset_bytes: u64,
     types: PhantomData<fn(T) -> F>,
 }
 
 impl<T, F> Field<T, F> {
-    /// For [`field!`](crate::field) only. `_select` names the types and is never called. A wrong offset reads the wrong bytes of the pool, which
-    /// is a bug but not undefined behaviour, as every bit pattern is a value. `_select` returns a raw pointer, as a reference could be coerced
-    /// to one of what the field dereferences to.
+    /// For [`field!`](crate::field) only. `_select` names the types and is never called. A wrong offset reads the wrong bytes of the pool, which is
+    /// a bug but not undefined behaviour, because every bit pattern is a value. `_select` returns a raw pointer, because a reference to the field
+    /// could be deref-coerced to a reference of another type.
     #[doc(hidden)]
     #[must_use]
     pub const fn new(offset_bytes: usize, _select: fn(&T) -> *const F) -> Self {

@@ -1,4 +1,4 @@
-//! Scopes: typed access to a pool, under a brand that no other pool has.
+//! Scopes: typed access to a pool, with a brand that is unique to the pool.
 
 use super::link::{Brand, Link};
 use super::state::{Dirty, Durable, Fenceable, Fenced, InFlight, Place};
@@ -29,7 +29,7 @@ use core::mem::{align_of, size_of};
 ///     // One fence makes both durable.
 ///     let (shop, order) = pm.fence((pm.flush(shop), pm.flush(order)))?;
 ///     pm.set_root("shop", &shop)?;
-///     // Publishing is one 8-byte store, and only something durable has a link.
+///     // Publishing is one 8-byte store, and only a `Durable` value yields a link.
 ///     let newest = pm.store_link(shop.link().field(field!(Shop, newest)), order.link())?;
 ///     pm.fence(pm.flush(newest))?;
 ///
@@ -55,10 +55,10 @@ impl<P: Pmem> Pool<P> {
 }
 
 impl<'p, P: Pmem> Scope<'p, P> {
-    /// Claims `offset` for a `T`. That no other code writes there is for an allocator to ensure.
+    /// Claims `offset` for a `T`. An allocator must ensure that no other code writes there.
     ///
     /// # Errors
-    /// When a `T` there would leave the data area or be misaligned, or the pool is read-only.
+    /// When a `T` there would not fit in the data area or would be misaligned, or the pool is read-only.
     pub fn claim<T: InPool<'p>>(&self, offset: u64) -> Result<Place<'p, T>, PlaceError> {
         self.check_writable()?;
         self.check::<T>(offset).map(Place::at)
@@ -74,7 +74,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Dirty::at(place.offset())
     }
 
-    /// Stores a value at its place around the cache, by non-temporal stores: for large values, which then need no flush.
+    /// Stores a value at its place around the cache, with non-temporal stores: for large values, which then need no flush.
     ///
     /// # Durability
     /// At this thread's next [`fence`](Self::fence).
@@ -84,7 +84,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         InFlight::at(place.offset())
     }
 
-    /// Stores another value over one that is not flushed yet.
+    /// Overwrites a value that is not flushed yet.
     #[track_caller]
     pub fn rewrite<T: InPool<'p>>(&self, dirty: Dirty<'p, T>, value: &T) -> Dirty<'p, T> {
         self.write(Place::at(dirty.offset()), value)
@@ -93,7 +93,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Flushes the lines of a value.
     ///
     /// # Durability
-    /// At this thread's next [`fence`](Self::fence). Costs one instruction a line.
+    /// At this thread's next [`fence`](Self::fence). Costs one instruction per line.
     #[track_caller]
     pub fn flush<T: InPool<'p>>(&self, dirty: Dirty<'p, T>) -> InFlight<'p, T> {
         self.pmem().flush(dirty.offset(), size_of::<T>() as u64);
@@ -103,13 +103,13 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Waits until one or more flushed values are durable. One fence, however many there are.
     ///
     /// # Errors
-    /// As [`Pmem::fence`]. The state of the values is unknown then.
+    /// As [`Pmem::fence`]. After an error, the state of the values is unknown.
     ///
     /// # Durability
-    /// What it returns is durable.
+    /// The returned values are durable.
     #[track_caller]
     pub fn fence<F: Fenceable<'p>>(&self, in_flight: F) -> Result<F::Durable, FenceError> {
-        Ok(in_flight.fenced(&Fenced::by(self.pmem())?))
+        Ok(in_flight.fenced(&Fenced::after_fence(self.pmem())?))
     }
 
     /// Stores a link into a link field, atomically. This publishes a value.
@@ -156,33 +156,32 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(unsafe { from_bytes_unchecked(|bytes| self.pmem().load(offset, bytes)) })
     }
 
-    /// The root of this name, or `None` where there is none.
+    /// The root of this name, or `None` if it does not exist.
     ///
     /// # Errors
-    /// When the root holds another type than `T`, does not lie in the data area, or is not found while some of the directory
-    /// is corrupted.
+    /// When the root holds another type than `T`, does not lie in the data area, or is not found and a slot of the directory is corrupted.
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
         let Some(root) = self.pool.find_root(name)? else { return Ok(None) };
         root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;
         Ok(Some(Link::from_offset(self.check::<T>(root.offset())?)))
     }
 
-    /// Sets a root: [`root`](Self::root) finds the durable value by this name after a restart. Replaces a root of that name.
+    /// Sets a root: [`root`](Self::root) finds the durable value by this name after a restart. An existing root of that name is replaced.
     ///
     /// # Errors
     /// When the name is empty or longer than 24 bytes, there are 63 other roots, the pool is read-only or has [logged
     /// roots](crate::PoolOptions::with_logged_roots), or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the root is durable; a crash before leaves the old root of that name, if any, or the new one.
-    /// Costs two fences, and a third to replace a root.
+    /// When it returns, the root is durable; a crash before that leaves the old root of that name, if any, or the new one. Costs two fences, and a
+    /// third to replace a root.
     #[track_caller]
     pub fn set_root<T: InPool<'p>>(&self, name: &str, value: &Durable<'p, T>) -> Result<(), RootError> {
         self.pool.put_root(name, (value.offset(), size_of::<T>() as u64, T::LAYOUT))
     }
 
-    /// Sets a root whose value is still in flight: as [`fence`](Self::fence) and then [`set_root`](Self::set_root), but one fence cheaper. The
-    /// first fence of setting a root, before the root becomes valid, is also the fence of the value.
+    /// Sets a root whose value is still in flight. This does the same as [`fence`](Self::fence) followed by [`set_root`](Self::set_root), with one
+    /// fence fewer: the first fence of setting a root, before the root becomes valid, is also the fence of the value.
     ///
     /// ```
     /// # use pm_core::{Pool, PoolOptions, Region};
@@ -196,10 +195,10 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// ```
     ///
     /// # Errors
-    /// As [`set_root`](Self::set_root). The state of the value is unknown then.
+    /// As [`set_root`](Self::set_root). After an error, the state of the value is unknown.
     ///
     /// # Durability
-    /// As [`set_root`](Self::set_root), and what it returns is durable.
+    /// As [`set_root`](Self::set_root), and the returned value is durable.
     #[track_caller]
     pub fn set_root_in_flight<T: InPool<'p>>(
         &self,

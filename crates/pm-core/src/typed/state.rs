@@ -6,8 +6,8 @@ use core::marker::PhantomData;
 
 /// A `T` that was stored in the pool of `'p`, and not flushed: a crash may keep any part of it.
 ///
-/// Each state, `Dirty`, [`InFlight`], [`Durable`], consumes the one before. So no value is flushed twice, and a value that is changed after its
-/// flush is `Dirty` again.
+/// The states are `Dirty`, [`InFlight`] and [`Durable`]. Each consumes the previous one, so no value is flushed twice, and a value that is changed
+/// after its flush is `Dirty` again.
 #[must_use = "what was stored is not durable before it was flushed and fenced"]
 pub struct Dirty<'p, T> {
     at: At<'p, T>,
@@ -15,24 +15,24 @@ pub struct Dirty<'p, T> {
 
 /// A `T` whose lines were flushed, but not fenced: they become durable in no order. Not `Send`, because a fence waits only for the flushes of
 /// its own thread.
-#[must_use = "what was flushed is not durable before it was fenced"]
+#[must_use = "a stored value is not durable until it is flushed and fenced"]
 pub struct InFlight<'p, T> {
     at: At<'p, T>,
     this_thread: PhantomData<*const ()>,
 }
 
-/// A `T` that was flushed and fenced: it survives a crash as far as the [domain](crate::Domain) promises.
+/// A `T` that was flushed and fenced: it survives a crash within the limits of the [domain](crate::Domain).
 pub struct Durable<'p, T> {
     at: At<'p, T>,
 }
 
 /// The permission to write a `T` once, at an offset of the pool. From [`Scope::claim`](super::Scope::claim).
-#[must_use = "a place that is not written stays as it was"]
+#[must_use = "a place that is never written keeps its old bytes"]
 pub struct Place<'p, T> {
     at: At<'p, T>,
 }
 
-/// An offset, its pool and the type at it.
+/// An offset, with its pool and its type.
 struct At<'p, T> {
     offset: u64,
     brand: Brand<'p>,
@@ -45,7 +45,7 @@ impl<'p, T> At<'p, T> {
     }
 }
 
-/// Gives a state its constructor, its offset, and `Debug`.
+/// Implements the constructor, the offset and `Debug` for a state.
 macro_rules! states {
     ($($state:ident { $($marker:ident),* })*) => {$(
         impl<T> $state<'_, T> {
@@ -71,7 +71,7 @@ macro_rules! states {
 states! { Place {} Dirty {} InFlight { this_thread } Durable {} }
 
 impl<'p, T> Durable<'p, T> {
-    /// A link to it. Only here: a link to something that is not durable could survive what it points to.
+    /// A link to this value. Only `Durable` has this method: otherwise a crash could keep a link and lose its target.
     #[must_use]
     pub const fn link(&self) -> Link<'p, T> {
         Link::from_offset(self.at.offset)
@@ -81,15 +81,14 @@ impl<'p, T> Durable<'p, T> {
 mod sealed {
     pub trait Sealed {}
 
-    /// Proof that a fence has returned. It cannot be named elsewhere: a method of a trait bound can be called wherever there are values of its
-    /// parameters.
+    /// Proof that a fence has returned. It is sealed, because any code can call `Fenceable::fenced` if it can construct the argument.
     #[derive(Debug)]
     pub struct Fenced(());
 
     impl Fenced {
-        /// Fences.
+        /// Issues a fence.
         #[track_caller]
-        pub(in crate::typed) fn by<P: crate::Pmem>(pmem: &P) -> Result<Self, crate::FenceError> {
+        pub(in crate::typed) fn after_fence<P: crate::Pmem>(pmem: &P) -> Result<Self, crate::FenceError> {
             pmem.fence()?;
             Ok(Self(()))
         }
@@ -99,7 +98,7 @@ pub(super) use sealed::Fenced;
 
 /// Values that one fence of the pool of `'p` makes durable: an [`InFlight`] value of that pool, or a tuple or array of them.
 pub trait Fenceable<'p>: sealed::Sealed {
-    /// The same, durable.
+    /// The same values in the state [`Durable`].
     type Durable;
     #[doc(hidden)]
     fn fenced(self, fenced: &Fenced) -> Self::Durable;

@@ -8,7 +8,7 @@ use super::registry::{self, Entry};
 use super::report;
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
 use pm_core::{HeaderState, Pool, PoolError, RegionOptions};
-use pmbd::disk::{Kind, read_geometry};
+use pmbd::disk::{DiskKind, read_geometry};
 use pmbd::ublk;
 use pmbd::{Disk, DiskError, DiskOptions};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -99,7 +99,7 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     });
     let found = opened.and_then(|pool| {
         repaired = args.repair && pool.header_state() != HeaderState::Intact;
-        let mut corruption = Kind::of(&pool).corruption();
+        let mut corruption = DiskKind::of(&pool).corruption();
         match read_geometry(&pool) {
             Ok(_) => {}
             Err(error) if is_corruption(&error) => corruption.push(error.to_string()),

@@ -4,7 +4,7 @@ use super::open::{may_any_wait, open_waiting};
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_core::RegionOptions;
 use pmbd::DiskOptions;
-use pmbd::disk::Kind;
+use pmbd::disk::DiskKind;
 use pmbd::ublk::{self, DeviceIdentity, UblkError, UblkUnavailable};
 use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// The identity of the file and of the pool in it. A copy of the file is another disk, although it has the same pool identity, and so is a new
 /// file on the inode number of a deleted one; the device that waits belongs to the original.
-pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<DeviceIdentity> {
+pub(super) fn identity(file: BorrowedFd<'_>, kind: DiskKind) -> rustix::io::Result<DeviceIdentity> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let file = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
     let mut unique = Vec::new();
@@ -25,7 +25,7 @@ pub(super) fn identity(file: BorrowedFd<'_>, kind: Kind) -> rustix::io::Result<D
         unique.extend(file.stx_btime.tv_sec.to_le_bytes());
         unique.extend(file.stx_btime.tv_nsec.to_le_bytes());
     }
-    if let Kind::Pool { uuid, .. } = kind {
+    if let DiskKind::Pool { uuid, .. } = kind {
         unique.extend(uuid.into_bytes());
     }
     Ok(DeviceIdentity::new(unique))
@@ -45,7 +45,7 @@ pub(super) fn check_none_waits(path: &Path) -> miette::Result<()> {
         return Ok(());
     };
     // It has two identities as a disk: a pool can have been served raw.
-    let mut kinds = vec![Kind::Raw];
+    let mut kinds = vec![DiskKind::Raw];
     let region = RegionOptions::new().read_only().keep_pages(true);
     match open_waiting(path, false, &DiskOptions { region, ..DiskOptions::default() }) {
         Ok(disk) => kinds.push(disk.info().kind),
@@ -67,7 +67,7 @@ pub(super) fn check_none_waits(path: &Path) -> miette::Result<()> {
         };
         if let Some(device) = waiting {
             let (path, device_id) = (path.display(), device.device_id);
-            let raw = if kind == Kind::Raw { " --raw" } else { "" };
+            let raw = if kind == DiskKind::Raw { " --raw" } else { "" };
             return Err(miette!(
                 help = format!(
                     "`pmbd serve {path}{raw} --transport ublk` takes the device over, and `pmbd stop /dev/ublkb{device_id}` removes it"
@@ -94,10 +94,10 @@ mod tests {
                 std::fs::write(&path, "").unwrap();
                 let file = std::fs::File::open(&path).unwrap();
                 let number = file.metadata().unwrap().ino();
-                (number, identity(file.as_fd(), Kind::Raw).unwrap())
+                (number, identity(file.as_fd(), DiskKind::Raw).unwrap())
             };
             let deleted = create();
-            let again = identity(std::fs::File::open(&path).unwrap().as_fd(), Kind::Raw).unwrap();
+            let again = identity(std::fs::File::open(&path).unwrap().as_fd(), DiskKind::Raw).unwrap();
             assert_eq!(again, deleted.1);
             // ext4 reuses the number at once, unless another process creates a file at that moment.
             for _ in 0..20 {

@@ -4,7 +4,7 @@ use miette::{Context as _, IntoDiagnostic as _};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use pm_cli_common::Size;
 use pmbd::DiskInfo;
-use pmbd::disk::Kind;
+use pmbd::disk::DiskKind;
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::io::Write as _;
@@ -14,8 +14,8 @@ use std::path::Path;
 /// The properties of a disk as JSON.
 pub(crate) fn to_json(info: &DiskInfo) -> Value {
     let (kind, uuid, created_s) = match info.kind {
-        Kind::Pool { uuid, created_s, .. } => ("pool", Some(uuid.to_string()), Some(created_s)),
-        Kind::Raw => ("raw", None, None),
+        DiskKind::Pool { uuid, created_s, .. } => ("pool", Some(uuid.to_string()), Some(created_s)),
+        DiskKind::Raw => ("raw", None, None),
     };
     json!({
         "path": info.path.to_string_lossy(),
@@ -69,13 +69,13 @@ pub(crate) fn describe(info: &DiskInfo) -> String {
         info.medium
     )];
     lines.push(match info.kind {
-        Kind::Pool { uuid, .. } => line("identity", &uuid.to_string()),
-        Kind::Raw => line("identity", "none: raw bytes, no pool"),
+        DiskKind::Pool { uuid, .. } => line("identity", &uuid.to_string()),
+        DiskKind::Raw => line("identity", "none: raw bytes, no pool"),
     });
     lines.push(line("domain", &format!("{}: {}", info.domain, info.domain.promise())));
     lines.push(line(
         "writes",
-        &match (info.domain.is_cpu_persistent(), info.domain.survives_power_loss()) {
+        &match (info.domain.fences_without_system_call(), info.domain.survives_power_loss()) {
             (true, true) => format!("durable when they complete, by {}", info.insns),
             (true, false) => format!("survive kill -9 when they complete, by {}", info.insns),
             (false, _) => "cached until Flush or FUA, then durable by msync".to_owned(),

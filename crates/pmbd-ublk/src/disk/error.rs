@@ -1,23 +1,23 @@
-//! Errors of making and opening a disk.
+//! Errors of creating and opening a disk.
 
 use crate::engine::GeometryError;
 use pm_core::{OpenError, PlaceError, PoolError, RootError};
 
-/// Why a disk could not be made or opened.
+/// An error of creating or opening a disk.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
 pub enum DiskError {
-    /// The pool below could not be made or opened.
+    /// The pool below could not be created or opened.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// A disk was to be made on a medium that the options open read-only.
-    #[error("a disk cannot be made on a read-only medium")]
+    /// The options open the medium read-only, so no disk can be created on it.
+    #[error("a disk cannot be created on a read-only medium")]
     ReadOnly,
-    /// The pool has no disk in it, and may be another program's.
+    /// The pool has no disk in it, and may belong to another program.
     #[error("the pool holds no disk")]
     NoDisk,
-    /// The root directory is corrupted.
+    /// The root of the disk could not be found or set.
     #[error(transparent)]
     Root(#[from] RootError),
     /// The disk's descriptor is corrupted.
@@ -30,7 +30,7 @@ pub enum DiskError {
     Geometry(#[from] GeometryError),
     /// The disk would exceed the pool's data area, be misaligned, or overlap the descriptor.
     #[error(
-        "a disk of {capacity_bytes} bytes at {start_bytes} cannot be in the pool's data area, {data_start}..{data_end}"
+        "a disk of {capacity_bytes} bytes at {start_bytes} does not fit in the pool's data area, {data_start}..{data_end}"
     )]
     OutsidePool { start_bytes: u64, capacity_bytes: u64, data_start: u64, data_end: u64 },
     /// The disk or its descriptor would overlap the value of another root.

@@ -3,20 +3,21 @@
 use pm_core::Persist;
 use pm_core::pool::format::{DATA_START_MIN, HEADER_BYTES};
 
-/// The root that names the descriptor.
+/// The name of the root that links to the descriptor.
 pub const ROOT: &str = "pmbd.disk";
 
-/// The offset of the descriptor in a pool made by this program; no other data is in this page.
+/// The offset of the descriptor in a pool created by this program; no other data is in this page.
 pub const DESCRIPTOR_OFFSET: u64 = DATA_START_MIN;
 
-/// The offset of the pool's next descriptor when the disk is changed: the root always names a complete one.
-pub const OTHER_DESCRIPTOR_OFFSET: u64 = DESCRIPTOR_OFFSET + size_of::<Descriptor>() as u64;
+/// The alternate offset of the descriptor. Each change of the disk writes the descriptor that the root does not link to, so the root always links
+/// to a complete one.
+pub const ALTERNATE_DESCRIPTOR_OFFSET: u64 = DESCRIPTOR_OFFSET + size_of::<Descriptor>() as u64;
 
-/// Sectors of a large disk start here, and its file's length is a multiple of it, so that huge pages can map them.
-pub const HUGE_BYTES: u64 = 2 << 20;
+/// The sectors of a large disk start at this offset, and the length of its file is a multiple of it, so that huge pages can map the disk.
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// From this capacity on, a disk is large.
-pub const LARGE_BYTES: u64 = 64 << 20;
+/// The smallest capacity of a large disk.
+pub const LARGE_DISK_BYTES_MIN: u64 = 64 << 20;
 
 /// The start of a small disk's sectors: after the descriptor's page.
 pub const SMALL_START: u64 = DESCRIPTOR_OFFSET + HEADER_BYTES;
@@ -33,7 +34,7 @@ pub struct Descriptor {
     pub sector_bytes: u32,
     /// Zero.
     pub reserved: [u8; 40],
-    /// CRC-32C of all bytes before.
+    /// CRC-32C of all bytes before this field.
     pub crc: u32,
 }
 
@@ -61,24 +62,24 @@ impl Descriptor {
     }
 }
 
-/// The start of the sectors of a disk of this capacity, and the length of its pool. `None` beyond 64 bits.
+/// The start of the sectors of a disk of this capacity, and the length of its pool. `None` if the length exceeds 64 bits.
 #[must_use]
 pub fn pool_layout(capacity_bytes: u64) -> Option<(u64, u64)> {
-    let (start_bytes, multiple) = start_and_multiple(capacity_bytes >= LARGE_BYTES);
+    let (start_bytes, multiple) = start_and_multiple(capacity_bytes >= LARGE_DISK_BYTES_MIN);
     let end = start_bytes.checked_add(capacity_bytes)?.checked_add(HEADER_BYTES)?;
     Some((start_bytes, end.checked_next_multiple_of(multiple)?))
 }
 
-/// The start of the sectors, and the capacity, of the largest disk in a region of a given length. Zero if none fits.
+/// The start of the sectors, and the capacity, of the largest disk in a region of a given length. The capacity is zero if none fits.
 #[must_use]
 pub fn largest_in(region_bytes: u64, sector_bytes: u64) -> (u64, u64) {
-    let (start_bytes, _) = start_and_multiple(region_bytes >= LARGE_BYTES + 2 * HUGE_BYTES);
+    let (start_bytes, _) = start_and_multiple(region_bytes >= LARGE_DISK_BYTES_MIN + 2 * HUGE_PAGE_BYTES);
     let room = region_bytes.saturating_sub(HEADER_BYTES).saturating_sub(start_bytes);
     (start_bytes, room - room % sector_bytes)
 }
 
 const fn start_and_multiple(large: bool) -> (u64, u64) {
-    if large { (HUGE_BYTES, HUGE_BYTES) } else { (SMALL_START, HEADER_BYTES) }
+    if large { (HUGE_PAGE_BYTES, HUGE_PAGE_BYTES) } else { (SMALL_START, HEADER_BYTES) }
 }
 
 #[cfg(test)]
@@ -92,9 +93,9 @@ mod tests {
             let (start, pool) = pool_layout(capacity).unwrap();
             prop_assert!(start >= SMALL_START);
             prop_assert!(start + capacity <= pool - HEADER_BYTES);
-            prop_assert!(pool - capacity <= 2 * HUGE_BYTES + HEADER_BYTES);
+            prop_assert!(pool - capacity <= 2 * HUGE_PAGE_BYTES + HEADER_BYTES);
             prop_assert!(pool.is_multiple_of(HEADER_BYTES));
-            prop_assert!(capacity < LARGE_BYTES || pool.is_multiple_of(HUGE_BYTES));
+            prop_assert!(capacity < LARGE_DISK_BYTES_MIN || pool.is_multiple_of(HUGE_PAGE_BYTES));
         }
 
         #[test]

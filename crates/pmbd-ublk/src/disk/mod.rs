@@ -5,4 +5,4 @@ pub mod format;
 mod open;
 
 pub use error::DiskError;
-pub use open::{Disk, DiskInfo, DiskOptions, Kind, read_geometry, write_geometry};
+pub use open::{Disk, DiskInfo, DiskKind, DiskOptions, read_geometry, write_geometry};

@@ -1,7 +1,9 @@
 //! Creating and opening disks.
 
 use super::error::DiskError;
-use super::format::{DESCRIPTOR_OFFSET, Descriptor, OTHER_DESCRIPTOR_OFFSET, ROOT, largest_in, pool_layout};
+use super::format::{
+    ALTERNATE_DESCRIPTOR_OFFSET, DESCRIPTOR_OFFSET, Descriptor, ROOT, largest_in, pool_layout,
+};
 use crate::engine::{Engine, Geometry, GeometryError, SectorSize};
 use pm_core::insn::Insns;
 use pm_core::{
@@ -11,20 +13,20 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Held while a disk is put into any pool.
-static CHANGING: Mutex<()> = Mutex::new(());
+/// Serialises [`write_geometry`], over all pools.
+static GEOMETRY_LOCK: Mutex<()> = Mutex::new(());
 
 /// A disk at a path, locked for this process, not yet served.
 #[derive(Debug)]
 pub struct Disk {
     region: Region,
     geometry: Geometry,
-    kind: Kind,
+    kind: DiskKind,
 }
 
-/// The contents of a disk's path.
+/// The contents of a disk's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DiskKind {
     /// A pool with a disk in it.
     Pool {
         /// The pool's identity, which is also the disk's.
@@ -33,14 +35,14 @@ pub enum Kind {
         created_s: u64,
         /// The state of the header's two copies.
         header: HeaderState,
-        /// Root slots that are neither free nor hold a valid root.
+        /// The number of corrupted root slots: neither free nor valid.
         corrupted_root_count: usize,
     },
     /// Bytes without a header: all of them belong to the disk.
     Raw,
 }
 
-impl Kind {
+impl DiskKind {
     /// The kind of a disk in this pool.
     #[must_use]
     pub fn of<P: Pmem>(pool: &Pool<P>) -> Self {
@@ -52,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// The corruption that opening found, in words: a bad copy of the header, bad root slots. Empty if there is none.
+    /// Messages about the corruption that opening found: a bad copy of the header, bad root slots. Empty if there is none.
     #[must_use]
     pub fn corruption(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -68,7 +70,7 @@ impl Kind {
                 other => found.push(format!("the pool's header: {other:?}")),
             }
             if corrupted_root_count != 0 {
-                found.push(format!("{corrupted_root_count} root slots are torn or corrupted"));
+                found.push(format!("{corrupted_root_count} root slots are corrupted"));
             }
         }
         found
@@ -90,7 +92,7 @@ pub struct DiskInfo {
     /// Its path.
     pub path: PathBuf,
     /// Pool or raw.
-    pub kind: Kind,
+    pub kind: DiskKind,
     /// Its size in bytes.
     pub capacity_bytes: u64,
     /// Its logical sector in bytes.
@@ -109,8 +111,8 @@ impl Disk {
     /// Creates a file with a pool and a disk of `capacity_bytes` zero bytes in it.
     ///
     /// # Errors
-    /// When the path exists, the capacity is zero or not a multiple of the sector, the options are read-only, or the system refuses; nothing is
-    /// left behind then.
+    /// When the path exists, the capacity is zero or not a multiple of the sector, the options are read-only, or a system call fails. No file
+    /// remains.
     ///
     /// # Durability
     /// A crash leaves no file or the complete disk.
@@ -132,17 +134,17 @@ impl Disk {
         let pool = Pool::create_with(path, pool_bytes, &options.region, &PoolOptions::new(), |pool| {
             write_geometry(pool, geometry)
         })?;
-        let kind = Kind::of(&pool);
+        let kind = DiskKind::of(&pool);
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
-    /// Makes a pool and a disk of an existing file or device, as large as possible. Its contents are lost.
+    /// Formats an existing file or device: creates a pool in it, and in the pool the largest disk that fits. Its contents are lost.
     ///
     /// # Errors
     /// When there is a pool already and `overwrite` is false, there is no room for one sector, or the options are read-only.
     ///
     /// # Durability
-    /// A crash leaves no pool or the complete one; where one is overwritten, the old one, none, or the new one.
+    /// A crash leaves no pool or the complete one; if a pool is overwritten, it leaves the old one, none, or the new one.
     pub fn format(path: impl AsRef<Path>, overwrite: bool, options: &DiskOptions) -> Result<Self, DiskError> {
         if !options.region.is_writer() {
             return Err(DiskError::ReadOnly);
@@ -151,7 +153,7 @@ impl Disk {
             let (start_bytes, capacity_bytes) = largest_in(region.len_bytes(), options.sector.bytes());
             Geometry::new(start_bytes, capacity_bytes, options.sector)
         };
-        // A refused file keeps its holes.
+        // The check runs before holes are filled.
         let region = options.region.open_with(path, |region| {
             geometry_in(region)?;
             match Pool::attach_read_only(region) {
@@ -163,30 +165,30 @@ impl Disk {
         let geometry = geometry_in(&region)?;
         let pool_options = if overwrite { PoolOptions::new().overwrite() } else { PoolOptions::new() };
         let pool = Pool::format_with(region, &pool_options, |pool| write_geometry(pool, geometry))?;
-        let kind = Kind::of(&pool);
+        let kind = DiskKind::of(&pool);
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
     /// Opens the disk in the pool at `path`. A corrupted copy of the pool's header is restored from the other, unless the region is opened
-    /// read-only; [`Kind::Pool`] reports it.
+    /// read-only; [`DiskKind::Pool`] reports it.
     ///
     /// # Errors
-    /// When there is no pool, no disk in it, or either is corrupted beyond that. The file is then unchanged.
+    /// When there is no pool, or no disk in it, or when one of them is corrupted and cannot be restored. On error, the file is unchanged.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let pool = Pool::open_with(path, &options.region, |pool| read_geometry(pool).map(drop))?;
         let geometry = read_geometry(&pool)?;
-        let kind = Kind::of(&pool);
+        let kind = DiskKind::of(&pool);
         Ok(Self { region: pool.into_pmem(), geometry, kind })
     }
 
-    /// Opens a file or device all of whose bytes are the disk.
+    /// Opens a file or device as a raw disk: all of its bytes are sectors.
     ///
     /// # Errors
     /// When it cannot be opened, or its length is not a multiple of the sector.
     pub fn open_raw(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let region = options.region.clone().any_length(true).open(path)?;
         let geometry = Geometry::new(0, region.len_bytes(), options.sector)?;
-        Ok(Self { region, geometry, kind: Kind::Raw })
+        Ok(Self { region, geometry, kind: DiskKind::Raw })
     }
 
     /// Its properties.
@@ -208,7 +210,7 @@ impl Disk {
     /// earlier server's data had failed, each Flush and FUA fails: that data may be lost.
     ///
     /// # Errors
-    /// As opening, which has checked the geometry already.
+    /// [`GeometryError`], if the geometry does not fit in the region. Opening has checked this already.
     pub fn into_engine(self) -> Result<Engine, DiskError> {
         let writable = self.region.is_writable();
         if self.region.poison_if_writes_were_lost() {
@@ -222,30 +224,33 @@ impl Disk {
     }
 }
 
-/// Puts a disk into a pool, replacing the present one: writes a descriptor next to the old one, and sets the root to it.
+/// Puts a disk into a pool, or replaces its present disk: writes a new descriptor next to the old one, and sets the root to it.
 ///
 /// # Errors
-/// When the disk would not lie in the pool's data area, at a multiple of 4,096 and clear of its descriptor; it or the descriptor would overlap
-/// the value of another root; the pool has no room for the descriptor or its root, is read-only, or has logged roots; a corrupted slot of
-/// its root directory may hold an older disk; or a fence fails. The pool is changed only if a fence fails, or if another thread sets roots
-/// of the pool at the same time and takes the last slot.
+/// * The disk would not lie in the pool's data area, at a multiple of 4,096, and not over its descriptor.
+/// * The disk or the descriptor would overlap the value of another root.
+/// * The pool has no room for the descriptor or its root, is read-only, or has logged roots.
+/// * A corrupted slot of its root directory may hold an older disk.
+/// * A fence fails.
+///
+/// The pool is changed only if a fence fails, or if another thread sets roots of the pool at the same time and takes the last slot.
 ///
 /// # Durability
-/// When it returns, the disk is in the pool; a crash before leaves the old one, if there was one, or the new one. Costs two
-/// fences, and a third where there was one.
+/// When it returns, the disk is in the pool; a crash before that leaves the old one, if there was one, or the new one. Costs two fences, and a
+/// third if a disk is replaced.
 pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(), DiskError> {
     let sector_bytes = geometry.sector().bytes_u32();
     let descriptor = Descriptor::new(geometry.start_bytes(), geometry.capacity_bytes(), sector_bytes);
-    // Another thread would choose the same place, and store to it after the root is set.
-    let _one_at_a_time = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-    // Never over the present descriptor.
+    // Without the lock, two threads could choose the same offset, and the second could store to it after the first has set the root.
+    let _one_at_a_time = GEOMETRY_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    // The present descriptor is never overwritten.
     let at = match pool.find_root(ROOT)? {
-        Some(root) if root.offset() == DESCRIPTOR_OFFSET => OTHER_DESCRIPTOR_OFFSET,
+        Some(root) if root.offset() == DESCRIPTOR_OFFSET => ALTERNATE_DESCRIPTOR_OFFSET,
         _ => DESCRIPTOR_OFFSET,
     };
     check_range(geometry, at, &pool.data())?;
     check_unused(pool, geometry, at)?;
-    // Refused before the descriptor is stored, which requires a root.
+    // Checked before the descriptor is stored: it needs a root.
     pool.check_root(ROOT)?;
     pool.scope(|pm| {
         let written = pm.write(pm.claim(at)?, &descriptor);
@@ -274,7 +279,7 @@ pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
     Ok(geometry)
 }
 
-/// Whether the disk lies in the pool's data area, at whole pages, and not over its descriptor.
+/// Checks that the disk lies in the pool's data area, at whole pages, and not over its descriptor.
 fn check_range(geometry: Geometry, descriptor: u64, data: &Range<u64>) -> Result<(), DiskError> {
     let (start_bytes, capacity_bytes) = (geometry.start_bytes(), geometry.capacity_bytes());
     let end = start_bytes.checked_add(capacity_bytes).filter(|&end| end <= data.end);
@@ -291,7 +296,7 @@ fn check_range(geometry: Geometry, descriptor: u64, data: &Range<u64>) -> Result
     Ok(())
 }
 
-/// Whether neither the disk nor its descriptor overlaps the value of another root.
+/// Checks that no value of another root overlaps the disk or its descriptor.
 fn check_unused<P: Pmem>(pool: &Pool<P>, geometry: Geometry, descriptor: u64) -> Result<(), DiskError> {
     let sectors = geometry.start_bytes()..geometry.start_bytes() + geometry.capacity_bytes();
     let ranges = [sectors, descriptor..descriptor + size_of::<Descriptor>() as u64];
@@ -310,7 +315,7 @@ fn check_unused<P: Pmem>(pool: &Pool<P>, geometry: Geometry, descriptor: u64) ->
 }
 
 impl DiskInfo {
-    /// The corruption that opening found, as [`Kind::corruption`].
+    /// The corruption that opening found, as [`DiskKind::corruption`].
     #[must_use]
     pub fn corruption(&self) -> Vec<String> {
         self.kind.corruption()
@@ -327,7 +332,7 @@ mod tests {
     fn concurrent_changes_are_serialized() {
         let pool = Pool::format(Region::anonymous(1 << 16).unwrap(), &PoolOptions::new()).unwrap();
         let geometry = Geometry::new(super::super::format::SMALL_START, 4096, SectorSize::B512).unwrap();
-        let first = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = GEOMETRY_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         std::thread::scope(|threads| {
             let (done, second) = channel();
             let pool = &pool;

@@ -3,13 +3,14 @@
 use pm_core::FenceError;
 use pm_core::fault::MediumFault;
 
-/// Why a block request failed. Only [`BlockError::Medium`] and [`BlockError::Fault`] can have changed anything.
+/// The error of a block request. A request that fails with any error except [`Medium`](Self::Medium) and [`Fault`](Self::Fault) has changed
+/// nothing.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
 pub enum BlockError {
     /// The request ends beyond the device's last byte.
-    #[error("{len_bytes} bytes at {offset_bytes} end past the device's {capacity_bytes} bytes")]
+    #[error("{len_bytes} bytes at {offset_bytes} end beyond the device's capacity of {capacity_bytes} bytes")]
     OutOfRange { offset_bytes: u64, len_bytes: u64, capacity_bytes: u64 },
     /// The request's start or length is not a multiple of the sector.
     #[error("{len_bytes} bytes at {offset_bytes} are not whole sectors of {sector_bytes} bytes")]
@@ -17,8 +18,8 @@ pub enum BlockError {
     /// The device is exported read-only.
     #[error("the device is read-only")]
     ReadOnly,
-    /// The medium lacks these bytes, at least for now: the file was truncated, or the memory is poisoned. A change may have been made in part,
-    /// as by a crash; other ranges are unaffected.
+    /// The bytes cannot be accessed at present: the file was truncated, or the memory is poisoned. A write may have been made in part, as by a
+    /// crash; other ranges are unaffected.
     #[error("{len_bytes} bytes at {offset_bytes} cannot be accessed: {source}")]
     Fault { offset_bytes: u64, len_bytes: u64, source: MediumFault },
     /// The medium could not make the data durable. The state of the range is unknown, and every later request that needs durability fails too.
@@ -26,7 +27,7 @@ pub enum BlockError {
     Medium(#[from] FenceError),
 }
 
-/// Why an engine cannot serve a range of memory.
+/// The error of a range of memory that an engine cannot serve.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
@@ -41,6 +42,8 @@ pub enum GeometryError {
     #[error("the capacity of {capacity_bytes} bytes is not a multiple of the sector of {sector_bytes} bytes")]
     CapacityNotMultiple { capacity_bytes: u64, sector_bytes: u64 },
     /// The device would exceed the region.
-    #[error("{capacity_bytes} bytes at {start_bytes} leave the region, which has {region_bytes}")]
+    #[error(
+        "{capacity_bytes} bytes at offset {start_bytes} do not fit in the region, which has {region_bytes} bytes"
+    )]
     OutsideRegion { start_bytes: u64, capacity_bytes: u64, region_bytes: u64 },
 }

@@ -20,7 +20,7 @@ pub enum BlockOp<'a> {
         /// Force unit access: durable before it completes, whatever the write cache.
         fua: bool,
     },
-    /// Makes every write that completed before this request durable, of any queue or client.
+    /// Makes every write that completed before this request durable, including those of other queues and clients.
     Flush,
     /// The contents of a range are no longer needed. Reads of it return zeroes afterwards.
     Discard {
@@ -45,26 +45,25 @@ pub enum WriteCache {
     WriteBack,
 }
 
-/// Zeroes to copy from: one page stays in the first-level cache while the destination is streamed around it.
+/// Zeroes to copy from: one page stays in the L1 cache while non-temporal stores write the destination.
 static ZEROES: [u8; 4096] = [0; 4096];
 
 /// Serves block requests from a range of persistent memory, for any number of queues and clients at once.
 ///
 /// # Durability
-/// In the domains that the CPU reaches ([`Domain::Adr`](pm_core::Domain::Adr), `Eadr`, and `Volatile` within its limits), a write is stored
-/// around the cache and fenced before it completes: **every completed write is durable**, and [`BlockOp::Flush`] has nothing to do, on this
-/// queue or on any other. In the page domain that would cost a system call and a disk write a request, so there the device reports a
-/// write-back cache, and Flush and FUA make writes durable.
+/// In the domains that the CPU reaches ([`Domain::Adr`](pm_core::Domain::Adr), `Eadr`, and `Volatile`, whose contents survive only a crash of the
+/// process), a write is stored around the cache and fenced before it completes: **every completed write is durable**, and [`BlockOp::Flush`] has
+/// nothing to do, on this queue or on any other. In the page domain this would cost a system call and a disk write for each request, so there the
+/// device reports a write-back cache, and Flush and FUA make writes durable.
 ///
-/// A power failure in the middle of a write that has not completed can leave any mixture of its old and new 8-byte
-/// words, also inside one sector, as on the kernel's own `pmem` driver without a BTT. File systems with checksummed
-/// journals and metadata (ext4, XFS, btrfs, ZFS) are made for that.
+/// A power failure in the middle of a write that has not completed can leave any mixture of its old and new 8-byte words, even inside one sector,
+/// as with the kernel's `pmem` driver without a BTT. File systems with checksummed journals and metadata (ext4, XFS, btrfs, ZFS) are designed for
+/// that.
 ///
-/// A process that is killed in the middle of a write leaves such a mixture too, and some of it may be in the caches only. A new engine over
-/// the same memory reads it, and a later power failure can still revert it, until a write to those bytes completes: the engine flushes
-/// nothing that it did not store, as that would cost a pass over the whole device at each start. This concerns only bytes of a write that
-/// was not acknowledged. A client that depends on such a range writes it again, as ublk does in a takeover with the requests that were in
-/// flight.
+/// A process that is killed in the middle of a write leaves such a mixture too, and some of it may be in the caches only. A new engine over the
+/// same memory reads it, and a later power failure can still revert it, until a write to those bytes completes: the engine flushes nothing that it
+/// did not store, because that would cost a pass over the whole device at each start. This concerns only bytes of a write that was not
+/// acknowledged. A client that depends on such a range writes it again. In a takeover, ublk does so with the requests that were in flight.
 ///
 /// ```
 /// use pmbd::{BlockOp, Engine, Geometry, SectorSize};
@@ -96,7 +95,7 @@ fn report(error: &BlockError) {
     }
 }
 
-/// Reports an access of a request to missing memory.
+/// Turns a medium fault into the error of the request, and logs it.
 #[inline]
 fn checked(offset_bytes: u64, len_bytes: u64, accessed: Result<(), MediumFault>) -> Result<(), BlockError> {
     accessed.map_err(|source| {
@@ -117,25 +116,28 @@ impl<P: Pmem> Engine<P> {
         if start_bytes.checked_add(capacity_bytes).is_none_or(|end| end > region_bytes) {
             return Err(GeometryError::OutsideRegion { start_bytes, capacity_bytes, region_bytes });
         }
-        let write_cache =
-            if pmem.domain().is_cpu_persistent() { WriteCache::WriteThrough } else { WriteCache::WriteBack };
+        let write_cache = if pmem.domain().fences_without_system_call() {
+            WriteCache::WriteThrough
+        } else {
+            WriteCache::WriteBack
+        };
         Ok(Self { pmem, geometry, write_cache, read_only: false })
     }
 
-    /// Refuses every request that would change the device.
+    /// Makes the engine refuse every request that would change the device.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
 
-    /// The device's shape.
+    /// The device's geometry.
     #[must_use]
     pub const fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// The guarantee of a completed write, which every client must be told.
+    /// The guarantee of a completed write. A transport must report it to every client.
     #[must_use]
     pub const fn write_cache(&self) -> WriteCache {
         self.write_cache
@@ -153,7 +155,7 @@ impl<P: Pmem> Engine<P> {
         &self.pmem
     }
 
-    /// Runs one request at `offset_bytes` of the device to its end. Allocates nothing.
+    /// Executes one request, at `offset_bytes` on the device, to completion. Allocates nothing.
     ///
     /// A Write of 4 KiB costs 64 lines and 1 fence.
     ///
@@ -167,15 +169,15 @@ impl<P: Pmem> Engine<P> {
         self.run(offset_bytes, op, self.geometry.sector().bytes())
     }
 
-    /// As [`Engine::execute`], for a range that may start and end at any byte. It changes only the bytes of its range: nothing is read, modified
+    /// Like [`Engine::execute`], for a range that may start and end at any byte. It changes only the bytes of its range: nothing is read, modified
     /// and written back.
     ///
     /// # Errors
-    /// As [`Engine::execute`], but for [`BlockError::Unaligned`].
+    /// As [`Engine::execute`], except [`BlockError::Unaligned`].
     ///
     /// # Durability
-    /// As [`Engine::execute`]. Of a word that the range covers in part, a crash leaves any mixture of that part's old and new pieces of 4, 2 and
-    /// 1 bytes, each aligned to its length.
+    /// As [`Engine::execute`]. Where the range covers a word in part, that part consists of pieces of 4, 2 and 1 bytes, each aligned to its length;
+    /// a crash leaves each piece old or new.
     #[inline]
     pub fn execute_bytes(&self, offset_bytes: u64, op: BlockOp<'_>) -> Result<(), BlockError> {
         self.run(offset_bytes, op, 1)
@@ -202,8 +204,8 @@ impl<P: Pmem> Engine<P> {
         }
     }
 
-    /// Whether [`Engine::execute_bytes`] would accept a read of this range. For transports that run a long request in
-    /// pieces, and must refuse it as a whole.
+    /// Checks that [`Engine::execute_bytes`] would accept a read of this range. For transports that run a long request in pieces, and must refuse
+    /// it as a whole.
     ///
     /// # Errors
     /// As [`Engine::execute_bytes`].
@@ -211,7 +213,7 @@ impl<P: Pmem> Engine<P> {
         self.locate(offset_bytes, len_bytes, 1).map(drop)
     }
 
-    /// Whether a change of this range would be accepted; see [`Engine::check_read`].
+    /// Checks that a change of this range would be accepted; see [`Engine::check_read`].
     ///
     /// # Errors
     /// As [`Engine::execute_bytes`].
@@ -250,7 +252,7 @@ impl<P: Pmem> Engine<P> {
         self.locate(offset_bytes, len_bytes, granule)
     }
 
-    /// The region's offset for a request, which must have whole granules, a power of two, inside the device.
+    /// The offset in the region for a request. The request must lie inside the device, and start and end at multiples of `granule`, a power of two.
     #[inline]
     fn locate(&self, offset_bytes: u64, len_bytes: u64, granule: u64) -> Result<u64, BlockError> {
         let capacity_bytes = self.geometry.capacity_bytes();

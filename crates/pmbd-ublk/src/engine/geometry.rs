@@ -1,4 +1,4 @@
-//! The shape of a device.
+//! The geometry of a device.
 
 use super::error::GeometryError;
 
@@ -41,7 +41,8 @@ impl SectorSize {
     }
 }
 
-/// The range of a region that is the device, and its sectors. Checked when made.
+/// The range of a region that is the device, and its sectors. [`Geometry::new`] checks the capacity; [`Engine::new`](super::Engine::new) checks the
+/// range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     start_bytes: u64,
@@ -53,7 +54,7 @@ impl Geometry {
     /// A device of `capacity_bytes` at `start_bytes` of its region.
     ///
     /// # Errors
-    /// When the capacity is zero or no whole number of sectors.
+    /// When the capacity is zero or not a whole number of sectors.
     pub const fn new(
         start_bytes: u64,
         capacity_bytes: u64,

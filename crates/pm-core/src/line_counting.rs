@@ -10,30 +10,30 @@ use std::thread::{self, ThreadId};
 ///
 /// It keeps two counts:
 ///
-/// * [`stored`](Histogram::stored): every store, by any method. Consecutive stores *of one thread* to one line are one write ([`Coalescing`]). A
+/// * [`stored`](LineCounting::stored): every store, by any method. Consecutive stores *of one thread* to one line are one write ([`Coalescing`]). A
 ///   tool that traces the instructions of a program counts the same, so allocators for volatile memory can be compared. A failed compare and
 ///   exchange is not counted.
-/// * [`sent`](Histogram::sent): every line sent towards the medium, by a flush or by a store around the cache:
-///   [`Counts::lines`](crate::Counts::lines), line by line. This is the wear of the medium if caches evict no line on their own. A flush of a
-///   clean line is counted, as the seam does not know that it is clean.
+/// * [`sent`](LineCounting::sent): every line sent towards the medium by a flush or a non-temporal store: [`Counts::lines`](crate::Counts::lines),
+///   for each line. This is the wear of the medium if caches evict no line on their own. A flush of a clean line is counted too, because the seam
+///   cannot detect that it is clean.
 ///
 /// Each call locks and hashes: it measures writes, not time.
 ///
 /// ```
-/// use pm_core::{Histogram, Pmem, Region};
-/// let pmem = Histogram::new(Region::anonymous(1 << 20)?);
+/// use pm_core::{LineCounting, Pmem, Region};
+/// let pmem = LineCounting::new(Region::anonymous(1 << 20)?);
 /// for count in 0..10_u64 {
 ///     pmem.store_u64(0, count); // one line, ten stores in a row
 /// }
 /// pmem.store(60, b"straddles"); // continues in that line, and begins the next
 /// pmem.persist(0, 128)?;
-/// assert_eq!((pmem.stored().of(0), pmem.stored().of(64)), (1, 1));
+/// assert_eq!((pmem.stored().writes_to(0), pmem.stored().writes_to(64)), (1, 1));
 /// pmem.persist(0, 8)?;
-/// assert_eq!((pmem.sent().of(0), pmem.sent().total()), (2, 3));
+/// assert_eq!((pmem.sent().writes_to(0), pmem.sent().total_writes()), (2, 3));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Histogram<P> {
+pub struct LineCounting<P> {
     inner: P,
     state: Mutex<State>,
 }
@@ -45,21 +45,20 @@ struct State {
     sent: LineWrites,
 }
 
-impl<P: Pmem> Histogram<P> {
+impl<P: Pmem> LineCounting<P> {
     /// Wraps `inner`, with nothing written.
     #[must_use]
     pub fn new(inner: P) -> Self {
         Self { inner, state: Mutex::default() }
     }
 
-    /// The writes by the stores since the start, or since the last [`reset`](Histogram::reset), over all threads.
+    /// The writes by the stores since the start, or since the last [`reset`](LineCounting::reset), over all threads.
     #[must_use]
     pub fn stored(&self) -> LineWrites {
         self.state().stored.clone()
     }
 
-    /// The writes by flushes and stores around the cache since the start, or since the last
-    /// [`reset`](Histogram::reset), over all threads.
+    /// The writes by flushes and non-temporal stores since the start, or since the last [`reset`](LineCounting::reset), over all threads.
     #[must_use]
     pub fn sent(&self) -> LineWrites {
         self.state().sent.clone()
@@ -86,7 +85,7 @@ impl<P: Pmem> Histogram<P> {
     }
 }
 
-impl<P: Pmem> Pmem for Histogram<P> {
+impl<P: Pmem> Pmem for LineCounting<P> {
     forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
     forward_pmem!(|this| this.inner => try_load, load_u64, prefetch, fence);
 
