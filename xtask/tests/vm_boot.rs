@@ -159,8 +159,7 @@ fn command_line_passes_exit_code_and_output() {
     assert_eq!(task("true").status.code(), Some(0));
 }
 
-/// A guest whose host process was killed powers off, even in the middle of a command, and holds its image
-/// until then.
+/// A guest whose host process was killed powers off, even in the middle of a command, and holds its image until then.
 #[test]
 fn guest_ends_with_its_host() {
     let directory = directory();

@@ -33,8 +33,7 @@ macro_rules! constants {
     };
 }
 
-/// Declares a `repr(C)` structure with its size and the offset of each field, asserts them at compile time, and leaves a table of them
-/// for the tests.
+/// Declares a `repr(C)` structure with its size and the offset of each field, asserts them at compile time, and leaves a table of them for the tests.
 macro_rules! structures {
     ($($name:ident[$size:literal] { $($offset:literal $field:ident: $type:ty,)* })*) => {
         $(

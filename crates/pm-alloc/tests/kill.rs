@@ -1,5 +1,4 @@
-//! Processes killed at random moments, with two threads in transactions: the heap opens, is consistent, and contains every acknowledged
-//! transaction.
+//! Processes killed at random moments, with two threads in transactions: the heap opens, is consistent, and contains every acknowledged transaction.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -7,8 +7,7 @@
 //!
 //! Each ordering rule of the protocol can be removed ([`Rule`]); the checker then finds a counterexample.
 //!
-//! Not modelled: undo entries, deferred commits, generations, and the order of loads within one lane, which `src/log/tests/loom_log.rs`
-//! checks.
+//! Not modelled: undo entries, deferred commits, generations, and the order of loads within one lane, which `src/log/tests/loom_log.rs` checks.
 
 #![cfg(not(loom))]
 

@@ -1,5 +1,4 @@
-//! Pools created, grown and opened in a process that is killed at each of its system calls, or in which each call fails: in memory
-//! and on a disk.
+//! Pools created, grown and opened in a process that is killed at each of its system calls, or in which each call fails: in memory and on a disk.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -93,8 +93,7 @@ proptest! {
         prop_assert_eq!(pmem.sent().total_writes(), pmem.get_ref().counts().lines);
     }
 
-    /// Each thread in its own part, which overlaps the next by one line: in any order of the threads, the counts are the sum of those of each
-    /// thread.
+    /// Each thread in its own part, which overlaps the next by one line: in any order of the threads, the counts are the sum of those of each thread.
     #[test]
     fn stores_are_coalesced_per_thread(
         calls in prop::collection::vec(prop::collection::vec(call(), 0..60), 3),

@@ -98,8 +98,7 @@ impl Image {
         self.fingerprint
     }
 
-    /// The change of the fingerprint when the line with that number changes from `old` to `new`, to be combined
-    /// by exclusive or.
+    /// The change of the fingerprint when the line with that number changes from `old` to `new`, to be combined by exclusive or.
     pub(crate) fn fingerprint_change(&self, number: u64, old: &Line, new: &Line) -> u128 {
         let base = self.base_line(number);
         let of = |line: &Line| if line == base { 0 } else { fingerprint(number, line) };

@@ -1,5 +1,4 @@
-//! Crash testing for persistent memory: runs an operation once, then recovers from every image that a crash of it
-//! could leave.
+//! Crash testing for persistent memory: runs an operation once, then recovers from every image that a crash of it could leave.
 //!
 //! # A wrong program, and how it is caught
 //! A mailbox has a text and a flag, on different cache lines. `send` flushes the text, but does not wait for the flush before it sets
@@ -68,11 +67,10 @@
 //! ```
 //!
 //! # Model
-//! A store is visible at once, but durable only after its line was flushed and the flush fenced; until then the
-//! line may reach the medium at any time, or never. A crash keeps, of each line's pending stores, any prefix, and
-//! of different lines any combination of prefixes. [`SimPmem`] is a region behind the seam ([`pm_core::Pmem`]) that
-//! records its run; [`Explorer`] derives from the record every image that the [`Model`] allows,
-//! and runs a check on each. The check recovers, and recovery is recorded and crashed in turn.
+//! A store is visible at once, but durable only after its line was flushed and the flush fenced; until then the line may reach the medium at any
+//! time, or never. A crash keeps, of each line's pending stores, any prefix, and of different lines any combination of prefixes. [`SimPmem`] is a
+//! region behind the seam ([`pm_core::Pmem`]) that records its run; [`Explorer`] derives from the record every image that the [`Model`] allows, and
+//! runs a check on each. The check recovers, and recovery is recorded and crashed in turn.
 //!
 //! # A right program
 //! A slot is filled first and then published by a flag. Recovery trusts the flag.
@@ -148,10 +146,9 @@
 //! check, one with acknowledgements. `docs/persistence-model.md` has the rules.
 //!
 //! # Failures
-//! A [`Failure`] is shrunk before it is returned: everything that is lost in it is needed for it, line by line, and the essential kept
-//! stores are distinguished from the others. Its text draws the crash, as above. It has the found and the allowed states
-//! if the check compares by [`Crash::expect`]. The repair is the one flush or fence with which the check passes, if there is
-//! one. The trace is for `pmcrash`.
+//! A [`Failure`] is shrunk before it is returned: everything that is lost in it is needed for it, line by line, and the essential kept stores are
+//! distinguished from the others. Its text draws the crash, as above. It has the found and the allowed states if the check compares by
+//! [`Crash::expect`]. The repair is the one flush or fence with which the check passes, if there is one. The trace is for `pmcrash`.
 //!
 //! A test's report has a command that repeats just this crash: `PM_CRASHSIM_REPLAY='px86-line:…' cargo test the_test`. In
 //! that run every exploration without a crash of that name passes without testing anything, and reports that on standard
@@ -227,10 +224,9 @@
 //! Sources: ACPI 6.1, 9.20.7, "NVDIMM Root Device _DSMs" (address range scrub); `ndctl-start-scrub(1)`.
 //!
 //! # Traces
-//! A record can be kept: [`SimPmem::to_trace_file`] and [`TraceFile::from_failure`] make a [`TraceFile`], which
-//! is saved to and read from a `.pmc` file (`docs/format/trace.md`), and [`Explorer::explore_trace`] crashes it again.
-//! [`import`] makes one from the log of another tool, so that code without the seam can be crashed too; the
-//! command `pmcrash` (`docs/pmcrash.md`) does all of this from a shell.
+//! A record can be kept: [`SimPmem::to_trace_file`] and [`TraceFile::from_failure`] make a [`TraceFile`], which is saved to and read from a `.pmc`
+//! file (`docs/format/trace.md`), and [`Explorer::explore_trace`] crashes it again. [`import`] makes one from the log of another tool, so that code
+//! without the seam can be crashed too; the command `pmcrash` (`docs/pmcrash.md`) does all of this from a shell.
 //!
 //! # Teeth
 //! [`Explorer::redundant_sites`] tests whether one test notices the loss of any flush or fence. For all tests
@@ -258,9 +254,8 @@
 //! call does not show as long as another one is needed, and reports blame the helper. With `#[track_caller]` each call
 //! is a site of its own. On a method of a trait the attribute belongs on the declaration; a closure cannot have it.
 //!
-//! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is resolved from
-//! the working directory of the test, which for cargo is the package. Both are read when the process makes its first region. Without
-//! them they cost nothing.
+//! A path is as the compiler was given it, which for cargo is relative to the workspace; a relative directory is resolved from the working directory
+//! of the test, which for cargo is the package. Both are read when the process makes its first region. Without them they cost nothing.
 //!
 //! # Guarantees
 //! Within the bounds set by [`Explorer`], every image that the model allows is tried; beyond them the most telling

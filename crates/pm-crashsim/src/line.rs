@@ -1,8 +1,7 @@
 //! Lines, words and pairs of words: sizes, ranges cut at their ends, sets and maps of line numbers, and fingerprints.
 //!
-//! A fingerprint has 128 bits; the fingerprint of an image is the exclusive or of those of its lines. Each fingerprint is recovered
-//! from once, so a collision would hide an image from the check. With 128 well-mixed bits its probability among a billion images is
-//! about one in 10^21.
+//! A fingerprint has 128 bits; the fingerprint of an image is the exclusive or of those of its lines. Each fingerprint is recovered from once, so a
+//! collision would hide an image from the check. With 128 well-mixed bits its probability among a billion images is about one in 10^21.
 
 use core::ops::Range;
 use indexmap::IndexSet;

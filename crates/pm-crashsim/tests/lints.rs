@@ -1,7 +1,6 @@
 //! The lints: the findings of each, their places, and correct programs that look similar.
 //!
-//! A program in here carries its findings as comments: `//~ name` on the line that is to blame. A line without one
-//! must not be blamed.
+//! A program in here carries its findings as comments: `//~ name` on the line that is to blame. A line without one must not be blamed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

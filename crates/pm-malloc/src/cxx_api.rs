@@ -49,8 +49,7 @@ fn allocate_or_fail(bytes: usize, align_bytes: usize) -> *mut c_void {
     }
 }
 
-/// Whether the program has an operator `new` or `delete` of its own. Then the other operators must call these, as those of the standard library
-/// do.
+/// Whether the program has an operator `new` or `delete` of its own. Then the other operators must call these, as those of the standard library do.
 fn is_replaced() -> bool {
     static REPLACED: OnceLock<bool> = OnceLock::new();
     *REPLACED.get_or_init(|| {

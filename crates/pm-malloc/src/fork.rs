@@ -4,8 +4,7 @@
 //! copy of the allocated blocks, mapped at the address of its parent's. Its parent waits for that, and holds all locks of the heap, so that no
 //! block is being allocated or freed. The child's file has no name, and so ends with the child, unless the child outlives its parent.
 //!
-//! This costs a copy of the allocated blocks for each `fork`, and nothing for `vfork` and `posix_spawn`, whose children only start another
-//! program.
+//! This costs a copy of the allocated blocks for each `fork`, and nothing for `vfork` and `posix_spawn`, whose children only start another program.
 //!
 //! A child that is made without fork handlers (`_Fork`, or `clone` without `CLONE_VM`) shares its parent's mapping: it allocates from glibc,
 //! and its parent's blocks that it frees stay allocated. Only its stores cannot be hidden from its parent.

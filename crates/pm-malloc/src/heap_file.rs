@@ -61,9 +61,8 @@ pub(crate) fn open(settings: &Settings) -> Result<Heap, HeapError> {
     Heap::create(&path, settings.file_bytes, &options)
 }
 
-/// Removes the heap in a file, sound or corrupted, unless another process has it open. Refuses other pools, such as disks of `pmbd`, and files
-/// that are not recognized as a heap: a truncated file, another version, or a pool with two corrupted headers. Returns the real path of the
-/// file.
+/// Removes the heap in a file, sound or corrupted, unless another process has it open. Refuses other pools, such as disks of `pmbd`, and files that
+/// are not recognized as a heap: a truncated file, another version, or a pool with two corrupted headers. Returns the real path of the file.
 fn remove(path: &Path) -> Result<PathBuf, HeapError> {
     // Locked until it is removed.
     let region = RegionOptions::new().sparse(true).open(path)?;

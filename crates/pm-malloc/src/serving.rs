@@ -24,8 +24,7 @@ static NOT_WIPED: AtomicU8 = AtomicU8::new(Phase::Plain as u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
-    /// glibc: the heap is not open yet, there is none, or it belongs to the parent. Zero, which a child that was made without fork handlers
-    /// finds.
+    /// glibc: the heap is not open yet, there is none, or it belongs to the parent. Zero, which a child that was made without fork handlers finds.
     Plain = 0,
     /// The heap.
     Heap,

@@ -4,10 +4,9 @@
 //! the calls are counted, and an [`Injection`] selects the call that is hit. A killed program has not executed the call; a failing call
 //! is not executed either, and returns the error. Threads and child processes are traced too.
 //!
-//! Calls count in the whole run, or with [`Traced::between_marks`] after [`counting`]`(true)` and before
-//! [`counting`]`(false)` in the traced program. Each task (a thread, or a process with one) has its own switch, and a new task inherits
-//! the setting of its creator. An error hits, and counts, only calls of a list: most of those that get errors from files, sockets and events,
-//! and none about memory without a file, signals or threads.
+//! Calls count in the whole run, or with [`Traced::between_marks`] after [`counting`]`(true)` and before [`counting`]`(false)` in the traced program.
+//! Each task (a thread, or a process with one) has its own switch, and a new task inherits the setting of its creator. An error hits, and counts,
+//! only calls of a list: most of those that get errors from files, sockets and events, and none about memory without a file, signals or threads.
 //!
 //! ```
 //! # #[cfg(target_arch = "x86_64")] {

@@ -23,8 +23,7 @@ Examples:
 ///
 /// Ranges are A..B, A.. or ..B, without B itself, or one number; decimal, or hexadecimal after 0x.
 ///
-/// Exit status: 0 for success, 1 for an error, 2 for a wrong command line, 3 when `replay` or `minimise` found an
-/// image that the check rejects.
+/// Exit status: 0 for success, 1 for an error, 2 for a wrong command line, 3 when `replay` or `minimise` found an image that the check rejects.
 #[derive(Debug, Parser)]
 #[command(name = "pmcrash", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {

@@ -1,8 +1,7 @@
 //! Marks: comments that set a flush or fence aside.
 //!
 //! `// teeth: reason`, after the code or on its own line above, sets aside all flushes and fences of that line; `// teeth(flush): reason` only
-//! flushes,
-//! and `// teeth(fence): reason` only fences.
+//! flushes, and `// teeth(fence): reason` only fences.
 
 use super::site::{Kind, Site};
 
@@ -78,8 +77,7 @@ mod tests {
     fn mark_applies_to_its_line_or_the_next() {
         let text = "
 a.persist(0, 8)?; // teeth: both
-// teeth(fence): the second alone
-// and a comment between
+// teeth(fence): the second alone and a comment between
 
 b.persist(0, 8)?;
 ";

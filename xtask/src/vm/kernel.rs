@@ -10,9 +10,8 @@ use miette::{IntoDiagnostic, Result, WrapErr, miette};
 use super::cache::Cache;
 use crate::{apt, process};
 
-/// Packages that depend on a kernel with ublk; the first that exists is used. Debian 12 has a 6.12 in addition to its default 6.1; from Debian
-/// 13 on the
-/// default kernel is recent enough.
+/// Packages that depend on a kernel with ublk; the first that exists is used. Debian 12 has a 6.12 in addition to its default 6.1; from Debian 13 on
+/// the default kernel is recent enough.
 const META_PACKAGES: [&str; 2] = ["linux-image-6.12-amd64", "linux-image-amd64"];
 
 /// The oldest supported kernel.

@@ -19,8 +19,7 @@ mkdir -p /mnt/pmem
 mount -t ext4 -o dax /dev/pmem0 /mnt/pmem
 ";
 
-/// The script for a guest with these `shares` and `modules`; with `dax`, ext4 on the NVDIMM is mounted at
-/// `/mnt/pmem`.
+/// The script for a guest with these `shares` and `modules`; with `dax`, ext4 on the NVDIMM is mounted at `/mnt/pmem`.
 pub(super) fn script(dax: bool, shares: &[Share], modules: &[String]) -> String {
     let mut script = format!("set -e\n{PMEM}");
     for module in modules {

@@ -17,8 +17,7 @@ use std::path::Path;
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
 ///
 /// Several threads may use it at once, but only one process at a time may have it open for writing. It need not be closed: the changes of all calls
-/// that have returned are durable, even if the process is killed. Dropping it [closes](Heap::close) it. See the crate's documentation for an
-/// example.
+/// that have returned are durable, even if the process is killed. Dropping it [closes](Heap::close) it. See the crate's documentation for an example.
 #[derive(Debug)]
 pub struct Heap<P: Pmem = Region> {
     pub(crate) parts: HeapParts<P>,

@@ -42,8 +42,7 @@ impl Drop for LaneGuard<'_> {
 }
 
 impl<'l> LaneGuard<'l> {
-    /// Acquires the lane that this thread owned last (lane 0 if it has owned none), or any other free lane. If no lane is free, waits for the
-    /// former.
+    /// Acquires the lane that this thread owned last (lane 0 if it has owned none), or any other free lane. If no lane is free, waits for the former.
     ///
     /// Acquiring a lane while holding all of them deadlocks.
     #[inline(always)]

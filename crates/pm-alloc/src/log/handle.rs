@@ -12,8 +12,7 @@ use crate::sync::{self, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, loc
 use pm_core::line::line_start;
 use pm_core::{FenceError, Pmem, forward_pmem};
 
-/// The known checkpoint LSN is computed again when it is this many LSNs behind the thread's last commit. Computing it takes five loads for each
-/// lane.
+/// The known checkpoint LSN is computed again when it is this many LSNs behind the thread's last commit. Computing it takes five loads for each lane.
 const CHECKPOINT_LAG_MAX: u64 = 32;
 
 /// The base-2 logarithm of the number of slots in a [`RecentLines`] table: few enough that the table stays in a cache. Lines in the same slot share
@@ -238,8 +237,7 @@ impl Log {
     /// Retires these lanes up to these LSNs. Their groups were flushed.
     fn retire<P: Pmem>(&self, pmem: &P, lanes: &[(u32, Lsn)]) -> Result<(), CommitError> {
         self.fence(pmem)?;
-        // If an owning thread flushed its lane's lines and its fence failed, the list no longer has them, and this thread's fence did not cover
-        // them.
+        // If an owning thread flushed its lane's lines and its fence failed, the list no longer has them, and this thread's fence did not cover them.
         self.check_not_poisoned()?;
         for &(lane, lsn) in lanes {
             SealedWord::write(pmem, self.layout.seed, self.layout.retired_offsets(lane), lsn);

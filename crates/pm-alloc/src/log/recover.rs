@@ -139,9 +139,6 @@ impl Replayed {
     /// # Durability
     /// One fence, and two more if something is corrupted or was being rewritten by a killed process. Another two if the rings are erased. If a crash
     /// interrupts this, the next recovery still finds everything that it needs.
-    ///
-    /// # Errors
-    /// When a fence fails.
     pub(crate) fn finish<P: Pmem>(self, pmem: &P) -> Result<(Log, Recovery), RecoverError> {
         let Self { layout, floor, lanes, recovery } = self;
         // The LSNs in a lane's header may be above those of all readable entries, if the entries with these LSNs are corrupted.

@@ -17,8 +17,7 @@ use pm_core::Pmem;
 /// The number of quarantined blocks that one call examines.
 pub(super) const DRAIN_STEP: usize = 4;
 
-/// The longest free extent, in lines, that is coalesced with an adjacent freed block in chunks of 1 MiB or more. In smaller chunks the limit is
-/// lower.
+/// The longest free extent, in lines, that is coalesced with an adjacent freed block; less in chunks below 1 MiB.
 const COALESCED_LINES_MAX: u32 = 64;
 
 /// One line in 256 (0.4 %) may be in short extents that are kept for blocks of exactly their length.
@@ -220,8 +219,7 @@ impl Arena {
     }
 
     /// Decides whether an extent that was reserved for a transaction is trimmed: if the rest is long enough, and no other free extent is longer than
-    /// half of it. Returns the line; [`return_trimmed`](Self::return_trimmed) frees the lines from there on, once they are a free block of their
-    /// own.
+    /// half of it. Returns the line; [`return_trimmed`](Self::return_trimmed) frees the lines from there on, once they are a free block of their own.
     pub(super) fn begin_trim(&mut self, extent: &Extent, request: Request) -> Option<u32> {
         let Range { start, end } = extent.lines;
         let at = align(&self.layout, extent.chunk, start, request.align_bytes)?;
@@ -426,8 +424,7 @@ impl Arena {
         self.reserve_part(pmem, slot, line..end, from..to)
     }
 
-    /// Reserves a run of adjacent free blocks with `wanted` lines in total, so that no header is needed after the run. Its free neighbours stay
-    /// free.
+    /// Reserves a run of adjacent free blocks with `wanted` lines in total, so that no header is needed after the run. Its free neighbours stay free.
     #[inline]
     fn reserve_run<P: Pmem>(&mut self, pmem: &P, wanted: RangeInclusive<u32>) -> Option<Extent> {
         let lines = *wanted.start();

@@ -1,9 +1,8 @@
 //! The chunks of a heap: which arena owns each chunk, and the chunks that no arena owns.
 //!
 //! Each chunk is owned by an arena, or shared, or covered by a huge block, which is a block longer than a chunk. A thread allocates from its own
-//! arena. A thread that frees a block locks the arena that owns the block's chunk. A chunk changes owners only while the lock of the shared chunks
-//! is held ([`LockedChunks`]). That lock is acquired before that of any arena. Only [`Frozen`](super::Frozen) holds the locks of several arenas at
-//! once.
+//! arena. A thread that frees a block locks the arena that owns the block's chunk. A chunk changes owners only while the lock of the shared chunks is
+//! held ([`LockedChunks`]). That lock is acquired before that of any arena. Only [`Frozen`](super::Frozen) holds the locks of several arenas at once.
 
 use super::arena::Arena;
 use super::chunk_map::ChunkMap;
@@ -128,8 +127,7 @@ pub(super) struct LockedChunks<'s> {
 impl ChunkTable {
     /// The chunks of a heap after its recovery. Reads no header: a chunk is scanned when it is first needed.
     pub(super) fn new(layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
-        // The number of processors is looked up only if the heap could use more than one arena, because the standard library reads many files for
-        // it.
+        // The number of processors is looked up only if the heap could use more than one arena, because the standard library reads many files for it.
         let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let by_default = || match chunk_count / CHUNKS_PER_ARENA {
             0 | 1 => 1,
@@ -255,9 +253,6 @@ impl LockedChunks<'_> {
 
     /// Scans the next unscanned chunk, and assigns it to an arena. Returns false if all chunks were scanned.
     ///
-    /// # Errors
-    /// When a fence fails.
-    ///
     /// # Durability
     /// As for [`assign_chunk`](Self::assign_chunk).
     pub(super) fn scan_next<P: Pmem>(&mut self, arena: usize, pmem: &P) -> Result<bool, FenceError> {
@@ -269,9 +264,6 @@ impl LockedChunks<'_> {
     }
 
     /// Reads the first headers of the chunks up to `chunk`.
-    ///
-    /// # Errors
-    /// When a fence fails.
     ///
     /// # Durability
     /// A killed process may have left headers that are visible but not durable. So the headers that were read are flushed, and fenced before
@@ -368,9 +360,6 @@ impl LockedChunks<'_> {
     ///
     /// A chunk that was in use before the heap was opened may have free extents, which should be filled before new chunks are. But a scan takes
     /// time, so only one chunk is scanned for each free chunk that is assigned.
-    ///
-    /// # Errors
-    /// When a fence fails.
     ///
     /// # Durability
     /// As for [`read_first_headers_through`](Self::read_first_headers_through) and [`scan_into`](Self::scan_into).

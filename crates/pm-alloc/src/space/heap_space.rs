@@ -208,9 +208,8 @@ impl Space {
         Ok(Reservation::new(self.layout(), extent))
     }
 
-    /// Records in DRAM that the reservation is one free block. Its [headers](Reservation::join_headers) are durable; `lsn` is zero unless they
-    /// were logged. Lines from its trim on become free. If not all headers were stored, the caller [returns](Self::return_unused) the reservation
-    /// instead.
+    /// Records in DRAM that the reservation is one free block. Its [headers](Reservation::join_headers) are durable; `lsn` is zero unless they were
+    /// logged. Lines from its trim on become free. If not all headers were stored, the caller [returns](Self::return_unused) the reservation instead.
     pub(crate) fn finish_join<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
         reservation.finish_join(pmem, lsn);
         if let Some(ArenaSlot { arena, slot }) = reservation.extent.slot
@@ -356,9 +355,6 @@ impl Space {
     }
 
     /// Scans up to `chunks` chunks that were not scanned yet, and returns the number of those that remain.
-    ///
-    /// # Errors
-    /// When a fence fails.
     ///
     /// # Durability
     /// One fence for each chunk, because a killed process may have left headers that are visible but not durable.

@@ -143,9 +143,6 @@ impl<'l> LoggedHeaders<'l> {
     /// # Durability
     /// One fence, and two more for each free huge block that is split. If a crash interrupts this, each free block is unchanged, cut or split; the
     /// next recovery finds the same entries and completes the work.
-    ///
-    /// # Errors
-    /// When a fence fails.
     pub(crate) fn restore_chains<P: Pmem>(self, pmem: &P) -> Result<(), FenceError> {
         if self.latest.is_empty() {
             return Ok(());

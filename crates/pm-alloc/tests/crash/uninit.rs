@@ -1,6 +1,5 @@
-//! Uninitialized blocks over several free ones, which no header joins before, are allocated and filled without the log. They overwrite the headers
-//! of the former blocks. After any crash in many sequences, no block is leaked, no header is corrupted, and the contents of blocks are not
-//! overwritten.
+//! Uninitialized blocks over several free ones, which no header joins before, are allocated and filled without the log. They overwrite the headers of
+//! the former blocks. After any crash in many sequences, no block is leaked, no header is corrupted, and the contents of blocks are not overwritten.
 
 use crate::discarding::Worker;
 use crate::prelude::*;

@@ -14,8 +14,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock};
 use tempfile::TempDir;
 
-/// A child inherits open files of this process, with their locks, until it runs its own program. So no file is open here while one is
-/// started.
+/// A child inherits open files of this process, with their locks, until it runs its own program. So no file is open here while one is started.
 static STARTING: RwLock<()> = RwLock::new(());
 
 /// Runs code that opens files and closes them.

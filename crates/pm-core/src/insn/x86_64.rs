@@ -116,8 +116,7 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
 /// Moves `lines` whole lines with non-temporal stores.
 ///
 /// # Safety
-/// `dst` must be line-aligned and writable, `src` readable, for `lines * 64` bytes; `lines` not zero; `width`
-/// supported.
+/// `dst` must be line-aligned and writable, `src` readable, for `lines * 64` bytes; `lines` not zero; `width` supported.
 #[inline]
 pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8, lines: usize) {
     match width {

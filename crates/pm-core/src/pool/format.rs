@@ -93,8 +93,7 @@ pub struct RootSlot {
     pub crc: u32,
     /// [`ROOT_IN_USE`] or [`ROOT_FREE`].
     pub state: u32,
-    /// Of two slots with one name, the one with the higher generation is valid. A new root gets a generation above that of every slot, used or
-    /// freed.
+    /// Of two slots with one name, the one with the higher generation is valid. A new root gets a generation above that of every slot, used or freed.
     pub generation: u64,
     /// The offset of the root's value.
     pub target_offset: u64,

@@ -320,8 +320,7 @@ impl<P: Pmem> Pool<P> {
         self.header.data_start..self.pool_bytes() - HEADER_BYTES
     }
 
-    /// The whole length of the pool in bytes, even after another handle has extended the pool. The region may be longer, after a crash during
-    /// growth.
+    /// The whole length of the pool in bytes, even after another handle has extended the pool. The region may be longer, after a crash during growth.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         match &self.access {

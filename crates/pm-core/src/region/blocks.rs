@@ -142,8 +142,7 @@ fn free(file: BorrowedFd<'_>, holes: &[Range<u64>]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Retries after EINTR: on hugetlbfs fallocate(2) stops between two pages for any pending signal, and for pending work of an io_uring of this
-/// thread.
+/// Retries after EINTR: on hugetlbfs fallocate(2) stops between two pages for any pending signal, and for pending work of an io_uring of this thread.
 fn fallocate(file: BorrowedFd<'_>, flags: FallocateFlags, range: &Range<u64>) -> Result<(), Errno> {
     retry_on_intr(|| rustix::fs::fallocate(file, flags, range.start, range.end - range.start))
 }

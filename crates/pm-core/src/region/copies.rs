@@ -28,8 +28,7 @@ pub(super) fn next_data(file: impl AsFd, mapping: &Mapping, rest: Range<u64>) ->
     }
 }
 
-/// The first run of copies that overlaps `hole`. (mincore(2) does not find them: a copy can be swapped out, and a page of the file can be
-/// resident.)
+/// The first run of copies that overlaps `hole`. (mincore(2) does not find them: a copy can be swapped out, and a page of the file can be resident.)
 ///
 /// # Source
 /// Linux `Documentation/admin-guide/mm/pagemap.rst`.

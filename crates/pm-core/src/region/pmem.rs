@@ -168,9 +168,8 @@ impl Region {
     /// The address of offset 0, for code that returns addresses, such as a `malloc` over a heap. It is valid until the region is
     /// [grown](Region::grow) or dropped.
     ///
-    /// Using the address is unsafe: bounds are not checked, a store to a read-only region faults, other threads and processes may store there, and
-    /// an access bypasses the seam, so that counters and simulators do not see it. A store is durable after a [`Pmem::flush`] of its lines and a
-    /// fence.
+    /// Using the address is unsafe: bounds are not checked, a store to a read-only region faults, other threads and processes may store there, and an
+    /// access bypasses the seam, so that counters and simulators do not see it. A store is durable after a [`Pmem::flush`] of its lines and a fence.
     #[must_use]
     pub const fn base_ptr(&self) -> NonNull<u8> {
         self.mapping.base_ptr()
@@ -178,8 +177,7 @@ impl Region {
 
     /// The file, for calls that change neither its bytes nor its length, such as allocating its blocks or giving it a name.
     ///
-    /// Do not sync it: the kernel reports a failed write-back once, and the next fence would not get the report. Use
-    /// [`sync_file`](Self::sync_file).
+    /// Do not sync it: the kernel reports a failed write-back once, and the next fence would not get the report. Use [`sync_file`](Self::sync_file).
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.fd().as_fd()

@@ -1,11 +1,10 @@
 //! Opening in the page domain: makes the page cache equal to the medium.
 //!
 //! The page cache may differ from the medium. Stores of a dead process are dirty pages, which a write-back makes durable. But after a failed
-//! write-back the kernel marks the pages clean: the next process that opens the file would read the new contents and rely on them, and no fence
-//! would write them. So opening drops the pages and reads them again. Pages that cannot be dropped, because another program has mapped them, are
-//! made dirty again and written back, so that the medium equals them. The same is done to all pages if the caller keeps them, to take over from
-//! a killed process without losing its stores. Pages of zeroes over holes are left alone: the medium has zeroes there, and a store would
-//! allocate a block.
+//! write-back the kernel marks the pages clean: the next process that opens the file would read the new contents and rely on them, and no fence would
+//! write them. So opening drops the pages and reads them again. Pages that cannot be dropped, because another program has mapped them, are made dirty
+//! again and written back, so that the medium equals them. The same is done to all pages if the caller keeps them, to take over from a killed process
+//! without losing its stores. Pages of zeroes over holes are left alone: the medium has zeroes there, and a store would allocate a block.
 //!
 //! The kernel reports a failed write-back once. An open that receives the report, for reading or writing, marks the file with an extended
 //! attribute. If that open keeps the pages, its process may fail or be killed before it uses the report. If not, the open fails before it has
@@ -32,8 +31,7 @@ const STEP_BYTES: usize = 1 << 30;
 /// stay as they are. If `keep` is set, a writer keeps the pages: all pages in the cache are written back again, including those lost by a failed
 /// write-back. A reader that keeps them leaves the cache as it is. The mapping must not have been read before.
 ///
-/// Returns whether a writer that keeps the pages, or an earlier open, received the report of a failed write-back: lost pages may have left the
-/// cache.
+/// Returns whether a writer that keeps the pages, or an earlier open, received the report of a failed write-back: lost pages may have left the cache.
 ///
 /// # Durability
 /// When it returns to a writer, all readable data of the file is durable.

@@ -31,8 +31,7 @@ impl<'p, T> Link<'p, T> {
     /// A link to `offset`, for allocators and transactions. Other code gets links from [`Durable`](super::Durable).
     ///
     /// # Safety
-    /// In the pool of `'p`, `offset` is zero or the offset of a `T`. The `T` becomes durable no later than any link to it that is stored in
-    /// the pool.
+    /// In the pool of `'p`, `offset` is zero or the offset of a `T`. The `T` becomes durable no later than any link to it that is stored in the pool.
     ///
     /// Other code relies on this for the contents of the pool. A wrong link reaches no other memory of the process: if its target does not fit in
     /// the data area, following it is an error; otherwise a read returns bytes of another value, and a write overwrites them.

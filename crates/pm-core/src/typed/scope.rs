@@ -47,8 +47,7 @@ pub struct Scope<'p, P: Pmem = Region> {
 }
 
 impl<P: Pmem> Pool<P> {
-    /// Runs `f` with a scope of this pool. Its brand is new: places, links and written values cannot be used with another pool, and cannot leave
-    /// `f`.
+    /// Runs `f` with a scope of this pool. Its brand is new: places, links and written values cannot be used with another pool, and cannot leave `f`.
     pub fn scope<R>(&self, f: impl for<'p> FnOnce(&Scope<'p, P>) -> R) -> R {
         f(&Scope { pool: self, brand: PhantomData })
     }

@@ -34,8 +34,7 @@ impl Default for Explorer {
 }
 
 impl Explorer {
-    /// Explores under `model`, two crashes deep, with up to 4,096 choices at each point of the operation and 256 at each point of a
-    /// recovery.
+    /// Explores under `model`, two crashes deep, with up to 4,096 choices at each point of the operation and 256 at each point of a recovery.
     #[must_use]
     pub fn new(model: Model) -> Self {
         Self(Settings::new(model))
@@ -62,10 +61,9 @@ impl Explorer {
         /// acknowledgements of the killed process stay valid. With 2, the second process is killed as well, and so on. For a
         /// second process that does more than recover there is [`explore_restarted`](Self::explore_restarted).
         ///
-        /// Kills that leave the same contents and the same durable state count as one, as do kills that differ only where neither
-        /// the second process nor a recovery reads. [`Coverage::kills`](crate::Coverage::kills) and
-        /// [`Coverage::after_kill`](crate::Coverage::after_kill) have the counts. Recoveries from a crash are not killed: for
-        /// that, make the recovery the operation.
+        /// Kills that leave the same contents and the same durable state count as one, as do kills that differ only where neither the second process
+        /// nor a recovery reads. [`Coverage::kills`](crate::Coverage::kills) and [`Coverage::after_kill`](crate::Coverage::after_kill) have the
+        /// counts. Recoveries from a crash are not killed: for that, make the recovery the operation.
         ///
         /// ```
         /// use pm_core::Pmem;
@@ -103,10 +101,9 @@ impl Explorer {
         /// ```
         kills(kills: usize) => 0.kills;
 
-        /// The number of choices tried at one point of the operation. If more are legal, and recovery reads too much to tell that they
-        /// are alike, a selection is tried: nothing survives, everything, one line alone, all but one line, one store alone, all but
-        /// one store, all but two lines; then random choices. Finding this out takes up to as many recoveries again, and so does
-        /// crashing recoveries in turn.
+        /// The number of choices tried at one point of the operation. If more are legal, and recovery reads too much to tell that they are alike, a
+        /// selection is tried: nothing survives, everything, one line alone, all but one line, one store alone, all but one store, all but two lines;
+        /// then random choices. Finding this out takes up to as many recoveries again, and so does crashing recoveries in turn.
         choices_per_point(choices_per_point: u64) => 0.choices_per_point, "at least one choice must be tried";
 
         /// The same for the points of recoveries.
@@ -118,9 +115,8 @@ impl Explorer {
         /// exhaustive. With several [jobs](Self::jobs), each piece of the run has an even share.
         recoveries(recoveries: u64) => 0.recoveries, "at least one recovery must be run";
 
-        /// The time limit of one check, 60 seconds by default: a recovery that hangs, or takes far too long, is a failure with a
-        /// name. It is tested when the check accesses the region and when it returns, so a check that hangs without any access is not
-        /// stopped.
+        /// The time limit of one check, 60 seconds by default: a recovery that hangs, or takes far too long, is a failure with a name. It is tested
+        /// when the check accesses the region and when it returns, so a check that hangs without any access is not stopped.
         time_per_check(time_per_check: Duration) => 0.time_per_check;
 
         /// The seed of the random choices; 0 by default.
@@ -163,8 +159,7 @@ impl Explorer {
         self
     }
 
-    /// Adds flushes or fences to the operation and to recoveries. The opposite of
-    /// [`suppress`](Self::suppress).
+    /// Adds flushes or fences to the operation and to recoveries. The opposite of [`suppress`](Self::suppress).
     #[must_use]
     pub fn inject(mut self, injection: &Injection) -> Self {
         self.0.edits.injected.insert(injection.clone());
@@ -253,11 +248,10 @@ impl Explorer {
         self.report(self.explore(image, operation, check))
     }
 
-    /// As [`explore`](Self::explore) with at least one [kill](Self::kills), where `second` runs after each kill of `first`, in place
-    /// of the check: another process that opens the structure, continues and acknowledges its own operations. `check` runs on
-    /// everything that a crash of either process can leave. [`Crash::acked`] has the acknowledgements of the first process when it
-    /// was killed, and then those of the second when the power failed. [`Run::acked`] returns to the second process what was
-    /// acknowledged before it.
+    /// As [`explore`](Self::explore) with at least one [kill](Self::kills), where `second` runs after each kill of `first`, in place of the check:
+    /// another process that opens the structure, continues and acknowledges its own operations. `check` runs on everything that a crash of either
+    /// process can leave. [`Crash::acked`] has the acknowledgements of the first process when it was killed, and then those of the second when the
+    /// power failed. [`Run::acked`] returns to the second process what was acknowledged before it.
     ///
     /// The first process is killed at its end, too. If processes may be killed more than once, `second` runs again after each kill.
     ///

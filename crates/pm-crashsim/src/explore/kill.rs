@@ -64,8 +64,7 @@ impl<A> Kills<'_, '_, A> {
         self.kill_from(start, trace, 0, settings.kills, share, &mut LineList::default())
     }
 
-    /// Kills the run after the first number of events, loads not counted, the next process likewise, and crashes the last one as the
-    /// settings name.
+    /// Kills the run after the first number of events, loads not counted, the next process likewise, and crashes the last one as the settings name.
     pub(super) fn replay(&mut self, kills: &[usize]) -> Explored<()> {
         // An exploration that skips all else counts as one.
         self.0.gathered.coverage.level(0);

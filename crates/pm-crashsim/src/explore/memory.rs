@@ -22,8 +22,7 @@ pub(crate) struct Memory {
     memos: Vec<Memo>,
     /// Numbered over all runs, as the memos cover all.
     pub(super) visits: Visits,
-    /// By contents and history: how many more crashes were tried inside the recovery. Images are identified by fingerprints over
-    /// one base.
+    /// By contents and history: how many more crashes were tried inside the recovery. Images are identified by fingerprints over one base.
     tried_inside: FxHashMap<(u128, usize), usize>,
     /// By state and history: the maximal number of kills tried from there.
     killed: HashMap<(u128, usize), usize>,
@@ -256,8 +255,7 @@ fn push(nodes: &mut Vec<Node>) -> NodeId {
     NodeId(nodes.len() - 1)
 }
 
-/// States by their hashes, each with the number of its history, and how many more crashes were tried inside the run that looked at
-/// it.
+/// States by their hashes, each with the number of its history, and how many more crashes were tried inside the run that looked at it.
 #[derive(Default)]
 pub(super) struct States {
     known: Mutex<HashMap<(usize, u64), usize>>,
@@ -265,8 +263,7 @@ pub(super) struct States {
 }
 
 impl States {
-    /// Notes a state found by a run with `inside` crashes inside. Returns whether no run with as many looked at it before after that
-    /// history.
+    /// Notes a state found by a run with `inside` crashes inside. Returns whether no run with as many looked at it before after that history.
     pub(super) fn note(&self, history: usize, inside: usize, state: &impl Hash) -> bool {
         let mut hasher = DefaultHasher::new();
         state.hash(&mut hasher);

@@ -1,8 +1,7 @@
 //! The one flush or fence that would repair a failure, if there is one.
 //!
-//! The candidates follow from the crash: a flush of a lost store, a fence after a flush of it, a fence before a store that was kept
-//! too early. Each is injected into the runs, which are explored again: fences first, then flushes, then both. The first with which
-//! the check passes is the repair.
+//! The candidates follow from the crash: a flush of a lost store, a fence after a flush of it, a fence before a store that was kept too early. Each
+//! is injected into the runs, which are explored again: fences first, then flushes, then both. The first with which the check passes is the repair.
 
 use super::settings::Settings;
 use crate::outcome::{CrashReport, Failure, PendingStore, Repair};

@@ -1,5 +1,4 @@
-//! The arguments and results of the closures under test, and their panics: caught, and silent where they are expected and repeat a
-//! known failure.
+//! The arguments and results of the closures under test, and their panics: caught, and silent where they are expected and repeat a known failure.
 
 use super::memory::States;
 use crate::outcome::{Complaint, Mismatch};
@@ -139,8 +138,7 @@ impl<'a, A> Crash<'a, A> {
         states.is_none_or(|(states, history, inside)| states.note(*history, *inside, state))
     }
 
-    /// Compares the state that recovery found with the allowed states. The report of a failure shows both, whatever the check does with
-    /// the error.
+    /// Compares the state that recovery found with the allowed states. The report of a failure shows both, whatever the check does with the error.
     ///
     /// ```
     /// # use pm_core::{FenceError, Pmem};

@@ -130,10 +130,9 @@ impl<'s, A> Session<'s, A> {
         self.gathered.coverage
     }
 
-    /// Visits all points with a few telling choices before it tries more anywhere, and crashes once everywhere before it
-    /// crashes again inside, so that a failure is found soon, and with as few crashes as possible. Later rounds do not repeat what
-    /// earlier ones learnt. If recoveries are bounded, it first visits points at even distances, so that the bound does not leave out
-    /// the end of the run.
+    /// Visits all points with a few telling choices before it tries more anywhere, and crashes once everywhere before it crashes again inside, so
+    /// that a failure is found soon, and with as few crashes as possible. Later rounds do not repeat what earlier ones learnt. If recoveries are
+    /// bounded, it first visits points at even distances, so that the bound does not leave out the end of the run.
     pub(super) fn crash_in_rounds(&mut self, points: Range<usize>) -> Explored<()> {
         for round in rounds(self.subject.settings, self.most_recoveries < u64::MAX) {
             self.round = round;

@@ -1,9 +1,8 @@
 //! Shrinking a failure to its essentials: the fewest lost lines, the longest kept prefixes, the fewest crashes.
 //!
-//! Each step is tested: a smaller loss counts if the check still fails with it. At first it must fail in the
-//! same way (with a message that differs in numbers only), so that the reported failure is the one found, as long as
-//! that shrinks; then any failure counts. At the end, unless the runs are used up, the check passes whenever any one of
-//! the lost lines is restored.
+//! Each step is tested: a smaller loss counts if the check still fails with it. At first it must fail in the same way (with a message that differs in
+//! numbers only), so that the reported failure is the one found, as long as that shrinks; then any failure counts. At the end, unless the runs are
+//! used up, the check passes whenever any one of the lost lines is restored.
 
 use super::run::Crash;
 use super::settings::Settings;
@@ -61,8 +60,7 @@ impl<'s, A> Shrinker<'s, A> {
         Self { settings, acked, check, runs_left: RESTORING_RUNS, kind: None, known: HashMap::new() }
     }
 
-    /// Shrinks the failure of the run with that mark as far as possible. One without a crash stays as
-    /// it is.
+    /// Shrinks the failure of the run with that mark as far as possible. One without a crash stays as it is.
     pub(super) fn shrink(mut self, failure: &mut Failure, mark: u32) {
         let crashes: Vec<Crashed> =
             failure.crashes.iter().map(|crash| Crashed::of(&crash.record, self.settings)).collect();

@@ -72,8 +72,7 @@ impl TraceFile {
         Self::from_bytes_within(bytes, Self::REGION_LIMIT_BYTES)
     }
 
-    /// As [`from_bytes`](Self::from_bytes), for regions of at most `region_limit_bytes`. Other allocations are bounded
-    /// by the length of the input.
+    /// As [`from_bytes`](Self::from_bytes), for regions of at most `region_limit_bytes`. Other allocations are bounded by the length of the input.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -223,9 +222,8 @@ impl TraceFile {
         &self.0.rules
     }
 
-    /// Writes the failure's trace to a file named after the test in Cargo's target directory, replacing that of an earlier failure.
-    /// Returns the path; `None` without a trace or such a directory. A write error goes to standard error, because the failure itself is
-    /// more important.
+    /// Writes the failure's trace to a file named after the test in Cargo's target directory, replacing that of an earlier failure. Returns the path;
+    /// `None` without a trace or such a directory. A write error goes to standard error, because the failure itself is more important.
     pub(crate) fn keep_failure(failure: &Failure) -> Option<PathBuf> {
         let contents = Self::from_failure(failure)?.to_bytes();
         let path = failure.origin.trace_path()?;

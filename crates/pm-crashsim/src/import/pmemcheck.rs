@@ -115,9 +115,8 @@ impl PmemcheckOptions {
 /// with a fence after it (without, where the tool ran with `--expect-fence-after-clflush=yes`). A vector store is in the log
 /// as its words, and so in order inside a line; [`Model::Chunk8`] has no such order.
 ///
-/// Valgrind's own messages are skipped, inside records too, and those of the program's children. The stores of a
-/// child that continues from a `fork` count as the process's own; a child that runs another program needs a log of its own
-/// (`--log-file=run.%p.log`).
+/// Valgrind's own messages are skipped, inside records too, and those of the program's children. The stores of a child that continues from a `fork`
+/// count as the process's own; a child that runs another program needs a log of its own (`--log-file=run.%p.log`).
 ///
 /// A flush of 64 bytes is taken for one instruction on the line that contains its address.
 ///
@@ -125,8 +124,7 @@ impl PmemcheckOptions {
 /// [`ImportError`], with line and record.
 ///
 /// # Source
-/// `pmemcheck/pmc_main.c` of the fork of Valgrind by the authors of PMDK, which writes these logs, and PMDK's
-/// `pmreorder`, which reads them.
+/// `pmemcheck/pmc_main.c` of the fork of Valgrind by the authors of PMDK, which writes these logs, and PMDK's `pmreorder`, which reads them.
 pub fn pmemcheck(log: impl BufRead, options: &PmemcheckOptions) -> Result<Imported, ImportError> {
     let mut import = Import::new(options)?;
     let mut records = Records::of(log, options.ack_at.as_deref())?;

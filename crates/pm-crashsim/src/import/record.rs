@@ -77,8 +77,7 @@ fn is_marker(text: &str) -> bool {
     MARKERS.contains(&text) || text.ends_with(".BEGIN") || text.ends_with(".END")
 }
 
-/// The record at the end of a line without a message after it: the longest record that the text begins with, or
-/// all of it if the record continues.
+/// The record at the end of a line without a message after it: the longest record that the text begins with, or all of it if the record continues.
 pub(super) fn without_message<'t>(text: &'t str, marker: Option<&str>) -> &'t str {
     let mut fields = text.split(';');
     let kind = fields.next().unwrap_or_default();

@@ -207,8 +207,7 @@ impl Lints {
     }
 
     setters! {
-        /// Whether a successful compare-exchange also fences, as on x86; on by default. An
-        /// [`Explorer`](crate::Explorer) sets it to its own.
+        /// Whether a successful compare-exchange also fences, as on x86; on by default. An [`Explorer`](crate::Explorer) sets it to its own.
         exchange_fences(fences: bool) => exchange_fences;
     }
 

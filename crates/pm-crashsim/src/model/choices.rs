@@ -1,9 +1,8 @@
 //! The legal choices at one crash point: chains of pending chunks, of which each keeps a prefix.
 //!
-//! A chain becomes durable step by step. Inside a step there are independent lanes: a lane is a word, or both
-//! words of a pair that was stored in one piece. Along a lane stores are ordered. A store has atoms there, of which any
-//! subset can be durable: the pieces that it wrote to the word, or the pair, which is one atom. So a part of a lane is some whole
-//! stores, and some atoms of the next one.
+//! A chain becomes durable step by step. Inside a step there are independent lanes: a lane is a word, or both words of a pair that was stored in one
+//! piece. Along a lane stores are ordered. A store has atoms there, of which any subset can be durable: the pieces that it wrote to the word, or the
+//! pair, which is one atom. So a part of a lane is some whole stores, and some atoms of the next one.
 //!
 //! Parts are numbered: 0 is nothing, and the last one is everything.
 
@@ -17,8 +16,7 @@ use std::collections::HashSet;
 
 /// Pending chunks that become durable in order, step by step.
 ///
-/// The chunks of one step, usually of one store, are unordered among themselves. A legal choice is a number of whole steps, and any
-/// part of the next.
+/// The chunks of one step, usually of one store, are unordered among themselves. A legal choice is a number of whole steps, and any part of the next.
 pub(crate) struct Chain {
     steps: Vec<Vec<Chunk>>,
     /// The number of its legal choices; `u128::MAX` when there are more than that.

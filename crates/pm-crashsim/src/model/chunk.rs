@@ -19,8 +19,7 @@ pub(crate) struct Chunk {
     pub(crate) value: [u8; WORD],
     /// Whether it was stored in one piece with the other word of its aligned pair.
     pub(crate) in_pair: bool,
-    /// The event that it is ordered before: it is durable if any store of that event or a later one is.
-    /// [`NEVER`] if there is none.
+    /// The event that it is ordered before: it is durable if any store of that event or a later one is. [`NEVER`] if there is none.
     pub(crate) ordered_at: usize,
 }
 

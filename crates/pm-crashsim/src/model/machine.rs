@@ -10,8 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, btree_map, hash_map};
 
 /// The state of the persistent memory between two events of a record.
 ///
-/// A crash now leaves the floor and any legal choice among the pending chunks; see
-/// [`Choices`](super::Choices).
+/// A crash now leaves the floor and any legal choice among the pending chunks; see [`Choices`](super::Choices).
 #[derive(Clone)]
 pub(crate) struct Machine<'t> {
     rules: Rules,
@@ -296,9 +295,8 @@ impl<'t> Machine<'t> {
         }
     }
 
-    /// All of it is durable at the thread's next fence, and nothing else is: ragged ends go through the cache and
-    /// are flushed, but that promises nothing for the rest of their lines. An ordinary file cannot bypass the page
-    /// cache, so all of the store is cached and flushed.
+    /// All of it is durable at the thread's next fence, and nothing else is: ragged ends go through the cache and are flushed, but that promises
+    /// nothing for the rest of their lines. An ordinary file cannot bypass the page cache, so all of the store is cached and flushed.
     fn store_nt(&mut self, at: usize, thread: u32, offset: u64, bytes: &[u8]) {
         for chunk in Chunk::of_store(at, offset, bytes) {
             if self.rules.model == Model::Page {
@@ -358,8 +356,7 @@ impl<'t> Machine<'t> {
         reached.into_iter().map(|unit| Commit::Unit { unit, before, by_store }).collect()
     }
 
-    /// A store around the cache and one through it can overtake each other; once the later is durable, the
-    /// older one's bytes are gone.
+    /// A store around the cache and one through it can overtake each other; once the later is durable, the older one's bytes are gone.
     fn forget_older(&mut self, durable: &Chunk) {
         let unit = self.rules.unit(durable.offset());
         let mut gone = Vec::new();
@@ -423,8 +420,7 @@ impl<'t> Machine<'t> {
         self.killed = at;
     }
 
-    /// Non-temporal stores of killed processes, in these units: no fence waits for them any more, but a flush
-    /// reaches them, because they are visible.
+    /// Non-temporal stores of killed processes, in these units: no fence waits for them any more, but a flush reaches them, because they are visible.
     fn orphans(&self, is_wanted: impl Fn(u64) -> bool) -> impl Iterator<Item = &Chunk> {
         let pending = self.non_temporal.values().take_while(|_| self.killed > 0).flatten();
         pending.filter(move |chunk| chunk.event < self.killed && is_wanted(self.rules.unit(chunk.offset())))

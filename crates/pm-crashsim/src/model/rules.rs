@@ -10,22 +10,19 @@ const SECTOR_BYTES: u64 = 512;
 
 /// The order in which stores become durable.
 ///
-/// From the second to the fourth, each model allows all images of the one before and more: code that is correct under
-/// [`Chunk8`](Model::Chunk8) is correct under all three. Two stores to different lines are unordered under each of
-/// them, unless a flush and a fence separate them. A pair of words stored in one piece
-/// ([`store_u128`](pm_core::Pmem::store_u128)) survives in one piece; only `Chunk8` tears it too.
+/// From the second to the fourth, each model allows all images of the one before and more: code that is correct under [`Chunk8`](Model::Chunk8) is
+/// correct under all three. Two stores to different lines are unordered under each of them, unless a flush and a fence separate them. A pair of words
+/// stored in one piece ([`store_u128`](pm_core::Pmem::store_u128)) survives in one piece; only `Chunk8` tears it too.
 ///
 /// # Source
-/// Raad et al., "Persistency Semantics of the Intel-x86 Architecture" (POPL'20); Khyzha and Lahav, "Taming
-/// x86-TSO Persistency" (POPL'21).
+/// Raad et al., "Persistency Semantics of the Intel-x86 Architecture" (POPL'20); Khyzha and Lahav, "Taming x86-TSO Persistency" (POPL'21).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Model {
     /// Caches survive (eADR): a crash leaves a prefix of the stores in the order in which they became visible,
     /// and flushes do nothing. Non-temporal stores wait outside the caches, and are lost without a fence.
     Eadr,
-    /// Caches are lost (ADR); stores to one line become durable in order. Real memory controllers behave so, and
-    /// published structures rely on it.
+    /// Caches are lost (ADR); stores to one line become durable in order. Real memory controllers behave so, and published structures rely on it.
     #[default]
     Px86Line,
     /// Caches are lost; only stores to one aligned 8-byte word, and of pairs to both of their words, become durable in order. The
@@ -74,8 +71,7 @@ impl Model {
         }
     }
 
-    /// The number of the unit that contains `offset`. A unit is what one flush commits: no ordering, and no flush,
-    /// extends over its ends.
+    /// The number of the unit that contains `offset`. A unit is what one flush commits: no ordering, and no flush, extends over its ends.
     pub(crate) const fn unit(self, offset: u64) -> u64 {
         match self {
             Self::Eadr => 0,

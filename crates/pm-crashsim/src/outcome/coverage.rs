@@ -12,13 +12,11 @@ pub struct Coverage {
     pub levels: Vec<LevelCoverage>,
     /// The [kills](crate::Explorer::kills).
     pub kills: KillCoverage,
-    /// The first crashes of the processes that ran after a kill. Those of recoveries from them are in
-    /// [`levels`](Self::levels).
+    /// The first crashes of the processes that ran after a kill. Those of recoveries from them are in [`levels`](Self::levels).
     pub after_kill: LevelCoverage,
     /// The crashes of [`Sequences`](crate::Sequences) after a recovery returned.
     pub after_recovery: LevelCoverage,
-    /// The number of states passed to [`Crash::is_new_state`](crate::Crash::is_new_state); the same state after other
-    /// acknowledgements counts again.
+    /// The number of states passed to [`Crash::is_new_state`](crate::Crash::is_new_state); the same state after other acknowledgements counts again.
     pub states: usize,
     /// The media faults.
     pub faults: FaultCoverage,
@@ -105,8 +103,7 @@ impl LevelCoverage {
 }
 
 impl Coverage {
-    /// Whether every legal choice was tried, at every depth and after recovery, and every set of faults. False if nothing was
-    /// explored.
+    /// Whether every legal choice was tried, at every depth and after recovery, and every set of faults. False if nothing was explored.
     ///
     /// With `PM_CRASHSIM_REPLAY`, which repeats one crash and skips everything else, it is true, so that a test that asserts it
     /// reaches the exploration to repeat.

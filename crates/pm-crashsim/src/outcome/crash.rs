@@ -127,8 +127,7 @@ impl CrashRecord {
 }
 
 impl CrashReport {
-    /// The report of a crash that kept only the record's survivors of `pending`. If the crash was shrunk, `essential` are the
-    /// survivors that matter.
+    /// The report of a crash that kept only the record's survivors of `pending`. If the crash was shrunk, `essential` are the survivors that matter.
     pub(crate) fn new(
         record: CrashRecord,
         pending: &[Chunk],

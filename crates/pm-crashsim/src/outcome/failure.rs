@@ -24,9 +24,8 @@ pub struct Failure {
     pub message: String,
     /// The found and the allowed states, if the check compared them by [`Crash::expect`](crate::Crash::expect).
     pub mismatch: Option<Mismatch>,
-    /// The crashes that led there, in order. Empty when the operation failed without a crash. A kill is an event of the trace that
-    /// was crashed; if a process failed after a kill without a crash, there is one entry, whose [moment](crate::Moment) is
-    /// that kill, and nothing was lost in it.
+    /// The crashes that led there, in order. Empty when the operation failed without a crash. A kill is an event of the trace that was crashed; if a
+    /// process failed after a kill without a crash, there is one entry, whose [moment](crate::Moment) is that kill, and nothing was lost in it.
     pub crashes: Vec<CrashReport>,
     /// The flush or fence that would repair it, if there is one.
     pub repair: Option<Repair>,
@@ -74,8 +73,7 @@ impl Failure {
         Self { is_of_operation: true, ..failure }
     }
 
-    /// The name of the crashes if the run that was crashed first, with the kills in it, is the operation. `None` if no crash
-    /// followed the kills.
+    /// The name of the crashes if the run that was crashed first, with the kills in it, is the operation. `None` if no crash followed the kills.
     pub(crate) fn replay_of_record(&self) -> Option<String> {
         let record = &self.crashes.first()?.record;
         let (model, mark) = (record.rules().model, record.trace().mark());
@@ -105,8 +103,7 @@ impl core::error::Error for Failure {}
 pub struct Repair {
     /// The repair.
     pub injection: Injection,
-    /// A flush that covers only a part of the store, and the first byte that it misses: if there
-    /// is one, that is the place to change.
+    /// A flush that covers only a part of the store, and the first byte that it misses: if there is one, that is the place to change.
     pub short_flush: Option<(SourceLocation, u64)>,
 }
 

@@ -58,8 +58,7 @@ fn program() -> Option<String> {
     Some(name.replace('-', "_"))
 }
 
-/// Cargo's target directory: an ancestor of the running program, marked as a cache. A program that runs elsewhere, like a doc
-/// test, leaves no files.
+/// Cargo's target directory: an ancestor of the running program, marked as a cache. A program that runs elsewhere, like a doc test, leaves no files.
 fn target_directory() -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     program.ancestors().find(|directory| directory.join("CACHEDIR.TAG").exists()).map(Path::to_path_buf)

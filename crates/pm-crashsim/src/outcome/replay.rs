@@ -2,9 +2,8 @@
 //! crash the number of events before it, without loads, and its survivors. Kills come first: `7!/12+` is a crash of the process
 //! after a kill, with 7 events before the kill, and 12 before the crash, the kill included.
 //!
-//! Survivors are given by chain, numbered as at that point: after `+` the chains of which something was kept,
-//! after `-` those of which something was lost. `3` is all of chain 3, `3:2` its first two steps, and `3:2.5` also
-//! chunks 0 and 2 of the next step, the bits of hexadecimal 5.
+//! Survivors are given by chain, numbered as at that point: after `+` the chains of which something was kept, after `-` those of which something was
+//! lost. `3` is all of chain 3, `3:2` its first two steps, and `3:2.5` also chunks 0 and 2 of the next step, the bits of hexadecimal 5.
 
 use crate::model::{Chain, Choices, Chunk, Model, legal_part};
 use core::fmt;

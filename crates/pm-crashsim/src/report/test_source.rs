@@ -13,9 +13,8 @@ impl Failure {
     /// Self-contained tests that repeat the failure, as Rust source: one recovers from the image of the last crash,
     /// the other repeats the run call by call and crashes it in the same way.
     ///
-    /// A check that is a function is called by its path, as a module of the same crate would; for a
-    /// closure, and for acknowledgements unless they are `()`, there are gaps marked `FILL IN`. `None` if
-    /// the failure is without a crash. The run is left out if it had several threads.
+    /// A check that is a function is called by its path, as a module of the same crate would; for a closure, and for acknowledgements unless they are
+    /// `()`, there are gaps marked `FILL IN`. `None` if the failure is without a crash. The run is left out if it had several threads.
     #[must_use]
     #[expect(clippy::missing_panics_doc, reason = "writing to a string never fails, and each crash is legal")]
     pub fn to_test(&self) -> Option<String> {

@@ -1,13 +1,10 @@
-//! Every schedule of a few threads, each crashed everywhere: [loom](::loom) runs the operation, the explorer crashes
-//! it. Needs the feature `loom`.
+//! Every schedule of a few threads, each crashed everywhere: [loom](::loom) runs the operation, the explorer crashes it. Needs the feature `loom`.
 //!
-//! Each access to the region, each flush, fence and acknowledgement is a point at which loom may switch to another thread,
-//! and it tries all orders of them. The threads can share the region alone, or loom's own atomics and locks
-//! as well. The operation spawns its threads by [`loom::thread`](::loom::thread) and
-//! joins them. Code whose threads share nothing but the region needs no `cfg(loom)`.
+//! Each access to the region, each flush, fence and acknowledgement is a point at which loom may switch to another thread, and it tries all orders of
+//! them. The threads can share the region alone, or loom's own atomics and locks as well. The operation spawns its threads by
+//! [`loom::thread`](::loom::thread) and joins them. Code whose threads share nothing but the region needs no `cfg(loom)`.
 //!
-//! Recoveries are remembered across schedules: an image that another schedule leaves after the same
-//! acknowledgements is not recovered from again.
+//! Recoveries are remembered across schedules: an image that another schedule leaves after the same acknowledgements is not recovered from again.
 //!
 //! ```
 //! use loom::model::Builder;

@@ -1,12 +1,10 @@
 //! Random schedules of more threads than can be exhausted, each crashed everywhere: [shuttle](::shuttle) runs the
 //! operation, the explorer crashes it. Needs the feature `shuttle`.
 //!
-//! Each access to the region, each flush, fence and acknowledgement is a point at which shuttle may switch to another thread.
-//! The operation spawns its threads by [`shuttle::thread`](::shuttle::thread) and joins them; they
-//! share the region, or shuttle's own atomics and locks. The scheduler selects the schedules:
-//! [`PctScheduler`](::shuttle::scheduler::PctScheduler) finds a bug that needs few switches with a probability that
-//! it can state, [`RandomScheduler`](::shuttle::scheduler::RandomScheduler) treats all switches alike. Give
-//! them a seed, so that a run can be repeated.
+//! Each access to the region, each flush, fence and acknowledgement is a point at which shuttle may switch to another thread. The operation spawns
+//! its threads by [`shuttle::thread`](::shuttle::thread) and joins them; they share the region, or shuttle's own atomics and locks. The scheduler
+//! selects the schedules: [`PctScheduler`](::shuttle::scheduler::PctScheduler) finds a bug that needs few switches with a probability that it can
+//! state, [`RandomScheduler`](::shuttle::scheduler::RandomScheduler) treats all switches alike. Give them a seed, so that a run can be repeated.
 //!
 //! ```
 //! use pm_core::{FenceError, Pmem};
@@ -39,8 +37,7 @@
 //! ```
 //!
 //! # Limitations
-//! Not all schedules are tried. Threads run on small stacks
-//! ([`Config::stack_size`](::shuttle::Config::stack_size)).
+//! Not all schedules are tried. Threads run on small stacks ([`Config::stack_size`](::shuttle::Config::stack_size)).
 
 use super::exploration::{self, ScheduleCoverage, ScheduleFailure};
 use crate::{Crash, Explorer, Image, Run, Verdict, sim};
@@ -50,8 +47,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs `operation` under each schedule that `scheduler` makes, and `check` on everything that a crash of each can
-/// leave.
+/// Runs `operation` under each schedule that `scheduler` makes, and `check` on everything that a crash of each can leave.
 ///
 /// # Errors
 /// The first failure found. A panic of the operation is one, and so is an error of shuttle, like a deadlock.

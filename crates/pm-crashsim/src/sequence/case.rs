@@ -180,8 +180,7 @@ impl<'c, S: Subject> Case<'c, S> {
         Ok(())
     }
 
-    /// Recovers and compares with the allowed states; then checks that recovery is repeatable and durable,
-    /// and that the structure is usable.
+    /// Recovers and compares with the allowed states; then checks that recovery is repeatable and durable, and that the structure is usable.
     fn check(&self, crash: &Crash<'_, ()>, explorer: &Explorer) -> Result<(), String> {
         let returned = crash.acked().len();
         let explained = |problem: String| self.explain(returned, &problem);

@@ -15,15 +15,13 @@ use std::sync::Arc;
 /// The default number of further operations on a recovered structure.
 const FURTHER_OPS: usize = 8;
 
-/// Runs sequences of operations on a [`Subject`], crashes each everywhere, and compares the state that recovery finds with
-/// the [`Oracle`]'s.
+/// Runs sequences of operations on a [`Subject`], crashes each everywhere, and compares the state that recovery finds with the [`Oracle`]'s.
 ///
-/// After each crash, inside recovery too, the structure must open and be in a state that its [`Durability`]
-/// allows. Then it must reopen in the same state, and the first operations of the sequence must have the same effects on it as on
-/// any other. Nor may one more crash, when recovery has returned, revert the state that it found, or tear the
-/// [first operation](Self::crash_onward) that follows. The explorer bounds that crash by
-/// [`nested_choices_per_point`](Explorer::nested_choices_per_point), and
-/// [`Coverage::after_recovery`](crate::Coverage::after_recovery) counts it; its own recoveries are not crashed again.
+/// After each crash, inside recovery too, the structure must open and be in a state that its [`Durability`] allows. Then it must reopen in the same
+/// state, and the first operations of the sequence must have the same effects on it as on any other. Nor may one more crash, when recovery has
+/// returned, revert the state that it found, or tear the [first operation](Self::crash_onward) that follows. The explorer bounds that crash by
+/// [`nested_choices_per_point`](Explorer::nested_choices_per_point), and [`Coverage::after_recovery`](crate::Coverage::after_recovery) counts it; its
+/// own recoveries are not crashed again.
 ///
 /// If the explorer [kills](Explorer::kills), each sequence is also killed everywhere; a second process opens the structure, must find
 /// an allowed state, and applies the operations that would follow a recovery; it is crashed everywhere, and must not
@@ -92,8 +90,7 @@ pub struct SequencesCoverage {
     pub recoveries: u64,
     /// The maximal number of operations on each recovered structure that were crashed.
     pub crashed_onward: usize,
-    /// Whether every legal crash of each sequence was tried, of its recoveries, and after these. False without any
-    /// sequence.
+    /// Whether every legal crash of each sequence was tried, of its recoveries, and after these. False without any sequence.
     pub is_exhaustive: bool,
 }
 
@@ -110,8 +107,7 @@ pub struct SequenceFailure<Op> {
 }
 
 impl<S: Subject> Sequences<S> {
-    /// Creates the structure on a region of that many bytes: strictly durable, explored by the default
-    /// [`Explorer`].
+    /// Creates the structure on a region of that many bytes: strictly durable, explored by the default [`Explorer`].
     ///
     /// # Errors
     /// Those of [`Subject::create`].
@@ -164,8 +160,7 @@ impl<S: Subject> Sequences<S> {
         (0..count).map(|_| ops[random.usize(..ops.len())].clone()).collect()
     }
 
-    /// Explores one case without shortening it. If it also fails without operations after recovery, returns
-    /// that failure.
+    /// Explores one case without shortening it. If it also fails without operations after recovery, returns that failure.
     pub(super) fn explore_case<'c>(
         &'c self,
         case: impl Fn(&'c S, Durability) -> Case<'c, S>,
@@ -191,10 +186,9 @@ impl<S: Oracle> Sequences<S> {
     /// Crashes one sequence everywhere.
     ///
     /// # Errors
-    /// The first failure found, if possible one without operations [after recovery](Self::crash_onward), and with as few
-    /// operations as can be found: each single one is tried, each pair in
-    /// order, then the sequence with more and more of them left out. To repeat it, pass its [replay](Explorer::replay) to the
-    /// [explorer](Self::explorer), and the failure's operations to this method.
+    /// The first failure found, if possible one without operations [after recovery](Self::crash_onward), and with as few operations as can be found:
+    /// each single one is tried, each pair in order, then the sequence with more and more of them left out. To repeat it, pass its
+    /// [replay](Explorer::replay) to the [explorer](Self::explorer), and the failure's operations to this method.
     pub fn explore(&self, ops: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
         self.explore_once(ops, &[]).map_err(|failure| {
             // The name of a crash is meaningful in this sequence only.
@@ -215,8 +209,7 @@ impl<S: Oracle> Sequences<S> {
     /// operations suffice to show most crash-consistency bugs.
     ///
     /// # Errors
-    /// A failure of the shortest failing sequence, preferably one without operations [after recovery](Self::crash_onward),
-    /// which is simpler.
+    /// A failure of the shortest failing sequence, preferably one without operations [after recovery](Self::crash_onward), which is simpler.
     pub fn explore_all(
         &self,
         alphabet: &[S::Op],
@@ -267,9 +260,8 @@ impl<S: Oracle> Sequences<S> {
         }
     }
 
-    /// Explores every sequence of one to `max_len` operations of `alphabet`, then again without each flush and fence that
-    /// was exercised; returns those whose loss did not show. If the result is empty, each is needed,
-    /// and these sequences show it.
+    /// Explores every sequence of one to `max_len` operations of `alphabet`, then again without each flush and fence that was exercised; returns
+    /// those whose loss did not show. If the result is empty, each is needed, and these sequences show it.
     ///
     /// # Errors
     /// The failure found with every flush and fence in place.
@@ -293,8 +285,7 @@ impl<S: Oracle> Sequences<S> {
     /// Crashes one sequence everywhere, inside `proptest!`, which generates the sequence and on a failure shortens it
     /// and its arguments. Needs the feature `proptest`.
     ///
-    /// Its body is one line, for a strategy that makes a `Vec` of operations:
-    /// `Sequences::new(Log, 4096)?.property(&ops)?`.
+    /// Its body is one line, for a strategy that makes a `Vec` of operations: `Sequences::new(Log, 4096)?.property(&ops)?`.
     ///
     /// # Errors
     /// The first failure found.
@@ -302,8 +293,7 @@ impl<S: Oracle> Sequences<S> {
     pub fn property(&self, ops: &[S::Op]) -> Result<(), TestCaseError> {
         let explored = self.explore_once(ops, &[]);
         explored.map(|_| ()).map_err(|mut failure| {
-            // On the next run, proptest begins with the sequence before shortening, in which this crash has
-            // another name.
+            // On the next run, proptest begins with the sequence before shortening, in which this crash has another name.
             failure.origin.test = None;
             TestCaseError::fail(failure.to_string())
         })
@@ -385,8 +375,7 @@ fn words<Op: Clone>(alphabet: &[Op], len: usize) -> impl Iterator<Item = Vec<Op>
 
 /// The shortest failing part of `ops` found, and its failure, which is `failure` for all of `ops`.
 ///
-/// Every single operation is tried, and every pair in order; if all these pass, operations are left out one
-/// by one for as long as the rest fails.
+/// Every single operation is tried, and every pair in order; if all these pass, operations are left out one by one for as long as the rest fails.
 fn shrink<Op: Clone, F>(ops: &[Op], failure: F, fails: impl Fn(&[Op]) -> Option<F>) -> (Vec<Op>, F) {
     let shorter = |part: &[Op]| {
         let fails = if part.len() < ops.len() { fails(part) } else { None };

@@ -8,8 +8,7 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 
 type ReferenceState<S> = <<S as StateMachineSubject>::Reference as ReferenceStateMachine>::State;
 
-/// A [`Subject`] with a reference state machine. Needs the feature
-/// `proptest-state-machine`.
+/// A [`Subject`] with a reference state machine. Needs the feature `proptest-state-machine`.
 pub trait StateMachineSubject: Subject<Op: 'static, State: 'static> + Sized + 'static {
     /// The reference. Its transitions are the operations.
     type Reference: ReferenceStateMachine<Transition = Self::Op>;

@@ -45,8 +45,7 @@ pub trait Subject: Sync {
     /// Those of the structure, corruption above all.
     fn observe(&self, store: &Self::Store) -> Result<Self::State, Self::Error>;
 
-    /// Whether the return of this operation promises that it and all earlier ones are durable. Matters to
-    /// [`Durability::Buffered`] only.
+    /// Whether the return of this operation promises that it and all earlier ones are durable. Matters to [`Durability::Buffered`] only.
     fn is_sync(&self, op: &Self::Op) -> bool {
         let _ = op;
         false
@@ -76,8 +75,7 @@ pub enum Durability {
     /// Buffered durable linearizability: the state is that after a prefix of the operations that had begun, no
     /// shorter than up to the last completed [sync operation](Subject::is_sync).
     ///
-    /// A crash may lose the tail of the operations since the last recovery, but not the state that recovery found: its
-    /// return counts as a sync. A crash inside recovery may select any allowed prefix, because
-    /// no caller has seen another.
+    /// A crash may lose the tail of the operations since the last recovery, but not the state that recovery found: its return counts as a sync. A
+    /// crash inside recovery may select any allowed prefix, because no caller has seen another.
     Buffered,
 }

@@ -18,9 +18,8 @@ use std::time::{Duration, Instant};
 
 /// A region of persistent memory that records its run.
 ///
-/// A store is visible at once, to every thread. Nothing is evicted, flushed or
-/// lost while the program runs: the [`Explorer`](crate::Explorer) replays the record through the model afterwards, and
-/// derives from it every image that a crash could have left.
+/// A store is visible at once, to every thread. Nothing is evicted, flushed or lost while the program runs: the [`Explorer`](crate::Explorer) replays
+/// the record through the model afterwards, and derives from it every image that a crash could have left.
 ///
 /// A thread is a `std` thread, or inside the `loom` and `shuttle` fronts one of theirs. Each access takes a lock, so the
 /// record has them in one order, which is an order that the hardware could have chosen.
@@ -64,8 +63,7 @@ impl SimPmem {
         Self::recorded(image, model, Recording::Nothing, &Edits::default())
     }
 
-    /// A region that starts as `image`, under `model`, and records its run for
-    /// [`to_trace_file`](Self::to_trace_file).
+    /// A region that starts as `image`, under `model`, and records its run for [`to_trace_file`](Self::to_trace_file).
     #[must_use]
     pub fn recording(image: &Image, model: Model) -> Self {
         Self::recorded(image, model, Recording::Writes, &Edits::default())
@@ -114,8 +112,7 @@ impl SimPmem {
         self.record_site(SiteKind::Flush, EventKind::FlushOrdered { offset, len_bytes });
     }
 
-    /// `mfence`: commits as [`fence`](pm_core::Pmem::fence) does, and also waits when acknowledgements are strict. Has no effect in
-    /// the page domain.
+    /// `mfence`: commits as [`fence`](pm_core::Pmem::fence) does, and also waits when acknowledgements are strict. Has no effect in the page domain.
     #[track_caller]
     pub fn mfence(&self) {
         self.record_site(SiteKind::Fence, EventKind::FullFence);
@@ -142,8 +139,7 @@ impl SimPmem {
         state.record(EventKind::Ack, location);
     }
 
-    /// The record so far, with what the region held at the start. Empty, unless the region is
-    /// [`recording`](Self::recording).
+    /// The record so far, with what the region held at the start. Empty, unless the region is [`recording`](Self::recording).
     #[must_use]
     pub fn to_trace_file(&self) -> TraceFile {
         TraceFile::new(self.model, self.image.clone(), self.state().trace.clone())
@@ -293,8 +289,7 @@ impl SimPmem {
         }
     }
 
-    /// The state. A panic of another thread leaves it consistent: every change is complete before
-    /// anything that can panic.
+    /// The state. A panic of another thread leaves it consistent: every change is complete before anything that can panic.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

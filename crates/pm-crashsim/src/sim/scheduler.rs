@@ -39,10 +39,9 @@ impl Scheduler {
 
     /// Lets other threads run before the next access.
     ///
-    /// Every two accesses of different threads are tried in both orders, even if they are to different lines: a store
-    /// before another thread's fence can be durable while the data that the fence waits for is not yet; a store after it can
-    /// not. Loads would commute, but a read-modify-write is the only access to an atomic of
-    /// which loom keeps all orders: of a store after several loads, it compares the store with the last of them only.
+    /// Every two accesses of different threads are tried in both orders, even if they are to different lines: a store before another thread's fence
+    /// can be durable while the data that the fence waits for is not yet; a store after it can not. Loads would commute, but a read-modify-write is
+    /// the only access to an atomic of which loom keeps all orders: of a store after several loads, it compares the store with the last of them only.
     pub(crate) fn switch(&self) {
         match self {
             Self::Std => {}

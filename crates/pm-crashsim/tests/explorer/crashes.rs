@@ -117,8 +117,7 @@ fn site_is_suppressed_while_the_operation_runs() {
     assert!(explored.is_err(), "{site} was not missed");
 }
 
-/// Replays the log. `truncate_early` forgets the log before what it replayed is durable, which only a crash inside recovery
-/// can show.
+/// Replays the log. `truncate_early` forgets the log before what it replayed is durable, which only a crash inside recovery can show.
 fn replay_log(pmem: &SimPmem, truncate_early: bool) -> Result<(), FenceError> {
     if pmem.load_u64(LOG_VALID) == 1 {
         for (number, balance) in BALANCES.into_iter().enumerate() {

@@ -65,8 +65,7 @@ fn second_process_that_relies_on_unflushed_stores_fails() {
 fn second_process_that_flushes_on_open_passes() {
     let coverage = killed().check(&one_entry(), use_up, flushes);
     assert!(coverage.is_exhaustive(), "{coverage}");
-    // Before the store, before the fence, which makes no difference before the flush, at the fence, and when it was
-    // acknowledged.
+    // Before the store, before the fence, which makes no difference before the flush, at the fence, and when it was acknowledged.
     assert_eq!((coverage.kills.legal, coverage.kills.tried), (4, 4), "{coverage}");
     assert!(coverage.after_kill.points > 0 && coverage.after_kill.tried == coverage.after_kill.legal);
     let report = coverage.to_string();

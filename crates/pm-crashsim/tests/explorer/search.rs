@@ -1,5 +1,4 @@
-//! The search of the explorer: by the reads of recovery, with few crashes first, telling choices before random ones, on
-//! several threads.
+//! The search of the explorer: by the reads of recovery, with few crashes first, telling choices before random ones, on several threads.
 
 use crate::common::*;
 
@@ -231,9 +230,8 @@ fn long_scan_is_sampled() {
     assert!(!coverage.is_exhaustive() && coverage.levels[0].tried >= 256, "{coverage}");
 }
 
-/// An undo log, one entry for each of so many words on lines of their own: an entry is persistent before its word is stored to; the
-/// words are flushed at the end, and then the log is marked as empty. Without the last flush of the words, nothing is wrong
-/// before the end.
+/// An undo log, one entry for each of so many words on lines of their own: an entry is persistent before its word is stored to; the words are flushed
+/// at the end, and then the log is marked as empty. Without the last flush of the words, nothing is wrong before the end.
 fn undo_log(entries: u64, flushes_all: bool) -> impl Fn(&Run<()>) -> Result<(), FenceError> {
     move |run: &Run<()>| {
         let pmem = run.pmem();

@@ -34,9 +34,8 @@ fn string(pmem: &SimPmem) -> String {
     String::from_utf8(bytes).expect("valid UTF-8")
 }
 
-/// B33, found in Corundum's source: a flush rounds the start of its range down to a line, and computes the end
-/// from the rounded start. A range that is short of a line and straddles two loses its end: here, that of
-/// the second word.
+/// B33, found in Corundum's source: a flush rounds the start of its range down to a line, and computes the end from the rounded start. A range that
+/// is short of a line and straddles two loses its end: here, that of the second word.
 pub(crate) fn flush_end_derived_from_the_rounded_start(form: Form) -> Case {
     const WORDS: [&str; 2] = ["a first word that takes most of one line of 64 bytes, but ", "not the second"];
     Case::steps(

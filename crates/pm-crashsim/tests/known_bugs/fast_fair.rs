@@ -62,8 +62,7 @@ pub(crate) fn flush_at_the_line_where_the_shift_began(form: Form) -> Case {
     case.relying_on_order_in_a_line()
 }
 
-/// Moves what is larger than the key one to the right, last entry first, and puts the key into the gap. All in one
-/// line.
+/// Moves what is larger than the key one to the right, last entry first, and puts the key into the gap. All in one line.
 fn insert(pmem: &SimPmem, key: u64) -> Done {
     let mut index = entry_count(pmem);
     assert!(index < ENTRIES_PER_LINE, "the line has room");
@@ -115,8 +114,7 @@ fn leaf_keys(pmem: &SimPmem, leaf: u64) -> Vec<u64> {
     keys.into_iter().filter(|&key| key != 0 && key < end).collect()
 }
 
-/// The leaf that the key belongs to: the root has no sibling, so no lookup follows one there. An inner node holds a
-/// separator and its children.
+/// The leaf that the key belongs to: the root has no sibling, so no lookup follows one there. An inner node holds a separator and its children.
 fn leaf_for(pmem: &SimPmem, key: u64) -> u64 {
     let root = pmem.load_u64(ROOT);
     if pmem.load_u64(root + IS_LEAF) == 1 {

@@ -1,5 +1,4 @@
-//! What every case is: an image, an operation and a check, in a buggy and in a corrected form; and what both must
-//! fulfil.
+//! What every case is: an image, an operation and a check, in a buggy and in a corrected form; and what both must fulfil.
 
 pub(crate) use crate::common::*;
 use pm_crashsim::{InjectionKind, PendingStore, SourceLocation};
@@ -123,8 +122,7 @@ impl Named {
 }
 
 impl Bug {
-    /// Asserts that the buggy form is found at its mark, and that the corrected form is clean. Returns the story of
-    /// both in one line.
+    /// Asserts that the buggy form is found at its mark, and that the corrected form is clean. Returns the story of both in one line.
     pub(crate) fn verify(&self) -> String {
         let found_at = self.found();
         let coverage = self.clean();

@@ -107,9 +107,8 @@ fn expand(pmem: &SimPmem, form: Form, keys: [u64; 2]) -> Done {
     pmem.put(CURRENT, DESCRIPTORS[1])
 }
 
-/// B03, reported by Witcher: an expansion doubles the capacity before the new buckets exist. Keys are then looked for
-/// where no bucket is, and none of those that hash differently is found. Corrected, capacity and buckets change
-/// together, by one pointer.
+/// B03, reported by Witcher: an expansion doubles the capacity before the new buckets exist. Keys are then looked for where no bucket is, and none of
+/// those that hash differently is found. Corrected, capacity and buckets change together, by one pointer.
 pub(crate) fn capacity_bumped_before_the_new_buckets_exist(form: Form) -> Case {
     const KEYS: [u64; 2] = [1, 2];
     let before = image(|pmem| {

@@ -1,5 +1,4 @@
-//! Published crash-consistency bugs, re-created: the explorer finds each at its place, and finds nothing in its
-//! corrected twin.
+//! Published crash-consistency bugs, re-created: the explorer finds each at its place, and finds nothing in its corrected twin.
 //!
 //! # How to read a case
 //! A case is a function from [`Form`](harness::Form) to a [`Case`](harness::Case): an image to start from, an operation
@@ -14,10 +13,9 @@
 //!   early, or there is no recovery that can live with it, and no flush or fence would repair it.
 //! - `//~ B31 kept in recovery`: the same of a second crash, inside the recovery from the first.
 //!
-//! The corrected twin passes every legal choice, crashes inside recovery included, under every model of the caches.
-//! Where the design relies on the order inside a line the case says so, and leaves out the models that do not promise
-//! it. And each flush and fence of a twin is needed: with any one left out, the same check fails. So recoveries that
-//! can be repeated flush no more than they must.
+//! The corrected twin passes every legal choice, crashes inside recovery included, under every model of the caches. Where the design relies on the
+//! order inside a line the case says so, and leaves out the models that do not promise it. And each flush and fence of a twin is needed: with any one
+//! left out, the same check fails. So recoveries that can be repeated flush no more than they must.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

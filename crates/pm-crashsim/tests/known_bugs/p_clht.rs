@@ -145,9 +145,8 @@ fn put(pmem: &SimPmem, key: u64, value: u64) -> Result<bool, FenceError> {
     Ok(true)
 }
 
-/// B15, reported by PMRace: the lock of a bucket is in the bucket, so that it is written back with it, held. No thread
-/// holds it after a crash, and none releases it: a thread that acquires it waits forever. Corrected, recovery
-/// releases all.
+/// B15, reported by PMRace: the lock of a bucket is in the bucket, so that it is written back with it, held. No thread holds it after a crash, and
+/// none releases it: a thread that acquires it waits forever. Corrected, recovery releases all.
 ///
 /// The writer is a thread, joined in the operation.
 pub(crate) fn bucket_lock_is_held_after_the_crash(form: Form) -> Case {

@@ -40,9 +40,8 @@ fn publish(pmem: &SimPmem, version: usize) -> Done {
     pmem.persist(ROOT, 8)
 }
 
-/// B17, reported by Witcher: a node is published by an exchange while its content is flushed but not fenced. A locked
-/// instruction fences too, but only what its own thread flushed, and here a helper publishes what another thread built.
-/// After a crash the root is empty.
+/// B17, reported by Witcher: a node is published by an exchange while its content is flushed but not fenced. A locked instruction fences too, but
+/// only what its own thread flushed, and here a helper publishes what another thread built. After a crash the root is empty.
 ///
 /// Builder and helper are threads, started and joined one after the other.
 pub(crate) fn exchange_publishes_an_unfenced_node(form: Form) -> Case {

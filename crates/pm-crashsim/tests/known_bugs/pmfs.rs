@@ -1,5 +1,4 @@
-//! PMFS: metadata changes in place, under an undo journal. Entries belong to a generation, which the commit record
-//! ends.
+//! PMFS: metadata changes in place, under an undo journal. Entries belong to a generation, which the commit record ends.
 
 use crate::harness::*;
 

@@ -2,8 +2,7 @@
 
 use crate::harness::*;
 
-/// The magic says that there is a pool. On the next line, the rest of the header: version, identity, root, and a sum of
-/// these.
+/// The magic says that there is a pool. On the next line, the rest of the header: version, identity, root, and a sum of these.
 const MAGIC: u64 = 0;
 const HEADER: u64 = 64;
 const IS_POOL: u64 = u64::from_le_bytes(*b"pool\0\0\0\0");

@@ -1,5 +1,4 @@
-//! SplitFS: a metadata operation is an entry of a log. The directory follows later; after a crash, by replaying the
-//! log.
+//! SplitFS: a metadata operation is an entry of a log. The directory follows later; after a crash, by replaying the log.
 
 use crate::harness::*;
 

@@ -2,8 +2,7 @@
 
 use crate::harness::*;
 
-/// The directory's one entry, and the table. It begins after a header of 8 bytes, so that inodes of 48 bytes straddle
-/// lines now and then.
+/// The directory's one entry, and the table. It begins after a header of 8 bytes, so that inodes of 48 bytes straddle lines now and then.
 const DIRECTORY: u64 = 0;
 const TABLE: u64 = 256 + 8;
 const INODE_BYTES: u64 = 48;

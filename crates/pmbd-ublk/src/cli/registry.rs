@@ -1,8 +1,7 @@
 //! The servers that run on this machine: one small file each, in a directory of run-time state.
 //!
-//! A server holds a lock on its file while it lives, so a file whose lock is free belongs to a dead server. A file gets its name only when it
-//! is locked and complete, and no other process uses that name. Servers of several PID namespaces, such as containers, may share the
-//! directory.
+//! A server holds a lock on its file while it lives, so a file whose lock is free belongs to a dead server. A file gets its name only when it is
+//! locked and complete, and no other process uses that name. Servers of several PID namespaces, such as containers, may share the directory.
 
 use pmbd::NbdClients;
 use serde::{Deserialize, Serialize};

@@ -3,8 +3,7 @@
 use pm_core::FenceError;
 use pm_core::fault::MediumFault;
 
-/// The error of a block request. A request that fails with any error except [`Medium`](Self::Medium) and [`Fault`](Self::Fault) has changed
-/// nothing.
+/// The error of a block request. A request that fails with any error except [`Medium`](Self::Medium) and [`Fault`](Self::Fault) has changed nothing.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]

@@ -56,9 +56,8 @@ static ZEROES: [u8; 4096] = [0; 4096];
 /// nothing to do, on this queue or on any other. In the page domain this would cost a system call and a disk write for each request, so there the
 /// device reports a write-back cache, and Flush and FUA make writes durable.
 ///
-/// A power failure in the middle of a write that has not completed can leave any mixture of its old and new 8-byte words, even inside one sector,
-/// as with the kernel's `pmem` driver without a BTT. File systems with checksummed journals and metadata (ext4, XFS, btrfs, ZFS) are designed for
-/// that.
+/// A power failure in the middle of a write that has not completed can leave any mixture of its old and new 8-byte words, even inside one sector, as
+/// with the kernel's `pmem` driver without a BTT. File systems with checksummed journals and metadata (ext4, XFS, btrfs, ZFS) are designed for that.
 ///
 /// A process that is killed in the middle of a write leaves such a mixture too, and some of it may be in the caches only. A new engine over the
 /// same memory reads it, and a later power failure can still revert it, until a write to those bytes completes: the engine flushes nothing that it

@@ -93,8 +93,7 @@ struct Entry {
     socket: Arc<OwnedFd>,
     /// Its position in the queue, if it is closed.
     position: Option<u64>,
-    /// Since when it waits for its client, if it does: to read replies, or in the handshake. Not while requests run, as their client may
-    /// be reading.
+    /// Since when it waits for its client, if it does: to read replies, or in the handshake. Not while requests run, as their client may be reading.
     stalled_since: Option<Instant>,
     /// The earlier such waits in total, since it was closed.
     stalled: Duration,

@@ -53,8 +53,7 @@ impl Output {
         self.buffer.len() - self.filled < SMALL_REPLY_BYTES
     }
 
-    /// Whether there is room for `len` bytes of data and a head before them; [`Output::send`] makes it, up to
-    /// [`Output::max_piece`].
+    /// Whether there is room for `len` bytes of data and a head before them; [`Output::send`] makes it, up to [`Output::max_piece`].
     #[inline]
     pub(super) fn has_room_for_data(&self, len: usize) -> bool {
         self.buffer.len() - self.filled >= self.data_head_bytes() + len

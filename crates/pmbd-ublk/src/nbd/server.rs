@@ -56,8 +56,7 @@ pub struct NbdServer<P> {
 }
 
 impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
-    /// Listens on a Unix socket at `path`, with mode 0600. The socket of a dead server is replaced; the path is free again when the server
-    /// has ended.
+    /// Listens on a Unix socket at `path`, with mode 0600. The socket of a dead server is replaced; the path is free again when the server has ended.
     ///
     /// # Errors
     /// When a server listens there already, another file is at the path, the system refuses, or an option is out of bounds.

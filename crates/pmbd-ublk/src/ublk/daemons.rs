@@ -13,8 +13,7 @@
 //! has a part of its tags fetched: the driver could not cancel those.
 //!
 //! # Source
-//! drivers/block/ublk_drv.c of Linux 6.12: `ublk_ctrl_start_recovery`, `ublk_queue_reinit`, `ublk_mark_io_ready`,
-//! `ublk_uring_cmd_cancel_fn`.
+//! drivers/block/ublk_drv.c of Linux 6.12: `ublk_ctrl_start_recovery`, `ublk_queue_reinit`, `ublk_mark_io_ready`, `ublk_uring_cmd_cancel_fn`.
 #![expect(unsafe_code, reason = "the kernel is given the address of a buffer")]
 
 use super::error::UblkError;

@@ -204,8 +204,7 @@ impl Descriptor {
     /// The offset in the device, and the operation on the tag's `buffer`.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for an operation that was never offered, `EINVAL` for one that does not fit the buffer or
-    /// the address space.
+    /// `EOPNOTSUPP` for an operation that was never offered, `EINVAL` for one that does not fit the buffer or the address space.
     fn decode<'a>(&self, buffer: &'a mut [u8]) -> Result<(u64, BlockOp<'a>), Errno> {
         let op = self.op_flags & 0xff;
         if op == sys::UBLK_IO_OP_FLUSH {

@@ -35,9 +35,8 @@ pub fn in_use(device_id: u32) -> Result<Option<Usage>, UblkError> {
 /// Stops and deletes a device, served or waiting for a server. Its server, if any, ends.
 ///
 /// # Errors
-/// [`UblkError::Foreign`] for a device of another program. [`UblkError::InUse`] while it is mounted or held, unless `force`: then a mounted
-/// file system fails as if its disk were pulled. [`UblkError::TimedOut`] if a process has it open after `timeout`: the device then goes
-/// when it is closed.
+/// [`UblkError::Foreign`] for a device of another program. [`UblkError::InUse`] while it is mounted or held, unless `force`: then a mounted file
+/// system fails as if its disk were pulled. [`UblkError::TimedOut`] if a process has it open after `timeout`: the device then goes when it is closed.
 pub fn stop(device_id: u32, force: bool, timeout: Duration) -> Result<(), UblkError> {
     let mut control = Control::open()?;
     if control.info(device_id)?.identity.is_none() {

@@ -1,5 +1,4 @@
-//! Corrupted lines that a killed process had rewritten: the next process makes them durable, so that a power failure does not restore the
-//! corruption.
+//! Corrupted lines that a killed process had rewritten: the next process makes them durable, so that a power failure does not restore the corruption.
 
 use super::support::{
     at, exhaustive, formatted, in_last_generations, layout, load, recover, recover_discarding, with_log,

@@ -4,8 +4,7 @@ use super::fixture::{Heap, Random};
 use crate::format::LINE_BYTES;
 use crate::layout::Layout;
 
-/// The share of unrequested bytes among all bytes up to the highest block, in units of 0.01 %, with `frees` frees for each `allocations`
-/// allocations.
+/// The share of unrequested bytes among all bytes up to the highest block, in units of 0.01 %, with `frees` frees for each `allocations` allocations.
 fn fragmentation(frees: u64, allocations: u64) -> u64 {
     let mut heap = Heap::new(512, 1 << 20);
     let (mut random, mut live) = (Random(12345), Vec::new());
