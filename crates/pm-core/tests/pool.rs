@@ -60,6 +60,16 @@ fn flip(path: &Path, offset: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
 }
 
+fn set_len(path: &Path, bytes: u64) {
+    fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+fn page<P: Pmem>(pmem: &P, offset: u64) -> [u8; 4096] {
+    let mut page = [1; 4096];
+    pmem.load(offset, &mut page);
+    page
+}
+
 #[test]
 fn corrupted_header_is_restored_from_backup() {
     let (_dir, path) = pool_file();
@@ -135,88 +145,31 @@ fn truncated_pool_and_other_files_are_refused() {
 
 #[test]
 fn unknown_versions_and_features_are_refused() {
-    use pm_core::pool::format::Header;
-    let pool_with = |change: fn(&mut Header)| {
+    // Both copies, with one byte as a future program would have written it, sealed with its checksum.
+    let pool_with = |at: usize, byte: u8| {
         let region = Region::anonymous(POOL_BYTES).unwrap();
-        let pool = Pool::format(region, &PoolOptions::new()).unwrap();
-        let region = pool.into_pmem();
-        // Both copies, as a future program would have written them, sealed with its checksum.
-        let mut header = read_header(&region);
-        change(&mut header);
-        let bytes = header_bytes(&header.sealed());
+        let mut header = page(Pool::format(&region, &PoolOptions::new()).unwrap().pmem(), 0);
+        header[at] = byte;
+        let header: Header = pm_core::from_bytes(|out| out.copy_from_slice(&header));
         for offset in [0, POOL_BYTES - 4096] {
-            region.store(offset, &bytes);
+            region.store(offset, pm_core::bytes_of(&header.sealed()));
         }
         region
     };
-    let future = pool_with(|header| header.version = 3);
+    // docs/format/pool.md has the offsets.
+    let (version, compat, ro_compat, incompat) = (8, 16, 24, 32);
+    let future = pool_with(version, 3);
     assert!(matches!(Pool::attach(&future), Err(PoolError::FutureVersion { found: 3, supported: 2 })));
-    let old = pool_with(|header| header.version = 1);
+    let old = pool_with(version, 1);
     assert!(matches!(Pool::attach(&old), Err(PoolError::OldVersion { found: 1, supported: 2 })));
     assert!(matches!(Pool::format(&old, &PoolOptions::new()), Err(PoolError::AlreadyAPool)));
-    let incompat = pool_with(|header| header.features_incompat = 4);
-    assert!(matches!(
-        Pool::attach_read_only(&incompat),
-        Err(PoolError::UnknownFeatures { unknown: 4, needed_for: "opening" })
-    ));
-    let ro_compat = pool_with(|header| header.features_ro_compat = 2);
-    assert!(matches!(
-        Pool::attach(&ro_compat),
-        Err(PoolError::UnknownFeatures { unknown: 2, needed_for: "writing" })
-    ));
-    Pool::attach_read_only(&ro_compat).unwrap();
-    Pool::attach(pool_with(|header| header.features_compat = 1)).unwrap();
-}
-
-/// A header read by its documented offsets, independently of the crate.
-fn read_header(region: &Region) -> pm_core::pool::format::Header {
-    let mut bytes = [0; 4096];
-    region.load(0, &mut bytes);
-    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    pm_core::pool::format::Header {
-        magic: bytes[..8].try_into().unwrap(),
-        version: half(8),
-        header_bytes: half(12),
-        features_compat: word(16),
-        features_ro_compat: word(24),
-        features_incompat: word(32),
-        uuid: bytes[40..56].try_into().unwrap(),
-        generation: word(56),
-        pool_bytes: word(64),
-        data_start: word(72),
-        data_bytes: word(80),
-        roots_start: word(88),
-        root_count: word(96),
-        created_s: word(104),
-        reserved: bytes[112..4092].try_into().unwrap(),
-        crc: half(4092),
-    }
-}
-
-fn header_bytes(header: &pm_core::pool::format::Header) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    bytes.extend(header.magic);
-    bytes.extend(header.version.to_le_bytes());
-    bytes.extend(header.header_bytes.to_le_bytes());
-    for word in [header.features_compat, header.features_ro_compat, header.features_incompat] {
-        bytes.extend(word.to_le_bytes());
-    }
-    bytes.extend(header.uuid);
-    for word in [
-        header.generation,
-        header.pool_bytes,
-        header.data_start,
-        header.data_bytes,
-        header.roots_start,
-        header.root_count,
-        header.created_s,
-    ] {
-        bytes.extend(word.to_le_bytes());
-    }
-    bytes.extend(header.reserved);
-    bytes.extend(header.crc.to_le_bytes());
-    bytes
+    let refused = Pool::attach_read_only(pool_with(incompat, 4));
+    assert!(matches!(refused, Err(PoolError::UnknownFeatures { unknown: 4, needed_for: "opening" })));
+    let for_reading = pool_with(ro_compat, 2);
+    let refused = Pool::attach(&for_reading);
+    assert!(matches!(refused, Err(PoolError::UnknownFeatures { unknown: 2, needed_for: "writing" })));
+    Pool::attach_read_only(&for_reading).unwrap();
+    Pool::attach(pool_with(compat, 1)).unwrap();
 }
 
 #[test]
@@ -254,7 +207,7 @@ fn identity_with_zero_half_is_refused() {
     }
     assert_eq!(create(halves(1, 2)).unwrap().uuid(), halves(1, 2));
     // After an interrupted growth the backup is found by either half.
-    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
+    set_len(&path, 2 * POOL_BYTES);
     for corrupted in [40, 48] {
         flip(&path, corrupted);
         assert!(
@@ -284,9 +237,7 @@ fn growth_keeps_contents_of_pool() {
     let (uuid, data) = (pool.uuid(), pool.data());
     pool.grow(2 * POOL_BYTES).unwrap();
     assert_eq!(pool.data(), data.start..data.end + POOL_BYTES);
-    let mut old_backup = [1; 4096];
-    pool.pmem().load(POOL_BYTES - 4096, &mut old_backup);
-    assert_eq!(old_backup, [0; 4096], "the old backup's page is clean data");
+    assert_eq!(page(pool.pmem(), POOL_BYTES - 4096), [0; 4096], "the old backup's page is clean data");
     drop(pool);
     let pool = open(&path).unwrap();
     assert_eq!((pool.uuid(), pool.pool_bytes()), (uuid, 2 * POOL_BYTES));
@@ -392,7 +343,7 @@ fn corrupted_root_is_not_absent() {
 #[test]
 fn backup_is_found_after_interrupted_growth() {
     let (_dir, path) = pool_file();
-    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
+    set_len(&path, 2 * POOL_BYTES);
     flip(&path, 60);
     let mut pool = open(&path).unwrap();
     assert!(matches!(pool.header_state(), HeaderState::PrimaryCorrupted(_)));
@@ -400,9 +351,7 @@ fn backup_is_found_after_interrupted_growth() {
     pool.grow(3 * POOL_BYTES).unwrap();
     assert_eq!(pool.pool_bytes(), 3 * POOL_BYTES);
     for stale in [POOL_BYTES - 4096, 2 * POOL_BYTES - 4096] {
-        let mut page = [1; 4096];
-        pool.pmem().load(stale, &mut page);
-        assert_eq!(page, [0; 4096], "no old backup in the data at {stale}");
+        assert_eq!(page(pool.pmem(), stale), [0; 4096], "no old backup in the data at {stale}");
     }
 }
 
@@ -426,9 +375,7 @@ fn remains_of_interrupted_growth_are_erased_after_next_growth() {
         let mut pool = Pool::attach(region).unwrap();
         assert_eq!(pool.pool_bytes(), POOL_BYTES);
         pool.extend().unwrap();
-        let mut page = [1; 4096];
-        pool.pmem().load(2 * POOL_BYTES - 4096, &mut page);
-        assert!(page == [0; 4096], "{part:?} is data of the pool");
+        assert!(page(pool.pmem(), 2 * POOL_BYTES - 4096) == [0; 4096], "{part:?} is data of the pool");
     }
 }
 
@@ -456,7 +403,7 @@ fn second_writing_handle_is_refused() {
 #[test]
 fn refused_growth_changes_nothing() {
     let (_dir, path) = pool_file();
-    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * POOL_BYTES).unwrap();
+    set_len(&path, 3 * POOL_BYTES);
     let mut pool = open(&path).unwrap();
     for wanted_bytes in [2 * POOL_BYTES, 4 * POOL_BYTES + 1] {
         let grown = pool.grow(wanted_bytes);
@@ -559,7 +506,7 @@ fn read_only_region_refuses_writing_pool() {
     refused(Pool::attach(&region).unwrap_err());
     refused(Pool::format(&region, &PoolOptions::new().overwrite()).unwrap_err());
     drop(region);
-    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * POOL_BYTES).unwrap();
+    set_len(&path, 2 * POOL_BYTES);
     let region = Counting::new(read_only.open(&path).unwrap());
     refused(Pool::attach_read_only(&region).unwrap().extend().unwrap_err());
     assert!(matches!(
@@ -576,7 +523,7 @@ fn read_only_region_refuses_writing_pool() {
 fn partial_page_behind_pool_is_ignored() {
     for (tail_bytes, flipped) in [(12, None), (4096 + 4, None), (12, Some(60)), (8192 + 1, Some(60))] {
         let (_dir, path) = pool_file();
-        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(POOL_BYTES + tail_bytes).unwrap();
+        set_len(&path, POOL_BYTES + tail_bytes);
         if let Some(offset) = flipped {
             flip(&path, offset);
         }
@@ -617,7 +564,7 @@ fn growth_and_search_keep_holes() {
         drop(pool);
         assert!(allocated_bytes() < 1 << 20, "{} bytes", allocated_bytes());
         // A later growth was interrupted, and the header is corrupted.
-        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 27).unwrap();
+        set_len(&path, 1 << 27);
         flip(&path, 60);
         for options in [sparse.clone().read_only(), sparse.clone().scratch(), sparse] {
             let pool = Pool::open(&path, &options).unwrap();
@@ -655,7 +602,7 @@ fn header_of_other_pool_inside_data_is_ignored() {
     let (_dir, path) = pool_file();
     let shorter = Pool::format(Region::anonymous(POOL_BYTES / 2).unwrap(), &PoolOptions::new()).unwrap();
     let region = Region::open(&path).unwrap();
-    region.store(POOL_BYTES / 2 - 4096, &header_bytes(&read_header(shorter.pmem())));
+    region.store(POOL_BYTES / 2 - 4096, &page(shorter.pmem(), 0));
     drop(region);
     flip(&path, 60);
     flip(&path, POOL_BYTES - 4096 + 60);
