@@ -84,83 +84,43 @@ fn output(command: &mut Command) -> String {
 
 #[test]
 fn bash_output_is_unchanged() {
-    let script = r#"
-        declare -A seen; all=()
-        for ((i = 0; i < 8000; i++)); do k=$((i * 7919 % 10007)); seen[$k]+="x$i"; all+=("$k"); done
-        text=; for ((i = 0; i < 3000; i++)); do text+="${all[i]},"; done
-        echo "${#seen[@]} ${#text} ${seen[77]}"
-        for ((i = 0; i < 8; i++)); do n=$(echo "${text:i:50}" | tr , '\n' | sort -n | tail -1); echo "$n"; done
-        (unset seen; echo "${#all[@]}") & wait
-        printf '%s\n' "${all[@]}" | sort -u | cksum"#;
-    compare(|place| output(place.command("bash", "bash").args(["-c", script])));
+    compare(|place| output(place.command("bash", "bash").args(["-c", include_str!("scripts/bash.sh")])));
 }
 
 #[test]
 fn perl_output_is_unchanged() {
-    let script = r#"
-        my %h; $h{($_ * 7919) % 100003} .= "v$_;" for 1 .. 40000;
-        my $s = join ",", map { "$_=" . length $h{$_} } sort { $a <=> $b } keys %h;
-        my @parts = split /,/, $s; my %back = map { split /=/ } @parts;
-        (my $t = $s) =~ s/(\d+)=/<$1>/g;
-        print scalar(@parts), " ", length($t), " ", unpack("%32C*", $t), "\n";
-        for my $n (1 .. 3) { my $pid = fork; if (!$pid) { my @x = map { "$_$n" } 1 .. 5000; exit(@x == 5000 ? $n : 0) }
-            waitpid $pid, 0; print $? >> 8, "\n" }
-        my $deep = []; $deep = [$deep, "x" x ($_ % 300)] for 1 .. 5000; print length(join "", map { "$_" } @parts[0 .. 99]), "\n""#;
-    compare(|place| output(place.command("perl", "perl").env("PERL_HASH_SEED", "0").args(["-e", script])));
+    compare(|place| {
+        output(
+            place
+                .command("perl", "perl")
+                .env("PERL_HASH_SEED", "0")
+                .args(["-e", include_str!("scripts/perl.pl")]),
+        )
+    });
 }
 
 #[test]
 fn python_output_is_unchanged() {
-    let script = r"
-import hashlib, json, os, re
-data = {str(i): {'n': i, 'text': 'x' * (i % 500), 'list': list(range(i % 20))} for i in range(6000)}
-text = json.dumps(data, sort_keys=True)
-assert json.loads(text) == data
-print(len(text), hashlib.sha256(text.encode()).hexdigest())
-buffer = bytearray()
-for i in range(50000): buffer += b'%d,' % i
-print(hashlib.sha256(buffer).hexdigest(), len(re.findall(rb'77', buffer)))
-for n in range(3):
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.write(write, hashlib.sha256(repr(sorted(data)[n::7]).encode()).hexdigest().encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    print(os.read(read, 100).decode())
-";
     compare(|place| {
         // Allocates every object by malloc, instead of by Python's own allocator.
-        output(place.command("python3", "python3").env("PYTHONMALLOC", "malloc").args(["-c", script]))
+        output(
+            place
+                .command("python3", "python3")
+                .env("PYTHONMALLOC", "malloc")
+                .args(["-c", include_str!("scripts/python.py")]),
+        )
     });
 }
 
 #[test]
 fn sqlite_output_is_unchanged() {
-    let script = "
-        create table t(a integer primary key, b text, c integer);
-        with recursive n(i) as (select 1 union all select i + 1 from n where i < 60000)
-            insert into t select i, hex(i * 2654435761 % 1000003) || substr(printf('%0100d', i), 1, i % 100), i * 31 % 997 from n;
-        create index by_b on t(b); create index by_c on t(c, b);
-        select c, count(*), min(b), max(length(b)) from t group by c having c % 100 = 7 order by c;
-        select count(*), sum(length(x.b)) from t x join t y on x.a = y.c;
-        delete from t where a % 3 = 0; update t set b = b || b where a % 5 = 0; vacuum;
-        select count(*), total(length(b)), min(b), max(b) from t; pragma integrity_check;";
-    compare(|place| output(place.command("sqlite3", "sqlite3").args([":memory:", script])));
+    compare(|place| {
+        output(place.command("sqlite3", "sqlite3").args([":memory:", include_str!("scripts/sqlite.sql")]))
+    });
 }
 
 #[test]
 fn git_output_is_unchanged() {
-    let script = r#"
-        set -e; git init -q -b main repository; cd repository
-        for n in 1 2 3; do
-            for i in $(seq 150); do seq $((i * n)) $((i * n + 200)) > "file$i"; done
-            git add .; git commit -q -m "commit $n"
-        done
-        git checkout -q -b side HEAD~1; echo side > side; git add side; git commit -q -m side
-        git checkout -q main; git merge -q -m merge side
-        git repack -q -a -d --window=20; git fsck --no-progress --full
-        git log --stat --format='%H %T %s'; git diff HEAD~2 | cksum; git blame file7 | cksum; git count-objects"#;
     compare(|place| {
         let mut command = place.command("sh", "dash");
         place.command("git", "git");
@@ -168,7 +128,7 @@ fn git_output_is_unchanged() {
             command.env(format!("GIT_{role}_NAME"), "name").env(format!("GIT_{role}_EMAIL"), "e@example.com");
             command.env(format!("GIT_{role}_DATE"), date);
         }
-        output(command.args(["-c", script]))
+        output(command.args(["-c", include_str!("scripts/git.sh")]))
     });
 }
 
