@@ -309,7 +309,7 @@ fn heap_in_use_is_refused() {
     {
         let output = scratch.run(&[args[0], args[1], "data.pm"], 1);
         assert!(
-            output.contains("in use by another opener") && output.contains("stop the program"),
+            output.contains("data.pm is in use") && output.contains("stop the program"),
             "{args:?}: {output}"
         );
     }

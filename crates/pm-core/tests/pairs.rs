@@ -73,9 +73,12 @@ fn pair_stores_are_atomic() {
 #[test]
 fn unaligned_or_outside_pair_panics() {
     let region = Region::anonymous(LEN_BYTES).unwrap();
-    for (offset, words) in
-        [(8, "must be aligned"), (4, "must be aligned"), (LEN_BYTES, "leave"), (u64::MAX - 15, "leave")]
-    {
+    for (offset, words) in [
+        (8, "must be aligned"),
+        (4, "must be aligned"),
+        (LEN_BYTES, "do not fit"),
+        (u64::MAX - 15, "do not fit"),
+    ] {
         let refused = std::panic::catch_unwind(|| region.store_u128(offset, u128::MAX)).unwrap_err();
         let text = refused.downcast_ref::<String>().unwrap();
         assert!(text.contains(words), "{text}");

@@ -555,9 +555,9 @@ fn second_opener_is_refused() {
     let _server = scratch.serve(&["disk.pm", "--size", "1M"]);
     scratch.refuses(
         &["serve", "disk.pm", "--transport", "nbd", "--socket", "other.sock"],
-        &["is in use by another opener"],
+        &["is in use: it is open elsewhere"],
     );
-    scratch.refuses(&["check", "disk.pm"], &["is in use by another opener"]);
+    scratch.refuses(&["check", "disk.pm"], &["is in use: it is open elsewhere"]);
     scratch.refuses(&["create", "disk.pm", "--size", "1M"], &["exists already"]);
     assert!(UnixStream::connect(scratch.path("disk.pm.sock")).is_ok(), "the first server continues");
 }

@@ -44,7 +44,7 @@ pub enum OpenError {
     /// Another process, or this one, has the region open. A region has one writer, or any number of readers. A region that a child of fork(2) has
     /// inherited is open in its parent. Locks are not visible across an overlay: a file that is open through the overlay does not appear busy under
     /// its path in the upper layer. Linux forbids changes of a layer while the overlay is mounted.
-    #[error("{path}: is in use: it is open elsewhere, or belongs to the parent of this process", path = .path.display())]
+    #[error("{path} is in use: it is open elsewhere, or belongs to the parent of this process", path = .path.display())]
     Busy {
         /// The requested path.
         path: PathBuf,
