@@ -77,7 +77,8 @@ mod tests {
     fn mark_applies_to_its_line_or_the_next() {
         let text = "
 a.persist(0, 8)?; // teeth: both
-// teeth(fence): the second alone and a comment between
+// teeth(fence): the second alone
+// and a comment between
 
 b.persist(0, 8)?;
 ";

@@ -48,7 +48,8 @@ fn recovers_from_the_crash() {
         pmem.compare_exchange_u64(0x40, pmem.load_u64(0x40), 0x123456789abc).unwrap();
         // crates/pm-crashsim/tests/report/programs.rs:154:10
         pmem.clflush(0x40, 8);
-        // The crash. crates/pm-crashsim/tests/report/programs.rs:155:10
+        // The crash.
+        // crates/pm-crashsim/tests/report/programs.rs:155:10
         pmem.mfence();
         // crates/pm-crashsim/tests/report/programs.rs:156:10
         pmem.store_u64(0x320, 0x1);

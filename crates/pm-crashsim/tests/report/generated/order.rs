@@ -30,7 +30,8 @@ fn recovers_from_the_crash() {
         pmem.store_u64(0x0, 0x1);
         // crates/pm-crashsim/tests/report/programs.rs:19:10
         pmem.flush(0x0, 8);
-        // The crash. crates/pm-crashsim/tests/report/programs.rs:20:10
+        // The crash.
+        // crates/pm-crashsim/tests/report/programs.rs:20:10
         pmem.fence()?;
         // crates/pm-crashsim/tests/report/programs.rs:21:9
         run.ack(());

@@ -39,7 +39,8 @@ fn recovers_from_the_crash() {
         pmem.store_u64(0x100, 0x1);
         // crates/pm-crashsim/tests/report/programs.rs:113:10
         pmem.flush(0x100, 8);
-        // The crash. crates/pm-crashsim/tests/report/programs.rs:113:10
+        // The crash.
+        // crates/pm-crashsim/tests/report/programs.rs:113:10
         pmem.fence()?;
         // crates/pm-crashsim/tests/report/programs.rs:114:9
         run.ack(());
