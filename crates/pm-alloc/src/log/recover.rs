@@ -124,8 +124,8 @@ impl Replayed {
         State::of(self.floor) == State::Bypassed
     }
 
-    /// The (offset, word) pairs of all groups from some LSN on, in the order of LSNs. No group at or above that LSN is missing, except corrupted
-    /// ones. Block headers are logged as such pairs, and no other pair is a valid header at its offset.
+    /// The (offset, word) pairs of all groups from some LSN on, in LSN order. No group at or above that LSN is missing, except corrupted ones. Block
+    /// headers are logged as such pairs, and no other pair is a valid header at its offset.
     pub(crate) fn pairs(&self) -> Vec<(u64, u64)> {
         let from = complete_from_lsn(&self.lanes);
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
@@ -167,12 +167,12 @@ impl Replayed {
     }
 }
 
-/// Corrupted entries at or above this LSN may be live. `None`: none may be live.
+/// Corrupted entries at or above this LSN may be live. `None` if none may be live.
 pub(super) fn maybe_live_from(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().flat_map(|lane| [lane.replay_from(), lane.maybe_live_from()]).flatten().min()
 }
 
-/// The lanes with corruption that may affect recovery; an error, unless corrupted entries may be discarded.
+/// Returns the lanes with corruption that may affect recovery. If there are any, this is an error unless corrupted entries may be discarded.
 fn live_corruption(
     layout: &Layout,
     lanes: &[ScannedLane],
@@ -225,9 +225,8 @@ fn erase_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
 
 /// Applies the live groups and rolls back uncommitted changes in place. Both are durable when this returns.
 ///
-/// If several groups store to a byte, only the last one is applied to it. So at no moment does a byte take an older value than it had. This matters
-/// if recovery crashes, an entry is corrupted after that, and the next recovery replays fewer groups: the values that the first one stored are never
-/// reverted.
+/// If several groups store to a byte, only the last one is applied to it. So a byte never takes an older value than it had. This matters if recovery
+/// crashes, an entry is corrupted after that, and the next recovery replays fewer groups: the values that the first one stored are never reverted.
 ///
 /// # Durability
 /// The fences of [`InnerHeaders::store`], and one at the end; no fence if there is nothing to do. The caller has made the entries durable.
@@ -326,7 +325,7 @@ impl InnerHeaders {
     /// the header in place is this group's or newer.
     fn add(&mut self, layout: &Layout, group: &ScannedGroup, later: &ByteSet) {
         let headers = headers_of(layout, group);
-        // Maps an offset to that number. Built from the last header to the first, so that the next header's number is known.
+        // Maps the offset of a header to its follower count. Built from the last header to the first, so that the next header's count is known.
         let mut follower_counts = BTreeMap::new();
         for (&offset, &(_, next)) in headers.iter().rev() {
             let Some(&(word, _)) = headers.get(&next).filter(|_| next > offset) else { continue };
@@ -364,7 +363,7 @@ fn headers_of(layout: &Layout, group: &ScannedGroup) -> BTreeMap<u64, (u64, u64)
     group.entries.iter().flat_map(Entry::pairs).filter_map(header).collect()
 }
 
-/// Rolls back the changes that were made with undo logging but not committed. The order is that of descending LSNs over all lanes, because a
+/// Rolls back the changes that were made with undo logging but not committed. Entries are applied in descending LSN order over all lanes, because a
 /// transaction may have changed the same bytes as an earlier one whose commit was deferred.
 fn roll_back<P: Pmem>(pmem: &P, lanes: &[ScannedLane], recovery: &mut Recovery) {
     let mut open: Vec<_> = lanes.iter().flat_map(ScannedLane::open_undo).collect();
