@@ -407,7 +407,7 @@ pub(super) struct LaneState {
     pub(super) entries_since_durable: u32,
     /// The number of undo entries, right before the head, of a transaction that has not committed.
     pub(super) open_undo_count: u32,
-    /// If the last group is a deferred commit and is not fenced: how many of these entries precede the end of that group.
+    /// If the last group is a deferred commit and is not fenced: how many of `entries_since_durable` precede the end of that group.
     pub(super) deferred_count: Option<u32>,
     /// The lines to flush before the next fence: those of entries, and the targets of the last group.
     pub(super) lines_to_flush: Vec<u64>,
