@@ -22,7 +22,7 @@ pub const KNOWN_INCOMPAT: u64 = 0;
 /// The unit of space in a heap: one cache line.
 pub const LINE_BYTES: u64 = pm_core::line::LINE_BYTES;
 
-/// The length of the header, of the page of state words after it, and of the header's copy after that page. The lanes follow.
+/// The length of the header. The page of state words after it and the copy after that page have the same length. The lanes follow.
 pub const HEADER_BYTES: u64 = 4096;
 
 /// The offset of the state words from the start of the header. They lie between the header and its copy, so that one stray write does not hit both.
@@ -145,7 +145,7 @@ impl EntryKind {
 }
 
 /// The log sequence number of a committed group of log entries, or of undo entries. The high 15 bits are a generation, which increases with each
-/// recovery. The low 32 bits are a number that increases with each commit. Zero is below all others.
+/// recovery. The low 32 bits are a number that increases with each commit. Zero is below all other LSNs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(u64);
 

@@ -79,8 +79,8 @@ impl Layout {
         [start, start + Self::lane_bytes(self.lane_entries) - LINE_BYTES]
     }
 
-    /// The offset of the LSN up to which the undo entries of a lane are dead. It is in the line before the ring, so that it shares no line with the
-    /// commit entry.
+    /// The offset of the LSN up to which the undo entries of a lane are dead. It is in the line before the ring, so it shares no line with the commit
+    /// entry.
     #[must_use]
     #[inline]
     pub const fn undo_end_offset(&self, lane: u32) -> u64 {

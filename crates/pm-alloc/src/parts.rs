@@ -27,7 +27,7 @@ impl<P: Pmem> HeapParts<P> {
         PoisoningPmem::new(self.pool.pmem(), &self.log)
     }
 
-    /// Identifies the heap as long as it is open and not moved.
+    /// Identifies the heap while it is open and not moved.
     #[inline]
     pub(crate) fn id(&self) -> HeapId {
         HeapId(core::ptr::from_ref(self).addr())
@@ -205,7 +205,7 @@ thread_local! {
 }
 
 struct Thread {
-    /// The heaps on which this thread is in a transaction: rarely more than one.
+    /// The heaps on which this thread is in a transaction. There is rarely more than one.
     in_transaction: Vec<HeapId>,
     /// The bytes that these transactions have changed in place, and that a rollback restores.
     in_place: Vec<(HeapId, Range<u64>)>,

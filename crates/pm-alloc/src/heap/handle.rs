@@ -154,7 +154,7 @@ impl<P: Pmem> Heap<P> {
     ///
     /// # Durability
     /// When this returns `Ok`, all changes are durable. Costs one fence, and one line for up to 48 bytes or three words, in addition to the changed
-    /// lines. Writing more than 96 bytes, or zeroes, into new blocks costs one more fence. A change in place of 2 KiB or more costs three fences in
+    /// lines. Writing more than 96 bytes, or zeros, into new blocks costs one more fence. A change in place of 2 KiB or more costs three fences in
     /// all, or four if the transaction changes other data, too. A transaction that changes nothing costs nothing.
     ///
     /// # Source
@@ -408,7 +408,7 @@ fn recover<P: Pmem>(
     };
     if replayed.has_volatile_headers() {
         // This comes before a new floor is stored, which does not record that headers may be volatile. If only some headers of a chain were durable,
-        // a power failure would break the chain, even for blocks that were durable long before.
+        // a power failure would break the chain, and lose blocks that were durable long before.
         Space::open(*layout, chunk_count()?, SpaceOptions::default()).scan_some(pmem, usize::MAX)?;
     }
     if replayed.has_discarded() {

@@ -8,7 +8,7 @@
 //! | `n` | `lsn_before` | an LSN below that of the commit in progress; 0 if there is none |
 //! | `l1` | `last` | the LSN of the last group; 0 if there is none |
 //! | `l2` | `second_last` | the LSN of the group before it; 0 if there is none |
-//! | `l3` | `third_last` | the LSN of the group before both, or 0; after a deferred commit, the lowest LSN above `r` of the three groups before it |
+//! | `l3` | `third_last` | the LSN of the group before both, or 0; after a deferred commit, the lowest of the former `l1`, `l2`, `l3` that is above `r` |
 //! | `r` | `retired` | the LSN in the lane's header: the lane's groups up to it are applied and durable, and recovery skips them |
 //!
 //! Let `g` be the LSN of a lane's commit in progress, and `live = { l in {l1, l2, l3} : l > r }`.
@@ -44,18 +44,18 @@
 //! loads acquire ordering. Only read-modify-write operations change `C`. So a thread that loads `C` observes everything that happened before each LSN
 //! up to `C` was allocated: step 1 of that commit, and the ends of all earlier groups of its lane.
 //!
-//! `H` is at most the loaded `C`, so every group above `C` is above `H`. The groups up to `C` remain. Let `f` be the last of them in a lane. Recovery
-//! may need `f` and the two groups before it, so `H` must be below the lowest of these that is above `r` (or below the lane's first group, if it has
-//! fewer than three). The thread loads the value of `n` that `f` stored, or a later one:
+//! `H` is at most the loaded `C`, so every group above `C` is above `H`. It remains to show the same for the groups up to `C`. Let `f` be the last of
+//! them in a lane. Recovery may need `f` and the two groups before it, so `H` must be below the lowest of these that is above `r` (or below the
+//! lane's first group, if it has fewer than three). The thread loads the value of `n` that `f` stored, or a later one:
 //!
 //! * `n` is 0, or was stored by a later group. Then `f` has ended, and each of `l1`, `l2`, `l3` was stored by the end of `f` or of a later group.
 //!   The end of a group stores `l3` first, and the thread loads it last. So if `l3` is from the end of `f`, all three are, and their minimum is the
 //!   LSN that must stay above `H`. If `l3` is from the end of a later group, recovery needs nothing below `l3`: that group and the two before it are
-//!   durable, or, if its commit was deferred, `l3` is the lowest LSN above `r` of the three groups before it.
+//!   durable, or, if its commit was deferred, `l3` is the lowest of the former `l1`, `l2` and `l3` that is above `r`.
 //! * `n` was stored by `f`. Then `H <= n < f`. The group before `f` has ended, so by the same argument `H` is below that group and the two before
 //!   it. Recovery needs nothing lower, whether or not `f` is durable.
 //!
-//! A lane with fewer than three groups has zeroes in place of the missing ones. They are ignored, so the minimum is the lane's first group.
+//! A lane with fewer than three groups has zeros in place of the missing ones. They are ignored, so the minimum is the lane's first group.
 //!
 //! A value of `H` stays valid, because later groups have higher LSNs. So the highest computed value is kept. A lane whose groups are all retired
 //! does not bound `H`, and its next `n` may be below `H`. But its next group is above `C`, and `H` never exceeds `C`.

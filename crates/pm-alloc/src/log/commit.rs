@@ -42,8 +42,8 @@ impl Drop for LaneGuard<'_> {
 }
 
 impl<'l> LaneGuard<'l> {
-    /// Acquires the lane that this thread owned last (lane 0 if it has owned none). If it is not free, acquires another. If all are taken, waits for
-    /// it.
+    /// Acquires the lane that this thread owned last (lane 0 if it has owned none). If it is not free, acquires another. If none is free, waits for
+    /// the first.
     ///
     /// Acquiring a lane while holding all of them deadlocks.
     #[inline(always)]
@@ -181,8 +181,8 @@ impl<'l> LaneGuard<'l> {
 
         // Append.
         let group = self.append_group(pmem, entries)?;
-        // This comes before the flushes: after them these instructions would stall until the fence completes. It is harmless to note the lines
-        // before the group is durable: at worst another thread waits needlessly.
+        // This comes before the flushes: after them these instructions would stall until the fence completes. Noting the lines before the group is
+        // durable is harmless: at worst another thread waits needlessly.
         entry::for_each_line(targets(), |line| {
             pmem.prefetch(line);
             self.lane.recent.note(line, group.lsn);
@@ -334,8 +334,8 @@ impl<'l> LaneGuard<'l> {
 
     /// The number of entries that a transaction may use, including undo entries: half of the ring.
     ///
-    /// The other half holds the last durable group with its undo entries. That group makes the undo entries dead, so it must stay complete as long
-    /// as they are in the ring, even if a crash interrupts the overwriting of the other half.
+    /// The other half holds the last durable group with its undo entries. That group makes its undo entries dead. So it must stay complete while they
+    /// are in the ring, even if a crash interrupts stores to the other half.
     const fn capacity(&self) -> u64 {
         (self.log.layout.lane_entries / 2) as u64
     }
@@ -343,7 +343,7 @@ impl<'l> LaneGuard<'l> {
     /// Makes room for `count` more entries of this transaction.
     ///
     /// Checks that the transaction then uses at most half of the ring. Then ensures that the `count` entries after the head and the entry after those
-    /// are dead, and raises the checkpoint LSN if necessary. The last of these is not overwritten, so the oldest entry of each ring is always dead.
+    /// are dead, and raises the checkpoint LSN if necessary. The last one is not overwritten, so the oldest entry of each ring is always dead.
     /// [`Replayed::pairs`](super::Replayed::pairs) relies on it: let X be the highest LSN among the oldest entries of all rings. No entry above X was
     /// overwritten, and every live entry is above X.
     #[inline]

@@ -109,8 +109,8 @@ impl Log {
         self.checkpoint_lsn.compute(&self.counter, self.lanes.iter().map(|lane| &lane.published))
     }
 
-    /// A checkpoint LSN that does not lag far behind this thread's last commit. It is computed only if the known value lags: the computation loads
-    /// from all lanes, and from the LSN counter, whose cache line other threads write to.
+    /// A checkpoint LSN that is at most slightly below this thread's last commit, unless other lanes hold it back. It is computed only if the known
+    /// value lags: the computation loads from all lanes, and from the LSN counter, whose cache line other threads write to.
     #[inline]
     pub(crate) fn recent_checkpoint_lsn(&self) -> Lsn {
         let known = self.checkpoint_lsn.last_computed();
@@ -433,7 +433,7 @@ impl Lane {
 }
 
 /// A hash table of one lane: for each line, the highest LSN of the lane's groups that store to it. Each lane has its own table: the cache lines of a
-/// shared one would move between processors with the commits.
+/// shared one would often move between processors.
 ///
 /// The program's own locks order a thread that looks up bytes after the threads that wrote them. But a line that shares the slot may be guarded by
 /// other locks, or by none. A thread that loads an LSN stored for such a line must also load a value of the LSN counter at or above it

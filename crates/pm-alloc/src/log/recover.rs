@@ -41,7 +41,7 @@ pub struct Recovery {
     pub discarded_in_lanes: Vec<u32>,
 }
 
-/// Writes a new log.
+/// Formats a new log.
 ///
 /// # Durability
 /// Stores and flushes. The caller's next fence makes the log durable.
@@ -193,7 +193,7 @@ fn live_corruption(
     Ok(found)
 }
 
-/// Durably rewrites corrupted lines and corrupted copies of the retired LSNs. Lines that a killed recovery has rewritten become durable, too.
+/// Durably rewrites corrupted lines and corrupted copies of the retired LSNs. This also makes lines durable that a killed recovery has rewritten.
 fn restore_lines<P: Pmem>(pmem: &P, layout: &Layout, lanes: &[ScannedLane]) -> Result<(), FenceError> {
     for (index, lane) in (0..).zip(lanes) {
         if lane.retired_word.corrupted_count() > 0 {
@@ -312,7 +312,7 @@ const fn bits(first: usize, count: usize) -> u64 {
 }
 
 /// Inner headers: those whose block directly follows the block of another header of the same group. As in a commit, each is made durable before the
-/// header that leads to it is stored. Otherwise, if recovery crashed and the group's entry were then corrupted and discarded, a header could lead to
+/// header that precedes it is stored. Otherwise, if recovery crashed and the group's entry were then corrupted and discarded, a header could lead to
 /// the remains of a former block.
 #[derive(Default)]
 struct InnerHeaders {

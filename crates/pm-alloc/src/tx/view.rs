@@ -199,7 +199,7 @@ impl<'p, P: Pmem> View<'p, P> {
         {
             return Ok(link_to(payload));
         }
-        // This thread's arena has no room, or the block is longer than a chunk.
+        // A transaction is needed, or this thread's arena has no room, or the block is longer than a chunk.
         run(self.parts, Durability::Immediate, |tx| {
             let payload = tx.alloc_payload(bytes, align_of::<T>() as u64)?;
             if let Some(contents) = contents {
