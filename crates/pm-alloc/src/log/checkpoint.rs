@@ -8,7 +8,7 @@
 //! | `n` | `lsn_before` | an LSN below that of the commit in progress; 0 if there is none |
 //! | `l1` | `last` | the LSN of the last group; 0 if there is none |
 //! | `l2` | `second_last` | the LSN of the group before it; 0 if there is none |
-//! | `l3` | `third_last` | the LSN of the group before both, or 0; after a deferred commit, the lowest of the former `l1`, `l2`, `l3` that is above `r` |
+//! | `l3` | `third_last` | the LSN of the group before both, or 0; after a deferred commit, the lowest of the old `l1`, `l2`, `l3` above `r` |
 //! | `r` | `retired` | the LSN in the lane's header: the lane's groups up to it are applied and durable, and recovery skips them |
 //!
 //! Let `g` be the LSN of a lane's commit in progress, and `live = { l in {l1, l2, l3} : l > r }`.
@@ -51,7 +51,7 @@
 //! * `n` is 0, or was stored by a later group. Then `f` has ended, and each of `l1`, `l2`, `l3` was stored by the end of `f` or of a later group.
 //!   The end of a group stores `l3` first, and the thread loads it last. So if `l3` is from the end of `f`, all three are, and their minimum is the
 //!   LSN that must stay above `H`. If `l3` is from the end of a later group, recovery needs nothing below `l3`: that group and the two before it are
-//!   durable, or, if its commit was deferred, `l3` is the lowest of the former `l1`, `l2` and `l3` that is above `r`.
+//!   durable, or, if its commit was deferred, `l3` is the lowest of the old `l1`, `l2`, `l3` above `r`.
 //! * `n` was stored by `f`. Then `H <= n < f`. The group before `f` has ended, so by the same argument `H` is below that group and the two before
 //!   it. Recovery needs nothing lower, whether or not `f` is durable.
 //!
