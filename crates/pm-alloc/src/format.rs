@@ -22,7 +22,7 @@ pub const KNOWN_INCOMPAT: u64 = 0;
 /// The unit of space in a heap: one cache line.
 pub const LINE_BYTES: u64 = pm_core::line::LINE_BYTES;
 
-/// The length of the header, of the page of state words after it, and of the header's copy after that page. The lanes follow.
+/// The length of the header. The page of state words after it and the copy after that page have the same length. The lanes follow.
 pub const HEADER_BYTES: u64 = 4096;
 
 /// The offset of the state words from the start of the header. They lie between the header and its copy, so that one stray write does not hit both.
@@ -106,7 +106,7 @@ pub struct LogEntry {
 }
 
 impl LogEntry {
-    /// An erased line at `offset`, to which no entry was written yet. Not zero, so that a zeroed line counts as corrupted.
+    /// An erased line at `offset`, which holds no entry. It is not all zeros, so a zeroed line counts as corrupted.
     #[must_use]
     pub fn erased(seed: u64, offset: u64) -> Self {
         Self { target: 0, data: [0; 6], lsn: seal(Lsn::ZERO, seed, offset, &[0; 7]) }
@@ -144,8 +144,8 @@ impl EntryKind {
     }
 }
 
-/// A log sequence number, of a committed group of log entries or of undo entries. The high 15 bits are a generation, which increases with each
-/// recovery. The low 32 bits are a number that increases with each commit. Zero is below all others.
+/// The log sequence number of a committed group of log entries, or of undo entries. The high 15 bits are a generation, which increases with each
+/// recovery. The low 32 bits are a number that increases with each commit. Zero is below all other LSNs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(u64);
 
@@ -209,7 +209,7 @@ impl Lsn {
 #[inline]
 pub fn seal(lsn: Lsn, seed: u64, offset: u64, contents: &[u64]) -> u64 {
     let crc = crc32c_append(crc32c_words(&[seed, offset, lsn.0]), contents);
-    // Sixteen bits, and never zero, because a new medium contains zeroes.
+    // Never zero: a new medium contains zeros, and they must not be a valid word.
     let folded = (crc ^ (crc >> 16)) & 0xffff;
     lsn.0 << 16 | u64::from(folded.max(1))
 }
@@ -225,8 +225,8 @@ pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Lsn
 /// Set in the last word of a line while its entry is being written.
 const ANNOUNCED: u64 = 1 << 63;
 
-/// The last word of a line in which an entry with this LSN is being written: sealed without the contents, which may be old, new, or mixed,
-/// and with the highest bit set. No sealed word has that bit, so the line is never read as an entry.
+/// The last word of a line while an entry with this LSN is written to it. The checksum leaves out the contents, which may be old, new, or mixed. The
+/// highest bit is set, as in no sealed word, so the line is never read as an entry.
 #[must_use]
 #[inline]
 pub fn announce(lsn: Lsn, seed: u64, offset: u64) -> u64 {
@@ -289,8 +289,8 @@ pub enum BlockState {
     End = 3,
     /// A block that is never allocated again: a repair stored this header over a corrupted one, and the length of the block was known.
     Lost = 4,
-    /// Unreachable lines: a repair stored this header over a corrupted one, and the length of the block was unknown. The chain is broken, and
-    /// all lines up to the end of the chunk, or of a later one, are never allocated again. Headers of allocated blocks among them remain valid.
+    /// Unreachable lines: a repair stored this header over a corrupted one, and the length of the block was unknown. The chain of headers ends here.
+    /// The lines up to the end of this or a later chunk are never allocated again. Headers of allocated blocks in these lines remain valid.
     Unreachable = 5,
 }
 

@@ -17,7 +17,7 @@ pub(crate) const fn is_chunk_length(chunk_bytes: u64) -> bool {
     chunk_bytes.is_power_of_two() && CHUNK_BYTES_MIN <= chunk_bytes && chunk_bytes <= 1 << 34
 }
 
-/// The number of lines of a lane besides its ring: one before the ring with the retired LSN, and one after it with its copy.
+/// The number of lines of a lane besides its ring: the line before the ring has the retired LSN, and the line after the ring has its copy.
 pub const LANE_HEADER_LINES: u64 = 2;
 
 /// The layout of one heap in its region.
@@ -79,8 +79,8 @@ impl Layout {
         [start, start + Self::lane_bytes(self.lane_entries) - LINE_BYTES]
     }
 
-    /// The offset of the LSN up to which the undo entries of a lane are dead. It is in the line before the ring, so that it shares no line with the
-    /// commit entry.
+    /// The offset of the LSN up to which the undo entries of a lane are dead. It is in the line before the ring, so it shares no line with the commit
+    /// entry.
     #[must_use]
     #[inline]
     pub const fn undo_end_offset(&self, lane: u32) -> u64 {
@@ -186,9 +186,9 @@ pub(crate) struct Parameters {
 
 /// Plans a layout for a data area, or returns the reason why it is impossible.
 ///
-/// By default the lanes take at most a sixteenth of it, or 4 KiB if that is more. Chunks have 4 KiB to 1 MiB, so that there are at least 64. They
-/// are longer, up to 64 MiB, if there would otherwise be 512 or more of them, and longer again if there would be 32,768 or more. The reason is the
-/// time after an open. The first transactions read the first header of one chunk after the other, at one page fault each, until they find an empty
+/// By default the lanes take at most a sixteenth of it, or 4 KiB if that is more. Chunks have 4 KiB to 1 MiB, so that there are at least 64. They are
+/// longer, up to 64 MiB, if there would otherwise be 512 or more of them, and longer again if there would be 32,768 or more. This limits the time of
+/// the first transactions after an open. They read the first header of one chunk after another, at one page fault each, until they find an empty
 /// chunk. They also read all headers of some chunks, at several page faults each.
 pub(crate) fn plan(
     data_start: u64,

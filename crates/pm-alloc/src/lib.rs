@@ -50,11 +50,11 @@
 //!
 //! # The model
 //! [`Heap::transaction`] passes a [`Tx`] to a closure, which reads and changes values through it. Values are copied in and out: there are no
-//! references to them, so a change that bypasses the `Tx` does not compile. Links carry the brand `'p` of their transaction, so a link of another
-//! heap, or of a transaction that was rolled back, cannot be stored in this one. After an error or a panic the transaction is rolled back.
+//! references to them, so a change that bypasses the `Tx` does not compile. Links carry the brand `'p` of their transaction, so a link from another
+//! heap, or from a transaction that was rolled back, cannot be stored. After an error or a panic the transaction is rolled back.
 //!
-//! [`Heap::view`] reads without a transaction, stores single words and pairs in place, and makes two frequent changes in one step, in little
-//! more than half the time of a transaction: [`View::alloc_and_link`] allocates a block and stores the link to it into a null slot, and
+//! [`Heap::view`] reads without a transaction, and stores single words and pairs in place. It also makes two frequent changes in one step, which
+//! takes little more than half the time of a transaction: [`View::alloc_and_link`] allocates a block and stores the link to it into a null slot, and
 //! [`View::unlink_and_free`] frees a block and sets the slot to null. Removing a block from the middle of a list needs a transaction.
 //!
 //! Transactions are not isolated from each other: two transactions that change the same data at the same time race, like two threads that write one
@@ -65,7 +65,7 @@
 //!   replays it or rolls it back.
 //! * Each block is either allocated or free. A crash loses no block, and no block is allocated twice.
 //! * A freed block is not allocated again before its freeing is durable.
-//! * After a failed fence the state of the heap is unknown until it is opened again, and nothing more is stored through it.
+//! * After a failed fence the state of the heap is unknown until it is opened again. Until then all calls that store return an error.
 //! * A word or pair that was stored [in place](View::store_u64) is durable once the call returns. If the process is killed inside the call,
 //!   the next process may read the new value, and a power failure may then revert it, unless that process stores it again.
 //!
@@ -77,7 +77,7 @@
 //! own if it needs one.
 //!
 //! A corrupted log entry is detected, too, and does not affect the data of other transactions. If recovery after a kill or a crash may need it, the
-//! heap opens only with [`HeapOptions::discard_corrupted_records`]. No entry is needed after the heap was closed or dropped
+//! heap opens only with [`HeapOptions::discard_corrupted_records`]. After the heap is closed or dropped, recovery needs no entry
 //! (`docs/adr/0010-a-corrupted-log-line.md`).
 //!
 //! # What it costs
@@ -86,12 +86,12 @@
 //! |---|---|---|
 //! | a word or a pair in place ([`View::store_u64`], [`View::store_u64_pair`]) | 1 | 1 |
 //! | a transaction of one range up to 48 bytes, or of three words | 1 and the changed lines | 1 |
-//! | a block freed, or allocated uninitialized, with the link to it | 1, the changed lines, and the header | 1 |
+//! | a block and the link to it: freed, or allocated without initialization | 1, the changed lines, and the header | 1 |
 //! | a block allocated, initialized and linked | 1, the changed lines, the header, and the contents | 2; up to 96 bytes, 1 |
 //! | a write of 2 KiB or more to an old block | 1 for each 48 bytes, and the changed lines | 3; with other changes, 4 |
 //!
-//! `tests/heap/prices.rs` counts them. The lines that a transaction changes are flushed by the lane's next transaction; until then the log
-//! has their contents (`docs/adr/0007-one-fence-per-transaction.md`).
+//! `tests/heap/prices.rs` counts them. The lane's next transaction flushes the lines that a transaction changes; until then the log holds their
+//! contents (`docs/adr/0007-one-fence-per-transaction.md`).
 //!
 //! # Wear
 //! Statistics and maps of free space are in DRAM. Besides the user's lines, two kinds of lines are written: those with block headers, once to
@@ -99,9 +99,9 @@
 //! often.
 //!
 //! # Limitations
-//! A transaction may use half of a lane: [`HeapOptions::lane_entries`] times 24 bytes, which is 24 KiB in a heap of 64 MiB, and less in smaller
-//! ones. A longer one fails with [`CommitError::TooLarge`]. Long writes to old blocks also use log space, because the old contents are logged.
-//! Values of more than 96 bytes in new blocks use none. The header of each block uses a third of an entry.
+//! A transaction may use at most half of a lane: [`HeapOptions::lane_entries`] times 24 bytes, which is 24 KiB in a heap of 64 MiB, and less in
+//! smaller ones. A longer one fails with [`CommitError::TooLarge`]. Long writes to old blocks also use log space, because the old contents are
+//! logged. Values of more than 96 bytes in new blocks use none. The header of each block uses a third of an entry.
 //!
 //! There is no garbage collection: a block that nothing links to stays allocated until the program compares [`Heap::blocks`] with the blocks
 //! that it can reach, and frees the others.

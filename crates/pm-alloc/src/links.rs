@@ -1,10 +1,10 @@
-//! Making links from offsets, and values that contain links from bytes: the only file of this crate with `unsafe`.
+//! Creates links from offsets, and values that contain links from bytes. This is the only file of this crate with `unsafe`.
 
 #![expect(unsafe_code, reason = "an allocator creates links before their targets are durable")]
 
 use pm_core::{Link, Persist};
 
-/// A link to `offset`, which is a block of the transaction or commit that stores the link, or the value of a root.
+/// A link to `offset`: a block of the transaction or commit that stores the link, or the value of a root.
 pub(crate) const fn link_to<'p, T>(offset: u64) -> Link<'p, T> {
     // SAFETY: the commit that makes the link durable also makes the block durable, and the value of a root is durable.
     unsafe { Link::new_unchecked(offset) }

@@ -67,7 +67,7 @@ impl<T> SpinLock<T> {
     #[cfg(not(loom))]
     #[cold]
     fn wait(&self) -> SpinGuard<'_, T> {
-        // The owning thread may be committing, may have lost its time slice, or may be waiting for a slow medium: so the polling slows down.
+        // The owning thread may be committing, may have lost its time slice, or may be waiting for a slow medium. So polling slows down over time.
         let mut turn = 0_u32;
         loop {
             match turn {
@@ -85,7 +85,7 @@ impl<T> SpinLock<T> {
 
 /// A mutex with poisoning.
 ///
-/// This is not the standard library's poisoning, because a thread that panics while it only reads cannot prevent that. It can only clear it
+/// With the standard library's poisoning, a thread that only reads cannot panic without poisoning the lock. It could only clear the poison
 /// afterwards, when other threads may have observed it. A guard of this mutex can [ignore panics](Guard::ignore_panics).
 #[derive(Debug)]
 pub(crate) struct PoisonMutex<T> {
@@ -125,8 +125,8 @@ pub(crate) struct Guarded<T> {
     value: T,
     /// Whether a thread panicked while it held the lock.
     is_poisoned: bool,
-    /// Whether a panic of the owning thread leaves the lock unpoisoned. True from the start if the thread is already panicking, and locks to
-    /// roll back.
+    /// Whether a panic of the owning thread leaves the lock unpoisoned. True from the start if the thread acquires the lock while it panics, to roll
+    /// back.
     ignores_panics: bool,
 }
 
@@ -159,7 +159,7 @@ impl<T, G: DerefMut<Target = Guarded<T>>> Guard<T, G> {
         assert!(!self.inner.is_poisoned, "the lock is poisoned: a thread panicked while it held it");
     }
 
-    /// From now on a panic of this thread does not poison the lock: the thread only reads the guarded value.
+    /// From now on a panic of this thread does not poison the lock. The thread must only read the guarded value.
     pub(crate) fn ignore_panics(&mut self) {
         self.inner.ignores_panics = true;
     }

@@ -16,7 +16,7 @@ pub(crate) struct HeapParts<P: Pmem> {
     pub(crate) layout: Layout,
     pub(crate) log: Log,
     pub(crate) space: Space,
-    /// Writes to old blocks of at least this length are made in place.
+    /// Writes of at least this many bytes to old blocks are made in place.
     pub(crate) in_place_from_bytes: usize,
 }
 
@@ -27,7 +27,7 @@ impl<P: Pmem> HeapParts<P> {
         PoisoningPmem::new(self.pool.pmem(), &self.log)
     }
 
-    /// Identifies the heap as long as it is open and not moved.
+    /// Identifies the heap while it is open and not moved.
     #[inline]
     pub(crate) fn id(&self) -> HeapId {
         HeapId(core::ptr::from_ref(self).addr())
@@ -49,7 +49,7 @@ impl<P: Pmem> HeapParts<P> {
         self.check_range(link.offset(), size_bytes, align_of::<T>() as u64)
     }
 
-    /// Checks that `size_bytes` at `offset` lie in the heap's chunks, and that `offset` is aligned.
+    /// Checks that `size_bytes` bytes at `offset` lie in the heap's chunks, and that `offset` is aligned.
     fn check_range(&self, offset: u64, size_bytes: u64, align_bytes: u64) -> Result<u64, PlaceError> {
         let data_start = self.layout.chunks_start;
         let data_end = self.layout.chunk_offset(self.space.chunk_count());
@@ -69,8 +69,8 @@ impl<P: Pmem> HeapParts<P> {
         Ok(link_to(root.offset()))
     }
 
-    /// Durably stores a block header in place. This is not a commit, because the calling transaction may own the only lane. If a live entry stores
-    /// to the header, the checkpoint LSN is raised first.
+    /// Durably stores a block header in place. It does not use a commit, because the calling transaction may own the only lane. If a live entry
+    /// stores to the header, the checkpoint LSN is raised first.
     pub(crate) fn store_header(&self, offset: u64, word: u64) -> Result<(), CommitError> {
         let (log, pmem) = (&self.log, &self.pmem());
         let last = log.live_lsn_bound(offset, BLOCK_HEADER_BYTES);
@@ -111,15 +111,15 @@ impl HeapId {
     }
 }
 
-/// A thread's transaction in progress on a heap, at most one. A nested one would commit independently: it would not see the outer one's changes,
-/// which are not applied yet, and it would remain if the outer one is rolled back.
+/// A thread's transaction in progress on a heap. There is at most one: a nested one would commit independently. It would not see the outer one's
+/// changes, which are not applied yet, and its own changes would survive a rollback of the outer one.
 pub(crate) struct InTransaction {
     heap: HeapId,
     work: Option<Box<TxLists>>,
 }
 
 impl InTransaction {
-    /// `None`: this thread is already in a transaction on the heap.
+    /// Returns `None` if this thread is already in a transaction on the heap.
     #[inline]
     pub(crate) fn begin(heap: HeapId) -> Option<Self> {
         let begin = |thread: &mut Thread| {
@@ -129,7 +129,7 @@ impl InTransaction {
             thread.in_transaction.push(heap);
             Some(Self { heap, work: thread.spare.take() })
         };
-        // Not `unwrap_or`: dropping an unused value would end the transaction.
+        // Not `unwrap_or`, which would always create a second value: dropping it would end the transaction.
         with_thread(begin).unwrap_or_else(|| Some(Self { heap, work: None }))
     }
 
@@ -205,7 +205,7 @@ thread_local! {
 }
 
 struct Thread {
-    /// The heaps on which this thread is in a transaction: rarely more than one.
+    /// The heaps on which this thread is in a transaction. There is rarely more than one.
     in_transaction: Vec<HeapId>,
     /// The bytes that these transactions have changed in place, and that a rollback restores.
     in_place: Vec<(HeapId, Range<u64>)>,

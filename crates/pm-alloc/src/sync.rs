@@ -1,4 +1,4 @@
-//! Atomics, mutexes and threads: the standard library's, or loom's in its models.
+//! Atomics, mutexes and thread functions from the standard library, or from loom in loom models.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -27,11 +27,11 @@ thread_local! {
     static LANE_HINT: Cell<Option<(u64, u32)>> = const { Cell::new(None) };
 }
 
-/// Orders another thread's stores, which this thread has observed by an acquiring load, before this thread's flushes of their lines.
+/// Orders another thread's stores, which this thread has observed with an acquire load, before this thread's flushes of their lines.
 ///
-/// On x86 no instruction is needed: `clwb` of a line is ordered after every visible store to it. On aarch64 an acquiring load orders only loads and
+/// On x86 no instruction is needed: `clwb` of a line is ordered after every visible store to it. On aarch64 an acquire load orders only loads and
 /// stores. `dc cvap` is neither a load nor a store (Arm ARM, B2.3 and D7.4, "ordering and completion of data cache maintenance"): it could execute
-/// before the load, and clean the line without the store. A full barrier orders it.
+/// before the load, and clean the line without the store. A full barrier prevents that.
 #[inline]
 pub(crate) fn before_flushing_others_stores() {
     #[cfg(all(target_arch = "aarch64", not(loom)))]

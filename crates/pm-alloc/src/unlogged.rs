@@ -28,8 +28,8 @@ use pm_core::{FenceError, Pmem, Region};
 ///
 /// # Durability
 /// After a kill at any time the chains of headers are intact, and the block of an interrupted call is allocated or free. With
-/// [`durable`](Self::durable) the same holds after a crash of the machine. Dropping this always makes all allocations and freeings durable. The
-/// program itself makes the contents of blocks durable.
+/// [`durable`](Self::durable) the same holds after a crash of the machine. Dropping this makes all allocations and freeings durable, unless a fence
+/// fails or a thread panicked inside a call. The program itself makes the contents of blocks durable.
 ///
 /// After a kill the next open reads all headers and makes them durable before it relies on any of them. So it takes longer than other opens, by the
 /// time of [`Heap::scan_ahead`] for all chunks.
@@ -92,9 +92,8 @@ pub struct FrozenHeap<'h> {
 }
 
 impl FrozenHeap<'_> {
-    /// Passes to `visit` the pieces that make up a copy of the heap's region with the same blocks at the same offsets. Pieces of bytes come in
-    /// ascending order of offsets. Bytes in no piece may have any value, so a copy costs the bytes of allocated blocks, and one word for each free
-    /// extent.
+    /// Calls `visit` with each piece of a copy of the heap's region, which has the same blocks at the same offsets. Pieces of bytes come in ascending
+    /// order of offsets. Bytes in no piece may have any value, so a copy costs the bytes of allocated blocks, and one word for each free extent.
     pub fn pieces(&self, mut visit: impl FnMut(Piece)) {
         visit(Piece::Bytes(0..self.chunks_start));
         self.space.live_pieces(&mut visit);
@@ -117,8 +116,8 @@ impl<P: Pmem> UnloggedHeap<P> {
     /// Sets whether each header is flushed and fenced when it is stored: one or two fences to allocate, one to free. False by default.
     ///
     /// # Durability
-    /// When this returns, earlier allocations and freeings are durable, too, unless a fence failed: then each later call returns the error.
-    /// Costs one fence, and a line for each header of the chunks that were scanned, if there are any.
+    /// When this returns, earlier allocations and freeings are durable, too, unless a fence failed: then each later call returns the error. If any
+    /// chunks were scanned, this costs one fence, and a line for each of their headers.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         if durable && !self.durable {
@@ -132,14 +131,14 @@ impl<P: Pmem> UnloggedHeap<P> {
     /// Allocates an uninitialized block of at least `bytes` bytes, and returns the offset of its payload: a multiple of 64 and of `align_bytes`.
     ///
     /// # Errors
-    /// When there is no room, even after the calls in progress have ended: nothing is allocated. When a fence fails or has failed: nothing more is
+    /// When there is still no room after the calls in progress have ended: nothing is allocated. When a fence fails or has failed: nothing more is
     /// stored, and the next open decides whether the block is allocated.
     ///
     /// # Panics
     /// When `align_bytes` is not a power of two.
     ///
     /// # Durability
-    /// When this returns, the allocation survives a kill; with [`durable`](Self::durable), a power failure, too.
+    /// When this returns, the allocation survives a kill. With [`durable`](Self::durable) it also survives a power failure.
     pub fn alloc(&self, bytes: u64, align_bytes: u64) -> Result<u64, UnloggedError> {
         self.alloc_if(bytes, align_bytes, |_, _| true)
     }
@@ -248,12 +247,12 @@ impl<P: Pmem> UnloggedHeap<P> {
         Ok(())
     }
 
-    /// The capacity in bytes of the block at `offset`, according to its header. Acquires no locks, so it works in a child of a `fork` that
+    /// The capacity in bytes of the block at `offset`, according to its header. This acquires no locks, so it works in a child even if the `fork`
     /// interrupted a call.
     ///
     /// # Errors
-    /// When the header there is corrupted or not that of an allocated block. The header of a former block, inside a free block or another allocated
-    /// one, is not distinguished from a current header.
+    /// When the header there is corrupted or not that of an allocated block. A stale header, which lies inside a free or allocated block, is not
+    /// distinguished from a current one.
     pub fn usable_bytes(&self, offset: u64) -> Result<u64, FreeError> {
         Unlogged::new(&self.heap.parts.space, &self.heap.parts.pmem(), self.durable).usable_bytes(offset)
     }

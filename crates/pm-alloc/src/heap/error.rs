@@ -32,7 +32,7 @@ pub enum HeapError {
         /// Its value.
         found: u64,
     },
-    /// The region is mapped read-only, and recovery writes.
+    /// The region is mapped read-only, but opening a heap runs recovery, which writes.
     #[error("a heap cannot be opened read-only, because opening it runs recovery, which writes")]
     ReadOnly,
     /// Both copies of the number of chunks are corrupted.
@@ -71,7 +71,7 @@ pub enum HeapError {
         /// The reason why it is impossible.
         reason: &'static str,
     },
-    /// The log could not be closed.
+    /// The log could not be closed, or an earlier fence failed.
     #[error(transparent)]
     Commit(#[from] CommitError),
     /// The log could not be recovered.

@@ -30,7 +30,7 @@ impl Heap<Region> {
     /// Creates a file of `pool_bytes` at `path` with an empty heap in it.
     ///
     /// # Errors
-    /// When the path exists, the layout is impossible, or a system call fails; then no file is left behind.
+    /// When the path exists, the layout is impossible, or a system call fails. No new file is left behind.
     ///
     /// # Durability
     /// A crash leaves either no file or the whole heap.
@@ -44,8 +44,8 @@ impl Heap<Region> {
 
     /// Opens the heap in the file or device-dax at `path`, and recovers it: committed transactions are replayed, and incomplete ones rolled back.
     ///
-    /// Takes as long as reading all logs. Block headers are read when they are first needed, or all at once if a process that used the heap as an
-    /// [`UnloggedHeap`](crate::UnloggedHeap) was killed.
+    /// This takes about as long as reading all logs. Block headers are read when they are first needed, or all at once if a process that used the
+    /// heap as an [`UnloggedHeap`](crate::UnloggedHeap) was killed.
     ///
     /// # Errors
     /// When there is no pool, or no heap in it. When the heap has an unknown version or feature, or another process has it open. When its header,
@@ -85,7 +85,7 @@ impl Heap<Region> {
 }
 
 impl<P: Pmem> Heap<P> {
-    /// Formats a whole region that holds no pool as a heap.
+    /// Creates a pool over a whole region that holds none, and a heap in it.
     ///
     /// # Errors
     /// As for [`Pool::format_with`], and when the layout is impossible.
@@ -142,19 +142,19 @@ impl<P: Pmem> Heap<P> {
     }
 
     /// Runs `f` as one transaction. If `f` returns `Ok`, all of its changes are committed atomically and durably. If it returns an error or panics,
-    /// all of them are rolled back. If a crash interrupts it, recovery on the next open rolls them back.
+    /// all of them are rolled back. If a crash interrupts this, recovery on the next open replays all of them or rolls all of them back.
     ///
     /// A transaction is not isolated: it does not wait for another one that changes the same data, and does not detect it. The program orders such
     /// transactions, for example with locks, and recovery keeps that order.
     ///
     /// # Errors
-    /// The error that `f` returns, or the reason why the transaction could not commit, for example that it needs more than half of a lane. The heap
-    /// is unchanged, unless a fence failed: then recovery on the next open decides whether the transaction is durable. [`TxError::Nested`] when this
-    /// thread is already in a transaction on this heap.
+    /// The error that `f` returns, or the reason why the transaction could not commit, for example because it needs more than half of a lane. The
+    /// heap is unchanged, unless a fence failed: then recovery on the next open decides whether the transaction is durable. [`TxError::Nested`] when
+    /// this thread is already in a transaction on this heap.
     ///
     /// # Durability
     /// When this returns `Ok`, all changes are durable. Costs one fence, and one line for up to 48 bytes or three words, in addition to the changed
-    /// lines. Writing more than 96 bytes, or zeroes, into new blocks costs one more fence. A change in place of 2 KiB or more costs three fences in
+    /// lines. Writing more than 96 bytes, or zeros, into new blocks costs one more fence. A change in place of 2 KiB or more costs three fences in
     /// all, or four if the transaction changes other data, too. A transaction that changes nothing costs nothing.
     ///
     /// # Source
@@ -185,13 +185,13 @@ impl<P: Pmem> Heap<P> {
         tx::run(&self.parts, durability, f)
     }
 
-    /// Runs `f` with a view of the heap. A brand confines the view's links to it.
+    /// Runs `f` with a view of the heap. The brand `'p` confines the view's links to this call.
     ///
-    /// If other threads commit transactions during the call, the view may read parts of them. The program excludes that, for example with locks.
+    /// If other threads commit transactions during the call, the view may read parts of them. The program must exclude that, for example with locks.
     ///
-    /// Within a transaction of this thread on the same heap, the view reads none of the transaction's writes, except long values that were written
-    /// in place. The stores of [`store_u64`](View::store_u64) and [`store_u64_pair`](View::store_u64_pair) are not part of the transaction, and
-    /// remain if it is rolled back. Both calls fail for words in long values that the transaction has written in place.
+    /// Inside a transaction of this thread on the same heap, the view reads none of the transaction's writes, except long values that were written in
+    /// place. The stores of [`store_u64`](View::store_u64) and [`store_u64_pair`](View::store_u64_pair) are not part of the transaction, and remain
+    /// if it is rolled back. Both calls fail for words in long values that the transaction has written in place.
     pub fn view<R>(&self, f: impl for<'p> FnOnce(&View<'p, P>) -> R) -> R {
         f(&View::new(&self.parts))
     }
@@ -246,8 +246,8 @@ impl<P: Pmem> Heap<P> {
     }
 
     /// [Checks](Self::check) the headers, and calls `each` with every block, in ascending order of offsets. Unreachable lines after a broken chain
-    /// are passed as blocks in that state, in pieces between the allocated blocks there. Blocks with other corrupted headers are not passed; the
-    /// report lists them.
+    /// are passed as blocks in state [`Unreachable`](BlockState::Unreachable), in pieces between the allocated blocks there. Blocks with other
+    /// corrupted headers are not passed; the report lists them.
     pub fn check_with(&self, each: impl FnMut(Block)) -> CheckReport {
         CheckReport::of(&self.parts.pmem(), self.layout(), self.parts.space.chunk_count(), each)
     }
@@ -256,7 +256,7 @@ impl<P: Pmem> Heap<P> {
     /// comparing them with the blocks that it can reach.
     ///
     /// If a header was corrupted before the heap was opened, freed blocks after it may be listed again after the next open. Freeing stores nothing
-    /// there, because a header cannot be distinguished from an old one inside a block.
+    /// there, because a header there cannot be distinguished from an old one inside a block.
     ///
     /// Call this while no transaction commits.
     pub fn blocks(&self) -> Vec<u64> {
@@ -269,8 +269,8 @@ impl<P: Pmem> Heap<P> {
         blocks
     }
 
-    /// Scans up to `chunks` chunks that were not needed since the heap was opened, so that later allocations need not scan them. Returns the number
-    /// of unscanned chunks that remain. Meant for a background thread of the program after an open.
+    /// Scans up to `chunks` chunks that have not been scanned since the heap was opened, so that later allocations need not scan them. Returns the
+    /// number of unscanned chunks that remain. Meant for a background thread of the program after an open.
     ///
     /// # Errors
     /// When a fence fails or has failed. After that the heap stores nothing more.
@@ -315,8 +315,8 @@ impl<P: Pmem> Heap<P> {
         Ok(true)
     }
 
-    /// Frees the corrupted slots of the root directory, and with them the roots that they held, as [`Pool::discard_corrupted_roots`] does. Returns
-    /// how many slots there were. The blocks that these roots named stay allocated. The root that names the heap itself is set again.
+    /// Frees the corrupted slots of the root directory, and so removes the roots that they held, as [`Pool::discard_corrupted_roots`] does. Returns
+    /// the number of these slots. The blocks that these roots named stay allocated. The root that names the heap itself is set again.
     ///
     /// # Errors
     /// When a fence fails or has failed.
@@ -345,8 +345,8 @@ impl<P: Pmem> Heap<P> {
         Ok(count)
     }
 
-    /// Makes all committed changes durable in place. After that recovery does not replay them, and the program may store to bytes that transactions
-    /// wrote without the log, until a transaction writes there again. Waits for commits in progress. Call this while no transaction owns a lane for
+    /// Makes all committed changes durable in place. After that recovery does not replay them, and the program may bypass the log and store to bytes
+    /// that transactions wrote, until a transaction writes there again. Waits for commits in progress. Call this while no transaction owns a lane for
     /// a long write.
     ///
     /// # Errors
@@ -407,8 +407,8 @@ fn recover<P: Pmem>(
         Ok(LoadedChunkCount::load(pmem, layout)?.count.min(layout.chunks_before(pool.data().end)))
     };
     if replayed.has_volatile_headers() {
-        // This comes before a new floor is stored, which would no longer ask for it. If only some headers of a chain are durable, a power failure
-        // breaks the chain, and with it blocks that were durable long before.
+        // This comes before a new floor is stored, which does not record that headers may be volatile. If only some headers of a chain were durable,
+        // a power failure would break the chain, and lose blocks that were durable long before.
         Space::open(*layout, chunk_count()?, SpaceOptions::default()).scan_some(pmem, usize::MAX)?;
     }
     if replayed.has_discarded() {

@@ -76,14 +76,14 @@ impl LoadedHeader {
         let copies = offsets(offset).map(|at| load(pool, offset, at));
         let is_root_lost = lost.is_some();
         let corrupted = lost.map_or(HeapError::HeaderCorrupted { offset }, HeapError::Root);
-        // A copy with invalid fields is used only to report them, if the other copy is corrupted.
+        // If neither copy has valid fields, one with a valid checksum is used to report the invalid field.
         let valid = copies.into_iter().flatten().find(|copy| check(copy, pool).is_ok());
         let header = valid.or(copies[0]).or(copies[1]).ok_or(corrupted)?;
         check(&header, pool)?;
         Ok(Self { header, corrupted: copies.map(|copy| copy != Some(header)), is_root_lost })
     }
 
-    /// Restores a corrupted copy from the other one. That one is not stored to, so a crash loses nothing. Then sets the root again if it is lost.
+    /// Restores a corrupted copy from the valid one, which is not stored to, so a crash loses nothing. Then sets the root again if it is lost.
     ///
     /// # Durability
     /// One fence, so that the valid copy is durable before the other one is stored. The caller's next fence makes the restored copy durable.
@@ -212,7 +212,7 @@ pub(super) fn store_chunk_count<P: Pmem>(pmem: &P, layout: &Layout, count: u64) 
     }
 }
 
-/// The copy of the number at `offset`. `None` if it is corrupted.
+/// The number in the copy at `offset`. `None` if it is corrupted.
 fn chunk_count_at<P: Pmem>(pmem: &P, layout: &Layout, offset: u64) -> Option<u64> {
     let words = [pmem.load_u64(offset), pmem.load_u64(offset + 8)];
     ChunkCount::from_words(words, layout.seed, offset).map(|copy| copy.count)

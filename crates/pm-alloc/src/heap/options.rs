@@ -115,8 +115,8 @@ impl HeapOptions {
     /// By default such a heap is neither opened ([`RecoverError::Corrupted`](crate::RecoverError::Corrupted)) nor changed.
     ///
     /// A heap that was closed needs no log entry. After a kill or a crash only each lane's last two transactions may be needed. So only these can be
-    /// lost, as a whole or in part, and only if one of their entries is corrupted. If several transactions of one lane are corrupted, words may take
-    /// older values again. [`Recovery`](crate::Recovery) lists the lanes whose entries were discarded.
+    /// lost, as a whole or in part, and only if one of their entries is corrupted. If entries of several transactions of one lane are corrupted,
+    /// words may revert to older values. [`Recovery`](crate::Recovery) lists the lanes whose entries were discarded.
     #[must_use]
     pub const fn discard_corrupted_records(mut self, discard: bool) -> Self {
         self.on_corruption = if discard { OnCorruption::Discard } else { OnCorruption::Refuse };

@@ -3,12 +3,12 @@
 //! # State
 //! `C` is the last LSN that was allocated, and `H` the checkpoint LSN: the highest value that was computed. Each lane publishes:
 //!
-//! | symbol | field | is |
+//! | symbol | field | meaning |
 //! |---|---|---|
 //! | `n` | `lsn_before` | an LSN below that of the commit in progress; 0 if there is none |
 //! | `l1` | `last` | the LSN of the last group; 0 if there is none |
 //! | `l2` | `second_last` | the LSN of the group before it; 0 if there is none |
-//! | `l3` | `third_last` | the LSN of the group before both, or 0; lower than that if the last commit was deferred and may not be durable |
+//! | `l3` | `third_last` | the LSN of the group before both, or 0; after a deferred commit, the lowest of the old `l1`, `l2`, `l3` above `r` |
 //! | `r` | `retired` | the LSN in the lane's header: the lane's groups up to it are applied and durable, and recovery skips them |
 //!
 //! Let `g` be the LSN of a lane's commit in progress, and `live = { l in {l1, l2, l3} : l > r }`.
@@ -29,7 +29,7 @@
 //! Recovery replays from the lowest LSN among the last two groups of each lane, not counting groups at or below `r`. It needs two, because the last
 //! group may be durable before the fence of its commit completes, and then the stores of the group before it may not be durable yet. If one of these
 //! two is corrupted, the last two that recovery can read begin one group earlier. So I4 covers the last *three* groups: whichever one is corrupted,
-//! the two that recovery finds are above `H`. A corrupted line need not be distinguished from a line that was never written.
+//! the two that recovery finds are above `H`. Recovery need not distinguish a corrupted line from one that was never written.
 //!
 //! # Why I4 holds
 //! A commit takes these steps, in this order:
@@ -40,22 +40,22 @@
 //! 4. store `l3 = l2`, then `l2 = l1`, then `l1 = g`: the group *ends*;
 //! 5. store `n = 0`.
 //!
-//! A thread that computes `H` loads `C` first, and then `n`, `l1`, `l2`, `l3` of each lane, in this order. All stores are release and all loads
-//! acquire. Only read-modify-write operations change `C`. So a thread that loads `C` observes everything that happened before each LSN up to `C` was
-//! allocated: step 1 of that commit, and the ends of all earlier groups of its lane.
+//! A thread that computes `H` loads `C` first, and then `n`, `l1`, `l2`, `l3` of each lane, in this order. All stores have release ordering, and all
+//! loads acquire ordering. Only read-modify-write operations change `C`. So a thread that loads `C` observes everything that happened before each LSN
+//! up to `C` was allocated: step 1 of that commit, and the ends of all earlier groups of its lane.
 //!
-//! `H` is at most the loaded `C`, so every group above `C` is above `H`. It remains to show it for the groups up to `C`. Let `f` be the last of them
-//! in a lane. Recovery may need `f` and the two groups before it, so `H` must be below the lowest of these that is above `r` (or below the lane's
-//! first group, if it has fewer than three). The thread loads `n` as `f` stored it, or a later value:
+//! `H` is at most the loaded `C`, so every group above `C` is above `H`. It remains to show the same for the groups up to `C`. Let `f` be the last of
+//! them in a lane. Recovery may need `f` and the two groups before it, so `H` must be below the lowest of these that is above `r` (or below the
+//! lane's first group, if it has fewer than three). The thread loads the value of `n` that `f` stored, or a later one:
 //!
 //! * `n` is 0, or was stored by a later group. Then `f` has ended, and each of `l1`, `l2`, `l3` was stored by the end of `f` or of a later group.
 //!   The end of a group stores `l3` first, and the thread loads it last. So if `l3` is from the end of `f`, all three are, and their minimum is the
 //!   LSN that must stay above `H`. If `l3` is from the end of a later group, recovery needs nothing below `l3`: that group and the two before it are
-//!   durable, or, if its commit was deferred, `l3` is the lowest of the three groups before it.
+//!   durable, or, if its commit was deferred, `l3` is the lowest of the old `l1`, `l2`, `l3` above `r`.
 //! * `n` was stored by `f`. Then `H <= n < f`. The group before `f` has ended, so by the same argument `H` is below that group and the two before
 //!   it. Recovery needs nothing lower, whether or not `f` is durable.
 //!
-//! A lane with fewer than three groups has zeroes in place of the missing ones. They are ignored, so the minimum is the lane's first group.
+//! A lane with fewer than three groups has zeros in place of the missing ones. They are ignored, so the minimum is the lane's first group.
 //!
 //! A value of `H` stays valid, because later groups have higher LSNs. So the highest computed value is kept. A lane whose groups are all retired
 //! does not bound `H`, and its next `n` may be below `H`. But its next group is above `C`, and `H` never exceeds `C`.
@@ -174,7 +174,7 @@ impl Published {
         self.lsn_before.store(0, Release);
     }
 
-    /// Records that the lane is retired up to `lsn`, which its header durably has.
+    /// Records that the lane is retired up to `lsn`. The lane's header already has it durably.
     pub(super) fn retire(&self, lsn: Lsn) {
         debug_assert!(lsn <= self.last(), "I3: {lsn:?} <= {:?}", self.last());
         self.retired.fetch_max(lsn.bits(), AcqRel);
@@ -186,14 +186,14 @@ impl Published {
         self.lsn_before.load(Acquire) != 0
     }
 
-    /// I4: no thread raises the checkpoint LSN above this. `None`: this lane does not bound it.
+    /// I4: no thread raises the checkpoint LSN above this. `None` if this lane does not bound it.
     fn bound(&self) -> Option<u64> {
         let lsn_before = Some(self.lsn_before.load(Acquire)).filter(|&lsn_before| lsn_before != 0);
         let lowest = self.lowest_unretired().map(|lowest| lowest - 1);
         lsn_before.into_iter().chain(lowest).min()
     }
 
-    /// The lowest of the last three groups that are not retired.
+    /// The lowest LSN of those of the last three groups that are not retired.
     fn lowest_unretired(&self) -> Option<u64> {
         let last = self.last.load(Acquire);
         let second_last = self.second_last.load(Acquire);
@@ -202,7 +202,7 @@ impl Published {
         [third_last, second_last, last].into_iter().filter(|&lsn| lsn > retired).min()
     }
 
-    /// The last group, if it is not retired. If a commit ends while they are loaded, the fields may belong to different groups: the caller compares
+    /// The last group, if it is not retired. If a commit ends during this call, the fields may belong to different groups. So the caller compares
     /// them with the ring, or loads them again.
     pub(super) fn live_group(&self) -> Option<Group> {
         let last = self.last.load(Acquire);
@@ -215,7 +215,7 @@ impl Published {
         Some(Group { lsn: Lsn::new(last), first, count })
     }
 
-    /// Returns the reason why this lane bounds the checkpoint LSN below `to`. `None`: it does not.
+    /// Returns the reason why this lane bounds the checkpoint LSN below `to`, or `None` if it does not.
     pub(super) fn blocker(&self, to: Lsn) -> Option<Blocker> {
         if self.bound()? >= to.bits() {
             return None;
@@ -242,7 +242,7 @@ impl Checkpoint {
         Lsn::new(self.0.load(Acquire))
     }
 
-    /// Computes the checkpoint LSN from all lanes, and raises the known one to it.
+    /// Computes the checkpoint LSN from all lanes, and raises the last computed one to it.
     pub(super) fn compute<'a>(
         &self,
         counter: &LsnCounter,
@@ -261,7 +261,7 @@ impl Checkpoint {
         if !cfg!(debug_assertions) || cfg!(loom) {
             return;
         }
-        // The checkpoint LSN first: it may rise once another thread has retired the lane.
+        // The checkpoint LSN is loaded first: it may rise after another thread has retired the lane.
         let known = self.last_computed();
         let lowest = lane.lowest_unretired().map_or(lsn, Lsn::new);
         assert!(known < lowest.min(lsn), "I4: {known:?} < {lsn:?}, {lane:?}");
@@ -277,7 +277,7 @@ mod tests {
     /// Not zero, because zero in `lsn_before` means that no commit is in progress.
     const FLOOR: Lsn = Lsn::new(1);
 
-    /// The groups of one lane, and whether each was committed deferred.
+    /// The groups of one lane, and whether the commit of each was deferred.
     #[derive(Default)]
     struct Reference {
         groups: Vec<(Lsn, bool)>,
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// I1 to I5, after every step of every sequence of six steps in two lanes: the checkpoint LSN is the highest that the history allows.
+    /// Checks I1 to I5 after every step of every sequence of six steps in two lanes: the checkpoint LSN is the highest that the history allows.
     #[test]
     fn checkpoint_equals_reference_model() {
         const LENGTH: u32 = 6;

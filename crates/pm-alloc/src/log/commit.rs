@@ -35,14 +35,15 @@ struct Stores<Early, Late, Ordered> {
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         if self.state.open_undo_count > 0 || self.lane.published.is_committing() {
-            // No entry may overwrite an incomplete transaction, and no thread may wait for it. So every later commit returns this error.
+            // No entry may overwrite those of an incomplete transaction, and waiting for it would never end: later commits fail.
             self.log.poison(CommitError::Abandoned);
         }
     }
 }
 
 impl<'l> LaneGuard<'l> {
-    /// Acquires the lane that this thread owned last (lane 0 if it has owned none), or any other free lane. If no lane is free, waits for the former.
+    /// Acquires the lane that this thread owned last (lane 0 if it has owned none). If it is not free, acquires another. If none is free, waits for
+    /// the first.
     ///
     /// Acquiring a lane while holding all of them deadlocks.
     #[inline(always)]
@@ -80,15 +81,15 @@ impl<'l> LaneGuard<'l> {
         Self { log, lane: &log.lanes[index as usize], index, state }
     }
 
-    /// Commits `writes` atomically and durably, and applies them. Changes that were made in place with [undo logging](Self::undo) and flushed commit
-    /// with them.
+    /// Commits `writes` atomically and durably, and applies them. This also commits the changes that were made in place with [undo
+    /// logging](Self::undo) and flushed.
     ///
     /// Returns the LSN of the commit, or zero, which is below all others, if there was nothing to commit.
     ///
     /// # Durability
-    /// One fence, and a line for each entry and each target line; target lines are flushed by the lane's next commit. Undo entries cost one line and
-    /// one fence more, and a second fence if there are also writes. When this returns, the transaction is durable. After a crash before that,
-    /// recovery replays all of it or rolls all of it back.
+    /// One fence, and a line for each entry and each target line. The lane's next commit flushes the target lines. If there are undo entries, one
+    /// more line and one more fence, and another fence if there are also writes. When this returns, the transaction is durable. After a crash before
+    /// that, recovery replays all of it or rolls all of it back.
     ///
     /// # Errors
     /// [`CommitError::TooLarge`] when the transaction needs more than half of the lane: nothing was changed. Other errors when a fence fails or has
@@ -110,8 +111,8 @@ impl<'l> LaneGuard<'l> {
         committed
     }
 
-    /// [Commits](Self::commit) up to three words, each with its offset: block headers, links to blocks, and null. Not for user data, which may be
-    /// [valid headers at their offset](super::writes). A link cannot be one, because it is a multiple of 64.
+    /// [Commits](Self::commit) up to three words, each with its offset: block headers, links to blocks, and null. Not for user data, which may look
+    /// like [a block header](super::writes). A link never does, because it is a multiple of 64.
     ///
     /// # Panics
     /// When there are no words, or more than three; and as for [`commit`](Self::commit).
@@ -124,7 +125,7 @@ impl<'l> LaneGuard<'l> {
         self.commit_words_early(pmem, words, 0)
     }
 
-    /// [Commits words](Self::commit_words) of which the first `early_count` are applied and durable before the others are stored. The caller ensures
+    /// [Commits words](Self::commit_words). The first `early_count` words are applied and durable before the others are stored. The caller ensures
     /// that until then nothing links to the targets of the early words, and no live entry stores there.
     ///
     /// # Panics
@@ -180,8 +181,8 @@ impl<'l> LaneGuard<'l> {
 
         // Append.
         let group = self.append_group(pmem, entries)?;
-        // This comes before the flushes: after them these instructions would stall until the fence completes. It is harmless to note the lines
-        // before the group is durable: at worst another thread waits needlessly.
+        // This comes before the flushes: after them these instructions would stall until the fence completes. Noting the lines before the group is
+        // durable is harmless: at worst another thread waits needlessly.
         entry::for_each_line(targets(), |line| {
             pmem.prefetch(line);
             self.lane.recent.note(line, group.lsn);
@@ -200,9 +201,9 @@ impl<'l> LaneGuard<'l> {
         let state = &mut *self.state;
         core::mem::swap(&mut state.lines_to_flush, &mut state.target_lines);
         if state.open_undo_count > 0 {
-            // The lane's header must not end the undo entries before the group is durable: a crash in between would commit the changes in place
-            // without the writes. It must end them before this call returns: otherwise, if an entry of the group were corrupted later, recovery
-            // would roll back over stores that other threads have made there since.
+            // The lane's header must not mark the undo entries as dead before the group is durable: a crash in between would commit the changes in
+            // place without the writes. It must mark them before this call returns. Otherwise, if an entry of the group were corrupted later,
+            // recovery would roll back over stores that other threads have made there since.
             self.end_undo(pmem, group.lsn);
             self.fence(pmem)?;
         }
@@ -226,7 +227,7 @@ impl<'l> LaneGuard<'l> {
     /// makes it durable. After a crash before that, recovery may roll the whole transaction back.
     ///
     /// # Durability
-    /// One fence, for the changes in place. The next commit flushes two lines more: the entry, and the lane's header.
+    /// One fence, for the changes in place. The next commit flushes two more lines: the entry, and the lane's header.
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
@@ -278,7 +279,7 @@ impl<'l> LaneGuard<'l> {
         if len == 0 {
             return Ok(());
         }
-        // One more, for the group that makes them dead.
+        // One more entry is needed for the group that makes these dead.
         let count = len.div_ceil(DATA);
         self.make_room(pmem, count + 1)?;
         // Recovery must not replay an earlier group over what the caller stores in place.
@@ -306,8 +307,8 @@ impl<'l> LaneGuard<'l> {
     /// Two fences, if there is anything to roll back. If a crash interrupts this, recovery rolls back.
     ///
     /// # Errors
-    /// When a fence fails. When a failed fence or a panic has interrupted the commit: it may be durable, and recovery on the next open decides. When
-    /// an undo entry is [corrupted](CommitError::Corrupted): older undo entries of the transaction are not applied, and the log is poisoned.
+    /// When a fence fails. When a failed fence or a panic has interrupted the commit: recovery on the next open decides the outcome. When an undo
+    /// entry is [corrupted](CommitError::Corrupted): older undo entries of the transaction are not applied, and the log is poisoned.
     pub(crate) fn roll_back<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         if self.state.open_undo_count == 0 {
             return Ok(());
@@ -331,20 +332,20 @@ impl<'l> LaneGuard<'l> {
         self.commit_in_place(pmem).map(drop::<Lsn>)
     }
 
-    /// The number of entries that a transaction may have, undo entries included: half of the ring.
+    /// The number of entries that a transaction may use, including undo entries: half of the ring.
     ///
-    /// The other half holds the last durable group with its undo entries. That group makes the undo entries dead, so it must stay complete as long
-    /// as they are in the ring, even if a crash interrupts the overwriting of the other half.
+    /// The other half holds the last durable group with its undo entries. That group makes its undo entries dead. So it must stay complete while they
+    /// are in the ring, even if a crash interrupts stores to the other half.
     const fn capacity(&self) -> u64 {
         (self.log.layout.lane_entries / 2) as u64
     }
 
     /// Makes room for `count` more entries of this transaction.
     ///
-    /// Checks that the transaction then has at most half of the ring. Then ensures, by raising the checkpoint LSN if necessary, that the `count`
-    /// entries after the head are dead, and so is the entry after those. That one is not overwritten, so the oldest entry of each ring is always
-    /// dead. [`Replayed::pairs`](super::Replayed::pairs) relies on it: let X be the highest LSN among the oldest entries of all rings. No entry
-    /// above X was overwritten, and every live entry is above X.
+    /// Checks that the transaction then uses at most half of the ring. Then ensures that the `count` entries after the head and the entry after those
+    /// are dead, and raises the checkpoint LSN if necessary. The last one is not overwritten, so the oldest entry of each ring is always dead.
+    /// [`Replayed::pairs`](super::Replayed::pairs) relies on it: let X be the highest LSN among the oldest entries of all rings. No entry above X was
+    /// overwritten, and every live entry is above X.
     #[inline]
     fn make_room<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
         if u64::from(self.state.entries_since_durable) + count > self.capacity()
@@ -368,8 +369,8 @@ impl<'l> LaneGuard<'l> {
     #[inline]
     fn append_group<P: Pmem>(&mut self, pmem: &P, entries: &[LogEntry]) -> Result<Group, CommitError> {
         let lsn = self.lane.published.begin(&self.log.counter).ok_or(CommitError::LsnsExhausted)?;
-        // The last group's targets, so that they are written back while the entries are encoded. Not before the LSN is allocated: until a
-        // flush has completed, each locked instruction would wait for it.
+        // Flushes the last group's targets now, so that they are written back while the entries are encoded. Allocating the LSN comes first: a locked
+        // instruction would wait until earlier flushes have completed.
         self.flush_listed(pmem);
         let first = self.state.head;
         for entry in entries {
@@ -380,7 +381,7 @@ impl<'l> LaneGuard<'l> {
         Ok(Group { lsn, first, count: entries.len() as u32 })
     }
 
-    /// Writes an entry to the ring, for which there is [room](Self::make_room). The next fence makes it durable.
+    /// Writes an entry, for which there is [room](Self::make_room), to the ring. The next fence makes it durable.
     #[inline]
     fn append<P: Pmem>(&mut self, pmem: &P, lsn: Lsn, entry: &LogEntry) {
         let layout = &self.log.layout;
@@ -422,7 +423,7 @@ impl<'l> LaneGuard<'l> {
         self.state.lines_to_flush.push(line_start(offset));
     }
 
-    /// `index`, which is less than twice the length of the ring, modulo that length.
+    /// `index` modulo the length of the ring. `index` is less than twice that length.
     #[inline]
     const fn wrapped(&self, index: u32) -> u32 {
         let entries = self.log.layout.lane_entries;

@@ -1,4 +1,4 @@
-//! Log entries: encoding one into a line of a ring, sealed for its offset; decoding it; and applying it, that is, storing its data in place.
+//! Log entries. An entry is encoded into a line of a ring, sealed for the line's offset. To apply a decoded entry is to store its data in place.
 
 use crate::format::{
     COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Lsn, announce, announced, seal, unseal,
@@ -21,7 +21,7 @@ pub(super) fn redo(offset: u64, bytes: &[u8]) -> LogEntry {
     of_bytes(EntryKind::Redo, offset, bytes)
 }
 
-/// An undo entry, with the bytes that were at `offset` before.
+/// An undo entry, which holds the old bytes at `offset`.
 pub(super) fn undo(offset: u64, bytes: &[u8]) -> LogEntry {
     of_bytes(EntryKind::Undo, offset, bytes)
 }
@@ -87,7 +87,7 @@ pub(super) fn erase<P: Pmem>(pmem: &P, seed: u64, offset: u64) {
 /// The contents of a line of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// No entry was written there since the ring was erased.
+    /// No entry has been written there since the ring was erased.
     Erased,
     /// The store of an entry with this LSN was interrupted: the line holds its announced LSN.
     Announced(Lsn),

@@ -6,12 +6,12 @@ use pm_core::FenceError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// The transaction needs more log entries than a transaction may have. Nothing was changed.
+    /// The transaction needs more log entries than a transaction may use. Nothing was changed.
     #[error("the transaction needs {entries} log entries and may use at most {capacity}, half of its lane")]
     TooLarge {
-        /// The number of entries that it needs in all.
+        /// The number of entries that it needs.
         entries: u64,
-        /// The number of entries that a transaction may have.
+        /// The number of entries that a transaction may use.
         capacity: u64,
     },
     /// A fence of this transaction or of an earlier one failed. Recovery on the next open decides whether the transaction is durable.

@@ -1,4 +1,4 @@
-//! The log in DRAM: its lanes, the checkpoint LSN, and retiring idle lanes.
+//! The log in DRAM: its lanes, the checkpoint LSN, and the retirement of idle lanes.
 
 use super::checkpoint::{Blocker, Checkpoint, Group, LsnCounter, Published};
 use super::entry::{self, Entry};
@@ -15,13 +15,13 @@ use pm_core::{FenceError, Pmem, forward_pmem};
 /// The known checkpoint LSN is computed again when it is this many LSNs behind the thread's last commit. Computing it takes five loads for each lane.
 const CHECKPOINT_LAG_MAX: u64 = 32;
 
-/// The base-2 logarithm of the number of slots in a [`RecentLines`] table: few enough that the table stays in a cache. Lines in the same slot share
-/// an LSN; this may delay a store, and does no other harm.
+/// The base-2 logarithm of the number of slots in a [`RecentLines`] table, which is small enough to stay in a cache. Lines in the same slot share an
+/// LSN; this may delay a store, and does no other harm.
 const RECENT_SLOT_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
 
 /// The log of a heap. Threads share it, and each commits through a [lane](super::LaneGuard) that it acquires.
 ///
-/// All methods must get the region that the log was [replayed](super::Replayed::replay) from.
+/// Each method must be passed the region from which the log was [replayed](super::Replayed::replay).
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(super) layout: Layout,
@@ -109,8 +109,8 @@ impl Log {
         self.checkpoint_lsn.compute(&self.counter, self.lanes.iter().map(|lane| &lane.published))
     }
 
-    /// A checkpoint LSN that does not lag far behind this thread's last commit. Computes it only if the known value lags: computing loads from all
-    /// lanes, and from the LSN counter, whose cache line other threads write to.
+    /// A checkpoint LSN that is at most slightly below this thread's last commit, unless other lanes hold it back. It is computed only if the known
+    /// value lags: the computation loads from all lanes, and from the LSN counter, whose cache line other threads write to.
     #[inline]
     pub(crate) fn recent_checkpoint_lsn(&self) -> Lsn {
         let known = self.checkpoint_lsn.last_computed();
@@ -174,8 +174,8 @@ impl Log {
         self.deferred.persist(pmem, own_lane).map_err(|error| self.poison(error.into()))
     }
 
-    /// Raises the checkpoint LSN to `to` or higher: waits for commits in progress, during which no code of the program runs, and retires idle lanes,
-    /// including lanes whose owning thread has not begun to commit.
+    /// Raises the checkpoint LSN to `to` or higher: waits for commits in progress, which call no code of the program, and retires idle lanes, even
+    /// those with an owning thread that has not begun to commit.
     ///
     /// # Durability
     /// Two fences for all retired lanes together; none if the checkpoint LSN has already reached `to`.
@@ -189,7 +189,7 @@ impl Log {
         assert!(to <= self.counter.latest(), "{to:?} was not allocated yet");
         let _retiring = lock(&self.retiring);
         loop {
-            // Otherwise this would wait forever for a commit that has failed. And after a failed fence the loaded values must not be relied on.
+            // Without this check the loop would wait forever for a commit that has failed, and rely on values that were loaded after a failed fence.
             self.check_not_poisoned()?;
             if self.has_checkpoint_reached(to) {
                 return Ok(());
@@ -213,7 +213,7 @@ impl Log {
     /// Flushes the targets of the last group of a lane. Returns false if the lane has begun another commit.
     ///
     /// The group was applied before its LSN was published, so the flush writes back the group's stores or later ones. A lane overwrites its last
-    /// group only after it has published a later one, so if the group is still the last one after its entries were loaded, they are consistent.
+    /// group only after it has published a later one, so the loaded entries are consistent if the group is still the last one after they were loaded.
     ///
     /// If no thread owns the lane, its list of lines in DRAM is used instead of the entries, so a corrupted entry does no harm there.
     fn flush_group<P: Pmem>(&self, pmem: &P, index: u32, group: Group) -> Result<bool, CommitError> {
@@ -283,7 +283,7 @@ impl Log {
         Ok(())
     }
 
-    /// Makes all committed changes durable in place, and stores a floor that no entry is above, so that none is live.
+    /// Makes all committed changes durable in place, and stores a floor at or above all entries, so that none is live.
     fn store_closed<P: Pmem>(&mut self, pmem: &P) -> Result<(), CommitError> {
         self.check_not_poisoned()?;
         let mut has_unflushed_lines = false;
@@ -336,8 +336,8 @@ impl<P: Pmem> Pmem for PoisoningPmem<'_, P> {
 
 /// The two lines of each lane that commit its deferred group: the commit entry, and the lane's header, which makes undo entries dead.
 ///
-/// Nothing that depends on a transaction may become durable before it. So a commit first flushes both lines of each other lane, and fences. Both,
-/// because either one may be corrupted later. The lines of its own lane need no fence: a later group of a lane commits the earlier ones.
+/// Nothing that depends on a transaction may become durable before it. So a commit first flushes both lines of every other lane, and fences. It
+/// flushes both because either one may be corrupted later. The lines of its own lane need no fence: a later group of a lane commits the earlier ones.
 #[derive(Debug)]
 pub(super) struct DeferredCommits {
     count: AtomicUsize,
@@ -364,8 +364,8 @@ impl DeferredCommits {
         self.count.store(entries.len(), Ordering::SeqCst);
     }
 
-    /// Makes the lines of all lanes durable, except those of one. The lock is held until the lines are durable. So a thread that finds the list
-    /// empty knows that all earlier deferred commits are durable.
+    /// Makes the lines of all lanes except `except` durable. The lock is held until the lines are durable. So a thread that finds the list empty
+    /// knows that all earlier deferred commits are durable.
     #[inline]
     fn persist<P: Pmem>(&self, pmem: &P, except: Option<u32>) -> Result<(), FenceError> {
         if self.count.load(Ordering::SeqCst) == 0 { Ok(()) } else { self.persist_some(pmem, except) }
@@ -407,7 +407,7 @@ pub(super) struct LaneState {
     pub(super) entries_since_durable: u32,
     /// The number of undo entries, right before the head, of a transaction that has not committed.
     pub(super) open_undo_count: u32,
-    /// If the last group is a deferred commit and is not fenced: the number of those entries up to and including that group.
+    /// If the last group is a deferred commit and is not fenced: how many of `entries_since_durable` precede the end of that group.
     pub(super) deferred_count: Option<u32>,
     /// The lines to flush before the next fence: those of entries, and the targets of the last group.
     pub(super) lines_to_flush: Vec<u64>,
@@ -433,10 +433,10 @@ impl Lane {
 }
 
 /// A hash table of one lane: for each line, the highest LSN of the lane's groups that store to it. Each lane has its own table: the cache lines of a
-/// shared one would move between processors at every other commit.
+/// shared one would often move between processors.
 ///
 /// The program's own locks order a thread that looks up bytes after the threads that wrote them. But a line that shares the slot may be guarded by
-/// other locks, or by none. A thread that loads an LSN stored for such a line must also load an LSN counter at or above it
+/// other locks, or by none. A thread that loads an LSN stored for such a line must also load a value of the LSN counter at or above it
 /// ([`Log::raise_checkpoint`] asserts this), so the accesses are release and acquire.
 #[derive(Debug)]
 pub(super) struct RecentLines {

@@ -26,7 +26,7 @@ pub struct Inspection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneInspection {
-    /// The LSN up to which the lane's groups are applied and durable in place. `None`: both of its copies are corrupted.
+    /// The LSN up to which the lane's groups are applied and durable in place. `None` if both copies of that LSN are corrupted.
     pub retired_lsn: Option<Lsn>,
     /// The number of corrupted copies of `retired_lsn`: 0 to 2.
     pub retired_corrupted: u32,

@@ -41,7 +41,7 @@ pub struct Recovery {
     pub discarded_in_lanes: Vec<u32>,
 }
 
-/// Writes a new log.
+/// Formats a new log.
 ///
 /// # Durability
 /// Stores and flushes. The caller's next fence makes the log durable.
@@ -124,8 +124,8 @@ impl Replayed {
         State::of(self.floor) == State::Bypassed
     }
 
-    /// The (offset, word) pairs of all groups from some LSN on, in the order of LSNs. No group at or above that LSN is missing, except corrupted
-    /// ones. Block headers are logged as such pairs, and no other pair is a valid header at its offset.
+    /// The (offset, word) pairs of all groups from some LSN on, in LSN order. No group at or above that LSN is missing, except corrupted ones. Block
+    /// headers are logged as such pairs, and no other pair is a valid header at its offset.
     pub(crate) fn pairs(&self) -> Vec<(u64, u64)> {
         let from = complete_from_lsn(&self.lanes);
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
@@ -167,12 +167,12 @@ impl Replayed {
     }
 }
 
-/// Corrupted entries at or above this LSN may be live. `None`: none may be live.
+/// Corrupted entries at or above this LSN may be live. `None` if none may be live.
 pub(super) fn maybe_live_from(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().flat_map(|lane| [lane.replay_from(), lane.maybe_live_from()]).flatten().min()
 }
 
-/// The lanes with corruption that may affect recovery; an error, unless corrupted entries may be discarded.
+/// Returns the lanes with corruption that may affect recovery. If there are any, this is an error unless corrupted entries may be discarded.
 fn live_corruption(
     layout: &Layout,
     lanes: &[ScannedLane],
@@ -193,7 +193,7 @@ fn live_corruption(
     Ok(found)
 }
 
-/// Durably rewrites corrupted lines and corrupted copies of the retired LSNs. Lines that a killed recovery has rewritten become durable, too.
+/// Durably rewrites corrupted lines and corrupted copies of the retired LSNs. This also makes lines durable that a killed recovery has rewritten.
 fn restore_lines<P: Pmem>(pmem: &P, layout: &Layout, lanes: &[ScannedLane]) -> Result<(), FenceError> {
     for (index, lane) in (0..).zip(lanes) {
         if lane.retired_word.corrupted_count() > 0 {
@@ -225,9 +225,8 @@ fn erase_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
 
 /// Applies the live groups and rolls back uncommitted changes in place. Both are durable when this returns.
 ///
-/// If several groups store to a byte, only the last one is applied to it. So at no moment does a byte take an older value than it had. This matters
-/// if recovery crashes, an entry is corrupted after that, and the next recovery replays fewer groups: the values that the first one stored are never
-/// reverted.
+/// If several groups store to a byte, only the last one is applied to it. So a byte never takes an older value than it had. This matters if recovery
+/// crashes, an entry is corrupted after that, and the next recovery replays fewer groups: the values that the first one stored are never reverted.
 ///
 /// # Durability
 /// The fences of [`InnerHeaders::store`], and one at the end; no fence if there is nothing to do. The caller has made the entries durable.
@@ -313,7 +312,7 @@ const fn bits(first: usize, count: usize) -> u64 {
 }
 
 /// Inner headers: those whose block directly follows the block of another header of the same group. As in a commit, each is made durable before the
-/// header that leads to it is stored. Otherwise, if recovery crashed and the group's entry were then corrupted and discarded, a header could lead to
+/// header that precedes it is stored. Otherwise, if recovery crashed and the group's entry were then corrupted and discarded, a header could lead to
 /// the remains of a former block.
 #[derive(Default)]
 struct InnerHeaders {
@@ -326,7 +325,7 @@ impl InnerHeaders {
     /// the header in place is this group's or newer.
     fn add(&mut self, layout: &Layout, group: &ScannedGroup, later: &ByteSet) {
         let headers = headers_of(layout, group);
-        // Maps an offset to that number. Built from the last header to the first, so that the next header's number is known.
+        // Maps the offset of a header to its follower count. Built from the last header to the first, so that the next header's count is known.
         let mut follower_counts = BTreeMap::new();
         for (&offset, &(_, next)) in headers.iter().rev() {
             let Some(&(word, _)) = headers.get(&next).filter(|_| next > offset) else { continue };
@@ -364,7 +363,7 @@ fn headers_of(layout: &Layout, group: &ScannedGroup) -> BTreeMap<u64, (u64, u64)
     group.entries.iter().flat_map(Entry::pairs).filter_map(header).collect()
 }
 
-/// Rolls back the changes that were made with undo logging but not committed. The order is that of descending LSNs over all lanes, because a
+/// Rolls back the changes that were made with undo logging but not committed. Entries are applied in descending LSN order over all lanes, because a
 /// transaction may have changed the same bytes as an earlier one whose commit was deferred.
 fn roll_back<P: Pmem>(pmem: &P, lanes: &[ScannedLane], recovery: &mut Recovery) {
     let mut open: Vec<_> = lanes.iter().flat_map(ScannedLane::open_undo).collect();

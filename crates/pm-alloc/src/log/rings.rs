@@ -28,7 +28,7 @@ pub(super) struct ScannedLane {
     pub(super) highest: Option<Lsn>,
     /// The lowest LSN, if the ring has wrapped since the log was opened: entries with lower LSNs were overwritten.
     pub(super) oldest: Option<Lsn>,
-    /// Whether the line before that entry is corrupted. It may have held an entry with a lower LSN.
+    /// Whether the line before the entry with the `oldest` LSN is corrupted. That line may have held an entry with a lower LSN.
     may_oldest_be_lower: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct ScannedGroup {
     pub(super) entries: Vec<Entry>,
 }
 
-/// A corrupted line, with bounds of its LSN. They follow from its neighbours, because LSNs increase along the ring.
+/// A corrupted line, with bounds of the LSN of its former entry. They follow from the line's neighbours, because LSNs increase along the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CorruptedLine {
     pub(super) index: u32,
@@ -103,7 +103,7 @@ impl ScannedLane {
         lane
     }
 
-    /// The LSN up to which the lane is retired; zero if both of its copies are corrupted.
+    /// The LSN up to which the lane is retired; zero if both copies of that LSN are corrupted.
     pub(super) fn retired(&self) -> Lsn {
         self.retired_word.highest().unwrap_or(Lsn::ZERO)
     }
@@ -113,9 +113,9 @@ impl ScannedLane {
         self.groups.iter().max_by_key(|group| group.lsn)
     }
 
-    /// The LSN from which recovery replays this lane: that of the second-to-last group, or of the last one if the second-to-last is retired. `None`:
-    /// neither needs a replay. Older groups are durable in place: when the last group was appended, everything that the third-to-last one had stored
-    /// was already flushed and fenced.
+    /// The LSN from which recovery replays this lane: that of the second-to-last group, or of the last one if the second-to-last is retired. `None`
+    /// if neither needs to be replayed. Older groups are durable in place: when the last group was appended, everything that the third-to-last one
+    /// had stored was already flushed and fenced.
     ///
     /// A corrupted line may have held a group after the last two readable ones, or between them, or no group. In each case the [checkpoint
     /// LSN](super::checkpoint) is below these two, because it is below the lane's last three groups.
@@ -123,8 +123,9 @@ impl ScannedLane {
         self.lowest_unretired_of_last_two(self.groups.iter().map(|group| group.lsn))
     }
 
-    /// Like [`replay_from`](Self::replay_from), but each corrupted line that may have held a group counts as a group. Its LSN is the lowest that it
-    /// can have had, or [`Lsn::MAX`] if it may be newer than every readable entry. A corrupted entry at or above the result may be live.
+    /// Like [`replay_from`](Self::replay_from), but each corrupted line that may have held a group counts as a group. The LSN of such a line is the
+    /// lowest that its entry can have had, or [`Lsn::MAX`] if that entry may be newer than every readable one. A corrupted entry at or above the
+    /// result may be live.
     pub(super) fn maybe_live_from(&self) -> Option<Lsn> {
         let corrupted = self.corrupted.iter().filter(|line| line.undo_lsn_max.is_none());
         let corrupted = corrupted.filter_map(|line| match line.lsn_min {
@@ -168,29 +169,28 @@ impl ScannedLane {
         let is_live = |line: &&CorruptedLine| match line.undo_lsn_max {
             _ if line.lsn_min.is_none() => false,
             Some(lsn) => lsn > dead,
-            // The line may have held an undo entry, or an entry of a group. It counts as live unless both would be dead.
+            // The line may have held an undo entry, or an entry of a group. It counts as live unless it is dead in both cases.
             None => line.lsn_max > dead || lowest.is_some_and(|lowest| line.lsn_max >= lowest),
         };
         self.corrupted.iter().find(is_live).map(|line| line.index)
     }
 }
 
-/// The highest of the lanes' oldest LSNs. Each lane's oldest LSN is at or below the checkpoint LSN, unless its oldest entry is corrupted and cannot
-/// be read.
+/// The highest of the lanes' oldest LSNs. Each lane's oldest LSN is at or below the checkpoint LSN, unless the lane's oldest entry is corrupted.
 pub(super) fn highest_oldest(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().filter_map(|lane| lane.oldest).max()
 }
 
-/// An LSN from which on the rings hold every group, except corrupted ones, and below which no group is live. `None`: no ring has wrapped, so the
-/// rings hold every group.
+/// An LSN below which no group is live. From this LSN on, the rings hold every group except corrupted ones. `None`: no ring has wrapped, so the rings
+/// hold every group.
 ///
 /// A ring that has wrapped keeps at least one entry at or below the checkpoint LSN, and all entries above it (see
 /// [`LaneGuard::make_room`](super::LaneGuard::make_room)). So the oldest LSN of each lane is at or below the checkpoint LSN, and nothing above the
 /// highest of these oldest LSNs was overwritten.
 ///
-/// If the oldest entry of a lane is corrupted, the oldest LSN that is readable there may be above the checkpoint LSN, and live groups of other lanes
-/// may be below it. Such a lane only bounds the result from above. The result is then the LSN from which recovery replays, or the highest oldest LSN
-/// of the other lanes, if that is higher. No live group was overwritten.
+/// If the oldest entry of a lane is corrupted, the lane's oldest readable LSN may be above the checkpoint LSN, and live groups of other lanes may be
+/// below it. Such a lane only bounds the result from above. The result is then the LSN from which recovery replays, or the highest oldest LSN of the
+/// other lanes, if that is higher. No live group was overwritten.
 pub(super) fn complete_from_lsn(lanes: &[ScannedLane]) -> Option<Lsn> {
     let highest = highest_oldest(lanes)?;
     let intact = lanes.iter().filter(|lane| !lane.may_oldest_be_lower).filter_map(|lane| lane.oldest);
@@ -198,7 +198,7 @@ pub(super) fn complete_from_lsn(lanes: &[ScannedLane]) -> Option<Lsn> {
     Some(intact.fold(live, Lsn::max).min(highest))
 }
 
-/// The LSN from which recovery replays the groups of all lanes. `None`: no group needs a replay.
+/// The LSN from which recovery replays the groups of all lanes. `None` if no group needs to be replayed.
 pub(super) fn replay_from(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().filter_map(ScannedLane::replay_from).min()
 }
@@ -243,17 +243,17 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
     };
     let [previous, next] = neighbours.map(|line| line.lsn().filter(|&lsn| lsn > floor));
     let is_among_first = back.is_none_or(|back| back > index);
-    // The LSN of the entry that was written before this line: the floor, if there is none. `None`: unknown.
+    // The LSN of the entry that was written before this line's entry: the floor if there is none, `None` if it is unknown.
     let prev_lsn = match previous {
         Some(previous) => Some(previous),
-        // One of the ring's first lines, or one that was not written in this generation.
+        // This line is one of the ring's first lines, or was not written in this generation.
         None => is_among_first.then_some(floor),
     };
     // Whether this line must begin a new group: the entry before it ends its group, or there is no entry before it.
     let starts_group = previous.is_none() || neighbours[0].ends_group();
     let is_alone = (back, ahead) == (Some(1), Some(1));
     let lsn_max = match (prev_lsn, next.filter(|&next| Some(next) >= prev_lsn)) {
-        // The line held the next entry of the previous line's group, or older contents which that entry was about to overwrite.
+        // The line held the next entry of the previous line's group, or older contents that this entry was about to overwrite.
         (Some(prev_lsn), _) if is_alone && !starts_group => prev_lsn,
         // The retired LSN is that of one of the lane's groups. If it lies strictly between the neighbours' LSNs, that group was in this line.
         (Some(prev_lsn), next)

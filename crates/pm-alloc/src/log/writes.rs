@@ -1,8 +1,8 @@
-//! The write set of a transaction: kept in DRAM until it commits, and then packed into few entries.
+//! The write set of a transaction. It is kept in DRAM until the transaction commits, and is then packed into few entries.
 //!
 //! Recovery may need to know which block headers a group stored, and must not mistake user data for a header. So a header is always logged as an
-//! (offset, word) pair, and user data that is a valid header at its offset never is. Such data occurs: an uninitialized block holds headers of
-//! earlier blocks, and a program may write bytes back that it has read there.
+//! (offset, word) pair. User data that is a valid header at its offset is never logged as a pair. Such data occurs: an uninitialized block holds
+//! headers of earlier blocks, which a program may read and write back.
 
 use super::entry::{self, PAIRS};
 use crate::format::{BlockHeader, ENTRY_DATA_BYTES, LogEntry};
@@ -39,7 +39,7 @@ struct Range {
 /// When a write is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Before the commit's fence, which makes it durable. For a header to which no chain leads until a late write of the transaction is applied.
+    /// Before the commit's fence, which makes it durable. For a header that no chain reaches until a late write of the transaction is applied.
     EarlyHeader,
     /// Before the plain writes. For bytes of a block that nothing links to yet.
     Hidden,
@@ -88,7 +88,7 @@ impl Writes {
     /// Writes bytes.
     ///
     /// # Panics
-    /// When the end would exceed 2^64.
+    /// When the end would be 2^64 or more.
     pub(crate) fn bytes(&mut self, offset: u64, bytes: &[u8]) {
         self.write(offset, bytes, Order::Plain);
     }
@@ -102,8 +102,8 @@ impl Writes {
         self.write(offset, &word.to_le_bytes(), Order::Header);
     }
 
-    /// Writes a block header that is made durable before any late write of the transaction is applied. The caller ensures that until then no chain
-    /// leads to it, and no live entry stores there.
+    /// Writes a block header that is made durable before any late write of the transaction is applied. The caller ensures that until then no chain of
+    /// headers reaches it, and no live entry stores to it.
     ///
     /// # Panics
     /// When `offset` is not a multiple of 8.
@@ -124,7 +124,7 @@ impl Writes {
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8], order: Order) {
-        let end = offset.checked_add(bytes.len() as u64).expect("the write must end inside 64 bits");
+        let end = offset.checked_add(bytes.len() as u64).expect("the write must end below 2^64");
         if bytes.is_empty() {
             return;
         }
@@ -238,14 +238,14 @@ impl Writes {
     }
 }
 
-/// Packs a write set into the entries of a group, without their LSNs. Keeps its memory from one group to the next.
+/// Packs a write set into the entries of a group, without their LSNs. Its memory is reused for the next group.
 #[derive(Debug, Default)]
 pub(super) struct Packer {
     pub(super) entries: Vec<LogEntry>,
     pairs: Vec<(u64, u64)>,
 }
 
-/// How a run of adjacent bytes is split into entries: a few whole words at one end become pairs, the rest byte ranges.
+/// How a run of adjacent bytes is split into entries: a few whole words at one end become pairs, and the rest becomes byte ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Split {
     /// The number of words that become pairs. An entry holds three pairs.
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn one_range_or_three_words_take_one_entry() {
-        assert_eq!(count(&[]), 1, "a commit of nothing");
+        assert_eq!(count(&[]), 1, "an empty commit");
         for start in 0..8 {
             (1..=48).for_each(|len| assert_eq!(count(&[(start, len)]), 1, "{len} bytes at {start}"));
         }

@@ -15,7 +15,7 @@ pub enum TxError {
     /// The block cannot be freed.
     #[error(transparent)]
     Free(FreeError),
-    /// A link is null, or points out of the heap.
+    /// A link is null, or points outside the heap.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A root could not be found or set.
@@ -54,7 +54,7 @@ pub enum TxError {
     RolledBack(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A failed fence becomes [`TxError::Commit`], whichever part of the heap fenced, because the heap accepts no more transactions.
+/// A failed fence becomes [`TxError::Commit`], regardless of the part of the heap that fenced, because the heap accepts no more transactions.
 impl From<SpaceError> for TxError {
     fn from(error: SpaceError) -> Self {
         match error {

@@ -1,4 +1,4 @@
-//! Transactions, and views with changes that need no transaction: atomic and durable, at one fence in most cases.
+//! Transactions, and the changes of a view, which need no transaction. Both are atomic and durable, in most cases at one fence.
 
 mod error;
 mod transaction;

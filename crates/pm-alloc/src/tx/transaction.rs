@@ -15,10 +15,10 @@ use pm_core::{InPool, Link, Pmem, Region, Root, RootChange, RootError, RootWrite
 /// Contents of a new block up to this length are logged: two lines cost less than a fence.
 pub(super) const LOGGED_UP_TO_BYTES: usize = 96;
 
-/// A transaction on the heap of `'p`. [`Heap::transaction`](crate::Heap::transaction) creates it.
+/// A transaction on the heap with the brand `'p`. [`Heap::transaction`](crate::Heap::transaction) creates it.
 ///
 /// Its writes are kept in DRAM until it commits, and its reads see them. Contents of more than 96 bytes are stored in a new block immediately,
-/// because nothing links to it yet. A write of 2 KiB or more (or the length set by
+/// because nothing links to the block yet. A write of 2 KiB or more (or the length set by
 /// [`HeapOptions::in_place_from_bytes`](crate::HeapOptions::in_place_from_bytes)) to an old block is made in place, with undo logging.
 pub struct Tx<'p, P: Pmem = Region> {
     parts: &'p HeapParts<P>,
@@ -91,7 +91,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(link_to(payload))
     }
 
-    /// Allocates an uninitialized block with room for `count` values: it holds the former contents of its lines. Needs no fence besides the
+    /// Allocates an uninitialized block with room for `count` values: it holds the former contents of its lines. It needs no fence other than the
     /// transaction's.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let bytes = count.saturating_mul(size_of::<T>() as u64);
         assert!(
             align_bytes.is_power_of_two(),
-            "blocks are aligned to powers of two, and {align_bytes} is not one"
+            "the alignment must be a power of two, and {align_bytes} is not"
         );
         let payload = self.alloc_payload(bytes, align_bytes.max(align_of::<T>() as u64))?;
         let pmem = &self.parts.pmem();
@@ -151,8 +151,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(link_to(payload))
     }
 
-    /// Frees the block that `link` points to, which [`alloc`](Self::alloc) or a similar call returned in this transaction or an earlier one. Other
-    /// links to it dangle, and the program must not follow them.
+    /// Frees the block that `link` points to. [`alloc`](Self::alloc) or a similar call has returned the link, in this transaction or an earlier one.
+    /// Other links to the block dangle, and the program must not follow them.
     ///
     /// # Errors
     /// When there is no such block, it is already free, or its header is corrupted. In these cases nothing is freed.
@@ -177,7 +177,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Copies out the value that a link points to, including the writes of this transaction.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap.
+    /// When the link is null or points outside the heap.
     pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, TxError> {
         let offset = self.parts.check_link(link, 1)?;
         Ok(value_from(|bytes| self.load(offset, bytes)))
@@ -196,7 +196,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Writes the value that a link points to. [`Link::field`] makes a link to a field.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap. Values of 2 KiB or more are written in place immediately, so the errors of
+    /// When the link is null or points outside the heap. Values of 2 KiB or more are written in place immediately, so the errors of
     /// [`Heap::transaction`](crate::Heap::transaction) may also occur here.
     ///
     /// # Durability
@@ -218,7 +218,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.store(offset, bytes_of_slice(values))
     }
 
-    /// Reads a value, calls `change` with it, and writes it back. Returns what `change` returns.
+    /// Reads a value, calls `change` with it, and writes it back. Returns the result of `change`.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -252,7 +252,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// transactions set the same root, the one that commits later replaces the other's.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap. When the name is empty, longer than 24 bytes or the heap's own, `pm-alloc.heap`. When the
+    /// When the link is null or points outside the heap. When the name is empty, longer than 24 bytes or the heap's own, `pm-alloc.heap`. When the
     /// directory already has 63 other roots (the heap's own counts) and this transaction has removed none of them. If other transactions take the
     /// last slots first, this one fails when it commits.
     ///
@@ -266,8 +266,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Removes a root, if there is one. Its value stays allocated.
     ///
     /// # Errors
-    /// When the name is invalid, as for [`set_root`](Self::set_root). When the root is not found and a slot of the directory is corrupted, which may
-    /// have held it; [`Heap::discard_corrupted_roots`](crate::Heap::discard_corrupted_roots) frees such slots.
+    /// When the name is invalid, as for [`set_root`](Self::set_root). When the root is not found, and a corrupted slot of the directory may have held
+    /// it; [`Heap::discard_corrupted_roots`](crate::Heap::discard_corrupted_roots) frees such slots.
     ///
     /// # Durability
     /// With the transaction.
@@ -284,7 +284,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     fn commit(mut self) -> Result<(), TxError> {
         self.write_headers();
         if self.work.writes.is_empty() && self.work.roots.is_empty() && self.lane.is_none() {
-            // Nothing is to be stored: any freed blocks are in unreachable extents, and are freed in DRAM only.
+            // There is nothing to store: any freed blocks are in unreachable extents, and are freed in DRAM only.
             self.finish_freeing(Lsn::ZERO);
             return Ok(());
         }
@@ -352,7 +352,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
                 let reservation = self.add_reservation(reservation)?;
                 let block =
                     reservation.carve(lines, align_bytes).expect("the block fits into its reservation");
-                // The zeroes over first headers inside a huge block must be fenced before the log entry with the block's header can be durable.
+                // The zeros that replace the first headers of chunks inside a huge block must be fenced before the log entry with the block's header
+                // can be durable.
                 self.has_unfenced_stores |= reservation.is_huge();
                 // Another transaction may have returned the extent because its fence failed.
                 self.parts.log.check_not_poisoned()?;
@@ -365,7 +366,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(payload)
     }
 
-    /// Reserves an extent with room for a block: first in this thread's arena, then in other arenas and unused chunks. If that fails, retires idle
+    /// Reserves an extent with room for a block. Tries this thread's arena first, then other arenas and unused chunks. If that fails, retires idle
     /// lanes at two fences, so that blocks leave quarantine, and tries again.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
         let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
@@ -381,11 +382,11 @@ impl<'p, P: Pmem> Tx<'p, P> {
         }
     }
 
-    /// Adds the reservation to this transaction. If it is several free blocks or is to be trimmed, durably makes it one free block.
+    /// Adds the reservation to this transaction. If the extent consists of several free blocks or must be trimmed, durably makes it one free block.
     fn add_reservation(&mut self, reservation: Reservation) -> Result<&mut Reservation, TxError> {
         let (parts, pmem) = (self.parts, &self.parts.pmem());
         let (is_one_block, mut headers) = (reservation.is_one_block(), reservation.join_headers());
-        // It is added first, so that it is returned after an error or a panic: other threads may be waiting for a part of it.
+        // The reservation is added first, so that it is returned after an error or a panic: other threads may be waiting for a part of it.
         self.work.reservations.push(reservation);
         if !is_one_block {
             headers.try_for_each(|(offset, word)| parts.store_header(offset, word))?;

@@ -1,4 +1,4 @@
-//! A view: reads without a transaction, and changes without one: in-place stores, and allocating or freeing a block together with the link to it.
+//! Views, which need no transaction: they read, store words and pairs in place, and allocate or free a block together with the link to it.
 
 use super::error::TxError;
 use super::transaction::{Durability, LOGGED_UP_TO_BYTES, run};
@@ -17,7 +17,7 @@ const PAIR_BYTES: u64 = 16;
 /// The offset of a null link.
 const NULL: u64 = 0;
 
-/// A view of the heap of `'p`. [`Heap::view`](crate::Heap::view) creates it.
+/// A view of the heap with the brand `'p`. [`Heap::view`](crate::Heap::view) creates it.
 #[derive(Debug)]
 pub struct View<'p, P: Pmem = Region> {
     parts: &'p HeapParts<P>,
@@ -40,7 +40,7 @@ impl<'p, P: Pmem> View<'p, P> {
     /// Copies out the value that a link points to.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap.
+    /// When the link is null or points outside the heap.
     pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
         let offset = self.parts.check_link(link, 1)?;
         Ok(value_from(|bytes| self.parts.pmem().load(offset, bytes)))
@@ -59,7 +59,7 @@ impl<'p, P: Pmem> View<'p, P> {
     /// Stores a word in place, atomically and durably, without a transaction.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap, or a fence fails. [`TxError::WrittenInPlace`] when the word lies in a long value
+    /// When the link is null or points outside the heap, or a fence fails. [`TxError::WrittenInPlace`] when the word lies in a long value
     /// that this thread's transaction on the same heap has written in place.
     ///
     /// # Durability
@@ -81,12 +81,12 @@ impl<'p, P: Pmem> View<'p, P> {
     /// Stores two words in place, atomically and durably, without a transaction: for example a value and its version, or both ends of a range.
     ///
     /// A concurrent reader loads the words one after the other, and may combine the first word of one pair with the second word of the next. The
-    /// program excludes readers during the call, for example with a lock.
+    /// program must exclude readers during the call, for example with a lock.
     ///
     /// # Errors
-    /// When the link is null or points out of the heap. [`Misaligned`](pm_core::PlaceError::Misaligned) when the offset is not a multiple of 16:
+    /// When the link is null or points outside the heap. [`Misaligned`](pm_core::PlaceError::Misaligned) when the offset is not a multiple of 16:
     /// blocks start at multiples of 64, so the fields before the pair determine its alignment. [`TxError::WrittenInPlace`] as for
-    /// [`store_u64`](Self::store_u64). In these cases nothing was stored. Also when a fence fails.
+    /// [`store_u64`](Self::store_u64). In these cases nothing was stored. When a fence fails.
     ///
     /// # Durability
     /// When this returns, the new pair is durable; a crash before that leaves the new pair or the old one, never one word of each. Costs one line
@@ -115,8 +115,8 @@ impl<'p, P: Pmem> View<'p, P> {
     ///
     /// # Durability
     /// When this returns, all of it is durable; a crash before that leaves all of it, or a free block and a null slot. Costs two fences, one line of
-    /// the log, and the lines of the value, of the block's header, of the slot, and of the header after the block if the block was split off a
-    /// longer one. If the value has 96 bytes or less, it costs up to three lines of the log, and one fence.
+    /// the log, and the changed lines: the value, the slot, the block's header, and the next block's header if the block was split off a longer one.
+    /// If the value has 96 bytes or less, it costs up to three lines of the log, and one fence.
     ///
     /// # Source
     /// PMDK's `pmemobj_alloc` with a destination.
@@ -199,7 +199,7 @@ impl<'p, P: Pmem> View<'p, P> {
         {
             return Ok(link_to(payload));
         }
-        // This thread's arena has no room, or the block is longer than a chunk.
+        // A transaction is needed, or this thread's arena has no room, or the block is longer than a chunk.
         run(self.parts, Durability::Immediate, |tx| {
             let payload = tx.alloc_payload(bytes, align_of::<T>() as u64)?;
             if let Some(contents) = contents {
