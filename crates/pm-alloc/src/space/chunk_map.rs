@@ -25,15 +25,15 @@ pub(super) struct ChunkMap {
     pub(super) first: u32,
     /// Lines in use, which are not to be allocated.
     pub(super) used: Bitmap,
-    /// Lines where a block of the chain starts.
+    /// Lines where a block of the chain, the unreachable extent, or an allocated block inside that extent starts.
     pub(super) starts: Bitmap,
-    /// Lines where an allocated block of the chain starts that is not being freed.
+    /// Lines where a block starts that is allocated and not being freed.
     pub(super) live: Bitmap,
     pub(super) free_lines: u32,
     /// The line from which the chunk is unreachable, because the chain is broken there. `lines` if the chain is intact; 0 if the whole chunk is
     /// unreachable. Unreachable lines stay in use, and only headers of allocated blocks are used there.
     pub(super) unreachable_from: u32,
-    /// Extents whose headers are corrupted, or were marked lost by a repair.
+    /// Extents whose headers are corrupted, or that a repair has marked lost.
     pub(super) lost: Vec<Range<u32>>,
 }
 
@@ -129,7 +129,7 @@ impl ChunkMap {
         None
     }
 
-    /// The length of the allocated block that starts at `line`, in the unreachable extent. Only the block's own header shows the length, because
+    /// The length of the allocated block that starts at `line` in the unreachable extent. Only the block's own header shows the length, because
     /// headers of former blocks may lie before it and inside it.
     #[cold]
     pub(super) fn find_unreachable<P: Pmem>(
@@ -213,7 +213,7 @@ impl ChunkMap {
         self.used.last_set(line).unwrap_or(0) + 1..self.used.next_set(line)
     }
 
-    /// The first free extent at or after `line`. If `line` is inside one, the part from `line` on.
+    /// The first free extent at or after `line`. If `line` is inside a free extent, the result starts at `line`.
     pub(super) fn next_extent(&self, line: u32) -> Option<Range<u32>> {
         let from = self.used.next_clear(line);
         (from < self.lines).then(|| from..self.used.next_set(from))
