@@ -22,7 +22,7 @@ fn lane_with_groups_and_unknown_retired_lsn_is_refused() {
     });
 }
 
-/// Corrupts each entry of the second-to-last group of a lane, which has several. Without the check the group would be ignored as incomplete.
+/// Corrupts each entry of the second-to-last group of a lane, which has several. Without the check, recovery would skip the group.
 #[test]
 fn corrupted_entry_of_live_group_is_refused() {
     let layout = layout(20);
@@ -140,7 +140,7 @@ fn corruption_of_bypassed_log_is_dead() {
     }
 }
 
-/// A corrupted line between two entries had an LSN between theirs, so groups of other lanes below that LSN are not revived.
+/// A corrupted line between two entries had an LSN between those of the two, so groups of other lanes below that LSN are not revived.
 #[test]
 fn corrupted_line_revives_no_dead_group_of_another_lane() {
     let layout = layout(20);

@@ -85,7 +85,7 @@ fn long_write_costs_three_fences_or_two_if_deferred() {
             })
             .1
         });
-        // Not counting the lines that the caller flushes. A deferred commit leaves its own lines, the entry and the lane's header, to the next
+        // The lines that the caller flushes are not counted. A deferred commit leaves its own lines, the entry and the lane's header, to the next
         // commit.
         let commit = if is_deferred { 0 } else { 2 };
         assert_eq!(cost, (10 + commit, fences));

@@ -97,12 +97,12 @@ pub(super) fn store_pair(run: &Run<()>, log: &Log, offset: u64, pair: [u64; 2]) 
     run.ack(());
 }
 
-/// How many choices are explored under the models that do not order the words of a line: there a crash may leave any mixture of the old and the new
-/// words of an entry, which its checksum detects.
+/// The choices that are explored under models that do not order the words of a line. There a crash may leave any mixture of the old and the new words
+/// of an entry, which the checksum detects.
 #[derive(Clone, Copy)]
 pub(super) enum Mixtures {
     All,
-    /// A sample: for two full entries in flight there are 2^20.
+    /// A sample: two full entries in flight have 2^20 choices.
     Sampled,
 }
 

@@ -222,7 +222,7 @@ fn unreachable_blocks_are_found_by_their_own_headers() {
     assert_eq!(corruption.extent, blocks[2]..heap.layout.chunk_offset(1));
 }
 
-/// A free header may survive inside a longer block that was allocated over it, and cover a block that was later allocated after that one.
+/// The header of a free block may survive inside a longer block allocated over it, and cover the block after that longer block.
 #[test]
 fn stale_free_header_does_not_hide_live_block() {
     let mut heap = Heap::new(1, 4096);

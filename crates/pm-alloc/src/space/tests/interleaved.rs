@@ -115,7 +115,7 @@ fn free_chunk_changes_arenas() {
         let (region, space) = &*both;
         let own = allocate(1, space, region, 30).unwrap();
         let freed = thread.join().unwrap();
-        // The block is still free, or it is the new block, which this call frees.
+        // Either the block is still free, or this call frees the new block at the same offset.
         assert!(
             freed.is_ok()
                 || matches!(freed, Err(FreeError::AlreadyFree { .. } | FreeError::NotABlock { .. }))

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 enum Step {
     Allocate(u64),
     Free(prop::sample::Index),
-    /// To at least the first number of lines, and at most as many more as the second.
+    /// Resizes to at least the first number of lines, and to at most the sum of both numbers.
     Resize(prop::sample::Index, u64, u64),
     /// The same, but the caller refuses all lines.
     Refuse(prop::sample::Index, u64),
