@@ -45,7 +45,7 @@ pub(super) struct Arena {
     vacant: Vec<u32>,
     free_lists: FreeLists,
     pub(super) quarantine: Quarantine,
-    /// Whether there was no free chunk when one was last needed. If so, extents of the exact length are not preferred, because most searches for one
+    /// Whether there was no free chunk when one was last needed. If so, extents of the exact length are not preferred, because most searches for them
     /// would fail.
     pub(super) is_exhausted: bool,
     /// The highest checkpoint LSN that callers have passed.
@@ -140,8 +140,8 @@ impl Arena {
         }
     }
 
-    /// Reserves a free extent for this block: a run, if the request allows one and one is found. If not, and `prefers_exact` is set and few short
-    /// extents are kept, reserves an extent of exactly the block's length or a long one. In all other cases, reserves the shortest extent that fits.
+    /// Reserves a free extent for this block: a run, if the request allows it and a run is found. If not, and if `prefers_exact` is set and few short
+    /// extents are kept, reserves an extent of exactly the block's length or a long extent. Otherwise reserves the shortest extent that fits.
     #[inline]
     pub(super) fn reserve<P: Pmem>(
         &mut self,
@@ -273,7 +273,7 @@ impl Arena {
         self.reservation_count -= 1;
         let map = self.map(slot);
         let Range { start, end } = reservation.extent.lines;
-        // No former block starts in the rest, because the last one starts before the cursor.
+        // No former block starts in the rest, because the last former block starts before the cursor.
         map.starts.clear_range(start + 1..reservation.cursor);
         for carved in reservation.carved() {
             map.starts.set(carved.line);
@@ -508,8 +508,8 @@ impl Arena {
         Ok(next - line)
     }
 
-    /// The free lines before and after the block at `line`, which one header can free together with it. A long side is left empty, because it would
-    /// be quarantined together with the block.
+    /// The free lines before and after the block at `line`. One header can free them together with the block. A long side is left empty, because it
+    /// would be quarantined together with the block.
     #[inline]
     fn neighbours<P: Pmem>(&mut self, pmem: &P, slot: u32, line: u32) -> [Range<u32>; 2] {
         let most = COALESCED_LINES_MAX.min(chunk_lines(&self.layout) / 16);

@@ -91,7 +91,7 @@ impl Bitmap {
         }
     }
 
-    /// The 64 bits from `bit` on. Bits after the last one are clear.
+    /// The 64 bits from `bit` on. Bits beyond the bitmap's length are clear.
     #[inline]
     pub(super) fn window(&self, bit: u32) -> u64 {
         let word = |index: u32| self.words.get(index as usize).copied().unwrap_or(0);

@@ -4,7 +4,7 @@
 //! counts as a block start.
 //!
 //! Invariants:
-//! - If a line is in use and the next one is not, a block of the chain starts at that next line. So every free extent consists of whole free blocks.
+//! - If a line is in use and the next line is not, a block of the chain starts at the next line. So every free extent consists of whole free blocks.
 //! - Lines that are reserved or quarantined are in use.
 
 use super::bitmap::Bitmap;
@@ -109,7 +109,7 @@ impl ChunkMap {
         flush(self.lines);
     }
 
-    /// Checks the headers of the free blocks on these lines, before an allocated block covers them. Returns the first corrupted one.
+    /// Returns the first free block on these lines whose header is corrupted. Called before an allocated block covers the lines.
     #[inline]
     pub(super) fn find_corrupted<P: Pmem>(
         &self,
@@ -177,8 +177,8 @@ impl ChunkMap {
         starts.then(|| self.used.next_set(line))
     }
 
-    /// Finds the shortest run of whole free blocks with `wanted` lines in total that starts within 64 lines from `from`. Returns its first line and
-    /// its number of lines. A run at the end of the chunk is not found.
+    /// Finds the shortest run of whole free blocks with `wanted` lines in total that starts in the 64 lines from `from` on. Returns its first line
+    /// and its number of lines. A run at the end of the chunk is not found.
     #[inline]
     pub(super) fn find_run(&self, from: u32, wanted: RangeInclusive<u32>) -> Option<(u32, u32)> {
         let free = self.starts.window(from) & !self.used.window(from);
@@ -198,7 +198,7 @@ impl ChunkMap {
         None
     }
 
-    /// The first line at or after `line` that a copy of the chunk contains: the start of an allocated block, a line of a lost one, or a line of the
+    /// The first line at or after `line` that a copy of the chunk contains: the start of an allocated block, a line of a lost block, or a line of the
     /// unreachable extent. If there is none, the chunk's end.
     pub(super) fn next_copied(&self, line: u32) -> u32 {
         let lost = self.lost.iter().filter(|lost| lost.end > line).map(|lost| lost.start.max(line));

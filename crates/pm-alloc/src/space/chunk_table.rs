@@ -28,7 +28,7 @@ const CHUNKS_PER_ARENA: u64 = 8;
 pub(crate) struct SpaceOptions {
     /// The minimum time for which freed blocks are quarantined, so that no line is written too often.
     pub(crate) quarantine: Duration,
-    /// The number of arenas, at least one. By default there is one for each processor, unless the heap has too few chunks.
+    /// The number of arenas, at least one. By default there is one arena for each processor, unless the heap has too few chunks.
     pub(crate) arena_count: Option<u32>,
     /// Whether this process created the heap and fenced it. If so, no killed process can have left headers that are visible but not durable.
     pub(crate) is_new: bool,
@@ -232,7 +232,7 @@ impl SharedChunks {
         self.failed_fence.clone().map_or(Ok(()), Err)
     }
 
-    /// Fences, unless a fence has failed: another fence would not cover the lines of the failed one, which may be lost.
+    /// Fences, unless a fence has failed: another fence would not cover the lines of the failed fence, which may be lost.
     ///
     /// # Errors
     /// When the fence fails or a fence has failed.
@@ -356,7 +356,7 @@ impl LockedChunks<'_> {
         }
     }
 
-    /// Assigns a shared chunk to an arena: alternately a free and an unscanned one while both kinds exist. Returns false if there is no chunk.
+    /// Assigns a shared chunk to an arena: alternately a free and an unscanned chunk, if both exist. Returns false if there is no chunk.
     ///
     /// A chunk that was in use before the heap was opened may have free extents, which should be used before new chunks. But a scan takes time, so
     /// only one chunk is scanned for each free chunk that is assigned.
@@ -466,7 +466,7 @@ impl LockedChunks<'_> {
                 let first = chunk + 1 - count;
                 match self.take_chunks(first..chunk + 1) {
                     Ok(()) => return Some(first),
-                    // Another thread has since allocated in one of them.
+                    // Another thread has since allocated in the chunk `used`.
                     Err(used) => run = chunk - used,
                 }
             }

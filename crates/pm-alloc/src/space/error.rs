@@ -25,7 +25,7 @@ pub enum SpaceError {
         /// The longest possible block.
         max_lines: u64,
     },
-    /// The block cannot have this alignment: a block longer than a chunk starts at a chunk's second line, and a shorter one must fit into one chunk.
+    /// The block cannot have this alignment: a block longer than a chunk starts at the second line of a chunk, and a shorter block must fit into one.
     #[error("a block of {lines} lines of 64 bytes cannot be aligned to {align_bytes} bytes in this heap")]
     Alignment {
         /// The number of requested lines.
@@ -140,9 +140,9 @@ pub enum CorruptionKind {
     /// The extent is the block: the header was corrupted while the heap was open, and the block's length was known from DRAM.
     LengthKnown,
     /// The length of the block is unknown: the header was corrupted before the heap was opened. The extent is the rest of the chunk, or several
-    /// chunks if the block may have been longer than one. No line of the extent is allocated again, even after a repair, because the end of the block
-    /// is unknown. Other blocks in the extent are not lost: those with intact headers are listed, and can be freed. Some listed blocks may have been
-    /// freed long ago, because an old header can survive inside a later block.
+    /// chunks if the block may have been longer than one chunk. No line of the extent is allocated again, even after a repair, because the end of the
+    /// block is unknown. Other blocks in the extent are not lost: those with intact headers are listed, and can be freed. Some listed blocks may have
+    /// been freed long ago, because an old header can survive inside a later block.
     LengthUnknown,
     /// The header ends a chunk. No block is lost.
     End,

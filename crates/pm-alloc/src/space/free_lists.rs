@@ -10,13 +10,13 @@ use std::collections::{HashSet, VecDeque};
 /// The length of the longest extents, in lines, that have a size class for their exact length: 4 KiB.
 const EXACT_LINES_MAX: u32 = 64;
 
-/// The number of size classes: the exact ones, and one for each larger power of two.
+/// The number of size classes: the exact classes, and one class for each larger power of two.
 const CLASSES: usize = EXACT_LINES_MAX as usize + 23;
 
 /// The number of entries of one list that a search tries before it moves to the next list.
 const TRIES: usize = 16;
 
-/// The minimum number of entries at which stale ones are purged.
+/// The minimum number of entries at which stale entries are purged.
 const PURGE_MIN: usize = 1024;
 
 /// The number of lines that one word of a map covers.
@@ -44,7 +44,7 @@ pub(super) struct FreeLists {
     count: usize,
     /// The number of lines of all extents in the exact lists.
     short_extent_lines: usize,
-    /// The number of entries at which stale ones are purged.
+    /// The number of entries at which stale entries are purged.
     purge_at: usize,
     /// The start of the next search for a run. It advances cyclically, so that all space is used in turn.
     run_cursor: Candidate,
@@ -52,7 +52,7 @@ pub(super) struct FreeLists {
 
 #[inline]
 const fn class(lines: u32) -> usize {
-    // The class of 65 to 127 lines follows the exact ones.
+    // The class of 65 to 127 lines follows the exact classes.
     if lines <= EXACT_LINES_MAX {
         lines as usize - 1
     } else {
@@ -81,7 +81,7 @@ impl FreeLists {
         self.short_extent_lines += exact_lines(class);
     }
 
-    /// Takes an extent of exactly `lines` lines, or else a long one.
+    /// Takes an extent of exactly `lines` lines, or else an extent that is longer than the exact classes.
     ///
     /// While there are few short extents, most are likely to be requested at their exact length. A shorter block would leave a rest whose length is
     /// rarely requested.

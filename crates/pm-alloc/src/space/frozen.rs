@@ -45,8 +45,8 @@ pub(crate) struct Frozen<'s> {
 }
 
 impl<'s> Frozen<'s> {
-    /// Acquires all locks: that of the shared chunks, then those of the arenas. No other code holds the locks of several arenas, and this code holds
-    /// the lock of the shared chunks while it acquires them, so no deadlock is possible.
+    /// Acquires all locks: the lock of the shared chunks, then those of the arenas. No other code holds the locks of several arenas, and this code
+    /// holds the lock of the shared chunks while it acquires them, so no deadlock is possible.
     ///
     /// If `is_log_healthy`, the headers that are read are made durable. After a failed fence nothing is stored.
     pub(super) fn new<P: Pmem>(table: &'s ChunkTable, pmem: &P, is_log_healthy: bool) -> Self {

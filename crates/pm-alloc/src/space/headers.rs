@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 
-/// A header: its offset in the region, and the word to store there.
+/// The offset of a header in the region, and the word to store there.
 pub(super) type HeaderWord = (u64, u64);
 
 /// The number of lines in a chunk. A chunk has at most 16 GiB, that is, 2^28 lines.

@@ -89,8 +89,8 @@ impl Freeing {
         Self { slot: Some(slot), chunk, coalesced: block.start..block.end, block, header: None }
     }
 
-    /// The header to store when the transaction commits: the block's own, or that of the free block before it, which will cover both. `None` in an
-    /// unreachable extent: the header found there may be that of a former block, and lie inside another allocated block.
+    /// The header to store when the transaction commits: the block's own header, or that of the free block before it, which will cover both. `None`
+    /// in an unreachable extent: the header found there may be that of a former block, and lie inside another allocated block.
     pub(crate) const fn header(&self) -> Option<HeaderWord> {
         self.header
     }
@@ -530,7 +530,7 @@ impl Space {
         }
     }
 
-    /// Reserves in shared chunks, which are assigned to this thread's arena one by one, and then anywhere in that arena.
+    /// Assigns shared chunks to this thread's arena one by one and reserves in each, and then anywhere in that arena.
     fn reserve_in_more_chunks<P: Pmem>(
         &self,
         own: usize,

@@ -1,7 +1,7 @@
 //! Restoring the chains of headers after log entries were discarded.
 //!
-//! Terms: a transaction is *discarded* if one of its entries was, and *intact* otherwise. All entries of intact transactions can be read. A block
-//! *survives* if the intact transactions left it allocated.
+//! Terms: a transaction is *discarded* if one of its entries was discarded, and *intact* otherwise. All entries of intact transactions can be read. A
+//! block *survives* if the intact transactions leave it allocated.
 //!
 //! # Invariant
 //! After [`LoggedHeaders::restore_chains`]
@@ -26,23 +26,23 @@
 //! below `k` was live. Let K be the headers in the intact groups from `k` on ([`Replayed::pairs`] returns them).
 //!
 //! A header of K was right when its group committed. So if the blocks of two headers of K overlap, the earlier header was changed after it was
-//! logged. A header of K therefore *supersedes* the earlier ones that start on its lines, and an earlier allocated block that covers it. A header of
-//! K is *current* if it is not superseded and is in place. It follows that no later header of K overlaps a current allocated block.
+//! logged. A header of K therefore *supersedes* the earlier headers of blocks that start on its lines, and of an earlier allocated block that covers
+//! it. A header of K is *current* if it is not superseded and is in place. It follows that no later header of K overlaps a current allocated block.
 //!
 //! The walk along a chain visits only headers that were part of the chain at some time after `k`:
 //!
 //! - The first header of a chunk. A transaction stores the first header of its blocks last. So the offset holds the discarded transaction's header,
 //!   or the header that it was about to replace.
 //! - A current header. It was part of the chain when its group committed.
-//! - The header after a visited one. While the visited header was part of the chain, another block started where the visited block ends. The header
-//!   of that block was durable before the visited header was stored: a commit stores it early ([`Reservation::inner_and_front`]), recovery replays it
-//!   first, and without the log a fence separates the two stores. Later stores at that offset are headers again, or contents of a block that covers
-//!   it and was allocated by a discarded transaction or by one that never committed. If such contents are not a valid header, the chain is broken
-//!   there, and no line after the break is allocated again.
+//! - The header after a visited header. While the visited header was part of the chain, another block started where the visited block ends. The
+//!   header of that block was durable before the visited header was stored: a commit stores it early ([`Reservation::inner_and_front`]), recovery
+//!   replays it first, and without the log a fence separates the two stores. Later stores at that offset are headers again, or contents of a block
+//!   that covers it and was allocated by a discarded transaction or by a transaction that never committed. If such contents are not a valid header,
+//!   the chain is broken there, and no line after the break is allocated again.
 //!
 //! Let B be a surviving block with a line that a visited block covers. When the visited header was part of the chain, that line was free or in
 //! another block. So B was allocated later, and its header is in K. It is current, because no later header overlaps a surviving block. The visited
-//! block is cut at the first current allocated header inside it, which is B's or one before it. So no free block that remains covers a line of a
+//! block is cut at the first current allocated header inside it, which is B's or lies before it. So no free block that remains covers a line of a
 //! surviving block, and the walk skips no surviving block (1). The argument does not depend on the number of discarded entries, or on whether they
 //! were live.
 //!
@@ -114,7 +114,7 @@ impl Logged {
 pub(crate) struct LoggedHeaders<'l> {
     layout: &'l Layout,
     chunk_count: u64,
-    /// The headers that no later one supersedes, by line. A later header inside a free block does not supersede the free block's header.
+    /// The headers that no later header supersedes, by line. A later header inside a free block does not supersede the free block's header.
     latest: BTreeMap<u64, Logged>,
 }
 

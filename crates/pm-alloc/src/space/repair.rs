@@ -48,8 +48,8 @@ pub(super) fn repair<P: Pmem>(
     Ok(header.map(|header| (offset, header.to_word(layout.seed, offset))))
 }
 
-/// Permanently marks the extent of the corrupted header at `line` as lost, and returns the header that records this. `None` if there is nothing to
-/// repair. `found` is the current header at `line`, if its checksum is right. If the chain is broken at `line`, `chunks` chunks are unreachable.
+/// Permanently marks the extent of the corrupted header at `line` as lost, and returns the header that records the loss. `None` if there is nothing
+/// to repair. `found` is the current header at `line`, if its checksum is right. If the chain is broken at `line`, `chunks` chunks are unreachable.
 fn mark_lost(
     arena: &mut Arena,
     slot: u32,

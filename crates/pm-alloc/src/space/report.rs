@@ -17,7 +17,7 @@ pub struct SpaceStats {
     pub chunks: u64,
     /// Chunks that were not scanned since the heap was opened. The fields below do not count them.
     pub unscanned_chunks: u64,
-    /// Chunks that a huge block covers completely, or in which one starts.
+    /// Chunks that a huge block covers completely, or in which a huge block starts.
     pub covered_chunks: u64,
     /// Free bytes.
     pub free_bytes: u64,

@@ -16,8 +16,8 @@ pub(super) struct ArenaSlot {
     pub(super) slot: u32,
 }
 
-/// Reserved free lines: one or more whole free blocks. With `trim_line`, the reservation keeps only the front of them. They lie in one chunk; those
-/// for a huge block begin in it.
+/// Reserved free lines: one or more whole free blocks. With `trim_line`, the reservation keeps only the front of them. The lines lie in one chunk;
+/// those for a huge block begin in it.
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     /// `None` for a huge block, whose first chunk is `chunk`.
@@ -41,10 +41,10 @@ pub(super) struct Carved {
 
 /// A free extent from which no other thread allocates, until [`Space::settle`] or [`Space::return_unused`].
 ///
-/// It starts where a free block of the chain starts, and ends where one ends, so its headers describe no other lines. Usually it is one whole free
-/// block. A transaction keeps only the front of the last long free extent, and first makes the front a separate free block. Other threads may reserve
-/// the free space before and after it at the same time. The caller stores its [`join_headers`](Self::join_headers), then [carves](Self::carve)
-/// blocks, fills them, and commits their [`headers`](Self::headers).
+/// It starts and ends where free blocks of the chain start and end, so its headers describe no other lines. Usually it is one whole free block. A
+/// transaction keeps only the front of the last long free extent, and first makes the front a separate free block. Other threads may reserve the free
+/// space before and after it at the same time. The caller stores its [`join_headers`](Self::join_headers), then [carves](Self::carve) blocks, fills
+/// them, and commits their [`headers`](Self::headers).
 ///
 /// [`Space::settle`]: super::Space::settle
 /// [`Space::return_unused`]: super::Space::return_unused

@@ -58,7 +58,7 @@ impl<'h, P: Pmem> Scanner<'h, P> {
 
     /// The extent that a corrupted header at `line` makes unreachable, as offsets in the region: the rest of its chunk, because the length of its
     /// block is unknown. The first header of a chunk may be that of a huge block. The chunks that such a block covers have no first header, so the
-    /// following chunks without one are unreachable, too.
+    /// following chunks without a first header are unreachable, too.
     pub(super) fn unreachable_extent(&self, chunk: u64, line: u32) -> Range<u64> {
         // A huge block has at least one line fewer than its chunks.
         let longest = chunk + ((u64::from(BLOCK_LINES_MAX) + 1) / self.layout.chunk_lines()).max(1);

@@ -75,7 +75,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         Ok(UnloggedBlock { unlogged: *self, reservation, lines, align_bytes, is_stored: false })
     }
 
-    /// Reserves after the calls in progress have ended. Each of them may hold a whole free extent, perhaps the last one, until its headers are
+    /// Reserves after the calls in progress have ended. Each call may hold a whole free extent, perhaps the last extent, until its headers are
     /// stored. Until this returns, new calls wait at the gate.
     #[cold]
     fn reserve_alone(&self, lines: u64, align_bytes: u64) -> Result<UnloggedBlock<'s, P>, SpaceError> {

@@ -1,4 +1,4 @@
-//! Corrupted lines of a log that was not closed: recovery refuses the log if one of them may have held a live entry.
+//! Corrupted lines of a log that was not closed: recovery refuses the log if a corrupted line may have held a live entry.
 
 use super::support::{at, layout, load, recover, recover_discarding, with_log, words};
 use crate::log::floor;
@@ -109,7 +109,7 @@ fn corrupted_retired_group_is_dead() {
     }
 }
 
-/// Corrupts each entry of the group up to which a lane is retired, which is the lane's last one.
+/// Corrupts each entry of the lane's last group, up to which the lane is retired.
 #[test]
 fn corrupted_entry_of_longer_retired_group_is_dead() {
     for entry in 0..3 {

@@ -113,7 +113,7 @@ fn full_ring_retires_idle_lane() {
     let states = [[0, 0, 0], [1, 0, 5], [2, 0, 5], [2, 1, 5], [2, 2, 5], [2, 3, 5], [2, 4, 5], [2, 5, 5]];
     explore(&layout(4), All, [at(0), at(1), at(2)], &states, |run, log| {
         let mut busy = LaneGuard::acquire(log);
-        // Runs in another thread, because fences of this thread do not cover the flushes of that one.
+        // Runs in another thread, because fences of this thread do not cover that thread's flushes.
         thread::scope(|scope| {
             scope.spawn(|| commit(run, log, &[(at(0), 1), (at(2), 5)]));
         });

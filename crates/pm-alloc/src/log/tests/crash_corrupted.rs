@@ -113,8 +113,8 @@ fn corrupted_unused_line_loses_no_acknowledged_transaction() {
     );
 }
 
-/// A lane is retired while its owning thread's last commit is deferred. The words of the lane's header make that commit durable, and either copy is
-/// enough.
+/// A lane is retired while its owning thread's last commit is deferred. The words of the lane's header make that commit durable, and either copy of
+/// them is sufficient.
 #[test]
 fn retiring_lane_makes_its_deferred_commit_durable() {
     explore(

@@ -94,7 +94,7 @@ fn lane_writes_in_place_over_its_own_commit() {
     });
 }
 
-/// A deferred commit may be lost, but only as a whole, and only with everything that committed later.
+/// A deferred commit may be lost, but only completely, and only with all later commits.
 #[test]
 fn later_commit_implies_earlier_deferred_commit() {
     for by_word in [false, true] {

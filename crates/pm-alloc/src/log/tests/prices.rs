@@ -17,7 +17,7 @@ fn counted(operation: impl FnOnce(&Counting<SimPmem>, &Log) -> Counts) -> (u64, 
 fn commit(writes: &Writes) -> (u64, u64) {
     counted(|pmem, log| {
         let mut lane = LaneGuard::acquire(log);
-        // The first commit has no target lines of an earlier one to flush.
+        // The first commit has no target lines of an earlier commit to flush.
         lane.commit(pmem, writes).unwrap();
         pmem.count(|| lane.commit(pmem, writes).unwrap()).1
     })

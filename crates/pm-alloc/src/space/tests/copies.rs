@@ -23,8 +23,8 @@ pub(super) fn copy_of(heap: &Heap) -> Heap {
     copy
 }
 
-/// Allocates all free space of the copy, and overwrites it. Asserts that each block of the heap still has its contents in the copy, and returns the
-/// newly allocated blocks.
+/// Allocates all free space of the copy, and overwrites it. Asserts that each allocated block of the heap has the same contents in the copy, and
+/// returns the newly allocated blocks.
 fn check_contents(heap: &Heap, copy: &Heap) -> Vec<u64> {
     let mut taken = Vec::new();
     for lines in [copy.layout.chunk_lines() + 9, 30, 9, 3, 1] {
@@ -45,7 +45,7 @@ fn is_corrupted(heap: &Heap, payload: u64) -> bool {
     matches!(heap.space.usable_bytes(&heap.region, payload), Err(FreeError::Corrupted { .. }))
 }
 
-/// Ten blocks of four lines, each with contents of its own. Two of them are free.
+/// Ten blocks of four lines, each with different contents. Two of them are free.
 fn heap_of_ten() -> (Heap, Vec<u64>) {
     let mut heap = Heap::new(3, 4096);
     let blocks: Vec<u64> = (0..10).map(|_| heap.allocate(4, 64).unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Crashes while headers are stored without the log: while chunks are formatted, a freed huge block is split, and chunks are joined for one. The
-//! chain is intact after each crash, and each flush and fence there is needed.
+//! Crashes while headers are stored without the log: while chunks are formatted, a freed huge block is split, and chunks are joined for a huge block.
+//! The chain is intact after each crash, and each flush and fence there is needed.
 
 use super::fixture::{allocate_unlogged, join, layout};
 use crate::format::Lsn;
@@ -39,7 +39,7 @@ fn image(make: impl FnOnce(&SimPmem)) -> Image {
     sim.to_image()
 }
 
-/// A heap whose chunks were one block, which was filled and freed.
+/// A heap whose chunks were covered by one block, which was filled and freed.
 fn with_freed_huge_block() -> Image {
     image(|sim| {
         Space::format_chunks(sim, &layout(4096), 0..CHUNKS);

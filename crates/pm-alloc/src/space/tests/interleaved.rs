@@ -77,7 +77,7 @@ fn reserve_open(arena: usize, space: &Space, region: &Region) -> Result<Reservat
     Ok(reservation)
 }
 
-/// Two transactions each get a part of the last free extent, although each reserves it as a whole until the trim.
+/// Two transactions each get a part of the last free extent, although each reserves the whole extent until the trim.
 #[test]
 fn two_open_transactions_share_the_last_extent() {
     model(|| {

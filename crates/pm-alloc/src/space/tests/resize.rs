@@ -164,7 +164,7 @@ mod crash {
         Space::open(layout(4096), CHUNKS, SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() })
     }
 
-    /// Resizes one block of `from` lines: after any crash it has its old length or the new one, and after the acknowledgement the new one. The chain
+    /// Resizes one block of `from` lines: after any crash it has the old or the new length, and after the acknowledgement the new length. The chain
     /// is intact.
     fn resizes(from: u64, to: u64) {
         let sim = SimPmem::new(layout(4096).chunk_offset(CHUNKS));
