@@ -24,7 +24,7 @@ const COALESCED_LINES_MAX: u32 = 64;
 const LINES_PER_SHORT_EXTENT_LINE: usize = 256;
 
 /// A small arena may keep an eighth of one chunk in such extents, up to 2,048 lines: 128 KiB in chunks of 1 MiB. If blocks of all lengths up to 4 KiB
-/// are allocated twice as often as they are freed, there is on average one extent of each length, which adds up to about as many lines.
+/// are allocated twice as often as freed, there is on average one extent of each length: about as many lines.
 const CHUNK_LINES_PER_SHORT_EXTENT_LINE: usize = 8;
 const SHORT_EXTENT_LINES_IN_ANY_CASE: usize = 2048;
 

@@ -102,7 +102,7 @@ pub(super) fn return_unused(chunks: &mut LockedChunks<'_>, reservation: &Reserva
     chunks.shared.quarantine.push_due(chunk_as_u32(chunk), lines, lsn);
 }
 
-/// Splits the quarantined huge blocks that may be reused into chunks. Returns false if there were none.
+/// Splits into chunks the quarantined huge blocks that may be reused. Returns false if there were none.
 ///
 /// # Errors
 /// When a fence fails or has failed.

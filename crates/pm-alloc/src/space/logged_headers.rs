@@ -26,7 +26,7 @@
 //! below `k` was live. Let K be the headers in the intact groups from `k` on ([`Replayed::pairs`] returns them).
 //!
 //! A header of K was right when its group committed. So if the blocks of two headers of K overlap, the earlier header was changed after it was
-//! logged. A header of K therefore *supersedes* the earlier headers of blocks that start on its lines, and of an earlier allocated block that covers
+//! logged. A header of K therefore *supersedes* earlier headers whose blocks start on its lines, and that of an earlier allocated block that covers
 //! it. A header of K is *current* if it is not superseded and is in place. It follows that no later header of K overlaps a current allocated block.
 //!
 //! The walk along a chain visits only headers that were part of the chain at some time after `k`:
@@ -37,8 +37,8 @@
 //! - The header after a visited header. While the visited header was part of the chain, another block started where the visited block ends. The
 //!   header of that block was durable before the visited header was stored: a commit stores it early ([`Reservation::inner_and_front`]), recovery
 //!   replays it first, and without the log a fence separates the two stores. Later stores at that offset are headers again, or contents of a block
-//!   that covers it and was allocated by a discarded transaction or by a transaction that never committed. If such contents are not a valid header,
-//!   the chain is broken there, and no line after the break is allocated again.
+//!   that covers it, and that a discarded or never committed transaction allocated. If such contents are not a valid header, the chain is broken
+//!   there, and no line after the break is allocated again.
 //!
 //! Let B be a surviving block with a line that a visited block covers. When the visited header was part of the chain, that line was free or in
 //! another block. So B was allocated later, and its header is in K. It is current, because no later header overlaps a surviving block. The visited
@@ -55,8 +55,8 @@
 //!   block that T freed, or covered by a longer block, may be current, and a free block is cut there. The cut costs free lines (3), and the walk may
 //!   go on to older headers that T had covered. Such an older header is not in K; if it is that of an allocated block with a current allocated header
 //!   inside, that block is cut there, too.
-//! - Headers that are stored without the log (of a trim, of a join, of the chunks of a free huge block that is split) lie inside free blocks, or at
-//!   offsets that no live entry targets. In the latter case T's entry was dead.
+//! - Headers of a trim, a join, or the split of a free huge block are stored without the log. They lie inside free blocks, or at offsets that no live
+//!   entry targets. In the latter case T's entry was dead.
 //! - T allocated the front of a free huge block. The free block is split into its chunks if current headers lie inside it. An allocated huge block
 //!   needs no split: its header is at the start of a chunk, and part of the chain.
 //! - T allocated an uninitialized block over several free blocks, and the program filled it after T had committed. The chain is broken at the first
