@@ -1,4 +1,4 @@
-//! An arena: the chunks from which one thread, or a few, allocate. The arena's lock guards all of it.
+//! An arena: the chunks from which one thread or a few threads allocate. One lock guards the whole arena.
 
 use super::chunk_map::{ChunkMap, CorruptedFree};
 use super::error::{Corruption, CorruptionKind, FreeError};
@@ -17,20 +17,19 @@ use pm_core::Pmem;
 /// The number of quarantined blocks that one call examines.
 pub(super) const DRAIN_STEP: usize = 4;
 
-/// The longest free extent, in lines, that is coalesced with an adjacent freed block; less in chunks below 1 MiB.
+/// The longest free extent, in lines, that is coalesced with an adjacent freed block. The maximum is lower in chunks of less than 64 KiB.
 const COALESCED_LINES_MAX: u32 = 64;
 
 /// One line in 256 (0.4 %) may be in short extents that are kept for blocks of exactly their length.
 const LINES_PER_SHORT_EXTENT_LINE: usize = 256;
 
-/// A small arena may keep an eighth of one chunk in such extents, up to 2,048 lines: 128 KiB in chunks of 1 MiB. If blocks of all lengths up to 4
-/// KiB are allocated twice as often as they are freed, there is on average one extent of each length, which is about as much.
+/// A small arena may keep an eighth of one chunk in such extents, up to 2,048 lines: 128 KiB in chunks of 1 MiB. If blocks of all lengths up to 4 KiB
+/// are allocated twice as often as freed, there is on average one extent of each length: about as many lines.
 const CHUNK_LINES_PER_SHORT_EXTENT_LINE: usize = 8;
 const SHORT_EXTENT_LINES_IN_ANY_CASE: usize = 2048;
 
-/// A transaction keeps the front of the last long extent: an eighth of it, divided by the number of reservations, but at least 64 lines and its
-/// block. The part of it that the transaction does not use serves the next transactions, which then need no trim of their own: each trim costs two
-/// fences.
+/// A transaction keeps the front of the last long extent: an eighth of it, divided by the number of reservations, but at least 64 lines, and at least
+/// the lines of its block. The next transactions use the rest of this front without another trim; each trim costs two fences.
 const KEPT_PART: u32 = 8;
 const KEPT_LINES_MIN: u32 = 64;
 
@@ -46,7 +45,7 @@ pub(super) struct Arena {
     vacant: Vec<u32>,
     free_lists: FreeLists,
     pub(super) quarantine: Quarantine,
-    /// Whether no free chunk was left when one was last needed. If so, extents of the exact length are not preferred, because most searches for one
+    /// Whether there was no free chunk when one was last needed. If so, extents of the exact length are not preferred, because most searches for them
     /// would fail.
     pub(super) is_exhausted: bool,
     /// The highest checkpoint LSN that callers have passed.
@@ -75,7 +74,7 @@ pub(super) struct Request {
 pub(super) enum Purpose {
     Query,
     Free,
-    /// To free it together with its free neighbours, as one block.
+    /// The block is freed together with its free neighbours, as one block.
     FreeAndCoalesce,
 }
 
@@ -141,8 +140,8 @@ impl Arena {
         }
     }
 
-    /// Reserves a free extent for this block: a run, if the request allows one and one is found. Otherwise, with `prefers_exact` and while few short
-    /// extents are kept, an extent of exactly its length or a long one. Otherwise the shortest one that fits.
+    /// Reserves a free extent for this block: a run, if the request allows it and a run is found. If not, and if `prefers_exact` is set and few short
+    /// extents are kept, reserves an extent of exactly the block's length or a long extent. Otherwise reserves the shortest extent that fits.
     #[inline]
     pub(super) fn reserve<P: Pmem>(
         &mut self,
@@ -218,8 +217,8 @@ impl Arena {
         None
     }
 
-    /// Decides whether an extent that was reserved for a transaction is trimmed: if the rest is long enough, and no other free extent is longer than
-    /// half of it. Returns the line; [`return_trimmed`](Self::return_trimmed) frees the lines from there on, once they are a free block of their own.
+    /// Decides whether to trim an extent reserved for a transaction: if the rest is long enough, and no other free extent is in its size class or a
+    /// larger one. Returns the trim line; [`return_trimmed`](Self::return_trimmed) later frees the lines from there on.
     pub(super) fn begin_trim(&mut self, extent: &Extent, request: Request) -> Option<u32> {
         let Range { start, end } = extent.lines;
         let at = align(&self.layout, extent.chunk, start, request.align_bytes)?;
@@ -233,7 +232,7 @@ impl Arena {
         Some(start + kept)
     }
 
-    /// Frees the lines from the trim on. They are a free block of their own now, and so is the reservation.
+    /// Frees the lines from the trim line on. These lines and the reservation are two separate free blocks now.
     pub(super) fn return_trimmed(&mut self, slot: u32, reservation: &mut Reservation) {
         let Some(trim) = reservation.extent.trim_line.take() else { return };
         self.trim_count -= 1;
@@ -274,7 +273,7 @@ impl Arena {
         self.reservation_count -= 1;
         let map = self.map(slot);
         let Range { start, end } = reservation.extent.lines;
-        // No former block starts in the rest, because the last one starts before the cursor.
+        // No former block starts in the rest, because the last former block starts before the cursor.
         map.starts.clear_range(start + 1..reservation.cursor);
         for carved in reservation.carved() {
             map.starts.set(carved.line);
@@ -291,9 +290,9 @@ impl Arena {
         }
     }
 
-    /// Quarantines free lines that were not allocated before until the checkpoint LSN has reached `lsn`; the quarantine time does not apply.
-    /// Otherwise, if the lines before them are free, too, a new block could cover both. An unlogged store to it would overwrite the header of these
-    /// lines, and recovery could replay that header over the store.
+    /// Quarantines free lines that were not allocated before. They stay quarantined until the checkpoint LSN has reached `lsn`; the quarantine time
+    /// does not apply. Without this, a new block could cover them and free lines before them. An unlogged store to the block would overwrite their
+    /// header, and recovery could replay the header over the store.
     fn quarantine_gap(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.quarantine.push_gap(slot, lines, lsn);
         self.drain_quarantine(Lsn::ZERO, now, DRAIN_STEP);
@@ -509,8 +508,8 @@ impl Arena {
         Ok(next - line)
     }
 
-    /// The free lines before and after the block at `line`, which one header can free together with it. A side is left out (empty) if it is long,
-    /// because it would be quarantined together with the block.
+    /// The free lines before and after the block at `line`. One header can free them together with the block. A long side is left empty, because it
+    /// would be quarantined together with the block.
     #[inline]
     fn neighbours<P: Pmem>(&mut self, pmem: &P, slot: u32, line: u32) -> [Range<u32>; 2] {
         let most = COALESCED_LINES_MAX.min(chunk_lines(&self.layout) / 16);
@@ -530,7 +529,7 @@ impl Arena {
         })
     }
 
-    /// Marks the free neighbours of a block as in use, before the block is freed with them. Leaves out neighbours with corrupted headers. Returns
+    /// Marks the free neighbours of a block as in use, before the block is freed with them. Neighbours with corrupted headers are left out. Returns
     /// the lines of the block and its neighbours.
     #[inline]
     fn hold_neighbours<P: Pmem>(
@@ -629,8 +628,8 @@ impl HeldBlock<'_> {
         (!rest.is_empty()).then(|| header_word(&self.arena.layout, self.chunk, BlockState::Free, rest))
     }
 
-    /// Allocates the block, whose headers are durable. Quarantined blocks whose freeing is at or below `checkpoint_lsn` are drained incrementally:
-    /// here, while the processor still waits for the fence of the commit, rather than before the search for a block.
+    /// Allocates the block, whose headers are durable. Also drains a few quarantined blocks that were freed at or below `checkpoint_lsn`. This is
+    /// done here rather than before the search for a block, because here it overlaps with the fence of the commit.
     #[inline]
     pub(crate) fn settle(mut self, checkpoint_lsn: Lsn) {
         self.is_settled = true;
@@ -664,7 +663,7 @@ pub(crate) struct HeldFreeing<'s> {
 }
 
 impl<'s> HeldFreeing<'s> {
-    /// Holds the result of [`Arena::look_up`], whose purpose was to free the block.
+    /// Holds the result of an [`Arena::look_up`] whose purpose was to free the block.
     #[inline]
     pub(super) fn new(
         mut arena: SpinGuard<'s, Arena>,
@@ -682,7 +681,7 @@ impl<'s> HeldFreeing<'s> {
         header_word(&self.arena.layout, self.chunk, BlockState::Free, self.coalesced.clone())
     }
 
-    /// Frees the block, whose header is durable since the commit with this LSN. It is quarantined until the checkpoint LSN has reached this LSN.
+    /// Frees the block, whose header the commit with this LSN made durable. It is quarantined until the checkpoint LSN has reached this LSN.
     #[inline]
     pub(crate) fn settle(mut self, lsn: Lsn) {
         self.is_settled = true;

@@ -91,7 +91,7 @@ impl Bitmap {
         }
     }
 
-    /// The 64 bits from `bit` on. Bits after the last one are clear.
+    /// The 64 bits from `bit` on. Bits beyond the bitmap's length are clear.
     #[inline]
     pub(super) fn window(&self, bit: u32) -> u64 {
         let word = |index: u32| self.words.get(index as usize).copied().unwrap_or(0);
@@ -100,7 +100,7 @@ impl Bitmap {
         if shift == 0 { low } else { low | word(index + 1) << (WORD_BITS - shift) }
     }
 
-    /// The first set bit at or after `from`, or the length.
+    /// The first set bit at or after `from`. The length of the bitmap if there is none.
     #[inline]
     pub(super) fn next_set(&self, from: u32) -> u32 {
         if from >= self.len {
@@ -146,7 +146,7 @@ impl Bitmap {
         None
     }
 
-    /// The first clear bit at or after `from`, or the length.
+    /// The first clear bit at or after `from`. The length of the bitmap if there is none.
     pub(super) fn next_clear(&self, from: u32) -> u32 {
         let mut keep = u64::MAX << (from % WORD_BITS);
         for word in from / WORD_BITS..self.len.div_ceil(WORD_BITS) {

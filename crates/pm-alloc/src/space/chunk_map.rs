@@ -4,7 +4,7 @@
 //! counts as a block start.
 //!
 //! Invariants:
-//! - If a line is in use and the next one is not, a block of the chain starts at that next line. So every free extent consists of whole free blocks.
+//! - If a line is in use and the next line is not, a block of the chain starts at the next line. So every free extent consists of whole free blocks.
 //! - Lines that are reserved or quarantined are in use.
 
 use super::bitmap::Bitmap;
@@ -25,15 +25,15 @@ pub(super) struct ChunkMap {
     pub(super) first: u32,
     /// Lines in use, which are not to be allocated.
     pub(super) used: Bitmap,
-    /// Lines where a block of the chain starts.
+    /// Lines where a block of the chain, the unreachable extent, or an allocated block inside that extent starts.
     pub(super) starts: Bitmap,
-    /// Lines where an allocated block of the chain starts that is not being freed.
+    /// Lines where a block starts that is allocated and not being freed.
     pub(super) live: Bitmap,
     pub(super) free_lines: u32,
     /// The line from which the chunk is unreachable, because the chain is broken there. `lines` if the chain is intact; 0 if the whole chunk is
     /// unreachable. Unreachable lines stay in use, and only headers of allocated blocks are used there.
     pub(super) unreachable_from: u32,
-    /// Extents whose headers are corrupted, or were marked lost by a repair.
+    /// Extents whose headers are corrupted, or that a repair has marked lost.
     pub(super) lost: Vec<Range<u32>>,
 }
 
@@ -109,7 +109,7 @@ impl ChunkMap {
         flush(self.lines);
     }
 
-    /// Checks the headers of the free blocks on these lines, before an allocated block covers them. Returns the first corrupted one.
+    /// Returns the first free block on these lines whose header is corrupted. Called before an allocated block covers the lines.
     #[inline]
     pub(super) fn find_corrupted<P: Pmem>(
         &self,
@@ -129,7 +129,7 @@ impl ChunkMap {
         None
     }
 
-    /// The length of the allocated block that starts at `line`, in the unreachable extent. Only the block's own header shows the length, because
+    /// The length of the allocated block that starts at `line` in the unreachable extent. Only the block's own header shows the length, because
     /// headers of former blocks may lie before it and inside it.
     #[cold]
     pub(super) fn find_unreachable<P: Pmem>(
@@ -177,8 +177,8 @@ impl ChunkMap {
         starts.then(|| self.used.next_set(line))
     }
 
-    /// Finds the shortest run of whole free blocks with `wanted` lines in total that starts within 64 lines from `from`. Returns its first line and
-    /// its number of lines. A run at the end of the chunk is not found.
+    /// Finds the shortest run of whole free blocks with `wanted` lines in total that starts in the 64 lines from `from` on. Returns its first line
+    /// and its number of lines. A run at the end of the chunk is not found.
     #[inline]
     pub(super) fn find_run(&self, from: u32, wanted: RangeInclusive<u32>) -> Option<(u32, u32)> {
         let free = self.starts.window(from) & !self.used.window(from);
@@ -198,7 +198,7 @@ impl ChunkMap {
         None
     }
 
-    /// The first line at or after `line` that a copy of the chunk contains: the start of an allocated block, a line of a lost one, or a line of the
+    /// The first line at or after `line` that a copy of the chunk contains: the start of an allocated block, a line of a lost block, or a line of the
     /// unreachable extent. If there is none, the chunk's end.
     pub(super) fn next_copied(&self, line: u32) -> u32 {
         let lost = self.lost.iter().filter(|lost| lost.end > line).map(|lost| lost.start.max(line));
@@ -213,7 +213,7 @@ impl ChunkMap {
         self.used.last_set(line).unwrap_or(0) + 1..self.used.next_set(line)
     }
 
-    /// The first free extent at or after `line`. If `line` is inside one, the part from `line` on.
+    /// The first free extent at or after `line`. If `line` is inside a free extent, the result starts at `line`.
     pub(super) fn next_extent(&self, line: u32) -> Option<Range<u32>> {
         let from = self.used.next_clear(line);
         (from < self.lines).then(|| from..self.used.next_set(from))

@@ -1,8 +1,8 @@
 //! The chunks of a heap: which arena owns each chunk, and the chunks that no arena owns.
 //!
-//! Each chunk is owned by an arena, or shared, or covered by a huge block, which is a block longer than a chunk. A thread allocates from its own
-//! arena. A thread that frees a block locks the arena that owns the block's chunk. A chunk changes owners only while the lock of the shared chunks is
-//! held ([`LockedChunks`]). That lock is acquired before that of any arena. Only [`Frozen`](super::Frozen) holds the locks of several arenas at once.
+//! Each chunk is owned by an arena, shared, or covered by a huge block, which is a block longer than a chunk. A thread allocates from its own arena.
+//! A thread that frees a block locks the arena that owns the block's chunk. A chunk changes owners only while the lock of the shared chunks is held
+//! ([`LockedChunks`]). That lock is acquired before the lock of any arena. Only [`Frozen`](super::Frozen) holds several arena locks at once.
 
 use super::arena::Arena;
 use super::chunk_map::ChunkMap;
@@ -28,7 +28,7 @@ const CHUNKS_PER_ARENA: u64 = 8;
 pub(crate) struct SpaceOptions {
     /// The minimum time for which freed blocks are quarantined, so that no line is written too often.
     pub(crate) quarantine: Duration,
-    /// The number of arenas, at least one. By default there is one for each processor, unless the heap has too few chunks.
+    /// The number of arenas, at least one. By default there is one arena for each processor, unless the heap has too few chunks.
     pub(crate) arena_count: Option<u32>,
     /// Whether this process created the heap and fenced it. If so, no killed process can have left headers that are visible but not durable.
     pub(crate) is_new: bool,
@@ -42,7 +42,7 @@ pub(super) enum ChunkOwner {
     Covered,
     /// A huge block starts in the chunk.
     Huge,
-    /// An arena owns the chunk, in this slot.
+    /// An arena owns the chunk. The chunk's map is in this slot.
     Arena(ArenaSlot),
 }
 
@@ -74,8 +74,8 @@ pub(super) struct ChunkTable {
     owners: Vec<AtomicU64>,
     pub(super) arenas: Vec<SpinLock<Arena>>,
     shared: PoisonMutex<SharedChunks>,
-    /// Whether there is a free shared chunk. A hint, stored with the lock of the shared chunks held and loaded without it. It is set only if there
-    /// is a free chunk, but it may be false when there is one, and then a reservation is trimmed needlessly.
+    /// Whether there is a free shared chunk. This is a hint: it is stored with the lock of the shared chunks held, and loaded without it. It may be
+    /// false although there is a free chunk; then a reservation is trimmed needlessly.
     has_free_chunk: AtomicBool,
     pub(super) clock: QuarantineClock,
     is_new: bool,
@@ -95,18 +95,18 @@ pub(super) struct HugeBlock {
 pub(super) struct SharedChunks {
     /// The first chunk whose first header was not read yet. First headers are read when needed, because in a large heap each one costs a page fault.
     pub(super) cursor: ChunkCursor,
-    /// Whether first headers were read and flushed but not fenced. Nothing may rely on them before the fence.
+    /// Whether first headers were read and flushed but not fenced. They must not be used before the fence.
     has_unfenced_headers: bool,
     /// The first headers, as (offset, word), that a killed process left inside a huge block.
     /// [`persist_first_headers`](LockedChunks::persist_first_headers) zeroes them before its fence.
     stale_headers: Vec<(u64, u64)>,
-    /// The error of a failed fence. After that nothing more is stored or fenced.
+    /// The error of the first failed fence. After a failed fence nothing more is stored or fenced.
     failed_fence: Option<FenceError>,
-    /// Whether the next arena preferably gets an unscanned chunk instead of a free one.
+    /// Whether the next assignment to an arena prefers an unscanned chunk to a free one.
     is_unscanned_next: bool,
     /// Chunks that are one free block each.
     pub(super) free: BTreeSet<u64>,
-    /// Chunks whose first header was read but which were not scanned yet, and where their headers start.
+    /// Chunks whose first header was read, but that were not scanned yet, with the start of their headers.
     pub(super) unscanned: BTreeMap<u64, Start>,
     /// Huge blocks, by the chunk in which they start.
     pub(super) huge: BTreeMap<u64, HugeBlock>,
@@ -127,7 +127,7 @@ pub(super) struct LockedChunks<'s> {
 impl ChunkTable {
     /// The chunks of a heap after its recovery. Reads no header: a chunk is scanned when it is first needed.
     pub(super) fn new(layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
-        // The number of processors is looked up only if the heap could use more than one arena, because the standard library reads many files for it.
+        // The processors are counted only if the heap could use several arenas, because the standard library reads many files to count them.
         let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let by_default = || match chunk_count / CHUNKS_PER_ARENA {
             0 | 1 => 1,
@@ -232,7 +232,7 @@ impl SharedChunks {
         self.failed_fence.clone().map_or(Ok(()), Err)
     }
 
-    /// Fences, unless a fence has failed: another fence would not cover the lines of the failed one, which may be lost.
+    /// Fences, unless a fence has failed: another fence would not cover the lines of the failed fence, which may be lost.
     ///
     /// # Errors
     /// When the fence fails or a fence has failed.
@@ -266,8 +266,8 @@ impl LockedChunks<'_> {
     /// Reads the first headers of the chunks up to `chunk`.
     ///
     /// # Durability
-    /// A killed process may have left headers that are visible but not durable. So the headers that were read are flushed, and fenced before
-    /// anything relies on them: one fence, unless this process created the heap.
+    /// A killed process may have left headers that are visible but not durable. So the headers that were read are flushed and fenced before they are
+    /// used: one fence, unless this process created the heap.
     pub(super) fn read_first_headers_through<P: Pmem>(
         &mut self,
         pmem: &P,
@@ -277,8 +277,8 @@ impl LockedChunks<'_> {
         self.persist_first_headers(pmem)
     }
 
-    /// Reads the first header of the next chunk. If a huge block starts there, also reads those of the chunks that it covers. Returns false if all
-    /// were read already. The caller then calls [`persist_first_headers`](Self::persist_first_headers).
+    /// Reads the first header of the next chunk. If a huge block starts there, also reads the first header after that block. Returns false if all
+    /// were read already. Afterwards the caller calls [`persist_first_headers`](Self::persist_first_headers).
     pub(super) fn read_next_first_header<P: Pmem>(&mut self, pmem: &P) -> bool {
         let Some((chunk, content)) = self.shared.cursor.next(self.table.scanner(pmem)) else {
             return false;
@@ -305,19 +305,19 @@ impl LockedChunks<'_> {
         true
     }
 
-    /// Makes the first headers that were read durable, before anything relies on them.
+    /// Makes durable the first headers that were read, before they are used.
     ///
     /// # Errors
     /// When the fence fails.
     ///
     /// # Durability
-    /// One fence, if any was read. It also covers the zeroes over first headers that a killed process left inside a huge block.
+    /// One fence, if any was read. It also covers the zeroes that replace first headers that a killed process left inside a huge block.
     pub(super) fn persist_first_headers<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
         let shared = &mut *self.shared;
         if shared.has_unfenced_headers {
             shared.check_fences()?;
             for (offset, word) in shared.stale_headers.drain(..) {
-                // Compared first, because another thread may have stored to the block since the header was read.
+                // The word is compared first, because another thread may have stored to the block since the header was read.
                 if pmem.compare_exchange_u64(offset, word, 0).is_ok() {
                     pmem.flush(offset, BLOCK_HEADER_BYTES);
                 }
@@ -343,7 +343,7 @@ impl LockedChunks<'_> {
         if is_live && !self.table.is_new {
             let layout = &self.table.layout;
             // A process that was killed while it grew this block may have left first headers inside it. They would be used if the block's own header
-            // became corrupted, so they are zeroed. If it had zeroed them already, the zeroes may not be durable, and are flushed.
+            // became corrupted, so they are zeroed. If that process had zeroed them already, the zeroes may not be durable, and are flushed.
             for covered in chunk + 1..=last {
                 let (word, header) = read(pmem, layout, covered, 1);
                 let (offset, in_chunk) = (header_offset(layout, covered, 1), chunk_lines(layout));
@@ -356,10 +356,10 @@ impl LockedChunks<'_> {
         }
     }
 
-    /// Assigns a shared chunk to an arena: alternately a free and an unscanned one while both kinds exist. Returns false if there is no chunk.
+    /// Assigns a shared chunk to an arena: alternately a free and an unscanned chunk, if both exist. Returns false if there is no chunk.
     ///
-    /// A chunk that was in use before the heap was opened may have free extents, which should be filled before new chunks are. But a scan takes
-    /// time, so only one chunk is scanned for each free chunk that is assigned.
+    /// A chunk that was in use before the heap was opened may have free extents, which should be used before new chunks. But a scan takes time, so
+    /// only one chunk is scanned for each free chunk that is assigned.
     ///
     /// # Durability
     /// As for [`read_first_headers_through`](Self::read_first_headers_through) and [`scan_into`](Self::scan_into).
@@ -386,8 +386,8 @@ impl LockedChunks<'_> {
         Ok(true)
     }
 
-    /// Updates [`has_free_chunk`](ChunkTable::has_free_chunk) before a chunk is assigned to an arena. Of the chunks whose first headers were not
-    /// read yet, it examines only the next one, which is needed soon: in a large heap each costs a page fault.
+    /// Updates [`has_free_chunk`](ChunkTable::has_free_chunk) before a chunk is assigned to an arena. Of the chunks whose first headers were not read
+    /// yet, it examines only the next one, which is needed soon: in a large heap each read costs a page fault.
     fn update_has_free_chunk<P: Pmem>(&self, pmem: &P) {
         let mut ahead = self.shared.cursor;
         let has_free_chunk = !self.shared.free.is_empty()
@@ -401,7 +401,7 @@ impl LockedChunks<'_> {
     /// When the fence fails. The chunk then stays shared.
     ///
     /// # Durability
-    /// One fence for all headers of the chunk, which a killed process may have left visible but not durable.
+    /// One fence, because a killed process may have left headers of the chunk that are visible but not durable.
     pub(super) fn scan_into<P: Pmem>(
         &mut self,
         arena: usize,
@@ -466,7 +466,7 @@ impl LockedChunks<'_> {
                 let first = chunk + 1 - count;
                 match self.take_chunks(first..chunk + 1) {
                     Ok(()) => return Some(first),
-                    // Another thread has since allocated in one of them.
+                    // Another thread has since allocated in the chunk `used`.
                     Err(used) => run = chunk - used,
                 }
             }

@@ -1,9 +1,9 @@
-//! Why a block cannot be allocated, freed or resized, and corrupted headers, which are reported separately.
+//! Errors of allocating, freeing and resizing blocks, and reports of corrupted headers.
 
 use core::ops::Range;
 use pm_core::FenceError;
 
-/// Why no space can be reserved for a block.
+/// The reason no space can be reserved for a block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpaceError {
@@ -14,7 +14,7 @@ pub enum SpaceError {
         lines: u64,
         /// Whether freed blocks are quarantined. If so, a later attempt may succeed.
         quarantined: bool,
-        /// Whether transactions in progress hold extents that they may not need completely. If so, an attempt after they end may succeed.
+        /// Whether transactions in progress hold extents that they may not use completely. If so, an attempt after they end may succeed.
         held: bool,
     },
     /// The block is longer than a header can represent, or than the heap.
@@ -25,7 +25,7 @@ pub enum SpaceError {
         /// The longest possible block.
         max_lines: u64,
     },
-    /// The block cannot have this alignment: a block longer than a chunk starts at a chunk's second line, and a shorter one must fit into one chunk.
+    /// The block cannot have this alignment: a block longer than a chunk starts at the second line of a chunk, and a shorter block must fit into one.
     #[error("a block of {lines} lines of 64 bytes cannot be aligned to {align_bytes} bytes in this heap")]
     Alignment {
         /// The number of requested lines.
@@ -33,7 +33,7 @@ pub enum SpaceError {
         /// The requested alignment.
         align_bytes: u64,
     },
-    /// A fence failed while chunks were joined for a huge block, or a freed huge block was split into chunks, or headers were made durable.
+    /// A fence failed while chunks were joined for a huge block, while a freed huge block was split into chunks, or while headers were made durable.
     #[error(transparent)]
     Fence(#[from] FenceError),
 }
@@ -49,12 +49,12 @@ impl core::fmt::Display for Later {
         match (self.quarantined, self.held) {
             (false, false) => Ok(()),
             (true, _) => f.write_str("; recently freed blocks are still quarantined"),
-            (false, true) => f.write_str("; a transaction in progress holds more than it may need"),
+            (false, true) => f.write_str("; a transaction in progress holds more space than it may need"),
         }
     }
 }
 
-/// Why a block cannot be freed.
+/// The reason a block cannot be freed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreeError {
@@ -76,7 +76,7 @@ pub enum FreeError {
         /// The given offset.
         offset: u64,
     },
-    /// The block was freed, or is being freed by a transaction in progress, or was never allocated.
+    /// The block is free, is being freed by a transaction in progress, or was never allocated.
     #[error("the block at offset {offset} is already free")]
     AlreadyFree {
         /// The given offset.
@@ -97,10 +97,10 @@ pub enum FreeError {
     Fence(#[from] FenceError),
 }
 
-/// Why a block could not be resized.
+/// The reason a block could not be resized.
 #[derive(Debug)]
 pub(crate) enum ResizeError {
-    /// No allocated block starts there.
+    /// The block could not be looked up.
     Free(FreeError),
     /// A fence failed. The block has its old or its new length.
     Fence(FenceError),
@@ -118,14 +118,14 @@ impl From<FenceError> for ResizeError {
     }
 }
 
-/// A corrupted header. Its block is withdrawn: never allocated again.
+/// A corrupted header. Its block is withdrawn, that is, never allocated again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Corruption {
     /// The offset of the header in the region.
     pub header_offset: u64,
-    /// The bytes of the region that are withdrawn: the block, or, if its length is unknown, everything that it may have covered. Allocated blocks in
-    /// it that a [check](crate::Heap::check_with) lists are not withdrawn. Empty if the header is the one that ends a chunk.
+    /// The withdrawn bytes of the region: the block, or, if its length is unknown, all bytes that it may have covered. Allocated blocks in this range
+    /// that a [check](crate::Heap::check_with) lists are not withdrawn. The range is empty if the header ends a chunk.
     pub extent: Range<u64>,
     /// The word that was found instead of a header.
     pub found: u64,
@@ -140,10 +140,10 @@ pub enum CorruptionKind {
     /// The extent is the block: the header was corrupted while the heap was open, and the block's length was known from DRAM.
     LengthKnown,
     /// The length of the block is unknown: the header was corrupted before the heap was opened. The extent is the rest of the chunk, or several
-    /// chunks if the block may have been longer than one. Nothing in it is allocated again, even after a repair, because the end of the block is
-    /// unknown. Other blocks in it are not lost: those with intact headers are listed, and can be freed. Some of the listed blocks may have been
-    /// freed long ago, because an old header can survive inside a block.
+    /// chunks if the block may have been longer than one chunk. No line of the extent is allocated again, even after a repair, because the end of the
+    /// block is unknown. Other blocks in the extent are not lost: those with intact headers are listed, and can be freed. Some listed blocks may have
+    /// been freed long ago, because an old header can survive inside a later block.
     LengthUnknown,
-    /// The header is the one that ends a chunk. Nothing is lost with it.
+    /// The header ends a chunk. No block is lost.
     End,
 }

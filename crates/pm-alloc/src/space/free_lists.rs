@@ -10,20 +10,20 @@ use std::collections::{HashSet, VecDeque};
 /// The length of the longest extents, in lines, that have a size class for their exact length: 4 KiB.
 const EXACT_LINES_MAX: u32 = 64;
 
-/// The number of size classes: the exact ones, and one for each larger power of two.
+/// The number of size classes: the exact classes, and one class for each larger power of two.
 const CLASSES: usize = EXACT_LINES_MAX as usize + 23;
 
 /// The number of entries of one list that a search tries before it moves to the next list.
 const TRIES: usize = 16;
 
-/// The minimum number of entries at which stale ones are purged.
+/// The minimum number of entries at which stale entries are purged.
 const PURGE_MIN: usize = 1024;
 
-/// The lines of one word of a map.
+/// The number of lines that one word of a map covers.
 const WORD_LINES: u32 = u64::BITS;
 
-/// The number of words of block-start bitmaps that one search for a run examines. They cover 512 KiB of the heap and take a quarter of a
-/// microsecond. In a benchmark, four times as many saved only 0.1 % of the written lines.
+/// The maximum number of words of block-start bitmaps that one search for a run examines. They cover 512 KiB of the heap, and a search of them takes
+/// a quarter of a microsecond. In a benchmark, four times as many saved only 0.1 % of the written lines.
 const RUN_WORDS_MAX: usize = 128;
 
 /// A line where a free extent may start.
@@ -44,15 +44,15 @@ pub(super) struct FreeLists {
     count: usize,
     /// The number of lines of all extents in the exact lists.
     short_extent_lines: usize,
-    /// The number of entries at which stale ones are purged.
+    /// The number of entries at which stale entries are purged.
     purge_at: usize,
-    /// Where the next search for a run begins. It advances cyclically, so that space is used in turn.
+    /// The start of the next search for a run. It advances cyclically, so that all space is used in turn.
     run_cursor: Candidate,
 }
 
 #[inline]
 const fn class(lines: u32) -> usize {
-    // The class of 65 to 127 lines follows the exact ones.
+    // The class of 65 to 127 lines follows the exact classes.
     if lines <= EXACT_LINES_MAX {
         lines as usize - 1
     } else {
@@ -60,7 +60,7 @@ const fn class(lines: u32) -> usize {
     }
 }
 
-/// The length of the extents in a list of one exact length; otherwise zero.
+/// The length of the extents in an exact list; zero for the other lists.
 const fn exact_lines(class: usize) -> usize {
     if class < EXACT_LINES_MAX as usize { class + 1 } else { 0 }
 }
@@ -81,10 +81,10 @@ impl FreeLists {
         self.short_extent_lines += exact_lines(class);
     }
 
-    /// Takes an extent of exactly `lines` lines, or else a long one.
+    /// Takes an extent of exactly `lines` lines, or else an extent that is longer than the exact classes.
     ///
-    /// While short extents are few, most of them are likely to be requested at their exact length. A shorter block would leave a rest that
-    /// is rarely requested.
+    /// While there are few short extents, most are likely to be requested at their exact length. A shorter block would leave a rest whose length is
+    /// rarely requested.
     #[inline]
     pub(super) fn take_exact_or_long(
         &mut self,
@@ -177,7 +177,7 @@ impl FreeLists {
         longer
     }
 
-    /// Whether there is an extent longer than half of `lines`. `lines` must be more than 64. Drops stale entries before the first valid one.
+    /// Whether an extent is in the size class of `lines` or a larger one. `lines` must be more than 64. Drops stale entries.
     pub(super) fn has_half_as_long(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
         debug_assert!(lines > EXACT_LINES_MAX, "an exact list has extents of one length");
         loop {

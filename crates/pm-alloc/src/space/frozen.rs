@@ -29,7 +29,7 @@ pub enum Piece {
 /// How the chain of a chunk ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ChainEnd {
-    /// With the header at the chunk's end.
+    /// The chain ends with the header at the chunk's end.
     Intact,
     /// The chain is broken: the rest of the chunk is an unreachable extent.
     Unreachable,
@@ -45,8 +45,8 @@ pub(crate) struct Frozen<'s> {
 }
 
 impl<'s> Frozen<'s> {
-    /// Acquires all locks: that of the shared chunks, then those of the arenas. No other code holds the locks of several arenas, and this code holds
-    /// the lock of the shared chunks while it acquires them, so no deadlock is possible.
+    /// Acquires all locks: the lock of the shared chunks, then those of the arenas. No other code holds the locks of several arenas, and this code
+    /// holds the lock of the shared chunks while it acquires them, so no deadlock is possible.
     ///
     /// If `is_log_healthy`, the headers that are read are made durable. After a failed fence nothing is stored.
     pub(super) fn new<P: Pmem>(table: &'s ChunkTable, pmem: &P, is_log_healthy: bool) -> Self {
@@ -79,13 +79,13 @@ impl<'s> Frozen<'s> {
     /// Freezes the space without reading further first headers: the chunks after the cursor stay unread.
     fn without_reading<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_log_healthy: bool) -> Self {
         if is_log_healthy {
-            // This thread makes them durable, because a fence waits for the flushes of its own thread only, and the next thread that allocates may
-            // be another one. A failed fence is recorded, and the next allocation returns its error. A copy needs only visible contents.
+            // This thread makes the headers that it has read durable, because a fence waits only for the flushes of its own thread, and another
+            // thread may allocate next. A failed fence is recorded, and the next allocation returns its error. A copy needs only visible contents.
             chunks.persist_first_headers(pmem).unwrap_or_default();
         }
         let table = chunks.table;
         let arenas = (0..table.arenas.len()).map(|arena| table.arena(arena)).collect();
-        // Corrupted headers in these chunks are reported when the chunk is assigned to an arena.
+        // Corrupted headers in an unscanned chunk are reported when the chunk is assigned to an arena.
         let scan = |(&chunk, &start)| (chunk, ChunkMap::scan(table.scanner(pmem), chunk, start).0);
         let unscanned = chunks.shared.unscanned.iter().map(scan).collect();
         Self { chunks, arenas, unscanned }
@@ -102,7 +102,7 @@ impl Drop for Frozen<'_> {
 
 impl Frozen<'_> {
     /// Passes to `visit` the pieces that make up the chunks of a copy of the heap with the same allocated blocks. A block whose header is corrupted
-    /// is copied with its contents, and is lost in the copy. An unreachable extent is copied unchanged. Everything else is free in the copy, and the
+    /// is copied with its contents, and is lost in the copy. An unreachable extent is copied unchanged. All other lines are free in the copy, and the
     /// contents of free blocks are not read.
     pub(crate) fn live_pieces(&self, mut visit: impl FnMut(Piece)) {
         let (table, layout) = (self.chunks.table, &self.chunks.table.layout);
@@ -161,8 +161,8 @@ impl Frozen<'_> {
             let Some(map) = map.filter(|_| kept < end) else { break };
             let header = header_offset(layout, chunk, kept);
             if kept >= map.unreachable_from {
-                // It is unknown which of these lines are in use, so all are copied, with the header before them. If the whole chunk is
-                // unreachable, a block may cover the line of the first header.
+                // It is unknown which of these lines are in use, so all are copied, with the header before them. If the whole chunk is unreachable,
+                // its first line is also copied, because a block may cover it.
                 let start = if map.unreachable_from == 0 { layout.chunk_offset(chunk) } else { header };
                 visit(Piece::Bytes(start..header_offset(layout, chunk, end) + BLOCK_HEADER_BYTES));
                 return ChainEnd::Unreachable;

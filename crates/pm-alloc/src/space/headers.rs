@@ -1,4 +1,4 @@
-//! Block headers: their offsets, reading them, and the words to store.
+//! Block headers: computing their offsets and words, and reading and storing them.
 //!
 //! Lines are counted from the start of a chunk. A block starts at the line of its payload, so its header is the last word of the previous line.
 
@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 
-/// A header: its offset in the region, and the word to store there.
+/// The offset of a header in the region, and the word to store there.
 pub(super) type HeaderWord = (u64, u64);
 
 /// The number of lines in a chunk. A chunk has at most 16 GiB, that is, 2^28 lines.
@@ -59,7 +59,7 @@ pub(super) fn store_flushed<P: Pmem>(pmem: &P, (offset, word): HeaderWord) {
     pmem.flush(offset, BLOCK_HEADER_BYTES);
 }
 
-/// The [`Corruption`] of a block on these lines whose header was found to be `found`.
+/// The [`Corruption`] of the block on these lines. The word at the offset of its header is `found`.
 pub(super) fn corruption(
     layout: &Layout,
     chunk: u64,
@@ -78,7 +78,7 @@ pub(super) fn block_end(header: BlockHeader, line: u32, end: u32) -> Option<u32>
     (header.state != BlockState::End && next <= end).then_some(next)
 }
 
-/// The first line from `line` on whose offset in the region is a multiple of `align_bytes`.
+/// The first line at or after `line` whose offset in the region is a multiple of `align_bytes`.
 #[inline]
 pub(super) fn align(layout: &Layout, chunk: u64, line: u32, align_bytes: u64) -> Option<u32> {
     assert!(align_bytes.is_power_of_two(), "alignments are powers of two");
@@ -90,18 +90,18 @@ pub(super) fn align(layout: &Layout, chunk: u64, line: u32, align_bytes: u64) ->
     u32::try_from((offset - start) / LINE_BYTES).ok()
 }
 
-/// The chunk in which a huge block of `lines` lines that starts in `chunk` ends, and the line there: from 1 to the chunk's end.
+/// The end of a huge block of `lines` lines that starts in `chunk`: the last chunk, and the line there, from 1 to the chunk's end.
 pub(super) const fn end_of(layout: &Layout, chunk: u64, lines: u32) -> (u64, u32) {
     let in_chunk = chunk_lines(layout);
     (chunk + (lines / in_chunk) as u64, lines % in_chunk + 1)
 }
 
-/// The number of lines of a huge block for a request of `lines`: one more, if it would end where a chunk's first block starts.
+/// The number of lines of a huge block for a request of `lines`: one line more if the block would end where a chunk's first block starts.
 pub(super) const fn huge_lines(layout: &Layout, lines: u64) -> u64 {
     if lines.is_multiple_of(layout.chunk_lines()) { lines.saturating_add(1) } else { lines }
 }
 
-/// First step of splitting a free huge block into chunks: stores and flushes the headers inside it. The caller fences, and then calls
+/// The first step of splitting a free huge block into chunks: stores and flushes the headers inside it. The caller fences, and then calls
 /// [`split_off_first`].
 pub(super) fn split_inner<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, lines: u32) {
     let (last, line) = end_of(layout, chunk, lines);
@@ -116,8 +116,8 @@ pub(super) fn split_inner<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, lines:
     }
 }
 
-/// Second step of splitting: stores and flushes the header of the first chunk. The caller fences. A crash leaves either the whole free block or its
-/// chunks.
+/// The second step of splitting: stores and flushes the header of the first chunk. The caller fences. A crash leaves either the whole free block or
+/// its chunks.
 pub(super) fn split_off_first<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64) {
     store_flushed(pmem, header_word(layout, chunk, BlockState::Free, 1..chunk_lines(layout)));
 }

@@ -30,7 +30,7 @@ pub(super) struct Gate {
     turn: Mutex<()>,
 }
 
-/// Keeps the gate closed until this is dropped.
+/// A guard that keeps the gate closed until it is dropped.
 #[derive(Debug)]
 pub(super) struct ClosedGate<'g> {
     gate: &'g Gate,
@@ -62,7 +62,7 @@ impl Drop for ClosedGate<'_> {
 #[derive(Debug)]
 #[must_use = "the block is neither allocated nor free before this is finished or cancelled"]
 pub(crate) struct Freeing {
-    /// `None` for a huge block, which starts in the chunk.
+    /// `None` for a huge block, whose first chunk is `chunk`.
     slot: Option<ArenaSlot>,
     chunk: u64,
     block: Range<u32>,
@@ -89,8 +89,8 @@ impl Freeing {
         Self { slot: Some(slot), chunk, coalesced: block.start..block.end, block, header: None }
     }
 
-    /// The header to store when the transaction commits: the block's own, or that of the free block before it, which will cover both. `None` in an
-    /// unreachable extent: the header that was found there may be a former one inside another allocated block.
+    /// The header to store when the transaction commits: the block's own header, or that of the free block before it, which will cover both. `None`
+    /// in an unreachable extent: the header found there may be that of a former block, and lie inside another allocated block.
     pub(crate) const fn header(&self) -> Option<HeaderWord> {
         self.header
     }
@@ -142,8 +142,8 @@ impl Space {
     /// When `lines` is zero or `align_bytes` is not a power of two.
     ///
     /// # Durability
-    /// Stores nothing, unless a freed huge block is split into chunks, which costs two fences; a crash during it loses no free space. In a heap that
-    /// this process has not created, the headers that are read are made durable, at one fence for each chunk.
+    /// Stores nothing, unless a freed huge block is split into chunks, which costs two fences; a crash during the split loses no free space. If
+    /// another process created the heap, the headers that are read are made durable, at one fence for each chunk.
     #[inline]
     pub(crate) fn reserve<P: Pmem>(
         &self,
@@ -209,7 +209,8 @@ impl Space {
     }
 
     /// Records in DRAM that the reservation is one free block. Its [headers](Reservation::join_headers) are durable; `lsn` is zero unless they were
-    /// logged. Lines from its trim on become free. If not all headers were stored, the caller [returns](Self::return_unused) the reservation instead.
+    /// logged. Frees the lines from the trim line on. If not all headers were stored, the caller [returns](Self::return_unused) the reservation
+    /// instead.
     pub(crate) fn finish_join<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
         reservation.finish_join(pmem, lsn);
         if let Some(ArenaSlot { arena, slot }) = reservation.extent.slot
@@ -239,7 +240,7 @@ impl Space {
     }
 
     /// Settles a reservation whose transaction has committed with this LSN, and whose headers are in place. Carved blocks become allocated, and the
-    /// rest free.
+    /// rest becomes free.
     pub(crate) fn settle(&self, reservation: Reservation, lsn: Lsn) {
         match reservation.extent.slot {
             Some(ArenaSlot { arena, slot }) => {
@@ -268,7 +269,7 @@ impl Space {
         let lines = u32::try_from(lines).ok()?;
         let arena = self.chunks.arena(self.chunks.own_arena());
         let held = Arena::hold_block(arena, pmem, lines, self.chunks.clock.now())?;
-        // Several free blocks would have to be joined first: contents stored into the block overwrite their headers.
+        // Several free blocks would have to be joined first: contents stored into the block would overwrite their headers.
         if held.spans_several_blocks && has_contents { None } else { Some(held) }
     }
 
@@ -354,7 +355,7 @@ impl Space {
         Ok(Layout::usable_bytes(block.end - block.start))
     }
 
-    /// Scans up to `chunks` chunks that were not scanned yet, and returns the number of those that remain.
+    /// Scans up to `chunks` unscanned chunks, and returns the number of unscanned chunks that remain.
     ///
     /// # Durability
     /// One fence for each chunk, because a killed process may have left headers that are visible but not durable.
@@ -436,14 +437,14 @@ impl Space {
         Frozen::new(&self.chunks, pmem, is_log_healthy)
     }
 
-    /// Makes all headers durable that this process has stored without flushing them. If a power failure reverted one of them, durable blocks after
+    /// Makes durable all headers that this process has stored without flushing them. If a power failure reverted such a header, durable blocks after
     /// it in the chain would be lost.
     ///
     /// # Errors
     /// When the fence fails or a fence has failed.
     ///
     /// # Durability
-    /// One fence, and a line for each header of the chunks that were read; no fence if no chunk was read.
+    /// One fence, and one flushed line for each header of the chunks that were read; no fence if no chunk was read.
     pub(crate) fn persist_headers<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
         Frozen::persist_headers(&self.chunks, pmem)
     }
@@ -483,7 +484,7 @@ impl Space {
         Some(self.trim_if_last(arena, extent, request))
     }
 
-    /// Sets the extent's trim line if it is the last long extent and was reserved for a transaction, which keeps its reservation until it ends.
+    /// Sets the trim line of the last long extent when it is reserved for a transaction. A transaction keeps its reservation until it ends.
     #[inline]
     fn trim_if_last(&self, arena: &mut Arena, extent: Extent, request: Request) -> Extent {
         if !request.is_for_transaction || self.chunks.has_free_chunk() {
@@ -524,12 +525,12 @@ impl Space {
             if !is_trimming || found.is_ok() {
                 return found;
             }
-            // Another thread is trimming its reservation, and returns the rest soon. This thread holds no lock that the other one needs.
+            // Another thread is trimming its reservation, and will soon return the rest. This thread holds no lock that the other thread needs.
             yield_now();
         }
     }
 
-    /// Reserves in shared chunks, which are assigned to this thread's arena one by one, and then anywhere in that arena.
+    /// Assigns shared chunks to this thread's arena one by one and reserves in each, and then anywhere in that arena.
     fn reserve_in_more_chunks<P: Pmem>(
         &self,
         own: usize,
@@ -551,8 +552,8 @@ impl Space {
         Ok(self.reserve_and_trim(&mut own, pmem, request, false))
     }
 
-    /// Reserves by searching the maps of all arenas, with the shared chunks locked, so that no chunk changes owners. The second value tells whether
-    /// a reservation is being trimmed while no arena has room.
+    /// Reserves by searching the maps of all arenas, with the shared chunks locked, so that no chunk changes owners. If no arena has room, the second
+    /// value is true if a reservation is being trimmed.
     fn search<P: Pmem>(
         &self,
         own: usize,
@@ -600,8 +601,8 @@ impl Space {
         possible().ok_or(SpaceError::Alignment { lines, align_bytes })
     }
 
-    /// The purpose with which blocks are freed. If there is a quarantine time, free neighbours are not coalesced, because they would be quarantined,
-    /// too.
+    /// The purpose with which blocks are freed. If there is a quarantine time, free neighbours are not coalesced, because they would then be
+    /// quarantined, too.
     #[inline]
     const fn free_purpose(&self) -> Purpose {
         if self.chunks.clock.is_used() { Purpose::Free } else { Purpose::FreeAndCoalesce }
@@ -621,7 +622,7 @@ impl Space {
         })
     }
 
-    /// Looks up the allocated block that starts at `offset`. If the purpose is to free it, it counts as freed from now on.
+    /// Looks up the allocated block that starts at `offset`. If the purpose is to free the block, it counts as freed from now on.
     fn look_up<P: Pmem>(&self, pmem: &P, offset: u64, purpose: Purpose) -> Result<FoundBlock, FreeError> {
         let (chunk, line) = self.chunks.locate(offset)?;
         loop {

@@ -1,19 +1,19 @@
 //! Huge blocks: those longer than a chunk.
 //!
-//! A huge block starts at line 1 of its first chunk. It covers all of the following chunks, except that it may end anywhere in the last one, whose
-//! chain starts at its end. Before it is allocated, its chunks are joined into one free block, up to the end of the last chunk, as whenever a new
-//! block will cover several free blocks ([`Reservation::join_headers`]). A freed block is split into chunks in the reverse order: first the
-//! headers inside it are stored, and when these are durable, that of the first chunk.
+//! A huge block starts at line 1 of its first chunk. It covers the following chunks completely, except that it may end anywhere in the last one. The
+//! chain of the last chunk starts at the block's end. Before the block is allocated, its chunks are joined into one free block, up to the end of the
+//! last chunk ([`Reservation::join_headers`]). When a freed block is split into chunks, the headers inside it are stored first. Once they are
+//! durable, the header of the first chunk is stored.
 //!
 //! These headers are stored without the log, so no live log entry may target their offsets:
 //!
-//! - The header of a block was logged when the block was allocated and when it was freed. Every block in the extent was freed, and the checkpoint
-//!   LSN has reached its freeing.
-//! - The header of a free rest was logged with the block before it, which was freed since, too. So the same holds.
+//! - The header of a block was logged when the block was allocated and when it was freed. Every block in the extent was freed, and the checkpoint LSN
+//!   has reached the LSN of its freeing.
+//! - The header of a free rest was logged with the block before it, which has been freed since then. So the same holds.
 //! - The first header of a chunk has no block before it in its chunk. It was logged with the block after it, or as the header of a gap; both are
 //!   quarantined when they become free.
-//! - No block may end right where the first block of a chunk starts, because the header there would be logged with it. Such a huge block is made one
-//!   line longer.
+//! - No block may end where the first block of a chunk starts, because the header there would be logged with that block. A huge block that would end
+//!   there is made one line longer.
 
 use super::chunk_table::{ChunkOwner, ChunkTable, HugeBlock, LockedChunks, chunk_as_u32};
 use super::error::{CorruptionKind, FreeError, SpaceError};
@@ -34,7 +34,7 @@ pub(super) fn reserve<P: Pmem>(
     checkpoint_lsn: Lsn,
 ) -> Result<Reservation, SpaceError> {
     let in_chunk = u64::from(chunk_lines(&table.layout));
-    // The free block from which it is carved consists of whole chunks.
+    // The free block from which the huge block is carved consists of whole chunks.
     let count = huge_lines(&table.layout, lines).saturating_add(1).div_ceil(in_chunk);
     let longest = u64::from(BLOCK_LINES_MAX).min(table.chunk_count() * in_chunk - 1);
     let whole = count.saturating_mul(in_chunk) - 1;
@@ -88,8 +88,8 @@ pub(super) fn settle(chunks: &mut LockedChunks<'_>, reservation: &Reservation) {
     }
 }
 
-/// [`Space::return_unused`](super::Space::return_unused) for a huge block. If its chunks were joined already, they stay one free block until a chunk
-/// of it is needed.
+/// [`Space::return_unused`](super::Space::return_unused) for a huge block. If its chunks were joined already, they stay one free block until one of
+/// them is needed.
 pub(super) fn return_unused(chunks: &mut LockedChunks<'_>, reservation: &Reservation) {
     chunks.shared.reservation_count -= 1;
     let (chunk, lines) = (reservation.extent.chunk, reservation.extent.lines.clone());
@@ -102,7 +102,7 @@ pub(super) fn return_unused(chunks: &mut LockedChunks<'_>, reservation: &Reserva
     chunks.shared.quarantine.push_due(chunk_as_u32(chunk), lines, lsn);
 }
 
-/// Splits into chunks those quarantined blocks that may be reused. Returns false if there were none.
+/// Splits into chunks the quarantined huge blocks that may be reused. Returns false if there were none.
 ///
 /// # Errors
 /// When a fence fails or has failed.

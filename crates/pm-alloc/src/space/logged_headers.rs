@@ -1,13 +1,13 @@
 //! Restoring the chains of headers after log entries were discarded.
 //!
-//! Terms: a transaction is *discarded* if one of its entries was, and *intact* otherwise. All entries of intact transactions can be read. A block
-//! *survives* if the intact transactions left it allocated.
+//! Terms: a transaction is *discarded* if one of its entries was discarded, and *intact* otherwise. All entries of intact transactions can be read. A
+//! block *survives* if the intact transactions leave it allocated.
 //!
 //! # Invariant
 //! After [`LoggedHeaders::restore_chains`]
 //!
-//! 1. every surviving block is allocated by its own header, which a chain reaches or which is found in an unreachable extent; no free block of a
-//!    chain covers one of its lines;
+//! 1. every surviving block is allocated by its own header, which a chain reaches or which is found in an unreachable extent; and no free block of a
+//!    chain covers a line of the surviving block;
 //! 2. a block that an intact transaction freed is not allocated, unless it is in an unreachable extent;
 //! 3. blocks that a discarded transaction allocated or freed may be allocated or free.
 //!
@@ -21,28 +21,28 @@
 //! Moreover, a header in place may be that of a former block. So a header is not trusted merely because it is in place.
 //!
 //! # Why the log suffices
-//! The log shows which words were headers, and in which order: a header is logged as a pair, and user bytes that are a valid header at their offset
-//! never are ([`Writes`](crate::log)). Let `k` be an LSN such that no group at or above `k` was overwritten, and no discarded entry below `k` was
-//! live. Let K be the headers in the intact groups from `k` on ([`Replayed::pairs`] returns them).
+//! The log shows which words were headers, and the order of their commits: a header is logged as a pair, and user bytes that are a valid header at
+//! their offset never are ([`Writes`](crate::log)). Let `k` be an LSN such that no group at or above `k` was overwritten, and no discarded entry
+//! below `k` was live. Let K be the headers in the intact groups from `k` on ([`Replayed::pairs`] returns them).
 //!
 //! A header of K was right when its group committed. So if the blocks of two headers of K overlap, the earlier header was changed after it was
-//! logged. A header of K therefore *supersedes* the earlier ones that start on its lines, and an earlier allocated block that covers it. A header of
-//! K is *current* if it is not superseded and is in place. It follows that no later header of K overlaps a current allocated block.
+//! logged. A header of K therefore *supersedes* earlier headers whose blocks start on its lines, and that of an earlier allocated block that covers
+//! it. A header of K is *current* if it is not superseded and is in place. It follows that no later header of K overlaps a current allocated block.
 //!
 //! The walk along a chain visits only headers that were part of the chain at some time after `k`:
 //!
 //! - The first header of a chunk. A transaction stores the first header of its blocks last. So the offset holds the discarded transaction's header,
-//!   or the one that it was about to replace.
+//!   or the header that it was about to replace.
 //! - A current header. It was part of the chain when its group committed.
-//! - The header after a visited one. While the visited header was part of the chain, another block started where the visited block ends. The header
-//!   of that block was durable before the visited header was stored: a commit stores it early ([`Reservation::inner_and_front`]), recovery replays
-//!   it first, and without the log a fence separates the two stores. Later stores at that offset are headers again, or contents of a block that
-//!   covers it and was allocated by a discarded transaction or by one that never committed. If such contents are not a valid header, the chain is
-//!   broken there, and no line after it is allocated again.
+//! - The header after a visited header. While the visited header was part of the chain, another block started where the visited block ends. The
+//!   header of that block was durable before the visited header was stored: a commit stores it early ([`Reservation::inner_and_front`]), recovery
+//!   replays it first, and without the log a fence separates the two stores. Later stores at that offset are headers again, or contents of a block
+//!   that covers it, and that a discarded or never committed transaction allocated. If such contents are not a valid header, the chain is broken
+//!   there, and no line after the break is allocated again.
 //!
 //! Let B be a surviving block with a line that a visited block covers. When the visited header was part of the chain, that line was free or in
 //! another block. So B was allocated later, and its header is in K. It is current, because no later header overlaps a surviving block. The visited
-//! block is cut at the first current allocated header inside it, which is B's or one before it. So no free block that remains covers a line of a
+//! block is cut at the first current allocated header inside it, which is B's or lies before it. So no free block that remains covers a line of a
 //! surviving block, and the walk skips no surviving block (1). The argument does not depend on the number of discarded entries, or on whether they
 //! were live.
 //!
@@ -51,19 +51,19 @@
 //! - T's entry was live, and T's headers are not in place. The chain leads across the rest of the free block from which T allocated. Other
 //!   transactions may have allocated in the rest (1), or freed the block after it and coalesced both. So a free block is also cut at a current free
 //!   header whose block ends after it (2). A current free header whose block ends inside it needs no cut.
-//! - T's headers are in place. This is always so if T's entry was dead. The chain is right, but T's headers are missing in K. So the header of a
+//! - T's headers are in place. This is always so if T's entry was dead. The chain is right, but T's headers are missing from K. So the header of a
 //!   block that T freed, or covered by a longer block, may be current, and a free block is cut there. The cut costs free lines (3), and the walk may
-//!   go on to older headers that T had covered. Such an older header is not in K; if it is an allocated one with a current allocated header inside
-//!   its block, it is cut there, too.
-//! - Headers that are stored without the log (of a trim, of a join, of the chunks of a free huge block that is split) lie inside free blocks, or at
-//!   offsets that no live entry targets. In the latter case T's entry was dead.
+//!   go on to older headers that T had covered. Such an older header is not in K; if it is that of an allocated block with a current allocated header
+//!   inside, that block is cut there, too.
+//! - Headers of a trim, a join, or the split of a free huge block are stored without the log. They lie inside free blocks, or at offsets that no live
+//!   entry targets. In the latter case T's entry was dead.
 //! - T allocated the front of a free huge block. The free block is split into its chunks if current headers lie inside it. An allocated huge block
 //!   needs no split: its header is at the start of a chunk, and part of the chain.
 //! - T allocated an uninitialized block over several free blocks, and the program filled it after T had committed. The chain is broken at the first
 //!   header that the contents overwrote, and the free lines after it stay unused.
 //!
-//! One case is not excluded: contents that are a valid header older than `k`. They are there only if the program copied that header from the same
-//! offset, before another block's header was stored there.
+//! One case is not excluded: contents that are a valid header older than `k`. This requires that the program copied that header from the same offset,
+//! before another block's header was stored there.
 //!
 //! [`Reservation::inner_and_front`]: super::Reservation::inner_and_front
 //! [`Replayed::pairs`]: crate::log::Replayed::pairs
@@ -114,7 +114,7 @@ impl Logged {
 pub(crate) struct LoggedHeaders<'l> {
     layout: &'l Layout,
     chunk_count: u64,
-    /// The headers that no later one supersedes, by line. A later header inside a free block does not supersede the free block's header.
+    /// The headers that no later header supersedes, by line. A later header inside a free block does not supersede the free block's header.
     latest: BTreeMap<u64, Logged>,
 }
 
@@ -209,7 +209,7 @@ impl<'l> LoggedHeaders<'l> {
                 pmem.store_u64(offset, word);
                 next = at;
             }
-            // Flushed even if it is not cut here, because a killed recovery may have cut it without making that durable.
+            // Flushed even if the block is not cut here, because a killed recovery may have cut the block without making the cut durable.
             pmem.flush(header_offset(self.layout, chunk, line), BLOCK_HEADER_BYTES);
             line = next;
         }

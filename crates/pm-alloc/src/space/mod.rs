@@ -1,9 +1,9 @@
 //! The space of a heap: which of its lines are free, reserved, allocated and quarantined.
 //!
-//! The maps of the chunks are in DRAM, and are built from block headers when a chunk is first needed. The space returns the headers that a
-//! transaction has to store, and the transaction commits them together with its own changes. The space itself stores only headers that no
-//! live log entry targets: those of an [`UnloggedHeap`](crate::UnloggedHeap), of free huge blocks that are joined or split, and of chains
-//! that are restored during recovery.
+//! The map of a chunk is in DRAM, and is built from the chunk's block headers when the chunk is first needed. The space returns the headers that a
+//! transaction must store, and the transaction commits them together with its own changes. The space itself stores only headers that no live log
+//! entry targets: those of an [`UnloggedHeap`](crate::UnloggedHeap), of free huge blocks that are joined or split, and of chains that are restored
+//! during recovery.
 
 mod arena;
 mod bitmap;

@@ -12,7 +12,7 @@ pub(super) struct QuarantineClock {
     quarantine_ns: u64,
 }
 
-/// A time of that clock, with the quarantine time to add to it.
+/// A time of a [`QuarantineClock`], with the quarantine time to add to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     now_ns: u64,
@@ -77,7 +77,7 @@ impl Quarantine {
         self.blocks.push_front(Quarantined { slot_or_chunk, line, lines, lsn, due_ns: 0 });
     }
 
-    /// Puts a block back that was removed by [`pop_due`](Self::pop_due).
+    /// Adds a block again that [`pop_due`](Self::pop_due) has removed.
     pub(super) fn undo_pop(&mut self, block: Quarantined) {
         self.blocks.push_front(block);
     }

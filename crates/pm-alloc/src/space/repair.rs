@@ -1,4 +1,4 @@
-//! Repairing a chain of headers: a corrupted header is replaced, and its extent marked lost or unreachable.
+//! Repairing a chain of headers: a corrupted header is replaced, and its extent is marked lost or unreachable.
 
 use super::arena::Arena;
 use super::chunk_table::{ChunkOwner, LockedChunks};
@@ -34,7 +34,7 @@ pub(super) fn repair<P: Pmem>(
             mark_lost(&mut table.arena(at.arena as usize), at.slot, line, unreachable, found)
         }
         ChunkOwner::Huge if line == 1 => mark_huge_lost(chunks, chunk, found),
-        // A huge block may end at the end of its last chunk. Then this is the chunk's end header.
+        // If a huge block ends at the end of its last chunk, this is that chunk's end header.
         ChunkOwner::Covered if line == chunk_lines(layout) => {
             let end = BlockHeader::new(BlockState::End, 0);
             let block = chunks.shared.huge.range(..chunk).next_back();
@@ -48,8 +48,8 @@ pub(super) fn repair<P: Pmem>(
     Ok(header.map(|header| (offset, header.to_word(layout.seed, offset))))
 }
 
-/// Permanently marks the extent of the corrupted header at `line` as lost, and returns the header that records this. `None` if there is nothing to
-/// repair. `found` is the header that is there now, if its checksum is right. If the chain is broken at `line`, `chunks` chunks are unreachable.
+/// Permanently marks the extent of the corrupted header at `line` as lost, and returns the header that records the loss. `None` if there is nothing
+/// to repair. `found` is the current header at `line`, if its checksum is right. If the chain is broken at `line`, `chunks` chunks are unreachable.
 fn mark_lost(
     arena: &mut Arena,
     slot: u32,
@@ -100,8 +100,8 @@ fn mark_huge_lost(
     Some(header)
 }
 
-/// The number of chunks that the corrupted first header of this one makes unreachable: this chunk, and the chunks after it that have no valid first
-/// header either and were not scanned before the corruption.
+/// The number of chunks that the corrupted first header of `chunk` makes unreachable: `chunk`, and the following chunks that have no valid first
+/// header and were not scanned before the corruption.
 fn unreachable_chunks<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,

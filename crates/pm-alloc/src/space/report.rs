@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use core::ops::Range;
 use pm_core::Pmem;
 
-/// Statistics of a heap's space. They are collected arena by arena, while other threads may change them.
+/// Statistics of a heap's space. They are collected arena by arena, while other threads may change the heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceStats {
@@ -17,7 +17,7 @@ pub struct SpaceStats {
     pub chunks: u64,
     /// Chunks that were not scanned since the heap was opened. The fields below do not count them.
     pub unscanned_chunks: u64,
-    /// Chunks that a huge block covers completely, or in which one starts.
+    /// Chunks that a huge block covers completely, or in which a huge block starts.
     pub covered_chunks: u64,
     /// Free bytes.
     pub free_bytes: u64,
@@ -58,15 +58,15 @@ pub struct Block {
 pub struct CheckReport {
     /// Allocated blocks.
     pub allocated_blocks: u64,
-    /// Their bytes, headers included.
+    /// Bytes of allocated blocks, headers included.
     pub allocated_bytes: u64,
-    /// Free blocks. Adjacent ones count as several.
+    /// Free blocks. Adjacent free blocks are counted separately.
     pub free_blocks: u64,
-    /// Their bytes.
+    /// Bytes of free blocks.
     pub free_bytes: u64,
-    /// Blocks that a repair marked lost.
+    /// Blocks and unreachable extents that a repair has marked.
     pub lost_blocks: u64,
-    /// Their bytes.
+    /// Bytes of lost blocks and of unreachable extents, without the allocated blocks found there.
     pub lost_bytes: u64,
     /// Corrupted headers.
     pub corruptions: Vec<Corruption>,
@@ -78,7 +78,7 @@ pub struct CheckReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChunkReport {
-    /// Bytes of allocated blocks, or of the parts of them that lie here.
+    /// Bytes of allocated blocks, or of the parts of them that lie in this chunk.
     pub allocated_bytes: u64,
     /// Free bytes.
     pub free_bytes: u64,
@@ -165,7 +165,7 @@ impl CheckReport {
         }
     }
 
-    /// Counts lines of a chunk as allocated that were first counted as lost.
+    /// Counts as allocated some lines of a chunk that were first counted as lost.
     fn recount_lost_as_allocated(&mut self, chunk: u64, lines: u32) {
         let bytes = u64::from(lines) * LINE_BYTES;
         self.lost_bytes -= bytes;

@@ -16,18 +16,17 @@ pub(super) struct ArenaSlot {
     pub(super) slot: u32,
 }
 
-/// Reserved free lines: one or more whole free blocks, or, with `trim_line`, more than the reservation keeps. They lie in one chunk, or, for a huge
-/// block, begin in it.
+/// Reserved free lines: one or more whole free blocks. With `trim_line`, the reservation keeps only the front of them. The lines lie in one chunk;
+/// those for a huge block begin in it.
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
-    /// `None` for a huge block, which starts in the chunk.
+    /// `None` for a huge block, whose first chunk is `chunk`.
     pub(super) slot: Option<ArenaSlot>,
     pub(super) chunk: u64,
     pub(super) lines: Range<u32>,
     /// Whether the lines are several free blocks of the chain.
     pub(super) spans_several_blocks: bool,
-    /// The line from which the reservation gives the extent back, once the two parts are free blocks of their own. Set if no other long extent is
-    /// free.
+    /// The reservation returns the lines from this one on, once both parts are separate free blocks. Set only if no other long extent is free.
     pub(super) trim_line: Option<u32>,
 }
 
@@ -42,10 +41,10 @@ pub(super) struct Carved {
 
 /// A free extent from which no other thread allocates, until [`Space::settle`] or [`Space::return_unused`].
 ///
-/// It starts where a free block of the chain starts, and ends where one ends, so its headers describe no other lines. Usually it is one whole free
-/// block. Of the last long free extent a transaction reserves only the front, which is first made a free block of its own. Other threads may reserve
-/// the free space before and after it at the same time. The caller stores its [`join_headers`](Self::join_headers), then [carves](Self::carve)
-/// blocks, fills them, and commits their [`headers`](Self::headers).
+/// It starts and ends where free blocks of the chain start and end, so its headers describe no other lines. Usually it is one whole free block. A
+/// transaction keeps only the front of the last long free extent, and first makes the front a separate free block. Other threads may reserve the free
+/// space before and after it at the same time. The caller stores its [`join_headers`](Self::join_headers), then [carves](Self::carve) blocks, fills
+/// them, and commits their [`headers`](Self::headers).
 ///
 /// [`Space::settle`]: super::Space::settle
 /// [`Space::return_unused`]: super::Space::return_unused
@@ -56,8 +55,8 @@ pub(crate) struct Reservation {
     pub(super) extent: Extent,
     /// The first line that is not carved yet.
     pub(super) cursor: u32,
-    /// Set once an extent that was several free blocks, or a part of one, has become one free block: the LSN of its headers. Zero if these were
-    /// stored without the log, as they always are outside of tests.
+    /// The LSN of the [`join_headers`](Self::join_headers), once they have made the extent one free block. Zero if they were stored without the log,
+    /// as they always are outside tests.
     pub(super) joined_lsn: Option<Lsn>,
     /// The first blocks and gaps that were carved, in ascending order of lines.
     first: [Carved; CARVED_INLINE],
@@ -79,14 +78,14 @@ impl Reservation {
         self.joined_lsn.is_some() || !self.extent.spans_several_blocks && self.extent.trim_line.is_none()
     }
 
-    /// The headers that make the reservation [one free block](Self::is_one_block). The caller stores them in this order, each durable before the
-    /// next, before it writes into the reservation. It then calls [`Space::finish_join`].
+    /// The headers that make the reservation [one free block](Self::is_one_block). Before the caller writes into the reservation, it stores them in
+    /// this order, each durable before the next, and calls [`Space::finish_join`].
     ///
-    /// They are needed because a new block's contents overwrite the headers of former blocks inside it, and may become durable at any time. If the
-    /// machine crashes before the block's own header is durable, the chain must not lead to an overwritten header.
+    /// These headers are needed because a new block's contents overwrite the headers of former blocks inside it, and may become durable at any time.
+    /// If the machine crashes before the block's own header is durable, the chain must not lead to an overwritten header.
     ///
-    /// If the reservation is to be trimmed, the last header covers only its front part. The header of the rest is stored first. It lies inside the
-    /// last free block, where no chain leads to it yet. So a crash at any point leaves an intact chain.
+    /// If the reservation is to be trimmed, the header of the rest is stored first. It lies inside the last free block, where no chain leads to it
+    /// yet. The last header covers only the front. So a crash at any point leaves an intact chain.
     ///
     /// [`Space::finish_join`]: super::Space::finish_join
     #[inline]
@@ -97,9 +96,9 @@ impl Reservation {
         rest.into_iter().chain([front]).map(move |lines| header_word(&layout, chunk, BlockState::Free, lines))
     }
 
-    /// Records that the reservation is one free block, because its [headers](Self::join_headers) are stored. For a [huge block](Self::is_huge),
-    /// also stores and flushes zeroes over the first headers of the chunks that it covers; the caller fences before it stores or logs the block's
-    /// header. Otherwise those chunks could be read as chunks if the block's header became corrupted.
+    /// Records that the reservation is one free block: its [headers](Self::join_headers) have been stored. For a [huge block](Self::is_huge), also
+    /// stores and flushes zeroes over the first headers of the chunks that it covers; the caller fences before it stores or logs the block's header.
+    /// Without the zeroes, these chunks could be read as separate chunks if the block's header became corrupted.
     pub(super) fn finish_join<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
         self.joined_lsn = Some(lsn);
         let chunk = self.extent.chunk;
@@ -109,8 +108,8 @@ impl Reservation {
         }
     }
 
-    /// Records that the free blocks need not be joined: the caller stores all headers of the new blocks, in their order, before any contents. So no
-    /// chain ever leads to a former header inside. Not for a [huge block](Self::is_huge).
+    /// Records that the free blocks need not be joined: the caller stores all headers of the new blocks, in order, before any contents. So no chain
+    /// ever leads to a former header inside a new block. Must not be called for a [huge block](Self::is_huge).
     pub(super) const fn mark_join_unneeded(&mut self) {
         self.joined_lsn = Some(Lsn::ZERO);
     }
@@ -148,7 +147,7 @@ impl Reservation {
         Some(payload..payload + Layout::usable_bytes(lines))
     }
 
-    /// The length of a first block for a request of `lines`: the whole reservation, if it is only a little longer. A short rest would need a header
+    /// The length of a first block for a request of `lines`: the whole reservation, if that is only a little longer. A short rest would need a header
     /// of its own, and few requests would fit it.
     pub(super) fn first_block_lines(&self, lines: u64, align_bytes: u64) -> u64 {
         let all = u64::from(self.extent.lines.end - self.extent.lines.start);
@@ -156,7 +155,7 @@ impl Reservation {
         if is_close && !self.is_huge() && align_bytes <= LINE_BYTES { all } else { lines }
     }
 
-    /// The range of bytes that are stored to, at most, for a first block of `lines` lines: the block, its header and the next header.
+    /// The bytes that may be stored to for a first block of `lines` lines: the block, its header and the next header.
     pub(super) fn stored_range(&self, lines: u64, align_bytes: u64) -> Range<u64> {
         let offset = |line| line_offset(&self.layout, self.extent.chunk, line);
         let at = align(&self.layout, self.extent.chunk, self.cursor, align_bytes).unwrap_or(self.cursor);
@@ -173,7 +172,7 @@ impl Reservation {
         found.map(|block| block.state = BlockState::Free).is_some()
     }
 
-    /// Whether no block is carved, or all were freed again.
+    /// Whether no block was carved, or all carved blocks were freed again.
     pub(crate) fn is_unused(&self) -> bool {
         self.carved().all(|carved| carved.state == BlockState::Free)
     }
@@ -191,9 +190,9 @@ impl Reservation {
             .chain(carved.map(move |carved| word(carved.state, carved.line..carved.line + carved.lines)))
     }
 
-    /// The [headers](Self::headers) in two parts: those that lie inside the reserved free block (the inner ones), and the first header of the block
-    /// (the front one), which is stored last. If the inner ones are durable before the front one is stored, any crash leaves an intact chain, even
-    /// if the log entry with these headers is corrupted.
+    /// The [headers](Self::headers) in two parts: the inner headers lie inside the reserved free block; the front header replaces that block's own
+    /// header, and is stored last. If the inner headers are durable before the front header is stored, any crash leaves an intact chain, even if the
+    /// log entry with these headers is corrupted.
     #[inline]
     pub(crate) fn inner_and_front(&self) -> (impl Iterator<Item = HeaderWord> + '_, Option<HeaderWord>) {
         let count = usize::from(self.rest().is_some()) + self.count;

@@ -1,7 +1,7 @@
 //! Growing and shrinking blocks in place, without the log, for a plain `malloc` over the heap.
 //!
-//! The block's own header is stored last, and changes its length. Before that, the header at its new end is stored. Until the block's own header is
-//! stored, that offset lies inside one block of the chain, so a kill between the two stores leaves an intact chain.
+//! The header at the block's new end is stored first. The block's own header is stored last, and changes its length. Until then, the new end lies
+//! inside one block of the chain, so a kill between the two stores leaves an intact chain.
 
 use super::arena::{Arena, Purpose};
 use super::chunk_table::{ChunkOwner, HugeBlock, LockedChunks};
@@ -23,7 +23,7 @@ use pm_core::{FenceError, Pmem};
 #[derive(Debug)]
 #[must_use = "a block that can grow is unchanged when this is dropped"]
 pub(crate) enum Resize<'s, P: Pmem> {
-    /// Resizing is over: the block has this number of lines. `None`: it is unchanged, and too short.
+    /// Resizing has ended: the block has this number of lines. `None` if the block is unchanged and too short.
     Done(Option<u32>),
     /// The block can grow.
     Grow(Growth<'s, P>),
@@ -43,8 +43,8 @@ pub(crate) struct Growth<'s, P: Pmem> {
 enum Target<'s> {
     /// A block in a chunk of an arena, the line where it will end, and the end of the free block in which that line lies.
     Block { arena: SpinGuard<'s, Arena>, slot: u32, block: Range<u32>, end: u32, free_block_end: u32 },
-    /// A huge block of `old` lines that can grow to `new` lines. The caller accepts `wanted` lines or more. If it refuses `new`, `least` is tried
-    /// next: the length of the shortest huge block with `wanted` lines. `None`: it was tried, or is the same length.
+    /// A huge block of `old` lines that can grow to `new` lines. The caller accepts `wanted` lines or more. If the caller refuses `new`, `least` is
+    /// tried next: the length of the shortest huge block with `wanted` lines. `None` if that length was tried, or equals `new`.
     Huge { chunks: LockedChunks<'s>, chunk: u64, old: u32, new: u32, least: Option<u32>, wanted: u64 },
 }
 
@@ -55,8 +55,8 @@ impl<'s, P: Pmem> Resize<'s, P> {
     /// As for [`Space::begin_free`](super::Space::begin_free), and when a fence fails.
     ///
     /// # Durability
-    /// A kill leaves an intact chain, in which the block has its old length or its new one. If headers are made durable, a crash of the machine
-    /// does, too. This costs one fence for each of the one or two headers that are stored, and one for each chunk header that is stored or zeroed.
+    /// A kill leaves an intact chain, in which the block has its old length or its new one. If headers are made durable, so does a crash of the
+    /// machine. This costs one fence for each of the one or two headers that are stored, and one for each chunk header that is stored or zeroed.
     /// Shrinking a huge block always costs one fence for the end headers of the freed chunks.
     pub(crate) fn begin(
         unlogged: Unlogged<'s, P>,
@@ -111,7 +111,7 @@ fn begin_in_chunk<'s, P: Pmem>(
     }
     if most < block.end {
         unlogged.store(header_word(layout, map.chunk, BlockState::Free, most..block.end))?;
-        // Even if the fence fails, the header is visible. So the map is updated, too: copies of the heap are made from it.
+        // Even if the fence fails, the header is visible. So the map is updated anyway: copies of the heap are made from the map.
         let stored = unlogged.store(header_word(layout, map.chunk, BlockState::Allocated, line..most));
         map.starts.set(most);
         arena.quarantine(slot, most..block.end, Lsn::ZERO, unlogged.space.chunks.clock.now());
@@ -125,7 +125,7 @@ fn begin_in_chunk<'s, P: Pmem>(
         return Ok(Resize::Done(None));
     }
     let mut end = most.min(free_end);
-    // If the rest of the free block in which the end lies is short, it is added.
+    // If the rest of the free block in which the end lies is short, the rest is added.
     let free_block_end = map.next_start(end - 1);
     if free_block_end - end <= (end - line) / 64 {
         end = free_block_end;
@@ -248,11 +248,11 @@ impl<P: Pmem> Drop for Growth<'_, P> {
     }
 }
 
-/// The number of lines of a huge block with room for `lines` lines. `None`: no huge block can have it.
+/// The number of lines of a huge block with room for `lines` lines. `None` if no huge block can be that long.
 fn huge_length(layout: &Layout, lines: u64) -> Option<u32> {
     let in_chunk = u64::from(chunk_lines(layout));
     let wanted = huge_lines(layout, lines);
-    // The free block from which it would be carved consists of whole chunks.
+    // The free block from which the huge block would be carved consists of whole chunks.
     let whole = wanted.saturating_add(1).div_ceil(in_chunk).saturating_mul(in_chunk) - 1;
     let is_possible = lines >= in_chunk && whole <= u64::from(BLOCK_LINES_MAX);
     u32::try_from(wanted).ok().filter(|_| is_possible)
@@ -275,7 +275,7 @@ fn grow_huge<P: Pmem>(
     }
     let mut stored = unlogged.store(header_word(layout, chunk, BlockState::Allocated, 1..1 + new));
     // First headers inside a huge block must not be read as those of chunks, even if the block's own header becomes corrupted. If a kill or a crash
-    // interrupts this, they are zeroed when the first headers are read after the next open.
+    // interrupts the zeroing, they are zeroed when first headers are read after the next open.
     for covered in last + 1..=new_last {
         stored = stored.and_then(|()| unlogged.store((header_offset(layout, covered, 1), 0)));
     }
@@ -286,7 +286,7 @@ fn grow_huge<P: Pmem>(
     stored
 }
 
-/// Takes all lines after a huge block of `old` lines, up to the end of the chunk where it will end with `new` lines. Returns false, and takes
+/// Takes all lines after a huge block of `old` lines, up to the end of the chunk where the block will end with `new` lines. Returns false, and takes
 /// nothing, if some of them are in use.
 fn take_lines_after<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
@@ -357,7 +357,7 @@ fn shrink_huge<'s, P: Pmem>(
         return Ok(Resize::Done(Some(old)));
     }
     let end = chunk_lines(layout);
-    // The end header of a chunk is always made durable here: neither scanning the chunk nor persisting all headers flushes it.
+    // The end header of a freed chunk is always made durable here: no other code flushes the end header of a free shared chunk.
     for freed in (new_last..last).chain((line == end).then_some(last)) {
         store_flushed(unlogged.pmem, end_word(layout, freed));
     }

@@ -37,7 +37,7 @@ pub(super) enum Step {
     /// A block of the chain, on these lines.
     Intact(BlockState, Range<u32>),
     /// The chain is broken at the first of these lines, which extend to the chunk's end. The corruption is `None` if a repair has stored the header
-    /// there, or the whole chunk is unreachable.
+    /// at that line, or the whole chunk is unreachable.
     Unreachable(Option<Corruption>, Range<u32>),
     /// An intact header in an unreachable extent, of an allocated block on these lines.
     Resynchronized(Range<u32>),
@@ -58,9 +58,9 @@ impl<'h, P: Pmem> Scanner<'h, P> {
 
     /// The extent that a corrupted header at `line` makes unreachable, as offsets in the region: the rest of its chunk, because the length of its
     /// block is unknown. The first header of a chunk may be that of a huge block. The chunks that such a block covers have no first header, so the
-    /// following chunks without one are unreachable, too.
+    /// following chunks without a first header are unreachable, too.
     pub(super) fn unreachable_extent(&self, chunk: u64, line: u32) -> Range<u64> {
-        // A huge block has one line less than its chunks.
+        // A huge block has at least one line fewer than its chunks.
         let longest = chunk + ((u64::from(BLOCK_LINES_MAX) + 1) / self.layout.chunk_lines()).max(1);
         let mut end = chunk + 1;
         if line == 1 {
@@ -85,7 +85,7 @@ impl<'h, P: Pmem> Scanner<'h, P> {
         is_possible.then_some(header)
     }
 
-    /// Whether this is a header of an unreachable extent that a repair stored: the extent ends where a chunk ends.
+    /// Whether this is the header of an unreachable extent that a repair has marked: such an extent ends where a chunk ends.
     fn is_repair(&self, header: BlockHeader, chunk: u64, line: u32) -> bool {
         let in_chunk = self.layout.chunk_lines();
         let end = u64::from(line) + u64::from(header.lines);

@@ -27,13 +27,13 @@ impl<P> Clone for Unlogged<'_, P> {
 
 impl<P> Copy for Unlogged<'_, P> {}
 
-/// A free block that is about to be allocated. If this is dropped first, the block is free again. If headers may have been stored by then, its lines
-/// stay in use until the next open.
+/// A free block that is about to be allocated. If this is dropped before any header is stored, the block is free again. If it is dropped later, the
+/// lines stay in use until the next open.
 #[derive(Debug)]
 #[must_use = "the block is free again when this is dropped"]
 pub(crate) struct UnloggedBlock<'s, P: Pmem> {
     unlogged: Unlogged<'s, P>,
-    /// `None` when it is settled.
+    /// `None` once it is settled.
     reservation: Option<Reservation>,
     lines: u64,
     align_bytes: u64,
@@ -75,7 +75,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         Ok(UnloggedBlock { unlogged: *self, reservation, lines, align_bytes, is_stored: false })
     }
 
-    /// Reserves after the calls in progress have ended. Each of them may hold a whole free extent, perhaps the last one, until its headers are
+    /// Reserves after the calls in progress have ended. Each call may hold a whole free extent, perhaps the last extent, until its headers are
     /// stored. Until this returns, new calls wait at the gate.
     #[cold]
     fn reserve_alone(&self, lines: u64, align_bytes: u64) -> Result<UnloggedBlock<'s, P>, SpaceError> {
@@ -88,7 +88,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
         }
     }
 
-    /// Frees an allocated block, even if a transaction has allocated it.
+    /// Frees an allocated block, which a transaction may have allocated.
     ///
     /// # Errors
     /// As for [`Space::begin_free`].
@@ -150,8 +150,8 @@ impl<P: Pmem> UnloggedBlock<'_, P> {
     ///
     /// # Durability
     /// A kill in this call leaves an intact chain, in which the block is allocated or free, because the header after the block is stored before the
-    /// block's own. If headers are made durable, a crash of the machine does, too: each header is made durable before the next is stored, at one
-    /// fence each, and one more for a huge block. The last fence makes the block durable.
+    /// block's own. If headers are made durable, so does a crash of the machine: each header is made durable before the next is stored, at one fence
+    /// each, and one more for a huge block. The last fence makes the block durable.
     pub(crate) fn allocate(mut self) -> Result<u64, SpaceError> {
         self.is_stored = true;
         let reservation = self.reservation.as_mut().expect("it is not settled yet");

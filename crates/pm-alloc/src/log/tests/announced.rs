@@ -1,4 +1,4 @@
-//! A crash while an entry is written over an older one. The line counts as being written, whatever the checksums of its old, new or mixed contents.
+//! A crash while an entry is written over an older one. Recovery recognizes the incomplete line, whatever the checksums of its contents.
 
 use super::hooked::{Hook, Hooked};
 use super::support::{at, exhaustive, image, layout, load, recover, words};
@@ -111,7 +111,7 @@ fn no_word_is_both_sealed_and_announced() {
     }
 }
 
-/// A closed log. Its first line holds an entry that stores `value` to a word, which is now 3.
+/// A closed log. The first line holds an entry that stores `value` to a word whose current value is 3.
 fn log_with_former_entry(value: u64) -> Image {
     image(|pmem| {
         let layout = layout(4);

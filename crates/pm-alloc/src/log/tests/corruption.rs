@@ -1,4 +1,4 @@
-//! Corrupted lines of a log that was not closed: recovery refuses the log if one of them may have held a live entry.
+//! Corrupted lines of a log that was not closed: recovery refuses the log if a corrupted line may have held a live entry.
 
 use super::support::{at, layout, load, recover, recover_discarding, with_log, words};
 use crate::log::floor;
@@ -22,7 +22,7 @@ fn lane_with_groups_and_unknown_retired_lsn_is_refused() {
     });
 }
 
-/// Corrupts each entry of the second-to-last group of a lane, which has several. Without the check the group would be ignored as incomplete.
+/// Corrupts each entry of the second-to-last group of a lane, which has several. Without the check, recovery would skip the group.
 #[test]
 fn corrupted_entry_of_live_group_is_refused() {
     let layout = layout(20);
@@ -109,7 +109,7 @@ fn corrupted_retired_group_is_dead() {
     }
 }
 
-/// Corrupts each entry of the group up to which a lane is retired, which is the lane's last one.
+/// Corrupts each entry of the lane's last group, up to which the lane is retired.
 #[test]
 fn corrupted_entry_of_longer_retired_group_is_dead() {
     for entry in 0..3 {
@@ -140,7 +140,7 @@ fn corruption_of_bypassed_log_is_dead() {
     }
 }
 
-/// A corrupted line between two entries had an LSN between theirs, so groups of other lanes below that LSN are not revived.
+/// A corrupted line between two entries had an LSN between those of the two, so groups of other lanes below that LSN are not revived.
 #[test]
 fn corrupted_line_revives_no_dead_group_of_another_lane() {
     let layout = layout(20);

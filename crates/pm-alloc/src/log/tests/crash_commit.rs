@@ -79,7 +79,7 @@ fn two_lanes_commit_the_same_word_in_turn() {
 #[test]
 fn two_threads_commit_the_same_word_in_turn() {
     explore(&layout(8), All, [at(0), at(1)], &[[0, 0], [1, 0], [2, 0], [2, 3]], |run, log| {
-        // This thread holds the first lane, so the other one gets the second.
+        // This thread holds the first lane, so the other thread gets the second lane.
         let mut here = LaneGuard::acquire(log);
         commit_in(&mut here, run, &[(at(0), 1)]);
         thread::scope(|scope| {
@@ -113,7 +113,7 @@ fn full_ring_retires_idle_lane() {
     let states = [[0, 0, 0], [1, 0, 5], [2, 0, 5], [2, 1, 5], [2, 2, 5], [2, 3, 5], [2, 4, 5], [2, 5, 5]];
     explore(&layout(4), All, [at(0), at(1), at(2)], &states, |run, log| {
         let mut busy = LaneGuard::acquire(log);
-        // In another thread, because fences of this one do not cover its flushes.
+        // Runs in another thread, because fences of this thread do not cover that thread's flushes.
         thread::scope(|scope| {
             scope.spawn(|| commit(run, log, &[(at(0), 1), (at(2), 5)]));
         });
@@ -137,7 +137,7 @@ fn replay_does_not_overwrite_word_in_place() {
     let states = [[0, 0], [1, 0], [2, 0], [2, 7], [3, 7]];
     explore(&layout(8), All, [at(0), at(1)], &states, |run, log| {
         commit(run, log, &[(at(0), 1)]);
-        // This one commits, because the entry before it is live.
+        // This store goes through a commit, because a live entry stores to the same line.
         store_u64(run, log, at(0), 2);
         store_u64(run, log, at(1), 7);
         let last = log.live_lsn_bound(at(0), 8);

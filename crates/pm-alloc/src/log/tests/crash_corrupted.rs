@@ -8,9 +8,9 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::thread;
 
-/// Crashes and kills `operation` on a new log at every point. Then corrupts each line of `lane` in turn, and recovers without it: line 0 and the
-/// last line hold the words of the lane, the others its entries. The recovery after a kill is also crashed, corrupted and repeated. `is_allowed`
-/// gets the number of acknowledged steps, the number of the line, and the contents of `offsets`.
+/// Crashes and kills `operation` on a new log at every point. Then corrupts each line of `lane` in turn, and recovers without it: line 0 and the last
+/// line hold the words of the lane's header, the other lines its entries. The recovery after a kill is also crashed, corrupted and repeated.
+/// `is_allowed` gets the number of acknowledged steps, the number of the line, and the contents of `offsets`.
 fn explore<const N: usize>(
     layout: &Layout,
     lane: u32,
@@ -41,7 +41,7 @@ fn explore<const N: usize>(
     }
 }
 
-/// A lane that wrote 1 in place and committed that, deferred.
+/// A lane that wrote 1 in place, with a deferred commit.
 fn deferred<'l>(run: &Run<()>, log: &'l Log) -> LaneGuard<'l> {
     let mut lane = LaneGuard::acquire(log);
     lane.undo(run.pmem(), at(0), 8).unwrap();
@@ -63,7 +63,7 @@ fn undo_entries_of_long_write_with_redo_entries_stay_dead() {
                 lane.undo(run.pmem(), at(0), 8).unwrap();
                 run.pmem().store_u64(at(0), 1);
                 commit_in(&mut lane, run, &[(at(1), 1)]);
-                // In the other lane.
+                // This commits in the other lane, or stores in place.
                 thread::scope(|scope| {
                     scope.spawn(|| {
                         if is_in_place {
@@ -113,8 +113,8 @@ fn corrupted_unused_line_loses_no_acknowledged_transaction() {
     );
 }
 
-/// A lane is retired while its owning thread's last commit is deferred. The words of the lane's header make that commit durable, and either copy is
-/// enough.
+/// A lane is retired while its owning thread's last commit is deferred. The words of the lane's header make that commit durable, and either copy of
+/// them is sufficient.
 #[test]
 fn retiring_lane_makes_its_deferred_commit_durable() {
     explore(

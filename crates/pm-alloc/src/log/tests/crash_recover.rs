@@ -179,7 +179,7 @@ fn inner_header_is_durable_before_front_header() {
     exhaustive(|explorer| explorer.check(&unapplied, operation, check));
 }
 
-/// After a crash while the log is closed, it is closed or recovered.
+/// After a crash while a log is being closed, recovery finds the log closed or recovers it.
 #[test]
 fn crash_while_closing_loses_nothing() {
     let layout = layout(8);
@@ -204,7 +204,7 @@ fn crash_while_closing_loses_nothing() {
     exhaustive(|explorer| explorer.kills(1).check(&formatted(&layout), operation, check));
 }
 
-/// The floor and its copy differ after a crash: the higher one counts, and recovery makes both equal.
+/// The floor and its copy differ after a crash: the higher value counts, and recovery makes both equal.
 #[test]
 fn higher_copy_of_floor_counts() {
     let layout = layout(4);
@@ -228,8 +228,8 @@ fn higher_copy_of_floor_counts() {
     }
 }
 
-/// A word that a killed process was storing in place is visible before it is durable. No acknowledged change of either process is lost. If the
-/// second process first stores the word again, values that it derives from the word agree with it.
+/// A word that a killed process was storing in place is visible before it is durable. No acknowledged change of either process is lost. If the second
+/// process first stores the word again, values that it derives from the word agree with the word.
 #[test]
 fn word_of_killed_process_is_durable_once_stored_again() {
     const STORED: u64 = 1;
@@ -264,8 +264,8 @@ fn word_of_killed_process_is_durable_once_stored_again() {
     }
 }
 
-/// The log relies on the order of stores to one line. Without it a crash cannot be distinguished from corruption, and is refused. With it no crash
-/// is refused.
+/// The log relies on the order of stores to one line. Without this order a crash cannot be distinguished from corruption, and is refused. With it, no
+/// crash is refused.
 #[test]
 fn crash_is_refused_only_without_store_order_in_a_line() {
     let layout = layout(8);

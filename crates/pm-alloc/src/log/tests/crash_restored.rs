@@ -10,8 +10,8 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Image, Run};
 use std::thread;
 
-/// Kills `first` at every point. Then another process recovers the log and commits, and is crashed at every point. Its commits survive, and recovery
-/// that discards nothing finds no corruption that this process had seen.
+/// Kills `first` at every point. Then another process recovers the log and commits, and is crashed at every point. Its commits survive, and a later
+/// recovery finds no corruption that this process had seen.
 fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
     let second = |run: &Run<u64>| {
         let (log, _) = recover_discarding(run.pmem(), layout);
@@ -54,7 +54,7 @@ fn line_erased_by_killed_recovery_stays_erased() {
     }
 }
 
-/// The same in the last generation, after which the rings are erased and the first generation follows.
+/// As the previous test, but in the last generation, after which the rings are erased and the first generation follows.
 #[test]
 fn line_erased_in_last_generation_stays_erased() {
     let layout = layout(4);

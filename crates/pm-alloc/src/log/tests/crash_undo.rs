@@ -94,12 +94,12 @@ fn lane_writes_in_place_over_its_own_commit() {
     });
 }
 
-/// A deferred commit may be lost, but only as a whole, and only with everything that committed later.
+/// A deferred commit may be lost, but only completely, and only with all later commits.
 #[test]
 fn later_commit_implies_earlier_deferred_commit() {
     for by_word in [false, true] {
         explore_deferred([[0, 0, 0], [1, 1, 0], [1, 1, 1]], |run, log| {
-            // This thread owns the first lane, and the other one gets the second, so only the next commit makes the deferred one durable.
+            // This thread owns the first lane, and the other thread gets the second, so only the next commit makes the deferred commit durable.
             let mut here = LaneGuard::acquire(log);
             thread::scope(|scope| {
                 scope.spawn(|| {

@@ -36,7 +36,7 @@ fn failed_fence_poisons_log() {
         let failed = Err(CommitError::Fence(FenceError::Poisoned));
         assert_eq!(LaneGuard::acquire(&log).commit(&failing, &words(&[(at(0), 2)])), failed);
         assert_eq!(load(pmem, [at(0)]), [1], "it is not applied");
-        // Although the fences of this region succeed.
+        // The log stays poisoned although the fences of this region succeed.
         assert_eq!(LaneGuard::acquire(&log).commit(pmem, &words(&[(at(1), 3)])), failed);
         assert_eq!(LaneGuard::acquire(&log).undo(pmem, at(1), 8).map(|()| Lsn::ZERO), failed);
         assert_eq!(crate::log::store_u64(&log, pmem, at(1), 3).map(|()| Lsn::ZERO), failed);

@@ -1,5 +1,5 @@
-//! Invariants I4 and I6 of the checkpoint LSN, with two threads on one log, in every schedule or in every one with few preemptions, each crashed at
-//! every point. Runs only with `--cfg loom`: `cargo xtask test loom`.
+//! Invariants I4 and I6 of the checkpoint LSN, with two threads on one log, in every schedule, or in every schedule with few preemptions. Each
+//! schedule is crashed at every point. Runs only with `--cfg loom`: `cargo xtask test loom`.
 
 use super::support::{at, formatted, lanes, recover, words};
 use crate::format::Lsn;
@@ -43,7 +43,7 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
         let (floor, _) = floor::read(crash.pmem(), &layout).unwrap();
         let lanes = (0..layout.lane_count).map(|lane| ScannedLane::read(crash.pmem(), &layout, lane, floor));
         let lowest = lanes.filter_map(|lane| lane.replay_from()).min();
-        // Only the first half of recovery: the second one makes a log with loom atomics, which work only in a model.
+        // Runs only the first half of recovery: the second half makes a log with loom atomics, which work only in a model.
         Replayed::replay(crash.pmem(), &layout, OnCorruption::Refuse).unwrap();
         for done in crash.acked() {
             match *done {

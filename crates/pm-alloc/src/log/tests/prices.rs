@@ -17,7 +17,7 @@ fn counted(operation: impl FnOnce(&Counting<SimPmem>, &Log) -> Counts) -> (u64, 
 fn commit(writes: &Writes) -> (u64, u64) {
     counted(|pmem, log| {
         let mut lane = LaneGuard::acquire(log);
-        // The first commit has no target lines of an earlier one to flush.
+        // The first commit has no target lines of an earlier commit to flush.
         lane.commit(pmem, writes).unwrap();
         pmem.count(|| lane.commit(pmem, writes).unwrap()).1
     })
@@ -85,7 +85,7 @@ fn long_write_costs_three_fences_or_two_if_deferred() {
             })
             .1
         });
-        // Not counting the lines that the caller flushes. A deferred commit leaves its own lines, the entry and the lane's header, to the next
+        // The lines that the caller flushes are not counted. A deferred commit leaves its own lines, the entry and the lane's header, to the next
         // commit.
         let commit = if is_deferred { 0 } else { 2 };
         assert_eq!(cost, (10 + commit, fences));

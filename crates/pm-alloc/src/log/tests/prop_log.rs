@@ -11,7 +11,7 @@ const SPAN: usize = 256;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Commits these writes in that lane, or in a thread of its own.
+    /// Commits these writes in that lane, or in a new thread.
     Commit(Option<usize>, Vec<(u64, Vec<u8>)>),
     /// Writes in place, and commits or rolls back.
     InPlace(usize, u64, Vec<u8>, bool),

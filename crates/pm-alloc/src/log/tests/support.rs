@@ -41,7 +41,7 @@ pub(super) fn with_log(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Imag
     })
 }
 
-/// As [`with_log`], in the last generation of LSNs but one.
+/// Like [`with_log`], but in the second-to-last generation of LSNs.
 pub(super) fn in_last_generations(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Image {
     image(|pmem| {
         crate::log::format(pmem, layout);
@@ -80,7 +80,7 @@ pub(super) fn commit_in(lane: &mut LaneGuard<'_>, run: &Run<()>, pairs: &[(u64, 
     run.ack(());
 }
 
-/// As [`commit_in`], in this thread's lane.
+/// Like [`commit_in`], but in this thread's lane.
 pub(super) fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
     commit_in(&mut LaneGuard::acquire(log), run, pairs);
 }
@@ -97,12 +97,12 @@ pub(super) fn store_pair(run: &Run<()>, log: &Log, offset: u64, pair: [u64; 2]) 
     run.ack(());
 }
 
-/// How many choices are explored under the models that do not order the words of a line: there a crash may leave any mixture of the old and the new
-/// words of an entry, which its checksum detects.
+/// The choices that are explored under models that do not order the words of a line. There a crash may leave any mixture of the old and the new words
+/// of an entry, which the checksum detects.
 #[derive(Clone, Copy)]
 pub(super) enum Mixtures {
     All,
-    /// A sample: for two full entries in flight there are 2^20.
+    /// A sample: two full entries in flight have 2^20 choices.
     Sampled,
 }
 

@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::space::{FreeError, Piece};
 use pm_core::{Pmem, Region};
 
-/// The copy as another process opens it. Bytes in no piece are neither zero nor a header.
+/// The copy as another process opens it. Bytes that are in no piece are neither zero nor a header.
 pub(super) fn copy_of(heap: &Heap) -> Heap {
     let mut copy = Heap::with(heap.chunks, heap.layout.chunk_bytes, heap.options);
     copy.region = Region::anonymous(heap.region.len_bytes()).unwrap();
@@ -23,8 +23,8 @@ pub(super) fn copy_of(heap: &Heap) -> Heap {
     copy
 }
 
-/// Allocates all free space of the copy, and overwrites it. Asserts that each block then has the contents that it has in the heap, and returns
-/// the newly allocated blocks.
+/// Allocates all free space of the copy, and overwrites it. Asserts that each allocated block of the heap has the same contents in the copy, and
+/// returns the newly allocated blocks.
 fn check_contents(heap: &Heap, copy: &Heap) -> Vec<u64> {
     let mut taken = Vec::new();
     for lines in [copy.layout.chunk_lines() + 9, 30, 9, 3, 1] {
@@ -40,12 +40,12 @@ fn check_contents(heap: &Heap, copy: &Heap) -> Vec<u64> {
     taken
 }
 
-/// Looks up a block, so that its header is found to be corrupted.
+/// Looks up a block, and returns whether its header is found to be corrupted.
 fn is_corrupted(heap: &Heap, payload: u64) -> bool {
     matches!(heap.space.usable_bytes(&heap.region, payload), Err(FreeError::Corrupted { .. }))
 }
 
-/// Ten blocks of four lines, each with contents of its own. Two of them are free.
+/// Ten blocks of four lines, each with different contents. Two of them are free.
 fn heap_of_ten() -> (Heap, Vec<u64>) {
     let mut heap = Heap::new(3, 4096);
     let blocks: Vec<u64> = (0..10).map(|_| heap.allocate(4, 64).unwrap()).collect();
@@ -184,8 +184,7 @@ fn resize_in_unreachable_extent_stores_nothing() {
     assert_eq!(resize(3, 4).unwrap(), Some(4), "before the unreachable extent");
 }
 
-/// After stray writes, whether their corruption was found, repaired or neither, a copy has the contents of all blocks, and never allocates their
-/// lines.
+/// After stray writes, whether or not the corruption was found or repaired, a copy has the contents of all blocks, and never allocates their lines.
 #[test]
 fn copy_after_stray_writes_keeps_all_blocks() {
     let mut random = Random(31);

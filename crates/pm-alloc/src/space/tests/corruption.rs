@@ -222,7 +222,7 @@ fn unreachable_blocks_are_found_by_their_own_headers() {
     assert_eq!(corruption.extent, blocks[2]..heap.layout.chunk_offset(1));
 }
 
-/// A free header may survive inside a longer block that was allocated over it, and cover a block that was later allocated after that one.
+/// The header of a free block may survive inside a longer block allocated over it, and cover the block after that longer block.
 #[test]
 fn stale_free_header_does_not_hide_live_block() {
     let mut heap = Heap::new(1, 4096);
@@ -244,7 +244,7 @@ fn stale_free_header_does_not_hide_live_block() {
     assert_eq!(heap.space.usable_bytes(&heap.region, second), Ok(Layout::usable_bytes(4)));
 }
 
-/// In an unreachable extent the header of a former block, inside an allocated one, may be listed.
+/// In an unreachable extent, the header of a former block inside an allocated block may be listed.
 #[test]
 fn free_in_unreachable_extent_stores_nothing() {
     let mut heap = Heap::new(1, 4096);
@@ -293,8 +293,8 @@ fn repair_keeps_contents_of_huge_block() {
     }
 }
 
-/// The first headers of two chunks are corrupted, one while the heap is closed and one while it is open and has scanned the chunk: the second
-/// chunk is not unreachable with the first one.
+/// The first headers of two chunks are corrupted: the first while the heap is closed, the second while it is open and the chunk was scanned. The
+/// second chunk is not part of the first one's unreachable extent.
 #[test]
 fn unreachable_extent_ends_before_scanned_chunk() {
     let mut heap = Heap::new(2, 4096);

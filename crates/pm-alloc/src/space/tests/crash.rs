@@ -1,5 +1,5 @@
-//! Crashes while headers are stored without the log: while chunks are formatted, a freed huge block is split, and chunks are joined for one. The
-//! chain is intact after each crash, and each flush and fence there is needed.
+//! Crashes while headers are stored without the log: while chunks are formatted, a freed huge block is split, and chunks are joined for a huge block.
+//! The chain is intact after each crash, and each flush and fence there is needed.
 
 use super::fixture::{allocate_unlogged, join, layout};
 use crate::format::Lsn;
@@ -10,7 +10,7 @@ use pm_crashsim::{Crash, Explorer, Image, Lints, Model, Run, SimPmem};
 
 const CHUNKS: u64 = 3;
 
-/// The space of a new heap, or as a process opens it after another one was killed.
+/// The space of a new heap, or of a heap that is opened after another process was killed.
 fn open(is_new: bool) -> Space {
     Space::open(
         layout(4096),
@@ -39,7 +39,7 @@ fn image(make: impl FnOnce(&SimPmem)) -> Image {
     sim.to_image()
 }
 
-/// A heap whose chunks were one block, which was filled and freed.
+/// A heap whose chunks were covered by one block, which was filled and freed.
 fn with_freed_huge_block() -> Image {
     image(|sim| {
         Space::format_chunks(sim, &layout(4096), 0..CHUNKS);
@@ -147,8 +147,8 @@ fn join_of_chunks_is_atomic() {
     });
 }
 
-/// The header of the first chunk is stored last, and a process is killed before it is durable. The next process reads a free chunk, and
-/// allocates in the second one, which a huge block covers as long as the first header is not durable.
+/// The header of the first chunk is stored last, and a process is killed before it is durable. The next process reads a free chunk, and allocates in
+/// the second one, which a huge block covers until the first header is durable.
 #[test]
 fn split_by_killed_process_is_durable_before_use() {
     let image = with_freed_huge_block();

@@ -56,7 +56,7 @@ impl Heap {
         Ok(reservation)
     }
 
-    /// Allocates one block in a transaction of its own.
+    /// Allocates one block in a separate transaction.
     pub(super) fn allocate(&mut self, lines: u64, align_bytes: u64) -> Result<u64, SpaceError> {
         let mut reservation = self.reserve(lines, align_bytes)?;
         let payload =

@@ -23,7 +23,7 @@ fn lengths_around_chunk_ends() {
             let others: Vec<_> = core::iter::from_fn(|| heap.allocate(behind, 64).ok())
                 .take_while(|other| *other != block + real * 64)
                 .collect();
-            assert_eq!(heap.blocks.len(), 2 + others.len(), "behind {lines} lines");
+            assert_eq!(heap.blocks.len(), 2 + others.len(), "after {lines} lines");
             others.into_iter().for_each(|other| heap.free(other));
             heap.check();
         }

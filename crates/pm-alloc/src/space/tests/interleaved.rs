@@ -77,7 +77,7 @@ fn reserve_open(arena: usize, space: &Space, region: &Region) -> Result<Reservat
     Ok(reservation)
 }
 
-/// Two transactions each get a part of the last free extent, although each reserves it as a whole until the trim.
+/// Two transactions each get a part of the last free extent, although each reserves the whole extent until the trim.
 #[test]
 fn two_open_transactions_share_the_last_extent() {
     model(|| {
@@ -115,7 +115,7 @@ fn free_chunk_changes_arenas() {
         let (region, space) = &*both;
         let own = allocate(1, space, region, 30).unwrap();
         let freed = thread.join().unwrap();
-        // The block is still free, or it is the new block, which this call frees.
+        // Either the block is still free, or this call frees the new block at the same offset.
         assert!(
             freed.is_ok()
                 || matches!(freed, Err(FreeError::AlreadyFree { .. } | FreeError::NotABlock { .. }))

@@ -45,7 +45,7 @@ fn header_inside_logged_allocated_block_removes_it() {
     let stale = (5, Allocated, 40);
     let in_place = [chain.as_slice(), &[stale]].concat();
     assert_eq!(restored(&in_place, &[stale, chain[1], chain[2]]), chain);
-    // Without those headers, the free block is cut around the logged block, because that one may be allocated.
+    // Without those headers, the free block is cut around the logged block, because the logged block may be allocated.
     let cut = [(1, Free, 4), stale, (45, Free, END - 45)];
     let in_place = [[(1, Free, END - 1)].as_slice(), &cut[1..]].concat();
     assert_eq!(restored(&in_place, &cut[1..]), cut);

@@ -1,4 +1,4 @@
-//! Scanning after an open, and growing.
+//! Scanning chunks after an open, and growing a heap.
 
 use super::fixture::Heap;
 use crate::layout::Layout;

@@ -63,7 +63,7 @@ fn reserved_extent_is_not_reserved_again() {
         heap.reserve(1, 64).expect_err("all of it is held").to_string(),
         concat!(
             "there is no free extent of 1 lines of 64 bytes; ",
-            "a transaction in progress holds more than it may need"
+            "a transaction in progress holds more space than it may need"
         )
     );
     heap.space.return_unused(held);

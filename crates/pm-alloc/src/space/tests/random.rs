@@ -17,7 +17,7 @@ enum Step {
         index: prop::sample::Index,
         commits: bool,
     },
-    /// Raises the checkpoint LSN to this far below the last LSN.
+    /// Raises the checkpoint LSN to this distance below the last LSN.
     Raise {
         behind: u64,
     },

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 enum Step {
     Allocate(u64),
     Free(prop::sample::Index),
-    /// To at least the first number of lines, and at most as many more as the second.
+    /// Resizes to at least the first number of lines, and to at most the sum of both numbers.
     Resize(prop::sample::Index, u64, u64),
     /// The same, but the caller refuses all lines.
     Refuse(prop::sample::Index, u64),
@@ -164,7 +164,7 @@ mod crash {
         Space::open(layout(4096), CHUNKS, SpaceOptions { arena_count: Some(1), ..SpaceOptions::default() })
     }
 
-    /// Resizes one block of `from` lines: after any crash it has its old length or the new one, and after the acknowledgement the new one. The chain
+    /// Resizes one block of `from` lines: after any crash it has the old or the new length, and after the acknowledgement the new length. The chain
     /// is intact.
     fn resizes(from: u64, to: u64) {
         let sim = SimPmem::new(layout(4096).chunk_offset(CHUNKS));
