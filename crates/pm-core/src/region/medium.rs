@@ -54,8 +54,7 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// The medium, if `statfs` identifies it, and the unit of file lengths. For other files, only `mmap` with `MAP_SYNC` shows whether the file
-/// system is DAX.
+/// The medium, if `statfs` identifies it, and the unit of file lengths. For other files, only `mmap` with `MAP_SYNC` detects DAX.
 pub(super) fn of_file_system(file: impl AsFd) -> Result<(Option<Medium>, u64), rustix::io::Errno> {
     let fs = rustix::fs::fstatfs(file)?;
     // Both fields are small positive numbers on every architecture; only the signedness of their types differs.
@@ -107,11 +106,10 @@ pub(super) fn device_dax_geometry(dir: &Path) -> std::io::Result<(u64, u64)> {
 
 /// The domain of a DAX file on the block device `st_dev`, or of a device-dax.
 ///
-/// Memory below an nd region is persistent. The region's attribute `persistence_domain` reports whether the caches survive a power failure too.
-/// If the attribute is absent, the domain is ADR. A file that could be mapped with `MAP_SYNC` is always persistent, because the flag requires
-/// it. But a device-dax may also be volatile
-/// memory (high-bandwidth memory, volatile CXL memory), or memory that the host must write back (virtio-pmem). The domain of such a device is
-/// volatile.
+/// Memory below an nd region is persistent. The region's attribute `persistence_domain` reports whether the caches survive a power failure too. If
+/// the attribute is absent, the domain is ADR. A file that could be mapped with `MAP_SYNC` is always persistent, because the flag requires it.
+/// But the domain of a device-dax is volatile if it is volatile memory (high-bandwidth or CXL), or memory that the host must write back
+/// (virtio-pmem).
 ///
 /// # Source
 /// Linux `Documentation/ABI/testing/sysfs-bus-nd`: `persistence_domain` is `cpu_cache`, `memory_controller`, or absent.
@@ -150,7 +148,7 @@ fn sysfs_dir(kind: &str, device: u64) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Creates a device below `parent` in a simulated sysfs. Returns the directories of the device and of the region above it.
+    /// Creates a device below `parent` in a simulated sysfs. Returns its directory, and that of the region.
     fn device(root: &Path, parent: &str) -> (PathBuf, PathBuf) {
         let region = root.join("devices").join(parent).join("region0");
         let device = region.join("dax0.0/dax0.0");

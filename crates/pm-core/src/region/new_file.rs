@@ -16,8 +16,7 @@ use uuid::Uuid;
 #[derive(Debug)]
 pub(super) struct NewFile {
     file: OwnedFd,
-    /// The file's directory. It is opened before the file is created, so that opening it cannot fail later, and renames of the directory have no
-    /// effect.
+    /// The file's directory, opened before the file is created: opening it cannot fail later, and renames of it have no effect.
     dir: OwnedFd,
     path: PathBuf,
     name: OsString,
@@ -104,8 +103,7 @@ impl NewFile {
     /// Gives the file its name, and makes the name durable.
     ///
     /// # Durability
-    /// A crash leaves no file at the path, or the complete file, whose contents, size and block map the caller has made durable. When this returns,
-    /// the name is durable.
+    /// A crash leaves no file, or the file whose contents, size and block map the caller has made durable. On return, the name is durable.
     pub(super) fn publish(&mut self) -> Result<(), OpenError> {
         let failed = |operation| OpenError::from_errno(&self.path, operation);
         let (dir, name) = (&self.dir, &self.name);
@@ -180,8 +178,7 @@ fn rename_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     }
 }
 
-/// Like [`rename_new`], but uses link(2), which does not replace an existing file, and unlink(2). A process killed between the two calls leaves
-/// both names.
+/// Like [`rename_new`], with link(2), which replaces no existing file, and unlink(2). A process killed between the calls leaves both names.
 fn link_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     rustix::fs::linkat(dir, old, dir, new, AtFlags::empty())?;
     if let Err(errno) = rustix::fs::unlinkat(dir, old, AtFlags::empty()) {
@@ -238,8 +235,7 @@ fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Result<(), Open
     Ok(())
 }
 
-/// Whether `temporary` has the form of the names that [`temporary_name`] returns for `name`. The 16 digits are required, because a pool's own
-/// name may end in a number.
+/// Whether `temporary` can be a [`temporary_name`] of `name`. It must end in 16 hex digits, because a pool's name may end in a number.
 fn is_temporary(temporary: &[u8], name: &OsStr) -> bool {
     let numbers = temporary.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(INFIX));
     let Some(numbers) = numbers else { return false };

@@ -119,8 +119,7 @@ impl RegionOptions {
     }
 
     /// Whether [`open`](Self::open) accepts files whose length is not a multiple of the page size of 4,096 bytes. The region ends where the file
-    /// ends.
-    /// Pools are never such files.
+    /// ends. Pools are never such files.
     #[must_use]
     pub const fn any_length(mut self, any_length: bool) -> Self {
         self.any_length = any_length;
@@ -140,9 +139,8 @@ impl RegionOptions {
         matches!(self.access, Access::Writable)
     }
 
-    /// Opens with copy-on-write: stores change copies of pages that only this process sees and that are dropped with the region. This is useful,
-    /// for example, to inspect the result of a recovery. The file is opened for reading only; other readers are admitted, and writers are excluded.
-    /// The
+    /// Opens with copy-on-write: stores change copies of pages that only this process sees and that are dropped with the region. This is useful, for
+    /// example, to inspect the result of a recovery. The file is opened for reading only; other readers are admitted, and writers are excluded. The
     /// domain of the region is [`Domain::Volatile`](crate::Domain::Volatile), and it cannot grow. A page takes memory only after a store to it. On
     /// tmpfs, a load or store in a hole of the file also allocates a page of the file, and raises SIGBUS on a full file system.
     /// [`Pmem::next_data`](crate::Pmem::next_data) reports holes; without /proc it reports all of the region as data.
@@ -157,8 +155,7 @@ impl RegionOptions {
 
     /// Children of fork(2) inherit the mapping and share it. Without this option a child does not inherit the mapping, because the lock would not
     /// exclude it as a second writer; an access to its addresses ends the child with SIGSEGV. A child that has the mapping may read or replace it,
-    /// but
-    /// must not store to it or drop the region. It cannot [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page domain)
+    /// but must not store to it or drop the region. It cannot [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page domain)
     /// fence the region, or open its pool for writing.
     ///
     /// The state that hides a root or a header during a change is in ordinary memory, so a child has a separate copy. If the parent changes roots
@@ -173,12 +170,10 @@ impl RegionOptions {
         self
     }
 
-    /// Whether a file keeps each hole until a store to it. Such a file takes only the space that it needs. A store to a hole, or to a block that
-    /// the
+    /// Whether a file keeps each hole until a store to it. Such a file takes only the space that it needs. A store to a hole, or to a block that the
     /// file shares with a copy, raises SIGBUS on a full file system. Without this option a file is allocated completely when it is created, opened
-    /// for writing or grown, if the file system supports that. (ramfs and some network file systems do not.) Blocks that the file shares with a
-    /// copy are copied
-    /// too, if supported; a copy that is made while the file is open, for example by cp(1) on XFS and btrfs, shares blocks again.
+    /// for writing or grown, if the file system supports that. (ramfs and some network file systems do not.) Blocks that the file shares with a copy
+    /// are copied too, if supported; a copy that is made while the file is open, for example by cp(1) on XFS and btrfs, shares blocks again.
     ///
     /// On btrfs a file that this crate created is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no checksums
     /// of its data. Any other file on btrfs needs new blocks for each write-back, as a sparse file does. Before Linux 6.17, each write-back needs
@@ -208,9 +203,8 @@ impl RegionOptions {
         self
     }
 
-    /// Maps the region at this address, and replaces any mapping there. This is for a child of fork(2) whose pointers into a region must point into
-    /// a copy
-    /// of the region.
+    /// Maps the region at this address, and replaces any mapping there. This is for a child of fork(2) whose pointers into a region must point into a
+    /// copy of the region.
     ///
     /// # Safety
     /// The caller owns every mapping that the region replaces, over the region's whole length. All code that still uses these addresses expects the
@@ -287,10 +281,9 @@ impl RegionOptions {
     ///
     /// # Durability
     /// In the page domain, data read from a region that was opened for writing is durable: stores of an earlier process are written back, and pages
-    /// lost by a failed write-back are read from the medium. This costs a write-back, and drops the file's pages from the cache. For a region
-    /// opened for reading, this holds except for pages that another program has mapped. In the other domains, data that was stored and not flushed
-    /// may still be only in the CPU caches. Code that relies on such data must flush it first, as [`Pool`](crate::Pool) does. For a file without a
-    /// name, to
+    /// lost by a failed write-back are read from the medium. This costs a write-back, and drops the file's pages from the cache. For a region opened
+    /// for reading, this holds except for pages that another program has mapped. In the other domains, data that was stored and not flushed may still
+    /// be only in the CPU caches. Code that relies on such data must flush it first, as [`Pool`](crate::Pool) does. For a file without a name, to
     /// which a path in /proc can lead, see [`open_file`](Self::open_file).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         self.open_with(path, |_| Ok(()))

@@ -54,8 +54,7 @@ pub(super) fn is_volatile(file: impl AsFd, is_memory: impl Fn(u64) -> bool) -> R
     Ok(false)
 }
 
-/// The options of the overlay with this mount number. (The crate procfs does not decode escapes in options, and fails on lines with an empty
-/// source.)
+/// The options of the overlay with this mount number. (The crate procfs does not decode escapes in options, and fails on lines with an empty source.)
 fn find(mountinfo: &str, mount: &str) -> Option<Overlay> {
     let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount))?;
     let (_, file_system) = line.split_once(" - ")?;

@@ -187,11 +187,10 @@ impl Region {
     /// [sparse](crate::RegionOptions::sparse). Takes `&mut self`, because the mapping moves.
     ///
     /// # Errors
-    /// When the region or its file would shrink, or the size is not a multiple of the medium's page size. When the region is read-only, scratch or
-    /// a device-dax, or belongs to the parent of this child of fork(2) ([`OpenError::Busy`]). When there is not enough space or address space. On
-    /// error, the region and the file are
-    /// unchanged, with one exception: if the file cannot be [synced](Self::sync_file) in its new length, the file is longer than the region. In the
-    /// page domain the failed sync poisons the region, because it may concern data stored before.
+    /// When the region or its file would shrink, or the size is not a multiple of the medium's page size. When the region is read-only, scratch or a
+    /// device-dax, or belongs to the parent of this child of fork(2) ([`OpenError::Busy`]). When there is not enough space or address space. On
+    /// error, the region and the file are unchanged, with one exception: if the file cannot be [synced](Self::sync_file) in its new length, the file
+    /// is longer than the region. In the page domain the failed sync poisons the region, because it may concern data stored before.
     ///
     /// # Durability
     /// When it returns, a crash leaves the new length; before that, the old one or the new one.
@@ -202,8 +201,7 @@ impl Region {
         }
         let path = &self.path;
         let file = self.file.locked_fd(path)?.as_fd();
-        // The new mapping is made before the file changes, because this step may fail. Nothing accesses its part past the old end of the file until
-        // the file is longer.
+        // The file is mapped first, because mmap may fail. Nothing accesses the new part of the mapping until the file is longer.
         let mapping = self.mapping.resized(file, len).map_err(OpenError::from_errno(path, "mmap"))?;
         blocks::extend(file, path, self.len_bytes..len_bytes, self.sparse)?;
         // DURABILITY POINT

@@ -1,18 +1,16 @@
 //! Opening in the page domain: makes the page cache equal to the medium.
 //!
-//! The page cache may differ from the medium. Stores of a dead process have left dirty pages, which a write-back makes durable. But after a
-//! failed
+//! The page cache may differ from the medium. Stores of a dead process have left dirty pages, which a write-back makes durable. But after a failed
 //! write-back the kernel marks the pages clean: the next process that opens the file would read the new contents and rely on them, and no fence would
 //! write them. So opening drops the pages and reads them again. Pages that cannot be dropped, because another program has mapped them, are made dirty
 //! again and written back, so that the medium equals them. The same is done to all pages if the caller keeps them, to take over from a killed process
 //! without losing its stores. Pages of zeroes over holes are left alone: the medium has zeroes there, and a store would allocate a block.
 //!
-//! The kernel reports a failed write-back once. An open that receives the report, for reading or writing, marks the file with an extended
-//! attribute. If that open keeps the pages, its process may fail or be killed before it uses the report. If it does not keep them, it fails
-//! before it drops any pages. Later opens that keep the pages find the mark. An open for writing that does not keep them removes the mark as
-//! its last step. If it fails after it has dropped pages, the mark stays, because a later open can no longer write those pages back. The mark
-//! is not synced.
-//! It serves clients of a killed server that wait for the next server, and a crash of the machine ends these clients too.
+//! The kernel reports a failed write-back once. An open that receives the report, for reading or writing, marks the file with an extended attribute.
+//! If that open keeps the pages, its process may fail or be killed before it uses the report. If it does not keep them, it fails before it drops any
+//! pages. Later opens that keep the pages find the mark. An open for writing that does not keep them removes the mark as its last step. If it fails
+//! after it has dropped pages, the mark stays, because a later open can no longer write those pages back. The mark is not synced. It serves clients
+//! of a killed server that wait for the next server, and a crash of the machine ends these clients too.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
@@ -33,8 +31,7 @@ const STEP_BYTES: usize = 1 << 30;
 /// stay as they are. If `keep` is set, a writer keeps the pages: all pages in the cache are written back again, including those lost by a failed
 /// write-back. A reader that keeps them leaves the cache as it is. The mapping must not have been read before.
 ///
-/// Returns true only to a writer that keeps the pages, if this or an earlier open received the report of a failed write-back. Lost pages may
-/// have left the cache in that case.
+/// Returns true only for a writer that keeps the pages, if this or an earlier open received the report of a failed write-back.
 ///
 /// # Durability
 /// When it returns to a writer, all readable data of the file is durable.
@@ -99,8 +96,7 @@ fn touch(file: &OwnedFd, path: &Path, mapping: &Mapping, offset: usize) -> Resul
     mapping.touch(offset).map_err(|MediumFault| OpenError::from_errno(path, "storing to a page")(Errno::IO))
 }
 
-/// Marks the file. If that fails, as on a file system without extended attributes, reports it on standard error: no later open detects the lost
-/// writes.
+/// Marks the file. If that fails, as on a file system without extended attributes, prints a message: no later open detects the lost writes.
 fn mark(file: &OwnedFd, path: &Path) {
     if let Err(errno) = rustix::fs::fsetxattr(file, LOST_WRITES, &[], XattrFlags::empty()) {
         eprintln!("pm-core: writes to {} may be lost, and it cannot be marked: {errno}", path.display());
