@@ -375,7 +375,7 @@ fn wear_is_drawn_from_histogram() {
 fn create_refuses_invalid_arguments() {
     let scratch = Scratch::new();
     scratch.heap();
-    assert_has(&scratch.run(&["heap", "create", "data.pm", "--size", "1M"], 1), &["exists already"]);
+    assert_has(&scratch.run(&["heap", "create", "data.pm", "--size", "1M"], 1), &["already exists"]);
     let output = scratch.run(&["heap", "create", "x.pm", "--size", "1M", "--chunk-bytes", "5000"], 1);
     assert!(
         output.contains("the length of a chunk is a power of two") && !scratch.path("x.pm").exists(),

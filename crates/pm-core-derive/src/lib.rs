@@ -1,7 +1,7 @@
 //! `#[derive(Persist)]` for [`pm-core`](https://docs.rs/pm-core): see the trait's documentation there.
 //!
-//! The derive accepts a `#[repr(C)]` struct whose fields are all `Persist`, and refuses to compile one with padding between or after them: padding
-//! bytes are undefined and would make checksums and comparisons wrong.
+//! The derive accepts a `#[repr(C)]` struct whose fields are all `Persist`, and rejects a struct with padding between or after its fields:
+//! padding bytes are undefined, and would make checksums and comparisons wrong.
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as TokenStream2;
@@ -10,7 +10,7 @@ use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Error, Fields, FieldsNamed, GenericParam, Lifetime, parse_macro_input};
 
 /// Implements `pm_core::Persist` and `pm_core::InPool` for a `#[repr(C)]` struct without padding, references or other types that are invalid after
-/// a restart. If the struct has a lifetime, it is the brand of the pool.
+/// a restart. The lifetime of the struct, if it has one, is the brand of the pool.
 #[proc_macro_derive(Persist)]
 pub fn persist(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -36,7 +36,7 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
     // Spanned at the field's type, so that the compiler's errors point there.
     let layouts =
         types.iter().map(|ty| quote_spanned!(ty.span()=> <#ty as ::pm_core::Persist>::LAYOUT_THROUGH_0));
-    // One for each number of links that the fingerprint follows.
+    // One constant for each number of links that the fingerprint follows.
     let fingerprints = (0..4).map(|links| {
         let constant = format_ident!("LAYOUT_THROUGH_{links}");
         let layouts = types.iter().map(|ty| quote_spanned!(ty.span()=> <#ty as ::pm_core::Persist>::#constant));
@@ -67,7 +67,7 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
         #[automatically_derived]
         impl #generics #any_pool ::pm_core::InPool<#pool> for #name #arguments {}
 
-        // Forces both checks for every struct, used or not.
+        // Forces both checks for every struct, even an unused one.
         const _: () = {
             const fn belongs<'p, T: ::pm_core::InPool<'p>>() {}
             const fn all_fields_belong<#pool>() { #(#in_pool)* }
@@ -123,11 +123,9 @@ fn check_repr(input: &DeriveInput) -> syn::Result<()> {
             if meta.path.is_ident("C") {
                 is_c = true;
             } else if meta.path.is_ident("packed") {
-                return Err(
-                    meta.error("a packed field may straddle a word, and would then be torn by a crash")
-                );
+                return Err(meta.error("a packed field may straddle two words, and a crash could tear it"));
             } else if meta.input.peek(syn::token::Paren) {
-                // The number in align(N).
+                // This consumes the number in `align(N)`.
                 let content;
                 syn::parenthesized!(content in meta.input);
                 content.parse::<TokenStream2>()?;

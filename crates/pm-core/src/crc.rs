@@ -17,7 +17,7 @@ pub fn crc32c_words(words: &[u64]) -> u32 {
     crc32c_append(0, words)
 }
 
-/// The CRC-32C of words that follow others, whose CRC-32C is `crc`. That of no words is 0.
+/// The CRC-32C of these words after earlier words, whose CRC-32C is `crc`. The CRC-32C of no words is 0.
 #[must_use]
 #[inline]
 pub fn crc32c_append(crc: u32, words: &[u64]) -> u32 {

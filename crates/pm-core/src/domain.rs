@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The part of the machine that a store must reach to survive. It determines what a fence guarantees.
+/// The part of the machine that a store must reach to survive a crash. It determines what a fence guarantees.
 ///
 /// Each region reports its domain; no call guarantees more than the domain does.
 ///
@@ -11,8 +11,8 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Domain {
-    /// Asynchronous DRAM refresh: the memory controller's write queue is kept, caches are lost. A store is
-    /// durable once its line was flushed and the flush fenced.
+    /// Asynchronous DRAM refresh: the memory controller's write queue is kept, caches are lost. A store is durable once its line has been flushed
+    /// and the flush has been fenced.
     Adr,
     /// Extended ADR: caches are kept too. Flushes are not needed; fences still order, and non-temporal stores still wait in write-combining buffers
     /// until a fence.
@@ -41,7 +41,7 @@ impl Domain {
     #[must_use]
     pub const fn promise(self) -> &'static str {
         match self {
-            Self::Adr => "fenced data survives a crash of the process, of the kernel, and a power failure",
+            Self::Adr => "fenced data survives a process crash, a kernel crash, and a power failure",
             Self::Eadr => {
                 "stores survive a crash of the process, a crash of the kernel, and a power failure, in the order in which they became visible"
             }

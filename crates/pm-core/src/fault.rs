@@ -14,11 +14,11 @@
 //!
 //! # How
 //! The first call installs a handler for SIGBUS in the process. Each call saves its stack pointer, a continuation address and two registers in a
-//! record, and sets a thread-local pointer to the record. If the thread faults, the handler writes these values into the interrupted context, so
-//! that returning from the handler resumes after the call. The handler does nothing else. A SIGBUS outside a guarded call, or sent by a process, is
-//! passed to the previous handler, with the signal mask that it expects, and only once if it was installed with `SA_RESETHAND`. Without a previous
-//! handler, the signal ends the process, as by default. If SIGBUS was ignored, a signal that was sent is still ignored, and a signal raised by an
-//! access ends the process.
+//! record, and sets a thread-local pointer to the record. If the thread faults, the handler writes these values into the interrupted context, so that
+//! returning from the handler resumes after the call. The handler does nothing else. A SIGBUS outside a guarded call, or sent by a process, is passed
+//! to the previous handler, with the signal mask that this handler expects, and only once if the handler was installed with `SA_RESETHAND`. Without a
+//! previous handler, the signal ends the process, as by default. If SIGBUS was ignored, a signal that was sent is still ignored, and a signal raised
+//! by an access ends the process.
 //!
 //! # Limitations
 //! A copy that faults is incomplete. Only copies can be guarded, not code of the caller: a fault discards the frames in between without running
@@ -70,14 +70,14 @@ static INSTALLED: Once = Once::new();
 /// It costs a call and about ten instructions.
 ///
 /// # Errors
-/// [`MediumFault`] when a load or store in it raised SIGBUS. Its earlier stores stay.
+/// [`MediumFault`] when a load or store in `access` raised SIGBUS. Its earlier stores remain.
 ///
 /// # Panics
 /// If sigaction(2) fails, which it does only for invalid arguments.
 ///
 /// # Safety
-/// `access` does not panic, and may be abandoned at any of its loads and stores, its frames discarded: it holds no lock and no value with a
-/// destructor, and no other code relies on its return. (Memory borrowed by a scoped thread would be reused while the thread runs.)
+/// `access` must not panic. It may be abandoned at any of its loads and stores, and its frames discarded. It must hold no lock and no value
+/// with a destructor, and no other code may rely on its return. (Memory borrowed by a scoped thread would be reused while the thread runs.)
 #[inline]
 pub(crate) unsafe fn guarded<F: FnOnce()>(access: F) -> Result<(), MediumFault> {
     if !INSTALLED.is_completed() {
@@ -104,10 +104,10 @@ unsafe extern "C" fn run<F: FnOnce()>(access: *mut u8) {
     }
 }
 
-/// Calls `function` with `data`. Returns whether a fault ended it. `resume_point` is filled before the call.
+/// Calls `function` with `data`. Returns whether a fault ended it. Fills `resume_point` before the call.
 ///
 /// # Safety
-/// `function(data)` must be allowed, and must not unwind. `resume_point` must be the thread's [`RESUME_POINT`] for as long as it runs.
+/// `function` must accept `data`, and must not unwind. Until it returns, the thread's [`RESUME_POINT`] must be `resume_point`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn enter(
     function: unsafe extern "C" fn(*mut u8),
@@ -185,8 +185,8 @@ fn install() {
         // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         action.sa_sigaction = on_sigbus as *const () as usize;
-        // On the thread's alternate stack, if it has one. The handler may change the interrupted context. An interrupted system call fails with
-        // EINTR only if it would have without this handler.
+        // The handler runs on the thread's alternate stack, if there is one, and may change the interrupted context. An interrupted system call fails
+        // with EINTR only if it would also fail without this handler.
         let restarts = match previous.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN => libc::SA_RESTART,
             _ => previous.sa_flags & libc::SA_RESTART,
@@ -196,19 +196,19 @@ fn install() {
         // access that faults would end the process; the alternate stack may also be too small for both. SAFETY: the set is the action's own.
         let filled = unsafe { libc::sigfillset(&raw mut action.sa_mask) };
         // SAFETY: the handler is async-signal-safe: it reads and writes a variable of its thread and the context that it is
-        // given, and calls nothing but sigaction, pthread_sigmask, raise, and the handler before it.
+        // given, and calls only sigaction, pthread_sigmask, raise, functions on local signal sets, and the previous handler.
         let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) };
         assert_eq!((asked, filled, installed), (0, 0, 0), "sigaction refuses SIGBUS");
     });
 }
 
-/// Handles SIGBUS: redirects a guarded access, passes everything else on.
+/// Handles SIGBUS: redirects a guarded access, and passes every other signal on.
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid `siginfo_t`.
     let code = unsafe { (*info).si_code };
-    // Raised by an access of this thread, not sent by a process, and not a report of poison found elsewhere.
+    // Whether an access of this thread raised the signal. Otherwise a process sent it, or it reports poison that was found elsewhere.
     let by_access = matches!(code, libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR);
-    // Cleared, because a fault after the thread has resumed does not belong to this call.
+    // The pointer is cleared, because a fault after the thread has resumed does not belong to this call.
     let resume_point = if by_access { RESUME_POINT.replace(null()) } else { null() };
     if resume_point.is_null() {
         return pass_on(signal, code, info, context);
@@ -245,8 +245,8 @@ fn resume_at(context: &mut libc::ucontext_t, resume_point: &ResumePoint) {
 /// Passes the signal to the previous action.
 fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     type WithInfo = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-    // Sent by a process, or by the kernel for poison that no access has touched. Only such a signal can be ignored: after a fault, the access would
-    // be repeated forever.
+    // Whether a process sent the signal, or the kernel sent it for poison that no access has touched. Only such a signal can be ignored: after a
+    // fault, the access would be repeated forever.
     let is_sent = code <= 0 || code == libc::BUS_MCEERR_AO;
     let previous = PREVIOUS.get();
     if is_sent && previous.is_some_and(|previous| previous.sa_sigaction == libc::SIG_IGN) {
@@ -262,7 +262,7 @@ fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, c
         let default: libc::sigaction = unsafe { core::mem::zeroed() };
         // SAFETY: async-signal-safe, and the default action needs nothing.
         unsafe { libc::sigaction(signal, &raw const default, null_mut()) };
-        // Blocked until the handler returns. Then the signal ends the process, as the repeated access would. SAFETY: async-signal-safe.
+        // The raised signal stays blocked until the handler returns. It ends the process, as the repeated access would. SAFETY: async-signal-safe.
         unsafe { libc::raise(signal) };
         return;
     };
@@ -288,7 +288,7 @@ fn restore_mask(action: &libc::sigaction, signal: libc::c_int, context: *mut lib
     let mut mask = unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask };
     let blocks_itself = action.sa_flags & libc::SA_NODEFER == 0;
     for number in 1..=SIGNAL_MAX {
-        // SAFETY: a set that the system has filled in.
+        // SAFETY: the system has filled in the set.
         let is_member = unsafe { libc::sigismember(&raw const action.sa_mask, number) } == 1;
         if is_member || (number == signal && blocks_itself) {
             // SAFETY: the set is a local copy.

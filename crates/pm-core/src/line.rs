@@ -16,10 +16,10 @@ pub const fn line_start(offset: u64) -> u64 {
 
 /// The number of lines that hold at least one byte of the `len` bytes at `offset`; zero for an empty range.
 ///
-/// Both ends are computed from the exact range: an end computed from a rounded start would miss the last line of a range that straddles one.
+/// Both ends are computed from the exact range: an end computed from a rounded start would miss the last line of a range that straddles lines.
 ///
 /// # Panics
-/// If `offset + len` passes `u64::MAX`.
+/// If the last byte of the range lies past `u64::MAX`.
 #[must_use]
 #[inline]
 pub const fn lines_spanned(offset: u64, len: u64) -> u64 {
@@ -42,7 +42,7 @@ pub const fn lines_spanned(offset: u64, len: u64) -> u64 {
 /// ```
 ///
 /// # Panics
-/// If nothing is left.
+/// If `left_bytes` is zero.
 #[must_use]
 #[inline]
 pub const fn piece_bytes(offset: u64, left_bytes: u64) -> u64 {
@@ -52,7 +52,7 @@ pub const fn piece_bytes(offset: u64, left_bytes: u64) -> u64 {
     if log2 < 3 { 1 << log2 } else { 8 }
 }
 
-/// Runs `each` with the address of every line that holds a byte of the `len` bytes at `start`, once and in order.
+/// Calls `each` once for every line that holds a byte of the `len` bytes at `start`, in order, with the address of the line.
 ///
 /// Both bounds are computed from the exact range. The last line is inclusive, so that a range at the end of the address space does not wrap.
 #[inline(always)]

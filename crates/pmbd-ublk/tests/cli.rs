@@ -558,7 +558,7 @@ fn second_opener_is_refused() {
         &["is in use: it is open elsewhere"],
     );
     scratch.refuses(&["check", "disk.pm"], &["is in use: it is open elsewhere"]);
-    scratch.refuses(&["create", "disk.pm", "--size", "1M"], &["exists already"]);
+    scratch.refuses(&["create", "disk.pm", "--size", "1M"], &["already exists"]);
     assert!(UnixStream::connect(scratch.path("disk.pm.sock")).is_ok(), "the first server continues");
 }
 

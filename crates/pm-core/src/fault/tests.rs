@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 /// The environment variable that marks the child process of a test.
 const CHILD: &str = "PM_CORE_FAULT_CHILD";
 
-/// Runs a test as a child, whose CPU time is bounded.
+/// Runs a test in a child process with limited CPU time.
 fn run_as_child(test: &str) -> Output {
     let mut child = Command::new("sh");
     child.args([
@@ -56,8 +56,8 @@ extern "C" fn report(_: libc::c_int) {
     unsafe { libc::write(1, text.as_ptr().cast(), text.len()) };
 }
 
-/// The previous handler runs as if the kernel had called it: with its mask, and once, as it was installed with `SA_RESETHAND`. It returns, the
-/// access is repeated, and the default action ends the process.
+/// The previous handler runs as if the kernel had called it: with its mask, and only once, because it was installed with `SA_RESETHAND`. After
+/// it returns, the access is repeated, and the default action ends the process.
 #[test]
 fn previous_handler_keeps_mask_and_one_shot_flag() {
     if std::env::var_os(CHILD).is_some() {

@@ -48,7 +48,7 @@ pub(super) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
     if !std::arch::is_aarch64_feature_detected!("crc") {
         return None;
     }
-    // Not the intrinsic: a function that has the target feature would not be inlined, and a call costs more than the instructions.
+    // Assembly and not the intrinsic: a function with that target feature would not be inlined, and a call costs more than the instructions.
     let crc = words.iter().fold(!crc, |mut crc, word| {
         // SAFETY: the CPU has the instruction, as was just checked.
         unsafe {
@@ -76,7 +76,7 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
     // but not cache maintenance: without a barrier the line could be cleaned before the store is in it. (Arm ARM, "Ordering and completion of data
     // and instruction cache instructions"; Linux has the same barrier in arch_wb_cache_pmem.) SAFETY: DMB changes no register and no flag.
     unsafe { asm!("dmb osh", options(nostack, preserves_flags)) };
-    // A line longer than 64 bytes is cleaned more than once, which is harmless; CPUs with DC CVAP have no shorter ones.
+    // A line longer than 64 bytes is cleaned more than once, which is harmless; no CPU with DC CVAP has shorter lines.
     for_each_line(start.addr(), len, |line| {
         // SAFETY: the line holds a byte of the caller's range, which lies in a live mapping.
         unsafe { asm!("dc cvap, {}", in(reg) line, options(nostack, preserves_flags)) }
@@ -116,7 +116,7 @@ pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
 pub(super) unsafe fn store_u128(_insn: PairInsn, dst: *mut u8, value: u128) {
     #[expect(clippy::cast_possible_truncation, reason = "its two halves")]
     let (low, high) = (value as u64, (value >> 64) as u64);
-    // The load makes the reservation; its value is not used. SAFETY: the caller's contract; the block clobbers only what it names.
+    // The load sets the exclusive monitor; its value is not used. SAFETY: the caller's contract; the block clobbers only what it names.
     unsafe {
         asm!(
             "2:",
@@ -133,7 +133,7 @@ pub(super) unsafe fn store_u128(_insn: PairInsn, dst: *mut u8, value: u128) {
 /// Copies words through the cache, each atomically.
 ///
 /// # Safety
-/// `src` readable and `dst` writable for `words * 8` bytes, not overlapping.
+/// `src` must be readable and `dst` writable for `words * 8` bytes. They must not overlap.
 #[inline]
 pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
     if words == 0 {

@@ -5,7 +5,7 @@ use core::fmt;
 use std::sync::OnceLock;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("pm-core knows the persistence instructions of x86_64 and aarch64 only");
+compile_error!("pm-core supports the persistence instructions of x86_64 and aarch64 only");
 #[cfg(target_endian = "big")]
 compile_error!("pm-core's formats are little-endian and typed access reads them in place");
 
@@ -22,7 +22,7 @@ pub struct UnsupportedInsn {
 /// ```
 /// use pm_core::insn::{FlushInsn, Insns};
 /// let detected = Insns::detect();
-/// println!("this CPU flushes by {detected}");
+/// println!("this CPU uses {detected}");
 /// # #[cfg(target_arch = "x86_64")]
 /// let forced = detected.with_flush(FlushInsn::Clflush)?;
 /// # Ok::<(), pm_core::insn::UnsupportedInsn>(())
@@ -35,9 +35,9 @@ pub struct Insns {
 }
 
 impl Insns {
-    /// The best instructions that this CPU supports: for flushes `clwb`, `clflushopt` or `clflush`, in this order; for non-temporal stores the
-    /// widest; for pairs of words a plain store, if it is atomic. Detected once per process, because under a hypervisor each `cpuid` costs
-    /// thousands of cycles.
+    /// The best instructions that this CPU supports: for flushes `clwb`, `clflushopt` or `clflush` in this order, or `dc cvap` on aarch64; for
+    /// non-temporal stores the greatest width; for pairs of words a plain store, if that is atomic. Detected once per process, because under a
+    /// hypervisor each `cpuid` costs thousands of cycles.
     ///
     /// # Panics
     /// On aarch64 without FEAT_DPB, where user space cannot clean to the point of persistence; on x86_64 without `cmpxchg16b`, which only CPUs from
@@ -64,7 +64,7 @@ impl Insns {
         Self { flush, nt_width, pair }
     }
 
-    /// The same choice, with flushes forced to `insn`. [`FlushInsn::Nothing`] is always supported, and makes data durable under eADR only.
+    /// The same set, with flushes forced to `insn`. [`FlushInsn::Nothing`] is always supported, and makes data durable under eADR only.
     ///
     /// # Errors
     /// When this CPU lacks `insn`.
@@ -76,7 +76,7 @@ impl Insns {
         }
     }
 
-    /// The same choice, with non-temporal stores forced to `width`.
+    /// The same set, with non-temporal stores forced to `width`.
     ///
     /// # Errors
     /// When this CPU lacks `width`.
@@ -88,7 +88,7 @@ impl Insns {
         }
     }
 
-    /// The same choice, with pairs of words stored by `insn`.
+    /// The same set, with pairs of words stored by `insn`.
     ///
     /// # Errors
     /// When this CPU lacks `insn`, or does not document it as atomic.
@@ -129,7 +129,7 @@ impl Insns {
         unsafe { arch::store_u128(self.pair, dst, value) }
     }
 
-    /// Writes back every line that holds a byte of the `len` bytes at `start`, with the chosen instruction. Orders nothing.
+    /// Writes back every line that holds a byte of the `len` bytes at `start`, with the chosen instruction. Does not order any accesses.
     ///
     /// # Safety
     /// The range must lie inside one live mapping. (A write-back changes no bytes, so other threads may use the range during the call; but the
@@ -166,13 +166,13 @@ pub fn fence() {
     arch::fence();
 }
 
-/// Brings the line of an address into the cache for a store: `prefetchw`, on old CPUs a `nop`; on aarch64 `prfm pstl1keep`. No address faults.
+/// Brings the line of an address into the cache for a store: `prefetchw`, on old CPUs a `nop`; on aarch64 `prfm pstl1keep`. Never faults.
 #[inline(always)]
 pub fn prefetch(address: *const u8) {
     arch::prefetch(address);
 }
 
-/// Also orders loads: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests; no write path needs it.
+/// A full fence, which orders loads too: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests; no write path needs it.
 #[inline(always)]
 pub fn full_fence() {
     arch::full_fence();

@@ -1,10 +1,10 @@
 //! Copies into and out of persistent memory, through and around the cache, at every alignment.
 //!
-//! Another thread may change persistent memory at any moment, so plain Rust loads and stores never access it: short copies use relaxed atomics of
-//! words; long ones and pieces of words use assembly. All of Rust's atomics here have one size, because its memory model does not define atomics of
-//! several sizes on the same bytes; assembly is used for other sizes, which the CPU's manual defines. Every aligned 8-byte word of the persistent
-//! side is copied atomically. A part of a word is copied in pieces of 4, 2 and 1 bytes, each aligned to its length, in the order of addresses
-//! ([`piece_bytes`]).
+//! Another thread may change persistent memory at any moment, so plain Rust loads and stores never access it. Short copies use relaxed atomics of
+//! words; long copies and parts of words use assembly. All Rust atomics here have one size, because Rust's memory model does not define atomics of
+//! several sizes on the same bytes. For other sizes, assembly has the behaviour that the CPU's manual defines. Every aligned 8-byte word of the
+//! persistent side is copied atomically. A part of a word is copied in pieces of 4, 2 and 1 bytes, each aligned to its length, in the order of
+//! addresses ([`piece_bytes`]).
 
 use super::{FlushInsn, NtWidth, arch};
 use crate::line::{LINE, piece_bytes};
@@ -16,7 +16,7 @@ const WORD: usize = 8;
 const BULK_BYTES: usize = 512;
 
 /// A part of a copy. Invariant, ensured by the unsafe function that creates it: `dst` is writable and `src` readable for `left` bytes; accesses to
-/// the persistent side follow the rules of the seam; and they do not overlap.
+/// the persistent side follow the rules of the seam; and the two ranges do not overlap.
 struct Span {
     dst: *mut u8,
     src: *const u8,
@@ -35,19 +35,19 @@ impl Span {
         taken
     }
 
-    /// Splits off the bytes before the next multiple of `align`, counted from `address`, or all that are left.
+    /// Splits off the bytes from `address` to the next multiple of `align`, or all remaining bytes if there are fewer.
     #[inline(always)]
     fn take_head(&mut self, address: *const u8, align: usize) -> Self {
         self.take((address.addr().wrapping_neg() & (align - 1)).min(self.left))
     }
 
-    /// Splits off as many whole units of `unit` bytes as are left.
+    /// Splits off all remaining whole units of `unit` bytes.
     #[inline(always)]
     fn take_whole(&mut self, unit: usize) -> Self {
         self.take(self.left - self.left % unit)
     }
 
-    /// Runs `each` on every pair of units that is left.
+    /// Runs `each` on every remaining pair of units.
     #[inline(always)]
     fn for_each(self, unit: usize, mut each: impl FnMut(*mut u8, *const u8)) {
         for at in (0..self.left).step_by(unit) {
@@ -55,7 +55,7 @@ impl Span {
         }
     }
 
-    /// Splits off the next piece of less than a word, whose length the alignment of `address` determines.
+    /// Splits off the next piece of less than a word, whose length the alignment of `address` and the remaining length determine.
     #[inline]
     fn take_piece(&mut self, address: *const u8) -> Self {
         match piece_bytes(address.addr() as u64, self.left as u64) {
@@ -104,7 +104,7 @@ impl Span {
         }
     }
 
-    /// Out of line, as [`store_each_piece`](Self::store_each_piece).
+    /// Out of line, like [`store_each_piece`](Self::store_each_piece).
     #[cold]
     #[inline(never)]
     fn load_each_piece(mut self) {
@@ -203,7 +203,7 @@ fn cut_nt(mut rest: Span, mut each: impl FnMut(Part)) {
 }
 
 /// # Safety
-/// As [`Insns::copy_nt`](super::Insns::copy_nt). The CPU has both instructions.
+/// As [`Insns::copy_nt`](super::Insns::copy_nt). The CPU must have both instructions.
 #[inline]
 pub(super) unsafe fn copy_nt(flush: FlushInsn, width: NtWidth, dst: *mut u8, src: *const u8, len: usize) {
     cut_nt(Span { dst, src, left: len }, |part| match part {
@@ -217,7 +217,7 @@ pub(super) unsafe fn copy_nt(flush: FlushInsn, width: NtWidth, dst: *mut u8, src
             // SAFETY: aligned and inside the destination.
             unsafe { arch::store_word_nt(dst, word) }
         }),
-        // SAFETY: whole aligned lines, not none; the CPU has the instruction.
+        // SAFETY: at least one line, whole and aligned; the CPU has the instruction.
         Part::Lines(lines) => unsafe {
             arch::copy_lines_nt(width, lines.dst, lines.src, lines.left / LINE);
         },

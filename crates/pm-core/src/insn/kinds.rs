@@ -8,11 +8,11 @@ pub enum FlushInsn {
     Clwb,
     /// `clflushopt`: writes the line back and evicts it. Ordered by fences only.
     ClflushOpt,
-    /// `clflush`: writes the line back and evicts it; executions are ordered among each other. On every x86_64 CPU.
+    /// `clflush`: writes the line back and evicts it; ordered with other `clflush` instructions. Every x86_64 CPU has it.
     Clflush,
     /// `dc cvap`: aarch64's clean to the point of persistence (FEAT_DPB).
     DcCvap,
-    /// None: only for caches inside the persistence domain (eADR).
+    /// No instruction: only for caches inside the persistence domain (eADR).
     Nothing,
 }
 
@@ -58,9 +58,9 @@ impl NtWidth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PairInsn {
-    /// `vmovdqa xmm`: atomic on CPUs with AVX by Intel and AMD, which document it.
+    /// `vmovdqa xmm`: atomic on Intel and AMD CPUs with AVX, according to their manuals.
     Vmovdqa,
-    /// `lock cmpxchg16b`, retried until it succeeds: on every x86_64 CPU except the first ones of AMD.
+    /// `lock cmpxchg16b`, retried until it succeeds: on every x86_64 CPU except the first AMD models.
     Cmpxchg16b,
     /// `ldxp` and `stlxp`, retried until they succeed: on every aarch64 CPU.
     Stlxp,

@@ -1,7 +1,7 @@
 //! The instructions that move stores to persistent memory, and the choice between them.
 //!
-//! [`Insns::detect`] detects once what the CPU supports. Tests and studies can force any supported alternative. Support is checked when the choice
-//! is made, so its use needs no further check.
+//! [`Insns::detect`] detects once what the CPU supports. Tests and studies can force any supported alternative. Support is checked when the
+//! choice is made, so that later uses need no check.
 //!
 //! The functions here work on raw addresses and are `unsafe`; [`Region`](crate::Region) is the safe interface.
 

@@ -1,6 +1,6 @@
 //! x86_64: `clwb`, `clflushopt`, `clflush`, `movnt*`, `sfence`, `mfence`; `vmovdqa` and `cmpxchg16b` for pairs of words.
 //!
-//! Inline assembly rather than intrinsics: an access to persistent memory may race with other threads, and the compiler must not tear,
+//! This module uses inline assembly and no intrinsics: an access to persistent memory may race with other threads, and the compiler must not tear,
 //! duplicate, reorder or drop it. An `asm!` block without `nomem` is opaque, and orders the compiler's own accesses around it.
 
 use super::{FlushInsn, NtWidth, PairInsn};
@@ -89,7 +89,7 @@ pub(super) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
     if !std::arch::is_x86_feature_detected!("sse4.2") {
         return None;
     }
-    // Not the intrinsic: a function that has the target feature would not be inlined, and a call costs more than the instructions.
+    // Assembly and not the intrinsic: a function with that target feature would not be inlined, and a call costs more than the instructions.
     let crc = words.iter().fold(u64::from(!crc), |mut crc, word| {
         // SAFETY: the CPU has the instruction, as was just checked.
         unsafe {
@@ -116,12 +116,12 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
 /// Moves `lines` whole lines with non-temporal stores.
 ///
 /// # Safety
-/// `dst` must be line-aligned and writable, `src` readable, for `lines * 64` bytes; `lines` not zero; `width` supported.
+/// `dst` must be line-aligned and writable, `src` readable, for `lines * 64` bytes; `lines` must not be zero, and `width` must be supported.
 #[inline]
 pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8, lines: usize) {
     match width {
-        // zmm16 and above do not dirty the upper halves of the legacy registers: no vzeroupper. SAFETY: the caller's contract; the block
-        // clobbers only what it names.
+        // zmm16 and above do not dirty the upper halves of the legacy registers, so vzeroupper is not needed. SAFETY: the caller's contract; the
+        // block clobbers only what it names.
         NtWidth::B64 => unsafe {
             asm!(
                 "2:",
@@ -151,7 +151,7 @@ pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8,
                 "jnz 2b",
                 "vzeroupper",
                 src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
-                // vzeroupper clears the upper halves of all sixteen.
+                // vzeroupper clears the upper halves of all sixteen registers.
                 out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
                 out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
                 out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
@@ -188,7 +188,7 @@ pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8,
 /// `dst` must be writable for 8 bytes and a multiple of 8.
 #[inline(always)]
 pub(super) unsafe fn store_word_nt(dst: *mut u8, word: u64) {
-    // SAFETY: the caller's contract; MOVNTI is SSE2, in every x86_64 CPU.
+    // SAFETY: the caller's contract; every x86_64 CPU has MOVNTI, which is part of SSE2.
     unsafe { asm!("movnti [{}], {}", in(reg) dst, in(reg) word, options(nostack, preserves_flags)) }
 }
 
@@ -201,7 +201,8 @@ pub(super) unsafe fn store_u128(insn: PairInsn, dst: *mut u8, value: u128) {
     #[expect(clippy::cast_possible_truncation, reason = "its two halves")]
     let (low, high) = (value as u64, (value >> 64) as u64);
     match insn {
-        // All VEX-encoded, which clears the upper halves: no vzeroupper. SAFETY: the caller's contract; the block clobbers only what it names.
+        // VEX-encoded instructions clear the upper halves, without vzeroupper. SAFETY: the caller's contract; the block clobbers only what
+        // it names.
         PairInsn::Vmovdqa => unsafe {
             asm!(
                 "vmovq {pair}, {low}",
@@ -229,11 +230,11 @@ pub(super) unsafe fn store_u128(insn: PairInsn, dst: *mut u8, value: u128) {
     }
 }
 
-/// Copies words through the cache, in any order, with `rep movsq`, whose microcode is fastest above a few hundred bytes. It copies words, so that
-/// each word of an aligned destination is stored atomically.
+/// Copies words through the cache, in any order, with `rep movsq`, which is fastest above a few hundred bytes. Each word of an aligned
+/// destination is stored atomically.
 ///
 /// # Safety
-/// `src` readable and `dst` writable for `words * 8` bytes, not overlapping.
+/// `src` must be readable and `dst` writable for `words * 8` bytes. They must not overlap.
 #[inline]
 pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
     // SAFETY: the caller's contract; the ABI keeps the direction flag clear.

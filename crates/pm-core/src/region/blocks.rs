@@ -1,9 +1,9 @@
 //! Allocating the blocks that a file lacks.
 //!
-//! Only missing blocks are requested: XFS reserves space for the whole range of a fallocate(2), including allocated blocks, so it would refuse even
-//! a fully allocated file if less space than its length is free.
+//! Only missing blocks are requested. XFS reserves space for the whole range of a fallocate(2), including allocated blocks. It would refuse
+//! even a fully allocated file if less space than the file's length is free.
 //!
-//! FIEMAP reports the missing blocks. `SEEK_HOLE` does not: it reports extents that are allocated but not yet written as holes.
+//! FIEMAP reports the missing blocks. `SEEK_HOLE` cannot: it treats extents that are allocated but not yet written as holes.
 
 use super::{OpenError, file};
 use core::mem::offset_of;
@@ -14,13 +14,13 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// The part of a shared extent that one fallocate(2) copies. XFS reserves the same length for the copy.
+/// The length of a shared extent that one fallocate(2) copies. XFS reserves as much space for the copy.
 const UNSHARE_STEP_BYTES: u64 = 1 << 20;
 
 /// Extends a file to the end of `new`, with all blocks of `new` allocated unless it is `sparse`. The length changes atomically, after the
-/// allocation. So a killed process or a full file system leaves the old length, or the new one with all blocks, unless the file system moves the
-/// end when it allocates (NFS). A process killed before the length changes leaves blocks past the end, which the next growth uses. If the file is
-/// longer already, this is an error: another program may have extended it.
+/// allocation. If the process is killed or the file system is full, the file has its old length, or the new length with all blocks. This does
+/// not hold on file systems that move the end when they allocate (NFS). A process killed before the length changes leaves blocks past the end,
+/// which the next growth uses. A file that is already longer is an error: another program may have extended it.
 pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool) -> Result<(), OpenError> {
     let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
     let found_bytes = stat.st_size.cast_unsigned();
@@ -36,7 +36,7 @@ pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool
         false => allocate(&file, path, new.clone()),
     };
     extended.and_then(|()| file::set_length(&file, path, new.end)).or_else(|error| {
-        // This also frees blocks past the end.
+        // Setting the length also frees the blocks past the end.
         file::set_length(&file, path, found_bytes)?;
         Err(error)
     })
@@ -45,11 +45,11 @@ pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool
 /// Allocates every block of `range`, so that a later store cannot fault for lack of space. Blocks that the file shares with a copy are copied,
 /// if the file system supports that. A file system that does not support allocation is accepted.
 ///
-/// The range may lie past the end of the file, which does not move, unless the file system can only allocate and move the end at once (NFS).
+/// The range may lie past the end of the file. The end does not move, unless the file system always moves it when it allocates (NFS).
 ///
 /// # Errors
-/// [`OpenError::NoSpace`], including when more blocks are missing than are free; or the error of a system call. If the file system has FIEMAP,
-/// blocks allocated by this call are freed again, except copies of shared blocks.
+/// [`OpenError::NoSpace`] when more blocks are missing than are free, or the error of a system call. If the file system supports FIEMAP, this
+/// function frees the blocks that it has allocated, except copies of shared blocks.
 pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Result<(), OpenError> {
     let file = file.as_fd();
     let missing = match Missing::of(file, &range) {
@@ -72,8 +72,8 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
     })
 }
 
-/// Returns the missing blocks if that many blocks are free. Otherwise ext4 would allocate all free blocks before it reports that they do not
-/// suffice, and other programs would find no space.
+/// Returns the missing blocks if that many blocks are free. Without this check, ext4 would allocate all free blocks before it reports that they
+/// do not suffice. Until then, other programs would find no space.
 fn with_room(
     file: BorrowedFd<'_>,
     path: &Path,
@@ -85,14 +85,14 @@ fn with_room(
         Err(OpenError::NoSpace { .. }) => {}
         Err(error) => return Err(error),
     }
-    // Because of delayed allocation, data of this file that was not written back had no blocks yet, although they counted as used. `check_free` has
-    // synced the file system, so they are allocated now.
+    // Because of delayed allocation, data of this file that had not been written back had no blocks yet, although its blocks counted as used.
+    // `check_free` has synced the file system, so these blocks are allocated now.
     let missing = look_again().map_err(OpenError::from_errno(path, "FIEMAP"))?;
     check_free(file, path, sum(&missing.holes))?;
     Ok(missing)
 }
 
-/// Allocates a range by one call.
+/// Allocates a range. Where fallocate(2) cannot keep the file's length, the length may grow. Where it is not supported, nothing is allocated.
 fn allocate_whole(file: BorrowedFd<'_>, path: &Path, range: &Range<u64>) -> Result<(), OpenError> {
     let unsupported = |errno: &Errno| matches!(*errno, Errno::OPNOTSUPP | Errno::NOSYS);
     let allocated = match fallocate(file, FallocateFlags::KEEP_SIZE, range) {
@@ -105,7 +105,7 @@ fn allocate_whole(file: BorrowedFd<'_>, path: &Path, range: &Range<u64>) -> Resu
     }
 }
 
-/// Copies shared blocks: a store to a shared block needs a new one.
+/// Copies shared blocks, because a store to a shared block needs a new block.
 fn unshare(file: BorrowedFd<'_>, path: &Path, shared: &[Range<u64>]) -> Result<(), OpenError> {
     let mut left_bytes = sum(shared);
     for extent in shared {
@@ -114,7 +114,7 @@ fn unshare(file: BorrowedFd<'_>, path: &Path, shared: &[Range<u64>]) -> Result<(
             let piece = start..extent.end.min(start + UNSHARE_STEP_BYTES);
             match fallocate(file, FallocateFlags::UNSHARE_RANGE, &piece) {
                 Ok(()) => {}
-                // btrfs, where each write-back needs new blocks anyway.
+                // btrfs does not support this, but each write-back needs new blocks there anyway.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(()),
                 Err(errno) => return Err(failed(path, left_bytes, errno)),
             }
@@ -126,7 +126,7 @@ fn unshare(file: BorrowedFd<'_>, path: &Path, shared: &[Range<u64>]) -> Result<(
     Ok(())
 }
 
-/// Frees the blocks that were allocated in `holes`. Data that another program stored there since is kept.
+/// Frees the blocks that were allocated in `holes`, but keeps data that another program has stored there since then.
 fn free(file: BorrowedFd<'_>, holes: &[Range<u64>]) -> Result<(), Errno> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     for hole in holes {
@@ -142,7 +142,7 @@ fn free(file: BorrowedFd<'_>, holes: &[Range<u64>]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Retries after EINTR: on hugetlbfs fallocate(2) stops between two pages for any pending signal, and for pending work of an io_uring of this thread.
+/// Retries after EINTR. On hugetlbfs, a pending signal or pending io_uring work of this thread interrupts fallocate(2) between two pages.
 fn fallocate(file: BorrowedFd<'_>, flags: FallocateFlags, range: &Range<u64>) -> Result<(), Errno> {
     retry_on_intr(|| rustix::fs::fallocate(file, flags, range.start, range.end - range.start))
 }
@@ -156,13 +156,13 @@ fn failed(path: &Path, len_bytes: u64, errno: Errno) -> OpenError {
     }
 }
 
-/// Returns an error if more is needed than is free. Blocks reserved for root count as free.
+/// Returns an error if fewer than `len_bytes` bytes are free. Blocks reserved for root count as free.
 fn check_free(file: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
     let look = || rustix::fs::fstatvfs(file).map_err(OpenError::from_errno(path, "statvfs"));
     let mut found = look()?;
     let is_free = |count: u64, bytes: u64| count.saturating_mul(bytes) >= len_bytes;
     if !is_free(found.f_bfree, found.f_frsize) && is_free(found.f_blocks, found.f_frsize) {
-        // Blocks of removed files may not become free before the next commit of the journal.
+        // Blocks of removed files may become free only at the next journal commit.
         rustix::fs::syncfs(file).map_err(OpenError::from_errno(path, "syncfs"))?;
         found = look()?;
     }
@@ -182,7 +182,7 @@ fn sum(ranges: &[Range<u64>]) -> u64 {
 struct Missing {
     /// Ranges without blocks of their own, in order.
     holes: Vec<Range<u64>>,
-    /// Extents that the file shares.
+    /// Extents that the file shares with a copy.
     shared: Vec<Range<u64>>,
 }
 
@@ -195,7 +195,7 @@ impl Missing {
             let mut map = ExtentMap::new(known_end..range.end);
             // SAFETY: for this opcode the kernel expects this structure, with the number of extents in its field.
             let request = unsafe { Updater::<FIEMAP, _>::new(&mut map) };
-            // SAFETY: as above; it writes only to the structure.
+            // SAFETY: as above; the call writes only to the structure.
             unsafe { rustix::ioctl::ioctl(file, request) }?;
             let extents = &map.extents[..(map.found_count as usize).min(EXTENT_COUNT)];
             whole_end = missing.add(extents, whole_end, range.end);
@@ -210,8 +210,8 @@ impl Missing {
         Ok(missing)
     }
 
-    /// Adds what is missing between `start` and the end of the last extent that has its own blocks, and returns that end. Nothing at or after
-    /// `start` has been examined before. The extents are in order.
+    /// Adds the missing parts between `start` and the end of the last extent with blocks, and returns that end. Earlier calls have found no blocks
+    /// at or after `start`. The extents are in order.
     fn add(&mut self, extents: &[Extent], mut start: u64, end: u64) -> u64 {
         for extent in extents.iter().filter(|extent| extent.flags & NO_BLOCK == 0) {
             let own = extent.start.max(start)..extent.end().min(end);
@@ -268,7 +268,7 @@ const FIEMAP: Opcode = opcode::from_components(rustix::ioctl::Direction::ReadWri
 
 /// `FIEMAP_EXTENT_LAST`.
 const LAST: u32 = 0x1;
-/// `FIEMAP_EXTENT_UNKNOWN`, `_DELALLOC`, `_DATA_INLINE` and `_DATA_TAIL`: no block to which a page could be written in place.
+/// `FIEMAP_EXTENT_UNKNOWN`, `_DELALLOC`, `_DATA_INLINE` and `_DATA_TAIL`: the extent has no block to which a page could be written in place.
 const NO_BLOCK: u32 = 0x2 | 0x4 | 0x200 | 0x400;
 /// `FIEMAP_EXTENT_SHARED`.
 const SHARED: u32 = 0x2000;
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(missing.shared, [50..60, 90..100]);
     }
 
-    /// Many extents, so that several calls are needed. Without FIEMAP the whole file is allocated.
+    /// The file has so many extents that several calls are needed. Without FIEMAP the whole file is allocated.
     #[test]
     fn file_of_many_extents_is_allocated_and_freed() {
         const STEP_BYTES: u64 = 1 << 16;
@@ -366,7 +366,7 @@ mod tests {
         }
     }
 
-    /// As on ramfs. A file of /proc is a regular file that can be written, but not allocated.
+    /// The regular file in /proc stands for a file on ramfs: it can be written, but its blocks cannot be allocated.
     #[test]
     fn file_system_without_allocation_is_accepted() {
         let path = Path::new("/proc/self/comm");

@@ -1,4 +1,4 @@
-//! Copies of pages in a private mapping: stores to scratch, which are not in the file.
+//! Copies of pages in a private mapping. They hold the stores to a scratch region, which do not change the file.
 
 use super::mapping::Mapping;
 use super::{file, page_sync};
@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 /// The number of pages that one read covers.
 const STEP_PAGES: usize = 8192;
 
-/// Bits of the words of `/proc/self/pagemap`, one word per page. (procfs has them too, but allocates a list of all flags.)
+/// Bits of a word of `/proc/self/pagemap`, which has one word per page. (The crate procfs has them too, but allocates a list of all flags.)
 const PAGE_FILE: u64 = 1 << 61;
 const PAGE_SWAPPED: u64 = 1 << 62;
 const PAGE_PRESENT: u64 = 1 << 63;

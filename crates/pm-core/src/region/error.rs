@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// An error of creating, opening or growing a region. Nothing has been changed, unless the variant's documentation states it.
+/// An error of creating, opening or growing a region. Nothing has been changed, unless the variant's documentation states otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -13,8 +13,8 @@ pub enum OpenError {
         /// The requested path.
         path: PathBuf,
     },
-    /// The path exists already, and creation never overwrites.
-    #[error("{path}: exists already", path = .path.display())]
+    /// The path already exists, and creation never overwrites a file.
+    #[error("{path}: already exists", path = .path.display())]
     Exists {
         /// The requested path.
         path: PathBuf,
@@ -43,7 +43,7 @@ pub enum OpenError {
     },
     /// Another process, or this one, has the region open. A region has one writer, or any number of readers. A region that a child of fork(2) has
     /// inherited is open in its parent. Locks are not visible across an overlay: a file that is open through the overlay does not appear busy under
-    /// its path in the upper layer. Linux forbids changes of a layer while the overlay is mounted.
+    /// its path in the upper layer. The Linux documentation forbids changes to a layer while the overlay is mounted.
     #[error("{path} is in use: it is open elsewhere, or belongs to the parent of this process", path = .path.display())]
     Busy {
         /// The requested path.
@@ -64,10 +64,10 @@ pub enum OpenError {
     /// The size is zero.
     #[error("a region of zero bytes cannot be mapped")]
     ZeroSize,
-    /// The size is not a multiple of the medium's page.
+    /// The size is not a multiple of the medium's page size.
     #[error("the size of {len_bytes} bytes is not a multiple of {multiple_bytes}")]
     SizeNotMultiple {
-        /// The requested or present size.
+        /// The requested or current size.
         len_bytes: u64,
         /// The unit of the medium.
         multiple_bytes: u64,
@@ -75,7 +75,7 @@ pub enum OpenError {
     /// A region and its file cannot shrink. Another program may have made the file longer.
     #[error("cannot shrink from {len_bytes} to {wanted_bytes} bytes")]
     Shrink {
-        /// The present length of the region or of its file.
+        /// The current length of the region or of its file.
         len_bytes: u64,
         /// The requested length.
         wanted_bytes: u64,
@@ -104,7 +104,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns a closure for `map_err` that names `operation` on `path`, and selects the typed variant for errors that have one.
+    /// Returns a closure for `map_err` that adds `path` and `operation` to an error number, and selects the specific variant if there is one.
     pub(super) fn from_errno<'a>(
         path: &'a std::path::Path,
         operation: &'static str,

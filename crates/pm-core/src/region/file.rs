@@ -15,7 +15,7 @@ pub(super) fn stat_path(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
     Ok((found, stat))
 }
 
-/// Opens the file of a descriptor again, even if another file is at its path by now. The new open file description can have its own lock.
+/// Opens the file of a descriptor again, even if its path now denotes another file. The new open file description can have its own lock.
 pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<OwnedFd, OpenError> {
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let link = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -25,7 +25,7 @@ pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<Owned
                 path: path.to_path_buf(),
                 wanted: if writable { "reading and writing" } else { "reading" },
             },
-            // The file exists, so /proc is missing.
+            // The file exists, so this error shows that /proc is not mounted.
             Errno::NOENT => {
                 OpenError::Io { path: path.to_path_buf(), operation: "open through /proc", errno }
             }
@@ -34,8 +34,8 @@ pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<Owned
     })
 }
 
-/// Whether the file has no name, and so is deleted when it is closed. The caller holds its lock, so no other process that creates files here
-/// removes its name.
+/// Whether the file has no name, and so is deleted when it is closed. The caller holds the file's lock, so another process that creates a file
+/// of the same name does not remove this one.
 pub(super) fn has_no_name(file: &OwnedFd, path: &Path) -> Result<bool, OpenError> {
     let failed = |operation| OpenError::from_errno(path, operation);
     if rustix::fs::fstat(file).map_err(failed("stat"))?.st_nlink != 0 {
@@ -80,7 +80,7 @@ pub(super) fn check_length(path: &Path, len_bytes: u64) -> Result<(), OpenError>
     i64::try_from(len_bytes).map(drop).map_err(no_space)
 }
 
-/// Refuses a length above the limit of this process: exceeding it raises SIGXFSZ.
+/// Refuses a length above this process's limit of file sizes, because exceeding the limit raises SIGXFSZ.
 pub(super) fn check_limit(path: &Path, len_bytes: u64) -> Result<(), OpenError> {
     match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
         Some(limit) if len_bytes > limit => {
@@ -90,15 +90,15 @@ pub(super) fn check_limit(path: &Path, len_bytes: u64) -> Result<(), OpenError> 
     }
 }
 
-/// The first data range in `rest`, which must not be empty. If the file system or device cannot report holes, all of `rest` is data.
+/// The first data range in `rest`. `rest` must not be empty. If the file system or device cannot report holes, all of `rest` is data.
 pub(super) fn next_data(file: impl AsFd, rest: Range<u64>) -> Option<Range<u64>> {
     let start = match rustix::fs::seek(&file, SeekFrom::Data(rest.start)) {
         Ok(start) if start >= rest.start => start,
         Err(Errno::NXIO) => return None,
-        // A character device, such as devdax, returns a position that does not depend on the argument.
+        // A character device, such as a device-dax, returns a position that does not depend on the argument.
         Ok(_) | Err(_) => return Some(rest),
     };
-    // Such a device returns zero, as if offset zero were both data and a hole.
+    // Such a device returns zero here too, as if offset zero were both data and a hole.
     let hole = rustix::fs::seek(&file, SeekFrom::Hole(start)).ok().filter(|&hole| hole > start);
     let end = hole.unwrap_or(rest.end).min(rest.end);
     (start < end).then_some(start..end)
@@ -119,7 +119,7 @@ mod tests {
         assert!(is_nameless(&named));
         let flags = OFlags::RDWR | OFlags::TMPFILE;
         assert!(is_nameless(&rustix::fs::open(dir.path(), flags, Mode::RUSR | Mode::WUSR).unwrap()));
-        // Without a link count only /proc shows it.
+        // Without a link count, only /proc shows that the file has no name.
         assert!(is_deleted_link(b"/mnt/x.pm (deleted)") && !is_deleted_link(b"/mnt/x.pm"));
     }
 

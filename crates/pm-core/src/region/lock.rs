@@ -9,14 +9,14 @@ use std::path::Path;
 
 /// An open file, locked for this process until it is dropped.
 ///
-/// The lock belongs to the open file description, which a child of fork(2) shares. So it is released explicitly: otherwise it would be held until
-/// all children have ended.
+/// The lock belongs to the open file description, which a child of fork(2) shares. It is released explicitly, because otherwise it would be
+/// held until all these children have ended.
 #[derive(Debug)]
 pub(super) struct LockedFile {
     file: OwnedFd,
-    /// For a device-dax, the lock that all its device nodes in a network namespace share.
+    /// For a device-dax, holds the lock that all its device nodes in a network namespace share.
     device: Option<OwnedFd>,
-    /// The process that holds the lock. The end of a child does not release it.
+    /// The process that holds the lock. Dropping this value in a child does not release the lock.
     process: ProcessId,
 }
 
@@ -27,7 +27,7 @@ impl LockedFile {
         Ok(Self { file, device: None, process: ProcessId::current() })
     }
 
-    /// Takes the lock of a device-dax too, on its directory in sysfs: the lock of a file belongs to the device node, and one device may have
+    /// Also takes the lock of a device-dax, on the device's directory in sysfs. A file lock belongs to one device node, and a device may have
     /// several nodes. Each network namespace has its own sysfs with its own locks, so a process that uses another node in another network namespace
     /// is not excluded. Linux cannot lock the device itself.
     pub(super) fn with_device(mut self, dir: &Path, path: &Path, writable: bool) -> Result<Self, OpenError> {
@@ -51,7 +51,7 @@ impl LockedFile {
         &self.file
     }
 
-    /// The file, for calls that only the lock's holder may make. A child of fork(2) shares the descriptor, so the lock does not exclude it.
+    /// The file, for calls that only the holder of the lock may make. Refuses a child of fork(2), which the lock cannot exclude.
     pub(super) fn locked_fd(&self, path: &Path) -> Result<&OwnedFd, OpenError> {
         if self.is_own() { Ok(&self.file) } else { Err(OpenError::Busy { path: path.to_path_buf() }) }
     }
@@ -67,7 +67,7 @@ impl Drop for LockedFile {
         if !self.is_own() {
             return;
         }
-        // If one of these fails, as on a network file system, the kernel releases the lock with the last descriptor.
+        // If one of these calls fails, for example on a network file system, the kernel releases the lock when the last descriptor is closed.
         let _unlocked = set_lock(&self.file, libc::F_UNLCK);
         if let Some(device) = &self.device {
             let _unlocked = rustix::fs::flock(device, FlockOperation::Unlock);

@@ -11,8 +11,8 @@ use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 
-/// Every mapping starts at a multiple of this, so that the address of an offset has the alignment of the offset, up to this. The kernel can also
-/// use huge pages for such a mapping.
+/// The alignment of the start of each mapping whose address the caller does not choose. The address of an offset has the offset's own
+/// alignment, up to this one. The kernel can also use huge pages for such a mapping.
 pub(super) const ALIGN_BYTES: usize = 4 << 20;
 
 /// The effect of a store to a region.
@@ -34,7 +34,7 @@ pub(super) enum Sharing {
     /// Like [`Shared`](Self::Shared), with `MAP_SYNC`: the page fault that maps a block makes the file system's record of the block durable.
     /// Kernels and file systems that do not support `MAP_SYNC` refuse the mapping.
     Synchronous,
-    /// Stores change copies of pages. Memory for them is reserved, or taken when a page is stored to.
+    /// Stores change copies of pages. Memory for the copies is either reserved in advance, or allocated at the first store to each page.
     Private { is_reserved: bool },
 }
 
@@ -56,11 +56,11 @@ pub(super) struct Mapping {
     len: usize,
     writable: bool,
     sharing: Sharing,
-    /// The advice given, for a mapping that replaces this one.
+    /// The advice given so far, to be repeated for a mapping that replaces this one.
     advice: Vec<Advice>,
-    /// The process that mapped it. A child of it may have no mapping at this address, or another one.
+    /// The process that created the mapping. A child may have no mapping, or a different one, at this address.
     process: ProcessId,
-    /// The owner of the addresses, if memmap2 has mapped them.
+    /// The value that unmaps the addresses on drop, if memmap2 has mapped them.
     owner: Option<MmapRaw>,
 }
 
@@ -79,7 +79,7 @@ impl Mapping {
         sharing: Sharing,
     ) -> Result<Self, Errno> {
         let mapping = if sharing == Sharing::Synchronous {
-            // SAFETY: where the kernel chooses, no existing mapping is replaced.
+            // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
             unsafe { Self::at(null_mut(), file, len, writable, sharing) }?
         } else {
             Self::anywhere(file, len, writable, sharing)?
@@ -116,7 +116,7 @@ impl Mapping {
     /// Maps with rustix at `address`, or where the kernel chooses if `address` is null.
     ///
     /// # Safety
-    /// The caller owns what is mapped in the `len` bytes at `address`, and nothing uses it.
+    /// The caller owns any mapping that exists in the `len` bytes at `address`, and nothing uses that mapping.
     pub(super) unsafe fn at(
         address: *mut u8,
         file: BorrowedFd<'_>,
@@ -172,9 +172,9 @@ impl Mapping {
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }
     }
 
-    /// Whether the file's page is in memory, for each page of `start..end`. Both must be page-aligned and inside the mapping.
+    /// Returns, for each page of `start..end`, whether the file's page is in memory. Both bounds must be page-aligned and inside the mapping.
     pub(super) fn are_resident(&self, start: usize, end: usize, page: usize) -> Result<Vec<bool>, Errno> {
-        debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be asked for");
+        debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be queried");
         let mut answers = vec![0_u8; (end - start).div_ceil(page)];
         // SAFETY: `start` is inside the mapping, so the sum stays in it.
         let address = unsafe { self.base.as_ptr().add(start) };
@@ -186,10 +186,10 @@ impl Mapping {
         Ok(answers.into_iter().map(|answer| answer & 1 != 0).collect())
     }
 
-    /// Stores a byte of the page at `offset` again, which marks the page dirty. No other thread may store there during the call.
+    /// Rewrites the byte at `offset` with its present value, which marks the page dirty. No other thread may store there during the call.
     ///
     /// # Errors
-    /// When the page has no block, or cannot be read.
+    /// When the page has no block and none can be allocated, or the page cannot be read.
     pub(super) fn touch(&self, offset: usize) -> Result<(), MediumFault> {
         debug_assert!(self.writable && offset < self.len, "only this mapping's own pages can be touched");
         // SAFETY: `offset` is inside the mapping.
@@ -207,7 +207,7 @@ impl Mapping {
     /// Whether the `len` bytes at `offset` are all zero. No other thread may store there during the call.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// When the bytes cannot be read.
     pub(super) fn is_zero(&self, offset: usize, len: usize) -> Result<bool, MediumFault> {
         debug_assert!(offset + len <= self.len, "only this mapping's own pages can be read");
         // SAFETY: `offset` is inside the mapping.
@@ -226,7 +226,7 @@ impl Mapping {
         Ok(is_zero)
     }
 
-    /// Writes back the pages of `start..end`, and waits. Both must be page-aligned and inside the mapping.
+    /// Writes back the pages of `start..end`, and waits. Both bounds must be page-aligned and inside the mapping.
     pub(super) fn sync(&self, start: usize, end: usize) -> Result<(), Errno> {
         debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be synced");
         // SAFETY: `start` is inside the mapping, so the sum stays in it.
@@ -254,8 +254,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Reserves a range of addresses that starts at a multiple of [`ALIGN_BYTES`], with no memory. (Anonymous memory of memmap2 is writable,
-/// which a kernel that does not overcommit counts as used.)
+/// Reserves a range of addresses that starts at a multiple of [`ALIGN_BYTES`], without allocating memory. (memmap2 maps anonymous memory as
+/// writable, and a kernel that does not overcommit counts such memory as used.)
 fn reserve_aligned(len: usize) -> Result<NonNull<u8>, Errno> {
     let page_len = len.checked_next_multiple_of(rustix::param::page_size()).ok_or(Errno::NOMEM)?;
     let all = page_len.checked_add(ALIGN_BYTES).ok_or(Errno::NOMEM)?;
@@ -270,7 +270,7 @@ fn reserve_aligned(len: usize) -> Result<NonNull<u8>, Errno> {
     NonNull::new(base).ok_or(Errno::NOMEM)
 }
 
-/// Releases addresses of [`reserve_aligned`].
+/// Unmaps a part of a range that [`reserve_aligned`] has mapped.
 fn release(start: *mut u8, len: usize) {
     if len > 0 {
         // SAFETY: the range was reserved by this module, and nothing uses it.

@@ -54,10 +54,10 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// The medium, if `statfs` identifies it, and the unit of lengths. For other files only `mmap` with `MAP_SYNC` shows whether they are DAX.
+/// The medium, if `statfs` identifies it, and the unit of file lengths. For other files, only `mmap` with `MAP_SYNC` detects DAX.
 pub(super) fn of_file_system(file: impl AsFd) -> Result<(Option<Medium>, u64), rustix::io::Errno> {
     let fs = rustix::fs::fstatfs(file)?;
-    // Both are small positive numbers on every architecture; only their signedness differs.
+    // Both fields are small positive numbers on every architecture; only the signedness of their types differs.
     let (magic, block_bytes) = (fs.f_type as u64 & 0xffff_ffff, fs.f_bsize as u64);
     Ok(match magic {
         TMPFS_MAGIC | RAMFS_MAGIC => (Some(Medium::Tmpfs), 4096),
@@ -92,7 +92,7 @@ pub(super) fn device_dax_dir(stat: &Stat) -> Option<PathBuf> {
     (subsystem.file_name()? == "dax").then_some(dir)
 }
 
-/// A device-dax's size and the alignment that its mappings must have, from sysfs.
+/// The size of a device-dax and the alignment required of its mappings, from sysfs.
 pub(super) fn device_dax_geometry(dir: &Path) -> std::io::Result<(u64, u64)> {
     let number = |name: &str| -> std::io::Result<u64> {
         let text = std::fs::read_to_string(dir.join(name))?;
@@ -106,9 +106,10 @@ pub(super) fn device_dax_geometry(dir: &Path) -> std::io::Result<(u64, u64)> {
 
 /// The domain of a DAX file on the block device `st_dev`, or of a device-dax.
 ///
-/// Memory below an nd region is persistent. The region's attribute reports whether the platform keeps the caches too; if it is absent, the domain
-/// is ADR. A file that could be mapped with `MAP_SYNC` is always persistent, because the flag requires it. But a device-dax may also be volatile
-/// memory (high-bandwidth memory, volatile CXL memory), or memory that the host must write back (virtio-pmem): their domain is volatile.
+/// Memory below an nd region is persistent. The region's attribute `persistence_domain` reports whether the caches survive a power failure too. If
+/// the attribute is absent, the domain is ADR. A file that could be mapped with `MAP_SYNC` is always persistent, because the flag requires it.
+/// But the domain of a device-dax is volatile if it is volatile memory (high-bandwidth or CXL), or memory that the host must write back
+/// (virtio-pmem).
 ///
 /// # Source
 /// Linux `Documentation/ABI/testing/sysfs-bus-nd`: `persistence_domain` is `cpu_cache`, `memory_controller`, or absent.
@@ -121,7 +122,7 @@ pub(super) fn dax_domain(stat: &Stat) -> Domain {
     }
 }
 
-/// The domain of the nd region above a device, `None` if there is none, or if the host must write back (virtio).
+/// The domain of the nd region above a device; `None` if there is no such region, or if the host must write the memory back (virtio).
 fn region_domain(device_dir: &Path) -> Option<Domain> {
     let dir = std::fs::canonicalize(device_dir).ok()?;
     if dir.iter().any(|part| part.to_string_lossy().starts_with("virtio")) {
@@ -147,7 +148,7 @@ fn sysfs_dir(kind: &str, device: u64) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// A device below `parent` in a separate sysfs: its directory, and that of the region above it.
+    /// Creates a device below `parent` in a simulated sysfs. Returns its directory, and that of the region.
     fn device(root: &Path, parent: &str) -> (PathBuf, PathBuf) {
         let region = root.join("devices").join(parent).join("region0");
         let device = region.join("dax0.0/dax0.0");

@@ -16,7 +16,7 @@ use uuid::Uuid;
 #[derive(Debug)]
 pub(super) struct NewFile {
     file: OwnedFd,
-    /// Opened before the file is created: opening can then no longer fail, and renames of the directory have no effect.
+    /// The file's directory, opened before the file is created: opening it cannot fail later, and renames of it have no effect.
     dir: OwnedFd,
     path: PathBuf,
     name: OsString,
@@ -50,13 +50,13 @@ impl NewFile {
         }
     }
 
-    /// Extends the empty file to `len_bytes` zero bytes, all allocated unless it is sparse.
+    /// Extends the empty file to `len_bytes` zero bytes, and allocates their blocks unless `sparse` is set.
     pub(super) fn extend(&self, len_bytes: u64, sparse: bool) -> Result<(), OpenError> {
         blocks::extend(&self.file, &self.path, 0..len_bytes, sparse)
     }
 
-    /// Creates the file under a temporary name, which remains if the process is killed. The file is locked while its process lives; the next
-    /// process that creates a file here removes an unlocked one.
+    /// Creates the file under a temporary name, which remains if the process is killed. The process keeps the file locked while it lives. The next
+    /// process that creates a file of the same name removes the unlocked temporary files.
     pub(super) fn with_temporary_name(
         dir: OwnedFd,
         path: &Path,
@@ -84,7 +84,7 @@ impl NewFile {
                     }
                 }
             }
-            // Another process that creates a file here removed this one before it was locked.
+            // Another process that creates a file of the same name removed this one before it was locked.
             let (file, temporary) = make(&new_file.dir, &new_file.name)?;
             disable_copy_on_write(&file, path);
             (new_file.file, new_file.temporary) = (file, Some(temporary));
@@ -103,7 +103,7 @@ impl NewFile {
     /// Gives the file its name, and makes the name durable.
     ///
     /// # Durability
-    /// Before the link, a crash leaves no file; after it, the complete file, whose contents, size and block map the caller has made durable.
+    /// A crash leaves no file, or the file whose contents, size and block map the caller has made durable. On return, the name is durable.
     pub(super) fn publish(&mut self) -> Result<(), OpenError> {
         let failed = |operation| OpenError::from_errno(&self.path, operation);
         let (dir, name) = (&self.dir, &self.name);
@@ -112,7 +112,7 @@ impl NewFile {
             None => {
                 let nameless = format!("/proc/self/fd/{}", self.file.as_raw_fd());
                 rustix::fs::linkat(CWD, &nameless, dir, name, AtFlags::SYMLINK_FOLLOW).map_err(|errno| {
-                    // The directory is open, so /proc is missing.
+                    // The directory is open, so this error shows that /proc is not mounted.
                     let operation = if errno == Errno::NOENT { "link through /proc" } else { "link" };
                     match errno {
                         Errno::NOENT => OpenError::Io { path: self.path.clone(), operation, errno },
@@ -126,7 +126,7 @@ impl NewFile {
         // DURABILITY POINT
         let synced = rustix::fs::fsync(&self.dir);
         if synced.is_err() {
-            // While the file is locked: afterwards another process could open it by its name.
+            // The file is removed while it is locked: later, another process could open it by its name.
             self.remove();
         }
         self.temporary = None;
@@ -139,7 +139,7 @@ impl NewFile {
             && let Err(errno) = rustix::fs::unlinkat(&self.dir, temporary, AtFlags::empty())
             && errno != Errno::NOENT
         {
-            // The caller has an error already, because the file was not published.
+            // The caller already has an error, because the file was not published.
             eprintln!("pm-core: could not remove {}: {errno}", temporary.display());
         }
     }
@@ -172,13 +172,13 @@ fn disable_copy_on_write(file: &OwnedFd, path: &Path) {
 /// Renames a file, unless the new name exists.
 fn rename_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     match rustix::fs::renameat_with(dir, old, dir, new, RenameFlags::NOREPLACE) {
-        // The file system does not support rename flags; network file systems are examples (rename(2)).
+        // Some file systems, for example network file systems, do not support rename flags (rename(2)).
         Err(Errno::INVAL | Errno::NOSYS) => link_new(dir, old, new),
         renamed => renamed,
     }
 }
 
-/// Like [`rename_new`], with link(2), which does not replace an existing file, and unlink(2). A process killed between them leaves both names.
+/// Like [`rename_new`], with link(2), which replaces no existing file, and unlink(2). A process killed between the calls leaves both names.
 fn link_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     rustix::fs::linkat(dir, old, dir, new, AtFlags::empty())?;
     if let Err(errno) = rustix::fs::unlinkat(dir, old, AtFlags::empty()) {
@@ -206,7 +206,7 @@ fn temporary_name(name: &OsStr) -> OsString {
     temporary
 }
 
-/// Removes files that killed processes were creating for `name`: those that are not locked.
+/// Removes the unlocked temporary files of `name`, which killed processes have left.
 fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Result<(), OpenError> {
     let failed = |operation| OpenError::from_errno(path, operation);
     for entry in rustix::fs::Dir::read_from(dir).map_err(failed("reading the directory"))? {
@@ -218,7 +218,7 @@ fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Result<(), Open
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(dir, temporary, flags, Mode::empty()) {
             Ok(file) => file,
-            // Removed, or owned by another user.
+            // The file was removed, belongs to another user, or is a symbolic link.
             Err(Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::LOOP) => continue,
             Err(errno) => return Err(failed("open of an abandoned file")(errno)),
         };
@@ -235,7 +235,7 @@ fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Result<(), Open
     Ok(())
 }
 
-/// Whether [`temporary_name`] returns such names for `name`. The 16 digits are required, because a pool's own name may end in a number.
+/// Whether `temporary` can be a [`temporary_name`] of `name`. It must end in 16 hex digits, because a pool's name may end in a number.
 fn is_temporary(temporary: &[u8], name: &OsStr) -> bool {
     let numbers = temporary.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(INFIX));
     let Some(numbers) = numbers else { return false };
@@ -302,7 +302,7 @@ mod tests {
         let (mut first, mut second) = (new_file(dir.path(), "x.pm"), new_file(dir.path(), "x.pm"));
         first.publish().unwrap();
         assert!(matches!(second.publish(), Err(OpenError::Exists { .. })));
-        // As on a file system without rename flags.
+        // This path is taken on a file system without rename flags.
         let temporary = second.temporary.clone().unwrap();
         assert_eq!(link_new(&second.dir, &temporary, &second.name), Err(Errno::EXIST));
         link_new(&second.dir, &temporary, OsStr::new("y.pm")).unwrap();
@@ -315,7 +315,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");
         let mut new_file = NewFile::new(&path, 0o600).unwrap();
-        // Names can be added to it, but it cannot be synced.
+        // Names can be added through this descriptor, but it cannot be synced.
         new_file.dir = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let published = new_file.publish();
         assert!(

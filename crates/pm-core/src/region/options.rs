@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Whether to request huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HugePages {
-    /// Request them; use ordinary pages if there are none.
+    /// Request them; use ordinary pages if no huge pages are available.
     #[default]
     Try,
     /// Do not request them.
@@ -75,8 +75,8 @@ impl RegionOptions {
         }
     }
 
-    /// Forces the instruction for flushes, even if the platform needs another one or none. With [`FlushInsn::Nothing`] the domain of a region is
-    /// [`Domain::Volatile`](crate::Domain::Volatile) where it would be [`Domain::Adr`](crate::Domain::Adr).
+    /// Forces the instruction for flushes, even if the platform needs another one or none. With [`FlushInsn::Nothing`], a region that would have
+    /// the domain [`Domain::Adr`](crate::Domain::Adr) has [`Domain::Volatile`](crate::Domain::Volatile).
     ///
     /// # Errors
     /// When the CPU lacks the instruction.
@@ -89,7 +89,7 @@ impl RegionOptions {
     /// Forces the width of non-temporal stores.
     ///
     /// # Errors
-    /// When the CPU lacks it.
+    /// When the CPU lacks stores of this width.
     pub fn nt_width(mut self, width: NtWidth) -> Result<Self, UnsupportedInsn> {
         self.insns = self.insns.with_nt_width(width)?;
         Ok(self)
@@ -111,15 +111,15 @@ impl RegionOptions {
         self
     }
 
-    /// Whether opening faults in every page, which makes opening slower and first accesses faster.
+    /// Whether creating or opening a region faults in every page. That makes opening slower and first accesses faster.
     #[must_use]
     pub const fn populate(mut self, populate: bool) -> Self {
         self.populate = populate;
         self
     }
 
-    /// Whether [`open`](Self::open) accepts files whose length is not a multiple of the page, 4,096 bytes. The region ends where the file ends.
-    /// Pools are never such files.
+    /// Whether [`open`](Self::open) accepts files whose length is not a multiple of the page size of 4,096 bytes. The region ends where the file
+    /// ends. Pools are never such files.
     #[must_use]
     pub const fn any_length(mut self, any_length: bool) -> Self {
         self.any_length = any_length;
@@ -139,7 +139,7 @@ impl RegionOptions {
         matches!(self.access, Access::Writable)
     }
 
-    /// Opens with copy-on-write: stores change copies of pages that only this process sees and that are dropped with the region. Useful, for
+    /// Opens with copy-on-write: stores change copies of pages that only this process sees and that are dropped with the region. This is useful, for
     /// example, to inspect the result of a recovery. The file is opened for reading only; other readers are admitted, and writers are excluded. The
     /// domain of the region is [`Domain::Volatile`](crate::Domain::Volatile), and it cannot grow. A page takes memory only after a store to it. On
     /// tmpfs, a load or store in a hole of the file also allocates a page of the file, and raises SIGBUS on a full file system.
@@ -154,12 +154,12 @@ impl RegionOptions {
     }
 
     /// Children of fork(2) inherit the mapping and share it. Without this option a child does not inherit the mapping, because the lock would not
-    /// exclude it as a second writer; an access to the addresses ends it with SIGSEGV. A child that has the mapping may read or replace it, but
-    /// must not store to it or drop the region. It cannot [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page domain)
+    /// exclude it as a second writer; an access to its addresses ends the child with SIGSEGV. A child that has the mapping may read or replace it,
+    /// but must not store to it or drop the region. It cannot [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page domain)
     /// fence the region, or open its pool for writing.
     ///
     /// The state that hides a root or a header during a change is in ordinary memory, so a child has a separate copy. If the parent changes roots
-    /// during or after the fork, the child may miss a root that exists all the time, or find it corrupted or not durable. The same holds for the
+    /// during or after the fork, the child may miss a root that exists throughout, or find it corrupted or not durable. The same holds for the
     /// header if the parent extends its pool. A child never waits for a thread of its parent.
     ///
     /// # Source
@@ -170,14 +170,14 @@ impl RegionOptions {
         self
     }
 
-    /// Whether a file keeps holes until they are stored to. It then takes only the space that it needs. A store to a hole, or to a block that the
+    /// Whether a file keeps each hole until a store to it. Such a file takes only the space that it needs. A store to a hole, or to a block that the
     /// file shares with a copy, raises SIGBUS on a full file system. Without this option a file is allocated completely when it is created, opened
-    /// or grown, if the file system supports that. (ramfs and some network file systems do not.) Blocks that the file shares with a copy are copied
-    /// too, if supported; a copy that is made while the file is open, for example by cp(1) on XFS and btrfs, shares blocks again.
+    /// for writing or grown, if the file system supports that. (ramfs and some network file systems do not.) Blocks that the file shares with a copy
+    /// are copied too, if supported; a copy that is made while the file is open, for example by cp(1) on XFS and btrfs, shares blocks again.
     ///
     /// On btrfs a file that this crate created is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no checksums
-    /// of its data. Any other file on btrfs needs new blocks for each write-back, like a sparse one. Before Linux 6.17 every file does, because
-    /// btrfs checks for free space before it checks whether it needs any.
+    /// of its data. Any other file on btrfs needs new blocks for each write-back, as a sparse file does. Before Linux 6.17, each write-back needs
+    /// free space even without new blocks, because btrfs checks for space before it checks whether it needs any.
     ///
     /// On tmpfs a load from a hole allocates space too, even if the file is open for reading only, and raises SIGBUS on a full file system.
     /// [`Pmem::try_load`](crate::Pmem::try_load) returns zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) reports holes.
@@ -189,9 +189,9 @@ impl RegionOptions {
 
     /// Whether opening keeps the pages of an ordinary file in the page cache. If the file is opened for writing, they are also written back again.
     /// Without this option opening drops them, and stores of an earlier process are lost if their write-back failed. The option is for a program
-    /// that takes over from a killed process which still had to write back data: see
-    /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the write-back of all pages in the cache. If the file is
-    /// opened for reading, its pages are left as they are: data read from them may not be durable, and the next writer can still keep them.
+    /// that takes over from a killed process whose data may not have been written back: see
+    /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the write-back of all pages in the cache. An open for
+    /// reading leaves the file's pages as they are: data read from them may not be durable, and the next writer can still keep them.
     ///
     /// An open that receives the report of a failed write-back marks the file with the extended attribute `user.pm.lost_writes`, if the file system
     /// has attributes and the process may set them. (An open for reading with this option does not sync, and receives no report.) The mark shows
@@ -203,12 +203,12 @@ impl RegionOptions {
         self
     }
 
-    /// Maps at this address, and replaces the present mapping. This is for a child of fork(2) whose pointers into a region must point into a copy
-    /// of the region.
+    /// Maps the region at this address, and replaces any mapping there. This is for a child of fork(2) whose pointers into a region must point into a
+    /// copy of the region.
     ///
     /// # Safety
-    /// The caller may replace the present mapping, over the length of the region, and all code that still uses the addresses expects the new region
-    /// there. The options must be used for one region only.
+    /// The caller owns every mapping that the region replaces, over the region's whole length. All code that still uses these addresses expects the
+    /// new region there. The options must be used for one region only.
     #[must_use]
     pub const unsafe fn at_address(mut self, address: usize) -> Self {
         self.address = Some(address);
@@ -236,11 +236,11 @@ impl RegionOptions {
     /// Creates a file of `len_bytes` zero bytes at `path`, lets `prepare` write to it, and gives it its name.
     ///
     /// # Errors
-    /// When the path exists, the size is zero or not a multiple of the page, a fence of `prepare` has failed, or a system call fails. No file
-    /// remains.
+    /// When the path exists, the size is zero or not a multiple of the page size, `prepare` or one of its fences fails, or a system call fails. No
+    /// new file remains.
     ///
     /// # Durability
-    /// A crash leaves no file at `path`, or the complete file with everything that `prepare` made durable: the file has no name before that.
+    /// A crash leaves no file at `path`, or the complete file with everything that `prepare` made durable: the file gets its name only after that.
     pub fn create_with<E: From<OpenError>>(
         &self,
         path: impl AsRef<Path>,
@@ -259,7 +259,7 @@ impl RegionOptions {
         let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known, false)?;
         writable.populate_pages(&region)?;
         prepare(&region)?;
-        // Through the region, which knows whether a fence of `prepare` has failed.
+        // The region syncs the file, because it records whether a fence of `prepare` has failed.
         region.sync_file()?;
         new_file.publish()?;
         Ok(region)
@@ -281,9 +281,9 @@ impl RegionOptions {
     ///
     /// # Durability
     /// In the page domain, data read from a region that was opened for writing is durable: stores of an earlier process are written back, and pages
-    /// lost by a failed write-back are read from the medium. This costs a write-back, and drops the file's pages from the cache. For a region
-    /// opened for reading, this holds except for pages that another program has mapped. In the other domains, data that was stored and not flushed
-    /// may still be only in the caches: code that relies on it must flush it first, as [`Pool`](crate::Pool) does. For a file without a name, to
+    /// lost by a failed write-back are read from the medium. This costs a write-back, and drops the file's pages from the cache. For a region opened
+    /// for reading, this holds except for pages that another program has mapped. In the other domains, data that was stored and not flushed may still
+    /// be only in the CPU caches. Code that relies on such data must flush it first, as [`Pool`](crate::Pool) does. For a file without a name, to
     /// which a path in /proc can lead, see [`open_file`](Self::open_file).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         self.open_with(path, |_| Ok(()))
@@ -293,7 +293,7 @@ impl RegionOptions {
     /// is unchanged. `check` must not store to it, because the holes have no blocks.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and when `check` fails.
+    /// Those of [`open`](Self::open), and that of `check`.
     ///
     /// # Durability
     /// As [`open`](Self::open).
@@ -333,8 +333,8 @@ impl RegionOptions {
         }
         let file = LockedFile::new(file::open(found, path, self.is_writer())?, path, self.is_writer())?;
         if file::has_no_name(file.fd(), path)? {
-            // It was removed before it was locked, for example by a creator that failed, and stores to it would be lost. But a path in /proc
-            // denotes an open file of a process, which may never have had a name.
+            // It was removed before it was locked, for example by a process that failed to create it, so stores to it would be lost. But a path in
+            // /proc can denote an open file that never had a name.
             let (_, now) = file::stat_path(path)?;
             if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
                 return Err(OpenError::NotFound { path: path.to_path_buf() });
@@ -343,7 +343,7 @@ impl RegionOptions {
         self.map_file(file, path)
     }
 
-    /// Like [`open`](Self::open), for a file that is already open, in any mode, with or without a name. `path` is its name in messages. A file
+    /// Like [`open`](Self::open), for a file that is already open, in any mode, with or without a name. `path` names the file in messages. A file
     /// without a name does not survive a crash of the machine, so the domain of its region is [`Domain::Volatile`], even on a DAX file system.
     /// Giving the file a name does not change the domain; opening it again does.
     ///
@@ -351,7 +351,7 @@ impl RegionOptions {
     /// to an open region already.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and when /proc is not mounted.
+    /// Those of [`open`](Self::open), and an error if /proc is not mounted.
     pub fn open_file(&self, file: OwnedFd, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         let path = path.as_ref();
         let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
@@ -366,7 +366,7 @@ impl RegionOptions {
 
     /// Maps a regular file that is locked.
     fn map_file(&self, file: LockedFile, path: &Path) -> Result<Region, OpenError> {
-        // The size is read under the lock: before that, the process that creates or writes the file may have changed it.
+        // The size is read under the lock: until then, a process that creates or writes the file may still change the size.
         let stat = rustix::fs::fstat(file.fd()).map_err(OpenError::from_errno(path, "stat"))?;
         let len_bytes = u64::try_from(stat.st_size).map_err(|_| OpenError::ZeroSize)?;
         let (known, multiple_bytes) =
@@ -380,7 +380,7 @@ impl RegionOptions {
     }
 
     /// The last step of opening: fills the holes of a file that was opened for writing, populates its pages if requested, and removes the mark of
-    /// lost writes, because no lost page is left.
+    /// lost writes unless the pages were kept. In that case no lost page is left.
     fn fill(&self, region: &Region) -> Result<(), OpenError> {
         let (file, path, len_bytes) = (region.locked_file().fd(), region.path(), region.len_bytes());
         if region.access() == Access::Writable && region.medium() != Medium::DeviceDax && !self.sparse {
@@ -408,7 +408,7 @@ impl RegionOptions {
     /// Creates a region of `len_bytes` of anonymous memory (memfd). It does not outlive the process.
     ///
     /// # Errors
-    /// When the size is zero or not a multiple of 4,096 bytes, or memory is short.
+    /// When the size is zero or not a multiple of 4,096 bytes, or there is not enough memory.
     pub fn anonymous(&self, len_bytes: u64) -> Result<Region, OpenError> {
         let path = Path::new("(anonymous memory)");
         file::check_size(len_bytes, 4096)?;
@@ -523,7 +523,7 @@ impl Region {
     }
 }
 
-/// Ignores EINVAL of older kernels, and of kernels without huge pages: it is only advice.
+/// Ignores EINVAL, which older kernels and kernels without huge pages return: the call only gives advice.
 const fn allow_unknown(answer: Result<(), Errno>) -> Result<(), Errno> {
     match answer {
         Err(Errno::INVAL) => Ok(()),
@@ -586,7 +586,7 @@ mod tests {
         }
     }
 
-    /// An ordinary file, treated as one that was mapped with `MAP_SYNC`.
+    /// The test treats an ordinary file as one that was mapped with `MAP_SYNC`.
     #[test]
     fn nameless_dax_file_is_volatile() {
         let dir = tempfile::tempdir().unwrap();

@@ -20,13 +20,13 @@ struct Overlay {
     upper: Option<PathBuf>,
 }
 
-/// The greatest number of overlays in a stack (Linux `FILESYSTEM_MAX_STACK_DEPTH`).
+/// The maximum number of overlays in a stack (Linux `FILESYSTEM_MAX_STACK_DEPTH`).
 const MAX_STACKED: usize = 2;
 
 /// Whether data synced to an overlay does not survive a power failure: the overlay was mounted `volatile`, or its upper layer is in memory. An
-/// upper layer that is not visible here, as in most containers, is assumed to be on a disk, so that fences sync. The same holds for an upper layer
-/// with a relative path, which only the mounting process can resolve, for a path through more overlays than the kernel allows, and after chroot(2)
-/// into a directory that is not a mount point, which hides the mount.
+/// upper layer that this process cannot see, as in most containers, is assumed to be on a disk, so that fences sync. The same is assumed in
+/// three other cases. The upper layer has a relative path, which only the mounting process can resolve. There are more overlays than the kernel
+/// allows in a stack. Or chroot(2) into a directory that is not a mount point has hidden the mount.
 ///
 /// # Source
 /// Linux `Documentation/filesystems/overlayfs.rst`, "Volatile mount"; proc(5), `fdinfo` and `mountinfo`.
@@ -54,7 +54,7 @@ pub(super) fn is_volatile(file: impl AsFd, is_memory: impl Fn(u64) -> bool) -> R
     Ok(false)
 }
 
-/// The options of the overlay with this mount number. (The crate procfs leaves the escapes in options, and fails on lines with an empty source.)
+/// The options of the overlay with this mount number. (The crate procfs does not decode escapes in options, and fails on lines with an empty source.)
 fn find(mountinfo: &str, mount: &str) -> Option<Overlay> {
     let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount))?;
     let (_, file_system) = line.split_once(" - ")?;
@@ -62,13 +62,13 @@ fn find(mountinfo: &str, mount: &str) -> Option<Overlay> {
     let (kind, options) = (words.next()?, words.nth(1)?);
     let options = || options.split(',');
     (kind == "overlay").then(|| Overlay {
-        // Newer kernels show the second one.
+        // Newer kernels show the second form.
         is_volatile: options().any(|option| matches!(option, "volatile" | "fsync=volatile")),
         upper: options().find_map(|option| option.strip_prefix("upperdir=")).map(unescaped),
     })
 }
 
-/// Decodes a path in which some bytes are a backslash and three octal digits.
+/// Decodes a path in which some bytes are written as a backslash and three octal digits.
 fn unescaped(text: &str) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

@@ -15,15 +15,15 @@ struct Pending {
     poisoned: bool,
 }
 
-/// The page of the host, the unit of `msync`.
+/// The page size of the host, which is the unit of `msync`.
 pub(super) fn host_page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// The flushed and not yet fenced pages of a mapping, over all threads.
+/// The pages of a mapping that any thread has flushed and no thread has fenced yet.
 ///
-/// The lock is held during the write-back. So if one thread writes back the pages of another, the other one's fence returns only when they are
-/// durable, without a write-back of its own.
+/// The lock is held during the write-back. If one thread writes back pages that another thread has flushed, the other thread's fence waits
+/// until they are durable, and does not write them back again.
 #[derive(Debug)]
 pub(super) struct PageSync {
     page_bytes: u64,

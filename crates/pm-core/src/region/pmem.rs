@@ -1,4 +1,4 @@
-//! Regions: the seam on hardware, as bounds checks and instructions.
+//! Regions: the implementation of the seam on hardware, as bounds checks and instructions.
 
 use super::lock::LockedFile;
 use super::mapping::{Access, Mapping};
@@ -22,12 +22,12 @@ pub struct Region {
     pub(super) mapping: Mapping,
     /// Mapped length, the limit of loads.
     pub(super) len_bytes: u64,
-    /// The limit of stores: the length, or zero in a read-only region. One comparison checks both.
+    /// The limit of stores: the length, or zero in a read-only region. One comparison checks both the range and the access.
     pub(super) writable_bytes: u64,
     insns: Insns,
-    /// Only in the page domain.
+    /// Set only in the page domain.
     pub(super) page_sync: Option<PageSync>,
-    /// Opening received the report of a failed write-back.
+    /// Whether this open, or an earlier one, received the report of a failed write-back.
     lost_writes: bool,
     access: Access,
     /// Whether growth leaves a hole.
@@ -37,7 +37,7 @@ pub struct Region {
     path: PathBuf,
     /// Holds the lock.
     file: LockedFile,
-    /// The lock of the pool in it.
+    /// The writer's lock of the pool in the region.
     writer: WriterLock,
 }
 
@@ -83,8 +83,8 @@ impl Region {
         copied
     }
 
-    /// Loads a range page by page, after a load of the whole range faulted. On tmpfs a load from a hole allocates a page, and faults if none is
-    /// free; this returns zeroes for such a hole. A load past the end of a truncated file is still an error.
+    /// Loads a range page by page, after a load of the whole range faulted. On tmpfs a load from a hole allocates a page, and faults if no page is
+    /// free; this function returns zeroes for such a hole. A load past the end of a truncated file is still an error.
     #[cold]
     fn load_around_holes(&self, offset: u64, mut out: &mut [u8]) -> Result<(), MediumFault> {
         let end = offset + out.len() as u64;
@@ -121,8 +121,8 @@ impl Region {
     }
 
     /// Makes every later fence fail if this open with [`RegionOptions::keep_pages`](crate::RegionOptions::keep_pages), or an earlier open, received
-    /// the report of a failed write-back. Returns true in that case. Lost writes that were still in the page cache have been written back by
-    /// opening. Call this after fencing all other data.
+    /// the report of a failed write-back. Returns true in that case. Opening has written back the lost writes that were still in the page cache.
+    /// Call this after fencing all other data.
     pub fn poison_if_writes_were_lost(&self) -> bool {
         if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {
             page_sync.poison();
@@ -184,13 +184,13 @@ impl Region {
     }
 
     /// Grows the file and the mapping to `len_bytes`; the new bytes are zero, and allocated unless the region was created or opened as
-    /// [sparse](crate::RegionOptions::sparse). `&mut`, because the mapping moves.
+    /// [sparse](crate::RegionOptions::sparse). Takes `&mut self`, because the mapping moves.
     ///
     /// # Errors
-    /// When the region or its file would shrink, the size is not a multiple of the medium's page, the region is read-only, scratch or a device-dax,
-    /// belongs to the parent of this child of fork(2) ([`OpenError::Busy`]), or space or addresses are short. On error, the region and the file are
-    /// unchanged, with one exception: when the file cannot be [synced](Self::sync_file) in its new length, it is longer than the region. In the
-    /// page domain that poisons the region, because the failed sync may concern data stored before.
+    /// When the region or its file would shrink, or the size is not a multiple of the medium's page size. When the region is read-only, scratch or a
+    /// device-dax, or belongs to the parent of this child of fork(2) ([`OpenError::Busy`]). When there is not enough space or address space. On
+    /// error, the region and the file are unchanged, with one exception: if the file cannot be [synced](Self::sync_file) in its new length, the file
+    /// is longer than the region. In the page domain the failed sync poisons the region, because it may concern data stored before.
     ///
     /// # Durability
     /// When it returns, a crash leaves the new length; before that, the old one or the new one.
@@ -201,7 +201,7 @@ impl Region {
         }
         let path = &self.path;
         let file = self.file.locked_fd(path)?.as_fd();
-        // Mapped before the file changes, because this may fail. Nothing accesses the part past the end of the file until then.
+        // The file is mapped first, because mmap may fail. Nothing accesses the new part of the mapping until the file is longer.
         let mapping = self.mapping.resized(file, len).map_err(OpenError::from_errno(path, "mmap"))?;
         blocks::extend(file, path, self.len_bytes..len_bytes, self.sparse)?;
         // DURABILITY POINT
@@ -235,11 +235,11 @@ impl Region {
     ///
     /// # Errors
     /// When the system call fails. In the page domain a failure poisons the region, as a failed fence does, and a poisoned region returns an error.
-    /// In a child of fork(2), for a region of its parent, [`OpenError::Busy`]: the kernel reports a failed write-back once, and the parent needs
+    /// For a region of the parent of this child of fork(2), [`OpenError::Busy`]: the kernel reports a failed write-back once, and the parent needs
     /// the report.
     ///
     /// # Durability
-    /// When it returns, the length of the file is durable, and in the page domain its contents, if it has a name.
+    /// When it returns, the length of a file that has a name is durable, and in the page domain also its contents.
     pub fn sync_file(&self) -> Result<(), OpenError> {
         let file = self.file.locked_fd(self.path())?;
         match &self.page_sync {
@@ -374,7 +374,7 @@ impl Pmem for Region {
         // SAFETY: a copy may end at any access.
         let copied = unsafe { fault::guarded(copy) };
         if let Some(page_sync) = &self.page_sync {
-            // This includes the bytes stored before a fault.
+            // The range includes the bytes stored before a fault.
             page_sync.flush(offset, bytes.len() as u64);
         }
         copied
@@ -489,7 +489,7 @@ mod tests {
         region.page_sync = Some(PageSync::new());
         region.sync_file().unwrap();
         region.persist(0, 8).unwrap();
-        // A file that cannot be synced.
+        // A socket is a file that cannot be synced.
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         region.file = LockedFile::new(socket.into(), Path::new("socket"), true).unwrap();
         assert!(matches!(region.sync_file(), Err(OpenError::Io { operation: "fsync", .. })));

@@ -7,8 +7,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// The identity of a process, different from those of all its ancestors. A value that a child of fork(2) inherits, but must not change or release,
 /// stores the identity of its owner.
 ///
-/// A pid alone is not unique: in a new PID namespace the child of process 1 can be process 1 too. So the number is in a page that fork(2) wipes,
-/// and the child replaces it with a higher one. If the kernel cannot wipe pages, the pid alone identifies the process.
+/// A pid alone is not unique: in a new PID namespace the child of process 1 can be process 1 too. The identity therefore includes a number in a
+/// page that fork(2) wipes, and the child takes a higher number. If the kernel cannot wipe pages, the pid alone identifies the process.
 ///
 /// ```
 /// let owner = pm_core::ProcessId::current();
@@ -24,7 +24,7 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
-    /// The identity of this process. Takes no lock, because a child could inherit it in locked state. Costs a system call.
+    /// The identity of this process. Takes no lock, because a child could inherit the lock while it is held. Costs a system call.
     #[must_use]
     pub fn current() -> Self {
         /// The highest number among this process and its ancestors.
@@ -64,7 +64,7 @@ fn wiped_on_fork() -> &'static AtomicU64 {
             Err(stored) => stored,
         };
     }
-    // SAFETY: the static, or the start of a page that is never unmapped; any bytes are an atomic word.
+    // SAFETY: `word` points to the static, or to the start of a page that is never unmapped; any bytes are a valid atomic word.
     unsafe { &*word }
 }
 
@@ -175,7 +175,7 @@ mod tests {
             is_done.store(true, Ordering::Relaxed);
             failed
         });
-        assert_eq!(failed, None, "a child found no root, or hung: its number");
+        assert_eq!(failed, None, "the number of the child that found no root or hung");
     }
 
     /// In a child forked in the middle of a change, the change never ends, and no thread releases its lock.
@@ -216,10 +216,10 @@ mod tests {
         region.sync_file().unwrap();
     }
 
-    /// As above, for a fence: the child has a copy of the parent's set of flushed pages.
+    /// A fence in the child must not take the report of a failed write-back either. The child has only a copy of the set of flushed pages.
     #[test]
     fn child_cannot_fence_region_of_parent() {
-        // Not in memory.
+        // The directory for temporary files may be in memory.
         let dir = tempfile::tempdir_in(".").unwrap();
         let region = RegionOptions::new().keep_on_fork().create(dir.path().join("x.pm"), LEN).unwrap();
         assert_eq!(region.domain(), crate::Domain::Page);
@@ -229,7 +229,7 @@ mod tests {
         region.fence().unwrap();
     }
 
-    /// On a file system without nameless files.
+    /// The new file has a temporary name, as on a file system without nameless files.
     #[test]
     fn child_does_not_remove_new_file_of_parent() {
         let dir = tempfile::tempdir().unwrap();

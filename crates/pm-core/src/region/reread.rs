@@ -1,16 +1,16 @@
 //! Opening in the page domain: makes the page cache equal to the medium.
 //!
-//! The page cache may differ from the medium. Stores of a dead process are dirty pages, which a write-back makes durable. But after a failed
+//! The page cache may differ from the medium. Stores of a dead process have left dirty pages, which a write-back makes durable. But after a failed
 //! write-back the kernel marks the pages clean: the next process that opens the file would read the new contents and rely on them, and no fence would
 //! write them. So opening drops the pages and reads them again. Pages that cannot be dropped, because another program has mapped them, are made dirty
 //! again and written back, so that the medium equals them. The same is done to all pages if the caller keeps them, to take over from a killed process
 //! without losing its stores. Pages of zeroes over holes are left alone: the medium has zeroes there, and a store would allocate a block.
 //!
-//! The kernel reports a failed write-back once. An open that receives the report, for reading or writing, marks the file with an extended
-//! attribute. If that open keeps the pages, its process may fail or be killed before it uses the report. If not, the open fails before it has
-//! dropped any pages. Later opens that keep the pages find the mark, until an open that does not keep them succeeds, and removes it as its last
-//! step. An open that is refused after dropping pages leaves the mark: the next open could have written those pages back. The mark is not synced.
-//! It serves clients of a killed server that wait for the next one, and they do not survive a crash of the machine.
+//! The kernel reports a failed write-back once. An open that receives the report, for reading or writing, marks the file with an extended attribute.
+//! If that open keeps the pages, its process may fail or be killed before it uses the report. If it does not keep them, it fails before it drops any
+//! pages. Later opens that keep the pages find the mark. An open for writing that does not keep them removes the mark as its last step. If it fails
+//! after it has dropped pages, the mark stays, because a later open can no longer write those pages back. The mark is not synced. It serves clients
+//! of a killed server that wait for the next server, and a crash of the machine ends these clients too.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
@@ -31,7 +31,7 @@ const STEP_BYTES: usize = 1 << 30;
 /// stay as they are. If `keep` is set, a writer keeps the pages: all pages in the cache are written back again, including those lost by a failed
 /// write-back. A reader that keeps them leaves the cache as it is. The mapping must not have been read before.
 ///
-/// Returns whether a writer that keeps the pages, or an earlier open, received the report of a failed write-back: lost pages may have left the cache.
+/// Returns true only for a writer that keeps the pages, if this or an earlier open received the report of a failed write-back.
 ///
 /// # Durability
 /// When it returns to a writer, all readable data of the file is durable.
@@ -87,7 +87,7 @@ pub(super) fn unmark(file: &OwnedFd, path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Makes a page dirty. If the file shares the block with a copy, the page needs a new block.
+/// Makes a page dirty. If the file shares the block with a copy, the store needs a new block.
 fn touch(file: &OwnedFd, path: &Path, mapping: &Mapping, offset: usize) -> Result<(), OpenError> {
     let Err(MediumFault) = mapping.touch(offset) else { return Ok(()) };
     // Allocating the block either returns the cause of the fault, or removes it.
@@ -96,7 +96,7 @@ fn touch(file: &OwnedFd, path: &Path, mapping: &Mapping, offset: usize) -> Resul
     mapping.touch(offset).map_err(|MediumFault| OpenError::from_errno(path, "storing to a page")(Errno::IO))
 }
 
-/// Marks the file. If that fails, as on a file system without extended attributes, reports it on standard error: no later open detects the failure.
+/// Marks the file. If that fails, as on a file system without extended attributes, prints a message: no later open detects the lost writes.
 fn mark(file: &OwnedFd, path: &Path) {
     if let Err(errno) = rustix::fs::fsetxattr(file, LOST_WRITES, &[], XattrFlags::empty()) {
         eprintln!("pm-core: writes to {} may be lost, and it cannot be marked: {errno}", path.display());
@@ -158,7 +158,7 @@ mod tests {
         line.parse::<usize>().unwrap()
     }
 
-    /// As after a failed write-back: the pages are clean, and the medium does not have them.
+    /// The state after a failed write-back: the pages are clean, and the medium does not have them.
     #[test]
     fn kept_pages_are_written_again() {
         let (_dir, path) = file();
@@ -174,7 +174,7 @@ mod tests {
         assert!(written_bytes() - before >= LEN, "each page became dirty again");
         assert!(!region.poison_if_writes_were_lost());
         region.fence().unwrap();
-        // As if the system had reported a failed write-back.
+        // Simulates the report of a failed write-back.
         region.assume_lost_writes();
         assert!(region.poison_if_writes_were_lost());
         assert_eq!(region.fence(), Err(FenceError::Poisoned));
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(blocks(), before);
     }
 
-    /// A mapping of one file and a descriptor of another with holes: as after a failed write-back.
+    /// A mapping of one file and a descriptor of another file with holes simulate the state after a failed write-back.
     #[test]
     fn lost_page_over_hole_is_kept() {
         let (dir, path) = file();
@@ -258,7 +258,7 @@ mod tests {
         assert!(matches!(touched, Err(OpenError::Io { errno: Errno::IO, .. })), "{touched:?}");
     }
 
-    /// As on squashfs or ISO 9660. A file of /proc cannot be synced, but can be read.
+    /// A file in /proc stands for one on squashfs or ISO 9660: it can be read, but not synced.
     #[test]
     fn file_that_cannot_be_synced_is_readable_only() {
         let path = std::path::Path::new("/proc/self/comm");
