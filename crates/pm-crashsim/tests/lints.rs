@@ -461,10 +461,7 @@ fn denied_finding_fails_before_any_crash() {
 
 #[test]
 fn recoveries_are_linted_without_redundancy_lints() {
-    let operation = |run: &Run<()>| {
-        store(run.pmem(), X);
-        run.pmem().persist(X, 8).unwrap();
-    };
+    let operation = |run: &Run<()>| run.pmem().put(X, 1);
     let recover = |repair: bool| {
         let lints = Lints::default().deny(Lint::UnflushedStore);
         Explorer::default().lints(lints).explore(&Image::zeroed(4096), operation, move |crash| {
@@ -502,10 +499,7 @@ fn specific_lint_does_not_lower_the_level() {
 /// A suppressed flush shows as a lint too, which must not be taken for the check's noticing.
 #[test]
 fn lints_do_not_count_for_redundant_sites() {
-    let operation = |run: &Run<()>| {
-        store(run.pmem(), X);
-        run.pmem().persist(X, 8).unwrap();
-    };
+    let operation = |run: &Run<()>| run.pmem().put(X, 1);
     let denying = Explorer::default().lints(Lints::all_denied());
     assert_eq!(denying.redundant_sites(&Image::zeroed(4096), operation, |_| ()).unwrap().len(), 2);
 }

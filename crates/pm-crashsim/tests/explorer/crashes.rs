@@ -160,12 +160,7 @@ fn crash_inside_recovery_finds_more_than_a_single_crash() {
 /// Contents that were met as the last allowed crash, and so not crashed again, are when they are met earlier.
 #[test]
 fn contents_first_met_deep_are_crashed_again_when_shallow() {
-    let operation = |run: &Run<()>| {
-        for value in [1, 2] {
-            run.pmem().put(0, value)?;
-        }
-        DONE
-    };
+    let operation = |run: &Run<()>| (1..=2).try_for_each(|value| run.pmem().put(0, value));
     let met = Seen::new();
     let step_on = |crash: &Crash<'_, ()>| {
         let found = crash.pmem().load_u64(0);
@@ -229,11 +224,7 @@ fn telling_choices_come_first_beyond_the_bound() {
     let stores = 40;
     let seen = Seen::new();
     let explore = |seed| {
-        let operation = |run: &Run<()>| {
-            for line in 0..stores {
-                run.pmem().store_u64(line * 64, 1);
-            }
-        };
+        let operation = |run: &Run<()>| (0..stores).for_each(|line| run.pmem().store_u64(line * 64, 1));
         let check = |crash: &Crash<'_, ()>| {
             let bits = (0..stores).map(|line| crash.pmem().load_u64(line * 64) << line).sum::<u64>();
             seen.add(bits);
@@ -258,11 +249,7 @@ fn telling_choices_come_first_beyond_the_bound() {
 /// An image shares all but its changed lines. Copying this region for each would move two terabytes.
 #[test]
 fn cost_of_an_image_is_independent_of_the_region_length() {
-    let operation = |run: &Run<()>| {
-        for line in 0..15 {
-            run.pmem().store_u64(line * 65_536, 1);
-        }
-    };
+    let operation = |run: &Run<()>| (0..15).for_each(|line| run.pmem().store_u64(line * 65_536, 1));
     let check = |crash: &Crash<'_, ()>| {
         crash.pmem().load_u64(0);
     };

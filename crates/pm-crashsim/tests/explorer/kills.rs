@@ -177,10 +177,7 @@ fn test_of_a_failure_kills_where_the_exploration_did() {
 
 /// Fills words on lines of their own, one after the other, each persistent before the next.
 fn fill(run: &Run<()>, words: u64) -> Result<(), FenceError> {
-    for word in 0..words {
-        run.pmem().put(64 * word, 1)?;
-    }
-    Ok(())
+    (0..words).try_for_each(|word| run.pmem().put(64 * word, 1))
 }
 
 #[test]
@@ -203,12 +200,7 @@ fn equivalent_kills_are_tried_once() {
 #[test]
 fn kill_of_the_same_state_is_tried_once() {
     // Back and forth: each word has two values only, and what is stored is what was there.
-    let operation = |run: &Run<()>| {
-        for round in 0..5 {
-            run.pmem().put(0, round % 2)?;
-        }
-        DONE
-    };
+    let operation = |run: &Run<()>| (0..5).try_for_each(|round| run.pmem().put(0, round % 2));
     let coverage = killed().check(&Image::zeroed(64), operation, |crash: &Crash<'_, ()>| {
         crash.pmem().load_u64(0);
     });

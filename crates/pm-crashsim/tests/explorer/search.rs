@@ -109,12 +109,8 @@ fn two_lost_lines_are_found_beyond_the_bound() {
 #[test]
 fn single_crashes_come_first() {
     const STEP: u64 = 0;
-    let operation = |run: &Run<()>| {
-        for step in 1..=3 {
-            run.pmem().put(STEP, step)?; // teeth: a crash may keep the step without it
-        }
-        DONE
-    };
+    // teeth: a crash may keep the step without it
+    let operation = |run: &Run<()>| (1..=3).try_for_each(|step| run.pmem().put(STEP, step));
     let steps_on = |crash: &Crash<'_, ()>| {
         let step = crash.pmem().load_u64(STEP);
         assert!(step < 3, "step 3 must not be reached");
@@ -135,11 +131,7 @@ fn single_crashes_come_first() {
 fn state_is_new_once() {
     let image = Image::zeroed(1 << 12);
     let looked_at = AtomicUsize::new(0);
-    let operation = |run: &Run<()>| {
-        for bit in 0..10 {
-            run.pmem().store_u64(entry(bit), 1);
-        }
-    };
+    let operation = |run: &Run<()>| (0..10).for_each(|bit| run.pmem().store_u64(entry(bit), 1));
     let counts = |crash: &Crash<'_, ()>| {
         let there = (0..10).map(|bit| crash.pmem().load_u64(entry(bit))).sum::<u64>();
         if crash.is_new_state(&there) {

@@ -45,7 +45,7 @@ fn get(pmem: &SimPmem, key: u64) -> Option<u64> {
 const KEYS: [u64; 3] = [2, 9, 14];
 
 /// Two segments of depth 1. The second, with keys 9 and 14, will be split.
-fn two_segments(pmem: &SimPmem) -> Done {
+fn two_segments(pmem: &SimPmem) {
     pmem.store_u64(ROOT, DIRECTORIES[0]);
     pmem.store_u64(DIRECTORIES[0], 1);
     pmem.store(DIRECTORIES[0] + BODY, &bytes_of(&SEGMENTS[..2]));
@@ -55,7 +55,6 @@ fn two_segments(pmem: &SimPmem) -> Done {
             pmem.store(pair, &bytes_of(&[key, 10 * key]));
         }
     }
-    Ok(())
 }
 
 fn deepen(pmem: &SimPmem, segment: u64) -> Done {

@@ -39,7 +39,7 @@ fn string(pmem: &SimPmem) -> String {
 pub(crate) fn flush_end_derived_from_the_rounded_start(form: Form) -> Case {
     const WORDS: [&str; 2] = ["a first word that takes most of one line of 64 bytes, but ", "not the second"];
     Case::steps(
-        image(|_| Ok(())),
+        image(|_| ()),
         WORDS,
         move |pmem, word| push_str(pmem, form, word),
         [0, 1, 2].map(|count| WORDS[..count].concat()),

@@ -26,11 +26,8 @@ fn scan(pmem: &SimPmem) -> Vec<u64> {
     keys
 }
 
-fn leaf_of(keys: impl IntoIterator<Item = u64>) -> impl FnOnce(&SimPmem) -> Done {
-    move |pmem| {
-        (0..).zip(keys).for_each(|(index, key)| pmem.store_u64(entry_at(index), key));
-        Ok(())
-    }
+fn leaf_of(keys: impl IntoIterator<Item = u64>) -> impl FnOnce(&SimPmem) {
+    move |pmem| (0..).zip(keys).for_each(|(index, key)| pmem.store_u64(entry_at(index), key))
 }
 
 /// Moves what follows the first entry with that key one to the left. A line is durable before the next one changes, because
@@ -159,7 +156,6 @@ pub(crate) fn sibling_linked_before_the_new_root_exists(form: Form) -> Case {
         pmem.store_u64(ROOT, LEFT);
         pmem.store_u64(LEFT + IS_LEAF, 1);
         pmem.store(LEFT + KEYS, &bytes_of(&[1, 2, 3, 4]));
-        Ok(())
     });
     let split_and_insert = move |pmem: &SimPmem, key| {
         split_root(pmem, form)?;
@@ -181,36 +177,28 @@ pub(crate) fn sibling_linked_before_the_new_root_exists(form: Form) -> Case {
 /// B07, reported by Jaaru: the constructor of a node initialises its header and flushes nothing. The root then leads to
 /// what was in that memory before: here, to a node that claims to be an inner one.
 pub(crate) fn constructor_is_never_flushed(form: Form) -> Case {
-    let recycled = image(|pmem| {
-        pmem.store(LEFT, &[0xEE; 16]);
-        Ok(())
-    });
-    let construct = move |pmem: &SimPmem| {
+    let recycled = image(|pmem| pmem.store(LEFT, &[0xEE; 16]));
+    let construct: Step = |pmem, form| {
         pmem.store(LEFT, &bytes_of(&[1, 0])); //~ B07 lost: flush and fence missing
         if form == Form::Fixed {
             pmem.persist(LEFT, 16)?;
         }
-        DONE
+        pmem.put(ROOT, LEFT)
     };
-    let insert_first = |pmem: &SimPmem| pmem.put(LEFT + KEYS, 7);
-    Case::new(
+    let insert_first: Step = |pmem, _| pmem.put(LEFT + KEYS, 7);
+    let steps = [construct, insert_first];
+    let states = [None, Some(vec![]), Some(vec![7])];
+    Case::steps(
         recycled,
-        move |run| {
-            construct(run.pmem())?;
-            run.pmem().put(ROOT, LEFT)?;
-            run.ack(());
-            insert_first(run.pmem())?;
-            run.ack(());
-            Ok(())
-        },
-        |crash| {
-            let pmem = crash.pmem();
-            let keys = Some(pmem.load_u64(ROOT)).filter(|&root| root != 0).map(|root| {
+        steps,
+        move |pmem, step| step(pmem, form),
+        states,
+        |pmem| {
+            let root = Some(pmem.load_u64(ROOT)).filter(|&root| root != 0);
+            Ok(root.map(|root| {
                 assert_eq!(load_words(pmem, root), [1, 0], "the header of a leaf");
                 leaf_keys(pmem, root)
-            });
-            assert_before_or_after(&[None, Some(vec![]), Some(vec![7])], crash, &keys);
-            Ok(())
+            }))
         },
     )
 }

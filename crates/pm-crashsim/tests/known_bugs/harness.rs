@@ -12,6 +12,8 @@ pub(crate) enum Form {
 }
 
 type Operation = dyn Fn(&Run<()>) -> Done;
+/// A step of a program whose steps differ.
+pub(crate) type Step = fn(&SimPmem, Form) -> Done;
 /// `Sync`, as the explorer asks: it may run checks on several threads.
 type Check = dyn Fn(&Crash<'_, ()>) -> Done + Sync;
 
@@ -186,9 +188,9 @@ impl Bug {
 }
 
 /// A region of 4 KiB as `prepare` leaves it, all durable.
-pub(crate) fn image(prepare: impl FnOnce(&SimPmem) -> Done) -> Image {
+pub(crate) fn image<V: Verdict>(prepare: impl FnOnce(&SimPmem) -> V) -> Image {
     let pmem = SimPmem::new(4096);
-    prepare(&pmem).expect("outside the page domain, fences do not fail");
+    assert_eq!(prepare(&pmem).failure(), None, "outside the page domain, fences do not fail");
     pmem.to_image()
 }
 

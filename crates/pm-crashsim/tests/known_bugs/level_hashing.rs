@@ -43,7 +43,7 @@ fn insert(pmem: &SimPmem, form: Form, key: u64, value: u64) -> Done {
 pub(crate) fn token_set_before_its_slot_is_fenced(form: Form) -> Case {
     let states = [&[][..], &[(1, 10)], &[(1, 10), (2, 20)]].map(|s| s.iter().copied().collect());
     let insert = move |pmem: &SimPmem, key| insert(pmem, form, key, 10 * key);
-    Case::steps(image(|_| Ok(())), [1, 2], insert, states, |pmem| Ok(pairs(pmem)))
+    Case::steps(image(|_| ()), [1, 2], insert, states, |pmem| Ok(pairs(pmem)))
 }
 
 /// Puts the new value into another slot, then lets the tokens change over.
@@ -117,7 +117,6 @@ pub(crate) fn capacity_bumped_before_the_new_buckets_exist(form: Form) -> Case {
         for key in KEYS {
             pmem.store(bucket_of(key, 2, LEVELS[0]), &bytes_of(&[key, 10 * key]));
         }
-        Ok(())
     });
     Case::steps(
         before,

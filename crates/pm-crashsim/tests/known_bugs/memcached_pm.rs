@@ -62,7 +62,7 @@ pub(crate) fn item_linked_before_its_fields(form: Form) -> Case {
     let seven = Found { key: 7, value: 70, cas: 1, time: 501 };
     let nine = Found { key: 9, value: 90, cas: 2, time: 502 };
     Case::steps(
-        image(|_| Ok(())),
+        image(|_| ()),
         [(1, 7), (2, 9)],
         move |pmem, (cas, key)| set(pmem, form, cas, key, 10 * key),
         [vec![], vec![seven.clone()], vec![seven, nine]],

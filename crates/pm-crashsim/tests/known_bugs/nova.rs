@@ -68,7 +68,7 @@ pub(crate) fn tail_durable_before_the_head_of_the_entry(form: Form) -> Case {
     let flushed = if form == Form::Bug { Flushed::WithoutHead } else { Flushed::Whole };
     let append = move |pmem: &SimPmem, name| append(pmem, A, flushed, [ADD, name, 10 * name]);
     let states = [&[][..], &[(5, 50)], &[(5, 50), (6, 60)]].map(|s| s.iter().copied().collect());
-    Case::steps(image(|_| Ok(())), [5, 6], append, states, |pmem| Ok(names(pmem, A)))
+    Case::steps(image(|_| ()), [5, 6], append, states, |pmem| Ok(names(pmem, A)))
 }
 
 /// The journal of renames: whether it holds, and what both tails shall become.
@@ -109,25 +109,20 @@ fn rename(pmem: &SimPmem, form: Form, name: u64, inode: u64) -> Done {
 /// loses the file. Corrected, both logs' tails change together, by the journal.
 pub(crate) fn old_name_removed_before_the_new_one_is_durable(form: Form) -> Case {
     let one_file = image(|pmem| append(pmem, A, Flushed::Whole, [ADD, 5, 50]));
-    Case::new(
+    let rename: Step = |pmem, form| rename(pmem, form, 5, 50);
+    let create: Step = |pmem, _| append(pmem, A, Flushed::Whole, [ADD, 6, 60]);
+    let (five, six) = ((5, 50), (6, 60));
+    let states = [[vec![five], vec![]], [vec![], vec![five]], [vec![six], vec![five]]];
+    Case::steps(
         one_file,
-        move |run| {
-            rename(run.pmem(), form, 5, 50)?;
-            run.ack(());
-            append(run.pmem(), A, Flushed::Whole, [ADD, 6, 60])?;
-            run.ack(());
-            Ok(())
-        },
-        |crash| {
-            let pmem = crash.pmem();
+        [rename, create],
+        move |pmem, step| step(pmem, form),
+        states,
+        |pmem| {
             if pmem.load_u64(JOURNAL_VALID) == 1 {
                 finish_journal(pmem)?;
             }
-            let (five, six) = ((5, 50), (6, 60));
-            let states = [(vec![five], vec![]), (vec![], vec![five]), (vec![six], vec![five])];
-            let found = [A, B].map(|log| names(pmem, log).into_iter().collect::<Vec<_>>());
-            assert_before_or_after(&states, crash, &found.into());
-            Ok(())
+            Ok([A, B].map(|log| names(pmem, log).into_iter().collect::<Vec<_>>()))
         },
     )
 }
@@ -156,7 +151,7 @@ pub(crate) fn ragged_tail_of_a_non_temporal_copy(form: Form) -> Case {
         pmem.fence()?;
         pmem.put(SIZE, text.len() as u64)
     };
-    Case::steps(image(|_| Ok(())), [TEXT], write, [vec![], TEXT.to_vec()], |pmem| {
+    Case::steps(image(|_| ()), [TEXT], write, [vec![], TEXT.to_vec()], |pmem| {
         let mut data = vec![0; usize::try_from(pmem.load_u64(SIZE)).expect("a short file")];
         pmem.load(DATA, &mut data);
         Ok(data)

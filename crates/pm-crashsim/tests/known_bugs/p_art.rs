@@ -51,5 +51,5 @@ fn insert(pmem: &SimPmem, form: Form, key: u8, value: u64) -> Done {
 pub(crate) fn count_durable_before_its_child(form: Form) -> Case {
     let insert = move |pmem: &SimPmem, key| insert(pmem, form, key, 10 * u64::from(key));
     let states = [&[][..], &[(5, 50)], &[(3, 30), (5, 50)]].map(|s| s.iter().copied().collect());
-    Case::steps(image(|_| Ok(())), [5, 3], insert, states, |pmem| Ok(contents(pmem)))
+    Case::steps(image(|_| ()), [5, 3], insert, states, |pmem| Ok(contents(pmem)))
 }

@@ -48,10 +48,7 @@ fn insert(pmem: &SimPmem, form: Form, key: u64, value: u64) -> Done {
 /// B13, reported by Witcher: the allocation of a delta record decrements the chunk's tail and never flushes it. After a
 /// crash the tail is back where it was, and the next insertion overwrites a record that the chain goes through.
 pub(crate) fn fetch_sub_is_never_flushed(form: Form) -> Case {
-    let empty_chunk = image(|pmem| {
-        pmem.store_u64(TAIL, RECORD_COUNT);
-        Ok(())
-    });
+    let empty_chunk = image(|pmem| pmem.store_u64(TAIL, RECORD_COUNT));
     let states = [&[][..], &[(1, 10)], &[(1, 10), (2, 20)]].map(|s| s.iter().copied().collect());
     let insert_key = move |pmem: &SimPmem, key| insert(pmem, form, key, 10 * key);
     Case::steps(empty_chunk, [1, 2], insert_key, states, |pmem| {

@@ -43,14 +43,13 @@ fn get(pmem: &SimPmem, key: u64) -> Option<u64> {
 const KEYS: [u64; 2] = [2, 3];
 
 /// One bucket with two keys, in block 0.
-fn one_bucket(pmem: &SimPmem) -> Done {
+fn one_bucket(pmem: &SimPmem) {
     pmem.store_u64(ALLOCATED, 1);
     pmem.store_u64(OWNER, block_at(0));
     pmem.store(block_at(0), &bytes_of(&[1, block_at(0) + 64]));
     for (pair, key) in pairs_of(block_at(0) + 64).zip(KEYS) {
         pmem.store(pair, &bytes_of(&[key, 10 * key]));
     }
-    Ok(())
 }
 
 /// Moves the pairs into a table of two buckets, in block 1, and frees block 0.

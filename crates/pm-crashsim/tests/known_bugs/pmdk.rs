@@ -42,7 +42,7 @@ pub(crate) fn dirty_flag_inverted(form: Form) -> Case {
     const PAIRS: [u64; 2] = [1 << 32 | 10, 2 << 32 | 20];
     let states = [0, 1, 2].map(|count| PAIRS[..count].to_vec());
     let insert = move |pmem: &SimPmem, pair| map_insert(pmem, form, pair);
-    Case::steps(image(|_| Ok(())), PAIRS, insert, states, |pmem| {
+    Case::steps(image(|_| ()), PAIRS, insert, states, |pmem| {
         map_recover(pmem)?;
         let found = map_entries(pmem);
         assert_eq!(pmem.load_u64(COUNT), found.len() as u64, "the count of {found:x?}");
@@ -105,7 +105,7 @@ fn append_chunk(pmem: &SimPmem, form: Form, chunk: u64, size: u64) -> Done {
 pub(crate) fn chunk_header_written_before_its_footer(form: Form) -> Case {
     let append = move |pmem: &SimPmem, (chunk, size)| append_chunk(pmem, form, chunk, size);
     let states = [vec![], vec![2], vec![2, 3]];
-    Case::steps(image(|_| Ok(())), [(0, 2), (2, 3)], append, states, |pmem| {
+    Case::steps(image(|_| ()), [(0, 2), (2, 3)], append, states, |pmem| {
         let found = walk_forwards(pmem);
         assert_eq!(walk_backwards(pmem, found.iter().sum()), found);
         Ok(found)
@@ -145,5 +145,5 @@ fn make_array(pmem: &SimPmem, form: Form, elements: &[u64]) -> Done {
 pub(crate) fn array_pointer_durable_before_its_length(form: Form) -> Case {
     let make = move |pmem: &SimPmem, elements: [u64; 3]| make_array(pmem, form, &elements);
     let states = [None, Some(vec![3, 1, 4])];
-    Case::steps(image(|_| Ok(())), [[3, 1, 4]], make, states, |pmem| Ok(array(pmem)))
+    Case::steps(image(|_| ()), [[3, 1, 4]], make, states, |pmem| Ok(array(pmem)))
 }

@@ -109,7 +109,6 @@ fn insert_case(logged: Logged) -> Case {
     let two_items = image(|pmem| {
         pmem.store_u64(N, 2);
         pmem.store(ITEMS, &bytes_of(&[20, 40]));
-        Ok(())
     });
     let states = [vec![20, 40], vec![20, 30, 40], vec![10, 20, 30, 40]];
     Case::steps(

@@ -72,7 +72,7 @@ fn files(pmem: &SimPmem) -> Vec<u64> {
 /// stored. The record overtakes it: recovery takes for done what is half there.
 pub(crate) fn no_fence_before_the_commit_record(form: Form) -> Case {
     let create = move |pmem: &SimPmem, inode| create(pmem, form, inode);
-    let case = Case::steps(image(|_| Ok(())), [1, 2], create, [vec![], vec![1], vec![1, 2]], |pmem| {
+    let case = Case::steps(image(|_| ()), [1, 2], create, [vec![], vec![1], vec![1, 2]], |pmem| {
         recover(pmem)?;
         Ok(files(pmem))
     });

@@ -42,24 +42,18 @@ fn open_or_create(pmem: &SimPmem, form: Form, identity: u64) -> Result<(u64, u64
 /// leaves a file that cannot be opened as a pool, and that the next creation takes for one.
 pub(crate) fn crash_in_create_leaves_an_unusable_pool(form: Form) -> Case {
     // What the root's place was used for before.
-    let used = image(|pmem| {
-        pmem.store_u64(ROOT, 99);
-        Ok(())
-    });
-    Case::new(
+    let used = image(|pmem| pmem.store_u64(ROOT, 99));
+    let create: Step = |pmem, form| open_or_create(pmem, form, 1).map(|_| ());
+    let set_root: Step = |pmem, _| pmem.put(ROOT, 5);
+    let states = [(2, 0), (1, 0), (1, 5)];
+    Case::steps(
         used,
-        move |run| {
-            let (_, root) = open_or_create(run.pmem(), form, 1)?;
-            run.ack(());
-            run.pmem().put(root, 5)?;
-            run.ack(());
-            Ok(())
-        },
-        move |crash| {
-            let (identity, root) = open_or_create(crash.pmem(), form, 2)?;
-            let states = [(2, 0), (1, 0), (1, 5)];
-            assert_before_or_after(&states, crash, &(identity, crash.pmem().load_u64(root)));
-            Ok(())
+        [create, set_root],
+        move |pmem, step| step(pmem, form),
+        states,
+        move |pmem| {
+            let (identity, root) = open_or_create(pmem, form, 2)?;
+            Ok((identity, pmem.load_u64(root)))
         },
     )
 }

@@ -81,7 +81,7 @@ fn recover(pmem: &SimPmem, form: Form) -> Done {
 pub(crate) fn replay_resurrects_a_renamed_file(form: Form) -> Case {
     let operations = [[CREATE, 5, 0, 50], [RENAME, 5, 6, 50]];
     let states = [vec![], vec![(5, 50)], vec![(6, 50)]];
-    Case::steps(image(|_| Ok(())), operations, log, states, move |pmem| {
+    Case::steps(image(|_| ()), operations, log, states, move |pmem| {
         recover(pmem, form)?;
         Ok(directory(pmem).map(|(_, name, inode)| (name, inode)).collect())
     })

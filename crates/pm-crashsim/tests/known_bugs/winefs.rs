@@ -39,5 +39,5 @@ pub(crate) fn flush_of_the_first_line_only(form: Form) -> Case {
     let inode = |size: u64| Some([0, 1, 2, 3, 4, 5].map(|extent| size + extent));
     let write = move |pmem: &SimPmem, (slot, size)| write_inode(pmem, form, slot, size);
     let states = [None, inode(100), inode(200)];
-    Case::steps(image(|_| Ok(())), [(0, 100), (1, 200)], write, states, |pmem| Ok(size_and_extents(pmem)))
+    Case::steps(image(|_| ()), [(0, 100), (1, 200)], write, states, |pmem| Ok(size_and_extents(pmem)))
 }

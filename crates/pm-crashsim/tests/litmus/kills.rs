@@ -5,49 +5,38 @@
 
 use crate::harness::*;
 
-fn restarted_outcomes(
-    explorer: &Explorer,
-    words: Words,
-    first: impl Fn(&SimPmem),
-    second: impl Fn(&SimPmem) + Sync,
-) -> String {
+fn restarted_outcomes(explorer: &Explorer, words: Words, first: Program, second: Program) -> String {
     let seen = Seen::new();
     let restarted = |run: &Run<()>| {
-        second(run.pmem());
+        second(Cpu::of(run));
         run.ack(());
     };
     let check = |crash: &Crash<'_, ()>| {
         acked_digits(words, crash).into_iter().for_each(|digits| seen.add(digits));
     };
-    let (image, explorer) = (Image::zeroed(REGION_BYTES), explorer.clone().crashes(1));
-    let coverage = explorer.check_restarted(&image, |run: &Run<()>| first(run.pmem()), restarted, check);
+    let operation = |run: &Run<()>| drop(first(Cpu::of(run)));
+    let explorer = explorer.clone().crashes(1);
+    let coverage = explorer.check_restarted(&Image::zeroed(REGION_BYTES), operation, restarted, check);
     assert!(coverage.is_exhaustive(), "{coverage}");
     joined(seen.take())
 }
 
-fn store_and_persist_x(p: &SimPmem) {
-    p.store_u64(X, 1);
-    clwb(p, X);
-    fence(p);
+fn store_and_persist_x(p: Cpu) -> Cpu {
+    p.store(X, 1).clwb(X).fence()
 }
 
-/// `if x { y = 1 }`, persistent.
+/// `if x { y = 1 }`, persistent. The flush and the fence have the place of the call.
 #[track_caller]
-fn rely_on_x(p: &SimPmem) {
-    if p.load_u64(X) == 1 {
-        p.store_u64(Y, 1);
-        clwb(p, Y);
-        fence(p);
-    }
+fn rely_on_x(p: Cpu) -> Cpu {
+    if p.load(X) == 1 { p.store(Y, 1).clwb(Y).fence() } else { p }
 }
 
-fn store_x(p: &SimPmem) {
-    p.store_u64(X, 1);
+fn store_x(p: Cpu) -> Cpu {
+    p.store(X, 1)
 }
 
-fn stream_x(p: &SimPmem) {
-    nt(p, X, 1);
-    fence(p); // teeth: a kill may come before it
+fn stream_x(p: Cpu) -> Cpu {
+    p.nt(X, 1).fence() // teeth: a kill may come before it
 }
 
 /// By name: the words looked at; the outcomes allowed with caches lost, with caches kept, and in a file; the programs of the first and of
@@ -56,46 +45,29 @@ const PROGRAMS: [(&str, Words, [&str; 3], Program, Program); 9] = [
     // In a file, the fence waits for what opening it flushed.
     ("kill_rely", XY, ["00 01 11", "00 11", "00 11"], store_and_persist_x, |p| rely_on_x(p)),
     ("kill_flush_rely", XY, ["00 11"; 3], store_and_persist_x, |p| {
-        clwb(p, X);
-        fence(p); // teeth: the fence before the acknowledgement waits for it too
-        rely_on_x(p);
+        let p = p.clwb(X).fence(); // teeth(fence): the fence before the acknowledgement waits for it too
+        rely_on_x(p)
     }),
     // The flush of the killed process promises nothing to the fence of the next one.
     ("kill_fence_rely", XY, ["00 01 11", "00 11", "00 11"], store_and_persist_x, |p| {
-        fence(p); // teeth: of no use but in a file, and that is what is shown
-        rely_on_x(p);
+        let p = p.fence(); // teeth: of no use but in a file, and that is what is shown
+        rely_on_x(p)
     }),
-    ("kill_flush_without_fence", &[X], ["0 1"; 3], store_x, |p| clwb(p, X)), // teeth: not fenced
+    ("kill_flush_without_fence", &[X], ["0 1"; 3], store_x, |p| p.clwb(X)), // teeth: not fenced
     // With caches that survive, what another process can see is durable.
-    ("kill_load_without_fence", &[X], ["0 1"; 3], store_x, |p| assert!(p.load_u64(X) <= 1)),
-    (
-        "kill_store_over",
-        &[X],
-        ["0 1 2", "2", "0 1 2"],
-        |p| {
-            p.store_u64(X, 1);
-            clwb(p, X); // teeth: never fenced by its process
-        },
-        |p| {
-            p.store_u64(X, 2);
-            fence(p);
-        },
-    ),
+    ("kill_load_without_fence", &[X], ["0 1"; 3], store_x, |p| p.loads(X, 0..=1)),
+    // teeth(flush): never fenced by its process
+    ("kill_store_over", &[X], ["0 1 2", "2", "0 1 2"], |p| p.store(X, 1).clwb(X), |p| p.store(X, 2).fence()),
     // The flush covers what is visible of the line, also what another process stored.
-    ("kill_line_cover", XY_SAME, ["01 11"; 3], store_x, |p| {
-        p.store_u64(Y_SAME, 1);
-        clwb(p, Y_SAME);
-        fence(p);
-    }),
+    ("kill_line_cover", XY_SAME, ["01 11"; 3], store_x, |p| p.store(Y_SAME, 1).clwb(Y_SAME).fence()),
     // The next process's fence waits for its own stores; its flush reaches what it sees.
     ("kill_non_temporal_fence", XY, ["00 01 11", "00 11", "00 11"], stream_x, |p| {
-        fence(p); // teeth: of use to caches that survive
-        rely_on_x(p);
+        let p = p.fence(); // teeth: of use to caches that survive
+        rely_on_x(p)
     }),
     ("kill_non_temporal_flush", XY, ["00 11"; 3], stream_x, |p| {
-        clwb(p, X);
-        fence(p); // teeth: as in `kill_flush_rely`
-        rely_on_x(p);
+        let p = p.clwb(X).fence(); // teeth(fence): as in `kill_flush_rely`
+        rely_on_x(p)
     }),
 ];
 
@@ -115,11 +87,7 @@ fn restarted_programs_have_exactly_the_allowed_outcomes() {
 
 #[test]
 fn kill_same_line() {
-    let store_y = |p: &SimPmem| {
-        if p.load_u64(X) == 1 {
-            p.store_u64(Y_SAME, 1);
-        }
-    };
+    let store_y: Program = |p| p.when(X, |p| p.store(Y_SAME, 1));
     let of = |model| restarted_outcomes(&Explorer::new(model), XY_SAME, store_x, store_y);
     assert_eq!(of(Model::Px86Line), "00 10 11");
     assert_eq!(of(Model::Px86Loc), "00 01 10 11");
@@ -128,13 +96,9 @@ fn kill_same_line() {
 
 #[test]
 fn kill_twice() {
-    let next = |p: &SimPmem| match (p.load_u64(X), p.load_u64(Y)) {
-        (_, 1) => {
-            p.store_u64(Z, 1);
-            clwb(p, Z); // teeth: what it relies on is shown, not what becomes of it
-            fence(p); // teeth: likewise
-        }
-        (x, _) => p.store_u64(Y, x),
+    let next: Program = |p| match (p.load(X), p.load(Y)) {
+        (_, 1) => p.store(Z, 1).clwb(Z).fence(), // teeth: what it relies on is shown, not what becomes of it
+        (x, _) => p.store(Y, x),
     };
     let of = |kills| restarted_outcomes(&Explorer::default().kills(kills), XYZ, store_x, next);
     assert_eq!(of(1), "000 010 100 110");
@@ -145,7 +109,7 @@ fn kill_twice() {
 #[test]
 fn acknowledged_before_the_kill() {
     let operation = |run: &Run<u64>| {
-        store_and_persist_x(run.pmem());
+        store_and_persist_x(Cpu::of(run));
         run.ack(1);
     };
     let second = |run: &Run<u64>| {
@@ -165,69 +129,36 @@ fn acknowledged_before_the_kill() {
 
 /// The outcomes at the acknowledgement, of a program that says itself where the process is killed.
 #[track_caller]
-fn allows_at_ack([lossy, eadr, page]: [&str; 3], program: impl Fn(&SimPmem)) {
-    let at_ack = |model| outcomes_at_ack(&Explorer::new(model), &[X], &program);
+fn allows_at_ack([lossy, eadr, page]: [&str; 3], program: Program) {
+    let at_ack = |model| outcomes_at_ack(&Explorer::new(model), &[X], program);
     assert_eq!(LOSSY.map(at_ack), [lossy; 3]);
     assert_eq!([at_ack(Model::Eadr), at_ack(Model::Page)], [eadr, page]);
 }
 
 #[test]
 fn kill_drops_flushes() {
-    allows_at_ack(["0 1", "1", "1"], |p| {
-        p.store_u64(X, 1);
-        clwb(p, X); // teeth: dropped by the kill
-        p.kill();
-        fence(p);
-    });
-    allows_at_ack(["0 1", "1", "0 1"], |p| {
-        p.store_u64(X, 1);
-        p.clflush(X, 8); // teeth: not waited for
-        p.kill();
-        p.store_u64(Y, 1);
-    });
+    // teeth(flush): dropped by the kill
+    allows_at_ack(["0 1", "1", "1"], |p| p.store(X, 1).clwb(X).kill().fence());
+    // teeth: not waited for
+    allows_at_ack(["0 1", "1", "0 1"], |p| p.store(X, 1).clflush(X).kill().store(Y, 1));
 }
 
 #[test]
 fn kill_drops_streamed_stores() {
-    allows_at_ack(["0 1", "1", "1"], |p| {
-        nt(p, X, 1);
-        p.kill();
-        fence(p);
-    });
-    allows_at_ack(["0 1", "0 1", "0 1"], |p| {
-        nt(p, X, 1);
-        p.kill();
-    });
-    allows_at_ack(["1"; 3], |p| {
-        nt(p, X, 1);
-        p.kill();
-        clwb(p, X);
-        fence(p);
-    });
+    allows_at_ack(["0 1", "1", "1"], |p| p.nt(X, 1).kill().fence());
+    allows_at_ack(["0 1", "0 1", "0 1"], |p| p.nt(X, 1).kill());
+    allows_at_ack(["1"; 3], |p| p.nt(X, 1).kill().clwb(X).fence());
 }
 
 /// A kill makes durable what was in the store buffer; a crash before it does not.
 #[test]
 fn crash_before_a_kill_loses_any_end_of_the_stores() {
-    let killed = |p: &SimPmem| {
-        p.store_u64(X, 1);
-        p.store_u64(Y, 1);
-        p.kill();
-    };
+    let killed: Program = |p| p.store(X, 1).store(Y, 1).kill();
     assert_eq!(outcomes(&Explorer::new(Model::Eadr), XY, killed), "00 10 11");
 }
 
 #[test]
 fn streamed_store_of_a_killed_process_is_committed_by_no_kill_and_no_load() {
-    allows_at_ack(["0 1"; 3], |p| {
-        nt(p, X, 1);
-        p.kill();
-        p.kill();
-    });
-    allows_at_ack(["0 1"; 3], |p| {
-        nt(p, X, 1);
-        p.store_u64(Y, 1);
-        p.kill();
-        assert_eq!(p.load_u64(Y), 1);
-    });
+    allows_at_ack(["0 1"; 3], |p| p.nt(X, 1).kill().kill());
+    allows_at_ack(["0 1"; 3], |p| p.nt(X, 1).store(Y, 1).kill().loads(Y, 1..=1));
 }

@@ -4,95 +4,38 @@ use crate::harness::*;
 
 /// By name: the words looked at, the outcomes allowed with caches lost and with caches kept, and the program.
 const PROGRAMS: [(&str, Words, &str, &str, Program); 16] = [
-    ("ss", XY, ALL, IN_ORDER, |p| {
-        p.store_u64(X, 1);
-        p.store_u64(Y, 1);
-    }),
-    ("ww", XY, "00 01 10 11 20 21", "00 10 20 21", |p| {
-        p.store_u64(X, 1);
-        p.store_u64(X, 2);
-        p.store_u64(Y, 1);
-    }),
-    ("fo", XY, ALL, IN_ORDER, |p| {
-        p.store_u64(X, 1);
-        clwb(p, X); // teeth: without a fence it orders nothing
-        p.store_u64(Y, 1);
-    }),
-    ("fo_sf", XY, IN_ORDER, IN_ORDER, |p| {
-        p.store_u64(X, 1);
-        clwb(p, X);
-        fence(p);
-        p.store_u64(Y, 1);
-    }),
-    ("sf_only", XY, ALL, IN_ORDER, |p| {
-        p.store_u64(X, 1);
-        fence(p); // teeth: without a flush it orders nothing
-        p.store_u64(Y, 1);
-    }),
-    ("fl", XY, IN_ORDER, IN_ORDER, |p| {
-        p.store_u64(X, 1);
-        p.clflush(X, 8);
-        p.store_u64(Y, 1);
-    }),
-    ("early_flush", XY, ALL, IN_ORDER, |p| {
-        clwb(p, X); // teeth: it comes before the store
-        p.store_u64(X, 1);
-        fence(p); // teeth: the flush came too early for it
-        p.store_u64(Y, 1);
-    }),
+    ("ss", XY, ALL, IN_ORDER, |p| p.store(X, 1).store(Y, 1)),
+    ("ww", XY, "00 01 10 11 20 21", "00 10 20 21", |p| p.store(X, 1).store(X, 2).store(Y, 1)),
+    // teeth: without a fence it orders nothing
+    ("fo", XY, ALL, IN_ORDER, |p| p.store(X, 1).clwb(X).store(Y, 1)),
+    ("fo_sf", XY, IN_ORDER, IN_ORDER, |p| p.store(X, 1).clwb(X).fence().store(Y, 1)),
+    // teeth: without a flush it orders nothing
+    ("sf_only", XY, ALL, IN_ORDER, |p| p.store(X, 1).fence().store(Y, 1)),
+    ("fl", XY, IN_ORDER, IN_ORDER, |p| p.store(X, 1).clflush(X).store(Y, 1)),
+    // teeth: the flush comes before the store, too early for the fence
+    ("early_flush", XY, ALL, IN_ORDER, |p| p.clwb(X).store(X, 1).fence().store(Y, 1)),
     ("reflush", XY, "00 10 11 20 21", "00 10 20 21", |p| {
-        p.store_u64(X, 1);
-        clwb(p, X);
-        p.store_u64(X, 2);
-        fence(p);
-        p.store_u64(Y, 1);
+        p.store(X, 1).clwb(X).store(X, 2).fence().store(Y, 1)
     }),
-    ("fo_cas_fail", XY, ALL, IN_ORDER, |p| {
-        p.store_u64(X, 1);
-        clwb(p, X); // teeth: the failed exchange does not fence it
-        assert_eq!(p.compare_exchange_u64(Z, 5, 6), Err(0));
-        p.store_u64(Y, 1);
-    }),
+    // teeth: the failed exchange does not fence it
+    ("fo_cas_fail", XY, ALL, IN_ORDER, |p| p.store(X, 1).clwb(X).exchange(Z, [5, 6], Err(0)).store(Y, 1)),
     ("half_object", XYZ, "000 010 100 101 110 111", "000 100 110 111", |p| {
-        p.store_u64(X, 1);
-        p.store_u64(Y, 1);
-        clwb(p, X);
-        fence(p);
-        p.store_u64(Z, 1);
+        p.store(X, 1).store(Y, 1).clwb(X).fence().store(Z, 1)
     }),
-    ("nt_alone", XY, ALL, ALL, |p| {
-        nt(p, X, 1);
-        p.store_u64(Y, 1);
-    }),
-    ("nt_sf", XY, IN_ORDER, IN_ORDER, |p| {
-        nt(p, X, 1);
-        fence(p);
-        p.store_u64(Y, 1);
-    }),
-    ("nt_line", XY_SAME, ALL, ALL, |p| {
-        nt(p, X, 1);
-        nt(p, Y_SAME, 1);
-    }),
+    ("nt_alone", XY, ALL, ALL, |p| p.nt(X, 1).store(Y, 1)),
+    ("nt_sf", XY, IN_ORDER, IN_ORDER, |p| p.nt(X, 1).fence().store(Y, 1)),
+    ("nt_line", XY_SAME, ALL, ALL, |p| p.nt(X, 1).nt(Y_SAME, 1)),
     // The fence makes y durable before z, and promises nothing for x: z implies y.
     ("nt_mixed", XY_SAME_Z, "000 010 011 100 110 111", "000 010 100 110 111", |p| {
-        p.store_u64(X, 1);
-        nt(p, Y_SAME, 1);
-        fence(p);
-        p.store_u64(Z_OTHER, 1);
+        p.store(X, 1).nt(Y_SAME, 1).fence().store(Z_OTHER, 1)
     }),
     // Once the later store is durable, the older one cannot come back.
     ("nt_over_a_cached_store", XY, "00 10 20 21", "00 10 20 21", |p| {
-        p.store_u64(X, 1);
-        nt(p, X, 2);
-        fence(p);
-        p.store_u64(Y, 1);
+        p.store(X, 1).nt(X, 2).fence().store(Y, 1)
     }),
     // The end that is not a whole word goes through the cache and is flushed, which promises nothing for the rest of its line.
     ("nt_ragged_end", XY_SAME_Z, "000 010 011 100 110 111", "000 010 100 110 111", |p| {
-        p.store_u64(X, 1);
-        p.store_nt(Y_SAME, &[1, 0, 0]);
-        fence(p);
-        p.store_u64(Z_OTHER, 1);
+        p.store(X, 1).nt_bytes(Y_SAME, &[1, 0, 0]).fence().store(Z_OTHER, 1)
     }),
 ];
 
@@ -114,31 +57,19 @@ fn line_allows(words: Words, in_order: &str, any_order: &str, program: Program) 
 
 #[test]
 fn ss_line() {
-    line_allows(XY_SAME, IN_ORDER, ALL, |p| {
-        p.store_u64(X, 1);
-        p.store_u64(Y_SAME, 1);
-    });
+    line_allows(XY_SAME, IN_ORDER, ALL, |p| p.store(X, 1).store(Y_SAME, 1));
 }
 
 #[test]
 fn line_cover() {
     line_allows(XY_SAME_Z, "000 100 110 111", "000 010 100 110 111", |p| {
-        p.store_u64(X, 1);
-        p.store_u64(Y_SAME, 1);
-        clwb(p, X);
-        fence(p);
-        p.store_u64(Z_OTHER, 1);
+        p.store(X, 1).store(Y_SAME, 1).clwb(X).fence().store(Z_OTHER, 1)
     });
 }
 
 #[test]
 fn fo_rmw() {
-    let program = |p: &SimPmem| {
-        p.store_u64(X, 1);
-        clwb(p, X);
-        assert_eq!(p.compare_exchange_u64(Z, 0, 1), Ok(0));
-        p.store_u64(Y, 1);
-    };
+    let program = |p: Cpu| p.store(X, 1).clwb(X).exchange(Z, [0, 1], Ok(0)).store(Y, 1);
     allows("fo_rmw", XYZ, "000 100 101 110 111", "000 100 101 111", program);
     // Without the implicit fence of x86, the exchange is one more store.
     let explorer = Explorer::default().exchange_fences(false);

@@ -77,9 +77,7 @@ fn kept_prefixes_are_as_long_as_possible() {
 #[test]
 fn loss_is_minimal_for_any_threshold() {
     for threshold in 1..=5 {
-        let operation = |run: &Run<()>| {
-            (0..10).for_each(|line| run.pmem().store_u64(64 * line, 1));
-        };
+        let operation = |run: &Run<()>| (0..10).for_each(|line| run.pmem().store_u64(64 * line, 1));
         let check = |crash: &Crash<'_, ()>| {
             let lost = (0..10).filter(|line| crash.pmem().load_u64(64 * line) == 0).count();
             assert!(lost < threshold, "{lost} lines are lost");
