@@ -107,9 +107,8 @@ impl LineWrites {
 
 /// Turns the stores of one thread into writes: consecutive stores to the same line are one write.
 ///
-/// A store that spans several lines is a write to each line; its write to the first line may continue the write of the previous store. Only a
-/// store to
-/// another line ends a write; loads, flushes and fences do not.
+/// A store that spans several lines is a write to each line; its write to the first line may continue the write of the previous store. Only a store
+/// to another line ends a write; loads, flushes and fences do not.
 ///
 /// ```
 /// use pm_core::{Coalescing, LineWrites};

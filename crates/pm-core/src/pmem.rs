@@ -7,11 +7,10 @@ use std::sync::Arc;
 
 /// A fence that could not make its data durable.
 ///
-/// A fence fails only in the page domain, where it is a system call on a file. After a failed write-back the kernel marks the pages clean
-/// although the medium has their old contents, so a retry would succeed without writing them. Therefore the first failure poisons the region:
-/// every
-/// later fence fails too. Data that was fenced before the failure stays durable. Data stored since the last successful fence can still be read
-/// from this region, but may be lost.
+/// A fence fails only in the page domain, where it is a system call on a file. After a failed write-back the kernel marks the pages clean although
+/// the medium has their old contents, so a retry would succeed without writing them. Therefore the first failure poisons the region: every later
+/// fence fails too. Data that was fenced before the failure stays durable. Data stored since the last successful fence can still be read from this
+/// region, but may be lost.
 ///
 /// To recover, drop the region and [open](crate::Region::open) it again, which drops the pages from the page cache and reads the medium. Each page
 /// then has the contents that it had at some moment since the last successful fence. While the medium fails, opening fails too.

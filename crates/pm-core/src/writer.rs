@@ -50,7 +50,7 @@ impl WriterLock {
     }
 }
 
-/// The exclusive right to write the pool of a region; dropping it releases the lock.
+/// The right to write the pool of a region; dropping it releases the lock, if the region has one.
 #[derive(Debug)]
 #[must_use = "another handle can write as soon as this is dropped"]
 pub struct WriterGuard(Option<Arc<Lock>>);

@@ -197,8 +197,7 @@ impl<P: Pmem> Pool<P> {
     ///
     /// # Errors
     /// When the region holds no pool, both headers are corrupted, the region is shorter than the pool, the pool's version or features are unknown,
-    /// the
-    /// region is read-only, or another handle writes its pool.
+    /// the region is read-only, or another handle writes its pool.
     ///
     /// # Durability
     /// When it returns, both copies of the header and all roots are durable, even if the process that stored them was killed before it flushed
@@ -276,8 +275,7 @@ impl<P: Pmem> Pool<P> {
     ///
     /// # Durability
     /// A crash leaves the old length or the new one. When this call returns, the new length is durable. Costs three fences. If the crash also
-    /// corrupts the primary
-    /// header, the pool still opens, but the last page of its old length may not be zero.
+    /// corrupts the primary header, the pool still opens, but the last page of its old length may not be zero.
     pub fn extend(&mut self) -> Result<(), PoolError> {
         let pool_bytes = self.pmem.len_bytes();
         if pool_bytes == self.header.pool_bytes {

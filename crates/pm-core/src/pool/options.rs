@@ -57,9 +57,8 @@ impl PoolOptions {
         self
     }
 
-    /// Sets the identity, which is random by default. Both 8-byte halves must be nonzero, because a zero half in a corrupted header counts as
-    /// erased. If one
-    /// is zero, creating the pool fails with [`PoolError::Identity`].
+    /// Sets the identity, which is random by default. Both 8-byte halves must be nonzero, because a zero half in a corrupted header counts as erased.
+    /// If one is zero, creating the pool fails with [`PoolError::Identity`].
     #[must_use]
     pub const fn uuid(mut self, uuid: Uuid) -> Self {
         self.uuid = Some(uuid);
