@@ -5,7 +5,7 @@ use crate::{FenceError, Pmem, forward_pmem, line::lines_spanned};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The lines and fences that passed through a [`Counting`] seam, in all or between two readings.
+/// The lines and fences that passed through a [`Counting`] seam, in total or between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines sent towards the medium: flushed lines and lines of non-temporal stores.

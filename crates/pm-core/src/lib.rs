@@ -1,8 +1,8 @@
 //! Persistent memory for Rust: instructions, mappings, persistence domains, one trait for all accesses, and durability checked by the type system.
 //!
 //! Persistent memory keeps its contents when the power fails. A store is visible at once, but durable only after its cache line is *flushed* and
-//! the flush is *fenced*; before that, a crash may keep any part of it. This crate has the parts that all software on such memory needs, from the
-//! instruction up to a typed value:
+//! the flush is *fenced*; before that, a crash may keep any part of it. This crate provides the parts that all software for such memory needs,
+//! from single instructions to typed values:
 //!
 //! | | |
 //! |---|---|

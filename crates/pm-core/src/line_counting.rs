@@ -46,7 +46,7 @@ struct State {
 }
 
 impl<P: Pmem> LineCounting<P> {
-    /// Wraps `inner`, with nothing written.
+    /// Wraps `inner`, with all counts at zero.
     #[must_use]
     pub fn new(inner: P) -> Self {
         Self { inner, state: Mutex::default() }

@@ -50,7 +50,7 @@ impl LineWrites {
         self.counts.values().sum()
     }
 
-    /// The writes to the most written line, the first to wear out; zero if no line was written.
+    /// The number of writes to the most frequently written line, which wears out first; zero if no line was written.
     #[must_use]
     pub fn max_writes(&self) -> u64 {
         self.counts.values().copied().max().unwrap_or(0)
@@ -107,8 +107,8 @@ impl LineWrites {
 
 /// Turns the stores of one thread into writes: consecutive stores to the same line are one write.
 ///
-/// A store that spans several lines is a write to each; the write to the first line may continue that of the previous store. Only a store to
-/// another line ends a write; loads, flushes and fences do not.
+/// A store that spans several lines is a write to each line; its write to the first line may continue the write of the previous store. Only a store
+/// to another line ends a write; loads, flushes and fences do not.
 ///
 /// ```
 /// use pm_core::{Coalescing, LineWrites};

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 /// A fence that could not make its data durable.
 ///
-/// A fence fails only in the page domain, where it is a system call on a file. After a failed write-back the kernel marks the pages clean
-/// although the medium has their old contents, so that a retry would succeed without a write. So the first failure poisons the region: every
-/// later fence fails too. Data fenced before stays durable. Data stored since can still be read from this region, and may be lost.
+/// A fence fails only in the page domain, where it is a system call on a file. After a failed write-back the kernel marks the pages clean although
+/// the medium has their old contents, so a retry would succeed without writing them. Therefore the first failure poisons the region: every later
+/// fence fails too. Data that was fenced before the failure stays durable. Data stored since the last successful fence can still be read from this
+/// region, but may be lost.
 ///
 /// To recover, drop the region and [open](crate::Region::open) it again, which drops the pages from the page cache and reads the medium. Each page
 /// then has the contents that it had at some moment since the last successful fence. While the medium fails, opening fails too.
@@ -41,7 +42,8 @@ pub enum FenceError {
 /// A byte-addressed region of persistent memory.
 ///
 /// Code above this trait is written once, generic over it with the hardware as the default, and monomorphised. [`Region`](crate::Region) implements
-/// it with instructions, a crash simulator with a model of the caches; [`Counting`](crate::Counting) wraps another implementation and counts calls.
+/// it with instructions, and a crash simulator implements it with a model of the caches; [`Counting`](crate::Counting) wraps another
+/// implementation and counts calls.
 ///
 /// # Model
 /// `store` and the atomics are ordinary write-back stores: visible at once. They become durable when a thread flushes their lines with [`flush`]
@@ -57,7 +59,7 @@ pub enum FenceError {
 ///
 /// # Panics
 /// Every method that takes an offset, except `prefetch` and `next_data`, panics if the range is not inside the region; the atomic ones also panic
-/// if the offset is not a multiple of their size, 8 or 16. Both are bugs of the caller, and nothing has been stored.
+/// if the offset is not a multiple of their size, 8 or 16. Both are bugs in the caller. Nothing has been stored.
 ///
 /// [`store_u128`]: Pmem::store_u128
 /// [`flush`]: Pmem::flush
@@ -104,8 +106,8 @@ pub trait Pmem {
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]);
 
-    /// Stores `bytes` at `offset` around the cache, with non-temporal stores. For long data: a whole line costs half as much as with a store and a
-    /// flush. Ends that are not aligned to 8 bytes go through the cache, and this call flushes them. Atomic in the same pieces as a store.
+    /// Stores `bytes` at `offset` around the cache, with non-temporal stores. Suitable for long data: a whole line costs half as much as a store
+    /// and a flush. Ends that are not aligned to 8 bytes go through the cache, and this call flushes them. Atomic in the same pieces as a store.
     ///
     /// # Durability
     /// Every byte is durable at this thread's next [`fence`](Pmem::fence), without a flush. This does not hold for earlier `store`s to the same
@@ -152,7 +154,7 @@ pub trait Pmem {
     fn store_u64(&self, offset: u64, value: u64);
 
     /// Stores the pair of words at `offset`, a multiple of 16, atomically, with release ordering: the low half of `value` into the first word,
-    /// the high half into the second. For two words that must change together and would otherwise need a log.
+    /// the high half into the second. Use it for two words that must change together and would otherwise need a log.
     ///
     /// There is no load of the same size. A thread that loads the words one after the other may see the first word of one pair and the second of
     /// the next; it can detect this by loading the first word again.
@@ -166,10 +168,10 @@ pub trait Pmem {
     #[track_caller]
     fn store_u128(&self, offset: u64, value: u128);
 
-    /// Replaces the word at `offset` by `new` if it is `current`, with acquire-release ordering.
+    /// Replaces the word at `offset` with `new` if it is `current`, with acquire-release ordering.
     ///
     /// # Errors
-    /// The present word, if it is not `current`. Nothing has been stored.
+    /// The word found at `offset`, if it is not `current`. Nothing has been stored.
     ///
     /// # Durability
     /// As [`store_u64`](Pmem::store_u64). On x86 a successful exchange happens to fence too; do not rely on it.
@@ -196,7 +198,7 @@ pub trait Pmem {
     /// [`domain`](Pmem::domain).
     ///
     /// # Errors
-    /// In the page domain, when the kernel could not write back: see [`FenceError`]. There are no errors in other domains.
+    /// In the page domain, when the kernel could not write pages back: see [`FenceError`]. There are no errors in other domains.
     ///
     /// # Source
     /// Intel SDM vol. 2, SFENCE and CLWB.

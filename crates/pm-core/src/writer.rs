@@ -50,13 +50,13 @@ impl WriterLock {
     }
 }
 
-/// The right to write the pool of a region, until it is dropped.
+/// The right to write the pool of a region; dropping it releases the lock, if the region has one.
 #[derive(Debug)]
 #[must_use = "another handle can write as soon as this is dropped"]
 pub struct WriterGuard(Option<Arc<Lock>>);
 
 impl WriterGuard {
-    /// The guard of a region that keeps no lock.
+    /// The guard for a region that has no lock.
     pub(crate) const fn unlocked() -> Self {
         Self(None)
     }

@@ -93,7 +93,7 @@ pub enum PoolError {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RootError {
-    /// A name has 1 to 24 bytes of UTF-8 and no zero byte.
+    /// The name is invalid. A valid name has 1 to 24 bytes of UTF-8 and no zero byte.
     #[error("{name:?} cannot name a root: names have 1 to 24 bytes and no zero byte")]
     Name {
         /// The requested name.
@@ -102,7 +102,7 @@ pub enum RootError {
     /// The pool is open read-only, but the call sets or removes a root.
     #[error("the pool is read-only, so no root can be changed")]
     ReadOnly,
-    /// Only transactions of the pool's log change its roots: a replay would undo any other change.
+    /// The pool has logged roots: only transactions of its log can change them, because a replay could undo any other change.
     #[error("the roots of this pool can be changed only by transactions of its heap")]
     Logged,
     /// The directory is full.
@@ -136,7 +136,7 @@ pub enum RootError {
         /// The length of the requested type.
         expected_bytes: u64,
     },
-    /// The root's value is outside of the data area: the directory is corrupted.
+    /// The root's value lies outside the data area: the directory is corrupted.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A fence failed.
@@ -195,7 +195,7 @@ pub enum HeaderCorruption {
     },
     /// The checksum matches, but the layout is impossible.
     Layout,
-    /// It differs from the primary: it belongs to another pool, or has another format version, or is older, as after a crash during growth.
+    /// The backup differs from the primary: it belongs to another pool, has another format version, or is older, as after a crash during growth.
     Mismatch,
 }
 

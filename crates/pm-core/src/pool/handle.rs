@@ -129,7 +129,7 @@ impl Pool<Region> {
     /// longer than the pool; the next growth uses the excess.
     ///
     /// # Durability
-    /// A crash leaves the old size or the new one; when it returns, the new one.
+    /// A crash leaves the old size or the new one. When this call returns, the new size is durable.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), PoolError> {
         if !self.is_writable() {
             return Err(PoolError::ReadOnly);
@@ -178,7 +178,7 @@ impl<P: Pmem> Pool<P> {
         if !options.overwrite && !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
             return Err(PoolError::AlreadyAPool.into());
         }
-        // From here on readers read the medium instead of what a failed change left hidden: even if erasing fails, the old pool is lost.
+        // From here on, readers use the slots on the medium, not those that a failed change left hidden: even if erasing fails, the old pool is lost.
         let pool = Self::for_new_pool(pmem, writer, header);
         leftover::erase_all(&pool.pmem).map_err(PoolError::from)?;
         pool.write_new(prepare)
@@ -196,8 +196,8 @@ impl<P: Pmem> Pool<P> {
     /// [`header_state`](Self::header_state) reports it. Logged roots are unchanged.
     ///
     /// # Errors
-    /// When there is no pool, both headers are corrupted, the region is shorter than the pool, the pool's version or features are unknown, the
-    /// region is read-only, or another handle writes its pool.
+    /// When the region holds no pool, both headers are corrupted, the region is shorter than the pool, the pool's version or features are unknown,
+    /// the region is read-only, or another handle writes its pool.
     ///
     /// # Durability
     /// When it returns, both copies of the header and all roots are durable, even if the process that stored them was killed before it flushed
@@ -267,15 +267,15 @@ impl<P: Pmem> Pool<P> {
     }
 
     /// Extends the pool over its whole region, which is longer after [`Region::grow`], or after a crash during [`grow`](Pool::grow). The region
-    /// beyond the pool must be zero; remains of an interrupted growth were erased when the pool was opened. Read-only handles find the new
-    /// length when it is durable.
+    /// beyond the pool must be zero; remains of an interrupted growth were erased when the pool was opened. Read-only handles find the new length
+    /// once it is durable.
     ///
     /// # Errors
     /// When the pool is read-only, a pool cannot have the region's length, or a fence fails.
     ///
     /// # Durability
-    /// A crash leaves the old length or the new one; when it returns, the new one. Costs three fences. If the crash also corrupts the primary
-    /// header, the pool still opens, but the last page of its old length may not be zero.
+    /// A crash leaves the old length or the new one. When this call returns, the new length is durable. Costs three fences. If the crash also
+    /// corrupts the primary header, the pool still opens, but the last page of its old length may not be zero.
     pub fn extend(&mut self) -> Result<(), PoolError> {
         let pool_bytes = self.pmem.len_bytes();
         if pool_bytes == self.header.pool_bytes {
@@ -314,7 +314,7 @@ impl<P: Pmem> Pool<P> {
         self.pmem
     }
 
-    /// The offsets of the data area, which the user owns.
+    /// The offsets of the data area, which belongs to the caller.
     #[must_use]
     pub fn data(&self) -> Range<u64> {
         self.header.data_start..self.pool_bytes() - HEADER_BYTES

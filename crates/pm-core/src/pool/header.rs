@@ -16,7 +16,7 @@ use uuid::Uuid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderState {
-    /// Both, and they agree.
+    /// Both copies were valid and equal.
     Intact,
     /// The primary was corrupted, and the backup was used; opening for writing restored the primary.
     PrimaryCorrupted(HeaderCorruption),
@@ -83,7 +83,7 @@ pub(super) fn extended(old: &Header, pool_bytes: u64) -> Result<Header, PoolErro
     Ok(Header { generation, pool_bytes, data_bytes, ..*old }.sealed())
 }
 
-/// Finds the pool in a region: its header, and the state of its two copies.
+/// Finds the pool in a region. Returns the header and the state of its two copies.
 pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError> {
     let region_bytes = whole_bytes(pmem);
     if region_bytes < POOL_BYTES_MIN {

@@ -57,15 +57,15 @@ impl PoolOptions {
         self
     }
 
-    /// An identity instead of a random one. Both 8-byte halves must be nonzero, because a zero half in a corrupted header counts as erased. If one
-    /// is zero, creating the pool fails with [`PoolError::Identity`].
+    /// Sets the identity, which is random by default. Both 8-byte halves must be nonzero, because a zero half in a corrupted header counts as erased.
+    /// If one is zero, creating the pool fails with [`PoolError::Identity`].
     #[must_use]
     pub const fn uuid(mut self, uuid: Uuid) -> Self {
         self.uuid = Some(uuid);
         self
     }
 
-    /// The time of creation, in seconds since 1970, instead of now.
+    /// Sets the time of creation, in seconds since 1970. The default is the current time.
     #[must_use]
     pub const fn created_s(mut self, created_s: u64) -> Self {
         self.created_s = Some(created_s);

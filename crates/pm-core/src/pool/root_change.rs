@@ -16,7 +16,7 @@ use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::{Mutex, MutexGuard, RwLock};
 
-/// A hint without a slot.
+/// The value of a hint that names no slot.
 const NO_HINT: u8 = u8::MAX;
 
 /// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock);
@@ -249,7 +249,7 @@ mod tests {
         check(fail, |first, second| (first, second) == (&[1], &[1]));
     }
 
-    /// The next handle shows the slots that a failed one left hidden, before it changes the same slot.
+    /// The next handle shows the slots that a failed handle left hidden, before it changes the same slot.
     #[test]
     fn loom_lookup_after_failed_change_and_next_handle() {
         let replace = |model: &Model| {

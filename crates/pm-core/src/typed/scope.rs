@@ -83,7 +83,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         InFlight::at(place.offset())
     }
 
-    /// Overwrites a value that is not flushed yet.
+    /// Overwrites a value that has not been flushed yet.
     #[track_caller]
     pub fn rewrite<T: InPool<'p>>(&self, dirty: Dirty<'p, T>, value: &T) -> Dirty<'p, T> {
         self.write(Place::at(dirty.offset()), value)
@@ -99,7 +99,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         InFlight::at(dirty.offset())
     }
 
-    /// Waits until one or more flushed values are durable. One fence, however many there are.
+    /// Waits until one or more flushed values are durable. Costs one fence, whatever their number.
     ///
     /// # Errors
     /// As [`Pmem::fence`]. After an error, the state of the values is unknown.

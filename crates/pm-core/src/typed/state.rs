@@ -4,7 +4,7 @@ use super::link::{Brand, Link};
 use core::fmt;
 use core::marker::PhantomData;
 
-/// A `T` that was stored in the pool of `'p`, and not flushed: a crash may keep any part of it.
+/// A `T` that was stored in the pool of `'p` but not flushed: a crash may keep any part of it.
 ///
 /// The states are `Dirty`, [`InFlight`] and [`Durable`]. Each consumes the previous one, so no value is flushed twice, and a value that is changed
 /// after its flush is `Dirty` again.
@@ -32,7 +32,7 @@ pub struct Place<'p, T> {
     at: At<'p, T>,
 }
 
-/// An offset, with its pool and its type.
+/// An offset, with the brand of its pool and the type of its value.
 struct At<'p, T> {
     offset: u64,
     brand: Brand<'p>,
