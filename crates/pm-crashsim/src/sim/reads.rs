@@ -3,6 +3,9 @@
 use crate::line::{LineList, LineSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// The list of the lines read has capacity for so many from its first line on, so it seldom grows.
+const EXPECTED_LINES: usize = 56;
+
 /// The lines of its first image that an exploration depends on: those that any of its runs read or stored to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Touched {
@@ -45,6 +48,9 @@ impl Reads {
         self.last = Some(line);
         self.note_stored(line);
         if self.watched.contains(&line) {
+            if self.seen.is_empty() {
+                self.seen.reserve(self.watched.len().min(EXPECTED_LINES));
+            }
             self.seen.insert(line);
         }
     }
