@@ -304,7 +304,7 @@ mod tests {
 
     /// On ext4 and XFS blocks are allocated when the file is written back, but count as used before that.
     #[test]
-    fn delayed_blocks_of_the_file_count_as_free() {
+    fn delayed_allocation_counts_as_free() {
         let file = tempfile::tempfile().unwrap();
         let more_than_free = || Missing { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
         let with_room =

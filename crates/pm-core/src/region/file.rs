@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn device_that_does_not_report_holes_has_none() {
+    fn device_without_hole_report_is_all_data() {
         let device = std::fs::File::open("/dev/zero").unwrap();
         for rest in [4096..8192, 0..8192] {
             assert_eq!(next_data(&device, rest.clone()), Some(rest));

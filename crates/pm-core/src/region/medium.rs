@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn nd_region_above_namespace_gives_domain() {
+    fn nd_region_determines_domain() {
         let root = tempfile::tempdir().unwrap();
         let (device, region) = device(root.path(), "ACPI0012:00/ndbus0");
         assert_eq!(region_domain(&device), Some(Domain::Adr), "no attribute");

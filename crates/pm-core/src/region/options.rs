@@ -158,9 +158,9 @@ impl RegionOptions {
     /// it, but must not store to it or drop the region. It cannot [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page
     /// domain) fence the region, or open its pool for writing.
     ///
-    /// The state that hides a root or a header during a change is in ordinary memory, so a child has a separate copy. If the parent changes roots
-    /// during or after the fork, the child may miss a root that exists throughout, or find it corrupted or not durable. The same holds for the
-    /// header if the parent extends its pool. A child never waits for a thread of its parent.
+    /// While a root or a header changes, it is hidden from readers by state in ordinary memory, of which a child has a separate copy. If the parent
+    /// changes roots during or after the fork, the child may miss a root that exists throughout, or find it corrupted or not durable. The same holds
+    /// for the header if the parent extends its pool. A child never waits for a thread of its parent.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.
@@ -259,7 +259,7 @@ impl RegionOptions {
         let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known, false)?;
         writable.populate_pages(&region)?;
         prepare(&region)?;
-        // The region syncs the file, because it records whether a fence of `prepare` has failed.
+        // Synced through the region, which records whether a fence of `prepare` has failed.
         region.sync_file()?;
         new_file.publish()?;
         Ok(region)
@@ -270,8 +270,8 @@ impl RegionOptions {
     ///
     /// # Errors
     /// * `path` is missing, cannot be mapped, or is removed during the call.
-    /// * The file is open elsewhere. A child of fork(2) of a killed process keeps it open until the child ends or executes another program.
-    /// * There is no space for its holes.
+    /// * The file is open elsewhere. A child that a killed process has forked keeps the file open until the child ends or executes another program.
+    /// * There is no space for the holes of the file.
     /// * A device-dax is to be opened as [`scratch`](Self::scratch).
     /// * In the page domain, stores of an earlier process cannot be written back.
     /// * A system call fails.
@@ -281,10 +281,10 @@ impl RegionOptions {
     ///
     /// # Durability
     /// In the page domain, data read from a region that was opened for writing is durable: stores of an earlier process are written back, and pages
-    /// lost by a failed write-back are read from the medium. This costs a write-back, and drops the file's pages from the cache. For a region opened
-    /// for reading, the same holds except for pages that another program has mapped. In the other domains, data that was stored and not flushed may
-    /// still be only in the CPU caches. Code that relies on such data must flush it first, as [`Pool`](crate::Pool) does. For a file without a name,
-    /// to which a path in /proc can lead, see [`open_file`](Self::open_file).
+    /// lost by a failed write-back are read from the medium (or, with [`keep_pages`](Self::keep_pages), written back). This costs a write-back, and
+    /// drops the file's pages from the cache. For a region opened for reading, the same holds except for pages that another program has mapped. In
+    /// the other domains, data that was stored and not flushed may still be only in the CPU caches. Code that relies on such data must flush it
+    /// first, as [`Pool`](crate::Pool) does. For a file without a name, to which a path in /proc can lead, see [`open_file`](Self::open_file).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         self.open_with(path, |_| Ok(()))
     }

@@ -190,7 +190,7 @@ impl Region {
     /// When the region or its file would shrink, or the size is not a multiple of the medium's page size. When the region is read-only, scratch or a
     /// device-dax, or belongs to the parent of this child of fork(2) ([`OpenError::Busy`]). When there is not enough space or address space. On
     /// error, the region and the file are unchanged, with one exception: if the file cannot be [synced](Self::sync_file) in its new length, the file
-    /// is longer than the region. In the page domain the failed sync poisons the region, because it may concern data stored before.
+    /// is longer than the region. In the page domain the failed sync poisons the region, because the failure may concern data stored before.
     ///
     /// # Durability
     /// Before it returns, a crash leaves the old or the new length; after that, the new length.
@@ -382,7 +382,7 @@ impl Pmem for Region {
 
     #[inline]
     fn load_u64(&self, offset: u64) -> u64 {
-        // The mapping may be read-only, where Rust only allows relaxed loads; the fence makes it an acquire load.
+        // The mapping may be read-only, where Rust only allows relaxed loads; the fence makes this an acquire load.
         let word = self.atomic(offset, self.len_bytes).load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         word

@@ -91,7 +91,7 @@ mod tests {
         // SAFETY: the single thread of the child waits for no other thread, and ends without running destructors of the parent's values.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: it accesses no memory. It ends a child that hangs.
+            // SAFETY: alarm(2) accesses no memory. The alarm ends a child that hangs.
             unsafe { libc::alarm(10) };
             let is_true = std::panic::catch_unwind(core::panic::AssertUnwindSafe(check)).unwrap_or(false);
             // SAFETY: ends the child without running destructors of the parent's values.
