@@ -1,8 +1,8 @@
 //! Guarded accesses to mapped memory: SIGBUS becomes an error.
 //!
-//! A load or store in a mapping raises SIGBUS where the file has been truncated, where the file system has no space for a hole, and where the
-//! memory is poisoned. The signal ends the process. [`Pmem::try_load`](crate::Pmem::try_load) and
-//! [`Pmem::try_store_nt`](crate::Pmem::try_store_nt) of a region turn such a signal into an error.
+//! A load or store in a mapping raises SIGBUS where the file has been truncated, where the file system has no space for a hole, and where the memory
+//! is poisoned. By default, the signal ends the process. [`Pmem::try_load`](crate::Pmem::try_load) and
+//! [`Pmem::try_store_nt`](crate::Pmem::try_store_nt) of a region return an error instead.
 //!
 //! ```
 //! use pm_core::Pmem;
@@ -13,19 +13,19 @@
 //! ```
 //!
 //! # How
-//! The first call installs a handler for SIGBUS in the process. Each call saves its stack pointer, a continuation address and two registers in a
-//! record, and sets a thread-local pointer to the record. If the thread faults, the handler writes these values into the interrupted context, so that
-//! returning from the handler resumes after the call. The handler does nothing else. A SIGBUS outside a guarded call, or sent by a process, is passed
-//! to the previous handler, with the signal mask that this handler expects, and only once if the handler was installed with `SA_RESETHAND`. Without a
+//! The first guarded call installs a handler for SIGBUS in the process. Each guarded call saves its stack pointer, a continuation address and two
+//! registers in a record, and sets a thread-local pointer to the record. If the thread faults, the handler writes these values into the interrupted
+//! context, so that the thread resumes after the call when the handler returns. A SIGBUS outside a guarded call, or sent by a process, is passed to
+//! the previous handler, with the signal mask that the previous handler expects, and only once if it was installed with `SA_RESETHAND`. Without a
 //! previous handler, the signal ends the process, as by default. If SIGBUS was ignored, a signal that was sent is still ignored, and a signal raised
 //! by an access ends the process.
 //!
 //! # Limitations
-//! A copy that faults is incomplete. Only copies can be guarded, not code of the caller: a fault discards the frames in between without running
-//! their destructors, on which locks and scoped threads rely. A handler that the program installs later for SIGBUS replaces this one. So does the
-//! default action, which the handler of Rust's runtime restores when a process sends a SIGBUS. A fault in a thread that blocks SIGBUS is not
-//! caught: the kernel ends the process. If the handler of another signal interrupts a guarded copy and faults in an unguarded access, the thread
-//! leaves that handler too, with its signal still blocked.
+//! A copy that faults is incomplete. Only copies can be guarded: a fault discards stack frames without running their destructors, and code of the
+//! caller may rely on destructors, for example those of locks. If the program later installs its own handler for SIGBUS, the handler of this module
+//! is replaced. It is also replaced when a process sends a SIGBUS: the handler of Rust's runtime then restores the default action. In a thread that
+//! blocks SIGBUS, a fault ends the process. If another signal interrupts a guarded copy, and its handler faults in an unguarded access, the thread
+//! resumes after the copy: the rest of that handler does not run, and its signal stays blocked.
 //!
 //! # Source
 //! sigaction(2), mmap(2) "SIGBUS"; System V ABI, AMD64 supplement, 3.2.1; AAPCS64, 6.1.
@@ -45,21 +45,21 @@ use std::sync::{Once, OnceLock};
 pub struct MediumFault;
 
 /// The point at which a thread continues when guarded code faults: the stack pointer, the instruction, and the two callee-saved registers that no
-/// operand of inline assembly may name (RBX and RBP; X19 and X29). They are stored here and not pushed: a push would change the frame that the
-/// compiler's unwind tables describe.
+/// operand of inline assembly may name (RBX and RBP; X19 and X29). The registers are stored here and not pushed: a push would change the frame that
+/// the compiler's unwind tables describe.
 #[repr(transparent)]
 #[derive(Default)]
 struct ResumePoint([Cell<u64>; 4]);
 
 thread_local! {
-    /// The innermost guarded call of this thread. Const-initialised and without a destructor, so that the handler accesses it like plain memory.
+    /// The resume point of this thread's innermost guarded call, or null. Has no initialiser or destructor to run: the handler accesses plain memory.
     static RESUME_POINT: Cell<*const ResumePoint> = const { Cell::new(null()) };
 }
 
 /// The previous action for SIGBUS.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Whether the previous handler has been called, if it was installed with `SA_RESETHAND`.
+/// Whether a previous handler that was installed with `SA_RESETHAND` has been called.
 static PREVIOUS_WAS_CALLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the handler is installed.
@@ -67,17 +67,17 @@ static INSTALLED: Once = Once::new();
 
 /// Runs `access`, which copies to or from a mapping.
 ///
-/// It costs a call and about ten instructions.
+/// The guard costs a call and about ten instructions.
 ///
 /// # Errors
-/// [`MediumFault`] when a load or store in `access` raised SIGBUS. Its earlier stores remain.
+/// [`MediumFault`] when a load or store in `access` raised SIGBUS. The earlier stores of `access` remain.
 ///
 /// # Panics
 /// If sigaction(2) fails, which it does only for invalid arguments.
 ///
 /// # Safety
-/// `access` must not panic. It may be abandoned at any of its loads and stores, and its frames discarded. It must hold no lock and no value
-/// with a destructor, and no other code may rely on its return. (Memory borrowed by a scoped thread would be reused while the thread runs.)
+/// `access` must not panic. It may be abandoned at any of its loads and stores, and its frames discarded. It must hold no lock and no value with a
+/// destructor, and no other code may rely on its return. (A scoped thread, for example, would lose memory that it borrows.)
 #[inline]
 pub(crate) unsafe fn guarded<F: FnOnce()>(access: F) -> Result<(), MediumFault> {
     if !INSTALLED.is_completed() {
@@ -104,7 +104,7 @@ unsafe extern "C" fn run<F: FnOnce()>(access: *mut u8) {
     }
 }
 
-/// Calls `function` with `data`. Returns whether a fault ended it. Fills `resume_point` before the call.
+/// Calls `function` with `data`. Returns true if a fault ended the call. Fills `resume_point` before the call.
 ///
 /// # Safety
 /// `function` must accept `data`, and must not unwind. Until it returns, the thread's [`RESUME_POINT`] must be `resume_point`.
@@ -115,7 +115,7 @@ unsafe fn enter(
     resume_point: *const ResumePoint,
 ) -> bool {
     let faulted: u64;
-    // SAFETY: the caller's contract. The stack is aligned for a call at the block's start. After a fault, the registers of the resume point are
+    // SAFETY: the caller's contract. At the start of the block, the stack is aligned for a call. After a fault, the registers of the resume point are
     // restored. All other callee-saved registers are named as clobbered, because they hold values of the code that faulted.
     unsafe {
         asm!(
@@ -213,7 +213,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     if resume_point.is_null() {
         return pass_on(signal, code, info, context);
     }
-    // SAFETY: set by `guarded` of this thread, whose frame lives until it resets the variable.
+    // SAFETY: `guarded` set the pointer in this thread, and its frame lives until it resets the variable.
     let resume_point = unsafe { &*resume_point };
     // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context, which it may change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
@@ -245,8 +245,8 @@ fn resume_at(context: &mut libc::ucontext_t, resume_point: &ResumePoint) {
 /// Passes the signal to the previous action.
 fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     type WithInfo = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-    // Whether a process sent the signal, or the kernel sent it for poison that no access has touched. Only such a signal can be ignored: after a
-    // fault, the access would be repeated forever.
+    // Whether a process sent the signal, or the kernel sent it for poison that no access has touched. Only such a signal can be ignored: if a fault
+    // were ignored, the access would be repeated forever.
     let is_sent = code <= 0 || code == libc::BUS_MCEERR_AO;
     let previous = PREVIOUS.get();
     if is_sent && previous.is_some_and(|previous| previous.sa_sigaction == libc::SIG_IGN) {
@@ -262,25 +262,25 @@ fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, c
         let default: libc::sigaction = unsafe { core::mem::zeroed() };
         // SAFETY: async-signal-safe, and the default action needs nothing.
         unsafe { libc::sigaction(signal, &raw const default, null_mut()) };
-        // The raised signal stays blocked until the handler returns. It ends the process, as the repeated access would. SAFETY: async-signal-safe.
+        // The raised signal is blocked until the handler returns, and then ends the process, as the repeated access would. SAFETY: async-signal-safe.
         unsafe { libc::raise(signal) };
         return;
     };
-    restore_mask(previous, signal, context);
+    set_handler_mask(previous, signal, context);
     let handler = previous.sa_sigaction;
     if previous.sa_flags & libc::SA_SIGINFO == 0 {
-        // SAFETY: without SA_SIGINFO it is a function of the signal alone.
+        // SAFETY: without SA_SIGINFO the handler is a function of the signal number alone.
         let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
         handler(signal);
     } else {
-        // SAFETY: with SA_SIGINFO it is a function of these three.
+        // SAFETY: with SA_SIGINFO the handler is a function of these three arguments.
         let handler = unsafe { core::mem::transmute::<usize, WithInfo>(handler) };
         handler(signal, info, context);
     }
 }
 
-/// Blocks the signals that the kernel would block for a handler: those of the interrupted code, those of the action, and the signal.
-fn restore_mask(action: &libc::sigaction, signal: libc::c_int, context: *mut libc::c_void) {
+/// Blocks the signals that the kernel blocks for a handler: those of the interrupted code and of the action, and `signal` unless `SA_NODEFER` is set.
+fn set_handler_mask(action: &libc::sigaction, signal: libc::c_int, context: *mut libc::c_void) {
     /// The highest number of a signal.
     const SIGNAL_MAX: libc::c_int = 64;
     // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context. A libc signal set is longer than the kernel's; the bytes past the

@@ -179,9 +179,9 @@ fn opening_fills_holes() {
     }
 }
 
-/// Blocks behind the end of a file must not count for its holes.
+/// Blocks past the end of a file must not hide its holes.
 #[test]
-fn opening_fills_holes_despite_blocks_behind_end() {
+fn opening_fills_holes_despite_blocks_past_end() {
     use rustix::fs::{FallocateFlags, fallocate};
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("data.pm");

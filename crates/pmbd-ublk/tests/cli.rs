@@ -169,7 +169,7 @@ fn serve_with_size_creates_disk_once() {
     assert!(fs::read(scratch.path("disk.pm")).unwrap() == before, "the existing disk is served");
     scratch.refuses(
         &["serve", "disk.pm", "--size", "2M", "--transport", "nbd"],
-        &["exists already, with 1 MiB, but --size is 2 MiB"],
+        &["already exists, with 1 MiB, but --size is 2 MiB"],
     );
     let said = scratch.bad(&["serve", "new.pm", "--size", "1M", "--tcp", "0.0.0.0:10809"]);
     assert!(said.contains("is not a loopback address") && !scratch.path("new.pm").exists(), "{said}");
@@ -566,7 +566,7 @@ fn second_opener_is_refused() {
 fn unsuitable_paths_are_refused() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("dir")).unwrap();
-    scratch.refuses(&["serve", "dir"], &["dir: is a directory, not a regular file or a device-dax"]);
+    scratch.refuses(&["serve", "dir"], &["dir is a directory, not a regular file or a device-dax"]);
     scratch.refuses(&["serve", "/dev/null"], &["is a character device"]);
     scratch.refuses(&["serve", "no.pm"], &["no such file help: `pmbd create no.pm --size 1G` makes one"]);
     scratch.refuses(&["create", "no/dir/disk.pm", "--size", "1M"], &["no such file"]);

@@ -168,7 +168,7 @@ fn truncated_file_gives_eio_and_leaves_server_alive() -> Result<()> {
     assert_eq!((&granted["queues"], &granted["queues_asked"]), (&2.into(), &8.into()), "{}", server.up);
     // A server that cannot get its device leaves no disk behind.
     let taken = guest.vm.run("pmbd serve /mnt/pmem/new.pm --size 1M --transport ublk --device 0")?;
-    assert!(taken.status == 1 && taken.stderr.contains("exists already"), "{taken:?}");
+    assert!(taken.status == 1 && taken.stderr.contains("already exists"), "{taken:?}");
     guest.check("test ! -e /mnt/pmem/new.pm")?;
     guest.check(&write(1))?;
     guest.check(&format!("truncate -s 16M {DISK}"))?;

@@ -75,21 +75,21 @@ fn previous_handler_keeps_mask_and_one_shot_flag() {
 
 static REGION: OnceLock<Region> = OnceLock::new();
 static INTERRUPTIONS: AtomicU64 = AtomicU64::new(0);
-static IS_WRONG: AtomicBool = AtomicBool::new(false);
+static UNEXPECTED_RESULT: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn access(_: libc::c_int) {
     let mut word = [0; 8];
-    let is_right = REGION.get().is_some_and(|region| {
+    let is_expected = REGION.get().is_some_and(|region| {
         region.try_load(0, &mut word).is_ok()
             && word == [7; 8]
             && region.try_load(8192, &mut word).is_err()
             && region.try_store_nt(8192, &word).is_err()
     });
-    IS_WRONG.fetch_or(!is_right, Ordering::Relaxed);
+    UNEXPECTED_RESULT.fetch_or(!is_expected, Ordering::Relaxed);
     INTERRUPTIONS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The handler of another signal makes guarded accesses that fault. If it interrupted the handler of SIGBUS, that signal would be blocked, and
+/// The handler of another signal makes guarded accesses that fault. If that handler interrupted the handler of SIGBUS, SIGBUS would be blocked, and
 /// the kernel would end the process.
 #[test]
 fn guarded_accesses_nest_in_signal_handlers() {
@@ -114,5 +114,5 @@ fn guarded_accesses_nest_in_signal_handlers() {
     let none: libc::itimerval = unsafe { core::mem::zeroed() };
     // SAFETY: as above.
     unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const none, null_mut()) };
-    assert!(!IS_WRONG.load(Ordering::Relaxed));
+    assert!(!UNEXPECTED_RESULT.load(Ordering::Relaxed));
 }

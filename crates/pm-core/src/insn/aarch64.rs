@@ -1,6 +1,6 @@
 //! aarch64: `dc cvap` and `dsb`; `ldxp` and `stlxp` for pairs of words.
 //!
-//! No non-temporal store makes data durable: data is stored through the cache, and each line is cleaned to the point of persistence.
+//! On aarch64 no non-temporal store makes data durable: data is stored through the cache, and each line is cleaned to the point of persistence.
 //!
 //! # Source
 //! Arm ARM (DDI 0487), C5.3 `DC CVAP` and D8 "point of persistence"; Linux `arch/arm64/include/asm/hwcap.h`.
@@ -48,7 +48,7 @@ pub(super) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
     if !std::arch::is_aarch64_feature_detected!("crc") {
         return None;
     }
-    // Assembly and not the intrinsic: a function with that target feature would not be inlined, and a call costs more than the instructions.
+    // Not the intrinsic: a function with its target feature would not be inlined, and a call costs more than the instructions.
     let crc = words.iter().fold(!crc, |mut crc, word| {
         // SAFETY: the CPU has the instruction, as was just checked.
         unsafe {

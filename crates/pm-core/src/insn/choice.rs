@@ -141,15 +141,15 @@ impl Insns {
         unsafe { arch::flush_range(self.flush, start, len) }
     }
 
-    /// Copies `len` bytes from `src` to `dst` around the cache. Ends of `dst` that are not aligned to a word are stored through the cache, and
-    /// their lines are flushed. All bytes are durable after [`fence`].
+    /// Copies `len` bytes from `src` to `dst` around the cache. A part of a word at either end of `dst` is stored through the cache, and its line is
+    /// flushed. All bytes are durable after [`fence`].
     ///
     /// # Safety
     /// `src` must be readable and `dst` writable for `len` bytes, inside a live mapping. They must not overlap, and there must be no Rust
     /// reference to the bytes of `dst`.
     #[inline]
     pub unsafe fn copy_nt(self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: the caller's contract is this function's.
+        // SAFETY: the caller's contract; the support of `self` was checked when it was created.
         unsafe { copy::copy_nt(self.flush, self.nt_width, dst, src, len) }
     }
 }
@@ -160,7 +160,7 @@ impl fmt::Display for Insns {
     }
 }
 
-/// Orders and waits for all earlier flushes and non-temporal stores of this thread: `sfence`, on aarch64 `dsb sy`.
+/// Orders all earlier flushes and non-temporal stores of this thread, and waits for them: `sfence`, on aarch64 `dsb sy`.
 #[inline(always)]
 pub fn fence() {
     arch::fence();
@@ -178,7 +178,7 @@ pub fn full_fence() {
     arch::full_fence();
 }
 
-/// The CRC-32C of these words, computed with the CPU's instruction, if it has one.
+/// The CRC-32C of `words` after earlier words, whose CRC-32C is `crc`, computed with the CPU's instruction; `None` if the CPU has none.
 #[inline]
 pub(crate) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
     arch::crc32c_append(crc, words)

@@ -47,7 +47,7 @@ impl Span {
         self.take(self.left - self.left % unit)
     }
 
-    /// Runs `each` on every remaining pair of units.
+    /// Runs `each` on every remaining unit, with the addresses of its destination and its source.
     #[inline(always)]
     fn for_each(self, unit: usize, mut each: impl FnMut(*mut u8, *const u8)) {
         for at in (0..self.left).step_by(unit) {
@@ -55,7 +55,7 @@ impl Span {
         }
     }
 
-    /// Splits off the next piece of less than a word, whose length the alignment of `address` and the remaining length determine.
+    /// Splits off the next piece of less than a word. Its length depends on the alignment of `address` and on the remaining length.
     #[inline]
     fn take_piece(&mut self, address: *const u8) -> Self {
         match piece_bytes(address.addr() as u64, self.left as u64) {
@@ -65,7 +65,7 @@ impl Span {
         }
     }
 
-    /// Stores less than a word into persistent memory.
+    /// Stores the remaining bytes, less than a word, into persistent memory.
     #[inline(always)]
     fn store_partial_word(self) {
         if self.left != 0 {
@@ -73,7 +73,7 @@ impl Span {
         }
     }
 
-    /// Out of line, because most copies are whole words.
+    /// Out of line, because most copies consist of whole words.
     #[cold]
     #[inline(never)]
     fn store_each_piece(mut self) {
@@ -87,7 +87,7 @@ impl Span {
         }
     }
 
-    /// Stores words into persistent memory with `put`; the destination is aligned.
+    /// Stores the words into persistent memory with `put`; the destination must be aligned.
     #[inline(always)]
     fn store_words(self, mut put: impl FnMut(*mut u8, u64)) {
         self.for_each(WORD, |dst, src| {
@@ -96,7 +96,7 @@ impl Span {
         });
     }
 
-    /// Loads less than a word of persistent memory.
+    /// Loads the remaining bytes, less than a word, from persistent memory.
     #[inline(always)]
     fn load_partial_word(self) {
         if self.left != 0 {
@@ -117,7 +117,7 @@ impl Span {
         }
     }
 
-    /// Loads words of persistent memory; the source is aligned.
+    /// Loads the words from persistent memory; the source must be aligned.
     #[inline(always)]
     fn load_words(self) {
         self.for_each(WORD, |dst, src| {
@@ -128,7 +128,7 @@ impl Span {
         });
     }
 
-    /// Copies words through the cache, each atomically, in any order; the persistent side is aligned.
+    /// Copies the words through the cache, each atomically, in any order; the persistent side must be aligned.
     #[inline(always)]
     fn copy_words(self) {
         // SAFETY: the invariant.
@@ -232,7 +232,7 @@ mod tests {
 
     /// Every alignment, and every length up to four lines: the parts leave no gap, and each is aligned as its kind requires.
     #[test]
-    fn copy_is_covered_by_aligned_pieces() {
+    fn copy_is_covered_by_aligned_parts() {
         for start in 4096_usize..4096 + 64 {
             for len in 0..=4 * LINE {
                 let dst = std::ptr::without_provenance_mut::<u8>(start);
@@ -240,8 +240,8 @@ mod tests {
                 cut_nt(Span { dst, src: dst, left: len }, |piece| {
                     let (piece, unit) = match piece {
                         Part::PartialWord(piece) => {
-                            assert!(piece.left < WORD, "a partial word");
-                            assert_eq!(at / WORD, (at + piece.left - 1) / WORD, "and inside one word");
+                            assert!(piece.left < WORD, "shorter than a word");
+                            assert_eq!(at / WORD, (at + piece.left - 1) / WORD, "inside one word");
                             (piece, 1)
                         }
                         Part::Words(piece) => (piece, WORD),
@@ -250,7 +250,7 @@ mod tests {
                     assert_eq!(
                         (piece.dst.addr(), piece.src.addr()),
                         (at, at),
-                        "no gap, both cursors together"
+                        "no gap; source and destination advance together"
                     );
                     assert!(at.is_multiple_of(unit) && piece.left.is_multiple_of(unit) && piece.left != 0);
                     at += piece.left;

@@ -89,7 +89,7 @@ pub(super) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
     if !std::arch::is_x86_feature_detected!("sse4.2") {
         return None;
     }
-    // Assembly and not the intrinsic: a function with that target feature would not be inlined, and a call costs more than the instructions.
+    // Not the intrinsic: a function with its target feature would not be inlined, and a call costs more than the instructions.
     let crc = words.iter().fold(u64::from(!crc), |mut crc, word| {
         // SAFETY: the CPU has the instruction, as was just checked.
         unsafe {
@@ -113,7 +113,7 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
     }
 }
 
-/// Moves `lines` whole lines with non-temporal stores.
+/// Copies `lines` whole lines with non-temporal stores.
 ///
 /// # Safety
 /// `dst` must be line-aligned and writable, `src` readable, for `lines * 64` bytes; `lines` must not be zero, and `width` must be supported.
@@ -132,7 +132,7 @@ pub(super) unsafe fn copy_lines_nt(width: NtWidth, dst: *mut u8, src: *const u8,
                 "dec {n}",
                 "jnz 2b",
                 src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
-                // A caller compiled for AVX-512 may hold a value in it.
+                // A caller compiled for AVX-512 may hold a value in zmm16.
                 out("zmm16") _,
                 options(nostack),
             );
@@ -201,8 +201,8 @@ pub(super) unsafe fn store_u128(insn: PairInsn, dst: *mut u8, value: u128) {
     #[expect(clippy::cast_possible_truncation, reason = "its two halves")]
     let (low, high) = (value as u64, (value >> 64) as u64);
     match insn {
-        // VEX-encoded instructions clear the upper halves, without vzeroupper. SAFETY: the caller's contract; the block clobbers only what
-        // it names.
+        // VEX-encoded instructions clear the upper half of the register, so vzeroupper is not needed. SAFETY: the caller's contract; the block
+        // clobbers only what it names.
         PairInsn::Vmovdqa => unsafe {
             asm!(
                 "vmovq {pair}, {low}",
@@ -212,8 +212,8 @@ pub(super) unsafe fn store_u128(insn: PairInsn, dst: *mut u8, value: u128) {
                 options(nostack, preserves_flags),
             );
         },
-        // The first load of the old pair may be torn: in that case the first try fails, and loads the pair atomically. SAFETY: as above; RBX, which
-        // the compiler reserves, is restored.
+        // The first load of the old pair may be torn: in that case the first `cmpxchg16b` fails, and loads the pair atomically. SAFETY: as above;
+        // RBX, which the compiler reserves, is restored.
         PairInsn::Cmpxchg16b | PairInsn::Stlxp => unsafe {
             asm!(
                 "xchg rsi, rbx",

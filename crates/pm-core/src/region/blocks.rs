@@ -1,7 +1,7 @@
 //! Allocating the blocks that a file lacks.
 //!
-//! Only missing blocks are requested. XFS reserves space for the whole range of a fallocate(2), including allocated blocks. It would refuse
-//! even a fully allocated file if less space than the file's length is free.
+//! Only missing blocks are requested. XFS reserves space for the whole range of a fallocate(2), including allocated blocks. A request for the whole
+//! file would fail whenever less space than the file's length is free, even if the file is fully allocated.
 //!
 //! FIEMAP reports the missing blocks. `SEEK_HOLE` cannot: it treats extents that are allocated but not yet written as holes.
 
@@ -14,13 +14,13 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// The length of a shared extent that one fallocate(2) copies. XFS reserves as much space for the copy.
+/// The part of a shared extent that one fallocate(2) copies. XFS reserves as much space for the copy.
 const UNSHARE_STEP_BYTES: u64 = 1 << 20;
 
-/// Extends a file to the end of `new`, with all blocks of `new` allocated unless it is `sparse`. The length changes atomically, after the
-/// allocation. If the process is killed or the file system is full, the file has its old length, or the new length with all blocks. This does
-/// not hold on file systems that move the end when they allocate (NFS). A process killed before the length changes leaves blocks past the end,
-/// which the next growth uses. A file that is already longer is an error: another program may have extended it.
+/// Extends a file to the end of `new`, with all blocks of `new` allocated unless `sparse` is set. The length changes atomically, after the
+/// allocation. If the process is killed or the file system is full, the file has its old length, or the new length with all blocks. This does not
+/// hold on file systems that move the end when they allocate (NFS). A process killed before the length changes leaves blocks past the end, which the
+/// next growth uses. A file that is already longer than `new.end` is an error: another program may have extended it.
 pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool) -> Result<(), OpenError> {
     let stat = rustix::fs::fstat(&file).map_err(OpenError::from_errno(path, "stat"))?;
     let found_bytes = stat.st_size.cast_unsigned();
@@ -45,7 +45,7 @@ pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool
 /// Allocates every block of `range`, so that a later store cannot fault for lack of space. Blocks that the file shares with a copy are copied,
 /// if the file system supports that. A file system that does not support allocation is accepted.
 ///
-/// The range may lie past the end of the file. The end does not move, unless the file system always moves it when it allocates (NFS).
+/// The range may lie past the end of the file. The end of the file does not move, unless the file system always moves it when it allocates (NFS).
 ///
 /// # Errors
 /// [`OpenError::NoSpace`] when more blocks are missing than are free, or the error of a system call. If the file system supports FIEMAP, this
@@ -54,7 +54,7 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
     let file = file.as_fd();
     let missing = match Missing::of(file, &range) {
         Ok(missing) => missing,
-        // tmpfs, hugetlbfs, and file systems in user space or on the network.
+        // No FIEMAP: tmpfs, hugetlbfs, and file systems in user space or on the network.
         Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
             return allocate_whole(file, path, &range);
         }
@@ -85,7 +85,7 @@ fn with_room(
         Err(OpenError::NoSpace { .. }) => {}
         Err(error) => return Err(error),
     }
-    // Because of delayed allocation, data of this file that had not been written back had no blocks yet, although its blocks counted as used.
+    // Because of delayed allocation, data of this file that had not been written back had no blocks yet, although its space counted as used.
     // `check_free` has synced the file system, so these blocks are allocated now.
     let missing = look_again().map_err(OpenError::from_errno(path, "FIEMAP"))?;
     check_free(file, path, sum(&missing.holes))?;
@@ -160,13 +160,13 @@ fn failed(path: &Path, len_bytes: u64, errno: Errno) -> OpenError {
 fn check_free(file: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
     let look = || rustix::fs::fstatvfs(file).map_err(OpenError::from_errno(path, "statvfs"));
     let mut found = look()?;
-    let is_free = |count: u64, bytes: u64| count.saturating_mul(bytes) >= len_bytes;
-    if !is_free(found.f_bfree, found.f_frsize) && is_free(found.f_blocks, found.f_frsize) {
+    let suffices = |count: u64, bytes: u64| count.saturating_mul(bytes) >= len_bytes;
+    if !suffices(found.f_bfree, found.f_frsize) && suffices(found.f_blocks, found.f_frsize) {
         // Blocks of removed files may become free only at the next journal commit.
         rustix::fs::syncfs(file).map_err(OpenError::from_errno(path, "syncfs"))?;
         found = look()?;
     }
-    if is_free(found.f_bfree, found.f_frsize) {
+    if suffices(found.f_bfree, found.f_frsize) {
         Ok(())
     } else {
         Err(OpenError::NoSpace { path: path.to_path_buf(), len_bytes })
@@ -189,8 +189,8 @@ struct Missing {
 impl Missing {
     fn of(file: BorrowedFd<'_>, range: &Range<u64>) -> Result<Self, Errno> {
         let mut missing = Self::default();
-        // The end of the part that is known to have blocks, and the end of the extents read so far.
-        let (mut whole_end, mut known_end) = (range.start, range.start);
+        // The end of the last extent with blocks, before which all holes have been recorded, and the end of the extents read so far.
+        let (mut recorded_end, mut known_end) = (range.start, range.start);
         while known_end < range.end {
             let mut map = ExtentMap::new(known_end..range.end);
             // SAFETY: for this opcode the kernel expects this structure, with the number of extents in its field.
@@ -198,14 +198,14 @@ impl Missing {
             // SAFETY: as above; the call writes only to the structure.
             unsafe { rustix::ioctl::ioctl(file, request) }?;
             let extents = &map.extents[..(map.found_count as usize).min(EXTENT_COUNT)];
-            whole_end = missing.add(extents, whole_end, range.end);
-            // Without the comparison, a file system that returns an earlier extent again would cause an endless loop.
+            recorded_end = missing.add(extents, recorded_end, range.end);
+            // Without `next <= known_end`, a file system that returns an earlier extent again would cause an endless loop.
             let next = extents.last().map_or(range.end, Extent::end);
             let is_last = extents.last().is_none_or(|extent| extent.flags & LAST != 0);
             known_end = if is_last || next <= known_end { range.end } else { next };
         }
-        if whole_end < range.end {
-            missing.holes.push(whole_end..range.end);
+        if recorded_end < range.end {
+            missing.holes.push(recorded_end..range.end);
         }
         Ok(missing)
     }
@@ -304,7 +304,7 @@ mod tests {
 
     /// On ext4 and XFS blocks are allocated when the file is written back, but count as used before that.
     #[test]
-    fn delayed_blocks_of_the_file_count_as_free() {
+    fn delayed_allocation_counts_as_free() {
         let file = tempfile::tempfile().unwrap();
         let more_than_free = || Missing { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
         let with_room =
@@ -318,7 +318,7 @@ mod tests {
         const UNWRITTEN: u32 = 0x800;
         const DELAYED: u32 = 0x2 | 0x4;
         let mut missing = Missing::default();
-        // The first extent begins before the requested range, the last one ends after it.
+        // The first extent begins before the requested range, and the last extent ends after it.
         let first = [extent(0..20, 0), extent(30..40, UNWRITTEN), extent(40..45, DELAYED)];
         assert_eq!(missing.add(&first, 10, 100), 40);
         let second = [extent(50..60, SHARED), extent(60..70, 0), extent(90..200, SHARED | LAST)];

@@ -8,7 +8,7 @@ use std::io::Result;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-/// The number of pages that one read covers.
+/// The number of pages whose words one read of `/proc/self/pagemap` returns.
 const STEP_PAGES: usize = 8192;
 
 /// Bits of a word of `/proc/self/pagemap`, which has one word per page. (The crate procfs has them too, but allocates a list of all flags.)
@@ -16,8 +16,8 @@ const PAGE_FILE: u64 = 1 << 61;
 const PAGE_SWAPPED: u64 = 1 << 62;
 const PAGE_PRESENT: u64 = 1 << 63;
 
-/// Like [`file::next_data`], for a private mapping of the file: copies over its holes are data too. If the kernel does not report which pages are
-/// copies, all of the mapping is data.
+/// Like [`file::next_data`], for a private mapping of the file: copies over holes of the file are data too. If the kernel does not report which pages
+/// are copies, all of the mapping is data.
 pub(super) fn next_data(file: impl AsFd, mapping: &Mapping, rest: Range<u64>) -> Option<Range<u64>> {
     let data = file::next_data(file, rest.clone());
     let hole = rest.start..data.as_ref().map_or(rest.end, |data| data.start);
@@ -28,7 +28,7 @@ pub(super) fn next_data(file: impl AsFd, mapping: &Mapping, rest: Range<u64>) ->
     }
 }
 
-/// The first run of copies that overlaps `hole`. (mincore(2) does not find them: a copy can be swapped out, and a page of the file can be resident.)
+/// The first run of adjacent copies in `hole`. (mincore(2) does not find them: a copy can be swapped out, and a page of the file can be resident.)
 ///
 /// # Source
 /// Linux `Documentation/admin-guide/mm/pagemap.rst`.

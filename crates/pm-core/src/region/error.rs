@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// An error of creating, opening or growing a region. Nothing has been changed, unless the variant's documentation states otherwise.
+/// An error of creating, opening or growing a region. Nothing has been changed, unless the documentation of the variant or function states otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -14,17 +14,17 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The path already exists, and creation never overwrites a file.
-    #[error("{path}: already exists", path = .path.display())]
+    #[error("{path} already exists", path = .path.display())]
     Exists {
         /// The requested path.
         path: PathBuf,
     },
     /// The path is a directory, a socket or another file that cannot be mapped.
-    #[error("{path}: is a {kind}, not a regular file or a device-dax", path = .path.display())]
+    #[error("{path} is a {kind}, not a regular file or a device-dax", path = .path.display())]
     NotMappable {
         /// The requested path.
         path: PathBuf,
-        /// Its kind.
+        /// The kind of the file.
         kind: &'static str,
     },
     /// The process has no permission to open the path.
@@ -50,13 +50,13 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The path is a device-dax, which cannot be mapped privately.
-    #[error("{path}: is a device-dax, which cannot be opened as scratch", path = .path.display())]
+    #[error("{path} is a device-dax, which cannot be opened as scratch", path = .path.display())]
     NoScratch {
         /// The requested path.
         path: PathBuf,
     },
     /// The region is a device-dax, which cannot grow.
-    #[error("{path}: is a device-dax, which cannot grow", path = .path.display())]
+    #[error("{path} is a device-dax, which cannot grow", path = .path.display())]
     FixedSize {
         /// The requested path.
         path: PathBuf,
@@ -69,10 +69,10 @@ pub enum OpenError {
     SizeNotMultiple {
         /// The requested or current size.
         len_bytes: u64,
-        /// The unit of the medium.
+        /// The page size of the medium, or the alignment of a device-dax.
         multiple_bytes: u64,
     },
-    /// A region and its file cannot shrink. Another program may have made the file longer.
+    /// The requested length is below that of the region or its file, and neither can shrink. Another program may have made the file longer.
     #[error("cannot shrink from {len_bytes} to {wanted_bytes} bytes")]
     Shrink {
         /// The current length of the region or of its file.
@@ -88,15 +88,15 @@ pub enum OpenError {
         /// The requested number of bytes.
         len_bytes: u64,
     },
-    /// A fence failed while the region was being prepared.
+    /// A fence failed, or an earlier failure of a fence or sync has poisoned the region.
     #[error(transparent)]
     Fence(#[from] crate::FenceError),
-    /// Another system call failed.
+    /// Another operation failed, usually a system call.
     #[error("{path}: {operation} failed: {errno}", path = .path.display())]
     Io {
         /// The requested path.
         path: PathBuf,
-        /// The system call.
+        /// The operation.
         operation: &'static str,
         /// Its error.
         errno: Errno,

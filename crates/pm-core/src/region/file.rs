@@ -15,7 +15,7 @@ pub(super) fn stat_path(path: &Path) -> Result<(OwnedFd, Stat), OpenError> {
     Ok((found, stat))
 }
 
-/// Opens the file of a descriptor again, even if its path now denotes another file. The new open file description can have its own lock.
+/// Opens the file of a descriptor again, even if its path now denotes another file. The new open file description can have a lock of its own.
 pub(super) fn open(found: &OwnedFd, path: &Path, writable: bool) -> Result<OwnedFd, OpenError> {
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let link = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -84,7 +84,7 @@ pub(super) fn check_length(path: &Path, len_bytes: u64) -> Result<(), OpenError>
 pub(super) fn check_limit(path: &Path, len_bytes: u64) -> Result<(), OpenError> {
     match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
         Some(limit) if len_bytes > limit => {
-            Err(OpenError::from_errno(path, "the limit of the length of files (RLIMIT_FSIZE)")(Errno::FBIG))
+            Err(OpenError::from_errno(path, "setting a length above RLIMIT_FSIZE")(Errno::FBIG))
         }
         _ => Ok(()),
     }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn device_that_does_not_report_holes_has_none() {
+    fn device_without_hole_report_is_all_data() {
         let device = std::fs::File::open("/dev/zero").unwrap();
         for rest in [4096..8192, 0..8192] {
             assert_eq!(next_data(&device, rest.clone()), Some(rest));

@@ -51,7 +51,7 @@ impl LockedFile {
         &self.file
     }
 
-    /// The file, for calls that only the holder of the lock may make. Refuses a child of fork(2), which the lock cannot exclude.
+    /// The file, for calls that only the holder of the lock may make. A child of fork(2), which the lock cannot exclude, gets an error.
     pub(super) fn locked_fd(&self, path: &Path) -> Result<&OwnedFd, OpenError> {
         if self.is_own() { Ok(&self.file) } else { Err(OpenError::Busy { path: path.to_path_buf() }) }
     }

@@ -1,7 +1,7 @@
 //! Mappings of regions.
 //!
 //! memmap2 maps a file at an address that the kernel chooses. It supports neither a fixed address, which [`ALIGN_BYTES`] and
-//! [`RegionOptions::at_address`](super::RegionOptions::at_address) need, nor `MAP_SYNC`; rustix does.
+//! [`RegionOptions::at_address`](super::RegionOptions::at_address) need, nor `MAP_SYNC`; rustix supports both.
 
 use super::process::ProcessId;
 use crate::fault::{self, MediumFault};
@@ -11,18 +11,18 @@ use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 
-/// The alignment of the start of each mapping whose address the caller does not choose. The address of an offset has the offset's own
-/// alignment, up to this one. The kernel can also use huge pages for such a mapping.
+/// The alignment of the start of each mapping whose address the caller does not choose. The address of an offset is aligned like the offset, up to
+/// this alignment. The kernel can also use huge pages for such a mapping.
 pub(super) const ALIGN_BYTES: usize = 4 << 20;
 
 /// The effect of a store to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// It panics.
+    /// The store panics.
     ReadOnly,
-    /// It changes a copy of the page that only this process sees.
+    /// The store changes a copy of the page that only this process sees.
     Scratch,
-    /// It changes the file.
+    /// The store changes the file.
     Writable,
 }
 
@@ -149,8 +149,8 @@ impl Mapping {
         self.len
     }
 
-    /// Maps the first `len` bytes of the same `file` a second time, at another address, with the same advice. The file may end before `len`.
-    /// (mremap(2) does not grow mappings of huge pages.)
+    /// Maps the first `len` bytes of `file`, the file of this mapping, a second time, at another address, with the same advice. The file may end
+    /// before `len`. (mremap(2) does not grow mappings of huge pages.)
     pub(super) fn resized(&self, file: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
         let mut mapping = Self::new(file, len, self.writable, self.sharing)?;
         for advice in &self.advice {
@@ -166,7 +166,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Gives advice for the pages that exist now.
+    /// Gives advice for this mapping only: [`resized`](Self::resized) does not repeat it.
     pub(super) fn advise_once(&self, advice: Advice) -> Result<(), Errno> {
         // SAFETY: the range is this mapping's own, and no advice given here drops contents.
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }

@@ -24,7 +24,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// A stable lower-case name for machines.
+    /// A stable lower-case name, for machine-readable output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ pub(super) fn is_on_volatile_overlay(file: impl AsFd) -> std::io::Result<bool> {
     if magic == overlay::OVERLAYFS_MAGIC { overlay::is_volatile(file, is_memory) } else { Ok(false) }
 }
 
-/// The kind of a file that cannot be mapped. `None` for other files.
+/// The kind of a file that cannot be mapped. `None` for regular files and character devices.
 pub(super) fn unmappable_kind(stat: &Stat) -> Option<&'static str> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile | FileType::CharacterDevice => None,
@@ -107,8 +107,8 @@ pub(super) fn device_dax_geometry(dir: &Path) -> std::io::Result<(u64, u64)> {
 /// The domain of a DAX file on the block device `st_dev`, or of a device-dax.
 ///
 /// Memory below an nd region is persistent. The region's attribute `persistence_domain` reports whether the caches survive a power failure too. If
-/// the attribute is absent, the domain is ADR. A file that could be mapped with `MAP_SYNC` is always persistent, because the flag requires it.
-/// But the domain of a device-dax is volatile if it is volatile memory (high-bandwidth or CXL), or memory that the host must write back
+/// the attribute is absent, the domain is ADR. A file that could be mapped with `MAP_SYNC` is always persistent, because the flag requires it. But
+/// the domain of a device-dax is volatile if the device is volatile memory (high-bandwidth or CXL), or memory that the host must write back
 /// (virtio-pmem).
 ///
 /// # Source
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn nd_region_above_namespace_gives_domain() {
+    fn nd_region_determines_domain() {
         let root = tempfile::tempdir().unwrap();
         let (device, region) = device(root.path(), "ACPI0012:00/ndbus0");
         assert_eq!(region_domain(&device), Some(Domain::Adr), "no attribute");

@@ -1,4 +1,4 @@
-//! Regions: persistent memory mapped into this process, and the seam on the bare instructions.
+//! Regions: persistent memory mapped into this process, and the implementation of the seam with bare instructions.
 
 mod blocks;
 mod copies;

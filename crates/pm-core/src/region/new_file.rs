@@ -16,7 +16,7 @@ use uuid::Uuid;
 #[derive(Debug)]
 pub(super) struct NewFile {
     file: OwnedFd,
-    /// The file's directory, opened before the file is created: opening it cannot fail later, and renames of it have no effect.
+    /// The file's directory, opened before the file is created: opening the directory cannot fail later, and renaming it has no effect.
     dir: OwnedFd,
     path: PathBuf,
     name: OsString,
@@ -103,7 +103,7 @@ impl NewFile {
     /// Gives the file its name, and makes the name durable.
     ///
     /// # Durability
-    /// A crash leaves no file, or the file whose contents, size and block map the caller has made durable. On return, the name is durable.
+    /// A crash leaves no file, or the file with the contents, size and block map that the caller has made durable. On return, the name is durable.
     pub(super) fn publish(&mut self) -> Result<(), OpenError> {
         let failed = |operation| OpenError::from_errno(&self.path, operation);
         let (dir, name) = (&self.dir, &self.name);
@@ -126,7 +126,7 @@ impl NewFile {
         // DURABILITY POINT
         let synced = rustix::fs::fsync(&self.dir);
         if synced.is_err() {
-            // The file is removed while it is locked: later, another process could open it by its name.
+            // The file is removed while it is locked: after that, another process could open it by its name.
             self.remove();
         }
         self.temporary = None;
@@ -139,7 +139,7 @@ impl NewFile {
             && let Err(errno) = rustix::fs::unlinkat(&self.dir, temporary, AtFlags::empty())
             && errno != Errno::NOENT
         {
-            // The caller already has an error, because the file was not published.
+            // No error is returned: the file was not published, so the caller already has an error.
             eprintln!("pm-core: could not remove {}: {errno}", temporary.display());
         }
     }
@@ -153,8 +153,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Makes btrfs overwrite blocks in place. Otherwise each write-back of a page would need new blocks, and fail on a full file system. The file must
-/// be empty; its data has no checksums from then on. Other file systems write in place anyway.
+/// Makes btrfs overwrite blocks in place. Otherwise each write-back of a page would need new blocks, and fail on a full file system. The file must be
+/// empty; btrfs then keeps no checksums of its data. Other file systems write in place anyway.
 ///
 /// # Source
 /// ioctl_iflags(2), `FS_NOCOW_FL`.
@@ -178,7 +178,7 @@ fn rename_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     }
 }
 
-/// Like [`rename_new`], with link(2), which replaces no existing file, and unlink(2). A process killed between the calls leaves both names.
+/// Like [`rename_new`], with link(2), which replaces no existing file, and unlink(2). If the process is killed between the calls, both names remain.
 fn link_new(dir: &OwnedFd, old: &OsStr, new: &OsStr) -> Result<(), Errno> {
     rustix::fs::linkat(dir, old, dir, new, AtFlags::empty())?;
     if let Err(errno) = rustix::fs::unlinkat(dir, old, AtFlags::empty()) {
@@ -235,7 +235,7 @@ fn remove_abandoned(dir: &OwnedFd, path: &Path, name: &OsStr) -> Result<(), Open
     Ok(())
 }
 
-/// Whether `temporary` can be a [`temporary_name`] of `name`. It must end in 16 hex digits, because a pool's name may end in a number.
+/// Whether `temporary` can be a [`temporary_name`] of `name`. It must end in 16 hex digits: a shorter number may be part of a pool's own name.
 fn is_temporary(temporary: &[u8], name: &OsStr) -> bool {
     let numbers = temporary.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(INFIX));
     let Some(numbers) = numbers else { return false };
@@ -264,7 +264,7 @@ mod tests {
 
     /// A real process, killed by a signal before it publishes the file.
     #[test]
-    fn file_of_killed_process_is_removed_by_next() {
+    fn next_creator_removes_file_of_killed_process() {
         const DIE_IN: &str = "PM_CORE_TEST_DIE_IN";
         if let Some(dir) = std::env::var_os(DIE_IN) {
             let _new_file = new_file(Path::new(&dir), "x.pm");
@@ -275,14 +275,14 @@ mod tests {
         let others = ["x.pm.creating-me", "x.pm.creating-1-2", "x.pm.creating-2026", "x.pm.creatin"];
         others.iter().for_each(|name| std::fs::write(dir.path().join(name), "").unwrap());
         for killed_count in 1..3 {
-            let test = "region::new_file::tests::file_of_killed_process_is_removed_by_next";
+            let test = "region::new_file::tests::next_creator_removes_file_of_killed_process";
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
             let killed = child.args([test, "--exact"]).env(DIE_IN, dir.path()).output().unwrap();
             assert!(!killed.status.success());
             assert_eq!(
                 names(dir.path()).len(),
                 others.len() + 1,
-                "after {killed_count} killed processes: each removed the file of the one before"
+                "after {killed_count} killed processes: each removed its predecessor's file"
             );
         }
         let alive = new_file(dir.path(), "x.pm");

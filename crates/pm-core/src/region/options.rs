@@ -1,4 +1,4 @@
-//! Creating and opening regions, and the options for it.
+//! Options of regions, and how regions are created and opened with them.
 
 use super::blocks;
 use super::lock::LockedFile;
@@ -75,8 +75,8 @@ impl RegionOptions {
         }
     }
 
-    /// Forces the instruction for flushes, even if the platform needs another one or none. With [`FlushInsn::Nothing`], a region that would have
-    /// the domain [`Domain::Adr`](crate::Domain::Adr) has [`Domain::Volatile`](crate::Domain::Volatile).
+    /// Forces the instruction for flushes, even if the platform needs a different instruction or no flushes. With [`FlushInsn::Nothing`], a region
+    /// that would have the domain [`Domain::Adr`](crate::Domain::Adr) has [`Domain::Volatile`](crate::Domain::Volatile).
     ///
     /// # Errors
     /// When the CPU lacks the instruction.
@@ -119,14 +119,14 @@ impl RegionOptions {
     }
 
     /// Whether [`open`](Self::open) accepts files whose length is not a multiple of the page size of 4,096 bytes. The region ends where the file
-    /// ends. Pools are never such files.
+    /// ends. The length of a pool is always a multiple.
     #[must_use]
     pub const fn any_length(mut self, any_length: bool) -> Self {
         self.any_length = any_length;
         self
     }
 
-    /// Opens for reading only: stores and flushes panic, and other readers are admitted.
+    /// Opens for reading only: stores and flushes panic, and other readers can open the file too.
     #[must_use]
     pub const fn read_only(mut self) -> Self {
         self.access = Access::ReadOnly;
@@ -140,7 +140,7 @@ impl RegionOptions {
     }
 
     /// Opens with copy-on-write: stores change copies of pages that only this process sees and that are dropped with the region. This is useful, for
-    /// example, to inspect the result of a recovery. The file is opened for reading only; other readers are admitted, and writers are excluded. The
+    /// example, to inspect the result of a recovery. The file is opened for reading only; other readers can open it too, but no writer can. The
     /// domain of the region is [`Domain::Volatile`](crate::Domain::Volatile), and it cannot grow. A page takes memory only after a store to it. On
     /// tmpfs, a load or store in a hole of the file also allocates a page of the file, and raises SIGBUS on a full file system.
     /// [`Pmem::next_data`](crate::Pmem::next_data) reports holes; without /proc it reports all of the region as data.
@@ -153,14 +153,14 @@ impl RegionOptions {
         self
     }
 
-    /// Children of fork(2) inherit the mapping and share it. Without this option a child does not inherit the mapping, because the lock would not
-    /// exclude it as a second writer; an access to its addresses ends the child with SIGSEGV. A child that has the mapping may read or replace it,
-    /// but must not store to it or drop the region. It cannot [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page domain)
-    /// fence the region, or open its pool for writing.
+    /// Children of fork(2) inherit the mapping and share it. Without this option a child does not inherit the mapping, because the lock does not
+    /// exclude a child as a second writer; an access to its addresses ends the child with SIGSEGV. A child that has the mapping may read or replace
+    /// it, but must not store to it or drop the region. It cannot [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page
+    /// domain) fence the region, or open its pool for writing.
     ///
-    /// The state that hides a root or a header during a change is in ordinary memory, so a child has a separate copy. If the parent changes roots
-    /// during or after the fork, the child may miss a root that exists throughout, or find it corrupted or not durable. The same holds for the
-    /// header if the parent extends its pool. A child never waits for a thread of its parent.
+    /// While a root or a header changes, it is hidden from readers by state in ordinary memory, of which a child has a separate copy. If the parent
+    /// changes roots during or after the fork, the child may miss a root that exists throughout, or find it corrupted or not durable. The same holds
+    /// for the header if the parent extends its pool. A child never waits for a thread of its parent.
     ///
     /// # Source
     /// madvise(2), `MADV_DONTFORK`.
@@ -170,14 +170,14 @@ impl RegionOptions {
         self
     }
 
-    /// Whether a file keeps each hole until a store to it. Such a file takes only the space that it needs. A store to a hole, or to a block that the
-    /// file shares with a copy, raises SIGBUS on a full file system. Without this option a file is allocated completely when it is created, opened
-    /// for writing or grown, if the file system supports that. (ramfs and some network file systems do not.) Blocks that the file shares with a copy
-    /// are copied too, if supported; a copy that is made while the file is open, for example by cp(1) on XFS and btrfs, shares blocks again.
+    /// Whether the file may have holes, which get blocks only when they are stored to. Such a file takes no more space than needed. A store to a
+    /// hole, or to a block that the file shares with a copy, raises SIGBUS on a full file system. Without this option a file is allocated completely
+    /// when it is created, opened for writing or grown, except on ramfs and some network file systems. Blocks that the file shares with a copy are
+    /// copied too, if supported; a copy that is made while the file is open, for example by cp(1) on XFS and btrfs, shares blocks again.
     ///
     /// On btrfs a file that this crate created is written in place (`chattr +C`) until a snapshot or a copy shares its blocks, and has no checksums
-    /// of its data. Any other file on btrfs needs new blocks for each write-back, as a sparse file does. Before Linux 6.17, each write-back needs
-    /// free space even without new blocks, because btrfs checks for space before it checks whether it needs any.
+    /// of its data. Any other file on btrfs needs new blocks for each write-back, even if it is not sparse. Before Linux 6.17, a write-back needs
+    /// free space even if it needs no new blocks, because btrfs checks for free space first.
     ///
     /// On tmpfs a load from a hole allocates space too, even if the file is open for reading only, and raises SIGBUS on a full file system.
     /// [`Pmem::try_load`](crate::Pmem::try_load) returns zeroes there, and [`Pmem::next_data`](crate::Pmem::next_data) reports holes.
@@ -187,16 +187,16 @@ impl RegionOptions {
         self
     }
 
-    /// Whether opening keeps the pages of an ordinary file in the page cache. If the file is opened for writing, they are also written back again.
-    /// Without this option opening drops them, and stores of an earlier process are lost if their write-back failed. The option is for a program
-    /// that takes over from a killed process whose data may not have been written back: see
-    /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). It costs the write-back of all pages in the cache. An open for
-    /// reading leaves the file's pages as they are: data read from them may not be durable, and the next writer can still keep them.
+    /// Whether opening an ordinary file keeps its pages in the page cache. Without this option, opening drops the pages, and stores of an earlier
+    /// process are lost if their write-back failed. With it, opening for writing writes all cached pages back again, even those that the kernel has
+    /// marked clean after a failed write-back. Use it to take over from a killed process, together with
+    /// [`poison_if_writes_were_lost`](crate::Region::poison_if_writes_were_lost). Opening for reading with this option does not change the page
+    /// cache: data that is read may not be durable, and a later open for writing can still keep the pages.
     ///
-    /// An open that receives the report of a failed write-back marks the file with the extended attribute `user.pm.lost_writes`, if the file system
-    /// has attributes and the process may set them. (An open for reading with this option does not sync, and receives no report.) The mark shows
-    /// later opens with this option that writes may be lost; an open for writing without this option removes it. The kernel may evict the inode of
-    /// a file that no process has open, and forget its failed write-back: in that case there is no mark.
+    /// The kernel reports a failed write-back once. An open that receives the report marks the file with the extended attribute
+    /// `user.pm.lost_writes`, if the file system has attributes and the process may set them. (An open for reading with this option does not sync,
+    /// and receives no report.) A later open for writing with this option finds the mark; an open for writing without it removes the mark. The kernel
+    /// may evict the inode of a file that no process has open, and forget the failed write-back: no open then receives a report.
     #[must_use]
     pub const fn keep_pages(mut self, keep_pages: bool) -> Self {
         self.keep_pages = keep_pages;
@@ -233,7 +233,7 @@ impl RegionOptions {
         self.create_with(path, len_bytes, |_| Ok(()))
     }
 
-    /// Creates a file of `len_bytes` zero bytes at `path`, lets `prepare` write to it, and gives it its name.
+    /// Creates a file of `len_bytes` zero bytes at `path`, lets `prepare` write to it, and then gives the file its name.
     ///
     /// # Errors
     /// When the path exists, the size is zero or not a multiple of the page size, `prepare` or one of its fences fails, or a system call fails. No
@@ -259,7 +259,7 @@ impl RegionOptions {
         let region = writable.map(LockedFile::new(file, path, true)?, path, len_bytes, known, false)?;
         writable.populate_pages(&region)?;
         prepare(&region)?;
-        // The region syncs the file, because it records whether a fence of `prepare` has failed.
+        // Synced through the region, which records whether a fence of `prepare` has failed.
         region.sync_file()?;
         new_file.publish()?;
         Ok(region)
@@ -270,8 +270,8 @@ impl RegionOptions {
     ///
     /// # Errors
     /// * `path` is missing, cannot be mapped, or is removed during the call.
-    /// * The file is open elsewhere. A child of fork(2) of a killed process keeps it open until the child ends or executes another program.
-    /// * There is no space for its holes.
+    /// * The file is open elsewhere. A child that a killed process has forked keeps the file open until the child ends or executes another program.
+    /// * There is no space for the holes of the file.
     /// * A device-dax is to be opened as [`scratch`](Self::scratch).
     /// * In the page domain, stores of an earlier process cannot be written back.
     /// * A system call fails.
@@ -281,10 +281,10 @@ impl RegionOptions {
     ///
     /// # Durability
     /// In the page domain, data read from a region that was opened for writing is durable: stores of an earlier process are written back, and pages
-    /// lost by a failed write-back are read from the medium. This costs a write-back, and drops the file's pages from the cache. For a region opened
-    /// for reading, this holds except for pages that another program has mapped. In the other domains, data that was stored and not flushed may still
-    /// be only in the CPU caches. Code that relies on such data must flush it first, as [`Pool`](crate::Pool) does. For a file without a name, to
-    /// which a path in /proc can lead, see [`open_file`](Self::open_file).
+    /// lost by a failed write-back are read from the medium (or, with [`keep_pages`](Self::keep_pages), written back). This costs a write-back, and
+    /// drops the file's pages from the cache. For a region opened for reading, the same holds except for pages that another program has mapped. In
+    /// the other domains, data that was stored and not flushed may still be only in the CPU caches. Code that relies on such data must flush it
+    /// first, as [`Pool`](crate::Pool) does. For a file without a name, to which a path in /proc can lead, see [`open_file`](Self::open_file).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, OpenError> {
         self.open_with(path, |_| Ok(()))
     }
@@ -333,8 +333,8 @@ impl RegionOptions {
         }
         let file = LockedFile::new(file::open(found, path, self.is_writer())?, path, self.is_writer())?;
         if file::has_no_name(file.fd(), path)? {
-            // It was removed before it was locked, for example by a process that failed to create it, so stores to it would be lost. But a path in
-            // /proc can denote an open file that never had a name.
+            // The file was removed before it was locked, for example by a process that failed to create it, so stores to it would be lost. But a path
+            // in /proc can denote an open file that never had a name.
             let (_, now) = file::stat_path(path)?;
             if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
                 return Err(OpenError::NotFound { path: path.to_path_buf() });
@@ -379,13 +379,13 @@ impl RegionOptions {
         Ok(region)
     }
 
-    /// The last step of opening: fills the holes of a file that was opened for writing, populates its pages if requested, and removes the mark of
-    /// lost writes unless the pages were kept. In that case no lost page is left.
+    /// The last step of opening: fills the holes of a file that was opened for writing, populates its pages if requested, and, unless the pages were
+    /// kept, removes the mark of lost writes: the lost pages have been dropped.
     fn fill(&self, region: &Region) -> Result<(), OpenError> {
         let (file, path, len_bytes) = (region.locked_file().fd(), region.path(), region.len_bytes());
         if region.access() == Access::Writable && region.medium() != Medium::DeviceDax && !self.sparse {
-            // On tmpfs the blocks of a file are its pages: if the count equals the length, there are no holes. Setting the length first frees pages
-            // past the end. fallocate(2) would visit every page and zero untouched ones, which takes seconds for a few gigabytes.
+            // On tmpfs the blocks of a file are its pages: if the count equals the length, there are no holes. Before the count is read, setting the
+            // length frees pages past the end. fallocate(2) would visit every page and zero untouched ones, which takes seconds for a few gigabytes.
             if region.medium() == Medium::Tmpfs {
                 file::set_length(file, path, len_bytes)?;
             }
@@ -398,7 +398,7 @@ impl RegionOptions {
             }
         }
         self.populate_pages(region)?;
-        // The pages were reread in the page domain only.
+        // A writer's open drops pages only in the page domain.
         if region.domain() == Domain::Page && region.access() == Access::Writable && !self.keep_pages {
             reread::unmark(file, path)?;
         }
@@ -464,8 +464,8 @@ impl RegionOptions {
             None => Mapping::new(file, len, writable, sharing),
         };
         if self.access == Access::Scratch {
-            // Memory is reserved for huge pages only: a store that finds no free huge page raises SIGBUS. For ordinary pages a reservation would
-            // count every page of the file, of which few are stored to. DAX files are not detected here, because stores do not reach the file.
+            // Memory is reserved for huge pages only: without that, a store that finds no free one raises SIGBUS. For ordinary pages a reservation
+            // would count every page of the file, of which few are stored to. DAX files are not detected here, because stores do not reach the file.
             let mapping = map(Sharing::Private { is_reserved: known == Some(Medium::Hugetlbfs) })?;
             return Ok((mapping, known.unwrap_or(Medium::File)));
         }
@@ -504,7 +504,7 @@ impl RegionOptions {
     }
 }
 
-/// These are defined here because `RegionOptions` creates regions.
+/// These functions are defined here because `RegionOptions` creates regions.
 impl Region {
     /// Opens an existing file or device-dax with default options.
     ///
@@ -570,14 +570,14 @@ mod tests {
     fn file_removed_before_lock_is_not_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pm");
-        for is_made_again in [false, true] {
+        for is_recreated in [false, true] {
             for options in
                 [RegionOptions::new(), RegionOptions::new().read_only(), RegionOptions::new().scratch()]
             {
                 std::fs::write(&path, [0; 4096]).unwrap();
                 let (found, stat) = file::stat_path(&path).unwrap();
                 std::fs::remove_file(&path).unwrap();
-                if is_made_again {
+                if is_recreated {
                     std::fs::write(&path, [0; 4096]).unwrap();
                 }
                 let opened = options.open_found(&found, &stat, &path);
@@ -586,7 +586,7 @@ mod tests {
         }
     }
 
-    /// The test treats an ordinary file as one that was mapped with `MAP_SYNC`.
+    /// The test treats an ordinary file as if it had been mapped with `MAP_SYNC`.
     #[test]
     fn nameless_dax_file_is_volatile() {
         let dir = tempfile::tempdir().unwrap();

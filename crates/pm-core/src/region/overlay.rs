@@ -1,4 +1,4 @@
-//! Overlay file systems. Whether synced data survives a power failure depends on the file system below the overlay.
+//! Overlay file systems. Whether synced data survives a power failure depends on the file system that holds the upper layer, and on mount options.
 
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
@@ -23,10 +23,10 @@ struct Overlay {
 /// The maximum number of overlays in a stack (Linux `FILESYSTEM_MAX_STACK_DEPTH`).
 const MAX_STACKED: usize = 2;
 
-/// Whether data synced to an overlay does not survive a power failure: the overlay was mounted `volatile`, or its upper layer is in memory. An
-/// upper layer that this process cannot see, as in most containers, is assumed to be on a disk, so that fences sync. The same is assumed in
-/// three other cases. The upper layer has a relative path, which only the mounting process can resolve. There are more overlays than the kernel
-/// allows in a stack. Or chroot(2) into a directory that is not a mount point has hidden the mount.
+/// Whether a power failure loses data synced to an overlay, because the overlay was mounted `volatile` or its upper layer is in memory. An upper
+/// layer that this process cannot see, as in most containers, is assumed to be on a disk, so that fences sync. The same is assumed if the upper layer
+/// has a relative path, which only the mounting process can resolve; if there are more overlays than the kernel allows in a stack; or if chroot(2)
+/// into a directory that is not a mount point hides the mount.
 ///
 /// # Source
 /// Linux `Documentation/filesystems/overlayfs.rst`, "Volatile mount"; proc(5), `fdinfo` and `mountinfo`.

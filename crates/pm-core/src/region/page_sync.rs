@@ -5,7 +5,7 @@ use crate::FenceError;
 use rustix::io::Errno;
 use std::sync::{Mutex, PoisonError};
 
-/// Above this number of ranges, the two nearest ones are joined: writing back more pages costs less than another call.
+/// Above this number of ranges, the two nearest ones are joined: writing back more pages costs less than another msync(2).
 const RANGES_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -39,8 +39,8 @@ impl PageSync {
         Self { page_bytes, pending: Mutex::new(Pending { ranges: Vec::new(), poisoned: false }) }
     }
 
-    /// Runs `sync`, which syncs the file, while fences are excluded. The kernel reports a failed write-back once, so if `sync` fails, all later
-    /// fences must fail.
+    /// Runs `sync`, which syncs the file, while no fence runs. The kernel reports a failed write-back once, so if `sync` fails, all later fences must
+    /// fail.
     pub(super) fn sync_file(
         &self,
         sync: impl FnOnce() -> Result<(), Errno>,

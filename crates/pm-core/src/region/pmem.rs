@@ -76,9 +76,9 @@ impl Region {
         let from = self.address(offset, out.len() as u64, self.len_bytes);
         // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
         let copy = || unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) };
-        // SAFETY: a copy may end at any access.
+        // SAFETY: the copy does not panic, and may be abandoned at any access.
         let copied = unsafe { fault::guarded(copy) };
-        // As in `load`.
+        // An acquire fence, as in `load`.
         fence(Ordering::Acquire);
         copied
     }
@@ -96,20 +96,20 @@ impl Region {
         while !out.is_empty() {
             let left =
                 page_bytes - usize::try_from(start).expect("the offset is in the mapping") % page_bytes;
-            let (page, behind) = out.split_at_mut(left.min(out.len()));
+            let (page, rest) = out.split_at_mut(left.min(out.len()));
             let end = start + page.len() as u64;
             if self.next_data(start).is_none_or(|data| data.start >= end) {
                 page.fill(0);
             } else {
                 self.load_guarded(start, page)?;
             }
-            (start, out) = (end, behind);
+            (start, out) = (end, rest);
         }
         Ok(())
     }
 
-    /// In the page domain, and for scratch over an ordinary file: drops the file's pages from the page cache, or, if a writer keeps them, writes
-    /// them back again. A failed write-back may have left pages that differ from the medium.
+    /// Makes the page cache equal to the medium, which a failed write-back may have prevented: drops the file's pages, or, for a writer with `keep`,
+    /// writes them back again. Does so in the page domain, and for scratch over an ordinary file.
     pub(super) fn reread(&mut self, keep: bool) -> Result<(), OpenError> {
         let is_scratch_of_file = self.access == Access::Scratch && self.medium == Medium::File;
         if self.domain != Domain::Page && !is_scratch_of_file {
@@ -121,8 +121,8 @@ impl Region {
     }
 
     /// Makes every later fence fail if this open with [`RegionOptions::keep_pages`](crate::RegionOptions::keep_pages), or an earlier open, received
-    /// the report of a failed write-back. Returns true in that case. Opening has written back the lost writes that were still in the page cache.
-    /// Call this after fencing all other data.
+    /// the report of a failed write-back. Returns true in that case. Opening has written back the lost writes that were still in the page cache. Call
+    /// this after the last fence that must succeed.
     pub fn poison_if_writes_were_lost(&self) -> bool {
         if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {
             page_sync.poison();
@@ -190,10 +190,10 @@ impl Region {
     /// When the region or its file would shrink, or the size is not a multiple of the medium's page size. When the region is read-only, scratch or a
     /// device-dax, or belongs to the parent of this child of fork(2) ([`OpenError::Busy`]). When there is not enough space or address space. On
     /// error, the region and the file are unchanged, with one exception: if the file cannot be [synced](Self::sync_file) in its new length, the file
-    /// is longer than the region. In the page domain the failed sync poisons the region, because it may concern data stored before.
+    /// is longer than the region. In the page domain the failed sync poisons the region, because the failure may concern data stored before.
     ///
     /// # Durability
-    /// When it returns, a crash leaves the new length; before that, the old one or the new one.
+    /// Before it returns, a crash leaves the old or the new length; after that, the new length.
     pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
         let len = self.check_growth(len_bytes)?;
         if len_bytes == self.len_bytes {
@@ -255,7 +255,7 @@ impl Region {
         self.writable_bytes != 0
     }
 
-    /// The address of `offset`, after checking that the `len` bytes there end inside `limit_bytes`.
+    /// The address of `offset`. Panics if the `len_bytes` bytes there do not end inside `limit_bytes`.
     #[inline(always)]
     #[track_caller]
     fn address(&self, offset: u64, len_bytes: u64, limit_bytes: u64) -> *mut u8 {
@@ -332,7 +332,7 @@ impl Pmem for Region {
         let from = self.address(offset, out.len() as u64, self.len_bytes);
         // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
         unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) };
-        // The bytes may be a link to data that another thread stored before.
+        // An acquire fence, because the bytes may be a link to data that another thread stored before.
         fence(Ordering::Acquire);
     }
 
@@ -371,7 +371,7 @@ impl Pmem for Region {
             // SAFETY: as above.
             None => unsafe { self.insns.copy_nt(to, bytes.as_ptr(), bytes.len()) },
         };
-        // SAFETY: a copy may end at any access.
+        // SAFETY: the copy does not panic, and may be abandoned at any access.
         let copied = unsafe { fault::guarded(copy) };
         if let Some(page_sync) = &self.page_sync {
             // The range includes the bytes stored before a fault.
@@ -382,7 +382,7 @@ impl Pmem for Region {
 
     #[inline]
     fn load_u64(&self, offset: u64) -> u64 {
-        // The mapping may be read-only, where Rust only allows relaxed loads; the fence makes it an acquire load.
+        // The mapping may be read-only, where Rust only allows relaxed loads; the fence makes this an acquire load.
         let word = self.atomic(offset, self.len_bytes).load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         word

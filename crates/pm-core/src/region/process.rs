@@ -91,7 +91,7 @@ mod tests {
         // SAFETY: the single thread of the child waits for no other thread, and ends without running destructors of the parent's values.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: it accesses no memory. It ends a child that hangs.
+            // SAFETY: alarm(2) accesses no memory. The alarm ends a child that hangs.
             unsafe { libc::alarm(10) };
             let is_true = std::panic::catch_unwind(core::panic::AssertUnwindSafe(check)).unwrap_or(false);
             // SAFETY: ends the child without running destructors of the parent's values.
@@ -118,7 +118,7 @@ mod tests {
         matches!(answer, Err(OpenError::Busy { .. }))
     }
 
-    /// The parent holds the lock. Growing would give the child a mapping, and make it a second writer.
+    /// The parent holds the lock. Growing would give the child a mapping of its own, and make it a second writer.
     #[test]
     fn child_cannot_grow_region_of_parent() {
         let dir = tempfile::tempdir().unwrap();
@@ -131,8 +131,8 @@ mod tests {
             assert_eq!(std::fs::metadata(&path).unwrap().len(), LEN);
             region.grow(2 * LEN).unwrap();
             let mut pool = Pool::format(region, &PoolOptions::new()).unwrap();
-            let grown = |answer| matches!(answer, Err(PoolError::Region(OpenError::Busy { .. })));
-            assert!(in_child(|| grown(pool.grow(4 * LEN))));
+            let is_refused = |answer| matches!(answer, Err(PoolError::Region(OpenError::Busy { .. })));
+            assert!(in_child(|| is_refused(pool.grow(4 * LEN))));
             pool.grow(3 * LEN).unwrap();
             assert_eq!(
                 (pool.pmem().len_bytes(), std::fs::metadata(&path).unwrap().len()),
@@ -152,7 +152,7 @@ mod tests {
         assert!(!is_refused());
     }
 
-    /// While there is no change, the child does not wait for a lock that another thread held at the fork.
+    /// While no root changes, the child does not wait for a lock that another thread held at the fork.
     #[test]
     fn child_finds_root_while_parent_reads() {
         let region = RegionOptions::new().keep_on_fork().anonymous(LEN).unwrap();

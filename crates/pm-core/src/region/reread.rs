@@ -1,16 +1,16 @@
 //! Opening in the page domain: makes the page cache equal to the medium.
 //!
-//! The page cache may differ from the medium. Stores of a dead process have left dirty pages, which a write-back makes durable. But after a failed
-//! write-back the kernel marks the pages clean: the next process that opens the file would read the new contents and rely on them, and no fence would
-//! write them. So opening drops the pages and reads them again. Pages that cannot be dropped, because another program has mapped them, are made dirty
-//! again and written back, so that the medium equals them. The same is done to all pages if the caller keeps them, to take over from a killed process
-//! without losing its stores. Pages of zeroes over holes are left alone: the medium has zeroes there, and a store would allocate a block.
+//! The page cache may differ from the medium. Stores of a dead process leave dirty pages, which a write-back makes durable. But after a failed
+//! write-back the kernel marks the pages clean: the next process to open the file would read contents that the medium lacks, and no fence would write
+//! them. So opening drops the pages, and loads read them again. Pages that another program has mapped cannot be dropped: a writer marks them dirty
+//! and writes them back, so that the medium equals them. To take over from a killed process without losing its stores, a writer can keep the pages:
+//! then it does this to all of them. Zero pages over holes are left out: the medium has zeroes there, and a store would allocate a block.
 //!
-//! The kernel reports a failed write-back once. An open that receives the report, for reading or writing, marks the file with an extended attribute.
-//! If that open keeps the pages, its process may fail or be killed before it uses the report. If it does not keep them, it fails before it drops any
-//! pages. Later opens that keep the pages find the mark. An open for writing that does not keep them removes the mark as its last step. If it fails
-//! after it has dropped pages, the mark stays, because a later open can no longer write those pages back. The mark is not synced. It serves clients
-//! of a killed server that wait for the next server, and a crash of the machine ends these clients too.
+//! The kernel reports a failed write-back once. An open that receives the report, for reading or writing, marks the file with an extended attribute,
+//! which later opens that keep the pages find. An open that keeps the pages needs the mark because its process may be killed before it uses the
+//! report; an open that does not keep them fails, with the lost pages still in the cache. An open for writing that does not keep the pages removes
+//! the mark as its last step. If it fails after it has dropped pages, the mark stays, because a later open can no longer write those pages back. The
+//! mark is not synced: it serves clients of a killed server that wait for the next one, and a crash of the machine ends them too.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
@@ -24,12 +24,12 @@ use std::path::Path;
 
 /// The mark on a file: an open received the report of a failed write-back.
 const LOST_WRITES: &str = "user.pm.lost_writes";
-/// The part of the mapping that one call covers.
+/// The length of the part of the mapping that one mincore(2) covers.
 const STEP_BYTES: usize = 1 << 30;
 
 /// Writes back the file's pages, and drops them from the cache. `page_sync` is set for a writer only; without it, pages that are mapped elsewhere
 /// stay as they are. If `keep` is set, a writer keeps the pages: all pages in the cache are written back again, including those lost by a failed
-/// write-back. A reader that keeps them leaves the cache as it is. The mapping must not have been read before.
+/// write-back. A reader that keeps them does not change the cache. The mapping must not have been read before.
 ///
 /// Returns true only for a writer that keeps the pages, if this or an earlier open received the report of a failed write-back.
 ///
@@ -112,21 +112,21 @@ fn is_marked(file: &OwnedFd) -> bool {
 fn pages_to_rewrite(file: &OwnedFd, mapping: &Mapping, part: Range<usize>) -> Result<Vec<usize>, Errno> {
     let page = page_sync::host_page_bytes();
     let resident = mapping.are_resident(part.start, part.end, page)?;
-    let mut kept = Vec::new();
-    // The last data range found; it ends after the page, unless the page is in a hole.
+    let mut pages = Vec::new();
+    // The first data range that ends after the start of the page.
     let mut data = 0..0;
     for offset in part.clone().step_by(page).zip(resident).filter(|page| page.1).map(|page| page.0) {
         if data.end <= offset as u64 {
             data = file::next_data(file, offset as u64..part.end as u64).unwrap_or(u64::MAX..u64::MAX);
         }
-        // A lost page may lie over a hole.
+        // A page over a hole is left out only if it is zero: the store of a lost page may have been to a hole.
         let is_hole = data.start >= (offset + page) as u64;
-        // A page that cannot be read is kept: storing to it returns the error.
+        // A page that cannot be read is included: the store to it returns the error.
         if !is_hole || mapping.is_zero(offset, page.min(mapping.len() - offset)) != Ok(true) {
-            kept.push(offset);
+            pages.push(offset);
         }
     }
-    Ok(kept)
+    Ok(pages)
 }
 
 #[cfg(test)]
@@ -139,7 +139,7 @@ mod tests {
 
     const LEN: usize = 1 << 20;
 
-    /// Not in the directory for temporary files, which may be in memory.
+    /// A file outside the directory for temporary files, which may be in memory.
     fn file() -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir_in(".").unwrap();
         let path = dir.path().join("file.pm");
@@ -158,7 +158,7 @@ mod tests {
         line.parse::<usize>().unwrap()
     }
 
-    /// The state after a failed write-back: the pages are clean, and the medium does not have them.
+    /// Simulates the state after a failed write-back: the pages are clean, and the medium does not have them.
     #[test]
     fn kept_pages_are_written_again() {
         let (_dir, path) = file();
@@ -213,7 +213,7 @@ mod tests {
             assert!(super::reread(&file, &path, region.mapping(), Some(&failing), keep).is_err());
             drop(region);
             let next = RegionOptions::new().keep_pages(true).open(&path).unwrap();
-            assert!(next.poison_if_writes_were_lost(), "it keeps the pages: {keep}");
+            assert!(next.poison_if_writes_were_lost(), "with keep: {keep}");
         }
     }
 
@@ -233,7 +233,7 @@ mod tests {
 
     /// A mapping of one file and a descriptor of another file with holes simulate the state after a failed write-back.
     #[test]
-    fn lost_page_over_hole_is_kept() {
+    fn lost_page_over_hole_is_rewritten() {
         let (dir, path) = file();
         let page = rustix::param::page_size();
         let bytes = [vec![0; page], vec![7; page], vec![0; LEN - 2 * page]].concat();
@@ -243,8 +243,8 @@ mod tests {
         std::os::unix::fs::FileExt::write_all_at(&holes, &[0], 3 * page as u64).unwrap();
         let region = RegionOptions::new().keep_pages(true).open(&path).unwrap();
         assert_eq!(resident_count(&region), LEN / page);
-        let kept = super::pages_to_rewrite(&holes.into(), region.mapping(), 0..LEN).unwrap();
-        assert_eq!(kept, [page, 3 * page], "the page with contents, and the page that is no hole");
+        let pages = super::pages_to_rewrite(&holes.into(), region.mapping(), 0..LEN).unwrap();
+        assert_eq!(pages, [page, 3 * page], "the page with contents, and the page in a data range");
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
         assert!(matches!(touched, Err(OpenError::Io { errno: Errno::IO, .. })), "{touched:?}");
     }
 
-    /// A file in /proc stands for one on squashfs or ISO 9660: it can be read, but not synced.
+    /// A file in /proc stands for a file on squashfs or ISO 9660: it can be read, but not synced.
     #[test]
     fn file_that_cannot_be_synced_is_readable_only() {
         let path = std::path::Path::new("/proc/self/comm");

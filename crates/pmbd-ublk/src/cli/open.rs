@@ -96,7 +96,7 @@ pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDi
     match (open_waiting(&args.path, args.open.raw, &options), args.size) {
         (Ok(disk), Some(size)) if disk.info().capacity_bytes != size.0 => Err(miette!(
             help = "omit --size to serve the existing disk",
-            "{} exists already, with {}, but --size is {size}",
+            "{} already exists, with {}, but --size is {size}",
             args.path.display(),
             Size(disk.info().capacity_bytes)
         )),
