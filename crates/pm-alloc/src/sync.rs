@@ -33,7 +33,7 @@ thread_local! {
 /// stores. `dc cvap` is neither a load nor a store (Arm ARM, B2.3 and D7.4, "ordering and completion of data cache maintenance"): it could execute
 /// before the load, and clean the line before the store reaches it. A full barrier prevents that.
 #[inline]
-pub(crate) fn before_flushing_others_stores() {
+pub(crate) fn order_observed_stores_before_flushes() {
     #[cfg(all(target_arch = "aarch64", not(loom)))]
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }

@@ -18,7 +18,7 @@ pub(super) const LOGGED_UP_TO_BYTES: usize = 96;
 /// A transaction on the heap with the brand `'p`. [`Heap::transaction`](crate::Heap::transaction) creates it.
 ///
 /// Its writes are kept in DRAM until it commits, and its reads see them. Contents of more than 96 bytes are stored in a new block immediately,
-/// because nothing links to the block yet. A write of 2 KiB or more (or the length set by
+/// because nothing links to that block yet. A write of 2 KiB or more (or the length set by
 /// [`HeapOptions::in_place_from_bytes`](crate::HeapOptions::in_place_from_bytes)) to an old block is made in place, with undo logging.
 pub struct Tx<'p, P: Pmem = Region> {
     parts: &'p HeapParts<P>,
@@ -69,15 +69,15 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// With the transaction: after a crash before the commit the block is free. Costs the block's lines and its header's line. A value of up to 96
     /// bytes also costs two or three lines of the log. Longer values cost one fence for all of them in the transaction.
     ///
-    /// A transaction reserves a whole free extent until it ends, and other threads cannot allocate from it. So the last long free extent is trimmed:
-    /// split into two free blocks, of which the transaction reserves one. This costs two lines and two fences, or four fences if its header is in a
-    /// live log entry. The transaction keeps an eighth of the extent, from which later transactions allocate without that cost.
+    /// A transaction reserves a whole free extent until it ends, and other threads cannot allocate from it. So the last long extent is first trimmed:
+    /// split into two free blocks. The transaction reserves only the front one, about an eighth of the extent; later transactions use its rest
+    /// without another trim. A trim costs two lines and two fences, or four fences if a live log entry stores to one of the headers.
     pub fn alloc<T: InPool<'p>>(&mut self, value: &T) -> Result<Link<'p, T>, TxError> {
         self.alloc_slice(core::slice::from_ref(value))
     }
 
-    /// Allocates a block and writes these values to it, one after the other. The returned link points to the first one; [`Link::element`] makes
-    /// links to the others. The heap does not store their number.
+    /// Allocates a block and writes these values to it, one after the other. Returns the link to the first value; [`Link::element`] makes links to
+    /// the other values. The heap does not store their number.
     ///
     /// # Errors
     /// As for [`alloc`](Self::alloc).
@@ -206,7 +206,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.store(offset, bytes_of(value))
     }
 
-    /// Writes values one after the other, starting at the one that the link points to.
+    /// Writes values one after the other, from the value that the link points to on.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -249,7 +249,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     /// Sets the root with this name to `link`, so that [`root`](Self::root) finds it after a restart. Replaces a former root with this name. If two
-    /// transactions set the same root, the one that commits later replaces the other's.
+    /// transactions set the same root, the later commit replaces the root of the earlier one.
     ///
     /// # Errors
     /// When the link is null or points outside the heap. When the name is empty, longer than 24 bytes or the heap's own, `pm-alloc.heap`. When the
@@ -469,7 +469,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(())
     }
 
-    /// The root as this transaction has changed it. `None` if it has not changed it.
+    /// The root as this transaction has changed it; `Some(None)` if it has removed the root. `None` if it has not changed the root.
     fn staged_root(&self, name: &str) -> Option<Option<Root>> {
         let staged = self.work.roots.iter().find(|staged| staged.name == name)?;
         Some(staged.write.and_then(|write| write.root()))

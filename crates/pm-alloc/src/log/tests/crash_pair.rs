@@ -1,7 +1,7 @@
 //! Crashes while pairs of words are stored without a transaction: no pair is torn.
 
 use super::support::Mixtures::All;
-use super::support::{WHOLE_PAIRS, at, commit, explore, explore_under, formatted, layout, store_pair};
+use super::support::{ATOMIC_PAIRS, at, commit, explore, explore_under, formatted, layout, store_pair};
 use crate::log::Log;
 use pm_crashsim::{Model, Run};
 
@@ -20,7 +20,7 @@ fn pair_stored_in_place_is_atomic() {
     let store = |run: &Run<()>, log: &Log| {
         [[1, 2], [3, 4]].into_iter().for_each(|pair| store_pair(run, log, PAIR[0], pair));
     };
-    explore_under(&WHOLE_PAIRS, &formatted(&layout), &layout, All, PAIR, whole, store);
+    explore_under(&ATOMIC_PAIRS, &formatted(&layout), &layout, All, PAIR, whole, store);
     explore_under(&[Model::Chunk8], &formatted(&layout), &layout, All, PAIR, halves, store);
 }
 
@@ -42,7 +42,7 @@ fn pair_is_stored_in_place_after_checkpoint() {
     let layout = layout(8);
     let states = [[0, 0], [1, 0], [2, 3], [4, 5]];
     let allowed = |done: usize| states.into_iter().skip(done).take(2).collect();
-    explore_under(&WHOLE_PAIRS, &formatted(&layout), &layout, All, PAIR, allowed, |run, log| {
+    explore_under(&ATOMIC_PAIRS, &formatted(&layout), &layout, All, PAIR, allowed, |run, log| {
         commit(run, log, &[(PAIR[0], 1)]);
         store_pair(run, log, PAIR[0], [2, 3]);
         log.raise_checkpoint(run.pmem(), log.live_lsn_bound(PAIR[0], 16)).unwrap();

@@ -134,7 +134,7 @@ pub(super) fn explore_from<const N: usize>(
     allowed: impl Fn(usize) -> Vec<[u64; N]> + Sync,
     operation: impl Fn(&Run<()>, &Log) + Sync,
 ) {
-    let models = [WHOLE_PAIRS.as_slice(), &[Model::Chunk8]].concat();
+    let models = [ATOMIC_PAIRS.as_slice(), &[Model::Chunk8]].concat();
     explore_under(&models, image, layout, mixtures, offsets, allowed, operation);
 }
 
@@ -147,7 +147,7 @@ pub(super) fn exhaustive(explore: impl Fn(Explorer) -> Coverage) {
 }
 
 /// The models with atomic stores of pairs.
-pub(super) const WHOLE_PAIRS: [Model; 3] = [Model::Eadr, Model::Px86Line, Model::Px86Loc];
+pub(super) const ATOMIC_PAIRS: [Model; 3] = [Model::Eadr, Model::Px86Line, Model::Px86Loc];
 
 /// [Explores](explore_from) under these models.
 pub(super) fn explore_under<const N: usize>(
