@@ -225,8 +225,8 @@ fn erase_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
 
 /// Applies the live groups and rolls back uncommitted changes in place. Both are durable when this returns.
 ///
-/// If several groups store to a byte, only the last group's value is stored, so no byte takes an older value than it has. Otherwise a crash here
-/// could leave an older value; if an entry were corrupted after that, the next recovery would replay fewer groups, and might keep that value.
+/// If several groups store to a byte, only the last group's value is stored, so that no byte returns to an older value. Otherwise a crash here could
+/// leave an older value; if an entry were corrupted after that, the next recovery would replay fewer groups, and might keep that value.
 ///
 /// # Durability
 /// The fences of [`InnerHeaders::store`], and one at the end; no fence if there is nothing to do. The caller has made the entries durable.

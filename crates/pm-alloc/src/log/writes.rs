@@ -255,8 +255,8 @@ struct Split {
 }
 
 impl Split {
-    /// The remainder after whole entries of bytes becomes pairs if it would fill at most half of an entry. Three pairs fill one entry, as the
-    /// remainder would; fewer pairs leave room for other pairs. And the commit entry of a longer group holds pairs anyway.
+    /// After the entries that it fills, the remainder of a run becomes pairs if it needs at most half of an entry. As a byte range it would need a
+    /// whole entry; so do three pairs, but fewer leave room for other pairs. And the commit entry of a longer group holds pairs anyway.
     const fn of(start: u64, end: u64) -> Self {
         let len = end - start;
         let range_count = len.div_ceil(DATA);

@@ -12,7 +12,7 @@ fn pair_stored_in_place_is_atomic() {
     let layout = layout(8);
     let states = [[0, 0], [1, 2], [3, 4]];
     let whole = |done: usize| states.into_iter().skip(done).take(2).collect::<Vec<_>>();
-    // Under a model without 16-byte stores, a mixture of the last two pairs is possible, but of no others.
+    // Under a model without 16-byte stores, a crash may leave a mixture of the last two pairs, but of no other pairs.
     let halves = |done: usize| {
         let pairs = whole(done);
         pairs.iter().flat_map(|low| pairs.iter().map(|high| [low[0], high[1]])).collect()
@@ -24,14 +24,14 @@ fn pair_stored_in_place_is_atomic() {
     explore_under(&[Model::Chunk8], &formatted(&layout), &layout, All, PAIR, halves, store);
 }
 
-/// The pair is committed, and no model tears a commit.
+/// A live entry stores to the pair's line, so a commit stores the pair, and no model tears a commit.
 #[test]
 fn live_entry_does_not_overwrite_pair() {
-    for aimed_at in [0, 1] {
+    for index in [0, 1] {
         let mut committed = [0, 0];
-        committed[aimed_at] = 1;
+        committed[index] = 1;
         explore(&layout(8), All, PAIR, &[[0, 0], committed, [2, 3], [4, 5]], |run, log| {
-            commit(run, log, &[(PAIR[aimed_at], 1)]);
+            commit(run, log, &[(PAIR[index], 1)]);
             [[2, 3], [4, 5]].into_iter().for_each(|pair| store_pair(run, log, PAIR[0], pair));
         });
     }
