@@ -115,7 +115,7 @@ impl HeapId {
 /// changes of the outer transaction, which are not applied yet, and its own changes would survive a rollback of the outer one.
 pub(crate) struct InTransaction {
     heap: HeapId,
-    work: Option<Box<TxLists>>,
+    lists: Option<Box<TxLists>>,
 }
 
 impl InTransaction {
@@ -127,27 +127,27 @@ impl InTransaction {
                 return None;
             }
             thread.in_transaction.push(heap);
-            Some(Self { heap, work: thread.spare.take() })
+            Some(Self { heap, lists: thread.spare.take() })
         };
         // Not `unwrap_or`, which would always create a second value: dropping it would end the transaction.
-        with_thread(begin).unwrap_or_else(|| Some(Self { heap, work: None }))
+        with_thread(begin).unwrap_or_else(|| Some(Self { heap, lists: None }))
     }
 
     /// The transaction's lists, which are empty at its beginning.
     #[inline]
-    pub(crate) fn work(&mut self) -> &mut TxLists {
-        self.work.get_or_insert_default()
+    pub(crate) fn lists(&mut self) -> &mut TxLists {
+        self.lists.get_or_insert_default()
     }
 }
 
 impl Drop for InTransaction {
     #[inline]
     fn drop(&mut self) {
-        let work = self.work.take().filter(|work| work.is_small()).map(TxLists::emptied);
+        let lists = self.lists.take().filter(|lists| lists.is_small()).map(TxLists::emptied);
         with_thread(|thread| {
             thread.in_transaction.retain(|&heap| heap != self.heap);
             thread.in_place.retain(|(heap, _)| *heap != self.heap);
-            thread.spare = work;
+            thread.spare = lists;
         })
         .unwrap_or_default();
     }
