@@ -164,7 +164,7 @@ impl Log {
         sync::lane_hint(self.layout.seed).filter(|&lane| lane < self.layout.lane_count).unwrap_or(0)
     }
 
-    /// Makes the deferred commits of the other lanes durable.
+    /// Makes the deferred commits of all lanes except `own_lane` durable.
     #[inline]
     pub(super) fn persist_deferred<P: Pmem>(
         &self,
@@ -174,8 +174,8 @@ impl Log {
         self.deferred.persist(pmem, own_lane).map_err(|error| self.poison(error.into()))
     }
 
-    /// Raises the checkpoint LSN to `to` or higher: waits for commits in progress, which call no code of the program, and retires idle lanes, even
-    /// those with an owning thread that has not begun to commit.
+    /// Raises the checkpoint LSN to `to` or higher: waits for commits in progress, which call no code of the program and so end soon, and retires
+    /// idle lanes, even those with an owning thread that has not begun to commit.
     ///
     /// # Durability
     /// Two fences for all retired lanes together; none if the checkpoint LSN has already reached `to`.
@@ -368,11 +368,11 @@ impl DeferredCommits {
     /// knows that all earlier deferred commits are durable.
     #[inline]
     fn persist<P: Pmem>(&self, pmem: &P, except: Option<u32>) -> Result<(), FenceError> {
-        if self.count.load(Ordering::SeqCst) == 0 { Ok(()) } else { self.persist_some(pmem, except) }
+        if self.count.load(Ordering::SeqCst) == 0 { Ok(()) } else { self.persist_listed(pmem, except) }
     }
 
     #[cold]
-    fn persist_some<P: Pmem>(&self, pmem: &P, except: Option<u32>) -> Result<(), FenceError> {
+    fn persist_listed<P: Pmem>(&self, pmem: &P, except: Option<u32>) -> Result<(), FenceError> {
         let mut entries = lock(&self.entries);
         if entries.iter().all(|&(lane, _)| Some(lane) == except) {
             return Ok(());

@@ -25,7 +25,7 @@ pub struct Tx<'p, P: Pmem = Region> {
     lists: &'p mut TxLists,
     /// Acquired at the first write in place, or at the commit.
     lane: Option<LaneGuard<'p>>,
-    /// Whether stores to new blocks were flushed but not fenced.
+    /// Whether stores to new blocks need a fence before the commit.
     has_unfenced_stores: bool,
     durability: Durability,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
