@@ -44,9 +44,9 @@
 //! loads acquire ordering. Only read-modify-write operations change `C`. So a thread that loads `C` observes everything that happened before each LSN
 //! up to `C` was allocated: step 1 of that commit, and the ends of all earlier groups of its lane.
 //!
-//! The computed `H` is at most the loaded `C`, so it is below every group above `C`. It remains to show that it is also below every group up to `C`
-//! that recovery may need. Let `f` be the last group of a lane up to `C`. Recovery may need `f` and the two groups before it (fewer if the lane has
-//! no more), except those at or below `r`. The thread loads the value of `n` that the commit of `f` stored, or a later one:
+//! The computed `H` is at most the loaded `C`, so it is below every group above `C`. It remains to show that it is also below every group at or below
+//! `C` that recovery may need. Let `f` be a lane's last group at or below `C`. Recovery may need `f` and the two groups before it (fewer if the lane
+//! has no more), except those at or below `r`. The thread loads the value of `n` that the commit of `f` stored, or a later one:
 //!
 //! * `n` is 0, or was stored by the commit of a later group. Then `f` has ended, and each of `l1`, `l2`, `l3` was stored by the end of `f` or of a
 //!   later group. The end of a group stores `l3` first, and the thread loads it last. So if `l3` is from the end of `f`, all three are, and the

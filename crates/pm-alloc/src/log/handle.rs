@@ -139,8 +139,8 @@ impl Log {
         self.checkpoint_lsn.assert_below(&lane.published, lsn);
     }
 
-    /// An upper bound of the LSNs of the live entries that store to the lines of these bytes. If no such entry is live, an LSN at or below the
-    /// checkpoint LSN, or zero. The caller ensures that no other thread stores there during the call.
+    /// An upper bound of the LSNs of the live entries that store to the lines of these bytes. If it is at or below the checkpoint LSN, no such entry
+    /// is live. The caller ensures that no other thread stores there during the call.
     pub(crate) fn live_lsn_bound(&self, offset: u64, len: u64) -> Lsn {
         let known = self.checkpoint_lsn.last_computed();
         // The groups of the lanes that are left out are at or below the checkpoint LSN.
