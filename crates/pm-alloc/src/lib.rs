@@ -32,7 +32,7 @@
 //!         *count += 1;
 //!         *count
 //!     })
-//! })?; // After a crash, both fields and the new block are there, or none of them.
+//! })?; // A crash leaves both new fields and the new block, or none of them.
 //! assert_eq!(count, 1);
 //!
 //! drop(heap);
@@ -46,15 +46,15 @@
 //! # }
 //! ```
 //!
-//! The example `tasks` (`cargo run -p pm-alloc --example tasks`) is a list of tasks that kills its own process and checks the list.
+//! The example `tasks` (`cargo run -p pm-alloc --example tasks`) kills a process that adds to a list of tasks, and checks the list.
 //!
 //! # The model
 //! [`Heap::transaction`] passes a [`Tx`] to a closure, which reads and changes values through it. Values are copied in and out: there are no
 //! references to them, so a change that bypasses the `Tx` does not compile. Links carry the brand `'p` of their transaction, so a link from another
 //! heap, or from a transaction that was rolled back, cannot be stored. After an error or a panic the transaction is rolled back.
 //!
-//! [`Heap::view`] reads without a transaction, and stores single words and pairs in place. It also makes two frequent changes in one step, which
-//! takes little more than half the time of a transaction: [`View::alloc_and_link`] allocates a block and stores the link to it into a null slot, and
+//! [`Heap::view`] reads without a transaction, and stores single words and pairs in place. It also has calls for two frequent changes, which take
+//! little more than half the time of a transaction: [`View::alloc_and_link`] allocates a block and stores the link to it into a null slot, and
 //! [`View::unlink_and_free`] frees a block and sets the slot to null. Removing a block from the middle of a list needs a transaction.
 //!
 //! Transactions are not isolated from each other: two transactions that change the same data at the same time race, like two threads that write one
@@ -66,18 +66,18 @@
 //! * Each block is either allocated or free. A crash loses no block, and no block is allocated twice.
 //! * A freed block is not allocated again before its freeing is durable.
 //! * After a failed fence the state of the heap is unknown until it is opened again. Until then all calls that store return an error.
-//! * A word or pair that was stored [in place](View::store_u64) is durable once the call returns. If the process is killed inside the call,
-//!   the next process may read the new value, and a power failure may then revert it, unless that process stores it again.
+//! * A word or pair that was stored [in place](View::store_u64) is durable once the call returns. If the process is killed inside the call, the next
+//!   process may read the new value. A power failure may then revert it, unless the next process has stored it again.
 //!
 //! # What is guaranteed after a stray write
-//! Each block has a header with a checksum before it. A corrupted header is found when its block is allocated, freed, or checked by [`Heap::check`].
-//! It is reported ([`Heap::take_corruption`]) and never followed, and the rest of the heap stays usable. If it was corrupted while the heap was
-//! closed, the length of its block is unknown: no line after it in its chunk is allocated again, and the other blocks there are found by their own
-//! headers. A repair neither writes into a block nor frees lines that may be in use. The contents of blocks have no checksum; the program adds its
-//! own if it needs one.
+//! The header before each block has a checksum. A corrupted header is found when its block is allocated, freed, or checked by [`Heap::check`]. It is
+//! reported ([`Heap::take_corruption`]) and never followed, and the rest of the heap stays usable. If a header was corrupted while the heap was
+//! closed, the length of its block is unknown: no line after the header is allocated again in that chunk, and the other blocks there are found by
+//! their own headers. A repair neither writes into a block nor frees lines that may be in use. The contents of blocks have no checksum; the program
+//! adds its own if it needs one.
 //!
-//! A corrupted log entry is detected, too, and does not affect the data of other transactions. If recovery after a kill or a crash may need it, the
-//! heap opens only with [`HeapOptions::discard_corrupted_records`]. After the heap is closed or dropped, recovery needs no entry
+//! A corrupted log entry is detected, too, and does not affect the data of other transactions. If recovery after a kill or a crash may need that
+//! entry, the heap opens only with [`HeapOptions::discard_corrupted_records`]. After the heap is closed or dropped, recovery needs no entry
 //! (`docs/adr/0010-a-corrupted-log-line.md`).
 //!
 //! # What it costs
@@ -90,24 +90,24 @@
 //! | a block allocated, initialized and linked | 1, the changed lines, the header, and the contents | 2; up to 96 bytes, 1 |
 //! | a write of 2 KiB or more to an old block | 1 for each 48 bytes, and the changed lines | 3; with other changes, 4 |
 //!
-//! `tests/heap/prices.rs` counts them. The lane's next transaction flushes the lines that a transaction changes; until then the log holds their
-//! contents (`docs/adr/0007-one-fence-per-transaction.md`).
+//! `tests/heap/prices.rs` counts them. A transaction commits through a lane, a log that one thread at a time writes. The lane's next transaction
+//! flushes the lines that this one changed; until then the log holds their contents (`docs/adr/0007-one-fence-per-transaction.md`).
 //!
 //! # Wear
-//! Statistics and maps of free space are in DRAM. Besides the user's lines, two kinds of lines are written: those with block headers, once to
-//! allocate and once to free, and the rings of the log. [`HeapOptions::quarantine`] delays the reuse of freed blocks, so that no line is written too
+//! Statistics and maps of free space are in DRAM. Besides the user's lines, two kinds of lines are written: lines with block headers, once to
+//! allocate and once to free, and the lines of the log. [`HeapOptions::quarantine`] delays the reuse of freed blocks, so that no line is written too
 //! often.
 //!
 //! # Limitations
 //! A transaction may use at most half of a lane: [`HeapOptions::lane_entries`] times 24 bytes, which is 24 KiB in a heap of 64 MiB, and less in
-//! smaller ones. A longer one fails with [`CommitError::TooLarge`]. Long writes to old blocks also use log space, because the old contents are
-//! logged. Values of more than 96 bytes in new blocks use none. The header of each block uses a third of an entry.
+//! smaller ones. A longer transaction fails with [`CommitError::TooLarge`]. Long writes to old blocks also use log space, because the old contents
+//! are logged. Values of more than 96 bytes in new blocks use none. The header of each block uses a third of an entry.
 //!
 //! There is no garbage collection: a block that nothing links to stays allocated until the program compares [`Heap::blocks`] with the blocks
 //! that it can reach, and frees the others.
 //!
 //! # Source
-//! NVMalloc 3 for headers, state in DRAM and the don't-allocate list; PMFS 3.2 for the log entries. The format is in `docs/format/heap.md`.
+//! NVMalloc 3 for headers, state in DRAM and quarantine (its don't-allocate list); PMFS 3.2 for log entries. The format is in `docs/format/heap.md`.
 
 #![deny(unsafe_code)]
 

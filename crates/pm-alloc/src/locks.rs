@@ -12,7 +12,7 @@ use spin::mutex::{SpinMutex as Inner, SpinMutexGuard as InnerGuard};
 ///
 /// A mutex is released with a locked instruction, which waits for all earlier stores and so, after a flush, for the medium. A thread that releases
 /// this lock does not wait. In exchange, a waiting thread polls, because no thread is woken. So this lock is for state that is rarely contended, and
-/// that is locked for the length of a commit at most.
+/// that is usually locked for the length of one commit.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct SpinLock<T> {
@@ -85,8 +85,8 @@ impl<T> SpinLock<T> {
 
 /// A mutex with poisoning.
 ///
-/// With the standard library's poisoning, a thread that only reads cannot panic without poisoning the lock. It could only clear the poison
-/// afterwards, when other threads may have observed it. A guard of this mutex can [ignore panics](Guard::ignore_panics).
+/// The standard library poisons a mutex when its owner panics, even if the owner only reads. The poison can be cleared only afterwards, when other
+/// threads may have observed it. A guard of this mutex can [ignore panics](Guard::ignore_panics).
 #[derive(Debug)]
 pub(crate) struct PoisonMutex<T> {
     inner: Mutex<Guarded<T>>,
@@ -125,7 +125,7 @@ pub(crate) struct Guarded<T> {
     value: T,
     /// Whether a thread panicked while it held the lock.
     is_poisoned: bool,
-    /// Whether a panic of the owning thread leaves the lock unpoisoned. True from the start if the thread acquires the lock while it panics, to roll
+    /// Whether a panic of the owning thread leaves the lock unpoisoned. True from the start if the thread acquires the lock during a panic, to roll
     /// back.
     ignores_panics: bool,
 }
@@ -136,10 +136,10 @@ impl<T> Guarded<T> {
     }
 }
 
-/// A lock that this thread holds. Not `Send`: a fence waits for the flushes of its own thread only.
+/// A lock that this thread holds until this is dropped. Not `Send`: the owner also fences, and a fence waits only for flushes of its own thread.
 ///
-/// For a spin lock this is one pointer, which is returned in a register. A longer guard would be stored field by field and copied by wider
-/// loads. Such a load waits for the stores, and so, after a flush, for the medium.
+/// For a spin lock this is one pointer, which is returned in a register. A longer guard would be stored field by field and copied by wider loads.
+/// Such a load waits until the stores have left the store buffer, and so, after a flush, for the medium.
 #[derive(Debug)]
 pub(crate) struct Guard<T, G: DerefMut<Target = Guarded<T>>> {
     inner: G,
@@ -156,7 +156,7 @@ impl<T, G: DerefMut<Target = Guarded<T>>> Guard<T, G> {
     #[track_caller]
     #[inline]
     fn assert_unpoisoned(&self) {
-        assert!(!self.inner.is_poisoned, "the lock is poisoned: a thread panicked while it held it");
+        assert!(!self.inner.is_poisoned, "the lock is poisoned: a thread panicked while holding it");
     }
 
     /// From now on a panic of this thread does not poison the lock. The thread must only read the guarded value.

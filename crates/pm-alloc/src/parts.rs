@@ -69,15 +69,15 @@ impl<P: Pmem> HeapParts<P> {
         Ok(link_to(root.offset()))
     }
 
-    /// Durably stores a block header in place. It does not use a commit, because the calling transaction may own the only lane. If a live entry
-    /// stores to the header, the checkpoint LSN is raised first.
+    /// Durably stores a block header in place. It does not use a commit, because the calling transaction may own the only lane. If a live entry may
+    /// store to the header's line, the checkpoint LSN is raised first.
     pub(crate) fn store_header(&self, offset: u64, word: u64) -> Result<(), CommitError> {
         let (log, pmem) = (&self.log, &self.pmem());
         let last = log.live_lsn_bound(offset, BLOCK_HEADER_BYTES);
         if !log.has_checkpoint_reached(last) {
             log.raise_checkpoint(pmem, last)?;
         }
-        // A transaction whose fence failed may be durable, and may have allocated in the extent.
+        // A transaction of another thread whose fence failed may nevertheless be durable, and may have allocated blocks in this extent.
         log.check_not_poisoned()?;
         pmem.store_u64(offset, word);
         pmem.flush(offset, BLOCK_HEADER_BYTES);
@@ -111,11 +111,11 @@ impl HeapId {
     }
 }
 
-/// A thread's transaction in progress on a heap. There is at most one: a nested one would commit independently. It would not see the outer one's
-/// changes, which are not applied yet, and its own changes would survive a rollback of the outer one.
+/// A thread's transaction in progress on a heap. There is at most one, because a nested transaction would commit independently: it would not see the
+/// changes of the outer transaction, which are not applied yet, and its own changes would survive a rollback of the outer one.
 pub(crate) struct InTransaction {
     heap: HeapId,
-    work: Option<Box<TxLists>>,
+    lists: Option<Box<TxLists>>,
 }
 
 impl InTransaction {
@@ -127,27 +127,27 @@ impl InTransaction {
                 return None;
             }
             thread.in_transaction.push(heap);
-            Some(Self { heap, work: thread.spare.take() })
+            Some(Self { heap, lists: thread.spare.take() })
         };
         // Not `unwrap_or`, which would always create a second value: dropping it would end the transaction.
-        with_thread(begin).unwrap_or_else(|| Some(Self { heap, work: None }))
+        with_thread(begin).unwrap_or_else(|| Some(Self { heap, lists: None }))
     }
 
     /// The transaction's lists, which are empty at its beginning.
     #[inline]
-    pub(crate) fn work(&mut self) -> &mut TxLists {
-        self.work.get_or_insert_default()
+    pub(crate) fn lists(&mut self) -> &mut TxLists {
+        self.lists.get_or_insert_default()
     }
 }
 
 impl Drop for InTransaction {
     #[inline]
     fn drop(&mut self) {
-        let work = self.work.take().filter(|work| work.is_small()).map(TxLists::emptied);
+        let lists = self.lists.take().filter(|lists| lists.is_small()).map(TxLists::emptied);
         with_thread(|thread| {
             thread.in_transaction.retain(|&heap| heap != self.heap);
             thread.in_place.retain(|(heap, _)| *heap != self.heap);
-            thread.spare = work;
+            thread.spare = lists;
         })
         .unwrap_or_default();
     }
@@ -170,9 +170,9 @@ pub(crate) struct TxLists {
 #[derive(Debug)]
 pub(crate) struct StagedRoot {
     pub(crate) name: String,
-    /// Offset, length and layout of its value; `None` to remove it.
+    /// The offset, length and layout of its value; `None` if the root is removed.
     pub(crate) target: Option<(u64, u64, u64)>,
-    /// The new contents of a slot, if it changes. The commit may choose another slot.
+    /// The new contents of the slot that was found when the root was staged; `None` if no slot changes. The commit may choose another slot.
     pub(crate) write: Option<RootWrite>,
 }
 
@@ -187,7 +187,7 @@ impl TxLists {
         most.into_iter().all(|capacity| capacity <= LIST_MAX) && writes.capacity_bytes() <= WRITES_BYTES_MAX
     }
 
-    /// Empties the lists, and keeps their memory. The transaction has settled or returned its reservations and freed blocks.
+    /// Empties the lists, and keeps their memory. The transaction has already settled or returned its reservations and freed blocks.
     #[inline]
     fn emptied(mut self: Box<Self>) -> Box<Self> {
         let Self { writes, reservations, new_blocks, freeing, roots } = &mut *self;

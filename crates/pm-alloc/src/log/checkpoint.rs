@@ -1,11 +1,11 @@
 //! LSNs and the checkpoint LSN: all groups at or below it are applied and durable, and no recovery replays them.
 //!
 //! # State
-//! `C` is the last LSN that was allocated, and `H` the checkpoint LSN: the highest value that was computed. Each lane publishes:
+//! `C` is the last LSN that was allocated. `H` is the checkpoint LSN, the highest value that was computed. Each lane publishes:
 //!
 //! | symbol | field | meaning |
 //! |---|---|---|
-//! | `n` | `lsn_before` | an LSN below that of the commit in progress; 0 if there is none |
+//! | `n` | `lsn_before` | an LSN below that of the commit in progress; 0 if no commit is in progress |
 //! | `l1` | `last` | the LSN of the last group; 0 if there is none |
 //! | `l2` | `second_last` | the LSN of the group before it; 0 if there is none |
 //! | `l3` | `third_last` | the LSN of the group before both, or 0; after a deferred commit, the lowest of the old `l1`, `l2`, `l3` above `r` |
@@ -19,17 +19,17 @@
 //! * I3: `r <= max(l1, H)`.
 //! * I4: `H < g`, and `H < min(live)`. No thread raises `H` above `n` or above `min(live) - 1`.
 //! * I5: `H <= C`, and `H` never decreases.
-//! * I6: `H < L`, where `L` is the lowest LSN that recovery after a crash replays.
+//! * I6: `H < L`, where `L` is the lowest LSN that recovery would replay if a crash occurred now.
 //!
 //! Debug builds assert I1 to I5. `checkpoint_equals_reference_model`, below, checks I1 to I5 after every step of all short runs;
 //! `loom_checkpoint_is_below_replayed_groups` and `loom_lane_is_retired_during_commit` (`log/tests/loom_log.rs`) check I4 and I6 in every
 //! schedule with a crash at its end; `protocol_keeps_its_properties` (`tests/model_log.rs`) checks I6 in a model of the whole protocol.
 //!
 //! # Why I4 implies I6
-//! Recovery replays from the lowest LSN among the last two groups of each lane, not counting groups at or below `r`. It needs two, because the last
-//! group may be durable before the fence of its commit completes, and then the stores of the group before it may not be durable yet. If one of these
-//! two is corrupted, the last two that recovery can read begin one group earlier. So I4 covers the last *three* groups: whichever one is corrupted,
-//! the two that recovery finds are above `H`. Recovery need not distinguish a corrupted line from one that was never written.
+//! Recovery replays from the lowest LSN among the last two groups of each lane, not counting groups at or below `r`. It needs two groups, because the
+//! last group may be durable before the fence of its commit completes, and then the stores of the group before it may not be durable. If one of these
+//! groups is corrupted, the last two that recovery can read begin one group earlier. So I4 covers the last *three* groups: whichever is corrupted,
+//! the last two readable groups are above `H`. Recovery need not distinguish a corrupted line from a line that was never written.
 //!
 //! # Why I4 holds
 //! A commit takes these steps, in this order:
@@ -44,16 +44,16 @@
 //! loads acquire ordering. Only read-modify-write operations change `C`. So a thread that loads `C` observes everything that happened before each LSN
 //! up to `C` was allocated: step 1 of that commit, and the ends of all earlier groups of its lane.
 //!
-//! `H` is at most the loaded `C`, so every group above `C` is above `H`. It remains to show the same for the groups up to `C`. Let `f` be the last of
-//! them in a lane. Recovery may need `f` and the two groups before it, so `H` must be below the lowest of these that is above `r` (or below the
-//! lane's first group, if it has fewer than three). The thread loads the value of `n` that `f` stored, or a later one:
+//! The computed `H` is at most the loaded `C`, so it is below every group above `C`. It remains to show that it is also below every group at or below
+//! `C` that recovery may need. Let `f` be a lane's last group at or below `C`. Recovery may need `f` and the two groups before it (fewer if the lane
+//! has no more), except those at or below `r`. The thread loads the value of `n` that the commit of `f` stored, or a later one:
 //!
-//! * `n` is 0, or was stored by a later group. Then `f` has ended, and each of `l1`, `l2`, `l3` was stored by the end of `f` or of a later group.
-//!   The end of a group stores `l3` first, and the thread loads it last. So if `l3` is from the end of `f`, all three are, and their minimum is the
-//!   LSN that must stay above `H`. If `l3` is from the end of a later group, recovery needs nothing below `l3`: that group and the two before it are
-//!   durable, or, if its commit was deferred, `l3` is the lowest of the old `l1`, `l2`, `l3` above `r`.
-//! * `n` was stored by `f`. Then `H <= n < f`. The group before `f` has ended, so by the same argument `H` is below that group and the two before
-//!   it. Recovery needs nothing lower, whether or not `f` is durable.
+//! * `n` is 0, or was stored by the commit of a later group. Then `f` has ended, and each of `l1`, `l2`, `l3` was stored by the end of `f` or of a
+//!   later group. The end of a group stores `l3` first, and the thread loads it last. So if `l3` is from the end of `f`, all three are, and the
+//!   lowest of them above `r` is the LSN that `H` must be below. If `l3` is from the end of a later group, recovery needs nothing below `l3`: that
+//!   group and the two before it are durable, or, if its commit was deferred, `l3` is the lowest of the old `l1`, `l2`, `l3` above `r`.
+//! * `n` was stored by the commit of `f`. Then `H <= n < f`. The group before `f` has ended, so by the same argument `H` is below that group and the
+//!   two before it. Recovery needs nothing lower, whether or not `f` is durable.
 //!
 //! A lane with fewer than three groups has zeros in place of the missing ones. They are ignored, so the minimum is the lane's first group.
 //!
@@ -126,7 +126,7 @@ impl Published {
         Self { lsn_before, last, second_last, third_last, retired: AtomicU64::new(retired.bits()), entries }
     }
 
-    /// Begins a commit: stores a lower LSN in `lsn_before`, and allocates the commit's own. `None` when all LSNs are allocated.
+    /// Begins a commit: stores an LSN in `lsn_before`, and then allocates the LSN of the commit, which is higher. `None` when all LSNs are allocated.
     #[inline]
     pub(super) fn begin(&self, counter: &LsnCounter) -> Option<Lsn> {
         // The counter is loaded only for a lane's first group, because another processor often owns its cache line.
@@ -193,7 +193,7 @@ impl Published {
         lsn_before.into_iter().chain(lowest).min()
     }
 
-    /// The lowest LSN of those of the last three groups that are not retired.
+    /// The lowest LSN among those of the last three groups that are not retired.
     fn lowest_unretired(&self) -> Option<u64> {
         let last = self.last.load(Acquire);
         let second_last = self.second_last.load(Acquire);
@@ -202,9 +202,9 @@ impl Published {
         [third_last, second_last, last].into_iter().filter(|&lsn| lsn > retired).min()
     }
 
-    /// The last group, if it is not retired. If a commit ends during this call, the fields may belong to different groups. So the caller compares
-    /// them with the ring, or loads them again.
-    pub(super) fn live_group(&self) -> Option<Group> {
+    /// The last group, if it is not retired. If a commit ends during this call, the returned fields may belong to different groups. So the caller
+    /// compares them with the ring, or calls this again.
+    pub(super) fn unretired_last_group(&self) -> Option<Group> {
         let last = self.last.load(Acquire);
         if last <= self.retired.load(Acquire) {
             return None;
@@ -220,7 +220,7 @@ impl Published {
         if self.bound()? >= to.bits() {
             return None;
         }
-        match self.live_group() {
+        match self.unretired_last_group() {
             Some(group) if !self.is_committing() => Some(Blocker::IdleLane(group)),
             _ => Some(Blocker::Commit),
         }
@@ -255,13 +255,13 @@ impl Checkpoint {
         Lsn::new(known)
     }
 
-    /// In debug builds, asserts I4 for a lane of the calling thread whose commit in progress or last group has this LSN.
+    /// In debug builds, asserts I4 for a lane of the calling thread. `lsn` is that of the lane's commit in progress, or of its last group.
     #[inline]
     pub(super) fn assert_below(&self, lane: &Published, lsn: Lsn) {
         if !cfg!(debug_assertions) || cfg!(loom) {
             return;
         }
-        // The checkpoint LSN is loaded first: it may rise after another thread has retired the lane.
+        // Loaded before the lane's fields: if another thread retires the lane in between, the checkpoint LSN may rise above these fields.
         let known = self.last_computed();
         let lowest = lane.lowest_unretired().map_or(lsn, Lsn::new);
         assert!(known < lowest.min(lsn), "I4: {known:?} < {lsn:?}, {lane:?}");
@@ -317,7 +317,7 @@ mod tests {
                 assert_eq!(lane.last(), lsn, "I2");
             }
             (3, None) => {
-                if let Some(group) = lane.live_group() {
+                if let Some(group) = lane.unretired_last_group() {
                     lane.retire(group.lsn);
                     reference.retired = group.lsn;
                 }

@@ -13,7 +13,7 @@ use pm_core::{Pmem, bytes_of, bytes_of_slice};
 
 const DATA: u64 = ENTRY_DATA_BYTES as u64;
 
-/// A lane that this thread owns until this is dropped. Not `Send`: a fence waits for the flushes of its own thread only.
+/// A lane that this thread owns until the guard is dropped. Not `Send`: a fence waits only for flushes of its own thread.
 #[derive(Debug)]
 pub(crate) struct LaneGuard<'l> {
     log: &'l Log,
@@ -35,15 +35,15 @@ struct Stores<Early, Late, Ordered> {
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         if self.state.open_undo_count > 0 || self.lane.published.is_committing() {
-            // No entry may overwrite those of an incomplete transaction, and waiting for it would never end: later commits fail.
+            // The incomplete transaction's entries must stay, and threads that wait for its end would wait forever. So all later commits fail.
             self.log.poison(CommitError::Abandoned);
         }
     }
 }
 
 impl<'l> LaneGuard<'l> {
-    /// Acquires the lane that this thread owned last (lane 0 if it has owned none). If it is not free, acquires another. If none is free, waits for
-    /// the first.
+    /// Acquires the lane that this thread owned last, or lane 0 if it has owned none. If that lane is not free, acquires another one. If no lane is
+    /// free, waits for the lane that was tried first.
     ///
     /// Acquiring a lane while holding all of them deadlocks.
     #[inline(always)]
@@ -77,7 +77,7 @@ impl<'l> LaneGuard<'l> {
     #[inline]
     fn of(log: &'l Log, index: u32, state: SpinGuard<'l, LaneState>) -> Self {
         // The next [`fence`](Self::fence) of this guard also flushes lines that the previous owner stored.
-        sync::before_flushing_others_stores();
+        sync::order_observed_stores_before_flushes();
         Self { log, lane: &log.lanes[index as usize], index, state }
     }
 
@@ -111,8 +111,8 @@ impl<'l> LaneGuard<'l> {
         committed
     }
 
-    /// [Commits](Self::commit) up to three words, each with its offset: block headers, links to blocks, and null. Not for user data, which may look
-    /// like [a block header](super::writes). A link never does, because it is a multiple of 64.
+    /// [Commits](Self::commit) up to three words, each with its offset: block headers, links to blocks, and null links. Not for user data, which may
+    /// look like [a block header](super::writes). A link never looks like one, because it is a multiple of 64.
     ///
     /// # Panics
     /// When there are no words, or more than three; and as for [`commit`](Self::commit).
@@ -181,8 +181,8 @@ impl<'l> LaneGuard<'l> {
 
         // Append.
         let group = self.append_group(pmem, entries)?;
-        // This comes before the flushes: after them these instructions would stall until the fence completes. Noting the lines before the group is
-        // durable is harmless: at worst another thread waits needlessly.
+        // Prefetching before the fence keeps the stores in place from missing the cache. LSNs are noted before it, too, because later stores wait for
+        // the fence. Noting the lines before the group is durable does no harm: at worst another thread waits needlessly.
         entry::for_each_line(targets(), |line| {
             pmem.prefetch(line);
             self.lane.recent.note(line, group.lsn);
@@ -203,7 +203,7 @@ impl<'l> LaneGuard<'l> {
         if state.open_undo_count > 0 {
             // The lane's header must not mark the undo entries as dead before the group is durable: a crash in between would commit the changes in
             // place without the writes. It must mark them before this call returns. Otherwise, if an entry of the group were corrupted later,
-            // recovery would roll back over stores that other threads have made there since.
+            // recovery would roll the changes in place back, and revert stores that other threads have made there since.
             self.end_undo(pmem, group.lsn);
             self.fence(pmem)?;
         }
@@ -249,7 +249,7 @@ impl<'l> LaneGuard<'l> {
         Ok(group.lsn)
     }
 
-    /// Makes the changes in place durable, and appends a group without stores that commits them.
+    /// Makes the changes in place durable, and appends an empty group, which commits them.
     fn append_empty_group<P: Pmem>(&mut self, pmem: &P) -> Result<Group, CommitError> {
         self.log.persist_deferred(pmem, Some(self.index))?;
         self.fence(pmem)?;
@@ -279,10 +279,10 @@ impl<'l> LaneGuard<'l> {
         if len == 0 {
             return Ok(());
         }
-        // One more entry is needed for the group that makes these dead.
+        // One more entry is reserved for the group that makes these undo entries dead.
         let count = len.div_ceil(DATA);
         self.make_room(pmem, count + 1)?;
-        // Recovery must not replay an earlier group over what the caller stores in place.
+        // Recovery must not replay an earlier group over the bytes that the caller stores in place.
         let last = self.log.live_lsn_bound(offset, len);
         if !self.log.has_checkpoint_reached(last) {
             self.log.raise_checkpoint(pmem, last)?;
@@ -334,18 +334,18 @@ impl<'l> LaneGuard<'l> {
 
     /// The number of entries that a transaction may use, including undo entries: half of the ring.
     ///
-    /// The other half holds the last durable group with its undo entries. That group makes its undo entries dead. So it must stay complete while they
-    /// are in the ring, even if a crash interrupts stores to the other half.
+    /// The rest of the ring keeps the last durable group and its undo entries. That group makes these undo entries dead, so it must stay complete as
+    /// long as they are in the ring, even if a crash interrupts the next transaction.
     const fn capacity(&self) -> u64 {
         (self.log.layout.lane_entries / 2) as u64
     }
 
     /// Makes room for `count` more entries of this transaction.
     ///
-    /// Checks that the transaction then uses at most half of the ring. Then ensures that the `count` entries after the head and the entry after those
-    /// are dead, and raises the checkpoint LSN if necessary. The last one is not overwritten, so the oldest entry of each ring is always dead.
-    /// [`Replayed::pairs`](super::Replayed::pairs) relies on it: let X be the highest LSN among the oldest entries of all rings. No entry above X was
-    /// overwritten, and every live entry is above X.
+    /// Checks that the transaction then uses at most half of the ring. Then ensures that the entries to overwrite, the `count` entries from the head
+    /// on, and the entry after them are dead, and raises the checkpoint LSN if necessary. The entry after them is not overwritten, so the oldest
+    /// entry of each ring is always dead. [`Replayed::pairs`](super::Replayed::pairs) relies on this: let X be the highest LSN among the oldest
+    /// entries of all rings. No entry above X was overwritten, and every live entry is above X.
     #[inline]
     fn make_room<P: Pmem>(&mut self, pmem: &P, count: u64) -> Result<(), CommitError> {
         if u64::from(self.state.entries_since_durable) + count > self.capacity()
@@ -358,7 +358,7 @@ impl<'l> LaneGuard<'l> {
         if entries > self.capacity() {
             return Err(CommitError::TooLarge { entries, capacity: self.capacity() });
         }
-        // LSNs increase from the head on, so the last of these entries has the highest one.
+        // LSNs increase from the head on, so the last of these entries has the highest LSN.
         #[expect(clippy::cast_possible_truncation, reason = "no more than half of the ring")]
         let last = self.wrapped(self.state.head + count as u32);
         let lsn = Lsn::new(self.state.entry_lsns[last as usize]);
@@ -369,8 +369,8 @@ impl<'l> LaneGuard<'l> {
     #[inline]
     fn append_group<P: Pmem>(&mut self, pmem: &P, entries: &[LogEntry]) -> Result<Group, CommitError> {
         let lsn = self.lane.published.begin(&self.log.counter).ok_or(CommitError::LsnsExhausted)?;
-        // Flushes the last group's targets now, so that they are written back while the entries are encoded. Allocating the LSN comes first: a locked
-        // instruction would wait until earlier flushes have completed.
+        // Flushes the last group's targets now, so that they are written back while the new entries are written. The LSN is allocated before that,
+        // because a locked instruction after the flushes would wait until they have completed.
         self.flush_listed(pmem);
         let first = self.state.head;
         for entry in entries {

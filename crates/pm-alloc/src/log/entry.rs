@@ -1,4 +1,4 @@
-//! Log entries. An entry is encoded into a line of a ring, sealed for the line's offset. To apply a decoded entry is to store its data in place.
+//! Log entries. An entry is encoded into a line of a ring, sealed for the line's offset. Applying a decoded entry stores its data in place.
 
 use crate::format::{
     COMMITS, ENTRY_DATA_BYTES, EntryKind, LINE_BYTES, LogEntry, Lsn, announce, announced, seal, unseal,
@@ -52,7 +52,7 @@ fn target(kind: EntryKind, low: u64, len: usize) -> u64 {
     low | (kind as u64) << OFFSET_BITS | (len as u64) << 56
 }
 
-/// Makes this the commit entry of its group of `count` entries.
+/// Makes `entry` the commit entry of its group of `count` entries. Only an entry of words can commit a group of more than one entry.
 #[inline]
 pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
     if (entry.target >> OFFSET_BITS) & 0xff == EntryKind::Words as u64 {
@@ -63,9 +63,9 @@ pub(super) const fn make_commit(entry: &mut LogEntry, count: u64) {
 
 /// Stores an entry at `offset`. The caller flushes its line.
 ///
-/// The last word is stored twice: first the [announced](announce) LSN, which marks the line as being written, then the LSN sealed over the contents.
-/// Until the last store the line is not an entry, whatever it held before. And if only some of the stores survive a crash, the line does not count
-/// as corrupted.
+/// The last word is stored twice: first the [announced](announce) LSN, which marks the line as being written, and at the end the LSN sealed over the
+/// contents. Before that last store the line is not an entry, whatever it held before. If only some of the stores survive a crash, the line does not
+/// count as corrupted.
 #[inline]
 pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, lsn: Lsn, entry: &LogEntry) {
     pmem.store_u64(offset + LSN_AT, announce(lsn, seed, offset));
@@ -113,7 +113,7 @@ impl Line {
         matches!(self, Self::Complete(entry) if matches!(entry.kind, EntryKind::Undo))
     }
 
-    /// Whether the entry in the next line belongs to another group.
+    /// Whether the entry in the next line must belong to another group.
     pub(super) const fn ends_group(&self) -> bool {
         match self {
             Self::Complete(entry) => entry.group_len.is_some() || self.is_undo(),
@@ -192,7 +192,7 @@ impl Entry {
         self.data[..bytes / 8].as_chunks::<2>().0.iter().map(|&[offset, word]| (offset, word))
     }
 
-    /// Whether transactions [may store](is_target) to all of its targets.
+    /// Whether all pairs are aligned, and transactions [may store](is_target) to all targets.
     pub(super) fn has_valid_targets(&self, layout: &Layout, region_bytes: u64) -> bool {
         let is_aligned = self.pairs().all(|(offset, _)| offset.is_multiple_of(8));
         let is_valid =

@@ -6,8 +6,8 @@ use crate::format::{Lsn, seal, unseal};
 use crate::layout::Layout;
 use pm_core::{FenceError, Pmem};
 
-/// The number of generations after which recovery erases the rings and begins again with the first generation. LSNs have room for twice as
-/// many: the other half is for logs that allocate more LSNs than one generation has, without a recovery.
+/// The number of generations after which recovery erases the rings and begins again with the first generation. LSNs have room for twice as many: the
+/// other half is for a log that allocates, between two recoveries, more LSNs than one generation has.
 const GENERATION_COUNT: u64 = 1 << 14;
 
 /// The floor of a new log: closed, before the first generation.
@@ -31,7 +31,7 @@ pub(super) enum State {
 impl State {
     pub(super) const fn of(floor: Lsn) -> Self {
         if floor.bits() == closed(floor).bits() {
-            if is_last(floor) { Self::Erasing } else { Self::Closed }
+            if is_in_last_generation(floor) { Self::Erasing } else { Self::Closed }
         } else if floor.bits() == restoring(floor).bits() {
             Self::Restoring
         } else if floor.bits() == bypassed(floor).bits() {
@@ -58,7 +58,7 @@ pub(super) const fn bypassed(highest: Lsn) -> Lsn {
 }
 
 /// Whether this LSN is in the last generation before the rings are erased.
-pub(super) const fn is_last(lsn: Lsn) -> bool {
+pub(super) const fn is_in_last_generation(lsn: Lsn) -> bool {
     lsn.generation() + 1 >= GENERATION_COUNT
 }
 

@@ -109,8 +109,8 @@ impl Log {
         self.checkpoint_lsn.compute(&self.counter, self.lanes.iter().map(|lane| &lane.published))
     }
 
-    /// A checkpoint LSN that is at most slightly below this thread's last commit, unless other lanes hold it back. It is computed only if the known
-    /// value lags: the computation loads from all lanes, and from the LSN counter, whose cache line other threads write to.
+    /// The last computed checkpoint LSN, if it is close to this thread's last commit; otherwise computes it again. That loads from all lanes, and
+    /// from the LSN counter, whose cache line other threads write to.
     #[inline]
     pub(crate) fn recent_checkpoint_lsn(&self) -> Lsn {
         let known = self.checkpoint_lsn.last_computed();
@@ -139,13 +139,13 @@ impl Log {
         self.checkpoint_lsn.assert_below(&lane.published, lsn);
     }
 
-    /// An upper bound of the LSNs of the live entries that store to the lines of these bytes. If no such entry is live, an LSN at or below the
-    /// checkpoint LSN, or zero. The caller ensures that no other thread stores there during the call.
+    /// An upper bound of the LSNs of the live entries that store to the lines of these bytes. If it is at or below the checkpoint LSN, no such entry
+    /// is live. The caller ensures that no other thread stores there during the call.
     pub(crate) fn live_lsn_bound(&self, offset: u64, len: u64) -> Lsn {
         let known = self.checkpoint_lsn.last_computed();
         // The groups of the lanes that are left out are at or below the checkpoint LSN.
         let live = self.lanes.iter().filter(|lane| lane.published.last() > known);
-        live.map(|lane| lane.recent.last(offset, len)).max().unwrap_or(Lsn::ZERO)
+        live.map(|lane| lane.recent.lsn_bound(offset, len)).max().unwrap_or(Lsn::ZERO)
     }
 
     /// Asserts that transactions may store to these bytes: they are inside the region and outside the log.
@@ -164,7 +164,7 @@ impl Log {
         sync::lane_hint(self.layout.seed).filter(|&lane| lane < self.layout.lane_count).unwrap_or(0)
     }
 
-    /// Makes the deferred commits of the other lanes durable.
+    /// Makes the deferred commits of all lanes except `own_lane` durable.
     #[inline]
     pub(super) fn persist_deferred<P: Pmem>(
         &self,
@@ -174,8 +174,8 @@ impl Log {
         self.deferred.persist(pmem, own_lane).map_err(|error| self.poison(error.into()))
     }
 
-    /// Raises the checkpoint LSN to `to` or higher: waits for commits in progress, which call no code of the program, and retires idle lanes, even
-    /// those with an owning thread that has not begun to commit.
+    /// Raises the checkpoint LSN to `to` or higher: waits for commits in progress, which call no code of the program and so end soon, and retires
+    /// idle lanes, even those with an owning thread that has not begun to commit.
     ///
     /// # Durability
     /// Two fences for all retired lanes together; none if the checkpoint LSN has already reached `to`.
@@ -189,7 +189,7 @@ impl Log {
         assert!(to <= self.counter.latest(), "{to:?} was not allocated yet");
         let _retiring = lock(&self.retiring);
         loop {
-            // Without this check the loop would wait forever for a commit that has failed, and rely on values that were loaded after a failed fence.
+            // Without this check the loop could wait forever for a commit that has failed, or rely on values that were loaded after a failed fence.
             self.check_not_poisoned()?;
             if self.has_checkpoint_reached(to) {
                 return Ok(());
@@ -221,11 +221,11 @@ impl Log {
         if let Some(state) = lane.state.try_lock() {
             // The lines stay in the list, because the caller's fence may fail; the lane's next fence flushes them again.
             state.lines_to_flush.iter().for_each(|&line| pmem.flush(line, LINE_BYTES));
-            return Ok(lane.published.live_group() == Some(group));
+            return Ok(lane.published.unretired_last_group() == Some(group));
         }
         let entries = group_entries(pmem, &self.layout, index, group);
-        sync::before_flushing_others_stores();
-        if lane.published.live_group() != Some(group) || lane.published.is_committing() {
+        sync::order_observed_stores_before_flushes();
+        if lane.published.unretired_last_group() != Some(group) || lane.published.is_committing() {
             return Ok(false);
         }
         let offset = self.layout.entry_offset(index, group.first % self.layout.lane_entries);
@@ -234,10 +234,10 @@ impl Log {
         Ok(true)
     }
 
-    /// Retires these lanes up to these LSNs. Their groups were flushed.
+    /// Retires these lanes up to these LSNs. The caller has flushed the targets of their last groups.
     fn retire<P: Pmem>(&self, pmem: &P, lanes: &[(u32, Lsn)]) -> Result<(), CommitError> {
         self.fence(pmem)?;
-        // If an owning thread flushed its lane's lines and its fence failed, the list no longer has them, and this thread's fence did not cover them.
+        // If an owning thread emptied its lane's list and its fence then failed, this thread has not flushed the lines that were in the list.
         self.check_not_poisoned()?;
         for &(lane, lsn) in lanes {
             SealedWord::write(pmem, self.layout.seed, self.layout.retired_offsets(lane), lsn);
@@ -337,7 +337,7 @@ impl<P: Pmem> Pmem for PoisoningPmem<'_, P> {
 /// The two lines of each lane that commit its deferred group: the commit entry, and the lane's header, which makes undo entries dead.
 ///
 /// Nothing that depends on a transaction may become durable before it. So a commit first flushes both lines of every other lane, and fences. It
-/// flushes both because either one may be corrupted later. The lines of its own lane need no fence: a later group of a lane commits the earlier ones.
+/// flushes both, because either may be corrupted later. Lines of its own lane need no fence: a later group of a lane commits the earlier ones.
 #[derive(Debug)]
 pub(super) struct DeferredCommits {
     count: AtomicUsize,
@@ -368,16 +368,16 @@ impl DeferredCommits {
     /// knows that all earlier deferred commits are durable.
     #[inline]
     fn persist<P: Pmem>(&self, pmem: &P, except: Option<u32>) -> Result<(), FenceError> {
-        if self.count.load(Ordering::SeqCst) == 0 { Ok(()) } else { self.persist_some(pmem, except) }
+        if self.count.load(Ordering::SeqCst) == 0 { Ok(()) } else { self.persist_listed(pmem, except) }
     }
 
     #[cold]
-    fn persist_some<P: Pmem>(&self, pmem: &P, except: Option<u32>) -> Result<(), FenceError> {
+    fn persist_listed<P: Pmem>(&self, pmem: &P, except: Option<u32>) -> Result<(), FenceError> {
         let mut entries = lock(&self.entries);
         if entries.iter().all(|&(lane, _)| Some(lane) == except) {
             return Ok(());
         }
-        sync::before_flushing_others_stores();
+        sync::order_observed_stores_before_flushes();
         for &(_, offsets) in entries.iter().filter(|&&(lane, _)| Some(lane) != except) {
             offsets.iter().for_each(|&offset| pmem.flush(line_start(offset), LINE_BYTES));
         }
@@ -455,12 +455,12 @@ impl RecentLines {
     }
 
     /// An upper bound of the LSNs of the lane's groups that stored to the lines of these bytes since the log was opened.
-    pub(super) fn last(&self, offset: u64, len: u64) -> Lsn {
-        let mut last = 0;
+    pub(super) fn lsn_bound(&self, offset: u64, len: u64) -> Lsn {
+        let mut highest = 0;
         entry::for_each_line([(offset, len)].into_iter(), |line| {
-            last = last.max(self.slots[recent_slot(line)].load(Ordering::Acquire));
+            highest = highest.max(self.slots[recent_slot(line)].load(Ordering::Acquire));
         });
-        Lsn::new(last)
+        Lsn::new(highest)
     }
 }
 

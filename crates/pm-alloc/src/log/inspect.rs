@@ -14,7 +14,7 @@ use pm_core::Pmem;
 pub struct Inspection {
     /// The LSN up to which all entries are dead.
     pub floor: Lsn,
-    /// Whether recovery needs no log entry: the log was closed, or an interrupted recovery has replayed it.
+    /// Whether recovery needs no log entry: the log was closed, an unlogged heap was in use, or an interrupted recovery has replayed the entries.
     pub is_closed: bool,
     /// The number of corrupted copies of the floor: 0 or 1.
     pub floor_corrupted: u32,

@@ -1,5 +1,5 @@
-//! The log: redo entries with LSNs in a ring for each lane, and undo entries for long in-place writes. It does not depend on blocks.
-//! `docs/adr/0007-one-fence-per-transaction.md` explains why it is correct.
+//! The log: redo entries with LSNs in a ring for each lane, and undo entries for long in-place writes. It knows the format of block headers, but not
+//! the allocator. `docs/adr/0007-one-fence-per-transaction.md` explains why it is correct.
 
 mod checkpoint;
 mod commit;

@@ -71,7 +71,7 @@ pub(crate) struct Replayed {
 
 impl Replayed {
     /// The first half of opening a log: replays committed transactions that may not be durable in place, and rolls back all others. The log stays
-    /// unchanged, so the next recovery would do the same. Before [`finish`](Replayed::finish) the caller may repair the chains of headers where
+    /// unchanged, so another recovery would do the same. Before [`finish`](Replayed::finish) the caller may repair the chains of headers where
     /// entries were discarded.
     ///
     /// A killed process leaves lines that are visible but not durable. So all lines of a log that was not closed are made durable before the first
@@ -105,8 +105,8 @@ impl Replayed {
         }
         if state == State::Open {
             recovery.discarded_in_lanes = live_corruption(layout, &lanes, on_corruption)?;
-            // Before the first replayed store, which may become durable at once, the entries must be durable. Corrupted lines are flushed, too: a
-            // killed process may have overwritten one, and without the flush a power failure could restore the corruption.
+            // Before the first replayed store, which may become durable at once, the entries must be durable. All other lines are flushed, too: a
+            // killed process may have overwritten a corrupted line, and without the flush a power failure could restore the corruption.
             flush_lanes(pmem, layout);
             pmem.fence()?;
             replay(pmem, layout, &lanes, &mut recovery)?;
@@ -124,8 +124,8 @@ impl Replayed {
         State::of(self.floor) == State::Bypassed
     }
 
-    /// The (offset, word) pairs of all groups from some LSN on, in LSN order. No group at or above that LSN is missing, except corrupted ones. Block
-    /// headers are logged as such pairs, and no other pair is a valid header at its offset.
+    /// The (offset, word) pairs of all groups from [some LSN](complete_from_lsn) on, in LSN order. No group at or above that LSN is missing, except
+    /// corrupted groups. Block headers are logged as such pairs, and no other pair is a valid header at its offset.
     pub(crate) fn pairs(&self) -> Vec<(u64, u64)> {
         let from = complete_from_lsn(&self.lanes);
         let groups = self.lanes.iter().flat_map(|lane| &lane.groups);
@@ -134,7 +134,7 @@ impl Replayed {
         groups.iter().flat_map(|group| &group.entries).flat_map(Entry::pairs).collect()
     }
 
-    /// The second half of opening a log: makes all entries dead. The caller's repairs must be durable.
+    /// The second half of opening a log: makes all entries dead. Before the call, the caller has made its repairs durable.
     ///
     /// # Durability
     /// One fence, and two more if something is corrupted or was being rewritten by a killed process. Another two if the rings are erased. If a crash
@@ -146,14 +146,14 @@ impl Replayed {
         let mut highest = lsns.flatten().fold(floor, Lsn::max);
         let is_corrupted = recovery.corrupted_entries + recovery.corrupted_words > 0;
         if is_corrupted || State::of(floor) == State::Restoring {
-            // From here on recovery needs neither the lanes' entries nor their headers, so both can be overwritten.
+            // Under the floor that is stored here, recovery needs neither the lanes' entries nor their headers, so both can be overwritten.
             highest = floor::restoring(highest);
             floor::raise(pmem, &layout, highest)?;
             restore_lines(pmem, &layout, &lanes)?;
         }
         let mut retired: Vec<Lsn> = lanes.iter().map(ScannedLane::retired).collect();
         let mut floor = highest.next_generation().unwrap_or(Lsn::MAX);
-        if floor::is_last(highest) {
+        if floor::is_in_last_generation(highest) {
             // This floor records that the rings may be partly erased. The erasure is completed before the lower floor is stored: under that floor
             // old entries would be live.
             floor::raise(pmem, &layout, floor::closed(highest))?;
@@ -167,7 +167,7 @@ impl Replayed {
     }
 }
 
-/// Corrupted entries at or above this LSN may be live. `None` if none may be live.
+/// A corrupted entry of a group may be live if its LSN is at or above this one. `None` if no such entry may be live.
 pub(super) fn maybe_live_from(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().flat_map(|lane| [lane.replay_from(), lane.maybe_live_from()]).flatten().min()
 }
@@ -225,8 +225,8 @@ fn erase_lanes<P: Pmem>(pmem: &P, layout: &Layout) {
 
 /// Applies the live groups and rolls back uncommitted changes in place. Both are durable when this returns.
 ///
-/// If several groups store to a byte, only the last one is applied to it. So a byte never takes an older value than it had. This matters if recovery
-/// crashes, an entry is corrupted after that, and the next recovery replays fewer groups: the values that the first one stored are never reverted.
+/// If several groups store to a byte, only the last group's value is stored, so that no byte returns to an older value. Otherwise a crash here could
+/// leave an older value; if an entry were corrupted after that, the next recovery would replay fewer groups, and might keep that value.
 ///
 /// # Durability
 /// The fences of [`InnerHeaders::store`], and one at the end; no fence if there is nothing to do. The caller has made the entries durable.
@@ -312,8 +312,8 @@ const fn bits(first: usize, count: usize) -> u64 {
 }
 
 /// Inner headers: those whose block directly follows the block of another header of the same group. As in a commit, each is made durable before the
-/// header that precedes it is stored. Otherwise, if recovery crashed and the group's entry were then corrupted and discarded, a header could lead to
-/// the remains of a former block.
+/// header that precedes it is stored. Otherwise, if recovery crashed and the group's entry were then corrupted and discarded, the preceding header
+/// could lead to the remains of a former block.
 #[derive(Default)]
 struct InnerHeaders {
     /// The (offset, word) pairs of these headers, indexed by the number of headers of the group that follow without a gap.

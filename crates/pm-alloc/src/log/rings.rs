@@ -1,4 +1,4 @@
-//! Scanning the rings for recovery: complete groups, undo entries, and corrupted lines with the range of LSNs that each may have had.
+//! Scans the rings for recovery: complete groups, undo entries, and corrupted lines, each with the range of LSNs that its entry can have had.
 
 use super::entry::{Entry, Line};
 use super::floor::SealedWord;
@@ -9,7 +9,7 @@ use pm_core::Pmem;
 
 const LINE: usize = size_of::<LogEntry>();
 
-/// A lane on the medium.
+/// A lane as it was read from the medium.
 #[derive(Debug)]
 pub(super) struct ScannedLane {
     /// The LSN up to which the lane is retired.
@@ -26,10 +26,10 @@ pub(super) struct ScannedLane {
     pub(super) corrupted: Vec<CorruptedLine>,
     /// The highest LSN above the floor.
     pub(super) highest: Option<Lsn>,
-    /// The lowest LSN, if the ring has wrapped since the log was opened: entries with lower LSNs were overwritten.
+    /// The lowest LSN, if the ring has wrapped since the log was opened; entries with lower LSNs were overwritten. `None` otherwise.
     pub(super) oldest: Option<Lsn>,
     /// Whether the line before the entry with the `oldest` LSN is corrupted. That line may have held an entry with a lower LSN.
-    may_oldest_be_lower: bool,
+    is_oldest_uncertain: bool,
 }
 
 /// A complete group.
@@ -43,7 +43,7 @@ pub(super) struct ScannedGroup {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CorruptedLine {
     pub(super) index: u32,
-    /// The lowest LSN that its entry can have had. `None`: it held no entry above the floor.
+    /// The lowest LSN that its entry can have had. `None` if the line held no entry above the floor.
     lsn_min: Option<Lsn>,
     /// The highest LSN that its entry can have had; [`Lsn::MAX`] if unbounded.
     lsn_max: Lsn,
@@ -55,7 +55,7 @@ impl ScannedLane {
     pub(super) fn read_all<P: Pmem>(pmem: &P, layout: &Layout, floor: Lsn) -> Vec<Self> {
         let lanes = 0..layout.lane_count;
         let mut lanes: Vec<Self> = lanes.map(|lane| Self::read(pmem, layout, lane, floor)).collect();
-        // Entries below this LSN were overwritten, so the checkpoint LSN has reached it.
+        // The oldest entry of a ring that has wrapped is dead, so the checkpoint LSN has reached its LSN.
         let reached = highest_oldest(&lanes).unwrap_or(Lsn::ZERO);
         let unknown = lanes.iter_mut().filter(|lane| lane.retired_word.highest().is_none());
         unknown.for_each(|lane| lane.min_checkpoint_lsn = reached);
@@ -85,7 +85,7 @@ impl ScannedLane {
             corrupted: Vec::new(),
             highest: lsns().filter(|lsn| *lsn > floor).max(),
             oldest,
-            may_oldest_be_lower: (ring.iter().enumerate())
+            is_oldest_uncertain: (ring.iter().enumerate())
                 .any(|(index, line)| line.lsn() == oldest && matches!(before(index), Line::Corrupted)),
         };
         let retired = lane.retired();
@@ -113,19 +113,19 @@ impl ScannedLane {
         self.groups.iter().max_by_key(|group| group.lsn)
     }
 
-    /// The LSN from which recovery replays this lane: that of the second-to-last group, or of the last one if the second-to-last is retired. `None`
-    /// if neither needs to be replayed. Older groups are durable in place: when the last group was appended, everything that the third-to-last one
-    /// had stored was already flushed and fenced.
+    /// The LSN from which recovery replays this lane: that of the second-to-last group, or of the last group if the second-to-last is retired. `None`
+    /// if neither needs to be replayed. Older groups are durable in place: when the last group was appended, all stores of the third-to-last group
+    /// had already been flushed and fenced.
     ///
-    /// A corrupted line may have held a group after the last two readable ones, or between them, or no group. In each case the [checkpoint
-    /// LSN](super::checkpoint) is below these two, because it is below the lane's last three groups.
+    /// A corrupted line may have held a group after the last two readable groups, or between them, or no group. In each case the checkpoint LSN is
+    /// below these two groups, because [it is below the lane's last three groups](super::checkpoint).
     pub(super) fn replay_from(&self) -> Option<Lsn> {
         self.lowest_unretired_of_last_two(self.groups.iter().map(|group| group.lsn))
     }
 
-    /// Like [`replay_from`](Self::replay_from), but each corrupted line that may have held a group counts as a group. The LSN of such a line is the
-    /// lowest that its entry can have had, or [`Lsn::MAX`] if that entry may be newer than every readable one. A corrupted entry at or above the
-    /// result may be live.
+    /// Like [`replay_from`](Self::replay_from), but each corrupted line that may have held a group counts as a group. Its LSN is taken to be the
+    /// lowest that its entry can have had, or [`Lsn::MAX`] if that entry may be newer than every readable entry. A corrupted entry of a group may be
+    /// live if its LSN is at or above the result.
     pub(super) fn maybe_live_from(&self) -> Option<Lsn> {
         let corrupted = self.corrupted.iter().filter(|line| line.undo_lsn_max.is_none());
         let corrupted = corrupted.filter_map(|line| match line.lsn_min {
@@ -153,7 +153,7 @@ impl ScannedLane {
         self.last().map_or(Lsn::ZERO, |last| last.lsn).max(self.undo_end).max(self.retired())
     }
 
-    /// Whether corruption in this lane may affect recovery, given that entries below `lowest` are dead.
+    /// Whether corruption in this lane may affect recovery, given that groups below `lowest` are dead (all groups if it is `None`).
     pub(super) fn has_live_corruption(&self, lowest: Option<Lsn>) -> bool {
         self.live_corruption(lowest).is_some() || self.is_retired_unknown()
     }
@@ -163,13 +163,13 @@ impl ScannedLane {
         self.retired_word.highest().is_none() && !self.groups.is_empty()
     }
 
-    /// The index of a corrupted line that may hold a live entry, given that entries below `lowest` are dead.
+    /// The index of a corrupted line that may hold a live entry, given that groups below `lowest` are dead (all groups if it is `None`).
     pub(super) fn live_corruption(&self, lowest: Option<Lsn>) -> Option<u32> {
         let dead = self.undo_dead();
         let is_live = |line: &&CorruptedLine| match line.undo_lsn_max {
             _ if line.lsn_min.is_none() => false,
             Some(lsn) => lsn > dead,
-            // The line may have held an undo entry, or an entry of a group. It counts as live unless it is dead in both cases.
+            // The line may have held an undo entry, or an entry of a group. The line counts as live unless that entry is dead in both cases.
             None => line.lsn_max > dead || lowest.is_some_and(|lowest| line.lsn_max >= lowest),
         };
         self.corrupted.iter().find(is_live).map(|line| line.index)
@@ -181,19 +181,19 @@ pub(super) fn highest_oldest(lanes: &[ScannedLane]) -> Option<Lsn> {
     lanes.iter().filter_map(|lane| lane.oldest).max()
 }
 
-/// An LSN below which no group is live. From this LSN on, the rings hold every group except corrupted ones. `None`: no ring has wrapped, so the rings
-/// hold every group.
+/// The LSN from which on the rings hold every group, except corrupted groups. No group below it is live. `None` if no ring has wrapped: then the
+/// rings hold every group.
 ///
-/// A ring that has wrapped keeps at least one entry at or below the checkpoint LSN, and all entries above it (see
-/// [`LaneGuard::make_room`](super::LaneGuard::make_room)). So the oldest LSN of each lane is at or below the checkpoint LSN, and nothing above the
-/// highest of these oldest LSNs was overwritten.
+/// A ring that has wrapped keeps all entries above the checkpoint LSN, and at least one entry at or below it (see
+/// [`LaneGuard::make_room`](super::LaneGuard::make_room)). So the oldest LSN of each lane is at or below the checkpoint LSN, and no group above the
+/// highest of these oldest LSNs was overwritten: the result is that highest LSN.
 ///
-/// If the oldest entry of a lane is corrupted, the lane's oldest readable LSN may be above the checkpoint LSN, and live groups of other lanes may be
-/// below it. Such a lane only bounds the result from above. The result is then the LSN from which recovery replays, or the highest oldest LSN of the
-/// other lanes, if that is higher. No live group was overwritten.
+/// This does not hold for a lane whose oldest entry may be corrupted: its oldest readable LSN may be above the checkpoint LSN, and above live groups
+/// of other lanes. In that case the result is at most the LSN from which recovery replays, or the highest oldest LSN of the other lanes, whichever is
+/// higher. No live group was overwritten.
 pub(super) fn complete_from_lsn(lanes: &[ScannedLane]) -> Option<Lsn> {
     let highest = highest_oldest(lanes)?;
-    let intact = lanes.iter().filter(|lane| !lane.may_oldest_be_lower).filter_map(|lane| lane.oldest);
+    let intact = lanes.iter().filter(|lane| !lane.is_oldest_uncertain).filter_map(|lane| lane.oldest);
     let live = replay_from(lanes).unwrap_or(highest);
     Some(intact.fold(live, Lsn::max).min(highest))
 }
@@ -234,7 +234,7 @@ fn group(ring: &[Line], index: usize, last: &Entry) -> Option<ScannedGroup> {
 fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> CorruptedLine {
     let len = ring.len();
     let line_at = |index: usize| &ring[index % len];
-    // The distances to the nearest readable lines. `None`: all lines are corrupted.
+    // The distances to the nearest readable lines. `None` if all other lines are corrupted.
     let back = (1..len).find(|back| *line_at(index + len - back) != Line::Corrupted);
     let ahead = (1..len).find(|ahead| *line_at(index + ahead) != Line::Corrupted);
     let neighbours = match (back, ahead) {
@@ -243,19 +243,19 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
     };
     let [previous, next] = neighbours.map(|line| line.lsn().filter(|&lsn| lsn > floor));
     let is_among_first = back.is_none_or(|back| back > index);
-    // The LSN of the entry that was written before this line's entry: the floor if there is none, `None` if it is unknown.
+    // The LSN of the entry written before this line's entry, or the floor if there was none. `None` if the line was not written in this generation.
     let prev_lsn = match previous {
         Some(previous) => Some(previous),
-        // This line is one of the ring's first lines, or was not written in this generation.
+        // The previous line was not written in this generation. So neither was this line, unless it is one of the ring's first lines.
         None => is_among_first.then_some(floor),
     };
-    // Whether this line must begin a new group: the entry before it ends its group, or there is no entry before it.
+    // Whether this line must begin a new group: the entry before it ends its group, or there is no such entry.
     let starts_group = previous.is_none() || neighbours[0].ends_group();
     let is_alone = (back, ahead) == (Some(1), Some(1));
     let lsn_max = match (prev_lsn, next.filter(|&next| Some(next) >= prev_lsn)) {
-        // The line held the next entry of the previous line's group, or older contents that this entry was about to overwrite.
+        // The line held the next entry of the previous line's group, or older contents, if a crash came before that entry was stored.
         (Some(prev_lsn), _) if is_alone && !starts_group => prev_lsn,
-        // The retired LSN is that of one of the lane's groups. If it lies strictly between the neighbours' LSNs, that group was in this line.
+        // The retired LSN is that of one of the lane's groups. If it lies strictly between the LSNs of the neighbours, this line held that group.
         (Some(prev_lsn), next)
             if is_alone && retired > prev_lsn && next.is_none_or(|next| retired < next) =>
         {
@@ -271,10 +271,10 @@ fn corrupted_line(ring: &[Line], index: usize, floor: Lsn, retired: Lsn) -> Corr
     CorruptedLine { index, lsn_min, lsn_max, undo_lsn_max }
 }
 
-/// The highest LSN that a corrupted line between these neighbours can have had, if it can only have held an undo entry.
+/// The highest LSN that a corrupted line between these neighbours can have had, if it can only have held an undo entry. `None` otherwise.
 ///
-/// All undo entries of one call have the same LSN, which no group has. So the line held an undo entry if each LSN that it can have had (one LSN, or
-/// two consecutive ones) is that of an undo entry next to it.
+/// The undo entries of one call of `undo` share an LSN, and no group has that LSN. If the line can only have had one LSN, or one of two consecutive
+/// LSNs, and each of these is the LSN of a neighbouring undo entry, then the line held an undo entry.
 fn undo_lsn_max(
     prev_lsn: Option<Lsn>,
     lsn_min: Option<Lsn>,
@@ -284,7 +284,7 @@ fn undo_lsn_max(
     let (prev_lsn, lsn_min, next) = (prev_lsn?, lsn_min?, next?);
     let lowest = if previous_line.is_undo() { prev_lsn } else { lsn_min };
     let highest = match next_line {
-        // The group begins with this entry.
+        // The next entry is a whole group, so the corrupted line had a lower LSN.
         Line::Complete(entry) if entry.group_len == Some(1) => next.before(),
         _ => next,
     };

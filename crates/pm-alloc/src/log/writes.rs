@@ -18,7 +18,7 @@ const WORD: u64 = 8;
 pub(crate) struct Writes {
     /// Disjoint, not empty, sorted.
     ranges: Vec<Range>,
-    /// The bytes of all ranges, and bytes that were replaced.
+    /// The bytes of all ranges, and bytes that later writes have replaced.
     data: Vec<u8>,
     /// A Bloom filter of the lines with writes: each line sets one of 64 bits.
     filter: u64,
@@ -39,9 +39,9 @@ struct Range {
 /// When a write is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Before the commit's fence, which makes it durable. For a header that no chain reaches until a late write of the transaction is applied.
+    /// Before the commit's fence, which makes it durable. For a header that no chain reaches until a write after the fence is applied.
     EarlyHeader,
-    /// Before the plain writes. For bytes of a block that nothing links to yet.
+    /// Before the plain writes, and together with early headers. For bytes of a block that nothing links to yet.
     Hidden,
     /// After the fence. For user data.
     Plain,
@@ -102,8 +102,8 @@ impl Writes {
         self.write(offset, &word.to_le_bytes(), Order::Header);
     }
 
-    /// Writes a block header that is made durable before any late write of the transaction is applied. The caller ensures that until then no chain of
-    /// headers reaches it, and no live entry stores to it.
+    /// Writes a block header that is made durable before any [late](Self::late) write of the transaction is applied. The caller ensures that until
+    /// then no chain of headers reaches it, and no live entry stores to it.
     ///
     /// # Panics
     /// When `offset` is not a multiple of 8.
@@ -113,8 +113,8 @@ impl Writes {
         self.write(offset, &word.to_le_bytes(), Order::EarlyHeader);
     }
 
-    /// Writes bytes to a block that nothing links to yet. They are [applied first](Self::late_in_order), so that a thread that loads a link
-    /// to the block, without a lock, also loads the bytes.
+    /// Writes bytes to a block that nothing links to yet. They are [applied first](Self::late_in_order), so that a thread that loads a link to the
+    /// block, without a lock, also loads the new bytes.
     ///
     /// # Panics
     /// As for [`bytes`](Self::bytes).
@@ -209,7 +209,7 @@ impl Writes {
         self.ranges.iter().map(|range| (range.start, self.bytes_of(range)))
     }
 
-    /// The writes to apply before the fence, sorted. If there are early headers, hidden bytes are applied with them, because they may share a line.
+    /// The writes to apply before the fence, sorted. If there are early headers, hidden bytes are among them, because both may share a line.
     pub(crate) fn early(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
         let ranges = if self.has_early { self.ranges.as_slice() } else { &[] };
         ranges.iter().filter(|range| self.is_early(range)).map(|range| (range.start, self.bytes_of(range)))
@@ -255,8 +255,8 @@ struct Split {
 }
 
 impl Split {
-    /// A remainder that would fill at most half of an entry becomes pairs. Three pairs fill one entry, as the remainder would; fewer pairs leave
-    /// room for other pairs. And the last entry of a longer group holds pairs anyway.
+    /// After the entries that it fills, the remainder of a run becomes pairs if it needs at most half of an entry. As a byte range it would need a
+    /// whole entry; so do three pairs, but fewer leave room for other pairs. And the commit entry of a longer group holds pairs anyway.
     const fn of(start: u64, end: u64) -> Self {
         let len = end - start;
         let range_count = len.div_ceil(DATA);
@@ -409,8 +409,8 @@ mod tests {
             writes.bytes(start as u64, &bytes[start..start + len]);
             let entries = packed(&writes);
             assert!(!pairs(&entries).iter().any(|at| headers.contains(at)), "{len} bytes at {start}");
-            let words: u64 = entries.iter().map(|entry| entry.target >> 56).sum();
-            assert_eq!(words - 8 * pairs(&entries).len() as u64, len as u64, "all are stored");
+            let data_bytes: u64 = entries.iter().map(|entry| entry.target >> 56).sum();
+            assert_eq!(data_bytes - 8 * pairs(&entries).len() as u64, len as u64, "all are stored");
         }
         let mut one = Writes::default();
         one.word(56, header(56));

@@ -99,7 +99,7 @@ impl ChunkMap {
 
     /// Flushes all headers of the chain, including those that other threads have stored. The next fence makes them durable.
     pub(super) fn flush_headers<P: Pmem>(&self, pmem: &P, layout: &Layout) {
-        sync::before_flushing_others_stores();
+        sync::order_observed_stores_before_flushes();
         let flush = |line| pmem.flush(header_offset(layout, self.chunk, line), BLOCK_HEADER_BYTES);
         let mut line = self.starts.next_set(0);
         while line < self.lines {

@@ -67,7 +67,7 @@ impl<'s> Frozen<'s> {
         }
         // This process has changed blocks only in these chunks.
         let mut frozen = Self::without_reading(chunks, pmem, true);
-        sync::before_flushing_others_stores();
+        sync::order_observed_stores_before_flushes();
         for chunk in 0..known {
             pmem.flush(header_offset(&table.layout, chunk, 1), BLOCK_HEADER_BYTES);
         }

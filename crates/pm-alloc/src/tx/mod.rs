@@ -1,4 +1,4 @@
-//! Transactions, and the changes of a view, which need no transaction. Both are atomic and durable, in most cases at one fence.
+//! Transactions, and the changes of a view, which need no transaction. Both are atomic and durable, and most of them cost one fence.
 
 mod error;
 mod transaction;

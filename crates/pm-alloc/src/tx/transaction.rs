@@ -18,14 +18,14 @@ pub(super) const LOGGED_UP_TO_BYTES: usize = 96;
 /// A transaction on the heap with the brand `'p`. [`Heap::transaction`](crate::Heap::transaction) creates it.
 ///
 /// Its writes are kept in DRAM until it commits, and its reads see them. Contents of more than 96 bytes are stored in a new block immediately,
-/// because nothing links to the block yet. A write of 2 KiB or more (or the length set by
+/// because nothing links to that block yet. A write of 2 KiB or more (or the length set by
 /// [`HeapOptions::in_place_from_bytes`](crate::HeapOptions::in_place_from_bytes)) to an old block is made in place, with undo logging.
 pub struct Tx<'p, P: Pmem = Region> {
     parts: &'p HeapParts<P>,
-    work: &'p mut TxLists,
+    lists: &'p mut TxLists,
     /// Acquired at the first write in place, or at the commit.
     lane: Option<LaneGuard<'p>>,
-    /// Whether stores to new blocks were flushed but not fenced.
+    /// Whether stores to new blocks need a fence before the commit.
     has_unfenced_stores: bool,
     durability: Durability,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
@@ -52,7 +52,7 @@ pub(crate) fn run<P: Pmem, R, E: From<TxError>>(
 ) -> Result<R, E> {
     let mut thread = InTransaction::begin(parts.id()).ok_or(TxError::Nested)?;
     // If this is dropped without a commit, after an error or a panic, it rolls back.
-    let mut tx = Tx::new(parts, thread.work(), durability);
+    let mut tx = Tx::new(parts, thread.lists(), durability);
     let result = f(&mut tx)?;
     tx.commit()?;
     Ok(result)
@@ -69,15 +69,15 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// With the transaction: after a crash before the commit the block is free. Costs the block's lines and its header's line. A value of up to 96
     /// bytes also costs two or three lines of the log. Longer values cost one fence for all of them in the transaction.
     ///
-    /// A transaction reserves a whole free extent until it ends, and other threads cannot allocate from it. So the last long free extent is trimmed:
-    /// split into two free blocks, of which the transaction reserves one. This costs two lines and two fences, or four fences if its header is in a
-    /// live log entry. The transaction keeps an eighth of the extent, from which later transactions allocate without that cost.
+    /// A transaction reserves a whole free extent until it ends, and other threads cannot allocate from it. So the last long extent is first trimmed:
+    /// split into two free blocks. The transaction reserves only the front one, about an eighth of the extent; later transactions use its rest
+    /// without another trim. A trim costs two lines and two fences, or four fences if a live log entry stores to one of the headers.
     pub fn alloc<T: InPool<'p>>(&mut self, value: &T) -> Result<Link<'p, T>, TxError> {
         self.alloc_slice(core::slice::from_ref(value))
     }
 
-    /// Allocates a block and writes these values to it, one after the other. The returned link points to the first one; [`Link::element`] makes
-    /// links to the others. The heap does not store their number.
+    /// Allocates a block and writes these values to it, one after the other. Returns the link to the first value; [`Link::element`] makes links to
+    /// the other values. The heap does not store their number.
     ///
     /// # Errors
     /// As for [`alloc`](Self::alloc).
@@ -206,7 +206,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.store(offset, bytes_of(value))
     }
 
-    /// Writes values one after the other, starting at the one that the link points to.
+    /// Writes values one after the other, from the value that the link points to on.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -249,7 +249,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     /// Sets the root with this name to `link`, so that [`root`](Self::root) finds it after a restart. Replaces a former root with this name. If two
-    /// transactions set the same root, the one that commits later replaces the other's.
+    /// transactions set the same root, the later commit replaces the root of the earlier one.
     ///
     /// # Errors
     /// When the link is null or points outside the heap. When the name is empty, longer than 24 bytes or the heap's own, `pm-alloc.heap`. When the
@@ -275,15 +275,15 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.stage_root(name, None)
     }
 
-    const fn new(parts: &'p HeapParts<P>, work: &'p mut TxLists, durability: Durability) -> Self {
-        Self { parts, work, lane: None, has_unfenced_stores: false, durability, brand: PhantomData }
+    const fn new(parts: &'p HeapParts<P>, lists: &'p mut TxLists, durability: Durability) -> Self {
+        Self { parts, lists, lane: None, has_unfenced_stores: false, durability, brand: PhantomData }
     }
 
     /// Commits: adds headers and roots to the write set, fences the stores to new blocks, commits through a lane, and settles reservations and freed
     /// blocks.
     fn commit(mut self) -> Result<(), TxError> {
         self.write_headers();
-        if self.work.writes.is_empty() && self.work.roots.is_empty() && self.lane.is_none() {
+        if self.lists.writes.is_empty() && self.lists.roots.is_empty() && self.lane.is_none() {
             // There is nothing to store: any freed blocks are in unreachable extents, and are freed in DRAM only.
             self.finish_freeing(Lsn::ZERO);
             return Ok(());
@@ -295,7 +295,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.lane();
         // This comes after the lane is acquired, so that no transaction waits for a lane while it holds the lock of the roots.
         let change = self.write_roots()?;
-        let writes = &self.work.writes;
+        let writes = &self.lists.writes;
         let lane = self.lane.get_or_insert_with(|| LaneGuard::acquire(&self.parts.log));
         let committed = match self.durability == Durability::Deferred && writes.is_empty() {
             true => lane.commit_deferred(&self.parts.pmem()),
@@ -310,7 +310,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         }
         let lsn = committed?;
         self.lane = None;
-        for reservation in self.work.reservations.drain(..) {
+        for reservation in self.lists.reservations.drain(..) {
             self.parts.space.settle(reservation, lsn);
         }
         self.finish_freeing(lsn);
@@ -319,7 +319,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
 
     /// Adds the headers of allocated and freed blocks to the write set.
     fn write_headers(&mut self) {
-        let TxLists { writes, reservations, freeing, .. } = &mut *self.work;
+        let TxLists { writes, reservations, freeing, .. } = &mut *self.lists;
         for reservation in reservations.iter() {
             let (inner, front) = reservation.inner_and_front();
             inner.for_each(|(offset, word)| writes.early_header(offset, word));
@@ -331,7 +331,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     fn finish_freeing(&mut self, lsn: Lsn) {
-        for freeing in self.work.freeing.drain(..) {
+        for freeing in self.lists.freeing.drain(..) {
             self.parts.space.finish_free(freeing, lsn);
         }
     }
@@ -344,7 +344,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     pub(super) fn alloc_payload(&mut self, bytes: u64, align_bytes: u64) -> Result<u64, TxError> {
         self.parts.log.check_open()?;
         let lines = Layout::lines_for(bytes).unwrap_or(u64::MAX);
-        let carved = self.work.reservations.last_mut().and_then(|last| last.carve(lines, align_bytes));
+        let carved = self.lists.reservations.last_mut().and_then(|last| last.carve(lines, align_bytes));
         let block = match carved {
             Some(block) => block,
             None => {
@@ -362,7 +362,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         };
         let payload = block.start;
         // All bytes of the block, because a link to an array element may point after the requested ones.
-        self.work.new_blocks.push(block);
+        self.lists.new_blocks.push(block);
         Ok(payload)
     }
 
@@ -387,43 +387,43 @@ impl<'p, P: Pmem> Tx<'p, P> {
         let (parts, pmem) = (self.parts, &self.parts.pmem());
         let (is_one_block, mut headers) = (reservation.is_one_block(), reservation.join_headers());
         // The reservation is added first, so that it is returned after an error or a panic: other threads may be waiting for a part of it.
-        self.work.reservations.push(reservation);
+        self.lists.reservations.push(reservation);
         if !is_one_block {
             headers.try_for_each(|(offset, word)| parts.store_header(offset, word))?;
-            let reservation = self.work.reservations.last_mut().expect("it was pushed");
+            let reservation = self.lists.reservations.last_mut().expect("it was pushed");
             parts.space.finish_join(pmem, reservation, Lsn::ZERO);
         }
-        Ok(self.work.reservations.last_mut().expect("it was pushed"))
+        Ok(self.lists.reservations.last_mut().expect("it was pushed"))
     }
 
     pub(super) fn free_block(&mut self, payload: u64) -> Result<(), TxError> {
-        if let Some(at) = self.work.new_blocks.iter().position(|block| block.start == payload) {
+        if let Some(at) = self.lists.new_blocks.iter().position(|block| block.start == payload) {
             // The block was never allocated, so another transaction may reserve it before this one commits.
-            let block = self.work.new_blocks.remove(at);
-            self.work.writes.remove(block.start, block.end - block.start);
-            let at = self.work.reservations.iter_mut().position(|reservation| reservation.uncarve(payload));
+            let block = self.lists.new_blocks.remove(at);
+            self.lists.writes.remove(block.start, block.end - block.start);
+            let at = self.lists.reservations.iter_mut().position(|reservation| reservation.uncarve(payload));
             let at = at.expect("a new block lies in a reservation");
-            if self.work.reservations[at].is_unused() {
-                self.parts.space.return_unused(self.work.reservations.remove(at));
+            if self.lists.reservations[at].is_unused() {
+                self.parts.space.return_unused(self.lists.reservations.remove(at));
             }
             return Ok(());
         }
         self.parts.log.check_open()?;
         let freeing = self.parts.space.begin_free(&self.parts.pmem(), payload)?;
-        self.work.freeing.push(freeing);
+        self.lists.freeing.push(freeing);
         Ok(())
     }
 
     fn load(&self, offset: u64, out: &mut [u8]) {
         self.parts.pmem().load(offset, out);
-        self.work.writes.overlay(offset, out);
+        self.lists.writes.overlay(offset, out);
     }
 
     /// Stores into a new block, to which nothing links before the transaction commits. Short contents are logged. Long contents are stored
     /// immediately, and fenced before the commit.
     pub(super) fn store_in_new_block(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
-        if bytes.len() <= LOGGED_UP_TO_BYTES || self.work.writes.overlaps(offset, bytes.len()) {
-            self.work.writes.hidden_bytes(offset, bytes);
+        if bytes.len() <= LOGGED_UP_TO_BYTES || self.lists.writes.overlaps(offset, bytes.len()) {
+            self.lists.writes.hidden_bytes(offset, bytes);
             return Ok(());
         }
         self.parts.log.check_not_poisoned()?;
@@ -436,10 +436,10 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// Stores into a new or an old block, at an offset that was checked.
     fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<(), TxError> {
         let (start, end) = (offset, offset + bytes.len() as u64);
-        if self.work.new_blocks.iter().rev().any(|block| block.start <= start && end <= block.end) {
+        if self.lists.new_blocks.iter().rev().any(|block| block.start <= start && end <= block.end) {
             self.store_in_new_block(offset, bytes)?;
         } else if bytes.len() >= self.parts.in_place_from_bytes
-            && !self.work.writes.overlaps(offset, bytes.len())
+            && !self.lists.writes.overlaps(offset, bytes.len())
         {
             let pmem = &self.parts.pmem();
             self.lane().undo(pmem, offset, bytes.len() as u64)?;
@@ -447,14 +447,14 @@ impl<'p, P: Pmem> Tx<'p, P> {
             pmem.store(offset, bytes);
             pmem.flush(offset, bytes.len() as u64);
         } else {
-            self.work.writes.bytes(offset, bytes);
+            self.lists.writes.bytes(offset, bytes);
         }
         Ok(())
     }
 
     /// Writes a word, which commits with the transaction.
     pub(super) fn write_word(&mut self, offset: u64, value: u64) {
-        self.work.writes.word(offset, value);
+        self.lists.writes.word(offset, value);
     }
 
     fn stage_root(&mut self, name: &str, target: Option<(u64, u64, u64)>) -> Result<(), TxError> {
@@ -462,27 +462,27 @@ impl<'p, P: Pmem> Tx<'p, P> {
             return Err(RootError::Name { name: name.to_owned() }.into());
         }
         // This only reports errors early: the commit chooses the slot.
-        let staged: Vec<RootWrite> = self.work.roots.iter().filter_map(|staged| staged.write).collect();
+        let staged: Vec<RootWrite> = self.lists.roots.iter().filter_map(|staged| staged.write).collect();
         let write = self.parts.pool.root_write(name, target, &staged)?;
-        self.work.roots.retain(|staged| staged.name != name);
-        self.work.roots.push(StagedRoot { name: name.to_owned(), target, write });
+        self.lists.roots.retain(|staged| staged.name != name);
+        self.lists.roots.push(StagedRoot { name: name.to_owned(), target, write });
         Ok(())
     }
 
-    /// The root as this transaction has changed it. `None` if it has not changed it.
+    /// The root as this transaction has changed it; `Some(None)` if it has removed the root. `None` if it has not changed the root.
     fn staged_root(&self, name: &str) -> Option<Option<Root>> {
-        let staged = self.work.roots.iter().find(|staged| staged.name == name)?;
+        let staged = self.lists.roots.iter().find(|staged| staged.name == name)?;
         Some(staged.write.and_then(|write| write.root()))
     }
 
     /// Adds the staged roots to the write set, and hides them from readers until the change is complete. The lane is already acquired, and the
     /// lock of the root directory is the last in the lock order.
     fn write_roots(&mut self) -> Result<Option<RootChange<'p>>, TxError> {
-        if self.work.roots.is_empty() {
+        if self.lists.roots.is_empty() {
             return Ok(None);
         }
         self.parts.log.check_not_poisoned()?;
-        let (pool, staged) = (&self.parts.pool, &self.work.roots);
+        let (pool, staged) = (&self.parts.pool, &self.lists.roots);
         let choose = || -> Result<Vec<RootWrite>, TxError> {
             let mut slots = Vec::new();
             // Removals first: they free slots.
@@ -494,7 +494,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         };
         let (change, slots) = pool.change_roots(choose)?;
         for slot in slots {
-            self.work.writes.bytes(slot.offset(), slot.bytes());
+            self.lists.writes.bytes(slot.offset(), slot.bytes());
         }
         Ok(Some(change))
     }
@@ -509,14 +509,14 @@ impl<P: Pmem> Drop for Tx<'_, P> {
         }
         // After a failed fence the transaction may be durable, and its blocks may be allocated.
         let is_outcome_known = self.parts.log.check_not_poisoned().is_ok();
-        for reservation in self.work.reservations.drain(..) {
+        for reservation in self.lists.reservations.drain(..) {
             if is_outcome_known {
                 self.parts.space.return_unused(reservation);
             } else {
                 self.parts.space.abandon(reservation);
             }
         }
-        for freeing in self.work.freeing.drain(..) {
+        for freeing in self.lists.freeing.drain(..) {
             self.parts.space.cancel_free(freeing);
         }
     }
@@ -525,9 +525,9 @@ impl<P: Pmem> Drop for Tx<'_, P> {
 impl<P: Pmem> fmt::Debug for Tx<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tx")
-            .field("writes", &self.work.writes)
-            .field("new_blocks", &self.work.new_blocks)
-            .field("freeing", &self.work.freeing.len())
+            .field("writes", &self.lists.writes)
+            .field("new_blocks", &self.lists.new_blocks)
+            .field("freeing", &self.lists.freeing.len())
             .finish_non_exhaustive()
     }
 }

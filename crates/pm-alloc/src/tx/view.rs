@@ -227,7 +227,7 @@ impl<'p, P: Pmem> View<'p, P> {
         };
         let payload = held.payload();
         if let Some(contents) = contents {
-            // Checked while the block is held: another transaction may have returned the block because its fence failed.
+            // Checked while the block is held: another transaction may have returned the block after its fence had failed.
             log.check_not_poisoned()?;
             pmem.store(payload, contents);
             pmem.flush(payload, contents.len() as u64);

@@ -1,4 +1,4 @@
-//! A crash while an entry is written over an older one. Recovery recognizes the incomplete line, whatever the checksums of its contents.
+//! A crash while an entry is written over an older one. Recovery recognizes the incomplete line, even if a checksum matches its contents by chance.
 
 use super::hooked::{Hook, Hooked};
 use super::support::{at, exhaustive, image, layout, load, recover, words};
@@ -12,10 +12,10 @@ use pm_crashsim::{Crash, Image, Model, Run, SimPmem};
 const SEED: u64 = 7;
 const AT: u64 = 64 * 91;
 const PLACES: [u64; 8] = [AT, AT + 8, AT + 16, AT + 24, AT + 32, AT + 40, AT + 48, AT + 56];
-/// The announced LSN, seven words, and the seal.
+/// The stores that write an entry: the announced LSN, seven words, and the sealed LSN.
 const STORES: usize = 9;
 
-/// What the line at [`AT`] held after each store.
+/// Records the words of the line at [`AT`] after each store.
 struct Recorder<'r> {
     region: &'r Region,
     states: RefCell<Vec<[u64; 8]>>,
@@ -59,8 +59,8 @@ fn some_entry(number: u64) -> LogEntry {
     entry
 }
 
-/// Checks the line after each store, for more pairs of entries than there are checksums. For many of them the checksum of the announced LSN matches
-/// the old or mixed contents.
+/// Checks the line after each store, for more combinations of an old and a new entry than there are checksums. For many of them the checksum of the
+/// announced LSN matches the old or mixed contents.
 #[test]
 fn line_is_not_an_entry_before_its_last_store() {
     let mut fitting = [0; STORES];
@@ -80,7 +80,7 @@ fn line_is_not_an_entry_before_its_last_store() {
         recording.hook.states.borrow_mut().clear();
         entry::write(&recording, SEED, AT, lsn, &new);
         let states = recording.hook.states.borrow();
-        assert_eq!(states.len(), STORES, "one of each word");
+        assert_eq!(states.len(), STORES, "one state after each store");
         for (cut, state) in states.iter().enumerate().take(STORES - 1) {
             let fits = seal(lsn, SEED, AT, &state[..7]) & 0xffff == state[7] & 0xffff;
             fitting[cut] += u64::from(fits);
@@ -88,7 +88,7 @@ fn line_is_not_an_entry_before_its_last_store() {
             assert_eq!(line, Line::Announced(lsn), "entry {number} after {} stores", cut + 1);
         }
         let Line::Complete(entry) = Line::of(&entry_of(states[STORES - 1]), SEED, AT) else {
-            panic!("entry {number} is not whole after its last store")
+            panic!("entry {number} is not complete after its last store")
         };
         assert_eq!(entry.lsn, lsn);
         assert_eq!(entry_of(states[STORES - 1]), sealed(new, lsn));
@@ -97,7 +97,7 @@ fn line_is_not_an_entry_before_its_last_store() {
     assert!(fitting[..STORES - 1].iter().all(|&count| count > 0), "{fitting:?}");
 }
 
-/// Checks every checksum, and the lowest and the highest LSNs.
+/// Checks every checksum, for several LSNs, among them the lowest and the highest.
 #[test]
 fn no_word_is_both_sealed_and_announced() {
     for lsn in [0, 1, 1 << 32, (1 << 46) + 5, Lsn::MAX.bits()] {
@@ -111,7 +111,7 @@ fn no_word_is_both_sealed_and_announced() {
     }
 }
 
-/// A closed log. The first line holds an entry that stores `value` to a word whose current value is 3.
+/// A closed log. The first line of its ring holds an entry that stores `value` to a word whose current value is 3.
 fn log_with_former_entry(value: u64) -> Image {
     image(|pmem| {
         let layout = layout(4);
@@ -125,7 +125,7 @@ fn log_with_former_entry(value: u64) -> Image {
 }
 
 #[test]
-fn crash_inside_entry_revives_no_former_entry() {
+fn crash_inside_entry_restores_no_former_entry() {
     let layout = layout(4);
     let line = layout.entry_offset(0, 0);
     let write_over = |pmem: &SimPmem| {

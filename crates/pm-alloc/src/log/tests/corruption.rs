@@ -22,7 +22,7 @@ fn lane_with_groups_and_unknown_retired_lsn_is_refused() {
     });
 }
 
-/// Corrupts each entry of the second-to-last group of a lane, which has several. Without the check, recovery would skip the group.
+/// Corrupts each entry of a lane's second-to-last group, which has several entries. Without the check, recovery would skip the group.
 #[test]
 fn corrupted_entry_of_live_group_is_refused() {
     let layout = layout(20);
@@ -40,7 +40,7 @@ fn corrupted_entry_of_live_group_is_refused() {
     }
 }
 
-/// Runs `make`, corrupts the line that it returns, and recovers as after a kill.
+/// Runs `make`, corrupts the line at the returned offset, and recovers as after a kill.
 fn assert_opens(make: impl Fn(&SimPmem, &Log) -> u64) {
     let layout = layout(20);
     with_log(&layout, |pmem, log| {
@@ -74,7 +74,7 @@ fn corrupted_undo_entry_of_committed_long_write_is_dead() {
     }
 }
 
-/// A group between two undo entries may be live, and does not count as an undo entry.
+/// A corrupted line between two undo entries may have held a live group, and is not taken for an undo entry.
 #[test]
 fn corrupted_group_between_long_writes_is_refused() {
     let layout = layout(20);
@@ -140,9 +140,9 @@ fn corruption_of_bypassed_log_is_dead() {
     }
 }
 
-/// A corrupted line between two entries had an LSN between those of the two, so groups of other lanes below that LSN are not revived.
+/// The LSN of a corrupted line is known to lie between those of its neighbours. So dead groups of other lanes with lower LSNs are not replayed.
 #[test]
-fn corrupted_line_revives_no_dead_group_of_another_lane() {
+fn corrupted_line_causes_no_replay_of_dead_groups() {
     let layout = layout(20);
     for entry in 0..3 {
         with_log(&layout, |pmem, log| {
@@ -159,26 +159,26 @@ fn corrupted_line_revives_no_dead_group_of_another_lane() {
     }
 }
 
-/// While an idle lane bounds the checkpoint LSN, another lane wraps. Its oldest entry is dead: no entry above it is missing, and every live entry is
-/// above it.
+/// While an idle lane bounds the checkpoint LSN, the ring of another lane wraps. The oldest entry of that ring is dead: no entry above it is missing,
+/// and every live entry is above it.
 #[test]
 fn oldest_entry_of_ring_is_dead() {
     let (pmem, layout) = (SimPmem::new(1 << 15), layout(8));
     crate::log::format(&pmem, &layout);
     let (log, _) = recover(&pmem, &layout);
     let floor = floor::read(&pmem, &layout).unwrap().0;
-    let [mut resting, mut busy] = [LaneGuard::acquire(&log), LaneGuard::acquire(&log)];
-    let mut went_around = 0;
+    let [mut idle, mut busy] = [LaneGuard::acquire(&log), LaneGuard::acquire(&log)];
+    let mut wrapped_rounds = 0;
     for round in 0..40 {
         if round % 10 == 0 {
-            resting.commit(&pmem, &words(&[(at(0), round)])).unwrap();
+            idle.commit(&pmem, &words(&[(at(0), round)])).unwrap();
         }
         busy.commit(&pmem, &words(&[(at(1), round), (at(2), round), (at(3), round), (at(4), round)]))
             .unwrap();
         if let Some(oldest) = ScannedLane::read(&pmem, &layout, 1, floor).oldest {
             assert!(log.has_checkpoint_reached(oldest), "round {round}: {oldest:?}");
-            went_around += 1;
+            wrapped_rounds += 1;
         }
     }
-    assert!(went_around > 30);
+    assert!(wrapped_rounds > 30);
 }

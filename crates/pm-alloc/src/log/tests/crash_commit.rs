@@ -1,4 +1,4 @@
-//! Crashes of commits: in one lane, in two lanes on the same word, in rings that wrap, in lanes that change threads.
+//! Crashes of commits: in one lane, in two lanes on the same word, in rings that wrap, in lanes that change owners.
 
 use super::support::Mixtures::{All, Sampled};
 use super::support::{at, commit, commit_in, explore, layout, load, recover, store_u64, with_log, words};
@@ -79,7 +79,7 @@ fn two_lanes_commit_the_same_word_in_turn() {
 #[test]
 fn two_threads_commit_the_same_word_in_turn() {
     explore(&layout(8), All, [at(0), at(1)], &[[0, 0], [1, 0], [2, 0], [2, 3]], |run, log| {
-        // This thread holds the first lane, so the other thread gets the second lane.
+        // This thread owns the first lane, so the other thread gets the second lane.
         let mut here = LaneGuard::acquire(log);
         commit_in(&mut here, run, &[(at(0), 1)]);
         thread::scope(|scope| {
@@ -92,7 +92,7 @@ fn two_threads_commit_the_same_word_in_turn() {
 }
 
 #[test]
-fn next_thread_of_lane_flushes_its_last_group() {
+fn next_owner_of_lane_flushes_its_last_group() {
     explore(
         &layout(8),
         All,
@@ -113,7 +113,7 @@ fn full_ring_retires_idle_lane() {
     let states = [[0, 0, 0], [1, 0, 5], [2, 0, 5], [2, 1, 5], [2, 2, 5], [2, 3, 5], [2, 4, 5], [2, 5, 5]];
     explore(&layout(4), All, [at(0), at(1), at(2)], &states, |run, log| {
         let mut busy = LaneGuard::acquire(log);
-        // Runs in another thread, because fences of this thread do not cover that thread's flushes.
+        // Runs in another thread, because no fence of this thread covers the flushes of that thread.
         thread::scope(|scope| {
             scope.spawn(|| commit(run, log, &[(at(0), 1), (at(2), 5)]));
         });

@@ -1,4 +1,4 @@
-//! A crash, followed by the corruption of a line in a lane: recovery that discards it loses at most the transaction of that line.
+//! A crash, followed by the corruption of a line in a lane: recovery that discards the line loses at most the transaction of that line.
 
 use super::support::{at, commit, commit_in, formatted, lanes, load, recover, store_u64};
 use crate::format::LINE_BYTES;
@@ -8,8 +8,8 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Explorer, Model, Run};
 use std::thread;
 
-/// Crashes and kills `operation` on a new log at every point. Then corrupts each line of `lane` in turn, and recovers without it: line 0 and the last
-/// line hold the words of the lane's header, the other lines its entries. The recovery after a kill is also crashed, corrupted and repeated.
+/// Crashes and kills `operation` on a new log at every point. Then corrupts each line of `lane` in turn, and recovers without that line: line 0 and
+/// the last line hold the words of the lane's header, the other lines its entries. The recovery after a kill is also crashed, corrupted and repeated.
 /// `is_allowed` gets the number of acknowledged steps, the number of the line, and the contents of `offsets`.
 fn explore<const N: usize>(
     layout: &Layout,
@@ -41,7 +41,7 @@ fn explore<const N: usize>(
     }
 }
 
-/// A lane that wrote 1 in place, with a deferred commit.
+/// Writes 1 in place and defers the commit. Returns the lane, which this thread still owns.
 fn deferred<'l>(run: &Run<()>, log: &'l Log) -> LaneGuard<'l> {
     let mut lane = LaneGuard::acquire(log);
     lane.undo(run.pmem(), at(0), 8).unwrap();
@@ -79,9 +79,9 @@ fn undo_entries_of_long_write_with_redo_entries_stay_dead() {
     }
 }
 
-/// A commit makes the deferred commits of other lanes durable, including the words that end their undo entries.
+/// A commit makes the deferred commits of other lanes durable, including the words in the lanes' headers that make undo entries dead.
 #[test]
-fn undo_entries_of_deferred_commit_die_with_next_commit() {
+fn undo_entries_of_deferred_commit_are_dead_after_next_commit() {
     explore(
         &lanes(2, 8),
         1,

@@ -1,4 +1,4 @@
-//! Crashes while a log is formatted, during recovery, and at the end of the generations, also with corruption.
+//! Crashes while a log is formatted, during recovery, and in the last generation of LSNs, also with corruption.
 
 use super::support::{
     Mixtures, at, commit, exhaustive, explore_from, formatted, image, in_last_generations, layout, load,
@@ -146,8 +146,8 @@ fn recovery_relies_only_on_durable_state() {
     exhaustive(|explorer| explorer.crashes(2).check_restarted(&unapplied, first, second, check));
 }
 
-/// A group that was not applied allocates two adjacent blocks. Recovery is crashed: no header is durable before the header that follows its block,
-/// so the group's entry may be corrupted at any point.
+/// A group that was not applied allocates two adjacent blocks, and recovery is crashed at every point. No header is durable before the header that
+/// follows its block, so the group's entry may be corrupted at any point.
 #[test]
 fn inner_header_is_durable_before_front_header() {
     let layout = layout(8);
@@ -163,7 +163,7 @@ fn inner_header_is_durable_before_front_header() {
         writes.header(headers[0].0, headers[0].1);
         headers[1..].iter().for_each(|&(offset, word)| writes.early_header(offset, word));
         LaneGuard::acquire(&log).commit(pmem, &writes).unwrap();
-        // The power fails before any of them is durable.
+        // As if the power had failed before any of these headers was durable.
         headers.iter().for_each(|&(offset, _)| pmem.store_u64(offset, 0));
     });
     let operation = |run: &Run<()>| drop(recover(run.pmem(), &layout));
@@ -191,7 +191,7 @@ fn crash_while_closing_loses_nothing() {
     };
     let check = |crash: &Crash<()>| {
         let done = crash.acked().len();
-        // A crashed recovery may have opened the log again.
+        // A crashed recovery may already have opened the log again.
         if done == 2 && Inspection::of(crash.pmem(), &layout).unwrap().is_closed {
             // Recovery needs no entry of the rings.
             crash.pmem().store_u64(layout.entry_offset(0, 0) + 56, 0);
@@ -204,9 +204,9 @@ fn crash_while_closing_loses_nothing() {
     exhaustive(|explorer| explorer.kills(1).check(&formatted(&layout), operation, check));
 }
 
-/// The floor and its copy differ after a crash: the higher value counts, and recovery makes both equal.
+/// The floor and its copy differ after a crash: the higher value is used, and recovery makes both equal.
 #[test]
-fn higher_copy_of_floor_counts() {
+fn higher_copy_of_floor_is_used() {
     let layout = layout(4);
     for stale in layout.floor_offsets() {
         with_log(&layout, |pmem, mut log| {
@@ -264,10 +264,10 @@ fn word_of_killed_process_is_durable_once_stored_again() {
     }
 }
 
-/// The log relies on the order of stores to one line. Without this order a crash cannot be distinguished from corruption, and is refused. With it, no
-/// crash is refused.
+/// The log relies on the order of stores to one line. Without this order a crash cannot be distinguished from corruption, and recovery refuses the
+/// log. With it, recovery refuses no log after a crash.
 #[test]
-fn crash_is_refused_only_without_store_order_in_a_line() {
+fn recovery_refuses_crash_only_without_store_order_in_a_line() {
     let layout = layout(8);
     for model in [Model::Eadr, Model::Px86Line, Model::Page, Model::Px86Loc, Model::Chunk8] {
         let refused = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! Corrupted lines that a killed process had rewritten: the next process makes them durable, so that a power failure does not restore the corruption.
+//! Corrupted lines that a killed process has rewritten: the next process makes the new contents durable, so no power failure restores the corruption.
 
 use super::support::{
     at, exhaustive, formatted, in_last_generations, layout, load, recover, recover_discarding, with_log,
@@ -10,8 +10,8 @@ use pm_core::Pmem;
 use pm_crashsim::{Crash, Image, Run};
 use std::thread;
 
-/// Kills `first` at every point. Then another process recovers the log and commits, and is crashed at every point. Its commits survive, and a later
-/// recovery finds no corruption that this process had seen.
+/// Kills `first` at every point. Then another process recovers the log and commits, and is crashed at every point. Its commits survive, and once it
+/// has committed, a later recovery finds no corruption.
 fn explore(layout: &Layout, before: &Image, first: impl Fn(&Run<u64>)) {
     let second = |run: &Run<u64>| {
         let (log, _) = recover_discarding(run.pmem(), layout);
@@ -69,7 +69,7 @@ fn line_erased_in_last_generation_stays_erased() {
 }
 
 #[test]
-fn words_rewritten_by_killed_recovery_stay() {
+fn words_rewritten_by_killed_recovery_stay_valid() {
     let layout = layout(4);
     let before = with_log(&layout, |pmem, log| {
         LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
@@ -82,7 +82,7 @@ fn words_rewritten_by_killed_recovery_stay() {
     explore(&layout, &before, |run| drop(recover_discarding(run.pmem(), &layout)));
 }
 
-/// The line is the first entry of an incomplete group of two, so its corruption did not matter.
+/// The killed process stored the first entry of a group of two over the corrupted line. Recovery makes the line durable, though it does not need it.
 #[test]
 fn line_overwritten_by_killed_commit_stays_valid() {
     let layout = layout(4);
@@ -95,7 +95,7 @@ fn line_overwritten_by_killed_commit_stays_valid() {
     });
 }
 
-/// The line holds the last group of a thread that has ended, and no fence of that thread covers it.
+/// The rewritten line holds the deferred commit of a thread that has ended. No fence of that thread covers it.
 #[test]
 fn closing_makes_deferred_commit_durable() {
     let layout = layout(4);

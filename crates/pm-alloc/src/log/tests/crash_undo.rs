@@ -1,4 +1,4 @@
-//! Crashes of long writes in place that are committed, committed deferred, or rolled back.
+//! Crashes of long writes in place that are committed, deferred, or rolled back.
 
 use super::support::Mixtures::{All, Sampled};
 use super::support::{at, commit_in, explore, explore_from, formatted, image, layout, store_u64};
@@ -128,9 +128,9 @@ fn lane_commits_after_its_own_deferred_commit() {
     });
 }
 
-/// The next thread of the lane flushes the deferred commit entry again, so that its own fence covers it.
+/// The next owner of the lane flushes the deferred commit entry again, so that its own fence covers the entry.
 #[test]
-fn next_thread_of_lane_commits_after_deferred_commit() {
+fn next_owner_of_lane_commits_after_deferred_commit() {
     explore_deferred([[0, 0, 0], [1, 1, 0], [1, 2, 3]], |run, log| {
         let first = || {
             let mut lane = LaneGuard::acquire(log);
@@ -147,7 +147,7 @@ fn next_thread_of_lane_commits_after_deferred_commit() {
     });
 }
 
-/// The states come in order, and all but the last may be lost.
+/// Before the acknowledgement a crash may leave any of the states; after it, only the last one.
 fn explore_deferred(states: [[u64; 3]; 3], operation: impl Fn(&Run<()>, &Log) + Sync) {
     let layout = layout(12);
     let allowed = |done: usize| states[if done == 0 { 0 } else { 2 }..].to_vec();

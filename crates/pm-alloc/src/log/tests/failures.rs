@@ -9,7 +9,7 @@ use pm_core::{FenceError, Pmem};
 use pm_crashsim::SimPmem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Lets this many fences succeed. The others fail, or panic.
+/// A region in which `left` more fences succeed. Later fences panic if `panics` is set, and fail otherwise.
 struct Failing {
     left: Cell<u32>,
     panics: bool,
@@ -50,7 +50,7 @@ fn failed_fence_poisons_log() {
     });
 }
 
-/// The commit may become durable although it was not applied, and it never ends.
+/// The interrupted commit may become durable although it was not applied. It never ends, so other calls must not wait for it.
 #[test]
 fn panic_inside_commit_poisons_log() {
     let layout = layout(8);
@@ -69,7 +69,7 @@ fn panic_inside_commit_poisons_log() {
     });
 }
 
-/// The group of the commit, after the undo entries, may be durable.
+/// The group of the commit, which follows the undo entries in the ring, may be durable.
 #[test]
 fn failed_commit_is_not_rolled_back() {
     let layout = layout(8);

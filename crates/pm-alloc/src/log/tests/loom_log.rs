@@ -1,5 +1,5 @@
-//! Invariants I4 and I6 of the checkpoint LSN, with two threads on one log, in every schedule, or in every schedule with few preemptions. Each
-//! schedule is crashed at every point. Runs only with `--cfg loom`: `cargo xtask test loom`.
+//! Invariants I4 and I6 of the checkpoint LSN, with two threads on one log, in every schedule, or in every schedule with at most a few preemptions.
+//! Each schedule is crashed at every point. Runs only with `--cfg loom`: `cargo xtask test loom`.
 
 use super::support::{at, formatted, lanes, recover, words};
 use crate::format::Lsn;
@@ -59,7 +59,7 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
     builder.max_branches = 100_000;
     let explorer = Explorer::new(Model::Px86Line).crashes(1);
     let explored = pm_crashsim::loom::explore(&explorer, &builder, formatted(&layout), operation, check);
-    let coverage = explored.expect("every crash of every schedule is recovered from");
+    let coverage = explored.expect("recovery succeeds after every crash of every schedule");
     assert!(coverage.schedules > 20 && coverage.crashes.is_exhaustive(), "{coverage}");
 }
 
@@ -102,7 +102,7 @@ fn loom_lane_changes_threads() {
     );
 }
 
-/// Two lines that share a slot of the table of recent lines, and whose writes no lock orders.
+/// Two lines that share a slot of the table of recent lines, while no lock orders the writes to them.
 #[test]
 fn loom_lines_share_a_slot() {
     explore(

@@ -1,4 +1,4 @@
-//! Tests of the log: crashes at every point of a few commits, costs, properties.
+//! Tests of the log: crashes at every point of a few commits, costs in lines and fences, and properties of random transactions.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -131,7 +131,7 @@ fn opening_a_closed_log_costs_one_fence() {
     };
     assert_eq!(open().1, (floor, 1));
     let (mut log, cost) = open();
-    assert_eq!(cost, (lanes + floor, 2), "the first one was not closed");
+    assert_eq!(cost, (lanes + floor, 2), "the log was not closed before");
     log.close(&pmem).unwrap();
     let (log, cost) = open();
     assert_eq!(cost, (floor, 1));

@@ -11,9 +11,9 @@ const SPAN: usize = 256;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Commits these writes in that lane, or in a new thread.
+    /// Commits these writes in the lane with this index, or in a new thread if it is `None`.
     Commit(Option<usize>, Vec<(u64, Vec<u8>)>),
-    /// Writes in place, and commits or rolls back.
+    /// Writes bytes at an offset in place, in the lane with this index. Commits if the last field is true, and otherwise rolls back.
     InPlace(usize, u64, Vec<u8>, bool),
     Word(u64, u64),
     Pair(u64, [u64; 2]),

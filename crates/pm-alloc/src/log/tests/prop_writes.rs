@@ -1,4 +1,4 @@
-//! Compares a write set with a map of bytes.
+//! Compares a write set, and the entries that it is packed into, with a map of bytes.
 
 use crate::format::LogEntry;
 use crate::format::{Lsn, seal};
@@ -16,12 +16,12 @@ fn writes() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
     prop::collection::vec(prop_oneof![word, range], 0..12)
 }
 
-/// The record of this entry, decoded as recovery decodes it, and the bytes that it stores.
+/// This entry, decoded as recovery decodes it, and the bytes that it stores.
 fn stored(entry: &LogEntry, number: u64) -> (Entry, BTreeMap<u64, u8>) {
     let mut entry = *entry;
     let [a, b, c, d, e, f] = entry.data;
     entry.lsn = seal(Lsn::new(5), 7, 64 * number, &[entry.target, a, b, c, d, e, f]);
-    let entry = Entry::of(&entry, 7, 64 * number).expect("it was sealed for that place");
+    let entry = Entry::of(&entry, 7, 64 * number).expect("it was sealed for this offset");
     let mut bytes = BTreeMap::new();
     entry.targets().for_each(|(offset, stored)| bytes.extend((offset..).zip(stored.iter().copied())));
     (entry, bytes)

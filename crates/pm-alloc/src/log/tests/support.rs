@@ -1,4 +1,4 @@
-//! Shared by the tests of the log: a small log, and explorations of it under every model.
+//! Shared by the tests of the log: a small log, and the exploration of its crashes under every model.
 
 use crate::format::Lsn;
 use crate::layout::Layout;
@@ -21,19 +21,19 @@ pub(super) fn lanes(lane_count: u32, lane_entries: u32) -> Layout {
     Layout { seed: 7, heap_start: 0, lane_count, lane_entries, chunks_start: DATA, chunk_bytes: 4096 }
 }
 
-/// The first word of a line of data.
+/// The offset of the first word of a line of data.
 pub(super) const fn at(line: u64) -> u64 {
     DATA + 64 * line
 }
 
-/// The region after `make`.
+/// An image of a region after `make`.
 pub(super) fn image(make: impl FnOnce(&SimPmem)) -> Image {
     let sim = SimPmem::new(REGION_BYTES);
     make(&sim);
     sim.to_image()
 }
 
-/// A region with a new log, after `run`.
+/// An image of a region with a new log, after `run`.
 pub(super) fn with_log(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Image {
     image(|pmem| {
         crate::log::format(pmem, layout);
@@ -50,7 +50,7 @@ pub(super) fn in_last_generations(layout: &Layout, run: impl FnOnce(&SimPmem, Lo
     })
 }
 
-/// A new log.
+/// An image of a new log.
 pub(super) fn formatted(layout: &Layout) -> Image {
     image(|pmem| crate::log::format(pmem, layout))
 }
@@ -74,7 +74,7 @@ pub(super) fn load<P: Pmem, const N: usize>(pmem: &P, offsets: [u64; N]) -> [u64
     offsets.map(|offset| pmem.load_u64(offset))
 }
 
-/// Commits words in a lane, and acknowledges that.
+/// Commits words in a lane, and acknowledges the commit.
 pub(super) fn commit_in(lane: &mut LaneGuard<'_>, run: &Run<()>, pairs: &[(u64, u64)]) {
     lane.commit(run.pmem(), &words(pairs)).unwrap();
     run.ack(());
@@ -85,20 +85,20 @@ pub(super) fn commit(run: &Run<()>, log: &Log, pairs: &[(u64, u64)]) {
     commit_in(&mut LaneGuard::acquire(log), run, pairs);
 }
 
-/// Stores a word without a transaction, and acknowledges that.
+/// Stores a word without a transaction, and acknowledges the store.
 pub(super) fn store_u64(run: &Run<()>, log: &Log, offset: u64, value: u64) {
     crate::log::store_u64(log, run.pmem(), offset, value).unwrap();
     run.ack(());
 }
 
-/// Stores a pair without a transaction, and acknowledges that.
+/// Stores a pair without a transaction, and acknowledges the store.
 pub(super) fn store_pair(run: &Run<()>, log: &Log, offset: u64, pair: [u64; 2]) {
     crate::log::store_u64_pair(log, run.pmem(), offset, pair).unwrap();
     run.ack(());
 }
 
-/// The choices that are explored under models that do not order the words of a line. There a crash may leave any mixture of the old and the new words
-/// of an entry, which the checksum detects.
+/// The choices that are explored under models that do not order the words of a line. Under these models a crash may leave any mixture of the old and
+/// the new words of an entry, which the checksum detects.
 #[derive(Clone, Copy)]
 pub(super) enum Mixtures {
     All,
@@ -106,8 +106,8 @@ pub(super) enum Mixtures {
     Sampled,
 }
 
-/// Crashes `operation` on a new log at every point, and each recovery, under every model. `operation` acknowledges each step. Then `offsets` must
-/// hold the state after the acknowledged steps, or after one more.
+/// Crashes `operation` on a new log at every point, and each recovery, under every model. `operation` acknowledges each step. After recovery,
+/// `offsets` must hold the state after the acknowledged steps, or after one more step.
 pub(super) fn explore<const N: usize>(
     layout: &Layout,
     mixtures: Mixtures,
@@ -134,7 +134,7 @@ pub(super) fn explore_from<const N: usize>(
     allowed: impl Fn(usize) -> Vec<[u64; N]> + Sync,
     operation: impl Fn(&Run<()>, &Log) + Sync,
 ) {
-    let models = [WHOLE_PAIRS.as_slice(), &[Model::Chunk8]].concat();
+    let models = [ATOMIC_PAIRS.as_slice(), &[Model::Chunk8]].concat();
     explore_under(&models, image, layout, mixtures, offsets, allowed, operation);
 }
 
@@ -147,7 +147,7 @@ pub(super) fn exhaustive(explore: impl Fn(Explorer) -> Coverage) {
 }
 
 /// The models with atomic stores of pairs.
-pub(super) const WHOLE_PAIRS: [Model; 3] = [Model::Eadr, Model::Px86Line, Model::Px86Loc];
+pub(super) const ATOMIC_PAIRS: [Model; 3] = [Model::Eadr, Model::Px86Line, Model::Px86Loc];
 
 /// [Explores](explore_from) under these models.
 pub(super) fn explore_under<const N: usize>(
@@ -183,7 +183,7 @@ pub(super) fn explore_under<const N: usize>(
             Ok(())
         };
         let explorer = Explorer::new(model).kills(1);
-        let (explorer, is_all) = match mixtures {
+        let (explorer, checks_all) = match mixtures {
             Mixtures::Sampled if !is_ordered => {
                 (explorer.choices_per_point(1 << 10).nested_choices_per_point(1 << 4), false)
             }
@@ -191,6 +191,6 @@ pub(super) fn explore_under<const N: usize>(
         };
         let coverage = explorer.check(image, operation, check);
         println!("{model}: {coverage}");
-        assert!(coverage.is_exhaustive() || !is_all, "{model}: {coverage}");
+        assert!(coverage.is_exhaustive() || !checks_all, "{model}: {coverage}");
     }
 }
