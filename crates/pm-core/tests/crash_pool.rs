@@ -107,7 +107,7 @@ fn explorer(model: Model) -> Explorer {
     Explorer::new(model).choices_per_point(1 << 13).nested_choices_per_point(1 << 11)
 }
 
-/// Opens the pool. A crash never leaves a corrupted slot, because it could not be distinguished from a media error.
+/// Opens the pool, and asserts that the crash left no corrupted slot: such a slot could not be distinguished from a media error.
 fn open(crash: &Crash<()>) -> Result<SimPool, PoolError> {
     let pool = Pool::attach(Arc::clone(crash.pmem()))?;
     assert_eq!(pool.corrupted_root_count(), 0);

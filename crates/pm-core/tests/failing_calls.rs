@@ -296,8 +296,8 @@ fn check_marks(test: &str, keep: bool) {
         }
         outcome
     });
-    // If the region keeps the pages, the first msync writes them back, and must be marked. `Pool::attach` makes the other calls of msync, for its own
-    // stores. The next open repeats these stores, so they need no mark.
+    // If the region keeps the pages, the first msync writes them back, and its failure must mark the file. `Pool::attach` makes the other calls
+    // of msync, for its own stores. The next open repeats these stores, so they need no mark.
     if std::env::var_os("PM_FAULTS_ONLY").is_some() {
         return;
     }

@@ -111,11 +111,11 @@ fn no_region_contents_cause_a_panic() {
                 for root in &before {
                     pool.scope(|pm| pm.root::<u64>(root.name()).map(drop).is_ok());
                 }
-                let was_set = pool.scope(|pm| {
+                let set_result = pool.scope(|pm| {
                     let place = pm.claim(pool.data().start).unwrap();
                     pm.set_root_in_flight("zz", pm.flush(pm.write(place, &seed))).map(drop)
                 });
-                if was_set.is_ok() {
+                if set_result.is_ok() {
                     assert_eq!(
                         pool.scope(|pm| pm.read(pm.root::<u64>("zz").unwrap().unwrap()).unwrap()),
                         seed,
