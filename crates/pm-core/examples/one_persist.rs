@@ -1,10 +1,10 @@
-//! The instructions of one persist: build with `--emit asm`, and read `store_and_persist`, `stream` and `replace_pair`.
+//! The instructions of one persist: build with `--emit asm`, and read the functions `store_and_persist`, `stream` and `replace_pair`.
 //!
-//! `tests/assembly.rs` does this, and prints them.
+//! `tests/assembly.rs` builds this example and prints the three functions.
 
 use pm_core::{FenceError, Pmem, Region};
 
-/// A line through the cache, made durable: the hot path of every small update.
+/// Stores a line through the cache and makes it durable: the hot path of every small update.
 ///
 /// # Errors
 /// As [`Pmem::fence`].
@@ -14,7 +14,7 @@ pub fn store_and_persist(region: &Region, offset: u64, line: &[u8; 64]) -> Resul
     region.persist(offset, 64)
 }
 
-/// Four kilobytes around the cache, made durable: the hot path of a block write.
+/// Stores 4 KiB around the cache and makes them durable: the hot path of a block write.
 ///
 /// # Errors
 /// As [`Pmem::fence`].
@@ -24,7 +24,7 @@ pub fn stream(region: &Region, offset: u64, block: &[u8; 4096]) -> Result<(), Fe
     region.fence()
 }
 
-/// Two words replaced atomically, made durable: an update in place without a log.
+/// Replaces two words atomically and makes them durable: an update in place without a log.
 ///
 /// # Errors
 /// As [`Pmem::fence`].

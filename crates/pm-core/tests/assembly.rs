@@ -1,4 +1,4 @@
-//! The machine code of one persist: the seam compiles to instructions without calls. Prints the code, which shows the cost.
+//! The machine code of one persist: the seam compiles to bare instructions, without calls on the fast path. The test prints the code.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(target_arch = "x86_64")]
@@ -7,14 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds `examples/one_persist.rs` optimised, and returns its assembly. In a separate package, as cargo would build all dev-dependencies for an
-/// example of this one.
+/// Builds `examples/one_persist.rs` with optimization, and returns its assembly. The build is in a separate package, because for an example of this
+/// package cargo would build all dev-dependencies.
 fn assembly() -> String {
     let package = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("assembly");
     let pm_core = Path::new(env!("CARGO_MANIFEST_DIR"));
     fs::create_dir_all(&package).unwrap();
     fs::write(package.join("Cargo.toml"), manifest(pm_core)).unwrap();
-    // The versions that the workspace is tested with.
+    // The same versions of dependencies as in the workspace.
     fs::copy(pm_core.join("../../Cargo.lock"), package.join("Cargo.lock")).unwrap();
     let built = Command::new(env!("CARGO"))
         .args(["rustc", "--release", "--quiet", "--target-dir", "target"])
@@ -59,22 +59,22 @@ fn persist_compiles_to_bare_instructions() {
     {
         let body = function(&assembly, name);
         println!("{name}:\n    {}", body.join("\n    "));
-        assert_eq!(count(&body, "sfence"), 1, "{name}: one fence");
-        assert!(count(&body, moves) >= 1, "{name}: {moves} is inlined");
-        // The remaining calls lead to the panics for a range outside and for an unaligned pair, to the copies of parts of words, and, in the
-        // page domain, to msync, after the check for a child of fork(2).
+        assert_eq!(count(&body, "sfence"), 1, "{name}: exactly one fence");
+        assert!(count(&body, moves) >= 1, "{name}: {moves} must be inlined");
+        // The remaining calls are those of the panics for a range outside the region and for an unaligned pair, of the copies of parts of words, and,
+        // in the page domain, of msync, after the check that this process is not a child of fork(2).
         let calls: Vec<_> = body.iter().filter(|line| line.starts_with("call")).collect();
         let expected = |call: &str| {
             ["out_of_range", "panic_fmt", "page_sync", "is_own", "store_each_piece"]
                 .iter()
                 .any(|part| call.contains(part))
         };
-        assert!(calls.iter().all(|call| expected(call)), "{name}: {calls:?}");
+        assert!(calls.iter().all(|call| expected(call)), "{name}: unexpected calls in {calls:?}");
     }
     let body = function(&assembly, "replace_pair");
-    assert_eq!(count(&body, "vmovdqa"), 1, "one store for both words");
+    assert_eq!(count(&body, "vmovdqa"), 1, "one vector store for both words");
     assert!(
         body.iter().any(|line| line.starts_with("lock") && line.contains("cmpxchg16b")),
-        "or one exchange"
+        "or one locked exchange"
     );
 }

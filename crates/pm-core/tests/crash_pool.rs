@@ -1,5 +1,5 @@
-//! Crashes at every moment of making, changing and opening a pool, and of the recovery, under every model of the caches. After each, the pool
-//! opens, in the state before the interrupted change or after it.
+//! Crashes at every point of formatting, changing and opening a pool, and of the recovery, under every model of the caches. After each crash the pool
+//! opens, in the state before or after the interrupted change.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,10 +10,10 @@ use pm_crashsim::{Coverage, Crash, Explorer, Faults, Image, Lint, Lints, Model, 
 use pools::{LONGER_BYTES, POOL_BYTES, SimPool, get, header_of, longer, options, page, set};
 use std::sync::Arc;
 
-/// The image of the medium that `make` leaves.
-fn image(make: impl FnOnce(Arc<SimPmem>)) -> Image {
+/// The contents of a new region after `fill`.
+fn image(fill: impl FnOnce(Arc<SimPmem>)) -> Image {
     let sim = Arc::new(SimPmem::new(POOL_BYTES));
-    make(Arc::clone(&sim));
+    fill(Arc::clone(&sim));
     sim.to_image()
 }
 
@@ -21,7 +21,7 @@ fn pool_image(change: impl FnOnce(&SimPool)) -> Image {
     image(|sim| change(&Pool::format(sim, &options(1)).unwrap()))
 }
 
-/// Explores under every model. Then checks that each flush and fence of the pool's code is needed: if one is left out, `check` fails.
+/// Explores under every model. Then asserts that each flush and fence of the pool's code is needed: without it, `check` fails.
 fn explore(
     image: &Image,
     operation: impl Fn(&Run<()>) + Sync,
@@ -30,8 +30,8 @@ fn explore(
     assert_needed(redundant_sites(explorer, image, operation, check));
 }
 
-/// As [`explore`], but in models without an order of the words of a line recoveries are not crashed: they erase a header, and the choices would
-/// multiply.
+/// As [`explore`], but under the models that do not order the words of a line, recoveries are not crashed: they erase a header, and the number of
+/// choices would multiply.
 fn explore_long(
     image: &Image,
     operation: impl Fn(&Run<()>) + Sync,
@@ -44,14 +44,14 @@ fn explore_long(
     assert_needed(redundant_sites(explorer, image, operation, check));
 }
 
-/// Those of [`LEFTOVER`] are needed by processes that rely on the state they find, which crash_pool_kills.rs tests.
+/// Asserts that no site is redundant, except sites in [`LEFTOVER`]: crash_pool_kills.rs tests the processes that need these.
 fn assert_needed(mut redundant: Vec<Site>) {
     redundant.retain(|site| !site.location.file().ends_with(LEFTOVER));
-    assert!(redundant.is_empty(), "left out without being missed: {redundant:#?}");
+    assert!(redundant.is_empty(), "redundant flushes or fences: {redundant:#?}");
 }
 
 /// Explores under every model, and with kills: the operation is killed before each of its events, its stores stay in the caches, and the next
-/// process is crashed. Returns the flushes and fences of the pool's code without which `check` passes.
+/// process is crashed. Returns the redundant flushes and fences of the pool's code: without them `check` passes.
 fn redundant_sites(
     explorer: impl Fn(Model) -> Explorer,
     image: &Image,
@@ -62,14 +62,14 @@ fn redundant_sites(
         assert_exhaustive(&explorer(model).lints(lints()).check(image, &operation, &check));
     }
     assert_exhaustive(&killer().check(image, &operation, &check));
-    // In the weakest model, without an order inside a line.
+    // Under the weakest model, which does not order the words of a line.
     let redundant = explorer(Model::Chunk8).redundant_sites(image, &operation, &check).unwrap();
     let with_kills = killer().redundant_sites(image, &operation, &check).unwrap();
     let is_redundant = |site: &Site| site.location.file().contains("/src/") && with_kills.contains(site);
     redundant.into_iter().filter(is_redundant).collect()
 }
 
-/// Kills the operation everywhere, and crashes the next process everywhere.
+/// Kills the operation before each of its events, and crashes the next process at every point.
 fn killer() -> Explorer {
     explorer(Model::Px86Line).crashes(1).kills(1)
 }
@@ -92,7 +92,7 @@ fn overwrite(run: &Run<()>, identity: u8) {
     run.ack(());
 }
 
-/// A partial header is no pool, until the operation that makes the pool is acknowledged.
+/// Until the operation that formats the pool is acknowledged, a crash may leave no pool or partial headers.
 fn check_refusal(crash: &Crash<()>, error: &PoolError) -> Result<(), String> {
     match error {
         PoolError::NotAPool | PoolError::HeadersCorrupted { .. } if crash.acked().is_empty() => Ok(()),
@@ -100,14 +100,14 @@ fn check_refusal(crash: &Crash<()>, error: &PoolError) -> Result<(), String> {
     }
 }
 
-/// With bounds that allow every choice, in the operation and in the recoveries.
+/// An explorer whose bounds allow every choice, in the operation and in the recoveries.
 ///
 /// A header has new words in three lines, 5, 5 and 1: 72 choices if the words of a line are ordered, 2^11 if they are not.
 fn explorer(model: Model) -> Explorer {
     Explorer::new(model).choices_per_point(1 << 13).nested_choices_per_point(1 << 11)
 }
 
-/// A crash never leaves a corrupted slot, which could not be distinguished from a media error.
+/// Opens the pool, and asserts that the crash left no corrupted slot: such a slot could not be distinguished from a media error.
 fn open(crash: &Crash<()>) -> Result<SimPool, PoolError> {
     let pool = Pool::attach(Arc::clone(crash.pmem()))?;
     assert_eq!(pool.corrupted_root_count(), 0);
@@ -136,21 +136,21 @@ fn replace_counter(run: &Run<()>) {
 }
 
 #[test]
-fn making_a_pool_is_atomic() {
+fn formatting_a_pool_is_atomic() {
     let operation = |run: &Run<()>| {
-        let made = Pool::format_with(Arc::clone(run.pmem()), &options(1), |pool| {
+        let formatted = Pool::format_with(Arc::clone(run.pmem()), &options(1), |pool| {
             set(pool, "counter", 0, 7);
             Ok::<_, PoolError>(())
         });
-        made.unwrap();
+        formatted.unwrap();
         run.ack(());
     };
     let check = |crash: &Crash<()>| match open(crash) {
         Ok(pool) if get(&pool, "counter") == Some(7) && pool.roots().len() == 1 => Ok(()),
-        Ok(pool) => Err(format!("{:?} is not what was put into the pool before it was one", pool.roots())),
+        Ok(pool) => Err(format!("the roots {:?} are not those of the initial contents", pool.roots())),
         Err(error) => check_refusal(crash, &error),
     };
-    // The memory is not new: it still has the roots of an earlier pool.
+    // The region still has the roots of an earlier pool, but not its headers.
     let used = image(|sim| {
         let pool = Pool::format(sim, &options(3)).unwrap();
         set(&pool, "old", 5, 1);
@@ -160,13 +160,13 @@ fn making_a_pool_is_atomic() {
         }
     });
     let redundant = redundant_sites(explorer, &used, operation, check);
-    // The pool is not visible before its header is written, so the order of its roots does not matter here: the last fence before the header
-    // covers them. The tests below need each fence.
+    // The pool does not exist before its header is written, so its roots may become durable in any order: the last fence before the header
+    // covers them. The tests below need each fence of the roots.
     let is_explained = |file: &str| file.ends_with("pool/roots.rs") || file.ends_with(LEFTOVER);
     assert!(redundant.iter().all(|site| is_explained(site.location.file())), "{redundant:#?}");
 }
 
-/// The new pool has identity 2; the old one has this root.
+/// Checks that the pool is the new one, which has identity 2, or the old one, which has this root.
 fn check_overwritten(crash: &Crash<()>, root: (&str, u64)) -> Result<(), String> {
     match open(crash) {
         Ok(pool) if pool.uuid() == Uuid::from_bytes([2; 16]) => match pool.roots().is_empty() {
@@ -186,13 +186,13 @@ fn overwriting_a_pool_is_atomic() {
     explore(&old, |run| overwrite(run, 2), |crash| check_overwritten(crash, ("old", 1)));
 }
 
-/// After an interrupted growth the backup of the pool lies inside the region, not at its end.
+/// After an interrupted growth, the backup of the pool is inside the region, not at its end.
 #[test]
 fn overwriting_a_shorter_pool_is_atomic() {
     explore_long(&image_to_grow(), |run| overwrite(run, 2), |crash| check_overwritten(crash, ("counter", 7)));
 }
 
-/// The data of the overwritten pool contains the backup of an older, shorter pool.
+/// The data area of the overwritten pool contains the backup of an older, shorter pool.
 #[test]
 fn older_pool_inside_never_reappears() {
     let shorter = POOL_BYTES - 8192;
@@ -268,7 +268,7 @@ fn value_is_durable_before_its_root() {
             pm.set_root_in_flight("streamed", counter).unwrap();
             run.ack(());
             let counter = pm.write(pm.claim(place + 64).unwrap(), &8_u64);
-            // teeth(fence): setting the root fences too, before it counts
+            // teeth(fence): setting the root fences, too, before the root is valid
             pm.set_root("fenced", &pm.fence(pm.flush(counter)).unwrap()).unwrap();
             run.ack(());
         });
@@ -303,7 +303,7 @@ fn replaced_root_does_not_reappear_after_removal() {
     explore(&before, operation, check);
 }
 
-/// A directory with two slots of one name, of which the younger one is the first.
+/// The directory has two slots of one name, and the slot with the higher generation is the first.
 #[test]
 fn older_slot_does_not_reappear_after_removal() {
     let before = pool_image(|pool| {
@@ -312,7 +312,7 @@ fn older_slot_does_not_reappear_after_removal() {
     });
     let operation = |run: &Run<()>| {
         let pool = attach(run);
-        // Sets the root in a second slot.
+        // Sets the root in another slot, and does not free the old one.
         pool.logged_roots().restore_missing("counter", (8192 + 128, 8, u64::LAYOUT)).unwrap();
         run.ack(());
         pool.remove_root("counter").unwrap();
@@ -322,7 +322,7 @@ fn older_slot_does_not_reappear_after_removal() {
         let pool = Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?;
         match (pool.find_root("counter").map(|root| root.map(|root| root.offset())), crash.acked().len()) {
             (Ok(Some(8256)), 0) | (Ok(Some(8320)), 0 | 1) | (Ok(None), 1 | 2) => Ok(()),
-            // The slot of the lost root is stored in no order.
+            // The words of the slot are stored in no order, so a crash may leave it torn.
             (Err(RootError::Corrupted { .. }), 0) => Ok(()),
             other => Err(format!("{other:?}")),
         }
@@ -357,7 +357,7 @@ fn discarding_corrupted_roots_is_atomic_per_slot() {
     explore(&image_with_a_corrupted_root(), operation, check);
 }
 
-/// A lookup of the lost root never returns `None`.
+/// A crash leaves the root set, its slot corrupted, or its old contents: a lookup never returns `None`.
 #[test]
 fn setting_a_lost_root_is_atomic() {
     let operation = |run: &Run<()>| {
@@ -370,7 +370,7 @@ fn setting_a_lost_root_is_atomic() {
         match (pool.find_root("first"), crash.acked()) {
             (Ok(Some(root)), _) if root.offset() == 8192 + 64 => Ok(()),
             (Err(RootError::Corrupted { slots: 1 }), []) => Ok(()),
-            // The corrupted words are overwritten first.
+            // Of the new words, only those that overwrite the corruption are durable, so the old root is back.
             (Ok(Some(root)), []) if root.offset() == 8192 => Ok(()),
             (found, _) => Err(format!("found {found:?}")),
         }
@@ -401,7 +401,7 @@ fn restoring_a_header_loses_nothing() {
     }
 }
 
-/// A pool after an interrupted growth, with a corrupted header at the start. The valid header lies inside the region.
+/// A pool after an interrupted growth, with a corrupted header at the start. The valid backup is inside the region.
 fn image_of_a_shorter_pool(corruption: impl FnOnce(&mut [u8])) -> Image {
     let mut bytes = image_to_grow().to_bytes();
     corruption(&mut bytes[..4096]);
@@ -423,7 +423,7 @@ fn check_restored(crash: &Crash<()>) -> Result<(), String> {
     }
 }
 
-/// The identity is in the line of the magic: opening ignores a copy inside if the header at the start has the magic and another identity.
+/// The identity and the magic are in the first line. Opening ignores a copy inside the region if the first line has the magic and another identity.
 #[test]
 fn restoring_first_line_of_shorter_pool_loses_nothing() {
     for filler in [0xFF, 0] {
@@ -432,8 +432,8 @@ fn restoring_first_line_of_shorter_pool_loses_nothing() {
     }
 }
 
-/// A region whose first page is all zero, and which does not end like a pool, is no pool: the corrupted word must not be erased before other
-/// words are stored.
+/// A region whose first page is zero, and which has no backup at its end, is no pool. So the corrupted word, the only one that is not zero, must not
+/// be erased before other words are durable.
 #[test]
 fn restoring_all_but_one_word_of_header_loses_nothing() {
     let before = image_of_a_shorter_pool(|header| {
@@ -458,14 +458,14 @@ fn grow(run: &Run<()>) {
 fn check_grown(crash: &Crash<()>) -> Result<(), String> {
     let mut pool = reopen(crash)?;
     if get(&pool, "counter") != Some(7) {
-        return Err("the root is gone".to_owned());
+        return Err("the root is lost".to_owned());
     }
-    let grown = pool.pool_bytes() == LONGER_BYTES;
-    if !grown && (pool.pool_bytes() != POOL_BYTES || !crash.acked().is_empty()) {
+    let is_grown = pool.pool_bytes() == LONGER_BYTES;
+    if !is_grown && (pool.pool_bytes() != POOL_BYTES || !crash.acked().is_empty()) {
         return Err(format!("the pool has {} bytes", pool.pool_bytes()));
     }
-    // Without the header, an old backup cannot be distinguished from data.
-    if grown && page(pool.pmem(), POOL_BYTES - 4096) != [0; 4096] && crash.faults().is_empty() {
+    // If the crash corrupted the header, an old backup inside the region cannot be distinguished from data.
+    if is_grown && page(pool.pmem(), POOL_BYTES - 4096) != [0; 4096] && crash.faults().is_empty() {
         return Err("new data is not zero".to_owned());
     }
     pool.extend().map_err(|error| error.to_string())
@@ -476,15 +476,15 @@ fn growth_is_atomic() {
     explore_long(&image_to_grow(), grow, check_grown);
 }
 
-/// The crash also corrupts the first line of the header: then only a backup holds the length of the pool, and one is always complete.
+/// The crash also corrupts the first line of the header. Then only a backup holds the length of the pool, and at least one backup is always complete.
 #[test]
 fn growth_survives_loss_of_header() {
     let explorer = explorer(Model::Px86Line).kills(1).faults(Faults::none().poison(1).within(0..64));
     assert_exhaustive(&explorer.check(&image_to_grow(), grow, check_grown));
 }
 
-/// As [`older_pool_inside_never_reappears`], where the shorter pool had the same identity, or the header at the start
-/// has lost its magic, so that opening relies on the backup.
+/// As [`older_pool_inside_never_reappears`], but the shorter pool has the same identity, or the header at the start is corrupted, so
+/// that opening relies on a backup.
 #[test]
 fn older_pool_inside_never_reappears_with_any_header() {
     let shorter = POOL_BYTES - 8192;
@@ -499,7 +499,7 @@ fn older_pool_inside_never_reappears_with_any_header() {
         });
         let operation = |run: &Run<()>| overwrite(run, 3);
         let check = |crash: &Crash<()>| match open(crash) {
-            Ok(pool) if pool.pool_bytes() != POOL_BYTES => Err("the shorter pool".to_owned()),
+            Ok(pool) if pool.pool_bytes() != POOL_BYTES => Err("the shorter pool is back".to_owned()),
             Ok(pool) if pool.uuid() == Uuid::from_bytes([3; 16]) && pool.roots().is_empty() => Ok(()),
             Ok(pool) if get(&pool, "counter") == Some(7) && crash.acked().is_empty() => Ok(()),
             Ok(pool) => Err(format!("{} with roots {:?}", pool.uuid(), pool.roots())),
@@ -509,7 +509,7 @@ fn older_pool_inside_never_reappears_with_any_header() {
     }
 }
 
-/// A growth is interrupted, the pool opened, its region grown again, and the pool extended: all its new data is zero.
+/// Opens the pool after an interrupted growth, grows its region again, and extends the pool: all its new data must be zero.
 fn check_new_data_is_zero(crash: &Crash<()>) -> Result<(), String> {
     let pool = reopen(crash)?;
     if pool.pool_bytes() != POOL_BYTES {
@@ -534,9 +534,9 @@ fn remains_of_interrupted_growth_do_not_become_data() {
     assert_exhaustive(&killer().check(&image_to_grow(), grow, check_new_data_is_zero));
 }
 
-/// The backup at the new end is complete. A crash or a kill interrupts its erasing.
+/// An interrupted growth has left a complete backup at the new end. A crash or a kill interrupts its erasure.
 #[test]
-fn interrupted_erasing_is_completed() {
+fn interrupted_erasure_of_backup_is_completed() {
     let sim = Arc::new(SimPmem::from_image(&image_to_grow(), Model::Px86Line));
     let (header, backup) = (page(&sim, 0), page(&sim, POOL_BYTES - 4096));
     Pool::attach(Arc::clone(&sim)).unwrap().extend().unwrap();
@@ -546,10 +546,10 @@ fn interrupted_erasing_is_completed() {
     assert_exhaustive(&killer().check(&sim.to_image(), open, check_new_data_is_zero));
 }
 
-/// User data contains pages that begin like headers, as on a disk that holds pools. One of them lies where its pool would end. A crash leaves
-/// the old pool with all of its data, or no old pool.
+/// User data contains a page that begins like a header, as on a disk that holds pools. In the second case the page is where the backup of its pool
+/// would be. A crash leaves the old pool with all of its data, or no old pool.
 #[test]
-fn overwriting_keeps_data_of_old_pool_until_it_is_gone() {
+fn overwriting_keeps_data_until_old_pool_is_erased() {
     let at = POOL_BYTES - 12_288;
     for header in [header_of(1 << 14, 7), header_of(at + 4096, 7)] {
         let before = pool_image(|pool| {

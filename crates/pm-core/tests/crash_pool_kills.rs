@@ -24,7 +24,7 @@ fn image(region_bytes: u64) -> Image {
     longer(&sim.to_image(), region_bytes)
 }
 
-/// With all choices, in the ordinary model: kills concern flushes, not the order inside a line.
+/// An explorer that tries all choices, under the ordinary model only: kills concern flushes, not the order inside a line.
 fn explorer() -> Explorer {
     Explorer::new(Model::Px86Line).crashes(1).choices_per_point(1 << 13)
 }
@@ -41,18 +41,18 @@ fn check(
     assert!(coverage.kills.tried > 1, "{coverage}");
 }
 
-/// A partial header is no pool, while the pool may be unmade.
-fn check_refusal(error: &PoolError, may_be_unmade: bool) -> Result<(), String> {
+/// While formatting is not acknowledged, a crash may leave no pool or partial headers.
+fn check_refusal(error: &PoolError, is_format_pending: bool) -> Result<(), String> {
     match error {
-        PoolError::NotAPool | PoolError::HeadersCorrupted { .. } if may_be_unmade => Ok(()),
+        PoolError::NotAPool | PoolError::HeadersCorrupted { .. } if is_format_pending => Ok(()),
         error => Err(error.to_string()),
     }
 }
 
 /// Checks that the state equals the last acknowledged one, if there is one.
-fn is_acked<T: PartialEq + core::fmt::Debug>(found: T, acked: Option<T>) -> Result<(), String> {
+fn eq_acked<T: PartialEq + core::fmt::Debug>(found: T, acked: Option<T>) -> Result<(), String> {
     match acked {
-        Some(acked) if acked != found => Err(format!("{found:?} where {acked:?} was acknowledged")),
+        Some(acked) if acked != found => Err(format!("found {found:?}, but {acked:?} was acknowledged")),
         _ => Ok(()),
     }
 }
@@ -65,7 +65,7 @@ fn root_found_by_next_process_is_durable() {
             &image(region_bytes),
             |run| set(&attach(run.pmem()), "counter", 2, 2),
             |run| run.ack(get(&attach(run.pmem()), "counter").unwrap()),
-            |crash| is_acked(get(&attach(crash.pmem()), "counter").unwrap(), crash.acked().last().copied()),
+            |crash| eq_acked(get(&attach(crash.pmem()), "counter").unwrap(), crash.acked().last().copied()),
         );
     }
 }
@@ -77,7 +77,7 @@ fn removal_found_by_next_process_is_durable() {
         &image(POOL_BYTES),
         |run| attach(run.pmem()).remove_root("counter").unwrap(),
         |run| run.ack(get(&attach(run.pmem()), "counter").unwrap_or(0)),
-        |crash| is_acked(get(&attach(crash.pmem()), "counter").unwrap_or(0), crash.acked().last().copied()),
+        |crash| eq_acked(get(&attach(crash.pmem()), "counter").unwrap_or(0), crash.acked().last().copied()),
     );
 }
 
@@ -91,7 +91,7 @@ fn growth_found_by_next_process_is_durable() {
         |crash| {
             let pool = attach(crash.pmem());
             assert_eq!(get(&pool, "counter"), Some(1));
-            is_acked(pool.pool_bytes(), crash.acked().last().copied())
+            eq_acked(pool.pool_bytes(), crash.acked().last().copied())
         },
     );
 }
@@ -103,7 +103,7 @@ fn backup_found_by_next_process_is_durable() {
     corrupted[usize::try_from(POOL_BYTES).unwrap() - 4096 + 64] ^= 1;
     let corrupted = Image::from_bytes(corrupted);
     let explorer = explorer().faults(Faults::none().poison(1).within(0..64));
-    // 1 for a pool that is whole, and its length.
+    // Acknowledges the length of the pool.
     let open = |run: &Run<u64>| {
         let pool = attach(run.pmem());
         run.ack(pool.pool_bytes());
@@ -115,18 +115,18 @@ fn backup_found_by_next_process_is_durable() {
                     || pool.header_state() == HeaderState::Intact
                     || !crash.faults().is_empty()
             );
-            is_acked(pool.pool_bytes(), crash.acked().last().copied())
+            eq_acked(pool.pool_bytes(), crash.acked().last().copied())
         }
         Err(error) => check_refusal(&error, crash.acked().is_empty()),
     };
-    // The backup is being restored.
+    // The first process restores the backup.
     check(&explorer, &corrupted, |run| drop(attach(run.pmem())), open, sound);
-    // The pool is growing: until the header is written, the backup at the new end is newer than the valid copies.
+    // The first process grows the pool: until the header is written, the backup at the new end is newer than the two valid copies.
     check(&explorer, &image(LONGER_BYTES), |run| attach(run.pmem()).extend().unwrap(), open, sound);
 }
 
-/// The process is killed while it erases the newer backup of an interrupted growth, at the end of the region, or inside if the region has grown
-/// since.
+/// The process is killed while it erases the newer backup that an interrupted growth left at the end of the region, or inside the region if it has
+/// grown since.
 #[test]
 fn abandoned_backup_stays_erased() {
     for region_bytes in [LONGER_BYTES, LONGER_BYTES + 8192] {
@@ -147,15 +147,15 @@ fn abandoned_backup_stays_erased() {
                 let pool = attach(crash.pmem());
                 let is_erased = page(crash.pmem(), LONGER_BYTES - 4096) == [0; 4096];
                 if pool.pool_bytes() == POOL_BYTES && !is_erased {
-                    return Err(format!("in {region_bytes} bytes something of the backup is left"));
+                    return Err(format!("a part of the backup is left in {region_bytes} bytes"));
                 }
-                is_acked(pool.pool_bytes(), crash.acked().last().copied())
+                eq_acked(pool.pool_bytes(), crash.acked().last().copied())
             },
         );
     }
 }
 
-/// Both processes format. Pages erased by the first one may still be on the medium.
+/// Both processes format. Pages that the first process erased may still have their old contents on the medium.
 #[test]
 fn format_after_killed_format_is_atomic() {
     let format = |run: &Run<u64>, identity| {
@@ -188,7 +188,7 @@ fn format_after_killed_format_is_atomic() {
     }
 }
 
-/// The growth may have erased the backup inside with its magic, but not durably.
+/// The killed growth may have erased the backup inside the region, magic included, but not durably.
 #[test]
 fn format_after_killed_growth_is_atomic() {
     check(
@@ -213,7 +213,7 @@ fn format_after_killed_growth_is_atomic() {
 /// The data of the pool that both processes format over contains the backup of an older pool. A process that is killed while it erases that
 /// backup must leave it detectable for the next one.
 #[test]
-fn backup_inside_stays_erased_after_killed_format() {
+fn inner_backup_stays_erased_after_killed_format() {
     const INNER: u64 = POOL_BYTES - 8192;
     let before = {
         let backup = header_of(INNER, 1);
@@ -246,8 +246,8 @@ fn backup_inside_stays_erased_after_killed_format() {
     );
 }
 
-/// The visible state of a pool: its length, and the value of each root.
-struct Whole;
+/// A pool, whose observable state is its length and the value of each root.
+struct PoolSubject;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -260,7 +260,7 @@ enum Op {
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-impl Subject for Whole {
+impl Subject for PoolSubject {
     type Op = Op;
     type State = (u64, BTreeMap<String, u64>);
     type Store = Option<SimPool>;
@@ -302,7 +302,7 @@ impl Subject for Whole {
     }
 }
 
-impl Oracle for Whole {
+impl Oracle for PoolSubject {
     fn initial(&self) -> Self::State {
         (POOL_BYTES, BTreeMap::new())
     }
@@ -328,7 +328,7 @@ fn op(rng: &mut Rng) -> Op {
     }
 }
 
-/// Sequences of two to five operations, killed and crashed at every point, with two choices each.
+/// Runs sequences of two to five operations, with kills and crashes at every point, and two choices at each.
 #[test]
 fn random_sequences_survive_kills_and_crashes() {
     for seed in random::seeds(200) {
@@ -336,11 +336,11 @@ fn random_sequences_survive_kills_and_crashes() {
         let ops: Vec<Op> = (0..rng.u64(2..6)).map(|_| op(&mut rng)).collect();
         let explorer = Explorer::new(Model::Px86Line).seed(seed).kills(1).crashes(1);
         let explorer = explorer.choices_per_point(2).nested_choices_per_point(1);
-        Sequences::new(Whole, LONGER_BYTES).unwrap().explorer(explorer).check(&ops);
+        Sequences::new(PoolSubject, LONGER_BYTES).unwrap().explorer(explorer).check(&ops);
     }
 }
 
-/// Fewer and shorter sequences, with a second kill and a crash of the recovery, under every model.
+/// Runs fewer and shorter sequences, with a second kill and a crash of the recovery, under every model.
 #[test]
 fn random_sequences_survive_two_kills_and_crashes() {
     for seed in 0..4 {
@@ -349,7 +349,7 @@ fn random_sequences_survive_two_kills_and_crashes() {
             let ops: Vec<Op> = (0..rng.u64(2..5)).map(|_| op(&mut rng)).collect();
             let explorer = Explorer::new(model).seed(seed).kills(2).crashes(2).recoveries(3000);
             let explorer = explorer.choices_per_point(3).nested_choices_per_point(2);
-            Sequences::new(Whole, LONGER_BYTES).unwrap().explorer(explorer).check(&ops);
+            Sequences::new(PoolSubject, LONGER_BYTES).unwrap().explorer(explorer).check(&ops);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A fence fails during a change. The pool is opened again in the same process, or used further. The state that it then shows or acknowledges
-//! survives a crash.
+//! A fence fails during a change of a pool. The pool is opened again in the same process, or used further with the same handle. The state that the
+//! pool then shows or acknowledges survives a crash.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use pools::{LONGER_BYTES, POOL_BYTES, get, longer, options, set, try_set};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// A region of which one fence fails.
+/// A region whose fence fails once, after `fences_left` successful fences.
 struct Failing {
     sim: Arc<SimPmem>,
     fences_left: AtomicU64,
@@ -24,7 +24,7 @@ impl Pmem for Failing {
     fn fence(&self) -> Result<(), FenceError> {
         match self.fences_left.fetch_sub(1, SeqCst) {
             0 => {
-                // As in a new process: earlier flushes no longer count.
+                // As at a kill, the flushes before the failed fence no longer count.
                 self.sim.kill();
                 Err(FenceError::Poisoned)
             }
@@ -33,13 +33,13 @@ impl Pmem for Failing {
     }
 }
 
-type State = (u64, u64, u64);
+type State = (u64, u64, u64); // the pool's length, and the values of `a` and `b`, 0 if absent
 
 fn state<P: Pmem>(pool: &Pool<P>) -> State {
     (pool.pool_bytes(), get(pool, "a").unwrap_or(0), get(pool, "b").unwrap_or(0))
 }
 
-/// A pool in a longer region, with `a`; its backup corrupted or not.
+/// A pool with the root `a` in a longer region. If `is_corrupted`, its header at the start is corrupted.
 fn image(is_corrupted: bool) -> Image {
     let sim = Arc::new(SimPmem::new(POOL_BYTES));
     set(&Pool::format(Arc::clone(&sim), &options(1)).unwrap(), "a", 1, 1);
@@ -50,7 +50,7 @@ fn image(is_corrupted: bool) -> Image {
     Image::from_bytes(bytes)
 }
 
-/// Changes the pool. Returns whether that failed.
+/// Makes the change with this number. Returns whether it failed.
 fn change(pool: &mut Pool<Failing>, number: u64) -> bool {
     let changed = match number {
         0 => try_set(pool, "a", 2, 2).is_ok(),
@@ -84,7 +84,7 @@ fn state_after_failed_fence_and_reopening_is_durable() {
                     let found =
                         state(&Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?);
                     match crash.acked().last() {
-                        Some(shown) if *shown != found => Err(format!("{found:?} after {shown:?}")),
+                        Some(shown) if *shown != found => Err(format!("found {found:?} after {shown:?}")),
                         _ => Ok(()),
                     }
                 };
@@ -95,10 +95,10 @@ fn state_after_failed_fence_and_reopening_is_durable() {
             }
         }
     }
-    assert!(failures > 20, "{failures}");
+    assert!(failures > 20, "only {failures} failures");
 }
 
-/// The pool is used after the failure, with each kind of change.
+/// After each kind of change has failed, each kind is made with the same handle.
 #[test]
 fn acknowledged_change_after_failed_fence_is_durable() {
     for (first, second) in (0..4).flat_map(|first| (0..4).map(move |second| (first, second))) {
@@ -114,7 +114,7 @@ fn acknowledged_change_after_failed_fence_is_durable() {
                 let found =
                     state(&Pool::attach(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?);
                 let Some(shown) = crash.acked().last() else { return Ok(()) };
-                // The first change may be done or not.
+                // The failed change may be in effect or not.
                 let is_same = match second {
                     0 => found.1 == 2,
                     1 => found.2 == 3,

@@ -1,9 +1,9 @@
-//! Pools created, grown and opened in a process that is killed at each of its system calls, or in which each call fails: in memory and on a disk.
+//! A process that creates, grows or opens a pool is killed at each of its system calls, or each call fails, in turn: in memory and on a disk.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod answers;
+mod syscall_filter;
 
 use pm_core::{Pmem, Pool, PoolError, PoolOptions, RegionOptions};
 use pm_syscall_faults::{End, Fault, Injection, Outcome, Traced, counting, sweep};
@@ -13,6 +13,7 @@ use std::fs::OpenOptions;
 use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use syscall_filter::errno_result;
 
 const OLD_BYTES: u64 = 1 << 16;
 const NEW_BYTES: u64 = 1 << 17;
@@ -25,17 +26,17 @@ const FAULTS: [Fault; 5] = [
     Fault::Error(libc::EINTR),
 ];
 
-/// Each fault hits every second call, or all calls with `PM_FAULTS_EXHAUSTIVE=1`.
+/// Each fault is tried at every second call, or at all calls with `PM_FAULTS_EXHAUSTIVE=1`.
 const STEP: usize = 2;
 
 /// The exit code of a child whose operation succeeded, and of one whose operation did not.
 const DONE: i32 = 0;
 const NOT_DONE: i32 = 1;
 
-/// The directory of the pool, for a child of the test.
+/// The environment variable for a child of a test: the directory of its pool.
 const TRACED_IN: &str = "PM_CORE_TEST_TRACED_IN";
 
-/// The pool of a traced child, in which a test does its operation.
+/// The path of the pool in a traced child, which runs the operation; `None` in the test itself.
 fn pool_of_child() -> Option<PathBuf> {
     std::env::var_os(TRACED_IN).map(|dir| pool_in(Path::new(&dir)))
 }
@@ -44,7 +45,7 @@ fn pool_in(dir: &Path) -> PathBuf {
     dir.join("x.pm")
 }
 
-/// In the traced child: runs the operation, whose calls are counted, and then `check` with its success.
+/// In the traced child: runs the operation, whose system calls are counted, and then `check`, with the state and whether the operation succeeded.
 fn operate<S>(mut state: S, operation: impl FnOnce(&mut S) -> bool, check: impl FnOnce(S, bool)) -> ! {
     counting(true);
     let is_done = operation(&mut state);
@@ -55,10 +56,10 @@ fn operate<S>(mut state: S, operation: impl FnOnce(&mut S) -> bool, check: impl 
 
 /// Runs this test again as a traced child, which calls `operate`.
 fn run(test: &str, dir: &Path, injection: Injection) -> Outcome {
-    let mut told = tempfile::tempfile().unwrap();
+    let mut stderr = tempfile::tempfile().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture"]).env(TRACED_IN, dir);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(told.try_clone().unwrap());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr.try_clone().unwrap());
     let outcome = Traced::new(command, injection).between_marks().run();
     let is_killed = injection.fault == Fault::Kill && outcome.hit.is_some();
     let is_expected = match outcome.end {
@@ -69,14 +70,14 @@ fn run(test: &str, dir: &Path, injection: Injection) -> Outcome {
     };
     if !is_expected {
         let mut text = String::new();
-        told.rewind().unwrap();
-        told.read_to_string(&mut text).unwrap();
+        stderr.rewind().unwrap();
+        stderr.read_to_string(&mut text).unwrap();
         panic!("in {}: {outcome}: {text}", dir.display());
     }
     outcome
 }
 
-/// Tries each fault at the calls of a child of `test`. Then `check` examines the directory, in which `prepare` may have made a pool.
+/// Tries each fault at the calls of a child of `test`, in a new directory each time. `prepare` fills the directory before, `check` examines it after.
 fn try_faults(test: &str, prepare: impl Fn(&Path), check: impl Fn(&Path, &Outcome)) {
     for parent in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
         sweep(test, &FAULTS, STEP, |injection| {
@@ -112,7 +113,7 @@ fn has_root(pool: &Pool, name: &str) -> bool {
     pool.scope(|pm| pm.root::<u64>(name).unwrap().is_some_and(|root| pm.read(root).unwrap() == 7))
 }
 
-/// The files of a directory, by name.
+/// The names of the files in a directory, sorted.
 fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<String> =
@@ -121,7 +122,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// In the traced child: creates a pool, which exists and is usable if and only if that succeeded.
+/// In the traced child: creates a pool, and checks that it exists and is usable if and only if the creation succeeded.
 fn create_in_child(path: &Path) -> ! {
     let operation = |created: &mut Option<Pool>| {
         *created = create(path).ok();
@@ -135,7 +136,7 @@ fn create_in_child(path: &Path) -> ! {
     })
 }
 
-/// Without a kill the directory has only the pool, or nothing.
+/// Checks that the directory has only the pool, or no file if creation failed. A killed child may leave a temporary file.
 fn check_created_files(dir: &Path, outcome: &Outcome) {
     match outcome.end {
         End::Exit(DONE) => assert_eq!(names(dir), ["x.pm"], "{outcome}"),
@@ -164,21 +165,20 @@ fn creation_is_atomic() {
     );
 }
 
-/// As on a file system that has no nameless files, for this thread.
-fn forbid_nameless_files() {
-    // O_TMPFILE without O_DIRECTORY, which is a part of it.
-    let nameless = (libc::O_TMPFILE & !libc::O_DIRECTORY).cast_unsigned();
-    answers::answer(libc::SYS_openat, Some((2, nameless)), answers::error(libc::EOPNOTSUPP));
+/// Makes `O_TMPFILE` fail for this thread, as on a file system without it. The filter ignores the bit `O_DIRECTORY`, which other opens have, too.
+fn forbid_tmpfile() {
+    let tmpfile = (libc::O_TMPFILE & !libc::O_DIRECTORY).cast_unsigned();
+    syscall_filter::set_result(libc::SYS_openat, Some((2, tmpfile)), errno_result(libc::EOPNOTSUPP));
 }
 
 #[test]
-fn creation_by_name_is_atomic() {
+fn creation_with_temporary_name_is_atomic() {
     if let Some(path) = pool_of_child() {
-        forbid_nameless_files();
+        forbid_tmpfile();
         create_in_child(&path);
     }
     try_faults(
-        "creation_by_name_is_atomic",
+        "creation_with_temporary_name_is_atomic",
         |_| (),
         |dir, outcome| {
             check_created_files(dir, outcome);
@@ -190,7 +190,7 @@ fn creation_by_name_is_atomic() {
             // The next process removes the temporary file of a killed one.
             std::thread::scope(|threads| {
                 threads.spawn(|| {
-                    forbid_nameless_files();
+                    forbid_tmpfile();
                     create(&path).map(drop).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
                 });
             });
@@ -210,7 +210,7 @@ fn growth_is_atomic_under_faults() {
             |mut pool, is_done| {
                 assert_eq!(pool.pool_bytes(), if is_done { NEW_BYTES } else { OLD_BYTES });
                 assert!(has_root(&pool, "a"));
-                // It grows at the second attempt, unless the file could not be synced.
+                // The second growth succeeds, unless a failed sync has poisoned the region.
                 let is_poisoned = pool.pmem().fence().is_err();
                 assert!(is_poisoned || pool.grow(NEW_BYTES).is_ok());
                 assert!(is_poisoned || (set_root(&pool, "b") && has_root(&pool, "b")));
@@ -228,8 +228,8 @@ fn growth_is_atomic_under_faults() {
     );
 }
 
-/// A pool whose growth was interrupted after the backup was stored at the new end, with a hole before it. Its first line is corrupted.
-fn corrupted_pool(path: &Path) {
+/// Creates a pool whose growth was interrupted when only the magic of the new backup was stored, with a hole before it. The first line is corrupted.
+fn create_corrupted(path: &Path) {
     let pool = create(path).unwrap();
     assert!(set_root(&pool, "a"));
     drop(pool);
@@ -260,7 +260,7 @@ fn corrupted_pool_opens_after_failed_opening() {
     }
     try_faults(
         "corrupted_pool_opens_after_failed_opening",
-        |dir| corrupted_pool(&pool_in(dir)),
+        |dir| create_corrupted(&pool_in(dir)),
         |dir, outcome| {
             let pool = open(&pool_in(dir)).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
             assert!(pool.pool_bytes() == OLD_BYTES && has_root(&pool, "a"), "{outcome}");
@@ -268,21 +268,21 @@ fn corrupted_pool_opens_after_failed_opening() {
     );
 }
 
-/// Opens a pool with each call failing. In the page domain the kernel reports a failed write-back once: an opening that receives the report
-/// while it makes its reads durable marks the file for the next one.
+/// Opens a pool with each call failing in turn. In the page domain the kernel reports a failed write-back once: if an open receives the report while
+/// it makes the file's contents durable, it marks the file for the next open.
 fn check_marks(test: &str, keep: bool) {
     let options = |keep| options().keep_pages(keep);
     if let Some(path) = pool_of_child() {
         operate((), |()| Pool::open(&path, &options(keep)).is_ok(), |(), _| ());
     }
-    // Whether each msync, in their order, marked the file; and how many other calls sync it.
+    // For each failing msync, in order, whether the file was marked; and the number of other calls that sync the file.
     let (marks, syncs) = (RefCell::new(Vec::new()), Cell::new(0));
     sweep(test, &[Fault::Error(libc::EIO)], 1, |injection| {
-        // On a disk, also where other temporary files are in memory.
+        // This directory is on a disk, even if the directory for temporary files is in memory.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = pool_in(dir.path());
         drop(create(&path).unwrap());
-        // It has pages in the page cache.
+        // Brings the file's pages into the page cache.
         std::fs::read(&path).unwrap();
         let outcome = run(test, dir.path(), injection);
         let is_marked = Pool::open(&path, &options(true)).unwrap().pmem().poison_if_writes_were_lost();
@@ -296,8 +296,8 @@ fn check_marks(test: &str, keep: bool) {
         }
         outcome
     });
-    // If the region keeps the pages, the first msync writes them back: then all that is read is durable. `Pool::attach` makes the other calls,
-    // for its own stores, which the next opening repeats, so they need no mark.
+    // If the region keeps the pages, the first msync writes them back, and its failure must mark the file. `Pool::attach` makes the other calls
+    // of msync, for its own stores. The next open repeats these stores, so they need no mark.
     if std::env::var_os("PM_FAULTS_ONLY").is_some() {
         return;
     }

@@ -1,5 +1,5 @@
 //! Accesses to a mapping whose file has been truncated.
-#![allow(clippy::unwrap_used, reason = "helpers of tests; what goes wrong in them fails the test")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::fault::MediumFault;
 use pm_core::{Pmem, Region, RegionOptions};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 const LEN: u64 = 1 << 20;
 
-/// A region of a file in memory, and the file.
+/// A region that maps a file in memory, and the file, which the test can truncate.
 fn region() -> (tempfile::TempDir, Region, std::fs::File) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("file.pm");
@@ -26,18 +26,18 @@ fn access_to_truncated_file_is_error() {
     for len in [1, 8, 100, 4096, 8192] {
         assert_eq!(region.try_load(4096, &mut out[..len]), Err(MediumFault), "load of {len}");
         assert_eq!(region.try_store_nt(4096, &out[..len]), Err(MediumFault), "store_nt of {len}");
-        assert_eq!(region.try_load(4095, &mut out[..len]).is_ok(), len == 1, "straddling");
+        assert_eq!(region.try_load(4095, &mut out[..len]).is_ok(), len == 1, "load of {len} across the end");
     }
     assert_eq!(region.try_load(0, &mut out[..4096]), Ok(()));
-    assert!(out[..4096].iter().all(|byte| *byte == 7), "the rest is still readable");
+    assert!(out[..4096].iter().all(|byte| *byte == 7), "bytes before the end are still readable");
     file.set_len(LEN).unwrap();
     assert_eq!(region.try_store_nt(4096, &[9; 4096]), Ok(()));
     assert_eq!(region.load_u64(4096), 0x0909_0909_0909_0909);
 }
 
-/// A range outside of the region is a bug of the caller, as for the other accesses.
+/// A range outside the region is a bug of the caller, so `try_load` panics. A later fault in the same thread is still returned as an error.
 #[test]
-fn panic_resets_landing() {
+fn panic_does_not_disable_fault_detection() {
     let (_dir, region, file) = region();
     let outside = std::panic::catch_unwind(|| region.try_load(LEN, &mut [0]));
     assert!(outside.is_err());
@@ -46,7 +46,7 @@ fn panic_resets_landing() {
 }
 
 #[test]
-fn faults_stay_with_their_threads() {
+fn each_thread_receives_only_its_own_faults() {
     let (_dir, region, file) = region();
     region.store_nt(0, &[7; 4096]);
     file.set_len(4096).unwrap();
@@ -56,16 +56,16 @@ fn faults_stay_with_their_threads() {
             threads.spawn(move || {
                 let mut page = [0; 4096];
                 for round in 0..500 {
-                    let there = (thread + round) % 2 == 0;
-                    let at = if there { 0 } else { 4096 };
-                    assert_eq!(region.try_load(at, &mut page).is_ok(), there);
+                    let is_in_file = (thread + round) % 2 == 0;
+                    let at = if is_in_file { 0 } else { 4096 };
+                    assert_eq!(region.try_load(at, &mut page).is_ok(), is_in_file);
                 }
             });
         }
     });
 }
 
-/// Set for a child of this test: the directory that it works in.
+/// The environment variable that is set for a child process of a test: the directory of the child's file.
 const CHILD: &str = "PM_FAULT_CHILD";
 
 #[test]
@@ -85,9 +85,9 @@ fn sigbus_outside_of_guard_ends_process() {
     assert_eq!(output.status.signal(), Some(7), "SIGBUS: {output:?}");
 }
 
-/// A signal sent by a process stays ignored. One raised by an access does not, as the access would be repeated forever.
+/// A SIGBUS sent by a process stays ignored. A SIGBUS raised by an access ends the process, because the access would otherwise be repeated forever.
 #[test]
-fn ignored_sigbus_ends_process_by_access_only() {
+fn ignored_sigbus_ends_process_only_if_raised_by_access() {
     if let Some(dir) = std::env::var_os(CHILD) {
         let path = std::path::Path::new(&dir).join("file.pm");
         let region = RegionOptions::new().create(&path, LEN).unwrap();
@@ -99,8 +99,8 @@ fn ignored_sigbus_ends_process_by_access_only() {
         unreachable!("the load must end the process");
     }
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    // In the main thread, which receives the signal.
-    let test = "ignored_sigbus_ends_process_by_access_only --exact --nocapture --test-threads=1";
+    // With one test thread, the test runs in the main thread, which receives the signal.
+    let test = "ignored_sigbus_ends_process_only_if_raised_by_access --exact --nocapture --test-threads=1";
     let mut child = Command::new("sh");
     child.args(["-c", &format!("trap '' BUS; ulimit -t 5; exec \"$0\" {test}")]);
     let output = child.arg(std::env::current_exe().unwrap()).env(CHILD, dir.path()).output().unwrap();

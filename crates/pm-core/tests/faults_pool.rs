@@ -1,5 +1,5 @@
-//! Pools on failing media: with any bit flipped and any line lost, a pool is correct or reports corruption. Growth with a line of a header lost or
-//! a bit of it flipped, at every crash and kill.
+//! Pools on failing media: with any bit flipped or any line lost, a pool is correct or reports corruption. The same holds for a growing pool that is
+//! crashed or killed at any point.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,7 +27,7 @@ fn pool_image() -> Image {
     pool.pmem().to_image()
 }
 
-/// No operation before the medium fails.
+/// The operation of tests in which only the medium fails.
 fn nothing(_: &Run<()>) {}
 
 fn hits(crash: &Crash<()>, range: &Range<u64>) -> bool {
@@ -50,7 +50,7 @@ fn one_fault_in_header_is_repaired_and_reported() {
     let faults = Faults::none().flips(1).poison(1).within(PRIMARY).within(BACKUP).sets_per_image(1 << 17);
     let coverage = Explorer::default().faults(faults).check(&pool_image(), nothing, check);
     assert!(coverage.is_exhaustive(), "{coverage}");
-    assert_eq!(coverage.faults.tried, 2 * (4096 * 8 + 64), "every bit, and every line");
+    assert_eq!(coverage.faults.tried, 2 * (4096 * 8 + 64), "every bit and every line");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn faults_in_both_headers_are_refused() {
             let is_magic = |fault: &Fault| [PRIMARY.start, BACKUP.start].contains(&fault.range().start);
             assert!(
                 crash.faults().len() == 2 && crash.faults().iter().all(is_magic),
-                "both first lines are lost"
+                "the first lines of both headers must be lost"
             );
         }
         Err(other) => panic!("{other}"),
@@ -76,7 +76,7 @@ fn faults_in_both_headers_are_refused() {
     assert_eq!(coverage.faults.tried, 128 + 128 * 127 / 2);
 }
 
-/// Checks the values of the names, given those before the fault.
+/// Checks that each root has one of its possible values, or that its lookup reports corruption. `counters` are the possible values of `counter`.
 fn check_roots(crash: &Crash<()>, pool: &SimPool, counters: &[u64]) {
     let is_corrupted = pool.corrupted_root_count() > 0;
     assert!(!is_corrupted || hits(crash, &ROOTS));
@@ -84,7 +84,7 @@ fn check_roots(crash: &Crash<()>, pool: &SimPool, counters: &[u64]) {
     for (found, right) in found.into_iter().zip([counters, &[9], &[]]) {
         match found {
             Ok(Some(value)) => assert!(right.contains(&value), "{value} is none of {right:?}"),
-            Ok(None) => assert!(right.is_empty(), "a root is gone without a report"),
+            Ok(None) => assert!(right.is_empty(), "a root is lost without a report"),
             Err(RootError::Corrupted { slots }) => assert!(is_corrupted && slots == 1),
             Err(other) => panic!("{other}"),
         }
@@ -104,7 +104,7 @@ fn fault_in_roots_never_changes_a_root() {
     assert_eq!(coverage.faults.tried, 3 * (64 * 8 + 1));
 }
 
-/// A stray write of zeroes, or a medium that replaces a lost line by zeroes: in a slot in use, in a free one, and in all of them.
+/// A stray write, or a medium that replaces a lost line with zeroes, has zeroed a slot in use, a free slot, the first word of a slot, or all slots.
 #[test]
 fn zeroed_root_slots_are_reported() {
     let first_free = 2;
@@ -160,16 +160,16 @@ fn check_growth(crash: &Crash<()>) -> Result<(), String> {
                 other => Err(format!("{other:?}, faults {:?}", crash.faults())),
             }
         }
-        // Two copies lost, one by the fault and one by the crash.
+        // Two copies are lost, one by the fault and one by the crash.
         Err(PoolError::HeadersCorrupted { .. }) => Ok(()),
         Err(error) => Err(format!("{error}, faults {:?}", crash.faults())),
     }
 }
 
-/// The lines of a header's page that are not zero.
+/// The ranges, in a header's page, of the lines that are not zero.
 const LINES: [Range<u64>; 3] = [0..64, 64..128, 4032..4096];
 
-/// Grows the pool with faults in these parts of each page that has a header.
+/// Grows the pool with faults in these parts of each page that may hold a header, one page at a time.
 fn explore_growth(explorer: &Explorer, faults: &Faults, parts: &[Range<u64>]) {
     let grow = |run: &Run<()>| {
         Pool::attach(Arc::clone(run.pmem())).unwrap().extend().unwrap();
@@ -183,12 +183,12 @@ fn explore_growth(explorer: &Explorer, faults: &Faults, parts: &[Range<u64>]) {
     }
 }
 
-/// The growth is crashed everywhere.
+/// An explorer that crashes the growth at every point.
 fn crasher() -> Explorer {
     Explorer::new(Model::Px86Line).crashes(1).choices_per_point(512)
 }
 
-/// The growth is killed everywhere, and the next process is crashed. With fewer choices, as they multiply.
+/// An explorer that kills the growth before each event, and crashes the next process. It has fewer choices, because those of both multiply.
 fn killer(choices: u64) -> Explorer {
     crasher().kills(1).choices_per_point(choices).nested_choices_per_point(choices / 4)
 }
@@ -204,6 +204,6 @@ fn growth_survives_poisoned_header_line() {
 fn growth_survives_flipped_header_bit() {
     let faults = Faults::none().flips(1);
     explore_growth(&crasher(), &faults, &LINES);
-    // Each bit is a fault: with kills only those of the first line, which holds the magic.
+    // Each bit is a fault. With kills, only bits of the first line are flipped, which holds the magic.
     explore_growth(&killer(4), &faults, &LINES[..1]);
 }

@@ -1,4 +1,4 @@
-//! Golden bytes of a pool: a change of the format needs a change of this test.
+//! Golden bytes of a pool: a change of the format requires a change of this test or of its golden files.
 
 use pm_core::{Persist, Pmem, Pool, PoolOptions, Region, Uuid};
 
@@ -32,8 +32,8 @@ fn pool_bytes_match_golden_files() {
     assert_eq!(hex(&image[4092..4096]), include_str!("golden/header_crc.hex").trim_end());
     assert_eq!(hex(&image[4096..4160]), include_str!("golden/root.hex").trim_end());
     let free = include_str!("golden/root_free.hex").trim_end();
-    assert!(image[4160..8192].chunks(64).all(|slot| hex(slot) == free), "free roots are sealed");
+    assert!(image[4160..8192].chunks(64).all(|slot| hex(slot) == free), "free slots have golden bytes");
     assert_eq!(hex(&image[8192..8208]), "01000000000000000200000000000000");
-    assert!(image[8208..(1 << 16) - 4096].iter().all(|&byte| byte == 0), "data starts as zero");
-    assert!(image[(1 << 16) - 4096..] == image[..4096], "the backup is the same again");
+    assert!(image[8208..(1 << 16) - 4096].iter().all(|&byte| byte == 0), "the rest of the data area is zero");
+    assert!(image[(1 << 16) - 4096..] == image[..4096], "the backup equals the header");
 }

@@ -1,4 +1,4 @@
-//! Several handles of one region: writing ones exclude each other, and a reading one may exist beside a writing one.
+//! Several handles of one region: writing handles exclude each other, and reading handles may exist beside a writing one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,16 +17,16 @@ const ROOTS: Range<u64> = 4096..8192;
 type Other<'r> = Box<dyn FnOnce() + Send + 'r>;
 type Look<'r> = Box<dyn Fn() + Send + Sync + 'r>;
 
-/// A region whose user is interrupted by another thread at a given access.
+/// A region that runs another thread, or a check, before a given access.
 struct Seen<'r> {
     region: &'r Region,
-    /// Run before the writer's lock is taken.
+    /// Runs before the writer's lock is acquired.
     before_lock: Mutex<Option<Other<'r>>>,
-    /// Run before the load of a word of the directory with this number.
+    /// The number of a load of a word of the directory, counted down, and the closure that runs before that load.
     at_load: Mutex<Option<(u64, Other<'r>)>>,
-    /// Run before each store of a word, and before each fence.
-    beside_stores: Option<Look<'r>>,
-    /// How many fences succeed before all fail.
+    /// Runs before each store of a word, and before each fence.
+    before_stores: Option<Look<'r>>,
+    /// The number of fences that succeed; all later ones fail.
     fences_left: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ impl<'r> Seen<'r> {
             region,
             before_lock: Mutex::new(None),
             at_load: Mutex::new(None),
-            beside_stores: None,
+            before_stores: None,
             fences_left: AtomicU64::new(u64::MAX),
         }
     }
@@ -66,11 +66,11 @@ impl Pmem for Seen<'_> {
         }
     }
     fn store_u64(&self, offset: u64, value: u64) {
-        self.beside_stores.iter().for_each(|look| look());
+        self.before_stores.iter().for_each(|look| look());
         self.region.store_u64(offset, value);
     }
     fn fence(&self) -> Result<(), FenceError> {
-        self.beside_stores.iter().for_each(|look| look());
+        self.before_stores.iter().for_each(|look| look());
         match self.fences_left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)) {
             Ok(_) => self.region.fence(),
             Err(_) => Err(FenceError::Poisoned),
@@ -78,7 +78,7 @@ impl Pmem for Seen<'_> {
     }
 }
 
-/// A pool in a region that is longer: its growth was interrupted.
+/// A pool in a region that is longer than the pool, as after an interrupted growth.
 fn longer_region() -> Region {
     let short = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
     let mut bytes = vec![0; usize::try_from(POOL_BYTES).unwrap()];
@@ -101,16 +101,16 @@ fn writer_uses_header_of_previous_writer() {
         assert_eq!((first.pool_bytes(), get(&first, "counter")), (LONGER_BYTES, Some(7)));
     }));
     let mut second = Pool::attach(seen).unwrap();
-    let known = second.pool_bytes();
+    let known_bytes = second.pool_bytes();
     second.extend().unwrap();
     drop(second);
     let third = Pool::attach(&region).unwrap();
-    assert_eq!(get(&third, "counter"), Some(7), "the handle assumed {known} bytes");
+    assert_eq!(get(&third, "counter"), Some(7), "the handle assumed {known_bytes} bytes");
 }
 
-/// As above, and the other thread formats over the pool.
+/// While one thread opens the pool, another thread formats a new pool over it.
 #[test]
-fn writer_opens_pool_made_by_previous_writer() {
+fn writer_opens_pool_formatted_by_previous_writer() {
     let region = longer_region();
     let seen = Seen::new(&region);
     let options = PoolOptions::new().uuid(Uuid::from_bytes([9; 16])).overwrite().with_logged_roots();
@@ -120,16 +120,16 @@ fn writer_opens_pool_made_by_previous_writer() {
     }));
     let second = Pool::attach(seen).unwrap();
     let (uuid, is_logged) = (second.uuid(), second.has_logged_roots());
-    assert_eq!((uuid, is_logged), (Uuid::from_bytes([9; 16]), true), "the pool that was overwritten");
+    assert_eq!((uuid, is_logged), (Uuid::from_bytes([9; 16]), true), "the handle has the new pool");
 }
 
-/// Checks that a reading handle finds `y` with `change` run before each load of a word of the directory in turn.
-fn find_beside(change: impl Fn(&Region) + Sync) {
+/// Checks that a reading handle finds `y`. `change` runs once during the lookup: before each load of a word of the directory, in turn.
+fn find_during(change: impl Fn(&Region) + Sync) {
     for load in 0..64 * 8 {
         let region = Region::anonymous(POOL_BYTES).unwrap();
         let writer = Pool::format(&region, &PoolOptions::new()).unwrap();
         let start = writer.data().start;
-        // In the second slot, so that the next one is in the first.
+        // The root is in the second slot, so that the next root is stored in the first.
         set_at(&writer, "y", start, 1);
         set_at(&writer, "y", start + 64, 2);
         drop(writer);
@@ -145,16 +145,16 @@ fn find_beside(change: impl Fn(&Region) + Sync) {
 
 #[test]
 fn reader_finds_root_during_replacement() {
-    find_beside(|region| {
+    find_during(|region| {
         let writer = Pool::attach(region).unwrap();
         set_at(&writer, "y", writer.data().start + 128, 3);
     });
 }
 
-/// The second handle replaces the root that the first one has set, and that the reader knows.
+/// The first handle replaces the root that the reader knows, and the second handle replaces that of the first.
 #[test]
 fn reader_finds_root_during_two_replacements() {
-    find_beside(|region| {
+    find_during(|region| {
         for value in 3..5 {
             let writer = Pool::attach(region).unwrap();
             set_at(&writer, "y", writer.data().start + 64 * value, value);
@@ -174,9 +174,9 @@ fn reader_never_finds_partial_transaction() {
         let (change, writes) = writer.change_roots(choose).unwrap();
         let before = found();
         writes.iter().for_each(|write| region.store(write.offset(), &write.bytes()[..40]));
-        assert_eq!(found(), before, "half of it is stored");
+        assert_eq!(found(), before, "a part of the change is stored");
         writes.iter().for_each(|write| region.store(write.offset(), write.bytes()));
-        assert_eq!(found(), before, "it is not durable");
+        assert_eq!(found(), before, "the change is stored, not durable");
         if is_complete {
             change.complete();
         }
@@ -184,15 +184,15 @@ fn reader_never_finds_partial_transaction() {
     run((8192, 8, 0), true);
     assert_eq!(found(), Ok(Some(8192)));
     run((8256, 8, 0), false);
-    assert_eq!(found(), Ok(Some(8192)), "its fence failed");
+    assert_eq!(found(), Ok(Some(8192)), "the change is not complete");
     drop(writer);
-    assert_eq!(found(), Ok(Some(8192)), "its fence failed");
+    assert_eq!(found(), Ok(Some(8192)), "the change is not complete");
     let writer = Pool::attach(&region).unwrap();
-    assert_eq!(found(), Ok(Some(8256)), "another handle has made it durable");
+    assert_eq!(found(), Ok(Some(8256)), "another handle has made the change durable");
     drop(writer);
 }
 
-/// The removal is not known to be durable before a fence of the next handle succeeds.
+/// The removal is not certainly durable before a fence of the next handle has succeeded.
 #[test]
 fn failed_change_stays_hidden_until_reopening() {
     let region = Region::anonymous(POOL_BYTES).unwrap();
@@ -210,7 +210,7 @@ fn failed_change_stays_hidden_until_reopening() {
     assert!(found(), "the removal failed, and so did opening the pool again");
     seen.fences_left.store(u64::MAX, SeqCst);
     let writer = Pool::attach(&seen).unwrap();
-    assert!(!found(), "another handle has made it durable");
+    assert!(!found(), "another handle has made the removal durable");
     drop(writer);
 }
 
@@ -234,20 +234,20 @@ fn header_is_intact_during_extension() {
         reader.pool_bytes()
     };
     let mut seen = Seen::new(&region);
-    seen.beside_stores = Some(Box::new(|| assert_eq!(attach(), POOL_BYTES)));
+    seen.before_stores = Some(Box::new(|| assert_eq!(attach(), POOL_BYTES)));
     let writer = Pool::attach(&region).unwrap();
     set_at(&writer, "x", writer.data().start, 7);
     drop(writer);
     let mut writer = Pool::attach(&seen).unwrap();
     seen.fences_left.store(0, SeqCst);
     assert!(writer.extend().is_err());
-    assert_eq!((attach(), writer.pool_bytes()), (POOL_BYTES, POOL_BYTES), "as the handle that failed has it");
+    assert_eq!((attach(), writer.pool_bytes()), (POOL_BYTES, POOL_BYTES), "the old length in both handles");
     seen.fences_left.store(u64::MAX, SeqCst);
     writer.extend().unwrap();
     assert_eq!(attach(), LONGER_BYTES);
 }
 
-/// One copy of the header was corrupted, in a pool whose growing was interrupted. Also where a fence of restoring it fails, each in turn.
+/// One copy of the header is corrupted, in a pool whose growth was interrupted. A fence of the open that restores it fails, each in turn.
 #[test]
 fn header_is_unchanged_during_restore() {
     for (corrupted_at, failing) in [(0, 0), (0, 1), (0, 2), (POOL_BYTES - 4096, 0), (POOL_BYTES - 4096, 1)] {
@@ -261,19 +261,19 @@ fn header_is_unchanged_during_restore() {
             (reader.header_state(), reader.pool_bytes(), reader.uuid())
         };
         let mut seen = Seen::new(&region);
-        seen.beside_stores = Some(Box::new(|| assert_eq!(attach(), (corrupted, POOL_BYTES, uuid))));
+        seen.before_stores = Some(Box::new(|| assert_eq!(attach(), (corrupted, POOL_BYTES, uuid))));
         seen.fences_left.store(failing, SeqCst);
         assert!(Pool::attach(&seen).is_err(), "fence {failing}");
-        assert_eq!(attach(), (corrupted, POOL_BYTES, uuid), "as before the handle that failed");
+        assert_eq!(attach(), (corrupted, POOL_BYTES, uuid), "the state before the failed handle");
         seen.fences_left.store(u64::MAX, SeqCst);
         drop(Pool::attach(&seen).unwrap());
         assert_eq!(attach(), (HeaderState::Intact, POOL_BYTES, uuid));
     }
 }
 
-/// A fence of extending the pool fails, each in turn, and another handle takes over.
+/// A fence of the extension fails, each in turn, and another handle opens the pool.
 #[test]
-fn reader_finds_header_after_failed_handle() {
+fn reader_finds_intact_header_after_failed_extension() {
     for failing in 0..3 {
         let region = longer_region();
         let seen = Seen::new(&region);

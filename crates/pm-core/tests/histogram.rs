@@ -1,4 +1,4 @@
-//! Writes counted line by line at the seam, compared with an oracle that counts byte by byte, on one thread and on several.
+//! Writes counted line by line at the seam, by one thread and by several, compared with an oracle that counts byte by byte.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -38,7 +38,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-fn make(calls: &[Call], base: u64, pmem: &impl Pmem) {
+fn run(calls: &[Call], base: u64, pmem: &impl Pmem) {
     let bytes = |len| vec![7; usize::try_from(len).unwrap()];
     for &call in calls {
         match call {
@@ -56,7 +56,7 @@ fn make(calls: &[Call], base: u64, pmem: &impl Pmem) {
     }
 }
 
-/// Adds what one thread writes: by its stores, and by what it sends. Byte by byte.
+/// Adds the counts of one thread: `stored` has the stores to each line, where successive stores to one line count once; `sent` has its write-backs.
 fn oracle(calls: &[Call], base: u64, stored: &mut BTreeMap<u64, u64>, sent: &mut BTreeMap<u64, u64>) {
     let mut last = None;
     for &call in calls {
@@ -83,9 +83,9 @@ fn oracle(calls: &[Call], base: u64, stored: &mut BTreeMap<u64, u64>, sent: &mut
 
 proptest! {
     #[test]
-    fn one_thread_agrees_with_the_oracle(calls in prop::collection::vec(call(), 0..100)) {
+    fn counts_of_one_thread_equal_oracle(calls in prop::collection::vec(call(), 0..100)) {
         let pmem = LineCounting::new(Counting::new(Region::anonymous(REGION_BYTES).unwrap()));
-        make(&calls, 0, &pmem);
+        run(&calls, 0, &pmem);
         let (mut stored, mut sent) = Default::default();
         oracle(&calls, 0, &mut stored, &mut sent);
         prop_assert_eq!(pmem.stored().by_line(), stored.into_iter().collect::<Vec<_>>());
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(pmem.sent().total_writes(), pmem.get_ref().counts().lines);
     }
 
-    /// Each thread in its own part, which overlaps the next by one line: in any order of the threads, the counts are the sum of those of each thread.
+    /// Each thread has its own part of the region, which overlaps the next by one line. In any schedule, the counts are the sums over all threads.
     #[test]
     fn stores_are_coalesced_per_thread(
         calls in prop::collection::vec(prop::collection::vec(call(), 0..60), 3),
@@ -102,10 +102,10 @@ proptest! {
         let bases: Vec<u64> = (0..3).map(|thread| thread * (PART_BYTES - 64)).collect();
         std::thread::scope(|scope| {
             for (calls, &base) in calls.iter().zip(&bases) {
-                // The result of an exchange of a shared word would depend on the order of threads.
+                // The result of an exchange of a shared word would depend on the schedule.
                 let calls: Vec<_> = without_exchanges(calls);
                 let pmem = &pmem;
-                scope.spawn(move || make(&calls, base, pmem));
+                scope.spawn(move || run(&calls, base, pmem));
             }
         });
         let (mut stored, mut sent) = Default::default();
@@ -122,21 +122,21 @@ fn without_exchanges(calls: &[Call]) -> Vec<Call> {
 }
 
 #[test]
-fn reset_clears_counts_and_streams() {
+fn reset_clears_counts_and_coalescing() {
     let pmem = LineCounting::new(Region::anonymous(REGION_BYTES).unwrap());
-    make(&[Call::Store(0, 8), Call::Flush(0, 8), Call::Fence], 0, &pmem);
+    run(&[Call::Store(0, 8), Call::Flush(0, 8), Call::Fence], 0, &pmem);
     pmem.reset();
     assert_eq!((pmem.stored().total_writes(), pmem.sent().total_writes()), (0, 0));
     pmem.store_u64(0, 1);
-    assert_eq!(pmem.stored().writes_to(0), 1, "not swallowed by the store before the reset");
+    assert_eq!(pmem.stored().writes_to(0), 1, "not coalesced with the store before the reset");
 }
 
 #[test]
 fn panicking_calls_are_not_counted() {
     let pmem = LineCounting::new(Region::anonymous(REGION_BYTES).unwrap());
     for call in [Call::Store(0, 8), Call::StoreNt(0, 8), Call::StoreWord(0), Call::Flush(0, 8)] {
-        let outcome = catch_unwind(AssertUnwindSafe(|| make(&[call], REGION_BYTES, &pmem)));
-        assert!(outcome.is_err(), "{call:?} leaves the region");
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(&[call], REGION_BYTES, &pmem)));
+        assert!(outcome.is_err(), "{call:?} outside the region must panic");
     }
     assert_eq!((pmem.stored().total_writes(), pmem.sent().total_writes()), (0, 0));
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const LEN: usize = 4096;
 const LEN_BYTES: u64 = LEN as u64;
 
-/// A region for each instruction.
+/// One region for each instruction that the CPU supports.
 fn regions() -> Vec<Region> {
     let insns = [PairInsn::Vmovdqa, PairInsn::Cmpxchg16b, PairInsn::Stlxp];
     let options = insns.into_iter().filter_map(|insn| RegionOptions::new().pair_insn(insn).ok());
@@ -20,7 +20,7 @@ fn regions() -> Vec<Region> {
 }
 
 proptest! {
-    /// At any offset, only the pair changes, low word first. `Counting` and pointers forward the call.
+    /// At any offset, only the pair changes; its low word is at the lower offset. `Counting` and references forward the call.
     #[test]
     fn storing_a_pair_changes_only_its_words(pair in 0..LEN_BYTES / 16, low: u64, high: u64) {
         for region in regions() {
@@ -37,11 +37,11 @@ proptest! {
     }
 }
 
-/// Two threads store pairs of equal words, no pair twice. If a third thread loads the first word, the second, and the same first word again,
-/// there was no store in between: the words must be equal.
+/// Two threads store pairs of equal words, and never the same pair twice. A third thread loads the first word, the second, and the first again. If
+/// the first word has not changed, no store came between the loads, so the two words must be equal.
 #[test]
 fn pair_stores_are_atomic() {
-    /// The reader continues until it has seen this number of pairs, as threads may not run all the time.
+    /// The reader continues until it has seen this number of pairs: a fixed time would not suffice if the writers do not run all the time.
     const SEEN: u64 = 5000;
     for region in regions() {
         let is_done = AtomicBool::new(false);
@@ -54,24 +54,24 @@ fn pair_stores_are_atomic() {
                     }
                 });
             }
-            let (mut seen, mut before, mut halved) = (0, 0, None);
-            while seen < SEEN && halved.is_none() {
+            let (mut seen, mut before, mut torn) = (0, 0, None);
+            while seen < SEEN && torn.is_none() {
                 let [first, second, again] = [64, 72, 64].map(|offset| region.load_u64(offset));
                 if first == again {
                     seen += u64::from(first != before);
                     before = first;
-                    halved = (first != second).then_some((first, second));
+                    torn = (first != second).then_some((first, second));
                 }
             }
             is_done.store(true, Relaxed);
-            assert_eq!(halved, None, "by {}", region.insns().pair().name());
+            assert_eq!(torn, None, "pair stored by {}", region.insns().pair().name());
         });
         assert_eq!(region.load_u64(64), region.load_u64(72));
     }
 }
 
 #[test]
-fn unaligned_or_outside_pair_panics() {
+fn unaligned_or_out_of_range_pair_panics() {
     let region = Region::anonymous(LEN_BYTES).unwrap();
     for (offset, words) in [
         (8, "must be aligned"),

@@ -86,7 +86,7 @@ fn corrupted_header_is_restored_from_backup() {
         }
         assert_eq!(counter(&pool, "counter"), Some(Counter { value: 7, step: 1 }));
         drop(pool);
-        assert_eq!(open(&path).unwrap().header_state(), HeaderState::Intact, "restored after byte {offset}");
+        assert_eq!(open(&path).unwrap().header_state(), HeaderState::Intact, "byte {offset} is restored");
     }
 }
 
@@ -145,7 +145,7 @@ fn truncated_pool_and_other_files_are_refused() {
 
 #[test]
 fn unknown_versions_and_features_are_refused() {
-    // Both copies, with one byte as a future program would have written it, sealed with its checksum.
+    // A pool whose two copies of the header have another byte at an offset, as another version would have stored it, and the right checksum.
     let pool_with = |at: usize, byte: u8| {
         let region = Region::anonymous(POOL_BYTES).unwrap();
         let mut header = page(Pool::format(&region, &PoolOptions::new()).unwrap().pmem(), 0);
@@ -165,10 +165,10 @@ fn unknown_versions_and_features_are_refused() {
     assert!(matches!(Pool::format(&old, &PoolOptions::new()), Err(PoolError::AlreadyAPool)));
     let refused = Pool::attach_read_only(pool_with(incompat, 4));
     assert!(matches!(refused, Err(PoolError::UnknownFeatures { unknown: 4, needed_for: "opening" })));
-    let for_reading = pool_with(ro_compat, 2);
-    let refused = Pool::attach(&for_reading);
+    let read_only = pool_with(ro_compat, 2);
+    let refused = Pool::attach(&read_only);
     assert!(matches!(refused, Err(PoolError::UnknownFeatures { unknown: 2, needed_for: "writing" })));
-    Pool::attach_read_only(&for_reading).unwrap();
+    Pool::attach_read_only(&read_only).unwrap();
     Pool::attach(pool_with(compat, 1)).unwrap();
 }
 
@@ -189,7 +189,7 @@ fn impossible_layouts_are_refused() {
     }
 }
 
-/// A half of zeroes in the header's identity counts as erased.
+/// In a header, a half of the identity that is zero counts as erased, so no pool may have such an identity.
 #[test]
 fn identity_with_zero_half_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -206,7 +206,7 @@ fn identity_with_zero_half_is_refused() {
         assert!(!path.exists());
     }
     assert_eq!(create(halves(1, 2)).unwrap().uuid(), halves(1, 2));
-    // After an interrupted growth the backup is found by either half.
+    // In a region longer than its pool, either half of the identity suffices to find the backup.
     set_len(&path, 2 * POOL_BYTES);
     for corrupted in [40, 48] {
         flip(&path, corrupted);
@@ -237,7 +237,7 @@ fn growth_keeps_contents_of_pool() {
     let (uuid, data) = (pool.uuid(), pool.data());
     pool.grow(2 * POOL_BYTES).unwrap();
     assert_eq!(pool.data(), data.start..data.end + POOL_BYTES);
-    assert_eq!(page(pool.pmem(), POOL_BYTES - 4096), [0; 4096], "the old backup's page is clean data");
+    assert_eq!(page(pool.pmem(), POOL_BYTES - 4096), [0; 4096], "the old backup's page is zero");
     drop(pool);
     let pool = open(&path).unwrap();
     assert_eq!((pool.uuid(), pool.pool_bytes()), (uuid, 2 * POOL_BYTES));
@@ -255,19 +255,19 @@ fn headers_and_roots_cost_documented_lines_and_fences() {
     assert_eq!(
         cost,
         cost_of(5 * header, 5),
-        "where headers may be, then the roots, the backup and the header"
+        "erased headers at both ends, then the roots, the backup and the header"
     );
     let (made, cost) = pmem.count(|| Pool::format(&pmem, &PoolOptions::new().overwrite()).map(drop));
     made.unwrap();
-    assert_eq!(cost, cost_of(5 * header, 5), "one copy of the old header after the other, then as before");
+    assert_eq!(cost, cost_of(5 * header, 5), "the same for a region with an old pool");
 
     let (pool, cost) = pmem.count(|| Pool::attach(&pmem).unwrap());
-    assert_eq!(cost, cost_of(3 * header, 1), "both headers and the roots: they may be in the caches only");
+    assert_eq!(cost, cost_of(3 * header, 1), "both headers and the roots, which may not be durable");
     let set = |value| set_counter(&pool, "counter", Counter { value, step: 1 }, 0);
     let ((), cost) = pmem.count(|| set(1));
-    assert_eq!(cost, cost_of(3, 3), "the value, the slot, the word by which it counts");
+    assert_eq!(cost, cost_of(3, 3), "the value, the slot, the slot's first word");
     let ((), cost) = pmem.count(|| set(2));
-    assert_eq!(cost, cost_of(4, 4), "and the word by which the old slot no longer does");
+    assert_eq!(cost, cost_of(4, 4), "also the first word of the old slot");
     let (removed, cost) = pmem.count(|| pool.remove_root("counter"));
     removed.unwrap();
     assert_eq!(cost, cost_of(1, 1));
@@ -279,7 +279,7 @@ fn headers_and_roots_cost_documented_lines_and_fences() {
     let mut pool = Pool::attach(&pmem).unwrap();
     let (extended, cost) = pmem.count(|| pool.extend());
     extended.unwrap();
-    assert_eq!(cost, cost_of(3 * header, 3), "the new backup, then the old one's page, then the header");
+    assert_eq!(cost, cost_of(3 * header, 3), "the new backup, then the old backup's page, then the header");
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn full_directory_is_error_and_keeps_roots() {
 }
 
 #[test]
-fn corrupted_root_is_not_absent() {
+fn corrupted_root_is_not_reported_as_absent() {
     let (_dir, path) = pool_file();
     for offset in [4096, 4100, 4096 + 16, 4096 + 40] {
         flip(&path, offset);
@@ -351,11 +351,11 @@ fn backup_is_found_after_interrupted_growth() {
     pool.grow(3 * POOL_BYTES).unwrap();
     assert_eq!(pool.pool_bytes(), 3 * POOL_BYTES);
     for stale in [POOL_BYTES - 4096, 2 * POOL_BYTES - 4096] {
-        assert_eq!(page(pool.pmem(), stale), [0; 4096], "no old backup in the data at {stale}");
+        assert_eq!(page(pool.pmem(), stale), [0; 4096], "the page at {stale} has no old backup");
     }
 }
 
-/// Remains of an interrupted growth at the end of the region lie inside it after the region has grown.
+/// Remains of an interrupted growth are at the end of the region. When the region has grown again, they are inside it.
 #[test]
 fn remains_of_interrupted_growth_are_erased_after_next_growth() {
     let (dir, path) = pool_file();
@@ -363,7 +363,7 @@ fn remains_of_interrupted_growth_are_erased_after_next_growth() {
     fs::copy(&path, &copy).unwrap();
     open(&copy).unwrap().grow(2 * POOL_BYTES).unwrap();
     let backup = &fs::read(&copy).unwrap()[usize::try_from(2 * POOL_BYTES - 4096).unwrap()..];
-    // The complete backup; the part that a crash leaves; the parts that interrupted erasing leaves.
+    // The complete backup; the part that a crash may leave; the parts that an interrupted erasure may leave.
     for part in [0..4096, 64..4096, 4032..4096, 40..56] {
         let copy = dir.path().join(format!("{part:?}.pm"));
         fs::copy(&path, &copy).unwrap();
@@ -375,7 +375,7 @@ fn remains_of_interrupted_growth_are_erased_after_next_growth() {
         let mut pool = Pool::attach(region).unwrap();
         assert_eq!(pool.pool_bytes(), POOL_BYTES);
         pool.extend().unwrap();
-        assert!(page(pool.pmem(), 2 * POOL_BYTES - 4096) == [0; 4096], "{part:?} is data of the pool");
+        assert!(page(pool.pmem(), 2 * POOL_BYTES - 4096) == [0; 4096], "{part:?} must be erased");
     }
 }
 
@@ -399,7 +399,7 @@ fn second_writing_handle_is_refused() {
     Pool::attach(&region).unwrap();
 }
 
-/// The file was made longer than the pool is to be, and no header was stored.
+/// The file is longer than the pool, as after an interrupted growth, and has no header at its end.
 #[test]
 fn refused_growth_changes_nothing() {
     let (_dir, path) = pool_file();
@@ -410,7 +410,7 @@ fn refused_growth_changes_nothing() {
         assert!(matches!(grown, Err(PoolError::Region(_))), "{grown:?}");
         assert_eq!((pool.pool_bytes(), pool.data().end), (POOL_BYTES, POOL_BYTES - 4096));
     }
-    assert_eq!(pool.pmem().load_u64(3 * POOL_BYTES - 4096), 0, "no header at the end of the file");
+    assert_eq!(pool.pmem().load_u64(3 * POOL_BYTES - 4096), 0, "no header is stored at the end of the file");
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn following_corrupted_link_is_error() {
     });
 }
 
-/// `get` checks the length of the array's type. A link of `element` is checked against the data area when it is followed.
+/// `get` checks the index against the length of the array's type. A link from `element` is checked against the data area when it is followed.
 #[test]
 fn array_links_are_bounded() {
     let pool = Pool::format(Region::anonymous(POOL_BYTES).unwrap(), &PoolOptions::new()).unwrap();
@@ -442,7 +442,7 @@ fn array_links_are_bounded() {
         let empty = pm.fence(pm.flush(pm.write(pm.claim(at).unwrap(), &[0_u64; 0]))).unwrap().link();
         assert_eq!(empty.get(0), None);
         let first = array.get(0).unwrap();
-        assert_eq!(pm.read(first.element(3)).unwrap(), 0, "a word that is no part of the array");
+        assert_eq!(pm.read(first.element(3)).unwrap(), 0, "a word after the array");
         for index in [4, u64::MAX / 8, u64::MAX] {
             let found = pm.read(first.element(index));
             assert!(matches!(found, Err(PlaceError::OutOfRange { .. })), "{index}: {found:?}");
@@ -469,8 +469,8 @@ fn following_links_checks_bounds_and_alignment() {
         pm.fence(pm.flush(pm.store_link(next, second.link()).unwrap())).unwrap();
         let node = pm.read(first.link()).unwrap();
         assert_eq!(pm.read(node.next).unwrap().value, 2);
-        assert!(pm.read(pm.read(node.next).unwrap().next).is_err(), "null");
-        // A corrupted medium: the link field holds any word.
+        assert!(pm.read(pm.read(node.next).unwrap().next).is_err(), "a null link cannot be read");
+        // On a corrupted medium, the link field may hold any word.
         for word in [1, 4, data.start - 16, data.end - 8, u64::MAX, data.start + 3] {
             pool.pmem().store_u64(first.offset(), word);
             assert!(pm.read(pm.read(first.link()).unwrap().next).is_err(), "{word:#x}");
@@ -481,7 +481,7 @@ fn following_links_checks_bounds_and_alignment() {
 }
 
 #[test]
-fn opening_other_sparse_file_keeps_holes() {
+fn opening_sparse_file_without_pool_keeps_holes() {
     use std::os::unix::fs::MetadataExt;
     for dir in [".", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
@@ -520,7 +520,7 @@ fn read_only_region_refuses_writing_pool() {
 
 /// The file ends in the middle of a page, and the region with it.
 #[test]
-fn partial_page_behind_pool_is_ignored() {
+fn partial_page_after_pool_is_ignored() {
     for (tail_bytes, flipped) in [(12, None), (4096 + 4, None), (12, Some(60)), (8192 + 1, Some(60))] {
         let (_dir, path) = pool_file();
         set_len(&path, POOL_BYTES + tail_bytes);
@@ -552,7 +552,7 @@ fn formatting_sparse_file_keeps_holes() {
 }
 
 #[test]
-fn growth_and_search_keep_holes() {
+fn growth_and_backup_search_keep_holes() {
     use std::os::unix::fs::MetadataExt;
     for dir in [".", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
@@ -574,17 +574,17 @@ fn growth_and_search_keep_holes() {
     }
 }
 
-/// A media error destroys a part of the header's page, or all of it. The file is longer than its pool after an interrupted growth.
+/// A media error destroys a part of the header's page, or all of it. The file is longer than its pool, as after an interrupted growth.
 #[test]
-fn inner_backup_is_found_without_magic() {
+fn inner_backup_is_found_without_magic_in_primary() {
     for lost_bytes in [8, 64, 128, 512, 4096] {
-        // A page of zeroes means that a pool is being made.
-        let lefts = if lost_bytes < 4096 { &[0, 0xDE][..] } else { &[0xDE] };
-        for &left in lefts {
+        // A first page of zeroes means that a pool is being created.
+        let fillers = if lost_bytes < 4096 { &[0, 0xDE][..] } else { &[0xDE] };
+        for &filler in fillers {
             let (_dir, path) = pool_file();
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
             file.set_len(2 * POOL_BYTES).unwrap();
-            file.write_all_at(&vec![left; lost_bytes], 0).unwrap();
+            file.write_all_at(&vec![filler; lost_bytes], 0).unwrap();
             let region = Region::open(&path).unwrap();
             let formatted = Pool::format(&region, &PoolOptions::new());
             assert!(matches!(formatted, Err(PoolError::AlreadyAPool)), "{lost_bytes} bytes: {formatted:?}");
@@ -596,7 +596,7 @@ fn inner_backup_is_found_without_magic() {
     }
 }
 
-/// A page of user data may be a complete header, of a pool that would end there.
+/// A page of user data may be a complete header of a pool that would end with this page.
 #[test]
 fn header_of_other_pool_inside_data_is_ignored() {
     let (_dir, path) = pool_file();
@@ -643,14 +643,14 @@ mod versions {
 fn layout_depends_on_targets_of_links() {
     use versions::{first, second};
     assert_ne!(first::Item::LAYOUT, second::Item::LAYOUT);
-    assert_ne!(first::Order::LAYOUT, second::Order::LAYOUT, "through one link");
-    assert_ne!(first::Shop::LAYOUT, second::Shop::LAYOUT, "through two");
-    assert_ne!(<Link<'_, first::Shop<'_>>>::LAYOUT, <Link<'_, second::Shop<'_>>>::LAYOUT, "through three");
+    assert_ne!(first::Order::LAYOUT, second::Order::LAYOUT, "the layout includes the target of one link");
+    assert_ne!(first::Shop::LAYOUT, second::Shop::LAYOUT, "of two links in a row");
+    assert_ne!(<Link<'_, first::Shop<'_>>>::LAYOUT, <Link<'_, second::Shop<'_>>>::LAYOUT, "of three");
     assert_ne!(<Link<'_, u64>>::LAYOUT, <Link<'_, i64>>::LAYOUT);
     assert_eq!(<Link<'_, u64>>::LAYOUT_THROUGH_0, <Link<'_, i64>>::LAYOUT_THROUGH_0);
 }
 
-/// A pool of a later version, or one that the caller refuses. Its file has holes.
+/// The pool has a feature of a later version, or the caller refuses it. Its file has holes.
 #[test]
 fn refused_sparse_pool_keeps_holes() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();

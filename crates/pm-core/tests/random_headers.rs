@@ -1,4 +1,4 @@
-//! Regions with random headers and slots, valid and invalid ones. No call panics, and a pool that opens keeps its state when it is opened again.
+//! Regions with random headers and root slots, valid and invalid. No call panics, and a pool that opens has the same state when it is opened again.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use pm_core::pool::format::{Header, MAGIC, RootSlot};
 use pm_core::{HeaderState, Pmem, Pool, PoolOptions, Region, Uuid, bytes_of};
 use random::seeds;
 
-fn odd(rng: &mut Rng) -> u64 {
+fn edge_case(rng: &mut Rng) -> u64 {
     match rng.u64(0..5) {
         0 => 0,
         1 => u64::MAX - rng.u64(0..3),
@@ -21,14 +21,14 @@ fn odd(rng: &mut Rng) -> u64 {
 
 fn header(rng: &mut Rng, end: u64, region_bytes: u64) -> Header {
     let pool_bytes = match rng.u64(0..5) {
-        0 => odd(rng),
+        0 => edge_case(rng),
         1 => region_bytes,
         2 => 4096 * rng.u64(0..24),
         _ => end,
     };
-    let data_start = if rng.u64(0..6) == 0 { odd(rng) } else { 8192 + 4096 * rng.u64(0..3) };
+    let data_start = if rng.u64(0..6) == 0 { edge_case(rng) } else { 8192 + 4096 * rng.u64(0..3) };
     let uuid = u8::try_from(rng.u64(0..2)).unwrap();
-    let bits = |rng: &mut Rng| if rng.u64(0..12) == 0 { odd(rng) } else { 0 };
+    let bits = |rng: &mut Rng| if rng.u64(0..12) == 0 { edge_case(rng) } else { 0 };
     let header = Header {
         magic: MAGIC,
         version: if rng.u64(0..15) == 0 { 3 } else { 2 },
@@ -37,13 +37,13 @@ fn header(rng: &mut Rng, end: u64, region_bytes: u64) -> Header {
         features_ro_compat: rng.u64(0..2) * rng.u64(0..2),
         features_incompat: bits(rng),
         uuid: [uuid; 16],
-        generation: if rng.u64(0..3) == 0 { odd(rng) } else { rng.u64(0..4) },
+        generation: if rng.u64(0..3) == 0 { edge_case(rng) } else { rng.u64(0..4) },
         pool_bytes,
         data_start,
         data_bytes: pool_bytes.wrapping_sub(4096).wrapping_sub(data_start),
         roots_start: 4096,
         root_count: 64,
-        created_s: odd(rng),
+        created_s: edge_case(rng),
         reserved: [0; 3980],
         crc: 0,
     };
@@ -54,8 +54,8 @@ fn header(rng: &mut Rng, end: u64, region_bytes: u64) -> Header {
     header
 }
 
-/// A region with headers on some pages, valid or not, and root slots.
-fn filled(rng: &mut Rng) -> Region {
+/// A region with valid and invalid headers on some pages, and with random root slots.
+fn random_region(rng: &mut Rng) -> Region {
     let pages = 4 + rng.u64(0..12);
     let region_bytes = pages * 4096;
     let region = Region::anonymous(region_bytes).unwrap();
@@ -78,8 +78,8 @@ fn filled(rng: &mut Rng) -> Region {
             slot = RootSlot {
                 crc: 0,
                 state: u32::try_from(rng.u64(0..4)).unwrap(),
-                generation: odd(rng),
-                target_offset: odd(rng),
+                generation: edge_case(rng),
+                target_offset: edge_case(rng),
                 target_bytes: 8,
                 layout: <u64 as pm_core::Persist>::LAYOUT,
                 name: [u8::try_from(rng.u64(0..256)).unwrap() * u8::try_from(rng.u64(0..2)).unwrap(); 24],
@@ -96,10 +96,10 @@ fn no_region_contents_cause_a_panic() {
     let (mut opened, mut extended) = (0, 0);
     for seed in seeds(4_000) {
         let mut rng = Rng::with_seed(seed);
-        let region = filled(&mut rng);
+        let region = random_region(&mut rng);
         let region_bytes = region.len_bytes();
         if let Ok(reader) = Pool::attach_read_only(&region) {
-            // None of these panics.
+            // None of these calls may panic.
             drop((reader.roots(), reader.find_root("a"), reader.corrupted_root_count()));
         }
         let read = Pool::attach_read_only(&region).map(|pool| (pool.uuid(), pool.pool_bytes(), pool.data()));
@@ -111,11 +111,11 @@ fn no_region_contents_cause_a_panic() {
                 for root in &before {
                     pool.scope(|pm| pm.root::<u64>(root.name()).map(drop).is_ok());
                 }
-                let is_full = pool.scope(|pm| {
+                let set_result = pool.scope(|pm| {
                     let place = pm.claim(pool.data().start).unwrap();
                     pm.set_root_in_flight("zz", pm.flush(pm.write(place, &seed))).map(drop)
                 });
-                if is_full.is_ok() {
+                if set_result.is_ok() {
                     assert_eq!(
                         pool.scope(|pm| pm.read(pm.root::<u64>("zz").unwrap().unwrap()).unwrap()),
                         seed,
@@ -137,14 +137,14 @@ fn no_region_contents_cause_a_panic() {
                 assert_eq!((found.0, region_bytes), (pool.uuid(), pool.pool_bytes()), "seed {seed}");
                 assert_eq!(pool.header_state(), HeaderState::Intact);
             }
-            // Refused or made, without a panic.
+            // Format may fail or create a pool, but must not panic.
             Err(_) => drop(Pool::format(&region, &PoolOptions::new().uuid(Uuid::from_bytes([7; 16])))),
         }
         let pool =
             Pool::format(&region, &PoolOptions::new().uuid(Uuid::from_bytes([8; 16])).overwrite()).unwrap();
         assert!(pool.roots().is_empty());
         drop(pool);
-        // Without the first header and the last one, no older pool is found.
+        // The first header is lost: the backup is found. Both are lost: no older pool is found.
         region.store(0, &[0xDE; 4096]);
         assert_eq!(Pool::attach_read_only(&region).unwrap().uuid(), Uuid::from_bytes([8; 16]), "seed {seed}");
         region.store(region_bytes - 4096, &[0xDE; 64]);

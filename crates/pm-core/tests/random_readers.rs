@@ -1,5 +1,5 @@
-//! Random changes of roots with failing fences, by handles that are opened again and again, beside a read-only handle. The roots that it finds
-//! are durable, or those before the failed change.
+//! Random changes of roots, with failing fences, by one writing handle after another, beside a read-only handle. The roots that the read-only handle
+//! finds are durable, or are those before a failed change.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ use std::sync::Mutex;
 const LINE: u64 = 64;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// A region that records which data survives a power failure, and whose fences may fail: data flushed before a failed fence does not survive.
+/// A region that records which data survives a power failure, and whose fences may fail: data that only a failed fence covers does not survive.
 struct Medium {
     region: Region,
     state: Mutex<State>,
@@ -44,7 +44,7 @@ impl Medium {
         }
     }
 
-    /// After this number of fences, all fail.
+    /// Lets this number of fences succeed and all later ones fail. With `None`, no fence fails.
     fn fail_after(&self, fences: Option<u64>) {
         self.state.lock().unwrap().fences_left = fences;
     }
@@ -91,13 +91,13 @@ impl Pmem for Medium {
 fn roots<P: Pmem>(pool: &Pool<P>) -> Vec<(String, u64)> {
     let all = pool.roots();
     for root in &all {
-        assert_eq!(pool.find_root(root.name()).unwrap(), Some(*root), "by name and in the list");
+        assert_eq!(pool.find_root(root.name()).unwrap(), Some(*root), "a lookup by name equals the list");
     }
     all.iter().map(|root| (root.name().to_owned(), root.offset())).collect()
 }
 
-/// Makes a few changes, of which some may fail. Returns whether one failed.
-fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, rng: &mut Rng, told: &str) -> bool {
+/// Makes a few changes, of which some may fail. Returns whether any failed.
+fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, rng: &mut Rng, context: &str) -> bool {
     let mut has_failed = false;
     for _ in 0..rng.u64(0..4) {
         let before = roots(reader);
@@ -110,11 +110,11 @@ fn change(writer: &Pool<&Medium>, reader: &Pool<&Medium>, rng: &mut Rng, told: &
         };
         has_failed |= changed.is_err();
         let (found, crashed) = (roots(reader), reader.pmem().after_crash());
-        assert_eq!(found, roots(writer), "{told}: in both handles");
-        // After a failed change, its root is the former one or the durable one.
+        assert_eq!(found, roots(writer), "{context}: the handles must agree");
+        // A failed change may leave the former roots visible, although others are durable.
         assert!(
             found == crashed || has_failed && found == before,
-            "{told}: {name}: found {found:?}, before {before:?}, after a crash {crashed:?}"
+            "{context}: {name}: found {found:?}, before {before:?}, after a crash {crashed:?}"
         );
     }
     has_failed
@@ -128,25 +128,25 @@ fn run(seed: u64) -> (u64, u64) {
     let reader = Pool::attach_read_only(&medium).unwrap();
     let mut shown = vec![];
     for step in 0..60 {
-        let told = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: step {step}");
+        let context = format!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: step {step}");
         medium.fail_after((rng.u64(0..3) == 0).then(|| rng.u64(0..6)));
         let Ok(writer) = Pool::attach(&medium) else {
             failed_openings += 1;
-            // Slots hidden by a failed change stay hidden, or are durable now.
+            // The failed open changes nothing that is visible, or has made the hidden slots durable and visible.
             let (found, crashed) = (roots(&reader), medium.after_crash());
             assert!(
                 found == shown || found == crashed,
-                "{told}: found {found:?} after an opening that failed, {shown:?} before, after a crash {crashed:?}"
+                "{context}: after a failed open found {found:?}, before {shown:?}, after a crash {crashed:?}"
             );
             shown = found;
             continue;
         };
-        let has_failed = change(&writer, &reader, &mut rng, &told);
+        let has_failed = change(&writer, &reader, &mut rng, &context);
         failed_changes += u64::from(has_failed);
         shown = roots(&reader);
         drop(writer);
-        assert_eq!(shown, roots(&reader), "{told}: without the writer");
-        assert!(has_failed || shown == medium.after_crash(), "{told}: {shown:?} is not durable");
+        assert_eq!(shown, roots(&reader), "{context}: dropping the writer changes nothing");
+        assert!(has_failed || shown == medium.after_crash(), "{context}: {shown:?} is not durable");
     }
     (failed_changes, failed_openings)
 }
@@ -154,12 +154,12 @@ fn run(seed: u64) -> (u64, u64) {
 #[test]
 fn readers_find_durable_roots_beside_failing_writers() {
     let seeds = seeds(60);
-    let is_small = seeds.end - seeds.start < 10;
+    let is_short = seeds.end - seeds.start < 10;
     let (mut failed_changes, mut failed_openings) = (0, 0);
     for seed in seeds {
         let (changes, openings) = run(seed);
         failed_changes += changes;
         failed_openings += openings;
     }
-    assert!(is_small || failed_changes > 0 && failed_openings > 0, "{failed_changes} {failed_openings}");
+    assert!(is_short || failed_changes > 0 && failed_openings > 0, "{failed_changes} {failed_openings}");
 }

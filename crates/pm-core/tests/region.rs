@@ -1,4 +1,4 @@
-//! Creating, opening, locking and growing regions, and the errors of these.
+//! Creating, opening, locking and growing regions, and the errors of these operations.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,7 +25,7 @@ fn create(path: &Path, len_bytes: u64) -> Result<Region, OpenError> {
 }
 
 #[test]
-fn fenced_data_is_there_after_reopening() {
+fn fenced_data_survives_reopening() {
     for dir in ["/tmp", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
         let path = dir.path().join("data.pm");
@@ -62,7 +62,7 @@ fn medium_and_domain_are_reported() {
 }
 
 #[test]
-fn scratch_stores_stay_in_region() {
+fn scratch_stores_never_reach_file() {
     for dir in ["/tmp", "/dev/shm"] {
         let dir = tempfile::tempdir_in(dir).unwrap();
         let path = dir.path().join("data.pm");
@@ -82,11 +82,11 @@ fn scratch_stores_stay_in_region() {
         assert_eq!((scratch.load_u64(4096), scratch.load_u64(8192)), (43, u64::from_le_bytes([7; 8])));
 
         let other = RegionOptions::new().scratch().open(&path).unwrap();
-        assert_eq!(other.load_u64(4096), 42, "each has its own");
+        assert_eq!(other.load_u64(4096), 42, "each scratch region has its own copy");
         let busy = |options: RegionOptions| matches!(options.open(&path), Err(OpenError::Busy { .. }));
-        assert!(!busy(RegionOptions::new().read_only()), "readers are let in");
+        assert!(!busy(RegionOptions::new().read_only()), "the file can be opened for reading");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(busy(RegionOptions::new()), "writers are not");
+        assert!(busy(RegionOptions::new()), "the file cannot be opened for writing");
         assert!(matches!(scratch.grow(2 * MIB), Err(OpenError::ReadOnly { .. })));
         drop((scratch, other));
         assert!(fs::read(&path).unwrap() == before);
@@ -107,7 +107,7 @@ fn region_has_one_writer_or_many_readers() {
     Region::open(&path).unwrap();
 }
 
-/// Of two descriptors of one open file description, both have its lock, and the lock ends with either.
+/// Two descriptors of one open file description share its lock, so the lock would not exclude the second region.
 #[test]
 fn duplicate_descriptor_is_refused() {
     let (_dir, path) = scratch();
@@ -116,7 +116,7 @@ fn duplicate_descriptor_is_refused() {
         let second = options.open_file(region.file().try_clone_to_owned().unwrap(), &path);
         assert!(matches!(second, Err(OpenError::Busy { .. })), "{second:?}");
         drop(second);
-        assert!(matches!(Region::open(&path), Err(OpenError::Busy { .. })), "its lock is gone");
+        assert!(matches!(Region::open(&path), Err(OpenError::Busy { .. })), "the region must keep its lock");
     }
     let duplicate = region.file().try_clone_to_owned().unwrap();
     drop(region);
@@ -124,7 +124,7 @@ fn duplicate_descriptor_is_refused() {
 }
 
 #[test]
-fn creation_never_overwrites_and_failure_leaves_nothing() {
+fn creation_never_overwrites_and_failed_creation_leaves_no_file() {
     let (dir, path) = scratch();
     drop(create(&path, MIB).unwrap());
     assert!(matches!(create(&path, MIB), Err(OpenError::Exists { .. })));
@@ -149,10 +149,10 @@ fn impossible_sizes_are_refused() {
 }
 
 #[test]
-fn full_file_system_is_reported_and_nothing_remains() {
-    // A tmpfs refuses at once. Other file systems first allocate all free blocks, which other tests need.
+fn full_file_system_is_reported_and_no_file_is_left() {
+    // A tmpfs returns the error at once. Other file systems first allocate all free blocks, which other tests need.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    // More than the size of the file system, and less than the longest file.
+    // More than the size of the file system, and less than the maximum length of a file.
     let error = create(&dir.path().join("data.pm"), 1 << 42).unwrap_err();
     assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -168,10 +168,10 @@ fn opening_fills_holes() {
         file.set_len(MIB).unwrap();
         file.write_all_at(b"not a hole", 5 * 4096).unwrap();
         let allocated_bytes = || fs::metadata(&path).unwrap().blocks() * 512;
-        assert!(allocated_bytes() < MIB, "{}", allocated_bytes());
+        assert!(allocated_bytes() < MIB, "no hole: {}", allocated_bytes());
         for _ in 0..2 {
             let region = Region::open(&path).unwrap();
-            assert!(allocated_bytes() >= MIB, "{}", allocated_bytes());
+            assert!(allocated_bytes() >= MIB, "a hole is left: {}", allocated_bytes());
             let mut text = [0; 10];
             region.load(5 * 4096, &mut text);
             assert_eq!(&text, b"not a hole");
@@ -179,9 +179,9 @@ fn opening_fills_holes() {
     }
 }
 
-/// Blocks past the end of a file must not hide its holes.
+/// Blocks that are allocated after the end of the file must not be counted as blocks of its holes.
 #[test]
-fn opening_fills_holes_despite_blocks_past_end() {
+fn opening_fills_holes_despite_blocks_after_end_of_file() {
     use rustix::fs::{FallocateFlags, fallocate};
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("data.pm");
@@ -206,7 +206,7 @@ fn growth_of_sparse_region_keeps_holes() {
 }
 
 #[test]
-fn other_kinds_of_files_are_named() {
+fn kind_of_unmappable_file_is_reported() {
     let (dir, path) = scratch();
     let kind = |path: &Path| match Region::open(path) {
         Err(OpenError::NotMappable { kind, .. }) => kind,
@@ -222,15 +222,15 @@ fn other_kinds_of_files_are_named() {
     assert!(matches!(create(&dir.path().join("no/file"), MIB), Err(OpenError::NotFound { .. })));
 }
 
-/// To open a tape rewinds it, to open a watchdog starts it, and to open a pipe is visible at its other end.
+/// Opening a tape may rewind it, opening a watchdog starts it, and opening a pipe is visible at its other end. So the kind is checked first.
 #[test]
-fn other_kinds_of_files_are_not_opened() {
+fn unmappable_files_are_not_opened() {
     let (dir, pipe) = scratch();
     let made =
         |path: &Path, kind, device| mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), device).unwrap();
     made(&pipe, FileType::Fifo, 0);
     let mut paths = vec![(pipe, "pipe")];
-    // Only root may make nodes of devices; this one is of /dev/null.
+    // Only root may create device nodes; this node is of the device /dev/null.
     if rustix::process::geteuid().is_root() {
         let device = dir.path().join("null");
         made(&device, FileType::CharacterDevice, rustix::fs::makedev(1, 3));
@@ -254,7 +254,7 @@ fn other_kinds_of_files_are_not_opened() {
             assert!(!is_opened(), "the {expected} was opened");
         }
         rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty()).unwrap();
-        assert!(is_opened(), "the watch sees no opening of a {expected}");
+        assert!(is_opened(), "the watch must report an open of a {expected}");
     }
 }
 
@@ -263,7 +263,7 @@ fn file_without_permission_is_refused() {
     let (_dir, path) = scratch();
     drop(create(&path, MIB).unwrap());
     fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
-    // Root may open everything; only an ordinary user sees the refusal.
+    // Root may open every file, so only an ordinary user gets the error.
     let region = Region::open(&path);
     if rustix::process::geteuid().is_root() {
         assert!(region.is_ok());
@@ -306,8 +306,8 @@ fn growth_keeps_contents_and_adds_zeroes() {
 
 /// Another program, which ignores the lock, has made the file longer.
 #[test]
-fn growth_never_cuts_the_file() {
-    // A tmpfs refuses at once.
+fn growth_never_truncates_file() {
+    // A tmpfs returns the error at once.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("data.pm");
     let mut region = create(&path, MIB).unwrap();
@@ -323,9 +323,9 @@ fn growth_never_cuts_the_file() {
     assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (4 * MIB, 4 * MIB));
 }
 
-/// The process has no addresses left for the longer mapping.
+/// The process has no address space left for the longer mapping.
 #[test]
-fn growth_without_addresses_keeps_file() {
+fn growth_without_address_space_keeps_file() {
     const IN: &str = "PM_CORE_TEST_GROW";
     if let Some(path) = std::env::var_os(IN) {
         let mut region = Region::open(path).unwrap();
@@ -334,11 +334,11 @@ fn growth_without_addresses_keeps_file() {
         assert_eq!(region.len_bytes(), MIB);
         return;
     }
-    // Not in memory. Nothing is stored, so its blocks are only reserved.
+    // On a disk, not in memory. Nothing is stored, so its blocks are only reserved.
     let dir = tempfile::tempdir_in(".").unwrap();
     let path = dir.path().join("data.pm");
     drop(create(&path, MIB).unwrap());
-    let test = "growth_without_addresses_keeps_file";
+    let test = "growth_without_address_space_keeps_file";
     let mut child = std::process::Command::new("sh");
     child.args(["-c", &format!("ulimit -v 800000; exec \"$0\" {test} --exact")]);
     let output = child.arg(std::env::current_exe().unwrap()).env(IN, &path).output().unwrap();
@@ -360,7 +360,7 @@ fn access_outside_region_panics() {
 }
 
 #[test]
-fn two_threads_may_race_on_the_same_bytes() {
+fn racing_copies_see_only_stored_bytes() {
     let region = Region::anonymous(4096).unwrap();
     std::thread::scope(|threads| {
         for value in [1, 2_u8] {
@@ -379,10 +379,10 @@ fn two_threads_may_race_on_the_same_bytes() {
     });
 }
 
-/// Two threads: an atomic store of one is never partly visible to the other.
+/// An aligned store of two or four bytes by one thread is never partly visible to another thread.
 #[test]
 fn short_aligned_stores_are_not_torn() {
-    // The number of changes to observe, so that torn ones would be observed; a busy machine needs more loads.
+    // The reader continues until it has observed this number of changes: on a busy machine, a fixed number of loads might observe none.
     const CHANGES: u64 = 20_000;
     let region = RegionOptions::new().anonymous(4096).unwrap();
     let is_over = AtomicBool::new(false);
@@ -396,23 +396,23 @@ fn short_aligned_stores_are_not_torn() {
                 region.store(4, &[byte; 4]);
             }
         });
-        let (mut changes, mut before, mut torn) = (0, 0, None);
-        while changes < CHANGES && torn.is_none() {
+        let (mut change_count, mut before, mut torn) = (0, 0, None);
+        while change_count < CHANGES && torn.is_none() {
             let word = region.load_u64(0);
             let (two, four) = (word >> 16 & 0xFFFF, word >> 32);
             let is_whole = [0, 0xFFFF].contains(&two) && [0, 0xFFFF_FFFF].contains(&four);
             torn = (!is_whole).then_some(word);
-            changes += u64::from(word != before);
+            change_count += u64::from(word != before);
             before = word;
         }
-        // No assertion here, which would leave the other thread running.
+        // No assertion here: if it failed, the other thread would run forever.
         is_over.store(true, Ordering::Relaxed);
         torn
     });
     assert_eq!(torn, None);
 }
 
-/// The kernel's flags of the mapping at this address (proc(5), `smaps`): `hg` for huge pages, `dc` for not copied to a child.
+/// The kernel's flags of the region's mapping (proc(5), `smaps`): `hg` if huge pages are advised, `dc` if `fork` does not copy it to a child.
 fn mapping_flags(region: &Region) -> String {
     let address = region.base_ptr().as_ptr().addr();
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
@@ -432,7 +432,7 @@ fn mapping_flags(region: &Region) -> String {
 }
 
 #[test]
-fn growth_keeps_advice() {
+fn growth_keeps_madvise_flags() {
     let mut region = Region::anonymous(4 * MIB).unwrap();
     let huge_pages = mapping_flags(&region).contains(" hg ");
     region.grow(8 * MIB).unwrap();
@@ -450,10 +450,10 @@ fn children_inherit_mapping_only_on_request() {
     assert!(!mapping_flags(&region).contains(" dc "));
 }
 
-/// It does not survive a crash of the machine, even if it was synced. The path of an open file leads to it also without a name.
+/// An unlinked file does not survive a crash of the machine, even if it was synced. `/proc/self/fd` has a path to it while it is open.
 #[test]
-fn nameless_file_is_volatile() {
-    // Not in memory, where the domain is always volatile.
+fn unlinked_file_is_volatile() {
+    // On a disk, not in memory, where the domain is always volatile.
     let dir = tempfile::tempdir_in(".").unwrap();
     let path = dir.path().join("data.pm");
     drop(create(&path, MIB).unwrap());

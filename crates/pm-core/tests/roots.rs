@@ -35,7 +35,7 @@ fn target(value: u64) -> (u64, u64, u64) {
 fn set(pool: &SimPool, name: &str, value: u64) -> Result<(), RootError> {
     pool.scope(|pm| {
         let place = pm.claim(target(value).0)?;
-        // teeth(flush): no test here asks what a crash leaves of the value
+        // teeth(flush): no test here checks what a crash leaves of the value
         pm.set_root_in_flight(name, pm.flush(pm.write(place, &value))).map(drop)
     })
 }
@@ -52,7 +52,7 @@ fn store_slot(pool: &SimPool, index: u64, slot: &RootSlot) {
     pool.pmem().store(ROOTS_START + index * SLOT_BYTES, bytes_of(slot));
 }
 
-/// Flips a bit of the generation in a slot.
+/// Flips a bit of the generation in a slot, so that its checksum is wrong.
 fn corrupt(pool: &SimPool, index: u64) {
     let slot = slot(pool, index);
     store_slot(pool, index, &RootSlot { generation: slot.generation ^ 0x80, ..slot });
@@ -64,7 +64,7 @@ fn change(pool: &SimPool, writes: &[RootWrite]) {
 }
 
 #[test]
-fn root_set_after_removal_is_younger() {
+fn root_set_after_removal_has_higher_generation() {
     let pool = pool();
     set(&pool, "x", 0).unwrap();
     for value in 1..5 {
@@ -76,7 +76,7 @@ fn root_set_after_removal_is_younger() {
     pool.remove_root("x").unwrap();
     set(&pool, "a", 5).unwrap();
     set(&pool, "b", 6).unwrap();
-    // The removal is lost.
+    // A crash or corruption has undone the removal: the slot has its old contents.
     let free = (0..ROOT_COUNT).find(|index| slot(&pool, *index).is_free()).unwrap();
     store_slot(&pool, free, &old);
     assert_eq!(get(&pool, "a"), Ok(Some(5)));
@@ -104,7 +104,7 @@ fn lookups_agree_on_slots_with_same_generation() {
     assert_eq!(reader.roots(), [reader.find_root("a").unwrap().unwrap()]);
 }
 
-/// "Features without which a program may read but not write."
+/// The pool has an unknown feature in `features_ro_compat`: "features without which a program may read but not write".
 #[test]
 fn read_only_pool_is_not_changed() {
     let pool = pool();
@@ -152,7 +152,7 @@ fn discarded_slots_are_free_again() {
     corrupt(&pool, 5);
     corrupt(&pool, 63);
     store_slot(&pool, 7, &RootSlot { crc: 0, state: 0, ..slot(&pool, 7) });
-    assert_eq!(pool.discard_corrupted_roots(), Ok(2), "that of a free slot has no checksum");
+    assert_eq!(pool.discard_corrupted_roots(), Ok(2), "slots 5 and 7, not the free slot 63");
     assert_eq!(pool.discard_corrupted_roots(), Ok(0));
     assert_eq!((get(&pool, "root 5"), get(&pool, "root 6")), (Ok(None), Ok(Some(6))));
     assert_eq!((set(&pool, "new", 1), set(&pool, "newer", 2)), (Ok(()), Ok(())));
@@ -168,7 +168,7 @@ fn panic_before_change_keeps_directory_usable() {
 }
 
 #[test]
-fn transaction_reuses_slot_it_frees() {
+fn transaction_reuses_slots_that_it_frees() {
     let pool = pool();
     for index in 0..63 {
         set(&pool, &format!("root {index}"), index).unwrap();
@@ -199,20 +199,20 @@ fn pool_does_not_change_logged_roots() {
     let pool = Pool::attach(pool.into_pmem()).unwrap();
     assert!(pool.has_logged_roots());
     pool.scope(|pm| {
-        // teeth: the value becomes no root
+        // teeth: the value never becomes a root
         let value = pm.fence(pm.flush(pm.write(pm.claim(target(3).0).unwrap(), &0_u64))).unwrap();
         assert_eq!(pm.set_root("a", &value), Err(RootError::Logged));
     });
     assert_eq!(pool.remove_root("a"), Err(RootError::Logged));
     assert_eq!(pool.discard_corrupted_roots(), Err(RootError::Logged));
-    assert!(before == pool.pmem().to_image().to_bytes(), "the older slot is left, too");
+    assert!(before == pool.pmem().to_image().to_bytes(), "all slots are unchanged, also the older one");
     pool.logged_roots().free_replaced_slots().unwrap();
     assert_eq!(get(&pool, "a"), Ok(Some(2)));
     assert!(slot(&pool, 2).is_free());
 }
 
 #[test]
-fn lost_root_takes_corrupted_slot_only() {
+fn lost_root_replaces_only_corrupted_slot() {
     for corrupted in [1, 2, 64] {
         let pool = logged_pool();
         pool.logged_roots().restore_missing("log", target(9)).unwrap();
@@ -227,7 +227,7 @@ fn lost_root_takes_corrupted_slot_only() {
         assert_eq!(
             pool.roots().len() as u64,
             64 - corrupted.min(63),
-            "itself, and those that were not corrupted"
+            "the lost root, and the roots whose slots were not corrupted"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The root directory read by one thread during a change by another: at every step of the change, and with the change at every step of the
-//! lookup. A root that exists before and after is found meanwhile, and no root is found that a crash could undo.
+//! One thread reads the root directory while another thread changes it: the lookup runs before every step of the change, and the change before every
+//! load of the lookup. A root that exists before and after the change is found meanwhile, and no root is found that a crash could undo.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,18 +12,18 @@ use std::sync::{Arc, Mutex};
 
 const ROOTS: std::ops::Range<u64> = 4096..8192;
 
-/// The accesses before which the other thread runs.
+/// The accesses to the directory before which the other thread runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     /// Before each store, flush and fence.
     EachChange,
-    /// Before the load of the directory with this number, once.
+    /// Once, before the load of a word of the directory with this number.
     Load(u64),
 }
 
 type Other = Box<dyn Fn() + Send + Sync>;
 
-/// A region that runs another thread before given accesses. It loads and stores the directory word by word, as hardware does.
+/// A region that runs another thread before the accesses given by `At`. It loads and stores word by word, as hardware does.
 struct Stepped {
     region: Region,
     other: Mutex<Option<(At, Arc<Other>)>>,
@@ -99,7 +99,7 @@ fn set(pool: &SteppedPool, name: &str, at: u64) -> Result<(), RootError> {
     pools::try_set(pool, name, at, at)
 }
 
-/// The value that the root names.
+/// The number of the line that the root links to; `set` stores the same number there.
 fn look(pool: &SteppedPool, name: &str) -> Option<u64> {
     let number = |offset: u64| (offset - pool.data().start) / 64;
     assert_eq!(pool.corrupted_root_count(), 0);
@@ -117,7 +117,7 @@ fn run_no_more(pool: &SteppedPool) {
     *pool.pmem().other.lock().unwrap() = None;
 }
 
-/// Runs `change`, and another thread before each of its steps. That thread finds `old` until `fences` fences have returned, and later `new`.
+/// Runs `change`, and another thread before each of its steps. That thread finds `old` until `fences` fences have returned, and then either.
 fn watch(
     pool: &Arc<SteppedPool>,
     (old, new): (Option<u64>, Option<u64>),
@@ -167,7 +167,7 @@ fn lookup_is_correct_during_replacement() {
                 if has_hint {
                     look(&pool, "y");
                 }
-                // Two replacements: the second one writes the slot that the first one cleared.
+                // Two replacements: the second one stores into the slot that the first one freed.
                 run_at(&pool, At::Load(load), |pool| (3..5).for_each(|value| set(pool, "y", value).unwrap()));
                 let found =
                     pool.find_root(name).unwrap().map(|root| (root.offset() - pool.data().start) / 64);

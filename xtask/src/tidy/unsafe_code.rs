@@ -14,7 +14,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/pm-core-derive/src/lib.rs", "the derive writes `unsafe impl Persist`, having checked the type"),
     ("crates/pm-core/examples/one_persist.rs", "no_mangle, so that the assembly can be found by name"),
     ("crates/pm-core/src/fault.rs", "installs a signal handler, and continues where it says"),
-    ("crates/pm-core/tests/answers/mod.rs", "installs filters of system calls"),
+    ("crates/pm-core/tests/syscall_filter/mod.rs", "installs filters of system calls"),
     ("crates/pm-core/src/fault/tests.rs", "installs other signal handlers"),
     ("crates/pm-core/src/insn/aarch64.rs", "cache instructions have no safe form"),
     ("crates/pm-core/src/insn/choice.rs", "chooses between instructions that are unsafe to call"),

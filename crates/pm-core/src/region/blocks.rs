@@ -52,7 +52,7 @@ pub(super) fn extend(file: impl AsFd, path: &Path, new: Range<u64>, sparse: bool
 /// function frees the blocks that it has allocated, except copies of shared blocks.
 pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Result<(), OpenError> {
     let file = file.as_fd();
-    let missing = match Missing::of(file, &range) {
+    let missing = match BlockNeeds::of(file, &range) {
         Ok(missing) => missing,
         // No FIEMAP: tmpfs, hugetlbfs, and file systems in user space or on the network.
         Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
@@ -63,7 +63,7 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
     if missing.holes.is_empty() && missing.shared.is_empty() {
         return Ok(());
     }
-    let Missing { holes, shared } = with_room(file, path, missing, || Missing::of(file, &range))?;
+    let BlockNeeds { holes, shared } = with_room(file, path, missing, || BlockNeeds::of(file, &range))?;
     let allocated = holes.iter().try_for_each(|hole| allocate_whole(file, path, hole));
     allocated.and_then(|()| unshare(file, path, &shared)).inspect_err(|_| {
         if let Err(errno) = free(file, &holes) {
@@ -77,9 +77,9 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
 fn with_room(
     file: BorrowedFd<'_>,
     path: &Path,
-    missing: Missing,
-    look_again: impl FnOnce() -> Result<Missing, Errno>,
-) -> Result<Missing, OpenError> {
+    missing: BlockNeeds,
+    look_again: impl FnOnce() -> Result<BlockNeeds, Errno>,
+) -> Result<BlockNeeds, OpenError> {
     match check_free(file, path, sum(&missing.holes)) {
         Ok(()) => return Ok(missing),
         Err(OpenError::NoSpace { .. }) => {}
@@ -179,14 +179,14 @@ fn sum(ranges: &[Range<u64>]) -> u64 {
 
 /// The parts of a file in which a store needs new blocks.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Missing {
+struct BlockNeeds {
     /// Ranges without blocks of their own, in order.
     holes: Vec<Range<u64>>,
     /// Extents that the file shares with a copy.
     shared: Vec<Range<u64>>,
 }
 
-impl Missing {
+impl BlockNeeds {
     fn of(file: BorrowedFd<'_>, range: &Range<u64>) -> Result<Self, Errno> {
         let mut missing = Self::default();
         // The end of the last extent with blocks, before which all holes have been recorded, and the end of the extents read so far.
@@ -306,10 +306,10 @@ mod tests {
     #[test]
     fn delayed_allocation_counts_as_free() {
         let file = tempfile::tempfile().unwrap();
-        let more_than_free = || Missing { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
+        let more_than_free = || BlockNeeds { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
         let with_room =
-            |then: Missing| with_room(file.as_fd(), Path::new("x"), more_than_free(), || Ok(then));
-        assert_eq!(with_room(Missing::default()).unwrap(), Missing::default());
+            |then: BlockNeeds| with_room(file.as_fd(), Path::new("x"), more_than_free(), || Ok(then));
+        assert_eq!(with_room(BlockNeeds::default()).unwrap(), BlockNeeds::default());
         assert!(matches!(with_room(more_than_free()), Err(OpenError::NoSpace { .. })));
     }
 
@@ -317,7 +317,7 @@ mod tests {
     fn ranges_without_own_blocks_are_missing() {
         const UNWRITTEN: u32 = 0x800;
         const DELAYED: u32 = 0x2 | 0x4;
-        let mut missing = Missing::default();
+        let mut missing = BlockNeeds::default();
         // The first extent begins before the requested range, and the last extent ends after it.
         let first = [extent(0..20, 0), extent(30..40, UNWRITTEN), extent(40..45, DELAYED)];
         assert_eq!(missing.add(&first, 10, 100), 40);
@@ -339,7 +339,7 @@ mod tests {
             (0..COUNT).for_each(|i| file.write_all_at(&[7; 4096], i * STEP_BYTES).unwrap());
             file.sync_all().unwrap();
             let range = 0..COUNT * STEP_BYTES;
-            let found = Missing::of(file.as_fd(), &range);
+            let found = BlockNeeds::of(file.as_fd(), &range);
             allocate(&file, &path, range.clone()).unwrap();
             let allocated_bytes = || {
                 use std::os::unix::fs::MetadataExt;
@@ -351,15 +351,15 @@ mod tests {
                 continue;
             };
             let holes: Vec<_> = (0..COUNT).map(|i| i * STEP_BYTES + 4096..(i + 1) * STEP_BYTES).collect();
-            assert_eq!(found, Missing { holes, shared: Vec::new() });
+            assert_eq!(found, BlockNeeds { holes, shared: Vec::new() });
             assert_eq!(
-                Missing::of(file.as_fd(), &range),
-                Ok(Missing::default()),
+                BlockNeeds::of(file.as_fd(), &range),
+                Ok(BlockNeeds::default()),
                 "unwritten extents have blocks"
             );
             file.write_all_at(&[8; 4096], STEP_BYTES / 2).unwrap();
             free(file.as_fd(), &found.holes).unwrap();
-            assert_eq!(sum(&Missing::of(file.as_fd(), &range).unwrap().holes), sum(&found.holes) - 4096);
+            assert_eq!(sum(&BlockNeeds::of(file.as_fd(), &range).unwrap().holes), sum(&found.holes) - 4096);
             let mut stored = [0; 4096];
             file.read_exact_at(&mut stored, STEP_BYTES / 2).unwrap();
             assert_eq!(stored, [8; 4096]);

@@ -17,7 +17,7 @@ pub(crate) fn options(identity: u8) -> PoolOptions {
     PoolOptions::new().uuid(Uuid::from_bytes([identity; 16])).created_s(0)
 }
 
-/// Stores a number at an offset, and sets a root to it.
+/// Stores a number at an offset, and sets a root that links to it.
 pub(crate) fn try_set_at<P: Pmem>(
     pool: &Pool<P>,
     name: &str,
@@ -34,7 +34,7 @@ pub(crate) fn set_at<P: Pmem>(pool: &Pool<P>, name: &str, offset: u64, value: u6
     try_set_at(pool, name, offset, value).unwrap();
 }
 
-/// Stores a number to a line of the data area, and sets a root to it.
+/// Stores a number in a line of the data area, and sets a root that links to it.
 pub(crate) fn try_set<P: Pmem>(pool: &Pool<P>, name: &str, line: u64, value: u64) -> Result<(), RootError> {
     try_set_at(pool, name, pool.data().start + 64 * line, value)
 }
@@ -54,12 +54,12 @@ pub(crate) fn page<P: Pmem>(pmem: &P, offset: u64) -> [u8; 4096] {
     page
 }
 
-/// The header of a pool of that length.
+/// The header of a pool of this length.
 pub(crate) fn header_of(pool_bytes: u64, identity: u8) -> [u8; 4096] {
     page(Pool::format(SimPmem::new(pool_bytes), &options(identity)).unwrap().pmem(), 0)
 }
 
-/// The image with zeroes behind its end.
+/// The image, extended to `len_bytes` with zeroes.
 pub(crate) fn longer(image: &Image, len_bytes: u64) -> Image {
     let mut bytes = image.to_bytes();
     bytes.resize(usize::try_from(len_bytes).unwrap(), 0);

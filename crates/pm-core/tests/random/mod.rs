@@ -4,7 +4,7 @@
 
 use core::ops::Range;
 
-/// Seeds of `count` random programs. `PM_CRASH_FIRST` overrides the first one, `PM_CRASH_SEQUENCES` their number.
+/// Seeds of `count` random programs. `PM_CRASH_FIRST` overrides the first seed, which is 0, and `PM_CRASH_SEQUENCES` overrides `count`.
 pub(crate) fn seeds(count: u64) -> Range<u64> {
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let first = number("PM_CRASH_FIRST", 0);

@@ -36,7 +36,9 @@ pub enum UblkError {
     #[error(transparent)]
     Options(#[from] OptionsError),
     /// The requested device number is in use.
-    #[error("/dev/ublkb{device_id} already exists: choose another number, or omit the number to get a free one")]
+    #[error(
+        "/dev/ublkb{device_id} already exists: choose another number, or omit the number to get a free one"
+    )]
     IdTaken { device_id: u32 },
     /// The device does not exist.
     #[error("there is no ublk device {device_id}")]

@@ -1,29 +1,29 @@
-//! Replaced results of system calls, for this thread and the threads that it starts, to imitate another kernel or file system.
+//! A seccomp filter that replaces results of system calls, for this thread and the threads that it starts, to imitate another kernel or file system.
 
 #![allow(
     unsafe_code,
     dead_code,
     clippy::unwrap_used,
-    reason = "a filter of system calls; a test fails by panicking"
+    reason = "installs a filter of system calls; a test fails by panicking"
 )]
 
-/// The result of a call that fails with this error.
-pub(crate) fn error(errno: libc::c_int) -> u32 {
+/// The result that makes a call fail with this error.
+pub(crate) fn errno_result(errno: libc::c_int) -> u32 {
     libc::SECCOMP_RET_ERRNO | u32::try_from(errno).unwrap()
 }
 
-/// The result of a call that kills the process.
+/// The result that makes a call kill the process.
 pub(crate) const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
-/// From now on `call` has this result. With `bits`, the number of an argument and a mask, only if that argument has one of the bits.
+/// From now on `call` has this result. `bits` is the index of an argument and a mask: if given, only calls whose argument has a bit of the mask.
 ///
 /// # Source
 /// seccomp(2), `SECCOMP_SET_MODE_FILTER`.
-pub(crate) fn answer(call: libc::c_long, bits: Option<(u32, u32)>, answer: u32) {
+pub(crate) fn set_result(call: libc::c_long, bits: Option<(u32, u32)>, result: u32) {
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).unwrap(), jt, jf, k };
     let (load, ret) = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_RET | libc::BPF_K);
     let jump = |test: u32, otherwise, k| step(libc::BPF_JMP | test | libc::BPF_K, 0, otherwise, k);
-    // `struct seccomp_data`: the number, and from byte 16 on the arguments of 8 bytes each, low half first.
+    // `struct seccomp_data` has the number of the call at byte 0, and from byte 16 on the arguments, 8 bytes each, low half first.
     let mut steps = match bits {
         None => vec![step(load, 0, 0, 0), jump(libc::BPF_JEQ, 1, u32::try_from(call).unwrap())],
         Some((argument, bits)) => vec![
@@ -33,10 +33,10 @@ pub(crate) fn answer(call: libc::c_long, bits: Option<(u32, u32)>, answer: u32) 
             jump(libc::BPF_JSET, 1, bits),
         ],
     };
-    steps.extend([step(ret, 0, 0, answer), step(ret, 0, 0, libc::SECCOMP_RET_ALLOW)]);
+    steps.extend([step(ret, 0, 0, result), step(ret, 0, 0, libc::SECCOMP_RET_ALLOW)]);
     let len = u16::try_from(steps.len()).unwrap();
     let program = libc::sock_fprog { len, filter: steps.as_mut_ptr() };
-    // SAFETY: it takes only numbers.
+    // SAFETY: this prctl takes only numbers.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
     // SAFETY: the filter is complete, and lives until the call returns.
     let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
