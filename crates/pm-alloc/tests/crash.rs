@@ -25,14 +25,14 @@ mod prelude {
     pub(crate) type SimHeap = Heap<Arc<SimPmem>>;
 
     /// The heap that a crash has left.
-    pub(crate) fn left<A>(crash: &Crash<A>, options: &HeapOptions) -> Result<SimHeap, String> {
+    pub(crate) fn recovered_heap<A>(crash: &Crash<A>, options: &HeapOptions) -> Result<SimHeap, String> {
         Heap::attach(Arc::clone(crash.pmem()), options).map_err(|error| error.to_string())
     }
 
     /// A lane's next commit flushes and fences the targets of a transaction; until then the log has their contents. Lines that an open flushes and
     /// fences are already durable, unless a process was killed.
     pub(crate) fn lints() -> Lints {
-        let by_the_next = [
+        let allowed = [
             Lint::UnflushedStore,
             Lint::UnfencedFlush,
             Lint::UnfencedStore,
@@ -40,16 +40,16 @@ mod prelude {
             Lint::RedundantFlush,
             Lint::RedundantFence,
         ];
-        by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow)
+        allowed.into_iter().fold(Lints::all_denied(), Lints::allow)
     }
 }
 
 mod crash {
     mod corrupted_log;
-    mod cut;
     mod discard;
     mod heap;
     mod restore;
+    mod trim;
     mod tx;
     mod uninit;
     mod word_in_tx;

@@ -30,7 +30,7 @@ mod heap {
     mod calls;
     mod discard;
     mod discard_hidden;
-    mod discard_rested;
+    mod discard_idle;
     mod failed_fence;
     mod failed_fence_race;
     mod failed_fence_threads;

@@ -21,7 +21,7 @@ const LANES: usize = 2;
 /// Lines of user data.
 const CELLS: usize = 2;
 /// Above every LSN: the floor of a log that is recovered.
-const ALL: Lsn = Lsn::MAX;
+const MAX_LSN: Lsn = Lsn::MAX;
 
 type Lsn = u8;
 
@@ -270,7 +270,7 @@ impl Process {
     }
 
     /// The highest LSN when all commits that have begun are over.
-    fn lsns(&self) -> Lsn {
+    fn final_lsn(&self) -> Lsn {
         let pending =
             self.lanes.iter().filter_map(|lane| lane.commit.as_ref()).filter(|commit| commit.lsn == 0);
         self.latest + pending.fold(0, |count, _| count + 1)
@@ -283,7 +283,7 @@ impl Process {
             let groups = lane.last[..live].iter().filter(|lsn| **lsn > lane.retired).map(|lsn| lsn - 1);
             groups.chain(lane.noted).min()
         };
-        self.lanes.iter().filter_map(bound).min().unwrap_or(ALL)
+        self.lanes.iter().filter_map(bound).min().unwrap_or(MAX_LSN)
     }
 }
 
@@ -340,7 +340,7 @@ enum Action {
         lane: usize,
     },
     /// The next step of retiring.
-    GoOnRetiring,
+    ContinueRetiring,
     StoreWord {
         cell: usize,
     },
@@ -400,14 +400,14 @@ impl Log {
                 let last = state.medium.rings[index][(lane.head + cells.len()) % self.entries].visible();
                 let has_room = last.lsn() <= process.checkpoint || self.lacks(Rule::OverwriteDead);
                 let is_free = cells.iter().all(|&cell| !process.is_locked(cell));
-                if has_room && is_free && process.lsns() < self.last_lsn {
+                if has_room && is_free && process.final_lsn() < self.last_lsn {
                     actions.push(Action::Begin { lane: index, cells });
                 }
             }
         }
         actions.push(Action::Compute);
         if process.retiring.is_some() {
-            actions.push(Action::GoOnRetiring);
+            actions.push(Action::ContinueRetiring);
         }
         for cell in
             (0..CELLS).filter(|&cell| self.words && !process.is_locked(cell) && process.word.is_none())
@@ -486,7 +486,7 @@ impl Log {
         }
     }
 
-    fn go_on_retiring(&self, medium: &mut Medium, process: &mut Process) {
+    fn continue_retiring(&self, medium: &mut Medium, process: &mut Process) {
         match process.retiring.take() {
             Some(Retiring::Flushed { lane, lsn, cells }) => {
                 if !self.lacks(Rule::FenceBeforeRetire) {
@@ -518,10 +518,10 @@ impl Log {
                 if !self.lacks(Rule::FenceBeforeFloor) {
                     medium.replayed(self.without).for_each(|(cell, value)| cell.fence(value));
                 }
-                medium.floor.store(ALL);
+                medium.floor.store(MAX_LSN);
             }
             _ => {
-                medium.floor.fence(ALL);
+                medium.floor.fence(MAX_LSN);
                 state.phase = Phase::Recovered;
             }
         }
@@ -592,8 +592,8 @@ impl Model for Log {
                     cells.into_iter().map(|cell| (cell, state.medium.cells[cell].visible())).collect();
                 process.retiring = Some(Retiring::Flushed { lane, lsn, cells });
             }
-            (Phase::Running(process), Action::GoOnRetiring) => {
-                self.go_on_retiring(&mut state.medium, process)
+            (Phase::Running(process), Action::ContinueRetiring) => {
+                self.continue_retiring(&mut state.medium, process)
             }
             (Phase::Running(process), Action::StoreWord { cell }) => {
                 let line = &mut state.medium.cells[cell];
@@ -661,7 +661,7 @@ const GENERAL: Log = Log {
 };
 
 /// One lane goes around its ring while the other one rests.
-const AROUND: Log = Log {
+const WRAP_AROUND: Log = Log {
     entries: 3,
     last_lsn: 5,
     groups: [&[&[0]], &[&[0], &[1]]],
@@ -673,7 +673,7 @@ const AROUND: Log = Log {
 
 #[test]
 fn protocol_keeps_its_properties() {
-    for log in [GENERAL, AROUND] {
+    for log in [GENERAL, WRAP_AROUND] {
         let checker = log.checker().spawn_bfs().join();
         checker.assert_properties();
     }
@@ -686,7 +686,7 @@ const NEEDED: [(Rule, Log, &str); 14] = [
     (Rule::FenceBeforeApply, GENERAL, ATOMIC),
     (Rule::ApplyBeforePublish, GENERAL, SURVIVES),
     (Rule::FlushPrevious, GENERAL, SURVIVES),
-    (Rule::OverwriteDead, AROUND, SURVIVES),
+    (Rule::OverwriteDead, WRAP_AROUND, SURVIVES),
     (Rule::FenceBeforeRetire, GENERAL, SURVIVES),
     (Rule::RetireDurably, GENERAL, CHECKPOINT),
     (Rule::ThreeGroupsLive, GENERAL, CHECKPOINT),

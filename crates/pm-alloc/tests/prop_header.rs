@@ -100,7 +100,7 @@ proptest! {
 type Change = fn(&mut HeapHeader);
 
 #[test]
-fn error_names_impossible_field() {
+fn error_contains_name_of_impossible_field() {
     let (_, whole) = heap();
     let cases: [(&str, Change); 8] = [
         ("version", |header| header.version = 0),
@@ -130,7 +130,7 @@ fn error_names_impossible_field() {
 
 /// The version is checked first: to this version the log would look corrupted.
 #[test]
-fn older_version_is_refused_by_name() {
+fn older_version_is_refused() {
     let (region, whole) = heap();
     store(&region, HeapHeader { version: 1, ..whole }, whole.heap_start, [true, true]);
     let bytes = || {

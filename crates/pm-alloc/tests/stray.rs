@@ -116,7 +116,7 @@ struct Tally {
 }
 
 /// Writes while the heap is open cost only the blocks whose headers they corrupt.
-fn hit_while_open(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
+fn check_open_heap(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
     let taken = fill_free_space(heap, blocks);
     assert_unchanged(region, blocks, stray);
     for payload in blocks.keys() {
@@ -140,7 +140,7 @@ fn hit_while_open(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u6
 }
 
 /// The heap is opened after the writes: corrupted headers are reported, their extents are not allocated, and intact blocks can be freed.
-fn hit_while_closed(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
+fn check_reopened(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
     let report = heap.check();
     for payload in hit {
         let inside = |corruption: &Corruption| corruption.extent.contains(payload);
@@ -179,10 +179,10 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
     tally.writes += stray.len() as u64;
     tally.headers_hit += hit.len() as u64;
     if let Some(heap) = open {
-        hit_while_open(region, &heap, blocks, &hit, &stray);
+        check_open_heap(region, &heap, blocks, &hit, &stray);
     } else {
         match Heap::attach(region, &options()) {
-            Ok(heap) => hit_while_closed(region, &heap, blocks, &hit, &stray),
+            Ok(heap) => check_reopened(region, &heap, blocks, &hit, &stray),
             // Several writes may corrupt both copies of a structure that opening needs.
             Err(
                 HeapError::Pool(_)
@@ -201,7 +201,7 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
 }
 
 #[test]
-fn stray_writes_cost_corrupted_blocks_only() {
+fn stray_writes_lose_only_blocks_with_corrupted_headers() {
     let wanted = std::env::var(WRITES).map_or(5_000, |count| count.parse().unwrap());
     let mut tally = Tally::default();
     let mut seed = 0;

@@ -145,12 +145,12 @@ fn corrupted_undo_entry_of_open_transaction_is_refused() {
             write(&heap, at, 7);
         }
         let mut bytes = vec![0; 1 << 17];
-        let given_up = heap.transaction(|tx| {
+        let rolled_back = heap.transaction(|tx| {
             tx.write_slice(link_to(at), &[5_u8; 3000])?;
             region.load(0, &mut bytes);
             Err::<(), TxError>(TxError::Nested)
         });
-        assert!(matches!(given_up, Err(TxError::Nested)));
+        assert!(matches!(rolled_back, Err(TxError::Nested)));
         let first = u32::from(was_written);
         for entry in first..first + 3000_u32.div_ceil(48) {
             for corrupt in CORRUPTIONS {
@@ -186,14 +186,14 @@ fn stray_write_on_log_of_open_heap_is_an_error_at_most() {
         region.store(heap.layout().entry_offset(0, entry), &[0xA5; 64]);
     }
     heap.checkpoint().unwrap();
-    let given_up = heap.transaction(|tx| {
+    let rolled_back = heap.transaction(|tx| {
         tx.write_slice(link_to(at), &[5_u8; 3000])?;
         for entry in 0..256 {
             region.store_u64(heap.layout().entry_offset(0, entry) + 16, 0xbad);
         }
         Err::<(), TxError>(TxError::Nested)
     });
-    assert!(matches!(given_up, Err(TxError::Nested)));
+    assert!(matches!(rolled_back, Err(TxError::Nested)));
     let refused = heap.transaction(|tx| tx.write(link_to(at), &8_u64));
     assert!(matches!(refused, Err(TxError::Commit(pm_alloc::CommitError::Corrupted { .. }))), "{refused:?}");
     drop(heap);

@@ -1,6 +1,6 @@
 //! Discarding the corrupted entry of one transaction, and its effect on others.
 
-use crate::discarding::{all_payloads, entry_lines, in_two_lanes, slot};
+use crate::discarding::{entry_lines, free_payloads, in_two_lanes, slot};
 use crate::prelude::*;
 use crate::sim::{Sim, SimHeap, State};
 
@@ -83,7 +83,7 @@ fn discarded_allocation_keeps_blocks_of_other_transactions() {
         }
         let listed = heap.blocks();
         let is_over = |at: &u64| blocks.iter().any(|&block| *at < block + 160 && block < at + 8);
-        match all_payloads(&heap).into_iter().find(is_over) {
+        match free_payloads(&heap).into_iter().find(is_over) {
             Some(at) => Err(format!("{at} is allocated again over a block of {blocks:?}")),
             None if !blocks.iter().all(|block| listed.contains(block)) => Err(format!("{listed:?}")),
             None => Ok(()),

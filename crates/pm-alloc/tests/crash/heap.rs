@@ -101,7 +101,7 @@ fn growth_is_atomic() {
             let found = HeapInspection::of(&pool).map_err(|error| error.to_string())?.chunk_count;
             assert_eq!(found, before as u64 + 3, "what counts is durable, not only found again");
         }
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         assert!(!heap.open_report().is_chunk_count_restored);
         assert_clean(&heap);
         assert_eq!(heap.blocks().len(), 1);
@@ -135,7 +135,7 @@ fn free_blocks_are_joined_before_they_are_overwritten() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         assert_clean(&heap);
         let is_whole = || (0..15).all(|word| crash.pmem().load_u64(first + 8 * word) == 0xAAAA);
         let blocks = heap.blocks();
@@ -154,7 +154,7 @@ fn explore_restarted(
 ) {
     let first = |run: &Run<u64>| first(&attach(run.pmem()).unwrap());
     let second = |run: &Run<u64>| run.ack(second(&attach(run.pmem()).unwrap()));
-    let check = |crash: &Crash<u64>| check(&left(crash, &options())?, crash.acked());
+    let check = |crash: &Crash<u64>| check(&recovered_heap(crash, &options())?, crash.acked());
     killer().check_restarted(image, first, second, check);
 }
 
@@ -178,7 +178,7 @@ fn is_listed(heap: &SimHeap, acked: &[u64]) -> Result<(), String> {
 
 /// The number of chunks is visible to the next process before it is durable.
 #[test]
-fn chunks_of_killed_growth_keep_later_blocks() {
+fn blocks_in_chunks_of_killed_growth_survive() {
     let small = image(true, |heap| {
         while heap.transact(|tx| tx.alloc(&[7_u64; 60]).map(drop)).is_ok() {}
         while heap.transact(|tx| tx.alloc(&[7_u64; 7]).map(drop)).is_ok() {}
@@ -212,7 +212,7 @@ fn free_blocks_joined_by_killed_process_stay_joined() {
 
 /// A freed block longer than a chunk is split into chunks, whose first headers are visible before they are durable.
 #[test]
-fn chunks_split_by_killed_process_keep_later_blocks() {
+fn blocks_in_chunks_split_by_killed_process_survive() {
     let image = image(true, |heap| {
         let bytes = (heap.check().chunks.len() as u64 - 1) * 4096;
         let long = heap.transact(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset)).unwrap();
@@ -232,7 +232,7 @@ fn copies_of_chunk_count_are_equal_after_open() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         crash.recovered();
         let (expected, words) = (heap.check().chunks.len() as u64, heap.layout().chunk_count_offsets());
         drop(heap);
@@ -269,7 +269,7 @@ fn is_out_of_reach(pmem: &Arc<SimPmem>, block: u64, bytes: u64) -> Result<(), St
 
 /// The first headers of the chunks below a huge block are zeroed before the block is allocated.
 #[test]
-fn chunks_below_committed_huge_block_have_no_first_header() {
+fn chunks_covered_by_committed_huge_block_have_no_first_header() {
     const BYTES: u64 = 3 * 4096 - 500;
     let operation = |run: &Run<()>| {
         let heap = attach(run.pmem()).unwrap();
@@ -281,7 +281,7 @@ fn chunks_below_committed_huge_block_have_no_first_header() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         let block = heap.view(|view| view.root::<u8>("long").unwrap().map(Link::offset));
         drop(heap);
         block.map_or(Ok(()), |block| is_out_of_reach(crash.pmem(), block, BYTES))
@@ -306,14 +306,14 @@ fn only_block(pmem: &SimPmem) -> Option<(u64, u64)> {
 #[test]
 fn durable_unlogged_block_survives_once_call_returns() {
     let operation = |run: &Run<()>| {
-        let direct = UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true);
+        let unlogged = UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true);
         for bytes in [100, 500] {
-            direct.alloc(bytes, 64).unwrap();
+            unlogged.alloc(bytes, 64).unwrap();
             run.ack(());
         }
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         assert_clean(&heap);
         assert!(heap.blocks().len() >= crash.acked().len(), "{} blocks", heap.blocks().len());
         Ok(())
@@ -334,17 +334,17 @@ fn closing_makes_unlogged_blocks_durable() {
         floor(&sim)
     };
     let operation = |run: &Run<()>| {
-        let direct = UnloggedHeap::new(attach(run.pmem()).unwrap());
+        let unlogged = UnloggedHeap::new(attach(run.pmem()).unwrap());
         // A short block, and one longer than a chunk.
         for bytes in [100, 2 * 4096 - 500] {
-            direct.alloc(bytes, 64).unwrap();
+            unlogged.alloc(bytes, 64).unwrap();
         }
     };
     let check = |crash: &Crash<()>| {
         if floor(crash.pmem()) < closed {
             return Ok(());
         }
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         let (report, blocks) = (heap.check(), heap.blocks());
         let is_whole = report.is_clean() && blocks.len() == 2;
         if is_whole { Ok(()) } else { Err(format!("{blocks:?}, {:?}", report.corruptions)) }
@@ -355,7 +355,7 @@ fn closing_makes_unlogged_blocks_durable() {
 
 /// The same for an unlogged heap.
 #[test]
-fn chunks_below_unlogged_huge_block_have_no_first_header() {
+fn chunks_covered_by_unlogged_huge_block_have_no_first_header() {
     let operation = |run: &Run<()>| {
         // A block up to the end of a chunk, with no free block after it.
         UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true).alloc(3 * 4096 - 72, 64).unwrap();
@@ -370,11 +370,11 @@ fn chunks_below_unlogged_huge_block_have_no_first_header() {
 
 /// A process is killed while it grows a block over chunks. The next open zeroes the first headers of those chunks.
 #[test]
-fn chunks_below_grown_block_have_no_first_header() {
+fn chunks_covered_by_grown_block_have_no_first_header() {
     let first = |run: &Run<()>| {
-        let direct = UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true);
-        let (block, long) = (direct.alloc(2 * 4096 - 500, 64).unwrap(), 5 * 4096 - 500);
-        assert!(direct.resize(block, long..=long, |_, _| true).unwrap().is_some());
+        let unlogged = UnloggedHeap::new(attach(run.pmem()).unwrap()).durable(true);
+        let (block, long) = (unlogged.alloc(2 * 4096 - 500, 64).unwrap(), 5 * 4096 - 500);
+        assert!(unlogged.resize(block, long..=long, |_, _| true).unwrap().is_some());
     };
     let second = |run: &Run<()>| {
         drop(attach(run.pmem()).unwrap());
@@ -393,18 +393,18 @@ fn chunks_below_grown_block_have_no_first_header() {
 #[test]
 fn chunks_released_by_shrinking_keep_their_end_headers() {
     let first = |run: &Run<()>| {
-        let direct = UnloggedHeap::new(attach(run.pmem()).unwrap());
-        let (block, short) = (direct.alloc(4 * 4096 - 500, 64).unwrap(), 4096 + 500);
+        let unlogged = UnloggedHeap::new(attach(run.pmem()).unwrap());
+        let (block, short) = (unlogged.alloc(4 * 4096 - 500, 64).unwrap(), 4096 + 500);
         // Over the former end headers of the chunks.
         run.pmem().store(block, &[0xA5; 4 * 4096 - 500]);
-        assert!(direct.resize(block, short..=short, |_, _| true).unwrap().is_some());
+        assert!(unlogged.resize(block, short..=short, |_, _| true).unwrap().is_some());
     };
     let second = |run: &Run<()>| {
         attach(run.pmem()).unwrap().scan_ahead(usize::MAX).unwrap();
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let corruptions = left(crash, &options())?.check().corruptions;
+        let corruptions = recovered_heap(crash, &options())?.check().corruptions;
         let is_whole = corruptions.is_empty() || crash.acked().is_empty();
         if is_whole { Ok(()) } else { Err(format!("{corruptions:?}")) }
     };
@@ -422,7 +422,7 @@ fn nothing_is_replayed_after_checkpoint() {
         core::mem::forget(heap);
     };
     let check = |crash: &Crash<()>| {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         let replayed = heap.open_report().recovery.replayed;
         let is_done = !crash.acked().is_empty();
         if is_done && replayed > 0 { Err(format!("{replayed} stored again")) } else { Ok(()) }

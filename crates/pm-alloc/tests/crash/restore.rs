@@ -72,7 +72,7 @@ fn either_corrupted_copy_is_restored() {
                     let pmem = crash.pmem();
                     pmem.store_u64(word, !pmem.load_u64(word));
                 }
-                let heap = left(crash, &options())?;
+                let heap = recovered_heap(crash, &options())?;
                 assert_eq!(heap.blocks(), blocks);
                 Ok(())
             };
@@ -148,7 +148,7 @@ fn acknowledged(run: &Run<()>) -> Result<(), HeapError> {
 
 /// The root directory may be corrupted, too: the heap is found by its header, and its root is set again.
 #[test]
-fn lost_heap_root_is_set_again() {
+fn lost_heap_root_is_restored() {
     let (image, blocks) = prepared();
     let bytes = image.to_bytes();
     let name = bytes.windows(13).position(|bytes| bytes == b"pm-alloc.heap").unwrap() as u64;
@@ -159,7 +159,7 @@ fn lost_heap_root_is_set_again() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         assert_eq!(heap.blocks(), blocks);
         let is_set = !heap.open_report().is_root_restored;
         if is_set || crash.acked().is_empty() { Ok(()) } else { Err("the root is lost again".to_owned()) }
@@ -185,7 +185,7 @@ fn repair_is_atomic() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         let report = heap.check();
         let is_repaired = report.is_clean() && report.lost_blocks == 1;
         let is_as_before = report.corruptions.len() == 1 && crash.acked().is_empty();
@@ -266,7 +266,7 @@ fn repaired_end_of_chunk_is_not_replayed() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         let found = heap.view(|view| {
             let block = view.root::<u64>("long").unwrap()?;
             Some((0..1000).map(|number| view.read(block.element(number)).unwrap()).collect::<Vec<u64>>())

@@ -404,18 +404,18 @@ atomic! {
         tx.free(other)?;
         set_pair(tx, 7)
     })];
-    root_is_set_with_the_rest => [InTx(|tx| {
+    setting_root_and_allocating_its_block_are_atomic => [InTx(|tx| {
         let other = tx.alloc(&1_u64)?;
         tx.set_root("other", other)
     })];
-    root_and_its_block_are_removed_together => [InTx(|tx| {
+    removing_root_and_freeing_its_block_are_atomic => [InTx(|tx| {
         let pair = tx.root::<Pair>("pair")?.unwrap();
         tx.remove_root("pair")?;
         tx.free(pair)
     })];
     two_transactions_on_the_same_words_are_atomic => [InTx(|tx| set_pair(tx, 1)), InTx(|tx| set_pair(tx, 2))];
-    just_freed_block_is_allocated_again => [InTx(pop), InTx(|tx| push(tx, 4))];
-    alloc_and_link_and_unlink_and_free_are_atomic =>
+    freeing_and_then_allocating_are_atomic => [InTx(pop), InTx(|tx| push(tx, 4))];
+    linking_and_freeing_calls_of_view_are_atomic =>
         [Call(|view| toggle(view, 0)), Call(|view| toggle(view, 0))],
         [Call(|view| toggle(view, 1)), Call(|view| toggle(view, 1))];
 }

@@ -55,7 +55,7 @@ pub(crate) fn heap_with_an_old_header() -> SimHeap {
     assert_clean(&heap);
     // All chunks are scanned, so that the shortest free extent is used.
     heap.scan_ahead(64).unwrap();
-    settle(&heap);
+    drain_quarantine(&heap);
     heap
 }
 
@@ -87,17 +87,17 @@ pub(crate) fn free<P: Pmem>(heap: &Heap<P>, number: u64) {
 /// Frees a block and takes it out of quarantine: raises the checkpoint LSN, and lets an allocation drain the quarantine.
 pub(crate) fn free_now<P: Pmem>(heap: &Heap<P>, number: u64) {
     free(heap, number);
-    settle(heap);
+    drain_quarantine(heap);
 }
 
-pub(crate) fn settle<P: Pmem>(heap: &Heap<P>) {
+pub(crate) fn drain_quarantine<P: Pmem>(heap: &Heap<P>) {
     heap.checkpoint().unwrap();
     for _ in 0..8 {
-        let given_up = heap.transaction(|tx| {
+        let rolled_back = heap.transaction(|tx| {
             tx.alloc_uninit::<u64>(1)?;
             Err::<(), TxError>(TxError::Nested)
         });
-        assert!(matches!(given_up, Err(TxError::Nested)));
+        assert!(matches!(rolled_back, Err(TxError::Nested)));
     }
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn listed<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
 /// each.
 pub(crate) fn allocate_all<P: Pmem>(heap: &Heap<P>, mut wanted: impl FnMut() -> u64) -> Vec<(u64, u64)> {
     let mut allocated = Vec::new();
-    let given_up: Result<(), TxError> = heap.transaction(|tx| {
+    let rolled_back: Result<(), TxError> = heap.transaction(|tx| {
         loop {
             let words = wanted();
             match tx.alloc_uninit::<u64>(words) {
@@ -123,28 +123,28 @@ pub(crate) fn allocate_all<P: Pmem>(heap: &Heap<P>, mut wanted: impl FnMut() -> 
             }
         }
     });
-    assert!(matches!(given_up, Err(TxError::Space(_))), "{given_up:?}");
+    assert!(matches!(rolled_back, Err(TxError::Space(_))), "{rolled_back:?}");
     allocated
 }
 
 /// Allocates all free space in blocks of one line, and rolls back. Returns the payloads.
-pub(crate) fn all_payloads<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
+pub(crate) fn free_payloads<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     allocate_all(heap, || 1).into_iter().map(|(payload, _)| payload).collect()
 }
 
-/// As [`all_payloads`], by line.
-pub(crate) fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
-    all_payloads(heap).into_iter().map(|at| line_of(heap, at)).collect()
+/// As [`free_payloads`], by line.
+pub(crate) fn free_lines<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
+    free_payloads(heap).into_iter().map(|at| line_of(heap, at)).collect()
 }
 
 /// The number of lines of a block, by its header.
-pub(crate) fn lines_of<P: Pmem>(heap: &Heap<P>, payload: u64) -> u64 {
+pub(crate) fn line_count_of<P: Pmem>(heap: &Heap<P>, payload: u64) -> u64 {
     let at = payload - 8;
     BlockHeader::from_word(heap.pool().pmem().load_u64(at), heap.layout().seed, at).unwrap().lines.into()
 }
 
 /// The payloads of the allocated blocks, and how many lines each has.
-pub(crate) fn live_lines<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
+pub(crate) fn live_blocks<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
     let mut live = vec![];
     heap.check_with(|block| {
         if block.state == BlockState::Allocated {
@@ -190,7 +190,7 @@ pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) 
     assert_eq!(heap.pool().pmem().load_u64(slot(heap, number)), at_line(heap, line), "it is in use");
     let listed = listed(heap);
     let over: Vec<u64> =
-        all_room(heap).into_iter().filter(|over| (line..line + lines).contains(over)).collect();
+        free_lines(heap).into_iter().filter(|over| (line..line + lines).contains(over)).collect();
     assert!(over.is_empty(), "{over:?} are allocated over {lines} lines in use from {line} on; {listed:?}");
     assert!(listed.contains(&line), "{line} is not among {listed:?}");
 }
@@ -260,7 +260,7 @@ pub(crate) fn entries_of(heap: &SimHeap, run: impl FnOnce()) -> Vec<usize> {
 }
 
 /// Runs a function with a worker that has the other lane.
-pub(crate) fn with_other<R>(heap: &SimHeap, run: impl FnOnce(&Worker<'_>) -> R) -> R {
+pub(crate) fn with_worker<R>(heap: &SimHeap, run: impl FnOnce(&Worker<'_>) -> R) -> R {
     std::thread::scope(|scope| {
         let other = Worker::new(scope, heap);
         let block = heap.transact(|tx| Ok(tx.alloc_zeroed::<u64>(40)?.offset())).unwrap();
@@ -271,13 +271,13 @@ pub(crate) fn with_other<R>(heap: &SimHeap, run: impl FnOnce(&Worker<'_>) -> R) 
         })
         .unwrap();
         heap.checkpoint().unwrap();
-        settle(heap);
+        drain_quarantine(heap);
         run(&other)
     })
 }
 
 /// Opens a heap and discards corrupted entries, after stopped recoveries that do the same; and sometimes again, after a power failure.
-pub(crate) fn opened_at_last(left: State, options: &HeapOptions, rng: &mut Rng) -> SimHeap {
+pub(crate) fn opened_after_stops(left: State, options: &HeapOptions, rng: &mut Rng) -> SimHeap {
     let discarding = options.clone().discard_corrupted_records(true);
     let left = stopped_recoveries(left, &discarding, rng);
     let heap = Heap::attach(Arc::new(Sim::of(left)), &discarding).unwrap();

@@ -55,7 +55,7 @@ fn check(heap: &Heap) {
 }
 
 #[test]
-fn block_with_its_own_slot_can_be_freed() {
+fn block_that_contains_its_own_slot_can_be_freed() {
     let heap = heap();
     heap.view(|view| {
         for _ in 0..100 {
@@ -77,7 +77,7 @@ struct Aligned {
 }
 
 #[test]
-fn lengths_and_alignments() {
+fn blocks_of_all_lengths_and_alignments_can_be_linked_and_freed() {
     let heap = heap();
     heap.view(|view| {
         let at = slot(view, 0).offset();
@@ -178,7 +178,7 @@ fn four_threads(run: impl Fn(u64) + Sync) {
 
 /// Few lanes, one arena, and threads that hold a lane while they acquire the arena.
 #[test]
-fn threads_share_one_lane_and_one_arena() {
+fn threads_that_share_few_lanes_do_not_deadlock() {
     for lanes in [1, 2, 3] {
         let heap = heap_with(&options().lanes(lanes).lane_entries(32).in_place_from_bytes(128));
         four_threads(|thread| work(&heap, thread));

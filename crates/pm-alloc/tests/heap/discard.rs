@@ -1,7 +1,7 @@
 //! Discarding the corrupted log entry of an allocation costs no block of other transactions, where the headers in the chunk are misleading.
 
 use crate::discarding::{
-    all_room, alloc, assert_in_use, at_line, discard, entries_of, free, free_now, heap,
+    alloc, assert_in_use, at_line, discard, entries_of, free, free_lines, free_now, heap,
     heap_with_an_old_header, in_two_lanes, line_of, listed, options, sim_of, slot, write_word,
 };
 use crate::prelude::*;
@@ -36,7 +36,7 @@ fn discarded_half_of_split_reallocates_no_older_block() {
     // Without corruption recovery is right.
     let heap = Heap::attach(sim_of(bytes.clone()), &options()).unwrap();
     assert!(heap.check().is_clean() && heap.blocks().contains(&y));
-    assert!(all_room(&heap).iter().all(|line| !(23..33).contains(line)));
+    assert!(free_lines(&heap).iter().all(|line| !(23..33).contains(line)));
     drop(heap);
 
     let heap = discard(bytes, &entries, &options());

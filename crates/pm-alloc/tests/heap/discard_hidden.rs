@@ -3,7 +3,7 @@
 
 use crate::discarding::{
     ENTRIES, alloc, assert_in_use, at_line, discard, entries_of, entry_lines, free, free_now, heap,
-    heap_with_an_old_header, line_of, listed, options, sim_of, slot, with_other, write_word,
+    heap_with_an_old_header, line_of, listed, options, sim_of, slot, with_worker, write_word,
 };
 use crate::prelude::*;
 use crate::sim::{Rng, Sim, SimHeap, crash};
@@ -14,7 +14,7 @@ use crate::sim::{Rng, Sim, SimHeap, crash};
 fn dead_corrupted_entry_of_another_lane_hides_no_block() {
     let heap = heap();
     let mut a = 0;
-    let (t, dead, w) = with_other(&heap, |other| {
+    let (t, dead, w) = with_worker(&heap, |other| {
         let dead = entries_of(&heap, || other.run(|heap| write_word(heap, slot(heap, 7), 1)));
         let t = entries_of(&heap, || a = alloc(&heap, 1, 4));
         let w = other.run(|heap| {
@@ -40,7 +40,7 @@ fn assert_w_stays(
     others: impl FnOnce(&SimHeap) -> u64 + Send + 'static,
 ) {
     let sim = Arc::clone(heap.pool().pmem());
-    let (entries, w) = with_other(&heap, |other| (entries_of(&heap, || t(&heap)), other.run(others)));
+    let (entries, w) = with_worker(&heap, |other| (entries_of(&heap, || t(&heap)), other.run(others)));
     assert_eq!(entries.len(), 1);
     core::mem::forget(heap);
     let heap = discard(sim.power_failure().durable, &entries, &options());
@@ -122,14 +122,14 @@ fn written_back_words_of_discarded_block_hide_no_block() {
 /// transaction V gets the lines, and splits off a part, without the log; W is allocated in the rest, inside of the former P. T's line lies between
 /// two LSNs, of which the later one is live, so open is refused.
 #[test]
-fn discarded_dead_freeing_before_division_hides_no_block() {
+fn discarded_dead_freeing_before_trim_hides_no_block() {
     let options = options().chunk_bytes(1 << 14);
     let heap = Heap::format(Arc::new(Sim::new(56 << 10)), &options).unwrap();
     let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_zeroed::<u64>(8)?.offset()));
     assert_eq!((made.unwrap(), heap.check().chunks.len()), (heap.layout().first_payload(0), 1));
     let sim = Arc::clone(heap.pool().pmem());
     let (mut bytes, mut entries, mut w) = (vec![], vec![], 0);
-    with_other(&heap, |other| {
+    with_worker(&heap, |other| {
         let (f, p) = (alloc(&heap, 0, 2), alloc(&heap, 1, 235));
         assert_eq!((p, alloc(&heap, 3, 16)), (f + 2, p + 235), "G is after P");
         free_now(&heap, 0);
@@ -137,14 +137,14 @@ fn discarded_dead_freeing_before_division_hides_no_block() {
         entries = entries_of(&heap, || free(&heap, 1));
         other.run(|heap| write_word(heap, slot(heap, 7), 8));
         (0..3).for_each(|word| write_word(&heap, slot(&heap, 6), word));
-        let given_up = heap.transaction(|tx| {
+        let rolled_back = heap.transaction(|tx| {
             let v = tx.alloc_uninit::<u64>(1)?.offset();
             w = other.run(|heap| alloc(heap, 2, 30));
             assert!(line_of(&heap, v) == f && p < w && w < p + 235, "W lies inside of what was P");
             bytes = sim.power_failure().durable;
             Err::<(), _>(TxError::Nested)
         });
-        assert!(matches!(given_up, Err(TxError::Nested)));
+        assert!(matches!(rolled_back, Err(TxError::Nested)));
     });
     core::mem::forget(heap);
     assert_eq!(entries.len(), 1);
@@ -204,7 +204,7 @@ fn discarded_half_replayed_entry_reallocates_no_older_block() {
 fn retired_lane_with_corrupted_words_hides_no_block() {
     let heap = heap();
     let sim = Arc::clone(heap.pool().pmem());
-    with_other(&heap, |other| {
+    with_worker(&heap, |other| {
         assert_eq!([alloc(&heap, 0, 10), alloc(&heap, 1, 51)], [3, 13]);
         free_now(&heap, 0);
         other.run(|heap| {

@@ -61,7 +61,7 @@ fn alloc<P: Pmem>(heap: &Heap<P>, lines: u64) -> Result<u64, TxError> {
 
 /// After the next open the transaction is committed with the whole contents of its block, or rolled back.
 #[test]
-fn transaction_with_failed_fence_is_atomic_while_extent_is_divided() {
+fn transaction_with_failed_fence_is_atomic_while_extent_is_trimmed() {
     let (lines, other_lines) = (450_u64, 8);
     let options = HeapOptions::new().seed(7).lanes(2).lane_entries(30).chunk_bytes(64 * CHUNK_LINES);
     let sim = Arc::new(Sim::new(256 << 10));

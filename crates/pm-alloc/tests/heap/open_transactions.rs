@@ -82,7 +82,7 @@ fn rolled_back_transactions_leave_one_extent() {
     let heap = heap(&region);
     let lines = (1 << 18) / 64 - 1;
     let barrier = Barrier::new(8);
-    let abandon = || {
+    let roll_back = || {
         heap.transaction(|tx| {
             let block = tx.alloc(&1_u64);
             barrier.wait();
@@ -90,7 +90,7 @@ fn rolled_back_transactions_leave_one_extent() {
         })
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(abandon)).collect();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(roll_back)).collect();
         for thread in threads {
             let error = thread.join().unwrap().unwrap_err();
             assert!(matches!(error, TxError::RolledBack(_)), "{error}");

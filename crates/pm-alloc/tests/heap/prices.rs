@@ -114,7 +114,7 @@ fn short_block_costs_one_fence() {
 
 /// The first transaction of a heap of one chunk gets a part of it, and so do the next ones.
 #[test]
-fn dividing_the_last_free_extent_costs_two_lines_and_two_fences() {
+fn trimming_the_last_free_extent_costs_two_lines_and_two_fences() {
     let options = HeapOptions::new().lanes(8).lane_entries(60).chunk_bytes(1 << 18);
     let heap = Heap::format(Counting::new(Region::anonymous(1 << 19).unwrap()), &options).unwrap();
     assert_eq!(heap.check().chunks.len(), 1);

@@ -1,6 +1,6 @@
 //! Freed blocks that are not reusable: quarantined, also while the heap is reopened, or given up by a repair.
 
-use crate::discarding::{all_payloads, settle};
+use crate::discarding::{drain_quarantine, free_payloads};
 use crate::prelude::*;
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ fn allocated_after_repair(lines: u64) -> Vec<u64> {
     let mut heap = crate::discarding::heap();
     let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_uninit::<u64>(8 * lines - 1)?.offset()));
     let block = made.unwrap();
-    settle(&heap);
+    drain_quarantine(&heap);
     heap.transact(|tx| tx.free(link_to::<u64>(block))).unwrap();
     heap.pool().pmem().store_u64(block - 8, 0x5555);
     heap.pool().pmem().persist(block - 8, 8).unwrap();
@@ -136,12 +136,12 @@ fn allocated_after_repair(lines: u64) -> Vec<u64> {
     assert!(heap.repair(&corruptions[0]).unwrap());
     assert_clean(&heap);
     assert!(heap.check().lost_bytes >= 64 * lines, "{:?}", heap.check());
-    all_payloads(&heap).into_iter().filter(|at| (block..block + 64 * lines).contains(at)).collect()
+    free_payloads(&heap).into_iter().filter(|at| (block..block + 64 * lines).contains(at)).collect()
 }
 
 /// A block that a repair gives up is never allocated again, even if it was freed.
 #[test]
-fn given_up_block_is_not_allocated() {
+fn lost_block_is_not_allocated() {
     for (name, lines) in [("short", 20), ("longer than a chunk", 100)] {
         assert_eq!(allocated_after_repair(lines), vec![], "{name}");
     }

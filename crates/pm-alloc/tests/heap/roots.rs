@@ -150,7 +150,7 @@ fn pool_of_heap_refuses_root_changes() {
 /// The heap is found by its header, and its root is set again in the corrupted slot: no other root was in it, so a root that is not found is known
 /// to be absent.
 #[test]
-fn lost_heap_root_is_set_again_in_full_directory() {
+fn lost_heap_root_is_restored_in_full_directory() {
     for count in [0, 1, 61, 62] {
         let (region, heap) = format();
         for number in 0..count {
@@ -230,7 +230,7 @@ fn name_is_absent_once_its_torn_slot_is_freed() {
 }
 
 #[test]
-fn roots_are_renamed_in_a_full_directory() {
+fn roots_are_replaced_in_full_directory() {
     let (_, heap) = format();
     let at = set(&heap, "0", 0).unwrap();
     for number in 1..62 {

@@ -1,7 +1,7 @@
 //! Interrupted recoveries. One must not store a word that a later transaction has overwritten: the next recovery may replay less.
 
 use crate::discarding::{
-    alloc, assert_in_use, at_line, discard, entries_of, heap, options, sim_of, slot, with_other, write_word,
+    alloc, assert_in_use, at_line, discard, entries_of, heap, options, sim_of, slot, with_worker, write_word,
 };
 use crate::prelude::*;
 use crate::sim::{Rng, Sim, SimHeap, crash};
@@ -18,7 +18,7 @@ fn stopped_recoveries(
     second: impl FnOnce(&SimHeap) -> u64 + Send + 'static,
 ) -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     let sim = Arc::clone(heap.pool().pmem());
-    let (entries, line) = with_other(&heap, |other| {
+    let (entries, line) = with_worker(&heap, |other| {
         let entries = entries_of(&heap, || t(&heap));
         let line = other.run(|heap| {
             let line = second(heap);

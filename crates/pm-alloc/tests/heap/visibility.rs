@@ -101,7 +101,7 @@ fn root_lookup_during_change_finds_old_or_new() {
 
 /// Two transactions both found the last free slot: one fails as it commits, and changes nothing.
 #[test]
-fn one_transaction_gets_the_last_free_root() {
+fn one_of_two_transactions_gets_last_free_root_slot() {
     let heap = heap(&HeapOptions::new().lanes(4));
     let at = block(&heap, 64);
     for number in 0..61 {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 /// The number of threads, each with a queue.
 pub(crate) const THREADS: u64 = 2;
 /// The most nodes of a queue; the oldest is freed then.
-const LONGEST: u64 = 200;
+const MAX_NODES: u64 = 200;
 /// A queue of nodes with consecutive numbers.
 #[derive(Clone, Copy, Persist)]
 #[repr(C)]
@@ -69,7 +69,7 @@ pub(crate) fn step(heap: &Heap, thread: u64) -> Result<u64, TxError> {
         }
         queue.newest = node;
         queue.next_number += 1;
-        if queue.next_number - queue.first_number > LONGEST {
+        if queue.next_number - queue.first_number > MAX_NODES {
             let oldest = tx.read(queue.oldest)?;
             tx.free(oldest.contents)?;
             tx.free(queue.oldest)?;

@@ -3,7 +3,7 @@
 //! others stay; recoveries are stopped before it is corrupted, and after.
 
 use crate::discarding::{
-    Worker, all_payloads, holding_a_lane, lines_of, live_lines, opened, opened_at_last, write_word,
+    Worker, free_payloads, holding_a_lane, line_count_of, live_blocks, opened, opened_after_stops, write_word,
 };
 use crate::prelude::*;
 use std::sync::Mutex;
@@ -113,7 +113,7 @@ struct Team<'s> {
 impl<'s> Team<'s> {
     fn left(&self) -> (State, Program) {
         let program = self.program.lock().unwrap().clone();
-        (self.heap.pool().pmem().state(), Program { lens: live_lines(self.heap), ..program })
+        (self.heap.pool().pmem().state(), Program { lens: live_blocks(self.heap), ..program })
     }
 
     /// Runs one operation in this thread.
@@ -141,7 +141,7 @@ impl<'s> Team<'s> {
     }
 
     fn fill(&self, block: u64) {
-        let (pmem, lines) = (self.heap.pool().pmem(), lines_of(self.heap, block));
+        let (pmem, lines) = (self.heap.pool().pmem(), line_count_of(self.heap, block));
         let is_filled = self.program.lock().unwrap().is_filled;
         filled_words(block, lines, is_filled).for_each(|at| pmem.store_u64(at, block));
         let filled = pmem.persist(block, 64 * lines - 8);
@@ -317,7 +317,7 @@ impl Place {
         if opened(Arc::new(Sim::of(left.clone())), &self.options).is_some() {
             return false;
         }
-        let heap = opened_at_last(left, &self.options, rng);
+        let heap = opened_after_stops(left, &self.options, rng);
         let pmem = heap.pool().pmem();
         let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
         let report = heap.check();
@@ -331,7 +331,7 @@ impl Place {
             assert_eq!(pmem.load_u64(self.slots + 8 * slot), block, "{case}: slot {slot}");
             live.extend(program.lens.iter().find(|live| live.0 == block));
         }
-        for at in all_payloads(&heap) {
+        for at in free_payloads(&heap) {
             let over = live.iter().find(|live| at < live.0 + 64 * live.1 && live.0 < at + 64);
             assert!(over.is_none(), "{case}: {at} handed out over {over:?}");
         }
@@ -447,11 +447,11 @@ fn crashes_with_open_transactions_lose_and_leak_nothing() {
 }
 
 #[test]
-fn discarding_one_entry_costs_one_transaction() {
+fn discarding_one_entry_loses_only_its_transaction() {
     assert_some(200, "discarded", |seed| discarding(Order::InTurn, seed));
 }
 
 #[test]
-fn discarding_one_entry_costs_one_transaction_while_extents_are_divided() {
+fn discarding_one_entry_with_open_transactions_loses_only_its_transaction() {
     assert_some(100, "discarded", |seed| discarding(Order::Nested, seed));
 }

@@ -2,7 +2,7 @@
 //! power at any event.
 
 use crate::prelude::*;
-use crate::sim::programs::{Failure, assert_allowed, is_done};
+use crate::sim::programs::{Failure, assert_allowed, has_committed};
 use pm_core::RootError;
 
 /// Roots other than the heap's, as many as a directory with 64 slots holds while one is replaced.
@@ -18,7 +18,7 @@ fn name(number: u64) -> String {
     format!("root {number}")
 }
 
-fn look(heap: &SimHeap) -> Shadow {
+fn read_state(heap: &SimHeap) -> Shadow {
     let mut found = Shadow::new();
     for root in heap.pool().roots() {
         if root.name() != "pm-alloc.heap" {
@@ -85,17 +85,17 @@ fn run(seed: u64) {
         let mut states = vec![(shadow, 0)];
         for _ in 0..1 + rng.below(8) {
             let mut next = states.last().unwrap().0.clone();
-            let is_given_up = rng.one_in(6);
+            let is_rolled_back = rng.one_in(6);
             let done = heap.transaction(|tx| {
                 for _ in 0..1 + rng.below(7) {
                     change(tx, &mut rng, &mut next, (names, block))?;
                 }
-                if is_given_up { Err(Failure::GivenUp) } else { Ok(()) }
+                if is_rolled_back { Err(Failure::RolledBack) } else { Ok(()) }
             });
-            if is_done(done) {
+            if has_committed(done) {
                 states.push((next, sim.events()));
             }
-            assert_eq!(look(&heap), states.last().unwrap().0, "round {round}, without a crash");
+            assert_eq!(read_state(&heap), states.last().unwrap().0, "round {round}, without a crash");
         }
         let is_closed = rng.one_in(4);
         drop(heap);
@@ -106,7 +106,7 @@ fn run(seed: u64) {
         let left = if rng.one_in(2) { stopped } else { crash(&stopped, &mut rng) };
         let left = stopped_recoveries(left, &options, &mut rng);
         heap = Heap::attach(Arc::new(Sim::of(left)), &options).unwrap();
-        shadow = look(&heap);
+        shadow = read_state(&heap);
         assert_allowed(&states, stop, &shadow, &format!("round {round}"));
     }
 }

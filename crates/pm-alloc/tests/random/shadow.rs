@@ -69,11 +69,11 @@ pub(super) fn formatted(region_bytes: u64, options: &HeapOptions, owners: usize)
 }
 
 /// The data of each owner. Asserts that nothing is corrupted, leaked or lost, and that blocks have their contents.
-pub(super) fn look(heap: &SimHeap, owners: usize) -> Vec<Shadow> {
+pub(super) fn read_states(heap: &SimHeap, owners: usize) -> Vec<Shadow> {
     assert_clean(heap);
     let mut reachable = BTreeSet::new();
     let pmem = heap.pool().pmem();
-    let mut look_at = |owner: usize| {
+    let mut read_owner = |owner: usize| {
         let at = root(heap, &format!("owner {owner}"));
         reachable.insert(at);
         let mut block = |offset: u64| {
@@ -95,21 +95,21 @@ pub(super) fn look(heap: &SimHeap, owners: usize) -> Vec<Shadow> {
             roots: from_fn(|n| block(root(heap, &root_name(owner, n as u64)))),
         }
     };
-    let shadows = (0..owners).map(&mut look_at).collect();
+    let shadows = (0..owners).map(&mut read_owner).collect();
     let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
     assert_eq!(listed, reachable, "leaked or lost");
     shadows
 }
 
 /// One owner, and the operations on its data.
-pub(super) struct World {
+pub(super) struct Actor {
     pub(super) owner: usize,
     pub(super) rng: Rng,
     pub(super) states: States<Shadow>,
     /// Whether an operation may fail for other reasons than a lack of room.
     pub(super) may_fail: bool,
     /// Whether an operation failed.
-    pub(super) is_dead: bool,
+    pub(super) has_failed_call: bool,
     is_alone: bool,
     /// The offset of the block of slots and words.
     at: u64,
@@ -119,29 +119,29 @@ pub(super) struct World {
     word_calls: Vec<Range<u64>>,
 }
 
-impl World {
+impl Actor {
     /// All owners of a heap.
     pub(super) fn all(heap: &SimHeap, owners: usize, lens: &'static [u64], rng: &mut Rng) -> Vec<Self> {
-        let world = |(owner, shadow)| Self {
+        let actor = |(owner, shadow)| Self {
             owner,
             rng: Rng::of(rng.next()),
             states: vec![(shadow, 0)],
             may_fail: false,
-            is_dead: false,
+            has_failed_call: false,
             is_alone: owners == 1,
             at: root(heap, &format!("owner {owner}")),
             serial: 0,
             lens,
             word_calls: vec![],
         };
-        look(heap, owners).into_iter().enumerate().map(world).collect()
+        read_states(heap, owners).into_iter().enumerate().map(actor).collect()
     }
 
     /// Continues from what a crash has left.
     pub(super) fn restart(&mut self, found: Shadow) {
         self.states = vec![(found, 0)];
         self.word_calls.clear();
-        (self.may_fail, self.is_dead) = (false, false);
+        (self.may_fail, self.has_failed_call) = (false, false);
     }
 
     pub(super) fn last(&self) -> Shadow {
@@ -262,11 +262,11 @@ impl World {
     fn note(&mut self, heap: &SimHeap, next: Shadow, done: Result<(), Failure>, is_deferred: bool) {
         match done {
             Ok(()) => self.states.push((next, if is_deferred { NEVER } else { heap.pool().pmem().events() })),
-            Err(Failure::GivenUp) => {}
+            Err(Failure::RolledBack) => {}
             Err(Failure::Tx(error)) if is_refusal(&error) => {}
             Err(Failure::Tx(error)) => {
                 assert!(self.may_fail, "{error:?}");
-                self.is_dead = true;
+                self.has_failed_call = true;
                 self.states.push((next, NEVER));
             }
         }
@@ -309,7 +309,7 @@ impl World {
     fn checkpoint(&mut self, heap: &SimHeap) {
         let done = heap.checkpoint();
         assert!(done.is_ok() || self.may_fail, "{done:?}");
-        self.is_dead |= done.is_err();
+        self.has_failed_call |= done.is_err();
         if done.is_ok() {
             let last = self.states.last_mut().unwrap();
             last.1 = last.1.min(heap.pool().pmem().events());
@@ -329,7 +329,7 @@ impl World {
     }
 
     fn transaction(&mut self, heap: &SimHeap, is_long: bool) {
-        let (is_given_up, is_deferred) = (self.rng.one_in(6), is_long && self.rng.one_in(2));
+        let (is_rolled_back, is_deferred) = (self.rng.one_in(6), is_long && self.rng.one_in(2));
         let durability = if is_deferred { Durability::Deferred } else { Durability::Immediate };
         let last = self.last();
         let mut next = last.clone();
@@ -344,7 +344,7 @@ impl World {
             if is_long_too {
                 self.write_big(tx, &mut next)?;
             }
-            if is_given_up { Err(Failure::GivenUp) } else { Ok(()) }
+            if is_rolled_back { Err(Failure::RolledBack) } else { Ok(()) }
         });
         // A transaction without changes does not make an earlier deferred one durable.
         if done.is_err() || next != last {
@@ -354,7 +354,7 @@ impl World {
 
     /// Within a transaction with a long write, a word is stored, or another thread commits.
     fn nested(&mut self, heap: &SimHeap) {
-        let is_given_up = self.rng.one_in(5);
+        let is_rolled_back = self.rng.one_in(5);
         let is_thread = self.rng.one_in(2) && heap.layout().lane_count > 1;
         let base = self.last();
         let (mut outer, mut inner) = (base.clone(), base.clone());
@@ -378,7 +378,7 @@ impl World {
                 self.states.push((inner, heap.pool().pmem().events()));
             }
             self.change(tx, &mut outer, &OUTER)?;
-            if is_given_up { Err(Failure::GivenUp) } else { Ok(()) }
+            if is_rolled_back { Err(Failure::RolledBack) } else { Ok(()) }
         });
         self.note(heap, outer, done, false);
     }

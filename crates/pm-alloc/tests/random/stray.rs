@@ -8,14 +8,14 @@ fn options(entries: u32) -> HeapOptions {
     crate::harness::options().lanes(1).lane_entries(entries).chunk_bytes(4096)
 }
 
-struct World {
+struct Program {
     rng: Rng,
     /// The lines of each block, and whether its header may be corrupted, by payload.
     live: BTreeMap<u64, (u64, bool)>,
     name: String,
 }
 
-impl World {
+impl Program {
     fn lines(&mut self) -> u64 {
         [1, 1, 2, 3, 4, 5, 6, 8, 12, 20, 33, 63, 70, 100, 127, 128, 150][self.rng.below(17) as usize]
     }
@@ -28,9 +28,9 @@ impl World {
 
     fn step(&mut self, heap: &SimHeap) {
         if self.rng.one_in(2) || self.live.is_empty() {
-            let (lines, is_given_up) = (self.lines(), self.rng.one_in(4));
+            let (lines, is_rolled_back) = (self.lines(), self.rng.one_in(4));
             let kind = self.rng.below(3);
-            let mut given_up = vec![];
+            let mut rolled_back = vec![];
             let result = heap.transaction(|tx| {
                 let words = 8 * lines - 1;
                 let block = match kind {
@@ -38,13 +38,13 @@ impl World {
                     1 => tx.alloc_slice(&vec![self.rng.next(); words as usize])?.offset(),
                     _ => tx.alloc_uninit::<u64>(words)?.offset(),
                 };
-                if is_given_up {
-                    given_up.push(block);
+                if is_rolled_back {
+                    rolled_back.push(block);
                     return Err(TxError::Nested);
                 }
                 Ok(block)
             });
-            if let Some(&at) = given_up.first() {
+            if let Some(&at) = rolled_back.first() {
                 self.allocated(at, lines);
                 self.live.remove(&at);
             }
@@ -109,66 +109,66 @@ fn run(seed: u64, anywhere: bool) {
     let options = options([30, 64][rng.below(2) as usize]);
     let mut sim = Arc::new(Sim::new([52, 72, 100][rng.below(3) as usize] << 10));
     let mut heap = Heap::format(Arc::clone(&sim), &options).unwrap();
-    let mut world = World { rng, live: BTreeMap::new(), name: String::new() };
+    let mut program = Program { rng, live: BTreeMap::new(), name: String::new() };
     let layout = *heap.layout();
     let end = layout.chunk_offset(heap.check().chunks.len() as u64);
     for round in 0..4 {
-        world.name = format!("round {round}");
-        for _ in 0..world.rng.below(50) {
-            world.step(&heap);
+        program.name = format!("round {round}");
+        for _ in 0..program.rng.below(50) {
+            program.step(&heap);
         }
-        if world.rng.one_in(2) {
+        if program.rng.one_in(2) {
             // So that the log does not replay the header.
             heap.checkpoint().unwrap();
-            world.hit(&sim, layout.chunks_start, end, anywhere);
-            for _ in 0..world.rng.below(30) {
-                world.step(&heap);
+            program.hit(&sim, layout.chunks_start, end, anywhere);
+            for _ in 0..program.rng.below(30) {
+                program.step(&heap);
             }
-            if world.rng.one_in(2) {
+            if program.rng.one_in(2) {
                 for corruption in heap.take_corruption() {
                     heap.repair(&corruption).unwrap();
                 }
             }
-            for _ in 0..world.rng.below(30) {
-                world.step(&heap);
+            for _ in 0..program.rng.below(30) {
+                program.step(&heap);
             }
         }
-        if world.rng.one_in(2) {
-            world.check(&heap);
+        if program.rng.one_in(2) {
+            program.check(&heap);
         }
-        if world.rng.one_in(2) {
+        if program.rng.one_in(2) {
             drop(heap);
         } else {
-            let left = crash(&sim.state(), &mut world.rng);
+            let left = crash(&sim.state(), &mut program.rng);
             core::mem::forget(heap);
             sim = Arc::new(Sim::of(left));
             // Replays the log before a header is corrupted.
             drop(Heap::attach(Arc::clone(&sim), &options).unwrap());
         }
-        if world.rng.one_in(3) {
-            world.hit(&sim, layout.chunks_start, end, anywhere);
+        if program.rng.one_in(3) {
+            program.hit(&sim, layout.chunks_start, end, anywhere);
         }
         heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
-        if world.rng.one_in(2) {
-            world.check(&heap);
+        if program.rng.one_in(2) {
+            program.check(&heap);
         }
-        if world.rng.one_in(2) {
+        if program.rng.one_in(2) {
             for corruption in heap.check().corruptions {
                 heap.repair(&corruption).unwrap();
             }
             let corruptions = heap.check().corruptions;
-            assert!(corruptions.is_empty(), "{}: {corruptions:?} after a repair", world.name);
+            assert!(corruptions.is_empty(), "{}: {corruptions:?} after a repair", program.name);
         }
-        world.check(&heap);
+        program.check(&heap);
     }
 }
 
 #[test]
-fn corrupted_headers_cost_no_live_block() {
+fn corrupted_headers_lose_no_block_with_intact_header() {
     each_seed(150, |seed| run(seed, false));
 }
 
 #[test]
-fn allocated_block_is_not_handed_out_after_stray_write() {
+fn live_block_is_not_reallocated_after_stray_write() {
     each_seed(60, |seed| run(seed, true));
 }

@@ -1,7 +1,7 @@
 //! Random programs in two lanes on the same words: by the log, in place, long. One line of the log is corrupted, before and after stopped recoveries.
 //! Each word has the value of its last transaction, unless that one was discarded.
 
-use crate::discarding::{entry_lines, heap, opened, options, with_other};
+use crate::discarding::{entry_lines, heap, opened, options, with_worker};
 use crate::prelude::*;
 use std::collections::HashMap;
 
@@ -63,7 +63,7 @@ fn run(seed: u64) -> bool {
     let mut last = vec![0_u64; WORDS as usize];
     let mut owner: HashMap<usize, u64> = HashMap::new();
     let mut ops = vec![];
-    with_other(&heap, |other| {
+    with_worker(&heap, |other| {
         let mut before = sim.power_failure();
         let (lazy_lane, most) = (rng.below(12), [8, 12][rng.below(2) as usize]);
         for id in 1..=5 + rng.below(50) {

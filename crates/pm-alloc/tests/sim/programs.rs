@@ -27,18 +27,18 @@ pub(crate) fn content(id: u64, words: usize) -> Vec<u64> {
 /// Whether the error is a lack of room in the heap or the lane, which is no failure of a test.
 pub(crate) fn is_refusal(error: &TxError) -> bool {
     match error {
-        TxError::Space(error) => is_no_room(error),
+        TxError::Space(error) => is_out_of_room(error),
         TxError::Commit(error) => matches!(error, CommitError::TooLarge { .. }),
         _ => false,
     }
 }
 
-pub(crate) fn is_no_room(error: &SpaceError) -> bool {
+pub(crate) fn is_out_of_room(error: &SpaceError) -> bool {
     matches!(error, SpaceError::Full { .. } | SpaceError::TooLong { .. } | SpaceError::Alignment { .. })
 }
 
 /// Corrupts a line of the log, of a lane's header or of the state words, or one word of it, durably.
-pub(crate) fn hit_log(sim: &Sim, layout: &Layout, rng: &mut Rng) {
+pub(crate) fn corrupt_log(sim: &Sim, layout: &Layout, rng: &mut Rng) {
     let (state, lanes) = (layout.heap_start + 4096, layout.lane_offset(0));
     let line = if rng.one_in(6) {
         state + [0, 64, 2048, 2112][rng.below(4) as usize]
@@ -61,7 +61,7 @@ pub(crate) fn hit_log(sim: &Sim, layout: &Layout, rng: &mut Rng) {
 /// The expected errors of a transaction of a random program.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    GivenUp,
+    RolledBack,
     Tx(TxError),
 }
 
@@ -72,7 +72,7 @@ impl From<TxError> for Failure {
 }
 
 /// Whether the transaction committed. A lack of room is no failure of the test.
-pub(crate) fn is_done(done: Result<(), Failure>) -> bool {
+pub(crate) fn has_committed(done: Result<(), Failure>) -> bool {
     if let Err(Failure::Tx(error)) = &done {
         assert!(is_refusal(error), "{error:?}");
     }

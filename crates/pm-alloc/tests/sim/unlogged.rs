@@ -1,13 +1,13 @@
 //! Random programs on a heap without a log, against a shadow model.
 
-use super::programs::is_no_room;
+use super::programs::is_out_of_room;
 use super::{Rng, Sim};
 use pm_alloc::{Heap, Piece, UnloggedError, UnloggedHeap, format::BlockState};
 use pm_core::Pmem;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(crate) type Direct = UnloggedHeap<Arc<Sim>>;
+pub(crate) type Unlogged = UnloggedHeap<Arc<Sim>>;
 
 /// Capacity in bytes and number of each block, by its offset.
 pub(crate) type Shadow = BTreeMap<u64, (u64, u64)>;
@@ -43,7 +43,7 @@ pub(crate) fn listed(heap: &Heap<Arc<Sim>>) -> BTreeMap<u64, u64> {
 }
 
 /// A copy of the region, as a fork makes one.
-pub(crate) fn copy(heap: &Direct) -> Arc<Sim> {
+pub(crate) fn copy(heap: &Unlogged) -> Arc<Sim> {
     let sim = heap.heap().pool().pmem();
     let mut bytes = vec![0xEE_u8; sim.len_bytes() as usize];
     heap.freeze().pieces(|piece| match piece {
@@ -128,7 +128,7 @@ impl Stop {
 }
 
 /// One thread of a program.
-pub(crate) struct World {
+pub(crate) struct Actor {
     pub(crate) rng: Rng,
     pub(crate) serial: u64,
     /// Whether contents of blocks are made durable.
@@ -137,7 +137,7 @@ pub(crate) struct World {
     pub(crate) is_alone: bool,
 }
 
-impl World {
+impl Actor {
     pub(crate) fn bytes(&mut self) -> u64 {
         match self.rng.below(8) {
             0 => self.rng.below(16_000),
@@ -163,7 +163,7 @@ impl World {
     }
 
     /// One operation. Returns its block, or 0.
-    pub(crate) fn step(&mut self, heap: &Direct, shadow: &mut Shadow) -> u64 {
+    pub(crate) fn step(&mut self, heap: &Unlogged, shadow: &mut Shadow) -> u64 {
         let chosen = self.chosen(shadow);
         let pmem = heap.heap().pool().pmem();
         match (self.rng.below(10), chosen) {
@@ -178,7 +178,7 @@ impl World {
                         self.allocated(pmem, shadow, offset, room);
                         offset
                     }
-                    Err(UnloggedError::Space(error)) if is_no_room(&error) => 0,
+                    Err(UnloggedError::Space(error)) if is_out_of_room(&error) => 0,
                     Err(error) => panic!("{error:?}"),
                 }
             }
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    fn resize(&mut self, heap: &Direct, shadow: &mut Shadow, offset: u64) {
+    fn resize(&mut self, heap: &Unlogged, shadow: &mut Shadow, offset: u64) {
         let pmem = heap.heap().pool().pmem();
         let (room, id) = shadow.remove(&offset).unwrap();
         let (least, more) = (self.bytes(), self.bytes());

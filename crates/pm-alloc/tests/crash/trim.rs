@@ -162,23 +162,23 @@ fn explore(shape: Shape) {
 }
 
 #[test]
-fn trim_of_one_free_block_keeps_blocks_after_it() {
+fn blocks_after_trim_of_one_free_block_survive() {
     explore(Shape::One);
 }
 
 #[test]
-fn trim_of_two_free_blocks_keeps_blocks_after_them() {
+fn blocks_after_trim_of_two_free_blocks_survive() {
     explore(Shape::Two);
 }
 
 #[test]
-fn trim_of_logged_free_block_keeps_blocks_after_it() {
+fn blocks_after_trim_of_logged_free_block_survive() {
     explore(Shape::Logged);
 }
 
 /// The first process is killed at every point, and the second one, which may find the division visible and not durable, is crashed at every point.
 #[test]
-fn division_by_killed_process_keeps_later_commits() {
+fn commits_after_trim_by_killed_process_survive() {
     for shape in [Shape::One, Shape::Two, Shape::Logged] {
         let first = |run: &Run<u64>| shape.run(&attach(run.pmem()), &|_| ());
         let second = |run: &Run<u64>| -> Result<(), String> {
@@ -199,7 +199,7 @@ fn division_by_killed_process_keeps_later_commits() {
 
 /// Each shape leads to the expected division, of one free block or of two.
 #[test]
-fn shapes_are_divided() {
+fn every_shape_is_trimmed() {
     for shape in [Shape::One, Shape::Two, Shape::Logged] {
         let sim = Arc::new(SimPmem::from_image(&shape.image(), Model::Px86Line));
         let heap = attach(&sim);
