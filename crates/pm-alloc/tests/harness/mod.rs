@@ -1,4 +1,4 @@
-//! Shared by the tests of heaps: the same heap in each run, transactions that return a `TxError`, and repeatable random numbers.
+//! Shared by the tests of heaps: options that make the same bytes in each run, transactions that return a `TxError`, and repeatable random numbers.
 
 #![allow(
     dead_code,
@@ -51,7 +51,7 @@ pub(crate) struct Rng(u64);
 impl Rng {
     pub(crate) fn of(seed: u64) -> Self {
         let mut rng = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        // Small seeds differ in few bits.
+        // The first numbers are discarded: those of small seeds are similar.
         for _ in 0..5 {
             rng.next();
         }

@@ -4,7 +4,7 @@
 
 use pm_core::{Domain, FenceError, Pmem};
 
-/// What runs at the calls of a region.
+/// Functions that run at calls of a region.
 pub(crate) trait Hook<R: Pmem> {
     /// Before a word is loaded.
     fn before_load_u64(&self) {}

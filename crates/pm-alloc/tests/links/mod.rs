@@ -1,4 +1,4 @@
-//! Links to offsets that a test computes: the one place of `unsafe` in these tests.
+//! Links to offsets that a test computes: the only file with `unsafe` in the test programs that include it.
 
 #![allow(
     unsafe_code,

@@ -1,4 +1,4 @@
-//! Random programs on a heap without a log, against a shadow model.
+//! Random programs on an unlogged heap, compared with a shadow model.
 
 use super::programs::is_out_of_room;
 use super::{Rng, Sim};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub(crate) type Unlogged = UnloggedHeap<Arc<Sim>>;
 
-/// Capacity in bytes and number of each block, by its offset.
+/// The capacity in bytes and the number of each block, by offset.
 pub(crate) type Shadow = BTreeMap<u64, (u64, u64)>;
 
 pub(crate) fn fill(pmem: &Sim, offset: u64, room: u64, id: u64, persists: bool) {
@@ -30,7 +30,7 @@ pub(crate) fn check(pmem: &Sim, offset: u64, room: u64, id: u64) {
     }
 }
 
-/// The capacity of each allocated block, by its offset.
+/// The capacity of each allocated block, by offset.
 pub(crate) fn listed(heap: &Heap<Arc<Sim>>) -> BTreeMap<u64, u64> {
     let mut blocks = BTreeMap::new();
     let report = heap.check_with(|block| {
@@ -42,7 +42,7 @@ pub(crate) fn listed(heap: &Heap<Arc<Sim>>) -> BTreeMap<u64, u64> {
     blocks
 }
 
-/// A copy of the region, as a fork makes one.
+/// A copy of the region, made from the pieces of the frozen heap as for a forked child.
 pub(crate) fn copy(heap: &Unlogged) -> Arc<Sim> {
     let sim = heap.heap().pool().pmem();
     let mut bytes = vec![0xEE_u8; sim.len_bytes() as usize];
@@ -58,8 +58,8 @@ pub(crate) fn copy(heap: &Unlogged) -> Arc<Sim> {
     copy
 }
 
-/// After a crash, the blocks of `known` are allocated and have their contents. Others are only those that an interrupted operation
-/// was about, as before it or as after it: they are returned.
+/// Asserts that after a crash the blocks of `known` are allocated and have their contents. Each other allocated block must be that of an interrupted
+/// operation, as it was before or after the operation. Returns the other blocks.
 pub(crate) fn survivors(
     sim: &Sim,
     found: &BTreeMap<u64, u64>,
@@ -78,7 +78,7 @@ pub(crate) fn survivors(
             let by: Vec<&Interrupted> = interrupted.iter().filter(may_leave).collect();
             assert!(!by.is_empty(), "{room} bytes are allocated at {offset}, {interrupted:?}");
             if let [Interrupted { before: Some((old, id)), after, .. }] = *by {
-                // A block that shrinks may end with a new header while its own is the old one.
+                // If the block was shrinking, a new header may lie inside it while its own header is still the old one.
                 check(sim, offset, after.map_or(*old, |(new, _)| new.min(*old)), *id);
             }
             (offset, room)
@@ -86,7 +86,7 @@ pub(crate) fn survivors(
         .collect()
 }
 
-/// The operation at which a program is stopped: its block, and that before and after it.
+/// The operation at which a program is stopped: the offset of its block, and the block before and after the operation.
 #[derive(Debug)]
 pub(crate) struct Interrupted {
     offset: u64,
@@ -121,7 +121,7 @@ impl Stop {
         }
     }
 
-    /// The blocks that the interrupted operation did not change, and the operation.
+    /// The blocks that the interrupted operation did not change, and the operation. `None` if the program was not stopped.
     pub(crate) fn interrupted(self) -> Option<(Shadow, Interrupted)> {
         self.found
     }
@@ -131,7 +131,7 @@ impl Stop {
 pub(crate) struct Actor {
     pub(crate) rng: Rng,
     pub(crate) serial: u64,
-    /// Whether contents of blocks are made durable.
+    /// Whether the thread makes the contents of blocks durable.
     pub(crate) persists: bool,
     /// Whether no other thread allocates.
     pub(crate) is_alone: bool,
@@ -154,7 +154,7 @@ impl Actor {
         })
     }
 
-    /// Fills a block that is new.
+    /// Adds a new block to the shadow, and fills it.
     pub(crate) fn allocated(&mut self, pmem: &Sim, shadow: &mut Shadow, offset: u64, room: u64) {
         self.serial += 1;
         assert_apart(shadow, offset, room);
@@ -162,7 +162,7 @@ impl Actor {
         fill(pmem, offset, room, self.serial, self.persists);
     }
 
-    /// One operation. Returns its block, or 0.
+    /// Executes one operation. Returns the offset of its block; 0 if there was no room.
     pub(crate) fn step(&mut self, heap: &Unlogged, shadow: &mut Shadow) -> u64 {
         let chosen = self.chosen(shadow);
         let pmem = heap.heap().pool().pmem();
