@@ -1,4 +1,4 @@
-//! Stray writes to a region with a heap: to the pool's header, the roots, the logs, and the headers and contents of blocks. Afterwards no call panics,
+//! Stray writes to a region with a heap: the pool's header, the roots, the logs, and the headers and contents of blocks. Afterwards no call panics,
 //! no live blocks overlap, each corrupted header is reported, and the contents of blocks are unchanged except for the stray writes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -390,10 +390,7 @@ impl<'r> Campaign<'r> {
             let is_known = if is_hit { live.is_reported } else { listed.contains(&payload) };
             assert!(is_known, "{payload:#x} is neither listed nor reported: hit {is_hit}, {reported:x?}");
             let changed = found.iter().zip(&live.contents).position(|(found, expected)| found != expected);
-            assert_eq!(
-                changed, None,
-                "this byte of the block at {payload:#x} has changed; hit {is_hit}"
-            );
+            assert_eq!(changed, None, "this byte of the block at {payload:#x} has changed; hit {is_hit}");
         }
     }
 

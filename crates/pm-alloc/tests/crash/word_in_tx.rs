@@ -1,9 +1,9 @@
-//! Words that a thread stores without a transaction while it is in one on the same heap: each is durable when the call returns, and stays when the
-//! transaction is rolled back; or the call fails.
+//! A thread in a transaction calls `store_u64` and `store_u64_pair` on the same heap. When a call returns, its words are durable. A rollback of the
+//! transaction does not revert them. Words that the transaction has written in place are refused.
 
 use crate::prelude::*;
 
-/// The words of a block of 40 that the transaction writes in place.
+/// The number of words, of a block of 40 words, that the transaction writes in place.
 const LONG: usize = 16;
 
 fn options() -> HeapOptions {

@@ -1,4 +1,4 @@
-//! Random programs on a heap in a file that grows, is closed, and whose process is killed between two operations, against a shadow model.
+//! Random programs on a heap in a file, compared with a shadow model. The heap grows and is closed, and its process is killed between two operations.
 
 use crate::prelude::*;
 
@@ -12,7 +12,7 @@ fn check(heap: &Heap, shadow: &Shadow, step: &str) {
     for (at, words) in shadow {
         let found: Vec<u64> =
             (0..words.len() as u64).map(|word| heap.pool().pmem().load_u64(at + 8 * word)).collect();
-        assert!(found == *words, "{step}: the block at {at}");
+        assert!(found == *words, "{step}: the block at {at} changed");
     }
 }
 
@@ -75,7 +75,7 @@ fn run(seed: u64) {
                 heap = Heap::open(&path, &options).unwrap();
             }
             14 => {
-                // The file as a killed process leaves it.
+                // The copy is the file that a killed process leaves.
                 let next = dir.path().join(step.to_string());
                 std::fs::copy(&path, &next).unwrap();
                 drop(heap);

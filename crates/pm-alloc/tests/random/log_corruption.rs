@@ -29,7 +29,7 @@ fn commit(heap: &SimHeap, block: u64, seed: u64) {
     .unwrap();
 }
 
-/// After a checkpoint every entry is dead. Only the line after a lane's last entry could have held a live one.
+/// After a checkpoint every entry is dead. Only the line after a lane's last entry might have had a live entry, so only its corruption is refused.
 #[test]
 fn corruption_after_checkpoint_is_dead() {
     for seed in seeds(150) {
@@ -63,7 +63,7 @@ fn corruption_after_checkpoint_is_dead() {
                     refused.push(entry);
                 }
             }
-            assert!(refused.len() <= 1, "seed {seed}, lane {lane}: {refused:?}");
+            assert!(refused.len() <= 1, "seed {seed}, lane {lane}: refused for {refused:?}");
         }
     }
 }
@@ -119,7 +119,7 @@ fn dead_corruption_changes_nothing() {
             let sim = sim_of(bytes);
             if let Some(_opened) = opened(Arc::clone(&sim), &options()) {
                 opened_count += 1;
-                assert!(data(&sim) == intact, "seed {seed}: {line}");
+                assert!(data(&sim) == intact, "seed {seed}: the data is as without corruption of {line}");
             } else {
                 refused_count += 1;
             }

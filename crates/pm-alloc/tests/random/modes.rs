@@ -1,6 +1,6 @@
-//! Random programs of one thread or of several on a heap that is used in turn without the log and not durably, without the log and durably, and by
-//! transactions: allocating, freeing, resizing, copying as for a fork. Each time the process ends, is killed, or loses power, and the heap is
-//! compared with a shadow model of each thread. With several threads the seed does not determine their order.
+//! Random programs of one or several threads on a heap that is used in several modes: as an unlogged heap, durable or not, and by transactions.
+//! The programs allocate, free, resize and copy as for a fork. After each mode the process ends, is killed, or loses power, and the heap is compared
+//! with a shadow model of each thread. With several threads the seed does not determine the order of operations.
 
 use crate::prelude::*;
 use crate::sim::unlogged::{Actor, Shadow, Stop, Unlogged, check, copy, fill, listed, survivors};
@@ -11,12 +11,12 @@ use pm_alloc::UnloggedHeap;
 enum Mode {
     Volatile,
     Durable,
-    /// Not durably first.
+    /// Volatile at first, then durable.
     VolatileThenDurable,
     Transactions,
 }
 
-/// One transaction. Returns its block.
+/// Runs one transaction. Returns the offset of its block; 0 if there was no room.
 fn transact(actor: &mut Actor, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u64 {
     let pmem = heap.pool().pmem();
     match (actor.rng.below(10), actor.chosen(shadow)) {
@@ -44,7 +44,7 @@ fn transact(actor: &mut Actor, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u6
     }
 }
 
-/// One operation without the log. If no other thread runs, sometimes a copy is made, which has the same blocks. Returns the block of the operation.
+/// Runs one operation on the unlogged heap. If no other thread runs, sometimes also checks a copy of the heap. Returns the block of the operation.
 fn step_unlogged(actor: &mut Actor, heap: &Unlogged, shadow: &mut Shadow, options: &HeapOptions) -> u64 {
     let block = actor.step(heap, shadow);
     if actor.is_alone && actor.rng.one_in(10) {
@@ -55,12 +55,12 @@ fn step_unlogged(actor: &mut Actor, heap: &Unlogged, shadow: &mut Shadow, option
     block
 }
 
-/// The capacity of each block of some threads.
+/// The capacity of each block of these threads.
 fn rooms<'s>(shadows: impl IntoIterator<Item = &'s Shadow>) -> BTreeMap<u64, u64> {
     shadows.into_iter().flatten().map(|(offset, block)| (*offset, block.0)).collect()
 }
 
-/// Runs each thread, with `meanwhile` in this one. Returns the state of each when the heap is stopped.
+/// Runs all threads, and `meanwhile` in the calling thread. Returns the state of each thread when the heap is stopped.
 fn run_threads(
     threads: &mut [(Actor, Shadow)],
     (sim, steps, event): (&Sim, u64, u64),
@@ -96,7 +96,7 @@ fn run(seed: u64, thread_count: u64, modes: &[Mode]) {
         let mode = modes[rng.below(modes.len() as u64) as usize];
         let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
         let is_durable = mode != Mode::Volatile;
-        // Of several threads, a later power failure may revert a call that was not acknowledged, if nothing relies on it.
+        // With several threads, a later power failure may revert a call that was not acknowledged, unless the headers are made durable here.
         if !is_alone || is_durable && mode != Mode::VolatileThenDurable && rng.one_in(2) {
             heap.scan_ahead(1 << 20).unwrap();
         }

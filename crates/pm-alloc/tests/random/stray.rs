@@ -1,5 +1,5 @@
-//! Random programs with blocks longer than a chunk, whose headers are corrupted while the heap is open and while it is closed, with repairs, crashes
-//! and reopens in between. No live line is allocated, and each intact block is listed.
+//! Random programs with short blocks and huge blocks. Headers are corrupted while the heap is open and while it is closed. Repairs, crashes and opens
+//! follow. No line of a live block is allocated, and each block with an intact header is listed.
 
 use crate::discarding::allocate_all;
 use crate::prelude::*;
@@ -10,7 +10,7 @@ fn options(entries: u32) -> HeapOptions {
 
 struct Program {
     rng: Rng,
-    /// The lines of each block, and whether its header may be corrupted, by payload.
+    /// By payload: the number of lines of each live block, and whether its header may be corrupted.
     live: BTreeMap<u64, (u64, bool)>,
     name: String,
 }
@@ -67,7 +67,7 @@ impl Program {
         }
     }
 
-    /// Overwrites the header of a block, or any word of a line where one may be; or, `anywhere`, any word or line.
+    /// Overwrites the header of a block, or a word where a header may be. If `anywhere`, it may instead overwrite any word, or a line's length.
     fn hit(&mut self, sim: &Sim, start: u64, end: u64, anywhere: bool) {
         let headers: Vec<u64> = self.live.keys().map(|at| at - 8).collect();
         let at = if self.rng.one_in(2) && !headers.is_empty() {
@@ -82,7 +82,7 @@ impl Program {
             [0, self.rng.next(), sim.load_u64(at) ^ 1 << self.rng.below(64)][self.rng.below(3) as usize];
         (0..len / 8).for_each(|word| sim.store_u64(at + 8 * word, value));
         sim.persist(at, len).unwrap();
-        // In a free extent, too, the next live block is behind the corrupted header.
+        // A corrupted header of a free block may also make the next live block unreachable.
         self.live.range_mut(at + 8..at + 8 + len).for_each(|(_, live)| live.1 = true);
     }
 
@@ -118,7 +118,7 @@ fn run(seed: u64, anywhere: bool) {
             program.step(&heap);
         }
         if program.rng.one_in(2) {
-            // So that the log does not replay the header.
+            // The checkpoint prevents a replay of the header that is corrupted next.
             heap.checkpoint().unwrap();
             program.hit(&sim, layout.chunks_start, end, anywhere);
             for _ in 0..program.rng.below(30) {
@@ -142,7 +142,7 @@ fn run(seed: u64, anywhere: bool) {
             let left = crash(&sim.state(), &mut program.rng);
             core::mem::forget(heap);
             sim = Arc::new(Sim::of(left));
-            // Replays the log before a header is corrupted.
+            // This open replays the log before a header is corrupted.
             drop(Heap::attach(Arc::clone(&sim), &options).unwrap());
         }
         if program.rng.one_in(3) {

@@ -1,6 +1,6 @@
-//! Random programs of one thread or of several on one heap, against a shadow model: each thread has its own blocks, words and roots. Each run is
-//! killed or loses power at a random event, again and again; in variants a line of the log is corrupted, or one fence of a run or of a recovery
-//! fails. Each thread finds one of its allowed states, and no block is lost or leaked. With several threads the seed does not determine their order.
+//! Random programs of one or several threads on one heap, compared with a shadow model. Each thread has its own blocks, words and roots. Each program
+//! is repeatedly killed or loses power at a random event. In variants a line of the log is corrupted, or one fence of a run or of a recovery fails.
+//! Each thread finds one of its allowed states, and no block is lost or leaked. With several threads the seed does not determine their order.
 
 use super::shadow::{Actor, LENS, NEVER, Shadow, formatted, read_states};
 use crate::discarding::opened;
@@ -14,13 +14,13 @@ enum Fault {
     None,
     /// A line of the log, of a lane's header or of the state words is corrupted. The heap may refuse to open then.
     CorruptedLine,
-    /// One fence of one thread.
+    /// One fence of one thread fails.
     Fence,
-    /// One fence of a recovery.
+    /// One fence of a recovery fails.
     RecoveryFence,
 }
 
-/// The medium after any number of recoveries that are stopped, or have a failing fence. `None` if one is refused.
+/// The medium after a random number of recoveries that are stopped or have a failed fence. `None` if a recovery refuses the heap.
 fn stopped_recoveries(
     mut left: State,
     options: &HeapOptions,
@@ -59,7 +59,7 @@ fn options(lanes: u64, lane_entries: u32, in_place_from_bytes: usize) -> HeapOpt
     options.chunk_bytes(4096).in_place_from_bytes(in_place_from_bytes)
 }
 
-/// Runs all threads, the first of which corrupts a line before one of its steps.
+/// Runs all threads. If there is a `hit_step`, the first thread corrupts a line before that step.
 fn run_threads(heap: &SimHeap, actors: &mut [Actor], steps: u64, may_stop: bool, hit_step: Option<u64>) {
     std::thread::scope(|scope| {
         for actor in actors {
@@ -77,7 +77,7 @@ fn run_threads(heap: &SimHeap, actors: &mut [Actor], steps: u64, may_stop: bool,
     });
 }
 
-/// The number of failed fences.
+/// Runs the program of a seed. Returns the number of failed fences.
 fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
     let mut failed = 0;
     let mut rng = Rng::of(seed);
@@ -88,7 +88,7 @@ fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
     } else {
         (4096, (25 + rng.below(38)) << 12, LENS)
     };
-    // The time that blocks are quarantined for would make the program of one thread a matter of chance.
+    // A quarantine time would make the program of one thread depend on more than its seed.
     let quarantine = if is_alone { 0 } else { rng.below(2) * rng.below(300) };
     let entries = [16, 30, 44, 80][rng.below(4) as usize];
     let options = options(1 + rng.below(4), entries, [64, 65, 136, 200][rng.below(4) as usize])
@@ -150,7 +150,7 @@ fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
     failed
 }
 
-/// After a failed fence nothing more is stored, and the heap on the medium is sound.
+/// Fails a fence and all later ones. Asserts that nothing is stored after it, and that the heap on the medium is sound.
 fn failing(seed: u64) {
     let mut rng = Rng::of(seed);
     let options = options(1 + rng.below(3), 30, 64);
@@ -162,16 +162,16 @@ fn failing(seed: u64) {
     let mut stores = None;
     for _ in 0..40 {
         let step = std::panic::AssertUnwindSafe(|| actor.step(&heap, true));
-        // A step does not expect a refused call.
+        // A step panics if a call is refused.
         let done = std::panic::catch_unwind(step);
         assert!(done.is_ok() || sim.has_failed());
         if sim.has_failed() {
             let before = *stores.get_or_insert(sim.stores());
-            assert_eq!(before, sim.stores(), "something was stored: {done:?}");
+            assert_eq!(before, sim.stores(), "nothing is stored after the failed fence: {done:?}");
         }
     }
     drop(heap);
-    assert!(stores.is_none_or(|stores| stores == sim.stores()), "something was stored");
+    assert!(stores.is_none_or(|stores| stores == sim.stores()), "dropping stores nothing");
     let left = crash(&sim.state(), &mut rng);
     read_states(&Heap::attach(Arc::new(Sim::of(left)), &options).unwrap(), 1);
 }
