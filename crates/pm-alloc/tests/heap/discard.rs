@@ -64,7 +64,7 @@ fn discarded_word_reallocates_no_allocated_block() {
     assert_eq!(listed(&heap), [1, 7, 15]);
 }
 
-/// T splits A off a free block. A transaction in another lane frees X, which is after the rest, and coalesces X with the rest. T's entry is discarded.
+/// T splits A off a free block. A transaction in another lane frees X, which is after the rest, and coalesces the two. T's entry is discarded.
 /// X stays free: its freeing was acknowledged, and the entry is intact.
 #[test]
 fn discarded_allocation_keeps_blocks_freed_by_others_free() {

@@ -1,4 +1,4 @@
-//! Discarding a corrupted log entry loses no block of other transactions, even if something else could hide the block from recovery: a second corrupted
+//! Discarding a corrupted log entry loses no block of other transactions, even if something could hide the block from recovery: a second corrupted
 //! line, contents that look like a header, or a recovery that a power failure interrupted.
 
 use crate::discarding::{
@@ -155,9 +155,9 @@ fn discarded_dead_freeing_before_trim_hides_no_block() {
     assert_in_use(&heap, 2, w, 30);
 }
 
-/// As in `discarded_half_of_split_reallocates_no_older_block` of `discard.rs`, the rest begins at an old header of a free block that included lines of
-/// Y. The power fails before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both headers. The power
-/// fails again, and only A's header is durable. Then the entry is corrupted and discarded.
+/// As in `discarded_half_of_split_reallocates_no_older_block` of `discard.rs`, the rest begins at an old header of a free block that included lines
+/// of Y. The power fails before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both headers. The
+/// power fails again, and only A's header is durable. Then the entry is corrupted and discarded.
 #[test]
 fn discarded_half_replayed_entry_reallocates_no_older_block() {
     let heap = heap_with_an_old_header();
@@ -198,8 +198,8 @@ fn discarded_half_replayed_entry_reallocates_no_older_block() {
     }
 }
 
-/// The last entry of lane 0 frees F, and lane 0 is retired. Lane 1 allocates W in the lines of F, and its ring wraps around twice. Both copies of lane
-/// 0's retired LSN are corrupted.
+/// The last entry of lane 0 frees F, and lane 0 is retired. Lane 1 allocates W in the lines of F, and its ring wraps around twice. Both copies of
+/// the retired LSN of lane 0 are corrupted.
 #[test]
 fn retired_lane_with_corrupted_words_hides_no_block() {
     let heap = heap();
