@@ -75,7 +75,7 @@ fn corruption_of_closed_log_changes_nothing() {
 }
 
 #[test]
-fn one_corrupted_line_reverts_no_other_data() {
+fn one_corrupted_line_reverts_no_data_of_other_transactions() {
     for commits in 2..40 {
         for corrupt in CORRUPTIONS {
             for entry in 0..u64::from(ENTRIES) {
@@ -177,7 +177,7 @@ fn corrupted_undo_entry_of_open_transaction_is_refused() {
 
 /// While the heap is open, stray writes overwrite the entries of an idle lane, and later the undo entries of an open transaction.
 #[test]
-fn stray_write_on_log_of_open_heap_is_an_error_at_most() {
+fn stray_write_to_log_of_open_heap_causes_at_most_an_error() {
     let region = Region::anonymous(1 << 17).unwrap();
     let (heap, at) = with_long_block(&region);
     write(&heap, at, 7);

@@ -367,7 +367,7 @@ fn freed_blocks_are_reused_before_new_chunks() {
 }
 
 #[test]
-fn invalid_alignment_panics_and_breaks_nothing() {
+fn invalid_alignment_panics_and_leaves_heap_usable() {
     let heap = heap();
     for align_bytes in [0, 3, 65] {
         let alloc = || heap.transaction(|tx| tx.alloc_aligned::<u64>(1, align_bytes).map(drop));

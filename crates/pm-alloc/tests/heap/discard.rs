@@ -20,7 +20,7 @@ fn discarded(heap: SimHeap, entries: &[usize], check: impl FnOnce(&SimHeap)) -> 
 /// not. T's entry is corrupted and discarded. Where the rest begins is an old header of a former free block. That block included lines of block Y,
 /// which was allocated before the heap was last opened.
 #[test]
-fn discarded_half_of_split_reallocates_no_older_block() {
+fn discarded_half_durable_split_reallocates_no_older_block() {
     let heap = heap_with_an_old_header();
     let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
     let entries = entries_of(&heap, || assert_eq!(alloc(&heap, 0, 8), 3, "A"));
@@ -47,7 +47,7 @@ fn discarded_half_of_split_reallocates_no_older_block() {
 /// allocated there, and C was freed. The entries of all these are intact. The entry of a later transaction, which wrote a word, is discarded. The old
 /// header of B must not be taken for that of an allocated block.
 #[test]
-fn discarded_word_reallocates_no_allocated_block() {
+fn discarded_word_write_reallocates_no_block() {
     let heap = heap();
     assert_eq!(
         [alloc(&heap, 0, 2), alloc(&heap, 1, 6), alloc(&heap, 2, 4), alloc(&heap, 3, 49)],
@@ -67,7 +67,7 @@ fn discarded_word_reallocates_no_allocated_block() {
 /// T splits A off a free block. A transaction in another lane frees X, which is after the rest, and coalesces the two. T's entry is discarded.
 /// X stays free: its freeing was acknowledged, and the entry is intact.
 #[test]
-fn discarded_allocation_keeps_blocks_freed_by_others_free() {
+fn blocks_freed_by_others_stay_free_after_discarded_allocation() {
     let heap = heap();
     // In another chunk, because it is longer than the rest of this one.
     assert_eq!(alloc(&heap, 3, 63), 65);
@@ -110,7 +110,7 @@ fn discarded_huge_block_reallocates_no_block_after_it() {
 /// T splits A off a free block. A transaction in another lane allocates C from the rest, and B right after C. It writes the bytes before and
 /// after B's header. Then C is freed. T's entry is discarded.
 #[test]
-fn discarded_allocation_keeps_block_with_header_between_writes() {
+fn discarded_allocation_keeps_block_whose_header_is_between_writes() {
     let heap = heap();
     assert_eq!(alloc(&heap, 3, 63), 65);
     let long = at_line(&heap, 65);

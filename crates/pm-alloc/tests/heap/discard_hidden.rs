@@ -155,7 +155,7 @@ fn discarded_dead_freeing_before_trim_hides_no_block() {
     assert_in_use(&heap, 2, w, 30);
 }
 
-/// As in `discarded_half_of_split_reallocates_no_older_block` of `discard.rs`, the rest begins at an old header of a free block that included lines
+/// As in `discarded_half_durable_split_reallocates_no_older_block` of `discard.rs`, the rest begins at an old header of a free block that included lines
 /// of Y. The power fails before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both headers. The
 /// power fails again, and only A's header is durable. Then the entry is corrupted and discarded.
 #[test]

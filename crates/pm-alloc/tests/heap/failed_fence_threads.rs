@@ -36,7 +36,7 @@ fn options() -> HeapOptions {
 }
 
 #[test]
-fn checkpoint_is_not_raised_over_failed_fence() {
+fn checkpoint_lsn_is_not_raised_after_failed_fence_in_other_thread() {
     let (go_on, may_go_on) = sync_channel(0);
     let (done, is_done) = sync_channel(0);
     let hook = FailingOnce { other: Mutex::new(Some((go_on, is_done))) };

@@ -102,7 +102,7 @@ fn allocating_and_linking_costs_two_fences_and_freeing_one() {
 }
 
 #[test]
-fn short_block_costs_one_fence() {
+fn allocating_and_linking_short_block_costs_one_fence() {
     let heap = heap();
     let publish = |tx: &mut CountedTx<'_>| {
         let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();

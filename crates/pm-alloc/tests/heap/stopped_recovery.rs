@@ -94,7 +94,7 @@ fn power_failure_while_rings_are_erased_is_not_corruption() {
     (0..5).for_each(|value| write_word(&heap, slot(&heap, 0), value));
     let layout = *heap.layout();
     heap.close().unwrap();
-    // The state after so many opens.
+    // The floor after 16,383 opens.
     let floor = Lsn::new(((1 << 14) - 1) << 32).end_of_generation();
     for offset in layout.floor_offsets() {
         sim.store_u64(offset, seal(floor, layout.seed, offset, &[]));

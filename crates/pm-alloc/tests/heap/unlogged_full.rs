@@ -108,7 +108,7 @@ fn panic_while_heap_is_frozen_changes_nothing() {
 
 /// While the heap is frozen, other threads wait for its locks, including the lock of huge blocks.
 #[test]
-fn panic_while_heap_is_frozen_breaks_no_lock() {
+fn panic_while_heap_is_frozen_releases_locks() {
     let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
     let heap = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options).unwrap());
     let is_over = AtomicBool::new(false);

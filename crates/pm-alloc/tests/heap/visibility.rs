@@ -144,9 +144,9 @@ fn block_is_initialized_before_its_link_is_visible() {
     assert!(looks.load(Ordering::SeqCst) > 0);
 }
 
-/// A block may be longer than requested, and a link to an array element may point to the excess. Once the block is freed, another thread may allocate it.
+/// A block may be longer than requested, and a link to an array element may point to the excess. A freed block may be allocated by another thread.
 #[test]
-fn write_after_new_value_vanishes_with_its_block() {
+fn write_past_end_of_new_value_is_dropped_with_its_block() {
     // One chunk for both threads.
     let heap = heap(&HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(1 << 21));
     let mut other = 0;
@@ -168,7 +168,7 @@ fn write_after_new_value_vanishes_with_its_block() {
 
 /// As above, with a block longer than a chunk. Such a block is one line longer than needed if it would otherwise end at the end of a chunk.
 #[test]
-fn write_after_new_huge_value_vanishes_with_its_block() {
+fn write_past_end_of_new_huge_value_is_dropped_with_its_block() {
     const CHUNK_BYTES: u64 = 4096;
     let options = HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(CHUNK_BYTES);
     let heap = Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap();

@@ -349,7 +349,7 @@ impl Place {
 }
 
 /// Runs the program of a seed, corrupts an entry and discards it. Returns whether an entry had to be discarded.
-fn discarding(order: Order, seed: u64) -> bool {
+fn run_with_discard(order: Order, seed: u64) -> bool {
     let mut rng = Rng::of(seed);
     let Some((mut heap, place)) = formatted(order, &mut rng) else { return false };
     if rng.one_in(2) {
@@ -380,7 +380,7 @@ fn discarding(order: Order, seed: u64) -> bool {
 }
 
 /// Runs processes that end by power failures and kills, without corruption.
-fn crashed(seed: u64) {
+fn run_with_crashes(seed: u64) {
     let mut rng = Rng::of(seed);
     let Some((heap, place)) = formatted(Order::Nested, &mut rng) else { return };
     let mut sim = Arc::clone(heap.pool().pmem());
@@ -408,7 +408,7 @@ fn crashed(seed: u64) {
 }
 
 /// Runs a program in which a fence and all later fences fail while transactions are open. Returns whether an operation failed.
-fn failing(seed: u64) -> bool {
+fn run_with_failed_fence(seed: u64) -> bool {
     let mut rng = Rng::of(seed);
     let Some((heap, place)) = formatted(Order::Nested, &mut rng) else { return false };
     let sim = Arc::clone(heap.pool().pmem());
@@ -438,20 +438,20 @@ fn assert_some(usual: u64, what: &str, run: impl Fn(u64) -> bool + Sync) {
 
 #[test]
 fn failed_fence_with_open_transactions_loses_nothing() {
-    assert_some(40, "failed", failing);
+    assert_some(40, "failed", run_with_failed_fence);
 }
 
 #[test]
 fn crashes_with_open_transactions_lose_and_leak_nothing() {
-    each_seed(40, crashed);
+    each_seed(40, run_with_crashes);
 }
 
 #[test]
 fn discarding_one_entry_loses_only_its_transaction() {
-    assert_some(200, "discarded", |seed| discarding(Order::InTurn, seed));
+    assert_some(200, "discarded", |seed| run_with_discard(Order::InTurn, seed));
 }
 
 #[test]
 fn discarding_one_entry_with_open_transactions_loses_only_its_transaction() {
-    assert_some(100, "discarded", |seed| discarding(Order::Nested, seed));
+    assert_some(100, "discarded", |seed| run_with_discard(Order::Nested, seed));
 }

@@ -16,14 +16,14 @@ fn check(heap: &Heap, shadow: &Shadow, step: &str) {
     }
 }
 
-fn chosen(shadow: &Shadow, rng: &mut Rng) -> Option<u64> {
+fn random_block(shadow: &Shadow, rng: &mut Rng) -> Option<u64> {
     let nth = rng.below(shadow.len().max(1) as u64) as usize;
     shadow.keys().nth(nth).copied()
 }
 
 /// Overwrites parts of a block, in place or by the log.
 fn overwrite(heap: &Heap, shadow: &mut Shadow, rng: &mut Rng) {
-    let Some(at) = chosen(shadow, rng) else { return };
+    let Some(at) = random_block(shadow, rng) else { return };
     let mut words = shadow[&at].clone();
     let done = heap.transaction(|tx| {
         for _ in 0..1 + rng.below(4) {
@@ -61,7 +61,7 @@ fn run(seed: u64) {
                 }
             }
             8..=11 => {
-                if let Some(at) = chosen(&shadow, &mut rng) {
+                if let Some(at) = random_block(&shadow, &mut rng) {
                     heap.transact(|tx| tx.free(link_to::<u64>(at))).unwrap();
                     shadow.remove(&at);
                 }

@@ -31,7 +31,7 @@ fn commit(heap: &SimHeap, block: u64, seed: u64) {
 
 /// After a checkpoint every entry is dead. Only the line after a lane's last entry might have had a live entry, so only its corruption is refused.
 #[test]
-fn corruption_after_checkpoint_is_dead() {
+fn at_most_one_line_of_a_lane_is_live_after_checkpoint() {
     for seed in seeds(150) {
         let mut rng = Rng::of(seed);
         let (heap, [mine, theirs]) = heap_with_two_blocks();
@@ -70,7 +70,7 @@ fn corruption_after_checkpoint_is_dead() {
 
 /// One line is corrupted: the heap refuses to open, or has the same contents as without the corruption.
 #[test]
-fn dead_corruption_changes_nothing() {
+fn heap_with_corrupted_line_is_refused_or_unchanged() {
     let (mut opened_count, mut refused_count) = (0, 0);
     for seed in seeds(150) {
         let mut rng = Rng::of(seed ^ 0x1234_5678);

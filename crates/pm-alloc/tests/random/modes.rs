@@ -19,7 +19,7 @@ enum Mode {
 /// Runs one transaction. Returns the offset of its block; 0 if there was no room.
 fn transact(actor: &mut Actor, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u64 {
     let pmem = heap.pool().pmem();
-    match (actor.rng.below(10), actor.chosen(shadow)) {
+    match (actor.rng.below(10), actor.random_block(shadow)) {
         (0..=4, _) | (_, None) => {
             let bytes = actor.bytes();
             let allocated = heap.transaction(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset));

@@ -163,7 +163,7 @@ impl Actor {
             5 if self.rng.one_in(2) => self.checkpoint(heap),
             6 if is_scratch(self.last().slots[slot]) => self.scribble(heap, slot),
             7 | 8 if self.is_alone && !self.may_fail => self.nested(heap),
-            9 if !may_stop => self.unfilled_and_freed(heap, slot),
+            9 if !may_stop => self.alloc_uninit_and_free(heap, slot),
             _ => self.transaction(heap, false),
         }
     }
@@ -384,7 +384,7 @@ impl Actor {
     }
 
     /// Allocates an uninitialized block, and frees it.
-    fn unfilled_and_freed(&mut self, heap: &SimHeap, slot: usize) {
+    fn alloc_uninit_and_free(&mut self, heap: &SimHeap, slot: usize) {
         let (next, place, count) = (self.last(), self.slot_at(slot), words_of(self.id()) as u64);
         if next.slots[slot] != 0 {
             return;

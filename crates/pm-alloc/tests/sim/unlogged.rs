@@ -147,7 +147,7 @@ impl Actor {
         }
     }
 
-    pub(crate) fn chosen(&mut self, shadow: &Shadow) -> Option<u64> {
+    pub(crate) fn random_block(&mut self, shadow: &Shadow) -> Option<u64> {
         (!shadow.is_empty()).then(|| {
             let nth = self.rng.below(shadow.len() as u64) as usize;
             *shadow.keys().nth(nth).unwrap()
@@ -164,7 +164,7 @@ impl Actor {
 
     /// Executes one operation. Returns the offset of its block; 0 if there was no room.
     pub(crate) fn step(&mut self, heap: &Unlogged, shadow: &mut Shadow) -> u64 {
-        let chosen = self.chosen(shadow);
+        let chosen = self.random_block(shadow);
         let pmem = heap.heap().pool().pmem();
         match (self.rng.below(10), chosen) {
             (0..=3, _) | (_, None) => {
