@@ -1,5 +1,5 @@
 //! Heap headers with valid checksums and impossible values: opening returns a typed error or a heap that works, and never panics.
-//! The checksums detect every burst error of up to 16 bits.
+//! The checksums of block headers and of the chunk count detect every burst error of up to 16 bits.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -167,7 +167,7 @@ fn old_block(heap: &SimHeap, words: usize) -> u64 {
     block
 }
 
-fn check_listed(heap: &SimHeap, acked: &[u64]) -> Result<(), String> {
+fn check_live(heap: &SimHeap, acked: &[u64]) -> Result<(), String> {
     let (report, blocks) = (heap.check(), heap.blocks());
     match (report.is_clean(), acked.iter().all(|block| blocks.contains(block))) {
         (true, true) => Ok(()),
@@ -185,7 +185,7 @@ fn blocks_in_chunks_of_killed_growth_survive() {
     });
     let large = SimPmem::from_image(&enlarged(&small, 2), Model::Px86Line);
     Pool::attach(&large).unwrap().extend().unwrap();
-    explore_restarted(&large.to_image(), |_| (), |heap| old_block(heap, 60), check_listed);
+    explore_restarted(&large.to_image(), |_| (), |heap| old_block(heap, 60), check_live);
 }
 
 /// The next process finds a header of joined blocks that is visible, but not durable.
@@ -207,7 +207,7 @@ fn free_blocks_joined_by_killed_process_stay_joined() {
         block.ok()
     };
     let second = |heap: &SimHeap| joined(heap).unwrap_or(first);
-    explore_restarted(&image, |heap| assert_ne!(joined(heap), None), second, |heap, _| check_listed(heap, &[]));
+    explore_restarted(&image, |heap| assert_ne!(joined(heap), None), second, |heap, _| check_live(heap, &[]));
 }
 
 /// A freed huge block is split into chunks. The next process finds first headers of chunks that are visible, but not durable.
@@ -219,7 +219,7 @@ fn blocks_in_chunks_split_by_killed_process_survive() {
         heap.transact(|tx| tx.free(link_to::<u8>(long))).unwrap();
     });
     let two = |heap: &SimHeap| (0..2).map(|_| old_block(heap, 500)).last().unwrap();
-    explore_restarted(&image, |heap| assert!(two(heap) > 0), two, check_listed);
+    explore_restarted(&image, |heap| assert!(two(heap) > 0), two, check_live);
 }
 
 /// A crash may leave the new number of chunks, but the old copy of it. Open makes the two equal, so that either may be corrupted later.

@@ -220,7 +220,7 @@ fn long_write_in_place_costs_three_fences() {
     assert!((86 + 64 + 2..=86 + 65 + 3).contains(&cost.lines), "{cost:?}");
 }
 
-/// A line contains a header and the end of the block before it. It is written four times for the header, and once for the contents.
+/// A line contains a header and the end of the block before it. It is written at most four times for the header, and once for the contents.
 #[test]
 fn line_is_written_at_most_five_times_during_quarantine() {
     let options = HeapOptions::new().lanes(1).lane_entries(1000).quarantine(Duration::from_secs(3600));

@@ -31,7 +31,7 @@ fn commit(heap: &SimHeap, block: u64, seed: u64) {
 
 /// After a checkpoint every entry is dead. Only the line after a lane's last entry might have had a live entry, so only its corruption is refused.
 #[test]
-fn at_most_one_line_of_a_lane_is_live_after_checkpoint() {
+fn at_most_one_corrupted_line_of_a_lane_is_refused_after_checkpoint() {
     for seed in seeds(150) {
         let mut rng = Rng::of(seed);
         let (heap, [mine, theirs]) = heap_with_two_blocks();
