@@ -51,7 +51,7 @@ enum Rule {
     ThreeGroupsLive,
     /// A word is stored in place only when the checkpoint LSN has reached each entry that targets it.
     StoreOverDead,
-    /// Recovery replays from the last two groups of each lane on.
+    /// Recovery replays at least the last two groups of each lane.
     ReplayTwoGroups,
     /// Recovery ignores a group if one of its entries is missing.
     WholeGroups,
@@ -325,7 +325,7 @@ struct State {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Action {
-    /// A transaction begins that writes to these cells.
+    /// Begins a transaction that writes to these cells.
     Begin {
         lane: usize,
         cells: &'static [usize],

@@ -349,7 +349,7 @@ fn closing_makes_unlogged_blocks_durable() {
         let is_whole = report.is_clean() && blocks.len() == 2;
         if is_whole { Ok(()) } else { Err(format!("{blocks:?}, {:?}", report.corruptions)) }
     };
-    // Recoveries open the heap again, with a higher floor.
+    // Recoveries are not crashed, because they raise the floor, which `check` compares.
     Explorer::new(Model::Px86Line).crashes(1).check(&empty(), operation, check);
 }
 

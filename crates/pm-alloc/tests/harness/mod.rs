@@ -37,7 +37,7 @@ pub(crate) fn bytes(region: &impl Pmem) -> Vec<u8> {
     bytes
 }
 
-/// The report of a check that finds no corruption.
+/// Asserts that a check finds no corruption. Returns its report.
 #[track_caller]
 pub(crate) fn assert_clean<P: Pmem>(heap: &Heap<P>) -> CheckReport {
     let report = heap.check();

@@ -176,7 +176,7 @@ fn four_threads(run: impl Fn(u64) + Sync) {
     });
 }
 
-/// Few lanes, one arena, and threads that hold a lane while they acquire the arena.
+/// The heap has few lanes and one arena. Threads hold a lane while they acquire the arena.
 #[test]
 fn threads_that_share_few_lanes_do_not_deadlock() {
     for lanes in [1, 2, 3] {
@@ -224,7 +224,7 @@ fn work(heap: &Heap, thread: u64) {
             let linked = tx.read(at)?;
             if !linked.is_null() {
                 if kind == 6 {
-                    // In place, after undo entries: this acquires the lane.
+                    // This write is made in place, after undo entries, for which it acquires a lane.
                     tx.write(linked, &[number; 24])?;
                 }
                 tx.free(linked)?;

@@ -72,7 +72,7 @@ fn blocks_freed_by_others_stay_free_after_discarded_allocation() {
     // In another chunk, because it is longer than the rest of this one.
     assert_eq!(alloc(&heap, 3, 63), 65);
     let long = at_line(&heap, 65);
-    // F, X and G.
+    // These blocks are F, X and G.
     assert_eq!([alloc(&heap, 0, 12), alloc(&heap, 1, 2), alloc(&heap, 2, 47)], [3, 15, 17]);
     free_now(&heap, 0);
     let first = || assert_eq!(alloc(&heap, 0, 8), 3, "A");
