@@ -87,9 +87,9 @@ fn assert_child_stores_nothing(is_pid_expected: impl Fn(u32, u32) -> bool) {
         is_refused(closed) && is_refused(closed_unmapped) && is_pid_expected(parent, std::process::id())
     }));
     for ((heap, region), before) in heaps.into_iter().zip(&kept).zip(before) {
-        assert!(bytes(region) == before, "the child has stored to the region");
+        assert!(bytes(region) == before, "the child stores nothing");
         ManuallyDrop::into_inner(heap).close().unwrap();
-        assert!(bytes(region) != before, "the parent did not close the log");
+        assert!(bytes(region) != before, "the parent closes the log");
     }
 }
 

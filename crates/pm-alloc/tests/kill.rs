@@ -74,7 +74,7 @@ fn acknowledged_transactions_survive_kills() {
         let appended = check(&heap);
         for entry in messages.chunks_exact(16) {
             let [thread, number] = [0, 8].map(|at| u64::from_le_bytes(*entry[at..].first_chunk().unwrap()));
-            assert!(number < appended[usize::try_from(thread).unwrap()], "thread {thread} lost {number}");
+            assert!(number < appended[usize::try_from(thread).unwrap()], "thread {thread} keeps {number}");
             acknowledged += 1;
         }
     }
@@ -83,5 +83,5 @@ fn acknowledged_transactions_survive_kills() {
         "{rounds} kills, {acknowledged} transactions acknowledged, none lost; reopened in {:?} (median)",
         reopened[reopened.len() / 2]
     );
-    assert!(acknowledged > rounds, "only {acknowledged} transactions in {rounds} rounds");
+    assert!(acknowledged > rounds, "more than {rounds} transactions, not {acknowledged}");
 }

@@ -702,6 +702,6 @@ fn every_rule_is_needed() {
     for (rule, log, property) in NEEDED {
         let violated = HasDiscoveries::AnyOf([property].into());
         let checker = Log { without: Some(rule), ..log }.checker().finish_when(violated).spawn_bfs().join();
-        assert!(checker.discovery(property).is_some(), "{property:?} still holds without {rule:?}");
+        assert!(checker.discovery(property).is_some(), "{property:?} is violated without {rule:?}");
     }
 }

@@ -214,7 +214,7 @@ fn stray_writes_lose_only_blocks_with_corrupted_headers() {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 round(&region, &image, &blocks, seed, &mut tally);
             }));
-            assert!(result.is_ok(), "the round with seed {seed} panicked");
+            assert!(result.is_ok(), "no panic in the round with seed {seed}");
         }
     }
     println!("{tally:?}");
@@ -388,9 +388,9 @@ impl<'r> Campaign<'r> {
             let live = self.live.get_mut(&payload).unwrap();
             live.is_reported |= reported.iter().any(|corruption| corruption.extent.contains(&payload));
             let is_known = if is_hit { live.is_reported } else { listed.contains(&payload) };
-            assert!(is_known, "{payload:#x} is neither listed nor reported: hit {is_hit}, {reported:x?}");
+            assert!(is_known, "{payload:#x} is listed or reported: hit {is_hit}, reported {reported:x?}");
             let changed = found.iter().zip(&live.contents).position(|(found, expected)| found != expected);
-            assert_eq!(changed, None, "this byte of the block at {payload:#x} has changed; hit {is_hit}");
+            assert_eq!(changed, None, "no byte of the block at {payload:#x} changes; hit {is_hit}");
         }
     }
 
@@ -453,7 +453,7 @@ fn repair_keeps_every_live_block() {
             let mut campaign = Campaign::new(&region, seed, &mut tally);
             (0..10).for_each(|_| campaign.round());
         }));
-        assert!(result.is_ok(), "the campaign with seed {seed} panicked");
+        assert!(result.is_ok(), "no panic in the campaign with seed {seed}");
         seed += 1;
     }
     println!("{tally:?}");

@@ -156,8 +156,8 @@ fn discarded_dead_freeing_before_trim_hides_no_block() {
 }
 
 /// As in `discarded_half_durable_split_reallocates_no_older_block` of `discard.rs`, the rest begins at an old header of a free block that included
-/// lines of Y. The power fails before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both headers, the
-/// power fails again, and only A's header is durable. Then the entry is corrupted and discarded.
+/// lines of Y. The power fails before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both.
+/// The power fails again, and only A's header is durable. Then the entry is corrupted and discarded.
 #[test]
 fn discarded_half_replayed_entry_reallocates_no_older_block() {
     let heap = heap_with_an_old_header();

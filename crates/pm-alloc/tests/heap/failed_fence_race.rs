@@ -103,7 +103,7 @@ fn transaction_with_failed_fence_is_atomic_while_extent_is_trimmed() {
     if heap.blocks().contains(&block.get()) {
         for word in 0..8 * lines - 1 {
             let found = sim.load_u64(block.get() + 8 * word);
-            assert_eq!(found, 7, "the transaction is committed, but word {word} of its block is not");
+            assert_eq!(found, 7, "word {word} of the block is that of the committed transaction");
         }
     }
 }

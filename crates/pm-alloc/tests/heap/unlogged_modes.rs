@@ -187,7 +187,7 @@ fn block_survives(freezes: bool) {
     core::mem::forget(heap);
 
     let blocks = after_power_failure(&sim).blocks();
-    assert!(blocks.contains(&block), "the durable block {block} is lost: {blocks:?}");
+    assert!(blocks.contains(&block), "the durable block {block} is among {blocks:?}");
 }
 
 /// Blocks are allocated first without durability, then with it.
@@ -200,5 +200,5 @@ fn durable_block_survives_after_volatile_ones() {
     let block = heap.alloc(64 * 4 - 8, 64).unwrap();
     core::mem::forget(heap);
     let blocks = after_power_failure(&sim).blocks();
-    assert!(blocks.contains(&block), "the durable block {block} is lost: {blocks:?}");
+    assert!(blocks.contains(&block), "the durable block {block} is among {blocks:?}");
 }

@@ -333,7 +333,7 @@ impl Place {
         }
         for at in free_payloads(&heap) {
             let over = live.iter().find(|live| at < live.0 + 64 * live.1 && live.0 < at + 64);
-            assert!(over.is_none(), "{case}: {at} is free, in {over:?}");
+            assert!(over.is_none(), "{case}: {at} is not in the live {over:?}");
         }
         for &(block, lines) in &live {
             assert!(listed.contains(&block), "{case}: {block} is not listed");
@@ -343,7 +343,7 @@ impl Place {
         let mut known: BTreeSet<u64> = program.shadow.iter().chain(&victim.blocks).copied().collect();
         known.extend([self.slots, self.long]);
         let leaked: Vec<&u64> = listed.difference(&known).collect();
-        assert!(leaked.is_empty() || !report.is_clean(), "{case}: {leaked:?} are leaked");
+        assert!(leaked.is_empty() || !report.is_clean(), "{case}: no block is leaked, not {leaked:?}");
         true
     }
 }

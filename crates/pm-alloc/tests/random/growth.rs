@@ -12,7 +12,7 @@ fn check(heap: &Heap, shadow: &Shadow, step: &str) {
     for (at, words) in shadow {
         let found: Vec<u64> =
             (0..words.len() as u64).map(|word| heap.pool().pmem().load_u64(at + 8 * word)).collect();
-        assert!(found == *words, "{step}: the block at {at} changed");
+        assert!(found == *words, "{step}: the block at {at} is unchanged");
     }
 }
 

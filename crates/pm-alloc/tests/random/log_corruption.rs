@@ -63,7 +63,7 @@ fn at_most_one_corrupted_line_of_a_lane_is_refused_after_checkpoint() {
                     refused.push(entry);
                 }
             }
-            assert!(refused.len() <= 1, "seed {seed}, lane {lane}: refused for {refused:?}");
+            assert!(refused.len() <= 1, "seed {seed}, lane {lane}: at most one is refused, not {refused:?}");
         }
     }
 }

@@ -80,11 +80,11 @@ pub(super) fn read_states(heap: &SimHeap, owners: usize) -> Vec<Shadow> {
             if offset == 0 {
                 return 0;
             }
-            assert!(reachable.insert(offset), "two links to {offset}");
+            assert!(reachable.insert(offset), "one link to {offset}");
             let id = pmem.load_u64(offset);
             assert!(words_of(id) > 0 && id >> 56 == owner as u64, "no contents at {offset}: {id:x}");
             let found: Vec<u64> = (0..words_of(id) as u64).map(|n| pmem.load_u64(offset + 8 * n)).collect();
-            assert!(is_scratch(id) || found == content(id, words_of(id)), "wrong contents at {offset}");
+            assert!(is_scratch(id) || found == content(id, words_of(id)), "the contents at {offset}");
             id
         };
         let word = |n: usize| pmem.load_u64(at + 8 * n as u64);
