@@ -13,7 +13,7 @@ mod harness;
 mod links;
 mod sim;
 
-/// What most of these tests use.
+/// Imports and helpers of most of these tests.
 mod prelude {
     pub(crate) use crate::harness::{Transact as _, assert_clean};
     pub(crate) use crate::links::link_to;
@@ -24,15 +24,15 @@ mod prelude {
 
     pub(crate) type SimHeap = Heap<Arc<SimPmem>>;
 
-    /// The heap that a crash has left.
-    pub(crate) fn left<A>(crash: &Crash<A>, options: &HeapOptions) -> Result<SimHeap, String> {
+    /// Opens the heap that a crash has left.
+    pub(crate) fn recovered_heap<A>(crash: &Crash<A>, options: &HeapOptions) -> Result<SimHeap, String> {
         Heap::attach(Arc::clone(crash.pmem()), options).map_err(|error| error.to_string())
     }
 
-    /// A lane's next commit flushes and fences the targets of a transaction; until then the log has their contents. Lines that an open flushes and
-    /// fences are already durable, unless a process was killed.
+    /// All lints except six. The targets of a transaction are not flushed before the lane's next commit, because the log has their contents.
+    /// An open flushes and fences lines that are durable already, unless a process was killed.
     pub(crate) fn lints() -> Lints {
-        let by_the_next = [
+        let allowed = [
             Lint::UnflushedStore,
             Lint::UnfencedFlush,
             Lint::UnfencedStore,
@@ -40,16 +40,16 @@ mod prelude {
             Lint::RedundantFlush,
             Lint::RedundantFence,
         ];
-        by_the_next.into_iter().fold(Lints::all_denied(), Lints::allow)
+        allowed.into_iter().fold(Lints::all_denied(), Lints::allow)
     }
 }
 
 mod crash {
     mod corrupted_log;
-    mod cut;
     mod discard;
     mod heap;
     mod restore;
+    mod trim;
     mod tx;
     mod uninit;
     mod word_in_tx;

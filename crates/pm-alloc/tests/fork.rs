@@ -9,12 +9,12 @@ use std::process::Command;
 
 const LEN: usize = 1 << 20;
 
-/// Set in process 1 of a PID namespace.
+/// The environment variable that is set in process 1 of a PID namespace.
 const IS_FIRST: &str = "PM_ALLOC_TEST_IS_FIRST";
 
-/// Whether `check` is true in a child.
+/// Forks. Returns whether `check` is true in the child.
 fn in_child(check: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child's one thread waits for no other, and ends before the destructors of the parent's values.
+    // SAFETY: the child has one thread, which waits for no other, and exits before the destructors of the parent's values would run.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
@@ -30,9 +30,9 @@ fn in_child(check: impl FnOnce() -> bool) -> bool {
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// Runs `test` again as process 1 of a PID namespace, and there `body`, with the next child of this thread in another namespace, where
-/// it is process 1 too.
-fn with_childs_pid_the_same(test: &str, body: impl FnOnce()) {
+/// Runs `test` again as process 1 of a PID namespace. That process runs `body`, and its next child is in another namespace, where the child is
+/// process 1, too.
+fn with_equal_pid_of_child(test: &str, body: impl FnOnce()) {
     if std::env::var_os(IS_FIRST).is_some() {
         assert_eq!(std::process::id(), 1);
         // SAFETY: no memory is touched.
@@ -44,7 +44,7 @@ fn with_childs_pid_the_same(test: &str, body: impl FnOnce()) {
     command.args(["--pid", "--fork"]);
     // SAFETY: no memory is touched.
     if unsafe { libc::geteuid() } != 0 {
-        // Without root, as the root of a user namespace.
+        // Without root privileges, a PID namespace needs a user namespace.
         command.arg("--map-root-user");
     }
     command.arg("--").arg(std::env::current_exe().unwrap()).args([test, "--exact", "--nocapture"]);
@@ -54,8 +54,8 @@ fn with_childs_pid_the_same(test: &str, body: impl FnOnce()) {
     assert!(out.contains("1 passed"), "{out}");
 }
 
-/// Heaps with a committed transaction, in regions that the child inherits or not. The child drops some, and closes the others.
-fn child_leaves_the_log_alone(is_pid_expected: impl Fn(u32, u32) -> bool) {
+/// Some heaps are in regions that the child inherits, others are not. The child drops one of each kind, and closes the other.
+fn assert_child_stores_nothing(is_pid_expected: impl Fn(u32, u32) -> bool) {
     let parent = std::process::id();
     let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
     let kept = [true, true, false, false].map(|is_kept| {
@@ -75,7 +75,7 @@ fn child_leaves_the_log_alone(is_pid_expected: impl Fn(u32, u32) -> bool) {
     let before = kept.each_ref().map(bytes);
     assert!(in_child(|| {
         let is_refused = |heap: &mut ManuallyDrop<Heap<&Region>>| {
-            // SAFETY: once in this process, and the parent's is another copy.
+            // SAFETY: this process takes each value only once, and the parent has its own copy.
             let heap = unsafe { ManuallyDrop::take(heap) };
             matches!(heap.close(), Err(HeapError::Pool(PoolError::InUse)))
         };
@@ -87,7 +87,7 @@ fn child_leaves_the_log_alone(is_pid_expected: impl Fn(u32, u32) -> bool) {
         is_refused(closed) && is_refused(closed_unmapped) && is_pid_expected(parent, std::process::id())
     }));
     for ((heap, region), before) in heaps.into_iter().zip(&kept).zip(before) {
-        assert!(bytes(region) == before, "the child has stored to the region");
+        assert!(bytes(region) == before, "the child stores nothing");
         ManuallyDrop::into_inner(heap).close().unwrap();
         assert!(bytes(region) != before, "the parent closes the log");
     }
@@ -95,12 +95,12 @@ fn child_leaves_the_log_alone(is_pid_expected: impl Fn(u32, u32) -> bool) {
 
 #[test]
 fn child_that_drops_or_closes_heap_stores_nothing() {
-    child_leaves_the_log_alone(|parent, child| parent != child);
+    assert_child_stores_nothing(|parent, child| parent != child);
 }
 
 #[test]
 fn child_with_pid_of_parent_stores_nothing() {
-    with_childs_pid_the_same("child_with_pid_of_parent_stores_nothing", || {
-        child_leaves_the_log_alone(|parent, child| parent == child)
+    with_equal_pid_of_child("child_with_pid_of_parent_stores_nothing", || {
+        assert_child_stores_nothing(|parent, child| parent == child)
     });
 }

@@ -19,7 +19,7 @@ fn load(region: &Region, offset: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn closed_heap_with_one_block_has_these_bytes() {
+fn closed_heap_with_one_block_has_golden_bytes() {
     let region = Region::anonymous(1 << 16).unwrap();
     let pool = PoolOptions::new().uuid(Uuid::from_bytes(*b"0123456789abcdef")).created_s(1_000_000_000);
     let options = HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(16).chunk_bytes(4096);

@@ -1,4 +1,4 @@
-//! The behaviour of a heap: calls, refusals, prices, corrupted and discarded log entries, failed fences.
+//! The behaviour of a heap: calls, refusals, costs, corrupted and discarded log entries, failed fences.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,7 +14,7 @@ mod hooked;
 mod links;
 mod sim;
 
-/// What most of these tests use.
+/// Imports of most of these tests.
 mod prelude {
     pub(crate) use crate::harness::{Rng, Transact as _, assert_clean, bytes};
     pub(crate) use crate::hooked::{Hook, Hooked};
@@ -30,7 +30,7 @@ mod heap {
     mod calls;
     mod discard;
     mod discard_hidden;
-    mod discard_rested;
+    mod discard_idle;
     mod failed_fence;
     mod failed_fence_race;
     mod failed_fence_threads;

@@ -1,7 +1,7 @@
-//! Misuses of the heap that must not compile, each with the compiler's message; and the right use, which must.
+//! Misuses of the heap that must not compile, each with the compiler's message; and correct uses, which must compile.
 //!
-//! The messages are those of the toolchain in `rust-version`; after a change of either, `TRYBUILD=overwrite cargo test -p pm-alloc --test misuse`
-//! regenerates them; review them before committing.
+//! The messages are those of the toolchain in `rust-version`. After a change of the toolchain or of the API,
+//! `TRYBUILD=overwrite cargo test -p pm-alloc --test misuse` regenerates them; review them before committing.
 
 #[test]
 fn misuses_do_not_compile() {

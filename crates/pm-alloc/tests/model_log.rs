@@ -1,11 +1,11 @@
 //! The protocol of the log as a small model, checked exhaustively: commits in lanes, retiring, the checkpoint LSN, crashes and recovery.
 //!
 //! The model follows `docs/adr/0007-one-fence-per-transaction.md` and `docs/adr/0010-a-corrupted-log-line.md`, not the code: it checks that
-//! the protocol is right, and the crash tests check that the code implements it. A line of the medium is the list of its versions
-//! since the last fence that covers it. A power failure leaves any one version in each line, and may corrupt one entry; a kill leaves
-//! the last version of each. Both may happen again during recovery.
+//! the protocol is right, and the crash tests check that the code implements it. A line of the medium is modelled as the list of its
+//! versions since the last fence that covers it. A power failure leaves any one version in each line, and may corrupt one entry. A kill
+//! leaves the last version of each line. Both may happen again during recovery.
 //!
-//! Each ordering rule of the protocol can be removed ([`Rule`]); the checker then finds a counterexample.
+//! Each rule of the protocol can be removed ([`Rule`]). The checker then finds a counterexample.
 //!
 //! Not modelled: undo entries, deferred commits, generations, and the order of loads within one lane, which `src/log/tests/loom_log.rs` checks.
 
@@ -20,8 +20,8 @@ const CHECKPOINT: &str = "the checkpoint LSN is below all groups that recovery r
 const LANES: usize = 2;
 /// Lines of user data.
 const CELLS: usize = 2;
-/// Above every LSN: the floor of a log that is recovered.
-const ALL: Lsn = Lsn::MAX;
+/// Above the LSN of every group. It is the floor after recovery, and the bound if no lane has a live group.
+const MAX_LSN: Lsn = Lsn::MAX;
 
 type Lsn = u8;
 
@@ -31,37 +31,37 @@ type Value = u8;
 /// A rule of the protocol that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// A commit notes a lower LSN before it allocates its own.
+    /// A commit notes an LSN below its own in the lane before it allocates its own.
     NoteBeforeAllocate,
-    /// The checkpoint LSN is computed from the latest LSN, which is loaded before the lanes are.
+    /// The checkpoint LSN is computed from the latest LSN and the lanes. The latest LSN is loaded first.
     LatestBeforeLanes,
     /// A group is fenced before it is applied.
     FenceBeforeApply,
     /// A group is applied before its LSN is published.
     ApplyBeforePublish,
-    /// A commit flushes what the lane's previous commit has applied.
+    /// A commit flushes the words that the lane's previous commit applied.
     FlushPrevious,
     /// An entry is overwritten only when the checkpoint LSN has reached it.
     OverwriteDead,
-    /// What a group has applied is fenced before its lane's header says that the lane is retired.
+    /// The applied words of a group are fenced before the retired LSN is stored in the lane's header.
     FenceBeforeRetire,
-    /// A lane counts as retired when its header is durable.
+    /// A lane counts as retired only when its header is durable.
     RetireDurably,
     /// The checkpoint LSN stays below the last three groups of each lane.
     ThreeGroupsLive,
     /// A word is stored in place only when the checkpoint LSN has reached each entry that targets it.
     StoreOverDead,
-    /// Recovery replays from the last two groups of each lane on.
+    /// Recovery replays at least the last two groups of each lane.
     ReplayTwoGroups,
-    /// A group of which an entry is missing does not count.
+    /// Recovery ignores a group if one of its entries is missing.
     WholeGroups,
     /// Recovery makes the log durable before it replays it.
     FenceBeforeReplay,
-    /// Recovery makes what it has replayed durable before it raises the floor.
+    /// Recovery makes the replayed words durable before it raises the floor.
     FenceBeforeFloor,
 }
 
-/// A line's versions, of which a power failure leaves one: first the durable one, last the visible one.
+/// The versions of a line, of which a power failure leaves any one. The first is the durable version, the last the visible version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Line<T>(Vec<T>);
 
@@ -78,7 +78,7 @@ impl<T: Copy + PartialEq> Line<T> {
         self.0.push(value);
     }
 
-    /// A fence after a flush that found `flushed` in the line.
+    /// A fence after a flush of the line. At that flush `flushed` was the visible version.
     fn fence(&mut self, flushed: T) {
         if let Some(at) = self.0.iter().rposition(|version| *version == flushed) {
             self.0.drain(..at);
@@ -152,7 +152,7 @@ impl Medium {
         groups.into_iter().map(|(group, _)| group).collect()
     }
 
-    /// The LSN from which on recovery replays.
+    /// The lowest LSN that recovery replays.
     fn replay_from(&self, without: Option<Rule>) -> Option<Lsn> {
         let replayed = if without == Some(Rule::ReplayTwoGroups) { 1 } else { 2 };
         let lowest = |lane: usize| {
@@ -163,7 +163,7 @@ impl Medium {
         (0..LANES).filter_map(lowest).min()
     }
 
-    /// The cells that the live groups target, each with the last of their values.
+    /// The cells that replayed groups target, each with the last value that these groups store there.
     fn replayed(&mut self, without: Option<Rule>) -> impl Iterator<Item = (&mut Line<Value>, Value)> {
         let lowest = self.replay_from(without);
         let groups = (0..LANES).flat_map(|lane| self.groups(lane, without));
@@ -174,14 +174,14 @@ impl Medium {
         self.cells.iter_mut().zip(last).filter(|(_, value)| *value > 0)
     }
 
-    /// How many versions each line has, in a fixed order.
+    /// The number of versions of each line, in a fixed order of lines.
     fn version_counts(&self) -> Vec<usize> {
         let slots = self.rings.iter().flatten().map(|line| line.0.len());
         let words = self.cells.iter().chain(&self.retired).chain([&self.floor]).map(|line| line.0.len());
         slots.chain(words).collect()
     }
 
-    /// Leaves of each line the chosen version.
+    /// Leaves the chosen version of each line.
     fn crash(&mut self, chosen: &[usize]) {
         let mut chosen = chosen.iter();
         let mut next = || chosen.next().copied().unwrap_or_default();
@@ -202,11 +202,11 @@ impl Medium {
 /// The steps of a commit, each atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step {
-    /// A lower LSN is noted.
+    /// An LSN below the commit's own is noted in the lane.
     Note,
     /// An LSN is allocated.
     Allocate,
-    /// The entries are written and flushed, and what the previous group has applied is flushed.
+    /// The entries are written and flushed, and so are the applied words of the previous group.
     Append,
     Fence,
     Apply,
@@ -220,9 +220,9 @@ struct Commit {
     lsn: Lsn,
     /// The number of steps that are done.
     done: usize,
-    /// Where the entries go.
+    /// The slots of the entries.
     slots: Vec<usize>,
-    /// Cells of the previous group, with the values that were flushed.
+    /// The cells of the lane's previous group, with their flushed values.
     flushed: Vec<(usize, Value)>,
 }
 
@@ -232,9 +232,9 @@ struct Lane {
     noted: Option<Lsn>,
     /// The LSNs of the last three groups, the last one first.
     last: [Lsn; 3],
-    /// The LSN that the lane is retired up to.
+    /// The retired LSN that other threads use.
     retired: Lsn,
-    /// Cells of the last group, which the next commit flushes.
+    /// The cells of the last group. The next commit flushes them.
     applied: Vec<usize>,
     commit: Option<Commit>,
 }
@@ -253,58 +253,58 @@ struct Process {
     latest: Lsn,
     checkpoint: Lsn,
     lanes: [Lane; LANES],
-    /// For each cell the highest LSN of an entry that targets it.
+    /// The highest LSN of the entries that target each cell.
     targeted: [Lsn; CELLS],
-    /// The part of the checkpoint LSN that a thread has loaded.
+    /// The first half of a computation of the checkpoint LSN: the value that a thread has loaded.
     computing: Option<Lsn>,
     retiring: Option<Retiring>,
-    /// The cell to which a word was stored in place, and flushed.
+    /// The cell with a word that was stored in place and flushed, but not fenced.
     word: Option<usize>,
 }
 
 impl Process {
-    /// Whether a transaction or a store in progress writes to the cell. Users order such writes by locks.
+    /// Whether a transaction or a store in progress writes to the cell. Programs exclude such writes to one cell by locks.
     fn is_locked(&self, cell: usize) -> bool {
         let commits = || self.lanes.iter().filter_map(|lane| lane.commit.as_ref());
         self.word == Some(cell) || commits().any(|commit| commit.cells.contains(&cell))
     }
 
-    /// The highest LSN when all commits that have begun are over.
-    fn lsns(&self) -> Lsn {
+    /// The highest LSN after all commits that have begun have allocated theirs.
+    fn final_lsn(&self) -> Lsn {
         let pending =
             self.lanes.iter().filter_map(|lane| lane.commit.as_ref()).filter(|commit| commit.lsn == 0);
         self.latest + pending.fold(0, |count, _| count + 1)
     }
 
-    /// The least LSN, less one, that recovery may need of the lanes.
+    /// The lanes' bound of the checkpoint LSN: one less than the lowest LSN that recovery may need.
     fn bound(&self, without: Option<Rule>) -> Lsn {
         let live = if without == Some(Rule::ThreeGroupsLive) { 2 } else { 3 };
         let bound = |lane: &Lane| {
             let groups = lane.last[..live].iter().filter(|lsn| **lsn > lane.retired).map(|lsn| lsn - 1);
             groups.chain(lane.noted).min()
         };
-        self.lanes.iter().filter_map(bound).min().unwrap_or(ALL)
+        self.lanes.iter().filter_map(bound).min().unwrap_or(MAX_LSN)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Running(Box<Process>),
-    /// So many steps of recovery are done.
+    /// Recovery runs; this number of its steps is done.
     Recovering(u8),
     Recovered,
 }
 
-/// What the properties refer to and the log does not know.
+/// Facts that the properties need and the log does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct History {
-    /// The last two values of each cell whose commit or store has returned.
+    /// The last two values of each cell whose commits or stores in place have returned, the last one first.
     acknowledged: [[Value; 2]; CELLS],
     /// The LSNs of groups with two cells.
     pairs: Vec<Lsn>,
     /// The LSN of the group with a corrupted entry.
     corrupted: Lsn,
-    /// The checkpoint LSN that the process knew when it stopped.
+    /// The checkpoint LSN of the process when it stopped.
     checkpoint: Lsn,
     /// Power failures and kills so far.
     crashes: u8,
@@ -325,7 +325,7 @@ struct State {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Action {
-    /// A transaction begins that writes to these cells.
+    /// Begins a transaction that writes to these cells.
     Begin {
         lane: usize,
         cells: &'static [usize],
@@ -334,18 +334,18 @@ enum Action {
     Commit {
         lane: usize,
     },
-    /// The checkpoint LSN is computed: its first half, then its second.
+    /// One of the two steps of computing the checkpoint LSN.
     Compute,
     Retire {
         lane: usize,
     },
     /// The next step of retiring.
-    GoOnRetiring,
+    ContinueRetiring,
     StoreWord {
         cell: usize,
     },
     FenceWord,
-    /// Power fails: each line keeps this version, and one entry may be corrupted.
+    /// The power fails. Each line keeps the version with this index, and one entry may be corrupted.
     Crash {
         versions: Vec<usize>,
         corrupted: Option<(usize, usize)>,
@@ -355,19 +355,19 @@ enum Action {
     Recover,
 }
 
-/// The model: its bounds, and the rule that it lacks.
+/// The model: its bounds, and the rule that is removed.
 #[derive(Clone, Copy, Debug)]
 struct Log {
-    /// Entries of a ring. A group has one or two.
+    /// The number of entries of a ring. A group has one or two entries.
     entries: usize,
     last_lsn: Lsn,
-    /// The cells that the transactions of each lane write to.
+    /// The cells that each possible transaction of a lane writes to.
     groups: [&'static [&'static [usize]]; LANES],
-    /// Words are stored in place.
+    /// Whether words are also stored in place.
     words: bool,
-    /// Power failures and kills, those during recovery included.
+    /// The number of power failures and kills, including those during recovery.
     crashes: u8,
-    /// The first power failure may corrupt an entry.
+    /// Whether the first crash may corrupt an entry, if it is a power failure.
     corruption: bool,
     without: Option<Rule>,
 }
@@ -400,14 +400,14 @@ impl Log {
                 let last = state.medium.rings[index][(lane.head + cells.len()) % self.entries].visible();
                 let has_room = last.lsn() <= process.checkpoint || self.lacks(Rule::OverwriteDead);
                 let is_free = cells.iter().all(|&cell| !process.is_locked(cell));
-                if has_room && is_free && process.lsns() < self.last_lsn {
+                if has_room && is_free && process.final_lsn() < self.last_lsn {
                     actions.push(Action::Begin { lane: index, cells });
                 }
             }
         }
         actions.push(Action::Compute);
         if process.retiring.is_some() {
-            actions.push(Action::GoOnRetiring);
+            actions.push(Action::ContinueRetiring);
         }
         for cell in
             (0..CELLS).filter(|&cell| self.words && !process.is_locked(cell) && process.word.is_none())
@@ -486,7 +486,7 @@ impl Log {
         }
     }
 
-    fn go_on_retiring(&self, medium: &mut Medium, process: &mut Process) {
+    fn continue_retiring(&self, medium: &mut Medium, process: &mut Process) {
         match process.retiring.take() {
             Some(Retiring::Flushed { lane, lsn, cells }) => {
                 if !self.lacks(Rule::FenceBeforeRetire) {
@@ -518,10 +518,10 @@ impl Log {
                 if !self.lacks(Rule::FenceBeforeFloor) {
                     medium.replayed(self.without).for_each(|(cell, value)| cell.fence(value));
                 }
-                medium.floor.store(ALL);
+                medium.floor.store(MAX_LSN);
             }
             _ => {
-                medium.floor.fence(ALL);
+                medium.floor.fence(MAX_LSN);
                 state.phase = Phase::Recovered;
             }
         }
@@ -592,8 +592,8 @@ impl Model for Log {
                     cells.into_iter().map(|cell| (cell, state.medium.cells[cell].visible())).collect();
                 process.retiring = Some(Retiring::Flushed { lane, lsn, cells });
             }
-            (Phase::Running(process), Action::GoOnRetiring) => {
-                self.go_on_retiring(&mut state.medium, process)
+            (Phase::Running(process), Action::ContinueRetiring) => {
+                self.continue_retiring(&mut state.medium, process)
             }
             (Phase::Running(process), Action::StoreWord { cell }) => {
                 let line = &mut state.medium.cells[cell];
@@ -660,8 +660,8 @@ const GENERAL: Log = Log {
     without: None,
 };
 
-/// One lane goes around its ring while the other one rests.
-const AROUND: Log = Log {
+/// One lane wraps around its ring while the other lane is idle.
+const WRAP_AROUND: Log = Log {
     entries: 3,
     last_lsn: 5,
     groups: [&[&[0]], &[&[0], &[1]]],
@@ -673,7 +673,7 @@ const AROUND: Log = Log {
 
 #[test]
 fn protocol_keeps_its_properties() {
-    for log in [GENERAL, AROUND] {
+    for log in [GENERAL, WRAP_AROUND] {
         let checker = log.checker().spawn_bfs().join();
         checker.assert_properties();
     }
@@ -686,7 +686,7 @@ const NEEDED: [(Rule, Log, &str); 14] = [
     (Rule::FenceBeforeApply, GENERAL, ATOMIC),
     (Rule::ApplyBeforePublish, GENERAL, SURVIVES),
     (Rule::FlushPrevious, GENERAL, SURVIVES),
-    (Rule::OverwriteDead, AROUND, SURVIVES),
+    (Rule::OverwriteDead, WRAP_AROUND, SURVIVES),
     (Rule::FenceBeforeRetire, GENERAL, SURVIVES),
     (Rule::RetireDurably, GENERAL, CHECKPOINT),
     (Rule::ThreeGroupsLive, GENERAL, CHECKPOINT),
@@ -702,6 +702,6 @@ fn every_rule_is_needed() {
     for (rule, log, property) in NEEDED {
         let violated = HasDiscoveries::AnyOf([property].into());
         let checker = Log { without: Some(rule), ..log }.checker().finish_when(violated).spawn_bfs().join();
-        assert!(checker.discovery(property).is_some(), "without {rule:?}, {property:?} holds all the same");
+        assert!(checker.discovery(property).is_some(), "{property:?} is violated without {rule:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Heap headers with valid checksums and impossible values: opening returns a typed error or a heap that works, and never panics. And the
-//! errors that the checksums detect.
+//! Heap headers with valid checksums and impossible values: opening returns a typed error or a heap that works, and never panics.
+//! The checksums of block headers and of the chunk count detect every burst error of up to 16 bits.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -37,7 +37,7 @@ fn use_heap(region: &Region) -> Result<(), HeapError> {
     assert_eq!(heap.is_ok(), matches!(seen, Ok(Ok(_))), "inspecting and opening agree");
     let heap = heap?;
     heap.check();
-    // There may be no room, or too short a lane: the heap was made for other lanes and chunks.
+    // There may be no room, or the lane may be too short: the heap was formatted for other lanes and chunks.
     let allocated: Result<(), TxError> = heap.transaction(|tx| tx.alloc(&1_u64).map(drop));
     assert!(matches!(allocated, Ok(()) | Err(TxError::Space(_) | TxError::Commit(_))), "{allocated:?}");
     Ok(())
@@ -58,7 +58,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn impossible_fields_are_typed_errors(
+    fn heap_with_impossible_fields_works_or_is_refused(
         changes in prop::collection::vec((0..11_usize, value()), 1..4),
         copies in prop_oneof![Just([true, true]), Just([true, false]), Just([false, true])],
     ) {
@@ -100,7 +100,7 @@ proptest! {
 type Change = fn(&mut HeapHeader);
 
 #[test]
-fn error_names_impossible_field() {
+fn error_contains_name_of_impossible_field() {
     let (_, whole) = heap();
     let cases: [(&str, Change); 8] = [
         ("version", |header| header.version = 0),
@@ -122,15 +122,15 @@ fn error_names_impossible_field() {
             Err(HeapError::HeaderField { field, .. }) => assert_eq!(field, expected),
             other => panic!("{expected}: {other:?}"),
         }
-        // A valid copy is used.
+        // The heap opens if only the copy is valid.
         store(&region, HeapHeader { pool_uuid: header.pool_uuid, ..whole }, whole.heap_start, [false, true]);
         use_heap(&region).unwrap();
     }
 }
 
-/// The version is checked first: to this version the log would look corrupted.
+/// The version is checked before the log, because the log of an older version looks corrupted to this one.
 #[test]
-fn older_version_is_refused_by_name() {
+fn older_version_is_refused() {
     let (region, whole) = heap();
     store(&region, HeapHeader { version: 1, ..whole }, whole.heap_start, [true, true]);
     let bytes = || {
@@ -155,12 +155,12 @@ fn read_only_open_is_refused() {
     assert!(matches!(other, Err(HeapError::Pool(PoolError::Region(_)))), "{other:?}");
 }
 
-/// All burst errors of up to 16 bits, in so many words.
+/// All burst errors of up to 16 bits in `WORDS` words.
 fn bursts<const WORDS: usize>() -> impl Iterator<Item = [u64; WORDS]> {
     let bits = 64 * WORDS;
     (0..bits).flat_map(move |at| {
         let longest = 16.min(bits - at);
-        // The first bit is always wrong, so that each burst is generated once.
+        // The first bit is always flipped, so that each burst is generated once.
         (0..1_u32 << (longest - 1)).map(move |rest| {
             let pattern = u128::from(rest << 1 | 1);
             let mut words = [0; WORDS];
@@ -198,7 +198,7 @@ fn chunk_count_detects_every_burst_of_16_bits() {
     assert_eq!(missed, None);
 }
 
-/// `PM_RANDOM_WORDS` words, of which one in 2^32 * 8 / 5 is a valid header. The words of the log have checksums of 16 bits.
+/// The test checks `PM_RANDOM_WORDS` words. One in 2^32 * 8 / 5 is a valid block header. A sealed word has a checksum of only 16 bits.
 #[test]
 fn random_words_are_not_headers() {
     let wanted: u64 = std::env::var("PM_RANDOM_WORDS").map_or(1 << 22, |count| count.parse().unwrap());

@@ -13,7 +13,7 @@ mod harness;
 mod links;
 mod sim;
 
-/// What most of these tests use.
+/// Imports of most of these tests.
 mod prelude {
     pub(crate) use crate::harness::{Transact as _, assert_clean};
     pub(crate) use crate::links::link_to;

@@ -1,5 +1,5 @@
-//! Stray writes into a region with a heap in use: into the pool's header, the roots, the logs, and the headers and contents of blocks.
-//! Nothing panics, no live blocks overlap, each corrupted header is found, and all other bytes are unchanged.
+//! Stray writes to a region with a heap: the pool's header, the roots, the logs, and the headers and contents of blocks. Afterwards no call panics,
+//! no live blocks overlap, each corrupted header is reported, and the contents of blocks are unchanged except for the stray writes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use pm_core::{Link, Pmem, Region};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The number of stray writes. 5,000 by default; a release is checked with 1,000,000.
+/// The environment variable with the number of stray writes. The default is some thousands; a release is checked with 1,000,000.
 const WRITES: &str = "PM_STRAY_WRITES";
 const REGION_BYTES: u64 = 1 << 17;
 
@@ -72,7 +72,7 @@ fn headers(region: &Region, blocks: &Blocks) -> BTreeMap<u64, u64> {
     blocks.keys().map(|payload| (*payload, region.load_u64(payload - 8))).collect()
 }
 
-/// Asserts that only bytes of stray writes have changed.
+/// Asserts that the contents of blocks have changed only where stray writes hit them.
 fn assert_unchanged(region: &Region, blocks: &Blocks, stray: &[Range<u64>]) {
     for (payload, contents) in blocks {
         let mut found = vec![0; contents.len()];
@@ -115,8 +115,8 @@ struct Tally {
     not_opened: u64,
 }
 
-/// Writes while the heap is open cost only the blocks whose headers they corrupt.
-fn hit_while_open(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
+/// Checks a heap that was open during the writes. Only blocks with corrupted headers are lost.
+fn check_open_heap(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
     let taken = fill_free_space(heap, blocks);
     assert_unchanged(region, blocks, stray);
     for payload in blocks.keys() {
@@ -139,8 +139,8 @@ fn hit_while_open(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u6
     }
 }
 
-/// The heap is opened after the writes: corrupted headers are reported, their extents are not allocated, and intact blocks can be freed.
-fn hit_while_closed(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
+/// Checks a heap that was opened after the writes. Corrupted headers are reported, their extents are not allocated, and other blocks can be freed.
+fn check_reopened(region: &Region, heap: &HeapOn<'_>, blocks: &Blocks, hit: &[u64], stray: &[Range<u64>]) {
     let report = heap.check();
     for payload in hit {
         let inside = |corruption: &Corruption| corruption.extent.contains(payload);
@@ -179,10 +179,10 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
     tally.writes += stray.len() as u64;
     tally.headers_hit += hit.len() as u64;
     if let Some(heap) = open {
-        hit_while_open(region, &heap, blocks, &hit, &stray);
+        check_open_heap(region, &heap, blocks, &hit, &stray);
     } else {
         match Heap::attach(region, &options()) {
-            Ok(heap) => hit_while_closed(region, &heap, blocks, &hit, &stray),
+            Ok(heap) => check_reopened(region, &heap, blocks, &hit, &stray),
             // Several writes may corrupt both copies of a structure that opening needs.
             Err(
                 HeapError::Pool(_)
@@ -201,7 +201,7 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
 }
 
 #[test]
-fn stray_writes_cost_corrupted_blocks_only() {
+fn stray_writes_lose_only_blocks_with_corrupted_headers() {
     let wanted = std::env::var(WRITES).map_or(5_000, |count| count.parse().unwrap());
     let mut tally = Tally::default();
     let mut seed = 0;
@@ -214,7 +214,7 @@ fn stray_writes_cost_corrupted_blocks_only() {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 round(&region, &image, &blocks, seed, &mut tally);
             }));
-            assert!(result.is_ok(), "in the round of seed {seed}");
+            assert!(result.is_ok(), "no panic in the round with seed {seed}");
         }
     }
     println!("{tally:?}");
@@ -223,11 +223,11 @@ fn stray_writes_cost_corrupted_blocks_only() {
 
 /// The expected state of a live block.
 struct Live {
-    /// The word of its header.
+    /// The header as it was written.
     header: u64,
     /// Its contents, including stray writes.
     contents: Vec<u8>,
-    /// Whether a corruption was reported whose extent contains its payload.
+    /// Whether a reported corruption has an extent that contains this payload.
     is_reported: bool,
 }
 
@@ -275,8 +275,8 @@ impl<'r> Campaign<'r> {
         self.region.load_u64(payload - 8) != self.live[&payload].header
     }
 
-    /// Allocates blocks, filled and not, and frees others. Freed blocks are coalesced with their free neighbours, and the header of the one
-    /// after stays in place.
+    /// Allocates filled and uninitialized blocks, and frees others. A freed block is coalesced with its free neighbours; the old header of the
+    /// neighbour after it stays in memory.
     fn work(&mut self) {
         let wanted = if self.live.len() < 60 { 40 } else { 6 };
         for _ in 0..wanted {
@@ -326,13 +326,13 @@ impl<'r> Campaign<'r> {
         self.tally.blocks += 1;
     }
 
-    /// Writes at random offsets in the chunks, or, if the heap is closed and its log empty, in the region. The shadow gets the bytes that are
-    /// written into the contents of blocks.
+    /// Writes at random offsets in the chunks; or anywhere in the region, after the heap was closed and its log is empty. If a write hits the
+    /// contents of blocks, the shadow is changed in the same way.
     fn hit(&mut self) {
         let chunks = self.heap().layout().chunks_start;
         let is_anywhere = self.random.below(8) == 0;
         if is_anywhere {
-            // Opening restores both copies of the pool's header, of which the later one lies after the chunks and may be corrupted.
+            // Opening restores the copies of the pool's header. An earlier write may have corrupted the backup, which is after the chunks.
             // Closing empties the log.
             self.reopen();
             self.heap = None;
@@ -388,12 +388,9 @@ impl<'r> Campaign<'r> {
             let live = self.live.get_mut(&payload).unwrap();
             live.is_reported |= reported.iter().any(|corruption| corruption.extent.contains(&payload));
             let is_known = if is_hit { live.is_reported } else { listed.contains(&payload) };
-            assert!(is_known, "{payload:#x} is lost, and not reported: hit {is_hit}, reported {reported:x?}");
+            assert!(is_known, "{payload:#x} is listed or reported: hit {is_hit}, reported {reported:x?}");
             let changed = found.iter().zip(&live.contents).position(|(found, expected)| found != expected);
-            assert_eq!(
-                changed, None,
-                "the block at {payload:#x} has changed there; its header is corrupted: {is_hit}"
-            );
+            assert_eq!(changed, None, "no byte of the block at {payload:#x} changes; hit {is_hit}");
         }
     }
 
@@ -407,7 +404,7 @@ impl<'r> Campaign<'r> {
             self.tally.repairs += 1;
             self.compare();
         }
-        panic!("repairs do not end");
+        panic!("corruption remains after 1000 repairs");
     }
 
     /// Allocates and overwrites all free space. Asserts that no live block changes.
@@ -456,7 +453,7 @@ fn repair_keeps_every_live_block() {
             let mut campaign = Campaign::new(&region, seed, &mut tally);
             (0..10).for_each(|_| campaign.round());
         }));
-        assert!(result.is_ok(), "in the campaign of seed {seed}");
+        assert!(result.is_ok(), "no panic in the campaign with seed {seed}");
         seed += 1;
     }
     println!("{tally:?}");

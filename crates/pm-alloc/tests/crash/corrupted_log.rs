@@ -1,5 +1,5 @@
-//! Corrupted lines of the log. A corrupted line is always found, and never reverts data that its own transaction did not write. A closed heap needs
-//! none of its lines.
+//! Corrupted lines of the log. A corrupted line is always found, and reverts at most data that its own transaction wrote. A closed heap needs no line
+//! of the log.
 
 use crate::prelude::*;
 use pm_core::Region;
@@ -29,7 +29,7 @@ const CORRUPTIONS: [fn(&Region, u64); 4] = [
 /// A heap with two words: `x` was written by a transaction and then in place, `y` by `commits` later transactions.
 fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
     let region = Region::anonymous(1 << 16).unwrap();
-    // The heap borrows it until the test ends.
+    // The heap borrows the region until the test ends.
     let held: &'static Region = Box::leak(Box::new(region));
     let heap = Heap::format(held, &options()).unwrap();
     let at = heap.transact(|tx| tx.alloc_zeroed::<u64>(48).map(Link::offset)).unwrap();
@@ -43,7 +43,7 @@ fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
     (Region::anonymous(1 << 16).unwrap(), heap, [x, y], first_entry)
 }
 
-/// A heap with a longer log and a block of 3,000 bytes, closed and opened again.
+/// A heap with longer rings and a block of 3,000 bytes, closed and opened again.
 fn with_long_block(region: &Region) -> (Heap<&Region>, u64) {
     let heap = Heap::format(region, &options().lanes(2).lane_entries(256)).unwrap();
     let at = heap.transact(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset)).unwrap();
@@ -75,7 +75,7 @@ fn corruption_of_closed_log_changes_nothing() {
 }
 
 #[test]
-fn one_corrupted_line_reverts_no_other_data() {
+fn one_corrupted_line_reverts_no_data_of_other_transactions() {
     for commits in 2..40 {
         for corrupt in CORRUPTIONS {
             for entry in 0..u64::from(ENTRIES) {
@@ -86,7 +86,7 @@ fn one_corrupted_line_reverts_no_other_data() {
                     Ok(heap) => {
                         let recovery = &heap.open_report().recovery;
                         assert_eq!(recovery.corrupted_entries, 1, "{commits}, {entry}: {recovery:?}");
-                        assert_eq!(region.load_u64(y), commits, "it was not needed: {commits}, {entry}");
+                        assert_eq!(region.load_u64(y), commits, "y is kept: {commits}, {entry}");
                     }
                     Err(HeapError::Recover(RecoverError::Corrupted { lane, offset })) => {
                         assert_eq!((lane, offset), (0, first_entry + 64 * entry));
@@ -107,7 +107,7 @@ fn one_corrupted_line_reverts_no_other_data() {
     }
 }
 
-/// The commit entry of a long write is corrupted, and so is the next entry of its lane, after other lanes committed.
+/// All commit entries of the lane are corrupted, among them that of a committed long write.
 #[test]
 fn committed_long_write_survives_corrupted_commit_entry() {
     for close in [true, false] {
@@ -134,8 +134,8 @@ fn committed_long_write_survives_corrupted_commit_entry() {
     }
 }
 
-/// The process is killed inside a transaction that changed 3,000 bytes in place, and one of its undo entries is corrupted. No group is live then:
-/// the lane has none, or `undo` itself retired the one that wrote to those bytes.
+/// The process is killed inside a transaction that changed 3,000 bytes in place, and one of the undo entries is corrupted. No group is live then:
+/// the lane has no group, or the transaction retired the group that wrote to those bytes before it stored undo entries.
 #[test]
 fn corrupted_undo_entry_of_open_transaction_is_refused() {
     for was_written in [false, true] {
@@ -145,12 +145,12 @@ fn corrupted_undo_entry_of_open_transaction_is_refused() {
             write(&heap, at, 7);
         }
         let mut bytes = vec![0; 1 << 17];
-        let given_up = heap.transaction(|tx| {
+        let rolled_back = heap.transaction(|tx| {
             tx.write_slice(link_to(at), &[5_u8; 3000])?;
             region.load(0, &mut bytes);
             Err::<(), TxError>(TxError::Nested)
         });
-        assert!(matches!(given_up, Err(TxError::Nested)));
+        assert!(matches!(rolled_back, Err(TxError::Nested)));
         let first = u32::from(was_written);
         for entry in first..first + 3000_u32.div_ceil(48) {
             for corrupt in CORRUPTIONS {
@@ -175,25 +175,25 @@ fn corrupted_undo_entry_of_open_transaction_is_refused() {
     }
 }
 
-/// A stray write over the last entry of an idle lane while the heap is open, and one over an undo entry.
+/// While the heap is open, stray writes overwrite the entries of an idle lane, and later the undo entries of an open transaction.
 #[test]
-fn stray_write_on_log_of_open_heap_is_an_error_at_most() {
+fn stray_write_to_log_of_open_heap_causes_at_most_an_error() {
     let region = Region::anonymous(1 << 17).unwrap();
     let (heap, at) = with_long_block(&region);
     write(&heap, at, 7);
-    // All entries of the rings: an idle lane does not read them.
+    // A checkpoint retires an idle lane without reading its entries.
     for entry in 0..256 {
         region.store(heap.layout().entry_offset(0, entry), &[0xA5; 64]);
     }
     heap.checkpoint().unwrap();
-    let given_up = heap.transaction(|tx| {
+    let rolled_back = heap.transaction(|tx| {
         tx.write_slice(link_to(at), &[5_u8; 3000])?;
         for entry in 0..256 {
             region.store_u64(heap.layout().entry_offset(0, entry) + 16, 0xbad);
         }
         Err::<(), TxError>(TxError::Nested)
     });
-    assert!(matches!(given_up, Err(TxError::Nested)));
+    assert!(matches!(rolled_back, Err(TxError::Nested)));
     let refused = heap.transaction(|tx| tx.write(link_to(at), &8_u64));
     assert!(matches!(refused, Err(TxError::Commit(pm_alloc::CommitError::Corrupted { .. }))), "{refused:?}");
     drop(heap);

@@ -1,6 +1,6 @@
 //! Discarding the corrupted entry of one transaction, and its effect on others.
 
-use crate::discarding::{all_payloads, entry_lines, in_two_lanes, slot};
+use crate::discarding::{entry_lines, free_payloads, in_two_lanes, slot};
 use crate::prelude::*;
 use crate::sim::{Sim, SimHeap, State};
 
@@ -32,7 +32,7 @@ fn alloc_and_link(heap: &SimHeap, number: u64, value: u64) -> u64 {
     heap.view(|view| view.alloc_and_link(link_to(slot(heap, number)), &[value; 20]).unwrap().offset())
 }
 
-/// The image that a power failure leaves after both operations, with the last entry of the first one corrupted, and the result of the second one.
+/// The image that a power failure leaves after both operations, with the last entry of `first` corrupted, and the result of `second`.
 fn failed<R: Send + 'static>(
     first: impl FnOnce(&SimHeap),
     second: impl FnOnce(&SimHeap) -> R + Send + 'static,
@@ -48,17 +48,17 @@ fn failed<R: Send + 'static>(
     let (entries, result) = in_two_lanes(&heap, long, first, second);
     let left = sim.power_failure();
     let later = entry_lines(&heap, &after, &left);
-    assert!(later.iter().all(|&line| line >= lane_1), "the second one did not commit in lane 0");
-    let entry = entries.iter().rfind(|&&line| line < lane_1).expect("the first one committed in lane 0");
+    assert!(later.iter().all(|&line| line >= lane_1), "`second` does not commit in lane 0");
+    let entry = entries.iter().rfind(|&&line| line < lane_1).expect("`first` commits in lane 0");
     let mut bytes = left.durable;
     bytes[entry + 20] ^= 4;
     (Image::from_bytes(bytes), result)
 }
 
-/// A transaction in another lane allocates a block from the rest of the extent that the discarded one has split.
+/// A transaction in another lane allocates blocks from the rest of the free block that the discarded allocation has split.
 #[test]
 fn discarded_allocation_keeps_blocks_of_other_transactions() {
-    // Two, so that the second one lies after a header that is only in the log.
+    // Two blocks, so that the second lies after a header that is only in the log.
     let second = |heap: &SimHeap| [1, 2].map(|number| alloc_and_link(heap, number, 0xB));
     let (left, blocks) = failed(|heap| assert_ne!(alloc_and_link(heap, 0, 0xA), 0), second);
     let check = |crash: &Crash<()>| {
@@ -83,8 +83,8 @@ fn discarded_allocation_keeps_blocks_of_other_transactions() {
         }
         let listed = heap.blocks();
         let is_over = |at: &u64| blocks.iter().any(|&block| *at < block + 160 && block < at + 8);
-        match all_payloads(&heap).into_iter().find(is_over) {
-            Some(at) => Err(format!("{at} is allocated again over a block of {blocks:?}")),
+        match free_payloads(&heap).into_iter().find(is_over) {
+            Some(at) => Err(format!("{at} is free, inside a block of {blocks:?}")),
             None if !blocks.iter().all(|block| listed.contains(block)) => Err(format!("{listed:?}")),
             None => Ok(()),
         }
@@ -93,7 +93,7 @@ fn discarded_allocation_keeps_blocks_of_other_transactions() {
         let heap = Heap::attach(Arc::clone(run.pmem()), &discarding()).unwrap();
         assert_eq!(heap.open_report().recovery.discarded_in_lanes, [0]);
         run.ack(());
-        // The heap is not closed.
+        // The process ends without closing the heap.
         core::mem::forget(heap);
     };
     let coverage = Explorer::new(Model::Px86Line).kills(1).check(&left, operation, check);

@@ -1,5 +1,5 @@
-//! A copy that open restores is durable when it returns, whichever of the two was corrupted, and a crash during that harms neither. And the repair
-//! of a block header is atomic.
+//! The heap's header and its number of chunks have two copies each. Open restores a corrupted copy. The copy is durable when open returns, and a
+//! crash during open leaves the other copy intact. Also, the repair of a block header is atomic.
 
 use crate::prelude::*;
 use pm_alloc::FreeError;
@@ -17,7 +17,7 @@ fn prepared() -> (Image, Vec<u64>) {
     let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
     heap.transact(|tx| (1..=3_u64).try_for_each(|value| tx.alloc(&value).map(drop))).unwrap();
     drop(heap);
-    // Recovered once, so that no log entry is replayed over the corruption below.
+    // The heap is opened once more, so that no log entry is replayed over the corruption that the tests cause.
     let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
     (sim.to_image(), heap.blocks())
 }
@@ -37,7 +37,7 @@ fn copies(image: &Image) -> [(u64, u64); 2] {
     [(layout.heap_start + 48, layout.heap_start + 8192 + 48), layout.chunk_count_offsets().into()]
 }
 
-/// Every choice of a crash, the crashes of each recovery, and every kill.
+/// Explores every choice of a crash, the crashes of each recovery, and every kill.
 fn explore(
     image: &Image,
     operation: impl Fn(&Run<()>) + Sync,
@@ -67,12 +67,12 @@ fn either_corrupted_copy_is_restored() {
             };
             let check = |crash: &Crash<()>| -> Result<(), String> {
                 if !crash.acked().is_empty() {
-                    // The other copy may be corrupted now.
+                    // The restored copy is durable, so the heap opens although the other copy is corrupted.
                     let word = other & !7;
                     let pmem = crash.pmem();
                     pmem.store_u64(word, !pmem.load_u64(word));
                 }
-                let heap = left(crash, &options())?;
+                let heap = recovered_heap(crash, &options())?;
                 assert_eq!(heap.blocks(), blocks);
                 Ok(())
             };
@@ -81,7 +81,7 @@ fn either_corrupted_copy_is_restored() {
     }
 }
 
-/// The copy that a killed process restored is visible to the next one, which finds nothing to restore, and may not be durable.
+/// The copy that a killed process restored is visible to the next process, which finds nothing to restore. But it may not be durable yet.
 #[test]
 fn copy_restored_by_killed_process_is_durable_after_next_open() {
     let (image, blocks) = prepared();
@@ -106,7 +106,7 @@ fn copy_restored_by_killed_process_is_durable_after_next_open() {
     }
 }
 
-/// As above, and the other copy is corrupted before the next open, which must not store to it before the first one is durable.
+/// As above, but the second copy is corrupted before the next open. The open must not store to that copy before the first copy is durable.
 #[test]
 fn restored_copy_is_durable_before_the_other_is_restored() {
     let (image, _) = prepared();
@@ -125,7 +125,7 @@ fn restored_copy_is_durable_before_the_other_is_restored() {
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
         let pmem = crash.pmem();
-        // Until the second copy is stored to, both may be corrupted.
+        // Until a process has stored to the second copy, both copies may be corrupted.
         let is_begun = [pair, pair + 8].into_iter().any(|word| pmem.load_u64(word) != u64::MAX);
         match Heap::attach(Arc::clone(pmem), &options()) {
             Err(error) if is_begun => Err(error.to_string()),
@@ -146,9 +146,9 @@ fn acknowledged(run: &Run<()>) -> Result<(), HeapError> {
     Ok(())
 }
 
-/// The root directory may be corrupted, too: the heap is found by its header, and its root is set again.
+/// If the root of the heap is corrupted, open finds the heap by its header, and restores the root.
 #[test]
-fn lost_heap_root_is_set_again() {
+fn lost_heap_root_is_restored() {
     let (image, blocks) = prepared();
     let bytes = image.to_bytes();
     let name = bytes.windows(13).position(|bytes| bytes == b"pm-alloc.heap").unwrap() as u64;
@@ -159,13 +159,13 @@ fn lost_heap_root_is_set_again() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         assert_eq!(heap.blocks(), blocks);
         let is_set = !heap.open_report().is_root_restored;
-        if is_set || crash.acked().is_empty() { Ok(()) } else { Err("the root is lost again".to_owned()) }
+        if is_set || crash.acked().is_empty() { Ok(()) } else { Err("the restored root is lost".to_owned()) }
     };
     explore(&image, operation, check);
-    // In the data of another pool the header is invalid.
+    // The header is invalid if its data area belongs to another pool.
     let sim = SimPmem::from_image(&image, Model::Px86Line);
     Pool::format(&sim, &PoolOptions::new().overwrite()).unwrap();
     sim.store_u64(4096 + 64, 1);
@@ -181,11 +181,11 @@ fn repair_is_atomic() {
         let corruptions = heap.check().corruptions;
         let [corruption] = corruptions.as_slice() else { panic!("{corruptions:?}") };
         assert!(heap.repair(corruption).unwrap());
-        assert!(!heap.repair(corruption).unwrap(), "it is there no more");
+        assert!(!heap.repair(corruption).unwrap(), "a second repair finds no corruption");
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         let report = heap.check();
         let is_repaired = report.is_clean() && report.lost_blocks == 1;
         let is_as_before = report.corruptions.len() == 1 && crash.acked().is_empty();
@@ -195,14 +195,14 @@ fn repair_is_atomic() {
     explore(&image, operation, check);
 }
 
-/// A heap that is opened with a corrupted header does not know where its block ends, so the free space after it is not allocated again. If the heap
-/// was open when the header was corrupted, it does, and the repair costs only that block.
+/// If a heap is opened with a corrupted header, the length of the block is not known, so the free space after it is not allocated again. If the heap
+/// was open when the header was corrupted, the length is known, and only that block is lost.
 #[test]
 fn repair_frees_only_what_is_proven_free() {
     let (image, blocks) = prepared();
     let sim = Arc::new(SimPmem::from_image(&corrupted(&image, blocks[1] - 8), Model::Px86Line));
     let mut heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
-    // Scanned, and in quarantine.
+    // The allocation scans the chunk.
     heap.transaction(|tx| tx.alloc(&4_u64).map(drop)).unwrap();
     let fill = |heap: &Heap<Arc<SimPmem>>| {
         let mut count = 0;
@@ -221,14 +221,14 @@ fn repair_frees_only_what_is_proven_free() {
     assert_eq!(
         report.lost_bytes,
         (63 - 2) * 64,
-        "all lines of the chunk's blocks but for the first and the third one"
+        "all lines of the chunk's blocks except those of the first and the third block"
     );
     assert!(heap.blocks().contains(&blocks[2]), "its own header is intact");
     let header = sim.load_u64(blocks[2] - 8);
     let free = || heap.transaction(|tx| tx.free(link_to::<u64>(blocks[2])));
     free().map_err(|error: TxError| error).unwrap();
     assert!(matches!(free(), Err(TxError::Free(FreeError::AlreadyFree { .. }))));
-    assert_eq!(sim.load_u64(blocks[2] - 8), header, "it may be an old one, inside of the block before");
+    assert_eq!(sim.load_u64(blocks[2] - 8), header, "freeing may not change an old header");
 
     let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
     let mut heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
@@ -246,7 +246,7 @@ fn repair_frees_only_what_is_proven_free() {
     assert_eq!((report.is_clean(), report.free_blocks, report.lost_bytes), (true, 0, 64));
 }
 
-/// A repair stores the end header of a chunk. Later a huge block lies there, and recovery does not store the header again.
+/// A repair stores the end header of a chunk. Later a huge block covers that header, and recovery does not replay it.
 #[test]
 fn repaired_end_of_chunk_is_not_replayed() {
     let sim = Arc::new(SimPmem::new(1 << 17));
@@ -266,7 +266,7 @@ fn repaired_end_of_chunk_is_not_replayed() {
         run.ack(());
     };
     let check = |crash: &Crash<()>| -> Result<(), String> {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         let found = heap.view(|view| {
             let block = view.root::<u64>("long").unwrap()?;
             Some((0..1000).map(|number| view.read(block.element(number)).unwrap()).collect::<Vec<u64>>())
@@ -275,7 +275,7 @@ fn repaired_end_of_chunk_is_not_replayed() {
             None if crash.acked().is_empty() => Ok(()),
             Some(found) if found == contents => Ok(()),
             Some(found) => Err(format!("{:?} is wrong", found.iter().zip(&contents).find(|(a, b)| a != b))),
-            None => Err("the block is not there".to_owned()),
+            None => Err("the block is lost".to_owned()),
         }
     };
     let image = sim.to_image();

@@ -1,5 +1,5 @@
-//! Crashes at every point of every kind of transaction, and inside recovery. After each the heap is as before the transaction or as after it:
-//! nothing partial, leaked, overlapping or corrupted.
+//! Crashes at every point of every kind of transaction, and inside recovery. After each crash the heap is as before or after the transaction,
+//! and no block is leaked, overlaps another or is corrupted.
 
 use crate::harness::Rng;
 use crate::prelude::*;
@@ -23,7 +23,7 @@ struct Node<'p> {
 #[repr(C)]
 struct Pair {
     left: u64,
-    /// In another line than `left`.
+    /// Puts `right` into another line than `left`.
     apart: [u64; 8],
     right: u64,
 }
@@ -72,7 +72,7 @@ struct State {
     linked: [bool; 2],
 }
 
-/// The contents, after checking that nothing is leaked, overlapping or corrupted.
+/// The contents of a heap. Asserts that no block is leaked, linked twice or corrupted.
 fn state(heap: &SimHeap) -> State {
     assert_clean(heap);
     let mut reachable = BTreeSet::new();
@@ -82,7 +82,7 @@ fn state(heap: &SimHeap) -> State {
             reachable.insert(head.offset());
             let mut at = view.read(head).unwrap();
             while !at.is_null() {
-                assert!(reachable.insert(at.offset()), "the list runs in a circle");
+                assert!(reachable.insert(at.offset()), "the list has no cycle");
                 let node = view.read(at).unwrap();
                 state.list.push(node.value);
                 at = node.next;
@@ -104,7 +104,7 @@ fn state(heap: &SimHeap) -> State {
             let block = view.read(slots.element(number)).unwrap();
             *linked = !block.is_null() && reachable.insert(block.offset());
             if *linked && number == 0 {
-                assert_eq!(view.read(block).unwrap(), [6; 24], "what is linked was filled");
+                assert_eq!(view.read(block).unwrap(), [6; 24], "a linked block is filled");
             }
         }
         for name in ["other", "third"] {
@@ -118,7 +118,7 @@ fn state(heap: &SimHeap) -> State {
     assert_eq!(
         heap.blocks().into_iter().collect::<BTreeSet<_>>(),
         reachable,
-        "blocks allocated, and blocks reachable"
+        "the allocated blocks are the reachable ones"
     );
     state
 }
@@ -147,7 +147,7 @@ fn set_pair(tx: &mut Tx<'_, Arc<SimPmem>>, value: u64) -> Result<(), TxError> {
     tx.write(pair.field(field!(Pair, right)), &value)
 }
 
-/// Allocates a block into a null slot, and frees the block of another: initialized in the first slot, uninitialized in the second.
+/// Links a null slot to a new block, or frees the block of a slot. New blocks are initialized in slot 0, and uninitialized in slot 1.
 fn toggle<'p>(view: &View<'p, Arc<SimPmem>>, number: u64) -> Result<(), TxError> {
     let slots = view.root::<Link<'p, [u64; 24]>>("slots")?.unwrap();
     let slot = slots.element(number);
@@ -181,7 +181,7 @@ impl Step {
 
 use Step::{Call, Tx as InTx};
 
-/// Explores the steps under each model: every choice, and every crash of each recovery; and every kill, with every crash of the next process.
+/// Explores the steps under each model: every crash, with every crash of its recovery; and every kill, with every crash of the next process.
 fn explore(steps: &[Step]) {
     for model in MODELS {
         explore_all(exhaustive(model).crashes(2), steps);
@@ -195,7 +195,7 @@ fn exhaustive(model: Model) -> Explorer {
     Explorer::new(model).choices_per_point(1 << 16).nested_choices_per_point(1 << 11)
 }
 
-/// A crash of the recovery from the crash of a process after a killed one is a crash of a recovery.
+/// Every kill, and one crash. Crashes of recovery are not included: without a kill they are explored already.
 fn killed(model: Model) -> Explorer {
     exhaustive(model).crashes(1).kills(1)
 }
@@ -205,8 +205,7 @@ fn explore_all(explorer: Explorer, steps: &[Step]) {
     assert!(coverage.is_exhaustive(), "{coverage}");
 }
 
-/// Runs the steps one after the other, each a transaction. After any crash the state is that after some number of them, and no acknowledged step is
-/// lost.
+/// Runs the steps in order. After any crash the state is that after some number of steps, and no acknowledged step is lost.
 fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
     let image = prepared();
     let expected: Vec<State> = {
@@ -229,16 +228,16 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
         let acked = crash.acked().last().copied().unwrap_or(0);
         let heap = attach(crash.pmem());
         let mut found = state(&heap);
-        // The crashed recovery, or the process after the killed one, had continued already.
-        let has_gone_on = found.list.first() == Some(&99);
-        if has_gone_on {
+        // The crashed process was a recovery, or the second process, and had pushed 99 already.
+        let has_pushed = found.list.first() == Some(&99);
+        if has_pushed {
             found.list.remove(0);
         }
         let allowed = &expected[acked..(acked + 2).min(expected.len())];
         if !allowed.contains(&found) {
-            return Err(format!("{found:?}, and allowed are {allowed:?}"));
+            return Err(format!("found {found:?}, allowed {allowed:?}"));
         }
-        if has_gone_on {
+        if has_pushed {
             return Ok(());
         }
         heap.transaction(|tx| push(tx, 99)).map_err(|error: TxError| error.to_string())
@@ -246,7 +245,7 @@ fn explore_with(explorer: Explorer, steps: &[Step]) -> Coverage {
     explorer.lints(lints()).check(image, operation, check)
 }
 
-/// A step of a random program.
+/// The steps of random programs, with their names.
 const STEPS: [(&str, Step); 11] = [
     ("push", InTx(|tx| push(tx, 3))),
     (
@@ -316,12 +315,12 @@ const STEPS: [(&str, Step); 11] = [
     ("a slot and its block", Call(|view| toggle(view, 1))),
 ];
 
-/// The number of choices at each crash of a process after a killed one: a sample, where there are thousands.
+/// The number of choices at each crash of the process after a kill. It is a sample of thousands.
 const CHOICES_AFTER_KILL: u64 = 12;
 
-/// Every pair of steps with this first one: every choice of a crash, every crash of recovery under the model with the fewest choices, and every
-/// kill under the one with the most, each with a sample of the crashes of the next process. All of these under all models with
-/// `PM_CRASH_EXHAUSTIVE=1`, which takes some minutes.
+/// Explores every pair of steps with this first step: every choice of a crash; every crash of recovery under the model with the fewest choices; and
+/// every kill under [`Model::Px86Line`], each with a sample of the crashes of the next process. With `PM_CRASH_EXHAUSTIVE=1` all of these are
+/// explored under all models, without sampling, which takes some minutes.
 fn explore_pairs(first: usize) {
     let is_all = std::env::var_os("PM_CRASH_EXHAUSTIVE").is_some();
     for (name, second) in STEPS {
@@ -348,13 +347,14 @@ macro_rules! pairs {
     )*};
 }
 pairs! {
-    two_steps_0 0  two_steps_1 1  two_steps_2 2  two_steps_3 3  two_steps_4 4
-    two_steps_5 5  two_steps_6 6  two_steps_7 7  two_steps_8 8  two_steps_9 9
-    two_steps_10 10
+    push_then_any_step_is_atomic 0  long_push_then_any_step_is_atomic 1  pop_then_any_step_is_atomic 2
+    words_then_any_step_is_atomic 3  in_place_then_any_step_is_atomic 4  both_writes_then_any_step_is_atomic 5
+    root_then_any_step_is_atomic 6  no_root_then_any_step_is_atomic 7  aligned_then_any_step_is_atomic 8
+    filled_slot_then_any_step_is_atomic 9  slot_then_any_step_is_atomic 10
 }
 
-/// Sequences of three to eight steps, killed and crashed at every point, with two of the choices there; in one sequence out of eight each recovery
-/// is crashed, and none is killed. As many as `PM_CRASH_SEQUENCES` says, or 80; a release is checked with 20,000.
+/// Sequences of three to eight steps, killed and crashed at every point, with two choices at each. One sequence in eight is not killed, but its
+/// recoveries are crashed. `PM_CRASH_SEQUENCES` is the number of sequences, 80 by default; a release is checked with 20,000.
 #[test]
 fn random_sequences_are_atomic() {
     let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(80, |count| count.parse().unwrap());
@@ -404,23 +404,23 @@ atomic! {
         tx.free(other)?;
         set_pair(tx, 7)
     })];
-    root_is_set_with_the_rest => [InTx(|tx| {
+    setting_root_and_allocating_its_block_are_atomic => [InTx(|tx| {
         let other = tx.alloc(&1_u64)?;
         tx.set_root("other", other)
     })];
-    root_and_its_block_are_removed_together => [InTx(|tx| {
+    removing_root_and_freeing_its_block_are_atomic => [InTx(|tx| {
         let pair = tx.root::<Pair>("pair")?.unwrap();
         tx.remove_root("pair")?;
         tx.free(pair)
     })];
     two_transactions_on_the_same_words_are_atomic => [InTx(|tx| set_pair(tx, 1)), InTx(|tx| set_pair(tx, 2))];
-    just_freed_block_is_allocated_again => [InTx(pop), InTx(|tx| push(tx, 4))];
-    alloc_and_link_and_unlink_and_free_are_atomic =>
+    freeing_and_then_allocating_are_atomic => [InTx(pop), InTx(|tx| push(tx, 4))];
+    linking_and_freeing_calls_of_view_are_atomic =>
         [Call(|view| toggle(view, 0)), Call(|view| toggle(view, 0))],
         [Call(|view| toggle(view, 1)), Call(|view| toggle(view, 1))];
 }
 
-/// The block overwrites several adjacent free ones, of which the first was freed last.
+/// The block covers several adjacent free blocks, of which the first was freed last.
 #[test]
 fn allocation_over_several_free_blocks_is_atomic() {
     let steps = [

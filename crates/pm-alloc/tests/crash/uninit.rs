@@ -1,4 +1,4 @@
-//! Uninitialized blocks over several free ones, which no header joins before, are allocated and filled without the log. They overwrite the headers of
+//! Uninitialized blocks that cover several free blocks, which are not joined first, are allocated and filled. Their contents overwrite the headers of
 //! the former blocks. After any crash in many sequences, no block is leaked, no header is corrupted, and the contents of blocks are not overwritten.
 
 use crate::discarding::Worker;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 const REGION_BYTES: u64 = 9 << 12;
 const SLOTS: u64 = 12;
 
-/// Allocates a block of this length into a null slot, or frees the block of another.
+/// The number of a slot, and a number of lines: links a null slot to a new block of that many lines, or frees the block of another slot.
 type Step = (u64, u64);
 
 fn options() -> HeapOptions {
@@ -57,14 +57,14 @@ fn former_headers(block: u64, lines: u64) -> impl Iterator<Item = u64> {
     (1..lines).map(move |line| block + 64 * line - 8)
 }
 
-/// Runs the steps, every other one in a second thread, which has another lane. Without room a step changes nothing.
+/// Runs the steps, every second one in another thread, which has another lane. If there is no room, a step changes nothing.
 fn run_by_two(heap: &SimHeap, steps: &[Step], mut after_each: impl FnMut(usize)) {
     std::thread::scope(|scope| {
         let other = Worker::new(scope, heap);
         for (done, &step) in steps.iter().enumerate() {
             let there = || other.run(move |heap| run(heap, step).unwrap_or_default());
             match done {
-                // The first lane is held, so the other thread gets the second one, and keeps using it.
+                // This transaction owns the first lane, so the other thread acquires the second lane, and keeps using it.
                 1 => heap
                     .transact(|tx| {
                         let long = tx.root::<[u64; 16]>("long")?.unwrap();
@@ -81,7 +81,7 @@ fn run_by_two(heap: &SimHeap, steps: &[Step], mut after_each: impl FnMut(usize))
     });
 }
 
-/// The block of each slot, after checking that nothing is leaked, overlapping or corrupted.
+/// The block of each slot. Asserts that no block is leaked, and that no header is corrupted.
 fn linked(heap: &SimHeap) -> Vec<u64> {
     assert_clean(heap);
     heap.view(|view| {
@@ -98,7 +98,7 @@ fn linked(heap: &SimHeap) -> Vec<u64> {
 
 fn explore(steps: &[Step], seed: u64) {
     let image = prepared();
-    // The block of each slot after each step, and how many lines of it were filled.
+    // The block of each slot after each step, and the number of its filled lines.
     let expected: Vec<Vec<(u64, u64)>> = {
         let heap = attach(&Arc::new(SimPmem::from_image(image, Model::Px86Line)));
         let mut states = vec![vec![(0, 0); usize::try_from(SLOTS).unwrap()]];
@@ -135,7 +135,7 @@ fn explore(steps: &[Step], seed: u64) {
     explorer.check(image, operation, check);
 }
 
-/// Two threads take turns, each with its own lane. As many sequences as `PM_CRASH_SEQUENCES` says, or 20.
+/// Two threads take turns, each with its own lane. `PM_CRASH_SEQUENCES` is the number of sequences, 20 by default.
 #[test]
 fn uninit_blocks_over_several_free_blocks_survive_crashes() {
     let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(20, |count| count.parse().unwrap());

@@ -1,9 +1,9 @@
-//! Words that a thread stores without a transaction while it is in one on the same heap: each is durable when the call returns, and stays when the
-//! transaction is rolled back; or the call fails.
+//! A thread in a transaction calls `store_u64` and `store_u64_pair` on the same heap. When a call returns, its words are durable. A rollback of the
+//! transaction does not revert them. Words that the transaction has written in place are refused.
 
 use crate::prelude::*;
 
-/// The words of a block of 40 that the transaction writes in place.
+/// The number of words, of a block of 40 words, that the transaction writes in place.
 const LONG: usize = 16;
 
 fn options() -> HeapOptions {
@@ -36,7 +36,7 @@ fn store_u64_pair(heap: &SimHeap, number: usize) -> Result<(), TxError> {
     heap.view(|view| view.store_u64_pair(link_to(offset), [7, 7]))
 }
 
-fn explore(is_given_up: bool) {
+fn explore(is_rolled_back: bool) {
     let operation = |run: &Run<()>| {
         let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
         let done = heap.transaction(|tx| {
@@ -49,15 +49,15 @@ fn explore(is_given_up: bool) {
             store_u64(&heap, LONG)?;
             store_u64_pair(&heap, LONG + 2)?;
             run.ack(());
-            if is_given_up { Err(TxError::Nested) } else { Ok(()) }
+            if is_rolled_back { Err(TxError::Nested) } else { Ok(()) }
         });
-        assert_eq!(done.is_err(), is_given_up, "{done:?}");
+        assert_eq!(done.is_err(), is_rolled_back, "{done:?}");
         run.ack(());
         store_u64(&heap, 0).unwrap();
         run.ack(());
     };
     let check = |crash: &Crash<()>| {
-        let heap = left(crash, &options())?;
+        let heap = recovered_heap(crash, &options())?;
         let at = offset(&heap, 0);
         let words = heap.view(|view| view.read(link_to::<[u64; 20]>(at)).unwrap());
         let (long, others) = words.split_at(LONG);
@@ -65,7 +65,7 @@ fn explore(is_given_up: bool) {
         let (first, rest) = (long[0], &long[1..]);
         let is_whole = |value: u64| rest.iter().all(|&word| word == value);
         let may_be = |value: u64| first == value || first == 7 && done >= 2;
-        let is_right = match (is_given_up, done) {
+        let is_right = match (is_rolled_back, done) {
             (true, _) => is_whole(0) && may_be(0),
             (false, 0 | 1) => is_whole(0) && may_be(0) || is_whole(1) && may_be(1),
             (false, _) => is_whole(1) && may_be(1),

@@ -1,5 +1,5 @@
-//! A small heap one of whose log entries is corrupted, and checks of its blocks: the first chunk has 64 lines, and its first block eight slots for
-//! links.
+//! A small heap whose log entries a test corrupts and discards, and checks of its blocks. Each chunk has 64 lines, and the first block has eight
+//! slots for links.
 
 #![allow(
     dead_code,
@@ -37,15 +37,15 @@ pub(crate) fn heap() -> SimHeap {
     heap
 }
 
-/// A heap that was just opened, without entries in its log: a block of 10 lines lies at line 23. Among the free lines from 3 on, at line 11, lies
-/// an old header of a longer free block, which overlaps that one.
+/// A heap that was just opened, with an empty log. A block of 10 lines starts at line 23. The lines 3 to 22 are free, and an old header at line 11
+/// is that of a former free block, which overlapped the lines of the block at 23.
 pub(crate) fn heap_with_an_old_header() -> SimHeap {
     let heap = heap();
-    // Lines 3 to 33: P and Z; then G up to the end.
+    // P starts at line 3, Z at line 11, and G at line 33. G ends with the chunk.
     assert_eq!([alloc(&heap, 0, 8), alloc(&heap, 1, 22), alloc(&heap, 2, 31)], [3, 11, 33]);
     free_now(&heap, 1);
     free_now(&heap, 0);
-    // W overwrites P and a part of Z, whose header stays inside of it; Y overwrites the rest of Z.
+    // W covers P and the front of Z, so the header of Z stays inside W. Y covers the rest of Z.
     assert_eq!([alloc(&heap, 0, 20), alloc(&heap, 1, 10)], [3, 23]);
     heap.transact(|tx| tx.write_slice(link_to::<u64>(at_line(&heap, 23)), &[0x59; 20])).unwrap();
     free_now(&heap, 0);
@@ -55,7 +55,7 @@ pub(crate) fn heap_with_an_old_header() -> SimHeap {
     assert_clean(&heap);
     // All chunks are scanned, so that the shortest free extent is used.
     heap.scan_ahead(64).unwrap();
-    settle(&heap);
+    drain_quarantine(&heap);
     heap
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn slot<P: Pmem>(heap: &Heap<P>, number: u64) -> u64 {
     heap.layout().first_payload(0) + 8 * number
 }
 
-/// Allocates an uninitialized block of this many lines, and links a slot to it. Returns its line in the first chunk.
+/// Allocates an uninitialized block of this many lines, and links a slot to it. Returns the block's line in the first chunk.
 pub(crate) fn alloc<P: Pmem>(heap: &Heap<P>, number: u64, lines: u64) -> u64 {
     let slot = slot(heap, number);
     let at = heap
@@ -84,20 +84,21 @@ pub(crate) fn free<P: Pmem>(heap: &Heap<P>, number: u64) {
     heap.view(|view| view.unlink_and_free(link_to::<Link<u64>>(slot)).unwrap());
 }
 
-/// Frees a block and takes it out of quarantine: raises the checkpoint LSN, and lets an allocation drain the quarantine.
+/// Frees a block, and drains the quarantine, so that the block is reusable.
 pub(crate) fn free_now<P: Pmem>(heap: &Heap<P>, number: u64) {
     free(heap, number);
-    settle(heap);
+    drain_quarantine(heap);
 }
 
-pub(crate) fn settle<P: Pmem>(heap: &Heap<P>) {
+/// Raises the checkpoint LSN. Then allocations drain the quarantine incrementally.
+pub(crate) fn drain_quarantine<P: Pmem>(heap: &Heap<P>) {
     heap.checkpoint().unwrap();
     for _ in 0..8 {
-        let given_up = heap.transaction(|tx| {
+        let rolled_back = heap.transaction(|tx| {
             tx.alloc_uninit::<u64>(1)?;
             Err::<(), TxError>(TxError::Nested)
         });
-        assert!(matches!(given_up, Err(TxError::Nested)));
+        assert!(matches!(rolled_back, Err(TxError::Nested)));
     }
 }
 
@@ -110,11 +111,10 @@ pub(crate) fn listed<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     heap.blocks().iter().map(|&at| line_of(heap, at)).collect()
 }
 
-/// Allocates all free space in blocks of `wanted` words, or of one word where those do not fit, and rolls back. Returns the payload and the words of
-/// each.
+/// Allocates all free space in blocks of `wanted` words or else of one word, and rolls back. Returns the payload and the words of each block.
 pub(crate) fn allocate_all<P: Pmem>(heap: &Heap<P>, mut wanted: impl FnMut() -> u64) -> Vec<(u64, u64)> {
     let mut allocated = Vec::new();
-    let given_up: Result<(), TxError> = heap.transaction(|tx| {
+    let rolled_back: Result<(), TxError> = heap.transaction(|tx| {
         loop {
             let words = wanted();
             match tx.alloc_uninit::<u64>(words) {
@@ -123,28 +123,28 @@ pub(crate) fn allocate_all<P: Pmem>(heap: &Heap<P>, mut wanted: impl FnMut() -> 
             }
         }
     });
-    assert!(matches!(given_up, Err(TxError::Space(_))), "{given_up:?}");
+    assert!(matches!(rolled_back, Err(TxError::Space(_))), "{rolled_back:?}");
     allocated
 }
 
 /// Allocates all free space in blocks of one line, and rolls back. Returns the payloads.
-pub(crate) fn all_payloads<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
+pub(crate) fn free_payloads<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
     allocate_all(heap, || 1).into_iter().map(|(payload, _)| payload).collect()
 }
 
-/// As [`all_payloads`], by line.
-pub(crate) fn all_room<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
-    all_payloads(heap).into_iter().map(|at| line_of(heap, at)).collect()
+/// The lines of [`free_payloads`].
+pub(crate) fn free_lines<P: Pmem>(heap: &Heap<P>) -> Vec<u64> {
+    free_payloads(heap).into_iter().map(|at| line_of(heap, at)).collect()
 }
 
-/// The number of lines of a block, by its header.
-pub(crate) fn lines_of<P: Pmem>(heap: &Heap<P>, payload: u64) -> u64 {
+/// The number of lines of a block, according to its header.
+pub(crate) fn line_count_of<P: Pmem>(heap: &Heap<P>, payload: u64) -> u64 {
     let at = payload - 8;
     BlockHeader::from_word(heap.pool().pmem().load_u64(at), heap.layout().seed, at).unwrap().lines.into()
 }
 
 /// The payloads of the allocated blocks, and how many lines each has.
-pub(crate) fn live_lines<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
+pub(crate) fn live_blocks<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
     let mut live = vec![];
     heap.check_with(|block| {
         if block.state == BlockState::Allocated {
@@ -154,7 +154,7 @@ pub(crate) fn live_lines<P: Pmem>(heap: &Heap<P>) -> Vec<(u64, u64)> {
     live
 }
 
-/// The entries of all lanes that changed.
+/// The offsets of the log entries that differ between two states.
 pub(crate) fn entry_lines(heap: &SimHeap, before: &State, after: &State) -> Vec<usize> {
     let layout = heap.layout();
     let lanes = 0..layout.lane_count;
@@ -170,7 +170,7 @@ pub(crate) fn sim_of(bytes: Vec<u8>) -> Arc<Sim> {
     Arc::new(Sim::of(state))
 }
 
-/// The heap; `None` if it is refused because of a corrupted line.
+/// Opens a heap. `None` if the open is refused because of a corrupted line.
 pub(crate) fn opened(sim: Arc<Sim>, options: &HeapOptions) -> Option<SimHeap> {
     match Heap::attach(sim, options) {
         Err(HeapError::Recover(RecoverError::Corrupted { .. })) => None,
@@ -178,7 +178,7 @@ pub(crate) fn opened(sim: Arc<Sim>, options: &HeapOptions) -> Option<SimHeap> {
     }
 }
 
-/// The heap in `bytes` with these lines corrupted: it refuses to open, and opens if corrupted entries may be discarded.
+/// Corrupts these lines of the heap in `bytes`. Asserts that open refuses it, and then opens it with corrupted entries discarded.
 pub(crate) fn discard(mut bytes: Vec<u8>, lines: &[usize], options: &HeapOptions) -> SimHeap {
     lines.iter().for_each(|line| bytes[line + 20] ^= 4);
     assert!(opened(sim_of(bytes.clone()), options).is_none());
@@ -187,17 +187,17 @@ pub(crate) fn discard(mut bytes: Vec<u8>, lines: &[usize], options: &HeapOptions
 
 /// Asserts that the block that a slot links to lies at `line`, has this many lines, is listed, and is not allocated again.
 pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) {
-    assert_eq!(heap.pool().pmem().load_u64(slot(heap, number)), at_line(heap, line), "it is in use");
+    assert_eq!(heap.pool().pmem().load_u64(slot(heap, number)), at_line(heap, line), "the slot links to it");
     let listed = listed(heap);
     let over: Vec<u64> =
-        all_room(heap).into_iter().filter(|over| (line..line + lines).contains(over)).collect();
+        free_lines(heap).into_iter().filter(|over| (line..line + lines).contains(over)).collect();
     assert!(over.is_empty(), "{over:?} are allocated over {lines} lines in use from {line} on; {listed:?}");
     assert!(listed.contains(&line), "{line} is not among {listed:?}");
 }
 
 type Job<'s, P> = Box<dyn FnOnce(&Heap<P>) + Send + 's>;
 
-/// Runs jobs one after the other, in a thread of its own.
+/// A thread that runs jobs one after the other.
 pub(crate) struct Worker<'s, P: Pmem = Arc<Sim>>(mpsc::Sender<Job<'s, P>>);
 
 impl<'s, P: Pmem + 's> Worker<'s, P>
@@ -210,7 +210,7 @@ where
         Self(jobs)
     }
 
-    /// Begins a job. The result comes out of the channel.
+    /// Begins a job. The channel receives its result.
     pub(crate) fn begin<R: Send + 's>(
         &self,
         job: impl FnOnce(&Heap<P>) -> R + Send + 's,
@@ -225,7 +225,7 @@ where
     }
 }
 
-/// A transaction that overwrites a block of 40 words, and so holds its lane while `inside` runs.
+/// Runs `inside` in a transaction that has overwritten the block `long` of 40 words in place, and so holds a lane.
 pub(crate) fn holding_a_lane<P: Pmem, R>(heap: &Heap<P>, long: u64, inside: impl FnOnce() -> R) -> R {
     heap.transact(|tx| {
         tx.write(link_to(long), &[1_u64; 40])?;
@@ -252,15 +252,15 @@ pub(crate) fn in_two_lanes<R: Send + 'static>(
     })
 }
 
-/// The lines of both rings that a function changes.
+/// Runs a function. Returns the offsets of the log entries that it changed.
 pub(crate) fn entries_of(heap: &SimHeap, run: impl FnOnce()) -> Vec<usize> {
     let before = heap.pool().pmem().power_failure();
     run();
     entry_lines(heap, &before, &heap.pool().pmem().power_failure())
 }
 
-/// Runs a function with a worker that has the other lane.
-pub(crate) fn with_other<R>(heap: &SimHeap, run: impl FnOnce(&Worker<'_>) -> R) -> R {
+/// Runs a function with a worker that commits in the other lane.
+pub(crate) fn with_worker<R>(heap: &SimHeap, run: impl FnOnce(&Worker<'_>) -> R) -> R {
     std::thread::scope(|scope| {
         let other = Worker::new(scope, heap);
         let block = heap.transact(|tx| Ok(tx.alloc_zeroed::<u64>(40)?.offset())).unwrap();
@@ -271,13 +271,13 @@ pub(crate) fn with_other<R>(heap: &SimHeap, run: impl FnOnce(&Worker<'_>) -> R) 
         })
         .unwrap();
         heap.checkpoint().unwrap();
-        settle(heap);
+        drain_quarantine(heap);
         run(&other)
     })
 }
 
-/// Opens a heap and discards corrupted entries, after stopped recoveries that do the same; and sometimes again, after a power failure.
-pub(crate) fn opened_at_last(left: State, options: &HeapOptions, rng: &mut Rng) -> SimHeap {
+/// Opens a heap after stopped recoveries. All of them discard corrupted entries. Half of the time the power then fails, and the heap is opened again.
+pub(crate) fn opened_after_stops(left: State, options: &HeapOptions, rng: &mut Rng) -> SimHeap {
     let discarding = options.clone().discard_corrupted_records(true);
     let left = stopped_recoveries(left, &discarding, rng);
     let heap = Heap::attach(Arc::new(Sim::of(left)), &discarding).unwrap();

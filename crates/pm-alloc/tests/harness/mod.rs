@@ -1,4 +1,4 @@
-//! Shared by the tests of heaps: the same heap in each run, transactions that return a `TxError`, and repeatable random numbers.
+//! Shared by the tests of heaps: options that make the same bytes in each run, transactions that return a `TxError`, and repeatable random numbers.
 
 #![allow(
     dead_code,
@@ -37,7 +37,7 @@ pub(crate) fn bytes(region: &impl Pmem) -> Vec<u8> {
     bytes
 }
 
-/// The report of a check that finds no corruption.
+/// Asserts that a check finds no corruption. Returns its report.
 #[track_caller]
 pub(crate) fn assert_clean<P: Pmem>(heap: &Heap<P>) -> CheckReport {
     let report = heap.check();
@@ -51,7 +51,7 @@ pub(crate) struct Rng(u64);
 impl Rng {
     pub(crate) fn of(seed: u64) -> Self {
         let mut rng = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        // Small seeds differ in few bits.
+        // The first numbers are discarded: those of small seeds are similar.
         for _ in 0..5 {
             rng.next();
         }

@@ -1,4 +1,4 @@
-//! The calls that need no transaction: misused, nested, refused, or made by many threads at once.
+//! Calls of views and transactions: their lengths and alignments, corrupted headers, and calls by many threads at once.
 
 use crate::prelude::*;
 use pm_alloc::View;
@@ -42,7 +42,7 @@ fn slot<'p, P: Pmem>(view: &View<'p, P>, number: u64) -> Slot<'p> {
     view.root::<Link<'p, Block>>("slots").unwrap().unwrap().element(number)
 }
 
-/// Asserts that nothing is leaked or corrupted: the blocks are those of the two roots and those that slots link to.
+/// Asserts that no block is leaked or corrupted: the allocated blocks are those of the two roots, and those that slots link to.
 fn check(heap: &Heap) {
     assert_clean(heap);
     let reachable = heap.view(|view| {
@@ -55,7 +55,7 @@ fn check(heap: &Heap) {
 }
 
 #[test]
-fn block_with_its_own_slot_can_be_freed() {
+fn block_that_contains_its_own_slot_can_be_freed() {
     let heap = heap();
     heap.view(|view| {
         for _ in 0..100 {
@@ -77,7 +77,7 @@ struct Aligned {
 }
 
 #[test]
-fn lengths_and_alignments() {
+fn blocks_of_all_lengths_and_alignments_can_be_linked_and_freed() {
     let heap = heap();
     heap.view(|view| {
         let at = slot(view, 0).offset();
@@ -152,7 +152,7 @@ fn destructor_of_thread_local_can_use_heap() {
     });
 }
 
-/// Aborts the process if a part of a test deadlocks.
+/// Runs `f`, and aborts the process if `f` takes longer than 20 seconds, as after a deadlock.
 fn in_time<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel::<()>();
@@ -168,7 +168,7 @@ fn in_time<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// Runs four threads, in time.
+/// Runs four threads, and aborts the process if they deadlock.
 fn four_threads(run: impl Fn(u64) + Sync) {
     let run = &run;
     in_time(|| {
@@ -176,9 +176,9 @@ fn four_threads(run: impl Fn(u64) + Sync) {
     });
 }
 
-/// Few lanes, one arena, and threads that hold a lane while they acquire the arena.
+/// The heap has few lanes and one arena. Threads hold a lane while they acquire the arena.
 #[test]
-fn threads_share_one_lane_and_one_arena() {
+fn threads_that_share_few_lanes_do_not_deadlock() {
     for lanes in [1, 2, 3] {
         let heap = heap_with(&options().lanes(lanes).lane_entries(32).in_place_from_bytes(128));
         four_threads(|thread| work(&heap, thread));
@@ -224,7 +224,7 @@ fn work(heap: &Heap, thread: u64) {
             let linked = tx.read(at)?;
             if !linked.is_null() {
                 if kind == 6 {
-                    // In place, after undo entries: this acquires the lane.
+                    // This write is made in place, after undo entries, for which it acquires a lane.
                     tx.write(linked, &[number; 24])?;
                 }
                 tx.free(linked)?;
@@ -239,7 +239,7 @@ fn work(heap: &Heap, thread: u64) {
     }
 }
 
-/// The call is made inside of the transaction that owns the only lane.
+/// The transaction that owns the only lane makes the call.
 #[test]
 fn word_is_stored_while_transaction_owns_only_lane() {
     let heap = heap_with(&options().lanes(1).in_place_from_bytes(128));
@@ -268,7 +268,7 @@ fn block_with_corrupted_header_is_not_allocated() {
     let heap = heap();
     let pmem = heap.pool().pmem();
     let corrupted = heap.view(|view| {
-        // Every other block is freed; then the log overwrites their entries.
+        // Every second block is freed. Later commits overwrite the log entries of the blocks.
         let blocks: Vec<u64> = (0..16)
             .map(|number| view.alloc_uninit_and_link(slot(view, number), 1).unwrap().offset())
             .collect();
@@ -281,7 +281,7 @@ fn block_with_corrupted_header_is_not_allocated() {
         for block in corrupted {
             pmem.store_u64(block - 8, pmem.load_u64(block - 8) ^ 1 << 20);
         }
-        // The free block before it is coalesced with it, if its header is intact.
+        // This would coalesce the freed block with the free block after it, if the header of that one were intact.
         view.unlink_and_free(slot(view, 3)).unwrap();
         let new: Vec<u64> = (20..60)
             .map(|number| view.alloc_uninit_and_link(slot(view, number), 1).unwrap().offset())
@@ -338,7 +338,7 @@ fn exchange(heap: &Heap, locks: &[Mutex<u64>], thread: u64) {
     }
 }
 
-/// One block at a time: freed blocks are reused before a new chunk is.
+/// At any time at most one block is allocated.
 #[test]
 fn freed_blocks_are_reused_before_new_chunks() {
     let heap = heap_in(16 << 20, &options());
@@ -367,7 +367,7 @@ fn freed_blocks_are_reused_before_new_chunks() {
 }
 
 #[test]
-fn invalid_alignment_panics_and_breaks_nothing() {
+fn invalid_alignment_panics_and_leaves_heap_usable() {
     let heap = heap();
     for align_bytes in [0, 3, 65] {
         let alloc = || heap.transaction(|tx| tx.alloc_aligned::<u64>(1, align_bytes).map(drop));
@@ -377,7 +377,7 @@ fn invalid_alignment_panics_and_breaks_nothing() {
     check(&heap);
 }
 
-/// A new heap has one free extent for each chunk. All blocks are allocated from one of them.
+/// A new heap has one free extent for each chunk. The transaction allocates all blocks from the same extent.
 #[test]
 fn transaction_allocates_until_its_lane_is_full() {
     let heap = Heap::format(Region::anonymous(64 << 20).unwrap(), &HeapOptions::new()).unwrap();
@@ -396,7 +396,7 @@ fn transaction_allocates_until_its_lane_is_full() {
 }
 
 #[test]
-fn block_has_the_alignment_of_its_type_at_least() {
+fn block_has_at_least_the_alignment_of_its_type() {
     let heap = heap();
     for align_bytes in [1, 64, 256, 512].repeat(3) {
         let allocated = heap.transaction(|tx| {

@@ -1,13 +1,13 @@
-//! Discarding the corrupted log entry of an allocation costs no block of other transactions, where the headers in the chunk are misleading.
+//! Discarding the corrupted log entry of an allocation loses no block of other transactions, although old headers in the chunk are misleading.
 
 use crate::discarding::{
-    all_room, alloc, assert_in_use, at_line, discard, entries_of, free, free_now, heap,
+    alloc, assert_in_use, at_line, discard, entries_of, free, free_lines, free_now, heap,
     heap_with_an_old_header, in_two_lanes, line_of, listed, options, sim_of, slot, write_word,
 };
 use crate::prelude::*;
 use crate::sim::SimHeap;
 
-/// The power fails. Opens the heap as it is, for `check`; then with its one entry corrupted, which is discarded.
+/// The power fails. Opens an intact copy of the heap for `check`. Then corrupts the entry, opens the heap, and discards the entry.
 fn discarded(heap: SimHeap, entries: &[usize], check: impl FnOnce(&SimHeap)) -> SimHeap {
     assert_eq!(entries.len(), 1);
     let bytes = heap.pool().pmem().power_failure().durable;
@@ -16,11 +16,11 @@ fn discarded(heap: SimHeap, entries: &[usize], check: impl FnOnce(&SimHeap)) -> 
     discard(bytes, entries, &options())
 }
 
-/// A transaction T splits block A off a free block. The power fails when A's header is durable (its line was evicted), and that of the rest is not.
-/// T's entry is corrupted, and discarded. Where the rest begins lies an old header of a former, longer free block: its lines have long been Y's,
-/// allocated before the heap was last opened.
+/// A transaction T splits block A off a free block. The power fails when A's header is durable (its line was evicted), and the header of the rest is
+/// not. T's entry is corrupted and discarded. Where the rest begins is an old header of a former free block. That block included lines of block Y,
+/// which was allocated before the heap was last opened.
 #[test]
-fn discarded_half_of_split_reallocates_no_older_block() {
+fn discarded_half_durable_split_reallocates_no_older_block() {
     let heap = heap_with_an_old_header();
     let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
     let entries = entries_of(&heap, || assert_eq!(alloc(&heap, 0, 8), 3, "A"));
@@ -28,26 +28,26 @@ fn discarded_half_of_split_reallocates_no_older_block() {
     let mut bytes = state.durable.clone();
     // Of the applied words, only A's header becomes durable.
     let header = at_line(&heap, 3) as usize - 8;
-    assert_ne!(bytes[header..header + 8], state.visible[header..header + 8], "it was not durable yet");
+    assert_ne!(bytes[header..header + 8], state.visible[header..header + 8], "A's header is not durable yet");
     bytes[header..header + 8].copy_from_slice(&state.visible[header..header + 8]);
     assert_eq!(entries.len(), 1);
     core::mem::forget(heap);
 
-    // Without corruption recovery is right.
+    // Recovery without corruption keeps Y.
     let heap = Heap::attach(sim_of(bytes.clone()), &options()).unwrap();
     assert!(heap.check().is_clean() && heap.blocks().contains(&y));
-    assert!(all_room(&heap).iter().all(|line| !(23..33).contains(line)));
+    assert!(free_lines(&heap).iter().all(|line| !(23..33).contains(line)));
     drop(heap);
 
     let heap = discard(bytes, &entries, &options());
     assert_in_use(&heap, 1, 23, 10);
 }
 
-/// A block B was allocated, and freed and joined with its free neighbours: B's own header stays, below theirs. Then C and E were allocated there,
-/// and C freed. All these entries are intact. The entry of a later transaction, which wrote a word, is discarded: B's header must not count as that
-/// of an allocated block.
+/// A block B was allocated, then freed and coalesced with its free neighbours, and its old header stays inside the coalesced block. Then C and E were
+/// allocated there, and C was freed. The entries of all these are intact. The entry of a later transaction, which wrote a word, is discarded. The old
+/// header of B must not be taken for that of an allocated block.
 #[test]
-fn discarded_word_reallocates_no_allocated_block() {
+fn discarded_word_write_reallocates_no_block() {
     let heap = heap();
     assert_eq!(
         [alloc(&heap, 0, 2), alloc(&heap, 1, 6), alloc(&heap, 2, 4), alloc(&heap, 3, 49)],
@@ -64,15 +64,15 @@ fn discarded_word_reallocates_no_allocated_block() {
     assert_eq!(listed(&heap), [1, 7, 15]);
 }
 
-/// T splits A off a free block. Another transaction, in another lane, frees X after the rest, and joins both. T's entry is discarded: the freeing
-/// of X was acknowledged, and its entry is intact.
+/// T splits A off a free block. A transaction in another lane frees X, which is after the rest, and coalesces the two. T's entry is discarded.
+/// X stays free: its freeing was acknowledged, and the entry is intact.
 #[test]
-fn discarded_allocation_keeps_blocks_freed_by_others_free() {
+fn blocks_freed_by_others_stay_free_after_discarded_allocation() {
     let heap = heap();
     // In another chunk, because it is longer than the rest of this one.
     assert_eq!(alloc(&heap, 3, 63), 65);
     let long = at_line(&heap, 65);
-    // F, X and G.
+    // These blocks are F, X and G.
     assert_eq!([alloc(&heap, 0, 12), alloc(&heap, 1, 2), alloc(&heap, 2, 47)], [3, 15, 17]);
     free_now(&heap, 0);
     let first = || assert_eq!(alloc(&heap, 0, 8), 3, "A");
@@ -80,12 +80,12 @@ fn discarded_allocation_keeps_blocks_freed_by_others_free() {
     let x = at_line(&heap, 15);
     let heap = discarded(heap, &entries, |intact| assert!(!intact.blocks().contains(&x)));
     assert_eq!(heap.open_report().recovery.discarded_in_lanes, [0]);
-    assert_eq!(heap.pool().pmem().load_u64(slot(&heap, 1)), 0, "the transaction that freed X is there");
-    assert!(!heap.blocks().contains(&x), "X is allocated again, and nothing links to it");
+    assert_eq!(heap.pool().pmem().load_u64(slot(&heap, 1)), 0, "the transaction that freed X is not lost");
+    assert!(!heap.blocks().contains(&x), "X is free");
 }
 
-/// T allocates a block longer than a chunk. Another transaction, in another lane, allocates B after its end. T's entry is discarded: the header in
-/// front is that of the joined chunks, and covers B.
+/// T allocates a block longer than a chunk. A transaction in another lane allocates B after the end of that block. T's entry is discarded. Then the
+/// header at the start of T's block is that of the joined chunks, which include B.
 #[test]
 fn discarded_huge_block_reallocates_no_block_after_it() {
     let heap = heap();
@@ -107,10 +107,10 @@ fn discarded_huge_block_reallocates_no_block_after_it() {
     assert_in_use(&heap, 1, b, 10);
 }
 
-/// T splits A off a free block. In another lane a transaction allocates C and B from the rest, next to each other; then C is freed. The same
-/// transaction writes the bytes before and after B's header. T's entry is discarded.
+/// T splits A off a free block. A transaction in another lane allocates C from the rest, and B right after C. It writes the bytes before and
+/// after B's header. Then C is freed. T's entry is discarded.
 #[test]
-fn discarded_allocation_keeps_block_with_header_between_writes() {
+fn discarded_allocation_keeps_block_whose_header_is_between_writes() {
     let heap = heap();
     assert_eq!(alloc(&heap, 3, 63), 65);
     let long = at_line(&heap, 65);

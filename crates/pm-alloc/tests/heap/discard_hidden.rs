@@ -1,20 +1,20 @@
-//! Discarding a corrupted log entry costs no block of other transactions, if something else hides them: a second corrupted line, contents that look
-//! like a header, or a recovery that a power failure interrupted.
+//! Discarding a corrupted log entry loses no block of other transactions, even if something could hide the block from recovery: a second corrupted
+//! line, contents that look like a header, or a recovery that a power failure interrupted.
 
 use crate::discarding::{
     ENTRIES, alloc, assert_in_use, at_line, discard, entries_of, entry_lines, free, free_now, heap,
-    heap_with_an_old_header, line_of, listed, options, sim_of, slot, with_other, write_word,
+    heap_with_an_old_header, line_of, listed, options, sim_of, slot, with_worker, write_word,
 };
 use crate::prelude::*;
 use crate::sim::{Rng, Sim, SimHeap, crash};
 
-/// Lane 0 is idle after T. Lane 1 has wrapped: its dead entry is older than T, and the next one allocated W in T's rest. T's entry and that dead
-/// one are corrupted.
+/// A transaction T allocates in lane 0, which then is idle. Lane 1 has an entry older than T; its next entry allocates W in the rest of T's free
+/// block. Then its ring wraps around, so that the older entry is dead. T's entry and that dead entry are corrupted.
 #[test]
 fn dead_corrupted_entry_of_another_lane_hides_no_block() {
     let heap = heap();
     let mut a = 0;
-    let (t, dead, w) = with_other(&heap, |other| {
+    let (t, dead, w) = with_worker(&heap, |other| {
         let dead = entries_of(&heap, || other.run(|heap| write_word(heap, slot(heap, 7), 1)));
         let t = entries_of(&heap, || a = alloc(&heap, 1, 4));
         let w = other.run(|heap| {
@@ -32,23 +32,23 @@ fn dead_corrupted_entry_of_another_lane_hides_no_block() {
     }
 }
 
-/// Runs T in lane 0, then the others in lane 1, which return W's line; the power fails. T's only entry is corrupted, and discarded. W, which slot 2
-/// links to and has 4 lines, stays.
+/// Runs `t` in lane 0. Then runs `others` in lane 1, which return the line of block W. The power fails. The only entry of `t` is corrupted and
+/// discarded. Asserts that W, to which slot 2 links, is still allocated, with 4 lines.
 fn assert_w_stays(
     heap: SimHeap,
     t: impl FnOnce(&SimHeap),
     others: impl FnOnce(&SimHeap) -> u64 + Send + 'static,
 ) {
     let sim = Arc::clone(heap.pool().pmem());
-    let (entries, w) = with_other(&heap, |other| (entries_of(&heap, || t(&heap)), other.run(others)));
+    let (entries, w) = with_worker(&heap, |other| (entries_of(&heap, || t(&heap)), other.run(others)));
     assert_eq!(entries.len(), 1);
     core::mem::forget(heap);
     let heap = discard(sim.power_failure().durable, &entries, &options());
     assert_in_use(&heap, 2, w, 4);
 }
 
-/// A heap in which lines 3 to 7 are one free block, and the rest of the chunk is another one; closed, and opened again. If `with_b`, a block B
-/// overwrites both, with the header of the second one inside of it, at line 8.
+/// A heap that was closed and opened again. The lines 3 to 7 are one free block, and the rest of the chunk is another free block. If `with_b`, an
+/// allocated block B covers the first and a part of the second, so that the former header at line 8 is inside B.
 fn heap_with_former_header(with_b: bool) -> SimHeap {
     let heap = heap();
     assert_eq!(alloc(&heap, 0, 5), 3);
@@ -63,7 +63,7 @@ fn heap_with_former_header(with_b: bool) -> SimHeap {
     heap
 }
 
-/// A program reads words of a block that a slot links to, including the former header, changes one of them, and writes them back.
+/// Reads 16 words of the block at line 3, including the former header, changes the first, and writes all of them back.
 fn change_one_of_16(heap: &SimHeap) {
     heap.transact(|tx| {
         let place = link_to::<[u64; 16]>(at_line(heap, 3) + 8 * 32);
@@ -74,7 +74,7 @@ fn change_one_of_16(heap: &SimHeap) {
     .unwrap();
 }
 
-/// T allocates after B, then W is allocated in T's rest. Another transaction writes the former header in B back unchanged.
+/// T allocates after B, then W is allocated from the rest. Another transaction writes the former header in B again, unchanged.
 #[test]
 fn rewritten_word_that_looks_like_a_header_hides_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
@@ -95,7 +95,7 @@ fn rewritten_word_that_looks_like_a_header_hides_no_block() {
     }
 }
 
-/// The same with more words. B is older than the log's entries, and is freed then.
+/// As above, but 16 words are written back. Then B is freed. No log entry is as old as the allocation of B.
 #[test]
 fn written_back_words_of_freed_block_hide_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
@@ -107,7 +107,7 @@ fn written_back_words_of_freed_block_hide_no_block() {
     });
 }
 
-/// The block with the former header is T's own, so it is no block once T is discarded.
+/// As above, but T allocates the block with the former header. Once T is discarded, those lines are free.
 #[test]
 fn written_back_words_of_discarded_block_hide_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 0, 10), 3, "A");
@@ -118,46 +118,46 @@ fn written_back_words_of_discarded_block_hide_no_block() {
     });
 }
 
-/// T frees P, and joins it with the free lines in front: P's own header stays. T's entry is dead because of later groups in its lane, so an open
-/// transaction V gets the lines, and splits off a part, without the log; W is allocated in the rest, inside of the former P. T's line lies between
-/// two LSNs, of which the later one is live, so open is refused.
+/// T frees P, and coalesces it with the free lines before P. P's old header stays. T's entry is dead because of later groups in its lane, so an open
+/// transaction V reserves the lines and trims them, without the log. W is allocated from the rest, inside the former P. T's entry is between two
+/// groups in the ring, of which the later is live, so open is refused when T's entry is corrupted.
 #[test]
-fn discarded_dead_freeing_before_division_hides_no_block() {
+fn discarded_dead_freeing_before_trim_hides_no_block() {
     let options = options().chunk_bytes(1 << 14);
     let heap = Heap::format(Arc::new(Sim::new(56 << 10)), &options).unwrap();
     let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_zeroed::<u64>(8)?.offset()));
     assert_eq!((made.unwrap(), heap.check().chunks.len()), (heap.layout().first_payload(0), 1));
     let sim = Arc::clone(heap.pool().pmem());
     let (mut bytes, mut entries, mut w) = (vec![], vec![], 0);
-    with_other(&heap, |other| {
+    with_worker(&heap, |other| {
         let (f, p) = (alloc(&heap, 0, 2), alloc(&heap, 1, 235));
-        assert_eq!((p, alloc(&heap, 3, 16)), (f + 2, p + 235), "G is after P");
+        assert_eq!((p, alloc(&heap, 3, 16)), (f + 2, p + 235), "F, P and G are adjacent");
         free_now(&heap, 0);
         heap.checkpoint().unwrap();
         entries = entries_of(&heap, || free(&heap, 1));
         other.run(|heap| write_word(heap, slot(heap, 7), 8));
         (0..3).for_each(|word| write_word(&heap, slot(&heap, 6), word));
-        let given_up = heap.transaction(|tx| {
+        let rolled_back = heap.transaction(|tx| {
             let v = tx.alloc_uninit::<u64>(1)?.offset();
             w = other.run(|heap| alloc(heap, 2, 30));
-            assert!(line_of(&heap, v) == f && p < w && w < p + 235, "W lies inside of what was P");
+            assert!(line_of(&heap, v) == f && p < w && w < p + 235, "W is inside the former P");
             bytes = sim.power_failure().durable;
             Err::<(), _>(TxError::Nested)
         });
-        assert!(matches!(given_up, Err(TxError::Nested)));
+        assert!(matches!(rolled_back, Err(TxError::Nested)));
     });
     core::mem::forget(heap);
     assert_eq!(entries.len(), 1);
     let intact = listed(&Heap::attach(sim_of(bytes.clone()), &options).unwrap());
     assert!(intact.contains(&w), "{intact:?}");
     let heap = discard(bytes, &entries, &options);
-    assert_eq!(listed(&heap), intact, "P is free, as T is in place");
+    assert_eq!(listed(&heap), intact, "P is free, because T was applied");
     assert_in_use(&heap, 2, w, 30);
 }
 
-/// As `discarded_half_of_split_reallocates_no_older_block` in `discard.rs`: an old free header lies where A's rest begins, over Y. The power fails
-/// before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both; the power fails again, and only
-/// A's header is durable. Then the entry is corrupted, and discarded.
+/// As in `discarded_half_durable_split_reallocates_no_older_block` of `discard.rs`, the rest begins at an old header of a free block that included
+/// lines of Y. The power fails before the commit's fence completes: the entry is durable, the header of the rest is not. Recovery stores both.
+/// The power fails again, and only A's header is durable. Then the entry is corrupted and discarded.
 #[test]
 fn discarded_half_replayed_entry_reallocates_no_older_block() {
     let heap = heap_with_an_old_header();
@@ -171,14 +171,14 @@ fn discarded_half_replayed_entry_reallocates_no_older_block() {
     assert_ne!(
         before.durable[rest..rest + 8],
         after.durable[rest..rest + 8],
-        "the rest's header was stored ahead"
+        "the commit stores the header of the rest"
     );
     core::mem::forget(heap);
     // The entry's line is evicted first.
     let mut bytes = before.durable;
     bytes[entries[0]..entries[0] + 64].copy_from_slice(&after.durable[entries[0]..entries[0] + 64]);
 
-    // Recovery, until the power fails after A's header was stored.
+    // Recovery runs until the power fails, right after A's header was stored.
     let sim = sim_of(bytes.clone());
     sim.stop_at_change(front as u64 / 64 * 64);
     core::mem::forget(Heap::attach(Arc::clone(&sim), &options()).unwrap());
@@ -186,10 +186,10 @@ fn discarded_half_replayed_entry_reallocates_no_older_block() {
     let crashed = (0..64).map(|seed| crash(&stopped, &mut Rng::of(seed)).durable);
     let mut crashed: Vec<_> =
         crashed.filter(|left| left[front..front + 8] != bytes[front..front + 8]).collect();
-    assert!(!crashed.is_empty(), "A's header became durable by chance");
+    assert!(!crashed.is_empty(), "in some crashes A's header is durable");
     crashed.dedup();
     for left in crashed {
-        // Without corruption recovery is right.
+        // Recovery without corruption keeps Y.
         let heap = Heap::attach(sim_of(left.clone()), &options()).unwrap();
         assert!(heap.check().is_clean() && heap.blocks().contains(&y));
         drop(heap);
@@ -198,13 +198,13 @@ fn discarded_half_replayed_entry_reallocates_no_older_block() {
     }
 }
 
-/// F is freed by the last entry of lane 0, which is then retired. W is allocated there, in lane 1, and lane 1 wraps twice. Both copies of lane 0's
-/// retired LSN are corrupted.
+/// The last entry of lane 0 frees F, and lane 0 is retired. Lane 1 allocates W in the lines of F, and its ring wraps around twice. Both copies of
+/// the retired LSN of lane 0 are corrupted.
 #[test]
 fn retired_lane_with_corrupted_words_hides_no_block() {
     let heap = heap();
     let sim = Arc::clone(heap.pool().pmem());
-    with_other(&heap, |other| {
+    with_worker(&heap, |other| {
         assert_eq!([alloc(&heap, 0, 10), alloc(&heap, 1, 51)], [3, 13]);
         free_now(&heap, 0);
         other.run(|heap| {

@@ -1,11 +1,11 @@
-//! After a failed fence the state of a heap is unknown, and nothing more is stored through it.
+//! After a failed fence the heap stores nothing more, because its state on the medium is unknown.
 
 use crate::prelude::*;
 use core::cell::Cell;
 
 const REGION_BYTES: u64 = 1 << 17;
 
-/// Lets this many fences succeed, and counts the stores after the first one that fails. The flushed lines reach the medium in any case.
+/// Lets `left` fences succeed and fails the later ones. Counts the stores after the first failed fence. Flushed lines reach the medium in any case.
 struct Failing {
     left: Cell<u32>,
     has_failed: Cell<bool>,
@@ -95,7 +95,7 @@ const CALLS: [Call; 7] = [
 
 #[test]
 fn nothing_is_stored_after_failed_fence() {
-    // The first fence is for the contents of the block, the second one commits.
+    // The first fence makes the contents of the block durable, the second fence commits.
     for fences in 0..2 {
         for (number, call) in CALLS.iter().enumerate() {
             let region = prepared();
@@ -123,7 +123,7 @@ fn nothing_is_stored_after_failed_fence() {
     }
 }
 
-/// Also if nothing was committed since the last checkpoint, so that this one has nothing to do.
+/// The second checkpoint fails although nothing was committed since the first, so that it has nothing to do.
 #[test]
 fn checkpoint_after_failed_fence_fails() {
     let region = prepared();
@@ -153,7 +153,7 @@ fn unlogged_heap_stores_nothing_after_failed_fence() {
     assert!(before == bytes(&region));
 }
 
-/// The first fence makes the headers of the block's chunk durable.
+/// The fence that fails is the first after the open. It makes the headers of the block's chunk durable.
 #[test]
 fn unlogged_free_after_open_reports_failed_fence() {
     for durable in [false, true] {
@@ -217,14 +217,14 @@ fn unlogged_calls_stop_at_first_failed_fence() {
             }
             pmem.hook.left.set(100);
             unlogged.alloc(100, 64).unwrap_err();
-            assert_eq!(pmem.hook.stored_after.get(), 0, "{name}, after {fences} fences: the next call");
+            assert_eq!(pmem.hook.stored_after.get(), 0, "{name}, after {fences} fences, next call");
             fences += 1;
         }
         assert!(fences > 0, "{name} has no fence");
     }
 }
 
-/// A failed fence of a chunk scan is not repeated: the headers would have to be flushed again.
+/// After a failed fence of a chunk scan, another fence would not make the headers durable, because they would have to be flushed again.
 #[test]
 fn failed_fence_of_chunk_scan_poisons_heap() {
     type Learn = fn(&mut FailingHeap<'_>, u64) -> bool;
@@ -256,7 +256,7 @@ fn failed_fence_of_chunk_scan_poisons_heap() {
         assert!(!learn(&mut heap, block), "{name} has no fence");
         heap.pool().pmem().hook.left.set(100);
         let before = bytes(&region);
-        assert!(!learn(&mut heap, block), "{name} goes on after its fence failed");
+        assert!(!learn(&mut heap, block), "{name} fails again after its fence has failed");
         let refused = publish(&heap, 0xAA);
         assert!(matches!(refused, Err(TxError::Commit(CommitError::Fence(_)))), "{name}: {refused:?}");
         assert!(before == bytes(&region), "{name}");
@@ -265,7 +265,7 @@ fn failed_fence_of_chunk_scan_poisons_heap() {
     }
 }
 
-/// What transactions have committed is applied before blocks change without the log, and no transaction follows.
+/// An unlogged heap first makes the changes of all transactions durable in place, and allows no further transaction.
 #[test]
 fn replay_does_not_change_unlogged_heap() {
     let region = prepared();
@@ -276,7 +276,7 @@ fn replay_does_not_change_unlogged_heap() {
     let blocks = [unlogged.alloc(232, 64).unwrap(), unlogged.alloc(232, 64).unwrap()];
     let refused = unlogged.heap().transaction(|tx| tx.alloc(&1_u64).map(drop));
     assert!(matches!(refused, Err(TxError::Commit(CommitError::Bypassed))), "{refused:?}");
-    // As after a kill.
+    // The region as a kill would leave it.
     let killed = bytes(&region);
     drop(unlogged);
     region.store(0, &killed);
@@ -284,7 +284,7 @@ fn replay_does_not_change_unlogged_heap() {
     assert!(blocks.iter().all(|block| heap.blocks().contains(block)));
 }
 
-/// Each fence of the division of the last free extent fails in turn. The heap stores nothing more, and the next open finds a sound chain.
+/// Each fence of a trim fails in turn. The heap stores nothing more, and the next open finds a sound chain.
 #[test]
 fn failed_fence_of_trim_reallocates_nothing() {
     let options = || options().chunk_bytes(1 << 15);

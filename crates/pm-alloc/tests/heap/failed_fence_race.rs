@@ -1,4 +1,4 @@
-//! A fence fails while another thread is about to reserve.
+//! A fence fails in one thread while another thread is about to reserve an extent.
 
 use crate::prelude::*;
 use crate::sim::Sim;
@@ -6,9 +6,9 @@ use core::cell::Cell;
 use std::sync::{Condvar, Mutex};
 
 thread_local! {
-    /// This many fences of this thread succeed, and the next one fails.
+    /// The number of fences of this thread that succeed before one fails. `None` if no fence fails.
     static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
-    /// The next load of this thread waits.
+    /// Whether the next load of this thread waits.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -59,9 +59,9 @@ fn alloc<P: Pmem>(heap: &Heap<P>, lines: u64) -> Result<u64, TxError> {
     heap.transaction(|tx| Ok(tx.alloc_slice(&vec![7_u64; 8 * usize::try_from(lines).unwrap() - 1])?.offset()))
 }
 
-/// After the next open the transaction is committed with the whole contents of its block, or rolled back.
+/// After the next open the transaction is either committed, with all contents of its block, or rolled back.
 #[test]
-fn transaction_with_failed_fence_is_atomic_while_extent_is_divided() {
+fn transaction_with_failed_fence_is_atomic_while_extent_is_trimmed() {
     let (lines, other_lines) = (450_u64, 8);
     let options = HeapOptions::new().seed(7).lanes(2).lane_entries(30).chunk_bytes(64 * CHUNK_LINES);
     let sim = Arc::new(Sim::new(256 << 10));
@@ -92,9 +92,9 @@ fn transaction_with_failed_fence_is_atomic_while_extent_is_divided() {
         });
         assert!(matches!(failed, Err(TxError::Commit(_))), "{failed:?}");
         pmem.hook.reach(3);
-        assert!(other.join().unwrap().is_err(), "a fence failed before");
+        assert!(other.join().unwrap().is_err(), "the heap refuses after a failed fence");
     });
-    // The process ends, or is killed.
+    // The process is killed, or ends without closing the heap.
     let state = pmem.region.state();
     core::mem::forget(heap);
     let sim = Arc::new(Sim::of(state));
@@ -103,10 +103,7 @@ fn transaction_with_failed_fence_is_atomic_while_extent_is_divided() {
     if heap.blocks().contains(&block.get()) {
         for word in 0..8 * lines - 1 {
             let found = sim.load_u64(block.get() + 8 * word);
-            assert_eq!(
-                found, 7,
-                "the transaction is there, and word {word} of its block is not what it wrote"
-            );
+            assert_eq!(found, 7, "word {word} of the block is that of the committed transaction");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A fence fails in one thread while another thread raises the checkpoint LSN over the lane of the first.
+//! A fence fails in one thread while another thread computes a checkpoint LSN that covers the groups of the first thread's lane.
 
 use crate::prelude::*;
 use crate::sim::Sim;
@@ -13,7 +13,7 @@ thread_local! {
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Fails the fences of one thread, between a flush of another one and its fence.
+/// Fails the fences of one thread, at a time between a flush and the fence of another thread.
 struct FailingOnce {
     other: Mutex<Option<(SyncSender<()>, Receiver<()>)>>,
 }
@@ -36,7 +36,7 @@ fn options() -> HeapOptions {
 }
 
 #[test]
-fn checkpoint_is_not_raised_over_failed_fence() {
+fn checkpoint_lsn_is_not_raised_after_failed_fence_in_other_thread() {
     let (go_on, may_go_on) = sync_channel(0);
     let (done, is_done) = sync_channel(0);
     let hook = FailingOnce { other: Mutex::new(Some((go_on, is_done))) };
@@ -61,7 +61,7 @@ fn checkpoint_is_not_raised_over_failed_fence() {
             acknowledged.send(()).unwrap();
             may_go_on.recv().unwrap();
             FAILS.set(true);
-            // Its first fence also covers the word of the last transaction.
+            // The first fence of this transaction also covers the word of the lane's previous transaction.
             let failed: Result<(), TxError> = fill(2);
             assert!(matches!(failed, Err(TxError::Commit(CommitError::Fence(_)))), "{failed:?}");
             done.send(()).unwrap();
@@ -81,5 +81,5 @@ fn checkpoint_is_not_raised_over_failed_fence() {
     let left = heap.pool().pmem().region.power_failure();
     let heap = Heap::attach(Arc::new(Sim::of(left)), &options()).unwrap();
     let found = heap.view(|view| view.read(view.root::<u64>("word").unwrap().unwrap()).unwrap());
-    assert_eq!(found, 1, "the transaction was acknowledged");
+    assert_eq!(found, 1, "the acknowledged transaction is durable");
 }

@@ -1,4 +1,4 @@
-//! More concurrent open transactions than free extents.
+//! More concurrent transactions than free extents: trims of extents, and waits for trims.
 
 use crate::prelude::*;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ fn heap<P: Pmem>(region: P) -> Heap<P> {
     Heap::format(region, &options).unwrap()
 }
 
-/// Opens so many transactions, each of which allocates a block, and commits none before all have allocated.
+/// Runs `count` concurrent transactions. Each allocates a block, and none commits before all have allocated.
 fn open(heap: &Heap<&Region>, count: usize) -> Vec<Result<u64, TxError>> {
     let barrier = Barrier::new(count);
     let transaction = || {
@@ -31,7 +31,7 @@ fn open(heap: &Heap<&Region>, count: usize) -> Vec<Result<u64, TxError>> {
     })
 }
 
-/// The blocks of a heap, in which no header is corrupted.
+/// The blocks of a heap. Asserts that no header is corrupted.
 fn blocks(heap: &Heap<&Region>) -> BTreeSet<u64> {
     assert_clean(heap);
     heap.blocks().into_iter().collect()
@@ -53,7 +53,7 @@ fn more_open_transactions_than_free_extents_find_room() {
     }
 }
 
-/// While the last extent is split into two free blocks, no other transaction finds the heap full.
+/// While a transaction trims the last extent, no other transaction finds the heap full.
 #[test]
 fn short_transactions_in_one_chunk_always_find_room() {
     let region = Region::anonymous(ONE_CHUNK_BYTES).unwrap();
@@ -75,14 +75,14 @@ fn short_transactions_in_one_chunk_always_find_room() {
     assert_eq!(blocks(&heap), BTreeSet::new());
 }
 
-/// The parts of transactions that were rolled back are one extent again.
+/// After the transactions that trimmed an extent were rolled back, it is one extent again.
 #[test]
 fn rolled_back_transactions_leave_one_extent() {
     let region = Region::anonymous(ONE_CHUNK_BYTES).unwrap();
     let heap = heap(&region);
     let lines = (1 << 18) / 64 - 1;
     let barrier = Barrier::new(8);
-    let abandon = || {
+    let roll_back = || {
         heap.transaction(|tx| {
             let block = tx.alloc(&1_u64);
             barrier.wait();
@@ -90,7 +90,7 @@ fn rolled_back_transactions_leave_one_extent() {
         })
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(abandon)).collect();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(roll_back)).collect();
         for thread in threads {
             let error = thread.join().unwrap().unwrap_err();
             assert!(matches!(error, TxError::RolledBack(_)), "{error}");
@@ -108,7 +108,7 @@ fn rolled_back_transactions_leave_one_extent() {
 
 type AtFence = Box<dyn FnOnce() + Send>;
 
-/// Calls the function in the next fence.
+/// Calls a function in the next fence.
 struct AtNextFence(Mutex<Option<AtFence>>);
 
 impl Hook<Region> for AtNextFence {
@@ -148,7 +148,7 @@ fn transaction_waits_for_rest_of_extent_being_trimmed() {
     });
 }
 
-/// Which headers were stored before the panic is not known: the extent is not allocated before the heap is opened again.
+/// It is unknown which headers were stored before the panic, so the extent is not allocated before the heap is opened again.
 #[test]
 fn transaction_does_not_wait_for_extent_whose_trim_panicked() {
     let heap = interrupted(Box::new(|| panic!("in the fence")));

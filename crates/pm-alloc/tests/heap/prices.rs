@@ -22,7 +22,7 @@ fn heap() -> CountedHeap {
         tx.set_root("array", array)
     })
     .unwrap();
-    // The next transaction flushes what this one applied, and is not counted.
+    // This transaction, which is not counted, flushes the target lines of the one above.
     let word = |tx: &mut CountedTx<'_>| {
         let pair = tx.root::<[u64; 2]>("pair")?.unwrap();
         tx.write(pair, &[1, 1])
@@ -31,15 +31,15 @@ fn heap() -> CountedHeap {
     heap
 }
 
-/// The cost of a transaction, including the target lines that its lane's next one flushes. Those are counted with a fence that stands for the next
-/// one's.
+/// The flushed lines and the fences of a transaction. They include the target lines of its lane's previous transaction, which it flushes. Its own
+/// target lines are flushed by the next transaction.
 fn cost(heap: &CountedHeap, transaction: impl FnOnce(&mut CountedTx<'_>) -> Result<(), TxError>) -> Counts {
     let (result, cost) = heap.pool().pmem().count(|| heap.transaction(transaction));
     result.unwrap();
     cost
 }
 
-/// The cost of a call of a view on the slot of this number, as [`cost`]. Each slot has its own line.
+/// The cost of a call of a view on the slot with this number, counted as in [`cost`]. Each slot has its own line.
 fn slot_cost<T>(
     heap: &CountedHeap,
     number: u64,
@@ -62,7 +62,7 @@ fn one_range_in_a_line_costs_one_fence() {
         tx.edit(pair, |pair| *pair = [pair[0] + 1; 2])
     };
     cost(&heap, change);
-    // Its entry, and the targets of the one before it.
+    // The log entry, and the target of the transaction before it.
     assert_eq!(cost(&heap, change), Counts { lines: 2, fences: 1 });
 }
 
@@ -90,19 +90,19 @@ fn allocating_and_linking_costs_two_fences_and_freeing_one() {
         cost(&heap, publish);
         cost(&heap, free);
     });
-    // 5 lines of payload, its entry; the targets of the freeing before: header and slot.
+    // Five lines of payload; the log entry; the targets of the preceding free: a header and the slot.
     let payload = 5;
     let published = cost(&heap, publish);
     assert_eq!(published.fences, 2);
     assert!((payload + 3..=payload + 4).contains(&published.lines), "{published:?}");
-    // Its entry; the targets of the allocation before: header and slot, and the header of the rest if it split a block.
+    // The log entry; the targets of the preceding allocation: a header, the slot, and the header of the rest if it split a block.
     let freed = cost(&heap, free);
     assert_eq!(freed.fences, 1);
     assert!((3..=4).contains(&freed.lines), "{freed:?}");
 }
 
 #[test]
-fn short_block_costs_one_fence() {
+fn allocating_and_linking_short_block_costs_one_fence() {
     let heap = heap();
     let publish = |tx: &mut CountedTx<'_>| {
         let slot = tx.root::<Link<[u64; 40]>>("slot")?.unwrap();
@@ -112,33 +112,33 @@ fn short_block_costs_one_fence() {
     assert_eq!(cost(&heap, publish).fences, 1);
 }
 
-/// The first transaction of a heap of one chunk gets a part of it, and so do the next ones.
+/// In a heap of one chunk, the first transaction keeps the front of the chunk, and the next transactions use the rest of that front.
 #[test]
-fn dividing_the_last_free_extent_costs_two_lines_and_two_fences() {
+fn trimming_the_last_free_extent_costs_two_lines_and_two_fences() {
     let options = HeapOptions::new().lanes(8).lane_entries(60).chunk_bytes(1 << 18);
     let heap = Heap::format(Counting::new(Region::anonymous(1 << 19).unwrap()), &options).unwrap();
     assert_eq!(heap.check().chunks.len(), 1);
     let alloc = |tx: &mut CountedTx<'_>| tx.alloc_uninit::<u64>(7).map(drop);
-    // The division; its entry, and the header of the rest.
+    // The trim: two lines and two fences. The transaction: its log entry, and the header of the rest.
     assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 2, fences: 2 + 1 });
-    // The same, and the target of the one before: its own header.
+    // The log entry, the header of the rest, and the target of the transaction before: its block's header. No trim.
     let part = (4096 - 1) / 8;
     (1..part - 1).for_each(|_| assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 1, fences: 1 }));
-    // The last block of the part leaves no rest; the next extent is divided.
+    // The last block of the part leaves no rest. Then the next extent is trimmed.
     assert_eq!(cost(&heap, alloc), Counts { lines: 1 + 1, fences: 1 });
     assert_eq!(cost(&heap, alloc), Counts { lines: 2 + 2 + 1, fences: 2 + 1 });
-    // A longer block does not fit into the rest of the part. A live entry stores the header in front of that, so first its lane is retired: the
-    // target of the one before, and a word and its copy.
+    // A longer block does not fit into the rest of the part. A live entry stores the header before that rest, so the lane is retired first. Retiring
+    // flushes the target of the transaction before, and then the retired LSN and its copy.
     let long = |tx: &mut CountedTx<'_>| tx.alloc_uninit::<u64>(8 * part - 1).map(drop);
     assert_eq!(cost(&heap, long), Counts { lines: 2 + 2 + (1 + 2), fences: 2 + 1 + 2 });
 
-    // If the heap has unused chunks, an extent is not the last.
+    // If the heap has unused chunks, no extent is trimmed.
     let heap = Heap::format(Counting::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
     assert_eq!(heap.check().chunks.len(), 3);
     assert_eq!(cost(&heap, alloc), Counts { lines: 2, fences: 1 });
 }
 
-/// These calls make one entry each, so the other counted lines are the targets of the one before.
+/// Each call stores one log entry. The counted lines are that entry, the header of the rest of a split block, and the targets of the previous call.
 #[test]
 fn linking_an_uninit_block_and_freeing_it_cost_one_fence_each() {
     let heap = heap();
@@ -147,7 +147,7 @@ fn linking_an_uninit_block_and_freeing_it_cost_one_fence_each() {
     };
     let free = |slot| slot_cost::<[u64; 40]>(&heap, slot, |view, slot| view.unlink_and_free(slot));
     let one_fence = |lines| Counts { lines, fences: 1 };
-    // The header of the rest is durable with the entry.
+    // The header of the rest is flushed with the entry.
     assert_eq!(alloc(0), one_fence(2 + 1), "the pair's line");
     assert_eq!(alloc(1), one_fence(2 + 2), "a header, a slot");
     assert_eq!(free(1), one_fence(1 + 2), "a header, a slot");
@@ -163,7 +163,7 @@ fn linking_an_uninit_block_and_freeing_it_cost_one_fence_each() {
     assert_eq!(free(0), one_fence(1 + 1), "the pair's line");
 }
 
-/// Links values of `N` words to two slots, and frees one: `lines` for the value besides the targets of the call before, a header and a slot.
+/// Links two slots to values of `N` words, and frees one. Linking costs `lines` in addition to the targets of the call before: a header and a slot.
 fn assert_linking_costs<const N: usize>(lines: u64, fences: u64) {
     let heap = heap();
     let alloc =
@@ -183,7 +183,7 @@ fn linking_a_long_value_costs_its_lines_and_two_fences() {
 
 #[test]
 fn linking_a_short_value_costs_one_fence() {
-    // Two entries with 96 bytes, one with words; two lines of payload, with the header of the rest in the last one.
+    // Two entries with 96 bytes in total, and one with words; two lines of payload. The header of the rest is in the second line of payload.
     assert_linking_costs::<12>(3 + 2, 1);
 }
 
@@ -220,7 +220,7 @@ fn long_write_in_place_costs_three_fences() {
     assert!((86 + 64 + 2..=86 + 65 + 3).contains(&cost.lines), "{cost:?}");
 }
 
-/// A line with a header and the end of the block in front: four times for the header, and once for those contents.
+/// A line contains a header and the end of the block before it. It is written at most four times for the header, and once for the contents.
 #[test]
 fn line_is_written_at_most_five_times_during_quarantine() {
     let options = HeapOptions::new().lanes(1).lane_entries(1000).quarantine(Duration::from_secs(3600));

@@ -1,6 +1,6 @@
-//! Freed blocks that are not reusable: quarantined, also while the heap is reopened, or given up by a repair.
+//! Freed blocks that are not reusable: in quarantine, which ends when the heap is opened again, or lost by a repair.
 
-use crate::discarding::{all_payloads, settle};
+use crate::discarding::{drain_quarantine, free_payloads};
 use crate::prelude::*;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn free<P: Pmem>(heap: &Heap<P>, block: u64) {
     heap.transact(|tx| tx.free(link_to::<u64>(block))).unwrap();
 }
 
-/// A full heap, of which two blocks that are not adjacent are freed.
+/// A heap that was filled, and of which two blocks that are not adjacent were then freed.
 fn full_but_for_two<P: Pmem>(region: P) -> (Heap<P>, [u64; 2]) {
     let heap = Heap::format(region, &options()).unwrap();
     let blocks: Vec<u64> = std::iter::from_fn(|| alloc(&heap).ok()).collect();
@@ -50,7 +50,7 @@ fn freed_blocks_are_quarantined_for_their_time() {
     assert_eq!(again, blocks[3]);
 }
 
-/// The quarantine is in DRAM: it does not outlive the process.
+/// The quarantine is in DRAM, so it ends with the process.
 #[test]
 fn reopening_ends_quarantine() {
     let (region, killed) = (Region::anonymous(1 << 18).unwrap(), Region::anonymous(1 << 18).unwrap());
@@ -69,7 +69,7 @@ fn reopening_ends_quarantine() {
     }
 }
 
-/// Allocates a block longer than a chunk, and than half of the heap.
+/// Allocates a block that is longer than a chunk, and longer than half of the heap.
 fn alloc_long<P: Pmem>(heap: &Heap<P>) -> Result<u64, TxError> {
     heap.transaction(|tx| tx.alloc_uninit::<u8>(150_000).map(Link::offset))
 }
@@ -98,7 +98,7 @@ fn rolled_back_long_block_is_not_quarantined() {
     alloc_long(&heap).unwrap();
 }
 
-/// Lines before an aligned block were never in use: they wait for the checkpoint LSN only.
+/// Lines before an aligned block were never allocated, so they have no quarantine time. They are usable when the checkpoint LSN allows it.
 #[test]
 fn lines_before_aligned_block_are_usable_at_once() {
     let options = options().chunk_bytes(4096);
@@ -122,12 +122,12 @@ fn lines_before_aligned_block_of_unlogged_heap_are_usable_at_once() {
     assert_eq!(heap.heap().check().free_bytes, 0);
 }
 
-/// The payloads that are allocated in a block of so many lines after it was freed, and its header corrupted and repaired.
+/// Frees a block of `lines` lines, corrupts its header, and repairs it. Returns the payloads inside the block that are then allocated.
 fn allocated_after_repair(lines: u64) -> Vec<u64> {
     let mut heap = crate::discarding::heap();
     let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_uninit::<u64>(8 * lines - 1)?.offset()));
     let block = made.unwrap();
-    settle(&heap);
+    drain_quarantine(&heap);
     heap.transact(|tx| tx.free(link_to::<u64>(block))).unwrap();
     heap.pool().pmem().store_u64(block - 8, 0x5555);
     heap.pool().pmem().persist(block - 8, 8).unwrap();
@@ -136,12 +136,12 @@ fn allocated_after_repair(lines: u64) -> Vec<u64> {
     assert!(heap.repair(&corruptions[0]).unwrap());
     assert_clean(&heap);
     assert!(heap.check().lost_bytes >= 64 * lines, "{:?}", heap.check());
-    all_payloads(&heap).into_iter().filter(|at| (block..block + 64 * lines).contains(at)).collect()
+    free_payloads(&heap).into_iter().filter(|at| (block..block + 64 * lines).contains(at)).collect()
 }
 
-/// A block that a repair gives up is never allocated again, even if it was freed.
+/// A block that is lost by a repair is never allocated again, even if it had been freed.
 #[test]
-fn given_up_block_is_not_allocated() {
+fn lost_block_is_not_allocated() {
     for (name, lines) in [("short", 20), ("longer than a chunk", 100)] {
         assert_eq!(allocated_after_repair(lines), vec![], "{name}");
     }

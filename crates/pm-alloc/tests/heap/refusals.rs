@@ -1,4 +1,4 @@
-//! The calls of a view that change something without a transaction: which arguments they refuse, and that nothing has changed then.
+//! Calls that a view or a heap refuses: which arguments they refuse, and that a refused call changes nothing.
 
 use crate::prelude::*;
 use pm_alloc::{FreeError, HeapError, Piece, View};
@@ -9,7 +9,7 @@ const CHUNK_BYTES: u64 = 64 << 10;
 const SLOTS: u64 = 8;
 
 type Short = [u64; 4];
-/// Longer than values that are logged.
+/// Longer than the values whose contents are logged.
 type Long = [u64; 40];
 
 fn options() -> HeapOptions {
@@ -33,7 +33,7 @@ fn slot<'p, T: InPool<'p>>(view: &View<'p>, number: u64) -> Link<'p, Link<'p, T>
     link_to(slots.element(number).offset())
 }
 
-/// Makes a slot link to any offset.
+/// Stores a link to any offset in a slot.
 fn aim(view: &View<'_>, number: u64, at: u64) {
     view.store_u64(link_to(slot::<u64>(view, number).offset()), at).unwrap();
 }
@@ -45,7 +45,7 @@ fn state(heap: &Heap) -> (Vec<u64>, Vec<u64>) {
     (heap.blocks(), heap.view(|view| (0..SLOTS).map(|number| word(view, number)).collect()))
 }
 
-/// The error with which the heap refuses this call. Asserts that the call changes nothing.
+/// The error of a call that the heap refuses. Asserts that the call changes nothing.
 fn refused(heap: &Heap, call: impl for<'p> FnOnce(&View<'p>) -> Result<(), TxError>) -> TxError {
     let before = (state(heap), heap.stats());
     let Err(error) = heap.view(call) else { panic!("the call succeeded") };
@@ -67,7 +67,7 @@ fn refused_free(heap: &Heap) -> FreeError {
     }
 }
 
-/// The error of each call that allocates, with slot 0.
+/// The error of each allocating call on slot 0.
 fn refusals(heap: &Heap) -> [TxError; 3] {
     [
         refused(heap, |view| view.alloc_and_link(slot::<Short>(view, 0), &[1; 4]).map(drop)),
@@ -192,7 +192,7 @@ fn calls_inside_transaction_on_same_heap_are_refused() {
     heap.view(|view| view.alloc_and_link(slot::<Long>(view, 1), &[1; 40]).map(drop)).unwrap();
     heap.transact(|tx| {
         let block = tx.alloc(&[9_u64; 4])?;
-        // Not `refused`: the transaction has a reservation, which the figures include.
+        // `refused` would not work here, because the heap's statistics include the reservation of the transaction.
         let before = heap.blocks();
         heap.view(|view| {
             let errors = [
@@ -216,14 +216,14 @@ fn calls_inside_transaction_on_same_heap_are_refused() {
         tx.set_root("block", block)
     })
     .unwrap();
-    assert_eq!(state(&heap).0.len(), 3, "the transaction went on");
+    assert_eq!(state(&heap).0.len(), 3, "the transaction commits");
     assert_eq!(state(&other).0.len(), 1);
 }
 
 #[test]
 fn full_heap_refuses_until_block_is_freed() {
     let heap = heap();
-    // Until no line is free: blocks of one length while there is room, then of half the length.
+    // Allocates blocks of one length while there is room, then of half the length, until no line is free.
     let mut fillers = Vec::new();
     let mut bytes = CHUNK_BYTES - 128;
     while bytes > 0 {
@@ -291,7 +291,7 @@ fn value_has_alignment_of_its_type() {
     let heap = heap();
     let empty = state(&heap);
     heap.view(|view| {
-        // A short block before each, so that multiples of 64 are not enough.
+        // A short block is allocated before each, so that the next free line is not aligned to a page.
         view.alloc_and_link(slot::<Short>(view, 0), &[1; 4]).unwrap();
         let filled = view.alloc_and_link(slot(view, 1), &Page { words: [5; 512] }).unwrap();
         view.alloc_and_link(slot::<Short>(view, 2), &[1; 4]).unwrap();
@@ -305,7 +305,7 @@ fn value_has_alignment_of_its_type() {
         [1, 3].iter().for_each(|number| view.unlink_and_free(slot::<Page>(view, *number)).unwrap());
     });
     assert_eq!(state(&heap), empty);
-    // Longer than the aligned part of a chunk.
+    // The block is longer than the part of a chunk after its first multiple of the alignment.
     let error = refused(&heap, |view| {
         view.alloc_uninit_and_link(slot::<Page>(view, 0), CHUNK_BYTES / 4096).map(drop)
     });
@@ -337,7 +337,7 @@ fn pair_must_be_aligned_and_inside_heap() {
     assert_eq!(state(&heap).0.len(), 2);
 }
 
-/// On a full medium, a block is allocated where one was before, even if that extent is not the first to be tried.
+/// On a full file system, a block is allocated where a former block was, even if that extent is not the first one that is tried.
 #[test]
 fn unlogged_block_is_allocated_where_medium_has_room() {
     let unlogged = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options()).unwrap());
@@ -347,10 +347,10 @@ fn unlogged_block_is_allocated_where_medium_has_room() {
     assert!(matches!(alloc(), Err(UnloggedError::NoBacking)));
     unlogged.free(blocks[0]).unwrap();
     assert!(backed.contains(&alloc().unwrap()));
-    assert!(unlogged.alloc(500, 64).is_ok(), "refused extents are free again");
+    assert!(unlogged.alloc(500, 64).is_ok(), "extents without backing are free again");
 }
 
-/// The bytes between the last chunk and the end of the pool's data area are not copied: a sparse file would grow by them.
+/// The bytes between the last chunk and the end of the pool's data area are not copied, because a sparse file would grow by them.
 #[test]
 fn copy_excludes_bytes_after_last_chunk() {
     let options = options().chunk_bytes(1 << 20);
@@ -360,10 +360,10 @@ fn copy_excludes_bytes_after_last_chunk() {
     let chunks_end = layout.chunk_offset(layout.chunks_before(heap.pool().data().end));
     assert!(heap.pool().data().end - chunks_end > 64 << 10);
     let copy = Region::anonymous(HEAP_BYTES).unwrap();
-    let mut behind_bytes = 0;
+    let mut after_bytes = 0;
     unlogged.freeze().pieces(|piece| match piece {
         Piece::Bytes(range) => {
-            behind_bytes += range.end.saturating_sub(range.start.max(chunks_end));
+            after_bytes += range.end.saturating_sub(range.start.max(chunks_end));
             let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
             heap.pool().pmem().load(range.start, &mut bytes);
             copy.store(range.start, &bytes);
@@ -371,7 +371,7 @@ fn copy_excludes_bytes_after_last_chunk() {
         Piece::Word { offset, word } => copy.store_u64(offset, word),
         other => panic!("{other:?}"),
     });
-    assert_eq!(behind_bytes, 4096, "the backup of the pool's header");
+    assert_eq!(after_bytes, 4096, "the backup of the pool's header");
     let copy = Heap::attach(copy, &options).unwrap();
     assert_eq!((copy.blocks(), copy.check().is_clean()), (vec![block], true));
     assert_eq!(copy.pool().header_state(), heap.pool().header_state());

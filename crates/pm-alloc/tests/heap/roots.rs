@@ -1,4 +1,4 @@
-//! Roots of a heap: a full directory, a corrupted one, and recovery of the slots that the log changes.
+//! Roots of a heap: a full directory, corrupted slots, and recovery of slots by the log.
 
 use crate::prelude::*;
 use pm_alloc::{HeapError, RecoverError, format};
@@ -22,7 +22,7 @@ fn format() -> (&'static Region, RegionHeap) {
     (region, Heap::format(region, &options()).unwrap())
 }
 
-/// The medium after a kill here.
+/// A copy of the medium, as a kill leaves it.
 fn killed(heap: RegionHeap) -> &'static Region {
     let crashed = region();
     crashed.store(0, &bytes(*heap.pool().pmem()));
@@ -64,8 +64,8 @@ fn corrupt(region: &Region, name: &str) {
     region.store_u64(at, region.load_u64(at) ^ 4);
 }
 
-/// A root is removed by a transaction of the second lane, and set again by one of the first. The power fails when the removal is applied and not
-/// durable: its lane has not committed since. Returns the medium, the offset of the root's last value, and the offset of the removal's entry.
+/// A transaction of the second lane removes a root, and transactions of the first lane set it again. The power fails when the removal is applied and
+/// not durable, because its lane has not committed since. Returns the medium, the offset of the root's last value, and that of the removal's entry.
 fn removed_and_set_again() -> (&'static Region, u64, u64) {
     let (live, heap) = format();
     set(&heap, "x", 1).unwrap();
@@ -79,7 +79,7 @@ fn removed_and_set_again() -> (&'static Region, u64, u64) {
     let at = slot_of(live, "a");
     let mut old = [0; 64];
     live.load(at, &mut old);
-    // The long write acquires the first lane, so the other thread gets the second one.
+    // The long write acquires the first lane, so the other thread acquires the second lane.
     let removed = heap.transaction(|tx| {
         tx.write_slice(link_to(long), &[1_u8; 256])?;
         std::thread::scope(|scope| scope.spawn(|| remove(&heap, "a")).join().unwrap())
@@ -112,7 +112,7 @@ fn discarded_removal_keeps_later_root() {
     let heap = Heap::attach(region, &options().discard_corrupted_records(true)).unwrap();
     assert_eq!(root(&heap, "a"), Ok(Some(last)));
     remove(&heap, "a").unwrap();
-    assert_eq!(root(&heap, "a"), Ok(None), "no slot of an older value is left");
+    assert_eq!(root(&heap, "a"), Ok(None), "no slot has an older value");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn refused_open_changes_nothing() {
     assert!(changed.is_empty(), "changed: {changed:?}");
 }
 
-/// Replaying the log would revert what the pool's own calls changed.
+/// If the pool's own calls could change roots, replaying the log would revert their changes.
 #[test]
 fn pool_of_heap_refuses_root_changes() {
     let (_, heap) = format();
@@ -147,10 +147,10 @@ fn pool_of_heap_refuses_root_changes() {
     }
 }
 
-/// The heap is found by its header, and its root is set again in the corrupted slot: no other root was in it, so a root that is not found is known
-/// to be absent.
+/// Open finds the heap by its header, and stores its root in the corrupted slot. That slot had no other root, so a root that is not found is known to
+/// be absent.
 #[test]
-fn lost_heap_root_is_set_again_in_full_directory() {
+fn lost_heap_root_is_restored_in_full_directory() {
     for count in [0, 1, 61, 62] {
         let (region, heap) = format();
         for number in 0..count {
@@ -168,7 +168,7 @@ fn lost_heap_root_is_set_again_in_full_directory() {
     }
 }
 
-/// As by a memory error, which costs a page.
+/// A memory error may destroy a whole page.
 #[test]
 fn heap_opens_when_all_root_slots_are_lost() {
     for lost_bytes in [64, 512, 4096] {
@@ -185,7 +185,7 @@ fn heap_opens_when_all_root_slots_are_lost() {
     }
 }
 
-/// The entry that set the root is still in the log, and must not be replayed.
+/// The log entry that set the root is still in the log, and must not be replayed.
 #[test]
 fn discarded_root_stays_discarded() {
     let (region, heap) = format();
@@ -201,8 +201,8 @@ fn discarded_root_stays_discarded() {
     assert_eq!((root(&heap, "a"), root(&heap, "b")), (Ok(None), Ok(None)));
 }
 
-/// A crash tore the slot of "b", and the entries that would replay it are corrupted and discarded. The contents of the slot are unknown, so any
-/// name that is not found may have been in it, until it is freed. Other roots are found.
+/// A crash tore the slot of "b", and the entries that would replay it are corrupted and discarded. The contents of the slot are unknown. So until
+/// it is freed, a name that is not found may have been in it. Other roots are found.
 #[test]
 fn name_is_absent_once_its_torn_slot_is_freed() {
     let (_, heap) = format();
@@ -230,7 +230,7 @@ fn name_is_absent_once_its_torn_slot_is_freed() {
 }
 
 #[test]
-fn roots_are_renamed_in_a_full_directory() {
+fn roots_are_replaced_in_full_directory() {
     let (_, heap) = format();
     let at = set(&heap, "0", 0).unwrap();
     for number in 1..62 {
@@ -248,7 +248,7 @@ fn roots_are_renamed_in_a_full_directory() {
     let heap = Heap::attach(killed(heap), &options()).unwrap();
     let found = ["0", "1", "2", "new", "newer"].map(|name| root(&heap, name).unwrap().is_some());
     assert_eq!((found, heap.pool().roots().len()), ([false, false, true, true, true], 63));
-    // A root that is removed and set again keeps its slot.
+    // A root that is removed and set again in one transaction needs no other slot.
     let again = heap.transact(|tx| {
         tx.remove_root("2")?;
         tx.set_root("2", link_to::<u64>(at))
@@ -257,7 +257,7 @@ fn roots_are_renamed_in_a_full_directory() {
     assert_eq!(root(&heap, "2"), Ok(Some(at)));
 }
 
-/// A crash of a transaction may tear a slot, which the log contains whole. Recovery replays it.
+/// A crash of a transaction may tear a slot. The log contains the whole slot, and recovery replays it.
 #[test]
 fn recovery_leaves_no_torn_slot() {
     use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
@@ -285,10 +285,10 @@ fn recovery_leaves_no_torn_slot() {
         }
     };
     Explorer::new(Model::Px86Line).crashes(1).choices_per_point(16).check(&sim.to_image(), operation, check);
-    assert!(torn.into_inner(), "the crash was in the middle of the slot's stores");
+    assert!(torn.into_inner(), "some crash is between the stores to the slot");
 }
 
-/// The slot of the heap's own root is corrupted while the heap is open, and freed together with another one.
+/// The slot of the heap's own root is corrupted while the heap is open. It is freed together with another corrupted slot.
 #[test]
 fn heap_opens_after_its_own_root_was_discarded() {
     let (region, mut heap) = format();

@@ -1,7 +1,7 @@
-//! Interrupted recoveries. One must not store a word that a later transaction has overwritten: the next recovery may replay less.
+//! Interrupted recoveries. A recovery must not store an old word that a later transaction has overwritten, because the next recovery may replay less.
 
 use crate::discarding::{
-    alloc, assert_in_use, at_line, discard, entries_of, heap, options, sim_of, slot, with_other, write_word,
+    alloc, assert_in_use, at_line, discard, entries_of, heap, options, sim_of, slot, with_worker, write_word,
 };
 use crate::prelude::*;
 use crate::sim::{Rng, Sim, SimHeap, crash};
@@ -9,16 +9,16 @@ use pm_alloc::HeapInspection;
 use pm_alloc::format::{Lsn, seal};
 use pm_core::Pool;
 
-/// T commits in lane 0. Lane 1 commits `second`, which overwrites a word of T, and three more words. The power fails. Recovery is stopped
-/// right after its first store to the line at `line`; T's entry is corrupted then, and discarded. Returns the image before recovery, those that
-/// the stopped recovery may leave, and T's line.
+/// Transaction T commits in lane 0. Lane 1 commits `second`, which overwrites a word of T, and then three more words. The power fails. Recovery is
+/// stopped right after its first store to the line that `second` returns. Returns the image before recovery, the images that the stopped recovery may
+/// leave, and the offset of T's entry, for the caller to corrupt.
 fn stopped_recoveries(
     heap: SimHeap,
     t: impl FnOnce(&SimHeap),
     second: impl FnOnce(&SimHeap) -> u64 + Send + 'static,
 ) -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     let sim = Arc::clone(heap.pool().pmem());
-    let (entries, line) = with_other(&heap, |other| {
+    let (entries, line) = with_worker(&heap, |other| {
         let entries = entries_of(&heap, || t(&heap));
         let line = other.run(|heap| {
             let line = second(heap);
@@ -34,7 +34,7 @@ fn stopped_recoveries(
     sim.stop_at_change(line);
     core::mem::forget(Heap::attach(Arc::clone(&sim), &options()).unwrap());
     let stopped = sim.stopped().unwrap();
-    // Killed, or without power.
+    // The images of a kill and of power failures.
     let mut left = vec![stopped.visible.clone()];
     left.extend((0..64).map(|seed| crash(&stopped, &mut Rng::of(seed)).durable));
     left.sort();
@@ -55,7 +55,7 @@ fn word_of_intact_transaction_is_not_reverted() {
         },
     );
     let found = |heap: &SimHeap| heap.pool().pmem().load_u64(word);
-    assert_eq!(found(&discard(bytes, &entries, &options())), 2, "without an interrupted recovery");
+    assert_eq!(found(&discard(bytes, &entries, &options())), 2, "without a stopped recovery");
     for left in left {
         assert_eq!(found(&Heap::attach(sim_of(left.clone()), &options()).unwrap()), 2, "without corruption");
         assert_eq!(
@@ -86,7 +86,7 @@ fn block_of_intact_transaction_is_not_reallocated() {
     }
 }
 
-/// A power failure while the rings are erased, once in 16,384 opens, is not reported as corruption.
+/// The rings are erased once in 16,384 opens. A power failure meanwhile is not reported as corruption.
 #[test]
 fn power_failure_while_rings_are_erased_is_not_corruption() {
     let heap = heap();
@@ -94,7 +94,7 @@ fn power_failure_while_rings_are_erased_is_not_corruption() {
     (0..5).for_each(|value| write_word(&heap, slot(&heap, 0), value));
     let layout = *heap.layout();
     heap.close().unwrap();
-    // The state after so many opens.
+    // The floor after 16,383 opens.
     let floor = Lsn::new(((1 << 14) - 1) << 32).end_of_generation();
     for offset in layout.floor_offsets() {
         sim.store_u64(offset, seal(floor, layout.seed, offset, &[]));
@@ -113,7 +113,7 @@ fn power_failure_while_rings_are_erased_is_not_corruption() {
     for seed in 0..200 {
         let left = crash(&stopped, &mut Rng::of(seed)).durable;
         let opened = Heap::attach(sim_of(left.clone()), &options()).unwrap();
-        assert_eq!(opened.open_report().recovery.corrupted_entries, 0, "found by opening");
+        assert_eq!(opened.open_report().recovery.corrupted_entries, 0, "open finds no corruption");
         drop(opened);
         assert_eq!(corruption(sim_of(left)), 0, "seed {seed}");
     }

@@ -1,4 +1,4 @@
-//! An unlogged heap is full only if there is no room besides what calls in progress hold and return.
+//! An unlogged heap is full only if there is no room even after the calls in progress have returned what they do not need. Also, panics in callbacks.
 
 use crate::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,7 +10,7 @@ const fn bytes(lines: u64) -> u64 {
     64 * lines - 8
 }
 
-/// A heap whose chunks have 63 lines for blocks, of which so many are free and the others in use.
+/// A full heap except for `free_chunks` chunks, which are free. Each chunk has 63 lines for blocks.
 fn heap(free_chunks: usize) -> UnloggedHeap {
     let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
     let heap = UnloggedHeap::new(Heap::format(Region::anonymous(48 << 10).unwrap(), &options).unwrap());
@@ -20,14 +20,14 @@ fn heap(free_chunks: usize) -> UnloggedHeap {
     heap
 }
 
-/// The result of a call for `lines` lines that begins while another call holds all free space, for a block of `held` lines.
+/// The result of allocating `lines` lines. The call begins while another call, for a block of `held` lines, holds all free space.
 fn alloc_while_held(free_chunks: usize, held: u64, lines: u64) -> Result<u64, UnloggedError> {
     let heap = heap(free_chunks);
     thread::scope(|scope| {
         let (send, receive) = std::sync::mpsc::channel();
         let ensure = |_, _| {
             let call = scope.spawn(|| heap.alloc(bytes(lines), 64));
-            // Long enough for a call that does not wait.
+            // A call that does not wait for this one finishes within this time.
             let end = Instant::now() + Duration::from_millis(50);
             while !call.is_finished() && Instant::now() < end {
                 thread::yield_now();
@@ -43,7 +43,7 @@ fn alloc_while_held(free_chunks: usize, held: u64, lines: u64) -> Result<u64, Un
 #[test]
 fn allocation_waits_for_rest_of_last_free_extent() {
     assert!(alloc_while_held(1, 2, 61).is_ok());
-    assert!(alloc_while_held(2, 70, 50).is_ok(), "after a block longer than a chunk");
+    assert!(alloc_while_held(2, 70, 50).is_ok(), "an allocation waits for a huge block's rest");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn allocation_fails_if_rest_of_last_free_extent_is_too_short() {
     }
 }
 
-/// No call waits for one that panicked.
+/// The reservation of a call that panicked is free again, and no call waits for it.
 #[test]
 fn panic_in_ensure_returns_reservations() {
     let heap = heap(2);
@@ -75,7 +75,7 @@ fn panic_in_ensure_returns_reservations() {
     heap.free(block).unwrap();
 }
 
-/// For a block in a chunk, and for one that is longer.
+/// The block is shorter than a chunk, then longer.
 #[test]
 fn panic_in_ensure_of_resize_changes_nothing() {
     let options = HeapOptions::new().chunk_bytes(4096);
@@ -106,9 +106,9 @@ fn panic_while_heap_is_frozen_changes_nothing() {
     heap.alloc(100, 64).unwrap();
 }
 
-/// Other threads wait for the locks of the heap at that time, including that of blocks longer than a chunk.
+/// While the heap is frozen, other threads wait for its locks, including the lock of huge blocks.
 #[test]
-fn panic_while_heap_is_frozen_breaks_no_lock() {
+fn panic_while_heap_is_frozen_releases_locks() {
     let options = HeapOptions::new().lanes(1).lane_entries(16).chunk_bytes(4096);
     let heap = UnloggedHeap::new(Heap::format(Region::anonymous(1 << 20).unwrap(), &options).unwrap());
     let is_over = AtomicBool::new(false);
@@ -133,7 +133,7 @@ fn panic_while_heap_is_frozen_breaks_no_lock() {
     });
 }
 
-/// Each thread has one block of at most four lines. Seven of them leave 35 lines in at most eight parts, so one part has room for the eighth.
+/// Each of eight threads has one block of at most four lines. Seven blocks leave 35 lines in at most eight parts, so a part has room for the eighth.
 #[test]
 fn concurrent_allocations_do_not_find_heap_full() {
     let heap = heap(1);

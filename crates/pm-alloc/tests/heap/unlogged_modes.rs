@@ -1,4 +1,4 @@
-//! An unlogged heap that is not durable, dropped or killed, and later handles of the heap that rely on its blocks.
+//! An unlogged heap that is not durable is dropped, or its process is killed. Later handles of the heap rely on its blocks.
 
 use crate::prelude::*;
 use crate::sim::Sim;
@@ -6,7 +6,7 @@ use crate::sim::Sim;
 type SimHeap = Heap<Arc<Sim>>;
 type Unlogged = UnloggedHeap<Arc<Sim>>;
 
-/// How the process ends: it drops the unlogged heap, or is killed.
+/// How the process ends: it drops the unlogged heap, or it is killed and closes nothing.
 const ENDS: [fn(Unlogged); 2] = [drop::<Unlogged>, core::mem::forget::<Unlogged>];
 
 fn options() -> HeapOptions {
@@ -78,7 +78,7 @@ fn block_of_earlier_handle_is_not_reallocated_by_durable_one() {
     }
 }
 
-/// Reading the header of the long block makes it durable; the header after the block is not.
+/// Reading the header of the long block makes that header durable. The header after the block must become durable, too.
 #[test]
 fn chain_after_long_block_is_durable() {
     for end in ENDS {
@@ -101,8 +101,8 @@ fn tx_free(heap: &SimHeap, block: u64) {
     heap.transact(|tx| tx.free(link_to::<u64>(block))).unwrap();
 }
 
-/// An unlogged heap shrinks the block before one that a transaction committed. Reading the first header of the chunk makes it durable, but not
-/// the header after it, where an old header is.
+/// An unlogged heap shrinks the block before a block that a transaction committed. Reading the first header of the chunk makes it durable. The header
+/// after it, which overwrote an old header, must become durable, too.
 #[test]
 fn committed_block_after_shrunk_one_is_not_reallocated() {
     for end in ENDS {
@@ -148,14 +148,14 @@ fn committed_block_after_shrunk_one_is_not_reallocated() {
     }
 }
 
-/// The first process is killed while it splits a freed block of two chunks: the header of the first is stored, and not durable. In the second
-/// process one thread freezes the heap, as for a fork, and another allocates from the second chunk, durably.
+/// The first process is killed while it splits a freed block of two chunks: the header of the first chunk is stored, and not durable. In the second
+/// process one thread freezes the heap, as for a fork, and another thread durably allocates from the second chunk.
 #[test]
 fn headers_read_by_freezing_thread_are_durable() {
     block_survives(true);
 }
 
-/// The same without a freezing thread.
+/// As above, but no thread freezes the heap.
 #[test]
 fn headers_read_by_allocating_thread_are_durable() {
     block_survives(false);
@@ -167,7 +167,7 @@ fn block_survives(freezes: bool) {
     let first = heap.heap().layout().first_payload(0);
     assert_eq!(heap.alloc(64 * 70, 64).unwrap(), first);
     heap.free(first).unwrap();
-    // Up to the store of the last header of the split.
+    // The kill is right after the store of the last header of the split.
     sim.stop_at_change((first - 8) / 64 * 64);
     assert_eq!(heap.alloc(8, 64).unwrap(), first);
     let killed = sim.stopped().unwrap();
@@ -187,7 +187,7 @@ fn block_survives(freezes: bool) {
     core::mem::forget(heap);
 
     let blocks = after_power_failure(&sim).blocks();
-    assert!(blocks.contains(&block), "the block was durable: {block}, {blocks:?}");
+    assert!(blocks.contains(&block), "the durable block {block} is among {blocks:?}");
 }
 
 /// Blocks are allocated first without durability, then with it.
@@ -200,5 +200,5 @@ fn durable_block_survives_after_volatile_ones() {
     let block = heap.alloc(64 * 4 - 8, 64).unwrap();
     core::mem::forget(heap);
     let blocks = after_power_failure(&sim).blocks();
-    assert!(blocks.contains(&block), "the block was durable: {block}, {blocks:?}");
+    assert!(blocks.contains(&block), "the durable block {block} is among {blocks:?}");
 }

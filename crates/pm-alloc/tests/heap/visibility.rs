@@ -1,4 +1,4 @@
-//! What threads see of each other's transactions; and no deadlocks.
+//! Visibility of transactions to other threads, and the absence of deadlocks.
 
 use crate::prelude::*;
 use pm_core::RootError;
@@ -14,7 +14,7 @@ fn block(heap: &Heap, bytes: u64) -> u64 {
     heap.transact(|tx| tx.alloc_zeroed::<u8>(bytes).map(Link::offset)).unwrap()
 }
 
-/// Transactions that hold a lane and then set a root, and one that sets a root and then needs a lane.
+/// Some transactions hold a lane and then set a root. Another transaction sets a root and then needs a lane.
 #[test]
 fn transactions_that_set_roots_do_not_deadlock() {
     for lanes in [1, 2] {
@@ -45,11 +45,11 @@ fn transactions_that_set_roots_do_not_deadlock() {
         for _ in 0..=writers {
             finished.recv_timeout(Duration::from_secs(20)).expect("no transaction deadlocks").unwrap();
         }
-        assert_eq!(heap.pool().roots().len(), writers + 2, "and the heap's own");
+        assert_eq!(heap.pool().roots().len(), writers + 2, "all roots and that of the heap");
     }
 }
 
-/// Runs after each store.
+/// A hook that runs after each store.
 struct Watch<'w>(&'w (dyn Fn(u64) + Sync));
 
 impl<R: Pmem> Hook<R> for Watch<'_> {
@@ -99,9 +99,9 @@ fn root_lookup_during_change_finds_old_or_new() {
     looks.unwrap();
 }
 
-/// Two transactions both found the last free slot: one fails as it commits, and changes nothing.
+/// Two open transactions both find the last free slot. The second one to commit fails, and changes nothing.
 #[test]
-fn one_transaction_gets_the_last_free_root() {
+fn one_of_two_transactions_gets_last_free_root_slot() {
     let heap = heap(&HeapOptions::new().lanes(4));
     let at = block(&heap, 64);
     for number in 0..61 {
@@ -134,7 +134,7 @@ fn block_is_initialized_before_its_link_is_visible() {
         let link = if slot == 0 { 0 } else { region.load_u64(slot) };
         if link != 0 {
             looks.fetch_add(1, Ordering::SeqCst);
-            assert!((0..8).all(|word| region.load_u64(link + 8 * word) == 7), "linked and not filled");
+            assert!((0..8).all(|word| region.load_u64(link + 8 * word) == 7), "a linked block is filled");
         }
     };
     let heap = Heap::format(Hooked { region: &region, hook: Watch(&watch) }, &HeapOptions::new()).unwrap();
@@ -144,9 +144,9 @@ fn block_is_initialized_before_its_link_is_visible() {
     assert!(looks.load(Ordering::SeqCst) > 0);
 }
 
-/// A block has room for more than was requested, and a link into an array may point there. Once the block is freed, another thread may get it.
+/// A block may be longer than requested, and a link to an array element may point to the excess. A freed block may be allocated by another thread.
 #[test]
-fn write_after_new_value_vanishes_with_its_block() {
+fn write_past_end_of_new_value_is_dropped_with_its_block() {
     // One chunk for both threads.
     let heap = heap(&HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(1 << 21));
     let mut other = 0;
@@ -166,9 +166,9 @@ fn write_after_new_value_vanishes_with_its_block() {
     assert_eq!(found, [2; 56]);
 }
 
-/// The same for a block longer than a chunk, which is a line longer than needed if it would end with a chunk.
+/// As above, with a block longer than a chunk. Such a block is one line longer than needed if it would otherwise end at the end of a chunk.
 #[test]
-fn write_after_new_huge_value_vanishes_with_its_block() {
+fn write_past_end_of_new_huge_value_is_dropped_with_its_block() {
     const CHUNK_BYTES: u64 = 4096;
     let options = HeapOptions::new().lanes(2).lane_entries(16).chunk_bytes(CHUNK_BYTES);
     let heap = Heap::format(Region::anonymous(1 << 17).unwrap(), &options).unwrap();

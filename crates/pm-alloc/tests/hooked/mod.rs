@@ -4,21 +4,21 @@
 
 use pm_core::{Domain, FenceError, Pmem};
 
-/// What runs at the calls of a region.
+/// Functions that run at calls of a region.
 pub(crate) trait Hook<R: Pmem> {
-    /// Before a word is loaded.
+    /// Runs before a word is loaded.
     fn before_load_u64(&self) {}
 
-    /// Before something is stored at this offset.
+    /// Runs before something is stored at this offset.
     fn before_store(&self, _offset: u64) {}
 
-    /// After something was stored at this offset.
+    /// Runs after something was stored at this offset.
     fn after_store(&self, _offset: u64) {}
 
-    /// After a flush.
+    /// Runs after a flush.
     fn after_flush(&self) {}
 
-    /// Instead of a fence.
+    /// Runs instead of a fence.
     #[track_caller]
     fn fence(&self, region: &R) -> Result<(), FenceError> {
         region.fence()

@@ -1,4 +1,4 @@
-//! Links to offsets that a test computes: the one place of `unsafe` in these tests.
+//! Links to offsets that a test computes: the only file with `unsafe` in the test programs that include it.
 
 #![allow(
     unsafe_code,
@@ -10,6 +10,6 @@ use pm_core::Link;
 
 /// A link to `offset`.
 pub(crate) fn link_to<'p, T>(offset: u64) -> Link<'p, T> {
-    // SAFETY: a test passes the offset of a durable value, or tests that a wrong one is refused.
+    // SAFETY: a test passes the offset of a durable value, or an invalid offset that must be refused.
     unsafe { Link::new_unchecked(offset) }
 }

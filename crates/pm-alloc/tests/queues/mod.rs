@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 /// The number of threads, each with a queue.
 pub(crate) const THREADS: u64 = 2;
-/// The most nodes of a queue; the oldest is freed then.
-const LONGEST: u64 = 200;
+/// The maximum length of a queue. When a node is appended to a queue of this length, the oldest node is freed.
+const MAX_NODES: u64 = 200;
 /// A queue of nodes with consecutive numbers.
 #[derive(Clone, Copy, Persist)]
 #[repr(C)]
@@ -27,12 +27,12 @@ struct Queue<'p> {
 struct Node<'p> {
     next: Link<'p, Node<'p>>,
     number: u64,
-    /// As many equal words as the number determines.
+    /// Equal words. The node's number determines their value and their count.
     contents: Link<'p, u64>,
     words: u64,
 }
 
-/// The word in the contents of a node.
+/// The value of each word in the contents of a node.
 const fn mark(thread: u64, number: u64) -> u64 {
     (thread << 56 | number).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -45,7 +45,7 @@ fn root(thread: u64) -> String {
     format!("queue {thread}")
 }
 
-/// Appends one node to the queue, and removes the oldest when it is full.
+/// Appends a node to the thread's queue, and frees the oldest node if the queue is too long. Returns the number of the new node.
 pub(crate) fn step(heap: &Heap, thread: u64) -> Result<u64, TxError> {
     heap.transaction(|tx| {
         let link = match tx.root::<Queue>(&root(thread))? {
@@ -69,7 +69,7 @@ pub(crate) fn step(heap: &Heap, thread: u64) -> Result<u64, TxError> {
         }
         queue.newest = node;
         queue.next_number += 1;
-        if queue.next_number - queue.first_number > LONGEST {
+        if queue.next_number - queue.first_number > MAX_NODES {
             let oldest = tx.read(queue.oldest)?;
             tx.free(oldest.contents)?;
             tx.free(queue.oldest)?;
@@ -84,10 +84,10 @@ pub(crate) fn step(heap: &Heap, thread: u64) -> Result<u64, TxError> {
     })
 }
 
-/// Asserts that all queues are consistent, and returns how many nodes each has ever had.
+/// Asserts that all queues are consistent, and returns the number of nodes that were ever appended to each.
 pub(crate) fn check(heap: &Heap) -> Vec<u64> {
     let mut reachable = BTreeSet::new();
-    let ever = (0..THREADS).map(|thread| {
+    let appended = (0..THREADS).map(|thread| {
         heap.view(|view| {
             let Some(link) = view.root::<Queue>(&root(thread)).unwrap() else { return 0 };
             let queue = view.read(link).unwrap();
@@ -109,9 +109,9 @@ pub(crate) fn check(heap: &Heap) -> Vec<u64> {
             queue.next_number
         })
     });
-    let ever = ever.collect();
+    let appended = appended.collect();
     let report = heap.check();
     assert!(report.is_clean(), "{report:?}");
-    assert_eq!(heap.blocks().into_iter().collect::<BTreeSet<_>>(), reachable, "neither leaked nor lost");
-    ever
+    assert_eq!(heap.blocks().into_iter().collect::<BTreeSet<_>>(), reachable, "no block is leaked or lost");
+    appended
 }

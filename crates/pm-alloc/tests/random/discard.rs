@@ -1,9 +1,9 @@
-//! Random programs of two or three threads, whose transactions also divide free extents and stay open while others run. Neither crashes nor failed
-//! fences lose or leak anything. If an entry of one transaction is corrupted and discarded, however long it has been dead, all changes of the
-//! others stay; recoveries are stopped before it is corrupted, and after.
+//! Random programs of two or three threads. Their transactions also trim free extents, and stay open while others run. Neither crashes nor failed
+//! fences lose or leak a block. If an entry of one transaction is corrupted and discarded, all changes of other transactions are kept, however long
+//! the entry has been dead. Recoveries are stopped before and after the corruption.
 
 use crate::discarding::{
-    Worker, all_payloads, holding_a_lane, lines_of, live_lines, opened, opened_at_last, write_word,
+    Worker, free_payloads, holding_a_lane, line_count_of, live_blocks, opened, opened_after_stops, write_word,
 };
 use crate::prelude::*;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ const SLOTS_PER_THREAD: u64 = 8;
 enum Order {
     /// Two threads, each in its own lane, run one operation after the other, on the same slots.
     InTurn,
-    /// Three threads, each on its own slots. Operations of others run within a transaction, and some transactions are rolled back.
+    /// Three threads, each on its own slots. Operations of other threads run within a transaction, and some transactions are rolled back.
     Nested,
 }
 
@@ -40,7 +40,7 @@ fn lines(rng: &mut Rng) -> u64 {
     [1, 1, 2, 3, 4, 5, 6, 8, 12, 20, 33, 70, 90, 130][rng.below(14) as usize]
 }
 
-/// A heap with a block of slots and a long one.
+/// The offsets of the slots and of a long block in a heap, with the heap's options.
 #[derive(Clone)]
 struct Place {
     order: Order,
@@ -49,7 +49,7 @@ struct Place {
     long: u64,
 }
 
-/// A new heap. `None` if there is no room for the two blocks.
+/// A new heap. `None` if the region is too short for it.
 fn formatted(order: Order, rng: &mut Rng) -> Option<(SimHeap, Place)> {
     let [entries, kib, chunk_kib] = match order {
         Order::InTurn => [[40, 64, 200], [56, 72, 100], [4; 3]],
@@ -67,35 +67,35 @@ fn formatted(order: Order, rng: &mut Rng) -> Option<(SimHeap, Place)> {
     Some((heap, Place { order, options, slots, long }))
 }
 
-/// The changes of one operation: slots, and blocks that it allocated or freed.
+/// The changes of one operation: the slots, and the blocks that it allocated or freed.
 #[derive(Clone, Debug, Default)]
 struct Done {
     slots: Vec<u64>,
     blocks: Vec<u64>,
 }
 
-/// The first word of each line of a block is the block's offset, and if it `is_filled`, all others are, too, which overwrites the headers of former
-/// blocks.
+/// The offsets of the words of a block that contain the block's offset: the first word of each line; or all words if it `is_filled`, which overwrites
+/// the headers of former blocks.
 fn filled_words(block: u64, lines: u64, is_filled: bool) -> impl Iterator<Item = u64> {
     (block..block + 64 * lines - 8).step_by(if is_filled { 8 } else { 64 })
 }
 
-/// What all threads know of a program.
+/// The state of a program, which all threads share.
 #[derive(Clone, Default)]
 struct Program {
     /// The contents of the slots.
     shadow: Vec<u64>,
-    /// At a crash, the allocated blocks, and the lines of each.
+    /// The allocated blocks at a crash, and the number of lines of each.
     lens: Vec<(u64, u64)>,
     is_filled: bool,
     /// The operations that changed lines of the log, with those lines.
     victims: Vec<(Done, Vec<usize>)>,
     log: Vec<String>,
-    /// The acknowledged states, each with its number of events.
+    /// The acknowledged states, each with the number of events before its acknowledgement.
     history: Vec<(u64, Vec<u64>)>,
-    /// The state that the first failed operation would have left, and the number of stores when it failed.
+    /// The state that the first failed operation would have led to, and the number of stores when it failed.
     failed: Option<(Vec<u64>, u64)>,
-    /// After this many nested calls the power fails, with transactions open.
+    /// The power fails after this number of nested operations, while transactions are open.
     until: u64,
 }
 
@@ -113,10 +113,10 @@ struct Team<'s> {
 impl<'s> Team<'s> {
     fn left(&self) -> (State, Program) {
         let program = self.program.lock().unwrap().clone();
-        (self.heap.pool().pmem().state(), Program { lens: live_lines(self.heap), ..program })
+        (self.heap.pool().pmem().state(), Program { lens: live_blocks(self.heap), ..program })
     }
 
-    /// Runs one operation in this thread.
+    /// Runs one operation in the thread of this number.
     fn run(self: &Arc<Self>, thread: u64, depth: u64, seed: u64) {
         let team = Arc::clone(self);
         self.workers[thread as usize].run(move |_| team.step(thread, depth, &mut Rng::of(seed)));
@@ -141,7 +141,7 @@ impl<'s> Team<'s> {
     }
 
     fn fill(&self, block: u64) {
-        let (pmem, lines) = (self.heap.pool().pmem(), lines_of(self.heap, block));
+        let (pmem, lines) = (self.heap.pool().pmem(), line_count_of(self.heap, block));
         let is_filled = self.program.lock().unwrap().is_filled;
         filled_words(block, lines, is_filled).for_each(|at| pmem.store_u64(at, block));
         let filled = pmem.persist(block, 64 * lines - 8);
@@ -231,11 +231,11 @@ impl<'s> Team<'s> {
             Err(error) => {
                 assert!(sim.has_failed(), "{error}");
                 if let Some((_, stores)) = program.failed {
-                    assert_eq!(sim.stores(), stores, "stored after a failed fence");
+                    assert_eq!(sim.stores(), stores, "nothing is stored after a failed fence");
                     return;
                 }
                 if kind < 3 {
-                    // It is unknown which block it would have been.
+                    // The block that it would have allocated is unknown.
                     shadow[slot as usize] = u64::MAX;
                 }
                 program.failed = Some((shadow, sim.stores()));
@@ -267,7 +267,7 @@ impl Place {
         found
     }
 
-    /// Runs a program, and returns the medium and the program at its crash, if it had one, and at its end.
+    /// Runs a program. Returns the medium and the program at the crash, if there was one, and at the end.
     fn run(
         &self,
         heap: &SimHeap,
@@ -291,7 +291,7 @@ impl Place {
                 entry_lines: places.map(|at| at as usize).collect(),
             });
             if self.order == Order::InTurn {
-                // The second thread gets the other lane, and keeps using it.
+                // The first thread holds a lane, so the second thread acquires the other lane, and keeps using it.
                 let (inner, long) = (Arc::clone(&team), self.long);
                 let write = move |heap: &SimHeap| write_word(heap, long + 8 * 49, 0);
                 team.workers[0].run(move |heap| holding_a_lane(heap, long, || inner.workers[1].run(write)));
@@ -303,7 +303,7 @@ impl Place {
         })
     }
 
-    /// Corrupts one line of the victim's entry, and opens the heap. Returns whether the entry had to be discarded.
+    /// Corrupts a line of the victim's log entries, and opens the heap. Returns whether the entry had to be discarded.
     fn assert_only_victim_is_lost(
         &self,
         mut left: State,
@@ -317,11 +317,11 @@ impl Place {
         if opened(Arc::new(Sim::of(left.clone())), &self.options).is_some() {
             return false;
         }
-        let heap = opened_at_last(left, &self.options, rng);
+        let heap = opened_after_stops(left, &self.options, rng);
         let pmem = heap.pool().pmem();
         let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
         let report = heap.check();
-        // The contents of the victim's block may overwrite a header of the chain, and cut it.
+        // The contents of the victim's block may have overwritten a header, which breaks the chain.
         assert!(report.is_clean() || program.is_filled, "{case}: {:?}", report.corruptions);
         let mut live: Vec<(u64, u64)> = vec![];
         for (slot, &block) in (0..).zip(&program.shadow) {
@@ -331,9 +331,9 @@ impl Place {
             assert_eq!(pmem.load_u64(self.slots + 8 * slot), block, "{case}: slot {slot}");
             live.extend(program.lens.iter().find(|live| live.0 == block));
         }
-        for at in all_payloads(&heap) {
+        for at in free_payloads(&heap) {
             let over = live.iter().find(|live| at < live.0 + 64 * live.1 && live.0 < at + 64);
-            assert!(over.is_none(), "{case}: {at} handed out over {over:?}");
+            assert!(over.is_none(), "{case}: {at} is not in the live {over:?}");
         }
         for &(block, lines) in &live {
             assert!(listed.contains(&block), "{case}: {block} is not listed");
@@ -343,13 +343,13 @@ impl Place {
         let mut known: BTreeSet<u64> = program.shadow.iter().chain(&victim.blocks).copied().collect();
         known.extend([self.slots, self.long]);
         let leaked: Vec<&u64> = listed.difference(&known).collect();
-        assert!(leaked.is_empty() || !report.is_clean(), "{case}: {leaked:?} were freed");
+        assert!(leaked.is_empty() || !report.is_clean(), "{case}: no block is leaked, not {leaked:?}");
         true
     }
 }
 
-/// Whether an entry was discarded.
-fn discarding(order: Order, seed: u64) -> bool {
+/// Runs the program of a seed, corrupts an entry and discards it. Returns whether an entry had to be discarded.
+fn run_with_discard(order: Order, seed: u64) -> bool {
     let mut rng = Rng::of(seed);
     let Some((mut heap, place)) = formatted(order, &mut rng) else { return false };
     if rng.one_in(2) {
@@ -363,7 +363,7 @@ fn discarding(order: Order, seed: u64) -> bool {
     let victims = &program.victims;
     core::mem::forget(heap);
     let left = stopped_recoveries(crash(&state, &mut rng), &place.options, &mut rng);
-    // The last two transactions of one lane; or the last ones, or all, of all lanes.
+    // The number of last transactions from which the victim is chosen.
     let most = match order {
         Order::InTurn => 2,
         Order::Nested => [6, u64::MAX][rng.below(2) as usize],
@@ -372,15 +372,15 @@ fn discarding(order: Order, seed: u64) -> bool {
     let at = victims.len() - 1 - rng.below(back + 1) as usize;
     let (victim, lines) = &victims[at];
     let line = lines[rng.below(lines.len() as u64) as usize];
-    // A later one may have overwritten its entry.
+    // A later transaction may have overwritten the victim's entry.
     if victims[at + 1..].iter().any(|later| later.1.contains(&line)) {
         return false;
     }
     place.assert_only_victim_is_lost(left, (victim, line), &program, &mut rng)
 }
 
-/// Power failures and kills, without corruption.
-fn crashed(seed: u64) {
+/// Runs processes that end by power failures and kills, without corruption.
+fn run_with_crashes(seed: u64) {
     let mut rng = Rng::of(seed);
     let Some((heap, place)) = formatted(Order::Nested, &mut rng) else { return };
     let mut sim = Arc::clone(heap.pool().pmem());
@@ -407,8 +407,8 @@ fn crashed(seed: u64) {
     }
 }
 
-/// A fence and all later ones fail while transactions are open. Whether one did.
-fn failing(seed: u64) -> bool {
+/// Runs a program in which a fence and all later fences fail while transactions are open. Returns whether an operation failed.
+fn run_with_failed_fence(seed: u64) -> bool {
     let mut rng = Rng::of(seed);
     let Some((heap, place)) = formatted(Order::Nested, &mut rng) else { return false };
     let sim = Arc::clone(heap.pool().pmem());
@@ -428,7 +428,7 @@ fn failing(seed: u64) -> bool {
     after.is_some()
 }
 
-/// Runs a program for each seed. Asserts that `run` is true for some, unless there are fewer than usual.
+/// Runs a program for each seed. Asserts that `run` returns true for some seed, unless there are fewer seeds than usual.
 fn assert_some(usual: u64, what: &str, run: impl Fn(u64) -> bool + Sync) {
     let ran = each_seed(usual, run);
     let count = ran.iter().filter(|is_true| **is_true).count();
@@ -438,20 +438,20 @@ fn assert_some(usual: u64, what: &str, run: impl Fn(u64) -> bool + Sync) {
 
 #[test]
 fn failed_fence_with_open_transactions_loses_nothing() {
-    assert_some(40, "failed", failing);
+    assert_some(40, "failed", run_with_failed_fence);
 }
 
 #[test]
 fn crashes_with_open_transactions_lose_and_leak_nothing() {
-    each_seed(40, crashed);
+    each_seed(40, run_with_crashes);
 }
 
 #[test]
-fn discarding_one_entry_costs_one_transaction() {
-    assert_some(200, "discarded", |seed| discarding(Order::InTurn, seed));
+fn discarding_one_entry_loses_only_its_transaction() {
+    assert_some(200, "discarded", |seed| run_with_discard(Order::InTurn, seed));
 }
 
 #[test]
-fn discarding_one_entry_costs_one_transaction_while_extents_are_divided() {
-    assert_some(100, "discarded", |seed| discarding(Order::Nested, seed));
+fn discarding_one_entry_with_open_transactions_loses_only_its_transaction() {
+    assert_some(100, "discarded", |seed| run_with_discard(Order::Nested, seed));
 }

@@ -1,4 +1,4 @@
-//! Random programs on a heap in a file that grows, is closed, and whose process is killed between two operations, against a shadow model.
+//! Random programs on a heap in a file, compared with a shadow model. The heap grows and is closed, and its process is killed between two operations.
 
 use crate::prelude::*;
 
@@ -12,18 +12,18 @@ fn check(heap: &Heap, shadow: &Shadow, step: &str) {
     for (at, words) in shadow {
         let found: Vec<u64> =
             (0..words.len() as u64).map(|word| heap.pool().pmem().load_u64(at + 8 * word)).collect();
-        assert!(found == *words, "{step}: the block at {at}");
+        assert!(found == *words, "{step}: the block at {at} is unchanged");
     }
 }
 
-fn chosen(shadow: &Shadow, rng: &mut Rng) -> Option<u64> {
+fn random_block(shadow: &Shadow, rng: &mut Rng) -> Option<u64> {
     let nth = rng.below(shadow.len().max(1) as u64) as usize;
     shadow.keys().nth(nth).copied()
 }
 
 /// Overwrites parts of a block, in place or by the log.
 fn overwrite(heap: &Heap, shadow: &mut Shadow, rng: &mut Rng) {
-    let Some(at) = chosen(shadow, rng) else { return };
+    let Some(at) = random_block(shadow, rng) else { return };
     let mut words = shadow[&at].clone();
     let done = heap.transaction(|tx| {
         for _ in 0..1 + rng.below(4) {
@@ -61,7 +61,7 @@ fn run(seed: u64) {
                 }
             }
             8..=11 => {
-                if let Some(at) = chosen(&shadow, &mut rng) {
+                if let Some(at) = random_block(&shadow, &mut rng) {
                     heap.transact(|tx| tx.free(link_to::<u64>(at))).unwrap();
                     shadow.remove(&at);
                 }
@@ -75,7 +75,7 @@ fn run(seed: u64) {
                 heap = Heap::open(&path, &options).unwrap();
             }
             14 => {
-                // The file as a killed process leaves it.
+                // The copy is the file that a killed process leaves.
                 let next = dir.path().join(step.to_string());
                 std::fs::copy(&path, &next).unwrap();
                 drop(heap);

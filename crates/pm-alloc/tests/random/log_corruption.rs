@@ -1,7 +1,7 @@
 //! Random programs, after which each line of the log is corrupted in turn: the heap refuses to open, or has the same contents as without the
 //! corruption.
 
-use crate::discarding::{ENTRIES, heap, opened, options, sim_of, with_other};
+use crate::discarding::{ENTRIES, heap, opened, options, sim_of, with_worker};
 use crate::prelude::*;
 
 fn heap_with_two_blocks() -> (SimHeap, [u64; 2]) {
@@ -29,13 +29,13 @@ fn commit(heap: &SimHeap, block: u64, seed: u64) {
     .unwrap();
 }
 
-/// After a checkpoint every entry is dead. Only the line after a lane's last entry could have held a live one.
+/// After a checkpoint every entry is dead. Only the line after a lane's last entry might have had a live entry, so only its corruption is refused.
 #[test]
-fn corruption_after_checkpoint_is_dead() {
+fn at_most_one_corrupted_line_of_a_lane_is_refused_after_checkpoint() {
     for seed in seeds(150) {
         let mut rng = Rng::of(seed);
         let (heap, [mine, theirs]) = heap_with_two_blocks();
-        with_other(&heap, |other| {
+        with_worker(&heap, |other| {
             for _ in 0..rng.below(60) {
                 let seed = rng.next();
                 if rng.one_in(2) {
@@ -63,20 +63,20 @@ fn corruption_after_checkpoint_is_dead() {
                     refused.push(entry);
                 }
             }
-            assert!(refused.len() <= 1, "seed {seed}, lane {lane}: {refused:?}");
+            assert!(refused.len() <= 1, "seed {seed}, lane {lane}: at most one is refused, not {refused:?}");
         }
     }
 }
 
 /// One line is corrupted: the heap refuses to open, or has the same contents as without the corruption.
 #[test]
-fn dead_corruption_changes_nothing() {
+fn heap_with_corrupted_line_is_refused_or_unchanged() {
     let (mut opened_count, mut refused_count) = (0, 0);
     for seed in seeds(150) {
         let mut rng = Rng::of(seed ^ 0x1234_5678);
         let (heap, [mine, theirs]) = heap_with_two_blocks();
         let sim = Arc::clone(heap.pool().pmem());
-        with_other(&heap, |other| {
+        with_worker(&heap, |other| {
             for _ in 0..rng.below(60) {
                 let seed = rng.next();
                 match rng.below(13) {
@@ -86,7 +86,7 @@ fn dead_corruption_changes_nothing() {
                 }
             }
             sim.stop_at(sim.events() + rng.below(150));
-            let given_up = heap.transaction(|tx| {
+            let rolled_back = heap.transaction(|tx| {
                 for _ in 0..1 + rng.below(3) {
                     let from = 8 * rng.below(40);
                     tx.write(link_to(mine + from), &[seed; 40])?;
@@ -95,7 +95,7 @@ fn dead_corruption_changes_nothing() {
                 }
                 Err::<(), _>(TxError::Nested)
             });
-            assert!(given_up.is_err());
+            assert!(rolled_back.is_err());
             (0..4).for_each(|_| commit(&heap, mine, rng.next()));
         });
         let base = crash(&sim.stopped().unwrap_or_else(|| sim.state()), &mut rng).durable;
@@ -119,7 +119,7 @@ fn dead_corruption_changes_nothing() {
             let sim = sim_of(bytes);
             if let Some(_opened) = opened(Arc::clone(&sim), &options()) {
                 opened_count += 1;
-                assert!(data(&sim) == intact, "seed {seed}: {line}");
+                assert!(data(&sim) == intact, "seed {seed}: the data is as without corruption of {line}");
             } else {
                 refused_count += 1;
             }

@@ -1,9 +1,9 @@
-//! Random programs of one thread or of several on a heap that is used in turn without the log and not durably, without the log and durably, and by
-//! transactions: allocating, freeing, resizing, copying as for a fork. Each time the process ends, is killed, or loses power, and the heap is
-//! compared with a shadow model of each thread. With several threads the seed does not determine their order.
+//! Random programs of one or several threads on a heap that is used in several modes: as an unlogged heap, durable or not, and by transactions.
+//! The programs allocate, free, resize and copy as for a fork. After each mode the process ends, is killed, or loses power, and the heap is compared
+//! with a shadow model of each thread. With several threads the seed does not determine the order of operations.
 
 use crate::prelude::*;
-use crate::sim::unlogged::{Direct, Shadow, Stop, World, check, copy, fill, listed, survivors};
+use crate::sim::unlogged::{Actor, Shadow, Stop, Unlogged, check, copy, fill, listed, survivors};
 use pm_alloc::UnloggedHeap;
 
 /// How the heap is used until it is reopened.
@@ -11,24 +11,24 @@ use pm_alloc::UnloggedHeap;
 enum Mode {
     Volatile,
     Durable,
-    /// Not durably first.
+    /// Volatile at first, then durable.
     VolatileThenDurable,
     Transactions,
 }
 
-/// One transaction. Returns its block.
-fn transact(world: &mut World, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u64 {
+/// Runs one transaction. Returns the offset of its block; 0 if there was no room.
+fn transact(actor: &mut Actor, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u64 {
     let pmem = heap.pool().pmem();
-    match (world.rng.below(10), world.chosen(shadow)) {
+    match (actor.rng.below(10), actor.random_block(shadow)) {
         (0..=4, _) | (_, None) => {
-            let bytes = world.bytes();
+            let bytes = actor.bytes();
             let allocated = heap.transaction(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset));
             match allocated {
                 Ok(offset) => {
                     // The capacity is known only after the commit.
                     let room = heap.transact(|tx| tx.capacity_bytes(link_to::<u8>(offset))).unwrap();
                     assert!(room >= bytes);
-                    world.allocated(pmem, shadow, offset, room);
+                    actor.allocated(pmem, shadow, offset, room);
                     offset
                 }
                 Err(error) if is_refusal(&error) => 0,
@@ -44,10 +44,10 @@ fn transact(world: &mut World, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u6
     }
 }
 
-/// One operation without the log. If no other thread runs, sometimes a copy is made, which has the same blocks. Returns the block of the operation.
-fn step_unlogged(world: &mut World, heap: &Direct, shadow: &mut Shadow, options: &HeapOptions) -> u64 {
-    let block = world.step(heap, shadow);
-    if world.is_alone && world.rng.one_in(10) {
+/// Runs one operation on the unlogged heap. If no other thread runs, sometimes also checks a copy of the heap. Returns the block of the operation.
+fn step_unlogged(actor: &mut Actor, heap: &Unlogged, shadow: &mut Shadow, options: &HeapOptions) -> u64 {
+    let block = actor.step(heap, shadow);
+    if actor.is_alone && actor.rng.one_in(10) {
         let copy = copy(heap);
         assert_eq!(listed(&Heap::attach(Arc::clone(&copy), options).unwrap()), rooms([&*shadow]));
         shadow.iter().for_each(|(offset, (room, id))| check(&copy, *offset, *room, *id));
@@ -55,23 +55,23 @@ fn step_unlogged(world: &mut World, heap: &Direct, shadow: &mut Shadow, options:
     block
 }
 
-/// The capacity of each block of some threads.
+/// The capacity of each block of these threads.
 fn rooms<'s>(shadows: impl IntoIterator<Item = &'s Shadow>) -> BTreeMap<u64, u64> {
     shadows.into_iter().flatten().map(|(offset, block)| (*offset, block.0)).collect()
 }
 
-/// Runs each thread, with `meanwhile` in this one. Returns the state of each when the heap is stopped.
+/// Runs all threads, and `meanwhile` in the calling thread. Returns the state of each thread when the heap is stopped.
 fn run_threads(
-    threads: &mut [(World, Shadow)],
+    threads: &mut [(Actor, Shadow)],
     (sim, steps, event): (&Sim, u64, u64),
-    step: impl Fn(&mut World, &mut Shadow) -> u64 + Sync,
+    step: impl Fn(&mut Actor, &mut Shadow) -> u64 + Sync,
     meanwhile: impl FnOnce(),
 ) -> Vec<Stop> {
     let step = &step;
     std::thread::scope(|scope| {
-        let run = |(world, shadow): &mut (World, Shadow)| {
+        let run = |(actor, shadow): &mut (Actor, Shadow)| {
             let mut stop = Stop::at(event);
-            (0..steps).for_each(|_| stop.step(sim, shadow, |shadow| step(world, shadow)));
+            (0..steps).for_each(|_| stop.step(sim, shadow, |shadow| step(actor, shadow)));
             stop
         };
         let running: Vec<_> = threads.iter_mut().map(|thread| scope.spawn(move || run(thread))).collect();
@@ -90,13 +90,13 @@ fn run(seed: u64, thread_count: u64, modes: &[Mode]) {
     let mut sim = Arc::new(Sim::new(kib[rng.below(3) as usize] << 10));
     drop(Heap::format(Arc::clone(&sim), &options).unwrap());
     let persists = modes != [Mode::Volatile];
-    let world = |thread| World { rng: Rng::of(rng.next()), serial: thread << 24, persists, is_alone };
-    let mut threads: Vec<_> = (1..=thread_count).map(world).map(|world| (world, Shadow::new())).collect();
+    let actor = |thread| Actor { rng: Rng::of(rng.next()), serial: thread << 24, persists, is_alone };
+    let mut threads: Vec<_> = (1..=thread_count).map(actor).map(|actor| (actor, Shadow::new())).collect();
     for round in 0..8 {
         let mode = modes[rng.below(modes.len() as u64) as usize];
         let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
         let is_durable = mode != Mode::Volatile;
-        // Of several threads, a later power failure may revert a call that was not acknowledged, if nothing relies on it.
+        // With several threads, a later power failure may revert a call that was not acknowledged, unless the headers are made durable here.
         if !is_alone || is_durable && mode != Mode::VolatileThenDurable && rng.one_in(2) {
             heap.scan_ahead(1 << 20).unwrap();
         }
@@ -108,18 +108,18 @@ fn run(seed: u64, thread_count: u64, modes: &[Mode]) {
             (&*sim, steps, event)
         };
         let stops = if mode == Mode::Transactions {
-            run_threads(&mut threads, stop_soon(), |world, shadow| transact(world, &heap, shadow), || ())
+            run_threads(&mut threads, stop_soon(), |actor, shadow| transact(actor, &heap, shadow), || ())
         } else {
             let mut heap = UnloggedHeap::new(heap).durable(mode == Mode::Durable);
             if mode == Mode::VolatileThenDurable {
-                for (world, shadow) in &mut threads {
+                for (actor, shadow) in &mut threads {
                     for _ in 0..4 + steps / 2 {
-                        step_unlogged(world, &heap, shadow, &options);
+                        step_unlogged(actor, &heap, shadow, &options);
                     }
                 }
                 heap = heap.durable(true);
             }
-            let step = |world: &mut World, shadow: &mut Shadow| step_unlogged(world, &heap, shadow, &options);
+            let step = |actor: &mut Actor, shadow: &mut Shadow| step_unlogged(actor, &heap, shadow, &options);
             let copies = (0..3).filter(|_| !is_alone).map(|_| copy(&heap));
             let attach = |copy| drop(listed(&Heap::attach(copy, &options).unwrap()));
             let stops = run_threads(&mut threads, stop_soon(), step, || copies.for_each(attach));
@@ -144,11 +144,11 @@ fn run(seed: u64, thread_count: u64, modes: &[Mode]) {
         let found = listed(&Heap::attach(Arc::clone(&sim), &options).unwrap());
         let known =
             threads.iter().flat_map(|thread| &thread.1).map(|(offset, block)| (*offset, *block)).collect();
-        let (world, shadow) = &mut threads[0];
+        let (actor, shadow) = &mut threads[0];
         for (offset, room) in survivors(&sim, &found, &known, &interrupted) {
-            world.serial += 1;
-            fill(&sim, offset, room, world.serial, true);
-            shadow.insert(offset, (room, world.serial));
+            actor.serial += 1;
+            fill(&sim, offset, room, actor.serial, true);
+            shadow.insert(offset, (room, actor.serial));
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Random transactions that set, replace and remove several roots each, in a directory with few roots or an almost full one, stopped and without
-//! power at any event.
+//! Random transactions that set, replace and remove several roots each, in a directory with few roots or an almost full one. A kill or power failure
+//! stops them at any event.
 
 use crate::prelude::*;
-use crate::sim::programs::{Failure, assert_allowed, is_done};
+use crate::sim::programs::{Failure, assert_allowed, has_committed};
 use pm_core::RootError;
 
-/// Roots other than the heap's, as many as a directory with 64 slots holds while one is replaced.
+/// The maximum number of roots besides the heap's: a directory has 64 slots, of which a replacement needs one.
 const FULL: usize = 62;
 
-/// Names of roots, more than there is room for.
+/// The number of names of roots, for which a directory has too few slots.
 const NAMES: u64 = 66;
 
 /// The target of each root.
@@ -18,11 +18,11 @@ fn name(number: u64) -> String {
     format!("root {number}")
 }
 
-fn look(heap: &SimHeap) -> Shadow {
+fn read_state(heap: &SimHeap) -> Shadow {
     let mut found = Shadow::new();
     for root in heap.pool().roots() {
         if root.name() != "pm-alloc.heap" {
-            assert!(found.insert(root.name().to_owned(), root.offset()).is_none(), "listed twice: {root:?}");
+            assert!(found.insert(root.name().to_owned(), root.offset()).is_none(), "{root:?} is listed once");
         }
     }
     for name in (0..NAMES).map(name) {
@@ -32,7 +32,7 @@ fn look(heap: &SimHeap) -> Shadow {
     found
 }
 
-/// Changes one root within a transaction, which then finds what it changed.
+/// Changes one root within a transaction. Asserts that the transaction then reads the changed roots.
 fn change(
     tx: &mut Tx<'_, Arc<Sim>>,
     rng: &mut Rng,
@@ -81,21 +81,21 @@ fn run(seed: u64) {
         let sim = Arc::clone(heap.pool().pmem());
         let mut stop = sim.events() + rng.below(400);
         sim.stop_at(stop);
-        // With the event from which on a crash must not lose each.
+        // Each state has the event from which on a crash must not lose the state.
         let mut states = vec![(shadow, 0)];
         for _ in 0..1 + rng.below(8) {
             let mut next = states.last().unwrap().0.clone();
-            let is_given_up = rng.one_in(6);
+            let is_rolled_back = rng.one_in(6);
             let done = heap.transaction(|tx| {
                 for _ in 0..1 + rng.below(7) {
                     change(tx, &mut rng, &mut next, (names, block))?;
                 }
-                if is_given_up { Err(Failure::GivenUp) } else { Ok(()) }
+                if is_rolled_back { Err(Failure::RolledBack) } else { Ok(()) }
             });
-            if is_done(done) {
+            if has_committed(done) {
                 states.push((next, sim.events()));
             }
-            assert_eq!(look(&heap), states.last().unwrap().0, "round {round}, without a crash");
+            assert_eq!(read_state(&heap), states.last().unwrap().0, "round {round}, without a crash");
         }
         let is_closed = rng.one_in(4);
         drop(heap);
@@ -106,7 +106,7 @@ fn run(seed: u64) {
         let left = if rng.one_in(2) { stopped } else { crash(&stopped, &mut rng) };
         let left = stopped_recoveries(left, &options, &mut rng);
         heap = Heap::attach(Arc::new(Sim::of(left)), &options).unwrap();
-        shadow = look(&heap);
+        shadow = read_state(&heap);
         assert_allowed(&states, stop, &shadow, &format!("round {round}"));
     }
 }

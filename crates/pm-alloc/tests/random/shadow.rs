@@ -11,13 +11,13 @@ const WORDS: usize = 24;
 const BIG: usize = 60;
 const ROOTS: u64 = 4;
 
-/// The event of a state that may be lost.
+/// Later than any event. The event of a state that a crash may always lose.
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// Lengths of blocks in words.
 pub(super) const LENS: &[u64] = &[1, 3, 7, 8, 12, 13, 14, 15, 23, 40, 40, 71, 100, 300, 600, 1100];
 
-/// The data of one owner. A block counts by the number in its first word.
+/// The data of one owner. A block is represented by the number in its first word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shadow {
     slots: [u64; SLOTS],
@@ -26,7 +26,7 @@ pub(super) struct Shadow {
     roots: [u64; ROOTS as usize],
 }
 
-/// What a transaction may change, so that concurrent ones change different data.
+/// The data that a transaction may change. Concurrent transactions of an owner change different data.
 struct Part {
     slots: Range<usize>,
     words: Range<usize>,
@@ -41,7 +41,7 @@ fn words_of(id: u64) -> usize {
     (id & 0xffff) as usize
 }
 
-/// Whether the contents, except for the number, are written without the log and never flushed.
+/// Whether the contents of the block, except its number, are stored without the log and never flushed.
 fn is_scratch(id: u64) -> bool {
     id >> 55 & 1 == 1
 }
@@ -68,23 +68,23 @@ pub(super) fn formatted(region_bytes: u64, options: &HeapOptions, owners: usize)
     heap
 }
 
-/// The data of each owner. Asserts that nothing is corrupted, leaked or lost, and that blocks have their contents.
-pub(super) fn look(heap: &SimHeap, owners: usize) -> Vec<Shadow> {
+/// Reads the data of each owner. Asserts that no block is corrupted, leaked or lost, and that blocks have their contents.
+pub(super) fn read_states(heap: &SimHeap, owners: usize) -> Vec<Shadow> {
     assert_clean(heap);
     let mut reachable = BTreeSet::new();
     let pmem = heap.pool().pmem();
-    let mut look_at = |owner: usize| {
+    let mut read_owner = |owner: usize| {
         let at = root(heap, &format!("owner {owner}"));
         reachable.insert(at);
         let mut block = |offset: u64| {
             if offset == 0 {
                 return 0;
             }
-            assert!(reachable.insert(offset), "linked twice: {offset}");
+            assert!(reachable.insert(offset), "one link to {offset}");
             let id = pmem.load_u64(offset);
             assert!(words_of(id) > 0 && id >> 56 == owner as u64, "no contents at {offset}: {id:x}");
             let found: Vec<u64> = (0..words_of(id) as u64).map(|n| pmem.load_u64(offset + 8 * n)).collect();
-            assert!(is_scratch(id) || found == content(id, words_of(id)), "contents at {offset}");
+            assert!(is_scratch(id) || found == content(id, words_of(id)), "the contents at {offset}");
             id
         };
         let word = |n: usize| pmem.load_u64(at + 8 * n as u64);
@@ -95,65 +95,65 @@ pub(super) fn look(heap: &SimHeap, owners: usize) -> Vec<Shadow> {
             roots: from_fn(|n| block(root(heap, &root_name(owner, n as u64)))),
         }
     };
-    let shadows = (0..owners).map(&mut look_at).collect();
+    let shadows = (0..owners).map(&mut read_owner).collect();
     let listed: BTreeSet<u64> = heap.blocks().into_iter().collect();
-    assert_eq!(listed, reachable, "leaked or lost");
+    assert_eq!(listed, reachable, "no block is leaked or lost");
     shadows
 }
 
 /// One owner, and the operations on its data.
-pub(super) struct World {
+pub(super) struct Actor {
     pub(super) owner: usize,
     pub(super) rng: Rng,
     pub(super) states: States<Shadow>,
-    /// Whether an operation may fail for other reasons than a lack of room.
+    /// Whether an operation may fail for reasons other than a lack of room.
     pub(super) may_fail: bool,
     /// Whether an operation failed.
-    pub(super) is_dead: bool,
+    pub(super) has_failed_call: bool,
     is_alone: bool,
     /// The offset of the block of slots and words.
     at: u64,
     serial: u64,
     lens: &'static [u64],
-    /// The events of each call that stored a word without a transaction.
+    /// The range of events of each call that stored words without a transaction.
     word_calls: Vec<Range<u64>>,
 }
 
-impl World {
-    /// All owners of a heap.
+impl Actor {
+    /// An actor for each owner of a heap.
     pub(super) fn all(heap: &SimHeap, owners: usize, lens: &'static [u64], rng: &mut Rng) -> Vec<Self> {
-        let world = |(owner, shadow)| Self {
+        let actor = |(owner, shadow)| Self {
             owner,
             rng: Rng::of(rng.next()),
             states: vec![(shadow, 0)],
             may_fail: false,
-            is_dead: false,
+            has_failed_call: false,
             is_alone: owners == 1,
             at: root(heap, &format!("owner {owner}")),
             serial: 0,
             lens,
             word_calls: vec![],
         };
-        look(heap, owners).into_iter().enumerate().map(world).collect()
+        read_states(heap, owners).into_iter().enumerate().map(actor).collect()
     }
 
-    /// Continues from what a crash has left.
+    /// Continues with the state that a crash has left.
     pub(super) fn restart(&mut self, found: Shadow) {
         self.states = vec![(found, 0)];
         self.word_calls.clear();
-        (self.may_fail, self.is_dead) = (false, false);
+        (self.may_fail, self.has_failed_call) = (false, false);
     }
 
     pub(super) fn last(&self) -> Shadow {
         self.states.last().unwrap().0.clone()
     }
 
-    /// Whether a word was being stored at this event: a killed process may leave it visible and not durable.
+    /// Whether a word was being stored at this event. If the process was killed then, the word may be visible and not durable.
     pub(super) fn is_storing_word(&self, event: u64) -> bool {
         self.word_calls.iter().any(|call| call.contains(&event))
     }
 
-    /// One operation. Adds the states that it leads to. Unless the heap `may_stop` in it, it may go through other states.
+    /// Executes one operation, and adds the states that it leads to. If `may_stop` is false, it may have other states in between.
     pub(super) fn step(&mut self, heap: &SimHeap, may_stop: bool) {
         let slot = self.rng.below(SLOTS as u64) as usize;
         match self.rng.below(13) {
@@ -163,7 +163,7 @@ impl World {
             5 if self.rng.one_in(2) => self.checkpoint(heap),
             6 if is_scratch(self.last().slots[slot]) => self.scribble(heap, slot),
             7 | 8 if self.is_alone && !self.may_fail => self.nested(heap),
-            9 if !may_stop => self.unfilled_and_freed(heap, slot),
+            9 if !may_stop => self.alloc_uninit_and_free(heap, slot),
             _ => self.transaction(heap, false),
         }
     }
@@ -188,7 +188,7 @@ impl World {
         Ok((id, new_block(tx, &mut self.rng, &content(id, words_of(id)))?))
     }
 
-    /// Some changes of one transaction.
+    /// Makes some changes in a transaction, and in the shadow.
     fn change(&mut self, tx: &mut Tx<'_, Arc<Sim>>, shadow: &mut Shadow, part: &Part) -> Result<(), TxError> {
         for _ in 0..1 + self.rng.below(4) {
             let slot = part.slots.start + self.rng.below(part.slots.len() as u64) as usize;
@@ -248,7 +248,7 @@ impl World {
         Ok(())
     }
 
-    /// A write that may be long enough to be made in place.
+    /// Writes to the big array. The write may be long enough to be made in place.
     fn write_big(&mut self, tx: &mut Tx<'_, Arc<Sim>>, shadow: &mut Shadow) -> Result<(), TxError> {
         let from = self.rng.below(BIG as u64 - 20) as usize;
         let len = 8 + self.rng.below((BIG - from - 8) as u64 + 1) as usize;
@@ -258,15 +258,15 @@ impl World {
         Ok(())
     }
 
-    /// Adds the state to which an operation led, or may have led.
+    /// Adds the state to which an operation led. After an error the operation may or may not have led to it.
     fn note(&mut self, heap: &SimHeap, next: Shadow, done: Result<(), Failure>, is_deferred: bool) {
         match done {
             Ok(()) => self.states.push((next, if is_deferred { NEVER } else { heap.pool().pmem().events() })),
-            Err(Failure::GivenUp) => {}
+            Err(Failure::RolledBack) => {}
             Err(Failure::Tx(error)) if is_refusal(&error) => {}
             Err(Failure::Tx(error)) => {
                 assert!(self.may_fail, "{error:?}");
-                self.is_dead = true;
+                self.has_failed_call = true;
                 self.states.push((next, NEVER));
             }
         }
@@ -309,14 +309,14 @@ impl World {
     fn checkpoint(&mut self, heap: &SimHeap) {
         let done = heap.checkpoint();
         assert!(done.is_ok() || self.may_fail, "{done:?}");
-        self.is_dead |= done.is_err();
+        self.has_failed_call |= done.is_err();
         if done.is_ok() {
             let last = self.states.last_mut().unwrap();
             last.1 = last.1.min(heap.pool().pmem().events());
         }
     }
 
-    /// Overwrites the contents of a block without the log, and sometimes frees it.
+    /// Overwrites the contents of a block without the log, and sometimes frees the block.
     fn scribble(&mut self, heap: &SimHeap, slot: usize) {
         let pmem = heap.pool().pmem();
         let block = pmem.load_u64(self.slot_at(slot));
@@ -329,7 +329,7 @@ impl World {
     }
 
     fn transaction(&mut self, heap: &SimHeap, is_long: bool) {
-        let (is_given_up, is_deferred) = (self.rng.one_in(6), is_long && self.rng.one_in(2));
+        let (is_rolled_back, is_deferred) = (self.rng.one_in(6), is_long && self.rng.one_in(2));
         let durability = if is_deferred { Durability::Deferred } else { Durability::Immediate };
         let last = self.last();
         let mut next = last.clone();
@@ -344,7 +344,7 @@ impl World {
             if is_long_too {
                 self.write_big(tx, &mut next)?;
             }
-            if is_given_up { Err(Failure::GivenUp) } else { Ok(()) }
+            if is_rolled_back { Err(Failure::RolledBack) } else { Ok(()) }
         });
         // A transaction without changes does not make an earlier deferred one durable.
         if done.is_err() || next != last {
@@ -352,9 +352,9 @@ impl World {
         }
     }
 
-    /// Within a transaction with a long write, a word is stored, or another thread commits.
+    /// Runs a transaction with a long write. Within it a word is stored in place, or another thread commits.
     fn nested(&mut self, heap: &SimHeap) {
-        let is_given_up = self.rng.one_in(5);
+        let is_rolled_back = self.rng.one_in(5);
         let is_thread = self.rng.one_in(2) && heap.layout().lane_count > 1;
         let base = self.last();
         let (mut outer, mut inner) = (base.clone(), base.clone());
@@ -378,13 +378,13 @@ impl World {
                 self.states.push((inner, heap.pool().pmem().events()));
             }
             self.change(tx, &mut outer, &OUTER)?;
-            if is_given_up { Err(Failure::GivenUp) } else { Ok(()) }
+            if is_rolled_back { Err(Failure::RolledBack) } else { Ok(()) }
         });
         self.note(heap, outer, done, false);
     }
 
     /// Allocates an uninitialized block, and frees it.
-    fn unfilled_and_freed(&mut self, heap: &SimHeap, slot: usize) {
+    fn alloc_uninit_and_free(&mut self, heap: &SimHeap, slot: usize) {
         let (next, place, count) = (self.last(), self.slot_at(slot), words_of(self.id()) as u64);
         if next.slots[slot] != 0 {
             return;

@@ -1,5 +1,5 @@
-//! Random programs with blocks longer than a chunk, whose headers are corrupted while the heap is open and while it is closed, with repairs, crashes
-//! and reopens in between. No live line is allocated, and each intact block is listed.
+//! Random programs with short blocks and huge blocks. Headers are corrupted while the heap is open and while it is closed. Repairs, crashes and opens
+//! follow. No line of a live block is allocated, and each block with an intact header is listed.
 
 use crate::discarding::allocate_all;
 use crate::prelude::*;
@@ -8,14 +8,14 @@ fn options(entries: u32) -> HeapOptions {
     crate::harness::options().lanes(1).lane_entries(entries).chunk_bytes(4096)
 }
 
-struct World {
+struct Program {
     rng: Rng,
-    /// The lines of each block, and whether its header may be corrupted, by payload.
+    /// By payload: the number of lines of each live block, and whether its header may be corrupted.
     live: BTreeMap<u64, (u64, bool)>,
     name: String,
 }
 
-impl World {
+impl Program {
     fn lines(&mut self) -> u64 {
         [1, 1, 2, 3, 4, 5, 6, 8, 12, 20, 33, 63, 70, 100, 127, 128, 150][self.rng.below(17) as usize]
     }
@@ -28,9 +28,9 @@ impl World {
 
     fn step(&mut self, heap: &SimHeap) {
         if self.rng.one_in(2) || self.live.is_empty() {
-            let (lines, is_given_up) = (self.lines(), self.rng.one_in(4));
+            let (lines, is_rolled_back) = (self.lines(), self.rng.one_in(4));
             let kind = self.rng.below(3);
-            let mut given_up = vec![];
+            let mut rolled_back = vec![];
             let result = heap.transaction(|tx| {
                 let words = 8 * lines - 1;
                 let block = match kind {
@@ -38,13 +38,13 @@ impl World {
                     1 => tx.alloc_slice(&vec![self.rng.next(); words as usize])?.offset(),
                     _ => tx.alloc_uninit::<u64>(words)?.offset(),
                 };
-                if is_given_up {
-                    given_up.push(block);
+                if is_rolled_back {
+                    rolled_back.push(block);
                     return Err(TxError::Nested);
                 }
                 Ok(block)
             });
-            if let Some(&at) = given_up.first() {
+            if let Some(&at) = rolled_back.first() {
                 self.allocated(at, lines);
                 self.live.remove(&at);
             }
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// Overwrites the header of a block, or any word of a line where one may be; or, `anywhere`, any word or line.
+    /// Overwrites the header of a block, or a word where a header may be. If `anywhere`, it may instead overwrite any word, or a line's length.
     fn hit(&mut self, sim: &Sim, start: u64, end: u64, anywhere: bool) {
         let headers: Vec<u64> = self.live.keys().map(|at| at - 8).collect();
         let at = if self.rng.one_in(2) && !headers.is_empty() {
@@ -82,7 +82,7 @@ impl World {
             [0, self.rng.next(), sim.load_u64(at) ^ 1 << self.rng.below(64)][self.rng.below(3) as usize];
         (0..len / 8).for_each(|word| sim.store_u64(at + 8 * word, value));
         sim.persist(at, len).unwrap();
-        // In a free extent, too, the next live block is behind the corrupted header.
+        // A corrupted header of a free block may also make the next live block unreachable.
         self.live.range_mut(at + 8..at + 8 + len).for_each(|(_, live)| live.1 = true);
     }
 
@@ -109,66 +109,66 @@ fn run(seed: u64, anywhere: bool) {
     let options = options([30, 64][rng.below(2) as usize]);
     let mut sim = Arc::new(Sim::new([52, 72, 100][rng.below(3) as usize] << 10));
     let mut heap = Heap::format(Arc::clone(&sim), &options).unwrap();
-    let mut world = World { rng, live: BTreeMap::new(), name: String::new() };
+    let mut program = Program { rng, live: BTreeMap::new(), name: String::new() };
     let layout = *heap.layout();
     let end = layout.chunk_offset(heap.check().chunks.len() as u64);
     for round in 0..4 {
-        world.name = format!("round {round}");
-        for _ in 0..world.rng.below(50) {
-            world.step(&heap);
+        program.name = format!("round {round}");
+        for _ in 0..program.rng.below(50) {
+            program.step(&heap);
         }
-        if world.rng.one_in(2) {
-            // So that the log does not replay the header.
+        if program.rng.one_in(2) {
+            // The checkpoint prevents a replay of the header that is corrupted next.
             heap.checkpoint().unwrap();
-            world.hit(&sim, layout.chunks_start, end, anywhere);
-            for _ in 0..world.rng.below(30) {
-                world.step(&heap);
+            program.hit(&sim, layout.chunks_start, end, anywhere);
+            for _ in 0..program.rng.below(30) {
+                program.step(&heap);
             }
-            if world.rng.one_in(2) {
+            if program.rng.one_in(2) {
                 for corruption in heap.take_corruption() {
                     heap.repair(&corruption).unwrap();
                 }
             }
-            for _ in 0..world.rng.below(30) {
-                world.step(&heap);
+            for _ in 0..program.rng.below(30) {
+                program.step(&heap);
             }
         }
-        if world.rng.one_in(2) {
-            world.check(&heap);
+        if program.rng.one_in(2) {
+            program.check(&heap);
         }
-        if world.rng.one_in(2) {
+        if program.rng.one_in(2) {
             drop(heap);
         } else {
-            let left = crash(&sim.state(), &mut world.rng);
+            let left = crash(&sim.state(), &mut program.rng);
             core::mem::forget(heap);
             sim = Arc::new(Sim::of(left));
-            // Replays the log before a header is corrupted.
+            // This open replays the log before a header is corrupted.
             drop(Heap::attach(Arc::clone(&sim), &options).unwrap());
         }
-        if world.rng.one_in(3) {
-            world.hit(&sim, layout.chunks_start, end, anywhere);
+        if program.rng.one_in(3) {
+            program.hit(&sim, layout.chunks_start, end, anywhere);
         }
         heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
-        if world.rng.one_in(2) {
-            world.check(&heap);
+        if program.rng.one_in(2) {
+            program.check(&heap);
         }
-        if world.rng.one_in(2) {
+        if program.rng.one_in(2) {
             for corruption in heap.check().corruptions {
                 heap.repair(&corruption).unwrap();
             }
             let corruptions = heap.check().corruptions;
-            assert!(corruptions.is_empty(), "{}: {corruptions:?} after a repair", world.name);
+            assert!(corruptions.is_empty(), "{}: {corruptions:?} after a repair", program.name);
         }
-        world.check(&heap);
+        program.check(&heap);
     }
 }
 
 #[test]
-fn corrupted_headers_cost_no_live_block() {
+fn corrupted_headers_lose_no_block_with_intact_header() {
     each_seed(150, |seed| run(seed, false));
 }
 
 #[test]
-fn allocated_block_is_not_handed_out_after_stray_write() {
+fn live_block_is_not_reallocated_after_stray_write() {
     each_seed(60, |seed| run(seed, true));
 }

@@ -1,11 +1,11 @@
-//! Random programs of one thread or of several on one heap, against a shadow model: each thread has its own blocks, words and roots. Each run is
-//! killed or loses power at a random event, again and again; in variants a line of the log is corrupted, or one fence of a run or of a recovery
-//! fails. Each thread finds one of its allowed states, and no block is lost or leaked. With several threads the seed does not determine their order.
+//! Random programs of one or several threads on one heap, compared with a shadow model. Each thread has its own blocks, words and roots. Each program
+//! is repeatedly killed or loses power at a random event. In variants a line of the log is corrupted, or one fence of a run or of a recovery fails.
+//! Each thread finds one of its allowed states, and no block is lost or leaked. With several threads the seed does not determine their order.
 
-use super::shadow::{LENS, NEVER, Shadow, World, formatted, look};
+use super::shadow::{Actor, LENS, NEVER, Shadow, formatted, read_states};
 use crate::discarding::opened;
 use crate::prelude::*;
-use crate::sim::programs::{assert_allowed, hit_log};
+use crate::sim::programs::{assert_allowed, corrupt_log};
 use core::time::Duration;
 
 /// The faults besides kills and power failures.
@@ -14,13 +14,13 @@ enum Fault {
     None,
     /// A line of the log, of a lane's header or of the state words is corrupted. The heap may refuse to open then.
     CorruptedLine,
-    /// One fence of one thread.
+    /// One fence of one thread fails.
     Fence,
-    /// One fence of a recovery.
+    /// One fence of a recovery fails.
     RecoveryFence,
 }
 
-/// The medium after any number of recoveries that are stopped, or have a failing fence. `None` if one is refused.
+/// The medium after a random number of recoveries that are stopped or have a failed fence. `None` if a recovery refuses the heap.
 fn stopped_recoveries(
     mut left: State,
     options: &HeapOptions,
@@ -59,17 +59,17 @@ fn options(lanes: u64, lane_entries: u32, in_place_from_bytes: usize) -> HeapOpt
     options.chunk_bytes(4096).in_place_from_bytes(in_place_from_bytes)
 }
 
-/// Runs all threads, the first of which corrupts a line before one of its steps.
-fn run_threads(heap: &SimHeap, worlds: &mut [World], steps: u64, may_stop: bool, hit_step: Option<u64>) {
+/// Runs all threads. If there is a `hit_step`, the first thread corrupts a line before that step.
+fn run_threads(heap: &SimHeap, actors: &mut [Actor], steps: u64, may_stop: bool, hit_step: Option<u64>) {
     std::thread::scope(|scope| {
-        for world in worlds {
+        for actor in actors {
             scope.spawn(move || {
                 for step in 0..steps {
-                    if world.owner == 0 && hit_step == Some(step) {
-                        hit_log(heap.pool().pmem(), heap.layout(), &mut world.rng);
+                    if actor.owner == 0 && hit_step == Some(step) {
+                        corrupt_log(heap.pool().pmem(), heap.layout(), &mut actor.rng);
                     }
-                    if !world.is_dead {
-                        world.step(heap, may_stop);
+                    if !actor.has_failed_call {
+                        actor.step(heap, may_stop);
                     }
                 }
             });
@@ -77,7 +77,7 @@ fn run_threads(heap: &SimHeap, worlds: &mut [World], steps: u64, may_stop: bool,
     });
 }
 
-/// The number of failed fences.
+/// Runs the program of a seed. Returns the number of failed fences.
 fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
     let mut failed = 0;
     let mut rng = Rng::of(seed);
@@ -88,7 +88,7 @@ fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
     } else {
         (4096, (25 + rng.below(38)) << 12, LENS)
     };
-    // The time that blocks are quarantined for would make the program of one thread a matter of chance.
+    // A quarantine time would make the program of one thread depend on more than its seed.
     let quarantine = if is_alone { 0 } else { rng.below(2) * rng.below(300) };
     let entries = [16, 30, 44, 80][rng.below(4) as usize];
     let options = options(1 + rng.below(4), entries, [64, 65, 136, 200][rng.below(4) as usize])
@@ -96,9 +96,9 @@ fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
         .chunk_bytes(chunk_bytes)
         .quarantine(Duration::from_micros(quarantine));
     let mut heap = formatted(region_bytes, &options, threads);
-    let mut worlds = World::all(&heap, threads, lens, &mut rng);
+    let mut actors = Actor::all(&heap, threads, lens, &mut rng);
     for round in 0..8 {
-        run_threads(&heap, &mut worlds, rng.below(12), false, None);
+        run_threads(&heap, &mut actors, rng.below(12), false, None);
         let steps = 5 + rng.below(40);
         let sim = Arc::clone(heap.pool().pmem());
         let (begun, events) = (sim.events(), threads as u64 * steps * 25);
@@ -109,11 +109,11 @@ fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
             sim.fail_once_at(begun + rng.below(events));
         }
         let hit_step = (is_hit && fault == Fault::CorruptedLine).then(|| rng.below(steps));
-        worlds.iter_mut().for_each(|world| world.may_fail = is_hit);
-        run_threads(&heap, &mut worlds, steps, true, hit_step);
+        actors.iter_mut().for_each(|actor| actor.may_fail = is_hit);
+        run_threads(&heap, &mut actors, steps, true, hit_step);
         if !is_hit {
-            let last: Vec<Shadow> = worlds.iter().map(World::last).collect();
-            assert_eq!(look(&heap, threads), last, "round {round}, without a crash");
+            let last: Vec<Shadow> = actors.iter().map(Actor::last).collect();
+            assert_eq!(read_states(&heap, threads), last, "round {round}, without a crash");
         }
         let layout = *heap.layout();
         drop(heap);
@@ -121,19 +121,19 @@ fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
         let is_closed = rng.one_in(8) || is_hit && rng.one_in(2);
         let stopped = sim.stopped().filter(|_| !is_closed).unwrap_or_else(|| {
             stop = NEVER - 1;
-            for world in worlds.iter_mut().filter(|_| !is_hit) {
-                world.states.last_mut().unwrap().1 = 0;
+            for actor in actors.iter_mut().filter(|_| !is_hit) {
+                actor.states.last_mut().unwrap().1 = 0;
             }
             sim.state()
         });
-        let may_be_killed = has_kills && !worlds.iter().any(|world| world.is_storing_word(stop));
+        let may_be_killed = has_kills && !actors.iter().any(|actor| actor.is_storing_word(stop));
         let left = if may_be_killed && rng.one_in(2) { stopped } else { crash(&stopped, &mut rng) };
         let faults = (fault, is_hit);
         let left = stopped_recoveries(left, &options, &mut rng, has_kills, faults, &mut failed);
         let Some(left) = left else { return failed };
         let sim = Arc::new(Sim::of(left));
         if fault == Fault::CorruptedLine && !is_hit && rng.one_in(2) {
-            hit_log(&sim, &layout, &mut rng);
+            corrupt_log(&sim, &layout, &mut rng);
             is_hit = true;
         }
         let Some(opened) = opened(sim, &options) else {
@@ -141,39 +141,39 @@ fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
             return failed;
         };
         heap = opened;
-        for (world, found) in worlds.iter_mut().zip(look(&heap, threads)) {
-            let case = format!("round {round}: thread {} of {threads}", world.owner);
-            assert_allowed(&world.states, stop, &found, &case);
-            world.restart(found);
+        for (actor, found) in actors.iter_mut().zip(read_states(&heap, threads)) {
+            let case = format!("round {round}: thread {} of {threads}", actor.owner);
+            assert_allowed(&actor.states, stop, &found, &case);
+            actor.restart(found);
         }
     }
     failed
 }
 
-/// After a failed fence nothing more is stored, and the heap on the medium is sound.
+/// Fails a fence and all later ones. Asserts that nothing is stored after it, and that the heap on the medium is sound.
 fn failing(seed: u64) {
     let mut rng = Rng::of(seed);
     let options = options(1 + rng.below(3), 30, 64);
     let heap = formatted(120 << 10, &options, 1);
-    let mut world = World::all(&heap, 1, LENS, &mut rng).remove(0);
-    (0..1 + rng.below(60)).for_each(|_| world.step(&heap, true));
+    let mut actor = Actor::all(&heap, 1, LENS, &mut rng).remove(0);
+    (0..1 + rng.below(60)).for_each(|_| actor.step(&heap, true));
     let sim = Arc::clone(heap.pool().pmem());
     sim.fail_at(sim.events() + rng.below(60));
     let mut stores = None;
     for _ in 0..40 {
-        let step = std::panic::AssertUnwindSafe(|| world.step(&heap, true));
-        // A step does not expect a refused call.
+        let step = std::panic::AssertUnwindSafe(|| actor.step(&heap, true));
+        // A step panics if a call is refused.
         let done = std::panic::catch_unwind(step);
         assert!(done.is_ok() || sim.has_failed());
         if sim.has_failed() {
             let before = *stores.get_or_insert(sim.stores());
-            assert_eq!(before, sim.stores(), "something was stored: {done:?}");
+            assert_eq!(before, sim.stores(), "nothing is stored after the failed fence: {done:?}");
         }
     }
     drop(heap);
-    assert!(stores.is_none_or(|stores| stores == sim.stores()), "something was stored");
+    assert!(stores.is_none_or(|stores| stores == sim.stores()), "dropping stores nothing");
     let left = crash(&sim.state(), &mut rng);
-    look(&Heap::attach(Arc::new(Sim::of(left)), &options).unwrap(), 1);
+    read_states(&Heap::attach(Arc::new(Sim::of(left)), &options).unwrap(), 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Random programs in two lanes on the same words: by the log, in place, long. One line of the log is corrupted, before and after stopped recoveries.
-//! Each word has the value of its last transaction, unless that one was discarded.
+//! Random programs in two lanes write the same words: by the log, in place, and by long writes. A line of the log is corrupted between stopped
+//! recoveries. Then each word has the value of its last transaction, unless that transaction was discarded.
 
-use crate::discarding::{entry_lines, heap, opened, options, with_other};
+use crate::discarding::{entry_lines, heap, opened, options, with_worker};
 use crate::prelude::*;
 use std::collections::HashMap;
 
@@ -10,19 +10,19 @@ const WORDS: u64 = 64;
 /// The number of words of a long write, which is made in place.
 const LONG: u64 = 33;
 
-/// What an operation does with its words.
+/// The kind of an operation, with its effect on the words of the operation.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Writes each of them.
+    /// Writes each word.
     Each,
-    /// Stores the first one in place.
+    /// Stores the first word in place.
     InPlace,
-    /// Writes a long row, and the word after it in the list, if there is one.
+    /// Writes the first `LONG` words, which are adjacent, and then one more word, if the operation has it.
     Long,
     Checkpoint,
 }
 
-/// An operation, one of the first `most` kinds.
+/// A random operation: the kind and the words. A lower `most` excludes the last cases.
 fn plan(most: u64, rng: &mut Rng) -> (Kind, Vec<u64>) {
     let long = |rng: &mut Rng| {
         let from = rng.below(WORDS - LONG - 1);
@@ -53,7 +53,7 @@ fn run_op(heap: &SimHeap, area: u64, kind: Kind, words: &[u64], id: u64) {
     done.unwrap();
 }
 
-/// Whether a line was corrupted that had to be discarded.
+/// Runs the program of a seed. Returns whether the corrupted line had to be discarded.
 fn run(seed: u64) -> bool {
     let mut rng = Rng::of(seed.wrapping_mul(77) + 5);
     let heap = heap();
@@ -63,7 +63,7 @@ fn run(seed: u64) -> bool {
     let mut last = vec![0_u64; WORDS as usize];
     let mut owner: HashMap<usize, u64> = HashMap::new();
     let mut ops = vec![];
-    with_other(&heap, |other| {
+    with_worker(&heap, |other| {
         let mut before = sim.power_failure();
         let (lazy_lane, most) = (rng.below(12), [8, 12][rng.below(2) as usize]);
         for id in 1..=5 + rng.below(50) {
@@ -127,7 +127,7 @@ fn run(seed: u64) -> bool {
         let value = u64::from_le_bytes(found[at..at + 8].try_into().unwrap());
         assert!(
             value == id || is_refused && id == victim,
-            "PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: word {word} has {value}, {id} wrote it, {victim} is lost: {ops:?}"
+            "PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: word {word} has {value}; {id} wrote it last, {victim} is discarded: {ops:?}"
         );
     }
     is_refused

@@ -44,7 +44,7 @@ struct Inner {
     stopped: Option<State>,
 }
 
-/// A region. A power failure leaves a prefix of the stores to each line, and a kill leaves all stores.
+/// A simulated region, and its length. A power failure leaves a prefix of the stores to each line, and a kill leaves all stores.
 pub(crate) struct Sim(Mutex<Inner>, u64);
 
 impl Inner {
@@ -120,7 +120,7 @@ impl Sim {
     pub(crate) fn state(&self) -> State {
         self.0.lock().unwrap().now.clone()
     }
-    /// What a power failure leaves if no pending store reaches the medium.
+    /// The state after a power failure if no pending store reaches the medium.
     pub(crate) fn power_failure(&self) -> State {
         let durable = self.state().durable;
         State { visible: durable.clone(), durable, pending: BTreeMap::new() }
@@ -140,7 +140,7 @@ impl Sim {
     pub(crate) fn stores(&self) -> u64 {
         self.0.lock().unwrap().stores
     }
-    /// Stops right after the next store to this line.
+    /// Records [`stopped`](Self::stopped) right after the next store to this line.
     pub(crate) fn stop_at_change(&self, line: u64) {
         self.0.lock().unwrap().stop_at_change = Some(line);
     }
@@ -199,7 +199,7 @@ impl Pmem for Sim {
         let mut inner = self.0.lock().unwrap();
         if inner.events >= inner.fail_at && !(inner.fails_once && inner.has_failed) {
             inner.has_failed = true;
-            // A later fence does not cover what was flushed before this one.
+            // A later fence does not cover the flushes before this failed one.
             inner.flushed.remove(&std::thread::current().id());
             return Err(FenceError::Poisoned);
         }
@@ -208,7 +208,7 @@ impl Pmem for Sim {
     }
 }
 
-/// The seeds of random programs: `count`, or as the environment says.
+/// The seeds of random programs: `count` from 0 on, unless `PM_CRASH_FIRST` and `PM_CRASH_SEQUENCES` determine others.
 pub(crate) fn seeds(count: u64) -> Range<u64> {
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let first = number("PM_CRASH_FIRST", 0);

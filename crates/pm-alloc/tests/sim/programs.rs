@@ -1,4 +1,4 @@
-//! Shared by random programs on heaps.
+//! Functions that random programs on heaps share.
 
 use super::{LINE, Rng, Sim, SimHeap, State, crash, seeds};
 use crate::links::link_to;
@@ -24,21 +24,21 @@ pub(crate) fn content(id: u64, words: usize) -> Vec<u64> {
     (0..words as u64).map(|at| if at == 0 { id } else { id.wrapping_mul(31).wrapping_add(at) }).collect()
 }
 
-/// Whether the error is a lack of room in the heap or the lane, which is no failure of a test.
+/// Whether the error is a lack of room in the heap or the lane. A test does not fail then.
 pub(crate) fn is_refusal(error: &TxError) -> bool {
     match error {
-        TxError::Space(error) => is_no_room(error),
+        TxError::Space(error) => is_out_of_room(error),
         TxError::Commit(error) => matches!(error, CommitError::TooLarge { .. }),
         _ => false,
     }
 }
 
-pub(crate) fn is_no_room(error: &SpaceError) -> bool {
+pub(crate) fn is_out_of_room(error: &SpaceError) -> bool {
     matches!(error, SpaceError::Full { .. } | SpaceError::TooLong { .. } | SpaceError::Alignment { .. })
 }
 
-/// Corrupts a line of the log, of a lane's header or of the state words, or one word of it, durably.
-pub(crate) fn hit_log(sim: &Sim, layout: &Layout, rng: &mut Rng) {
+/// Durably corrupts a line of the rings, of a lane's header or of the state words: the whole line or one of its words.
+pub(crate) fn corrupt_log(sim: &Sim, layout: &Layout, rng: &mut Rng) {
     let (state, lanes) = (layout.heap_start + 4096, layout.lane_offset(0));
     let line = if rng.one_in(6) {
         state + [0, 64, 2048, 2112][rng.below(4) as usize]
@@ -58,10 +58,10 @@ pub(crate) fn hit_log(sim: &Sim, layout: &Layout, rng: &mut Rng) {
     sim.fence().unwrap();
 }
 
-/// The expected errors of a transaction of a random program.
+/// An error of a transaction of a random program. `RolledBack` is intended.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    GivenUp,
+    RolledBack,
     Tx(TxError),
 }
 
@@ -71,15 +71,15 @@ impl From<TxError> for Failure {
     }
 }
 
-/// Whether the transaction committed. A lack of room is no failure of the test.
-pub(crate) fn is_done(done: Result<(), Failure>) -> bool {
+/// Whether the transaction committed. It may be rolled back by the program or for lack of room; other errors fail the test.
+pub(crate) fn has_committed(done: Result<(), Failure>) -> bool {
     if let Err(Failure::Tx(error)) = &done {
         assert!(is_refusal(error), "{error:?}");
     }
     done.is_ok()
 }
 
-/// Allocates a block with these contents: aligned, or uninitialized and written in parts, or as one value.
+/// Allocates a block and writes these contents to it: an aligned block, a slice, or an uninitialized block that is written in parts.
 pub(crate) fn new_block<'p>(
     tx: &mut Tx<'p, Arc<Sim>>,
     rng: &mut Rng,
@@ -103,7 +103,7 @@ pub(crate) fn new_block<'p>(
     Ok(block)
 }
 
-/// Links the slot at `place` to a block with these contents. Returns whether there is a type of this length.
+/// Links the slot at `place` to a new block with these contents. Returns false, and changes nothing, if the macro has no type of this length.
 pub(crate) fn alloc_and_link(heap: &SimHeap, place: u64, words: &[u64]) -> Result<bool, TxError> {
     macro_rules! publish {
         ($($len:literal)*) => {
@@ -119,8 +119,8 @@ pub(crate) fn alloc_and_link(heap: &SimHeap, place: u64, words: &[u64]) -> Resul
     publish!(1 3 7 8 12 13 14 15 23 40 71 100 300 600 1100)
 }
 
-/// The medium after any number of recoveries, each of which is stopped at one of its stores, flushes or fences, up to the end of closing the
-/// heap, by a kill or a power failure.
+/// The medium after a random number of recoveries. A kill or a power failure stops each at one of the stores, flushes or fences of opening and
+/// closing the heap.
 pub(crate) fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &mut Rng) -> State {
     while rng.one_in(2) {
         let run = |sim: &Arc<Sim>| drop(Heap::attach(Arc::clone(sim), options).unwrap());
@@ -137,10 +137,10 @@ pub(crate) fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &m
     left
 }
 
-/// The states of a program, each with the event from which on a crash must not lose it, or `u64::MAX`.
+/// The states of a program. A crash at or after the event of a state must not lose the state; `u64::MAX` means that a crash may always lose it.
 pub(crate) type States<S> = Vec<(S, u64)>;
 
-/// Asserts that what a crash at `stop` has left is the last acknowledged state, or a later one, up to that of the operation that it stopped.
+/// Asserts that a crash at `stop` has left the last acknowledged state or a later one, at most the state after the interrupted operation.
 pub(crate) fn assert_allowed<S: Debug + PartialEq>(states: &States<S>, stop: u64, found: &S, case: &str) {
     let acked = states.iter().rposition(|state| state.1 != u64::MAX && state.1 <= stop).unwrap_or(0);
     let stopped = states.iter().position(|state| state.1 != u64::MAX && state.1 > stop);

@@ -1,15 +1,15 @@
-//! Random programs on a heap without a log, against a shadow model.
+//! Random programs on an unlogged heap, compared with a shadow model.
 
-use super::programs::is_no_room;
+use super::programs::is_out_of_room;
 use super::{Rng, Sim};
 use pm_alloc::{Heap, Piece, UnloggedError, UnloggedHeap, format::BlockState};
 use pm_core::Pmem;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(crate) type Direct = UnloggedHeap<Arc<Sim>>;
+pub(crate) type Unlogged = UnloggedHeap<Arc<Sim>>;
 
-/// Capacity in bytes and number of each block, by its offset.
+/// The capacity in bytes and the number of each block, by offset.
 pub(crate) type Shadow = BTreeMap<u64, (u64, u64)>;
 
 pub(crate) fn fill(pmem: &Sim, offset: u64, room: u64, id: u64, persists: bool) {
@@ -30,7 +30,7 @@ pub(crate) fn check(pmem: &Sim, offset: u64, room: u64, id: u64) {
     }
 }
 
-/// The capacity of each allocated block, by its offset.
+/// The capacity of each allocated block, by offset.
 pub(crate) fn listed(heap: &Heap<Arc<Sim>>) -> BTreeMap<u64, u64> {
     let mut blocks = BTreeMap::new();
     let report = heap.check_with(|block| {
@@ -42,8 +42,8 @@ pub(crate) fn listed(heap: &Heap<Arc<Sim>>) -> BTreeMap<u64, u64> {
     blocks
 }
 
-/// A copy of the region, as a fork makes one.
-pub(crate) fn copy(heap: &Direct) -> Arc<Sim> {
+/// A copy of the region, made from the pieces of the frozen heap as for a forked child.
+pub(crate) fn copy(heap: &Unlogged) -> Arc<Sim> {
     let sim = heap.heap().pool().pmem();
     let mut bytes = vec![0xEE_u8; sim.len_bytes() as usize];
     heap.freeze().pieces(|piece| match piece {
@@ -58,8 +58,8 @@ pub(crate) fn copy(heap: &Direct) -> Arc<Sim> {
     copy
 }
 
-/// After a crash, the blocks of `known` are allocated and have their contents. Others are only those that an interrupted operation
-/// was about, as before it or as after it: they are returned.
+/// Asserts that after a crash the blocks of `known` are allocated and have their contents. Each other allocated block must be that of an interrupted
+/// operation, as it was before or after the operation. Returns the other blocks.
 pub(crate) fn survivors(
     sim: &Sim,
     found: &BTreeMap<u64, u64>,
@@ -78,7 +78,7 @@ pub(crate) fn survivors(
             let by: Vec<&Interrupted> = interrupted.iter().filter(may_leave).collect();
             assert!(!by.is_empty(), "{room} bytes are allocated at {offset}, {interrupted:?}");
             if let [Interrupted { before: Some((old, id)), after, .. }] = *by {
-                // A block that shrinks may end with a new header while its own is the old one.
+                // If the block was shrinking, a new header may lie inside it while its own header is still the old one.
                 check(sim, offset, after.map_or(*old, |(new, _)| new.min(*old)), *id);
             }
             (offset, room)
@@ -86,7 +86,7 @@ pub(crate) fn survivors(
         .collect()
 }
 
-/// The operation at which a program is stopped: its block, and that before and after it.
+/// The operation at which a program is stopped: the offset of its block, and the block before and after the operation.
 #[derive(Debug)]
 pub(crate) struct Interrupted {
     offset: u64,
@@ -121,23 +121,23 @@ impl Stop {
         }
     }
 
-    /// The blocks that the interrupted operation did not change, and the operation.
+    /// The blocks that the interrupted operation did not change, and the operation. `None` if the program was not stopped.
     pub(crate) fn interrupted(self) -> Option<(Shadow, Interrupted)> {
         self.found
     }
 }
 
 /// One thread of a program.
-pub(crate) struct World {
+pub(crate) struct Actor {
     pub(crate) rng: Rng,
     pub(crate) serial: u64,
-    /// Whether contents of blocks are made durable.
+    /// Whether the thread makes the contents of blocks durable.
     pub(crate) persists: bool,
     /// Whether no other thread allocates.
     pub(crate) is_alone: bool,
 }
 
-impl World {
+impl Actor {
     pub(crate) fn bytes(&mut self) -> u64 {
         match self.rng.below(8) {
             0 => self.rng.below(16_000),
@@ -147,14 +147,14 @@ impl World {
         }
     }
 
-    pub(crate) fn chosen(&mut self, shadow: &Shadow) -> Option<u64> {
+    pub(crate) fn random_block(&mut self, shadow: &Shadow) -> Option<u64> {
         (!shadow.is_empty()).then(|| {
             let nth = self.rng.below(shadow.len() as u64) as usize;
             *shadow.keys().nth(nth).unwrap()
         })
     }
 
-    /// Fills a block that is new.
+    /// Adds a new block to the shadow, and fills it.
     pub(crate) fn allocated(&mut self, pmem: &Sim, shadow: &mut Shadow, offset: u64, room: u64) {
         self.serial += 1;
         assert_apart(shadow, offset, room);
@@ -162,9 +162,9 @@ impl World {
         fill(pmem, offset, room, self.serial, self.persists);
     }
 
-    /// One operation. Returns its block, or 0.
-    pub(crate) fn step(&mut self, heap: &Direct, shadow: &mut Shadow) -> u64 {
-        let chosen = self.chosen(shadow);
+    /// Executes one operation. Returns the offset of its block; 0 if there was no room.
+    pub(crate) fn step(&mut self, heap: &Unlogged, shadow: &mut Shadow) -> u64 {
+        let chosen = self.random_block(shadow);
         let pmem = heap.heap().pool().pmem();
         match (self.rng.below(10), chosen) {
             (0..=3, _) | (_, None) => {
@@ -178,7 +178,7 @@ impl World {
                         self.allocated(pmem, shadow, offset, room);
                         offset
                     }
-                    Err(UnloggedError::Space(error)) if is_no_room(&error) => 0,
+                    Err(UnloggedError::Space(error)) if is_out_of_room(&error) => 0,
                     Err(error) => panic!("{error:?}"),
                 }
             }
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    fn resize(&mut self, heap: &Direct, shadow: &mut Shadow, offset: u64) {
+    fn resize(&mut self, heap: &Unlogged, shadow: &mut Shadow, offset: u64) {
         let pmem = heap.heap().pool().pmem();
         let (room, id) = shadow.remove(&offset).unwrap();
         let (least, more) = (self.bytes(), self.bytes());

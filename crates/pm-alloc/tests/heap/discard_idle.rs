@@ -1,5 +1,5 @@
-//! Discarding the entry of a lane that was idle while another lane wrapped: older groups that are left in the log do not affect blocks that were
-//! allocated later on the same lines.
+//! Discarding the entry of a lane that was idle while the ring of another lane wrapped around. Older groups in the log do not affect blocks that
+//! were allocated later on the same lines.
 
 use crate::discarding::{
     Worker, alloc, assert_in_use, at_line, discard, free_now, holding_a_lane, listed, slot, write_word,
@@ -13,8 +13,8 @@ fn options() -> HeapOptions {
     crate::discarding::options().lanes(3)
 }
 
-/// Lane 2 allocates three blocks and is idle. The main thread frees them, allocates one block over all three, and wraps its own ring. Then lane 1,
-/// which was idle, too, runs `last`, which returns the medium, and loses the first entry of that.
+/// Lane 2 allocates four blocks and is idle. The main thread frees three of them, allocates one block over all three, and wraps around its own ring.
+/// Then lane 1, which was idle, too, runs `last`, which returns the medium. The first entry of `last` is corrupted and discarded.
 fn run(last: impl FnOnce(&SimHeap, u64) -> Vec<u8> + Send + 'static) {
     let heap = Heap::format(Arc::new(Sim::new(64 << 10)), &options()).unwrap();
     let heap = &heap;

@@ -1,5 +1,5 @@
-//! Crashes while the last free extent is divided for a transaction, and another transaction commits a block in the rest before the first one ends.
-//! After each crash the chain is sound, no committed block is lost, and all free space can be allocated.
+//! Crashes while the last free extent is trimmed for a transaction, and another transaction commits a block in the rest before the first transaction
+//! ends. After each crash the chain is sound, no committed block is lost, and all free space can be allocated.
 
 use crate::prelude::*;
 use pm_alloc::Tx;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 const REGION_BYTES: u64 = 9 << 13;
 const CHUNK_BYTES: u64 = 1 << 15;
-/// The first transaction gets this many lines of a new chunk.
+/// A trim for the first transaction keeps this many lines of a new chunk.
 const FIRST_PART_LINES: u64 = 64;
 
 type SimTx<'p> = Tx<'p, Arc<SimPmem>>;
@@ -21,7 +21,7 @@ fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
     Heap::attach(Arc::clone(pmem), &options()).unwrap()
 }
 
-/// A heap of one chunk, with a block of three slots that has `lines` lines.
+/// A heap of one chunk, with a block of `lines` lines that starts with three slots.
 fn prepared(lines: u64) -> Image {
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
     let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
@@ -35,12 +35,12 @@ fn prepared(lines: u64) -> Image {
     sim.to_image()
 }
 
-/// The contents of a block: every word is set, also where former headers are.
+/// The value of each word in the block of a slot. It also overwrites former headers.
 const fn filling(slot: u64) -> u64 {
     0x5555_0000 + slot
 }
 
-/// Links a slot to a new block, and calls a function before that commits.
+/// Links a slot to a new block in a transaction, and calls a function before the transaction commits.
 fn link(heap: &SimHeap, slot: u64, lines: u64, before_commit: impl Fn()) {
     heap.transact(|tx| {
         let slots = tx.root::<Link<'_, u64>>("slots")?.unwrap();
@@ -52,7 +52,7 @@ fn link(heap: &SimHeap, slot: u64, lines: u64, before_commit: impl Fn()) {
     .unwrap();
 }
 
-/// The slots that are not null, after checking that the chain is sound, and that nothing leaked or was overwritten.
+/// The slots that are not null. Checks that the chain is sound, and that no block is leaked or overwritten.
 fn linked(heap: &SimHeap) -> Result<Vec<u64>, String> {
     let report = heap.check();
     if !report.is_clean() {
@@ -104,7 +104,7 @@ fn fill(heap: &SimHeap) -> Result<(), String> {
     if report.is_clean() && report.free_bytes == 0 { Ok(()) } else { Err(format!("{report:x?}")) }
 }
 
-/// The last free extent when it is divided.
+/// The last free extent when it is trimmed.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     /// One free block.
@@ -120,7 +120,7 @@ impl Shape {
         prepared(if matches!(self, Self::One) { FIRST_PART_LINES } else { FIRST_PART_LINES / 2 })
     }
 
-    /// Links slots one after the other: 0 if the shape needs it; 2 in the rest of the extent that is divided for slot 1; then 1.
+    /// Links slot 0 if the shape needs a log entry. Then a transaction for slot 1 trims the extent, and slot 2 is linked before it commits.
     fn run(self, heap: &SimHeap, done: &(impl Fn(u64) + Sync)) {
         if matches!(self, Self::Logged) {
             link(heap, 0, 10, || ());
@@ -162,23 +162,23 @@ fn explore(shape: Shape) {
 }
 
 #[test]
-fn trim_of_one_free_block_keeps_blocks_after_it() {
+fn blocks_after_trim_of_one_free_block_survive() {
     explore(Shape::One);
 }
 
 #[test]
-fn trim_of_two_free_blocks_keeps_blocks_after_them() {
+fn blocks_after_trim_of_two_free_blocks_survive() {
     explore(Shape::Two);
 }
 
 #[test]
-fn trim_of_logged_free_block_keeps_blocks_after_it() {
+fn blocks_after_trim_of_logged_free_block_survive() {
     explore(Shape::Logged);
 }
 
-/// The first process is killed at every point, and the second one, which may find the division visible and not durable, is crashed at every point.
+/// The first process is killed at every point. The second process, which may find a trim that is visible and not durable, is crashed at every point.
 #[test]
-fn division_by_killed_process_keeps_later_commits() {
+fn commits_after_trim_by_killed_process_survive() {
     for shape in [Shape::One, Shape::Two, Shape::Logged] {
         let first = |run: &Run<u64>| shape.run(&attach(run.pmem()), &|_| ());
         let second = |run: &Run<u64>| -> Result<(), String> {
@@ -197,9 +197,9 @@ fn division_by_killed_process_keeps_later_commits() {
     }
 }
 
-/// Each shape leads to the expected division, of one free block or of two.
+/// In each shape the extent has the expected number of free blocks, and is trimmed.
 #[test]
-fn shapes_are_divided() {
+fn every_shape_is_trimmed() {
     for shape in [Shape::One, Shape::Two, Shape::Logged] {
         let sim = Arc::new(SimPmem::from_image(&shape.image(), Model::Px86Line));
         let heap = attach(&sim);
