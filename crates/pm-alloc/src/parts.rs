@@ -16,6 +16,8 @@ pub(crate) struct HeapParts<P: Pmem> {
     pub(crate) layout: Layout,
     pub(crate) log: Log,
     pub(crate) space: Space,
+    /// The end of the last chunk.
+    pub(crate) chunks_end: u64,
     /// Writes of at least this many bytes to old blocks are made in place.
     pub(crate) in_place_from_bytes: usize,
 }
@@ -51,8 +53,7 @@ impl<P: Pmem> HeapParts<P> {
 
     /// Checks that `size_bytes` bytes at `offset` lie in the heap's chunks, and that `offset` is aligned.
     fn check_range(&self, offset: u64, size_bytes: u64, align_bytes: u64) -> Result<u64, PlaceError> {
-        let data_start = self.layout.chunks_start;
-        let data_end = self.layout.chunk_offset(self.space.chunk_count());
+        let (data_start, data_end) = (self.layout.chunks_start, self.chunks_end);
         if offset < data_start || offset.checked_add(size_bytes).is_none_or(|end| end > data_end) {
             return Err(PlaceError::OutOfRange { offset, size_bytes, data_start, data_end });
         }

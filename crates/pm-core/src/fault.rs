@@ -31,6 +31,7 @@
 //! sigaction(2), mmap(2) "SIGBUS"; System V ABI, AMD64 supplement, 3.2.1; AAPCS64, 6.1.
 #![expect(unsafe_code, reason = "installs a signal handler that redirects the interrupted thread")]
 
+use crate::insn::{Insns, copy_from_pmem, copy_to_pmem, copy_to_pmem_nt};
 use core::arch::asm;
 use core::cell::Cell;
 use core::ptr::{null, null_mut};
@@ -65,53 +66,81 @@ static PREVIOUS_WAS_CALLED: AtomicBool = AtomicBool::new(false);
 /// Whether the handler is installed.
 static INSTALLED: Once = Once::new();
 
-/// Runs `access`, which copies to or from a mapping.
+/// How a guarded copy accesses persistent memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CopyKind {
+    /// Out of it.
+    Load,
+    /// Into it, through the cache.
+    Store,
+    /// Into it, around the cache.
+    StoreNt(Insns),
+}
+
+/// A copy of `len` bytes.
+struct Copy {
+    kind: CopyKind,
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+}
+
+/// Copies `len` bytes to or from a mapping.
 ///
 /// The guard costs a call and about ten instructions.
 ///
 /// # Errors
-/// [`MediumFault`] when a load or store in `access` raised SIGBUS. The earlier stores of `access` remain.
+/// [`MediumFault`] when a load or store raised SIGBUS. A part of the bytes may have been copied.
 ///
 /// # Panics
 /// If sigaction(2) fails, which it does only for invalid arguments.
 ///
 /// # Safety
-/// `access` must not panic. It may be abandoned at any of its loads and stores, and its frames discarded. It must hold no lock and no value with a
-/// destructor, and no other code may rely on its return. (A scoped thread, for example, would lose memory that it borrows.)
+/// As for [`copy_from_pmem`] or [`copy_to_pmem`], but the mapping may raise SIGBUS.
 #[inline]
-pub(crate) unsafe fn guarded<F: FnOnce()>(access: F) -> Result<(), MediumFault> {
+pub(crate) unsafe fn guarded_copy(
+    kind: CopyKind,
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+) -> Result<(), MediumFault> {
     if !INSTALLED.is_completed() {
         install();
     }
-    let mut access = Some(access);
+    let copy = Copy { kind, dst, src, len };
     let resume_point = ResumePoint::default();
     let outer = RESUME_POINT.replace(&raw const resume_point);
-    // SAFETY: `run::<F>` receives an `Option<F>`, and `RESUME_POINT` points to `resume_point` until the next line.
-    let faulted = unsafe { enter(run::<F>, (&raw mut access).cast(), &raw const resume_point) };
+    // SAFETY: `copy` is valid by the caller's contract, and `RESUME_POINT` points to `resume_point` until the next line.
+    let faulted = unsafe { enter(run, &raw const copy, &raw const resume_point) };
     RESUME_POINT.set(outer);
     if faulted { Err(MediumFault) } else { Ok(()) }
 }
 
-/// Runs a closure.
+/// Runs a copy. It may be abandoned at any load or store: it holds no lock and no value with a destructor.
 ///
 /// # Safety
-/// `access` must point to an `Option<F>` that nothing else uses during the call.
-unsafe extern "C" fn run<F: FnOnce()>(access: *mut u8) {
+/// As for [`guarded_copy`].
+unsafe extern "C" fn run(copy: *const Copy) {
     // SAFETY: the caller's contract.
-    let access = unsafe { &mut *access.cast::<Option<F>>() };
-    if let Some(access) = access.take() {
-        access();
+    let &Copy { kind, dst, src, len } = unsafe { &*copy };
+    match kind {
+        // SAFETY: as above.
+        CopyKind::Load => unsafe { copy_from_pmem(dst, src, len) },
+        // SAFETY: as above.
+        CopyKind::Store => unsafe { copy_to_pmem(dst, src, len) },
+        // SAFETY: as above.
+        CopyKind::StoreNt(insns) => unsafe { copy_to_pmem_nt(insns, dst, src, len) },
     }
 }
 
-/// Calls `function` with `data`. Returns true if a fault ended the call. Fills `resume_point` before the call.
+/// Calls `function` with `copy`. Returns true if a fault ended the call. Fills `resume_point` before the call.
 ///
 /// # Safety
-/// `function` must accept `data`, and must not unwind. Until it returns, the thread's [`RESUME_POINT`] must be `resume_point`.
+/// `function` must accept `copy`, and must not unwind. Until it returns, the thread's [`RESUME_POINT`] must be `resume_point`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn enter(
-    function: unsafe extern "C" fn(*mut u8),
-    data: *mut u8,
+    function: unsafe extern "C" fn(*const Copy),
+    copy: *const Copy,
     resume_point: *const ResumePoint,
 ) -> bool {
     let faulted: u64;
@@ -130,7 +159,7 @@ unsafe fn enter(
             "2:",
             "mov eax, 1",
             "3:",
-            inout("rdi") data => _, inout("rsi") resume_point => _, inout("rdx") function => _, out("rax") faulted,
+            inout("rdi") copy => _, inout("rsi") resume_point => _, inout("rdx") function => _, out("rax") faulted,
             out("r12") _, out("r13") _, out("r14") _, out("r15") _,
             clobber_abi("C"),
         );
@@ -144,8 +173,8 @@ unsafe fn enter(
 /// As on x86_64.
 #[cfg(target_arch = "aarch64")]
 unsafe fn enter(
-    function: unsafe extern "C" fn(*mut u8),
-    data: *mut u8,
+    function: unsafe extern "C" fn(*const Copy),
+    copy: *const Copy,
     resume_point: *const ResumePoint,
 ) -> bool {
     let faulted: u64;
@@ -162,7 +191,7 @@ unsafe fn enter(
             "2:",
             "mov x0, #1",
             "3:",
-            inout("x0") data => faulted, inout("x1") resume_point => _, inout("x2") function => _,
+            inout("x0") copy => faulted, inout("x1") resume_point => _, inout("x2") function => _,
             out("x20") _, out("x21") _, out("x22") _, out("x23") _, out("x24") _, out("x25") _, out("x26") _,
             out("x27") _, out("x28") _,
             out("v8") _, out("v9") _, out("v10") _, out("v11") _, out("v12") _, out("v13") _, out("v14") _,

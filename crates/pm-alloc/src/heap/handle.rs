@@ -128,14 +128,15 @@ impl<P: Pmem> Heap<P> {
         let chunk_count = chunks.count.min(layout.chunks_before(pool.data().end));
         let in_place_from_bytes = options.in_place_from_bytes;
         let options = SpaceOptions { quarantine: options.quarantine, arena_count: None, is_new };
-        let space = Space::open(layout, chunk_count, options);
+        let (space, chunks_end) =
+            (Space::open(layout, chunk_count, options), layout.chunk_offset(chunk_count));
         let report = OpenReport {
             recovery,
             is_root_restored: found.is_root_lost,
             is_header_restored: found.corrupted.contains(&true),
             is_chunk_count_restored: chunks.corrupted > 0,
         };
-        let parts = HeapParts { pool, layout, log, space, in_place_from_bytes };
+        let parts = HeapParts { pool, layout, log, space, chunks_end, in_place_from_bytes };
         let mut heap = Self { parts, report, process: ProcessId::current() };
         heap.extend()?;
         Ok(heap)
@@ -204,7 +205,7 @@ impl<P: Pmem> Heap<P> {
     /// # Durability
     /// A crash leaves the old number of chunks or the new one. Costs two fences if chunks are added.
     pub fn extend(&mut self) -> Result<(), HeapError> {
-        let HeapParts { pool, layout, log, space, .. } = &mut self.parts;
+        let HeapParts { pool, layout, log, space, chunks_end, .. } = &mut self.parts;
         let pmem = pool.pmem();
         let (old, new) = (space.chunk_count(), layout.chunks_before(pool.data().end));
         if new <= old {
@@ -217,6 +218,7 @@ impl<P: Pmem> Heap<P> {
         // DURABILITY POINT
         log.fence(pmem)?;
         space.extend(new);
+        *chunks_end = layout.chunk_offset(new);
         Ok(())
     }
 

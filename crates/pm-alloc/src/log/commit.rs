@@ -183,14 +183,13 @@ impl<'l> LaneGuard<'l> {
         let group = self.append_group(pmem, entries)?;
         // Prefetching before the fence keeps the stores in place from missing the cache. LSNs are noted before it, too, because later stores wait for
         // the fence. Noting the lines before the group is durable does no harm: at worst another thread waits needlessly.
-        entry::for_each_line(targets(), |line| {
+        entry::lines(targets()).for_each(|line| {
             pmem.prefetch(line);
             self.lane.recent.note(line, group.lsn);
         });
-        let state = &mut *self.state;
-        entry::for_each_line(stores.late.clone().map(range), |line| state.target_lines.push(line));
+        self.state.target_lines.extend(entry::lines(stores.late.clone().map(range)));
         stores.early.clone().for_each(|(offset, bytes)| entry::store(pmem, offset, bytes));
-        entry::for_each_line(stores.early.clone().map(range), |line| state.lines_to_flush.push(line));
+        self.state.lines_to_flush.extend(entry::lines(stores.early.clone().map(range)));
 
         // Fence.
         // DURABILITY POINT
@@ -327,7 +326,7 @@ impl<'l> LaneGuard<'l> {
             let entry = Entry::of(&entry::read(pmem, at), layout.seed, at).filter(is_own);
             let entry = entry.ok_or_else(|| self.log.poison(CommitError::Corrupted { offset: at }))?;
             entry.apply(pmem);
-            entry::for_each_line(entry.targets().map(range), |line| self.state.lines_to_flush.push(line));
+            self.state.lines_to_flush.extend(entry::lines(entry.targets().map(range)));
         }
         self.commit_in_place(pmem).map(drop::<Lsn>)
     }

@@ -237,19 +237,16 @@ fn store_pieces<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     }
 }
 
-/// Calls `each` with the offset of every line that the ranges (offset, length) touch. If the ranges are sorted, each line is passed once.
+/// The offset of every line that the ranges (offset, length) touch. If the ranges are sorted, each line is returned once.
 #[inline]
-pub(super) fn for_each_line(ranges: impl Iterator<Item = (u64, u64)>, mut each: impl FnMut(u64)) {
+pub(super) fn lines(ranges: impl Iterator<Item = (u64, u64)>) -> impl Iterator<Item = u64> {
     let mut last = None;
-    for (offset, len) in ranges {
-        let mut line = line_start(offset);
-        while line < offset + len {
-            if last.replace(line) != Some(line) {
-                each(line);
-            }
-            line += LINE_BYTES;
-        }
-    }
+    let lines = ranges.flat_map(|(offset, len)| {
+        let end = offset + len;
+        core::iter::successors(Some(line_start(offset)), |line| Some(line + LINE_BYTES))
+            .take_while(move |&line| line < end)
+    });
+    lines.filter(move |&line| last.replace(line) != Some(line))
 }
 
 /// Whether transactions may store to these bytes: they are inside the region and outside the log.

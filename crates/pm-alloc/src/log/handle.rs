@@ -456,11 +456,9 @@ impl RecentLines {
 
     /// An upper bound of the LSNs of the lane's groups that stored to the lines of these bytes since the log was opened.
     pub(super) fn lsn_bound(&self, offset: u64, len: u64) -> Lsn {
-        let mut highest = 0;
-        entry::for_each_line([(offset, len)].into_iter(), |line| {
-            highest = highest.max(self.slots[recent_slot(line)].load(Ordering::Acquire));
-        });
-        Lsn::new(highest)
+        let lines = entry::lines([(offset, len)].into_iter());
+        let lsns = lines.map(|line| self.slots[recent_slot(line)].load(Ordering::Acquire));
+        lsns.max().map_or(Lsn::ZERO, Lsn::new)
     }
 }
 

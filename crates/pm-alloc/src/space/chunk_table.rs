@@ -4,7 +4,7 @@
 //! A thread that frees a block locks the arena that owns the block's chunk. A chunk changes owners only while the lock of the shared chunks is held
 //! ([`LockedChunks`]). That lock is acquired before the lock of any arena. Only [`Frozen`](super::Frozen) holds several arena locks at once.
 
-use super::arena::Arena;
+use super::arena::{Arena, HeldBlock, HeldFreeing, Purpose};
 use super::chunk_map::ChunkMap;
 use super::error::{Corruption, FreeError};
 use super::headers::{chunk_lines, end_of, header_offset, read, split_inner, split_off_first};
@@ -14,6 +14,7 @@ use super::scanner::{ChunkCursor, Content, Scanner, Start};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
 use crate::locks::{PoisonMutex, PoisonMutexGuard, SpinGuard, SpinLock};
+use crate::log::LaneGuard;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::cell::Cell;
 use core::ops::Range;
@@ -68,7 +69,7 @@ impl ChunkOwner {
 }
 
 #[derive(Debug)]
-pub(super) struct ChunkTable {
+pub(crate) struct ChunkTable {
     pub(super) layout: Layout,
     /// The [`ChunkOwner`] of each chunk.
     owners: Vec<AtomicU64>,
@@ -200,6 +201,62 @@ impl ChunkTable {
     #[inline]
     pub(super) fn arena(&self, arena: usize) -> SpinGuard<'_, Arena> {
         self.arenas[arena].lock_unpoisoned()
+    }
+
+    /// Begins to allocate a block of `lines` lines in the calling thread's arena, which stays locked until the result is dropped. `None` when that
+    /// arena has no such block. `has_contents`: the caller stores into the block before it commits the header.
+    ///
+    /// The lane parameter proves the lock order: a lane is acquired before an arena's lock.
+    #[inline]
+    pub(crate) fn hold_block<P: Pmem>(
+        &self,
+        _lane: &LaneGuard<'_>,
+        pmem: &P,
+        lines: u64,
+        has_contents: bool,
+    ) -> Option<HeldBlock<'_>> {
+        if lines >= self.layout.chunk_lines() {
+            return None;
+        }
+        let lines = u32::try_from(lines).ok()?;
+        let arena = self.arena(self.own_arena());
+        let held = Arena::hold_block(arena, pmem, lines, self.clock.now())?;
+        // Several free blocks would have to be joined first: contents stored into the block would overwrite their headers.
+        if held.spans_several_blocks && has_contents { None } else { Some(held) }
+    }
+
+    /// Begins to free an allocated block, whose arena stays locked until the result is dropped. `None` when no arena owns the block's chunk, or the
+    /// block is in an unreachable extent.
+    ///
+    /// The lane parameter proves the lock order, as for [`hold_block`](Self::hold_block).
+    ///
+    /// # Errors
+    /// As for [`Space::begin_free`](super::Space::begin_free).
+    #[inline]
+    pub(crate) fn hold_freeing<P: Pmem>(
+        &self,
+        _lane: &LaneGuard<'_>,
+        pmem: &P,
+        payload: u64,
+    ) -> Result<Option<HeldFreeing<'_>>, FreeError> {
+        let now = self.clock.now();
+        let (chunk, line) = self.locate(payload)?;
+        let owner = self.owner(chunk);
+        let ChunkOwner::Arena(ArenaSlot { arena, slot }) = owner else { return Ok(None) };
+        let mut arena = self.arena(arena as usize);
+        // In an unreachable extent no header is stored.
+        if self.owner(chunk) != owner || arena.map(slot).unreachable_from <= line {
+            return Ok(None);
+        }
+        let found = arena.look_up(pmem, slot, line, self.free_purpose())?;
+        Ok(Some(HeldFreeing::new(arena, slot, found, now)))
+    }
+
+    /// The purpose with which blocks are freed. If there is a quarantine time, free neighbours are not coalesced, because they would then be
+    /// quarantined, too.
+    #[inline]
+    pub(super) const fn free_purpose(&self) -> Purpose {
+        if self.clock.is_used() { Purpose::Free } else { Purpose::FreeAndCoalesce }
     }
 
     /// Locks the shared chunks.

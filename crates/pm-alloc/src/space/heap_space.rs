@@ -1,6 +1,6 @@
 //! The space of a heap, as transactions use it: reserving, allocating and freeing.
 
-use super::arena::{Arena, DRAIN_STEP, HeldBlock, HeldFreeing, Purpose, Request};
+use super::arena::{Arena, DRAIN_STEP, Purpose, Request};
 use super::chunk_table::{ChunkOwner, ChunkTable, LockedChunks, SpaceOptions, chunk_as_u32};
 use super::error::{Corruption, FreeError, SpaceError};
 use super::frozen::Frozen;
@@ -10,7 +10,6 @@ use super::reservation::{ArenaSlot, Extent, Reservation, max_allocated_lines};
 use super::{huge, repair};
 use crate::format::{BlockState, LINE_BYTES, Lsn};
 use crate::layout::Layout;
-use crate::log::LaneGuard;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock, yield_now};
 use core::ops::Range;
@@ -19,7 +18,7 @@ use pm_core::{FenceError, Pmem};
 /// The allocator of a heap: which lines are free, reserved, allocated and quarantined.
 #[derive(Debug)]
 pub(crate) struct Space {
-    pub(super) chunks: ChunkTable,
+    pub(crate) chunks: ChunkTable,
     pub(super) gate: Gate,
 }
 
@@ -251,62 +250,13 @@ impl Space {
         }
     }
 
-    /// Begins to allocate a block of `lines` lines in the calling thread's arena, which stays locked until the result is dropped. `None` when that
-    /// arena has no such block. `has_contents`: the caller stores into the block before it commits the header.
-    ///
-    /// The lane parameter proves the lock order: a lane is acquired before an arena's lock.
-    #[inline]
-    pub(crate) fn hold_block<P: Pmem>(
-        &self,
-        _lane: &LaneGuard<'_>,
-        pmem: &P,
-        lines: u64,
-        has_contents: bool,
-    ) -> Option<HeldBlock<'_>> {
-        if lines >= self.layout().chunk_lines() {
-            return None;
-        }
-        let lines = u32::try_from(lines).ok()?;
-        let arena = self.chunks.arena(self.chunks.own_arena());
-        let held = Arena::hold_block(arena, pmem, lines, self.chunks.clock.now())?;
-        // Several free blocks would have to be joined first: contents stored into the block would overwrite their headers.
-        if held.spans_several_blocks && has_contents { None } else { Some(held) }
-    }
-
-    /// Begins to free an allocated block, whose arena stays locked until the result is dropped. `None` when no arena owns the block's chunk, or the
-    /// block is in an unreachable extent.
-    ///
-    /// The lane parameter proves the lock order, as for [`hold_block`](Self::hold_block).
-    ///
-    /// # Errors
-    /// As for [`begin_free`](Self::begin_free).
-    #[inline]
-    pub(crate) fn hold_freeing<P: Pmem>(
-        &self,
-        _lane: &LaneGuard<'_>,
-        pmem: &P,
-        payload: u64,
-    ) -> Result<Option<HeldFreeing<'_>>, FreeError> {
-        let now = self.chunks.clock.now();
-        let (chunk, line) = self.chunks.locate(payload)?;
-        let owner = self.chunks.owner(chunk);
-        let ChunkOwner::Arena(ArenaSlot { arena, slot }) = owner else { return Ok(None) };
-        let mut arena = self.chunks.arena(arena as usize);
-        // In an unreachable extent no header is stored.
-        if self.chunks.owner(chunk) != owner || arena.map(slot).unreachable_from <= line {
-            return Ok(None);
-        }
-        let found = arena.look_up(pmem, slot, line, self.free_purpose())?;
-        Ok(Some(HeldFreeing::new(arena, slot, found, now)))
-    }
-
     /// Checks the header of the block whose payload starts at `payload`, and begins to free the block. Until the freeing is finished or
     /// cancelled, the block is neither allocated nor free, and freeing it again is an error.
     ///
     /// # Errors
     /// When no allocated block starts there; see [`FreeError`].
     pub(crate) fn begin_free<P: Pmem>(&self, pmem: &P, payload: u64) -> Result<Freeing, FreeError> {
-        self.begin_free_for(pmem, payload, self.free_purpose())
+        self.begin_free_for(pmem, payload, self.chunks.free_purpose())
     }
 
     /// [Begins to free](Self::begin_free) a block without coalescing: its free neighbours stay separate.
@@ -599,13 +549,6 @@ impl Space {
             })
         };
         possible().ok_or(SpaceError::Alignment { lines, align_bytes })
-    }
-
-    /// The purpose with which blocks are freed. If there is a quarantine time, free neighbours are not coalesced, because they would then be
-    /// quarantined, too.
-    #[inline]
-    const fn free_purpose(&self) -> Purpose {
-        if self.chunks.clock.is_used() { Purpose::Free } else { Purpose::FreeAndCoalesce }
     }
 
     fn begin_free_for<P: Pmem>(

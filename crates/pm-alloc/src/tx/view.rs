@@ -169,7 +169,7 @@ impl<'p, P: Pmem> View<'p, P> {
         // Issued early: acquiring the locks below waits for the fence of this thread's last commit, and the prefetch overlaps with that wait.
         pmem.prefetch(Layout::header_offset_of(payload.max(LINE_BYTES)));
         let mut lane = LaneGuard::acquire(&parts.log);
-        if let Some(held) = parts.space.hold_freeing(&lane, pmem, payload)? {
+        if let Some(held) = parts.space.chunks.hold_freeing(&lane, pmem, payload)? {
             let lsn = lane.commit_words(pmem, &[held.header(), (slot, NULL)])?;
             held.settle(lsn);
             return Ok(());
@@ -222,7 +222,7 @@ impl<'p, P: Pmem> View<'p, P> {
         let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
         log.check_open()?;
         let mut lane = LaneGuard::acquire(log);
-        let Some(held) = space.hold_block(&lane, pmem, lines, contents.is_some()) else {
+        let Some(held) = space.chunks.hold_block(&lane, pmem, lines, contents.is_some()) else {
             return Ok(None);
         };
         let payload = held.payload();

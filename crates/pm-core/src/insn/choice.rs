@@ -1,6 +1,6 @@
 //! A set of instructions, all supported by this CPU.
 
-use super::{FlushInsn, NtWidth, PairInsn, arch, copy};
+use super::{FlushInsn, NtWidth, PairInsn, arch};
 use core::fmt;
 use std::sync::OnceLock;
 
@@ -140,46 +140,10 @@ impl Insns {
         // of `self` was checked when it was created.
         unsafe { arch::flush_range(self.flush, start, len) }
     }
-
-    /// Copies `len` bytes from `src` to `dst` around the cache. A part of a word at either end of `dst` is stored through the cache, and its line is
-    /// flushed. All bytes are durable after [`fence`].
-    ///
-    /// # Safety
-    /// `src` must be readable and `dst` writable for `len` bytes, inside a live mapping. They must not overlap, and there must be no Rust
-    /// reference to the bytes of `dst`.
-    #[inline]
-    pub unsafe fn copy_nt(self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: the caller's contract; the support of `self` was checked when it was created.
-        unsafe { copy::copy_nt(self.flush, self.nt_width, dst, src, len) }
-    }
 }
 
 impl fmt::Display for Insns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}+{}", self.flush.name(), self.nt_width.name())
     }
-}
-
-/// Orders all earlier flushes and non-temporal stores of this thread, and waits for them: `sfence`, on aarch64 `dsb sy`.
-#[inline(always)]
-pub fn fence() {
-    arch::fence();
-}
-
-/// Brings the line of an address into the cache for a store: `prefetchw`, on old CPUs a `nop`; on aarch64 `prfm pstl1keep`. Never faults.
-#[inline(always)]
-pub fn prefetch(address: *const u8) {
-    arch::prefetch(address);
-}
-
-/// A full fence, which orders loads too: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests; no write path needs it.
-#[inline(always)]
-pub fn full_fence() {
-    arch::full_fence();
-}
-
-/// The CRC-32C of `words` after earlier words, whose CRC-32C is `crc`, computed with the CPU's instruction; `None` if the CPU has none.
-#[inline]
-pub(crate) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
-    arch::crc32c_append(crc, words)
 }

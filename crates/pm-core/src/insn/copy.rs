@@ -6,7 +6,7 @@
 //! persistent side is copied atomically. A part of a word is copied in pieces of 4, 2 and 1 bytes, each aligned to its length, in the order of
 //! addresses ([`piece_bytes`]).
 
-use super::{FlushInsn, NtWidth, arch};
+use super::{Insns, arch};
 use crate::line::{LINE, piece_bytes};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -202,24 +202,27 @@ fn cut_nt(mut rest: Span, mut each: impl FnMut(Part)) {
     put(rest, Part::PartialWord);
 }
 
+/// Copies `len` bytes into persistent memory around the cache. A part of a word at either end of `dst` is stored through the cache, and its line is
+/// flushed. All bytes are durable after [`fence`](super::fence).
+///
 /// # Safety
-/// As [`Insns::copy_nt`](super::Insns::copy_nt). The CPU must have both instructions.
+/// As for [`copy_to_pmem`], and `dst` must lie inside a live mapping.
 #[inline]
-pub(super) unsafe fn copy_nt(flush: FlushInsn, width: NtWidth, dst: *mut u8, src: *const u8, len: usize) {
+pub unsafe fn copy_to_pmem_nt(insns: Insns, dst: *mut u8, src: *const u8, len: usize) {
     cut_nt(Span { dst, src, left: len }, |part| match part {
         Part::PartialWord(bytes) => {
             let (start, len) = (bytes.dst, bytes.left);
             bytes.store_partial_word();
-            // SAFETY: the destination lies inside a live mapping, which holds whole lines; the CPU has the instruction.
-            unsafe { arch::flush_range(flush, start, len) };
+            // SAFETY: the destination lies inside a live mapping, which holds whole lines; `insns` are supported.
+            unsafe { insns.flush_range(start, len) };
         }
         Part::Words(words) => words.store_words(|dst, word| {
             // SAFETY: aligned and inside the destination.
             unsafe { arch::store_word_nt(dst, word) }
         }),
-        // SAFETY: at least one line, whole and aligned; the CPU has the instruction.
+        // SAFETY: at least one line, whole and aligned; `insns` are supported.
         Part::Lines(lines) => unsafe {
-            arch::copy_lines_nt(width, lines.dst, lines.src, lines.left / LINE);
+            arch::copy_lines_nt(insns.nt_width(), lines.dst, lines.src, lines.left / LINE);
         },
     });
 }
@@ -227,7 +230,7 @@ pub(super) unsafe fn copy_nt(flush: FlushInsn, width: NtWidth, dst: *mut u8, src
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::insn::{Insns, fence};
+    use crate::insn::{FlushInsn, NtWidth, fence};
     use proptest::prelude::*;
 
     /// Every alignment, and every length up to four lines: the parts leave no gap, and each is aligned as its kind requires.
@@ -316,7 +319,7 @@ mod tests {
             for insns in supported() {
                 let mut target = vec![0xEE; 2048];
                 // SAFETY: both ranges are inside their vectors, which nothing else uses during the call.
-                unsafe { insns.copy_nt(target[dst_at..].as_mut_ptr(), from, len) };
+                unsafe { copy_to_pmem_nt(insns, target[dst_at..].as_mut_ptr(), from, len) };
                 fence();
                 prop_assert_eq!(&target, &expected, "{}", insns);
             }

@@ -56,20 +56,23 @@ pub(super) fn has_pair(insn: PairInsn) -> bool {
     }
 }
 
+/// Orders all earlier flushes and non-temporal stores of this thread, and waits for them: `sfence`, on aarch64 `dsb sy`.
 #[inline(always)]
-pub(super) fn fence() {
+pub fn fence() {
     // SAFETY: every x86_64 CPU has SFENCE, which changes no register and no flag.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) }
 }
 
+/// Brings the line of an address into the cache for a store: `prefetchw`, on old CPUs a `nop`; on aarch64 `prfm pstl1keep`. Never faults.
 #[inline(always)]
-pub(super) fn prefetch(address: *const u8) {
+pub fn prefetch(address: *const u8) {
     // SAFETY: PREFETCHW is a hint, on old CPUs a NOP: it never faults, and changes no register, no flag and no byte.
     unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
 }
 
+/// A full fence, which orders loads too: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests; no write path needs it.
 #[inline(always)]
-pub(super) fn full_fence() {
+pub fn full_fence() {
     // SAFETY: every x86_64 CPU has MFENCE, which changes no register and no flag.
     unsafe { asm!("mfence", options(nostack, preserves_flags)) }
 }
@@ -84,8 +87,9 @@ macro_rules! flush_lines {
     };
 }
 
+/// The CRC-32C of `words` after earlier words, whose CRC-32C is `crc`, computed with the CPU's instruction; `None` if the CPU has none.
 #[inline]
-pub(super) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
+pub(crate) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
     if !std::arch::is_x86_feature_detected!("sse4.2") {
         return None;
     }

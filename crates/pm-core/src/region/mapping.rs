@@ -4,7 +4,7 @@
 //! [`RegionOptions::at_address`](super::RegionOptions::at_address) need, nor `MAP_SYNC`; rustix supports both.
 
 use super::process::ProcessId;
-use crate::fault::{self, MediumFault};
+use crate::fault::{CopyKind, MediumFault, guarded_copy};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
@@ -194,14 +194,11 @@ impl Mapping {
         debug_assert!(self.writable && offset < self.len, "only this mapping's own pages can be touched");
         // SAFETY: `offset` is inside the mapping.
         let byte = unsafe { self.base.as_ptr().add(offset) };
-        let rewrite = || {
-            // SAFETY: inside the mapping, and there are no references to mapped memory.
-            let value = unsafe { byte.read_volatile() };
-            // SAFETY: as above, and the mapping is writable. Volatile, because a compiler may drop the store of an unchanged value.
-            unsafe { byte.write_volatile(value) };
-        };
-        // SAFETY: the closure does not panic, and holds no value with a destructor.
-        unsafe { fault::guarded(rewrite) }
+        let mut value = 0;
+        // SAFETY: inside the mapping, and there are no references to mapped memory.
+        unsafe { guarded_copy(CopyKind::Load, &raw mut value, byte, 1) }?;
+        // SAFETY: as above, and the mapping is writable. The copy is assembly, so the compiler cannot drop the store of an unchanged value.
+        unsafe { guarded_copy(CopyKind::Store, byte, &raw const value, 1) }
     }
 
     /// Whether the `len` bytes at `offset` are all zero. No other thread may store there during the call.
@@ -210,20 +207,18 @@ impl Mapping {
     /// When the bytes cannot be read.
     pub(super) fn is_zero(&self, offset: usize, len: usize) -> Result<bool, MediumFault> {
         debug_assert!(offset + len <= self.len, "only this mapping's own pages can be read");
-        // SAFETY: `offset` is inside the mapping.
-        let bytes = unsafe { self.base.as_ptr().add(offset) };
-        let mut is_zero = true;
-        let compare = || {
-            is_zero = (0..len).all(|index| {
-                // SAFETY: the range is inside the mapping.
-                let byte = unsafe { bytes.add(index) };
-                // SAFETY: inside the mapping, and there are no references to mapped memory.
-                unsafe { byte.read_volatile() == 0 }
-            });
-        };
-        // SAFETY: the closure does not panic, and holds no value with a destructor.
-        unsafe { fault::guarded(compare) }?;
-        Ok(is_zero)
+        let mut buffer = [0; 4096];
+        for start in (offset..offset + len).step_by(buffer.len()) {
+            let part = &mut buffer[..(offset + len - start).min(4096)];
+            // SAFETY: the range is inside the mapping.
+            let from = unsafe { self.base.as_ptr().add(start) };
+            // SAFETY: as above, and there are no references to mapped memory.
+            unsafe { guarded_copy(CopyKind::Load, part.as_mut_ptr(), from, part.len()) }?;
+            if part.iter().any(|&byte| byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Writes back the pages of `start..end`, and waits. Both bounds must be page-aligned and inside the mapping.

@@ -4,7 +4,7 @@ use super::lock::LockedFile;
 use super::mapping::{Access, Mapping};
 use super::page_sync::PageSync;
 use super::{Medium, OpenError, blocks, copies, file, medium, reread};
-use crate::fault::{self, MediumFault};
+use crate::fault::{CopyKind, MediumFault, guarded_copy};
 use crate::insn::{self, FlushInsn, Insns};
 use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock};
 use core::ops::Range;
@@ -75,9 +75,7 @@ impl Region {
     fn load_guarded(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
         let from = self.address(offset, out.len() as u64, self.len_bytes);
         // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
-        let copy = || unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) };
-        // SAFETY: the copy does not panic, and may be abandoned at any access.
-        let copied = unsafe { fault::guarded(copy) };
+        let copied = unsafe { guarded_copy(CopyKind::Load, out.as_mut_ptr(), from, out.len()) };
         // An acquire fence, as in `load`.
         fence(Ordering::Acquire);
         copied
@@ -354,7 +352,7 @@ impl Pmem for Region {
             return;
         }
         // SAFETY: as above.
-        unsafe { self.insns.copy_nt(to, bytes.as_ptr(), bytes.len()) }
+        unsafe { insn::copy_to_pmem_nt(self.insns, to, bytes.as_ptr(), bytes.len()) }
     }
 
     #[inline]
@@ -365,14 +363,9 @@ impl Pmem for Region {
     #[inline]
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
-        let copy = || match &self.page_sync {
-            // SAFETY: the range was checked; no slice of the mapping exists, so `bytes` is not in it.
-            Some(_) => unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) },
-            // SAFETY: as above.
-            None => unsafe { self.insns.copy_nt(to, bytes.as_ptr(), bytes.len()) },
-        };
-        // SAFETY: the copy does not panic, and may be abandoned at any access.
-        let copied = unsafe { fault::guarded(copy) };
+        let kind = if self.page_sync.is_some() { CopyKind::Store } else { CopyKind::StoreNt(self.insns) };
+        // SAFETY: the range was checked; no slice of the mapping exists, so `bytes` is not in it.
+        let copied = unsafe { guarded_copy(kind, to, bytes.as_ptr(), bytes.len()) };
         if let Some(page_sync) = &self.page_sync {
             // The range includes the bytes stored before a fault.
             page_sync.flush(offset, bytes.len() as u64);
