@@ -19,9 +19,9 @@ use core::mem::{MaybeUninit, size_of};
 /// }
 /// ```
 ///
-/// `Persist` types are integers of up to 64 bits, floats, [`Link`](crate::Link) and arrays of `Persist` types. Not `Persist` are references, boxes
-/// and strings, because their addresses are invalid after a restart; `usize` and `isize`, because their size depends on the host; and `bool`, `char`
-/// and enums, because a corrupted medium may hold bit patterns that are invalid for them.
+/// Integers of up to 64 bits, floats, [`Link`](crate::Link) and arrays of `Persist` types are `Persist`. These types are not: references, boxes and
+/// strings, because their addresses are invalid after a restart; `usize` and `isize`, because their size depends on the host; and `bool`, `char` and
+/// enums, because a corrupted medium may hold bit patterns that are invalid for them.
 ///
 /// # Safety
 /// The type has no padding and no invalid bit pattern, holds no address of this process, and has a fixed layout (`repr(C)` or a primitive). The
@@ -36,7 +36,7 @@ pub unsafe trait Persist: Copy {
     const FIELDS: &'static [FieldLayout] = &[];
 
     /// A fingerprint of the layout: a hash of the struct's name and of the name, offset, size and fingerprint of each field. A link's fingerprint
-    /// covers its target's, through up to three links. Each typed root holds it, so a program with another definition of the type gets an error.
+    /// covers its target's, through up to three links. A typed root holds its type's fingerprint, so that another definition of the type is an error.
     const LAYOUT: u64 = Self::LAYOUT_THROUGH_3;
 
     /// The fingerprint that does not depend on the targets of links.

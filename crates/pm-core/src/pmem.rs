@@ -76,9 +76,9 @@ pub trait Pmem {
         true
     }
 
-    /// Acquires the writer lock of the region. Returns `None` while another handle holds it. A [`Pool`](crate::Pool) acquires it when it is created,
-    /// formatted or opened for writing. If an implementation has no [`WriterLock`](crate::WriterLock), every call succeeds, and two handles that
-    /// write can overwrite each other's roots.
+    /// Acquires the writer lock of the region. Returns `None` if another handle holds it, or in a child of fork(2) for a region of its parent. A
+    /// [`Pool`](crate::Pool) that is created, formatted or opened for writing acquires this lock. If an implementation has no
+    /// [`WriterLock`](crate::WriterLock), every call succeeds, and two handles that write can overwrite each other's roots.
     fn lock_writer(&self) -> Option<WriterGuard> {
         self.writer_lock().map_or_else(|| Some(WriterGuard::without_lock()), |lock| lock.try_lock())
     }

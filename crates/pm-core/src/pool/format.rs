@@ -4,19 +4,19 @@ use crate::Persist;
 use crate::persist::bytes_of;
 use core::mem::{offset_of, size_of};
 
-/// The first eight bytes of a pool. Like the PNG signature, they detect a transfer that converted line endings or cleared each eighth bit.
+/// The first eight bytes of a pool. Like the PNG signature, they detect a transfer that converted line endings or cleared the high bit of bytes.
 pub const MAGIC: [u8; 8] = *b"\x89PM\r\n\x1a\n\0";
 
-/// The format version. Only a change after which older programs cannot even read the feature masks increments it.
+/// The format version. It is incremented only by a change after which older programs cannot even read the feature masks.
 ///
 /// In version 1 the bytes of a free root slot were zero, so a slot that a stray write had zeroed looked free.
 pub const VERSION: u32 = 2;
 
 /// The compatible features that this version supports. A program may ignore those that it does not support.
 pub const KNOWN_COMPAT: u64 = 0;
-/// The features required for writing that this version supports. A program may only read a pool that requires others.
+/// The features required for writing that this version supports. A pool that requires other such features may only be read.
 pub const KNOWN_RO_COMPAT: u64 = LOGGED_ROOTS;
-/// The features required for opening that this version supports. A program must not open a pool that requires others.
+/// The features required for opening that this version supports. A pool that requires other such features must not be opened.
 pub const KNOWN_INCOMPAT: u64 = 0;
 
 /// Bit of `features_ro_compat`: the root directory is changed only by transactions of a log in the data area.
@@ -185,7 +185,7 @@ impl RootSlot {
         (self.state as u64) << 32 | self.crc as u64
     }
 
-    /// Whether the slot is free. Only the first word decides this.
+    /// Whether the slot is free. This depends only on its first word.
     #[must_use]
     pub const fn is_free(&self) -> bool {
         self.first_word() == Self::FREE.first_word()

@@ -124,9 +124,9 @@ impl Pool<Region> {
     /// Grows the file and the pool in it to `pool_bytes`. The data area grows by the same length, with zeroes.
     ///
     /// # Errors
-    /// [`PoolError::ReadOnly`], or as [`Region::grow`] and [`extend`](Self::extend). On error the pool has its old length, except that an interrupted
-    /// growth, which this call completes first, may already have given it the length of the file. On error the file may also be longer than the pool;
-    /// the next growth uses the excess. If a fence fails, a crash leaves the old length or the new one.
+    /// [`PoolError::ReadOnly`], or as [`Region::grow`] and [`extend`](Self::extend). On error the pool keeps its old length or, if this call has
+    /// first completed an interrupted growth, has the length that the file had. The file may be longer than the pool; the next growth uses the
+    /// excess. If a fence fails, a crash leaves the old length or the new one.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one. When this call returns, the new size is durable.
@@ -135,7 +135,7 @@ impl Pool<Region> {
             return Err(PoolError::ReadOnly);
         }
         self.pmem.check_growth(pool_bytes)?;
-        // First completes an interrupted growth, because the backup that it left at the region's end would otherwise become data.
+        // An interrupted growth is completed first: the backup that it left at the region's end would otherwise become data.
         self.extend()?;
         self.pmem.grow(pool_bytes)?;
         self.extend()
@@ -211,10 +211,10 @@ impl<P: Pmem> Pool<P> {
 
     /// Opens the pool for reading only. Nothing is restored, and calls that would change the pool are refused, even if the region is writable.
     /// Another handle of the region may write the pool at the same time. This handle then finds the same roots as the writing handle, including roots
-    /// whose values lie in a part added by `extend`. A header that is being written or restored is read as it was before. (An implementation of
-    /// [`Pmem`] without a [`WriterLock`](crate::WriterLock) does not hide changes, and neither does the replay of a log: there a root that is being
-    /// changed may not be found, and a header that is being written may seem corrupted. Nor are the changes of a process hidden from its child of
-    /// fork(2): see [`RegionOptions::keep_on_fork`].)
+    /// whose values lie in a part added by `extend`. A header that is being written or restored is read as it was before. (Changes are not hidden in
+    /// two cases: with an implementation of [`Pmem`] without a [`WriterLock`](crate::WriterLock), and during the replay of a log. Then a lookup may
+    /// miss a root that is being changed, and a header that is being written may seem corrupted. The changes of a process are also not hidden from
+    /// its child of fork(2): see [`RegionOptions::keep_on_fork`].)
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -250,7 +250,7 @@ impl<P: Pmem> Pool<P> {
         let pool = Self { pmem, header, header_state: state, version, shared, access };
         if let Some(change_lock) = pool.change_lock() {
             leftover::persist(&pool.pmem, &header)?;
-            // Not earlier, because a failed change may have left slots hidden that were not durable. Now they are.
+            // The slots are shown only now that they are durable: a failed change may have left slots hidden that were not.
             pool.shared.directory.show();
             if state != HeaderState::Intact {
                 pool.shared.header.hide(&header, state);

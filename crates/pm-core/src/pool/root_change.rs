@@ -16,7 +16,7 @@ use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::{Mutex, MutexGuard, RwLock};
 
-/// The value of a hint without a slot.
+/// The value of a hint that refers to no slot.
 const NO_HINT: u8 = u8::MAX;
 
 /// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock); without
@@ -118,7 +118,7 @@ impl DirectoryState {
 
 impl RootChange<'_> {
     /// From now on exactly `slots` are hidden: readers use these contents in place of the same slots on the medium. Waits for readers that are using
-    /// the previous hidden slots.
+    /// the previously hidden slots.
     pub(super) fn hide(&mut self, slots: Vec<SlotAt>) {
         if !*self.incomplete {
             *self.incomplete = true;

@@ -47,7 +47,7 @@ pub struct Scope<'p, P: Pmem = Region> {
 }
 
 impl<P: Pmem> Pool<P> {
-    /// Runs `f` with a scope of this pool. Places, links and written values carry its brand: no other pool accepts them, and they cannot leave `f`.
+    /// Runs `f` with a scope of this pool. Places, links and written values carry its brand: they cannot be used with another pool or outside `f`.
     pub fn scope<R>(&self, f: impl for<'p> FnOnce(&Scope<'p, P>) -> R) -> R {
         f(&Scope { pool: self, brand: PhantomData })
     }
