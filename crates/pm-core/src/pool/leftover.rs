@@ -1,8 +1,8 @@
 //! State that earlier processes left in a region: opening makes it durable before relying on it, or erases it.
 //!
 //! A process that is killed between a store and its flush leaves the stored data in the caches. The next process loads this data, and cannot
-//! distinguish it from durable data. If that process relied on it, a power failure could undo the store and keep data derived from it. So everything
-//! that opening or formatting relies on is flushed and fenced first.
+//! distinguish it from durable data. If the next process relied on it, a power failure could undo the store and keep data derived from it. So
+//! everything that opening or formatting relies on is flushed and fenced first.
 
 use super::format::{HEADER_BYTES, Header, MAGIC, ROOT_COUNT, ROOTS_START};
 use super::header::{
