@@ -1,4 +1,4 @@
-//! Persistence domains: the part of the machine that keeps its contents when the power fails.
+//! The persistence domain: the part of the machine that keeps its contents when the power fails.
 
 use core::fmt;
 
@@ -11,22 +11,22 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Domain {
-    /// Asynchronous DRAM refresh: the memory controller's write queue is kept, caches are lost. A store is durable once its line has been flushed
-    /// and the flush has been fenced.
+    /// Asynchronous DRAM refresh: when the power fails, the contents of the memory controller's write queue reach the medium, and those of the caches
+    /// are lost. A store is durable once its line has been flushed and the flush has been fenced.
     Adr,
-    /// Extended ADR: caches are kept too. Flushes are not needed; fences still order, and non-temporal stores still wait in write-combining buffers
-    /// until a fence.
+    /// Extended ADR: the contents of the caches reach the medium too. Flushes are not needed. Fences still order, and non-temporal stores still wait
+    /// in write-combining buffers until a fence.
     Eadr,
     /// An ordinary file: data is durable when `msync` or `fdatasync` has written back its page. If the power fails during the write-back, the page
-    /// can tear at its sectors (512 bytes). A file on an overlay whose mount is not visible, for example after chroot(2), has this domain too,
-    /// although an overlay mounted `volatile` loses its data.
+    /// can be torn at its sectors (512 bytes). A file on an overlay file system whose mount is not visible, for example after chroot(2), has this
+    /// domain too, although an overlay that is mounted with `volatile` loses its data.
     Page,
     /// Memory without a medium (tmpfs, hugetlbfs, memfd): contents survive a crash of the process, but neither a reboot nor a power failure.
     Volatile,
 }
 
 impl Domain {
-    /// A stable lower-case name for machines (`--json`, metrics): `adr`, `eadr`, `page` or `volatile`.
+    /// A stable lower-case name for machine-readable output (`--json`, metrics): `adr`, `eadr`, `page` or `volatile`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl Domain {
         }
     }
 
-    /// One sentence for a message: what survives once a fence has returned.
+    /// For a message to the user: what survives once a fence has returned.
     #[must_use]
     pub const fn promise(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Domain {
         }
     }
 
-    /// Whether fenced data survives the loss of power.
+    /// Whether fenced data survives a power failure.
     #[must_use]
     pub const fn survives_power_loss(self) -> bool {
         !matches!(self, Self::Volatile)

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`Region`] | a file or device mapped into the process, with its [persistence domain](Domain) |
 //! | [`Pmem`] | the *seam*, the trait for store, flush and fence; implemented by the hardware, by a counting wrapper, and by a crash simulator |
-//! | [`Pool`] | a region with an identity, a header that survives corruption, and named roots |
+//! | [`Pool`] | a region with an identity, a header with a backup, and named roots |
 //! | [`Scope`] | typed reads and writes, with durability as a type |
 //! | [`insn`] | the bare instructions |
 //!
@@ -50,17 +50,17 @@
 //!
 //! # What is guaranteed after a crash
 //!
-//! * Everything that was flushed before a fence that has returned is durable, within the limits of the [domain](Domain).
-//! * Data that was stored but not flushed, or flushed but not fenced, is partly durable: each aligned 8-byte word is old or new. Words of one
+//! * When a fence has returned, everything that its thread flushed before it is durable, within the limits of the [domain](Domain).
+//! * Data that was stored but not flushed, or flushed but not fenced, may be durable in part: each aligned 8-byte word is old or new. Words of one
 //!   64-byte line that were stored one after the other become durable in that order.
-//! * A [`Pool`] opens after a crash at any moment of creating, growing or changing it, and its roots are the old ones or the new ones. A corrupted
-//!   header is restored from its backup; [`Pool::header_state`] reports it.
+//! * A crash during [`Pool::create`] leaves no file, or the complete pool. A crash while a pool grows or a root changes leaves the old state or the
+//!   new one. A corrupted header is restored from its backup; [`Pool::header_state`] reports it.
 //!
 //! # What it does not do
 //!
-//! It does not allocate: an allocator decides which code writes where. It has no transactions: data that must change together must fit into one
-//! 8-byte word, or be reachable through one such word. Media errors, and the truncation of a mapped file by another program, raise SIGBUS, which
-//! ends the process, except for accesses that are [guarded](fault).
+//! It does not allocate: the caller or an allocator decides where each value lies. It has no transactions: data that must change together must fit
+//! into one 8-byte word or one aligned 16-byte pair, or be reachable through one such word. An access to memory with a media error, or past the end
+//! of a file that another program has truncated, raises SIGBUS, which ends the process unless the access is [guarded](fault).
 //!
 //! # Platforms
 //!

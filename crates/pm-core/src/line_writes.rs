@@ -1,4 +1,4 @@
-//! The number of writes to each line, which measures wear, and its distribution.
+//! The number of writes to each line, a measure of wear, and its distribution over the lines.
 
 use crate::line::{LINE_BYTES, line_start, lines_spanned};
 use std::collections::HashMap;
@@ -62,13 +62,13 @@ impl LineWrites {
         self.counts.len() as u64
     }
 
-    /// The writes to the line that holds the byte at `offset`.
+    /// The number of writes to the line that holds the byte at `offset`.
     #[must_use]
     pub fn writes_to(&self, offset: u64) -> u64 {
         self.counts.get(&line_start(offset)).copied().unwrap_or(0)
     }
 
-    /// Each line written at least once, with its writes, in the order of their offsets.
+    /// The offset of each line that was written at least once, with its number of writes, in ascending order of the offsets.
     #[must_use]
     pub fn by_line(&self) -> Vec<(u64, u64)> {
         let mut lines: Vec<_> = self.counts.iter().map(|(&line, &writes)| (line, writes)).collect();
@@ -76,7 +76,7 @@ impl LineWrites {
         lines
     }
 
-    /// The writes of each line written at least once, fewest first.
+    /// The number of writes to each line that was written at least once, in ascending order.
     #[must_use]
     pub fn sorted_writes(&self) -> Vec<u64> {
         let mut writes: Vec<_> = self.counts.values().copied().collect();
@@ -84,8 +84,8 @@ impl LineWrites {
         writes
     }
 
-    /// The cumulative distribution over the lines written at least once: a point for each number of writes that occurs, in ascending order; the
-    /// last point has the fraction 1.
+    /// The cumulative distribution over the lines that were written at least once: a point for each number of writes that occurs, in ascending order;
+    /// the last point has the fraction 1.
     #[must_use]
     pub fn cdf(&self) -> Vec<CdfPoint> {
         let sorted = self.sorted_writes();
@@ -115,7 +115,7 @@ impl LineWrites {
 /// let (mut stream, mut writes) = (Coalescing::default(), LineWrites::default());
 /// stream.store(0, 8, &mut writes);
 /// stream.store(8, 64, &mut writes); // continues in the first line, and begins the second
-/// stream.store(0, 8, &mut writes); // comes back
+/// stream.store(0, 8, &mut writes); // returns to the first line: a new write
 /// assert_eq!((writes.writes_to(0), writes.writes_to(64)), (2, 1));
 /// ```
 ///
@@ -128,7 +128,7 @@ pub struct Coalescing {
 }
 
 impl Coalescing {
-    /// Adds a store of `len_bytes` bytes at `offset`: each line that begins a new write is added to `writes`.
+    /// Adds a store of `len_bytes` bytes at `offset`: one write to each of its lines, except a line in which it continues the previous write.
     ///
     /// # Panics
     /// If the range passes `u64::MAX`.
@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// The oracle checks each byte.
+    /// A naive oracle: the line of each byte of each store, without repetitions.
     fn coalesced(stores: &[(u64, u64)]) -> BTreeMap<u64, u64> {
         let lines =
             stores.iter().flat_map(|&(offset, len)| (offset..offset + len).map(|byte| byte / 64 * 64));

@@ -19,9 +19,9 @@ use core::mem::{MaybeUninit, size_of};
 /// }
 /// ```
 ///
-/// Integers, floats, arrays of `Persist` types and [`Link`](crate::Link) are `Persist`. References, boxes and strings are not, because an address
-/// is invalid after a restart; nor is `usize`, whose size depends on the host; nor are `bool`, `char` and enums, because a corrupted medium may
-/// hold bit patterns that are invalid for them.
+/// Integers of up to 64 bits, floats, [`Link`](crate::Link) and arrays of `Persist` types are `Persist`. These types are not: references, boxes and
+/// strings, because their addresses are invalid after a restart; `usize` and `isize`, because their size depends on the host; and `bool`, `char` and
+/// enums, because a corrupted medium may hold bit patterns that are invalid for them.
 ///
 /// # Safety
 /// The type has no padding and no invalid bit pattern, holds no address of this process, and has a fixed layout (`repr(C)` or a primitive). The
@@ -32,18 +32,18 @@ use core::mem::{MaybeUninit, size_of};
     note = "integers, floats, arrays of them, `Link`, and structs with `#[derive(Persist)]` can; for text use `[u8; N]`"
 )]
 pub unsafe trait Persist: Copy {
-    /// The fields of a struct, in order; empty for primitives.
+    /// The fields of a struct, in order; empty for all other types.
     const FIELDS: &'static [FieldLayout] = &[];
 
-    /// A fingerprint of the layout: the names, offsets, sizes and layouts of all fields, and of the targets of links, through up to three links.
-    /// Stored with each typed root, so that a program with a different definition of the type gets an error.
+    /// A fingerprint of the layout: a hash of the struct's name and of the name, offset, size and fingerprint of each field. A link's fingerprint
+    /// covers its target's, through up to three links. A typed root holds its type's fingerprint, so that another definition of the type is an error.
     const LAYOUT: u64 = Self::LAYOUT_THROUGH_3;
 
     /// The fingerprint that does not depend on the targets of links.
     #[doc(hidden)]
     const LAYOUT_THROUGH_0: u64;
-    /// The fingerprint that follows one link. (One constant for each number of links: the fingerprint of a type that links to itself then depends
-    /// on a lower-numbered constant of the same type, and the compiler accepts the recursion.)
+    /// The fingerprint that follows one link. (Each number of links has a constant of its own. So the fingerprint of a type that links to itself
+    /// depends on a lower-numbered constant of the type and not on itself, and the compiler accepts the recursion.)
     #[doc(hidden)]
     const LAYOUT_THROUGH_1: u64 = Self::LAYOUT_THROUGH_0;
     /// The fingerprint that follows two links.
@@ -53,14 +53,14 @@ pub unsafe trait Persist: Copy {
     #[doc(hidden)]
     const LAYOUT_THROUGH_3: u64 = Self::LAYOUT_THROUGH_2;
 
-    /// Fails to compile when the type has padding.
+    /// Its evaluation fails at compile time if the type has padding.
     const CHECK: () = ();
 }
 
-/// A [`Persist`] type whose links all belong to the pool of `'p`. The derive implements it, for the lifetime of the struct, or for every `'p` if
-/// the struct has none.
+/// A [`Persist`] type whose links all belong to the pool of `'p`. The derive implements it for the lifetime of the struct, or for every `'p` if the
+/// struct has no lifetime.
 ///
-/// Without this trait the lifetime of a struct would be unconstrained, and links in a value read from one pool could be stored in another.
+/// Without this trait the lifetime of a struct would be unconstrained, and links in a value read from one pool could be stored in another pool.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not belong to this pool",
     label = "its links carry the brand of another pool, or it is not `Persist`"
@@ -81,7 +81,7 @@ pub struct FieldLayout {
 }
 
 impl FieldLayout {
-    /// The fingerprint of a struct with this name, these fields, and these fingerprints of their types.
+    /// The fingerprint of a struct with this name and these fields, whose types have the fingerprints `layouts`.
     ///
     /// # Panics
     /// When the two slices have different lengths.
@@ -106,7 +106,7 @@ impl FieldLayout {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// FNV-1a, 64 bits: small, stable, and computed by the compiler. It distinguishes layouts; it does not detect forgeries.
+/// FNV-1a, 64 bits: small, stable, and computed at compile time. It distinguishes layouts; it does not detect forgeries.
 const fn fnv1a(mut hash: u64, bytes: &[u8]) -> u64 {
     let mut i = 0;
     while i < bytes.len() {
@@ -121,7 +121,7 @@ pub(crate) const fn primitive_layout(name: &str) -> u64 {
     fnv1a(FNV_OFFSET, name.as_bytes())
 }
 
-/// The fingerprint of a link to something with the fingerprint `target`.
+/// The fingerprint of a link whose target has the fingerprint `target`.
 pub(crate) const fn link_layout(target: u64) -> u64 {
     fnv1a(primitive_layout("Link"), &target.to_le_bytes())
 }
@@ -132,7 +132,7 @@ const fn array_layout(element: u64, len: usize) -> u64 {
 
 macro_rules! primitives {
     ($($ty:ty),*) => {$(
-        // SAFETY: no padding, every bit pattern a value, no address, one layout on every little-endian host.
+        // SAFETY: the type has no padding and holds no address; every bit pattern is a value, and the layout is the same on every little-endian host.
         unsafe impl Persist for $ty {
             const LAYOUT_THROUGH_0: u64 = primitive_layout(stringify!($ty));
         }
@@ -156,7 +156,7 @@ impl<'p, T: InPool<'p>, const N: usize> InPool<'p> for [T; N] {}
 pub const fn bytes_of<T: Persist>(value: &T) -> &[u8] {
     const { T::CHECK };
     // SAFETY: the value is initialised, has no padding, and the slice borrows it.
-    #[expect(clippy::disallowed_methods, reason = "of an ordinary borrowed value, not of persistent memory")]
+    #[expect(clippy::disallowed_methods, reason = "an ordinary borrowed value, not persistent memory")]
     unsafe {
         core::slice::from_raw_parts(core::ptr::from_ref(value).cast(), size_of::<T>())
     }
@@ -167,14 +167,14 @@ pub const fn bytes_of<T: Persist>(value: &T) -> &[u8] {
 pub fn bytes_of_slice<T: Persist>(values: &[T]) -> &[u8] {
     const { T::CHECK };
     // SAFETY: the values are initialised, have no padding in or between them, and the slice borrows them.
-    #[expect(clippy::disallowed_methods, reason = "of ordinary borrowed values, not of persistent memory")]
+    #[expect(clippy::disallowed_methods, reason = "ordinary borrowed values, not persistent memory")]
     unsafe {
         core::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values))
     }
 }
 
-/// Builds a value from the bytes that `fill` writes; all others are zero. The type must have no links, because the bytes could come from another
-/// pool.
+/// Builds a value from the bytes that `fill` writes into a zeroed buffer of the value's size. The type must have no links, because the bytes could
+/// come from another pool.
 ///
 /// ```
 /// let value: u32 = pm_core::from_bytes(|bytes| bytes[0] = 7);
@@ -194,7 +194,7 @@ pub unsafe fn from_bytes_unchecked<T: Persist>(fill: impl FnOnce(&mut [u8])) -> 
     const { T::CHECK };
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: the local is initialised to zeroes, and the slice is not used after `fill` returns.
-    #[expect(clippy::disallowed_methods, reason = "of a local value, not of persistent memory")]
+    #[expect(clippy::disallowed_methods, reason = "a local value, not persistent memory")]
     fill(unsafe { core::slice::from_raw_parts_mut(value.as_mut_ptr().cast(), size_of::<T>()) });
     // SAFETY: all bytes are initialised, and every bit pattern is a value of a Persist type.
     unsafe { value.assume_init() }

@@ -1,19 +1,19 @@
-//! The seam: the one trait through which every crate touches persistent memory.
+//! The seam: the trait through which every crate accesses persistent memory.
 
 use crate::fault::MediumFault;
 use crate::{Domain, WriterGuard, WriterLock};
 use core::ops::Range;
 use std::sync::Arc;
 
-/// A fence that could not make its data durable.
+/// The error of a fence that could not make data durable.
 ///
 /// A fence fails only in the page domain, where it is a system call on a file. After a failed write-back the kernel marks the pages clean although
 /// the medium has their old contents, so a retry would succeed without writing them. Therefore the first failure poisons the region: every later
 /// fence fails too. Data that was fenced before the failure stays durable. Data stored since the last successful fence can still be read from this
 /// region, but may be lost.
 ///
-/// To recover, drop the region and [open](crate::Region::open) it again, which drops the pages from the page cache and reads the medium. Each page
-/// then has the contents that it had at some moment since the last successful fence. While the medium fails, opening fails too.
+/// To recover, drop the region and [open](crate::Region::open) it again. Opening drops the pages from the page cache and reads the medium. Each page
+/// then has the contents that it had at some moment since the last successful fence. As long as the medium fails, opening fails too.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -27,8 +27,8 @@ pub enum FenceError {
         /// The error of `msync`.
         errno: rustix::io::Errno,
     },
-    /// This process is a child of fork(2), and the region belongs to its parent. The kernel reports a failed write-back once, and the parent
-    /// needs the report.
+    /// This process is a child of fork(2), and the region belongs to its parent. The kernel reports a failed write-back only once, so a fence in the
+    /// child could take the report that the parent needs.
     #[error("the region belongs to the parent of this process, and only the parent can write it back")]
     Inherited,
     /// An earlier fence on this region failed.
@@ -41,25 +41,25 @@ pub enum FenceError {
 
 /// A byte-addressed region of persistent memory.
 ///
-/// Code above this trait is written once, generic over it with the hardware as the default, and monomorphised. [`Region`](crate::Region) implements
-/// it with instructions, and a crash simulator implements it with a model of the caches; [`Counting`](crate::Counting) wraps another
-/// implementation and counts calls.
+/// Code above this trait is generic over it, with [`Region`](crate::Region) as the default type, and is monomorphised. `Region` implements the trait
+/// with instructions, and a crash simulator implements it with a model of the caches; [`Counting`](crate::Counting) wraps another implementation and
+/// counts calls.
 ///
 /// # Model
-/// `store` and the atomics are ordinary write-back stores: visible at once. They become durable when a thread flushes their lines with [`flush`]
-/// after the store, and then calls [`fence`]. `store_nt` needs only the fence. Flushed lines become durable in any order before the fence returns,
-/// and any line may become durable at any time, because caches evict lines. A store of 1, 2, 4 or 8 bytes that is aligned to its length is atomic,
-/// for crashes and for other threads. Any other store is split into such pieces, each the largest that alignment and length allow
-/// ([`piece_bytes`](crate::line::piece_bytes)), in no order. The exception is [`store_u128`]: a crash leaves all of its 16 bytes or none. See
-/// `docs/persistence-model.md`.
+/// `store` and the atomic stores are ordinary write-back stores: visible at once. They become durable when a thread flushes their lines with
+/// [`flush`] after the store, and then calls [`fence`]. `store_nt` needs only the fence. Flushed lines become durable in any order before the fence
+/// returns, and any line may become durable at any time, because caches evict lines. A store of 1, 2, 4 or 8 bytes that is aligned to its length is
+/// atomic, for crashes and for other threads. Any other store is split into such pieces, in no particular order; each piece is the largest that
+/// alignment and remaining length allow ([`piece_bytes`](crate::line::piece_bytes)). The exception is [`store_u128`]: a crash leaves all of its 16
+/// bytes or none. See `docs/persistence-model.md`.
 ///
 /// # Concurrency
 /// All methods take `&self` and may be called from several threads at once. If threads access the same bytes without the atomics, a load may
 /// return pieces of different stores, as on hardware. This is never undefined behaviour.
 ///
 /// # Panics
-/// Every method that takes an offset, except `prefetch` and `next_data`, panics if the range is not inside the region; the atomic ones also panic
-/// if the offset is not a multiple of their size, 8 or 16. Both are bugs in the caller. Nothing has been stored.
+/// Every method that takes an offset, except `prefetch` and `next_data`, panics if the range is not inside the region; the atomic methods also panic
+/// if the offset is not a multiple of their size, 8 or 16. Both are bugs in the caller. A method that panics has stored nothing.
 ///
 /// [`store_u128`]: Pmem::store_u128
 /// [`flush`]: Pmem::flush
@@ -71,31 +71,31 @@ pub trait Pmem {
     /// The persistence domain, which determines what a fence on this region guarantees.
     fn domain(&self) -> Domain;
 
-    /// Whether stores and flushes are allowed. If not, they panic.
+    /// Whether stores and flushes are allowed. In a region that is not writable they panic.
     fn is_writable(&self) -> bool {
         true
     }
 
-    /// Takes the region's lock for a handle that writes its pool. `None` while another handle holds it. A [`Pool`](crate::Pool) takes it when it is
-    /// formatted or opened for writing. An implementation without a [`WriterLock`](crate::WriterLock) admits every handle, and two of them
-    /// overwrite each other's roots.
+    /// Acquires the writer lock of the region. Returns `None` if another handle holds it, or in a child of fork(2) for a region of its parent. A
+    /// [`Pool`](crate::Pool) that is created, formatted or opened for writing acquires this lock. If an implementation has no
+    /// [`WriterLock`](crate::WriterLock), every call succeeds, and two handles that write can overwrite each other's roots.
     fn lock_writer(&self) -> Option<WriterGuard> {
-        self.writer_lock().map_or_else(|| Some(WriterGuard::unlocked()), |lock| lock.try_lock())
+        self.writer_lock().map_or_else(|| Some(WriterGuard::without_lock()), |lock| lock.try_lock())
     }
 
-    /// The region's lock, if it has one. A read-only [`Pool`](crate::Pool) uses it to detect what another handle is changing.
+    /// The writer lock of the region, if it has one. A read-only [`Pool`](crate::Pool) uses it to detect what another handle is changing.
     fn writer_lock(&self) -> Option<WriterLock> {
         None
     }
 
-    /// The next range at or after `offset` that is not a hole. The hole before it was never stored to, and reads as zero. `None` if there is no
-    /// more data. A search that reads only such ranges allocates no blocks in a sparse file. An implementation without holes returns all of the
-    /// region from `offset` on.
+    /// The next range of data at or after `offset`. The bytes before this range are a hole of a sparse file: they were never stored to, and read as
+    /// zero. `None` if there is no more data. A search that reads only ranges of data does not allocate blocks for the holes. An implementation
+    /// without holes returns everything from `offset` to the end of the region.
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         (offset < self.len_bytes()).then(|| offset..self.len_bytes())
     }
 
-    /// Copies `out.len()` bytes at `offset` into `out`. They may not be durable yet.
+    /// Copies `out.len()` bytes at `offset` into `out`. These bytes are not necessarily durable.
     #[track_caller]
     fn load(&self, offset: u64, out: &mut [u8]);
 
@@ -106,19 +106,18 @@ pub trait Pmem {
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]);
 
-    /// Stores `bytes` at `offset` around the cache, with non-temporal stores. Suitable for long data: a whole line costs half as much as a store
-    /// and a flush. Ends that are not aligned to 8 bytes go through the cache, and this call flushes them. Atomic in the same pieces as a store.
+    /// Stores `bytes` at `offset` around the cache, with non-temporal stores. Use it for long data: for a whole line, it costs half as much as a
+    /// store and a flush. Parts of 8-byte words at either end go through the cache, and this call flushes them. Atomic in the same pieces as `store`.
     ///
     /// # Durability
-    /// Every byte is durable at this thread's next [`fence`](Pmem::fence), without a flush. This does not hold for earlier `store`s to the same
-    /// lines.
+    /// Every byte is durable at this thread's next [`fence`](Pmem::fence), without a flush. Earlier `store`s to the same lines still need a flush.
     ///
     /// # Source
     /// Intel SDM vol. 1, 10.4.6.2 (non-temporal data); PMBD III-C and Table III.
     #[track_caller]
     fn store_nt(&self, offset: u64, bytes: &[u8]);
 
-    /// Like [`load`](Pmem::load), but the memory may be missing. An implementation that cannot detect this calls `load`.
+    /// Like [`load`](Pmem::load), with an error if the memory cannot be accessed. An implementation that cannot detect this calls `load`.
     ///
     /// # Errors
     /// [`MediumFault`] when the file was truncated or the memory is poisoned. A part of `out` may have been filled.
@@ -128,21 +127,21 @@ pub trait Pmem {
         Ok(())
     }
 
-    /// Like [`store_nt`](Pmem::store_nt), but the memory may be missing. An implementation that cannot detect this calls `store_nt`.
+    /// Like [`store_nt`](Pmem::store_nt), with an error if the memory cannot be accessed. An implementation that cannot detect this calls `store_nt`.
     ///
     /// # Errors
     /// [`MediumFault`] when the file was truncated, the file system has no space for a hole, or the memory is poisoned. A part of `bytes` may have
     /// been stored.
     ///
     /// # Durability
-    /// As [`store_nt`](Pmem::store_nt), even for the bytes stored before a fault.
+    /// As [`store_nt`](Pmem::store_nt); this includes the bytes that were stored before a fault.
     #[track_caller]
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         self.store_nt(offset, bytes);
         Ok(())
     }
 
-    /// Loads the little-endian word at `offset`, with acquire ordering.
+    /// Loads the little-endian word at `offset` atomically, with acquire ordering.
     #[track_caller]
     fn load_u64(&self, offset: u64) -> u64;
 
@@ -156,8 +155,8 @@ pub trait Pmem {
     /// Stores the pair of words at `offset`, a multiple of 16, atomically, with release ordering: the low half of `value` into the first word,
     /// the high half into the second. Use it for two words that must change together and would otherwise need a log.
     ///
-    /// There is no load of the same size. A thread that loads the words one after the other may see the first word of one pair and the second of
-    /// the next; it can detect this by loading the first word again.
+    /// There is no load of the same size. A thread that loads the two words separately may get the first word of one pair and the second word of a
+    /// later pair. Loading the first word again detects this, unless the first word has returned to its earlier value.
     ///
     /// # Durability
     /// None by itself, but a crash leaves the old pair or the new one: one instruction stores both words, and both lie in one line, so that no
@@ -168,10 +167,10 @@ pub trait Pmem {
     #[track_caller]
     fn store_u128(&self, offset: u64, value: u128);
 
-    /// Replaces the word at `offset` with `new` if it is `current`, with acquire-release ordering.
+    /// Replaces the word at `offset` with `new` if it equals `current`, with acquire-release ordering. Returns the replaced word.
     ///
     /// # Errors
-    /// The word found at `offset`, if it is not `current`. Nothing has been stored.
+    /// The word found at `offset`, if it differs from `current`. Nothing has been stored.
     ///
     /// # Durability
     /// As [`store_u64`](Pmem::store_u64). On x86 a successful exchange happens to fence too; do not rely on it.
@@ -181,12 +180,12 @@ pub trait Pmem {
     /// Starts to write back every line that holds a byte of the `len_bytes` bytes at `offset`. Costs one instruction per line; orders nothing.
     ///
     /// # Durability
-    /// Data stored to these lines before this call is durable at this thread's next [`fence`](Pmem::fence). Later stores are not.
+    /// Data stored to these lines before this call is durable at this thread's next [`fence`](Pmem::fence). Later stores need another flush.
     #[track_caller]
     fn flush(&self, offset: u64, len_bytes: u64);
 
-    /// A hint that the line of `offset` will be stored to soon. It may load the line into the cache. It has no other effect, and an offset outside
-    /// the region is not an error.
+    /// Hints that the line of `offset` will be stored to soon. An implementation may load the line into the cache. The call has no other effect, and
+    /// an offset outside the region is not an error.
     ///
     /// Useful before a [`fence`](Pmem::fence): a store that follows the fence and misses the cache delays all later stores.
     #[inline]
@@ -205,7 +204,7 @@ pub trait Pmem {
     #[track_caller]
     fn fence(&self) -> Result<(), FenceError>;
 
-    /// Flushes the range and fences: one fence, [`lines_spanned`](crate::line::lines_spanned) lines.
+    /// Flushes the range and fences. Costs one fence and [`lines_spanned`](crate::line::lines_spanned) lines.
     ///
     /// # Errors
     /// As [`fence`](Pmem::fence).
@@ -220,7 +219,7 @@ pub trait Pmem {
 /// Stores `bytes` at `offset` word by word, in ascending order. The offset and the length are multiples of eight.
 ///
 /// The words of one large store become durable in any order: a crash leaves one of `2^n` mixtures of `n` words. If the words are stored in order, a
-/// crash leaves the first few of each line: one of 9 states per line. A checksum, or a word written last, detects both, but a test can enumerate
+/// crash leaves the first few of each line: one of 9 states per line. A checksum, or a word written last, detects both, but a test can enumerate only
 /// the smaller set. Atomic words take longer than a copy, but for headers and roots the flush and the fence take most of the time.
 pub(crate) fn store_words<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     let (words, rest) = bytes.as_chunks::<{ size_of::<u64>() }>();
@@ -230,7 +229,7 @@ pub(crate) fn store_words<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     }
 }
 
-/// Implements methods of [`Pmem`] with calls of an inner implementation, for a type that wraps one.
+/// Implements methods of [`Pmem`] for a type that wraps another implementation: each method calls the same method of the wrapped one.
 ///
 /// ```
 /// use pm_core::{FenceError, Pmem, Region, forward_pmem};
@@ -276,16 +275,16 @@ macro_rules! forward_pmem {
     (@flush $($to:tt)+) => { $crate::forward_pmem!(@fn flush(offset: u64, len_bytes: u64) -> (), $($to)+); };
     (@prefetch $($to:tt)+) => { $crate::forward_pmem!(@fn prefetch(offset: u64) -> (), $($to)+); };
     (@fence $($to:tt)+) => { $crate::forward_pmem!(@fn fence() -> Result<(), $crate::FenceError>, $($to)+); };
-    (@fn $name:ident($($arg:ident: $ty:ty),*) -> $answer:ty, $this:ident $inner:expr) => {
+    (@fn $name:ident($($arg:ident: $ty:ty),*) -> $output:ty, $this:ident $inner:expr) => {
         #[inline]
-        fn $name(&self, $($arg: $ty),*) -> $answer {
+        fn $name(&self, $($arg: $ty),*) -> $output {
             let $this = self;
             $inner.$name($($arg),*)
         }
     };
 }
 
-/// Forwards all methods through a pointer, so that `&P` and `Arc<P>` implement it too.
+/// Forwards all methods through a pointer, so that `&P` and `Arc<P>` implement [`Pmem`] too.
 macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<P: Pmem + ?Sized> Pmem for $pointer {

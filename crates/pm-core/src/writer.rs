@@ -1,12 +1,12 @@
-//! The lock that one handle of a region holds while it writes the pool, and the state of the pool that all handles share.
+//! The lock of the one handle that may write a region's pool, and the state of the pool that all handles share.
 
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
 use once_cell::race::OnceBox;
 use std::sync::Arc;
 
-/// The writer lock of a region. It lives in ordinary memory; an implementation of [`Pmem`](crate::Pmem) keeps one for its region. The lock of a
-/// file excludes other regions of the file; this one excludes other handles of the region, which `&P` and `Arc<P>` allow. A clone shares the lock.
+/// The writer lock of a region, in ordinary memory. An implementation of [`Pmem`](crate::Pmem) keeps one for its region. The lock of a file excludes
+/// other regions of the file; the writer lock excludes other handles of the region, which `&P` and `Arc<P>` allow. A clone shares the lock.
 ///
 /// ```
 /// let lock = pm_core::WriterLock::default();
@@ -22,7 +22,7 @@ pub struct WriterLock(Arc<Lock>);
 struct Lock {
     is_locked: AtomicBool,
     /// State that all handles share; the pool chooses its type. Initialisation never blocks: otherwise a child of fork(2) could wait forever for a
-    /// thread of its parent.
+    /// thread that exists only in its parent.
     shared: OnceBox<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -37,7 +37,7 @@ impl Lock {
 }
 
 impl WriterLock {
-    /// Takes the lock, if it is free.
+    /// Acquires the lock. Returns `None` if it is held.
     #[must_use]
     pub fn try_lock(&self) -> Option<WriterGuard> {
         let was_locked = self.0.is_locked.swap(true, Ordering::Acquire);
@@ -50,18 +50,18 @@ impl WriterLock {
     }
 }
 
-/// The right to write the pool of a region; dropping it releases the lock, if the region has one.
+/// The guard of a region's writer lock: the right to write the pool. Dropping it releases the lock, if the region has one.
 #[derive(Debug)]
 #[must_use = "another handle can write as soon as this is dropped"]
 pub struct WriterGuard(Option<Arc<Lock>>);
 
 impl WriterGuard {
     /// The guard for a region that has no lock.
-    pub(crate) const fn unlocked() -> Self {
+    pub(crate) const fn without_lock() -> Self {
         Self(None)
     }
 
-    /// The state that all handles of the region share. `None` for a region that keeps no lock.
+    /// The state that all handles of the region share. `None` for a region that has no lock.
     pub(crate) fn shared<T: Any + Default + Send + Sync>(&self) -> Option<Arc<T>> {
         self.0.as_ref().map(|lock| lock.shared())
     }

@@ -5,14 +5,14 @@ use core::fmt;
 use uuid::Uuid;
 
 /// An error of creating, opening or growing a pool. Nothing has been changed, unless the variant is [`Fence`](Self::Fence) or the documentation of
-/// the operation states it.
+/// the operation states an exception.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The region could not be created or opened.
+    /// The region could not be created, opened or grown.
     #[error(transparent)]
     Region(#[from] OpenError),
-    /// Neither the start nor the end of the region has the magic number of a pool's header.
+    /// Neither the start nor the end of the region has the magic number of a pool's header, or the region is too short for a pool.
     #[error("this is not a pool: no header at its start or its end")]
     NotAPool,
     /// The region holds a pool or its remains. This includes a pool whose headers are both corrupted, and a pool that was being created when the
@@ -22,8 +22,8 @@ pub enum PoolError {
     /// The region or the pool is read-only, but the call writes the pool.
     #[error("the region is read-only, so its pool cannot be written")]
     ReadOnly,
-    /// Another [`Pool`](crate::Pool) of this process writes the region; read-only handles are allowed at the same time. Or this process is a child
-    /// of fork(2), and its parent opened the region.
+    /// Another [`Pool`](crate::Pool) of this process has the region open for writing; read-only handles are allowed besides it. Or this process is a
+    /// child of fork(2), and the region belongs to its parent.
     #[error("another handle has the pool open for writing, or this is a child of the process that opened it")]
     InUse,
     /// The header and its backup are both corrupted.
@@ -55,7 +55,7 @@ pub enum PoolError {
     /// The pool uses features that a program must support to open or to write it.
     #[error("{needed_for} this pool requires features {unknown:#x}, which this program does not support")]
     UnknownFeatures {
-        /// Their bits.
+        /// The bits of these features.
         unknown: u64,
         /// "opening" or "writing".
         needed_for: &'static str,
@@ -78,7 +78,7 @@ pub enum PoolError {
         /// The reason.
         reason: &'static str,
     },
-    /// One half of the requested identity is zero, which counts as erased.
+    /// One half of the requested identity is zero. In a header, a zero half counts as erased.
     #[error("a pool cannot have the identity {uuid}: neither half may be zero")]
     Identity {
         /// The requested identity.
@@ -111,7 +111,7 @@ pub enum RootError {
         /// The largest number of roots.
         root_count_max: u64,
     },
-    /// The root was not found, but slots of the directory are corrupted, and it may have been in one of them.
+    /// The root was not found, but slots of the directory are corrupted, and the root may have been in one of them.
     #[error(
         "no such root, but {slots} slots of the root directory are corrupted, and it may have been in one of them"
     )]
@@ -119,7 +119,7 @@ pub enum RootError {
         /// The number of corrupted slots.
         slots: usize,
     },
-    /// The root holds another type than the requested one.
+    /// The root's value has another type than the requested one.
     #[error(
         "root {name:?} holds another type: {found_bytes} bytes with layout {found_layout:#018x}, \
          expected {expected_bytes} bytes with {expected_layout:#018x}"
@@ -136,17 +136,17 @@ pub enum RootError {
         /// The length of the requested type.
         expected_bytes: u64,
     },
-    /// The root's value lies outside the data area: the directory is corrupted.
+    /// The root's value lies outside the data area or is misaligned: the directory is corrupted.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// A fence failed.
+    /// A fence failed, during this change of the directory or during an earlier one.
     #[error(transparent)]
     Fence(#[from] FenceError),
 }
 
 /// An offset or a link that is not valid in the pool's data area.
 ///
-/// If the link was read from the pool, the medium or a program has corrupted it.
+/// If such a link was read from the pool and is not null, the medium or a program has corrupted it.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlaceError {
@@ -163,7 +163,7 @@ pub enum PlaceError {
     OutOfRange {
         /// The offset of the value.
         offset: u64,
-        /// Its size.
+        /// The size of the value.
         size_bytes: u64,
         /// The start of the data area.
         data_start: u64,
@@ -195,7 +195,7 @@ pub enum HeaderCorruption {
     },
     /// The checksum matches, but the layout is impossible.
     Layout,
-    /// The backup differs from the primary: it belongs to another pool, has another format version, or is older, as after a crash during growth.
+    /// The backup differs from the primary: it belongs to another pool, has another format version, or holds an older header of this pool.
     Mismatch,
 }
 

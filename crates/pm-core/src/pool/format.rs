@@ -4,19 +4,19 @@ use crate::Persist;
 use crate::persist::bytes_of;
 use core::mem::{offset_of, size_of};
 
-/// The first eight bytes of a pool. Like the PNG signature, they reveal a transfer that converted line endings or cleared the eighth bit.
+/// The first eight bytes of a pool. Like the PNG signature, they detect a transfer that converted line endings or cleared the high bit of bytes.
 pub const MAGIC: [u8; 8] = *b"\x89PM\r\n\x1a\n\0";
 
-/// The format version. Only a change after which older programs could not read even the feature masks increments it.
+/// The format version. It is incremented only by a change after which older programs cannot even read the feature masks.
 ///
-/// In version 1 a free root slot was zero, so a slot that a stray write had zeroed looked free.
+/// In version 1 the bytes of a free root slot were zero, so a slot that a stray write had zeroed looked free.
 pub const VERSION: u32 = 2;
 
-/// The compatible features that this version supports. A program may ignore unknown ones.
+/// The compatible features that this version supports. A program may ignore those that it does not support.
 pub const KNOWN_COMPAT: u64 = 0;
-/// The features needed for writing that this version supports. A program that lacks one may only read.
+/// The features required for writing that this version supports. A pool that requires other such features may only be read.
 pub const KNOWN_RO_COMPAT: u64 = LOGGED_ROOTS;
-/// The features needed for opening that this version supports.
+/// The features required for opening that this version supports. A pool that requires other such features must not be opened.
 pub const KNOWN_INCOMPAT: u64 = 0;
 
 /// Bit of `features_ro_compat`: the root directory is changed only by transactions of a log in the data area.
@@ -34,16 +34,16 @@ pub const ROOT_COUNT: u64 = 64;
 /// The lowest start of the data area.
 pub const DATA_START_MIN: u64 = ROOTS_START + ROOT_COUNT * size_of::<RootSlot>() as u64;
 
-/// The smallest pool: header, roots, one page of data, backup.
+/// The length of the smallest pool: header, roots, one page of data, backup.
 pub const POOL_BYTES_MIN: u64 = DATA_START_MIN + 2 * HEADER_BYTES;
 
-/// The longest name of a root, in bytes of UTF-8.
+/// The maximum length of a root's name, in bytes of UTF-8.
 pub const ROOT_NAME_BYTES: usize = 24;
 
 /// The pool header, at offset 0 and again in the last 4,096 bytes.
 ///
-/// The checksum covers all bytes before it, including reserved ones. Its offset and meaning never change, so that a corrupted header is
-/// distinguished from one of a newer version.
+/// The checksum covers all bytes before it, including reserved bytes. Its offset and meaning never change, so a program distinguishes a corrupted
+/// header from a header of a newer version.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct Header {
@@ -63,7 +63,7 @@ pub struct Header {
     pub uuid: [u8; 16],
     /// Incremented by each update of the header.
     pub generation: u64,
-    /// The whole length of the pool.
+    /// The length of the whole pool.
     pub pool_bytes: u64,
     /// The start of the data area.
     pub data_start: u64,
@@ -71,21 +71,21 @@ pub struct Header {
     pub data_bytes: u64,
     /// The start of the root directory.
     pub roots_start: u64,
-    /// The number of its slots.
+    /// The number of slots in the root directory.
     pub root_count: u64,
     /// The time at which the pool was created, in seconds since 1970.
     pub created_s: u64,
     /// Zero.
     pub reserved: [u8; 3980],
-    /// CRC-32C of all bytes before.
+    /// CRC-32C of all bytes before it.
     pub crc: u32,
 }
 
-/// One root: a name for a value in the data area. One cache line.
+/// A slot of the root directory, one cache line long. A slot in use names a value in the data area.
 ///
-/// The first word is that of [`RootSlot::FREE`] in a free slot, and is written last when a slot is filled: a slot with any other first word is
-/// complete, so a wrong checksum in it is corruption. A slot of zeroes is not free. A log that changes the directory stores the words of a slot in
-/// any order, so there a crash may also leave a wrong checksum, until the log is replayed.
+/// A slot is free if its first word equals that of [`RootSlot::FREE`]. When a root is set, the first word is stored last: so a slot that is not free
+/// is complete, and a wrong checksum in it is corruption. A slot of zeroes is not free. A log that changes the directory stores the words of a slot
+/// in any order, so with a log a crash may also leave a wrong checksum, until the log is replayed.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct RootSlot {
@@ -93,7 +93,7 @@ pub struct RootSlot {
     pub crc: u32,
     /// [`ROOT_IN_USE`] or [`ROOT_FREE`].
     pub state: u32,
-    /// Of two slots with one name, the one with the higher generation is valid. A new root gets a generation above that of every slot, used or freed.
+    /// Of two slots with one name, the one with the higher generation is valid. A new root gets a higher generation than all slots, free or in use.
     pub generation: u64,
     /// The offset of the root's value.
     pub target_offset: u64,
@@ -101,7 +101,7 @@ pub struct RootSlot {
     pub target_bytes: u64,
     /// The layout fingerprint of the value.
     pub layout: u64,
-    /// UTF-8, filled up with zeroes.
+    /// The name in UTF-8, padded with zeroes.
     pub name: [u8; ROOT_NAME_BYTES],
 }
 
@@ -111,7 +111,7 @@ pub const ROOT_IN_USE: u32 = 1;
 /// The state of a free root slot.
 pub const ROOT_FREE: u32 = 2;
 
-/// The checksum in a free root slot: that of [`ROOT_FREE`] and 56 zeroes, independent of the bytes after the first word.
+/// The checksum in a free root slot: the CRC-32C of [`ROOT_FREE`] and 56 zeroes, whatever the bytes after the first word are.
 pub const ROOT_FREE_CRC: u32 = 0xB17C_4D87;
 
 const _: () = {
@@ -148,7 +148,7 @@ impl Header {
 }
 
 impl RootSlot {
-    /// A free slot, sealed.
+    /// A free slot with the correct checksum.
     pub const FREE: Self = Self {
         crc: ROOT_FREE_CRC,
         state: ROOT_FREE,
@@ -172,7 +172,7 @@ impl RootSlot {
         self
     }
 
-    /// The same slot, free. Its name stays.
+    /// The same slot, freed: only the first word differs.
     #[must_use]
     pub const fn freed(mut self) -> Self {
         (self.crc, self.state) = (ROOT_FREE_CRC, ROOT_FREE);
@@ -185,7 +185,7 @@ impl RootSlot {
         (self.state as u64) << 32 | self.crc as u64
     }
 
-    /// Whether the slot is free. Its other bytes are without meaning.
+    /// Whether the slot is free. This depends only on its first word.
     #[must_use]
     pub const fn is_free(&self) -> bool {
         self.first_word() == Self::FREE.first_word()
@@ -197,7 +197,7 @@ impl RootSlot {
         self.state == ROOT_IN_USE && self.crc == self.expected_crc()
     }
 
-    /// Whether it is neither free nor in use.
+    /// Whether the slot is corrupted: neither free nor in use.
     #[must_use]
     pub fn is_corrupted(&self) -> bool {
         !self.is_free() && !self.is_in_use()
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_slot_is_sealed() {
+    fn free_slot_has_correct_checksum() {
         assert_eq!(RootSlot::FREE.expected_crc(), ROOT_FREE_CRC);
     }
 }

@@ -22,7 +22,7 @@ pub struct Pool<P: Pmem = Region> {
     pmem: P,
     header: Header,
     header_state: HeaderState,
-    /// The version of the shared header when the header was read.
+    /// The version of the shared header at which `header` was read.
     version: u64,
     shared: Arc<Shared>,
     access: Access,
@@ -31,7 +31,7 @@ pub struct Pool<P: Pmem = Region> {
 /// The access of a handle to its pool.
 #[derive(Debug)]
 enum Access {
-    /// The handle has formatted the pool, or opened it for writing.
+    /// The handle has created or formatted the pool, or opened it for writing.
     Write(#[expect(dead_code, reason = "held, not used")] WriterGuard, ChangeLock),
     Read,
 }
@@ -56,7 +56,7 @@ impl Pool<Region> {
     /// Creates a file of `pool_bytes` at `path` with a pool in it. `prepare` fills it before the file gets its name.
     ///
     /// # Errors
-    /// When the path exists, the layout is impossible, a system call fails, or `prepare` fails. No file remains.
+    /// When the path exists, the layout is impossible, a system call or a fence fails, or `prepare` fails. No file remains.
     ///
     /// # Durability
     /// A crash leaves no file, or the complete pool with everything that `prepare` made durable.
@@ -67,7 +67,7 @@ impl Pool<Region> {
         options: &PoolOptions,
         prepare: impl FnOnce(&Pool<&Region>) -> Result<(), E>,
     ) -> Result<Self, E> {
-        // Checked before the file exists.
+        // The layout is checked before the file is created.
         let header = options.header(pool_bytes)?;
         let region = region.create_with(path, pool_bytes, |region| {
             let writer = lock_writer(region).map_err(|error| PrepareError::Pool(error.into()))?;
@@ -99,7 +99,7 @@ impl Pool<Region> {
     /// As [`open`](Self::open), and when `check` fails.
     ///
     /// # Durability
-    /// As [`attach`](Self::attach) for the returned handle, and as [`attach_read_only`](Self::attach_read_only) for the other one.
+    /// As [`attach`](Self::attach) for a returned handle that can write, and as [`attach_read_only`](Self::attach_read_only) for any other handle.
     pub fn open_with<E: From<PoolError>>(
         path: impl AsRef<Path>,
         region: &RegionOptions,
@@ -124,9 +124,9 @@ impl Pool<Region> {
     /// Grows the file and the pool in it to `pool_bytes`. The data area grows by the same length, with zeroes.
     ///
     /// # Errors
-    /// [`PoolError::ReadOnly`], or as [`Region::grow`]. On error the pool keeps its old length, with two exceptions. If this call completes an
-    /// interrupted growth and then runs out of space or addresses, the pool has the length that the file had. If a fence fails, the file may be
-    /// longer than the pool; the next growth uses the excess.
+    /// [`PoolError::ReadOnly`], or as [`Region::grow`] and [`extend`](Self::extend). On error the pool keeps its old length or, if this call has
+    /// first completed an interrupted growth, has the length that the file had. The file may be longer than the pool; the next growth uses the
+    /// excess. If a fence fails, a crash leaves the old length or the new one.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one. When this call returns, the new size is durable.
@@ -135,7 +135,7 @@ impl Pool<Region> {
             return Err(PoolError::ReadOnly);
         }
         self.pmem.check_growth(pool_bytes)?;
-        // First completes an interrupted growth: its backup would otherwise become data.
+        // An interrupted growth is completed first: the backup that it left at the region's end would otherwise become data.
         self.extend()?;
         self.pmem.grow(pool_bytes)?;
         self.extend()
@@ -159,12 +159,12 @@ impl<P: Pmem> Pool<P> {
     ///
     /// # Errors
     /// When there is a pool already and [`PoolOptions::overwrite`] is not set, the layout is impossible, the region is read-only, another handle
-    /// writes its pool, or `prepare` fails. When `prepare` or a fence fails, the old pool is lost. A crash may leave a partial pool. It counts as a
+    /// writes its pool, or `prepare` or a fence fails. In the last two cases the old pool is lost. A crash may leave a partial header. It counts as a
     /// corrupted pool, so formatting the region again also requires [`PoolOptions::overwrite`].
     ///
     /// # Durability
-    /// A crash leaves no pool, or the complete one with everything that `prepare` made durable. If a pool is overwritten, it leaves the old one,
-    /// none, or the new one.
+    /// A crash leaves no pool that can be opened, or the complete one with everything that `prepare` made durable. If a pool is overwritten, a crash
+    /// leaves the old one, none, or the new one.
     pub fn format_with<E: From<PoolError>>(
         pmem: P,
         options: &PoolOptions,
@@ -178,13 +178,13 @@ impl<P: Pmem> Pool<P> {
         if !options.overwrite && !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
             return Err(PoolError::AlreadyAPool.into());
         }
-        // From here on, readers use the slots on the medium, not those that a failed change left hidden: even if erasing fails, the old pool is lost.
+        // From here on, readers use the slots on the medium, even those that a failed change left hidden: if erasing fails, the old pool is lost.
         let pool = Self::for_new_pool(pmem, writer, header);
         leftover::erase_all(&pool.pmem).map_err(PoolError::from)?;
         pool.write_new(prepare)
     }
 
-    /// Writes the roots, the contents and the header, each durable before the next, so that a valid pool is complete.
+    /// Writes the roots, the contents and the header, each durable before the next, so that a pool with a valid header is complete.
     fn write_new<E: From<PoolError>>(self, prepare: impl FnOnce(&Self) -> Result<(), E>) -> Result<Self, E> {
         clear(&self.pmem).map_err(PoolError::from)?;
         prepare(&self)?;
@@ -192,29 +192,29 @@ impl<P: Pmem> Pool<P> {
         Ok(self)
     }
 
-    /// Opens the pool in a writable region. If one copy of the header is corrupted, the other one is used, the corrupted one is restored, and
+    /// Opens the pool in a region for writing. If one copy of the header is corrupted, the other copy is used, the corrupted copy is restored, and
     /// [`header_state`](Self::header_state) reports it. Logged roots are unchanged.
     ///
     /// # Errors
     /// When the region holds no pool, both headers are corrupted, the region is shorter than the pool, the pool's version or features are unknown,
-    /// the region is read-only, or another handle writes its pool.
+    /// the region is read-only, another handle writes its pool, or a fence fails.
     ///
     /// # Durability
-    /// When it returns, both copies of the header and all roots are durable, even if the process that stored them was killed before it flushed
-    /// them. Costs one fence and 192 lines, those of the two copies and of the roots. If the region is longer than the pool, it also costs three
-    /// lines for each page beyond the pool that is not a hole, and one fence if remains of an interrupted growth are erased there. Restoring the
-    /// primary costs up to two more fences, restoring the backup one. A crash while a copy is restored leaves the pool as it was: only the
-    /// corrupted copy is written, after the other one is durable.
+    /// When it returns, both copies of the header and all roots are durable, even if the process that stored them was killed before it flushed them.
+    /// Costs one fence and 192 lines, those of the two copies and of the roots. If the region is longer than the pool, it also costs three lines for
+    /// each page beyond the pool that is not a hole, and one fence if remains of an interrupted growth are erased there. Restoring the primary costs
+    /// up to two more fences, restoring the backup one, and freeing the old slot of a replaced root one. A crash while a copy is restored leaves the
+    /// pool as it was: only the corrupted copy is written, after the other copy is durable.
     pub fn attach(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, true)
     }
 
     /// Opens the pool for reading only. Nothing is restored, and calls that would change the pool are refused, even if the region is writable.
-    /// Another handle of the region may write the pool at the same time. This handle then finds the same roots as that handle, including roots
-    /// whose values lie in a part added by `extend`. A header that is being written or restored is read as it was before. (Changes are not hidden
-    /// by an implementation of [`Pmem`] without a [`WriterLock`](crate::WriterLock), or during the replay of a log: there a root that is being
-    /// changed may not be found, and a header that is being written may seem corrupted. Changes of a parent are not hidden from its child of
-    /// fork(2) either: see [`RegionOptions::keep_on_fork`].)
+    /// Another handle of the region may write the pool at the same time. This handle then finds the same roots as the writing handle, including roots
+    /// whose values lie in a part added by `extend`. A header that is being written or restored is read as it was before. (Changes are not hidden in
+    /// two cases: with an implementation of [`Pmem`] without a [`WriterLock`](crate::WriterLock), and during the replay of a log. Then a lookup may
+    /// miss a root that is being changed, and a header that is being written may seem corrupted. The changes of a process are also not hidden from
+    /// its child of fork(2): see [`RegionOptions::keep_on_fork`].)
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -230,7 +230,7 @@ impl<P: Pmem> Pool<P> {
         if writable && !pmem.is_writable() {
             return Err(PoolError::ReadOnly);
         }
-        // Taken before anything is read: until then another writer may change the pool.
+        // The lock is acquired before anything is read: until then another handle may change the pool.
         let writer = writable.then(|| lock_writer(&pmem)).transpose()?;
         // Without a lock of the region, a handle knows only its own changes.
         let shared: Option<Arc<Shared>> = match &writer {
@@ -250,7 +250,7 @@ impl<P: Pmem> Pool<P> {
         let pool = Self { pmem, header, header_state: state, version, shared, access };
         if let Some(change_lock) = pool.change_lock() {
             leftover::persist(&pool.pmem, &header)?;
-            // Only now that the slots are durable: a failed change may have left slots hidden that were not.
+            // The slots are shown only now that they are durable: a failed change may have left slots hidden that were not.
             pool.shared.directory.show();
             if state != HeaderState::Intact {
                 pool.shared.header.hide(&header, state);
@@ -258,7 +258,7 @@ impl<P: Pmem> Pool<P> {
             header::restore(&pool.pmem, &header, state)?;
             leftover::erase_abandoned(&pool.pmem, &header)?;
             pool.shared.header.show(header.pool_bytes);
-            // The owner of a log does this after it has replayed the log.
+            // If the roots are logged, the owner of the log does this after it has replayed the log.
             if !pool.has_logged_roots() {
                 pool.directory().free_older_slots(pool.shared.directory.change(change_lock)?)?;
             }
@@ -266,16 +266,16 @@ impl<P: Pmem> Pool<P> {
         Ok(pool)
     }
 
-    /// Extends the pool over its whole region, which is longer after [`Region::grow`], or after a crash during [`grow`](Pool::grow). The region
+    /// Extends the pool to the length of its region, which is longer after [`Region::grow`], or after a crash during [`grow`](Pool::grow). The region
     /// beyond the pool must be zero; remains of an interrupted growth were erased when the pool was opened. Read-only handles find the new length
     /// once it is durable.
     ///
     /// # Errors
-    /// When the pool is read-only, a pool cannot have the region's length, or a fence fails.
+    /// When the pool is read-only, the region's length is not a possible length of a pool, or a fence fails.
     ///
     /// # Durability
-    /// A crash leaves the old length or the new one. When this call returns, the new length is durable. Costs three fences. If the crash also
-    /// corrupts the primary header, the pool still opens, but the last page of its old length may not be zero.
+    /// A crash leaves the old length or the new one. When this call returns, the new length is durable. Costs three fences. If a crash during this
+    /// call also corrupts the primary header, the pool still opens, but the last page of its old length is not necessarily zero.
     pub fn extend(&mut self) -> Result<(), PoolError> {
         let pool_bytes = self.pmem.len_bytes();
         if pool_bytes == self.header.pool_bytes {
@@ -386,7 +386,7 @@ impl<P: Pmem> Pool<P> {
     }
 
     /// Checks that a root of this name can be set, before its value is stored. Changes nothing. Another thread may still take the last free slot
-    /// before this one sets its root.
+    /// before the calling thread sets its root.
     ///
     /// # Errors
     /// As [`Scope::set_root`](crate::Scope::set_root), except for errors of a fence.
@@ -399,7 +399,7 @@ impl<P: Pmem> Pool<P> {
         self.directory().put_root(name, target)
     }
 
-    /// Removes a root. Its value stays where it is.
+    /// Removes a root. Its value remains in the data area.
     ///
     /// # Errors
     /// When the name is not a valid root name, the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails. A
@@ -411,8 +411,8 @@ impl<P: Pmem> Pool<P> {
         self.directory().remove_root(name)
     }
 
-    /// Frees all corrupted slots, and so gives up the roots in them. Afterwards the slots can be used again, and a missing root is no longer
-    /// reported as corruption. Returns the number of slots freed. The values of the roots stay where they are.
+    /// Frees all corrupted slots, which gives up the roots in them. Afterwards the slots can be used again, and a missing root is no longer reported
+    /// as corruption. Returns the number of slots freed. The values of the roots remain in the data area.
     ///
     /// # Errors
     /// When the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails.
@@ -425,7 +425,7 @@ impl<P: Pmem> Pool<P> {
     }
 
     /// The write by which a transaction sets the root of this name to `target` (offset, length, layout), or removes the root if `target` is `None`.
-    /// `staged` has the writes to roots that the same transaction has planned already. Returns `None` if the root to be removed does not exist.
+    /// `staged` contains the root writes that the same transaction has prepared before. Returns `None` if the root to be removed does not exist.
     ///
     /// The slot is changed in place, so the transaction must make the write atomic with respect to crashes.
     ///
@@ -440,9 +440,9 @@ impl<P: Pmem> Pool<P> {
         self.directory().write(name, target, staged)
     }
 
-    /// Begins a change of the directory by a transaction, and hides the slots that it will store to: until the returned change is complete,
-    /// [`find_root`](Self::find_root) and [`roots`](Self::roots) in all threads find the contents before it. `choose` returns the writes, each from
-    /// [`root_write`](Self::root_write). It runs after earlier changes and before later ones, so its results stay valid.
+    /// Begins a change of the directory by a transaction, and hides the slots that the change will store to: until it is complete,
+    /// [`find_root`](Self::find_root) and [`roots`](Self::roots) in all threads find the previous contents. `choose` returns the writes, each
+    /// obtained from [`root_write`](Self::root_write). No other change runs between `choose` and the end of this change, so the writes stay valid.
     ///
     /// Call this before storing any of the writes. [Complete](RootChange::complete) the change when all of them are durable, or when none has been
     /// stored.
@@ -481,7 +481,7 @@ impl<P: Pmem> Pool<P> {
     }
 }
 
-/// Excludes other handles that write the pool.
+/// Acquires the region's writer lock, which excludes other handles that write the pool.
 fn lock_writer<P: Pmem>(pmem: &P) -> Result<WriterGuard, PoolError> {
     pmem.lock_writer().ok_or(PoolError::InUse)
 }

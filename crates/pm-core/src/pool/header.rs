@@ -12,15 +12,15 @@ use core::mem::offset_of;
 use core::ops::Range;
 use uuid::Uuid;
 
-/// Which copies of the header were valid when the pool was opened.
+/// The state of the two copies of the header when the pool was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderState {
     /// Both copies were valid and equal.
     Intact,
-    /// The primary was corrupted, and the backup was used; opening for writing restored the primary.
+    /// The primary was corrupted, and the backup was used. Opening for writing restores the primary.
     PrimaryCorrupted(HeaderCorruption),
-    /// The backup was corrupted, or differed from the primary; opening for writing restored it.
+    /// The backup was corrupted, or differed from the primary. Opening for writing restores the backup.
     BackupCorrupted(HeaderCorruption),
 }
 
@@ -78,7 +78,7 @@ pub(super) fn extended(old: &Header, pool_bytes: u64) -> Result<Header, PoolErro
     let uuid = Uuid::from_bytes(old.uuid);
     let fresh = new_header(pool_bytes, old.data_start, uuid, old.created_s)?;
     let Header { pool_bytes, data_bytes, .. } = fresh;
-    // The number helps to compare copies; no code depends on its order.
+    // The generation may wrap: it only serves to compare copies by eye, and no code depends on its order.
     let generation = old.generation.wrapping_add(1);
     Ok(Header { generation, pool_bytes, data_bytes, ..*old }.sealed())
 }
@@ -90,8 +90,8 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
         return Err(not_a_pool_or_truncated(pmem, region_bytes));
     }
     match read_copy(pmem, 0) {
-        // The primary is valid. It records the pool's length, and so the offset of its backup, which lies before the region's end if a crash
-        // interrupted growth.
+        // The primary is valid. It records the pool's length, which determines the offset of the backup. If a crash interrupted growth, the backup
+        // lies before the region's end.
         HeaderCopy::Good(header) if header.pool_bytes > region_bytes => {
             Err(PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes })
         }
@@ -126,7 +126,7 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
     }
 }
 
-/// The backup of a pool that is shorter than its region because a crash interrupted its growth. The backup records its own position.
+/// Finds the backup of a pool that is shorter than its region because a crash interrupted its growth. The backup records its own position.
 ///
 /// If neither end of the region has the magic, the inside is searched only if the first page is not zero: a media error seldom leaves zeroes, and
 /// in a pool that is being created the first page is zero until everything else is durable.
@@ -145,15 +145,15 @@ fn find_inner_backup<P: Pmem>(
     })
 }
 
-/// Whether a valid header inside may be the backup of the corrupted one at the start, and not a page of user data that looks like one. If the first
-/// page has no magic, the line with the identity is corrupted, and any copy is accepted. Otherwise one half of the identity may be corrupted; a
-/// copy that differs in both halves belongs to another pool.
+/// Whether `header`, found inside the region, may be the backup of the corrupted primary, and not user data that looks like a header. If the first
+/// page has no magic, the line that also holds the identity is corrupted, and any copy is accepted. Otherwise one half of the identity may be
+/// corrupted; a copy that differs in both halves belongs to another pool.
 fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
     !has_magic(pmem, 0) || has_half_of_identity(pmem, header)
 }
 
-/// Whether the page at the start has either half of this header's identity. A half of zeroes does not count: no identity has a half of zeroes, so
-/// formatting or corruption erased it.
+/// Whether the first page has either half of this header's identity. A zero half does not count: no identity has one, so formatting or corruption
+/// erased it.
 fn has_half_of_identity<P: Pmem>(pmem: &P, header: &Header) -> bool {
     let mut uuid = [0; 16];
     pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
@@ -161,7 +161,7 @@ fn has_half_of_identity<P: Pmem>(pmem: &P, header: &Header) -> bool {
     halves.any(|(corrupted, sound)| corrupted == sound && corrupted != [0; 8])
 }
 
-/// Whether a page was never stored to. In a sparse file even a load may allocate it, and fail on a full file system.
+/// Whether a page is a hole of a sparse file. Even a load may allocate a hole, which fails on a full file system, so callers check this first.
 pub(super) fn is_hole<P: Pmem>(pmem: &P, page: u64) -> bool {
     pmem.next_data(page).is_none_or(|data| data.start >= page + HEADER_BYTES)
 }
@@ -171,7 +171,7 @@ pub(super) fn is_zero<P: Pmem>(pmem: &P, range: Range<u64>) -> bool {
     range.step_by(size_of::<u64>()).all(|at| pmem.load_u64(at) == 0)
 }
 
-/// The end of a pool that is shorter than its region, according to `pool_bytes` in the primary. `None` if the value is impossible.
+/// The end of a pool that is shorter than its region, according to `pool_bytes` in the primary. `None` if this value is impossible.
 pub(super) fn inner_end_in_header<P: Pmem>(pmem: &P) -> Option<u64> {
     let end = pmem.load_u64(offset_of!(Header, pool_bytes) as u64);
     let is_possible = (POOL_BYTES_MIN..whole_bytes(pmem)).contains(&end) && end.is_multiple_of(HEADER_BYTES);
@@ -199,7 +199,7 @@ pub(super) fn data_pages<P: Pmem>(pmem: &P, range: Range<u64>) -> impl Iterator<
     parts.flat_map(|part| part.step_by(size_of::<Header>()))
 }
 
-/// The length of a region in whole pages.
+/// The length in bytes of the whole pages of a region.
 pub(super) fn whole_bytes<P: Pmem>(pmem: &P) -> u64 {
     pmem.len_bytes() / HEADER_BYTES * HEADER_BYTES
 }
@@ -219,7 +219,7 @@ const fn headers_corrupted(primary: HeaderCorruption, backup: HeaderCorruption) 
     }
 }
 
-/// The error for a region too short for any pool: `Truncated` if it has a valid header, which records the full length.
+/// The error for a region too short for any pool: `Truncated` if it has a valid header, which records the full length, otherwise `NotAPool`.
 fn not_a_pool_or_truncated<P: Pmem>(pmem: &P, region_bytes: u64) -> PoolError {
     if region_bytes >= HEADER_BYTES
         && let HeaderCopy::Good(header) = read_copy(pmem, 0)
@@ -229,7 +229,7 @@ fn not_a_pool_or_truncated<P: Pmem>(pmem: &P, region_bytes: u64) -> PoolError {
     PoolError::NotAPool
 }
 
-/// Refuses a pool with unknown features.
+/// Refuses a pool that requires unknown features for opening, or, if `writable`, for writing.
 pub(super) fn check_features(header: &Header, writable: bool) -> Result<(), PoolError> {
     let unknown = header.features_incompat & !KNOWN_INCOMPAT;
     if unknown != 0 {
@@ -247,14 +247,14 @@ pub(super) fn has_magic<P: Pmem>(pmem: &P, offset: u64) -> bool {
     pmem.load_u64(offset) == u64::from_le_bytes(MAGIC)
 }
 
-/// The copy in the last page before `end`. The page may be a hole if no pool ends there.
+/// Reads the copy in the page that ends at `end`. The page may be a hole if no pool ends there.
 fn read_backup<P: Pmem>(pmem: &P, end: u64) -> HeaderCopy {
     let at = end - HEADER_BYTES;
     if is_hole(pmem, at) { HeaderCopy::Corrupted(HeaderCorruption::NoMagic) } else { read_copy(pmem, at) }
 }
 
 fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> HeaderCopy {
-    // The magic is loaded first: without it, the rest of the page need not be read.
+    // The magic is loaded first: if it is missing, the rest of the page need not be read.
     let mut magic = [0; size_of_val(&MAGIC)];
     pmem.load(offset, &mut magic);
     if magic != MAGIC {
@@ -291,17 +291,17 @@ fn is_possible(header: &Header) -> bool {
 /// Writes the header of a new pool: the backup, then the primary.
 ///
 /// # Durability
-/// At every moment at least one copy is complete: while the backup is written, the primary holds the old state; while the primary is written, the
-/// backup holds the new one. So a crash leaves the old header or the new one. If there was no header, it leaves no pool or the complete one,
-/// provided that everything else was made durable before.
+/// If there is an old header, one copy is complete at every moment: while the backup is written, the primary holds the old header; while the primary
+/// is written, the backup holds the new one. So a crash leaves the old header or the new one. If there is no old header, a crash leaves no pool or
+/// the complete one, provided that everything else is durable before this call.
 pub(super) fn write<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     write_over(pmem, header, None)
 }
 
-/// Like [`write`], but the header may replace `old`, whose backup is zeroed after the new one is written.
+/// Like [`write`], but the header may replace `old`. The old backup is zeroed after the new backup is written.
 ///
-/// The new backup is durable first, so that a complete copy exists at every moment. The primary is written last: once it is durable, the old
-/// backup's page belongs to the data area, which must be zero.
+/// The new backup is made durable first, so that a complete copy exists at every moment. The primary is written last: once it is durable, the page of
+/// the old backup belongs to the data area, and must be zero by then.
 pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header>) -> Result<(), FenceError> {
     write_copy(pmem, header.pool_bytes - HEADER_BYTES, header)?;
     if let Some(old) = old {
@@ -311,12 +311,12 @@ pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header
     write_copy(pmem, 0, header)
 }
 
-/// Restores the corrupted copy. The valid one is not written.
+/// Restores the corrupted copy. The valid copy is not written.
 ///
 /// # Durability
 /// A crash loses nothing: opening finds the valid copy again, even inside a longer region. There [`find_inner_backup`] accepts it only if the first
-/// page is not zero, and has half of the identity if it has the magic. A crash may leave any subset of the words, so the identity is made durable
-/// in the first page before the other words are stored. Costs one fence, and one more for the identity.
+/// page is not zero and, if this page has the magic, has half of the identity. A crash could leave the magic without the identity, so the identity is
+/// made durable in the first page before the other words are stored. Costs one fence, and one more for the identity.
 pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) -> Result<(), FenceError> {
     match state {
         HeaderState::Intact => Ok(()),
@@ -328,8 +328,8 @@ pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) ->
     }
 }
 
-/// If the backup lies inside the region, stores the identity to the first page, unless half of it is there. That half suffices, and is durable
-/// because opening persisted it (`leftover::persist`).
+/// If the backup lies inside the region, makes the identity durable in the first page, unless half of it is there already. That half suffices, and is
+/// durable because opening has made the page durable (`leftover::persist`).
 fn restore_identity<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     if header.pool_bytes == whole_bytes(pmem) || has_half_of_identity(pmem, header) {
         return Ok(());
@@ -344,7 +344,7 @@ fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), Fen
     pmem.persist(offset, HEADER_BYTES)
 }
 
-/// Zeroes one copy, and makes that durable.
+/// Zeroes one copy, and makes the zeroes durable.
 fn erase_copy<P: Pmem>(pmem: &P, offset: u64) -> Result<(), FenceError> {
     store_words(pmem, offset, &[0; size_of::<Header>()]);
     pmem.persist(offset, HEADER_BYTES)

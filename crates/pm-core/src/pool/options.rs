@@ -5,7 +5,7 @@ use super::{PoolError, header};
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
-/// The options for making a pool: layout, identity, and how its roots are changed.
+/// The options for creating or formatting a pool: its layout, its identity, and how its roots are changed.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
     data_start: u64,
@@ -22,7 +22,7 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// The defaults: the data area directly after the roots, a random identity, and no overwriting.
+    /// The defaults: the data area directly after the roots, a random identity, roots without a log, and no overwriting.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -34,22 +34,22 @@ impl PoolOptions {
         }
     }
 
-    /// The start of the data area: a multiple of 4,096, at least 8,192. Huge pages can map the data area if this is a multiple of 2 MiB.
+    /// Sets the start of the data area: a multiple of 4,096, at least 8,192. Huge pages can map the data area if its start is a multiple of 2 MiB.
     #[must_use]
     pub const fn data_start(mut self, data_start: u64) -> Self {
         self.data_start = data_start;
         self
     }
 
-    /// Allows formatting over an existing pool, which destroys it.
+    /// Allows formatting over an existing pool, which destroys that pool.
     #[must_use]
     pub const fn overwrite(mut self) -> Self {
         self.overwrite = true;
         self
     }
 
-    /// Only transactions of a log in the data area may change the root directory. The pool's own methods return
-    /// [`RootError::Logged`](super::RootError::Logged), because a replay of the log could undo their changes. The owner of the log uses
+    /// Gives the pool logged roots: only transactions of a log in the data area may change its root directory. The pool's own methods that change
+    /// roots return [`RootError::Logged`](super::RootError::Logged), because a replay of the log could undo their changes. The owner of the log uses
     /// [`Pool::change_roots`](super::Pool::change_roots) and [`Pool::logged_roots`](super::Pool::logged_roots).
     #[must_use]
     pub const fn with_logged_roots(mut self) -> Self {
@@ -57,8 +57,8 @@ impl PoolOptions {
         self
     }
 
-    /// Sets the identity, which is random by default. Both 8-byte halves must be nonzero, because a zero half in a corrupted header counts as erased.
-    /// If one is zero, creating the pool fails with [`PoolError::Identity`].
+    /// Sets the identity, which is random by default. Neither of its 8-byte halves may be zero, because a zero half in a corrupted header counts as
+    /// erased. If one is zero, creating the pool fails with [`PoolError::Identity`].
     #[must_use]
     pub const fn uuid(mut self, uuid: Uuid) -> Self {
         self.uuid = Some(uuid);

@@ -47,31 +47,31 @@ impl Root {
         }
     }
 
-    /// Its name.
+    /// The root's name.
     #[must_use]
     pub fn name(&self) -> &str {
         name_of(&self.name)
     }
 
-    /// The offset of its value in the region.
+    /// The offset of the root's value in the region.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The length of its value.
+    /// The length of the root's value.
     #[must_use]
     pub const fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
-    /// The fingerprint of its value's type.
+    /// The fingerprint of the type of the root's value.
     #[must_use]
     pub const fn layout(&self) -> u64 {
         self.layout
     }
 
-    /// Checks the layout and the length of its value.
+    /// Checks the layout and the length of the root's value.
     ///
     /// # Errors
     /// [`RootError::Type`] if one of them differs.
@@ -89,8 +89,8 @@ impl Root {
     }
 }
 
-/// A write that sets or removes a root. A transaction stores it atomically, through its own log. From
-/// [`Pool::root_write`](crate::Pool::root_write). Other changes of the directory wait until the transaction is complete.
+/// A write to a slot that sets or removes a root, from [`Pool::root_write`](crate::Pool::root_write). A transaction stores it atomically, through its
+/// own log, between [`Pool::change_roots`](crate::Pool::change_roots) and [`RootChange::complete`](crate::RootChange::complete).
 #[derive(Clone, Copy, Debug)]
 pub struct RootWrite {
     pub(super) at: u64,
@@ -98,13 +98,13 @@ pub struct RootWrite {
 }
 
 impl RootWrite {
-    /// The offset in the region to store the bytes at.
+    /// The offset in the region at which to store the bytes.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.at
     }
 
-    /// The name of the root that it sets or removes.
+    /// The name of the root that this write sets or removes.
     #[must_use]
     pub fn name(&self) -> &str {
         name_of(&self.slot.name)
@@ -116,14 +116,14 @@ impl RootWrite {
         bytes_of(&self.slot)
     }
 
-    /// The root that it sets. `None` if it removes one.
+    /// The root that this write sets. `None` if it removes a root.
     #[must_use]
     pub fn root(&self) -> Option<Root> {
         self.slot.is_in_use().then(|| Root::of(&self.slot))
     }
 }
 
-/// The result of a search of the whole directory for one name.
+/// The result of a search for one name: its slot with the highest generation (the youngest), and the number of corrupted slots in the directory.
 pub(super) struct Lookup {
     pub(super) youngest: Option<SlotAt>,
     corrupted_count: usize,
@@ -145,8 +145,8 @@ impl Lookup {
         lookup
     }
 
-    /// The slot of the root, or `None` if there is no such root. If no slot matches and a slot is corrupted, this is an error: the root may be in
-    /// that slot, and a caller that takes it for missing might create its data again.
+    /// The slot of the root, or `None` if there is no such root. If no slot matches and a slot is corrupted, this is an error: the root may be in the
+    /// corrupted slot, and a caller that takes the root for missing might create its data again.
     pub(super) fn resolve(self) -> Result<Option<SlotAt>, RootError> {
         match self.corrupted_count {
             1.. if self.youngest.is_none() => Err(RootError::Corrupted { slots: self.corrupted_count }),
@@ -179,8 +179,8 @@ pub(super) fn slots_to_change(
     }
 }
 
-/// A slot in use. Its generation is higher than that of every slot, including freed ones: if a log loses the removal of a root, a root that was set
-/// later is still the younger one.
+/// A slot in use. Its generation is higher than that of every slot, including freed slots: if a log loses the removal of a root, a root of the same
+/// name that was set after the removal still has the higher generation.
 pub(super) fn new_slot(
     name: [u8; ROOT_NAME_BYTES],
     (target_offset, target_bytes, layout): Target,
@@ -206,7 +206,7 @@ pub(super) fn encode(name: &str) -> Result<[u8; ROOT_NAME_BYTES], RootError> {
     Ok(encoded)
 }
 
-/// Only valid UTF-8 is sealed into a slot, so only a forged slot yields the replacement character.
+/// The name as text. Only valid UTF-8 is sealed into a slot, so only a forged slot yields the replacement character.
 fn name_of(name: &[u8; ROOT_NAME_BYTES]) -> &str {
     let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     str::from_utf8(&name[..len]).unwrap_or("\u{fffd}")

@@ -1,4 +1,4 @@
-//! Changes of the root directory concurrent with readers, in the same handle or in another one: slots that are being changed are hidden from
+//! Changes of the root directory while other threads read it, through the same handle or another: slots that are being changed are hidden from
 //! readers until the change is durable.
 
 use super::format::ROOT_NAME_BYTES;
@@ -16,38 +16,38 @@ use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::{Mutex, MutexGuard, RwLock};
 
-/// The value of a hint that names no slot.
+/// The value of a hint that refers to no slot.
 const NO_HINT: u8 = u8::MAX;
 
-/// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock);
-/// otherwise it belongs to one handle. While there is no change, readers take no lock. A child of fork(2) never takes one, because it could inherit
-/// a lock in locked state.
+/// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock); without
+/// this lock, each handle has a state of its own. While there is no change, readers take no lock. A child of fork(2) never takes a lock, because it
+/// may have inherited the lock in locked state.
 ///
 /// A change stores to a slot and needs several fences. Until it is durable, other threads must not find a half-written slot, miss a root that
 /// exists before and after the change, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of its former
 /// contents. While there is no change, this costs a reader two loads of a counter.
 #[derive(Debug)]
 pub(super) struct DirectoryState {
-    /// Odd during a change, and after a change that failed. It only increases, so that a reader notices each change of each handle.
+    /// Odd during a change, and after a change that failed. It only increases, so that a reader detects each change by any handle.
     version: CachePadded<AtomicU64>,
     /// During a change: the slots that it may store to, with the contents that readers see instead.
     hidden: RwLock<Vec<SlotAt>>,
     /// For each hash of a name, the index of the slot in which the last lookup found the root.
     hints: [AtomicU8; 64],
-    /// The process whose threads change the directory. A child of fork(2) has a copy of this state, in which a change that was running at the fork
-    /// never ends.
+    /// The process whose threads change the directory. A child of fork(2) has a copy of this state. In that copy, a change that was running at the
+    /// fork never ends.
     process: ProcessId,
 }
 
-/// Held by the thread that changes the directory through this handle. The value is true once a change of this handle has failed.
+/// Held by the thread that changes the directory through this handle. The value is true while slots are hidden, and stays true if the change fails.
 pub(super) type ChangeLock = Mutex<bool>;
 
-/// A change of the directory. No other change starts before it is dropped. From [`Pool::change_roots`](crate::Pool::change_roots).
+/// A change of the directory, from [`Pool::change_roots`](crate::Pool::change_roots). No other change starts before this value is dropped.
 ///
-/// If it is dropped before [`complete`](Self::complete), because a fence failed or a panic unwinds, hidden slots stay hidden: readers
-/// find the former roots, and further changes are refused until the pool is opened again.
+/// If the value is dropped before [`complete`](Self::complete), because a fence failed or a panic unwinds, hidden slots stay hidden: readers find the
+/// former roots, and further changes are refused until the pool is opened again.
 #[derive(Debug)]
-#[must_use = "what is being changed is hidden until the change is complete"]
+#[must_use = "the slots of a change stay hidden until it is complete"]
 pub struct RootChange<'d> {
     directory: &'d DirectoryState,
     /// True while slots are hidden and the change is not complete.
@@ -73,31 +73,31 @@ impl DirectoryState {
         &self.hints[(mixed >> 58) as usize]
     }
 
-    /// Runs `read` without hidden slots. `None` if a change was running or began during the call.
+    /// Runs `read` with no hidden slots. `None` if a change was running or began during the call: the result could be inconsistent.
     pub(super) fn read_unchanged<R>(&self, read: impl FnOnce(&[SlotAt]) -> R) -> Option<R> {
         let before = self.version.load(Ordering::Acquire);
         if !before.is_multiple_of(2) {
             return None;
         }
-        let answer = read(&[]);
-        // A reader that has loaded a word stored by a change sees the version of that change here.
+        let result = read(&[]);
+        // A reader that has loaded a word stored by a change sees the version of that change in the load below.
         fence(Ordering::Acquire);
-        (self.version.load(Ordering::Relaxed) == before).then_some(answer)
+        (self.version.load(Ordering::Relaxed) == before).then_some(result)
     }
 
-    /// Runs `read` with the hidden slots, which stand for the same slots on the medium. Never waits for a fence. In a child of the process that
-    /// changes the directory it never waits, and reads the directory as it is in the middle of a change.
+    /// Runs `read` with the hidden slots, whose contents `read` must use in place of the same slots on the medium. Never waits for a fence. In a
+    /// child of the process that changes the directory it takes no lock, and `read` may find the directory in the middle of a change.
     pub(super) fn read<R>(&self, read: impl Fn(&[SlotAt]) -> R) -> R {
         self.read_unchanged(&read).unwrap_or_else(|| {
             if !self.process.is_current() {
                 return read(&[]);
             }
-            // A change hides a slot before it stores to it, and cannot hide one while this lock is held.
+            // A change hides a slot before storing to it, and cannot hide another slot while this lock is held.
             read(&self.hidden.read().unwrap_or_else(PoisonError::into_inner))
         })
     }
 
-    /// Waits until the previous change is dropped, and starts one. Its slots must be [hidden](RootChange::hide) before anything is stored to them.
+    /// Waits until the previous change is dropped, and starts a new one. The new change must [hide](RootChange::hide) a slot before storing to it.
     pub(super) fn change<'d>(&'d self, change_lock: &'d ChangeLock) -> Result<RootChange<'d>, FenceError> {
         let incomplete = change_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if *incomplete {
@@ -106,7 +106,7 @@ impl DirectoryState {
         Ok(RootChange { directory: self, incomplete })
     }
 
-    /// Shows hidden slots, including those that a failed change of another handle left hidden. Only for the handle that may change the directory.
+    /// Shows hidden slots to readers again, even those that a failed change of another handle left hidden. Only for the handle that may change roots.
     pub(super) fn show(&self) {
         if self.version.load(Ordering::Relaxed).is_multiple_of(2) {
             return;
@@ -117,19 +117,19 @@ impl DirectoryState {
 }
 
 impl RootChange<'_> {
-    /// From now on exactly `slots` are hidden: readers use them in place of the same slots on the medium. Waits for readers that use the hidden
-    /// slots now.
+    /// From now on exactly `slots` are hidden: readers use these contents in place of the same slots on the medium. Waits for readers that are using
+    /// the previously hidden slots.
     pub(super) fn hide(&mut self, slots: Vec<SlotAt>) {
         if !*self.incomplete {
             *self.incomplete = true;
             self.directory.version.fetch_add(1, Ordering::Relaxed);
-            // Ordered before all stores of the change.
+            // Orders the new version before all stores of the change.
             fence(Ordering::Release);
         }
         *self.directory.hidden.write().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
-    /// Ends the change, and makes it visible to readers. The caller must have made all its stores durable, or have stored nothing.
+    /// Ends the change, and makes it visible to readers. The caller must have made all stores of the change durable, or have stored nothing.
     pub fn complete(mut self) {
         self.directory.show();
         *self.incomplete = false;
@@ -149,7 +149,7 @@ mod tests {
 
     const AT: [u64; 2] = [0, SLOT_BYTES];
 
-    /// The directory, and two slots: whether the slot is in use, and its root's target.
+    /// The directory, and two slots of two words: whether the slot is in use, and the target of its root.
     struct Model {
         directory: DirectoryState,
         change_lock: ChangeLock,
@@ -177,7 +177,7 @@ mod tests {
             change.hide(vec![(AT[slot], before)]);
         }
 
-        /// The roots that are found, the youngest last.
+        /// The roots that a lookup finds, in the order of their slots.
         fn roots(&self) -> Vec<u64> {
             self.directory.read(|hidden| {
                 let root = |slot: usize| match hidden.iter().find(|other| other.0 == AT[slot]) {
@@ -222,7 +222,7 @@ mod tests {
         check(replace, |first, second| matches!((first, second), ([1], [1 | 2]) | ([2], [2])));
     }
 
-    /// As a transaction stores a whole slot in place.
+    /// Stores a whole slot in place, as a transaction does: a lookup finds the old root or the new one.
     #[test]
     fn loom_lookup_during_change_in_place() {
         let replace = |model: &Model| {
@@ -236,7 +236,7 @@ mod tests {
         check(replace, |first, second| matches!((first, second), ([1], [1 | 2]) | ([2], [2])));
     }
 
-    /// A change that fails stays hidden.
+    /// After a change that failed, lookups find the former root, and no other change starts.
     #[test]
     fn loom_lookup_after_failed_change() {
         let fail = |model: &Model| {
@@ -249,7 +249,7 @@ mod tests {
         check(fail, |first, second| (first, second) == (&[1], &[1]));
     }
 
-    /// The next handle shows the slots that a failed handle left hidden, before it changes the same slot.
+    /// The next handle shows the slots that a failed handle left hidden, before the next handle changes the same slot.
     #[test]
     fn loom_lookup_after_failed_change_and_next_handle() {
         let replace = |model: &Model| {

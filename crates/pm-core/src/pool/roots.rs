@@ -26,8 +26,8 @@ pub struct RootDirectory<'p, P: Pmem = Region> {
 }
 
 impl<'p, P: Pmem> RootDirectory<'p, P> {
-    /// Frees the older slot of each name that has two: a log that lost the removal of a root leaves two if the root was set again. Call it once,
-    /// after the log is replayed: until then replay may still free the younger slot, and the older one is the valid root.
+    /// Of two slots with one name, frees the older one. A log that lost the removal of a root leaves two such slots if the root was set again. Call
+    /// this once, after the log is replayed: before that, replay may still free the younger slot, and the older one would then be the valid root.
     ///
     /// # Errors
     /// When the pool is read-only, or a fence fails.
@@ -53,14 +53,14 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     }
 
     /// Sets the root of the log's owner again, after a lookup did not find it. `target` is the offset, length and layout of its value. The root is
-    /// stored in the first corrupted slot, which may be its old one, or, if no slot is corrupted, in a free slot, even the last one.
+    /// stored in the first corrupted slot, which may be its old slot, or, if no slot is corrupted, in a free slot, even the last free one.
     ///
     /// # Errors
     /// When the name is not a valid root name, no slot is corrupted or free, the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the root is durable, and so is all that this thread flushed before. A crash before that leaves the root set, or its slot
-    /// unchanged or corrupted. Costs one fence.
+    /// When it returns, the root is durable, and so is everything that this thread flushed before. A crash before that leaves the root set, or its
+    /// slot unchanged or corrupted. Costs one fence.
     pub fn restore_missing(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
         let mut change = self.begin_change()?;
@@ -70,7 +70,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         let old = slots.iter().find(is_corrupted).or_else(|| slots.iter().find(is_free)).ok_or(FULL)?;
         let slot = new_slot(name, target, &slots)?;
         change.hide(vec![*old]);
-        // The words are stored in no order: a torn slot counts as corrupted, and the root is missing already.
+        // The words of the slot need no order: a slot that a crash leaves torn counts as corrupted, and the root was missing before.
         store_slot(self.pmem, old.0, &slot);
         // DURABILITY POINT
         self.pmem.fence()?;
@@ -110,7 +110,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
         let name = encode(name)?;
-        // Of several staged writes to a slot the last one counts, so a transaction can reuse a slot that it frees.
+        // If several staged writes store to one slot, the last write counts. So a transaction can reuse a slot that it frees.
         let staged_at = |at| staged.iter().rev().find(|write| write.at == at).map(|write| write.slot);
         let staged_slots = |hidden: &[SlotAt]| -> Vec<SlotAt> {
             self.slots_with_hidden(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot))).collect()
@@ -154,10 +154,10 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
             self.slots_with_hidden(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
         };
         let mut slots = self.state.read(in_use);
-        // Only corruption leaves two slots with the same name and generation. Every lookup takes the last of them.
+        // Only corruption leaves two slots with the same name and generation. Every lookup takes the last of these slots.
         slots.reverse();
         slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
-        // A crash during the replacement of a root leaves both slots; the younger one is valid.
+        // A crash during the replacement of a root may leave both slots; the younger slot is valid.
         slots.dedup_by_key(|slot| slot.name);
         slots.iter().map(Root::of).collect()
     }
@@ -171,16 +171,15 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     pub(super) fn check(&self, name: &str) -> Result<(), RootError> {
         let name = encode(name)?;
         self.check_unlogged()?;
-        let _no_other = self.begin_change()?;
+        let _no_other_change = self.begin_change()?;
         let slots: Vec<SlotAt> = self.slots().collect();
         slots_to_change(name, &slots)?;
         new_slot(name, (0, 0, 0), &slots).map(drop)
     }
 
-    /// Sets a root: first the contents of the new slot, then its first word, which makes it valid, and when that is durable, the old slot is freed.
-    /// The last fence makes this durable, so that the old root does not reappear after a later [`remove_root`](Self::remove_root) and a crash.
-    ///
-    /// The first fence also covers everything that this thread flushed before, which may include the value itself.
+    /// Sets a root in three steps, each durable before the next: stores the contents of the new slot; stores the first word of this slot, which makes
+    /// it valid; and frees the old slot, if any. Without the last fence, the old root could reappear after a later [`remove_root`](Self::remove_root)
+    /// and a crash. The first fence also makes durable what this thread flushed before the call, which may include the value itself.
     ///
     /// Other threads find the old root until the new one is durable, and then the new one: the slot that is being written is hidden.
     pub(super) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
@@ -195,7 +194,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         // DURABILITY POINT
         write_first_word(self.pmem, free, &slot)?;
         if let Some(at) = old {
-            // For readers this is atomic: the new root replaces the old one.
+            // The new root replaces the old one atomically for readers.
             change.hide(vec![(at, RootSlot::FREE)]);
             write_first_word(self.pmem, at, &RootSlot::FREE)?;
         }
@@ -212,8 +211,8 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
             return Ok(());
         }
         let mut slots: Vec<_> = self.slots_named(name).collect();
-        // If other code has stored to the pool, older slots of the name may exist. They are freed before the youngest one; otherwise a crash could
-        // leave an older root in force.
+        // If other code has stored to the pool, older slots of the name may exist. They are freed before the youngest slot; otherwise a crash could
+        // leave an older root as the valid one.
         slots.sort_by_key(|(_, slot)| slot.generation);
         // Other threads find the root until the removal is durable.
         change.hide(slots.clone());
@@ -240,7 +239,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         Ok(self.state.change(self.change_lock.ok_or(RootError::ReadOnly)?)?)
     }
 
-    /// Refuses changes by the pool's own methods if the roots are logged: a replay of the log would undo them.
+    /// Refuses changes by the pool's own methods if the roots are logged: a replay of the log could undo them.
     pub(super) fn check_unlogged(&self) -> Result<(), RootError> {
         if self.is_logged { Err(RootError::Logged) } else { Ok(()) }
     }
@@ -253,7 +252,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         self.slots_with_hidden(&[])
     }
 
-    /// All slots, the hidden ones as readers see them.
+    /// All slots, with the contents in `hidden` in place of the same slots on the medium.
     fn slots_with_hidden(&self, hidden: &[SlotAt]) -> impl Iterator<Item = SlotAt> {
         (0..ROOT_COUNT).map(slot_offset).map(move |at| {
             let before = hidden.iter().find(|slot| slot.0 == at);
@@ -266,20 +265,20 @@ fn load_slot<P: Pmem>(pmem: &P, at: u64) -> RootSlot {
     from_bytes(|bytes| pmem.load(at, bytes))
 }
 
-/// Stores a whole slot, its words in no order, and flushes it.
+/// Stores a whole slot and flushes it. A crash before the next fence may leave the slot torn.
 fn store_slot<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) {
     store_words(pmem, at, bytes_of(slot));
     pmem.flush(at, SLOT_BYTES);
 }
 
-/// Stores all but the first word, which stays that of a free slot.
+/// Stores all words except the first, which stays that of a free slot, and makes them durable.
 fn write_contents<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
     let contents = &bytes_of(slot)[size_of::<u64>()..];
     store_words(pmem, at + size_of::<u64>() as u64, contents);
     pmem.persist(at, SLOT_BYTES)
 }
 
-/// Stores the first word atomically and makes it durable. This makes the slot valid or free.
+/// Stores the first word atomically and makes it durable. This word makes the slot valid or free.
 fn write_first_word<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
     pmem.store_u64(at, slot.first_word());
     pmem.persist(at, size_of::<u64>() as u64)

@@ -1,4 +1,4 @@
-//! State that all handles of a region share about its pool, in ordinary memory: the roots and the header that a handle is changing.
+//! The state of a pool that all handles of its region share, in ordinary memory: the roots and the header that a handle is changing.
 
 use super::format::Header;
 use super::root_change::DirectoryState;
@@ -16,24 +16,24 @@ use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::RwLock;
 
-/// Shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock); otherwise it belongs to one handle.
+/// Shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock). Without this lock, each handle has a state of its own.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) directory: DirectoryState,
     pub(super) header: SharedHeader,
 }
 
-/// Hides a header while it is overwritten or restored: during this time one copy is incomplete, and the other may not be durable.
+/// Hides the header from readers while it is overwritten or restored: meanwhile one copy is incomplete, and the other is not necessarily durable.
 #[derive(Debug)]
 pub(super) struct SharedHeader {
-    /// Odd while the header is being overwritten, and after an overwrite has failed. It only increases.
+    /// Odd while the header is overwritten or restored, and after such a change has failed. It only increases.
     version: AtomicU64,
-    /// The pool's length in this version; not set in the first one.
+    /// The pool's length at the current version; not set before the first change.
     pool_bytes: AtomicU64,
-    /// While the version is odd: the previous header, and the state in which it was found.
+    /// While the version is odd: the header before the change, and the state of its copies.
     before: RwLock<Option<Box<(Header, HeaderState)>>>,
-    /// The process that overwrites the header. A child of fork(2) has a copy of this state, in which a change that was running at the fork never
-    /// ends.
+    /// The process whose handles change the header. A child of fork(2) has a copy of this state. In that copy, a change that was running at the fork
+    /// never ends.
     process: ProcessId,
 }
 
@@ -57,8 +57,8 @@ impl Default for SharedHeader {
 }
 
 impl SharedHeader {
-    /// The result of `find`; while another handle overwrites the header, the header and state from before. A child of fork(2) takes no lock,
-    /// because it may have inherited the lock in locked state: it runs `find` in the middle of the change.
+    /// Reads the header with `find`. If another handle is changing the header, returns the header and state before this change instead. A child of
+    /// fork(2) always calls `find`, even if the header may be incomplete: it takes no lock, because it may have inherited the lock in locked state.
     pub(super) fn read(
         &self,
         find: impl Fn() -> Result<(Header, HeaderState), PoolError>,
@@ -69,7 +69,7 @@ impl SharedHeader {
             let is_child = !self.process.is_current();
             if version.is_multiple_of(2) || is_child {
                 let found = find();
-                // A reader that has loaded a word of a newer header sees the version of that header here.
+                // A reader that has loaded a word of a newer header sees the version of that header in the load below.
                 fence(Ordering::Acquire);
                 if is_child || self.version.load(Ordering::Relaxed) == version {
                     return found.map(|(header, state)| HeaderSnapshot { header, state, version });
@@ -83,25 +83,25 @@ impl SharedHeader {
         }
     }
 
-    /// The pool's length, for a handle that found it to be `found_bytes` in `version`.
+    /// The pool's current length, for a handle that read the length `found_bytes` at `version`.
     pub(super) fn pool_bytes(&self, found_bytes: u64, version: u64) -> u64 {
-        let is_as_found = self.version.load(Ordering::Acquire) == version;
-        if is_as_found { found_bytes } else { self.pool_bytes.load(Ordering::Acquire) }
+        let is_unchanged = self.version.load(Ordering::Acquire) == version;
+        if is_unchanged { found_bytes } else { self.pool_bytes.load(Ordering::Acquire) }
     }
 
-    /// Hides the header: readers find `before`, which was found in `state`. Call this before overwriting a copy.
+    /// Hides the header: from now on readers get `before` and `state`, the header and the state of its copies. Call this before overwriting a copy.
     pub(super) fn hide(&self, before: &Header, state: HeaderState) {
         if !self.is_hidden() {
             *self.before.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::new((*before, state)));
             self.pool_bytes.store(before.pool_bytes, Ordering::Release);
-            // A reader that loads the new version also loads the length stored before it.
+            // A reader that loads the new version also loads this length.
             self.version.fetch_add(1, Ordering::Release);
-            // Ordered before all stores to the header.
+            // Orders the new version before all stores to the header.
             fence(Ordering::Release);
         }
     }
 
-    /// Shows the header if this handle, or a handle that failed, has hidden it. Call this when the header is durable.
+    /// Shows the header to readers again, if this handle or a handle that failed has hidden it. Call this when the header is durable.
     pub(super) fn show(&self, pool_bytes: u64) {
         if self.is_hidden() {
             self.pool_bytes.store(pool_bytes, Ordering::Release);
@@ -114,11 +114,11 @@ impl SharedHeader {
     }
 }
 
-/// A reader concurrent with a handle that extends the pool, with every value that the memory model allows a load to return. The words of the header
-/// are stored and loaded relaxed, because no stronger order holds on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
+/// Model checks of a reader concurrent with a handle that extends the pool: a load returns every value that the memory model allows. The words of the
+/// header are stored and loaded relaxed, because no stronger order holds on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
 ///
-/// The writer is the thread that runs first: loom does not switch threads between a thread's load of an atomic, with which hiding begins, and
-/// the thread's next access to that atomic. A load may still return any earlier store that the model allows.
+/// The writer is the main thread, which runs first, because hiding begins with a load of the version: loom does not switch threads between a thread's
+/// load of an atomic and the thread's next access to this atomic. The reader's loads may still return any earlier store that the model allows.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;
@@ -129,7 +129,7 @@ mod tests {
     const OLD_BYTES: u64 = 1 << 15;
     const NEW_BYTES: u64 = 1 << 16;
 
-    /// A header of two words.
+    /// A header of two words, each of which holds the pool's length.
     struct Model {
         shared: SharedHeader,
         words: [AtomicU64; 2],

@@ -1,4 +1,4 @@
-//! Links: offsets that carry their pool and their target type.
+//! Links: offsets with the brand of their pool and the type of their target.
 
 use crate::persist::{FieldLayout, InPool, Persist, link_layout, primitive_layout};
 use core::fmt;
@@ -11,8 +11,8 @@ pub(crate) type Brand<'p> = PhantomData<fn(&'p ()) -> &'p ()>;
 /// A persistent pointer: the offset of a durable `T` in the pool branded `'p`; zero is null.
 ///
 /// A link is obtained from a [`Durable`](super::Durable) value, or read from the pool. So a value is durable before a link to it is published. An
-/// allocator publishes both in one commit, and creates links with [`new_unchecked`](Self::new_unchecked). The brand `'p` ends with the scope, and
-/// links of two pools have different types.
+/// allocator makes both durable in one commit, and creates links with [`new_unchecked`](Self::new_unchecked). The brand `'p` ends with the scope, and
+/// links into two pools have different types.
 #[repr(transparent)]
 pub struct Link<'p, T> {
     offset: u64,
@@ -33,8 +33,8 @@ impl<'p, T> Link<'p, T> {
     /// # Safety
     /// In the pool of `'p`, `offset` is zero or the offset of a `T`. The `T` becomes durable no later than any link to it that is stored in the pool.
     ///
-    /// Other code relies on this for the contents of the pool. A wrong link reaches no other memory of the process: if its target does not fit in
-    /// the data area, following it is an error; otherwise a read returns bytes of another value, and a write overwrites them.
+    /// Other code relies on this contract for the contents of the pool. A link that violates it reaches no other memory of the process: if its target
+    /// does not fit in the data area, following the link is an error; otherwise a read returns bytes of another value, and a write overwrites them.
     #[must_use]
     pub const unsafe fn new_unchecked(offset: u64) -> Self {
         Self::from_offset(offset)
@@ -52,16 +52,16 @@ impl<'p, T> Link<'p, T> {
         self.offset == 0
     }
 
-    /// A link to a field of the target of this link; null stays null. The field comes from [`field!`](crate::field).
+    /// A link to a field of the target of this link; for a null link, the null link. [`field!`](crate::field) creates the argument.
     #[must_use]
     pub const fn field<F>(self, field: Field<T, F>) -> Link<'p, F> {
-        // A corrupted link may hold any number; following one that is too large is an error.
+        // A corrupted link may hold any offset. The sum saturates: following a link past the data area is an error.
         Link::from_offset(if self.is_null() { 0 } else { self.offset.saturating_add(field.offset_bytes) })
     }
 }
 
 impl<'p, T: Persist, const N: usize> Link<'p, [T; N]> {
-    /// A link to one value of the array that this link leads to; null stays null. `None` if `index` is past the end of the array.
+    /// A link to the element at `index` of the array that is this link's target; for a null link, the null link. `None` if `index` is past the end.
     ///
     /// ```
     /// # use pm_core::{Pool, PoolOptions, Region};
@@ -86,13 +86,13 @@ impl<'p, T: Persist, const N: usize> Link<'p, [T; N]> {
 }
 
 impl<T: Persist> Link<'_, T> {
-    /// In an array, a link to the value that follows this link's target by `index` values; null stays null. If the link's type is an array, use
-    /// [`get`](Link::get), which checks the index.
+    /// A link to the `T` that lies `index` values after this link's target, in an array; for a null link, the null link. If the target of this link
+    /// is itself an array type, use [`get`](Link::get), which checks the index.
     ///
-    /// A link does not hold the number of values. The caller ensures that there is a value at `index`, and that it is durable if this link's value
-    /// is. If the target of a link past the end does not fit in the data area, following it is an error. Otherwise a read returns bytes of another
-    /// value, which may not be durable, and a write overwrites them: another block of an allocator, or its header. No memory outside the pool is
-    /// read or written.
+    /// A link does not hold the number of values. The caller ensures that there is a value at `index`, and that it is durable if this link's target
+    /// is. If the target of a link past the end does not fit in the data area, following the link is an error. Otherwise a read returns bytes of
+    /// another value, which are not necessarily durable, and a write overwrites them: another block of an allocator, or its header. No memory outside
+    /// the pool is read or written.
     #[must_use]
     pub const fn element(self, index: u64) -> Self {
         let bytes = index.saturating_mul(size_of::<T>() as u64);
@@ -140,8 +140,8 @@ pub struct Field<T, F> {
 }
 
 impl<T, F> Field<T, F> {
-    /// For [`field!`](crate::field) only. `_select` names the types and is never called. A wrong offset reads the wrong bytes of the pool, which is
-    /// a bug but not undefined behaviour, because every bit pattern is a value. `_select` returns a raw pointer, because a reference to the field
+    /// For [`field!`](crate::field) only. `_select` determines the types and is never called. A wrong offset reads the wrong bytes of the pool, which
+    /// is a bug but not undefined behaviour, because every bit pattern is a value. `_select` returns a raw pointer, because a reference to the field
     /// could be deref-coerced to a reference of another type.
     #[doc(hidden)]
     #[must_use]

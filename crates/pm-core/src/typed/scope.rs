@@ -1,4 +1,4 @@
-//! Scopes: typed access to a pool, with a brand that is unique to the pool.
+//! Scopes: typed access to a pool, with a brand that is unique to the scope.
 
 use super::link::{Brand, Link};
 use super::state::{Dirty, Durable, Fenceable, Fenced, InFlight, Place};
@@ -7,7 +7,7 @@ use crate::{FenceError, PlaceError, Pmem, Pool, Region, RootError};
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 
-/// Typed access to a pool, from [`Pool::scope`]. Values with its brand `'p` cannot leave it.
+/// Typed access to a pool, from [`Pool::scope`]. Values with the scope's brand `'p` cannot leave the scope.
 ///
 /// ```
 /// use pm_core::{Link, Persist, Pool, PoolOptions, Region, field};
@@ -47,17 +47,17 @@ pub struct Scope<'p, P: Pmem = Region> {
 }
 
 impl<P: Pmem> Pool<P> {
-    /// Runs `f` with a scope of this pool. Its brand is new: places, links and written values cannot be used with another pool, and cannot leave `f`.
+    /// Runs `f` with a scope of this pool. Places, links and written values carry its brand: they cannot be used with another pool or outside `f`.
     pub fn scope<R>(&self, f: impl for<'p> FnOnce(&Scope<'p, P>) -> R) -> R {
         f(&Scope { pool: self, brand: PhantomData })
     }
 }
 
 impl<'p, P: Pmem> Scope<'p, P> {
-    /// Claims `offset` for a `T`. An allocator must ensure that no other code writes there.
+    /// Returns the place for a `T` at `offset`. No record is kept: the caller, or its allocator, must ensure that no other code writes there.
     ///
     /// # Errors
-    /// When a `T` there would not fit in the data area or would be misaligned, or the pool is read-only.
+    /// When a `T` at `offset` would not fit in the data area or would be misaligned, or the pool is read-only.
     pub fn claim<T: InPool<'p>>(&self, offset: u64) -> Result<Place<'p, T>, PlaceError> {
         self.check_writable()?;
         self.check::<T>(offset).map(Place::at)
@@ -111,13 +111,13 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(in_flight.fenced(&Fenced::after_fence(self.pmem())?))
     }
 
-    /// Stores a link into a link field, atomically. This publishes a value.
+    /// Stores a link into a link field, atomically. This publishes the link's target.
     ///
     /// # Errors
-    /// When `slot` does not lie in the data area, or the pool is read-only.
+    /// When `slot` is null, misaligned or not in the data area, or the pool is read-only.
     ///
     /// # Durability
-    /// None yet, but a crash leaves the old link or the new one, and the target of the new one is durable.
+    /// None yet, but a crash leaves the old link or the new one, and the target of the new link is durable.
     #[track_caller]
     pub fn store_link<T: InPool<'p>>(
         &self,
@@ -133,7 +133,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Stores a word in place, atomically.
     ///
     /// # Errors
-    /// When `slot` does not lie in the data area, or the pool is read-only.
+    /// When `slot` is null, misaligned or not in the data area, or the pool is read-only.
     ///
     /// # Durability
     /// None yet, but a crash leaves the old word or the new one.
@@ -145,10 +145,10 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(Dirty::at(offset))
     }
 
-    /// Loads the target of a link. It may not be durable yet, if another thread is writing it.
+    /// Loads the target of a link. The loaded value is not necessarily durable: another thread may be writing it.
     ///
     /// # Errors
-    /// When the link is null or does not lie in the data area.
+    /// When the link is null or misaligned, or its target does not lie in the data area.
     pub fn read<T: InPool<'p>>(&self, link: Link<'p, T>) -> Result<T, PlaceError> {
         let offset = self.check_link(link)?;
         // SAFETY: the bytes come from the pool of this scope's brand.
@@ -158,29 +158,29 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// The root of this name, or `None` if it does not exist.
     ///
     /// # Errors
-    /// When the root holds another type than `T`, does not lie in the data area, or is not found and a slot of the directory is corrupted.
+    /// When the name is invalid; when the value is not a `T`, or not in the data area; when the root is not found and a slot is corrupted.
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
         let Some(root) = self.pool.find_root(name)? else { return Ok(None) };
         root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;
         Ok(Some(Link::from_offset(self.check::<T>(root.offset())?)))
     }
 
-    /// Sets a root: [`root`](Self::root) finds the durable value by this name after a restart. An existing root of that name is replaced.
+    /// Sets a root: after a restart, [`root`](Self::root) finds the durable value by this name. An existing root of the same name is replaced.
     ///
     /// # Errors
-    /// When the name is empty or longer than 24 bytes, there are 63 other roots, the pool is read-only or has [logged
+    /// When the name is invalid ([`RootError::Name`]), there are 63 other roots or corrupted slots, the pool is read-only or has [logged
     /// roots](crate::PoolOptions::with_logged_roots), or a fence fails.
     ///
     /// # Durability
     /// When it returns, the root is durable; a crash before that leaves the old root of that name, if any, or the new one. Costs two fences, and a
-    /// third to replace a root.
+    /// third if it replaces a root.
     #[track_caller]
     pub fn set_root<T: InPool<'p>>(&self, name: &str, value: &Durable<'p, T>) -> Result<(), RootError> {
         self.pool.put_root(name, (value.offset(), size_of::<T>() as u64, T::LAYOUT))
     }
 
     /// Sets a root whose value is still in flight. This does the same as [`fence`](Self::fence) followed by [`set_root`](Self::set_root), with one
-    /// fence fewer: the first fence of setting a root, before the root becomes valid, is also the fence of the value.
+    /// fence fewer: the first fence of setting a root, which completes before the root becomes valid, also makes the value durable.
     ///
     /// ```
     /// # use pm_core::{Pool, PoolOptions, Region};

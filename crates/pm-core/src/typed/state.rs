@@ -8,49 +8,49 @@ use core::marker::PhantomData;
 ///
 /// The states are `Dirty`, [`InFlight`] and [`Durable`]. Each consumes the previous one, so no value is flushed twice, and a value that is changed
 /// after its flush is `Dirty` again.
-#[must_use = "what was stored is not durable before it was flushed and fenced"]
+#[must_use = "a stored value is not durable until it is flushed and fenced"]
 pub struct Dirty<'p, T> {
-    at: At<'p, T>,
+    at: TypedOffset<'p, T>,
 }
 
-/// A `T` whose lines were flushed, but not fenced: they become durable in no order. Not `Send`, because a fence waits only for the flushes of
-/// its own thread.
-#[must_use = "a stored value is not durable until it is flushed and fenced"]
+/// A `T` whose lines were flushed, but not fenced: the lines become durable in any order. It is not `Send`, because a fence waits only for the
+/// flushes of its own thread.
+#[must_use = "a value in flight is not durable until it is fenced"]
 pub struct InFlight<'p, T> {
-    at: At<'p, T>,
+    at: TypedOffset<'p, T>,
     this_thread: PhantomData<*const ()>,
 }
 
 /// A `T` that was flushed and fenced: it survives a crash within the limits of the [domain](crate::Domain).
 pub struct Durable<'p, T> {
-    at: At<'p, T>,
+    at: TypedOffset<'p, T>,
 }
 
-/// The permission to write a `T` once, at an offset of the pool. From [`Scope::claim`](super::Scope::claim).
+/// The permission to write a `T` once, at an offset of the pool, from [`Scope::claim`](super::Scope::claim).
 #[must_use = "a place that is never written keeps its old bytes"]
 pub struct Place<'p, T> {
-    at: At<'p, T>,
+    at: TypedOffset<'p, T>,
 }
 
 /// An offset, with the brand of its pool and the type of its value.
-struct At<'p, T> {
+struct TypedOffset<'p, T> {
     offset: u64,
     brand: Brand<'p>,
     target: PhantomData<fn() -> T>,
 }
 
-impl<'p, T> At<'p, T> {
+impl<'p, T> TypedOffset<'p, T> {
     const fn new(offset: u64) -> Self {
         Self { offset, brand: PhantomData, target: PhantomData }
     }
 }
 
-/// Implements the constructor, the offset and `Debug` for a state.
+/// Implements the constructor, the offset and `Debug` for each state.
 macro_rules! states {
     ($($state:ident { $($marker:ident),* })*) => {$(
         impl<T> $state<'_, T> {
             pub(super) const fn at(offset: u64) -> Self {
-                Self { at: At::new(offset), $($marker: PhantomData),* }
+                Self { at: TypedOffset::new(offset), $($marker: PhantomData),* }
             }
 
             /// The offset in the region.
@@ -81,12 +81,12 @@ impl<'p, T> Durable<'p, T> {
 mod sealed {
     pub trait Sealed {}
 
-    /// Proof that a fence has returned. It is sealed, because any code can call `Fenceable::fenced` if it can construct the argument.
+    /// Proof that a fence has returned. It is sealed, because code that can construct one can call `Fenceable::fenced` without a fence.
     #[derive(Debug)]
     pub struct Fenced(());
 
     impl Fenced {
-        /// Issues a fence.
+        /// Issues a fence, and returns the proof of it.
         #[track_caller]
         pub(in crate::typed) fn after_fence<P: crate::Pmem>(pmem: &P) -> Result<Self, crate::FenceError> {
             pmem.fence()?;
