@@ -11,15 +11,15 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Domain {
-    /// Asynchronous DRAM refresh: the memory controller's write queue is kept, caches are lost. A store is durable once its line has been flushed
-    /// and the flush has been fenced.
+    /// Asynchronous DRAM refresh: at a power failure the memory controller's write queue is saved, and the caches are lost. A store is durable once
+    /// its line has been flushed and the flush has been fenced.
     Adr,
-    /// Extended ADR: caches are kept too. Flushes are not needed; fences still order, and non-temporal stores still wait in write-combining buffers
-    /// until a fence.
+    /// Extended ADR: at a power failure the caches are saved too. Flushes are not needed. Fences are still needed for the order of stores, and for
+    /// non-temporal stores, which wait in write-combining buffers until a fence.
     Eadr,
     /// An ordinary file: data is durable when `msync` or `fdatasync` has written back its page. If the power fails during the write-back, the page
-    /// can tear at its sectors (512 bytes). A file on an overlay whose mount is not visible, for example after chroot(2), has this domain too,
-    /// although an overlay mounted `volatile` loses its data.
+    /// can be torn between its sectors (512 bytes). A file on an overlay whose mount is not visible, for example after chroot(2), has this domain
+    /// too, although the overlay may have been mounted `volatile`, and then loses its data.
     Page,
     /// Memory without a medium (tmpfs, hugetlbfs, memfd): contents survive a crash of the process, but neither a reboot nor a power failure.
     Volatile,
@@ -37,7 +37,7 @@ impl Domain {
         }
     }
 
-    /// One sentence for a message: what survives once a fence has returned.
+    /// A clause for messages: which data survives which failure.
     #[must_use]
     pub const fn promise(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Domain {
         }
     }
 
-    /// Whether fenced data survives the loss of power.
+    /// Whether fenced data survives a power failure.
     #[must_use]
     pub const fn survives_power_loss(self) -> bool {
         !matches!(self, Self::Volatile)

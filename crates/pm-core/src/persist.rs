@@ -4,7 +4,7 @@ use core::mem::{MaybeUninit, size_of};
 
 /// A type whose bytes have the same meaning after a restart, in another process, and at another address.
 ///
-/// Derive it, together with `Clone` and `Copy`, for `#[repr(C)]` structs:
+/// Derive the trait, together with `Clone` and `Copy`, for `#[repr(C)]` structs:
 ///
 /// ```
 /// use pm_core::{Link, Persist};
@@ -14,14 +14,14 @@ use core::mem::{MaybeUninit, size_of};
 /// struct Order<'p> {
 ///     id: u64,
 ///     quantity: u32,
-///     reserved: u32, // without it the struct would have padding, and would not compile
+///     reserved: u32, // without this field the struct would have padding, and would not compile
 ///     previous: Link<'p, Order<'p>>,
 /// }
 /// ```
 ///
-/// Integers, floats, arrays of `Persist` types and [`Link`](crate::Link) are `Persist`. References, boxes and strings are not, because an address
-/// is invalid after a restart; nor is `usize`, whose size depends on the host; nor are `bool`, `char` and enums, because a corrupted medium may
-/// hold bit patterns that are invalid for them.
+/// Integers of 8 to 64 bits, floats, arrays of `Persist` types and [`Link`](crate::Link) are `Persist`. References, boxes and strings are not,
+/// because an address is invalid after a restart. `usize` and `isize` are not, because their size depends on the host. `bool`, `char` and enums are
+/// not, because a corrupted medium may hold bit patterns that are invalid for them.
 ///
 /// # Safety
 /// The type has no padding and no invalid bit pattern, holds no address of this process, and has a fixed layout (`repr(C)` or a primitive). The
@@ -32,18 +32,18 @@ use core::mem::{MaybeUninit, size_of};
     note = "integers, floats, arrays of them, `Link`, and structs with `#[derive(Persist)]` can; for text use `[u8; N]`"
 )]
 pub unsafe trait Persist: Copy {
-    /// The fields of a struct, in order; empty for primitives.
+    /// The fields of a struct, in order; empty for other types.
     const FIELDS: &'static [FieldLayout] = &[];
 
-    /// A fingerprint of the layout: the names, offsets, sizes and layouts of all fields, and of the targets of links, through up to three links.
-    /// Stored with each typed root, so that a program with a different definition of the type gets an error.
+    /// A fingerprint of the layout: a hash of the struct's name, of the names, offsets, sizes and layouts of its fields, and of the targets of up to
+    /// three links in a row. Stored with each typed root, so that a program with a different definition of the type gets an error.
     const LAYOUT: u64 = Self::LAYOUT_THROUGH_3;
 
     /// The fingerprint that does not depend on the targets of links.
     #[doc(hidden)]
     const LAYOUT_THROUGH_0: u64;
-    /// The fingerprint that follows one link. (One constant for each number of links: the fingerprint of a type that links to itself then depends
-    /// on a lower-numbered constant of the same type, and the compiler accepts the recursion.)
+    /// The fingerprint that follows one link. (Each number of links has its own constant. So if a type links to itself, its fingerprint depends only
+    /// on a lower-numbered constant of the same type, and the compiler finds no cycle.)
     #[doc(hidden)]
     const LAYOUT_THROUGH_1: u64 = Self::LAYOUT_THROUGH_0;
     /// The fingerprint that follows two links.
@@ -53,14 +53,14 @@ pub unsafe trait Persist: Copy {
     #[doc(hidden)]
     const LAYOUT_THROUGH_3: u64 = Self::LAYOUT_THROUGH_2;
 
-    /// Fails to compile when the type has padding.
+    /// A constant whose evaluation fails to compile if the type has padding.
     const CHECK: () = ();
 }
 
-/// A [`Persist`] type whose links all belong to the pool of `'p`. The derive implements it, for the lifetime of the struct, or for every `'p` if
-/// the struct has none.
+/// A [`Persist`] type whose links all belong to the pool of `'p`. The derive implements this trait: for the lifetime parameter of the struct, or for
+/// every `'p` if the struct has no lifetime parameter.
 ///
-/// Without this trait the lifetime of a struct would be unconstrained, and links in a value read from one pool could be stored in another.
+/// Without this trait the lifetime of a struct would be unconstrained, and a value with links that was read from one pool could be stored in another.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not belong to this pool",
     label = "its links carry the brand of another pool, or it is not `Persist`"
@@ -72,16 +72,16 @@ pub trait InPool<'p>: Persist {}
 pub struct FieldLayout {
     /// The field's name.
     pub name: &'static str,
-    /// Its offset in the struct.
+    /// The field's offset in the struct.
     pub offset_bytes: usize,
-    /// Its length.
+    /// The field's length.
     pub size_bytes: usize,
-    /// The fingerprint of its type, independent of the targets of links.
+    /// The fingerprint of the field's type, independent of the targets of links.
     pub layout: u64,
 }
 
 impl FieldLayout {
-    /// The fingerprint of a struct with this name, these fields, and these fingerprints of their types.
+    /// The fingerprint of a struct with this name and these fields, whose types have the fingerprints `layouts`.
     ///
     /// # Panics
     /// When the two slices have different lengths.
@@ -121,7 +121,7 @@ pub(crate) const fn primitive_layout(name: &str) -> u64 {
     fnv1a(FNV_OFFSET, name.as_bytes())
 }
 
-/// The fingerprint of a link to something with the fingerprint `target`.
+/// The fingerprint of a link whose target has the fingerprint `target`.
 pub(crate) const fn link_layout(target: u64) -> u64 {
     fnv1a(primitive_layout("Link"), &target.to_le_bytes())
 }
@@ -132,7 +132,7 @@ const fn array_layout(element: u64, len: usize) -> u64 {
 
 macro_rules! primitives {
     ($($ty:ty),*) => {$(
-        // SAFETY: no padding, every bit pattern a value, no address, one layout on every little-endian host.
+        // SAFETY: the type has no padding, holds no address, and has one layout on every little-endian host; every bit pattern is a value.
         unsafe impl Persist for $ty {
             const LAYOUT_THROUGH_0: u64 = primitive_layout(stringify!($ty));
         }
@@ -173,7 +173,7 @@ pub fn bytes_of_slice<T: Persist>(values: &[T]) -> &[u8] {
     }
 }
 
-/// Builds a value from the bytes that `fill` writes; all others are zero. The type must have no links, because the bytes could come from another
+/// Builds a value from the bytes that `fill` writes; all other bytes are zero. The type must have no links, because the bytes could come from another
 /// pool.
 ///
 /// ```
@@ -188,7 +188,7 @@ pub fn from_bytes<T: for<'p> InPool<'p>>(fill: impl FnOnce(&mut [u8])) -> T {
 /// Like [`from_bytes`], but the value may have links: for transactions, which read a pool without a [`Scope`](crate::Scope).
 ///
 /// # Safety
-/// Either the bytes come from the pool whose brand the value's links carry, or each link in them meets the contract of
+/// Either the bytes come from the pool whose brand the value's links carry, or each link in the bytes meets the contract of
 /// [`Link::new_unchecked`](crate::Link::new_unchecked).
 pub unsafe fn from_bytes_unchecked<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
     const { T::CHECK };

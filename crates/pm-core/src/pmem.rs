@@ -20,9 +20,9 @@ pub enum FenceError {
     /// Writing back pages failed.
     #[error("in the page domain, writing back {len_bytes} bytes at offset {offset} failed: {errno}")]
     WriteBack {
-        /// First byte of the range whose state is unknown.
+        /// The first byte of the range that could not be written back.
         offset: u64,
-        /// Length of that range.
+        /// The length of that range.
         len_bytes: u64,
         /// The error of `msync`.
         errno: rustix::io::Errno,
@@ -41,25 +41,25 @@ pub enum FenceError {
 
 /// A byte-addressed region of persistent memory.
 ///
-/// Code above this trait is written once, generic over it with the hardware as the default, and monomorphised. [`Region`](crate::Region) implements
-/// it with instructions, and a crash simulator implements it with a model of the caches; [`Counting`](crate::Counting) wraps another
-/// implementation and counts calls.
+/// Code above this trait is generic over it, with [`Region`](crate::Region) as the default, and is monomorphised. `Region` implements the trait with
+/// CPU instructions, and a crash simulator implements it with a model of the caches. [`Counting`](crate::Counting) wraps another implementation, and
+/// counts flushed lines and fences.
 ///
 /// # Model
-/// `store` and the atomics are ordinary write-back stores: visible at once. They become durable when a thread flushes their lines with [`flush`]
-/// after the store, and then calls [`fence`]. `store_nt` needs only the fence. Flushed lines become durable in any order before the fence returns,
-/// and any line may become durable at any time, because caches evict lines. A store of 1, 2, 4 or 8 bytes that is aligned to its length is atomic,
-/// for crashes and for other threads. Any other store is split into such pieces, each the largest that alignment and length allow
-/// ([`piece_bytes`](crate::line::piece_bytes)), in no order. The exception is [`store_u128`]: a crash leaves all of its 16 bytes or none. See
-/// `docs/persistence-model.md`.
+/// `store` and the atomic stores go through the cache, and are visible to other threads at once. They are durable after a thread has flushed their
+/// lines with [`flush`], and then called [`fence`]. Data of `store_nt` needs only the fence. Flushed lines become durable in any order before the
+/// fence returns, and any line may become durable at any time, because caches evict lines. A store of 1, 2, 4 or 8 bytes that is aligned to its
+/// length is atomic, for crashes and for other threads. Any other store is split into such pieces, each the largest that alignment and length allow
+/// ([`piece_bytes`](crate::line::piece_bytes)); the order of the pieces is undefined. The exception is [`store_u128`]: a crash leaves all of its 16
+/// bytes or none. See `docs/persistence-model.md`.
 ///
 /// # Concurrency
 /// All methods take `&self` and may be called from several threads at once. If threads access the same bytes without the atomics, a load may
 /// return pieces of different stores, as on hardware. This is never undefined behaviour.
 ///
 /// # Panics
-/// Every method that takes an offset, except `prefetch` and `next_data`, panics if the range is not inside the region; the atomic ones also panic
-/// if the offset is not a multiple of their size, 8 or 16. Both are bugs in the caller. Nothing has been stored.
+/// Every method that takes an offset, except `prefetch` and `next_data`, panics if the range is not inside the region; the atomic ones also panic if
+/// the offset is not a multiple of their size, 8 or 16. Both are bugs in the caller. A method that panics for these reasons has stored nothing.
 ///
 /// [`store_u128`]: Pmem::store_u128
 /// [`flush`]: Pmem::flush
@@ -76,26 +76,26 @@ pub trait Pmem {
         true
     }
 
-    /// Takes the region's lock for a handle that writes its pool. `None` while another handle holds it. A [`Pool`](crate::Pool) takes it when it is
-    /// formatted or opened for writing. An implementation without a [`WriterLock`](crate::WriterLock) admits every handle, and two of them
-    /// overwrite each other's roots.
+    /// Acquires the region's writer lock, for a handle that writes the region's pool. `None` while another handle holds the lock. A
+    /// [`Pool`](crate::Pool) that is formatted or opened for writing acquires it. An implementation without a [`WriterLock`](crate::WriterLock)
+    /// admits every handle, and two writing handles then overwrite each other's roots.
     fn lock_writer(&self) -> Option<WriterGuard> {
         self.writer_lock().map_or_else(|| Some(WriterGuard::unlocked()), |lock| lock.try_lock())
     }
 
-    /// The region's lock, if it has one. A read-only [`Pool`](crate::Pool) uses it to detect what another handle is changing.
+    /// The region's writer lock, if it has one. A read-only [`Pool`](crate::Pool) uses it to detect a header or root that another handle is changing.
     fn writer_lock(&self) -> Option<WriterLock> {
         None
     }
 
-    /// The next range at or after `offset` that is not a hole. The hole before it was never stored to, and reads as zero. `None` if there is no
-    /// more data. A search that reads only such ranges allocates no blocks in a sparse file. An implementation without holes returns all of the
-    /// region from `offset` on.
+    /// The first range of data, which is not a hole, at or after `offset`. The bytes between `offset` and this range are a hole, and read as zero.
+    /// `None` if all bytes from `offset` on are a hole. A search that reads only data allocates no blocks in a sparse file. An implementation without
+    /// holes returns the whole region from `offset` on.
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         (offset < self.len_bytes()).then(|| offset..self.len_bytes())
     }
 
-    /// Copies `out.len()` bytes at `offset` into `out`. They may not be durable yet.
+    /// Copies `out.len()` bytes at `offset` into `out`. The bytes may not be durable yet.
     #[track_caller]
     fn load(&self, offset: u64, out: &mut [u8]);
 
@@ -106,19 +106,19 @@ pub trait Pmem {
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]);
 
-    /// Stores `bytes` at `offset` around the cache, with non-temporal stores. Suitable for long data: a whole line costs half as much as a store
-    /// and a flush. Ends that are not aligned to 8 bytes go through the cache, and this call flushes them. Atomic in the same pieces as a store.
+    /// Stores `bytes` at `offset` around the cache, with non-temporal stores. Suitable for long data: a whole line costs half as much as with a store
+    /// and a flush. A partial word at either end is stored through the cache and flushed. The atomic pieces are those of `store`.
     ///
     /// # Durability
-    /// Every byte is durable at this thread's next [`fence`](Pmem::fence), without a flush. This does not hold for earlier `store`s to the same
-    /// lines.
+    /// The stored bytes are durable when this thread's next [`fence`](Pmem::fence) returns, without a flush. Earlier [`store`](Pmem::store)s to other
+    /// bytes of the same lines still need a flush.
     ///
     /// # Source
     /// Intel SDM vol. 1, 10.4.6.2 (non-temporal data); PMBD III-C and Table III.
     #[track_caller]
     fn store_nt(&self, offset: u64, bytes: &[u8]);
 
-    /// Like [`load`](Pmem::load), but the memory may be missing. An implementation that cannot detect this calls `load`.
+    /// Like [`load`](Pmem::load), but inaccessible memory is an error. An implementation that cannot detect this calls `load`.
     ///
     /// # Errors
     /// [`MediumFault`] when the file was truncated or the memory is poisoned. A part of `out` may have been filled.
@@ -128,14 +128,14 @@ pub trait Pmem {
         Ok(())
     }
 
-    /// Like [`store_nt`](Pmem::store_nt), but the memory may be missing. An implementation that cannot detect this calls `store_nt`.
+    /// Like [`store_nt`](Pmem::store_nt), but inaccessible memory is an error. An implementation that cannot detect this calls `store_nt`.
     ///
     /// # Errors
-    /// [`MediumFault`] when the file was truncated, the file system has no space for a hole, or the memory is poisoned. A part of `bytes` may have
-    /// been stored.
+    /// [`MediumFault`] when the file was truncated, the file system has no space to fill a hole, or the memory is poisoned. A part of `bytes` may
+    /// have been stored.
     ///
     /// # Durability
-    /// As [`store_nt`](Pmem::store_nt), even for the bytes stored before a fault.
+    /// As for [`store_nt`](Pmem::store_nt), even for the bytes that were stored before a fault.
     #[track_caller]
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         self.store_nt(offset, bytes);
@@ -168,47 +168,47 @@ pub trait Pmem {
     #[track_caller]
     fn store_u128(&self, offset: u64, value: u128);
 
-    /// Replaces the word at `offset` with `new` if it is `current`, with acquire-release ordering.
+    /// Stores `new` at `offset` if the word there equals `current`, atomically, with acquire-release ordering. Returns the old word.
     ///
     /// # Errors
-    /// The word found at `offset`, if it is not `current`. Nothing has been stored.
+    /// The word at `offset`, if it is not `current`. Nothing has been stored.
     ///
     /// # Durability
-    /// As [`store_u64`](Pmem::store_u64). On x86 a successful exchange happens to fence too; do not rely on it.
+    /// As for [`store_u64`](Pmem::store_u64). On x86 a successful exchange happens to fence too; do not rely on it.
     #[track_caller]
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64>;
 
-    /// Starts to write back every line that holds a byte of the `len_bytes` bytes at `offset`. Costs one instruction per line; orders nothing.
+    /// Starts to write back every line that holds a byte of the `len_bytes` bytes at `offset`: one instruction per line. Orders nothing.
     ///
     /// # Durability
-    /// Data stored to these lines before this call is durable at this thread's next [`fence`](Pmem::fence). Later stores are not.
+    /// Data stored to these lines before this call is durable after this thread's next [`fence`](Pmem::fence). Later stores are not.
     #[track_caller]
     fn flush(&self, offset: u64, len_bytes: u64);
 
-    /// A hint that the line of `offset` will be stored to soon. It may load the line into the cache. It has no other effect, and an offset outside
+    /// A hint that the line of `offset` will be stored to soon. The call may load the line into the cache, and has no other effect. An offset outside
     /// the region is not an error.
     ///
-    /// Useful before a [`fence`](Pmem::fence): a store that follows the fence and misses the cache delays all later stores.
+    /// A prefetch is useful before a [`fence`](Pmem::fence): a store that follows the fence and misses the cache delays all later stores.
     #[inline]
     fn prefetch(&self, offset: u64) {
         let _ = offset;
     }
 
-    /// Orders and waits: when it returns, everything that this thread flushed or stored non-temporally before is durable, within the limits of the
-    /// [`domain`](Pmem::domain).
+    /// Orders this thread's earlier flushes and non-temporal stores before its later stores, and waits for them: when the fence returns, their data
+    /// is durable, within the limits of the [`domain`](Pmem::domain).
     ///
     /// # Errors
-    /// In the page domain, when the kernel could not write pages back: see [`FenceError`]. There are no errors in other domains.
+    /// In the page domain, when the kernel could not write pages back: see [`FenceError`]. In other domains a fence does not fail.
     ///
     /// # Source
     /// Intel SDM vol. 2, SFENCE and CLWB.
     #[track_caller]
     fn fence(&self) -> Result<(), FenceError>;
 
-    /// Flushes the range and fences: one fence, [`lines_spanned`](crate::line::lines_spanned) lines.
+    /// Flushes the range, and then fences: one fence, and a flush of [`lines_spanned`](crate::line::lines_spanned) lines.
     ///
     /// # Errors
-    /// As [`fence`](Pmem::fence).
+    /// As for [`fence`](Pmem::fence).
     #[inline]
     #[track_caller]
     fn persist(&self, offset: u64, len_bytes: u64) -> Result<(), FenceError> {
@@ -217,11 +217,11 @@ pub trait Pmem {
     }
 }
 
-/// Stores `bytes` at `offset` word by word, in ascending order. The offset and the length are multiples of eight.
+/// Stores `bytes` at `offset` word by word, in ascending order. The offset and the length must be multiples of eight.
 ///
 /// The words of one large store become durable in any order: a crash leaves one of `2^n` mixtures of `n` words. If the words are stored in order, a
-/// crash leaves the first few of each line: one of 9 states per line. A checksum, or a word written last, detects both, but a test can enumerate
-/// the smaller set. Atomic words take longer than a copy, but for headers and roots the flush and the fence take most of the time.
+/// crash leaves the first few words of each line: one of 9 states per line. A checksum, or a last word, detects an incomplete store either way, but a
+/// test can enumerate only the smaller set. A copy is faster, but for headers and roots the flush and the fence take most of the time.
 pub(crate) fn store_words<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     let (words, rest) = bytes.as_chunks::<{ size_of::<u64>() }>();
     assert!(rest.is_empty(), "{} bytes are not whole words", bytes.len());
@@ -230,7 +230,7 @@ pub(crate) fn store_words<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     }
 }
 
-/// Implements methods of [`Pmem`] with calls of an inner implementation, for a type that wraps one.
+/// Implements the named methods of [`Pmem`] for a type that wraps another implementation: each method calls the same method of the inner one.
 ///
 /// ```
 /// use pm_core::{FenceError, Pmem, Region, forward_pmem};
@@ -285,7 +285,7 @@ macro_rules! forward_pmem {
     };
 }
 
-/// Forwards all methods through a pointer, so that `&P` and `Arc<P>` implement it too.
+/// Implements [`Pmem`] for pointers to an implementation, `&P` and `Arc<P>`, by forwarding the calls.
 macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<P: Pmem + ?Sized> Pmem for $pointer {
