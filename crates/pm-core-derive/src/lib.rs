@@ -1,7 +1,7 @@
 //! `#[derive(Persist)]` for [`pm-core`](https://docs.rs/pm-core): see the trait's documentation there.
 //!
-//! The derive accepts a `#[repr(C)]` struct whose fields are all `Persist`, and rejects a struct with padding between or after its fields:
-//! padding bytes are undefined, and would make checksums and comparisons wrong.
+//! The derive accepts a `#[repr(C)]` struct whose fields are all `Persist`, and rejects a struct with padding between or after its fields: padding
+//! bytes have undefined contents, and would make checksums and comparisons wrong.
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as TokenStream2;
@@ -33,7 +33,7 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
     let any_pool = brand.is_none().then(|| quote!(<'p>));
     let pool = brand.cloned().unwrap_or_else(|| Lifetime::new("'p", name.span()));
     let static_arguments = brand.map(|_| quote!(<'static>));
-    // Spanned at the field's type, so that the compiler's errors point there.
+    // The tokens have the span of the field's type, so that the compiler's errors point there.
     let layouts =
         types.iter().map(|ty| quote_spanned!(ty.span()=> <#ty as ::pm_core::Persist>::LAYOUT_THROUGH_0));
     // One constant for each number of links that the fingerprint follows.
@@ -45,8 +45,8 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
     let in_pool = types.iter().map(|ty| quote_spanned!(ty.span()=> belongs::<#pool, #ty>();));
 
     Ok(quote! {
-        // SAFETY: the struct is repr(C), each field's type is Persist (LAYOUT below names the trait for each of
-        // them), and CHECK shows that the fields leave no padding.
+        // SAFETY: the struct is repr(C), each field's type is Persist (FIELDS below names the trait for each of them), and CHECK shows that the
+        // fields leave no padding.
         #[automatically_derived]
         unsafe impl #generics ::pm_core::Persist for #name #arguments {
             const FIELDS: &'static [::pm_core::FieldLayout] = &[#(
@@ -67,7 +67,7 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream2> {
         #[automatically_derived]
         impl #generics #any_pool ::pm_core::InPool<#pool> for #name #arguments {}
 
-        // Forces both checks for every struct, even an unused one.
+        // Evaluates the checks of brands and of padding, even for a struct that is never used.
         const _: () = {
             const fn belongs<'p, T: ::pm_core::InPool<'p>>() {}
             const fn all_fields_belong<#pool>() { #(#in_pool)* }
@@ -94,7 +94,7 @@ fn named_fields(input: &DeriveInput) -> syn::Result<&FieldsNamed> {
     Ok(fields)
 }
 
-/// The struct's lifetime: the brand that its links carry.
+/// The struct's lifetime, which is the brand of its links; `None` if it has none.
 fn only_lifetime(input: &DeriveInput) -> syn::Result<Option<&Lifetime>> {
     let mut parameters = input.generics.params.iter();
     let brand = match parameters.next() {

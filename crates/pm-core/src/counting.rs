@@ -5,12 +5,12 @@ use crate::{FenceError, Pmem, forward_pmem, line::lines_spanned};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The lines and fences that passed through a [`Counting`] seam, in total or between two readings.
+/// The numbers of lines and fences that a [`Counting`] has passed on, in total or between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines sent towards the medium: flushed lines and lines of non-temporal stores.
     pub lines: u64,
-    /// Fences.
+    /// Calls of [`fence`](Pmem::fence).
     pub fences: u64,
 }
 
@@ -21,9 +21,9 @@ impl core::ops::Sub for Counts {
     }
 }
 
-/// A seam that counts calls, and forwards them to the seam below.
+/// A wrapper around an implementation of [`Pmem`]: counts flushed lines and fences, and forwards all calls.
 ///
-/// It is a wrapper: code without it pays nothing, not even a branch.
+/// Code that does not use the wrapper pays nothing, not even a branch.
 ///
 /// ```
 /// use pm_core::{Counting, Counts, Pmem, Region};
@@ -53,7 +53,7 @@ impl<P: Pmem> Counting<P> {
         }
     }
 
-    /// All lines and fences since the start, over all threads.
+    /// All lines and fences since this value was created, over all threads.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { lines: self.lines.load(Relaxed), fences: self.fences.load(Relaxed) }
@@ -66,7 +66,7 @@ impl<P: Pmem> Counting<P> {
         (result, self.counts() - before)
     }
 
-    /// The seam below.
+    /// The wrapped implementation.
     pub const fn get_ref(&self) -> &P {
         &self.inner
     }

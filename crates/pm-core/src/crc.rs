@@ -1,9 +1,9 @@
 //! CRC-32C of a few words: the checksums of headers and log entries.
 
-/// The CRC-32C (Castagnoli) of these words as little-endian bytes.
+/// The CRC-32C (Castagnoli) of the little-endian bytes of these words.
 ///
-/// The crate `crc32c` computes it from bytes, and is faster above a few hundred bytes. For the three words of a block header it would spend most of
-/// its time checking whether the input is long.
+/// The crate `crc32c` computes the same checksum, and is faster above a few hundred bytes. For the three words that a block header's checksum covers,
+/// that crate would spend most of its time checking whether the input is long.
 ///
 /// ```
 /// assert_eq!(pm_core::crc32c_words(&[u64::from_le_bytes(*b"12345678")]), 0x6087_809A);
@@ -17,7 +17,7 @@ pub fn crc32c_words(words: &[u64]) -> u32 {
     crc32c_append(0, words)
 }
 
-/// The CRC-32C of these words after earlier words, whose CRC-32C is `crc`. The CRC-32C of no words is 0.
+/// The CRC-32C of a sequence of words that ends with `words`; `crc` is the CRC-32C of the words before them, 0 if there are none.
 #[must_use]
 #[inline]
 pub fn crc32c_append(crc: u32, words: &[u64]) -> u32 {

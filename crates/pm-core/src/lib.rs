@@ -51,15 +51,15 @@
 //! # What is guaranteed after a crash
 //!
 //! * Everything that was flushed before a fence that has returned is durable, within the limits of the [domain](Domain).
-//! * Data that was stored but not flushed, or flushed but not fenced, is partly durable: each aligned 8-byte word is old or new. Words of one
+//! * Data that was stored but not flushed, or flushed but not fenced, may be partly durable: each aligned 8-byte word is old or new. Words of one
 //!   64-byte line that were stored one after the other become durable in that order.
-//! * A [`Pool`] opens after a crash at any moment of creating, growing or changing it, and its roots are the old ones or the new ones. A corrupted
-//!   header is restored from its backup; [`Pool::header_state`] reports it.
+//! * A [`Pool`] can be opened after a crash at any moment of creating, growing or changing it, and each of its roots is the old one or the new one. A
+//!   corrupted header is restored from its backup; [`Pool::header_state`] reports this.
 //!
-//! # What it does not do
+//! # Limitations
 //!
-//! It does not allocate: an allocator decides which code writes where. It has no transactions: data that must change together must fit into one
-//! 8-byte word, or be reachable through one such word. Media errors, and the truncation of a mapped file by another program, raise SIGBUS, which
+//! This crate does not allocate: an allocator decides which code writes where. It has no transactions: data that must change together must fit into
+//! one 8-byte word, or be reachable through one such word. Media errors, and the truncation of a mapped file by another program, raise SIGBUS, which
 //! ends the process, except for accesses that are [guarded](fault).
 //!
 //! # Platforms

@@ -1,9 +1,9 @@
 //! The cache line, the unit in which stores reach persistent memory, and arithmetic on ranges of lines.
 
-/// Bytes of one cache line: 64 on every CPU that this crate supports. Lines begin at multiples of it.
+/// Bytes of one cache line: 64 on every CPU that this crate supports. Each line begins at a multiple of this length.
 pub const LINE_BYTES: u64 = 64;
 
-/// [`LINE_BYTES`] for arithmetic on addresses.
+/// [`LINE_BYTES`] as a `usize`, for arithmetic on addresses.
 pub(crate) const LINE: usize = 64;
 const _: () = assert!(LINE as u64 == LINE_BYTES);
 
@@ -30,9 +30,9 @@ pub const fn lines_spanned(offset: u64, len: u64) -> u64 {
     (line_start(last_byte) - line_start(offset)) / LINE_BYTES + 1
 }
 
-/// The length of the next piece of a store that continues at `offset` with `left_bytes` left: the largest power of two up to 8 to which `offset` is
-/// aligned. A store consists of such pieces, and each is atomic. [`store_u128`](crate::Pmem::store_u128) consists of two, which a crash does not
-/// separate.
+/// The length of the next piece of a store that continues at `offset` with `left_bytes` left: the largest power of two that is at most 8 and at most
+/// `left_bytes`, and to which `offset` is aligned. A store consists of such pieces, and each piece is atomic. [`store_u128`](crate::Pmem::store_u128)
+/// consists of two pieces, which a crash does not separate.
 ///
 /// ```
 /// use pm_core::line::piece_bytes;
@@ -54,7 +54,7 @@ pub const fn piece_bytes(offset: u64, left_bytes: u64) -> u64 {
 
 /// Calls `each` once for every line that holds a byte of the `len` bytes at `start`, in order, with the address of the line.
 ///
-/// Both bounds are computed from the exact range. The last line is inclusive, so that a range at the end of the address space does not wrap.
+/// Both bounds are computed from the exact range. The loop ends at the last line, because the address of the line after it may wrap.
 #[inline(always)]
 pub(crate) fn for_each_line(start: usize, len: usize, mut each: impl FnMut(usize)) {
     if len == 0 {
@@ -77,7 +77,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// The oracle checks each byte.
+    /// An oracle: computes the line of each byte.
     fn lines_of_each_byte(start: usize, len: usize) -> Vec<usize> {
         let lines: BTreeSet<usize> = (start..start + len).map(|byte| byte / 64 * 64).collect();
         lines.into_iter().collect()

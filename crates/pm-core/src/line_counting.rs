@@ -1,4 +1,4 @@
-//! Counts the writes to each line at the seam: the wear of the medium, and its distribution.
+//! Counts the writes to each line at the seam, to measure the wear of the medium and its distribution over the lines.
 
 use crate::fault::MediumFault;
 use crate::{Coalescing, LineWrites, Pmem, forward_pmem};
@@ -6,18 +6,18 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// A seam that counts the writes to each line, and forwards calls to the seam below.
+/// A wrapper around an implementation of [`Pmem`]: counts the writes to each line, and forwards all calls.
 ///
 /// It keeps two counts:
 ///
 /// * [`stored`](LineCounting::stored): every store, by any method. Consecutive stores *of one thread* to one line are one write ([`Coalescing`]). A
-///   tool that traces the instructions of a program counts the same, so allocators for volatile memory can be compared. A failed compare and
-///   exchange is not counted.
+///   tool that traces the instructions of a program counts in the same way, so its counts for allocators of volatile memory are comparable. A failed
+///   compare and exchange is not counted.
 /// * [`sent`](LineCounting::sent): every line sent towards the medium by a flush or a non-temporal store: [`Counts::lines`](crate::Counts::lines),
-///   for each line. This is the wear of the medium if caches evict no line on their own. A flush of a clean line is counted too, because the seam
-///   cannot detect that it is clean.
+///   for each line. This is the wear of the medium if caches evict no line on their own. A flush of a clean line is counted too, because the wrapper
+///   cannot detect that the line is clean.
 ///
-/// Each call locks and hashes: it measures writes, not time.
+/// Each store and flush acquires a mutex and updates a hash map, so this wrapper is not suitable for measuring time.
 ///
 /// ```
 /// use pm_core::{LineCounting, Pmem, Region};
@@ -25,7 +25,7 @@ use std::thread::{self, ThreadId};
 /// for count in 0..10_u64 {
 ///     pmem.store_u64(0, count); // one line, ten stores in a row
 /// }
-/// pmem.store(60, b"straddles"); // continues in that line, and begins the next
+/// pmem.store(60, b"straddles"); // continues the write of that line, and begins a write of the next
 /// pmem.persist(0, 128)?;
 /// assert_eq!((pmem.stored().writes_to(0), pmem.stored().writes_to(64)), (1, 1));
 /// pmem.persist(0, 8)?;
@@ -52,13 +52,13 @@ impl<P: Pmem> LineCounting<P> {
         Self { inner, state: Mutex::default() }
     }
 
-    /// The writes by the stores since the start, or since the last [`reset`](LineCounting::reset), over all threads.
+    /// The writes by all stores since this value was created, or since the last [`reset`](LineCounting::reset), over all threads.
     #[must_use]
     pub fn stored(&self) -> LineWrites {
         self.state().stored.clone()
     }
 
-    /// The writes by flushes and non-temporal stores since the start, or since the last [`reset`](LineCounting::reset), over all threads.
+    /// The writes by flushes and non-temporal stores since creation, or since the last [`reset`](LineCounting::reset), over all threads.
     #[must_use]
     pub fn sent(&self) -> LineWrites {
         self.state().sent.clone()
@@ -69,7 +69,7 @@ impl<P: Pmem> LineCounting<P> {
         *self.state() = State::default();
     }
 
-    /// The seam below.
+    /// The wrapped implementation.
     pub const fn get_ref(&self) -> &P {
         &self.inner
     }
@@ -79,7 +79,7 @@ impl<P: Pmem> LineCounting<P> {
         streams.entry(thread::current().id()).or_default().store(offset, len_bytes, stored);
     }
 
-    /// A panic leaves no partial count: an offset outside the region panics in the seam below, before anything is counted.
+    /// Poisoning is ignored, because a panic leaves no partial count: the wrapped implementation panics before anything is counted.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

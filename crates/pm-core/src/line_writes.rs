@@ -1,4 +1,4 @@
-//! The number of writes to each line, which measures wear, and its distribution.
+//! The number of writes to each line, as a measure of wear, and the distribution of these numbers.
 
 use crate::line::{LINE_BYTES, line_start, lines_spanned};
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ impl LineWrites {
     /// Adds one write to each line that holds a byte of the `len_bytes` bytes at `offset`.
     ///
     /// # Panics
-    /// If the range passes `u64::MAX`.
+    /// If the last byte of the range lies past `u64::MAX`.
     pub fn add(&mut self, offset: u64, len_bytes: u64) {
         for line in lines(offset, len_bytes) {
             self.add_line(line);
@@ -62,13 +62,13 @@ impl LineWrites {
         self.counts.len() as u64
     }
 
-    /// The writes to the line that holds the byte at `offset`.
+    /// The number of writes to the line that holds the byte at `offset`.
     #[must_use]
     pub fn writes_to(&self, offset: u64) -> u64 {
         self.counts.get(&line_start(offset)).copied().unwrap_or(0)
     }
 
-    /// Each line written at least once, with its writes, in the order of their offsets.
+    /// The offset and the number of writes of each line written at least once, in the order of offsets.
     #[must_use]
     pub fn by_line(&self) -> Vec<(u64, u64)> {
         let mut lines: Vec<_> = self.counts.iter().map(|(&line, &writes)| (line, writes)).collect();
@@ -76,7 +76,7 @@ impl LineWrites {
         lines
     }
 
-    /// The writes of each line written at least once, fewest first.
+    /// The number of writes of each line written at least once, in ascending order.
     #[must_use]
     pub fn sorted_writes(&self) -> Vec<u64> {
         let mut writes: Vec<_> = self.counts.values().copied().collect();
@@ -114,8 +114,8 @@ impl LineWrites {
 /// use pm_core::{Coalescing, LineWrites};
 /// let (mut stream, mut writes) = (Coalescing::default(), LineWrites::default());
 /// stream.store(0, 8, &mut writes);
-/// stream.store(8, 64, &mut writes); // continues in the first line, and begins the second
-/// stream.store(0, 8, &mut writes); // comes back
+/// stream.store(8, 64, &mut writes); // continues the write of the first line, and begins a write of the second
+/// stream.store(0, 8, &mut writes); // a second write of the first line
 /// assert_eq!((writes.writes_to(0), writes.writes_to(64)), (2, 1));
 /// ```
 ///
@@ -128,10 +128,10 @@ pub struct Coalescing {
 }
 
 impl Coalescing {
-    /// Adds a store of `len_bytes` bytes at `offset`: each line that begins a new write is added to `writes`.
+    /// Records a store of `len_bytes` bytes at `offset`: adds one write to `writes` for each line in which the store begins a new write.
     ///
     /// # Panics
-    /// If the range passes `u64::MAX`.
+    /// If the last byte of the range lies past `u64::MAX`.
     pub fn store(&mut self, offset: u64, len_bytes: u64, writes: &mut LineWrites) {
         for line in lines(offset, len_bytes) {
             if self.last_line.replace(line) != Some(line) {
@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// The oracle checks each byte.
+    /// An oracle: computes the line of each byte.
     fn coalesced(stores: &[(u64, u64)]) -> BTreeMap<u64, u64> {
         let lines =
             stores.iter().flat_map(|&(offset, len)| (offset..offset + len).map(|byte| byte / 64 * 64));

@@ -1,12 +1,12 @@
-//! The lock that one handle of a region holds while it writes the pool, and the state of the pool that all handles share.
+//! The lock of the handle that writes a region's pool, and the state that all handles of the region share.
 
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
 use once_cell::race::OnceBox;
 use std::sync::Arc;
 
-/// The writer lock of a region. It lives in ordinary memory; an implementation of [`Pmem`](crate::Pmem) keeps one for its region. The lock of a
-/// file excludes other regions of the file; this one excludes other handles of the region, which `&P` and `Arc<P>` allow. A clone shares the lock.
+/// The writer lock of a region, in ordinary memory. An implementation of [`Pmem`](crate::Pmem) keeps one for its region. The lock of a file excludes
+/// other regions of the file; the writer lock excludes other handles of the same region, which `&P` and `Arc<P>` allow. A clone is the same lock.
 ///
 /// ```
 /// let lock = pm_core::WriterLock::default();
@@ -22,11 +22,11 @@ pub struct WriterLock(Arc<Lock>);
 struct Lock {
     is_locked: AtomicBool,
     /// State that all handles share; the pool chooses its type. Initialisation never blocks: otherwise a child of fork(2) could wait forever for a
-    /// thread of its parent.
+    /// thread that exists only in its parent.
     shared: OnceBox<Arc<dyn Any + Send + Sync>>,
 }
 
-/// The shared state is `Sync`, and a panic leaves it usable.
+/// True, because the shared state is `Sync`, and a panic leaves it usable.
 impl core::panic::RefUnwindSafe for Lock {}
 
 impl Lock {
@@ -37,7 +37,7 @@ impl Lock {
 }
 
 impl WriterLock {
-    /// Takes the lock, if it is free.
+    /// Acquires the lock; `None` while another handle holds it.
     #[must_use]
     pub fn try_lock(&self) -> Option<WriterGuard> {
         let was_locked = self.0.is_locked.swap(true, Ordering::Acquire);
@@ -61,7 +61,7 @@ impl WriterGuard {
         Self(None)
     }
 
-    /// The state that all handles of the region share. `None` for a region that keeps no lock.
+    /// The state that all handles of the region share. `None` for a region that has no lock.
     pub(crate) fn shared<T: Any + Default + Send + Sync>(&self) -> Option<Arc<T>> {
         self.0.as_ref().map(|lock| lock.shared())
     }

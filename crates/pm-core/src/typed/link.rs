@@ -1,4 +1,4 @@
-//! Links: offsets that carry their pool and their target type.
+//! Links: offsets with the brand of their pool and the type of their target.
 
 use crate::persist::{FieldLayout, InPool, Persist, link_layout, primitive_layout};
 use core::fmt;
@@ -10,9 +10,9 @@ pub(crate) type Brand<'p> = PhantomData<fn(&'p ()) -> &'p ()>;
 
 /// A persistent pointer: the offset of a durable `T` in the pool branded `'p`; zero is null.
 ///
-/// A link is obtained from a [`Durable`](super::Durable) value, or read from the pool. So a value is durable before a link to it is published. An
-/// allocator publishes both in one commit, and creates links with [`new_unchecked`](Self::new_unchecked). The brand `'p` ends with the scope, and
-/// links of two pools have different types.
+/// A link is obtained from a [`Durable`](super::Durable) value, or read from the pool, so a value is durable before a link to it is published. An
+/// allocator publishes a value and a link to it in one commit, and creates links with [`new_unchecked`](Self::new_unchecked). The lifetime `'p` ends
+/// with the scope, and links of two pools have different types.
 #[repr(transparent)]
 pub struct Link<'p, T> {
     offset: u64,
@@ -33,8 +33,8 @@ impl<'p, T> Link<'p, T> {
     /// # Safety
     /// In the pool of `'p`, `offset` is zero or the offset of a `T`. The `T` becomes durable no later than any link to it that is stored in the pool.
     ///
-    /// Other code relies on this for the contents of the pool. A wrong link reaches no other memory of the process: if its target does not fit in
-    /// the data area, following it is an error; otherwise a read returns bytes of another value, and a write overwrites them.
+    /// Other code relies on this for the contents of the pool. A wrong link cannot reach memory outside the pool: if its target does not fit in the
+    /// data area, following the link is an error; otherwise a read returns bytes of another value, and a write overwrites that value.
     #[must_use]
     pub const unsafe fn new_unchecked(offset: u64) -> Self {
         Self::from_offset(offset)
@@ -52,16 +52,16 @@ impl<'p, T> Link<'p, T> {
         self.offset == 0
     }
 
-    /// A link to a field of the target of this link; null stays null. The field comes from [`field!`](crate::field).
+    /// A link to a field of this link's target; the null link stays null. The field comes from [`field!`](crate::field).
     #[must_use]
     pub const fn field<F>(self, field: Field<T, F>) -> Link<'p, F> {
-        // A corrupted link may hold any number; following one that is too large is an error.
+        // A corrupted link may hold any number; following a link with too large an offset is an error.
         Link::from_offset(if self.is_null() { 0 } else { self.offset.saturating_add(field.offset_bytes) })
     }
 }
 
 impl<'p, T: Persist, const N: usize> Link<'p, [T; N]> {
-    /// A link to one value of the array that this link leads to; null stays null. `None` if `index` is past the end of the array.
+    /// A link to the element at `index` of the target array; the null link stays null. `None` if `index` is past the end of the array.
     ///
     /// ```
     /// # use pm_core::{Pool, PoolOptions, Region};
@@ -86,13 +86,13 @@ impl<'p, T: Persist, const N: usize> Link<'p, [T; N]> {
 }
 
 impl<T: Persist> Link<'_, T> {
-    /// In an array, a link to the value that follows this link's target by `index` values; null stays null. If the link's type is an array, use
-    /// [`get`](Link::get), which checks the index.
+    /// A link to the value `index` places after this link's target, which is an element of an array; the null link stays null. If the target is
+    /// itself an array, use [`get`](Link::get), which checks the index.
     ///
-    /// A link does not hold the number of values. The caller ensures that there is a value at `index`, and that it is durable if this link's value
-    /// is. If the target of a link past the end does not fit in the data area, following it is an error. Otherwise a read returns bytes of another
-    /// value, which may not be durable, and a write overwrites them: another block of an allocator, or its header. No memory outside the pool is
-    /// read or written.
+    /// A link does not hold the length of the array. The caller ensures that there is a value at `index`, and that it is durable if this link's
+    /// target is. If the target of a link past the end of the array does not fit in the data area, following the link is an error. Otherwise a read
+    /// returns bytes of another value, which may not be durable, and a write overwrites them: they may be another block of an allocator, or its
+    /// header. No memory outside the pool is read or written.
     #[must_use]
     pub const fn element(self, index: u64) -> Self {
         let bytes = index.saturating_mul(size_of::<T>() as u64);
@@ -122,7 +122,7 @@ impl<T> fmt::Debug for Link<'_, T> {
     }
 }
 
-// SAFETY: transparent over a u64. Every bit pattern is a value, because a link is checked when it is followed.
+// SAFETY: `Link` is transparent over a u64. Every bit pattern is a value, because a link is checked when it is followed.
 unsafe impl<T: Persist> Persist for Link<'_, T> {
     const FIELDS: &'static [FieldLayout] = &[];
     const LAYOUT_THROUGH_0: u64 = primitive_layout("Link");
@@ -133,16 +133,16 @@ unsafe impl<T: Persist> Persist for Link<'_, T> {
 
 impl<'p, T: Persist> InPool<'p> for Link<'p, T> {}
 
-/// A field of a [`Persist`] struct, from [`field!`](crate::field).
+/// The offset and type of a field of a [`Persist`] struct, from [`field!`](crate::field).
 pub struct Field<T, F> {
     offset_bytes: u64,
     types: PhantomData<fn(T) -> F>,
 }
 
 impl<T, F> Field<T, F> {
-    /// For [`field!`](crate::field) only. `_select` names the types and is never called. A wrong offset reads the wrong bytes of the pool, which is
-    /// a bug but not undefined behaviour, because every bit pattern is a value. `_select` returns a raw pointer, because a reference to the field
-    /// could be deref-coerced to a reference of another type.
+    /// For [`field!`](crate::field) only. `_select` determines the types and is never called. A wrong offset causes reads of the wrong bytes of the
+    /// pool, which is a bug but not undefined behaviour, because every bit pattern is a value. `_select` returns a raw pointer, because a reference
+    /// to the field could be deref-coerced to a reference to another type.
     #[doc(hidden)]
     #[must_use]
     pub const fn new(offset_bytes: usize, _select: fn(&T) -> *const F) -> Self {

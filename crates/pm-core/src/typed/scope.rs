@@ -7,7 +7,7 @@ use crate::{FenceError, PlaceError, Pmem, Pool, Region, RootError};
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 
-/// Typed access to a pool, from [`Pool::scope`]. Values with its brand `'p` cannot leave it.
+/// Typed access to a pool, from [`Pool::scope`]. Values with the brand `'p` of a scope cannot leave the scope.
 ///
 /// ```
 /// use pm_core::{Link, Persist, Pool, PoolOptions, Region, field};
@@ -47,14 +47,14 @@ pub struct Scope<'p, P: Pmem = Region> {
 }
 
 impl<P: Pmem> Pool<P> {
-    /// Runs `f` with a scope of this pool. Its brand is new: places, links and written values cannot be used with another pool, and cannot leave `f`.
+    /// Runs `f` with a scope of this pool. Its brand is new: places, links and values of this scope cannot be used in another one.
     pub fn scope<R>(&self, f: impl for<'p> FnOnce(&Scope<'p, P>) -> R) -> R {
         f(&Scope { pool: self, brand: PhantomData })
     }
 }
 
 impl<'p, P: Pmem> Scope<'p, P> {
-    /// Claims `offset` for a `T`. An allocator must ensure that no other code writes there.
+    /// Claims `offset` for a `T`. The caller, usually an allocator, ensures that no other code writes there.
     ///
     /// # Errors
     /// When a `T` there would not fit in the data area or would be misaligned, or the pool is read-only.
@@ -76,7 +76,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Stores a value at its place around the cache, with non-temporal stores: for large values, which then need no flush.
     ///
     /// # Durability
-    /// At this thread's next [`fence`](Self::fence).
+    /// The value is durable after this thread's next [`fence`](Self::fence).
     #[track_caller]
     pub fn stream<T: InPool<'p>>(&self, place: Place<'p, T>, value: &T) -> InFlight<'p, T> {
         self.pmem().store_nt(place.offset(), bytes_of(value));
@@ -92,14 +92,14 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Flushes the lines of a value.
     ///
     /// # Durability
-    /// At this thread's next [`fence`](Self::fence). Costs one instruction per line.
+    /// The value is durable after this thread's next [`fence`](Self::fence). A flush costs one instruction per line.
     #[track_caller]
     pub fn flush<T: InPool<'p>>(&self, dirty: Dirty<'p, T>) -> InFlight<'p, T> {
         self.pmem().flush(dirty.offset(), size_of::<T>() as u64);
         InFlight::at(dirty.offset())
     }
 
-    /// Waits until one or more flushed values are durable. Costs one fence, whatever their number.
+    /// Waits until one or more flushed values are durable. This costs one fence, whatever the number of values.
     ///
     /// # Errors
     /// As [`Pmem::fence`]. After an error, the state of the values is unknown.
@@ -111,7 +111,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(in_flight.fenced(&Fenced::after_fence(self.pmem())?))
     }
 
-    /// Stores a link into a link field, atomically. This publishes a value.
+    /// Stores a link into a link field, atomically, and so publishes the link's target.
     ///
     /// # Errors
     /// When `slot` does not lie in the data area, or the pool is read-only.
@@ -145,7 +145,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(Dirty::at(offset))
     }
 
-    /// Loads the target of a link. It may not be durable yet, if another thread is writing it.
+    /// Loads the target of a link. The loaded value may not be durable yet, if another thread is writing it.
     ///
     /// # Errors
     /// When the link is null or does not lie in the data area.
@@ -155,32 +155,32 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(unsafe { from_bytes_unchecked(|bytes| self.pmem().load(offset, bytes)) })
     }
 
-    /// The root of this name, or `None` if it does not exist.
+    /// A link to the root of this name, or `None` if there is no root of this name.
     ///
     /// # Errors
-    /// When the root holds another type than `T`, does not lie in the data area, or is not found and a slot of the directory is corrupted.
+    /// When the root holds another type than `T`, does not lie in the data area, or is not found while a slot of the root directory is corrupted.
     pub fn root<T: InPool<'p>>(&self, name: &str) -> Result<Option<Link<'p, T>>, RootError> {
         let Some(root) = self.pool.find_root(name)? else { return Ok(None) };
         root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;
         Ok(Some(Link::from_offset(self.check::<T>(root.offset())?)))
     }
 
-    /// Sets a root: [`root`](Self::root) finds the durable value by this name after a restart. An existing root of that name is replaced.
+    /// Sets a root: [`root`](Self::root) finds the value by this name, after a restart too. An existing root of this name is replaced.
     ///
     /// # Errors
     /// When the name is empty or longer than 24 bytes, there are 63 other roots, the pool is read-only or has [logged
     /// roots](crate::PoolOptions::with_logged_roots), or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the root is durable; a crash before that leaves the old root of that name, if any, or the new one. Costs two fences, and a
-    /// third to replace a root.
+    /// When it returns, the root is durable; a crash before that leaves the old root of this name, if any, or the new one. This costs two fences, and
+    /// a third to replace a root.
     #[track_caller]
     pub fn set_root<T: InPool<'p>>(&self, name: &str, value: &Durable<'p, T>) -> Result<(), RootError> {
         self.pool.put_root(name, (value.offset(), size_of::<T>() as u64, T::LAYOUT))
     }
 
-    /// Sets a root whose value is still in flight. This does the same as [`fence`](Self::fence) followed by [`set_root`](Self::set_root), with one
-    /// fence fewer: the first fence of setting a root, before the root becomes valid, is also the fence of the value.
+    /// Sets a root whose value is flushed but not fenced. This has the effect of [`fence`](Self::fence) followed by [`set_root`](Self::set_root),
+    /// with one fence fewer: the first fence of `set_root`, which is issued before the root becomes valid, also makes the value durable.
     ///
     /// ```
     /// # use pm_core::{Pool, PoolOptions, Region};
@@ -194,10 +194,10 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// ```
     ///
     /// # Errors
-    /// As [`set_root`](Self::set_root). After an error, the state of the value is unknown.
+    /// As for [`set_root`](Self::set_root). After an error, the state of the value is unknown.
     ///
     /// # Durability
-    /// As [`set_root`](Self::set_root), and the returned value is durable.
+    /// As for [`set_root`](Self::set_root), and the returned value is durable.
     #[track_caller]
     pub fn set_root_in_flight<T: InPool<'p>>(
         &self,

@@ -4,29 +4,29 @@ use super::link::{Brand, Link};
 use core::fmt;
 use core::marker::PhantomData;
 
-/// A `T` that was stored in the pool of `'p` but not flushed: a crash may keep any part of it.
+/// A `T` that has been stored in the pool of `'p` but not flushed: a crash may keep any part of it.
 ///
-/// The states are `Dirty`, [`InFlight`] and [`Durable`]. Each consumes the previous one, so no value is flushed twice, and a value that is changed
-/// after its flush is `Dirty` again.
-#[must_use = "what was stored is not durable before it was flushed and fenced"]
+/// A value's states are `Dirty`, [`InFlight`] and [`Durable`]. Each transition consumes the value of the previous state, so no value is flushed
+/// twice, and a value that is written again after its flush is `Dirty` again.
+#[must_use = "a stored value is not durable until it is flushed and fenced"]
 pub struct Dirty<'p, T> {
     at: At<'p, T>,
 }
 
-/// A `T` whose lines were flushed, but not fenced: they become durable in no order. Not `Send`, because a fence waits only for the flushes of
+/// A `T` whose lines have been flushed, but not fenced: they become durable in any order. Not `Send`, because a fence waits only for the flushes of
 /// its own thread.
-#[must_use = "a stored value is not durable until it is flushed and fenced"]
+#[must_use = "a flushed value is not durable until it is fenced"]
 pub struct InFlight<'p, T> {
     at: At<'p, T>,
     this_thread: PhantomData<*const ()>,
 }
 
-/// A `T` that was flushed and fenced: it survives a crash within the limits of the [domain](crate::Domain).
+/// A `T` that has been flushed and fenced: it survives a crash within the limits of the [domain](crate::Domain).
 pub struct Durable<'p, T> {
     at: At<'p, T>,
 }
 
-/// The permission to write a `T` once, at an offset of the pool. From [`Scope::claim`](super::Scope::claim).
+/// The permission to write a `T` once, at an offset of the pool, from [`Scope::claim`](super::Scope::claim).
 #[must_use = "a place that is never written keeps its old bytes"]
 pub struct Place<'p, T> {
     at: At<'p, T>,
@@ -81,7 +81,7 @@ impl<'p, T> Durable<'p, T> {
 mod sealed {
     pub trait Sealed {}
 
-    /// Proof that a fence has returned. It is sealed, because any code can call `Fenceable::fenced` if it can construct the argument.
+    /// Proof that a fence has returned. Only this crate can construct it: other code could otherwise call `Fenceable::fenced` without a fence.
     #[derive(Debug)]
     pub struct Fenced(());
 
@@ -96,7 +96,7 @@ mod sealed {
 }
 pub(super) use sealed::Fenced;
 
-/// Values that one fence of the pool of `'p` makes durable: an [`InFlight`] value of that pool, or a tuple or array of them.
+/// Values that one fence of the pool of `'p` makes durable: an [`InFlight`] value of that pool, or a tuple or array of such values.
 pub trait Fenceable<'p>: sealed::Sealed {
     /// The same values in the state [`Durable`].
     type Durable;
