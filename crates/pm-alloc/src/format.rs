@@ -57,7 +57,7 @@ pub struct HeapHeader {
     pub seed: u64,
     /// The offset of this header in the region.
     pub heap_start: u64,
-    /// The number of lanes. Each is a log that one thread at a time uses.
+    /// The number of lanes. Each lane is a log that one thread at a time uses.
     pub lane_count: u32,
     /// The number of entries in the ring of each lane.
     pub lane_entries: u32,
@@ -88,20 +88,20 @@ impl HeapHeader {
     }
 }
 
-/// One entry of a log: a log record, or a part of one. It has one cache line, whose last word is stored last and makes the entry valid.
+/// One entry of a log, which occupies one line of a ring. The last word of the line is stored last, and makes the entry valid.
 ///
 /// A line of a ring is an entry, an [erased](LogEntry::erased) line, or an entry being written, whose last word is an [announced](announce) LSN.
-/// Every other line is corrupted. Only an announced LSN has the highest bit set, so the last word alone tells whether an entry is being written.
+/// Every other line is corrupted. Only an announced LSN has the highest bit set, so the last word alone shows whether an entry is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct LogEntry {
-    /// From the lowest bit: 48 bits of the target offset of `data`, or of the number of entries in the group; 8 bits of [`EntryKind`], with
-    /// [`COMMITS`]; and 8 bits of the number of valid bytes of `data`.
+    /// From the lowest bit: 48 bits with the target offset of `data` or, in a commit entry of kind `Words`, the number of entries in the group; 8
+    /// bits with the [`EntryKind`] and [`COMMITS`]; and 8 bits with the number of valid bytes of `data`.
     pub target: u64,
-    /// The bytes to store at the target.
+    /// The contents of the entry: see [`EntryKind`].
     pub data: [u64; 6],
-    /// From the lowest bit: 16 bits of checksum, 47 bits of [`Lsn`], and a bit that is set while the entry is being written. See
-    /// [`seal`] and [`announce`].
+    /// From the lowest bit: 16 bits with a checksum, 47 bits with the [`Lsn`], and a bit that is set while the entry is being written. See [`seal`]
+    /// and [`announce`].
     pub lsn: u64,
 }
 
@@ -132,7 +132,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// The kind with this number, without [`COMMITS`].
+    /// The kind with this number, which must not include [`COMMITS`].
     #[must_use]
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -166,7 +166,7 @@ impl Lsn {
         Self(bits)
     }
 
-    /// Its 47 bits.
+    /// The LSN's 47 bits.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
@@ -184,13 +184,13 @@ impl Lsn {
         Self(self.0.saturating_sub(1))
     }
 
-    /// Its generation.
+    /// The LSN's generation.
     #[must_use]
     pub const fn generation(self) -> u64 {
         self.0 >> 32
     }
 
-    /// The last LSN of its generation. As the floor of a log it marks a closed log: no entry is live.
+    /// The last LSN of this LSN's generation. A log whose floor is such an LSN is closed: no entry is live.
     #[must_use]
     pub const fn end_of_generation(self) -> Self {
         Self(self.0 | u32::MAX as u64)
@@ -204,17 +204,17 @@ impl Lsn {
     }
 }
 
-/// An LSN with a checksum over it, its offset, and `contents`. Zero is not a sealed LSN.
+/// A sealed word: the LSN, with a checksum over the seed, the word's offset, the LSN and `contents`. A sealed word is never zero.
 #[must_use]
 #[inline]
 pub fn seal(lsn: Lsn, seed: u64, offset: u64, contents: &[u64]) -> u64 {
     let crc = crc32c_append(crc32c_words(&[seed, offset, lsn.0]), contents);
-    // Never zero: a new medium contains zeros, and they must not be a valid word.
+    // Not zero, because a word of a new medium is zero, and must not be valid.
     let folded = (crc ^ (crc >> 16)) & 0xffff;
     lsn.0 << 16 | u64::from(folded.max(1))
 }
 
-/// The LSN in a sealed word, if its checksum is right. An [announced](announce) word is not sealed.
+/// The LSN in a sealed word. `None` if the checksum is wrong, or the word is [announced](announce).
 #[must_use]
 #[inline]
 pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Lsn> {
@@ -222,18 +222,18 @@ pub fn unseal(word: u64, seed: u64, offset: u64, contents: &[u64]) -> Option<Lsn
     (lsn <= Lsn::MAX && word == seal(lsn, seed, offset, contents)).then_some(lsn)
 }
 
-/// Set in the last word of a line while its entry is being written.
+/// The bit that is set in the last word of a line while an entry is being written to the line.
 const ANNOUNCED: u64 = 1 << 63;
 
-/// The last word of a line while an entry with this LSN is written to it. The checksum leaves out the contents, which may be old, new, or mixed. The
-/// highest bit is set, as in no sealed word, so the line is never read as an entry.
+/// The announced word: the last word of a line while an entry with this LSN is written to the line. The checksum does not cover the contents, which
+/// may be old, new, or mixed. The highest bit is set. In a sealed word it is not, so the line is never read as an entry.
 #[must_use]
 #[inline]
 pub fn announce(lsn: Lsn, seed: u64, offset: u64) -> u64 {
     seal(lsn, seed, offset, &[]) | ANNOUNCED
 }
 
-/// The LSN in an announced word, if its checksum is right. A sealed word is not announced.
+/// The LSN in an announced word. `None` if the checksum is wrong, or the word is [sealed](seal).
 #[must_use]
 #[inline]
 pub fn announced(word: u64, seed: u64, offset: u64) -> Option<Lsn> {
@@ -244,7 +244,7 @@ pub fn announced(word: u64, seed: u64, offset: u64) -> Option<Lsn> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct ChunkCount {
-    /// The number.
+    /// The number of chunks.
     pub count: u64,
     /// CRC-32C over seed, offset and number, each as 8 bytes.
     pub crc: u32,
@@ -256,7 +256,7 @@ pub struct ChunkCount {
 pub const CHUNK_COUNT_MAGIC: u32 = u32::from_le_bytes(*b"CNKS");
 
 impl ChunkCount {
-    /// This number of chunks at `offset` in a heap with this `seed`.
+    /// The pair for `count` chunks, to be stored at `offset` in a heap with this `seed`.
     #[must_use]
     pub fn new(count: u64, seed: u64, offset: u64) -> Self {
         Self { count, crc: crc32c_words(&[seed, offset, count]), magic: CHUNK_COUNT_MAGIC }
@@ -299,7 +299,7 @@ pub enum BlockState {
 /// A block of `lines` lines has `64 * lines - 8` bytes of payload, because its last word is the header of the next block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// Its state.
+    /// The block's state.
     pub state: BlockState,
     /// The number of lines up to the next block's payload.
     pub lines: u32,
@@ -308,7 +308,7 @@ pub struct BlockHeader {
 /// The bytes of a block's header.
 pub const BLOCK_HEADER_BYTES: u64 = 8;
 
-/// The maximum number of lines of a block: 32 GiB.
+/// The maximum number of lines of a block: one less than in 32 GiB.
 pub const BLOCK_LINES_MAX: u32 = (1 << 29) - 1;
 
 impl BlockHeader {
@@ -318,8 +318,8 @@ impl BlockHeader {
         Self { state, lines }
     }
 
-    /// The word at `offset` in a heap with this `seed`: lines and state in the low half, and a CRC-32C over seed, offset and low half in the high
-    /// half. So a header that is copied to another offset is invalid there.
+    /// The header's word at `offset` in a heap with this `seed`. The low half has lines and state, and the high half has a CRC-32C over seed, offset
+    /// and low half. So a header that is copied to another offset is invalid there.
     #[must_use]
     #[inline]
     pub fn to_word(self, seed: u64, offset: u64) -> u64 {

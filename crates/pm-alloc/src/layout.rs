@@ -20,7 +20,7 @@ pub(crate) const fn is_chunk_length(chunk_bytes: u64) -> bool {
 /// The number of lines of a lane besides its ring: the line before the ring has the retired LSN, and the line after the ring has its copy.
 pub const LANE_HEADER_LINES: u64 = 2;
 
-/// The layout of one heap in its region.
+/// The offsets of a heap's parts in its region.
 ///
 /// ```text
 /// heap_start                                            chunks_start
@@ -28,7 +28,7 @@ pub const LANE_HEADER_LINES: u64 = 2;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// A number that all checksums of the heap cover.
+    /// The heap's random seed, which all its checksums cover.
     pub seed: u64,
     /// The offset of the heap's header.
     pub heap_start: u64,
@@ -56,7 +56,7 @@ impl Layout {
         }
     }
 
-    /// The offsets of the floor, the LSN up to which all entries of all lanes are dead, and of its copy.
+    /// The offsets of the floor and of its copy. All entries at or below the floor, an LSN, are dead, in all lanes.
     #[must_use]
     #[inline]
     pub const fn floor_offsets(&self) -> [u64; 2] {
@@ -71,15 +71,15 @@ impl Layout {
         [word, word + STATE_COPY_DISTANCE]
     }
 
-    /// The offsets of a lane's retired LSN, the LSN up to which its groups are durable in place, and of its copy. They are before and after the
-    /// ring, so that only a stray write over the whole lane hits both.
+    /// The offsets of a lane's retired LSN and of its copy. The lane's groups up to the retired LSN are durable in place. The word and its copy are
+    /// before and after the ring, so that only a stray write over the whole ring hits both.
     #[must_use]
     pub const fn retired_offsets(&self, lane: u32) -> [u64; 2] {
         let start = self.lane_offset(lane);
         [start, start + Self::lane_bytes(self.lane_entries) - LINE_BYTES]
     }
 
-    /// The offset of the LSN up to which the undo entries of a lane are dead. It is in the line before the ring, so it shares no line with the commit
+    /// The offset of the LSN up to which the undo entries of a lane are dead. This word is in the line before the ring, so it shares no line with an
     /// entry.
     #[must_use]
     #[inline]
@@ -152,21 +152,21 @@ impl Layout {
         self.chunk_offset(chunk) + LINE_BYTES
     }
 
-    /// The offset of the header of the block with this payload.
+    /// The offset of the header of the block whose payload starts at `payload`.
     #[must_use]
     #[inline]
     pub const fn header_offset_of(payload: u64) -> u64 {
         payload - BLOCK_HEADER_BYTES
     }
 
-    /// The payload capacity in bytes of a block of `lines` lines. Its last word is the next block's header.
+    /// The payload capacity in bytes of a block of `lines` lines, whose last word is the next block's header.
     #[must_use]
     #[inline]
     pub const fn usable_bytes(lines: u32) -> u64 {
         lines as u64 * LINE_BYTES - BLOCK_HEADER_BYTES
     }
 
-    /// The number of lines of a block with `bytes` bytes of payload, at least one. `None` if the number overflows.
+    /// The number of lines of a block for `bytes` bytes of payload: one or more. `None` if the number overflows.
     #[must_use]
     #[inline]
     pub const fn lines_for(bytes: u64) -> Option<u64> {
@@ -186,10 +186,10 @@ pub(crate) struct Parameters {
 
 /// Plans a layout for a data area, or returns the reason why it is impossible.
 ///
-/// By default the lanes take at most a sixteenth of it, or 4 KiB if that is more. Chunks have 4 KiB to 1 MiB, so that there are at least 64. They are
-/// longer, up to 64 MiB, if there would otherwise be 512 or more of them, and longer again if there would be 32,768 or more. This limits the time of
-/// the first transactions after an open. They read the first header of one chunk after another, at one page fault each, until they find an empty
-/// chunk. They also read all headers of some chunks, at several page faults each.
+/// By default the lanes take at most a sixteenth of the data area, or 4 KiB if that is more. Chunks have 4 KiB to 1 MiB, so that there are at least
+/// 64. Chunks are longer, up to 64 MiB, if there would otherwise be 512 or more of them, and longer again if there would be 32,768 or more. The lower
+/// number of chunks limits the time of the first transactions after an open: these read the first header of one chunk after another, at one page
+/// fault each, until they find an empty chunk, and all headers of some chunks, at several page faults each.
 pub(crate) fn plan(
     data_start: u64,
     data_end: u64,

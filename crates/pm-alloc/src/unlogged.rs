@@ -10,9 +10,9 @@ use pm_core::{FenceError, Pmem, Region};
 
 /// A heap whose blocks are allocated and freed one by one, as by `malloc` and `free`, without transactions.
 ///
-/// This takes ownership of the heap, because its blocks change without the log, and replaying the log could overwrite them. All committed changes
-/// are first made durable in place, and the heap accepts no more transactions ([`CommitError::Bypassed`]). After this is dropped, the same heap can
-/// be opened for transactions, and its [`blocks`](Heap::blocks) can be listed.
+/// An `UnloggedHeap` takes ownership of a [`Heap`], because its blocks change without the log, and a replay of the log could overwrite them. All
+/// committed changes are first made durable in place, and the heap accepts no more transactions ([`CommitError::Bypassed`]). After the `UnloggedHeap`
+/// is dropped, the same heap can be opened for transactions, and its [`blocks`](Heap::blocks) can be listed.
 ///
 /// ```
 /// use pm_alloc::{UnloggedHeap, Heap, HeapOptions};
@@ -28,10 +28,10 @@ use pm_core::{FenceError, Pmem, Region};
 ///
 /// # Durability
 /// After a kill at any time the chains of headers are intact, and the block of an interrupted call is allocated or free. With
-/// [`durable`](Self::durable) the same holds after a crash of the machine. Dropping this makes all allocations and freeings durable, unless a fence
-/// fails or a thread panicked inside a call. The program itself makes the contents of blocks durable.
+/// [`durable`](Self::durable) the same holds after a crash of the machine. Dropping the `UnloggedHeap` makes all allocations and freeings durable,
+/// unless a fence fails or a thread has panicked inside a call. The program itself makes the contents of blocks durable.
 ///
-/// After a kill the next open reads all headers and makes them durable before it relies on any of them. So it takes longer than other opens, by the
+/// After a kill the next open reads all headers and makes them durable before it relies on any of them. So this open takes longer than others, by the
 /// time of [`Heap::scan_ahead`] for all chunks.
 ///
 /// # Source
@@ -52,13 +52,13 @@ pub enum UnloggedError {
     /// The block cannot be freed.
     #[error(transparent)]
     Free(FreeError),
-    /// A fence failed. The next open decides whether the block is freed or resized.
+    /// A fence failed. The next open decides whether the block is allocated, freed or resized.
     #[error(transparent)]
     Fence(#[from] FenceError),
     /// An earlier fence failed. Nothing was stored.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// The caller's `ensure` returned false for each free extent: the medium backs none of them.
+    /// The caller's `ensure` returned false for each free extent: the medium has no room for any of them.
     #[error("the medium has no room for the block")]
     NoBacking,
 }
@@ -81,19 +81,19 @@ impl From<ResizeError> for UnloggedError {
     }
 }
 
-/// A frozen heap: until this is dropped, no block is allocated, freed or resized.
+/// A frozen heap: until the `FrozenHeap` is dropped, no block is allocated, freed or resized.
 #[derive(Debug)]
 pub struct FrozenHeap<'h> {
     space: Frozen<'h>,
     chunks_start: u64,
-    /// The end of the pool's data area. The bytes between the last chunk and it, less than a chunk, are unused.
+    /// The end of the pool's data area. The bytes between the last chunk and this end, less than a chunk, are unused.
     data_end: u64,
     len_bytes: u64,
 }
 
 impl FrozenHeap<'_> {
-    /// Calls `visit` with each piece of a copy of the heap's region, which has the same blocks at the same offsets. Pieces of bytes come in ascending
-    /// order of offsets. Bytes in no piece may have any value, so a copy costs the bytes of allocated blocks, and one word for each free extent.
+    /// Calls `visit` with each piece of a copy of the region. The copy has the same allocated blocks at the same offsets. Pieces of bytes are in
+    /// ascending order. Bytes in no piece may have any value, so a copy costs the bytes of allocated blocks, and one word for each free extent.
     pub fn pieces(&self, mut visit: impl FnMut(Piece)) {
         visit(Piece::Bytes(0..self.chunks_start));
         self.space.live_pieces(&mut visit);
@@ -102,10 +102,10 @@ impl FrozenHeap<'_> {
 }
 
 impl<P: Pmem> UnloggedHeap<P> {
-    /// Takes over an open heap. If a fence fails here, each later call returns the error.
+    /// Takes ownership of an open heap. If a fence fails in this call, each later call returns the error.
     ///
     /// # Durability
-    /// Two fences, or one if no transaction was committed since the heap was opened.
+    /// This costs two fences, or one if no transaction was committed since the heap was opened.
     #[must_use]
     pub fn new(mut heap: Heap<P>) -> Self {
         let HeapParts { pool, log, .. } = &mut heap.parts;
@@ -113,11 +113,11 @@ impl<P: Pmem> UnloggedHeap<P> {
         Self { heap, durable: false }
     }
 
-    /// Sets whether each header is flushed and fenced when it is stored: one or two fences to allocate, one to free. False by default.
+    /// Sets whether each header is flushed and fenced when stored: one or two fences for each allocation, one for each freeing. False by default.
     ///
     /// # Durability
-    /// When this returns, earlier allocations and freeings are durable, too, unless a fence failed: then each later call returns the error. If any
-    /// chunks were scanned, this costs one fence, and a line for each of their headers.
+    /// When `durable(true)` returns, earlier allocations and freeings are durable too, unless a fence failed: then each later call returns the error.
+    /// If any chunks were scanned, this costs one fence, and a line for each of their headers.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         if durable && !self.durable {
@@ -143,9 +143,9 @@ impl<P: Pmem> UnloggedHeap<P> {
         self.alloc_if(bytes, align_bytes, |_, _| true)
     }
 
-    /// [Allocates](Self::alloc) in a sparse file, where a store may find the medium full. Before the first store, `ensure` is called with the offset
-    /// and the number of the bytes that this call will store to. It returns whether they can be stored to. If it returns false, it is called with
-    /// another free extent, until there is none. Other threads may wait for this call, so `ensure` must neither allocate from the same heap nor wait
+    /// [Allocates](Self::alloc) in a sparse file, where a store fails if the medium is full. Before the first store, `ensure` is called with the
+    /// offset and the number of the bytes that this call will store to, and returns whether they can be stored to. If not, `ensure` is called with
+    /// another free extent, until none is left. Other threads may wait for this call, so `ensure` must neither allocate from the same heap nor wait
     /// for a thread that does.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl<P: Pmem> UnloggedHeap<P> {
         let pmem = &self.heap.parts.pmem();
         let unlogged = Unlogged::new(&self.heap.parts.space, pmem, self.durable);
         let mut block = unlogged.reserve(lines, align_bytes)?;
-        // Refused extents are kept until one is accepted, so that each is tried once.
+        // Refused extents stay reserved until another extent is accepted, so that each is tried once.
         let mut refused = Vec::new();
         loop {
             let stored = block.stored_range();
@@ -184,15 +184,15 @@ impl<P: Pmem> UnloggedHeap<P> {
     }
 
     /// Resizes a block without moving it: to `*bytes.end()` bytes if possible, and otherwise to at least `*bytes.start()`. Returns the block's new
-    /// capacity in bytes, or `None` if it is unchanged because there is no room after it. A block that already has room for `*bytes.start()` bytes
-    /// may stay unchanged. `ensure` is called as in [`alloc_if`](Self::alloc_if).
+    /// capacity in bytes, or `None` if the block is unchanged because there is too little room after it. A block that already has room for
+    /// `*bytes.start()` bytes may stay unchanged. `ensure` is called as in [`alloc_if`](Self::alloc_if).
     ///
     /// # Errors
     /// When no allocated block starts at `offset`, or its header is corrupted: nothing is changed. When a fence fails: nothing more is stored, and
     /// the block has its old or its new length.
     ///
     /// # Durability
-    /// As for [`alloc`](Self::alloc): after a crash the block has its old length or the new one.
+    /// As for [`alloc`](Self::alloc). A kill, or with `durable` a crash of the machine, leaves the old length or the new one.
     pub fn resize(
         &self,
         offset: u64,
@@ -219,8 +219,8 @@ impl<P: Pmem> UnloggedHeap<P> {
         }
     }
 
-    /// Freezes the heap, for a copy of its allocated blocks or for a `fork`. While the result is alive, no other thread is inside a call: threads
-    /// that allocate or free wait until it is dropped. If the calling thread allocates or frees before that, it deadlocks.
+    /// Freezes the heap, for a copy of its allocated blocks or for a `fork`. While the `FrozenHeap` is alive, no other thread is inside a call:
+    /// threads that allocate or free wait until it is dropped. If the calling thread allocates or frees before that, it deadlocks.
     #[must_use]
     pub fn freeze(&self) -> FrozenHeap<'_> {
         let layout = self.heap.layout();
@@ -230,7 +230,7 @@ impl<P: Pmem> UnloggedHeap<P> {
         FrozenHeap { space, chunks_start: layout.chunks_start, data_end, len_bytes: pmem.len_bytes() }
     }
 
-    /// Frees a block, even if a transaction has allocated it.
+    /// Frees a block, which may also have been allocated by a transaction.
     ///
     /// # Errors
     /// When no allocated block starts at `offset`, or its header is corrupted: nothing is changed. When a fence fails: the next open decides whether
@@ -251,8 +251,8 @@ impl<P: Pmem> UnloggedHeap<P> {
     /// interrupted a call.
     ///
     /// # Errors
-    /// When the header there is corrupted or not that of an allocated block. A stale header, which lies inside a free or allocated block, is not
-    /// distinguished from a current one.
+    /// When the word before `offset` is a corrupted header, or not the header of an allocated block. A stale header, which lies inside a free or
+    /// allocated block, is not distinguished from a current one.
     pub fn usable_bytes(&self, offset: u64) -> Result<u64, FreeError> {
         Unlogged::new(&self.heap.parts.space, &self.heap.parts.pmem(), self.durable).usable_bytes(offset)
     }
@@ -266,7 +266,7 @@ impl<P: Pmem> UnloggedHeap<P> {
 
 impl<P: Pmem> Drop for UnloggedHeap<P> {
     /// Makes allocations and freeings durable, unless each call has done so: one fence, and a line for each header. Changes nothing in a child of
-    /// fork(2) that inherited the heap, or if a thread panicked inside a call.
+    /// fork(2) that inherited the heap, or if a thread has panicked inside a call.
     fn drop(&mut self) {
         let is_consistent = self.heap.is_of_this_process()
             && self.heap.parts.log.check_not_poisoned().is_ok()

@@ -94,7 +94,7 @@ fn named_fields(input: &DeriveInput) -> syn::Result<&FieldsNamed> {
     Ok(fields)
 }
 
-/// The struct's lifetime: the brand that its links carry.
+/// The struct's lifetime, which is the brand of its links; `None` if it has none.
 fn only_lifetime(input: &DeriveInput) -> syn::Result<Option<&Lifetime>> {
     let mut parameters = input.generics.params.iter();
     let brand = match parameters.next() {

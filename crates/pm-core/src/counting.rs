@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counts {
     /// Lines sent towards the medium: flushed lines and lines of non-temporal stores.
     pub lines: u64,
-    /// Fences.
+    /// Calls of [`fence`](Pmem::fence).
     pub fences: u64,
 }
 

@@ -1,6 +1,6 @@
 //! CRC-32C of a few words: the checksums of block headers and of log entries.
 
-/// The CRC-32C (Castagnoli) of these words as little-endian bytes.
+/// The CRC-32C (Castagnoli) of the little-endian bytes of these words.
 ///
 /// The crate `crc32c` computes it from bytes, and is faster above a few hundred bytes. For the three words of a block header it would spend most of
 /// its time on checking the length of the input.

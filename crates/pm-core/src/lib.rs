@@ -56,7 +56,7 @@
 //! * A crash during [`Pool::create`] leaves no file, or the complete pool. A crash while a pool grows or a root changes leaves the old state or the
 //!   new one. A corrupted header is restored from its backup; [`Pool::header_state`] reports it.
 //!
-//! # What it does not do
+//! # Limitations
 //!
 //! It does not allocate: the caller or an allocator decides where each value lies. It has no transactions: data that must change together must fit
 //! into one 8-byte word or one aligned 16-byte pair, or be reachable through one such word. An access to memory with a media error, or past the end

@@ -3,7 +3,7 @@
 /// The length of a cache line: 64 bytes on every CPU that this crate supports. Each line starts at a multiple of its length.
 pub const LINE_BYTES: u64 = 64;
 
-/// [`LINE_BYTES`] for arithmetic on addresses.
+/// [`LINE_BYTES`] as a `usize`, for arithmetic on addresses.
 pub(crate) const LINE: usize = 64;
 const _: () = assert!(LINE as u64 == LINE_BYTES);
 

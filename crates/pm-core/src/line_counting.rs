@@ -1,4 +1,4 @@
-//! Counts the writes to each line at the seam: the wear of the medium, and its distribution.
+//! Counts the writes to each line at the seam, to measure the wear of the medium and its distribution over the lines.
 
 use crate::fault::MediumFault;
 use crate::{Coalescing, LineWrites, Pmem, forward_pmem};
@@ -25,7 +25,7 @@ use std::thread::{self, ThreadId};
 /// for count in 0..10_u64 {
 ///     pmem.store_u64(0, count); // one line, ten stores in a row
 /// }
-/// pmem.store(60, b"straddles"); // continues in that line, and begins the next
+/// pmem.store(60, b"straddles"); // continues the write of that line, and begins a write of the next
 /// pmem.persist(0, 128)?;
 /// assert_eq!((pmem.stored().writes_to(0), pmem.stored().writes_to(64)), (1, 1));
 /// pmem.persist(0, 8)?;

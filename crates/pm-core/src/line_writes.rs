@@ -37,7 +37,7 @@ impl LineWrites {
     /// Adds one write to each line that holds a byte of the `len_bytes` bytes at `offset`.
     ///
     /// # Panics
-    /// If the range passes `u64::MAX`.
+    /// If the last byte of the range lies past `u64::MAX`.
     pub fn add(&mut self, offset: u64, len_bytes: u64) {
         for line in lines(offset, len_bytes) {
             self.add_line(line);
@@ -131,7 +131,7 @@ impl Coalescing {
     /// Adds a store of `len_bytes` bytes at `offset`: one write to each of its lines, except a line in which it continues the previous write.
     ///
     /// # Panics
-    /// If the range passes `u64::MAX`.
+    /// If the last byte of the range lies past `u64::MAX`.
     pub fn store(&mut self, offset: u64, len_bytes: u64, writes: &mut LineWrites) {
         for line in lines(offset, len_bytes) {
             if self.last_line.replace(line) != Some(line) {

@@ -4,7 +4,7 @@ use core::mem::{MaybeUninit, size_of};
 
 /// A type whose bytes have the same meaning after a restart, in another process, and at another address.
 ///
-/// Derive it, together with `Clone` and `Copy`, for `#[repr(C)]` structs:
+/// Derive the trait, together with `Clone` and `Copy`, for `#[repr(C)]` structs:
 ///
 /// ```
 /// use pm_core::{Link, Persist};
@@ -14,7 +14,7 @@ use core::mem::{MaybeUninit, size_of};
 /// struct Order<'p> {
 ///     id: u64,
 ///     quantity: u32,
-///     reserved: u32, // without it the struct would have padding, and would not compile
+///     reserved: u32, // without this field the struct would have padding, and would not compile
 ///     previous: Link<'p, Order<'p>>,
 /// }
 /// ```
@@ -72,11 +72,11 @@ pub trait InPool<'p>: Persist {}
 pub struct FieldLayout {
     /// The field's name.
     pub name: &'static str,
-    /// Its offset in the struct.
+    /// The field's offset in the struct.
     pub offset_bytes: usize,
-    /// Its length.
+    /// The field's length.
     pub size_bytes: usize,
-    /// The fingerprint of its type, independent of the targets of links.
+    /// The fingerprint of the field's type, independent of the targets of links.
     pub layout: u64,
 }
 
@@ -188,7 +188,7 @@ pub fn from_bytes<T: for<'p> InPool<'p>>(fill: impl FnOnce(&mut [u8])) -> T {
 /// Like [`from_bytes`], but the value may have links: for transactions, which read a pool without a [`Scope`](crate::Scope).
 ///
 /// # Safety
-/// Either the bytes come from the pool whose brand the value's links carry, or each link in them meets the contract of
+/// Either the bytes come from the pool whose brand the value's links carry, or each link in the bytes meets the contract of
 /// [`Link::new_unchecked`](crate::Link::new_unchecked).
 pub unsafe fn from_bytes_unchecked<T: Persist>(fill: impl FnOnce(&mut [u8])) -> T {
     const { T::CHECK };

@@ -20,9 +20,9 @@ pub enum FenceError {
     /// Writing back pages failed.
     #[error("in the page domain, writing back {len_bytes} bytes at offset {offset} failed: {errno}")]
     WriteBack {
-        /// First byte of the range whose state is unknown.
+        /// The first byte of the range that could not be written back.
         offset: u64,
-        /// Length of that range.
+        /// The length of that range.
         len_bytes: u64,
         /// The error of `msync`.
         errno: rustix::io::Errno,
@@ -130,8 +130,8 @@ pub trait Pmem {
     /// Like [`store_nt`](Pmem::store_nt), with an error if the memory cannot be accessed. An implementation that cannot detect this calls `store_nt`.
     ///
     /// # Errors
-    /// [`MediumFault`] when the file was truncated, the file system has no space for a hole, or the memory is poisoned. A part of `bytes` may have
-    /// been stored.
+    /// [`MediumFault`] when the file was truncated, the file system has no space to fill a hole, or the memory is poisoned. A part of `bytes` may
+    /// have been stored.
     ///
     /// # Durability
     /// As [`store_nt`](Pmem::store_nt); this includes the bytes that were stored before a fault.
@@ -173,11 +173,11 @@ pub trait Pmem {
     /// The word found at `offset`, if it differs from `current`. Nothing has been stored.
     ///
     /// # Durability
-    /// As [`store_u64`](Pmem::store_u64). On x86 a successful exchange happens to fence too; do not rely on it.
+    /// As for [`store_u64`](Pmem::store_u64). On x86 a successful exchange happens to fence too; do not rely on it.
     #[track_caller]
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64>;
 
-    /// Starts to write back every line that holds a byte of the `len_bytes` bytes at `offset`. Costs one instruction per line; orders nothing.
+    /// Starts to write back every line that holds a byte of the `len_bytes` bytes at `offset`: one instruction per line. Orders nothing.
     ///
     /// # Durability
     /// Data stored to these lines before this call is durable at this thread's next [`fence`](Pmem::fence). Later stores need another flush.
@@ -187,17 +187,17 @@ pub trait Pmem {
     /// Hints that the line of `offset` will be stored to soon. An implementation may load the line into the cache. The call has no other effect, and
     /// an offset outside the region is not an error.
     ///
-    /// Useful before a [`fence`](Pmem::fence): a store that follows the fence and misses the cache delays all later stores.
+    /// A prefetch is useful before a [`fence`](Pmem::fence): a store that follows the fence and misses the cache delays all later stores.
     #[inline]
     fn prefetch(&self, offset: u64) {
         let _ = offset;
     }
 
-    /// Orders and waits: when it returns, everything that this thread flushed or stored non-temporally before is durable, within the limits of the
-    /// [`domain`](Pmem::domain).
+    /// Orders this thread's earlier flushes and non-temporal stores before its later stores, and waits for them: when the fence returns, their data
+    /// is durable, within the limits of the [`domain`](Pmem::domain).
     ///
     /// # Errors
-    /// In the page domain, when the kernel could not write pages back: see [`FenceError`]. There are no errors in other domains.
+    /// In the page domain, when the kernel could not write pages back: see [`FenceError`]. In other domains a fence does not fail.
     ///
     /// # Source
     /// Intel SDM vol. 2, SFENCE and CLWB.
@@ -207,7 +207,7 @@ pub trait Pmem {
     /// Flushes the range and fences. Costs one fence and [`lines_spanned`](crate::line::lines_spanned) lines.
     ///
     /// # Errors
-    /// As [`fence`](Pmem::fence).
+    /// As for [`fence`](Pmem::fence).
     #[inline]
     #[track_caller]
     fn persist(&self, offset: u64, len_bytes: u64) -> Result<(), FenceError> {
@@ -216,7 +216,7 @@ pub trait Pmem {
     }
 }
 
-/// Stores `bytes` at `offset` word by word, in ascending order. The offset and the length are multiples of eight.
+/// Stores `bytes` at `offset` word by word, in ascending order. The offset and the length must be multiples of eight.
 ///
 /// The words of one large store become durable in any order: a crash leaves one of `2^n` mixtures of `n` words. If the words are stored in order, a
 /// crash leaves the first few of each line: one of 9 states per line. A checksum, or a word written last, detects both, but a test can enumerate only

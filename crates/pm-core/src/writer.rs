@@ -26,7 +26,7 @@ struct Lock {
     shared: OnceBox<Arc<dyn Any + Send + Sync>>,
 }
 
-/// The shared state is `Sync`, and a panic leaves it usable.
+/// True, because the shared state is `Sync`, and a panic leaves it usable.
 impl core::panic::RefUnwindSafe for Lock {}
 
 impl Lock {

@@ -122,7 +122,7 @@ impl<T> fmt::Debug for Link<'_, T> {
     }
 }
 
-// SAFETY: transparent over a u64. Every bit pattern is a value, because a link is checked when it is followed.
+// SAFETY: `Link` is transparent over a u64. Every bit pattern is a value, because a link is checked when it is followed.
 unsafe impl<T: Persist> Persist for Link<'_, T> {
     const FIELDS: &'static [FieldLayout] = &[];
     const LAYOUT_THROUGH_0: u64 = primitive_layout("Link");
@@ -133,7 +133,7 @@ unsafe impl<T: Persist> Persist for Link<'_, T> {
 
 impl<'p, T: Persist> InPool<'p> for Link<'p, T> {}
 
-/// A field of a [`Persist`] struct, from [`field!`](crate::field).
+/// The offset and type of a field of a [`Persist`] struct, from [`field!`](crate::field).
 pub struct Field<T, F> {
     offset_bytes: u64,
     types: PhantomData<fn(T) -> F>,

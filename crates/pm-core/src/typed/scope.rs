@@ -76,7 +76,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Stores a value at its place around the cache, with non-temporal stores: for large values, which then need no flush.
     ///
     /// # Durability
-    /// At this thread's next [`fence`](Self::fence).
+    /// The value is durable after this thread's next [`fence`](Self::fence).
     #[track_caller]
     pub fn stream<T: InPool<'p>>(&self, place: Place<'p, T>, value: &T) -> InFlight<'p, T> {
         self.pmem().store_nt(place.offset(), bytes_of(value));
@@ -92,14 +92,14 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// Flushes the lines of a value.
     ///
     /// # Durability
-    /// At this thread's next [`fence`](Self::fence). Costs one instruction per line.
+    /// The value is durable after this thread's next [`fence`](Self::fence). A flush costs one instruction per line.
     #[track_caller]
     pub fn flush<T: InPool<'p>>(&self, dirty: Dirty<'p, T>) -> InFlight<'p, T> {
         self.pmem().flush(dirty.offset(), size_of::<T>() as u64);
         InFlight::at(dirty.offset())
     }
 
-    /// Waits until one or more flushed values are durable. Costs one fence, whatever their number.
+    /// Waits until one or more flushed values are durable. This costs one fence, whatever the number of values.
     ///
     /// # Errors
     /// As [`Pmem::fence`]. After an error, the state of the values is unknown.
@@ -155,7 +155,7 @@ impl<'p, P: Pmem> Scope<'p, P> {
         Ok(unsafe { from_bytes_unchecked(|bytes| self.pmem().load(offset, bytes)) })
     }
 
-    /// The root of this name, or `None` if it does not exist.
+    /// A link to the root of this name, or `None` if there is no root of this name.
     ///
     /// # Errors
     /// When the name is invalid; when the value is not a `T`, or not in the data area; when the root is not found and a slot is corrupted.
@@ -194,10 +194,10 @@ impl<'p, P: Pmem> Scope<'p, P> {
     /// ```
     ///
     /// # Errors
-    /// As [`set_root`](Self::set_root). After an error, the state of the value is unknown.
+    /// As for [`set_root`](Self::set_root). After an error, the state of the value is unknown.
     ///
     /// # Durability
-    /// As [`set_root`](Self::set_root), and the returned value is durable.
+    /// As for [`set_root`](Self::set_root), and the returned value is durable.
     #[track_caller]
     pub fn set_root_in_flight<T: InPool<'p>>(
         &self,

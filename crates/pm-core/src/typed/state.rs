@@ -4,7 +4,7 @@ use super::link::{Brand, Link};
 use core::fmt;
 use core::marker::PhantomData;
 
-/// A `T` that was stored in the pool of `'p` but not flushed: a crash may keep any part of it.
+/// A `T` that has been stored in the pool of `'p` but not flushed: a crash may keep any part of it.
 ///
 /// The states are `Dirty`, [`InFlight`] and [`Durable`]. Each consumes the previous one, so no value is flushed twice, and a value that is changed
 /// after its flush is `Dirty` again.
@@ -21,7 +21,7 @@ pub struct InFlight<'p, T> {
     this_thread: PhantomData<*const ()>,
 }
 
-/// A `T` that was flushed and fenced: it survives a crash within the limits of the [domain](crate::Domain).
+/// A `T` that has been flushed and fenced: it survives a crash within the limits of the [domain](crate::Domain).
 pub struct Durable<'p, T> {
     at: TypedOffset<'p, T>,
 }
@@ -96,7 +96,7 @@ mod sealed {
 }
 pub(super) use sealed::Fenced;
 
-/// Values that one fence of the pool of `'p` makes durable: an [`InFlight`] value of that pool, or a tuple or array of them.
+/// Values that one fence of the pool of `'p` makes durable: an [`InFlight`] value of that pool, or a tuple or array of such values.
 pub trait Fenceable<'p>: sealed::Sealed {
     /// The same values in the state [`Durable`].
     type Durable;
