@@ -4,34 +4,34 @@ use crate::{FenceError, OpenError};
 use core::fmt;
 use uuid::Uuid;
 
-/// An error of creating, opening or growing a pool. Nothing has been changed, unless the variant is [`Fence`](Self::Fence) or the documentation of
-/// the operation states it.
+/// An error of creating, opening or growing a pool. Nothing has been changed, unless the variant is [`Fence`](Self::Fence) or the operation's
+/// documentation says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// The region could not be created or opened.
     #[error(transparent)]
     Region(#[from] OpenError),
-    /// Neither the start nor the end of the region has the magic number of a pool's header.
+    /// Neither the start nor the end of the region has the magic number of a pool's header, or the region is too short for a pool.
     #[error("this is not a pool: no header at its start or its end")]
     NotAPool,
     /// The region holds a pool or its remains. This includes a pool whose headers are both corrupted, and a pool that was being created when the
     /// power failed.
     #[error("the region already holds a pool, possibly a corrupted one; formatting would destroy it")]
     AlreadyAPool,
-    /// The region or the pool is read-only, but the call writes the pool.
+    /// The region or the pool's handle is read-only, but the call writes to the pool.
     #[error("the region is read-only, so its pool cannot be written")]
     ReadOnly,
-    /// Another [`Pool`](crate::Pool) of this process writes the region; read-only handles are allowed at the same time. Or this process is a child
-    /// of fork(2), and its parent opened the region.
+    /// Another [`Pool`](crate::Pool) of this process has the region open for writing (read-only handles are allowed at the same time), or this
+    /// process is a child of fork(2) and its parent opened the region.
     #[error("another handle has the pool open for writing, or this is a child of the process that opened it")]
     InUse,
     /// The header and its backup are both corrupted.
     #[error("both headers are corrupted: the one at the start {primary}, the backup at the end {backup}")]
     HeadersCorrupted {
-        /// The corruption of the primary.
+        /// The corruption of the primary, the header at the start.
         primary: HeaderCorruption,
-        /// The corruption of the backup.
+        /// The corruption of the backup, the header at the end.
         backup: HeaderCorruption,
     },
     /// The pool was created by a newer version of this software.
@@ -39,7 +39,7 @@ pub enum PoolError {
     FutureVersion {
         /// The version of the pool.
         found: u32,
-        /// The version of this program.
+        /// The newest version that this program supports.
         supported: u32,
     },
     /// The pool was created by an older version of this software, in a format that this version does not read.
@@ -49,15 +49,15 @@ pub enum PoolError {
     OldVersion {
         /// The version of the pool.
         found: u32,
-        /// The version of this program.
+        /// The only version that this program supports.
         supported: u32,
     },
-    /// The pool uses features that a program must support to open or to write it.
+    /// The pool uses features that this program does not support, and that are required to open or to write the pool.
     #[error("{needed_for} this pool requires features {unknown:#x}, which this program does not support")]
     UnknownFeatures {
-        /// Their bits.
+        /// The bits of the unsupported features.
         unknown: u64,
-        /// "opening" or "writing".
+        /// What the features are required for: "opening" or "writing".
         needed_for: &'static str,
     },
     /// The region is shorter than the pool.
@@ -71,14 +71,14 @@ pub enum PoolError {
     /// The requested layout is impossible.
     #[error("a pool of {pool_bytes} bytes with its data at {data_start} is impossible: {reason}")]
     Layout {
-        /// The pool's length.
+        /// The requested length of the pool.
         pool_bytes: u64,
-        /// The start of its data area.
+        /// The requested start of its data area.
         data_start: u64,
         /// The reason.
         reason: &'static str,
     },
-    /// One half of the requested identity is zero, which counts as erased.
+    /// A half of the requested identity is zero. In a header, a zero half counts as erased.
     #[error("a pool cannot have the identity {uuid}: neither half may be zero")]
     Identity {
         /// The requested identity.
@@ -89,7 +89,7 @@ pub enum PoolError {
     Fence(#[from] FenceError),
 }
 
-/// An error of finding or setting a root. The directory is unchanged, unless a fence failed.
+/// An error of finding, setting or removing a root. The root directory is unchanged, unless a fence failed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RootError {
@@ -99,19 +99,19 @@ pub enum RootError {
         /// The requested name.
         name: String,
     },
-    /// The pool is open read-only, but the call sets or removes a root.
+    /// The pool is open read-only, but the call changes the root directory.
     #[error("the pool is read-only, so no root can be changed")]
     ReadOnly,
     /// The pool has logged roots: only transactions of its log can change them, because a replay could undo any other change.
     #[error("the roots of this pool can be changed only by transactions of its heap")]
     Logged,
-    /// The directory is full.
+    /// The root directory is full.
     #[error("all {root_count_max} roots of the pool are in use")]
     Full {
         /// The largest number of roots.
         root_count_max: u64,
     },
-    /// The root was not found, but slots of the directory are corrupted, and it may have been in one of them.
+    /// The root was not found, but slots of the root directory are corrupted, and the root may have been in one of them.
     #[error(
         "no such root, but {slots} slots of the root directory are corrupted, and it may have been in one of them"
     )]
@@ -119,7 +119,7 @@ pub enum RootError {
         /// The number of corrupted slots.
         slots: usize,
     },
-    /// The root holds another type than the requested one.
+    /// The root's value does not have the requested type.
     #[error(
         "root {name:?} holds another type: {found_bytes} bytes with layout {found_layout:#018x}, \
          expected {expected_bytes} bytes with {expected_layout:#018x}"
@@ -127,16 +127,16 @@ pub enum RootError {
     Type {
         /// The root's name.
         name: String,
-        /// The fingerprint in the pool.
+        /// The layout fingerprint in the pool.
         found_layout: u64,
-        /// The fingerprint of the requested type.
+        /// The layout fingerprint of the requested type.
         expected_layout: u64,
-        /// The length in the pool.
+        /// The length of the value in the pool.
         found_bytes: u64,
         /// The length of the requested type.
         expected_bytes: u64,
     },
-    /// The root's value lies outside the data area: the directory is corrupted.
+    /// The root's value does not lie in the data area, or is misaligned: the root directory is corrupted.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A fence failed.
@@ -146,7 +146,7 @@ pub enum RootError {
 
 /// An offset or a link that is not valid in the pool's data area.
 ///
-/// If the link was read from the pool, the medium or a program has corrupted it.
+/// If an invalid link was read from the pool, the medium or a program has corrupted the link.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlaceError {
@@ -190,12 +190,12 @@ pub enum HeaderCorruption {
     Checksum {
         /// The checksum recorded in the header.
         found: u32,
-        /// The checksum of its contents.
+        /// The checksum of the header's contents.
         expected: u32,
     },
     /// The checksum matches, but the layout is impossible.
     Layout,
-    /// The backup differs from the primary: it belongs to another pool, has another format version, or is older, as after a crash during growth.
+    /// The backup is a valid header, but differs from the primary: for example, it belongs to another pool or has another format version.
     Mismatch,
 }
 

@@ -7,43 +7,43 @@ use core::mem::{offset_of, size_of};
 /// The first eight bytes of a pool. Like the PNG signature, they reveal a transfer that converted line endings or cleared the eighth bit.
 pub const MAGIC: [u8; 8] = *b"\x89PM\r\n\x1a\n\0";
 
-/// The format version. Only a change after which older programs could not read even the feature masks increments it.
+/// The format version. From version 2 on, it changes only if older programs could not read even the feature masks; other changes get a feature bit.
 ///
-/// In version 1 a free root slot was zero, so a slot that a stray write had zeroed looked free.
+/// In version 1 a free root slot was all zeroes, so a slot in use that a stray write had zeroed looked free.
 pub const VERSION: u32 = 2;
 
-/// The compatible features that this version supports. A program may ignore unknown ones.
+/// The bits of [`Header::features_compat`] that this program supports. A program may ignore all others.
 pub const KNOWN_COMPAT: u64 = 0;
-/// The features needed for writing that this version supports. A program that lacks one may only read.
+/// The bits of [`Header::features_ro_compat`] that this program supports. If a pool has any other of these bits, the program may only read it.
 pub const KNOWN_RO_COMPAT: u64 = LOGGED_ROOTS;
-/// The features needed for opening that this version supports.
+/// The bits of [`Header::features_incompat`] that this program supports. If a pool has any other of these bits, the program must not open it.
 pub const KNOWN_INCOMPAT: u64 = 0;
 
-/// Bit of `features_ro_compat`: the root directory is changed only by transactions of a log in the data area.
+/// A bit of [`Header::features_ro_compat`]: the root directory is changed only by transactions of a log in the data area.
 pub const LOGGED_ROOTS: u64 = 1;
 
-/// The length of the header and of its backup, and the unit of a pool's layout.
+/// The length of the header and of its backup. The pool's length and the start of its data area are multiples of this length.
 pub const HEADER_BYTES: u64 = 4096;
 
 /// The start of the root directory, after the header.
 pub const ROOTS_START: u64 = HEADER_BYTES;
 
-/// The number of root slots. One stays free, so that a root can always be replaced.
+/// The number of root slots. One slot stays free, so that a root can always be replaced.
 pub const ROOT_COUNT: u64 = 64;
 
-/// The lowest start of the data area.
+/// The lowest possible start of the data area: after the root directory.
 pub const DATA_START_MIN: u64 = ROOTS_START + ROOT_COUNT * size_of::<RootSlot>() as u64;
 
-/// The smallest pool: header, roots, one page of data, backup.
+/// The length of the smallest pool: header, root directory, one page of data, backup.
 pub const POOL_BYTES_MIN: u64 = DATA_START_MIN + 2 * HEADER_BYTES;
 
-/// The longest name of a root, in bytes of UTF-8.
+/// The length of the longest root name, in bytes of UTF-8.
 pub const ROOT_NAME_BYTES: usize = 24;
 
 /// The pool header, at offset 0 and again in the last 4,096 bytes.
 ///
-/// The checksum covers all bytes before it, including reserved ones. Its offset and meaning never change, so that a corrupted header is
-/// distinguished from one of a newer version.
+/// The checksum covers all bytes before it, including reserved ones. The checksum's offset and meaning never change, so every program can distinguish
+/// a corrupted header from a header of a newer version.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct Header {
@@ -59,7 +59,7 @@ pub struct Header {
     pub features_ro_compat: u64,
     /// Features that a program must support to open.
     pub features_incompat: u64,
-    /// The pool's identity, RFC 9562 version 4.
+    /// The pool's identity, by default a random UUID (RFC 9562, version 4). Neither 8-byte half is zero.
     pub uuid: [u8; 16],
     /// Incremented by each update of the header.
     pub generation: u64,
@@ -69,31 +69,31 @@ pub struct Header {
     pub data_start: u64,
     /// The length of the data area.
     pub data_bytes: u64,
-    /// The start of the root directory.
+    /// The start of the root directory: [`ROOTS_START`].
     pub roots_start: u64,
-    /// The number of its slots.
+    /// The number of root slots: [`ROOT_COUNT`].
     pub root_count: u64,
     /// The time at which the pool was created, in seconds since 1970.
     pub created_s: u64,
     /// Zero.
     pub reserved: [u8; 3980],
-    /// CRC-32C of all bytes before.
+    /// CRC-32C of all bytes before this field.
     pub crc: u32,
 }
 
-/// One root: a name for a value in the data area. One cache line.
+/// A slot of the root directory, one cache line. A slot in use holds a root: a name for a value in the data area.
 ///
-/// The first word is that of [`RootSlot::FREE`] in a free slot, and is written last when a slot is filled: a slot with any other first word is
-/// complete, so a wrong checksum in it is corruption. A slot of zeroes is not free. A log that changes the directory stores the words of a slot in
-/// any order, so there a crash may also leave a wrong checksum, until the log is replayed.
+/// A slot is free if its first word, `crc` and `state`, is that of [`RootSlot::FREE`]; a slot of zeroes is not free. A free slot is filled with its
+/// first word last. So a slot with any other first word is complete, and a wrong checksum in it is corruption. Pools with [`LOGGED_ROOTS`] differ:
+/// transactions store a slot's words in any order, so a crash may leave a wrong checksum until the log is replayed.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct RootSlot {
-    /// CRC-32C of all bytes after it, or [`ROOT_FREE_CRC`] in a free slot.
+    /// CRC-32C of all bytes after this field, or [`ROOT_FREE_CRC`] in a free slot.
     pub crc: u32,
     /// [`ROOT_IN_USE`] or [`ROOT_FREE`].
     pub state: u32,
-    /// Of two slots with one name, the one with the higher generation is valid. A new root gets a generation above that of every slot, used or freed.
+    /// Of two slots in use with the same name, the slot with the higher generation is valid. A new root gets a higher generation than all slots have.
     pub generation: u64,
     /// The offset of the root's value.
     pub target_offset: u64,
@@ -101,17 +101,17 @@ pub struct RootSlot {
     pub target_bytes: u64,
     /// The layout fingerprint of the value.
     pub layout: u64,
-    /// UTF-8, filled up with zeroes.
+    /// The root's name in UTF-8, padded with zero bytes.
     pub name: [u8; ROOT_NAME_BYTES],
 }
 
-/// The state of a root slot in use.
+/// [`RootSlot::state`] of a slot in use.
 pub const ROOT_IN_USE: u32 = 1;
 
-/// The state of a free root slot.
+/// [`RootSlot::state`] of a free slot.
 pub const ROOT_FREE: u32 = 2;
 
-/// The checksum in a free root slot: that of [`ROOT_FREE`] and 56 zeroes, independent of the bytes after the first word.
+/// [`RootSlot::crc`] of a free slot: the CRC-32C of [`ROOT_FREE`] and 56 zero bytes, even if the bytes after the first word are not zero.
 pub const ROOT_FREE_CRC: u32 = 0xB17C_4D87;
 
 const _: () = {
@@ -133,7 +133,7 @@ const _: () = {
 };
 
 impl Header {
-    /// The correct checksum of these fields.
+    /// The correct value of `crc` for the other fields.
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
         crc32c::crc32c(&bytes_of(self)[..offset_of!(Self, crc)])
@@ -148,7 +148,7 @@ impl Header {
 }
 
 impl RootSlot {
-    /// A free slot, sealed.
+    /// A free slot as in a new pool: all bytes after the first word are zero, so the checksum is correct.
     pub const FREE: Self = Self {
         crc: ROOT_FREE_CRC,
         state: ROOT_FREE,
@@ -159,7 +159,7 @@ impl RootSlot {
         name: [0; ROOT_NAME_BYTES],
     };
 
-    /// The correct checksum of these fields.
+    /// The correct value of `crc` for the other fields.
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
         crc32c::crc32c(&bytes_of(self)[offset_of!(Self, state)..])
@@ -172,7 +172,7 @@ impl RootSlot {
         self
     }
 
-    /// The same slot, free. Its name stays.
+    /// The same slot with the first word of a free slot. All other fields stay, including the name.
     #[must_use]
     pub const fn freed(mut self) -> Self {
         (self.crc, self.state) = (ROOT_FREE_CRC, ROOT_FREE);
@@ -185,19 +185,19 @@ impl RootSlot {
         (self.state as u64) << 32 | self.crc as u64
     }
 
-    /// Whether the slot is free. Its other bytes are without meaning.
+    /// Whether the slot is free. Only the first word decides this.
     #[must_use]
     pub const fn is_free(&self) -> bool {
         self.first_word() == Self::FREE.first_word()
     }
 
-    /// Whether the slot holds a root.
+    /// Whether the slot holds a root: the state is [`ROOT_IN_USE`], and the checksum is correct.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         self.state == ROOT_IN_USE && self.crc == self.expected_crc()
     }
 
-    /// Whether it is neither free nor in use.
+    /// Whether the slot is neither free nor in use.
     #[must_use]
     pub fn is_corrupted(&self) -> bool {
         !self.is_free() && !self.is_in_use()

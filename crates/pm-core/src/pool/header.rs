@@ -1,4 +1,4 @@
-//! The two copies of the header: reading, checking, writing and restoring them.
+//! The two copies of the header, the primary and its backup: reading, checking, writing and restoring them.
 
 use super::format::{
     DATA_START_MIN, HEADER_BYTES, Header, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, POOL_BYTES_MIN, ROOT_COUNT,
@@ -18,9 +18,9 @@ use uuid::Uuid;
 pub enum HeaderState {
     /// Both copies were valid and equal.
     Intact,
-    /// The primary was corrupted, and the backup was used; opening for writing restored the primary.
+    /// The primary was corrupted, and the backup was used. Opening for writing restored the primary.
     PrimaryCorrupted(HeaderCorruption),
-    /// The backup was corrupted, or differed from the primary; opening for writing restored it.
+    /// The backup was corrupted, or differed from the primary. Opening for writing restored the backup.
     BackupCorrupted(HeaderCorruption),
 }
 
@@ -78,20 +78,20 @@ pub(super) fn extended(old: &Header, pool_bytes: u64) -> Result<Header, PoolErro
     let uuid = Uuid::from_bytes(old.uuid);
     let fresh = new_header(pool_bytes, old.data_start, uuid, old.created_s)?;
     let Header { pool_bytes, data_bytes, .. } = fresh;
-    // The number helps to compare copies; no code depends on its order.
+    // Overflow is harmless: no code depends on the order of generations. They only help to compare copies by eye.
     let generation = old.generation.wrapping_add(1);
     Ok(Header { generation, pool_bytes, data_bytes, ..*old }.sealed())
 }
 
-/// Finds the pool in a region. Returns the header and the state of its two copies.
+/// Finds the pool in a region. Returns the valid header and the state of its two copies.
 pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError> {
     let region_bytes = whole_bytes(pmem);
     if region_bytes < POOL_BYTES_MIN {
         return Err(not_a_pool_or_truncated(pmem, region_bytes));
     }
     match read_copy(pmem, 0) {
-        // The primary is valid. It records the pool's length, and so the offset of its backup, which lies before the region's end if a crash
-        // interrupted growth.
+        // The primary is valid. The pool's length in it determines the offset of the backup. If a crash interrupted growth, the backup lies before
+        // the region's end.
         HeaderCopy::Good(header) if header.pool_bytes > region_bytes => {
             Err(PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes })
         }
@@ -126,10 +126,10 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
     }
 }
 
-/// The backup of a pool that is shorter than its region because a crash interrupted its growth. The backup records its own position.
+/// Finds the backup of a pool that is shorter than its region because a crash interrupted growth: its `pool_bytes` is its own end.
 ///
-/// If neither end of the region has the magic, the inside is searched only if the first page is not zero: a media error seldom leaves zeroes, and
-/// in a pool that is being created the first page is zero until everything else is durable.
+/// If neither end of the region has the magic, the pages between are searched only if the first page is not all zero. A media error seldom leaves
+/// zeroes, but in a pool that is being created the first page is all zero until everything else is durable.
 fn find_inner_backup<P: Pmem>(
     pmem: &P,
     primary: HeaderCorruption,
@@ -145,15 +145,15 @@ fn find_inner_backup<P: Pmem>(
     })
 }
 
-/// Whether a valid header inside may be the backup of the corrupted one at the start, and not a page of user data that looks like one. If the first
-/// page has no magic, the line with the identity is corrupted, and any copy is accepted. Otherwise one half of the identity may be corrupted; a
-/// copy that differs in both halves belongs to another pool.
+/// Whether a valid header inside the region may be the backup of the corrupted primary, and not a page of user data that looks like a header. If the
+/// primary has lost its magic, the identity in the same line may be lost too, so every valid header is accepted. If the primary has its magic, one
+/// half of its identity may be corrupted, but a header that differs in both halves belongs to another pool.
 fn may_be_backup<P: Pmem>(pmem: &P, header: &Header) -> bool {
     !has_magic(pmem, 0) || has_half_of_identity(pmem, header)
 }
 
-/// Whether the page at the start has either half of this header's identity. A half of zeroes does not count: no identity has a half of zeroes, so
-/// formatting or corruption erased it.
+/// Whether the first page has at least one half of this header's identity. A zero half does not count: no identity has a zero half, so formatting or
+/// corruption has erased it.
 fn has_half_of_identity<P: Pmem>(pmem: &P, header: &Header) -> bool {
     let mut uuid = [0; 16];
     pmem.load(offset_of!(Header, uuid) as u64, &mut uuid);
@@ -161,24 +161,24 @@ fn has_half_of_identity<P: Pmem>(pmem: &P, header: &Header) -> bool {
     halves.any(|(corrupted, sound)| corrupted == sound && corrupted != [0; 8])
 }
 
-/// Whether a page was never stored to. In a sparse file even a load may allocate it, and fail on a full file system.
+/// Whether a page is a hole, that is, was never stored to. In a sparse file even a load of a hole may allocate it, and fail on a full file system.
 pub(super) fn is_hole<P: Pmem>(pmem: &P, page: u64) -> bool {
     pmem.next_data(page).is_none_or(|data| data.start >= page + HEADER_BYTES)
 }
 
-/// Whether a range of whole words is zero.
+/// Whether all words in a range of whole words are zero.
 pub(super) fn is_zero<P: Pmem>(pmem: &P, range: Range<u64>) -> bool {
     range.step_by(size_of::<u64>()).all(|at| pmem.load_u64(at) == 0)
 }
 
-/// The end of a pool that is shorter than its region, according to `pool_bytes` in the primary. `None` if the value is impossible.
+/// The end of a pool that is shorter than its region, according to `pool_bytes` in the primary. `None` if no such pool can end there.
 pub(super) fn inner_end_in_header<P: Pmem>(pmem: &P) -> Option<u64> {
     let end = pmem.load_u64(offset_of!(Header, pool_bytes) as u64);
     let is_possible = (POOL_BYTES_MIN..whole_bytes(pmem)).contains(&end) && end.is_multiple_of(HEADER_BYTES);
     is_possible.then_some(end)
 }
 
-/// The end offset of each page inside the region that begins with the magic, in descending order. Reads one word of each page that is not a hole.
+/// The ends, in descending order, of all pages that may be the backup of a pool shorter than the region: pages that begin with the magic.
 pub(super) fn backup_candidate_ends<P: Pmem>(pmem: &P) -> Vec<u64> {
     let inside = POOL_BYTES_MIN - HEADER_BYTES..whole_bytes(pmem) - HEADER_BYTES;
     let pages = data_pages(pmem, inside).filter(|page| has_magic(pmem, *page));
@@ -187,7 +187,7 @@ pub(super) fn backup_candidate_ends<P: Pmem>(pmem: &P) -> Vec<u64> {
     found
 }
 
-/// The pages of a range of whole pages, except holes.
+/// The offsets of the pages in a range of whole pages, except holes.
 pub(super) fn data_pages<P: Pmem>(pmem: &P, range: Range<u64>) -> impl Iterator<Item = u64> {
     let next = move |at| {
         let data = pmem.next_data(at)?;
@@ -199,7 +199,7 @@ pub(super) fn data_pages<P: Pmem>(pmem: &P, range: Range<u64>) -> impl Iterator<
     parts.flat_map(|part| part.step_by(size_of::<Header>()))
 }
 
-/// The length of a region in whole pages.
+/// The length of a region in bytes, rounded down to whole pages.
 pub(super) fn whole_bytes<P: Pmem>(pmem: &P) -> u64 {
     pmem.len_bytes() / HEADER_BYTES * HEADER_BYTES
 }
@@ -219,7 +219,7 @@ const fn headers_corrupted(primary: HeaderCorruption, backup: HeaderCorruption) 
     }
 }
 
-/// The error for a region too short for any pool: `Truncated` if it has a valid header, which records the full length.
+/// The error for a region that is too short for any pool: `Truncated` if the region begins with a valid header, which contains the pool's length.
 fn not_a_pool_or_truncated<P: Pmem>(pmem: &P, region_bytes: u64) -> PoolError {
     if region_bytes >= HEADER_BYTES
         && let HeaderCopy::Good(header) = read_copy(pmem, 0)
@@ -229,7 +229,7 @@ fn not_a_pool_or_truncated<P: Pmem>(pmem: &P, region_bytes: u64) -> PoolError {
     PoolError::NotAPool
 }
 
-/// Refuses a pool with unknown features.
+/// Returns an error if this program lacks a feature that is required to open the pool, or to write it if `writable` is true.
 pub(super) fn check_features(header: &Header, writable: bool) -> Result<(), PoolError> {
     let unknown = header.features_incompat & !KNOWN_INCOMPAT;
     if unknown != 0 {
@@ -247,14 +247,14 @@ pub(super) fn has_magic<P: Pmem>(pmem: &P, offset: u64) -> bool {
     pmem.load_u64(offset) == u64::from_le_bytes(MAGIC)
 }
 
-/// The copy in the last page before `end`. The page may be a hole if no pool ends there.
+/// The copy in the page that ends at `end`. The page may be a hole if no pool ends there.
 fn read_backup<P: Pmem>(pmem: &P, end: u64) -> HeaderCopy {
     let at = end - HEADER_BYTES;
     if is_hole(pmem, at) { HeaderCopy::Corrupted(HeaderCorruption::NoMagic) } else { read_copy(pmem, at) }
 }
 
 fn read_copy<P: Pmem>(pmem: &P, offset: u64) -> HeaderCopy {
-    // The magic is loaded first: without it, the rest of the page need not be read.
+    // The magic is loaded first: if it is wrong, the rest of the page need not be read.
     let mut magic = [0; size_of_val(&MAGIC)];
     pmem.load(offset, &mut magic);
     if magic != MAGIC {
@@ -288,20 +288,20 @@ fn is_possible(header: &Header) -> bool {
         && data_end == Some(header.pool_bytes - HEADER_BYTES)
 }
 
-/// Writes the header of a new pool: the backup, then the primary.
+/// Writes the header of a new pool: the backup, then the primary. The caller has erased older headers, and made the rest durable.
 ///
 /// # Durability
-/// At every moment at least one copy is complete: while the backup is written, the primary holds the old state; while the primary is written, the
-/// backup holds the new one. So a crash leaves the old header or the new one. If there was no header, it leaves no pool or the complete one,
-/// provided that everything else was made durable before.
+/// The backup is durable before the primary is stored. A crash leaves no valid header, or a complete pool.
 pub(super) fn write<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     write_over(pmem, header, None)
 }
 
-/// Like [`write`], but the header may replace `old`, whose backup is zeroed after the new one is written.
+/// Like [`write`], but the header may replace `old`, the header of the same pool with a smaller length. After the new backup is written, the old
+/// backup is zeroed, because with the new primary its page becomes part of the data area, which must be zero. The primary is written last.
 ///
-/// The new backup is durable first, so that a complete copy exists at every moment. The primary is written last: once it is durable, the old
-/// backup's page belongs to the data area, which must be zero.
+/// # Durability
+/// Each step is durable before the next. So one copy is always complete: first the old primary, and while the primary is written, the new backup. A
+/// crash leaves the old header or the new one.
 pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header>) -> Result<(), FenceError> {
     write_copy(pmem, header.pool_bytes - HEADER_BYTES, header)?;
     if let Some(old) = old {
@@ -311,12 +311,12 @@ pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header
     write_copy(pmem, 0, header)
 }
 
-/// Restores the corrupted copy. The valid one is not written.
+/// Restores the corrupted copy, if there is one. The valid copy is not written.
 ///
 /// # Durability
-/// A crash loses nothing: opening finds the valid copy again, even inside a longer region. There [`find_inner_backup`] accepts it only if the first
-/// page is not zero, and has half of the identity if it has the magic. A crash may leave any subset of the words, so the identity is made durable
-/// in the first page before the other words are stored. Costs one fence, and one more for the identity.
+/// A crash loses nothing: the next open finds the valid copy again, even if it is a backup inside a longer region. [`find_inner_backup`] may reject
+/// such a backup if the first page is all zero, or has the magic without half of the identity. A crash may leave any subset of the words stored to
+/// the first page, so the identity is made durable there before the other words are stored. Costs one fence, and one more if the identity is stored.
 pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) -> Result<(), FenceError> {
     match state {
         HeaderState::Intact => Ok(()),
@@ -328,8 +328,8 @@ pub(super) fn restore<P: Pmem>(pmem: &P, header: &Header, state: HeaderState) ->
     }
 }
 
-/// If the backup lies inside the region, stores the identity to the first page, unless half of it is there. That half suffices, and is durable
-/// because opening persisted it (`leftover::persist`).
+/// If the backup lies inside the region, stores the identity to the first page, and makes it durable. If the first page has half of the identity
+/// already, nothing is stored: this half suffices, and is durable because opening has persisted it (`leftover::persist`).
 fn restore_identity<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     if header.pool_bytes == whole_bytes(pmem) || has_half_of_identity(pmem, header) {
         return Ok(());
@@ -344,7 +344,7 @@ fn write_copy<P: Pmem>(pmem: &P, offset: u64, header: &Header) -> Result<(), Fen
     pmem.persist(offset, HEADER_BYTES)
 }
 
-/// Zeroes one copy, and makes that durable.
+/// Zeroes one copy, and makes the zeroes durable.
 fn erase_copy<P: Pmem>(pmem: &P, offset: u64) -> Result<(), FenceError> {
     store_words(pmem, offset, &[0; size_of::<Header>()]);
     pmem.persist(offset, HEADER_BYTES)

@@ -1,4 +1,4 @@
-//! Pools: a region with an identity, a header that survives corruption, and named roots.
+//! Pools. A pool is a region with an identity, a checksummed header with a backup, and named roots.
 
 mod error;
 pub mod format;
