@@ -22,7 +22,7 @@ pub struct Pool<P: Pmem = Region> {
     pmem: P,
     header: Header,
     header_state: HeaderState,
-    /// The version of the shared header when the header was read.
+    /// The version of `shared.header` when this handle read the header.
     version: u64,
     shared: Arc<Shared>,
     access: Access,
@@ -37,7 +37,7 @@ enum Access {
 }
 
 impl Pool<Region> {
-    /// Creates a file of `pool_bytes` at `path` with an empty pool in it.
+    /// Creates a file of `pool_bytes` bytes at `path` with an empty pool in it.
     ///
     /// # Errors
     /// As [`create_with`](Self::create_with).
@@ -53,10 +53,10 @@ impl Pool<Region> {
         Self::create_with(path, pool_bytes, region, options, |_| Ok(()))
     }
 
-    /// Creates a file of `pool_bytes` at `path` with a pool in it. `prepare` fills it before the file gets its name.
+    /// Creates a file of `pool_bytes` bytes at `path` with a pool in it. `prepare` fills the pool before the file gets its name.
     ///
     /// # Errors
-    /// When the path exists, the layout is impossible, a system call fails, or `prepare` fails. No file remains.
+    /// When the path exists, the layout or the identity is impossible, or a system call, a fence or `prepare` fails. No new file remains.
     ///
     /// # Durability
     /// A crash leaves no file, or the complete pool with everything that `prepare` made durable.
@@ -67,7 +67,7 @@ impl Pool<Region> {
         options: &PoolOptions,
         prepare: impl FnOnce(&Pool<&Region>) -> Result<(), E>,
     ) -> Result<Self, E> {
-        // Checked before the file exists.
+        // The options are checked before the file exists.
         let header = options.header(pool_bytes)?;
         let region = region.create_with(path, pool_bytes, |region| {
             let writer = lock_writer(region).map_err(|error| PrepareError::Pool(error.into()))?;
@@ -84,7 +84,7 @@ impl Pool<Region> {
         Ok(Self::for_new_pool(region, writer, header))
     }
 
-    /// Opens the pool in the file or device-dax at `path`.
+    /// Opens the pool in the file or device-dax at `path`: read-only if `region` is read-only, otherwise for writing.
     ///
     /// # Errors
     /// As [`RegionOptions::open`] and [`Pool::attach`].
@@ -92,14 +92,14 @@ impl Pool<Region> {
         Self::open_with(path, region, |_| Ok(()))
     }
 
-    /// Like [`open`](Self::open), but first passes a read-only handle to `check`, before anything is stored to the file or its holes are filled. A
-    /// pool that `check` refuses is unchanged.
+    /// Like [`open`](Self::open), but first passes a read-only handle to `check`, before anything is stored to the file or its holes are filled. If
+    /// `check` fails, the pool is unchanged.
     ///
     /// # Errors
     /// As [`open`](Self::open), and when `check` fails.
     ///
     /// # Durability
-    /// As [`attach`](Self::attach) for the returned handle, and as [`attach_read_only`](Self::attach_read_only) for the other one.
+    /// As [`attach`](Self::attach) for the returned handle, and as [`attach_read_only`](Self::attach_read_only) for the handle that `check` uses.
     pub fn open_with<E: From<PoolError>>(
         path: impl AsRef<Path>,
         region: &RegionOptions,
@@ -121,12 +121,12 @@ impl Pool<Region> {
         Ok(Self::attach_as(region, writable)?)
     }
 
-    /// Grows the file and the pool in it to `pool_bytes`. The data area grows by the same length, with zeroes.
+    /// Grows the file and the pool in it to `pool_bytes`. The data area grows by the same length; the new part is zero.
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`], or as [`Region::grow`]. On error the pool keeps its old length, with two exceptions. If this call completes an
     /// interrupted growth and then runs out of space or addresses, the pool has the length that the file had. If a fence fails, the file may be
-    /// longer than the pool; the next growth uses the excess.
+    /// longer than the pool. When the pool has been opened again, the next growth uses the excess.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one. When this call returns, the new size is durable.
@@ -135,7 +135,7 @@ impl Pool<Region> {
             return Err(PoolError::ReadOnly);
         }
         self.pmem.check_growth(pool_bytes)?;
-        // First completes an interrupted growth: its backup would otherwise become data.
+        // An interrupted growth is completed first. Otherwise the backup that it stored would become data.
         self.extend()?;
         self.pmem.grow(pool_bytes)?;
         self.extend()
@@ -143,7 +143,7 @@ impl Pool<Region> {
 }
 
 impl<P: Pmem> Pool<P> {
-    /// Formats a whole region as a pool. The region must not hold one already.
+    /// Formats a whole region as a pool. The region must not hold a pool already, unless [`PoolOptions::overwrite`] is set.
     ///
     /// # Errors
     /// As [`format_with`](Self::format_with).
@@ -154,17 +154,16 @@ impl<P: Pmem> Pool<P> {
         Self::format_with(pmem, options, |_| Ok(()))
     }
 
-    /// Formats a whole region as a pool. `prepare` fills it before it becomes valid. The region must not hold a pool already, unless
+    /// Formats a whole region as a pool. `prepare` fills the pool before its header is written. The region must not hold a pool already, unless
     /// [`PoolOptions::overwrite`] is set.
     ///
     /// # Errors
-    /// When there is a pool already and [`PoolOptions::overwrite`] is not set, the layout is impossible, the region is read-only, another handle
-    /// writes its pool, or `prepare` fails. When `prepare` or a fence fails, the old pool is lost. A crash may leave a partial pool. It counts as a
-    /// corrupted pool, so formatting the region again also requires [`PoolOptions::overwrite`].
+    /// When there is a pool already and [`PoolOptions::overwrite`] is not set, the layout or the identity is impossible, the region is read-only,
+    /// another handle has its pool open for writing, or `prepare` or a fence fails. When `prepare` or a fence fails, the old pool is lost.
     ///
     /// # Durability
-    /// A crash leaves no pool, or the complete one with everything that `prepare` made durable. If a pool is overwritten, it leaves the old one,
-    /// none, or the new one.
+    /// A crash leaves the complete new pool with everything that `prepare` made durable, the old pool if there was one, no pool, or a partial pool. A
+    /// partial pool counts as corrupted, so formatting the region again requires [`PoolOptions::overwrite`].
     pub fn format_with<E: From<PoolError>>(
         pmem: P,
         options: &PoolOptions,
@@ -178,13 +177,13 @@ impl<P: Pmem> Pool<P> {
         if !options.overwrite && !matches!(header::find(&pmem), Err(PoolError::NotAPool)) {
             return Err(PoolError::AlreadyAPool.into());
         }
-        // From here on, readers use the slots on the medium, not those that a failed change left hidden: even if erasing fails, the old pool is lost.
+        // Shows what a failed change left hidden: from here on, readers use the medium, because the old pool is lost even if erasing fails.
         let pool = Self::for_new_pool(pmem, writer, header);
         leftover::erase_all(&pool.pmem).map_err(PoolError::from)?;
         pool.write_new(prepare)
     }
 
-    /// Writes the roots, the contents and the header, each durable before the next, so that a valid pool is complete.
+    /// Writes the empty root directory, the contents and the header, each durable before the next, so that a pool with a valid header is complete.
     fn write_new<E: From<PoolError>>(self, prepare: impl FnOnce(&Self) -> Result<(), E>) -> Result<Self, E> {
         clear(&self.pmem).map_err(PoolError::from)?;
         prepare(&self)?;
@@ -192,36 +191,35 @@ impl<P: Pmem> Pool<P> {
         Ok(self)
     }
 
-    /// Opens the pool in a writable region. If one copy of the header is corrupted, the other one is used, the corrupted one is restored, and
-    /// [`header_state`](Self::header_state) reports it. Logged roots are unchanged.
+    /// Opens the pool in a writable region. If one copy of the header is corrupted, the other copy is used, the corrupted copy is restored, and
+    /// [`header_state`](Self::header_state) reports the corruption. Logged roots are not changed.
     ///
     /// # Errors
     /// When the region holds no pool, both headers are corrupted, the region is shorter than the pool, the pool's version or features are unknown,
-    /// the region is read-only, or another handle writes its pool.
+    /// the region is read-only, another handle has its pool open for writing, or a fence fails.
     ///
     /// # Durability
-    /// When it returns, both copies of the header and all roots are durable, even if the process that stored them was killed before it flushed
-    /// them. Costs one fence and 192 lines, those of the two copies and of the roots. If the region is longer than the pool, it also costs three
-    /// lines for each page beyond the pool that is not a hole, and one fence if remains of an interrupted growth are erased there. Restoring the
-    /// primary costs up to two more fences, restoring the backup one. A crash while a copy is restored leaves the pool as it was: only the
-    /// corrupted copy is written, after the other one is durable.
+    /// When this call returns, both copies of the header and all roots are durable, even if the process that stored them was killed before it flushed
+    /// them. Costs one fence and 192 lines: the two copies and the root directory. If the region is longer than the pool, three more lines are
+    /// flushed for each page beyond the pool that is not a hole, and erasing remains of an interrupted growth costs a fence. Restoring the primary
+    /// costs up to two fences, restoring the backup one. If a crash interrupted the replacement of a root, freeing its old slot costs one. A crash
+    /// while a copy is restored leaves the pool as it was: only the corrupted copy is written, after the valid copy is durable.
     pub fn attach(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, true)
     }
 
-    /// Opens the pool for reading only. Nothing is restored, and calls that would change the pool are refused, even if the region is writable.
-    /// Another handle of the region may write the pool at the same time. This handle then finds the same roots as that handle, including roots
-    /// whose values lie in a part added by `extend`. A header that is being written or restored is read as it was before. (Changes are not hidden
-    /// by an implementation of [`Pmem`] without a [`WriterLock`](crate::WriterLock), or during the replay of a log: there a root that is being
-    /// changed may not be found, and a header that is being written may seem corrupted. Changes of a parent are not hidden from its child of
-    /// fork(2) either: see [`RegionOptions::keep_on_fork`].)
+    /// Opens the pool for reading only. Nothing is restored, and calls that would change the pool return an error, even if the region is writable.
+    /// Another handle of the region may have the pool open for writing. Both handles then find the same roots, including roots whose values lie in a
+    /// part added by `extend`, and while the header is being written or restored, this handle reads the former header. Changes in progress are not
+    /// hidden if the region has no [`WriterLock`](crate::WriterLock), while a log is replayed, or in a child of fork(2) whose parent makes the change
+    /// (see [`RegionOptions::keep_on_fork`]): then a root may not be found, and a header may seem corrupted.
     ///
     /// # Errors
-    /// As [`attach`](Self::attach).
+    /// When the region holds no pool, both headers are corrupted, the pool is truncated, or its version or a feature required for opening is unknown.
     ///
     /// # Durability
-    /// None, because this handle cannot flush. A root set by a process that was killed is found, but a power failure may undo it until the pool is
-    /// opened for writing. Do not derive durable data from it.
+    /// None, because this handle cannot flush. It finds a root that a killed process set, but a power failure may undo the root until the pool is
+    /// opened for writing. Do not derive durable data from such a root.
     pub fn attach_read_only(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, false)
     }
@@ -230,16 +228,16 @@ impl<P: Pmem> Pool<P> {
         if writable && !pmem.is_writable() {
             return Err(PoolError::ReadOnly);
         }
-        // Taken before anything is read: until then another writer may change the pool.
+        // The lock is acquired before anything is read, because another writer may change the pool until then.
         let writer = writable.then(|| lock_writer(&pmem)).transpose()?;
-        // Without a lock of the region, a handle knows only its own changes.
+        // If the region has no lock, a handle knows only its own changes.
         let shared: Option<Arc<Shared>> = match &writer {
             Some(writer) => writer.shared(),
             None => pmem.writer_lock().map(|lock| lock.shared()),
         };
         let shared = shared.unwrap_or_default();
         let HeaderSnapshot { header, state, version } = match &writer {
-            // A writer reads the header on the medium, even if a failed handle left it hidden.
+            // A writer reads the header on the medium, even if a failed change left the header hidden.
             Some(_) => {
                 header::find(&pmem).map(|(header, state)| HeaderSnapshot { header, state, version: 0 })?
             }
@@ -250,7 +248,7 @@ impl<P: Pmem> Pool<P> {
         let pool = Self { pmem, header, header_state: state, version, shared, access };
         if let Some(change_lock) = pool.change_lock() {
             leftover::persist(&pool.pmem, &header)?;
-            // Only now that the slots are durable: a failed change may have left slots hidden that were not.
+            // Hidden slots are shown only now that all slots are durable. Slots that a failed change left hidden may not have been durable before.
             pool.shared.directory.show();
             if state != HeaderState::Intact {
                 pool.shared.header.hide(&header, state);
@@ -258,7 +256,7 @@ impl<P: Pmem> Pool<P> {
             header::restore(&pool.pmem, &header, state)?;
             leftover::erase_abandoned(&pool.pmem, &header)?;
             pool.shared.header.show(header.pool_bytes);
-            // The owner of a log does this after it has replayed the log.
+            // The owner of a log frees the older slots after it has replayed the log.
             if !pool.has_logged_roots() {
                 pool.directory().free_older_slots(pool.shared.directory.change(change_lock)?)?;
             }
@@ -274,8 +272,8 @@ impl<P: Pmem> Pool<P> {
     /// When the pool is read-only, a pool cannot have the region's length, or a fence fails.
     ///
     /// # Durability
-    /// A crash leaves the old length or the new one. When this call returns, the new length is durable. Costs three fences. If the crash also
-    /// corrupts the primary header, the pool still opens, but the last page of its old length may not be zero.
+    /// A crash leaves the old length or the new one. When this call returns, the new length is durable. Costs three fences. If the primary header is
+    /// also corrupted, the pool still opens, but if it has the new length, the page of the old backup may not be zero.
     pub fn extend(&mut self) -> Result<(), PoolError> {
         let pool_bytes = self.pmem.len_bytes();
         if pool_bytes == self.header.pool_bytes {
@@ -292,9 +290,9 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    /// The handle of a pool that is being created; nothing is hidden from readers.
+    /// The handle of a pool that is being created. Readers find the medium's contents, even those that a failed change left hidden.
     fn for_new_pool(pmem: P, writer: WriterGuard, header: Header) -> Self {
-        // As in `attach_as`: without a lock of the region, a handle knows only its own changes.
+        // As in `attach_as`: if the region has no lock, a handle knows only its own changes.
         let shared: Arc<Shared> = writer.shared().unwrap_or_default();
         shared.directory.show();
         shared.header.show(header.pool_bytes);
@@ -302,7 +300,7 @@ impl<P: Pmem> Pool<P> {
         Self { pmem, header, header_state: HeaderState::Intact, version: 0, shared, access }
     }
 
-    /// The region, including header and roots.
+    /// The region, including the header and the root directory.
     #[must_use]
     pub const fn pmem(&self) -> &P {
         &self.pmem
@@ -314,13 +312,13 @@ impl<P: Pmem> Pool<P> {
         self.pmem
     }
 
-    /// The offsets of the data area, which belongs to the caller.
+    /// The range of the data area's offsets. The contents of the data area belong to the caller.
     #[must_use]
     pub fn data(&self) -> Range<u64> {
         self.header.data_start..self.pool_bytes() - HEADER_BYTES
     }
 
-    /// The whole length of the pool in bytes, even after another handle has extended the pool. The region may be longer, after a crash during growth.
+    /// The current length of the pool in bytes, including extensions by another handle. After a crash during growth, the region may be longer.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         match &self.access {
@@ -368,7 +366,7 @@ impl<P: Pmem> Pool<P> {
         self.directory().list()
     }
 
-    /// The root of this name, if it exists. While another thread replaces or removes it, this is the old root, until the change is durable.
+    /// The root of this name, if it exists. While another thread replaces or removes the root, this is the old root until the change is durable.
     ///
     /// # Errors
     /// When the name is not a valid root name, or the root is not found and a slot of the directory is corrupted.
@@ -380,13 +378,13 @@ impl<P: Pmem> Pool<P> {
     }
 
     /// The number of slots that are neither in use nor free: corrupted slots, including zeroed ones. A crash leaves no such slot, except in a pool
-    /// with [logged roots](PoolOptions::with_logged_roots): there an interrupted transaction may leave one until the log is replayed.
+    /// with [logged roots](PoolOptions::with_logged_roots): there an interrupted transaction may leave a slot corrupted until the log is replayed.
     pub fn corrupted_root_count(&self) -> usize {
         self.directory().corrupted_count()
     }
 
-    /// Checks that a root of this name can be set, before its value is stored. Changes nothing. Another thread may still take the last free slot
-    /// before this one sets its root.
+    /// Checks whether a root of this name can be set, for a caller that has not stored the value yet. Changes nothing. Another thread may still take
+    /// the last free slot before the caller sets the root.
     ///
     /// # Errors
     /// As [`Scope::set_root`](crate::Scope::set_root), except for errors of a fence.
@@ -399,33 +397,34 @@ impl<P: Pmem> Pool<P> {
         self.directory().put_root(name, target)
     }
 
-    /// Removes a root. Its value stays where it is.
+    /// Removes a root. The root's value in the data area is not changed.
     ///
     /// # Errors
     /// When the name is not a valid root name, the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails. A
     /// root that does not exist is an error only if a slot is corrupted, because the root may be in that slot.
     ///
     /// # Durability
-    /// When it returns, the removal is durable; a crash before that leaves the root in place or removed. Costs one fence.
+    /// When this call returns, the removal is durable. A crash during the call leaves the root unchanged or removed. Costs one fence.
     pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
         self.directory().remove_root(name)
     }
 
-    /// Frees all corrupted slots, and so gives up the roots in them. Afterwards the slots can be used again, and a missing root is no longer
-    /// reported as corruption. Returns the number of slots freed. The values of the roots stay where they are.
+    /// Frees all corrupted slots, and so discards the roots in them. Afterwards the slots can be used again, and a missing root is no longer reported
+    /// as corruption. Returns the number of slots freed. The roots' values in the data area are not changed.
     ///
     /// # Errors
     /// When the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the slots are free; a crash before that leaves each of them corrupted or free. Costs one fence if a slot is corrupted.
+    /// When this call returns, the slots are durably free. A crash during the call leaves each corrupted or free. Costs one fence if a slot is
+    /// corrupted.
     pub fn discard_corrupted_roots(&self) -> Result<usize, RootError> {
         self.directory().check_unlogged()?;
         self.directory().discard_corrupted()
     }
 
     /// The write by which a transaction sets the root of this name to `target` (offset, length, layout), or removes the root if `target` is `None`.
-    /// `staged` has the writes to roots that the same transaction has planned already. Returns `None` if the root to be removed does not exist.
+    /// `staged` contains the earlier writes of the same transaction to roots. Returns `None` if the root to be removed does not exist.
     ///
     /// The slot is changed in place, so the transaction must make the write atomic with respect to crashes.
     ///
@@ -440,16 +439,16 @@ impl<P: Pmem> Pool<P> {
         self.directory().write(name, target, staged)
     }
 
-    /// Begins a change of the directory by a transaction, and hides the slots that it will store to: until the returned change is complete,
-    /// [`find_root`](Self::find_root) and [`roots`](Self::roots) in all threads find the contents before it. `choose` returns the writes, each from
-    /// [`root_write`](Self::root_write). It runs after earlier changes and before later ones, so its results stay valid.
+    /// Begins a change of the root directory by a transaction. `choose` returns the writes, each from [`root_write`](Self::root_write), and runs
+    /// after earlier changes have ended and before later changes begin, so the writes stay valid. Their slots are hidden: until the returned change
+    /// is complete, [`find_root`](Self::find_root) and [`roots`](Self::roots) in all threads find the former contents.
     ///
     /// Call this before storing any of the writes. [Complete](RootChange::complete) the change when all of them are durable, or when none has been
     /// stored.
     ///
     /// # Errors
-    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when a fence of an earlier change failed; and the error of
-    /// `choose`. If `choose` fails or panics, there is no change.
+    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when an earlier change was dropped incomplete, as after a
+    /// failed fence; and the error of `choose`. If `choose` fails or panics, nothing changes.
     pub fn change_roots<E: From<RootError>>(
         &self,
         choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
@@ -472,7 +471,7 @@ impl<P: Pmem> Pool<P> {
         }
     }
 
-    /// `None` for a handle that may not change the directory.
+    /// `None` for a handle that may not change the root directory.
     const fn change_lock(&self) -> Option<&ChangeLock> {
         match &self.access {
             Access::Write(_, change_lock) => Some(change_lock),
@@ -481,7 +480,7 @@ impl<P: Pmem> Pool<P> {
     }
 }
 
-/// Excludes other handles that write the pool.
+/// Locks the pool for writing, which excludes other handles that write it.
 fn lock_writer<P: Pmem>(pmem: &P) -> Result<WriterGuard, PoolError> {
     pmem.lock_writer().ok_or(PoolError::InUse)
 }
