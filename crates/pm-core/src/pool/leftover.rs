@@ -1,8 +1,8 @@
-//! State that earlier processes left in a region: opening makes it durable before it relies on it, or erases it.
+//! Leftovers: state that earlier processes left in a region. Opening a pool makes this state durable before it relies on the state, or erases it.
 //!
-//! A process that is killed between a store and its flush leaves the store in the caches. The next process reads it, and cannot distinguish it
-//! from durable data. If it relied on the store, a power failure could undo the store and keep data derived from it. So everything that opening
-//! or formatting relies on is flushed and fenced first.
+//! A process that is killed between a store and its flush leaves the store in the caches. The next process loads the stored value, and cannot
+//! distinguish it from durable data. If it derived other data from the value, a power failure could undo the store and keep the derived data. So
+//! everything that opening or formatting relies on is flushed and fenced first.
 
 use super::format::{HEADER_BYTES, Header, MAGIC, ROOT_COUNT, ROOTS_START};
 use super::header::{
@@ -16,11 +16,11 @@ use crate::{FenceError, Pmem};
 use core::mem::{offset_of, size_of};
 use core::ops::Range;
 
-/// The parts of a header that are not zero.
+/// The parts of a page that a header fills. The rest of a header is zero.
 const FILLED: [Range<u64>; 2] = [0..offset_of!(Header, reserved) as u64, HEADER_BYTES - 8..HEADER_BYTES];
 
 /// Makes durable what opening a pool relies on: both copies of the header, and the roots. In a region longer than its pool, this includes the parts
-/// of the pages beyond the pool that a header would fill: an interrupted growth, or an open that erased its remains, may have stored to them.
+/// of each page beyond the pool that a header would fill: an interrupted growth may have stored a copy, or an open erased it.
 ///
 /// # Durability
 /// One fence.
@@ -34,9 +34,9 @@ pub(super) fn persist<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceErr
     pmem.fence()
 }
 
-/// Zeroes the remains of an interrupted growth beyond a pool that is shorter than its region: in the last page, or before it if the region has
-/// grown since. A complete copy there is newer than the two valid ones, and opening would accept it if the primary were corrupted later. A partial
-/// copy, left by a crash or by a process killed while it erased one, would later lie in the data area, which must be zero.
+/// Zeroes the copy of the header that an interrupted growth left beyond the end of the pool: in the region's last page, or in an earlier page if the
+/// region has grown since. A complete copy is newer than the pool's own copies, and a later open would accept it if the primary were corrupted. A
+/// partial copy, left by a crash or by an open that was killed while erasing it, would later lie in the data area, which must be zero.
 ///
 /// # Durability
 /// The caller has made the two valid copies and the remains durable. Costs one fence if there are remains.
@@ -54,36 +54,36 @@ pub(super) fn erase_abandoned<P: Pmem>(pmem: &P, header: &Header) -> Result<(), 
     pmem.fence()
 }
 
-/// The pages of the region past the end of its pool, except holes.
+/// The offsets of the region's pages beyond the end of the pool, except holes.
 fn pages_beyond<P: Pmem>(pmem: &P, header: &Header) -> impl Iterator<Item = u64> {
     data_pages(pmem, header.pool_bytes..whole_bytes(pmem))
 }
 
-/// Whether each word of the page is zero or equal to that of the backup which a growth ending at this page stores. A page with any other word was
-/// not written by a growth of this pool.
+/// Whether each word of the page is zero, or equal to the same word of the backup that a growth of the pool to the end of this page would store. If
+/// the page has any other word, no growth of this pool has stored that word.
 fn is_part_of_growth<P: Pmem>(pmem: &P, header: &Header, at: u64) -> bool {
     let Ok(grown) = extended(header, at + HEADER_BYTES) else { return false };
     let words = bytes_of(&grown).as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
     (at..).step_by(size_of::<u64>()).zip(words).all(|(at, word)| [0, word].contains(&pmem.load_u64(at)))
 }
 
-/// Erases every header that opening could find, so that an interrupted format over an old pool never leaves a mixture of both. Nothing inside the
-/// old pool is stored to before its headers are durably erased.
+/// Erases every header that opening could find, so that an interrupted format over an old pool never leaves a mixture of the old pool and the new
+/// one. Nothing else in the old pool is stored to before its headers are durably erased.
 ///
-/// If neither end of the region has a valid header, opening searches the inside. A page there that begins with the magic may be data of the old
-/// pool, or the backup of an even older one. Opening skips the search if the first page is zero, and if the first page has the magic, rejects inner
-/// copies with another identity. So if such an inner page exists, the identity in the first page is erased first, while the backup at the end is
-/// complete; then the backup, then the rest of the first page, its magic last. The inner pages are erased before the new backup is stored, because
-/// a crash may leave a part of it.
+/// If neither end of the region has a valid header, opening searches the inner pages for a backup. An inner page that begins with the magic may be
+/// data of the old pool, or the backup of an even older pool. Opening skips the search if both ends have no magic and the first page is all zero. If
+/// the first page has the magic, opening rejects a backup with another identity. So if an inner page begins with the magic, the identity in the first
+/// page is erased first, while the backup at the end is complete; then that backup, and then the rest of the first page, its magic last. The inner
+/// pages are erased before the new backup is stored, because opening does not skip the search if a crash leaves part of that backup.
 ///
-/// At both ends the whole page is zeroed, not only the magic: the new header has the same magic, and a crash that kept only this word of it would
-/// restore the old header. Inner pages keep their magic, by which they are found: if a process were killed after it had zeroed the magic in the
-/// caches, the next process would not find the page, and a power failure could restore the old copy.
+/// At both ends the whole page is zeroed, not only the magic: the new header has the same magic, and a crash that left only this word of the new
+/// header would make the old header valid again. Inner pages keep their magic, by which they are found: if a process zeroed the magic and were killed
+/// before the flush, the next process would not find the page, and a power failure could restore the old copy.
 ///
 /// # Durability
-/// When it returns, the headers at both ends are durably erased; the inner pages are erased durably at the next fence. Costs two fences, or four if
-/// an inner page begins with the magic. Pages that read as zero are flushed too: a process may have been killed between zeroing and flushing them,
-/// and the medium may still hold the header.
+/// When this function returns, the headers at both ends are durably erased. The erasure of the inner pages is durable after the next fence. Costs two
+/// fences, or four if an inner page begins with the magic and the first page is not all zero. Pages that read as zero are flushed too: a process may
+/// have been killed between zeroing and flushing such a page, so the medium may still hold a header.
 pub(super) fn erase_all<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
     let end = pmem.len_bytes();
     if let Some(inner_end) = inner_end_in_header(pmem) {
@@ -93,7 +93,7 @@ pub(super) fn erase_all<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
     let inner_ends = backup_candidate_ends(pmem);
     let has_backup_candidates = !inner_ends.is_empty() && !is_zero(pmem, 0..HEADER_BYTES);
     if has_backup_candidates {
-        disown(pmem)?;
+        erase_identity(pmem)?;
     }
     zero(pmem, end - HEADER_BYTES, end);
     pmem.fence()?;
@@ -109,14 +109,14 @@ pub(super) fn erase_all<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
     Ok(())
 }
 
-/// Turns the first page into a corrupted header without an identity. Opening then accepts no inner copy as its backup.
-fn disown<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
+/// Turns the first page into a corrupted header without an identity, for which opening accepts no backup in an inner page.
+fn erase_identity<P: Pmem>(pmem: &P) -> Result<(), FenceError> {
     store_words(pmem, 0, &MAGIC);
     store_words(pmem, offset_of!(Header, uuid) as u64, &[0; 16]);
     pmem.persist(0, offset_of!(Header, generation) as u64)
 }
 
-/// Zeroes a range inside one page, if it is not zero, and flushes it.
+/// Zeroes a range inside one page, and flushes it. If the range is zero already, it is only flushed.
 fn zero<P: Pmem>(pmem: &P, start: u64, end: u64) {
     let (zeroes, mut found) = ([0; size_of::<Header>()], [0; size_of::<Header>()]);
     let len = usize::try_from(end - start).expect("at most a page");

@@ -5,7 +5,7 @@ use super::{PoolError, header};
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
-/// The options for making a pool: layout, identity, and how its roots are changed.
+/// The options for creating a pool: its layout and identity, how its roots are changed, and whether an old pool may be overwritten.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
     data_start: u64,
@@ -22,7 +22,7 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// The defaults: the data area directly after the roots, a random identity, and no overwriting.
+    /// The defaults: the data area directly after the root directory, roots without a log, a random identity, and no overwriting.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -34,7 +34,7 @@ impl PoolOptions {
         }
     }
 
-    /// The start of the data area: a multiple of 4,096, at least 8,192. Huge pages can map the data area if this is a multiple of 2 MiB.
+    /// Sets the start of the data area: a multiple of 4,096, at least 8,192. Huge pages can map the data area if the start is a multiple of 2 MiB.
     #[must_use]
     pub const fn data_start(mut self, data_start: u64) -> Self {
         self.data_start = data_start;
@@ -48,9 +48,9 @@ impl PoolOptions {
         self
     }
 
-    /// Only transactions of a log in the data area may change the root directory. The pool's own methods return
-    /// [`RootError::Logged`](super::RootError::Logged), because a replay of the log could undo their changes. The owner of the log uses
-    /// [`Pool::change_roots`](super::Pool::change_roots) and [`Pool::logged_roots`](super::Pool::logged_roots).
+    /// Creates a pool with logged roots: only transactions of a log in the data area may change the root directory. The pool's own methods that
+    /// change roots return [`RootError::Logged`](super::RootError::Logged), because a replay of the log could undo their changes. The owner of the
+    /// log uses [`Pool::change_roots`](super::Pool::change_roots) and [`Pool::logged_roots`](super::Pool::logged_roots).
     #[must_use]
     pub const fn with_logged_roots(mut self) -> Self {
         self.logged_roots = true;
@@ -58,7 +58,7 @@ impl PoolOptions {
     }
 
     /// Sets the identity, which is random by default. Both 8-byte halves must be nonzero, because a zero half in a corrupted header counts as erased.
-    /// If one is zero, creating the pool fails with [`PoolError::Identity`].
+    /// If a half is zero, creating the pool fails with [`PoolError::Identity`].
     #[must_use]
     pub const fn uuid(mut self, uuid: Uuid) -> Self {
         self.uuid = Some(uuid);

@@ -6,10 +6,10 @@ use crate::persist::bytes_of;
 use core::fmt;
 use core::mem::size_of;
 
-/// Offset and length of a root's value, and the fingerprint of its type.
+/// The offset and length of a root's value, and the layout fingerprint of its type.
 pub(super) type Target = (u64, u64, u64);
 
-/// A slot and its offset in the region.
+/// The offset of a slot in the region, and the contents of the slot.
 pub(super) type SlotAt = (u64, RootSlot);
 
 pub(super) const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
@@ -47,34 +47,34 @@ impl Root {
         }
     }
 
-    /// Its name.
+    /// The root's name.
     #[must_use]
     pub fn name(&self) -> &str {
         name_of(&self.name)
     }
 
-    /// The offset of its value in the region.
+    /// The offset of the root's value in the region.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The length of its value.
+    /// The length of the root's value.
     #[must_use]
     pub const fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
-    /// The fingerprint of its value's type.
+    /// The layout fingerprint of the type of the root's value.
     #[must_use]
     pub const fn layout(&self) -> u64 {
         self.layout
     }
 
-    /// Checks the layout and the length of its value.
+    /// Checks that the root's value has the expected layout fingerprint and length.
     ///
     /// # Errors
-    /// [`RootError::Type`] if one of them differs.
+    /// [`RootError::Type`] if either differs.
     pub fn expect_type(&self, expected_layout: u64, expected_bytes: u64) -> Result<(), RootError> {
         if (self.layout, self.len_bytes) == (expected_layout, expected_bytes) {
             return Ok(());
@@ -89,8 +89,8 @@ impl Root {
     }
 }
 
-/// A write that sets or removes a root. A transaction stores it atomically, through its own log. From
-/// [`Pool::root_write`](crate::Pool::root_write). Other changes of the directory wait until the transaction is complete.
+/// A write to the root directory that sets or removes a root, from [`Pool::root_write`](crate::Pool::root_write). A transaction stores it atomically
+/// through its log. Other changes of the directory wait until the transaction's [`RootChange`](crate::RootChange) is dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct RootWrite {
     pub(super) at: u64,
@@ -98,13 +98,13 @@ pub struct RootWrite {
 }
 
 impl RootWrite {
-    /// The offset in the region to store the bytes at.
+    /// The offset in the region at which the bytes are to be stored.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.at
     }
 
-    /// The name of the root that it sets or removes.
+    /// The name of the root that this write sets or removes.
     #[must_use]
     pub fn name(&self) -> &str {
         name_of(&self.slot.name)
@@ -116,7 +116,7 @@ impl RootWrite {
         bytes_of(&self.slot)
     }
 
-    /// The root that it sets. `None` if it removes one.
+    /// The root that this write sets. `None` if the write removes a root.
     #[must_use]
     pub fn root(&self) -> Option<Root> {
         self.slot.is_in_use().then(|| Root::of(&self.slot))
@@ -146,7 +146,7 @@ impl Lookup {
     }
 
     /// The slot of the root, or `None` if there is no such root. If no slot matches and a slot is corrupted, this is an error: the root may be in
-    /// that slot, and a caller that takes it for missing might create its data again.
+    /// that slot, and a caller that considered the root missing might create its data again.
     pub(super) fn resolve(self) -> Result<Option<SlotAt>, RootError> {
         match self.corrupted_count {
             1.. if self.youngest.is_none() => Err(RootError::Corrupted { slots: self.corrupted_count }),
@@ -159,7 +159,7 @@ fn free_slots(slots: &[SlotAt]) -> impl Iterator<Item = u64> {
     slots.iter().filter(|(_, slot)| slot.is_free()).map(|(at, _)| *at)
 }
 
-/// A free slot for a name that has no slot. One slot stays free, so that a root can always be replaced.
+/// The offset of a free slot for a name that no slot has. Another slot must stay free, so that a root can always be replaced.
 pub(super) fn free_for_new_name(slots: &[SlotAt]) -> Result<u64, RootError> {
     let mut free = free_slots(slots);
     match (free.next(), free.next()) {
@@ -168,7 +168,7 @@ pub(super) fn free_for_new_name(slots: &[SlotAt]) -> Result<u64, RootError> {
     }
 }
 
-/// The slot in which to store a root of this name, and the slot of the root that it replaces.
+/// The offsets of two slots: the free slot for a new root of this name, and the slot of the root that it replaces, if there is one.
 pub(super) fn slots_to_change(
     name: [u8; ROOT_NAME_BYTES],
     slots: &[SlotAt],
@@ -179,15 +179,15 @@ pub(super) fn slots_to_change(
     }
 }
 
-/// A slot in use. Its generation is higher than that of every slot, including freed ones: if a log loses the removal of a root, a root that was set
-/// later is still the younger one.
+/// The contents of a slot for a new root. Its generation is higher than the generations of all slots, including free slots: if a log loses the
+/// removal of a root, a root of the same name that was set later is still the younger one.
 pub(super) fn new_slot(
     name: [u8; ROOT_NAME_BYTES],
     (target_offset, target_bytes, layout): Target,
     slots: &[SlotAt],
 ) -> Result<RootSlot, RootError> {
-    // No checksum covers the generation of a free slot. A generation above `u64::MAX / 2` cannot be reached by counting, so in a free slot it is
-    // corrupted and ignored.
+    // No checksum covers the generation of a free slot. A generation above `u64::MAX / 2` cannot be reached by counting, so in a free slot such a
+    // generation is corrupted, and is ignored.
     let is_known = |slot: &RootSlot| slot.is_in_use() || slot.is_free() && slot.generation <= u64::MAX / 2;
     let known = slots.iter().map(|(_, slot)| slot).filter(|slot| is_known(slot));
     let highest = known.map(|slot| slot.generation).max().unwrap_or(0);
@@ -206,7 +206,7 @@ pub(super) fn encode(name: &str) -> Result<[u8; ROOT_NAME_BYTES], RootError> {
     Ok(encoded)
 }
 
-/// Only valid UTF-8 is sealed into a slot, so only a forged slot yields the replacement character.
+/// The name as a string. Only valid UTF-8 is sealed into a slot, so only a forged slot yields the replacement character.
 fn name_of(name: &[u8; ROOT_NAME_BYTES]) -> &str {
     let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     str::from_utf8(&name[..len]).unwrap_or("\u{fffd}")

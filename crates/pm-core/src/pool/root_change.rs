@@ -1,4 +1,4 @@
-//! Changes of the root directory concurrent with readers, in the same handle or in another one: slots that are being changed are hidden from
+//! Changes of the root directory while other threads read it, through the same handle or another handle: slots that are being changed are hidden from
 //! readers until the change is durable.
 
 use super::format::ROOT_NAME_BYTES;
@@ -20,17 +20,17 @@ use std::sync::{Mutex, MutexGuard, RwLock};
 const NO_HINT: u8 = u8::MAX;
 
 /// The state of a pool's root directory in ordinary memory: shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock);
-/// otherwise it belongs to one handle. While there is no change, readers take no lock. A child of fork(2) never takes one, because it could inherit
-/// a lock in locked state.
+/// otherwise it belongs to one handle. While there is no change, readers take no lock. A child of fork(2) never takes a lock, because it may have
+/// inherited a lock in the locked state.
 ///
-/// A change stores to a slot and needs several fences. Until it is durable, other threads must not find a half-written slot, miss a root that
-/// exists before and after the change, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of its former
-/// contents. While there is no change, this costs a reader two loads of a counter.
+/// A change stores to a slot and needs several fences. Until the change is durable, other threads must not find a half-written slot, miss a root that
+/// exists before and after the change, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of the slot's
+/// former contents. While there is no change, this costs a reader two loads of `version`.
 #[derive(Debug)]
 pub(super) struct DirectoryState {
-    /// Odd during a change, and after a change that failed. It only increases, so that a reader notices each change of each handle.
+    /// Odd while slots are hidden: during a change, and after a failed change. It only increases, so readers notice each change of each handle.
     version: CachePadded<AtomicU64>,
-    /// During a change: the slots that it may store to, with the contents that readers see instead.
+    /// While `version` is odd: the slots that the change may store to, with the contents that readers use instead.
     hidden: RwLock<Vec<SlotAt>>,
     /// For each hash of a name, the index of the slot in which the last lookup found the root.
     hints: [AtomicU8; 64],
@@ -39,18 +39,18 @@ pub(super) struct DirectoryState {
     process: ProcessId,
 }
 
-/// Held by the thread that changes the directory through this handle. The value is true once a change of this handle has failed.
+/// The lock of a handle, held by the thread that changes the directory. Its value is true while slots are hidden, even after a failed change.
 pub(super) type ChangeLock = Mutex<bool>;
 
-/// A change of the directory. No other change starts before it is dropped. From [`Pool::change_roots`](crate::Pool::change_roots).
+/// A change of the root directory, from [`Pool::change_roots`](crate::Pool::change_roots). Until it is dropped, no other change begins.
 ///
-/// If it is dropped before [`complete`](Self::complete), because a fence failed or a panic unwinds, hidden slots stay hidden: readers
-/// find the former roots, and further changes are refused until the pool is opened again.
+/// If it is dropped before [`complete`](Self::complete), because a fence failed or a panic unwinds, its slots stay hidden: readers find the former
+/// roots, and further changes return an error until the pool is opened again.
 #[derive(Debug)]
-#[must_use = "what is being changed is hidden until the change is complete"]
+#[must_use = "the changed slots stay hidden until the change is complete"]
 pub struct RootChange<'d> {
     directory: &'d DirectoryState,
-    /// True while slots are hidden and the change is not complete.
+    /// True once slots are hidden, until the change is complete.
     incomplete: MutexGuard<'d, bool>,
 }
 
@@ -73,7 +73,7 @@ impl DirectoryState {
         &self.hints[(mixed >> 58) as usize]
     }
 
-    /// Runs `read` without hidden slots. `None` if a change was running or began during the call.
+    /// Runs `read` with no hidden slots. Returns `None` if slots were hidden at the start of the call or were hidden during the call.
     pub(super) fn read_unchanged<R>(&self, read: impl FnOnce(&[SlotAt]) -> R) -> Option<R> {
         let before = self.version.load(Ordering::Acquire);
         if !before.is_multiple_of(2) {
@@ -85,19 +85,19 @@ impl DirectoryState {
         (self.version.load(Ordering::Relaxed) == before).then_some(answer)
     }
 
-    /// Runs `read` with the hidden slots, which stand for the same slots on the medium. Never waits for a fence. In a child of the process that
-    /// changes the directory it never waits, and reads the directory as it is in the middle of a change.
+    /// Runs `read` with the hidden slots, whose contents `read` uses in place of those on the medium. A reader never waits for a fence. In a child of
+    /// the process that changes the directory, a reader takes no lock, and may read the directory in the middle of a change.
     pub(super) fn read<R>(&self, read: impl Fn(&[SlotAt]) -> R) -> R {
         self.read_unchanged(&read).unwrap_or_else(|| {
             if !self.process.is_current() {
                 return read(&[]);
             }
-            // A change hides a slot before it stores to it, and cannot hide one while this lock is held.
+            // A change hides a slot before it stores to the slot, and cannot hide a slot while this lock is held.
             read(&self.hidden.read().unwrap_or_else(PoisonError::into_inner))
         })
     }
 
-    /// Waits until the previous change is dropped, and starts one. Its slots must be [hidden](RootChange::hide) before anything is stored to them.
+    /// Waits until the previous change is dropped, and begins a change. The caller must [hide](RootChange::hide) a slot before it stores to the slot.
     pub(super) fn change<'d>(&'d self, change_lock: &'d ChangeLock) -> Result<RootChange<'d>, FenceError> {
         let incomplete = change_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if *incomplete {
@@ -106,7 +106,7 @@ impl DirectoryState {
         Ok(RootChange { directory: self, incomplete })
     }
 
-    /// Shows hidden slots, including those that a failed change of another handle left hidden. Only for the handle that may change the directory.
+    /// Shows hidden slots, including slots that a failed change of another handle left hidden. Only for a handle that may change the directory.
     pub(super) fn show(&self) {
         if self.version.load(Ordering::Relaxed).is_multiple_of(2) {
             return;
@@ -117,28 +117,28 @@ impl DirectoryState {
 }
 
 impl RootChange<'_> {
-    /// From now on exactly `slots` are hidden: readers use them in place of the same slots on the medium. Waits for readers that use the hidden
-    /// slots now.
+    /// Hides exactly `slots` from now on: readers use these contents in place of the same slots on the medium. Waits for readers that are using the
+    /// slots hidden before.
     pub(super) fn hide(&mut self, slots: Vec<SlotAt>) {
         if !*self.incomplete {
             *self.incomplete = true;
             self.directory.version.fetch_add(1, Ordering::Relaxed);
-            // Ordered before all stores of the change.
+            // This orders the new version before all stores of the change.
             fence(Ordering::Release);
         }
         *self.directory.hidden.write().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
-    /// Ends the change, and makes it visible to readers. The caller must have made all its stores durable, or have stored nothing.
+    /// Ends the change, and makes it visible to readers. The caller must have made all stores of the change durable, or have stored nothing.
     pub fn complete(mut self) {
         self.directory.show();
         *self.incomplete = false;
     }
 }
 
-/// A lookup concurrent with a change, in every order of their accesses with up to three preemptions, and with every value that the memory model
-/// allows a load to return. The words of the slots are stored and loaded relaxed, because no stronger order holds on every architecture. Only with
-/// `--cfg loom`: `cargo xtask test loom`.
+/// Tests of lookups concurrent with a change: in every order of their accesses with up to three preemptions, and with every value that the memory
+/// model allows a load to return. The words of the slots are stored and loaded relaxed, because no stronger order holds on every architecture. Run by
+/// `cargo xtask test loom`.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;
@@ -149,7 +149,7 @@ mod tests {
 
     const AT: [u64; 2] = [0, SLOT_BYTES];
 
-    /// The directory, and two slots: whether the slot is in use, and its root's target.
+    /// The directory, and two slots of two words each: whether the slot is in use, and the target of its root.
     struct Model {
         directory: DirectoryState,
         change_lock: ChangeLock,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     impl Model {
-        /// A slot with a root, and a free one.
+        /// A slot with a root, and a free slot.
         fn new(root: u64) -> Arc<Self> {
             let slot = |root| [AtomicU64::new(u64::from(root != 0)), AtomicU64::new(root)];
             let (directory, change_lock) = (DirectoryState::default(), ChangeLock::new(false));
@@ -177,7 +177,7 @@ mod tests {
             change.hide(vec![(AT[slot], before)]);
         }
 
-        /// The roots that are found, the youngest last.
+        /// The targets of the roots that a lookup finds, in the order of their slots.
         fn roots(&self) -> Vec<u64> {
             self.directory.read(|hidden| {
                 let root = |slot: usize| match hidden.iter().find(|other| other.0 == AT[slot]) {
@@ -206,10 +206,10 @@ mod tests {
         });
     }
 
-    /// As [`RootDirectory::put_root`](super::super::RootDirectory) does: a lookup finds one of the two roots, and never the old one after the
-    /// new one.
+    /// A replacement as in [`RootDirectory::put_root`](super::super::RootDirectory): each lookup finds the old root or the new root, and after the
+    /// new root never the old one.
     #[test]
-    fn loom_lookup_during_replacement() {
+    fn loom_lookup_during_replacement_finds_old_or_new_root() {
         let replace = |model: &Model| {
             let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 1, None);
@@ -222,9 +222,9 @@ mod tests {
         check(replace, |first, second| matches!((first, second), ([1], [1 | 2]) | ([2], [2])));
     }
 
-    /// As a transaction stores a whole slot in place.
+    /// A replacement as by a transaction, which stores a whole slot in place.
     #[test]
-    fn loom_lookup_during_change_in_place() {
+    fn loom_lookup_during_replacement_in_place_finds_old_or_new_root() {
         let replace = |model: &Model| {
             let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
@@ -236,9 +236,9 @@ mod tests {
         check(replace, |first, second| matches!((first, second), ([1], [1 | 2]) | ([2], [2])));
     }
 
-    /// A change that fails stays hidden.
+    /// The slots of a failed change stay hidden.
     #[test]
-    fn loom_lookup_after_failed_change() {
+    fn loom_lookup_after_failed_change_finds_old_root() {
         let fail = |model: &Model| {
             let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
@@ -249,9 +249,9 @@ mod tests {
         check(fail, |first, second| (first, second) == (&[1], &[1]));
     }
 
-    /// The next handle shows the slots that a failed handle left hidden, before it changes the same slot.
+    /// The next handle shows the slot that a failed change left hidden, and then changes the same slot.
     #[test]
-    fn loom_lookup_after_failed_change_and_next_handle() {
+    fn loom_lookups_after_failed_change_and_next_handle_never_find_older_root() {
         let replace = |model: &Model| {
             let mut incomplete = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut incomplete, 0, Some(1));

@@ -1,4 +1,4 @@
-//! The root directory: names for values in the data area, each replaced atomically.
+//! The root directory: names for values in the data area. Each root is set, replaced and removed atomically.
 
 use super::format::{ROOT_COUNT, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
 use super::root::{
@@ -20,21 +20,21 @@ use core::sync::atomic::Ordering::Relaxed;
 pub struct RootDirectory<'p, P: Pmem = Region> {
     pub(super) pmem: &'p P,
     pub(super) state: &'p DirectoryState,
-    /// `None` for a handle that may not change the directory.
+    /// `None` for a handle that may not change the root directory.
     pub(super) change_lock: Option<&'p ChangeLock>,
     pub(super) is_logged: bool,
 }
 
 impl<'p, P: Pmem> RootDirectory<'p, P> {
-    /// Frees the older slot of each name that has two: a log that lost the removal of a root leaves two if the root was set again. Call it once,
-    /// after the log is replayed: until then replay may still free the younger slot, and the older one is the valid root.
+    /// Frees the older slot of each name that is in two slots, as after a log has lost the removal of a root that was then set again. Call this once,
+    /// after the log is replayed: until then the replay may still free the younger slot, and the older slot then holds the valid root.
     ///
     /// # Errors
     /// When the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// The caller must have made the directory durable; otherwise a crash could lose the younger slot too. A crash leaves both slots or the younger
-    /// one. Costs one fence for each slot that is freed.
+    /// The caller must have made the directory durable; otherwise a crash could lose the younger slot too. A crash leaves both slots or only the
+    /// younger slot. Costs one fence for each slot that is freed.
     pub fn free_replaced_slots(&self) -> Result<(), RootError> {
         Ok(self.free_older_slots(self.begin_change()?)?)
     }
@@ -53,14 +53,14 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     }
 
     /// Sets the root of the log's owner again, after a lookup did not find it. `target` is the offset, length and layout of its value. The root is
-    /// stored in the first corrupted slot, which may be its old one, or, if no slot is corrupted, in a free slot, even the last one.
+    /// stored in the first corrupted slot, which may be its old slot, or if no slot is corrupted, in a free slot, even the last free slot.
     ///
     /// # Errors
     /// When the name is not a valid root name, no slot is corrupted or free, the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the root is durable, and so is all that this thread flushed before. A crash before that leaves the root set, or its slot
-    /// unchanged or corrupted. Costs one fence.
+    /// When this call returns, the root is durable, and so is all that this thread flushed before. A crash during the call leaves the root set, or
+    /// its slot unchanged or corrupted. Costs one fence.
     pub fn restore_missing(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
         let mut change = self.begin_change()?;
@@ -70,7 +70,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         let old = slots.iter().find(is_corrupted).or_else(|| slots.iter().find(is_free)).ok_or(FULL)?;
         let slot = new_slot(name, target, &slots)?;
         change.hide(vec![*old]);
-        // The words are stored in no order: a torn slot counts as corrupted, and the root is missing already.
+        // The words may be stored in any order: a torn slot counts as corrupted, and the root is missing already.
         store_slot(self.pmem, old.0, &slot);
         // DURABILITY POINT
         self.pmem.fence()?;
@@ -110,7 +110,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         staged: &[RootWrite],
     ) -> Result<Option<RootWrite>, RootError> {
         let name = encode(name)?;
-        // Of several staged writes to a slot the last one counts, so a transaction can reuse a slot that it frees.
+        // If several staged writes are to the same slot, the last write counts, so a transaction can reuse a slot that it frees.
         let staged_at = |at| staged.iter().rev().find(|write| write.at == at).map(|write| write.slot);
         let staged_slots = |hidden: &[SlotAt]| -> Vec<SlotAt> {
             self.slots_with_hidden(hidden).map(|(at, slot)| (at, staged_at(at).unwrap_or(slot))).collect()
@@ -130,7 +130,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     /// See [`Pool::find_root`](crate::Pool::find_root).
     pub(super) fn find(&self, name: &str) -> Result<Option<Root>, RootError> {
         let name = encode(name)?;
-        // Programs look up the same few roots repeatedly, so the slot of the last lookup is tried first.
+        // Programs look up the same few roots repeatedly, so the slot in which the last lookup found the root is tried first.
         let hint = self.state.hint(name);
         let load_hinted = |_: &[_]| load_slot(self.pmem, slot_offset(u64::from(hint.load(Relaxed))));
         if u64::from(hint.load(Relaxed)) < ROOT_COUNT
@@ -154,10 +154,10 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
             self.slots_with_hidden(hidden).map(|(_, slot)| slot).filter(RootSlot::is_in_use).collect()
         };
         let mut slots = self.state.read(in_use);
-        // Only corruption leaves two slots with the same name and generation. Every lookup takes the last of them.
+        // Only corruption leaves two slots with the same name and generation. Every lookup uses the last of these slots.
         slots.reverse();
         slots.sort_by_key(|slot| (slot.name, core::cmp::Reverse(slot.generation)));
-        // A crash during the replacement of a root leaves both slots; the younger one is valid.
+        // A crash during the replacement of a root may leave both slots; the younger slot is valid.
         slots.dedup_by_key(|slot| slot.name);
         slots.iter().map(Root::of).collect()
     }
@@ -177,12 +177,12 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         new_slot(name, (0, 0, 0), &slots).map(drop)
     }
 
-    /// Sets a root: first the contents of the new slot, then its first word, which makes it valid, and when that is durable, the old slot is freed.
-    /// The last fence makes this durable, so that the old root does not reappear after a later [`remove_root`](Self::remove_root) and a crash.
+    /// Sets a root. Each step is durable before the next: store the contents of the new slot; store its first word, which makes the slot valid; free
+    /// the old slot. Without the last fence, the old root could reappear after a later [`remove_root`](Self::remove_root) and a crash.
     ///
-    /// The first fence also covers everything that this thread flushed before, which may include the value itself.
+    /// The first fence also covers everything that this thread flushed before, which may include the root's value.
     ///
-    /// Other threads find the old root until the new one is durable, and then the new one: the slot that is being written is hidden.
+    /// Other threads find the old root until the new root is durable, and then the new root: the slot that is being written is hidden.
     pub(super) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
         self.check_unlogged()?;
@@ -195,7 +195,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         // DURABILITY POINT
         write_first_word(self.pmem, free, &slot)?;
         if let Some(at) = old {
-            // For readers this is atomic: the new root replaces the old one.
+            // For readers this replaces the old root atomically: it shows the new slot, and makes the old slot look free.
             change.hide(vec![(at, RootSlot::FREE)]);
             write_first_word(self.pmem, at, &RootSlot::FREE)?;
         }
@@ -212,8 +212,8 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
             return Ok(());
         }
         let mut slots: Vec<_> = self.slots_named(name).collect();
-        // If other code has stored to the pool, older slots of the name may exist. They are freed before the youngest one; otherwise a crash could
-        // leave an older root in force.
+        // If other code has stored to the pool, older slots of the name may exist. They are freed before the youngest slot; otherwise a crash could
+        // make an older root valid again.
         slots.sort_by_key(|(_, slot)| slot.generation);
         // Other threads find the root until the removal is durable.
         change.hide(slots.clone());
@@ -240,7 +240,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         Ok(self.state.change(self.change_lock.ok_or(RootError::ReadOnly)?)?)
     }
 
-    /// Refuses changes by the pool's own methods if the roots are logged: a replay of the log would undo them.
+    /// Returns an error if the roots are logged: the pool's own methods must not change them, because a replay of the log could undo the change.
     pub(super) fn check_unlogged(&self) -> Result<(), RootError> {
         if self.is_logged { Err(RootError::Logged) } else { Ok(()) }
     }
@@ -253,7 +253,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         self.slots_with_hidden(&[])
     }
 
-    /// All slots, the hidden ones as readers see them.
+    /// All slots, where hidden slots have the contents that readers use.
     fn slots_with_hidden(&self, hidden: &[SlotAt]) -> impl Iterator<Item = SlotAt> {
         (0..ROOT_COUNT).map(slot_offset).map(move |at| {
             let before = hidden.iter().find(|slot| slot.0 == at);
@@ -266,13 +266,13 @@ fn load_slot<P: Pmem>(pmem: &P, at: u64) -> RootSlot {
     from_bytes(|bytes| pmem.load(at, bytes))
 }
 
-/// Stores a whole slot, its words in no order, and flushes it.
+/// Stores the words of a whole slot, in any order, and flushes the slot.
 fn store_slot<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) {
     store_words(pmem, at, bytes_of(slot));
     pmem.flush(at, SLOT_BYTES);
 }
 
-/// Stores all but the first word, which stays that of a free slot.
+/// Stores all words but the first, and makes them durable. The slot stays free.
 fn write_contents<P: Pmem>(pmem: &P, at: u64, slot: &RootSlot) -> Result<(), FenceError> {
     let contents = &bytes_of(slot)[size_of::<u64>()..];
     store_words(pmem, at + size_of::<u64>() as u64, contents);

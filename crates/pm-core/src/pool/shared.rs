@@ -1,4 +1,4 @@
-//! State that all handles of a region share about its pool, in ordinary memory: the roots and the header that a handle is changing.
+//! The state of a pool in ordinary memory, which all handles of a region share: the roots and the header that a handle is changing.
 
 use super::format::Header;
 use super::root_change::DirectoryState;
@@ -16,23 +16,23 @@ use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::RwLock;
 
-/// Shared by all handles of a region that keeps a [`WriterLock`](crate::WriterLock); otherwise it belongs to one handle.
+/// All handles of a region that keeps a [`WriterLock`](crate::WriterLock) share one value. If the region keeps no such lock, each handle has its own.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) directory: DirectoryState,
     pub(super) header: SharedHeader,
 }
 
-/// Hides a header while it is overwritten or restored: during this time one copy is incomplete, and the other may not be durable.
+/// Hides the header from readers while it is overwritten or restored: during this time one copy is incomplete, and the other copy may not be durable.
 #[derive(Debug)]
 pub(super) struct SharedHeader {
-    /// Odd while the header is being overwritten, and after an overwrite has failed. It only increases.
+    /// Odd while the header is hidden: while a handle writes it, and after a write has failed. The version only increases.
     version: AtomicU64,
-    /// The pool's length in this version; not set in the first one.
+    /// The pool's length in this version. In version 0 it is not set.
     pool_bytes: AtomicU64,
     /// While the version is odd: the previous header, and the state in which it was found.
     before: RwLock<Option<Box<(Header, HeaderState)>>>,
-    /// The process that overwrites the header. A child of fork(2) has a copy of this state, in which a change that was running at the fork never
+    /// The process whose threads write the header. A child of fork(2) has a copy of this state, in which a change that was running at the fork never
     /// ends.
     process: ProcessId,
 }
@@ -57,8 +57,8 @@ impl Default for SharedHeader {
 }
 
 impl SharedHeader {
-    /// The result of `find`; while another handle overwrites the header, the header and state from before. A child of fork(2) takes no lock,
-    /// because it may have inherited the lock in locked state: it runs `find` in the middle of the change.
+    /// Returns the result of `find`. While the header is hidden, returns the former header and its state instead. A child of fork(2) takes no lock,
+    /// because it may have inherited the lock in the locked state; it always runs `find`, even in the middle of a change.
     pub(super) fn read(
         &self,
         find: impl Fn() -> Result<(Header, HeaderState), PoolError>,
@@ -83,10 +83,10 @@ impl SharedHeader {
         }
     }
 
-    /// The pool's length, for a handle that found it to be `found_bytes` in `version`.
+    /// The pool's current length, for a handle that found the length `found_bytes` in `version`.
     pub(super) fn pool_bytes(&self, found_bytes: u64, version: u64) -> u64 {
-        let is_as_found = self.version.load(Ordering::Acquire) == version;
-        if is_as_found { found_bytes } else { self.pool_bytes.load(Ordering::Acquire) }
+        let is_unchanged = self.version.load(Ordering::Acquire) == version;
+        if is_unchanged { found_bytes } else { self.pool_bytes.load(Ordering::Acquire) }
     }
 
     /// Hides the header: readers find `before`, which was found in `state`. Call this before overwriting a copy.
@@ -94,9 +94,9 @@ impl SharedHeader {
         if !self.is_hidden() {
             *self.before.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::new((*before, state)));
             self.pool_bytes.store(before.pool_bytes, Ordering::Release);
-            // A reader that loads the new version also loads the length stored before it.
+            // A reader that loads the new version also loads the length stored above, or a later length.
             self.version.fetch_add(1, Ordering::Release);
-            // Ordered before all stores to the header.
+            // This orders the new version before all stores to the header.
             fence(Ordering::Release);
         }
     }
@@ -114,11 +114,11 @@ impl SharedHeader {
     }
 }
 
-/// A reader concurrent with a handle that extends the pool, with every value that the memory model allows a load to return. The words of the header
-/// are stored and loaded relaxed, because no stronger order holds on every architecture. Only with `--cfg loom`: `cargo xtask test loom`.
+/// Tests of a reader concurrent with a handle that extends the pool, with every value that the memory model allows a load to return. The words of the
+/// header are stored and loaded relaxed, because no stronger order holds on every architecture. Run by `cargo xtask test loom`.
 ///
-/// The writer is the thread that runs first: loom does not switch threads between a thread's load of an atomic, with which hiding begins, and
-/// the thread's next access to that atomic. A load may still return any earlier store that the model allows.
+/// The writer is the thread that runs first, because loom does not switch threads between a thread's load of an atomic, with which hiding begins, and
+/// the thread's next access to that atomic. Nevertheless, the reader's loads may return any earlier store that the model allows.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;
@@ -129,7 +129,7 @@ mod tests {
     const OLD_BYTES: u64 = 1 << 15;
     const NEW_BYTES: u64 = 1 << 16;
 
-    /// A header of two words.
+    /// A model of the header: two words, each of which holds the pool's length.
     struct Model {
         shared: SharedHeader,
         words: [AtomicU64; 2],
@@ -145,7 +145,7 @@ mod tests {
             Arc::new(Self { shared: SharedHeader::default(), words })
         }
 
-        /// As [`Pool::extend`](crate::Pool::extend) does.
+        /// Hides, writes and shows the header, as [`Pool::extend`](crate::Pool::extend) does.
         fn extend(&self, from_bytes: u64, to_bytes: u64) {
             self.shared.hide(&header(from_bytes), HeaderState::Intact);
             self.words.iter().for_each(|word| word.store(to_bytes, Ordering::Relaxed));
@@ -161,14 +161,14 @@ mod tests {
         }
     }
 
-    /// Runs `write` concurrently with a thread that runs `look`.
-    fn check(write: fn(&Model), look: fn(&Model)) {
+    /// Runs `write` concurrently with a thread that runs `read`.
+    fn check(write: fn(&Model), read: fn(&Model)) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(move || {
             let model = Model::new();
             let other = Arc::clone(&model);
-            let reader = thread::spawn(move || look(&other));
+            let reader = thread::spawn(move || read(&other));
             write(&model);
             reader.join().expect("no thread panics");
         });
