@@ -12,7 +12,7 @@ pub const MAGIC: [u8; 8] = *b"\x89PM\r\n\x1a\n\0";
 /// In version 1 a free root slot was all zeroes, so a slot in use that a stray write had zeroed looked free.
 pub const VERSION: u32 = 2;
 
-/// The bits of [`Header::features_compat`] that this program supports. A program may ignore all others.
+/// The bits of [`Header::features_compat`] that this program supports. A program may ignore all other bits.
 pub const KNOWN_COMPAT: u64 = 0;
 /// The bits of [`Header::features_ro_compat`] that this program supports. If a pool has any other of these bits, the program may only read it.
 pub const KNOWN_RO_COMPAT: u64 = LOGGED_ROOTS;

@@ -129,7 +129,7 @@ impl Pool<Region> {
     /// longer than the pool. When the pool has been opened again, the next growth uses the excess.
     ///
     /// # Durability
-    /// A crash leaves the old size or the new one. When this call returns, the new size is durable.
+    /// A crash leaves the old length, the new length, or the length of an interrupted growth. When this call returns, the new length is durable.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), PoolError> {
         if !self.is_writable() {
             return Err(PoolError::ReadOnly);
@@ -272,8 +272,8 @@ impl<P: Pmem> Pool<P> {
     /// When the pool is read-only, a pool cannot have the region's length, or a fence fails.
     ///
     /// # Durability
-    /// A crash leaves the old length or the new one. When this call returns, the new length is durable. Costs three fences. If the primary header is
-    /// also corrupted, the pool still opens, but if it has the new length, the page of the old backup may not be zero.
+    /// A crash leaves the old length or the new one. When this call returns, the new length is durable. Costs three fences. If such a crash also
+    /// corrupts the primary header, the pool still opens, but if it has the new length, the page of the old backup may not be zero.
     pub fn extend(&mut self) -> Result<(), PoolError> {
         let pool_bytes = self.pmem.len_bytes();
         if pool_bytes == self.header.pool_bytes {

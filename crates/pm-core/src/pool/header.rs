@@ -90,8 +90,8 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
         return Err(not_a_pool_or_truncated(pmem, region_bytes));
     }
     match read_copy(pmem, 0) {
-        // The primary is valid. The pool's length in it determines the offset of the backup. If a crash interrupted growth, the backup lies before
-        // the region's end.
+        // The primary is valid. Its `pool_bytes` determines the offset of the backup. If a crash interrupted growth, the backup lies before the
+        // region's end.
         HeaderCopy::Good(header) if header.pool_bytes > region_bytes => {
             Err(PoolError::Truncated { expected_bytes: header.pool_bytes, found_bytes: region_bytes })
         }
@@ -126,7 +126,7 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
     }
 }
 
-/// Finds the backup of a pool that is shorter than its region because a crash interrupted growth: its `pool_bytes` is its own end.
+/// Finds the backup of a pool that is shorter than its region because a crash interrupted growth. A backup's `pool_bytes` is its own end.
 ///
 /// If neither end of the region has the magic, the pages between are searched only if the first page is not all zero. A media error seldom leaves
 /// zeroes, but in a pool that is being created the first page is all zero until everything else is durable.
@@ -178,7 +178,7 @@ pub(super) fn inner_end_in_header<P: Pmem>(pmem: &P) -> Option<u64> {
     is_possible.then_some(end)
 }
 
-/// The ends, in descending order, of all pages that may be the backup of a pool shorter than the region: pages that begin with the magic.
+/// The ends, in descending order, of pages that may be the backup of a pool shorter than the region: they begin with the magic. Reads no holes.
 pub(super) fn backup_candidate_ends<P: Pmem>(pmem: &P) -> Vec<u64> {
     let inside = POOL_BYTES_MIN - HEADER_BYTES..whole_bytes(pmem) - HEADER_BYTES;
     let pages = data_pages(pmem, inside).filter(|page| has_magic(pmem, *page));

@@ -20,7 +20,7 @@ use core::ops::Range;
 const FILLED: [Range<u64>; 2] = [0..offset_of!(Header, reserved) as u64, HEADER_BYTES - 8..HEADER_BYTES];
 
 /// Makes durable what opening a pool relies on: both copies of the header, and the roots. In a region longer than its pool, this includes the parts
-/// of each page beyond the pool that a header would fill: an interrupted growth may have stored a copy, or an open erased it.
+/// of each page beyond the pool that a header would fill: an interrupted growth may have stored a copy there, or an open may have erased it.
 ///
 /// # Durability
 /// One fence.
