@@ -19,7 +19,7 @@ pub enum PoolError {
     /// power failed.
     #[error("the region already holds a pool, possibly a corrupted one; formatting would destroy it")]
     AlreadyAPool,
-    /// The region or the pool is read-only, but the call writes the pool.
+    /// The region or the pool's handle is read-only, but the call writes to the pool.
     #[error("the region is read-only, so its pool cannot be written")]
     ReadOnly,
     /// Another [`Pool`](crate::Pool) of this process has the region open for writing; read-only handles are allowed besides it. Or this process is a
@@ -29,9 +29,9 @@ pub enum PoolError {
     /// The header and its backup are both corrupted.
     #[error("both headers are corrupted: the one at the start {primary}, the backup at the end {backup}")]
     HeadersCorrupted {
-        /// The corruption of the primary.
+        /// The corruption of the primary, the header at the start.
         primary: HeaderCorruption,
-        /// The corruption of the backup.
+        /// The corruption of the backup, the header at the end.
         backup: HeaderCorruption,
     },
     /// The pool was created by a newer version of this software.
@@ -39,7 +39,7 @@ pub enum PoolError {
     FutureVersion {
         /// The version of the pool.
         found: u32,
-        /// The version of this program.
+        /// The newest version that this program supports.
         supported: u32,
     },
     /// The pool was created by an older version of this software, in a format that this version does not read.
@@ -49,15 +49,15 @@ pub enum PoolError {
     OldVersion {
         /// The version of the pool.
         found: u32,
-        /// The version of this program.
+        /// The only version that this program supports.
         supported: u32,
     },
-    /// The pool uses features that a program must support to open or to write it.
+    /// The pool uses features that this program does not support, and that are required to open or to write the pool.
     #[error("{needed_for} this pool requires features {unknown:#x}, which this program does not support")]
     UnknownFeatures {
         /// The bits of these features.
         unknown: u64,
-        /// "opening" or "writing".
+        /// What the features are required for: "opening" or "writing".
         needed_for: &'static str,
     },
     /// The region is shorter than the pool.
@@ -71,9 +71,9 @@ pub enum PoolError {
     /// The requested layout is impossible.
     #[error("a pool of {pool_bytes} bytes with its data at {data_start} is impossible: {reason}")]
     Layout {
-        /// The pool's length.
+        /// The requested length of the pool.
         pool_bytes: u64,
-        /// The start of its data area.
+        /// The requested start of its data area.
         data_start: u64,
         /// The reason.
         reason: &'static str,
@@ -89,7 +89,7 @@ pub enum PoolError {
     Fence(#[from] FenceError),
 }
 
-/// An error of finding or setting a root. The directory is unchanged, unless a fence failed.
+/// An error of finding, setting or removing a root. The root directory is unchanged, unless a fence failed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RootError {
@@ -99,13 +99,13 @@ pub enum RootError {
         /// The requested name.
         name: String,
     },
-    /// The pool is open read-only, but the call sets or removes a root.
+    /// The pool is open read-only, but the call changes the root directory.
     #[error("the pool is read-only, so no root can be changed")]
     ReadOnly,
     /// The pool has logged roots: only transactions of its log can change them, because a replay could undo any other change.
     #[error("the roots of this pool can be changed only by transactions of its heap")]
     Logged,
-    /// The directory is full.
+    /// The root directory is full.
     #[error("all {root_count_max} roots of the pool are in use")]
     Full {
         /// The largest number of roots.
@@ -127,11 +127,11 @@ pub enum RootError {
     Type {
         /// The root's name.
         name: String,
-        /// The fingerprint in the pool.
+        /// The layout fingerprint in the pool.
         found_layout: u64,
-        /// The fingerprint of the requested type.
+        /// The layout fingerprint of the requested type.
         expected_layout: u64,
-        /// The length in the pool.
+        /// The length of the value in the pool.
         found_bytes: u64,
         /// The length of the requested type.
         expected_bytes: u64,
@@ -190,7 +190,7 @@ pub enum HeaderCorruption {
     Checksum {
         /// The checksum recorded in the header.
         found: u32,
-        /// The checksum of its contents.
+        /// The checksum of the header's contents.
         expected: u32,
     },
     /// The checksum matches, but the layout is impossible.

@@ -19,19 +19,19 @@ pub const KNOWN_RO_COMPAT: u64 = LOGGED_ROOTS;
 /// The features required for opening that this version supports. A pool that requires other such features must not be opened.
 pub const KNOWN_INCOMPAT: u64 = 0;
 
-/// Bit of `features_ro_compat`: the root directory is changed only by transactions of a log in the data area.
+/// A bit of [`Header::features_ro_compat`]: the root directory is changed only by transactions of a log in the data area.
 pub const LOGGED_ROOTS: u64 = 1;
 
-/// The length of the header and of its backup, and the unit of a pool's layout.
+/// The length of the header and of its backup. The pool's length and the start of its data area are multiples of this length.
 pub const HEADER_BYTES: u64 = 4096;
 
 /// The start of the root directory, after the header.
 pub const ROOTS_START: u64 = HEADER_BYTES;
 
-/// The number of root slots. One stays free, so that a root can always be replaced.
+/// The number of root slots. One slot stays free, so that a root can always be replaced.
 pub const ROOT_COUNT: u64 = 64;
 
-/// The lowest start of the data area.
+/// The lowest possible start of the data area: after the root directory.
 pub const DATA_START_MIN: u64 = ROOTS_START + ROOT_COUNT * size_of::<RootSlot>() as u64;
 
 /// The length of the smallest pool: header, roots, one page of data, backup.
@@ -59,7 +59,7 @@ pub struct Header {
     pub features_ro_compat: u64,
     /// Features that a program must support to open.
     pub features_incompat: u64,
-    /// The pool's identity, RFC 9562 version 4.
+    /// The pool's identity, by default a random UUID (RFC 9562, version 4). Neither 8-byte half is zero.
     pub uuid: [u8; 16],
     /// Incremented by each update of the header.
     pub generation: u64,
@@ -69,7 +69,7 @@ pub struct Header {
     pub data_start: u64,
     /// The length of the data area.
     pub data_bytes: u64,
-    /// The start of the root directory.
+    /// The start of the root directory: [`ROOTS_START`].
     pub roots_start: u64,
     /// The number of slots in the root directory.
     pub root_count: u64,
@@ -89,7 +89,7 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct RootSlot {
-    /// CRC-32C of all bytes after it, or [`ROOT_FREE_CRC`] in a free slot.
+    /// CRC-32C of all bytes after this field, or [`ROOT_FREE_CRC`] in a free slot.
     pub crc: u32,
     /// [`ROOT_IN_USE`] or [`ROOT_FREE`].
     pub state: u32,
@@ -105,10 +105,10 @@ pub struct RootSlot {
     pub name: [u8; ROOT_NAME_BYTES],
 }
 
-/// The state of a root slot in use.
+/// [`RootSlot::state`] of a slot in use.
 pub const ROOT_IN_USE: u32 = 1;
 
-/// The state of a free root slot.
+/// [`RootSlot::state`] of a free slot.
 pub const ROOT_FREE: u32 = 2;
 
 /// The checksum in a free root slot: the CRC-32C of [`ROOT_FREE`] and 56 zeroes, whatever the bytes after the first word are.
@@ -133,7 +133,7 @@ const _: () = {
 };
 
 impl Header {
-    /// The correct checksum of these fields.
+    /// The correct value of `crc` for the other fields.
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
         crc32c::crc32c(&bytes_of(self)[..offset_of!(Self, crc)])
@@ -159,7 +159,7 @@ impl RootSlot {
         name: [0; ROOT_NAME_BYTES],
     };
 
-    /// The correct checksum of these fields.
+    /// The correct value of `crc` for the other fields.
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
         crc32c::crc32c(&bytes_of(self)[offset_of!(Self, state)..])
@@ -191,7 +191,7 @@ impl RootSlot {
         self.first_word() == Self::FREE.first_word()
     }
 
-    /// Whether the slot holds a root.
+    /// Whether the slot holds a root: the state is [`ROOT_IN_USE`], and the checksum is correct.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         self.state == ROOT_IN_USE && self.crc == self.expected_crc()

@@ -37,7 +37,7 @@ enum Access {
 }
 
 impl Pool<Region> {
-    /// Creates a file of `pool_bytes` at `path` with an empty pool in it.
+    /// Creates a file of `pool_bytes` bytes at `path` with an empty pool in it.
     ///
     /// # Errors
     /// As [`create_with`](Self::create_with).
@@ -53,7 +53,7 @@ impl Pool<Region> {
         Self::create_with(path, pool_bytes, region, options, |_| Ok(()))
     }
 
-    /// Creates a file of `pool_bytes` at `path` with a pool in it. `prepare` fills it before the file gets its name.
+    /// Creates a file of `pool_bytes` bytes at `path` with a pool in it. `prepare` fills the pool before the file gets its name.
     ///
     /// # Errors
     /// When the path exists, the layout is impossible, a system call or a fence fails, or `prepare` fails. No file remains.
@@ -84,7 +84,7 @@ impl Pool<Region> {
         Ok(Self::for_new_pool(region, writer, header))
     }
 
-    /// Opens the pool in the file or device-dax at `path`.
+    /// Opens the pool in the file or device-dax at `path`: read-only if `region` is read-only, otherwise for writing.
     ///
     /// # Errors
     /// As [`RegionOptions::open`] and [`Pool::attach`].
@@ -92,8 +92,8 @@ impl Pool<Region> {
         Self::open_with(path, region, |_| Ok(()))
     }
 
-    /// Like [`open`](Self::open), but first passes a read-only handle to `check`, before anything is stored to the file or its holes are filled. A
-    /// pool that `check` refuses is unchanged.
+    /// Like [`open`](Self::open), but first passes a read-only handle to `check`, before anything is stored to the file or its holes are filled. If
+    /// `check` fails, the pool is unchanged.
     ///
     /// # Errors
     /// As [`open`](Self::open), and when `check` fails.
@@ -121,7 +121,7 @@ impl Pool<Region> {
         Ok(Self::attach_as(region, writable)?)
     }
 
-    /// Grows the file and the pool in it to `pool_bytes`. The data area grows by the same length, with zeroes.
+    /// Grows the file and the pool in it to `pool_bytes`. The data area grows by the same length; the new part is zero.
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`], or as [`Region::grow`] and [`extend`](Self::extend). On error the pool keeps its old length or, if this call has
@@ -129,7 +129,7 @@ impl Pool<Region> {
     /// excess. If a fence fails, a crash leaves the old length or the new one.
     ///
     /// # Durability
-    /// A crash leaves the old size or the new one. When this call returns, the new size is durable.
+    /// A crash leaves the old length, the new length, or the length of an interrupted growth. When this call returns, the new length is durable.
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), PoolError> {
         if !self.is_writable() {
             return Err(PoolError::ReadOnly);
@@ -143,7 +143,7 @@ impl Pool<Region> {
 }
 
 impl<P: Pmem> Pool<P> {
-    /// Formats a whole region as a pool. The region must not hold one already.
+    /// Formats a whole region as a pool. The region must not hold a pool already, unless [`PoolOptions::overwrite`] is set.
     ///
     /// # Errors
     /// As [`format_with`](Self::format_with).
@@ -154,7 +154,7 @@ impl<P: Pmem> Pool<P> {
         Self::format_with(pmem, options, |_| Ok(()))
     }
 
-    /// Formats a whole region as a pool. `prepare` fills it before it becomes valid. The region must not hold a pool already, unless
+    /// Formats a whole region as a pool. `prepare` fills the pool before its header is written. The region must not hold a pool already, unless
     /// [`PoolOptions::overwrite`] is set.
     ///
     /// # Errors
@@ -217,11 +217,11 @@ impl<P: Pmem> Pool<P> {
     /// its child of fork(2): see [`RegionOptions::keep_on_fork`].)
     ///
     /// # Errors
-    /// As [`attach`](Self::attach).
+    /// When the region holds no pool, both headers are corrupted, the pool is truncated, or its version or a feature required for opening is unknown.
     ///
     /// # Durability
-    /// None, because this handle cannot flush. A root set by a process that was killed is found, but a power failure may undo it until the pool is
-    /// opened for writing. Do not derive durable data from it.
+    /// None, because this handle cannot flush. It finds a root that a killed process set, but a power failure may undo the root until the pool is
+    /// opened for writing. Do not derive durable data from such a root.
     pub fn attach_read_only(pmem: P) -> Result<Self, PoolError> {
         Self::attach_as(pmem, false)
     }
@@ -232,14 +232,14 @@ impl<P: Pmem> Pool<P> {
         }
         // The lock is acquired before anything is read: until then another handle may change the pool.
         let writer = writable.then(|| lock_writer(&pmem)).transpose()?;
-        // Without a lock of the region, a handle knows only its own changes.
+        // If the region has no lock, a handle knows only its own changes.
         let shared: Option<Arc<Shared>> = match &writer {
             Some(writer) => writer.shared(),
             None => pmem.writer_lock().map(|lock| lock.shared()),
         };
         let shared = shared.unwrap_or_default();
         let HeaderSnapshot { header, state, version } = match &writer {
-            // A writer reads the header on the medium, even if a failed handle left it hidden.
+            // A writer reads the header on the medium, even if a failed change left the header hidden.
             Some(_) => {
                 header::find(&pmem).map(|(header, state)| HeaderSnapshot { header, state, version: 0 })?
             }
@@ -292,9 +292,9 @@ impl<P: Pmem> Pool<P> {
         Ok(())
     }
 
-    /// The handle of a pool that is being created; nothing is hidden from readers.
+    /// The handle of a pool that is being created. Readers find the medium's contents, even those that a failed change left hidden.
     fn for_new_pool(pmem: P, writer: WriterGuard, header: Header) -> Self {
-        // As in `attach_as`: without a lock of the region, a handle knows only its own changes.
+        // As in `attach_as`: if the region has no lock, a handle knows only its own changes.
         let shared: Arc<Shared> = writer.shared().unwrap_or_default();
         shared.directory.show();
         shared.header.show(header.pool_bytes);
@@ -302,7 +302,7 @@ impl<P: Pmem> Pool<P> {
         Self { pmem, header, header_state: HeaderState::Intact, version: 0, shared, access }
     }
 
-    /// The region, including header and roots.
+    /// The region, including the header and the root directory.
     #[must_use]
     pub const fn pmem(&self) -> &P {
         &self.pmem
@@ -314,13 +314,13 @@ impl<P: Pmem> Pool<P> {
         self.pmem
     }
 
-    /// The offsets of the data area, which belongs to the caller.
+    /// The range of the data area's offsets. The contents of the data area belong to the caller.
     #[must_use]
     pub fn data(&self) -> Range<u64> {
         self.header.data_start..self.pool_bytes() - HEADER_BYTES
     }
 
-    /// The whole length of the pool in bytes, even after another handle has extended the pool. The region may be longer, after a crash during growth.
+    /// The current length of the pool in bytes, including extensions by another handle. After a crash during growth, the region may be longer.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         match &self.access {
@@ -368,7 +368,7 @@ impl<P: Pmem> Pool<P> {
         self.directory().list()
     }
 
-    /// The root of this name, if it exists. While another thread replaces or removes it, this is the old root, until the change is durable.
+    /// The root of this name, if it exists. While another thread replaces or removes the root, this is the old root until the change is durable.
     ///
     /// # Errors
     /// When the name is not a valid root name, or the root is not found and a slot of the directory is corrupted.
@@ -380,7 +380,7 @@ impl<P: Pmem> Pool<P> {
     }
 
     /// The number of slots that are neither in use nor free: corrupted slots, including zeroed ones. A crash leaves no such slot, except in a pool
-    /// with [logged roots](PoolOptions::with_logged_roots): there an interrupted transaction may leave one until the log is replayed.
+    /// with [logged roots](PoolOptions::with_logged_roots): there an interrupted transaction may leave a slot corrupted until the log is replayed.
     pub fn corrupted_root_count(&self) -> usize {
         self.directory().corrupted_count()
     }
@@ -406,7 +406,7 @@ impl<P: Pmem> Pool<P> {
     /// root that does not exist is an error only if a slot is corrupted, because the root may be in that slot.
     ///
     /// # Durability
-    /// When it returns, the removal is durable; a crash before that leaves the root in place or removed. Costs one fence.
+    /// When this call returns, the removal is durable. A crash during the call leaves the root unchanged or removed. Costs one fence.
     pub fn remove_root(&self, name: &str) -> Result<(), RootError> {
         self.directory().remove_root(name)
     }
@@ -418,7 +418,8 @@ impl<P: Pmem> Pool<P> {
     /// When the pool is read-only or has [logged roots](PoolOptions::with_logged_roots), or a fence fails.
     ///
     /// # Durability
-    /// When it returns, the slots are free; a crash before that leaves each of them corrupted or free. Costs one fence if a slot is corrupted.
+    /// When this call returns, the slots are durably free. A crash during the call leaves each corrupted or free. Costs one fence if a slot is
+    /// corrupted.
     pub fn discard_corrupted_roots(&self) -> Result<usize, RootError> {
         self.directory().check_unlogged()?;
         self.directory().discard_corrupted()
@@ -448,8 +449,8 @@ impl<P: Pmem> Pool<P> {
     /// stored.
     ///
     /// # Errors
-    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when a fence of an earlier change failed; and the error of
-    /// `choose`. If `choose` fails or panics, there is no change.
+    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when an earlier change was dropped incomplete, as after a
+    /// failed fence; and the error of `choose`. If `choose` fails or panics, nothing changes.
     pub fn change_roots<E: From<RootError>>(
         &self,
         choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
@@ -472,7 +473,7 @@ impl<P: Pmem> Pool<P> {
         }
     }
 
-    /// `None` for a handle that may not change the directory.
+    /// `None` for a handle that may not change the root directory.
     const fn change_lock(&self) -> Option<&ChangeLock> {
         match &self.access {
             Access::Write(_, change_lock) => Some(change_lock),

@@ -1,4 +1,4 @@
-//! The two copies of the header: reading, checking, writing and restoring them.
+//! The two copies of the header, the primary and its backup: reading, checking, writing and restoring them.
 
 use super::format::{
     DATA_START_MIN, HEADER_BYTES, Header, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, MAGIC, POOL_BYTES_MIN, ROOT_COUNT,
@@ -83,7 +83,7 @@ pub(super) fn extended(old: &Header, pool_bytes: u64) -> Result<Header, PoolErro
     Ok(Header { generation, pool_bytes, data_bytes, ..*old }.sealed())
 }
 
-/// Finds the pool in a region. Returns the header and the state of its two copies.
+/// Finds the pool in a region. Returns the valid header and the state of its two copies.
 pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError> {
     let region_bytes = whole_bytes(pmem);
     if region_bytes < POOL_BYTES_MIN {
@@ -128,8 +128,8 @@ pub(super) fn find<P: Pmem>(pmem: &P) -> Result<(Header, HeaderState), PoolError
 
 /// Finds the backup of a pool that is shorter than its region because a crash interrupted its growth. The backup records its own position.
 ///
-/// If neither end of the region has the magic, the inside is searched only if the first page is not zero: a media error seldom leaves zeroes, and
-/// in a pool that is being created the first page is zero until everything else is durable.
+/// If neither end of the region has the magic, the pages between are searched only if the first page is not all zero. A media error seldom leaves
+/// zeroes, but in a pool that is being created the first page is all zero until everything else is durable.
 fn find_inner_backup<P: Pmem>(
     pmem: &P,
     primary: HeaderCorruption,
@@ -166,7 +166,7 @@ pub(super) fn is_hole<P: Pmem>(pmem: &P, page: u64) -> bool {
     pmem.next_data(page).is_none_or(|data| data.start >= page + HEADER_BYTES)
 }
 
-/// Whether a range of whole words is zero.
+/// Whether all words in a range of whole words are zero.
 pub(super) fn is_zero<P: Pmem>(pmem: &P, range: Range<u64>) -> bool {
     range.step_by(size_of::<u64>()).all(|at| pmem.load_u64(at) == 0)
 }
@@ -178,7 +178,7 @@ pub(super) fn inner_end_in_header<P: Pmem>(pmem: &P) -> Option<u64> {
     is_possible.then_some(end)
 }
 
-/// The end offset of each page inside the region that begins with the magic, in descending order. Reads one word of each page that is not a hole.
+/// The ends, in descending order, of pages that may be the backup of a pool shorter than the region: they begin with the magic. Reads no holes.
 pub(super) fn backup_candidate_ends<P: Pmem>(pmem: &P) -> Vec<u64> {
     let inside = POOL_BYTES_MIN - HEADER_BYTES..whole_bytes(pmem) - HEADER_BYTES;
     let pages = data_pages(pmem, inside).filter(|page| has_magic(pmem, *page));
@@ -187,7 +187,7 @@ pub(super) fn backup_candidate_ends<P: Pmem>(pmem: &P) -> Vec<u64> {
     found
 }
 
-/// The pages of a range of whole pages, except holes.
+/// The offsets of the pages in a range of whole pages, except holes.
 pub(super) fn data_pages<P: Pmem>(pmem: &P, range: Range<u64>) -> impl Iterator<Item = u64> {
     let next = move |at| {
         let data = pmem.next_data(at)?;
@@ -288,7 +288,7 @@ fn is_possible(header: &Header) -> bool {
         && data_end == Some(header.pool_bytes - HEADER_BYTES)
 }
 
-/// Writes the header of a new pool: the backup, then the primary.
+/// Writes the header of a new pool: the backup, then the primary. The caller has erased older headers, and made the rest durable.
 ///
 /// # Durability
 /// If there is an old header, one copy is complete at every moment: while the backup is written, the primary holds the old header; while the primary

@@ -6,10 +6,10 @@ use crate::persist::bytes_of;
 use core::fmt;
 use core::mem::size_of;
 
-/// Offset and length of a root's value, and the fingerprint of its type.
+/// The offset and length of a root's value, and the layout fingerprint of its type.
 pub(super) type Target = (u64, u64, u64);
 
-/// A slot and its offset in the region.
+/// The offset of a slot in the region, and the contents of the slot.
 pub(super) type SlotAt = (u64, RootSlot);
 
 pub(super) const SLOT_BYTES: u64 = size_of::<RootSlot>() as u64;
@@ -74,7 +74,7 @@ impl Root {
     /// Checks the layout and the length of the root's value.
     ///
     /// # Errors
-    /// [`RootError::Type`] if one of them differs.
+    /// [`RootError::Type`] if either differs.
     pub fn expect_type(&self, expected_layout: u64, expected_bytes: u64) -> Result<(), RootError> {
         if (self.layout, self.len_bytes) == (expected_layout, expected_bytes) {
             return Ok(());
@@ -159,7 +159,7 @@ fn free_slots(slots: &[SlotAt]) -> impl Iterator<Item = u64> {
     slots.iter().filter(|(_, slot)| slot.is_free()).map(|(at, _)| *at)
 }
 
-/// A free slot for a name that has no slot. One slot stays free, so that a root can always be replaced.
+/// The offset of a free slot for a name that no slot has. Another slot must stay free, so that a root can always be replaced.
 pub(super) fn free_for_new_name(slots: &[SlotAt]) -> Result<u64, RootError> {
     let mut free = free_slots(slots);
     match (free.next(), free.next()) {
@@ -168,7 +168,7 @@ pub(super) fn free_for_new_name(slots: &[SlotAt]) -> Result<u64, RootError> {
     }
 }
 
-/// The slot in which to store a root of this name, and the slot of the root that it replaces.
+/// The offsets of two slots: the free slot for a new root of this name, and the slot of the root that it replaces, if there is one.
 pub(super) fn slots_to_change(
     name: [u8; ROOT_NAME_BYTES],
     slots: &[SlotAt],
@@ -186,8 +186,8 @@ pub(super) fn new_slot(
     (target_offset, target_bytes, layout): Target,
     slots: &[SlotAt],
 ) -> Result<RootSlot, RootError> {
-    // No checksum covers the generation of a free slot. A generation above `u64::MAX / 2` cannot be reached by counting, so in a free slot it is
-    // corrupted and ignored.
+    // No checksum covers the generation of a free slot. A generation above `u64::MAX / 2` cannot be reached by counting, so in a free slot such a
+    // generation is corrupted, and is ignored.
     let is_known = |slot: &RootSlot| slot.is_in_use() || slot.is_free() && slot.generation <= u64::MAX / 2;
     let known = slots.iter().map(|(_, slot)| slot).filter(|slot| is_known(slot));
     let highest = known.map(|slot| slot.generation).max().unwrap_or(0);

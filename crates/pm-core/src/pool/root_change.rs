@@ -23,14 +23,14 @@ const NO_HINT: u8 = u8::MAX;
 /// this lock, each handle has a state of its own. While there is no change, readers take no lock. A child of fork(2) never takes a lock, because it
 /// may have inherited the lock in locked state.
 ///
-/// A change stores to a slot and needs several fences. Until it is durable, other threads must not find a half-written slot, miss a root that
-/// exists before and after the change, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of its former
-/// contents. While there is no change, this costs a reader two loads of a counter.
+/// A change stores to a slot and needs several fences. Until the change is durable, other threads must not find a half-written slot, miss a root that
+/// exists before and after the change, or find a root that a crash may undo. So a change first hides the slot: readers use a copy of the slot's
+/// former contents. While there is no change, this costs a reader two loads of `version`.
 #[derive(Debug)]
 pub(super) struct DirectoryState {
     /// Odd during a change, and after a change that failed. It only increases, so that a reader detects each change by any handle.
     version: CachePadded<AtomicU64>,
-    /// During a change: the slots that it may store to, with the contents that readers see instead.
+    /// While `version` is odd: the slots that the change may store to, with the contents that readers use instead.
     hidden: RwLock<Vec<SlotAt>>,
     /// For each hash of a name, the index of the slot in which the last lookup found the root.
     hints: [AtomicU8; 64],
@@ -50,7 +50,7 @@ pub(super) type ChangeLock = Mutex<bool>;
 #[must_use = "the slots of a change stay hidden until it is complete"]
 pub struct RootChange<'d> {
     directory: &'d DirectoryState,
-    /// True while slots are hidden and the change is not complete.
+    /// True once slots are hidden, until the change is complete.
     incomplete: MutexGuard<'d, bool>,
 }
 
@@ -136,9 +136,9 @@ impl RootChange<'_> {
     }
 }
 
-/// A lookup concurrent with a change, in every order of their accesses with up to three preemptions, and with every value that the memory model
-/// allows a load to return. The words of the slots are stored and loaded relaxed, because no stronger order holds on every architecture. Only with
-/// `--cfg loom`: `cargo xtask test loom`.
+/// Tests of lookups concurrent with a change: in every order of their accesses with up to three preemptions, and with every value that the memory
+/// model allows a load to return. The words of the slots are stored and loaded relaxed, because no stronger order holds on every architecture. Run by
+/// `cargo xtask test loom`.
 #[cfg(all(loom, test))]
 mod tests {
     use super::*;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     impl Model {
-        /// A slot with a root, and a free one.
+        /// A slot with a root, and a free slot.
         fn new(root: u64) -> Arc<Self> {
             let slot = |root| [AtomicU64::new(u64::from(root != 0)), AtomicU64::new(root)];
             let (directory, change_lock) = (DirectoryState::default(), ChangeLock::new(false));
@@ -206,10 +206,10 @@ mod tests {
         });
     }
 
-    /// As [`RootDirectory::put_root`](super::super::RootDirectory) does: a lookup finds one of the two roots, and never the old one after the
-    /// new one.
+    /// A replacement as in [`RootDirectory::put_root`](super::super::RootDirectory): each lookup finds the old root or the new root, and after the
+    /// new root never the old one.
     #[test]
-    fn loom_lookup_during_replacement() {
+    fn loom_lookup_during_replacement_finds_old_or_new_root() {
         let replace = |model: &Model| {
             let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 1, None);
@@ -224,7 +224,7 @@ mod tests {
 
     /// Stores a whole slot in place, as a transaction does: a lookup finds the old root or the new one.
     #[test]
-    fn loom_lookup_during_change_in_place() {
+    fn loom_lookup_during_replacement_in_place_finds_old_or_new_root() {
         let replace = |model: &Model| {
             let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
@@ -238,7 +238,7 @@ mod tests {
 
     /// After a change that failed, lookups find the former root, and no other change starts.
     #[test]
-    fn loom_lookup_after_failed_change() {
+    fn loom_lookup_after_failed_change_finds_old_root() {
         let fail = |model: &Model| {
             let mut change = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut change, 0, Some(1));
@@ -251,7 +251,7 @@ mod tests {
 
     /// The next handle shows the slots that a failed handle left hidden, before the next handle changes the same slot.
     #[test]
-    fn loom_lookup_after_failed_change_and_next_handle() {
+    fn loom_lookups_after_failed_change_and_next_handle_never_find_older_root() {
         let replace = |model: &Model| {
             let mut incomplete = model.directory.change(&model.change_lock).expect("no change has failed");
             model.hide(&mut incomplete, 0, Some(1));

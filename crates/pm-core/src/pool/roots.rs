@@ -1,4 +1,4 @@
-//! The root directory: names for values in the data area, each replaced atomically.
+//! The root directory: names for values in the data area. Each root is set, replaced and removed atomically.
 
 use super::format::{ROOT_COUNT, ROOT_NAME_BYTES, ROOTS_START, RootSlot};
 use super::root::{
@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering::Relaxed;
 pub struct RootDirectory<'p, P: Pmem = Region> {
     pub(super) pmem: &'p P,
     pub(super) state: &'p DirectoryState,
-    /// `None` for a handle that may not change the directory.
+    /// `None` for a handle that may not change the root directory.
     pub(super) change_lock: Option<&'p ChangeLock>,
     pub(super) is_logged: bool,
 }
@@ -33,8 +33,8 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     /// When the pool is read-only, or a fence fails.
     ///
     /// # Durability
-    /// The caller must have made the directory durable; otherwise a crash could lose the younger slot too. A crash leaves both slots or the younger
-    /// one. Costs one fence for each slot that is freed.
+    /// The caller must have made the directory durable; otherwise a crash could lose the younger slot too. A crash leaves both slots or only the
+    /// younger slot. Costs one fence for each slot that is freed.
     pub fn free_replaced_slots(&self) -> Result<(), RootError> {
         Ok(self.free_older_slots(self.begin_change()?)?)
     }
@@ -130,7 +130,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     /// See [`Pool::find_root`](crate::Pool::find_root).
     pub(super) fn find(&self, name: &str) -> Result<Option<Root>, RootError> {
         let name = encode(name)?;
-        // Programs look up the same few roots repeatedly, so the slot of the last lookup is tried first.
+        // Programs look up the same few roots repeatedly, so the slot in which the last lookup found the root is tried first.
         let hint = self.state.hint(name);
         let load_hinted = |_: &[_]| load_slot(self.pmem, slot_offset(u64::from(hint.load(Relaxed))));
         if u64::from(hint.load(Relaxed)) < ROOT_COUNT
@@ -181,7 +181,7 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
     /// it valid; and frees the old slot, if any. Without the last fence, the old root could reappear after a later [`remove_root`](Self::remove_root)
     /// and a crash. The first fence also makes durable what this thread flushed before the call, which may include the value itself.
     ///
-    /// Other threads find the old root until the new one is durable, and then the new one: the slot that is being written is hidden.
+    /// Other threads find the old root until the new root is durable, and then the new root: the slot that is being written is hidden.
     pub(super) fn put_root(&self, name: &str, target: Target) -> Result<(), RootError> {
         let name = encode(name)?;
         self.check_unlogged()?;

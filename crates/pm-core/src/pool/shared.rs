@@ -145,7 +145,7 @@ mod tests {
             Arc::new(Self { shared: SharedHeader::default(), words })
         }
 
-        /// As [`Pool::extend`](crate::Pool::extend) does.
+        /// Hides, writes and shows the header, as [`Pool::extend`](crate::Pool::extend) does.
         fn extend(&self, from_bytes: u64, to_bytes: u64) {
             self.shared.hide(&header(from_bytes), HeaderState::Intact);
             self.words.iter().for_each(|word| word.store(to_bytes, Ordering::Relaxed));
@@ -161,14 +161,14 @@ mod tests {
         }
     }
 
-    /// Runs `write` concurrently with a thread that runs `look`.
-    fn check(write: fn(&Model), look: fn(&Model)) {
+    /// Runs `write` concurrently with a thread that runs `read`.
+    fn check(write: fn(&Model), read: fn(&Model)) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(move || {
             let model = Model::new();
             let other = Arc::clone(&model);
-            let reader = thread::spawn(move || look(&other));
+            let reader = thread::spawn(move || read(&other));
             write(&model);
             reader.join().expect("no thread panics");
         });
