@@ -178,7 +178,7 @@ impl FreeLists {
     }
 
     /// Whether an extent is in the size class of `lines` or a larger one. `lines` must be more than 64. Drops stale entries.
-    pub(super) fn has_half_as_long(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
+    pub(super) fn has_similar_or_longer(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
         debug_assert!(lines > EXACT_LINES_MAX, "an exact list has extents of one length");
         loop {
             let from = self.filled & u128::MAX << class(lines);
@@ -191,7 +191,7 @@ impl FreeLists {
                     return true;
                 }
                 self.lists[index].pop_front();
-                self.forget(index);
+                self.count_removal(index);
             }
             self.filled &= !(1 << index);
         }
@@ -216,13 +216,13 @@ impl FreeLists {
                     }
                 }
                 Some(end) => {
-                    self.forget(class_index);
+                    self.count_removal(class_index);
                     if self.lists[class_index].is_empty() {
                         self.filled &= !(1 << class_index);
                     }
                     return Some((candidate, end));
                 }
-                None => self.forget(class_index),
+                None => self.count_removal(class_index),
             }
         }
         self.filled &= !(1 << class_index);
@@ -230,7 +230,7 @@ impl FreeLists {
     }
 
     #[inline]
-    fn forget(&mut self, class_index: usize) {
+    fn count_removal(&mut self, class_index: usize) {
         self.count -= 1;
         self.short_extent_lines -= exact_lines(class_index);
     }
@@ -308,16 +308,16 @@ mod tests {
     fn half_as_long_extent_is_longer_than_half() {
         let slots = [Some(Box::new(ChunkMap::free(0, 1024)))];
         let mut lists = FreeLists::new();
-        assert!(!lists.has_half_as_long(65, &slots));
+        assert!(!lists.has_similar_or_longer(65, &slots));
         for (line, lines) in [(2, 600), (2, 600), (1, 200)] {
             lists.push(0, line, lines);
         }
-        assert!(!lists.has_half_as_long(200, &slots), "all entries are stale");
+        assert!(!lists.has_similar_or_longer(200, &slots), "all entries are stale");
         assert_eq!(lists.len(), 0);
         lists.push(0, 1, 1023);
-        assert!(lists.has_half_as_long(1023, &slots) && !lists.has_half_as_long(1024, &slots));
+        assert!(lists.has_similar_or_longer(1023, &slots) && !lists.has_similar_or_longer(1024, &slots));
         assert!(
-            lists.has_half_as_long(65, &slots) && lists.take(65, &slots).is_some(),
+            lists.has_similar_or_longer(65, &slots) && lists.take(65, &slots).is_some(),
             "the extent stays in the list"
         );
     }

@@ -78,7 +78,7 @@ impl Quarantine {
     }
 
     /// Adds a block again that [`pop_due`](Self::pop_due) has removed.
-    pub(super) fn undo_pop(&mut self, block: Quarantined) {
+    pub(super) fn put_back(&mut self, block: Quarantined) {
         self.blocks.push_front(block);
     }
 
