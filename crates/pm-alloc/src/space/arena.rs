@@ -681,8 +681,7 @@ impl<'s> HeldFreeing<'s> {
         header_word(&self.arena.layout, self.chunk, BlockState::Free, self.coalesced.clone())
     }
 
-    /// Frees the block after its commit with this LSN: it is quarantined until the checkpoint LSN has reached the LSN and the quarantine time is
-    /// over.
+    /// Frees the block after the commit with this LSN: it is quarantined until the checkpoint LSN has reached `lsn` and the quarantine time is over.
     #[inline]
     pub(crate) fn settle(mut self, lsn: Lsn) {
         self.is_settled = true;
