@@ -22,8 +22,8 @@ const PURGE_MIN: usize = 1024;
 /// The number of lines that one word of a bitmap covers.
 const WORD_LINES: u32 = u64::BITS;
 
-/// The maximum number of words of block-start bitmaps that one search for a run examines. They cover 512 KiB of the heap, and their search takes a
-/// quarter of a microsecond. In a benchmark, a maximum four times as high saved only 0.1 % of the written lines.
+/// The maximum number of words of block-start bitmaps that one search for a run examines. These words cover 512 KiB of the heap, and searching them
+/// takes a quarter of a microsecond. In a benchmark, a maximum four times as high saved only 0.1 % of the written lines.
 const RUN_WORDS_MAX: usize = 128;
 
 /// A line where a free extent may start.
@@ -138,8 +138,8 @@ impl FreeLists {
         }
     }
 
-    /// Finds a run of adjacent free blocks with `wanted` lines in total, preferably the fewest of these. Also returns the run's number of lines. A
-    /// block that covers a run exactly needs no header but its own.
+    /// Finds a run of adjacent free blocks with `wanted` lines in total, preferably a run with the fewest lines. Also returns its number of lines. A
+    /// block that covers a run exactly needs only its own header.
     #[inline]
     pub(super) fn find_run(
         &mut self,
