@@ -93,8 +93,7 @@ pub(super) struct HugeBlock {
 /// The chunks that no arena owns.
 #[derive(Debug, Default)]
 pub(super) struct SharedChunks {
-    /// The next chunk whose first header is to be read. First headers are read only when needed, because in a large heap each read costs a page
-    /// fault.
+    /// The next chunk whose first header is to be read. First headers are read only when needed: in a large heap each read costs a page fault.
     pub(super) cursor: ChunkCursor,
     /// Whether first headers were read and flushed but not fenced. These headers must not be used before the fence.
     has_unfenced_headers: bool,
