@@ -27,8 +27,7 @@
 //!
 //! A header of K was right when its group committed. So if the blocks of two headers of K overlap, the earlier header was changed after it was
 //! logged. A header h of K *supersedes* each earlier header whose block starts on a line of h's block, and the earlier header of an allocated block
-//! that covers h. A header of K is *current* if it is in place and not superseded. So no block of a later header of K overlaps a current allocated
-//! block.
+//! that covers h. A header of K is *current* if it is in place and not superseded. So no later header's block overlaps a current allocated block.
 //!
 //! The walk along a chain visits only headers that were part of the chain at some time after `k`:
 //!
