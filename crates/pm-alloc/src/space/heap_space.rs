@@ -23,8 +23,7 @@ pub(crate) struct Space {
     pub(super) gate: Gate,
 }
 
-/// A gate that unlogged calls pass before they reserve. A call that finds no room closes the gate, and retries until the calls in progress have
-/// ended.
+/// A gate that unlogged calls pass before they reserve. A call that finds no room closes it, and retries until the calls in progress have ended.
 #[derive(Debug)]
 pub(super) struct Gate {
     is_closed: AtomicBool,
