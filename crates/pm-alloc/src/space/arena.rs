@@ -14,26 +14,26 @@ use crate::locks::SpinGuard;
 use core::ops::{Range, RangeInclusive};
 use pm_core::Pmem;
 
-/// The number of quarantined blocks that one call examines.
+/// The maximum number of quarantined blocks that an allocation or a freeing examines at a time: the quarantine is drained incrementally.
 pub(super) const DRAIN_STEP: usize = 4;
 
-/// The longest free extent, in lines, that is coalesced with an adjacent freed block. The maximum is lower in chunks of less than 64 KiB.
+/// The longest free extent, in lines, that is coalesced with an adjacent freed block. In chunks of less than 64 KiB, the limit is 1/16 of the chunk.
 const COALESCED_LINES_MAX: u32 = 64;
 
-/// One line in 256 (0.4 %) may be in short extents that are kept for blocks of exactly their length.
+/// Short free extents are kept for blocks of exactly their length while less than one line in 256 (0.4 %) of the arena is in such extents.
 const LINES_PER_SHORT_EXTENT_LINE: usize = 256;
 
-/// A small arena may keep an eighth of one chunk in such extents, up to 2,048 lines: 128 KiB in chunks of 1 MiB. If blocks of all lengths up to 4 KiB
-/// are allocated twice as often as freed, there is on average one extent of each length: about as many lines.
+/// In a small arena this limit is higher: an eighth of the lines of one chunk, up to 2,048 lines (128 KiB). If blocks of all lengths up to 4 KiB are
+/// allocated twice as often as freed, there is on average one free extent of each length: 2,080 lines in total.
 const CHUNK_LINES_PER_SHORT_EXTENT_LINE: usize = 8;
-const SHORT_EXTENT_LINES_IN_ANY_CASE: usize = 2048;
+const SMALL_ARENA_SHORT_EXTENT_LINES: usize = 2048;
 
-/// A transaction keeps the front of the last long extent: an eighth of it, divided by the number of reservations, but at least 64 lines, and at least
-/// the lines of its block. The next transactions use the rest of this front without another trim; each trim costs two fences.
+/// A transaction that reserves the last long extent keeps its front: an eighth, divided by the number of reservations, but at least 64 lines, and at
+/// least the lines of the block. Later transactions use what is left of the front, without another trim: each trim costs two fences.
 const KEPT_PART: u32 = 8;
 const KEPT_LINES_MIN: u32 = 64;
 
-/// The shortest rest, in lines, for which an extent is trimmed.
+/// The minimum number of lines after the front. If there are fewer, the extent is not trimmed.
 const REST_LINES_MIN: u32 = 128;
 
 /// The chunks of one or a few threads, with their free lists and quarantine.
@@ -45,14 +45,14 @@ pub(super) struct Arena {
     vacant: Vec<u32>,
     free_lists: FreeLists,
     pub(super) quarantine: Quarantine,
-    /// Whether there was no free chunk when one was last needed. If so, extents of the exact length are not preferred, because most searches for them
-    /// would fail.
+    /// Whether no more chunks were available when the arena last needed one. If so, searches do not prefer an extent of exactly the block's length or
+    /// a long extent, because most such searches would fail.
     pub(super) is_exhausted: bool,
     /// The highest checkpoint LSN that callers have passed.
     checkpoint_lsn: Lsn,
-    /// The number of reservations that are not settled.
+    /// The number of reservations in progress: neither settled, returned nor abandoned.
     pub(super) reservation_count: u32,
-    /// The number of reservations that are being trimmed. The rest of each will be free soon.
+    /// The number of reservations that are being trimmed. A part of each will soon be free.
     pub(super) trim_count: u32,
     pub(super) corruptions: Vec<Corruption>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Request {
     pub(super) align_bytes: u64,
     /// The length of an extent that has room for the aligned block wherever the extent starts.
     pub(super) lines_with_padding: u32,
-    /// The longest run of whole free blocks that is preferred to splitting a free block. If it is shorter than the block, no run is used.
+    /// The maximum length, in lines, of a run that is preferred to splitting a free block. If this is less than `lines`, no run is searched for.
     pub(super) run_lines_max: u32,
     /// Whether the reservation is kept until a transaction ends.
     pub(super) is_for_transaction: bool,
@@ -111,7 +111,7 @@ impl Arena {
         slot
     }
 
-    /// Removes a chunk. `None` if a line of it is in use.
+    /// Removes a free chunk. `None` if a line of the chunk is in use.
     pub(super) fn remove_free(&mut self, slot: u32) -> Option<Box<ChunkMap>> {
         let map = self.slots[slot as usize].take_if(|map| map.is_free())?;
         self.vacant.push(slot);
@@ -130,18 +130,17 @@ impl Arena {
         self.slots[slot as usize].as_mut().expect("a chunk in use stays in its slot")
     }
 
-    /// Releases quarantined blocks that may be reused. Examines at most `most`.
+    /// Releases quarantined blocks that may be reused now. Examines at most `blocks_max` blocks.
     #[inline]
-    pub(super) fn drain_quarantine(&mut self, checkpoint_lsn: Lsn, now: Moment, most: usize) {
+    pub(super) fn drain_quarantine(&mut self, checkpoint_lsn: Lsn, now: Moment, blocks_max: usize) {
         self.checkpoint_lsn = self.checkpoint_lsn.max(checkpoint_lsn);
-        for _ in 0..most {
+        for _ in 0..blocks_max {
             let Some(block) = self.quarantine.pop_due(self.checkpoint_lsn, now) else { return };
             self.release(block.slot_or_chunk, block.line..block.line + block.lines);
         }
     }
 
-    /// Reserves a free extent for this block: a run, if the request allows it and a run is found. If not, and if `prefers_exact` is set and few short
-    /// extents are kept, reserves an extent of exactly the block's length or a long extent. Otherwise reserves the shortest extent that fits.
+    /// Reserves a free extent for this block: a run, if the request allows runs and one is found, or else an extent from the free lists.
     #[inline]
     pub(super) fn reserve<P: Pmem>(
         &mut self,
@@ -157,15 +156,15 @@ impl Arena {
         }
         loop {
             let (candidate, end) = self.take_candidate(pmem, request.lines_with_padding, prefers_exact)?;
-            // `None` only if a header was corrupted.
+            // `None` only if a header is corrupted. Then the next candidate is tried.
             if let Some(extent) = self.reserve_at(pmem, candidate, end, request) {
                 return Some(extent);
             }
         }
     }
 
-    /// Marks a free block of `lines` lines as in use, for a commit during which the arena stays locked. Only the block's own lines are marked, not
-    /// the rest of the extent. The block is aligned to a line.
+    /// Finds a free extent for a block of `lines` lines, and marks the lines of the block as in use, but not the rest of the extent. The result keeps
+    /// the arena locked until the block is committed. The block is aligned to a line only.
     #[inline]
     pub(super) fn hold_block<'s, P: Pmem>(
         mut arena: SpinGuard<'s, Self>,
@@ -198,7 +197,7 @@ impl Arena {
         }
     }
 
-    /// Reserves a free extent for this block by searching all maps.
+    /// Reserves a free extent for this block by searching the maps of all chunks instead of the free lists.
     pub(super) fn search<P: Pmem>(&mut self, pmem: &P, request: Request) -> Option<Extent> {
         for slot in 0..self.slots.len() {
             let mut line = 1;
@@ -210,29 +209,29 @@ impl Arena {
                 if found.is_some() {
                     return found;
                 }
-                // A corrupted header has split the extent in two.
+                // If a corrupted header was found, its block has been withdrawn from the extent, which is searched again from its start.
                 line = if self.corruptions.len() > known { free.start } else { free.end };
             }
         }
         None
     }
 
-    /// Decides whether to trim an extent reserved for a transaction: if the rest is long enough, and no other free extent is in its size class or a
-    /// larger one. Returns the trim line; [`return_trimmed`](Self::return_trimmed) later frees the lines from there on.
+    /// Decides whether to trim an extent that is reserved for a transaction. It is trimmed if enough lines remain after the front, and no other free
+    /// extent is about as long or longer. Returns the trim line, from which [`return_trimmed`](Self::return_trimmed) later frees the lines.
     pub(super) fn begin_trim(&mut self, extent: &Extent, request: Request) -> Option<u32> {
         let Range { start, end } = extent.lines;
         let at = align(&self.layout, extent.chunk, start, request.align_bytes)?;
         let needed = at - start + request.lines;
         let kept = needed.max(KEPT_LINES_MIN).max((end - start) / (KEPT_PART * self.reservation_count));
         let rest = (end - start).saturating_sub(kept);
-        if rest < REST_LINES_MIN || self.free_lists.has_half_as_long(rest, &self.slots) {
+        if rest < REST_LINES_MIN || self.free_lists.has_similar_or_longer(rest, &self.slots) {
             return None;
         }
         self.trim_count += 1;
         Some(start + kept)
     }
 
-    /// Frees the lines from the trim line on. These lines and the reservation are two separate free blocks now.
+    /// Frees the lines from the trim line on, after the headers of these lines and of the front were stored: they are two free blocks now.
     pub(super) fn return_trimmed(&mut self, slot: u32, reservation: &mut Reservation) {
         let Some(trim) = reservation.extent.trim_line.take() else { return };
         self.trim_count -= 1;
@@ -241,13 +240,13 @@ impl Arena {
         reservation.extent.lines.end = trim;
     }
 
-    /// Leaves the lines in use until the next open. Other calls no longer wait for them.
+    /// Leaves the reserved lines in use until the next open. Other calls no longer wait for these lines.
     pub(super) fn abandon(&mut self, reservation: &Reservation) {
         self.reservation_count -= 1;
         self.trim_count -= u32::from(reservation.extent.trim_line.is_some());
     }
 
-    /// Returns a reservation whose transaction was rolled back. If its free blocks were joined or trimmed, they remain so.
+    /// Returns a reservation of which nothing was allocated: its lines are free again. Free blocks that were joined or trimmed for it stay so.
     pub(super) fn return_unused(&mut self, slot: u32, reservation: &Reservation, now: Moment) {
         if reservation.extent.trim_line.is_some() {
             // The trim failed, and it is unknown which of its headers are durable.
@@ -264,7 +263,7 @@ impl Arena {
         }
     }
 
-    /// Allocates the blocks that were carved from a reservation: its transaction has committed, and the headers are in place.
+    /// Settles a reservation whose transaction has committed and whose headers are in place: carved blocks are allocated now, and the rest is free.
     #[inline]
     pub(super) fn settle(&mut self, slot: u32, reservation: &Reservation, lsn: Lsn, now: Moment) {
         if !reservation.is_carved() {
@@ -273,7 +272,7 @@ impl Arena {
         self.reservation_count -= 1;
         let map = self.map(slot);
         let Range { start, end } = reservation.extent.lines;
-        // No former block starts in the rest, because the last former block starts before the cursor.
+        // No bits need to be cleared after the cursor: the last of the former free blocks starts before it.
         map.starts.clear_range(start + 1..reservation.cursor);
         for carved in reservation.carved() {
             map.starts.set(carved.line);
@@ -290,15 +289,15 @@ impl Arena {
         }
     }
 
-    /// Quarantines free lines that were not allocated before. They stay quarantined until the checkpoint LSN has reached `lsn`; the quarantine time
-    /// does not apply. Without this, a new block could cover them and free lines before them. An unlogged store to the block would overwrite their
-    /// header, and recovery could replay the header over the store.
+    /// Quarantines a gap: free lines that were not allocated before, and whose header was logged with `lsn`. They are reusable once the checkpoint
+    /// LSN has reached `lsn`; the quarantine time does not apply. Without this quarantine, a new block could cover the gap together with free lines
+    /// before it, and thus the gap's header. Recovery could then replay that header over contents that were stored in the block without the log.
     fn quarantine_gap(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.quarantine.push_gap(slot, lines, lsn);
         self.drain_quarantine(Lsn::ZERO, now, DRAIN_STEP);
     }
 
-    /// Allocates the block on these lines, whose headers are in place. The rest, up to `free_end`, is one free block.
+    /// Marks the block on these lines as allocated, after its headers were stored. The lines from its end to `free_end` are one free block.
     #[inline]
     fn settle_block(&mut self, slot: u32, block: Range<u32>, free_end: u32, spans_several_blocks: bool) {
         let map = self.map(slot);
@@ -312,8 +311,8 @@ impl Arena {
         self.list_extent_from(slot, block.end);
     }
 
-    /// Looks up the allocated block that starts at `line`. Returns the block, and the lines that become one free block when it is freed. If the
-    /// purpose is to free the block, it counts as freed from now on, and its free neighbours are marked as in use.
+    /// Looks up the allocated block that starts at `line`. Returns its lines, and the lines that become one free block when it is freed. If the
+    /// purpose is to free the block, the block no longer counts as allocated, and its free neighbours are marked as in use.
     #[inline]
     pub(super) fn look_up<P: Pmem>(
         &mut self,
@@ -331,7 +330,7 @@ impl Arena {
         Ok((block, coalesced))
     }
 
-    /// Cancels the freeing of a block: it is allocated again, and its neighbours are free.
+    /// Cancels the freeing of a block: the block counts as allocated again, and its neighbours are free again.
     pub(super) fn cancel_free(&mut self, slot: u32, block: Range<u32>, coalesced: Range<u32>) {
         self.map(slot).live.set(block.start);
         for side in [coalesced.start..block.start, block.end..coalesced.end] {
@@ -339,7 +338,7 @@ impl Arena {
         }
     }
 
-    /// Finishes freeing a block, committed with this LSN: these lines are one free block now.
+    /// Finishes freeing a block, after a commit with this LSN has stored the header that makes these lines one free block.
     #[inline]
     pub(super) fn finish_free(&mut self, slot: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         self.map(slot).starts.clear_range(lines.start + 1..lines.end);
@@ -368,7 +367,8 @@ impl Arena {
         }
     }
 
-    /// Takes an extent with room for `lines` lines from the free lists, and returns its start and its end.
+    /// Takes an extent from the free lists, and returns its start and its end. If `prefers_exact` is set, the arena is not exhausted, and it has few
+    /// short extents, takes an extent of exactly `lines` lines or else a long extent. In all other cases takes the shortest extent that fits.
     #[inline]
     fn take_candidate<P: Pmem>(
         &mut self,
@@ -377,9 +377,9 @@ impl Arena {
         prefers_exact: bool,
     ) -> Option<(Candidate, u32)> {
         let in_chunk = chunk_lines(&self.layout) as usize;
-        let in_any_case = (in_chunk / CHUNK_LINES_PER_SHORT_EXTENT_LINE).min(SHORT_EXTENT_LINES_IN_ANY_CASE);
+        let small_limit = (in_chunk / CHUNK_LINES_PER_SHORT_EXTENT_LINE).min(SMALL_ARENA_SHORT_EXTENT_LINES);
         let short_extent_lines_max =
-            in_any_case.max(self.slots.len() * in_chunk / LINES_PER_SHORT_EXTENT_LINE);
+            small_limit.max(self.slots.len() * in_chunk / LINES_PER_SHORT_EXTENT_LINE);
         let found = if prefers_exact
             && !self.is_exhausted
             && self.free_lists.short_extent_lines() < short_extent_lines_max
@@ -394,7 +394,7 @@ impl Arena {
         found
     }
 
-    /// Prefetches the header of the next free block of this size class.
+    /// Prefetches the header at the start of the next candidate in the size class of `lines`.
     #[inline]
     fn prefetch_next<P: Pmem>(&self, pmem: &P, lines: u32) {
         if let Some(Candidate { slot, line }) = self.free_lists.next(lines)
@@ -404,8 +404,8 @@ impl Arena {
         }
     }
 
-    /// Reserves the part of a free extent that the block needs: from the last block start at or before its first line to the first block start at or
-    /// after its end.
+    /// Reserves the free blocks of a free extent that the new block needs: from the last free block that starts at or before the new block, to the
+    /// first start of a block at or after the new block's end. `None` if the new block does not fit, or a header is corrupted.
     #[inline]
     fn reserve_at<P: Pmem>(
         &mut self,
@@ -423,7 +423,7 @@ impl Arena {
         self.reserve_part(pmem, slot, line..end, from..to)
     }
 
-    /// Reserves a run of adjacent free blocks with `wanted` lines in total, so that no header is needed after the run. Its free neighbours stay free.
+    /// Reserves a run of adjacent free blocks with `wanted` lines in total. The new block covers the run exactly, so no header of a rest is needed.
     #[inline]
     fn reserve_run<P: Pmem>(&mut self, pmem: &P, wanted: RangeInclusive<u32>) -> Option<Extent> {
         let lines = *wanted.start();
@@ -463,7 +463,7 @@ impl Arena {
         })
     }
 
-    /// The length of the allocated block that starts at `line`.
+    /// The length of the allocated block that starts at `line`. With `to_free`, the block no longer counts as allocated.
     #[inline]
     fn find_block<P: Pmem>(
         &mut self,
@@ -493,7 +493,7 @@ impl Arena {
         let next = map.next_start(line);
         let (found, header) = read(pmem, &layout, map.chunk, line);
         if !map.live.get(line) {
-            // A block that a repair has marked lost is not free.
+            // Either the block is free, or a repair has marked it lost.
             let is_lost = header.is_some_and(|header| header.state == BlockState::Lost);
             return Err(if is_lost { corrupted(map.chunk, line) } else { FreeError::AlreadyFree { offset } });
         }
@@ -508,8 +508,8 @@ impl Arena {
         Ok(next - line)
     }
 
-    /// The free lines before and after the block at `line`. One header can free them together with the block. A long side is left empty, because it
-    /// would be quarantined together with the block.
+    /// The free lines directly before and directly after the block at `line`, which one header can free together with the block. A long free extent
+    /// is returned as an empty range, because it would be quarantined together with the block.
     #[inline]
     fn neighbours<P: Pmem>(&mut self, pmem: &P, slot: u32, line: u32) -> [Range<u32>; 2] {
         let most = COALESCED_LINES_MAX.min(chunk_lines(&self.layout) / 16);
@@ -529,8 +529,8 @@ impl Arena {
         })
     }
 
-    /// Marks the free neighbours of a block as in use, before the block is freed with them. Neighbours with corrupted headers are left out. Returns
-    /// the lines of the block and its neighbours.
+    /// Marks the free neighbours of a block as in use, because they and the block are about to become one free block. A neighbour with a corrupted
+    /// header is left out. Returns the lines of the block and its neighbours.
     #[inline]
     fn hold_neighbours<P: Pmem>(
         &mut self,
@@ -553,7 +553,7 @@ impl Arena {
         coalesced
     }
 
-    /// Permanently withdraws the block of a corrupted header from a free extent, and records the corruption.
+    /// Permanently withdraws a block with a corrupted header from the free extent `free`, whose other lines stay free. Records the corruption.
     #[cold]
     fn isolate_free(&mut self, slot: u32, free: Range<u32>, corrupted: CorruptedFree) {
         let CorruptedFree { lines, found } = corrupted;
@@ -562,7 +562,7 @@ impl Arena {
         self.list(slot, lines.end..free.end);
     }
 
-    /// Permanently withdraws the block of a corrupted header, and records the corruption.
+    /// Permanently withdraws a block whose header is corrupted, and records the corruption.
     #[cold]
     fn isolate(&mut self, slot: u32, lines: Range<u32>, found: u64) {
         self.withdraw(slot, lines.clone());
@@ -571,7 +571,7 @@ impl Arena {
         self.corruptions.push(corruption(&layout, chunk, lines, found, CorruptionKind::LengthKnown));
     }
 
-    /// Permanently withdraws the block of a corrupted header.
+    /// Permanently withdraws a block that is lost: from now on it is neither allocated nor free.
     pub(super) fn withdraw(&mut self, slot: u32, lines: Range<u32>) {
         let map = self.map(slot);
         if !map.used.get(lines.start) {
@@ -602,9 +602,9 @@ pub(crate) struct HeldBlock<'s> {
     slot: u32,
     chunk: u64,
     block: Range<u32>,
-    /// The end of the last free block that the held block takes lines from.
+    /// The end of the last free block from which the held block takes lines.
     free_end: u32,
-    /// Whether the block covers several free blocks, and thus their headers.
+    /// Whether the held block takes lines from several free blocks, and thus covers headers.
     pub(super) spans_several_blocks: bool,
     now: Moment,
     is_settled: bool,
@@ -628,8 +628,8 @@ impl HeldBlock<'_> {
         (!rest.is_empty()).then(|| header_word(&self.arena.layout, self.chunk, BlockState::Free, rest))
     }
 
-    /// Allocates the block, whose headers are durable. Also drains a few quarantined blocks that were freed at or below `checkpoint_lsn`. This is
-    /// done here rather than before the search for a block, because here it overlaps with the fence of the commit.
+    /// Marks the block as allocated, after its commit. Also releases a few quarantined blocks that were freed at or below `checkpoint_lsn`: here
+    /// rather than before the search for a block, because here this work overlaps with the fence of the commit.
     #[inline]
     pub(crate) fn settle(mut self, checkpoint_lsn: Lsn) {
         self.is_settled = true;
@@ -663,7 +663,7 @@ pub(crate) struct HeldFreeing<'s> {
 }
 
 impl<'s> HeldFreeing<'s> {
-    /// Holds the result of an [`Arena::look_up`] whose purpose was to free the block.
+    /// Creates the value from the result of an [`Arena::look_up`] whose purpose was to free the block.
     #[inline]
     pub(super) fn new(
         mut arena: SpinGuard<'s, Arena>,
@@ -681,7 +681,7 @@ impl<'s> HeldFreeing<'s> {
         header_word(&self.arena.layout, self.chunk, BlockState::Free, self.coalesced.clone())
     }
 
-    /// Frees the block, whose header the commit with this LSN made durable. It is quarantined until the checkpoint LSN has reached this LSN.
+    /// Frees the block after the commit with this LSN: it is quarantined until the checkpoint LSN has reached `lsn` and the quarantine time is over.
     #[inline]
     pub(crate) fn settle(mut self, lsn: Lsn) {
         self.is_settled = true;

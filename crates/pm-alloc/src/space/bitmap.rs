@@ -1,4 +1,4 @@
-//! A bitmap with a bit for each line of a chunk, and a summary bit for each word, so that a search can skip 4,096 lines at a time.
+//! A bitmap with a bit for each line of a chunk, and a summary with a bit for each word of the bitmap. So a search can skip 4,096 lines at a time.
 
 use core::ops::Range;
 
@@ -69,7 +69,7 @@ impl Bitmap {
     pub(super) fn set_range(&mut self, bits: Range<u32>) {
         if !bits.is_empty() {
             fill::<true>(&mut self.words, bits.clone());
-            // All these words are non-zero now.
+            // No word of the range is zero now.
             fill::<true>(&mut self.summary, bits.start / WORD_BITS..(bits.end - 1) / WORD_BITS + 1);
         }
     }
@@ -81,7 +81,7 @@ impl Bitmap {
         }
         let (first, last) = (bits.start / WORD_BITS, (bits.end - 1) / WORD_BITS);
         fill::<false>(&mut self.words, bits);
-        // The words in between are zero now.
+        // All words between the first and the last are zero now.
         if first + 1 < last {
             fill::<false>(&mut self.summary, first + 1..last);
         }
@@ -124,7 +124,7 @@ impl Bitmap {
         self.len
     }
 
-    /// The last set bit before `before`.
+    /// The last set bit that is lower than `before`. `None` if there is none.
     #[inline]
     pub(super) fn last_set(&self, before: u32) -> Option<u32> {
         let from = before.checked_sub(1)?;

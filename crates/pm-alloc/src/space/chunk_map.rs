@@ -4,7 +4,7 @@
 //! counts as a block start.
 //!
 //! Invariants:
-//! - If a line is in use and the next line is not, a block of the chain starts at the next line. So every free extent consists of whole free blocks.
+//! - If a line is in use and the next line is free, a block of the chain starts at the free line. So a free extent consists of whole free blocks.
 //! - Lines that are reserved or quarantined are in use.
 
 use super::bitmap::Bitmap;
@@ -23,15 +23,15 @@ pub(super) struct ChunkMap {
     pub(super) lines: u32,
     /// The first line of the chain: line 1, or the line after the end of a huge block.
     pub(super) first: u32,
-    /// Lines in use, which are not to be allocated.
+    /// Lines in use. All other lines are free.
     pub(super) used: Bitmap,
-    /// Lines where a block of the chain, the unreachable extent, or an allocated block inside that extent starts.
+    /// Lines where one of these starts: a block of the chain, the unreachable extent, or an allocated block inside the unreachable extent.
     pub(super) starts: Bitmap,
-    /// Lines where a block starts that is allocated and not being freed.
+    /// Lines where an allocated block starts that is not being freed.
     pub(super) live: Bitmap,
     pub(super) free_lines: u32,
-    /// The line from which the chunk is unreachable, because the chain is broken there. `lines` if the chain is intact; 0 if the whole chunk is
-    /// unreachable. Unreachable lines stay in use, and only headers of allocated blocks are used there.
+    /// The first unreachable line: the chain is broken there. `lines` if the chain is intact; 0 if the whole chunk is unreachable. Unreachable lines
+    /// stay in use, and only the headers of allocated blocks are used there.
     pub(super) unreachable_from: u32,
     /// Extents whose headers are corrupted, or that a repair has marked lost.
     pub(super) lost: Vec<Range<u32>>,
@@ -44,7 +44,7 @@ pub(super) struct CorruptedFree {
 }
 
 impl ChunkMap {
-    /// The map of a chunk before its chain is scanned: all lines are in use.
+    /// The map of a chunk before its chain is scanned. All lines count as in use.
     fn unknown(chunk: u64, lines: u32, first: u32) -> Self {
         let mut used = Bitmap::new(lines);
         used.set_range(0..lines);
@@ -83,7 +83,7 @@ impl ChunkMap {
                 }
                 Step::Unreachable(corruption, lines) => {
                     map.starts.set(lines.start);
-                    // If the whole chunk is unreachable, not even its first header is used.
+                    // If the whole chunk is unreachable, its first header is not used either.
                     map.unreachable_from = if start == Start::Unreachable { 0 } else { lines.start };
                     corruptions.extend(corruption);
                 }
@@ -97,7 +97,7 @@ impl ChunkMap {
         (map, corruptions)
     }
 
-    /// Flushes all headers of the chain, including those that other threads have stored. The next fence makes them durable.
+    /// Flushes all headers of the chain, including those that other threads have stored. The caller's next fence makes them durable.
     pub(super) fn flush_headers<P: Pmem>(&self, pmem: &P, layout: &Layout) {
         sync::order_observed_stores_before_flushes();
         let flush = |line| pmem.flush(header_offset(layout, self.chunk, line), BLOCK_HEADER_BYTES);
@@ -109,7 +109,7 @@ impl ChunkMap {
         flush(self.lines);
     }
 
-    /// Returns the first free block on these lines whose header is corrupted. Called before an allocated block covers the lines.
+    /// The first free block on these lines whose header is corrupted. Called before the lines become a part of another block.
     #[inline]
     pub(super) fn find_corrupted<P: Pmem>(
         &self,
@@ -129,8 +129,8 @@ impl ChunkMap {
         None
     }
 
-    /// The length of the allocated block that starts at `line` in the unreachable extent. Only the block's own header shows the length, because
-    /// headers of former blocks may lie before it and inside it.
+    /// The length of the allocated block that starts at `line` in the unreachable extent. Only the block's own header shows this length: the next
+    /// block start may be a former header inside the block. With `to_free`, the block no longer counts as allocated.
     #[cold]
     pub(super) fn find_unreachable<P: Pmem>(
         &mut self,
@@ -170,15 +170,15 @@ impl ChunkMap {
         self.starts.next_set(line + 1)
     }
 
-    /// The end of the free extent that starts at `line`, if there is one.
+    /// The end of the free extent that starts at `line`. `None` if no free extent starts there.
     #[inline]
     pub(super) fn extent_end(&self, line: u32) -> Option<u32> {
         let starts = line > 0 && line < self.lines && !self.used.get(line) && self.used.get(line - 1);
         starts.then(|| self.used.next_set(line))
     }
 
-    /// Finds the shortest run of whole free blocks with `wanted` lines in total that starts in the 64 lines from `from` on. Returns its first line
-    /// and its number of lines. A run at the end of the chunk is not found.
+    /// Finds the shortest run of free blocks that has `wanted` lines in total and starts in the 64 lines from `from` on. Returns its first line and
+    /// its number of lines. A run that ends at the chunk's end is not found.
     #[inline]
     pub(super) fn find_run(&self, from: u32, wanted: RangeInclusive<u32>) -> Option<(u32, u32)> {
         let free = self.starts.window(from) & !self.used.window(from);

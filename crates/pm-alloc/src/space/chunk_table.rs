@@ -1,8 +1,8 @@
 //! The chunks of a heap: which arena owns each chunk, and the chunks that no arena owns.
 //!
-//! Each chunk is owned by an arena, shared, or covered by a huge block, which is a block longer than a chunk. A thread allocates from its own arena.
-//! A thread that frees a block locks the arena that owns the block's chunk. A chunk changes owners only while the lock of the shared chunks is held
-//! ([`LockedChunks`]). That lock is acquired before the lock of any arena. Only [`Frozen`](super::Frozen) holds several arena locks at once.
+//! Each chunk is owned by an arena, shared, or covered by a huge block, which is a block longer than a chunk. A thread allocates from its own arena
+//! first. A thread that frees a block locks the arena that owns the block's chunk. A chunk changes owners only while the lock of the shared chunks is
+//! held ([`LockedChunks`]). That lock is acquired before the lock of any arena. Only [`Frozen`](super::Frozen) holds several arena locks at once.
 
 use super::arena::{Arena, HeldBlock, HeldFreeing, Purpose};
 use super::chunk_map::ChunkMap;
@@ -22,16 +22,16 @@ use core::time::Duration;
 use pm_core::{FenceError, Pmem};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The minimum number of chunks for each arena of a heap.
+/// The minimum number of chunks for each arena of a heap, if the number of arenas is not given.
 const CHUNKS_PER_ARENA: u64 = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpaceOptions {
-    /// The minimum time for which freed blocks are quarantined, so that no line is written too often.
+    /// The minimum time for which freed blocks are quarantined. It limits how often a line is written.
     pub(crate) quarantine: Duration,
     /// The number of arenas, at least one. By default there is one arena for each processor, unless the heap has too few chunks.
     pub(crate) arena_count: Option<u32>,
-    /// Whether this process created the heap and fenced it. If so, no killed process can have left headers that are visible but not durable.
+    /// Whether this process created the heap and made it durable. If so, no killed process can have left headers that are visible but not durable.
     pub(crate) is_new: bool,
 }
 
@@ -75,8 +75,8 @@ pub(crate) struct ChunkTable {
     owners: Vec<AtomicU64>,
     pub(super) arenas: Vec<SpinLock<Arena>>,
     shared: PoisonMutex<SharedChunks>,
-    /// Whether there is a free shared chunk. This is a hint: it is stored with the lock of the shared chunks held, and loaded without it. It may be
-    /// false although there is a free chunk; then a reservation is trimmed needlessly.
+    /// Whether there is a free shared chunk. This is only a hint: it is stored with the lock of the shared chunks held, but loaded without the lock.
+    /// If it is false although there is a free chunk, a reservation is trimmed needlessly.
     has_free_chunk: AtomicBool,
     pub(super) clock: QuarantineClock,
     is_new: bool,
@@ -94,9 +94,9 @@ pub(super) struct HugeBlock {
 /// The chunks that no arena owns.
 #[derive(Debug, Default)]
 pub(super) struct SharedChunks {
-    /// The first chunk whose first header was not read yet. First headers are read when needed, because in a large heap each one costs a page fault.
+    /// The next chunk whose first header is to be read. First headers are read only when needed: in a large heap each read costs a page fault.
     pub(super) cursor: ChunkCursor,
-    /// Whether first headers were read and flushed but not fenced. They must not be used before the fence.
+    /// Whether first headers were read and flushed but not fenced. These headers must not be used before the fence.
     has_unfenced_headers: bool,
     /// The first headers, as (offset, word), that a killed process left inside a huge block.
     /// [`persist_first_headers`](LockedChunks::persist_first_headers) zeroes them before its fence.
@@ -107,18 +107,18 @@ pub(super) struct SharedChunks {
     is_unscanned_next: bool,
     /// Chunks that are one free block each.
     pub(super) free: BTreeSet<u64>,
-    /// Chunks whose first header was read, but that were not scanned yet, with the start of their headers.
+    /// Chunks whose first header was read but which were not scanned yet, and where the headers of each chunk start.
     pub(super) unscanned: BTreeMap<u64, Start>,
     /// Huge blocks, by the chunk in which they start.
     pub(super) huge: BTreeMap<u64, HugeBlock>,
-    /// Huge blocks that were freed but are not split into chunks yet.
+    /// Huge blocks that were freed but not yet split into chunks.
     pub(super) quarantine: Quarantine,
-    /// The number of reservations for huge blocks that are not settled.
+    /// The number of reservations for huge blocks that are in progress: neither settled, returned nor abandoned.
     pub(super) reservation_count: u32,
     pub(super) corruptions: Vec<Corruption>,
 }
 
-/// The lock of the shared chunks.
+/// The shared chunks, locked.
 #[derive(Debug)]
 pub(super) struct LockedChunks<'s> {
     pub(super) table: &'s ChunkTable,
@@ -128,7 +128,7 @@ pub(super) struct LockedChunks<'s> {
 impl ChunkTable {
     /// The chunks of a heap after its recovery. Reads no header: a chunk is scanned when it is first needed.
     pub(super) fn new(layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
-        // The processors are counted only if the heap could use several arenas, because the standard library reads many files to count them.
+        // Processors are counted only if the heap could use several arenas, because the standard library reads many files to count processors.
         let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let by_default = || match chunk_count / CHUNKS_PER_ARENA {
             0 | 1 => 1,
@@ -203,8 +203,8 @@ impl ChunkTable {
         self.arenas[arena].lock_unpoisoned()
     }
 
-    /// Begins to allocate a block of `lines` lines in the calling thread's arena, which stays locked until the result is dropped. `None` when that
-    /// arena has no such block. `has_contents`: the caller stores into the block before it commits the header.
+    /// Begins to allocate a block of `lines` lines in the calling thread's arena, which stays locked until the result is dropped. `None` if the arena
+    /// has no such block. If `has_contents` is set, the caller stores into the block before it commits the header.
     ///
     /// The lane parameter proves the lock order: a lane is acquired before an arena's lock.
     #[inline]
@@ -221,12 +221,12 @@ impl ChunkTable {
         let lines = u32::try_from(lines).ok()?;
         let arena = self.arena(self.own_arena());
         let held = Arena::hold_block(arena, pmem, lines, self.clock.now())?;
-        // Several free blocks would have to be joined first: contents stored into the block would overwrite their headers.
+        // Several free blocks would have to be joined first: contents stored into the block overwrite their headers.
         if held.spans_several_blocks && has_contents { None } else { Some(held) }
     }
 
-    /// Begins to free an allocated block, whose arena stays locked until the result is dropped. `None` when no arena owns the block's chunk, or the
-    /// block is in an unreachable extent.
+    /// Begins to free an allocated block. The arena that owns the block's chunk stays locked until the result is dropped. `None` if no arena owns the
+    /// chunk, or the block is in an unreachable extent.
     ///
     /// The lane parameter proves the lock order, as for [`hold_block`](Self::hold_block).
     ///
@@ -252,8 +252,8 @@ impl ChunkTable {
         Ok(Some(HeldFreeing::new(arena, slot, found, now)))
     }
 
-    /// The purpose with which blocks are freed. If there is a quarantine time, free neighbours are not coalesced, because they would then be
-    /// quarantined, too.
+    /// The purpose with which blocks are freed. If there is a quarantine time, blocks are not coalesced with their free neighbours, because these
+    /// would then be quarantined, too.
     #[inline]
     pub(super) const fn free_purpose(&self) -> Purpose {
         if self.clock.is_used() { Purpose::Free } else { Purpose::FreeAndCoalesce }
@@ -264,7 +264,7 @@ impl ChunkTable {
         LockedChunks { table: self, shared: self.shared.lock_unpoisoned() }
     }
 
-    /// Whether there is a free shared chunk. Loaded without the lock, so it may be false when there is one.
+    /// Whether there is a free shared chunk. This is only a hint, loaded without the lock: it may be false although there is a free chunk.
     #[inline]
     pub(super) fn has_free_chunk(&self) -> bool {
         self.has_free_chunk.load(Ordering::Acquire)
@@ -281,7 +281,7 @@ impl SharedChunks {
         self.unscanned.len() + chunk_as_usize(chunk_count.saturating_sub(self.cursor.next))
     }
 
-    /// Returns an error if a fence has failed. Called before each store.
+    /// Checks that no fence has failed. Called before each store.
     ///
     /// # Errors
     /// The error of the first fence that failed.
@@ -289,7 +289,7 @@ impl SharedChunks {
         self.failed_fence.clone().map_or(Ok(()), Err)
     }
 
-    /// Fences, unless a fence has failed: another fence would not cover the lines of the failed fence, which may be lost.
+    /// Fences, unless a fence has failed: a later fence would not cover the lines of the failed fence, so these lines may be lost.
     ///
     /// # Errors
     /// When the fence fails or a fence has failed.
@@ -308,7 +308,7 @@ impl LockedChunks<'_> {
         self.table.set_owner(chunk, owner);
     }
 
-    /// Scans the next unscanned chunk, and assigns it to an arena. Returns false if all chunks were scanned.
+    /// Scans the next unscanned chunk, and assigns it to an arena. Returns false if there is no unscanned chunk.
     ///
     /// # Durability
     /// As for [`assign_chunk`](Self::assign_chunk).
@@ -323,8 +323,8 @@ impl LockedChunks<'_> {
     /// Reads the first headers of the chunks up to `chunk`.
     ///
     /// # Durability
-    /// A killed process may have left headers that are visible but not durable. So the headers that were read are flushed and fenced before they are
-    /// used: one fence, unless this process created the heap.
+    /// At most one fence, and none if this process created the heap. The headers that were read are made durable before they are used, because a
+    /// killed process may have left headers that are visible but not durable.
     pub(super) fn read_first_headers_through<P: Pmem>(
         &mut self,
         pmem: &P,
@@ -335,7 +335,7 @@ impl LockedChunks<'_> {
     }
 
     /// Reads the first header of the next chunk. If a huge block starts there, also reads the first header after that block. Returns false if all
-    /// were read already. Afterwards the caller calls [`persist_first_headers`](Self::persist_first_headers).
+    /// first headers were read already. The caller calls [`persist_first_headers`](Self::persist_first_headers) before it uses the headers.
     pub(super) fn read_next_first_header<P: Pmem>(&mut self, pmem: &P) -> bool {
         let Some((chunk, content)) = self.shared.cursor.next(self.table.scanner(pmem)) else {
             return false;
@@ -348,7 +348,7 @@ impl LockedChunks<'_> {
         }
         match content {
             Content::Free => drop(self.shared.free.insert(chunk)),
-            // A huge block ends with this chunk.
+            // A huge block ends where this chunk ends.
             Content::Headers(Start::Chain(first)) if first == chunk_lines(layout) => {
                 self.set_owner(chunk, ChunkOwner::Covered);
             }
@@ -356,7 +356,7 @@ impl LockedChunks<'_> {
             Content::Huge(header, last) => self.add_huge(pmem, chunk, header, last),
         }
         if is_huge && self.shared.cursor.next < self.table.chunk_count() {
-            // Reads the chunk where the block ends, so that both chunks are known together.
+            // The chunk in which the block ends is read with it, so that the two chunks are always known together.
             self.read_next_first_header(pmem);
         }
         true
@@ -368,13 +368,13 @@ impl LockedChunks<'_> {
     /// When the fence fails.
     ///
     /// # Durability
-    /// One fence, if any was read. It also covers the zeroes that replace first headers that a killed process left inside a huge block.
+    /// One fence, if a first header was read. It also covers the zeroes over first headers that a killed process left inside a huge block.
     pub(super) fn persist_first_headers<P: Pmem>(&mut self, pmem: &P) -> Result<(), FenceError> {
         let shared = &mut *self.shared;
         if shared.has_unfenced_headers {
             shared.check_fences()?;
             for (offset, word) in shared.stale_headers.drain(..) {
-                // The word is compared first, because another thread may have stored to the block since the header was read.
+                // A plain store of zero would be wrong: another thread may have stored to the huge block since the header was read.
                 if pmem.compare_exchange_u64(offset, word, 0).is_ok() {
                     pmem.flush(offset, BLOCK_HEADER_BYTES);
                 }
@@ -399,8 +399,8 @@ impl LockedChunks<'_> {
         }
         if is_live && !self.table.is_new {
             let layout = &self.table.layout;
-            // A process that was killed while it grew this block may have left first headers inside it. They would be used if the block's own header
-            // became corrupted, so they are zeroed. If that process had zeroed them already, the zeroes may not be durable, and are flushed.
+            // A process that was killed while it grew this block may have left first headers inside the block. These would be used if the block's own
+            // header became corrupted, so they are zeroed. If the killed process zeroed them, the zeroes may not be durable, so they are flushed.
             for covered in chunk + 1..=last {
                 let (word, header) = read(pmem, layout, covered, 1);
                 let (offset, in_chunk) = (header_offset(layout, covered, 1), chunk_lines(layout));
@@ -413,7 +413,7 @@ impl LockedChunks<'_> {
         }
     }
 
-    /// Assigns a shared chunk to an arena: alternately a free and an unscanned chunk, if both exist. Returns false if there is no chunk.
+    /// Assigns a shared chunk to an arena: alternately a free and an unscanned chunk, if both exist. Returns false if there is no shared chunk.
     ///
     /// A chunk that was in use before the heap was opened may have free extents, which should be used before new chunks. But a scan takes time, so
     /// only one chunk is scanned for each free chunk that is assigned.
@@ -444,7 +444,7 @@ impl LockedChunks<'_> {
     }
 
     /// Updates [`has_free_chunk`](ChunkTable::has_free_chunk) before a chunk is assigned to an arena. Of the chunks whose first headers were not read
-    /// yet, it examines only the next one, which is needed soon: in a large heap each read costs a page fault.
+    /// yet, examines only the next, which is needed soon: in a large heap each read costs a page fault.
     fn update_has_free_chunk<P: Pmem>(&self, pmem: &P) {
         let mut ahead = self.shared.cursor;
         let has_free_chunk = !self.shared.free.is_empty()
@@ -486,8 +486,8 @@ impl LockedChunks<'_> {
         }
     }
 
-    /// Assigns a chunk to an arena. Its owner is stored with the locks of both the shared chunks and the arena held, so it is stable while either
-    /// lock is held.
+    /// Assigns a chunk to an arena. The owner is stored with the locks of both the shared chunks and the arena held. So the owner does not change
+    /// while either lock is held.
     fn assign(&mut self, arena: usize, map: ChunkMap) {
         let chunk = map.chunk;
         let mut to = self.table.arena(arena);
@@ -503,7 +503,7 @@ impl LockedChunks<'_> {
         Some(map)
     }
 
-    /// Moves a free chunk from one arena to another. Returns false if there is none.
+    /// Moves a free chunk from one arena to another. Returns false if the first arena has no free chunk.
     pub(super) fn move_free_chunk(&mut self, from: usize, to: usize) -> bool {
         let mut other = self.table.arena(from);
         let free = other.slots.iter().position(|slot| slot.as_ref().is_some_and(|map| map.is_free()));
@@ -514,7 +514,7 @@ impl LockedChunks<'_> {
         true
     }
 
-    /// Takes `count` adjacent free chunks, and returns the first.
+    /// Takes `count` adjacent free chunks, and returns the first. `None` if there are none.
     pub(super) fn take_run(&mut self, count: u64) -> Option<u64> {
         let mut run = 0;
         for chunk in 0..self.table.chunk_count() {
@@ -523,7 +523,7 @@ impl LockedChunks<'_> {
                 let first = chunk + 1 - count;
                 match self.take_chunks(first..chunk + 1) {
                     Ok(()) => return Some(first),
-                    // Another thread has since allocated in the chunk `used`.
+                    // Another thread has meanwhile allocated in the chunk `used`.
                     Err(used) => run = chunk - used,
                 }
             }
@@ -562,7 +562,7 @@ impl LockedChunks<'_> {
         Ok(())
     }
 
-    /// Makes taken chunks shared again. Each may consist of several free blocks, so they count as unscanned.
+    /// Makes taken chunks shared again. A chunk may consist of several free blocks, so these chunks count as unscanned.
     pub(super) fn return_chunks(&mut self, chunks: Range<u64>) {
         for chunk in chunks {
             self.share(chunk, Start::Chain(1));
@@ -602,7 +602,7 @@ impl LockedChunks<'_> {
         Ok(())
     }
 
-    /// Frees the lines before `line` of a chunk in which a huge block ended. The chunk's chain starts at line 1 again.
+    /// Frees the lines before `line` of a chunk in which a huge block ended. From now on the chunk's chain starts at line 1.
     pub(super) fn free_front(&mut self, chunk: u64, line: u32) {
         match self.table.owner(chunk) {
             // The huge block ended at the chunk's end.
@@ -631,9 +631,9 @@ pub(super) fn chunk_as_u32(chunk: u64) -> u32 {
     u32::try_from(chunk).expect("there are fewer chunks")
 }
 
-/// A number for the calling thread, which distributes the threads of a process over the arenas. Only speed depends on it.
+/// The number of the calling thread. It distributes the threads of a process over the arenas. Only speed depends on this number.
 fn thread_number() -> usize {
-    // Not a loom atomic, because the counter outlives a heap.
+    // Not one of loom's atomics, because the counter outlives a heap.
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     thread_local! {
         static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };

@@ -1,7 +1,7 @@
 //! The free lists of an arena, segregated by size class.
 //!
-//! An entry is only a candidate: it is checked against the map of its chunk when it is taken, and dropped if it is stale. So when two extents are
-//! coalesced, their entries need not be found and removed.
+//! An entry is only a candidate: it is compared with the map of its chunk when it is taken, and dropped if no extent of the list's size class starts
+//! there any more (a stale entry). So when two extents are coalesced, their entries need not be found and removed.
 
 use super::chunk_map::ChunkMap;
 use core::ops::RangeInclusive;
@@ -13,17 +13,17 @@ const EXACT_LINES_MAX: u32 = 64;
 /// The number of size classes: the exact classes, and one class for each larger power of two.
 const CLASSES: usize = EXACT_LINES_MAX as usize + 23;
 
-/// The number of entries of one list that a search tries before it moves to the next list.
+/// The maximum number of extents in one list that a search examines and finds too short, before it goes to the next list.
 const TRIES: usize = 16;
 
-/// The minimum number of entries at which stale entries are purged.
+/// Stale entries are purged only if there are at least this many entries.
 const PURGE_MIN: usize = 1024;
 
-/// The number of lines that one word of a map covers.
+/// The number of lines that one word of a bitmap covers.
 const WORD_LINES: u32 = u64::BITS;
 
-/// The maximum number of words of block-start bitmaps that one search for a run examines. They cover 512 KiB of the heap, and a search of them takes
-/// a quarter of a microsecond. In a benchmark, four times as many saved only 0.1 % of the written lines.
+/// The maximum number of words of block-start bitmaps that one search for a run examines. These words cover 512 KiB of the heap, and searching them
+/// takes a quarter of a microsecond. In a benchmark, a maximum four times as high saved only 0.1 % of the written lines.
 const RUN_WORDS_MAX: usize = 128;
 
 /// A line where a free extent may start.
@@ -35,14 +35,14 @@ pub(super) struct Candidate {
     pub(super) line: u32,
 }
 
-/// The free lists. Each is first in, first out, so that all free space is used in turn and wears evenly.
+/// The free lists. Each list is first in, first out, so that all free space is used in turn and wears evenly.
 #[derive(Debug)]
 pub(super) struct FreeLists {
     lists: Vec<VecDeque<Candidate>>,
     /// Bit `i` is set if list `i` has entries.
     filled: u128,
     count: usize,
-    /// The number of lines of all extents in the exact lists.
+    /// The number of lines of all extents in the exact lists, including stale entries.
     short_extent_lines: usize,
     /// The number of entries at which stale entries are purged.
     purge_at: usize,
@@ -60,7 +60,7 @@ const fn class(lines: u32) -> usize {
     }
 }
 
-/// The length of the extents in an exact list; zero for the other lists.
+/// The length, in lines, of the extents in an exact list; zero for the other lists.
 const fn exact_lines(class: usize) -> usize {
     if class < EXACT_LINES_MAX as usize { class + 1 } else { 0 }
 }
@@ -81,10 +81,10 @@ impl FreeLists {
         self.short_extent_lines += exact_lines(class);
     }
 
-    /// Takes an extent of exactly `lines` lines, or else an extent that is longer than the exact classes.
+    /// Takes an extent of exactly `lines` lines, or else a long extent: one of more than 64 lines. Also returns its end.
     ///
-    /// While there are few short extents, most are likely to be requested at their exact length. A shorter block would leave a rest whose length is
-    /// rarely requested.
+    /// While there are few short extents, most of them are likely to be requested at their exact length. A block that is shorter than the extent
+    /// would leave a rest, whose length is rarely requested.
     #[inline]
     pub(super) fn take_exact_or_long(
         &mut self,
@@ -97,7 +97,7 @@ impl FreeLists {
         self.take_from(class(lines), lines, slots).or_else(|| self.take(EXACT_LINES_MAX + 1, slots))
     }
 
-    /// Takes the oldest extent of exactly `lines` lines, if that length has a size class.
+    /// Takes the oldest extent of exactly `lines` lines, if `lines` is at most 64. Also returns its end.
     #[inline]
     pub(super) fn take_exact(
         &mut self,
@@ -107,7 +107,7 @@ impl FreeLists {
         if lines <= EXACT_LINES_MAX { self.take_from(class(lines), lines, slots) } else { None }
     }
 
-    /// The oldest candidate of this size class.
+    /// The oldest candidate in the size class of `lines`.
     #[inline]
     pub(super) fn next(&self, lines: u32) -> Option<Candidate> {
         self.lists[class(lines)].front().copied()
@@ -118,7 +118,7 @@ impl FreeLists {
         self.short_extent_lines
     }
 
-    /// Takes the shortest extent of at least `lines` lines; within a size class, the oldest that is long enough. Also returns its end.
+    /// Takes an extent of at least `lines` lines: in the lowest size class that has one, the oldest that is long enough. Also returns its end.
     #[inline]
     pub(super) fn take(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> Option<(Candidate, u32)> {
         let first = class(lines);
@@ -132,14 +132,14 @@ impl FreeLists {
                 return Some(found);
             }
             if !self.lists[class].is_empty() {
-                // The entries that were tried are valid and too short. All entries of the longer classes are long enough.
+                // The extents that were examined are too short. All extents of the higher size classes are long enough.
                 return (first + 1..CLASSES).find_map(|class| self.take_from(class, lines, slots));
             }
         }
     }
 
-    /// Finds a run of adjacent free blocks with `wanted` lines in total, the fewest if possible. Also returns its number of lines. A block that
-    /// covers exactly a run needs only its own header.
+    /// Finds a run of adjacent free blocks with `wanted` lines in total, preferably a run with the fewest lines. Also returns its number of lines. A
+    /// block that covers a run exactly needs only its own header.
     #[inline]
     pub(super) fn find_run(
         &mut self,
@@ -150,7 +150,7 @@ impl FreeLists {
         let mut longer = None;
         let mut words = RUN_WORDS_MAX;
         let cursor = &mut self.run_cursor;
-        // The chunk where the search begins is visited again at the end, for the lines before the cursor.
+        // The search visits its first chunk again at the end, for the lines before the initial cursor.
         for _ in 0..=slots.len() {
             if let Some(map) = slots.get(cursor.slot as usize).and_then(Option::as_ref) {
                 while cursor.line < map.lines && words > 0 {
@@ -177,8 +177,8 @@ impl FreeLists {
         longer
     }
 
-    /// Whether an extent is in the size class of `lines` or a larger one. `lines` must be more than 64. Drops stale entries.
-    pub(super) fn has_half_as_long(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
+    /// Whether there is an extent in the size class of `lines` or in a higher one. `lines` must be more than 64. Drops stale entries.
+    pub(super) fn has_similar_or_longer(&mut self, lines: u32, slots: &[Option<Box<ChunkMap>>]) -> bool {
         debug_assert!(lines > EXACT_LINES_MAX, "an exact list has extents of one length");
         loop {
             let from = self.filled & u128::MAX << class(lines);
@@ -191,7 +191,7 @@ impl FreeLists {
                     return true;
                 }
                 self.lists[index].pop_front();
-                self.forget(index);
+                self.count_removal(index);
             }
             self.filled &= !(1 << index);
         }
@@ -216,13 +216,13 @@ impl FreeLists {
                     }
                 }
                 Some(end) => {
-                    self.forget(class_index);
+                    self.count_removal(class_index);
                     if self.lists[class_index].is_empty() {
                         self.filled &= !(1 << class_index);
                     }
                     return Some((candidate, end));
                 }
-                None => self.forget(class_index),
+                None => self.count_removal(class_index),
             }
         }
         self.filled &= !(1 << class_index);
@@ -230,12 +230,12 @@ impl FreeLists {
     }
 
     #[inline]
-    fn forget(&mut self, class_index: usize) {
+    fn count_removal(&mut self, class_index: usize) {
         self.count -= 1;
         self.short_extent_lines -= exact_lines(class_index);
     }
 
-    /// Purges stale entries if there are twice as many entries as were valid after the last purge.
+    /// Purges stale entries if there are at least twice as many entries as after the last purge.
     #[inline]
     pub(super) fn purge_if_many(&mut self, slots: &[Option<Box<ChunkMap>>]) {
         if self.count >= self.purge_at {
@@ -305,19 +305,19 @@ mod tests {
     }
 
     #[test]
-    fn half_as_long_extent_is_longer_than_half() {
+    fn extent_in_same_or_higher_class_is_found() {
         let slots = [Some(Box::new(ChunkMap::free(0, 1024)))];
         let mut lists = FreeLists::new();
-        assert!(!lists.has_half_as_long(65, &slots));
+        assert!(!lists.has_similar_or_longer(65, &slots));
         for (line, lines) in [(2, 600), (2, 600), (1, 200)] {
             lists.push(0, line, lines);
         }
-        assert!(!lists.has_half_as_long(200, &slots), "all entries are stale");
+        assert!(!lists.has_similar_or_longer(200, &slots), "all entries are stale");
         assert_eq!(lists.len(), 0);
         lists.push(0, 1, 1023);
-        assert!(lists.has_half_as_long(1023, &slots) && !lists.has_half_as_long(1024, &slots));
+        assert!(lists.has_similar_or_longer(1023, &slots) && !lists.has_similar_or_longer(1024, &slots));
         assert!(
-            lists.has_half_as_long(65, &slots) && lists.take(65, &slots).is_some(),
+            lists.has_similar_or_longer(65, &slots) && lists.take(65, &slots).is_some(),
             "the extent stays in the list"
         );
     }

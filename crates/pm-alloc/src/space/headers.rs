@@ -26,7 +26,7 @@ pub(super) const fn line_offset(layout: &Layout, chunk: u64, line: u32) -> u64 {
     layout.chunk_offset(chunk) + line as u64 * LINE_BYTES
 }
 
-/// The offset of the header of the block that starts at a line of a chunk. The line may be the chunk's end.
+/// The offset of the header of the block that starts at `line` of a chunk, or of the end header if `line` is the chunk's end.
 #[inline]
 pub(super) const fn header_offset(layout: &Layout, chunk: u64, line: u32) -> u64 {
     Layout::header_offset_of(line_offset(layout, chunk, line))
@@ -39,13 +39,13 @@ pub(super) fn header_word(layout: &Layout, chunk: u64, state: BlockState, lines:
     (offset, BlockHeader::new(state, lines.end - lines.start).to_word(layout.seed, offset))
 }
 
-/// The header that ends a chunk.
+/// The end header of a chunk.
 pub(super) fn end_word(layout: &Layout, chunk: u64) -> HeaderWord {
     let end = chunk_lines(layout);
     header_word(layout, chunk, BlockState::End, end..end)
 }
 
-/// Reads a header: the word, and the header that it encodes, if its checksum is right.
+/// Reads a header: the word, and the header that it encodes. The latter is `None` if the word is not a valid header.
 #[inline]
 pub(super) fn read<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, line: u32) -> (u64, Option<BlockHeader>) {
     let offset = header_offset(layout, chunk, line);
@@ -59,7 +59,7 @@ pub(super) fn store_flushed<P: Pmem>(pmem: &P, (offset, word): HeaderWord) {
     pmem.flush(offset, BLOCK_HEADER_BYTES);
 }
 
-/// The [`Corruption`] of the block on these lines. The word at the offset of its header is `found`.
+/// The [`Corruption`] of the block on these lines. `found` is the word at the offset of the block's header.
 pub(super) fn corruption(
     layout: &Layout,
     chunk: u64,
@@ -71,14 +71,14 @@ pub(super) fn corruption(
     Corruption { header_offset: header_offset(layout, chunk, lines.start), extent, found, kind }
 }
 
-/// The end of the block with this header that starts at `line`. `None` if the block would extend beyond the chunk's `end` lines, or the header is an
-/// end header.
+/// The end of the block that starts at `line` and has this header. `None` if the block would extend beyond `end`, the chunk's end, or if the header
+/// is an end header.
 pub(super) fn block_end(header: BlockHeader, line: u32, end: u32) -> Option<u32> {
     let next = line.checked_add(header.lines)?;
     (header.state != BlockState::End && next <= end).then_some(next)
 }
 
-/// The first line at or after `line` whose offset in the region is a multiple of `align_bytes`.
+/// The first line at or after `line` whose offset in the region is a multiple of `align_bytes`. `None` on overflow.
 #[inline]
 pub(super) fn align(layout: &Layout, chunk: u64, line: u32, align_bytes: u64) -> Option<u32> {
     assert!(align_bytes.is_power_of_two(), "alignments are powers of two");
@@ -96,12 +96,12 @@ pub(super) const fn end_of(layout: &Layout, chunk: u64, lines: u32) -> (u64, u32
     (chunk + (lines / in_chunk) as u64, lines % in_chunk + 1)
 }
 
-/// The number of lines of a huge block for a request of `lines`: one line more if the block would end where a chunk's first block starts.
+/// The number of lines of a huge block for a request of `lines` lines: one line more if the block would end where a chunk's first block starts.
 pub(super) const fn huge_lines(layout: &Layout, lines: u64) -> u64 {
     if lines.is_multiple_of(layout.chunk_lines()) { lines.saturating_add(1) } else { lines }
 }
 
-/// The first step of splitting a free huge block into chunks: stores and flushes the headers inside it. The caller fences, and then calls
+/// The first step of splitting a free huge block into chunks: stores and flushes the headers inside the block. Then the caller fences, and calls
 /// [`split_off_first`].
 pub(super) fn split_inner<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, lines: u32) {
     let (last, line) = end_of(layout, chunk, lines);
@@ -116,8 +116,8 @@ pub(super) fn split_inner<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64, lines:
     }
 }
 
-/// The second step of splitting: stores and flushes the header of the first chunk. The caller fences. A crash leaves either the whole free block or
-/// its chunks.
+/// The second step of splitting: stores and flushes the first header of the first chunk. Then the caller fences. A crash leaves either the whole free
+/// block or its chunks.
 pub(super) fn split_off_first<P: Pmem>(pmem: &P, layout: &Layout, chunk: u64) {
     store_flushed(pmem, header_word(layout, chunk, BlockState::Free, 1..chunk_lines(layout)));
 }

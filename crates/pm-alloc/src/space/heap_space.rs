@@ -22,14 +22,14 @@ pub(crate) struct Space {
     pub(super) gate: Gate,
 }
 
-/// A gate before unlogged calls. A call that finds no room closes it, waits until the calls in progress have ended, and tries again.
+/// A gate that unlogged calls pass before they reserve. A call that finds no room closes it, and retries until the calls in progress have ended.
 #[derive(Debug)]
 pub(super) struct Gate {
     is_closed: AtomicBool,
     turn: Mutex<()>,
 }
 
-/// A guard that keeps the gate closed until it is dropped.
+/// A guard that keeps the gate closed until the guard is dropped.
 #[derive(Debug)]
 pub(super) struct ClosedGate<'g> {
     gate: &'g Gate,
@@ -88,8 +88,8 @@ impl Freeing {
         Self { slot: Some(slot), chunk, coalesced: block.start..block.end, block, header: None }
     }
 
-    /// The header to store when the transaction commits: the block's own header, or that of the free block before it, which will cover both. `None`
-    /// in an unreachable extent: the header found there may be that of a former block, and lie inside another allocated block.
+    /// The header to store when the transaction commits: that of the free block that will consist of the block and its free neighbours. `None` in an
+    /// unreachable extent: there the header in place may be that of a former block, and lie inside another allocated block.
     pub(crate) const fn header(&self) -> Option<HeaderWord> {
         self.header
     }
@@ -105,7 +105,7 @@ struct FoundBlock {
 }
 
 impl Space {
-    /// Formats chunks: each becomes one free block.
+    /// Formats chunks: each chunk becomes one free block.
     ///
     /// # Durability
     /// Stores and flushes. The caller's next fence makes the chunks durable.
@@ -132,16 +132,16 @@ impl Space {
     }
 
     /// Reserves a free extent with room for a block of `lines` lines at a multiple of `align_bytes`, preferably from the calling thread's arena. A
-    /// freed block is reused only if the LSN of its freeing is at most `checkpoint_lsn`.
+    /// freed block is reused only if the LSN of the commit that freed it is at most `checkpoint_lsn`.
     ///
     /// # Errors
-    /// When there is no such extent, or a heap with this layout cannot have one; see [`SpaceError`].
+    /// When there is no such extent, or there cannot be one in a heap with this layout; see [`SpaceError`].
     ///
     /// # Panics
     /// When `lines` is zero or `align_bytes` is not a power of two.
     ///
     /// # Durability
-    /// Stores nothing, unless a freed huge block is split into chunks, which costs two fences; a crash during the split loses no free space. If
+    /// Stores nothing, unless a freed huge block is split into chunks. A split costs two fences, and a crash during it loses no free space. If
     /// another process created the heap, the headers that are read are made durable, at one fence for each chunk.
     #[inline]
     pub(crate) fn reserve<P: Pmem>(
@@ -154,7 +154,7 @@ impl Space {
         self.reserve_in(self.chunks.own_arena(), pmem, lines, align_bytes, checkpoint_lsn)
     }
 
-    /// [Reserves](Self::reserve) from the calling thread's arena only. `None` when it has no room.
+    /// [Reserves](Self::reserve) from the calling thread's arena only. `None` if this arena has no room.
     ///
     /// # Panics
     /// As for [`reserve`](Self::reserve).
@@ -194,7 +194,7 @@ impl Space {
         if lines >= self.layout().chunk_lines() {
             return huge::reserve(&self.chunks, arena, pmem, lines, align_bytes, checkpoint_lsn);
         }
-        // With a log, a run of several blocks would have to be joined first, which costs more than a header.
+        // With a log, the free blocks of a run would first have to be joined, which costs more than the header of a rest.
         let is_logged = checkpoint_lsn != Lsn::MAX;
         let request = self.request(lines, align_bytes)?;
         let is_unaligned = request.lines_with_padding == request.lines;
@@ -207,9 +207,9 @@ impl Space {
         Ok(Reservation::new(self.layout(), extent))
     }
 
-    /// Records in DRAM that the reservation is one free block. Its [headers](Reservation::join_headers) are durable; `lsn` is zero unless they were
-    /// logged. Frees the lines from the trim line on. If not all headers were stored, the caller [returns](Self::return_unused) the reservation
-    /// instead.
+    /// Records in DRAM that the reservation is one free block, and frees the lines from the trim line on. Called after the
+    /// [headers](Reservation::join_headers) were made durable; `lsn` is zero unless they were logged. If the caller has not stored all headers, it
+    /// [returns](Self::return_unused) the reservation instead.
     pub(crate) fn finish_join<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
         reservation.finish_join(pmem, lsn);
         if let Some(ArenaSlot { arena, slot }) = reservation.extent.slot
@@ -219,7 +219,7 @@ impl Space {
         }
     }
 
-    /// Returns a reservation of a transaction that did not commit.
+    /// Returns a reservation of which nothing was allocated, because its transaction did not commit, or has freed all new blocks again.
     pub(crate) fn return_unused(&self, reservation: Reservation) {
         match reservation.extent.slot {
             Some(ArenaSlot { arena, slot }) => {
@@ -230,7 +230,7 @@ impl Space {
         }
     }
 
-    /// Leaves the reserved lines in use until the next open, because it is unknown whether their headers are durable.
+    /// Leaves the reserved lines in use until the next open. Called if it is unknown whether their headers are durable.
     pub(crate) fn abandon(&self, reservation: Reservation) {
         match reservation.extent.slot {
             Some(ArenaSlot { arena, .. }) => self.chunks.arena(arena as usize).abandon(&reservation),
@@ -250,8 +250,8 @@ impl Space {
         }
     }
 
-    /// Checks the header of the block whose payload starts at `payload`, and begins to free the block. Until the freeing is finished or
-    /// cancelled, the block is neither allocated nor free, and freeing it again is an error.
+    /// Checks the header of the block whose payload starts at `payload`, and begins to free the block. Until the freeing is finished or cancelled,
+    /// the block counts as neither allocated nor free, and a second call for it returns an error.
     ///
     /// # Errors
     /// When no allocated block starts there; see [`FreeError`].
@@ -267,7 +267,7 @@ impl Space {
         self.begin_free_for(pmem, payload, Purpose::Free)
     }
 
-    /// Cancels the freeing of a block whose transaction was rolled back. The block is allocated as before.
+    /// Cancels a freeing whose transaction was rolled back. The block is allocated again.
     pub(crate) fn cancel_free(&self, freeing: Freeing) {
         match freeing.slot {
             Some(ArenaSlot { arena, slot }) => {
@@ -308,7 +308,7 @@ impl Space {
     /// Scans up to `chunks` unscanned chunks, and returns the number of unscanned chunks that remain.
     ///
     /// # Durability
-    /// One fence for each chunk, because a killed process may have left headers that are visible but not durable.
+    /// One fence for each chunk, unless this process created the heap: a killed process may have left headers that are visible but not durable.
     pub(crate) fn scan_some<P: Pmem>(&self, pmem: &P, chunks: usize) -> Result<usize, FenceError> {
         let arena = self.chunks.own_arena();
         for _ in 0..chunks {
@@ -319,7 +319,7 @@ impl Space {
         Ok(self.chunks.lock().shared.unscanned_count(self.chunk_count()))
     }
 
-    /// The statistics of all chunks that were scanned.
+    /// The statistics of the space, without the chunks that were not scanned yet.
     pub(crate) fn stats(&self) -> SpaceStats {
         let in_chunk = chunk_lines(&self.chunks.layout);
         let mut stats = SpaceStats { chunks: self.chunk_count(), ..SpaceStats::default() };
@@ -365,14 +365,14 @@ impl Space {
         CheckReport::of(pmem, self.layout(), self.chunk_count(), |_| ())
     }
 
-    /// The offset and the word of the header that repairs the chain at a corruption. The lines that this header covers are never allocated again.
-    /// The caller raises the checkpoint LSN to the latest LSN, and then stores the header durably and without the log: a logged header could be
-    /// replayed over the contents of a later block.
+    /// The offset and the word of the header that repairs the chain at a corruption. The lines that this header covers are never allocated again. The
+    /// caller first raises the checkpoint LSN to the latest LSN. Then it stores the header durably and without the log: recovery could replay a
+    /// logged header over the contents of a later block.
     ///
     /// `None` if the header at that offset has changed, or the offset is not that of a header.
     ///
     /// # Errors
-    /// When the fence that makes the headers of the chunk durable fails.
+    /// When a fence fails: the headers of the chunk are made durable before they are used.
     pub(crate) fn repair<P: Pmem>(
         &self,
         pmem: &P,
@@ -381,20 +381,20 @@ impl Space {
         repair::repair(&mut self.chunks.lock(), pmem, corruption)
     }
 
-    /// Freezes the space so that it can be copied. If `is_log_healthy`, the headers that are read are made durable; after a failed fence nothing is
-    /// stored.
+    /// Freezes the space so that it can be copied. If `is_log_healthy` is set, the headers that are read are made durable. The caller passes false
+    /// after a failed fence, when nothing may be stored.
     pub(crate) fn freeze<P: Pmem>(&self, pmem: &P, is_log_healthy: bool) -> Frozen<'_> {
         Frozen::new(&self.chunks, pmem, is_log_healthy)
     }
 
-    /// Makes durable all headers that this process has stored without flushing them. If a power failure reverted such a header, durable blocks after
-    /// it in the chain would be lost.
+    /// Makes durable all headers that this process has stored without flushing them. If a power failure reverted such a header, the chain would no
+    /// longer lead to durable blocks after it.
     ///
     /// # Errors
     /// When the fence fails or a fence has failed.
     ///
     /// # Durability
-    /// One fence, and one flushed line for each header of the chunks that were read; no fence if no chunk was read.
+    /// One fence, and one flushed line for each header of the chunks whose first headers were read; no fence if there are no such chunks.
     pub(crate) fn persist_headers<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
         Frozen::persist_headers(&self.chunks, pmem)
     }
@@ -408,7 +408,7 @@ impl Space {
         &self.chunks.layout
     }
 
-    /// Drains a few blocks from an arena's quarantine, and reserves from it.
+    /// Releases a few quarantined blocks of an arena, and then reserves from this arena.
     #[inline]
     fn drain_and_reserve<P: Pmem>(
         &self,
@@ -434,7 +434,7 @@ impl Space {
         Some(self.trim_if_last(arena, extent, request))
     }
 
-    /// Sets the trim line of the last long extent when it is reserved for a transaction. A transaction keeps its reservation until it ends.
+    /// Sets the trim line if this is the last long extent and is reserved for a transaction: a transaction keeps its reservations until it ends.
     #[inline]
     fn trim_if_last(&self, arena: &mut Arena, extent: Extent, request: Request) -> Extent {
         if !request.is_for_transaction || self.chunks.has_free_chunk() {
@@ -480,7 +480,7 @@ impl Space {
         }
     }
 
-    /// Assigns shared chunks to this thread's arena one by one and reserves in each, and then anywhere in that arena.
+    /// Assigns shared chunks to this thread's arena one by one, and tries to reserve after each. If none is left, reserves in the whole arena.
     fn reserve_in_more_chunks<P: Pmem>(
         &self,
         own: usize,
@@ -491,7 +491,7 @@ impl Space {
         let assign_chunk = || self.chunks.lock().assign_chunk(own, pmem);
         let split = || huge::split_quarantined(&mut self.chunks.lock(), pmem, checkpoint_lsn);
         split()?;
-        // Once all first headers have been read, all freed huge blocks are known.
+        // Split again if no chunk can be assigned: all first headers have been read then, so all freed huge blocks are known.
         while assign_chunk()? || split()? {
             if let Some(extent) = self.reserve_and_trim(&mut self.chunks.arena(own), pmem, request, true) {
                 return Ok(Some(extent));
@@ -502,8 +502,8 @@ impl Space {
         Ok(self.reserve_and_trim(&mut own, pmem, request, false))
     }
 
-    /// Reserves by searching the maps of all arenas, with the shared chunks locked, so that no chunk changes owners. If no arena has room, the second
-    /// value is true if a reservation is being trimmed.
+    /// Reserves by searching the maps of all arenas. Locks the shared chunks, so that no chunk changes owners. The second result says whether a
+    /// reservation is being trimmed, after which a retry may find room; it is false if an extent was found.
     fn search<P: Pmem>(
         &self,
         own: usize,
@@ -528,7 +528,7 @@ impl Space {
         (Err(SpaceError::Full { lines: u64::from(request.lines), quarantined, held }), is_trimming)
     }
 
-    /// The request for a block, if a chunk can contain it.
+    /// The request for a block. An error if no chunk can contain the block.
     #[inline]
     fn request(&self, lines: u64, align_bytes: u64) -> Result<Request, SpaceError> {
         let layout = self.layout();
@@ -565,7 +565,7 @@ impl Space {
         })
     }
 
-    /// Looks up the allocated block that starts at `offset`. If the purpose is to free the block, it counts as freed from now on.
+    /// Looks up the allocated block that starts at `offset`. If the purpose is to free the block, the block no longer counts as allocated.
     fn look_up<P: Pmem>(&self, pmem: &P, offset: u64, purpose: Purpose) -> Result<FoundBlock, FreeError> {
         let (chunk, line) = self.chunks.locate(offset)?;
         loop {
@@ -595,7 +595,7 @@ impl Space {
                     if chunks.shared.free.contains(&chunk) {
                         return Err(FreeError::AlreadyFree { offset });
                     }
-                    // If the headers that were just read show that a huge block covers the chunk, this scans nothing.
+                    // Scans nothing if the headers that were just read show that a huge block covers the chunk.
                     chunks.scan_into(self.chunks.own_arena(), pmem, chunk)?;
                 }
             }

@@ -118,7 +118,7 @@ pub(super) fn split_quarantined<P: Pmem>(
     let mut has_split = false;
     while let Some(block) = chunks.shared.quarantine.pop_due(checkpoint_lsn, now) {
         if let Err(error) = chunks.split(pmem, u64::from(block.slot_or_chunk), block.lines) {
-            chunks.shared.quarantine.undo_pop(block);
+            chunks.shared.quarantine.put_back(block);
             return Err(error);
         }
         has_split = true;

@@ -1,4 +1,4 @@
-//! Quarantine: freed blocks are not reusable until the checkpoint LSN has reached the LSN of their freeing, and the quarantine time is over.
+//! Quarantine: freed blocks are not reusable until the checkpoint LSN has reached the LSN of the freeing commit, and the quarantine time is over.
 
 use crate::format::{LINE_BYTES, Lsn};
 use core::ops::Range;
@@ -39,7 +39,7 @@ impl QuarantineClock {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quarantined {
-    /// The slot of its chunk in the arena. For a huge block, its first chunk.
+    /// The slot, in the arena, of the chunk with this block. For a huge block, the number of its first chunk.
     pub(super) slot_or_chunk: u32,
     pub(super) line: u32,
     pub(super) lines: u32,
@@ -47,17 +47,17 @@ pub(super) struct Quarantined {
     due_ns: u64,
 }
 
-/// The quarantined blocks of an arena, or the quarantined huge blocks, in the order of their freeing.
+/// The quarantined blocks of an arena, or the quarantined huge blocks, in the order in which they were freed.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     blocks: VecDeque<Quarantined>,
-    /// Free lines that were not allocated before, and whose header recovery may still replay. They are quarantined until the checkpoint LSN has
-    /// reached their LSN.
+    /// Gaps: free lines that were not allocated before, and whose header recovery may still replay. A gap stays quarantined until the checkpoint LSN
+    /// has reached the LSN with which its header was logged.
     gaps: VecDeque<Quarantined>,
 }
 
 impl Quarantine {
-    /// Adds a block that is freed now by a commit with this LSN.
+    /// Adds a block that a commit with this LSN has just freed.
     #[inline]
     pub(super) fn push(&mut self, slot_or_chunk: u32, lines: Range<u32>, lsn: Lsn, now: Moment) {
         let due_ns = now.now_ns.saturating_add(now.quarantine_ns);
@@ -65,31 +65,31 @@ impl Quarantine {
         self.blocks.push_back(Quarantined { slot_or_chunk, line, lines, lsn, due_ns });
     }
 
-    /// Adds lines that a commit with this LSN made a free block, and that were not allocated before.
+    /// Adds a gap: lines that were not allocated before, and that a commit with this LSN made a free block.
     pub(super) fn push_gap(&mut self, slot_or_chunk: u32, lines: Range<u32>, lsn: Lsn) {
         let (line, lines) = (lines.start, lines.end - lines.start);
         self.gaps.push_back(Quarantined { slot_or_chunk, line, lines, lsn, due_ns: 0 });
     }
 
-    /// Adds a block that another process freed, or that was never allocated. It goes to the front, because its quarantine time is over.
+    /// Adds a block that has no quarantine time, because another process freed it or it was never allocated. It goes to the front: it is due first.
     pub(super) fn push_due(&mut self, slot_or_chunk: u32, lines: Range<u32>, lsn: Lsn) {
         let (line, lines) = (lines.start, lines.end - lines.start);
         self.blocks.push_front(Quarantined { slot_or_chunk, line, lines, lsn, due_ns: 0 });
     }
 
-    /// Adds a block again that [`pop_due`](Self::pop_due) has removed.
-    pub(super) fn undo_pop(&mut self, block: Quarantined) {
+    /// Adds the block again that [`pop_due`](Self::pop_due) removed last.
+    pub(super) fn put_back(&mut self, block: Quarantined) {
         self.blocks.push_front(block);
     }
 
-    /// Removes the oldest gap, or else the oldest block, if it may be reused.
+    /// Removes and returns the oldest gap if it may be reused, or else the oldest block if that may be reused.
     #[inline]
     pub(super) fn pop_due(&mut self, checkpoint_lsn: Lsn, now: Moment) -> Option<Quarantined> {
         let is_due = |block: &mut Quarantined| block.lsn <= checkpoint_lsn && block.due_ns <= now.now_ns;
         self.gaps.pop_front_if(is_due).or_else(|| self.blocks.pop_front_if(is_due))
     }
 
-    /// Removes huge blocks that start in `chunk`.
+    /// Removes the huge block that starts in `chunk`, if it is quarantined.
     pub(super) fn remove(&mut self, chunk: u64) {
         self.blocks.retain(|block| u64::from(block.slot_or_chunk) != chunk);
     }

@@ -9,15 +9,15 @@ use pm_core::Pmem;
 /// The number of blocks and gaps that a reservation stores inline, without a heap allocation in DRAM.
 const CARVED_INLINE: usize = 4;
 
-/// The place of a chunk's map: an arena, and a slot in it.
+/// The place of a chunk's map: the number of an arena, and a slot in that arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ArenaSlot {
     pub(super) arena: u32,
     pub(super) slot: u32,
 }
 
-/// Reserved free lines: one or more whole free blocks. With `trim_line`, the reservation keeps only the front of them. The lines lie in one chunk;
-/// those for a huge block begin in it.
+/// Reserved free lines: one or more whole free blocks. If `trim_line` is set, the reservation keeps only the lines before it. The lines lie in one
+/// chunk, or, if they are for a huge block, start in it.
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     /// `None` for a huge block, whose first chunk is `chunk`.
@@ -26,7 +26,7 @@ pub(super) struct Extent {
     pub(super) lines: Range<u32>,
     /// Whether the lines are several free blocks of the chain.
     pub(super) spans_several_blocks: bool,
-    /// The reservation returns the lines from this one on, once both parts are separate free blocks. Set only if no other long extent is free.
+    /// The lines from this line on are returned, once they and the front are two separate free blocks. Set only if no other long extent is free.
     pub(super) trim_line: Option<u32>,
 }
 
@@ -39,11 +39,11 @@ pub(super) struct Carved {
     pub(super) state: BlockState,
 }
 
-/// A free extent from which no other thread allocates, until [`Space::settle`] or [`Space::return_unused`].
+/// A free extent from which only its owner allocates, until [`Space::settle`] or [`Space::return_unused`].
 ///
-/// It starts and ends where free blocks of the chain start and end, so its headers describe no other lines. Usually it is one whole free block. A
-/// transaction keeps only the front of the last long free extent, and first makes the front a separate free block. Other threads may reserve the free
-/// space before and after it at the same time. The caller stores its [`join_headers`](Self::join_headers), then [carves](Self::carve) blocks, fills
+/// The extent consists of whole free blocks of the chain, so its headers describe no other lines. Usually it is one free block. A transaction that
+/// reserves the last long free extent keeps only the front, and first makes the front a separate free block. Other threads may reserve the free lines
+/// before and after the extent at the same time. The caller stores the [`join_headers`](Self::join_headers), then [carves](Self::carve) blocks, fills
 /// them, and commits their [`headers`](Self::headers).
 ///
 /// [`Space::settle`]: super::Space::settle
@@ -53,10 +53,10 @@ pub(super) struct Carved {
 pub(crate) struct Reservation {
     pub(super) layout: Layout,
     pub(super) extent: Extent,
-    /// The first line that is not carved yet.
+    /// The first line that was not carved yet.
     pub(super) cursor: u32,
-    /// The LSN of the [`join_headers`](Self::join_headers), once they have made the extent one free block. Zero if they were stored without the log,
-    /// as they always are outside tests.
+    /// The LSN of the [`join_headers`](Self::join_headers), once they have made the extent one free block. Zero if they were stored without the log;
+    /// only tests log them.
     pub(super) joined_lsn: Option<Lsn>,
     /// The first blocks and gaps that were carved, in ascending order of lines.
     first: [Carved; CARVED_INLINE],
@@ -72,20 +72,20 @@ impl Reservation {
         Self { layout: *layout, extent, cursor, joined_lsn: None, first, count: 0, more: Vec::new() }
     }
 
-    /// Whether the reservation is one free block and is not to be trimmed, so that blocks can be [carved](Self::carve).
+    /// Whether the reservation is one free block that need not be trimmed, so that blocks can be [carved](Self::carve) from it.
     #[inline]
     pub(crate) const fn is_one_block(&self) -> bool {
         self.joined_lsn.is_some() || !self.extent.spans_several_blocks && self.extent.trim_line.is_none()
     }
 
-    /// The headers that make the reservation [one free block](Self::is_one_block). Before the caller writes into the reservation, it stores them in
-    /// this order, each durable before the next, and calls [`Space::finish_join`].
+    /// The headers that make the reservation [one free block](Self::is_one_block). Before the caller writes into the reservation, it stores these
+    /// headers in this order, makes each durable before it stores the next, and calls [`Space::finish_join`].
     ///
     /// These headers are needed because a new block's contents overwrite the headers of former blocks inside it, and may become durable at any time.
     /// If the machine crashes before the block's own header is durable, the chain must not lead to an overwritten header.
     ///
-    /// If the reservation is to be trimmed, the header of the rest is stored first. It lies inside the last free block, where no chain leads to it
-    /// yet. The last header covers only the front. So a crash at any point leaves an intact chain.
+    /// If the reservation must be trimmed, the header of the rest is stored first: it lies inside the last free block, where no chain leads to it
+    /// yet. The header that is stored last covers only the front. So a crash at any point leaves an intact chain.
     ///
     /// [`Space::finish_join`]: super::Space::finish_join
     #[inline]
@@ -96,9 +96,9 @@ impl Reservation {
         rest.into_iter().chain([front]).map(move |lines| header_word(&layout, chunk, BlockState::Free, lines))
     }
 
-    /// Records that the reservation is one free block: its [headers](Self::join_headers) have been stored. For a [huge block](Self::is_huge), also
-    /// stores and flushes zeroes over the first headers of the chunks that it covers; the caller fences before it stores or logs the block's header.
-    /// Without the zeroes, these chunks could be read as separate chunks if the block's header became corrupted.
+    /// Records that the reservation is one free block, after its [headers](Self::join_headers) were stored. For a [huge block](Self::is_huge), also
+    /// stores and flushes zeroes over the first headers of all its chunks but the first; the caller fences before it stores or logs the block's
+    /// header. Without the zeroes, these chunks could be read as separate chunks if the block's header became corrupted.
     pub(super) fn finish_join<P: Pmem>(&mut self, pmem: &P, lsn: Lsn) {
         self.joined_lsn = Some(lsn);
         let chunk = self.extent.chunk;
@@ -108,14 +108,14 @@ impl Reservation {
         }
     }
 
-    /// Records that the free blocks need not be joined: the caller stores all headers of the new blocks, in order, before any contents. So no chain
-    /// ever leads to a former header inside a new block. Must not be called for a [huge block](Self::is_huge).
+    /// Records that the free blocks need not be joined, because the caller stores all [`headers`](Self::headers) in order, before any contents. So no
+    /// chain leads to a former header that contents have overwritten. Must not be called for a [huge block](Self::is_huge).
     pub(super) const fn mark_join_unneeded(&mut self) {
         self.joined_lsn = Some(Lsn::ZERO);
     }
 
-    /// Carves a block, and returns the range of its payload, up to the next block's header. `None` if there is no room. There is always room for a
-    /// first block with the reserved length and alignment.
+    /// Carves a block, and returns the range of its payload, which ends at the next block's header. `None` if there is no room. There is always room
+    /// for a first block with the requested length and alignment.
     ///
     /// # Panics
     /// When `lines` is zero, `align_bytes` is not a power of two, or the reservation is not [one free block](Self::is_one_block).
@@ -133,7 +133,7 @@ impl Reservation {
         let at = align(&self.layout, chunk, self.cursor, align_bytes)?;
         let next = at.checked_add(lines).filter(|next| *next <= end)?;
         let gap = at - self.cursor;
-        // A reservation of whole chunks is for one huge block, which ends in the last chunk.
+        // A reservation of several chunks is for one huge block, which ends in the last chunk.
         let is_other = gap > 0 || self.count > 0 || u64::from(end - next) >= self.layout.chunk_lines();
         if self.is_huge() && is_other {
             return None;
@@ -147,15 +147,15 @@ impl Reservation {
         Some(payload..payload + Layout::usable_bytes(lines))
     }
 
-    /// The length of a first block for a request of `lines`: the whole reservation, if that is only a little longer. A short rest would need a header
-    /// of its own, and few requests would fit it.
+    /// The length of the first block for a request of `lines` lines: the whole reservation, if it is only a little longer. Otherwise a short rest
+    /// would remain, which needs a header and is too short for most requests.
     pub(super) fn first_block_lines(&self, lines: u64, align_bytes: u64) -> u64 {
         let all = u64::from(self.extent.lines.end - self.extent.lines.start);
         let is_close = u32::try_from(lines).is_ok_and(|lines| all <= u64::from(max_allocated_lines(lines)));
         if is_close && !self.is_huge() && align_bytes <= LINE_BYTES { all } else { lines }
     }
 
-    /// The bytes that may be stored to for a first block of `lines` lines: the block, its header and the next header.
+    /// The range of the region to which the allocation of a first block of `lines` lines may store: the block, its header, and the next header.
     pub(super) fn stored_range(&self, lines: u64, align_bytes: u64) -> Range<u64> {
         let offset = |line| line_offset(&self.layout, self.extent.chunk, line);
         let at = align(&self.layout, self.extent.chunk, self.cursor, align_bytes).unwrap_or(self.cursor);
@@ -163,7 +163,7 @@ impl Reservation {
         offset(self.cursor) - BLOCK_HEADER_BYTES..end.min(offset(self.extent.lines.end))
     }
 
-    /// Frees the carved block with this payload. Returns false if no carved block has it.
+    /// Marks the carved block with this payload as free, like a gap. Returns false if no carved block has this payload.
     pub(crate) fn uncarve(&mut self, payload: u64) -> bool {
         let (layout, chunk) = (self.layout, self.extent.chunk);
         let carved = self.first[..self.count.min(CARVED_INLINE)].iter_mut().chain(&mut self.more);
@@ -172,15 +172,15 @@ impl Reservation {
         found.map(|block| block.state = BlockState::Free).is_some()
     }
 
-    /// Whether no block was carved, or all carved blocks were freed again.
+    /// Whether no block was carved, or [`uncarve`](Self::uncarve) was called for all carved blocks.
     pub(crate) fn is_unused(&self) -> bool {
         self.carved().all(|carved| carved.state == BlockState::Free)
     }
 
     /// The headers to store when the transaction commits. Empty if nothing was carved.
     ///
-    /// A log stores them together; without a log they are stored in this order. All but the last lie inside a single free block until the last is
-    /// stored, so no chain leads to them earlier.
+    /// A log stores them together; without a log they are stored in this order. Until the last header is stored, all others lie inside one free
+    /// block, so no chain leads to them.
     #[inline]
     pub(crate) fn headers(&self) -> impl Iterator<Item = HeaderWord> + '_ {
         let word = |state, lines| header_word(&self.layout, self.extent.chunk, state, lines);
@@ -190,9 +190,9 @@ impl Reservation {
             .chain(carved.map(move |carved| word(carved.state, carved.line..carved.line + carved.lines)))
     }
 
-    /// The [headers](Self::headers) in two parts: the inner headers lie inside the reserved free block; the front header replaces that block's own
-    /// header, and is stored last. If the inner headers are durable before the front header is stored, any crash leaves an intact chain, even if the
-    /// log entry with these headers is corrupted.
+    /// The [headers](Self::headers) in two parts. The inner headers lie inside the reserved free block. The front header replaces the header of the
+    /// free block, and is stored last. If the inner headers are durable before the front header is stored, every crash leaves an intact chain, even
+    /// if the log entry with these headers is corrupted.
     #[inline]
     pub(crate) fn inner_and_front(&self) -> (impl Iterator<Item = HeaderWord> + '_, Option<HeaderWord>) {
         let count = usize::from(self.rest().is_some()) + self.count;
@@ -229,7 +229,7 @@ impl Reservation {
     }
 }
 
-/// The maximum number of lines that are allocated for a request of `lines`: up to a twentieth more, and at most three more, to avoid short rests.
+/// The maximum number of lines that are allocated for a request of `lines` lines: 3/64 more (5 %), but at most three more, to avoid short rests.
 pub(super) const fn max_allocated_lines(lines: u32) -> u32 {
     let counted = if lines < 64 { lines } else { 64 };
     lines.saturating_add(counted * 3 / 64)

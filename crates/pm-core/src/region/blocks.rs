@@ -56,7 +56,7 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
         Ok(missing) => missing,
         // No FIEMAP: tmpfs, hugetlbfs, and file systems in user space or on the network.
         Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
-            return allocate_whole(file, path, &range);
+            return allocate_range(file, path, &range);
         }
         Err(errno) => return Err(OpenError::from_errno(path, "FIEMAP")(errno)),
     };
@@ -64,7 +64,7 @@ pub(super) fn allocate(file: impl AsFd, path: &Path, range: Range<u64>) -> Resul
         return Ok(());
     }
     let BlockNeeds { holes, shared } = with_room(file, path, missing, || BlockNeeds::of(file, &range))?;
-    let allocated = holes.iter().try_for_each(|hole| allocate_whole(file, path, hole));
+    let allocated = holes.iter().try_for_each(|hole| allocate_range(file, path, hole));
     allocated.and_then(|()| unshare(file, path, &shared)).inspect_err(|_| {
         if let Err(errno) = free(file, &holes) {
             eprintln!("pm-core: could not free blocks of {}: {errno}", path.display());
@@ -93,7 +93,7 @@ fn with_room(
 }
 
 /// Allocates a range. Where fallocate(2) cannot keep the file's length, the length may grow. Where it is not supported, nothing is allocated.
-fn allocate_whole(file: BorrowedFd<'_>, path: &Path, range: &Range<u64>) -> Result<(), OpenError> {
+fn allocate_range(file: BorrowedFd<'_>, path: &Path, range: &Range<u64>) -> Result<(), OpenError> {
     let unsupported = |errno: &Errno| matches!(*errno, Errno::OPNOTSUPP | Errno::NOSYS);
     let allocated = match fallocate(file, FallocateFlags::KEEP_SIZE, range) {
         Err(errno) if unsupported(&errno) => fallocate(file, FallocateFlags::empty(), range),
