@@ -71,7 +71,7 @@ pub enum HeapError {
         /// The reason why it is impossible.
         reason: &'static str,
     },
-    /// The log could not be closed, or an earlier fence failed.
+    /// The log could not be closed, or the heap stores nothing more because a fence failed or a transaction was abandoned.
     #[error(transparent)]
     Commit(#[from] CommitError),
     /// The log could not be recovered.

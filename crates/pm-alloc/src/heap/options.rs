@@ -89,10 +89,10 @@ impl HeapOptions {
 
     /// The minimum time for which a freed block stays quarantined before it can be allocated again. Zero by default; NVMalloc uses 100 ms.
     ///
-    /// In each such period the heap itself writes at most four times to the line with the block's header: when the block before it is split off,
-    /// when free blocks are joined or the last long one is trimmed, when the block is allocated, and when it is freed. It does not write to the
-    /// block's other lines. The line also holds the end of the block before it, which the program writes. The times are in DRAM, so after an open,
-    /// blocks that were freed earlier can be allocated at once.
+    /// In each such period the heap itself writes at most four times to the line with the block's header: when the block before it is split off, when
+    /// free blocks are joined or the last long one is trimmed, when the block is allocated, and when it is freed. It does not write to the block's
+    /// other lines. The line also holds the end of the block before it, which the program writes. The times are kept in DRAM, so blocks that were
+    /// freed before an open can be allocated at once after it.
     ///
     /// # Source
     /// NVMalloc 3.1, the don't-allocate list.

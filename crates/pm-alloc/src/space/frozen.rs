@@ -58,7 +58,7 @@ impl<'s> Frozen<'s> {
     /// Does the work of [`Space::persist_headers`](super::Space::persist_headers).
     ///
     /// # Errors
-    /// When the fence fails or a fence has failed.
+    /// When the fence fails, or an earlier fence has failed.
     pub(super) fn persist_headers<P: Pmem>(table: &'s ChunkTable, pmem: &P) -> Result<(), FenceError> {
         let chunks = table.lock();
         let known = chunks.shared.cursor.next;
@@ -79,8 +79,9 @@ impl<'s> Frozen<'s> {
     /// Freezes the space without reading further first headers: the chunks after the cursor stay unread.
     fn without_reading<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_log_healthy: bool) -> Self {
         if is_log_healthy {
-            // This thread makes the headers that it has read durable, because a fence waits only for the flushes of its own thread, and another
-            // thread may allocate next. A failed fence is recorded, and the next allocation returns its error. A copy needs only visible contents.
+            // The headers that this thread has read are made durable here, because a fence waits only for the flushes of its own thread, and another
+            // thread may allocate next. A failed fence is recorded, and the next allocation returns its error. The copy itself needs no durable
+            // headers.
             chunks.persist_first_headers(pmem).unwrap_or_default();
         }
         let table = chunks.table;

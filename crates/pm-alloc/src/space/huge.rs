@@ -102,7 +102,7 @@ pub(super) fn return_unused(chunks: &mut LockedChunks<'_>, reservation: &Reserva
     chunks.shared.quarantine.push_due(chunk_as_u32(chunk), lines, lsn);
 }
 
-/// Splits into chunks the quarantined huge blocks that may be reused. Returns false if there were none.
+/// Splits into chunks the quarantined huge blocks that may be reused. Returns whether there were any.
 ///
 /// # Errors
 /// When a fence fails or has failed.
@@ -126,7 +126,7 @@ pub(super) fn split_quarantined<P: Pmem>(
     Ok(has_split)
 }
 
-/// Looks up the allocated huge block that starts in `chunk`. Returns its length in lines. With `to_free`, the block counts as freed from now on. A
+/// Looks up the allocated huge block that starts in `chunk`. Returns its length in lines. With `to_free`, the block counts as freed from then on. A
 /// corrupted header is recorded.
 ///
 /// # Errors
