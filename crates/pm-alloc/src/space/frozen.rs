@@ -79,9 +79,8 @@ impl<'s> Frozen<'s> {
     /// Freezes the space without reading further first headers: the chunks after the cursor stay unread.
     fn without_reading<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_log_healthy: bool) -> Self {
         if is_log_healthy {
-            // The headers that this thread has read are made durable here, because a fence waits only for the flushes of its own thread, and another
-            // thread may allocate next. A failed fence is recorded, and the next allocation returns its error. The copy itself needs no durable
-            // headers.
+            // This thread makes durable the headers that it has read: a fence waits only for the flushes of its own thread, and another thread may
+            // allocate next. If the fence fails, the next allocation returns its error. A copy needs only visible contents.
             chunks.persist_first_headers(pmem).unwrap_or_default();
         }
         let table = chunks.table;

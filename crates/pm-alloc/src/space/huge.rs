@@ -9,11 +9,11 @@
 //!
 //! - The header of a block was logged when the block was allocated and when it was freed. Every block in the extent was freed, and the checkpoint LSN
 //!   has reached the LSN of its freeing.
-//! - The header of a free rest was logged with the block before it, which has been freed since then. So the same holds.
+//! - The header of a free rest was logged with the block before it. That block has been freed since then, so the checkpoint LSN has reached its LSN.
 //! - The first header of a chunk has no block before it in its chunk. It was logged with the block after it, or as the header of a gap; both are
 //!   quarantined when they become free.
-//! - No block may end where the first block of a chunk starts, because the header there would be logged with that block. A huge block that would end
-//!   there is made one line longer.
+//! - No block may end where the first block of a chunk starts, because the first header of the chunk would be logged with the block that ends there.
+//!   A huge block that would end there is made one line longer.
 
 use super::chunk_table::{ChunkOwner, ChunkTable, HugeBlock, LockedChunks, chunk_as_u32};
 use super::error::{CorruptionKind, FreeError, SpaceError};
