@@ -16,9 +16,8 @@ use std::path::Path;
 
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
 ///
-/// Several threads may use it at once, but only one process can open it for writing. It need not be closed: the changes of all calls that have
-/// returned are durable, except [deferred](Durability::Deferred) commits. Dropping it [closes](Heap::close) it. The crate's documentation has an
-/// example.
+/// Several threads may use it at once, but only one process can open it for writing. It need not be closed: the changes of all completed calls are
+/// durable, except [deferred](Durability::Deferred) commits. Dropping it [closes](Heap::close) it. The crate's documentation has an example.
 #[derive(Debug)]
 pub struct Heap<P: Pmem = Region> {
     pub(crate) parts: HeapParts<P>,

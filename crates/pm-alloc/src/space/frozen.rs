@@ -48,7 +48,7 @@ impl<'s> Frozen<'s> {
     /// Acquires all locks: the lock of the shared chunks, then those of the arenas. No other code holds the locks of several arenas, and this code
     /// holds the lock of the shared chunks while it acquires them, so no deadlock is possible.
     ///
-    /// If `is_log_healthy`, the headers that are read are made durable. After a failed fence nothing is stored.
+    /// If `is_log_healthy`, that is, if the log is not poisoned, the headers that are read are made durable. Otherwise nothing is flushed.
     pub(super) fn new<P: Pmem>(table: &'s ChunkTable, pmem: &P, is_log_healthy: bool) -> Self {
         let mut chunks = table.lock();
         while chunks.read_next_first_header(pmem) {}
