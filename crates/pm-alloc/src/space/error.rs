@@ -118,14 +118,14 @@ impl From<FenceError> for ResizeError {
     }
 }
 
-/// A corrupted header. Its block is withdrawn, that is, never allocated again.
+/// A corrupted header. Its block is lost, that is, never allocated again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Corruption {
     /// The offset of the header in the region.
     pub header_offset: u64,
-    /// The withdrawn bytes of the region: the block, or, if its length is unknown, all bytes that it may have covered. Allocated blocks in this range
-    /// that a [check](crate::Heap::check_with) lists are not withdrawn. The range is empty if the header ends a chunk.
+    /// The lost bytes of the region: the block, or, if its length is unknown, all bytes that it may have covered. Allocated blocks in this range that
+    /// a [check](crate::Heap::check_with) lists are not lost. The range is empty if the header ends a chunk.
     pub extent: Range<u64>,
     /// The word that was found instead of a valid header.
     pub found: u64,

@@ -192,7 +192,7 @@ pub(super) struct ChunkCursor {
     pub(super) next: u64,
     /// The line where the next chunk's chain starts.
     first: u32,
-    /// Chunks before this one belong to an unreachable extent that a repair marked.
+    /// Chunks before this one belong to an unreachable extent that a repair has marked.
     unreachable_until: u64,
     /// Whether the first header of the previous chunk is corrupted.
     is_broken: bool,
