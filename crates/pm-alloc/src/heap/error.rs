@@ -46,7 +46,7 @@ pub enum HeapError {
     FutureVersion {
         /// The heap's version.
         found: u32,
-        /// This program's version.
+        /// The newest version that this program knows.
         supported: u32,
     },
     /// The heap was created by an older version of this software, whose log this version cannot replay.
@@ -54,13 +54,13 @@ pub enum HeapError {
     OldVersion {
         /// The heap's version.
         found: u32,
-        /// This program's version.
+        /// The only version that this program opens.
         supported: u32,
     },
     /// The heap uses features that this program does not know.
     #[error("the heap uses features {unknown:#x} that this program does not know")]
     UnknownFeatures {
-        /// Their bits.
+        /// The bits of these features.
         unknown: u64,
     },
     /// The requested layout is impossible.
@@ -71,7 +71,7 @@ pub enum HeapError {
         /// The reason why it is impossible.
         reason: &'static str,
     },
-    /// The log could not be closed, or an earlier fence failed.
+    /// The log could not be closed, or the heap stores nothing more because a fence failed or a transaction was abandoned.
     #[error(transparent)]
     Commit(#[from] CommitError),
     /// The log could not be recovered.

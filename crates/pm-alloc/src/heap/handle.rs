@@ -16,8 +16,8 @@ use std::path::Path;
 
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
 ///
-/// Several threads may use it at once, but only one process at a time may have it open for writing. It need not be closed: the changes of all calls
-/// that have returned are durable, even if the process is killed. Dropping it [closes](Heap::close) it. See the crate's documentation for an example.
+/// Several threads may use it at once, but only one process can open it for writing. It need not be closed: the changes of all completed calls are
+/// durable, except [deferred](Durability::Deferred) commits. Dropping it [closes](Heap::close) it. The crate's documentation has an example.
 #[derive(Debug)]
 pub struct Heap<P: Pmem = Region> {
     pub(crate) parts: HeapParts<P>,
@@ -42,20 +42,20 @@ impl Heap<Region> {
         Self::from_pool(pool, options, true)
     }
 
-    /// Opens the heap in the file or device-dax at `path`, and recovers it: committed transactions are replayed, and incomplete ones rolled back.
+    /// Opens the heap in the file or device-dax at `path`, and recovers it: replays committed transactions, and rolls back incomplete ones.
     ///
-    /// This takes about as long as reading all logs. Block headers are read when they are first needed, or all at once if a process that used the
-    /// heap as an [`UnloggedHeap`](crate::UnloggedHeap) was killed.
+    /// This takes about as long as reading the whole log. Block headers are read when they are first needed, or all at once if a process that used
+    /// the heap as an [`UnloggedHeap`](crate::UnloggedHeap) was killed.
     ///
     /// # Errors
-    /// When there is no pool, or no heap in it. When the heap has an unknown version or feature, or another process has it open. When its header,
-    /// its number of chunks or the floor of its log is corrupted in both copies, or a corrupted log entry may be needed. When the options open the
-    /// file read-only, because recovery writes; use a [`HeapInspection`](crate::HeapInspection) and a [`CheckReport`] instead.
+    /// When there is no pool, or no heap in it. When the heap has an unknown version or feature, or another process has it open. When its header, its
+    /// number of chunks or the floor of its log is corrupted in both copies, or a corrupted log entry may be live. When the options open the file
+    /// read-only, because recovery writes; use a [`HeapInspection`](crate::HeapInspection) instead. When a fence or a system call fails.
     ///
     /// # Durability
-    /// If a crash interrupts recovery, the next open recovers the heap. When this returns, the header, the number of chunks and all committed
-    /// changes are durable; this costs two fences. Block headers are made durable when they are first read. A word that a killed process was
-    /// [storing in place](crate::View::store_u64) may be visible but not durable.
+    /// If a crash interrupts recovery, the next open recovers the heap. When this returns, the header, the number of chunks and all committed changes
+    /// are durable. Costs two fences in addition to those of recovery. Block headers are made durable when they are first read. A word that a killed
+    /// process was [storing in place](crate::View::store_u64) may be visible but not durable.
     pub fn open(path: impl AsRef<Path>, options: &HeapOptions) -> Result<Self, HeapError> {
         // A pool without a heap is left unchanged.
         let pool = Pool::open_with(path, &options.region, |pool| LoadedHeader::find(pool).map(drop))?;
@@ -68,8 +68,8 @@ impl Heap<Region> {
     /// Grows the file and the heap in it.
     ///
     /// # Errors
-    /// As for [`Pool::grow`]; the heap is unchanged. When a fence fails or has failed: the size is unknown until the next open, and the heap accepts
-    /// no more transactions.
+    /// As for [`Pool::grow`]; the heap is unchanged. When a fence fails or has failed; then the size is unknown until the next open, and the heap
+    /// accepts no more transactions.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one. When this returns, the new size is durable.
@@ -116,7 +116,7 @@ impl<P: Pmem> Heap<P> {
         let layout = Layout::of(&found.header);
         let (log, recovery) = recover(&pool, &layout, options.on_corruption)?;
         if !is_new {
-            // Both follow the replay, because the replay may store a root in a slot that was free or corrupted before.
+            // These calls follow the replay, because the replay may store a root in a free or corrupted slot.
             pool.logged_roots().free_replaced_slots()?;
             found.restore(&pool)?;
         }
@@ -145,18 +145,18 @@ impl<P: Pmem> Heap<P> {
     /// Runs `f` as one transaction. If `f` returns `Ok`, all of its changes are committed atomically and durably. If it returns an error or panics,
     /// all of them are rolled back. If a crash interrupts this, recovery on the next open replays all of them or rolls all of them back.
     ///
-    /// A transaction is not isolated: it does not wait for another one that changes the same data, and does not detect it. The program orders such
-    /// transactions, for example with locks, and recovery keeps that order.
+    /// Transactions are not isolated: if two of them change the same data, neither waits for the other, and the conflict is not detected. The program
+    /// orders such transactions, for example with locks, and recovery keeps that order.
     ///
     /// # Errors
-    /// The error that `f` returns, or the reason why the transaction could not commit, for example because it needs more than half of a lane. The
-    /// heap is unchanged, unless a fence failed: then recovery on the next open decides whether the transaction is durable. [`TxError::Nested`] when
-    /// this thread is already in a transaction on this heap.
+    /// The error that `f` returns, or the reason why the transaction could not commit, for example because it needs more than half of a lane's
+    /// entries. The heap is unchanged, unless a fence failed: then recovery on the next open decides whether the transaction is durable.
+    /// [`TxError::Nested`] when this thread is already in a transaction on this heap.
     ///
     /// # Durability
-    /// When this returns `Ok`, all changes are durable. Costs one fence, and one line for up to 48 bytes or three words, in addition to the changed
-    /// lines. Writing more than 96 bytes, or zeros, into new blocks costs one more fence. A change in place of 2 KiB or more costs three fences in
-    /// all, or four if the transaction changes other data, too. A transaction that changes nothing costs nothing.
+    /// When this returns `Ok`, all changes are durable. Costs one fence and, in addition to the changed lines, one log line for each 48 bytes or
+    /// three words. Writing more than 96 bytes, or zeros, into new blocks costs one more fence. A write of 2 KiB or more to an old block is made in
+    /// place, and costs three fences in all, or four if the transaction changes other data, too. A transaction that changes nothing costs nothing.
     ///
     /// # Source
     /// PMFS 3.2 for the log entries; `docs/adr/0007-one-fence-per-transaction.md` explains why one fence is enough.
@@ -188,7 +188,7 @@ impl<P: Pmem> Heap<P> {
 
     /// Runs `f` with a view of the heap. The brand `'p` confines the view's links to this call.
     ///
-    /// If other threads commit transactions during the call, the view may read parts of them. The program must exclude that, for example with locks.
+    /// The view may read a part of a transaction that another thread commits during the call. The program must prevent that, for example with locks.
     ///
     /// Inside a transaction of this thread on the same heap, the view reads none of the transaction's writes, except long values that were written in
     /// place. The stores of [`store_u64`](View::store_u64) and [`store_u64_pair`](View::store_u64_pair) are not part of the transaction, and remain
@@ -197,7 +197,7 @@ impl<P: Pmem> Heap<P> {
         f(&View::new(&self.parts))
     }
 
-    /// Adds chunks if the pool has room after the last chunk: after the pool has grown, or after a crash during [`grow`](Heap::grow).
+    /// Adds chunks if the pool has room after the last chunk, as it has after the pool has grown, or after a crash during [`grow`](Heap::grow).
     ///
     /// # Errors
     /// When a fence fails.
@@ -248,8 +248,8 @@ impl<P: Pmem> Heap<P> {
     }
 
     /// [Checks](Self::check) the headers, and calls `each` with every block, in ascending order of offsets. Unreachable lines after a broken chain
-    /// are passed as blocks in state [`Unreachable`](BlockState::Unreachable), in pieces between the allocated blocks there. Blocks with other
-    /// corrupted headers are not passed; the report lists them.
+    /// are passed as blocks in state [`Unreachable`](BlockState::Unreachable), one for each piece between the allocated blocks there. The report
+    /// lists the corrupted headers.
     pub fn check_with(&self, each: impl FnMut(Block)) -> CheckReport {
         CheckReport::of(&self.parts.pmem(), self.layout(), self.parts.space.chunk_count(), each)
     }
@@ -257,8 +257,8 @@ impl<P: Pmem> Heap<P> {
     /// The sorted offsets of all allocated blocks, which are the offsets of the links that [`Tx::alloc`] returned. A program finds leaked blocks by
     /// comparing them with the blocks that it can reach.
     ///
-    /// If a header was corrupted before the heap was opened, freed blocks after it may be listed again after the next open. Freeing stores nothing
-    /// there, because a header there cannot be distinguished from an old one inside a block.
+    /// If a header was corrupted before the heap was opened, freed blocks after it may be listed again after the next open. Freeing stores no headers
+    /// there, because they could not be distinguished from old headers inside a block.
     ///
     /// Call this while no transaction commits.
     pub fn blocks(&self) -> Vec<u64> {
@@ -278,18 +278,18 @@ impl<P: Pmem> Heap<P> {
     /// When a fence fails or has failed. After that the heap stores nothing more.
     ///
     /// # Durability
-    /// Changes nothing. Headers that a killed process left visible but not durable are made durable, at one fence for each chunk.
+    /// Changes nothing. Headers that a killed process left visible but not durable are made durable, with one fence for each chunk.
     pub fn scan_ahead(&self, chunks: usize) -> Result<usize, CommitError> {
         self.parts.log.check_not_poisoned()?;
         Ok(self.parts.space.scan_some(&self.parts.pmem(), chunks)?)
     }
 
-    /// Statistics of the chunks that were scanned.
+    /// Statistics of the chunks that have been scanned since the heap was opened.
     pub fn stats(&self) -> SpaceStats {
         self.parts.space.stats()
     }
 
-    /// The corrupted headers that were found since the last call.
+    /// Returns the corrupted headers that were found since the previous call.
     pub fn take_corruption(&self) -> Vec<Corruption> {
         self.parts.space.take_corruption()
     }
@@ -297,16 +297,16 @@ impl<P: Pmem> Heap<P> {
     /// Stores a header over a corrupted one, which repairs the chain of the chunk. The extent of the corruption is never allocated again;
     /// allocated blocks inside it stay allocated. Returns false, and changes nothing, if this corruption is no longer there.
     ///
-    /// If the heap was open when the header was corrupted, the extent is that one block. Otherwise the length of the block is unknown, and the
-    /// extent may hold several blocks: the caller ensures that their contents are not needed or have been saved.
+    /// If the heap was open when the header was corrupted, the extent is the block of that header. Otherwise the length of the block is unknown, and
+    /// the extent may hold several blocks: the caller ensures that their contents are not needed or have been saved.
     ///
     /// # Errors
     /// When a fence fails or has failed.
     ///
     /// # Durability
-    /// A crash leaves either the corruption or the new header. Costs one fence, and two to retire the lanes. The header is stored without the log
-    /// while no log entry is live. A live entry could be replayed over the header; and if the header were logged, it could be replayed over the
-    /// contents of a later block.
+    /// A crash leaves either the corruption or the new header. Costs one fence, and two to retire the lanes. The header is stored without the log,
+    /// after the lanes are retired: a live log entry could be replayed over the header, and a logged header could be replayed over the contents of a
+    /// later block.
     pub fn repair(&mut self, corruption: &Corruption) -> Result<bool, TxError> {
         let HeapParts { log, space, .. } = &self.parts;
         log.check_not_poisoned()?;
@@ -337,7 +337,7 @@ impl<P: Pmem> Heap<P> {
         let roots = pool.logged_roots();
         let set = match pool.find_root(ROOT) {
             Ok(Some(_)) => Ok(()),
-            // Once no slot is corrupted, the next open would not find the heap without this root.
+            // Without this root the next open would not find the heap: it tries the start of the data area only if a slot is corrupted.
             Ok(None) | Err(_) => roots.restore_missing(ROOT, header::root_target(layout.heap_start)),
         };
         set.and_then(|()| roots.discard_corrupted()).map_err(|error| match error {
@@ -348,8 +348,8 @@ impl<P: Pmem> Heap<P> {
     }
 
     /// Makes all committed changes durable in place. After that recovery does not replay them, and the program may bypass the log and store to bytes
-    /// that transactions wrote, until a transaction writes there again. Waits for commits in progress. Call this while no transaction owns a lane for
-    /// a long write.
+    /// that transactions wrote, until a transaction writes there again. Waits for commits in progress. Call this while no transaction that has
+    /// written a long value in place is in progress.
     ///
     /// # Errors
     /// When a fence fails or has failed, or an entry of a lane in use is corrupted.
@@ -363,7 +363,7 @@ impl<P: Pmem> Heap<P> {
     /// Closes the heap. After that no log entry is needed, and corruption of the log does no harm. Dropping the heap does the same without reporting
     /// errors.
     ///
-    /// Not needed for durability: the changes of all calls that have returned are durable.
+    /// Not needed for durability, except that of [deferred](Durability::Deferred) commits: all other changes are durable when their calls return.
     ///
     /// # Errors
     /// When a fence fails or has failed, or a transaction was abandoned. Recovery on the next open handles both. [`PoolError::InUse`] in a child of
@@ -409,8 +409,8 @@ fn recover<P: Pmem>(
         Ok(LoadedChunkCount::load(pmem, layout)?.count.min(layout.chunks_before(pool.data().end)))
     };
     if replayed.has_volatile_headers() {
-        // This comes before a new floor is stored, which does not record that headers may be volatile. If only some headers of a chain were durable,
-        // a power failure would break the chain, and lose blocks that were durable long before.
+        // This precedes the store of the new floor, which no longer records that headers may be volatile. If only some headers of a chain were
+        // durable, a power failure would break the chain, and lose blocks that were durable long before.
         Space::open(*layout, chunk_count()?, SpaceOptions::default()).scan_some(pmem, usize::MAX)?;
     }
     if replayed.has_discarded() {

@@ -46,7 +46,7 @@ pub(super) fn set_root<P: Pmem>(pool: &Pool<P>, header: &HeapHeader) -> Result<(
     Ok(pool.logged_roots().restore_missing(ROOT, root_target(header.heap_start))?)
 }
 
-/// The target of the root that names the heap at this offset.
+/// The target of the root that names the heap at this offset: the header's offset, length and layout.
 pub(super) const fn root_target(heap_start: u64) -> (u64, u64, u64) {
     (heap_start, HEADER_BYTES, HeapHeader::LAYOUT)
 }
@@ -69,7 +69,7 @@ impl LoadedHeader {
                 (root.offset(), None)
             }
             Ok(None) => return Err(HeapError::NotAHeap),
-            // A corrupted slot may have held the root. A heap starts where the data area does, and its header names the pool and the offset.
+            // A corrupted slot may have held the root. A heap starts at the data area's start; its header holds that offset and the pool's identity.
             Err(error @ RootError::Corrupted { .. }) => (pool.data().start, Some(error)),
             Err(error) => return Err(error.into()),
         };
@@ -86,7 +86,7 @@ impl LoadedHeader {
     /// Restores a corrupted copy from the valid one, which is not stored to, so a crash loses nothing. Then sets the root again if it is lost.
     ///
     /// # Durability
-    /// One fence, so that the valid copy is durable before the other one is stored. The caller's next fence makes the restored copy durable.
+    /// One fence before the corrupted copy is stored, and one more if the root is set. The caller's next fence makes the restored copy durable.
     pub(super) fn restore<P: Pmem>(&self, pool: &Pool<P>) -> Result<(), HeapError> {
         let pmem = pool.pmem();
         for at in offsets(self.header.heap_start) {
@@ -114,9 +114,9 @@ fn load<P: Pmem>(pool: &Pool<P>, offset: u64, at: u64) -> Option<HeapHeader> {
         return None;
     }
     let header: HeapHeader = from_bytes(|bytes| pmem.load(at, bytes));
-    let is_whole = header.magic == MAGIC && header.crc == header.expected_crc();
-    let is_here = header.heap_start == offset && header.pool_uuid == pool.uuid().into_bytes();
-    (is_whole && is_here).then_some(header)
+    let is_intact = header.magic == MAGIC && header.crc == header.expected_crc();
+    let is_of_this_heap = header.heap_start == offset && header.pool_uuid == pool.uuid().into_bytes();
+    (is_intact && is_of_this_heap).then_some(header)
 }
 
 /// Checks that this program can open a heap with this header, and that all fields that later computations use are valid.

@@ -89,10 +89,10 @@ impl HeapOptions {
 
     /// The minimum time for which a freed block stays quarantined before it can be allocated again. Zero by default; NVMalloc uses 100 ms.
     ///
-    /// In each such period the heap itself writes at most four times to the line with the block's header: when the block before it is split off,
-    /// when free blocks are joined or the last long one is trimmed, when the block is allocated, and when it is freed. It does not write to the
-    /// block's other lines. The line also holds the end of the block before it, which the program writes. The times are in DRAM, so after an open,
-    /// blocks that were freed earlier can be allocated at once.
+    /// In each such period the heap itself writes at most four times to the line with the block's header: when the block before it is carved, when
+    /// free blocks are joined or the last long one is trimmed, when the block is allocated, and when it is freed. It does not write to the block's
+    /// other lines. The line also holds the end of the block before it, which the program writes. The times are kept in DRAM, so blocks that were
+    /// freed before an open can be allocated at once after it.
     ///
     /// # Source
     /// NVMalloc 3.1, the don't-allocate list.
@@ -111,8 +111,8 @@ impl HeapOptions {
         self
     }
 
-    /// Sets whether a heap is opened even if corrupted log entries may be live. If so, it is recovered as if these entries had never been written.
-    /// By default such a heap is neither opened ([`RecoverError::Corrupted`](crate::RecoverError::Corrupted)) nor changed.
+    /// If true, a heap is opened even if corrupted log entries may be live, and is recovered as if these entries had never been written. If false,
+    /// which is the default, such a heap is neither opened ([`RecoverError::Corrupted`](crate::RecoverError::Corrupted)) nor changed.
     ///
     /// A heap that was closed needs no log entry. After a kill or a crash only each lane's last two transactions may be needed. So only these can be
     /// lost, as a whole or in part, and only if one of their entries is corrupted. If entries of several transactions of one lane are corrupted,

@@ -3,8 +3,8 @@
 use core::ops::Range;
 use pm_core::{HeaderState, Pmem, Pool, Region, Root, RootError, Uuid};
 
-/// The pool of an open heap, without the calls of [`Pool`] that write, because recovery could replay an older transaction over their changes. A heap
-/// is changed by [transactions](crate::Heap::transaction) and by the calls of a [`View`](crate::View).
+/// The pool of an open heap, without the calls of [`Pool`] that write: recovery could replay an older transaction over their changes. A heap is
+/// changed by [transactions](crate::Heap::transaction) and by the calls of a [`View`](crate::View).
 #[derive(Debug)]
 pub struct HeapPool<'h, P: Pmem = Region> {
     pool: &'h Pool<P>,

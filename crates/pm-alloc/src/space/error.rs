@@ -3,7 +3,7 @@
 use core::ops::Range;
 use pm_core::FenceError;
 
-/// The reason no space can be reserved for a block.
+/// Why no space can be reserved for a block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpaceError {
@@ -54,7 +54,7 @@ impl core::fmt::Display for Later {
     }
 }
 
-/// The reason a block cannot be freed.
+/// Why a block cannot be freed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreeError {
@@ -92,12 +92,12 @@ pub enum FreeError {
         /// The offset of the corrupted header.
         header_offset: u64,
     },
-    /// The fence that makes the headers of the block's chunk durable failed.
+    /// The headers of the block's chunk could not be made durable, because a fence failed.
     #[error(transparent)]
     Fence(#[from] FenceError),
 }
 
-/// The reason a block could not be resized.
+/// Why a block could not be resized.
 #[derive(Debug)]
 pub(crate) enum ResizeError {
     /// The block could not be looked up.
@@ -118,16 +118,16 @@ impl From<FenceError> for ResizeError {
     }
 }
 
-/// A corrupted header. Its block is withdrawn, that is, never allocated again.
+/// A corrupted header. Its block is lost, that is, never allocated again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Corruption {
     /// The offset of the header in the region.
     pub header_offset: u64,
-    /// The withdrawn bytes of the region: the block, or, if its length is unknown, all bytes that it may have covered. Allocated blocks in this range
-    /// that a [check](crate::Heap::check_with) lists are not withdrawn. The range is empty if the header ends a chunk.
+    /// The lost bytes of the region: the block, or, if its length is unknown, all bytes that it may have covered. Allocated blocks in this range that
+    /// a [check](crate::Heap::check_with) lists are not lost. The range is empty if the header ends a chunk.
     pub extent: Range<u64>,
-    /// The word that was found instead of a header.
+    /// The word that was found instead of a valid header.
     pub found: u64,
     /// What is known about the extent.
     pub kind: CorruptionKind,

@@ -48,7 +48,7 @@ impl<'s> Frozen<'s> {
     /// Acquires all locks: the lock of the shared chunks, then those of the arenas. No other code holds the locks of several arenas, and this code
     /// holds the lock of the shared chunks while it acquires them, so no deadlock is possible.
     ///
-    /// If `is_log_healthy`, the headers that are read are made durable. After a failed fence nothing is stored.
+    /// If `is_log_healthy`, that is, if the log is not poisoned, the headers that are read are made durable. Otherwise nothing is flushed.
     pub(super) fn new<P: Pmem>(table: &'s ChunkTable, pmem: &P, is_log_healthy: bool) -> Self {
         let mut chunks = table.lock();
         while chunks.read_next_first_header(pmem) {}
@@ -58,7 +58,7 @@ impl<'s> Frozen<'s> {
     /// Does the work of [`Space::persist_headers`](super::Space::persist_headers).
     ///
     /// # Errors
-    /// When the fence fails or a fence has failed.
+    /// When the fence fails, or an earlier fence has failed.
     pub(super) fn persist_headers<P: Pmem>(table: &'s ChunkTable, pmem: &P) -> Result<(), FenceError> {
         let chunks = table.lock();
         let known = chunks.shared.cursor.next;
@@ -79,8 +79,8 @@ impl<'s> Frozen<'s> {
     /// Freezes the space without reading further first headers: the chunks after the cursor stay unread.
     fn without_reading<P: Pmem>(mut chunks: LockedChunks<'s>, pmem: &P, is_log_healthy: bool) -> Self {
         if is_log_healthy {
-            // This thread makes the headers that it has read durable, because a fence waits only for the flushes of its own thread, and another
-            // thread may allocate next. A failed fence is recorded, and the next allocation returns its error. A copy needs only visible contents.
+            // This thread makes durable the headers that it has read: a fence waits only for the flushes of its own thread, and another thread may
+            // allocate next. If the fence fails, the next allocation returns its error. A copy needs only visible contents.
             chunks.persist_first_headers(pmem).unwrap_or_default();
         }
         let table = chunks.table;

@@ -9,11 +9,11 @@
 //!
 //! - The header of a block was logged when the block was allocated and when it was freed. Every block in the extent was freed, and the checkpoint LSN
 //!   has reached the LSN of its freeing.
-//! - The header of a free rest was logged with the block before it, which has been freed since then. So the same holds.
+//! - The header of a free rest was logged with the block before it. That block has been freed since then, so the checkpoint LSN has reached its LSN.
 //! - The first header of a chunk has no block before it in its chunk. It was logged with the block after it, or as the header of a gap; both are
 //!   quarantined when they become free.
-//! - No block may end where the first block of a chunk starts, because the header there would be logged with that block. A huge block that would end
-//!   there is made one line longer.
+//! - No block may end where the first block of a chunk starts, because the first header of the chunk would be logged with the block that ends there.
+//!   A huge block that would end there is made one line longer.
 
 use super::chunk_table::{ChunkOwner, ChunkTable, HugeBlock, LockedChunks, chunk_as_u32};
 use super::error::{CorruptionKind, FreeError, SpaceError};
@@ -102,7 +102,7 @@ pub(super) fn return_unused(chunks: &mut LockedChunks<'_>, reservation: &Reserva
     chunks.shared.quarantine.push_due(chunk_as_u32(chunk), lines, lsn);
 }
 
-/// Splits into chunks the quarantined huge blocks that may be reused. Returns false if there were none.
+/// Splits into chunks the quarantined huge blocks that may be reused. Returns whether there were any.
 ///
 /// # Errors
 /// When a fence fails or has failed.
@@ -126,7 +126,7 @@ pub(super) fn split_quarantined<P: Pmem>(
     Ok(has_split)
 }
 
-/// Looks up the allocated huge block that starts in `chunk`. Returns its length in lines. With `to_free`, the block counts as freed from now on. A
+/// Looks up the allocated huge block that starts in `chunk`. Returns its length in lines. With `to_free`, the block counts as freed from then on. A
 /// corrupted header is recorded.
 ///
 /// # Errors

@@ -48,13 +48,13 @@ pub(super) fn repair<P: Pmem>(
     Ok(header.map(|header| (offset, header.to_word(layout.seed, offset))))
 }
 
-/// Permanently marks the extent of the corrupted header at `line` as lost, and returns the header that records the loss. `None` if there is nothing
-/// to repair. `found` is the current header at `line`, if its checksum is right. If the chain is broken at `line`, `chunks` chunks are unreachable.
+/// Marks the extent of the corrupted header at `line` as lost, and returns the header that records the loss. `None` if there is nothing to repair.
+/// `found` is the current header at `line`, if its checksum is right. If the chain is broken at `line`, `unreachable_count` chunks are unreachable.
 fn mark_lost(
     arena: &mut Arena,
     slot: u32,
     line: u32,
-    chunks: u64,
+    unreachable_count: u64,
     found: Option<BlockHeader>,
 ) -> Option<BlockHeader> {
     const END: BlockHeader = BlockHeader::new(BlockState::End, 0);
@@ -64,7 +64,7 @@ fn mark_lost(
         return (map.unreachable_from == line && found != Some(END)).then_some(END);
     }
     if line == map.unreachable_from {
-        let lines = u32::try_from(chunks * u64::from(map.lines) - u64::from(line)).ok()?;
+        let lines = u32::try_from(unreachable_count * u64::from(map.lines) - u64::from(line)).ok()?;
         let header = BlockHeader::new(BlockState::Unreachable, lines);
         return found.is_none_or(|found| found.state != BlockState::Unreachable).then_some(header);
     }

@@ -15,7 +15,7 @@ use pm_core::Pmem;
 pub struct SpaceStats {
     /// The number of chunks of the heap.
     pub chunks: u64,
-    /// Chunks that were not scanned since the heap was opened. The fields below do not count them.
+    /// Chunks that have not been scanned since the heap was opened. The fields below do not count them.
     pub unscanned_chunks: u64,
     /// Chunks that a huge block covers completely, or in which a huge block starts.
     pub covered_chunks: u64,
@@ -64,7 +64,7 @@ pub struct CheckReport {
     pub free_blocks: u64,
     /// Bytes of free blocks.
     pub free_bytes: u64,
-    /// Blocks and unreachable extents that a repair has marked.
+    /// Lost blocks, and unreachable extents that a repair has marked.
     pub lost_blocks: u64,
     /// Bytes of lost blocks and of unreachable extents, without the allocated blocks found there.
     pub lost_bytes: u64,
@@ -133,7 +133,7 @@ impl CheckReport {
             let payload = line_offset(layout, chunk, lines.start);
             Block { payload, lines: lines.end - lines.start, state }
         };
-        // In an unreachable extent, headers of former blocks may overlap other blocks. Each line counts once.
+        // In an unreachable extent, a former block whose header is intact may overlap other blocks. Each line counts once.
         let mut counted = chunk_lines(layout);
         for step in scanner.walk(chunk, start) {
             match step {
@@ -202,7 +202,7 @@ impl CheckReport {
         layout: &Layout,
         chunk: u64,
         lines: &Range<u32>,
-        figure: impl Fn(&mut ChunkReport) -> &mut u64,
+        field: impl Fn(&mut ChunkReport) -> &mut u64,
     ) {
         let in_chunk = chunk_lines(layout);
         let mut line = lines.start;
@@ -210,7 +210,7 @@ impl CheckReport {
             let at = chunk + u64::from(line / in_chunk);
             let next = lines.end.min((line / in_chunk + 1) * in_chunk);
             let index = usize::try_from(at).expect("chunks have an index");
-            *figure(&mut self.chunks[index]) += u64::from(next - line) * LINE_BYTES;
+            *field(&mut self.chunks[index]) += u64::from(next - line) * LINE_BYTES;
             line = next;
         }
     }

@@ -1,6 +1,6 @@
 //! Growing and shrinking blocks in place, without the log, for a plain `malloc` over the heap.
 //!
-//! The header at the block's new end is stored first. The block's own header is stored last, and changes its length. Until then, the new end lies
+//! The header at the block's new end is stored first. The block's own header, which has its length, is stored last. Until then, the new end lies
 //! inside one block of the chain, so a kill between the two stores leaves an intact chain.
 
 use super::arena::{Arena, Purpose};
@@ -44,7 +44,7 @@ enum Target<'s> {
     /// A block in a chunk of an arena, the line where it will end, and the end of the free block in which that line lies.
     Block { arena: SpinGuard<'s, Arena>, slot: u32, block: Range<u32>, end: u32, free_block_end: u32 },
     /// A huge block of `old` lines that can grow to `new` lines. The caller accepts `wanted` lines or more. If the caller refuses `new`, `least` is
-    /// tried next: the length of the shortest huge block with `wanted` lines. `None` if that length was tried, or equals `new`.
+    /// tried next: the length of the shortest huge block with at least `wanted` lines. `None` if that length was tried, or equals `new`.
     Huge { chunks: LockedChunks<'s>, chunk: u64, old: u32, new: u32, least: Option<u32>, wanted: u64 },
 }
 
@@ -55,9 +55,9 @@ impl<'s, P: Pmem> Resize<'s, P> {
     /// As for [`Space::begin_free`](super::Space::begin_free), and when a fence fails.
     ///
     /// # Durability
-    /// A kill leaves an intact chain, in which the block has its old length or its new one. If headers are made durable, so does a crash of the
-    /// machine. This costs one fence for each of the one or two headers that are stored, and one for each chunk header that is stored or zeroed.
-    /// Shrinking a huge block always costs one fence for the end headers of the freed chunks.
+    /// A kill leaves an intact chain, in which the block has its old length or its new one. If headers are made durable, a crash of the machine
+    /// leaves the same. This costs one fence for each of the one or two headers that are stored, and one for each first header of a chunk that is
+    /// stored or zeroed. Shrinking a huge block always costs one fence for the end headers of the freed chunks.
     pub(crate) fn begin(
         unlogged: Unlogged<'s, P>,
         payload: u64,
@@ -125,7 +125,7 @@ fn begin_in_chunk<'s, P: Pmem>(
         return Ok(Resize::Done(None));
     }
     let mut end = most.min(free_end);
-    // If the rest of the free block in which the end lies is short, the rest is added.
+    // If only a short rest of the free block would remain after the new end, the rest is added, too.
     let free_block_end = map.next_start(end - 1);
     if free_block_end - end <= (end - line) / 64 {
         end = free_block_end;
@@ -274,8 +274,8 @@ fn grow_huge<P: Pmem>(
         unlogged.store(header_word(layout, new_last, BlockState::Free, new_line..end))?;
     }
     let mut stored = unlogged.store(header_word(layout, chunk, BlockState::Allocated, 1..1 + new));
-    // First headers inside a huge block must not be read as those of chunks, even if the block's own header becomes corrupted. If a kill or a crash
-    // interrupts the zeroing, they are zeroed when first headers are read after the next open.
+    // The old first headers inside the block are zeroed, so that they are not read even if the block's own header becomes corrupted. If a kill or a
+    // crash interrupts this, the rest of them are zeroed when first headers are read after the next open.
     for covered in last + 1..=new_last {
         stored = stored.and_then(|()| unlogged.store((header_offset(layout, covered, 1), 0)));
     }
@@ -286,8 +286,8 @@ fn grow_huge<P: Pmem>(
     stored
 }
 
-/// Takes all lines after a huge block of `old` lines, up to the end of the chunk where the block will end with `new` lines. Returns false, and takes
-/// nothing, if some of them are in use.
+/// Takes all lines after a huge block of `old` lines, up to the end of the chunk in which the block will end with `new` lines. Returns false, and
+/// takes nothing, if some of them are in use.
 fn take_lines_after<P: Pmem>(
     chunks: &mut LockedChunks<'_>,
     pmem: &P,

@@ -39,7 +39,7 @@ pub(super) enum Step {
     /// The chain is broken at the first of these lines, which extend to the chunk's end. The corruption is `None` if a repair has stored the header
     /// at that line, or the whole chunk is unreachable.
     Unreachable(Option<Corruption>, Range<u32>),
-    /// An intact header in an unreachable extent, of an allocated block on these lines.
+    /// An intact header of an allocated block on these lines, in an unreachable extent.
     Resynchronized(Range<u32>),
     /// The header that ends the chunk is corrupted.
     End(Corruption),
@@ -76,7 +76,7 @@ impl<'h, P: Pmem> Scanner<'h, P> {
         let header = read(self.pmem, self.layout, chunk, 1).1?;
         let is_possible = match header.state {
             BlockState::End => false,
-            BlockState::Unreachable => self.is_repair(header, chunk, 1),
+            BlockState::Unreachable => self.is_repair_header(header, chunk, 1),
             BlockState::Free | BlockState::Allocated | BlockState::Lost => {
                 header.lines < chunk_lines(self.layout)
                     || end_of(self.layout, chunk, header.lines).0 < self.chunk_count
@@ -86,7 +86,7 @@ impl<'h, P: Pmem> Scanner<'h, P> {
     }
 
     /// Whether this is the header of an unreachable extent that a repair has marked: such an extent ends where a chunk ends.
-    fn is_repair(&self, header: BlockHeader, chunk: u64, line: u32) -> bool {
+    fn is_repair_header(&self, header: BlockHeader, chunk: u64, line: u32) -> bool {
         let in_chunk = self.layout.chunk_lines();
         let end = u64::from(line) + u64::from(header.lines);
         header.state == BlockState::Unreachable
@@ -149,7 +149,7 @@ impl<P: Pmem> Walk<'_, P> {
             return Step::Intact(state, line..next);
         }
         (self.line, self.phase) = (line + 1, Phase::Resynchronizing);
-        let is_repaired = header.is_some_and(|header| self.scanner.is_repair(header, chunk, line));
+        let is_repaired = header.is_some_and(|header| self.scanner.is_repair_header(header, chunk, line));
         let corruption = || Corruption {
             header_offset: header_offset(layout, chunk, line),
             extent: self.scanner.unreachable_extent(chunk, line),
@@ -192,7 +192,7 @@ pub(super) struct ChunkCursor {
     pub(super) next: u64,
     /// The line where the next chunk's chain starts.
     first: u32,
-    /// Chunks before this one belong to an unreachable extent that a repair marked.
+    /// Chunks before this one belong to an unreachable extent that a repair has marked.
     unreachable_until: u64,
     /// Whether the first header of the previous chunk is corrupted.
     is_broken: bool,

@@ -97,7 +97,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
     /// Stores one word. If headers are made durable, also flushes it, and the caller's next fence makes it durable. In an unreachable extent nothing
     /// is stored.
     pub(crate) fn free(&self, payload: u64) -> Result<(), FreeError> {
-        // Not coalesced, because the more blocks a free extent consists of, the more lengths can be allocated from it without a rest.
+        // The block is not coalesced, because the more blocks a free extent consists of, the more lengths can be allocated from it without a rest.
         let freeing = self.space.begin_free_alone(self.pmem, payload)?;
         if let Some((offset, word)) = freeing.header() {
             self.pmem.store_u64(offset, word);
@@ -139,7 +139,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
 impl<P: Pmem> UnloggedBlock<'_, P> {
     /// The range of the region that the allocation may store to: the block, its header, and the header after it.
     pub(crate) fn stored_range(&self) -> Range<u64> {
-        let reservation = self.reservation.as_ref().expect("it is not settled yet");
+        let reservation = self.reservation.as_ref().expect("the reservation is not settled yet");
         reservation.stored_range(self.lines, self.align_bytes)
     }
 
@@ -150,11 +150,11 @@ impl<P: Pmem> UnloggedBlock<'_, P> {
     ///
     /// # Durability
     /// A kill in this call leaves an intact chain, in which the block is allocated or free, because the header after the block is stored before the
-    /// block's own. If headers are made durable, so does a crash of the machine: each header is made durable before the next is stored, at one fence
-    /// each, and one more for a huge block. The last fence makes the block durable.
+    /// block's own. If headers are made durable, a crash of the machine leaves the same: each header is made durable before the next is stored. This
+    /// costs one fence for each header, and one more for a huge block. The last fence makes the block durable.
     pub(crate) fn allocate(mut self) -> Result<u64, SpaceError> {
         self.is_stored = true;
-        let reservation = self.reservation.as_mut().expect("it is not settled yet");
+        let reservation = self.reservation.as_mut().expect("the reservation is not settled yet");
         if reservation.is_huge() {
             reservation.join_headers().try_for_each(|header| self.unlogged.store(header))?;
             reservation.finish_join(self.unlogged.pmem, Lsn::ZERO);
@@ -167,7 +167,7 @@ impl<P: Pmem> UnloggedBlock<'_, P> {
         let carved = reservation.carve(self.lines, self.align_bytes);
         let payload = carved.expect("there is room for what was reserved").start;
         reservation.headers().try_for_each(|header| self.unlogged.store(header))?;
-        let reservation = self.reservation.take().expect("it is not settled yet");
+        let reservation = self.reservation.take().expect("the reservation is not settled yet");
         self.unlogged.space.settle(reservation, Lsn::ZERO);
         Ok(payload)
     }

@@ -1,4 +1,4 @@
-//! Copies of the allocated blocks of a heap with corrupted headers: no byte of a block that may be in use is missing, or allocated again.
+//! Copies of the allocated blocks of a heap with corrupted headers: no byte of a block that may be in use is missing or allocated again in a copy.
 
 use super::fixture::{Heap, Random, list};
 use crate::format::{BlockHeader, BlockState, LINE_BYTES};
@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::space::{FreeError, Piece};
 use pm_core::{Pmem, Region};
 
-/// The copy as another process opens it. Bytes that are in no piece are neither zero nor a header.
+/// A copy of the heap, as another process would open it. Bytes that are in no piece are neither zero nor a header.
 pub(super) fn copy_of(heap: &Heap) -> Heap {
     let mut copy = Heap::with(heap.chunks, heap.layout.chunk_bytes, heap.options);
     copy.region = Region::anonymous(heap.region.len_bytes()).unwrap();
@@ -46,7 +46,7 @@ fn is_corrupted(heap: &Heap, payload: u64) -> bool {
 }
 
 /// Ten blocks of four lines, each with different contents. Two of them are free.
-fn heap_of_ten() -> (Heap, Vec<u64>) {
+fn heap_of_ten_blocks() -> (Heap, Vec<u64>) {
     let mut heap = Heap::new(3, 4096);
     let blocks: Vec<u64> = (0..10).map(|_| heap.allocate(4, 64).unwrap()).collect();
     for (number, block) in (1..).zip(&blocks) {
@@ -60,7 +60,7 @@ fn heap_of_ten() -> (Heap, Vec<u64>) {
 #[test]
 fn copy_keeps_unreachable_extent() {
     for is_repaired in [false, true] {
-        let (mut heap, blocks) = heap_of_ten();
+        let (mut heap, blocks) = heap_of_ten_blocks();
         heap.corrupt(blocks[4]);
         heap.reopen();
         if is_repaired {
@@ -86,12 +86,12 @@ fn copy_keeps_unreachable_extent() {
 }
 
 #[test]
-fn copy_keeps_unreachable_extent_over_chunks() {
+fn copy_keeps_unreachable_extent_across_chunks() {
     for is_repaired in [false, true] {
         let mut heap = Heap::new(6, 4096);
         heap.allocate(3, 64).unwrap();
         let long = heap.allocate(3 * 64 + 20, 64).unwrap();
-        let behind = heap.allocate(2, 64).unwrap();
+        let after = heap.allocate(2, 64).unwrap();
         heap.region.store(long, &(1..=250).cycle().take(3 * 4096).collect::<Vec<u8>>());
         heap.corrupt(long);
         heap.reopen();
@@ -101,16 +101,16 @@ fn copy_keeps_unreachable_extent_over_chunks() {
         }
         let copy = copy_of(&heap);
         check_contents(&heap, &copy);
-        assert_eq!(copy.unlogged().free(behind), Ok(()));
+        assert_eq!(copy.unlogged().free(after), Ok(()));
         assert!(copy.unlogged().free(long).is_err());
     }
 }
 
-/// A header is corrupted while the heap is open, and the length of its block is known.
+/// A header is corrupted while the heap is open, so the length of its block is known.
 #[test]
-fn copy_keeps_lost_blocks_and_frees_their_neighbours() {
+fn copy_keeps_lost_block_and_free_blocks() {
     for is_repaired in [false, true] {
-        let (mut heap, blocks) = heap_of_ten();
+        let (mut heap, blocks) = heap_of_ten_blocks();
         heap.corrupt(blocks[4]);
         assert!(is_corrupted(&heap, blocks[4]));
         if is_repaired {
@@ -135,7 +135,7 @@ fn copy_keeps_lost_huge_blocks() {
     for is_repaired in [false, true] {
         let mut heap = Heap::new(6, 4096);
         let long = heap.allocate(2 * 64 + 20, 64).unwrap();
-        let behind = heap.allocate(2, 64).unwrap();
+        let after = heap.allocate(2, 64).unwrap();
         heap.region.store(long, &(1..=250).cycle().take(2 * 4096).collect::<Vec<u8>>());
         heap.corrupt(long);
         assert!(is_corrupted(&heap, long));
@@ -150,14 +150,14 @@ fn copy_keeps_lost_huge_blocks() {
         assert_eq!((report.allocated_blocks, report.lost_blocks), (1, 1));
         check_contents(&heap, &copy);
         assert!(is_corrupted(&copy, long));
-        assert_eq!(copy.space.usable_bytes(&copy.region, behind), Ok(Layout::usable_bytes(2)));
+        assert_eq!(copy.space.usable_bytes(&copy.region, after), Ok(Layout::usable_bytes(2)));
     }
 }
 
-/// In an unreachable extent only a block's own header shows its length.
+/// In an unreachable extent, the length in a block's own header is known, but not which headers after it are valid.
 #[test]
 fn resize_in_unreachable_extent_stores_nothing() {
-    let (mut heap, blocks) = heap_of_ten();
+    let (mut heap, blocks) = heap_of_ten_blocks();
     heap.corrupt(blocks[4]);
     heap.reopen();
     let all = |heap: &Heap| {

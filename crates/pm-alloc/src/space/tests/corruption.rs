@@ -7,7 +7,7 @@ use crate::space::{Corruption, CorruptionKind, FreeError, Unlogged};
 use pm_core::Pmem;
 use std::collections::BTreeMap;
 
-/// Stray writes, in rounds of one to three.
+/// The number of stray writes of a test, which makes one to three in each round.
 const STRAY_WRITES: u64 = 20_000;
 
 /// A heap of a few chunks, with blocks of many lengths and free extents between them.
@@ -45,17 +45,17 @@ fn stray_write(heap: &Heap, random: &mut Random) {
 }
 
 /// Makes one to three stray writes. Returns the blocks whose own headers have changed, and the number of writes.
-fn hit(heap: &Heap, random: &mut Random) -> (Vec<u64>, u64) {
+fn stray_writes(heap: &Heap, random: &mut Random) -> (Vec<u64>, u64) {
     let header = |payload: &u64| heap.region.load_u64(Layout::header_offset_of(*payload));
     let before: Vec<(u64, u64)> = heap.blocks.keys().map(|payload| (*payload, header(payload))).collect();
     let count = 1 + random.below(3);
     (0..count).for_each(|_| stray_write(heap, random));
-    let hit = before.into_iter().filter(|(payload, word)| header(payload) != *word);
-    (hit.map(|(payload, _)| payload).collect(), count)
+    let corrupted = before.into_iter().filter(|(payload, word)| header(payload) != *word);
+    (corrupted.map(|(payload, _)| payload).collect(), count)
 }
 
 /// Allocates all free space, and asserts that it overlaps no allocated block.
-fn take_the_rest(heap: &Heap, live: &BTreeMap<u64, u32>) {
+fn fill_free_space(heap: &Heap, live: &BTreeMap<u64, u32>) {
     let mut taken = live.clone();
     for lines in [9, 3, 1] {
         while let Ok(payload) = heap.allocate_unlogged(lines) {
@@ -69,25 +69,25 @@ fn take_the_rest(heap: &Heap, live: &BTreeMap<u64, u32>) {
     }
 }
 
-/// While the heap is open, a stray write costs only the blocks whose headers it corrupted.
+/// While the heap is open, a stray write loses only the blocks whose headers it corrupts.
 #[test]
-fn stray_writes_into_open_heap_cost_corrupted_blocks_only() {
+fn stray_writes_into_open_heap_lose_corrupted_blocks_only() {
     let mut random = Random(2024);
     let mut writes = 0;
     while writes < STRAY_WRITES {
         let heap = populated(&mut random);
-        let (hit, count) = hit(&heap, &mut random);
+        let (corrupted, count) = stray_writes(&heap, &mut random);
         writes += count;
-        take_the_rest(&heap, &heap.blocks);
+        fill_free_space(&heap, &heap.blocks);
         for payload in heap.blocks.keys() {
             let freed = heap.unlogged().free(*payload);
             let expected =
                 FreeError::Corrupted { offset: *payload, header_offset: Layout::header_offset_of(*payload) };
-            assert_eq!(freed, if hit.contains(payload) { Err(expected) } else { Ok(()) });
+            assert_eq!(freed, if corrupted.contains(payload) { Err(expected) } else { Ok(()) });
         }
         let corruptions = heap.space.take_corruption();
         assert!(corruptions.iter().all(|corruption| corruption.kind == CorruptionKind::LengthKnown));
-        for payload in hit {
+        for payload in corrupted {
             let is_of_payload =
                 |corruption: &&Corruption| corruption.header_offset == Layout::header_offset_of(payload);
             assert_eq!(corruptions.iter().filter(is_of_payload).count(), 1, "{payload:#x}");
@@ -103,24 +103,24 @@ fn stray_writes_into_closed_heap_are_reported() {
     let mut writes = 0;
     while writes < STRAY_WRITES {
         let mut heap = populated(&mut random);
-        let (hit, count) = hit(&heap, &mut random);
+        let (corrupted, count) = stray_writes(&heap, &mut random);
         writes += count;
         let report = list(&heap.region, &heap.layout, heap.chunks).0;
         heap.reopen();
         heap.space.scan_some(&heap.region, usize::MAX).unwrap();
         let corruptions = heap.space.take_corruption();
         assert!(corruptions.len() <= report.corruptions.len());
-        for payload in &hit {
+        for payload in &corrupted {
             let inside = |corruption: &Corruption| corruption.extent.contains(payload);
-            // A block below a corrupted huge block is in another extent.
+            // The block may lie in the extent of another corrupted header.
             assert!(report.corruptions.iter().any(inside), "{payload:#x}: {report:x?}");
         }
-        take_the_rest(&heap, &heap.blocks);
+        fill_free_space(&heap, &heap.blocks);
         for payload in heap.blocks.keys() {
             let freed = heap.unlogged().free(*payload);
-            assert!(!hit.contains(payload) || freed.is_err(), "{payload:#x}");
+            assert!(!corrupted.contains(payload) || freed.is_err(), "{payload:#x}");
         }
-        take_the_rest(&heap, &BTreeMap::new());
+        fill_free_space(&heap, &BTreeMap::new());
     }
 }
 
@@ -171,7 +171,7 @@ fn repair_makes_chains_intact() {
     }
 }
 
-/// Free lines after a corrupted header are never allocated, not even after a repair: they may be part of the block.
+/// Free lines after a corrupted header are never allocated, not even after a repair: they may be part of the block with that header.
 #[test]
 fn unreachable_free_lines_are_not_allocated() {
     let mut heap = Heap::new(1, 4096);
@@ -202,7 +202,7 @@ fn unreachable_free_lines_are_not_allocated() {
     assert!(heap.reserve(1, 64).is_err(), "freed in the unreachable extent");
 }
 
-/// Two corrupted headers cost their own blocks, but not those between and after them.
+/// Two corrupted headers lose their own blocks, but not the blocks between and after them.
 #[test]
 fn unreachable_blocks_are_found_by_their_own_headers() {
     let mut heap = Heap::new(1, 4096);
@@ -222,7 +222,7 @@ fn unreachable_blocks_are_found_by_their_own_headers() {
     assert_eq!(corruption.extent, blocks[2]..heap.layout.chunk_offset(1));
 }
 
-/// The header of a free block may survive inside a longer block allocated over it, and cover the block after that longer block.
+/// The header of a former free block may survive inside an allocated block, with a length that reaches over the next block.
 #[test]
 fn stale_free_header_does_not_hide_live_block() {
     let mut heap = Heap::new(1, 4096);
@@ -230,7 +230,7 @@ fn stale_free_header_does_not_hide_live_block() {
         let offset = Layout::header_offset_of(heap.layout.chunk_offset(0) + line * LINE_BYTES);
         heap.region.store_u64(offset, BlockHeader::new(state, lines).to_word(heap.layout.seed, offset));
     };
-    // A block of lines 1 to 10, with the header of a former free block of lines 5 to 20 inside; a block of lines 11 to 14; the rest.
+    // A block of lines 1 to 10, with the header of a former free block of lines 5 to 20 inside; a block of lines 11 to 14; the free rest.
     header(&heap, 1, BlockState::Allocated, 10);
     header(&heap, 5, BlockState::Free, 16);
     header(&heap, 11, BlockState::Allocated, 4);
@@ -244,7 +244,7 @@ fn stale_free_header_does_not_hide_live_block() {
     assert_eq!(heap.space.usable_bytes(&heap.region, second), Ok(Layout::usable_bytes(4)));
 }
 
-/// In an unreachable extent, the header of a former block inside an allocated block may be listed.
+/// In an unreachable extent, a listed block may be a former block inside an allocated block, so freeing it stores nothing.
 #[test]
 fn free_in_unreachable_extent_stores_nothing() {
     let mut heap = Heap::new(1, 4096);
@@ -271,7 +271,7 @@ fn repair_keeps_contents_of_huge_block() {
     let mut heap = Heap::new(6, 4096);
     let small = heap.allocate(3, 64).unwrap();
     let long = heap.allocate(3 * 64 + 20, 64).unwrap();
-    let behind = heap.allocate(2, 64).unwrap();
+    let after = heap.allocate(2, 64).unwrap();
     let bytes = usize::try_from(Layout::usable_bytes(heap.blocks[&long])).unwrap();
     let contents: Vec<u8> = (1..=250).cycle().take(bytes).collect();
     heap.region.store(long, &contents);
@@ -288,12 +288,12 @@ fn repair_keeps_contents_of_huge_block() {
     let mut found = vec![0; bytes];
     heap.region.load(long, &mut found);
     assert!(found == contents, "the contents have not changed");
-    for block in [small, behind] {
+    for block in [small, after] {
         assert_eq!(heap.unlogged().free(block), Ok(()));
     }
 }
 
-/// The first headers of two chunks are corrupted: the first while the heap is closed, the second while it is open and the chunk was scanned. The
+/// The first headers of two chunks are corrupted: the first while the heap is closed, the second while it is open, after the chunk was scanned. The
 /// second chunk is not part of the first one's unreachable extent.
 #[test]
 fn unreachable_extent_ends_before_scanned_chunk() {

@@ -19,7 +19,7 @@ fn open(is_new: bool) -> Space {
     )
 }
 
-/// Kills `first` at each point, and crashes `second` at each point.
+/// Kills the process that runs `first` at each point, and then crashes the machine at each point of `second`.
 fn explore_restarted(
     image: &Image,
     first: impl Fn(&Run<()>) + Sync,
@@ -57,13 +57,13 @@ fn persist_word<P: Pmem>(pmem: &P, (offset, word): (u64, u64)) -> Result<Lsn, Fe
 }
 
 /// The report of a check, if the chain is intact.
-fn found(crash: &Crash<()>) -> Result<CheckReport, String> {
+fn intact_report(crash: &Crash<()>) -> Result<CheckReport, String> {
     let report = CheckReport::of(&crash.pmem(), &layout(4096), CHUNKS, |_| ());
     if report.corruptions.is_empty() { Ok(report) } else { Err(format!("{:x?}", report.corruptions)) }
 }
 
 fn has_acknowledged_block(crash: &Crash<()>) -> Result<(), String> {
-    let blocks = found(crash)?.allocated_blocks;
+    let blocks = intact_report(crash)?.allocated_blocks;
     let is_due = !crash.acked().is_empty();
     if blocks == 1 || blocks == 0 && !is_due { Ok(()) } else { Err(format!("{blocks} blocks")) }
 }
@@ -92,17 +92,17 @@ fn formatted_chunks_are_durable() {
         run.ack(());
     };
     explore(&image(|_| ()), operation, |crash| {
-        if crash.acked().is_empty() { Ok(()) } else { found(crash).map(|_| ()) }
+        if crash.acked().is_empty() { Ok(()) } else { intact_report(crash).map(|_| ()) }
     });
 }
 
-/// One thread splits a freed huge block into chunks, and another thread allocates in the second of them, with its own fence.
+/// One thread splits a freed huge block into chunks, and another thread allocates in the second chunk, with its own fence.
 #[test]
 fn split_of_freed_huge_block_is_atomic() {
     let image = with_freed_huge_block();
     let operation = |run: &Run<()>| {
         let space = open(true);
-        // In the third chunk and the first.
+        // These are in the third chunk and in the first.
         let held = [(); 2].map(|()| space.reserve(run.pmem(), 63, 64, Lsn::MAX).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -139,7 +139,7 @@ fn join_of_chunks_is_atomic() {
         run.ack(());
     };
     explore(&image, operation, |crash| {
-        let blocks = found(crash)?.allocated_blocks;
+        let blocks = intact_report(crash)?.allocated_blocks;
         let stale = crash.pmem().load_u64(covered) != 0;
         let is_due = !crash.acked().is_empty();
         let is_right = if is_due { blocks == 1 && !stale } else { blocks <= 1 };
@@ -147,8 +147,8 @@ fn join_of_chunks_is_atomic() {
     });
 }
 
-/// The header of the first chunk is stored last, and a process is killed before it is durable. The next process reads a free chunk, and allocates in
-/// the second one, which a huge block covers until the first header is durable.
+/// A process splits a huge block, and is killed before the header of the first chunk, which is stored last, is durable. The next process allocates in
+/// the second chunk, which the huge block still covers until that header is durable.
 #[test]
 fn split_by_killed_process_is_durable_before_use() {
     let image = with_freed_huge_block();
@@ -160,16 +160,16 @@ fn split_by_killed_process_is_durable_before_use() {
     let allocated_in_second = |run: &Run<()>, space: &Space, held: &mut Vec<Reservation>| {
         let mut reservation = space.reserve(run.pmem(), 63, 64, Lsn::MAX).unwrap();
         join(space, run.pmem(), &mut reservation, Lsn::ZERO);
-        let is_there =
+        let is_in_second =
             reservation.carve(63, 64).is_some_and(|block| block.start == layout(4096).first_payload(1));
-        if is_there {
+        if is_in_second {
             reservation.headers().for_each(|header| assert!(persist_word(run.pmem(), header).is_ok()));
             space.settle(reservation, Lsn::ZERO);
             run.ack(());
         } else {
             held.push(reservation);
         }
-        is_there
+        is_in_second
     };
     let second = |run: &Run<()>| {
         let space = open(false);

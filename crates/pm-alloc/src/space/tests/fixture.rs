@@ -17,7 +17,7 @@ pub(super) struct Heap {
     pub(super) chunks: u64,
     pub(super) options: SpaceOptions,
     pub(super) space: Space,
-    /// Lines of each allocated block, by payload.
+    /// The number of lines of each allocated block, by the offset of its payload.
     pub(super) blocks: BTreeMap<u64, u32>,
     pub(super) lsn: u64,
     pub(super) checkpoint_lsn: Lsn,
@@ -65,7 +65,7 @@ impl Heap {
         Ok(payload)
     }
 
-    /// Stores the headers, settles, and records the blocks.
+    /// Stores the headers, settles the reservation, and records the blocks.
     pub(super) fn commit(&mut self, reservation: Reservation, carved: &[(u64, u64)]) {
         for (payload, lines) in carved {
             self.fill(*payload, *lines);
@@ -100,7 +100,7 @@ impl Heap {
         allocate_unlogged(&self.space, &self.region, lines, 64)
     }
 
-    /// Resizes a block, and accepts any lines.
+    /// Resizes a block, and accepts any added lines.
     pub(super) fn resize(&self, payload: u64, wanted: RangeInclusive<u64>) -> Option<u32> {
         resize(self.unlogged(), payload, wanted, |_| true).unwrap()
     }
@@ -195,7 +195,7 @@ impl Heap {
         }
     }
 
-    /// Frees all blocks. Asserts that each chunk is one free block again, and allocates all of them.
+    /// Frees all blocks. Asserts that each chunk is one free extent again, by allocating a block of all its lines.
     pub(super) fn refill(&mut self) {
         for payload in self.blocks.keys().copied().collect::<Vec<_>>() {
             self.free(payload);
@@ -254,7 +254,7 @@ pub(super) fn resize<P: Pmem>(
     }
 }
 
-/// The allocated blocks of a heap, with the lines of each, and the report of the check that lists them.
+/// The report of a check, and the allocated blocks that it finds, with the number of lines of each.
 pub(super) fn list<P: Pmem>(pmem: &P, layout: &Layout, chunks: u64) -> (CheckReport, BTreeMap<u64, u32>) {
     let mut blocks = BTreeMap::new();
     let report = CheckReport::of(pmem, layout, chunks, |block| {
@@ -281,7 +281,7 @@ impl Random {
     }
 }
 
-/// Durably makes a reservation one free block.
+/// Durably joins the blocks of a reservation into one free block.
 pub(super) fn join<P: Pmem>(space: &Space, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
     if !reservation.is_one_block() {
         for (offset, word) in reservation.join_headers() {

@@ -7,7 +7,7 @@ use crate::space::{FreeError, SpaceError, SpaceOptions};
 use pm_core::Pmem;
 
 #[test]
-fn lengths_around_chunk_ends() {
+fn huge_block_may_end_around_chunk_end() {
     for lines in (64..70).chain(120..140).chain(250..256) {
         let mut heap = Heap::new(4, 4096);
         let block = heap.allocate(lines, 64).unwrap();
@@ -17,10 +17,10 @@ fn lengths_around_chunk_ends() {
         let real = lines + u64::from(lines % 64 == 0);
         let usable = heap.space.usable_bytes(&heap.region, block).unwrap();
         assert_eq!(usable, Layout::usable_bytes(u32::try_from(real).unwrap()));
-        let behind = 63 - (real + 1 + 63) % 64;
-        if behind > 0 {
-            // A free chunk may be used first.
-            let others: Vec<_> = core::iter::from_fn(|| heap.allocate(behind, 64).ok())
+        let lines_after = 63 - (real + 1 + 63) % 64;
+        if lines_after > 0 {
+            // Free chunks may be used first.
+            let others: Vec<_> = core::iter::from_fn(|| heap.allocate(lines_after, 64).ok())
                 .take_while(|other| *other != block + real * 64)
                 .collect();
             assert_eq!(heap.blocks.len(), 2 + others.len(), "after {lines} lines");
@@ -33,12 +33,12 @@ fn lengths_around_chunk_ends() {
         heap.check();
         while heap.allocate(1, 64).is_ok() {}
         heap.check();
-        assert!(heap.blocks.len() as u64 >= 4 * 63 - behind, "{} blocks", heap.blocks.len());
+        assert!(heap.blocks.len() as u64 >= 4 * 63 - lines_after, "{} blocks", heap.blocks.len());
     }
 }
 
 #[test]
-fn returned_reservation_leaves_its_chunks() {
+fn returned_reservation_frees_its_chunks() {
     for reopens in [false, true] {
         let mut heap = Heap::new(4, 4096);
         let mut reservation = heap.reserve(150, 64).unwrap();
@@ -100,12 +100,12 @@ fn free_chunks_of_other_arenas_are_used() {
     heap.check();
 }
 
-/// A stray write corrupts the header of a huge block. The lines inside it are not read as chunks, because the headers of these chunks are erased.
+/// A stray write corrupts the header of a huge block. Its lines are not read as chunks, because the first headers of these chunks are erased.
 #[test]
 fn corrupted_huge_block_is_not_allocated() {
     let mut heap = Heap::new(4, 4096);
     let block = heap.allocate(130, 64).unwrap();
-    // The program wrote nothing where the first headers of its second and third chunk were.
+    // The program wrote nothing where the first headers of the block's second and third chunk were.
     for chunk in 1..3 {
         heap.region.store_u64(Layout::header_offset_of(heap.layout.first_payload(chunk)), 0);
     }

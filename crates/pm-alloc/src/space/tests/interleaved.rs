@@ -1,4 +1,4 @@
-//! Every order in which two threads may acquire the locks: `RUSTFLAGS="--cfg loom" cargo test -p pm-alloc --lib interleaved`.
+//! Two threads that acquire the locks, in all orders with up to two preemptions: `RUSTFLAGS="--cfg loom" cargo test -p pm-alloc --lib interleaved`.
 
 use super::fixture::{join, layout};
 use crate::format::{LINE_BYTES, Lsn};

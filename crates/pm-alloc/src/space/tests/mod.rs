@@ -1,4 +1,4 @@
-//! Tests that compare the space with an oracle: reopened, corrupted, and shared by threads.
+//! Tests of the space, also when it is reopened, corrupted, or shared by threads. Most compare it with an oracle.
 
 mod copies;
 mod corruption;

@@ -12,7 +12,7 @@ fn chunk_is_scanned_when_needed() {
     heap.reopen();
     assert_eq!(heap.space.stats().unscanned_chunks, 8);
     heap.free(blocks[3]);
-    assert_eq!(heap.space.stats().unscanned_chunks, 7, "a block in one was freed");
+    assert_eq!(heap.space.stats().unscanned_chunks, 7, "a block in one chunk was freed");
     heap.allocate(20, 64).unwrap();
     assert_eq!(heap.space.stats().unscanned_chunks, 7, "that chunk has room");
     heap.allocate(23, 64).unwrap();

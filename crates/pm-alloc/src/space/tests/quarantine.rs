@@ -31,7 +31,7 @@ fn quarantine_is_drained_incrementally() {
     for block in blocks.into_iter().step_by(2) {
         heap.free(block);
     }
-    // Each reservation examines a few quarantined blocks, and uses other free space until then.
+    // Each reservation releases a few quarantined blocks. Those that are still quarantined are not used.
     for _ in 0..3 {
         heap.allocate(3, 64).unwrap();
     }
@@ -41,7 +41,7 @@ fn quarantine_is_drained_incrementally() {
 }
 
 #[test]
-fn freed_block_is_quarantined_for_its_time() {
+fn freed_block_is_quarantined_for_quarantine_time() {
     let quarantine = Duration::from_millis(200);
     let mut heap = Heap::with(2, 4096, SpaceOptions { quarantine, arena_count: Some(1), is_new: false });
     let block = heap.allocate(30, 64).unwrap();
@@ -70,8 +70,8 @@ fn reserved_extent_is_not_reserved_again() {
     assert_eq!(heap.allocate(63, 64), Ok(heap.layout.first_payload(0)));
 }
 
-/// A block that is allocated from the free space before a gap may overwrite the gap's header. So the gap is quarantined until recovery cannot replay
-/// that header.
+/// A block that is allocated from the free space before a gap may overwrite the gap's header. So the gap is quarantined until recovery can no longer
+/// replay that header.
 #[test]
 fn gap_is_quarantined_until_checkpoint() {
     let mut heap = Heap::new(1, 4096);

@@ -18,13 +18,13 @@ enum Step {
         commits: bool,
     },
     /// Raises the checkpoint LSN to this distance below the last LSN.
-    Raise {
-        behind: u64,
+    RaiseCheckpoint {
+        distance: u64,
     },
     Reopen,
     /// Scans this many chunks.
     Scan(usize),
-    Unlogged {
+    AllocateUnlogged {
         lines: u64,
     },
 }
@@ -41,10 +41,10 @@ fn step(chunk_lines: u64) -> impl Strategy<Value = Step> {
         6 => (wanted, prop::bool::weighted(0.8)).prop_map(|(wanted, commits)| Step::Allocate { wanted, commits }),
         6 => (any::<prop::sample::Index>(), prop::bool::weighted(0.9))
             .prop_map(|(index, commits)| Step::Free { index, commits }),
-        1 => (0..3_u64).prop_map(|behind| Step::Raise { behind }),
+        1 => (0..3_u64).prop_map(|distance| Step::RaiseCheckpoint { distance }),
         1 => Just(Step::Reopen),
         1 => (0..4_usize).prop_map(Step::Scan),
-        1 => lines.prop_map(|lines| Step::Unlogged { lines }),
+        1 => lines.prop_map(|lines| Step::AllocateUnlogged { lines }),
     ]
 }
 
@@ -96,8 +96,8 @@ fn take(heap: &mut Heap, step: &Step) {
                 heap.space.cancel_free(freeing);
             }
         }
-        Step::Raise { behind } => {
-            let lsn = Lsn::new(heap.lsn.saturating_sub(*behind));
+        Step::RaiseCheckpoint { distance } => {
+            let lsn = Lsn::new(heap.lsn.saturating_sub(*distance));
             heap.checkpoint_lsn =
                 if heap.checkpoint_lsn == Lsn::MAX { lsn } else { heap.checkpoint_lsn.max(lsn) };
         }
@@ -105,13 +105,13 @@ fn take(heap: &mut Heap, step: &Step) {
         Step::Scan(chunks) => {
             heap.space.scan_some(&heap.region, *chunks).unwrap();
         }
-        Step::Unlogged { lines } => {
+        Step::AllocateUnlogged { lines } => {
             heap.try_add_unlogged(*lines);
         }
     }
 }
 
-/// Asserts that blocks do not overlap, that the chain is intact and leads to exactly these blocks, and that nothing else is overwritten.
+/// Takes the steps. Asserts that blocks do not overlap, that the chain leads to exactly these blocks, and that their contents are not overwritten.
 fn run(heap: &mut Heap, steps: &[Step]) {
     for step in steps {
         take(heap, step);

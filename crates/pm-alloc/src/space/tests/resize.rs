@@ -12,7 +12,7 @@ enum Step {
     Free(prop::sample::Index),
     /// Resizes to at least the first number of lines, and to at most the sum of both numbers.
     Resize(prop::sample::Index, u64, u64),
-    /// The same, but the caller refuses all lines.
+    /// The same, but the caller refuses all added lines.
     Refuse(prop::sample::Index, u64),
     Reopen,
     Copy,
@@ -132,20 +132,20 @@ fn block_grows_to_end_of_heap() {
 
 /// The block gets the number of lines at the end of the range if there is room, and otherwise the number at its start.
 #[test]
-fn huge_block_grows_to_start_of_range_at_least() {
+fn huge_block_grows_to_either_end_of_range() {
     let heap = Heap::new(6, 4096);
     let allocate = |lines| heap.allocate_unlogged(lines).unwrap();
     let huge = allocate(70);
     // In the third chunk.
-    let behind = allocate(63);
-    assert_eq!(behind, huge + 2 * 4096);
+    let after = allocate(63);
+    assert_eq!(after, huge + 2 * 4096);
     assert_eq!(heap.resize(huge, 110..=200), Some(110), "there is room for 127 lines");
     assert_eq!(heap.resize(huge, 111..=u64::MAX), Some(111), "no block can have so many lines");
-    assert_eq!(heap.resize(huge, 111..=200), Some(111), "the block has as many");
+    assert_eq!(heap.resize(huge, 111..=200), Some(111), "the block already has 111 lines");
     assert_eq!(heap.resize(huge, 1..=200), Some(111));
     assert_eq!(heap.resize(huge, 112..=120), Some(120));
     assert_eq!(heap.resize(huge, 128..=200), None);
-    heap.unlogged().free(behind).unwrap();
+    heap.unlogged().free(after).unwrap();
     let accepts = |added: core::ops::Range<u64>| added.end - added.start <= 64 * 20;
     let resized = resize(heap.unlogged(), huge, 140..=200, accepts);
     assert_eq!(resized.unwrap(), Some(140), "the medium has room for 20 more lines");
