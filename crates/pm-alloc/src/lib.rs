@@ -88,7 +88,7 @@
 //! | a transaction of one range up to 48 bytes, or of three words | 1 and the changed lines | 1 |
 //! | a block and the link to it: freed, or allocated without initialization | 1, the changed lines, and the header | 1 |
 //! | a block allocated, initialized and linked | 1, the changed lines, the header, and the contents | 2; up to 96 bytes, 1 |
-//! | a write of 2 KiB or more to an old block | 1 for each 48 bytes, and the changed lines | 3; with other changes, 4 |
+//! | a write of 2 KiB or more to an old block | 2, plus 1 for each 48 bytes, and the changed lines | 3; with other changes, 4 |
 //!
 //! `tests/heap/prices.rs` counts them. A transaction commits through a lane, a log that one thread at a time writes. The lane's next transaction
 //! flushes the lines that this one changed; until then the log holds their contents (`docs/adr/0007-one-fence-per-transaction.md`).

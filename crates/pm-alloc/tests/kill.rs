@@ -69,6 +69,8 @@ fn acknowledged_transactions_survive_kills() {
         child.wait().unwrap();
         let messages = reader.join().unwrap();
         let begun = std::time::Instant::now();
+        let text = String::from_utf8_lossy(&messages);
+        assert!(!text.contains("panicked"), "round {round}: {text}");
         let heap = Heap::open(&path, &HeapOptions::new()).unwrap();
         reopened.push(begun.elapsed());
         let appended = check(&heap);

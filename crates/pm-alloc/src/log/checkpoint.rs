@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     const LANES: usize = 2;
-    const STEPS_PER_LANE: usize = 4;
+    const STEP_KINDS: usize = 4;
     /// Not zero, because zero in `lsn_before` means that no commit is in progress.
     const FLOOR: Lsn = Lsn::new(1);
 
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn checkpoint_equals_reference_model() {
         const LENGTH: u32 = 6;
-        let kinds = LANES * STEPS_PER_LANE;
+        let kinds = LANES * STEP_KINDS;
         for sequence in 0..kinds.pow(LENGTH) {
             let counter = LsnCounter::starting_at(FLOOR);
             let checkpoint = Checkpoint::starting_at(FLOOR);
@@ -340,7 +340,7 @@ mod tests {
             let mut known = FLOOR;
             let mut rest = sequence;
             for _ in 0..LENGTH {
-                let (lane, kind) = (rest % LANES, rest / LANES % STEPS_PER_LANE);
+                let (lane, kind) = (rest % LANES, rest / LANES % STEP_KINDS);
                 rest /= kinds;
                 step(&counter, &lanes[lane], &mut references[lane], kind);
                 let bounds = references.iter().filter_map(Reference::bound);

@@ -341,8 +341,8 @@ impl<'l> LaneGuard<'l> {
 
     /// Makes room for `count` more entries of this transaction.
     ///
-    /// Checks that the transaction then uses at most half of the ring. Then ensures that the entries to overwrite, the `count` entries from the head
-    /// on, and the entry after them are dead, and raises the checkpoint LSN if necessary. The entry after them is not overwritten, so the oldest
+    /// Checks that the transaction then uses at most half of the ring. Then ensures that the `count` entries to overwrite, from the head on, are
+    /// dead, and also the entry after them; raises the checkpoint LSN if necessary. The entry after them is not overwritten, so the oldest
     /// entry of each ring is always dead. [`Replayed::pairs`](super::Replayed::pairs) relies on this: let X be the highest LSN among the oldest
     /// entries of all rings. No entry above X was overwritten, and every live entry is above X.
     #[inline]

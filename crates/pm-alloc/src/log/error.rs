@@ -54,8 +54,8 @@ pub enum RecoverError {
         /// The contents of the second copy.
         copy: u64,
     },
-    /// The log was not closed, and a corrupted line may hold a live entry, which recovery would replay or roll back. It is unknown which bytes that
-    /// entry would change.
+    /// The log was not closed, and a corrupted line may hold a live entry, whose changes are unknown. Or both copies of a lane's retired LSN are
+    /// corrupted, so it is unknown which of the lane's groups are live.
     #[error(
         "lane {lane} of the log is corrupted at offset {offset}, so changes of a transaction may be lost; \
          to open the heap without them, set `discard_corrupted_records`"
@@ -63,7 +63,7 @@ pub enum RecoverError {
     Corrupted {
         /// The lane.
         lane: u32,
-        /// The offset of the line.
+        /// The offset of the line, or of the first copy of the retired LSN.
         offset: u64,
     },
     /// A fence failed. Recovery can be tried again.

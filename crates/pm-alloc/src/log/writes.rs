@@ -41,7 +41,7 @@ struct Range {
 enum Order {
     /// Before the commit's fence, which makes it durable. For a header that no chain reaches until a write after the fence is applied.
     EarlyHeader,
-    /// Before the plain writes, and together with early headers. For bytes of a block that nothing links to yet.
+    /// With the early headers, if there are any; otherwise after the fence, before all other writes. For bytes of a block that nothing links to yet.
     Hidden,
     /// After the fence. For user data.
     Plain,
@@ -255,7 +255,7 @@ struct Split {
 }
 
 impl Split {
-    /// After the entries that it fills, the remainder of a run becomes pairs if it needs at most half of an entry. As a byte range it would need a
+    /// A run takes entries of 48 bytes. The part for the last entry becomes pairs if it has at most three words. As a byte range it would take a
     /// whole entry; so do three pairs, but fewer leave room for other pairs. And the commit entry of a longer group holds pairs anyway.
     const fn of(start: u64, end: u64) -> Self {
         let len = end - start;

@@ -40,7 +40,7 @@ pub enum Durability {
     /// With the next commit of any thread, or when the heap is closed. Applies to a transaction that only changes long values in
     /// place; every other transaction is durable before the call returns.
     ///
-    /// After a crash before that, recovery rolls back the whole transaction, together with every transaction after it.
+    /// After a crash before that commit, recovery may roll back the whole transaction, together with every transaction after it.
     Deferred,
 }
 
@@ -69,8 +69,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// With the transaction: after a crash before the commit the block is free. Costs the block's lines and its header's line. A value of up to 96
     /// bytes also costs two or three lines of the log. Longer values cost one fence for all of them in the transaction.
     ///
-    /// A transaction reserves a whole free extent until it ends, and other threads cannot allocate from it. So the last long extent is first trimmed:
-    /// split into two free blocks. The transaction reserves only the front one, about an eighth of the extent; later transactions use its rest
+    /// A transaction reserves a whole free extent until it ends, and other threads cannot allocate from it. So an extent is first trimmed if no other
+    /// long one is free: it is made two free blocks. The transaction reserves only the front one, about an eighth; later transactions use its rest
     /// without another trim. A trim costs two lines and two fences, or four fences if a live log entry stores to one of the headers.
     pub fn alloc<T: InPool<'p>>(&mut self, value: &T) -> Result<Link<'p, T>, TxError> {
         self.alloc_slice(core::slice::from_ref(value))
@@ -253,7 +253,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     ///
     /// # Errors
     /// When the link is null or points outside the heap. When the name is empty, longer than 24 bytes or the heap's own, `pm-alloc.heap`. When the
-    /// directory already has 63 other roots (the heap's own counts) and this transaction has removed none of them. If other transactions take the
+    /// directory already has 63 other roots, including the heap's own, and this transaction has removed none of them. If other transactions take the
     /// last slots first, this one fails when it commits.
     ///
     /// # Durability
@@ -461,7 +461,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         if name == ROOT {
             return Err(RootError::Name { name: name.to_owned() }.into());
         }
-        // This only reports errors early: the commit chooses the slot.
+        // This slot is for early errors, and for reads of the root in this transaction: the commit may choose another slot.
         let staged: Vec<RootWrite> = self.lists.roots.iter().filter_map(|staged| staged.write).collect();
         let write = self.parts.pool.root_write(name, target, &staged)?;
         self.lists.roots.retain(|staged| staged.name != name);

@@ -1,7 +1,7 @@
 //! Crashes while a log is formatted, during recovery, and in the last generation of LSNs, also with corruption.
 
 use super::support::{
-    Mixtures, at, commit, exhaustive, explore_from, formatted, image, in_last_generations, layout, load,
+    Mixtures, at, commit, exhaustive, explore_from, formatted, image, in_last_generation, layout, load,
     recover, recover_discarding, with_log, words,
 };
 use crate::format::{BlockHeader, BlockState};
@@ -35,7 +35,7 @@ fn formatting_removes_older_entries() {
 #[test]
 fn first_generation_follows_the_last() {
     let layout = layout(4);
-    let before = in_last_generations(&layout, |pmem, log| {
+    let before = in_last_generation(&layout, |pmem, log| {
         LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 3)])).unwrap();
         // As if the commit had not been applied.
         pmem.store_u64(at(0), 2);

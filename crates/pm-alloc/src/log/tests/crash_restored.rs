@@ -1,8 +1,7 @@
 //! Corrupted lines that a killed process has rewritten: the next process makes the new contents durable, so no power failure restores the corruption.
 
 use super::support::{
-    at, exhaustive, formatted, in_last_generations, layout, load, recover, recover_discarding, with_log,
-    words,
+    at, exhaustive, formatted, in_last_generation, layout, load, recover, recover_discarding, with_log, words,
 };
 use crate::layout::Layout;
 use crate::log::{LaneGuard, OnCorruption, RecoverError};
@@ -58,7 +57,7 @@ fn line_erased_by_killed_recovery_stays_erased() {
 #[test]
 fn line_erased_in_last_generation_stays_erased() {
     let layout = layout(4);
-    let before = in_last_generations(&layout, |pmem, log| {
+    let before = in_last_generation(&layout, |pmem, log| {
         LaneGuard::acquire(&log).commit(pmem, &words(&[(at(0), 1)])).unwrap();
         corrupt(pmem, layout.entry_offset(0, 2));
     });

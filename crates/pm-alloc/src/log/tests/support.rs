@@ -41,8 +41,8 @@ pub(super) fn with_log(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Imag
     })
 }
 
-/// Like [`with_log`], but in the second-to-last generation of LSNs.
-pub(super) fn in_last_generations(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Image {
+/// Like [`with_log`], but in the last generation of LSNs.
+pub(super) fn in_last_generation(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Image {
     image(|pmem| {
         crate::log::format(pmem, layout);
         SealedWord::write(pmem, layout.seed, layout.floor_offsets(), Lsn::new(((1 << 14) - 2) << 32));
@@ -106,7 +106,7 @@ pub(super) enum Mixtures {
     Sampled,
 }
 
-/// Crashes `operation` on a new log at every point, and each recovery, under every model. `operation` acknowledges each step. After recovery,
+/// Crashes `operation` on a new log at every point, and each recovery, in all models but `Page`. `operation` acknowledges each step. After recovery,
 /// `offsets` must hold the state after the acknowledged steps, or after one more step.
 pub(super) fn explore<const N: usize>(
     layout: &Layout,
