@@ -51,8 +51,8 @@
 //! # What is guaranteed after a crash
 //!
 //! * When a fence has returned, everything that its thread flushed before it is durable, within the limits of the [domain](Domain).
-//! * Data that was stored but not flushed, or flushed but not fenced, may be durable in part: each aligned 8-byte word is old or new. Words of one
-//!   64-byte line that were stored one after the other become durable in that order.
+//! * Data that was stored but not flushed, or flushed but not fenced, may be durable in part: each aligned 8-byte word is old or new. On x86, words
+//!   of one 64-byte line that were stored one after the other become durable in that order.
 //! * A crash during [`Pool::create`] leaves no file, or the complete pool. A crash while a pool grows or a root changes leaves the old state or the
 //!   new one. A corrupted header is restored from its backup; [`Pool::header_state`] reports it.
 //!

@@ -43,7 +43,7 @@ pub enum FenceError {
 ///
 /// Code above this trait is generic over it, with [`Region`](crate::Region) as the default type, and is monomorphised. `Region` implements the trait
 /// with instructions, and a crash simulator implements it with a model of the caches; [`Counting`](crate::Counting) wraps another implementation and
-/// counts calls.
+/// counts lines and fences.
 ///
 /// # Model
 /// `store` and the atomic stores are ordinary write-back stores: visible at once. They become durable when a thread flushes their lines with

@@ -7,7 +7,7 @@ use core::mem::{offset_of, size_of};
 /// The first eight bytes of a pool. Like the PNG signature, they detect a transfer that converted line endings or cleared the high bit of bytes.
 pub const MAGIC: [u8; 8] = *b"\x89PM\r\n\x1a\n\0";
 
-/// The format version. It is incremented only by a change after which older programs cannot even read the feature masks.
+/// The format version. A program opens only pools of its own version. A change that a feature bit can announce does not increment it.
 ///
 /// In version 1 the bytes of a free root slot were zero, so a slot that a stray write had zeroed looked free.
 pub const VERSION: u32 = 2;

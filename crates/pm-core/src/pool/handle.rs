@@ -23,7 +23,7 @@ pub struct Pool<P: Pmem = Region> {
     header: Header,
     header_state: HeaderState,
     /// The version of the shared header at which `header` was read.
-    version: u64,
+    shared_version: u64,
     shared: Arc<Shared>,
     access: Access,
 }
@@ -247,10 +247,10 @@ impl<P: Pmem> Pool<P> {
         };
         header::check_features(&header, writable)?;
         let access = writer.map_or(Access::Read, |writer| Access::Write(writer, ChangeLock::new(false)));
-        let pool = Self { pmem, header, header_state: state, version, shared, access };
+        let pool = Self { pmem, header, header_state: state, shared_version: version, shared, access };
         if let Some(change_lock) = pool.change_lock() {
             leftover::persist(&pool.pmem, &header)?;
-            // The slots are shown only now that they are durable: a failed change may have left slots hidden that were not.
+            // The slots are shown only now that they are durable: a failed change may have stored to hidden slots without making them durable.
             pool.shared.directory.show();
             if state != HeaderState::Intact {
                 pool.shared.header.hide(&header, state);
@@ -299,7 +299,7 @@ impl<P: Pmem> Pool<P> {
         shared.directory.show();
         shared.header.show(header.pool_bytes);
         let access = Access::Write(writer, ChangeLock::new(false));
-        Self { pmem, header, header_state: HeaderState::Intact, version: 0, shared, access }
+        Self { pmem, header, header_state: HeaderState::Intact, shared_version: 0, shared, access }
     }
 
     /// The region, including the header and the root directory.
@@ -325,7 +325,7 @@ impl<P: Pmem> Pool<P> {
     pub fn pool_bytes(&self) -> u64 {
         match &self.access {
             Access::Write(..) => self.header.pool_bytes,
-            Access::Read => self.shared.header.pool_bytes(self.header.pool_bytes, self.version),
+            Access::Read => self.shared.header.pool_bytes(self.header.pool_bytes, self.shared_version),
         }
     }
 

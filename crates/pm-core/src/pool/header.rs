@@ -291,17 +291,15 @@ fn is_possible(header: &Header) -> bool {
 /// Writes the header of a new pool: the backup, then the primary. The caller has erased older headers, and made the rest durable.
 ///
 /// # Durability
-/// If there is an old header, one copy is complete at every moment: while the backup is written, the primary holds the old header; while the primary
-/// is written, the backup holds the new one. So a crash leaves the old header or the new one. If there is no old header, a crash leaves no pool or
-/// the complete one, provided that everything else is durable before this call.
+/// A crash leaves no pool or the complete one, provided that everything else is durable before this call.
 pub(super) fn write<P: Pmem>(pmem: &P, header: &Header) -> Result<(), FenceError> {
     write_over(pmem, header, None)
 }
 
 /// Like [`write`], but the header may replace `old`. The old backup is zeroed after the new backup is written.
 ///
-/// The new backup is made durable first, so that a complete copy exists at every moment. The primary is written last: once it is durable, the page of
-/// the old backup belongs to the data area, and must be zero by then.
+/// The new backup is made durable first: one copy is complete at every moment, and a crash leaves the old header or the new one. The primary is
+/// written last: once it is durable, the page of the old backup belongs to the data area, and must be zero by then.
 pub(super) fn write_over<P: Pmem>(pmem: &P, header: &Header, old: Option<&Header>) -> Result<(), FenceError> {
     write_copy(pmem, header.pool_bytes - HEADER_BYTES, header)?;
     if let Some(old) = old {

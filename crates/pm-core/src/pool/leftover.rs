@@ -71,10 +71,10 @@ fn is_part_of_growth<P: Pmem>(pmem: &P, header: &Header, at: u64) -> bool {
 /// the old pool is stored to before its headers are durably erased.
 ///
 /// If neither end of the region has a valid header, opening searches the inside. An inner page that begins with the magic may be data of the old
-/// pool, or the backup of an even older pool. Opening skips the search if the first page is zero. If the first page has the magic, opening rejects
-/// inner copies with another identity. So if an inner page begins with the magic, the order is: erase the identity in the first page, while the
-/// backup at the end is complete; then the backup; then the rest of the first page, its magic last. The inner pages are erased before the new backup
-/// is stored: a crash may leave a part of the new backup, and opening would then search the inside.
+/// pool, or the backup of an even older pool. Opening skips the search if the first page is zero and the last page has no magic. If the first page
+/// has the magic, opening rejects inner copies with another identity. So if an inner page begins with the magic, the order is: erase the identity in
+/// the first page, while the backup at the end is complete; then the backup; then the rest of the first page, its magic last. The inner pages are
+/// erased before the new backup is stored: a crash may leave a part of the new backup, and opening would then search the inside.
 ///
 /// At both ends the whole page is zeroed, not only the magic: the new header has the same magic, and a crash that kept only the magic of the new
 /// header would restore the old one. Inner pages keep their magic, which marks them for the next process: if this process were killed with a zeroed
