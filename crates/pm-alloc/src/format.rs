@@ -145,7 +145,7 @@ impl EntryKind {
 }
 
 /// The log sequence number of a committed group of log entries, or of undo entries. The high 15 bits are a generation, which increases with each
-/// recovery. The low 32 bits are a number that increases with each commit. Zero is below all other LSNs.
+/// open. The low 32 bits are a number that increases with each commit. Zero is below all other LSNs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(u64);
 

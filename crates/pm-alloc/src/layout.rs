@@ -186,10 +186,10 @@ pub(crate) struct Parameters {
 
 /// Plans a layout for a data area, or returns the reason why it is impossible.
 ///
-/// By default the lanes take at most a sixteenth of the data area, or 4 KiB if that is more. Chunks have 4 KiB to 1 MiB, so that there are at least
-/// 64. Chunks are longer, up to 64 MiB, if there would otherwise be 512 or more of them, and longer again if there would be 32,768 or more. The lower
-/// number of chunks limits the time of the first transactions after an open: these read the first header of one chunk after another, at one page
-/// fault each, until they find an empty chunk, and all headers of some chunks, at several page faults each.
+/// By default the lanes take at most a sixteenth of the data area, or 4 KiB if that is more. Chunks have a 64th of the data area, rounded down to a
+/// power of two, but 4 KiB to 1 MiB. They are longer, up to 64 MiB, if there would otherwise be 512 or more of them, and longer again if there would
+/// be 32,768 or more. The lower number of chunks limits the time of the first transactions after an open: these read the first header of one chunk
+/// after another, at one page fault each, until they find an empty chunk, and all headers of some chunks, at several page faults each.
 pub(crate) fn plan(
     data_start: u64,
     data_end: u64,

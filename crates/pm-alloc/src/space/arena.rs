@@ -98,7 +98,7 @@ impl Arena {
     pub(super) fn insert(&mut self, map: ChunkMap) -> u32 {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).expect("there are fewer chunks")
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 chunks")
         });
         let mut line = map.first;
         while let Some(extent) = map.next_extent(line) {
@@ -203,7 +203,7 @@ impl Arena {
             let mut line = 1;
             while let Some(map) = self.slots[slot].as_ref().filter(|map| map.free_lines >= request.lines) {
                 let Some(free) = map.next_extent(line) else { break };
-                let slot = u32::try_from(slot).expect("there are fewer chunks");
+                let slot = u32::try_from(slot).expect("fewer than 2^32 chunks");
                 let known = self.corruptions.len();
                 let found = self.reserve_at(pmem, Candidate { slot, line: free.start }, free.end, request);
                 if found.is_some() {

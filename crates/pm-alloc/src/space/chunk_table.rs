@@ -492,7 +492,7 @@ impl LockedChunks<'_> {
         let chunk = map.chunk;
         let mut to = self.table.arena(arena);
         let slot = to.insert(map);
-        let arena = u32::try_from(arena).expect("there are fewer arenas");
+        let arena = u32::try_from(arena).expect("at most 65,536 arenas");
         self.set_owner(chunk, ChunkOwner::Arena(ArenaSlot { arena, slot }));
     }
 
@@ -515,7 +515,7 @@ impl LockedChunks<'_> {
     }
 
     /// Takes `count` adjacent free chunks, and returns the first. `None` if there are none.
-    pub(super) fn take_run(&mut self, count: u64) -> Option<u64> {
+    pub(super) fn take_adjacent(&mut self, count: u64) -> Option<u64> {
         let mut run = 0;
         for chunk in 0..self.table.chunk_count() {
             run = if self.is_free(chunk) { run + 1 } else { 0 };
@@ -624,11 +624,11 @@ impl LockedChunks<'_> {
 
 #[inline]
 fn chunk_as_usize(chunk: u64) -> usize {
-    usize::try_from(chunk).expect("chunks have an index")
+    usize::try_from(chunk).expect("fewer than 2^32 chunks")
 }
 
 pub(super) fn chunk_as_u32(chunk: u64) -> u32 {
-    u32::try_from(chunk).expect("there are fewer chunks")
+    u32::try_from(chunk).expect("fewer than 2^32 chunks")
 }
 
 /// The number of the calling thread. It distributes the threads of a process over the arenas. Only speed depends on this number.

@@ -82,7 +82,7 @@ pub enum FreeError {
         /// The given offset.
         offset: u64,
     },
-    /// The length of the block is unknown: its header is corrupted, or it lies in the extent of a corrupted header.
+    /// The block's header is corrupted, or the block lies in the extent of a corrupted header.
     #[error(
         "the block at offset {offset} cannot be freed: the header at offset {header_offset} is corrupted"
     )]

@@ -65,7 +65,7 @@ impl<'s> Frozen<'s> {
         if known == 0 {
             return Ok(());
         }
-        // This process has changed blocks only in these chunks.
+        // This process has changed blocks only in the chunks whose first headers it has read.
         let mut frozen = Self::without_reading(chunks, pmem, true);
         sync::order_observed_stores_before_flushes();
         for chunk in 0..known {

@@ -50,10 +50,10 @@ pub(super) fn reserve<P: Pmem>(
     let mut chunks = table.lock();
     chunks.read_first_headers_through(pmem, u64::MAX)?;
     split_quarantined(&mut chunks, pmem, checkpoint_lsn)?;
-    let mut found = chunks.take_run(count);
+    let mut found = chunks.take_adjacent(count);
     if found.is_none() {
         while chunks.scan_next(own, pmem)? {}
-        found = chunks.take_run(count);
+        found = chunks.take_adjacent(count);
     }
     let Some(chunk) = found else {
         let (mut quarantined, mut held) =

@@ -21,7 +21,7 @@ pub struct SpaceStats {
     pub covered_chunks: u64,
     /// Free bytes.
     pub free_bytes: u64,
-    /// Bytes in use: allocated, reserved, quarantined, or lost.
+    /// Bytes in use: allocated, reserved, quarantined, lost or unreachable.
     pub used_bytes: u64,
     /// Quarantined blocks: freed but not yet reusable.
     pub quarantined_blocks: u64,
@@ -29,7 +29,7 @@ pub struct SpaceStats {
     pub quarantined_bytes: u64,
     /// Reservations of transactions in progress.
     pub reservations: u64,
-    /// Bytes of blocks whose headers are corrupted.
+    /// Bytes of blocks whose headers are corrupted, or that a repair has marked lost.
     pub lost_bytes: u64,
 }
 
@@ -82,7 +82,7 @@ pub struct ChunkReport {
     pub allocated_bytes: u64,
     /// Free bytes.
     pub free_bytes: u64,
-    /// Lost bytes: those of blocks whose headers are corrupted, or that a repair has marked lost.
+    /// Bytes of lost blocks and of unreachable extents in this chunk, without the allocated blocks found there.
     pub lost_bytes: u64,
 }
 
@@ -101,7 +101,7 @@ impl CheckReport {
         mut each: impl FnMut(Block),
     ) -> Self {
         let chunks =
-            vec![ChunkReport::default(); usize::try_from(chunk_count).expect("chunks have an index")];
+            vec![ChunkReport::default(); usize::try_from(chunk_count).expect("fewer than 2^32 chunks")];
         let mut report = Self { chunks, ..Self::default() };
         let scanner = Scanner { pmem, layout, chunk_count };
         let mut cursor = ChunkCursor::default();
@@ -170,7 +170,7 @@ impl CheckReport {
         let bytes = u64::from(lines) * LINE_BYTES;
         self.lost_bytes -= bytes;
         self.allocated_bytes += bytes;
-        let chunk = &mut self.chunks[usize::try_from(chunk).expect("chunks have an index")];
+        let chunk = &mut self.chunks[usize::try_from(chunk).expect("fewer than 2^32 chunks")];
         chunk.lost_bytes -= bytes;
         chunk.allocated_bytes += bytes;
     }
@@ -209,7 +209,7 @@ impl CheckReport {
         while line < lines.end {
             let at = chunk + u64::from(line / in_chunk);
             let next = lines.end.min((line / in_chunk + 1) * in_chunk);
-            let index = usize::try_from(at).expect("chunks have an index");
+            let index = usize::try_from(at).expect("fewer than 2^32 chunks");
             *field(&mut self.chunks[index]) += u64::from(next - line) * LINE_BYTES;
             line = next;
         }
