@@ -54,7 +54,7 @@ impl<T> SpinLock<T> {
         guard
     }
 
-    pub(crate) fn is_free_and_unpoisoned(&self) -> bool {
+    pub(crate) fn is_unlocked_and_unpoisoned(&self) -> bool {
         self.try_lock().is_some_and(|guard| !guard.inner.is_poisoned)
     }
 
@@ -110,7 +110,7 @@ impl<T> PoisonMutex<T> {
         guard
     }
 
-    pub(crate) fn is_free_and_unpoisoned(&self) -> bool {
+    pub(crate) fn is_unlocked_and_unpoisoned(&self) -> bool {
         match self.inner.try_lock() {
             Ok(guarded) => !guarded.is_poisoned,
             Err(std::sync::TryLockError::Poisoned(error)) => !error.into_inner().is_poisoned,
@@ -236,7 +236,7 @@ mod tests {
             guard.ignore_panics();
             panic!("while only reading");
         }));
-        assert!(lock.is_free_and_unpoisoned());
+        assert!(lock.is_unlocked_and_unpoisoned());
         assert!(panics(|| {
             let _guard = lock.lock();
             panic!("with the lock");
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(*lock.lock(), 2, "it is released");
         assert!(panics(|| drop(lock.lock_unpoisoned())));
         assert!(panics(|| drop(lock.lock_unpoisoned())), "and stays poisoned");
-        assert!(!lock.is_free_and_unpoisoned());
+        assert!(!lock.is_unlocked_and_unpoisoned());
     }
 
     #[test]
@@ -255,12 +255,12 @@ mod tests {
             guard.ignore_panics();
             panic!("while only reading");
         }));
-        assert!(lock.is_free_and_unpoisoned());
+        assert!(lock.is_unlocked_and_unpoisoned());
         assert!(panics(|| {
             let _guard = lock.lock_unpoisoned();
             panic!("with the lock");
         }));
-        assert!(!lock.is_free_and_unpoisoned());
+        assert!(!lock.is_unlocked_and_unpoisoned());
         assert!(panics(|| drop(lock.lock_unpoisoned())), "it stays poisoned");
     }
 

@@ -113,7 +113,7 @@ impl<P: Pmem> UnloggedHeap<P> {
         Self { heap, durable: false }
     }
 
-    /// Sets whether each header is flushed and fenced when stored: one or two fences for each allocation, one for each freeing. False by default.
+    /// Sets whether each header is flushed and fenced when stored: usually one or two fences for an allocation, one for a freeing. False by default.
     ///
     /// # Durability
     /// When `durable(true)` returns, earlier allocations and freeings are durable too, unless a fence failed: then each later call returns the error.
@@ -183,9 +183,9 @@ impl<P: Pmem> UnloggedHeap<P> {
         }
     }
 
-    /// Resizes a block without moving it: to `*bytes.end()` bytes if possible, and otherwise to at least `*bytes.start()`. Returns the block's new
-    /// capacity in bytes, or `None` if the block is unchanged because there is too little room after it. A block that already has room for
-    /// `*bytes.start()` bytes may stay unchanged. `ensure` is called as in [`alloc_if`](Self::alloc_if).
+    /// Resizes a block without moving it: to `*bytes.end()` bytes if possible, and otherwise to at least `*bytes.start()`. Returns its new
+    /// capacity in bytes, or `None` if it is unchanged: it cannot grow enough, or it is a huge block that would become shorter than a chunk. A block
+    /// that has room for `*bytes.start()` bytes may stay unchanged. `ensure` is called as in [`alloc_if`](Self::alloc_if).
     ///
     /// # Errors
     /// When no allocated block starts at `offset`, or its header is corrupted: nothing is changed. When a fence fails: nothing more is stored, and
@@ -270,7 +270,7 @@ impl<P: Pmem> Drop for UnloggedHeap<P> {
     fn drop(&mut self) {
         let is_consistent = self.heap.is_of_this_process()
             && self.heap.parts.log.check_not_poisoned().is_ok()
-            && self.heap.parts.space.is_free_and_unpoisoned();
+            && self.heap.parts.space.is_unlocked_and_unpoisoned();
         // Otherwise the heap stays as after a kill, and the next open makes the headers durable.
         if is_consistent
             && (self.durable || self.heap.parts.space.persist_headers(&self.heap.parts.pmem()).is_ok())

@@ -155,7 +155,7 @@ impl<P: Pmem> Heap<P> {
     ///
     /// # Durability
     /// When this returns `Ok`, all changes are durable. Costs one fence and, in addition to the changed lines, one log line for each 48 bytes or
-    /// three words. Writing more than 96 bytes, or zeros, into new blocks costs one more fence. A write of 2 KiB or more to an old block is made in
+    /// three words. Zeroing new blocks or writing over 96 bytes there costs one more fence. A write of 2 KiB or more to an old block is made in
     /// place, and costs three fences in all, or four if the transaction changes other data, too. A transaction that changes nothing costs nothing.
     ///
     /// # Source

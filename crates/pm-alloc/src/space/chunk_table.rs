@@ -271,8 +271,9 @@ impl ChunkTable {
     }
 
     /// Whether no lock is held, for example by a leaked guard, and none is poisoned.
-    pub(super) fn is_free_and_unpoisoned(&self) -> bool {
-        self.shared.is_free_and_unpoisoned() && self.arenas.iter().all(SpinLock::is_free_and_unpoisoned)
+    pub(super) fn is_unlocked_and_unpoisoned(&self) -> bool {
+        self.shared.is_unlocked_and_unpoisoned()
+            && self.arenas.iter().all(SpinLock::is_unlocked_and_unpoisoned)
     }
 }
 

@@ -14,7 +14,7 @@ pub enum SpaceError {
         lines: u64,
         /// Whether freed blocks are quarantined. If so, a later attempt may succeed.
         quarantined: bool,
-        /// Whether transactions in progress hold extents that they may not use completely. If so, an attempt after they end may succeed.
+        /// Whether transactions in progress hold extents of which a part may remain unused. If so, an attempt after they end may succeed.
         held: bool,
     },
     /// The block is longer than a header can represent, or than the heap.

@@ -194,7 +194,7 @@ impl Space {
         if lines >= self.layout().chunk_lines() {
             return huge::reserve(&self.chunks, arena, pmem, lines, align_bytes, checkpoint_lsn);
         }
-        // With a log, the free blocks of a run would first have to be joined, which costs more than the header of a rest.
+        // With a log, no run is searched for: joining its free blocks costs more than storing a header for the rest of one longer free block.
         let is_logged = checkpoint_lsn != Lsn::MAX;
         let request = self.request(lines, align_bytes)?;
         let is_unaligned = request.lines_with_padding == request.lines;
@@ -207,9 +207,9 @@ impl Space {
         Ok(Reservation::new(self.layout(), extent))
     }
 
-    /// Records in DRAM that the reservation is one free block, and frees the lines from the trim line on. Called after the
-    /// [headers](Reservation::join_headers) were made durable; `lsn` is zero unless they were logged. If the caller has not stored all headers, it
-    /// [returns](Self::return_unused) the reservation instead.
+    /// Records that the reservation is one free block, and frees the lines from the trim line on. For a huge block, also stores zeroes, which the
+    /// caller fences: see [`Reservation::finish_join`]. Called after the [headers](Reservation::join_headers) were made durable; `lsn` is zero
+    /// unless they were logged. If the caller has not stored all headers, it [returns](Self::return_unused) the reservation instead.
     pub(crate) fn finish_join<P: Pmem>(&self, pmem: &P, reservation: &mut Reservation, lsn: Lsn) {
         reservation.finish_join(pmem, lsn);
         if let Some(ArenaSlot { arena, slot }) = reservation.extent.slot
@@ -400,8 +400,8 @@ impl Space {
     }
 
     /// Whether no lock is held, for example by a leaked guard, and none is poisoned.
-    pub(crate) fn is_free_and_unpoisoned(&mut self) -> bool {
-        self.chunks.is_free_and_unpoisoned()
+    pub(crate) fn is_unlocked_and_unpoisoned(&mut self) -> bool {
+        self.chunks.is_unlocked_and_unpoisoned()
     }
 
     pub(super) const fn layout(&self) -> &Layout {

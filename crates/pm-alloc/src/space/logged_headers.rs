@@ -31,8 +31,8 @@
 //!
 //! The walk along a chain visits only headers that were part of the chain at some time after `k`:
 //!
-//! - The first header of a chunk. A transaction stores the header of the first of several adjacent new blocks last. So the first header is that of
-//!   the discarded transaction, or the header that this transaction was about to replace.
+//! - The first header of a chunk. A transaction stores the header of the first of several adjacent new blocks last. So if a discarded transaction was
+//!   replacing the first header, the header in place is either its own or the one that it was about to replace.
 //! - A current header. It was part of the chain when its group committed.
 //! - The header after a visited header. While the visited header was part of the chain, another block started where the visited block ends. The
 //!   header of that other block was durable before the visited header was stored: a commit stores it early ([`Reservation::inner_and_front`]),

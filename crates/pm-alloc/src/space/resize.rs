@@ -23,7 +23,7 @@ use pm_core::{FenceError, Pmem};
 #[derive(Debug)]
 #[must_use = "a block that can grow is unchanged when this is dropped"]
 pub(crate) enum Resize<'s, P: Pmem> {
-    /// Resizing has ended: the block has this number of lines. `None` if the block is unchanged and too short.
+    /// Resizing has ended: the block has this number of lines. `None` if it is unchanged: too short, or huge while less than a chunk is wanted.
     Done(Option<u32>),
     /// The block can grow.
     Grow(Growth<'s, P>),

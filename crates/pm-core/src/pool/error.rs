@@ -106,7 +106,7 @@ pub enum RootError {
     #[error("the roots of this pool can be changed only by transactions of its heap")]
     Logged,
     /// The root directory is full.
-    #[error("all {root_count_max} roots of the pool are in use")]
+    #[error("the root directory is full: it holds {root_count_max} roots, corrupted ones included")]
     Full {
         /// The largest number of roots.
         root_count_max: u64,

@@ -135,7 +135,7 @@ impl Pool<Region> {
             return Err(PoolError::ReadOnly);
         }
         self.pmem.check_growth(pool_bytes)?;
-        // An interrupted growth is completed first: the backup that it left at the region's end would otherwise become data.
+        // An extension by this handle that failed is completed first: a backup that it left at the region's end would otherwise become data.
         self.extend()?;
         self.pmem.grow(pool_bytes)?;
         self.extend()

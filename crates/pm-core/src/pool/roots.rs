@@ -26,8 +26,9 @@ pub struct RootDirectory<'p, P: Pmem = Region> {
 }
 
 impl<'p, P: Pmem> RootDirectory<'p, P> {
-    /// Of two slots with one name, frees the older one. A log that lost the removal of a root leaves two such slots if the root was set again. Call
-    /// this once, after the log is replayed: before that, replay may still free the younger slot, and the older one would then be the valid root.
+    /// Of two slots with one name, frees the older one. There are two if a root was removed and set again, and corruption of the log lost the
+    /// removal. Call this once, after the log is replayed: before that, replay may still free the younger slot, and the older one would then be the
+    /// valid root.
     ///
     /// # Errors
     /// When the pool is read-only, or a fence fails.
