@@ -4,9 +4,7 @@
 
 mod pools;
 
-use pm_core::{
-    FenceError, HeaderState, Pmem, Pool, PoolOptions, Region, RootError, Uuid, WriterGuard, forward_pmem,
-};
+use pm_core::{FenceError, HeaderState, Pmem, Pool, PoolOptions, Region, Uuid, WriterGuard, forward_pmem};
 use pools::{LONGER_BYTES, POOL_BYTES, get, set_at};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -170,8 +168,9 @@ fn reader_never_finds_partial_transaction() {
     let reader = Pool::attach_read_only(&region).unwrap();
     let found = || reader.find_root("y").map(|root| root.map(|root| root.offset()));
     let run = |target: (u64, u64, u64), is_complete: bool| {
-        let choose = || Ok::<_, RootError>(writer.root_write("y", Some(target), &[])?.into_iter().collect());
-        let (change, writes) = writer.change_roots(choose).unwrap();
+        let mut change = writer.begin_root_change().unwrap();
+        let writes = writer.root_write("y", Some(target), &[]).unwrap();
+        writer.hide_roots(&mut change, writes.as_slice());
         let before = found();
         writes.iter().for_each(|write| region.store(write.offset(), &write.bytes()[..40]));
         assert_eq!(found(), before, "a part of the change is stored");

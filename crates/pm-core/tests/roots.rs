@@ -121,8 +121,7 @@ fn read_only_pool_is_not_changed() {
     assert_eq!(set(&pool, "a", 2), Err(RootError::Place(PlaceError::ReadOnly)));
     assert_eq!(pool.remove_root("a"), Err(RootError::ReadOnly));
     assert_eq!(pool.discard_corrupted_roots(), Err(RootError::ReadOnly));
-    let choose = || Ok::<_, RootError>(Vec::new());
-    assert!(matches!(pool.change_roots(choose), Err(RootError::ReadOnly)));
+    assert!(matches!(pool.begin_root_change(), Err(RootError::ReadOnly)));
     pool.scope(|pm| {
         let link = pm.root::<u64>("a").unwrap().unwrap();
         assert_eq!(pm.store_u64(link, 7).map(drop), Err(PlaceError::ReadOnly));
@@ -162,8 +161,11 @@ fn discarded_slots_are_free_again() {
 #[test]
 fn panic_before_change_keeps_directory_usable() {
     let pool = pool();
-    let choose = || -> Result<Vec<RootWrite>, RootError> { panic!("nothing is chosen") };
-    catch_unwind(AssertUnwindSafe(|| drop(pool.change_roots(choose)))).unwrap_err();
+    let begin = AssertUnwindSafe(|| {
+        let _change = pool.begin_root_change();
+        panic!("no slot is hidden yet")
+    });
+    catch_unwind(begin).unwrap_err();
     assert_eq!(set(&pool, "a", 1), Ok(()));
 }
 

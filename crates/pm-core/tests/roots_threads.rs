@@ -210,13 +210,11 @@ fn transaction_is_hidden_until_complete() {
     let pool = pool();
     set(&pool, "y", 1).unwrap();
     let target = |at: u64| Some((pool.data().start + 64 * at, 8, 0));
-    let choose = || {
-        let first = pool.root_write("y", target(2), &[])?.unwrap();
-        let second = pool.root_write("z", target(3), &[first])?.unwrap();
-        Ok::<_, RootError>(vec![first, second])
-    };
-    let (change, writes) = pool.change_roots(choose).unwrap();
-    assert_eq!(writes.len(), 2);
+    let mut change = pool.begin_root_change().unwrap();
+    let first = pool.root_write("y", target(2), &[]).unwrap().unwrap();
+    let second = pool.root_write("z", target(3), &[first]).unwrap().unwrap();
+    let writes = [first, second];
+    pool.hide_roots(&mut change, &writes);
     for write in writes {
         for (at, word) in (write.offset()..).step_by(8).zip(write.bytes().chunks(8)) {
             assert_eq!((look(&pool, "y"), look(&pool, "z")), (Some(1), None));

@@ -275,13 +275,13 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.stage_root(name, None)
     }
 
-    const fn new(parts: &'p HeapParts<P>, lists: &'p mut TxLists, durability: Durability) -> Self {
+    pub(super) const fn new(parts: &'p HeapParts<P>, lists: &'p mut TxLists, durability: Durability) -> Self {
         Self { parts, lists, lane: None, has_unfenced_stores: false, durability, brand: PhantomData }
     }
 
     /// Commits: adds headers and roots to the write set, fences the stores to new blocks, commits through a lane, and settles reservations and freed
     /// blocks.
-    fn commit(mut self) -> Result<(), TxError> {
+    pub(super) fn commit(mut self) -> Result<(), TxError> {
         self.write_headers();
         if self.lists.writes.is_empty() && self.lists.roots.is_empty() && self.lane.is_none() {
             // There is nothing to store: any freed blocks are in unreachable extents, and are freed in DRAM only.
@@ -483,16 +483,14 @@ impl<'p, P: Pmem> Tx<'p, P> {
         }
         self.parts.log.check_not_poisoned()?;
         let (pool, staged) = (&self.parts.pool, &self.lists.roots);
-        let choose = || -> Result<Vec<RootWrite>, TxError> {
-            let mut slots = Vec::new();
-            // Removals first: they free slots.
-            let (removed, set): (Vec<_>, Vec<_>) = staged.iter().partition(|root| root.target.is_none());
-            for StagedRoot { name, target, .. } in removed.into_iter().chain(set) {
-                slots.extend(pool.root_write(name, *target, &slots)?);
-            }
-            Ok(slots)
-        };
-        let (change, slots) = pool.change_roots(choose)?;
+        let mut change = pool.begin_root_change()?;
+        let mut slots = Vec::new();
+        // Removals first: they free slots.
+        let (removed, set): (Vec<_>, Vec<_>) = staged.iter().partition(|root| root.target.is_none());
+        for StagedRoot { name, target, .. } in removed.into_iter().chain(set) {
+            slots.extend(pool.root_write(name, *target, &slots)?);
+        }
+        pool.hide_roots(&mut change, &slots);
         for slot in slots {
             self.lists.writes.bytes(slot.offset(), slot.bytes());
         }

@@ -1,12 +1,12 @@
 //! Views, which need no transaction: they read, store words and pairs in place, and allocate or free a block together with the link to it.
 
 use super::error::TxError;
-use super::transaction::{Durability, LOGGED_UP_TO_BYTES, run};
+use super::transaction::{Durability, LOGGED_UP_TO_BYTES, Tx};
 use crate::format::LINE_BYTES;
 use crate::layout::Layout;
 use crate::links::{link_to, value_from};
 use crate::log::{self, LaneGuard};
-use crate::parts::HeapParts;
+use crate::parts::{HeapParts, InTransaction};
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 use pm_core::{InPool, Link, PlaceError, Pmem, Region, RootError, bytes_of};
@@ -175,11 +175,11 @@ impl<'p, P: Pmem> View<'p, P> {
             return Ok(());
         }
         drop(lane);
-        run(parts, Durability::Immediate, |tx| {
-            tx.free_block(payload)?;
-            tx.write_word(slot, NULL);
-            Ok(())
-        })
+        let mut thread = InTransaction::begin(parts.id()).ok_or(TxError::Nested)?;
+        let mut tx = Tx::new(parts, thread.lists(), Durability::Immediate);
+        tx.free_block(payload)?;
+        tx.write_word(slot, NULL);
+        tx.commit()
     }
 
     /// Allocates a block of `bytes` bytes, stores `contents` in it if there are any, and links `slot` to it.
@@ -200,14 +200,15 @@ impl<'p, P: Pmem> View<'p, P> {
             return Ok(link_to(payload));
         }
         // A transaction is needed, or this thread's arena has no room, or the block is longer than a chunk.
-        run(self.parts, Durability::Immediate, |tx| {
-            let payload = tx.alloc_payload(bytes, align_of::<T>() as u64)?;
-            if let Some(contents) = contents {
-                tx.store_in_new_block(payload, contents)?;
-            }
-            tx.write_word(slot, payload);
-            Ok(link_to(payload))
-        })
+        let mut thread = InTransaction::begin(self.parts.id()).ok_or(TxError::Nested)?;
+        let mut tx = Tx::new(self.parts, thread.lists(), Durability::Immediate);
+        let payload = tx.alloc_payload(bytes, align_of::<T>() as u64)?;
+        if let Some(contents) = contents {
+            tx.store_in_new_block(payload, contents)?;
+        }
+        tx.write_word(slot, payload);
+        tx.commit()?;
+        Ok(link_to(payload))
     }
 
     /// Allocates a block from this thread's arena and links `slot` to it with one commit of up to three words. `None` if the arena has no such

@@ -441,21 +441,21 @@ impl<P: Pmem> Pool<P> {
         self.directory().write(name, target, staged)
     }
 
-    /// Begins a change of the directory by a transaction, and hides the slots that the change will store to: until it is complete,
-    /// [`find_root`](Self::find_root) and [`roots`](Self::roots) in all threads find the previous contents. `choose` returns the writes, each
-    /// obtained from [`root_write`](Self::root_write). No other change runs between `choose` and the end of this change, so the writes stay valid.
-    ///
-    /// Call this before storing any of the writes. [Complete](RootChange::complete) the change when all of them are durable, or when none has been
-    /// stored.
+    /// Begins a change of the directory by a transaction. No other change runs until the returned value is dropped, so the writes that
+    /// [`root_write`](Self::root_write) returns until then stay valid. [Hide](Self::hide_roots) their slots before storing any of them.
+    /// [Complete](RootChange::complete) the change when all of them are durable, or when none has been stored.
     ///
     /// # Errors
-    /// [`RootError::ReadOnly`]; [`FenceError::Poisoned`](crate::FenceError::Poisoned) when an earlier change was dropped incomplete, as after a
-    /// failed fence; and the error of `choose`. If `choose` fails or panics, nothing changes.
-    pub fn change_roots<E: From<RootError>>(
-        &self,
-        choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
-    ) -> Result<(RootChange<'_>, Vec<RootWrite>), E> {
-        self.directory().change(choose)
+    /// [`RootError::ReadOnly`], and [`FenceError::Poisoned`](crate::FenceError::Poisoned) when an earlier change was dropped after slots were
+    /// hidden and before it was complete, as after a failed fence.
+    pub fn begin_root_change(&self) -> Result<RootChange<'_>, RootError> {
+        self.directory().begin_change()
+    }
+
+    /// Hides the slots of these writes: until the change is complete, [`find_root`](Self::find_root) and [`roots`](Self::roots) in all threads find
+    /// the previous contents.
+    pub fn hide_roots(&self, change: &mut RootChange<'_>, writes: &[RootWrite]) {
+        self.directory().hide(change, writes);
     }
 
     /// The root directory, for the owner of the log that changes it.

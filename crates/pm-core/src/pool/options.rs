@@ -50,7 +50,7 @@ impl PoolOptions {
 
     /// Gives the pool logged roots: only transactions of a log in the data area may change its root directory. The pool's own methods that change
     /// roots return [`RootError::Logged`](super::RootError::Logged), because a replay of the log could undo their changes. The owner of the log uses
-    /// [`Pool::change_roots`](super::Pool::change_roots) and [`Pool::logged_roots`](super::Pool::logged_roots).
+    /// [`Pool::begin_root_change`](super::Pool::begin_root_change) and [`Pool::logged_roots`](super::Pool::logged_roots).
     #[must_use]
     pub const fn with_logged_roots(mut self) -> Self {
         self.logged_roots = true;

@@ -90,7 +90,7 @@ impl Root {
 }
 
 /// A write to a slot that sets or removes a root, from [`Pool::root_write`](crate::Pool::root_write). A transaction stores it atomically, through its
-/// own log, between [`Pool::change_roots`](crate::Pool::change_roots) and [`RootChange::complete`](crate::RootChange::complete).
+/// own log, between [`Pool::begin_root_change`](crate::Pool::begin_root_change) and [`RootChange::complete`](crate::RootChange::complete).
 #[derive(Clone, Copy, Debug)]
 pub struct RootWrite {
     pub(super) at: u64,

@@ -42,7 +42,7 @@ pub(super) struct DirectoryState {
 /// Held by the thread that changes the directory through this handle. The value is true while slots are hidden, and stays true if the change fails.
 pub(super) type ChangeLock = Mutex<bool>;
 
-/// A change of the directory, from [`Pool::change_roots`](crate::Pool::change_roots). No other change starts before this value is dropped.
+/// A change of the directory, from [`Pool::begin_root_change`](crate::Pool::begin_root_change). No other change starts before this value is dropped.
 ///
 /// If the value is dropped before [`complete`](Self::complete), because a fence failed or a panic unwinds, hidden slots stay hidden: readers find the
 /// former roots, and further changes are refused until the pool is opened again.

@@ -225,18 +225,13 @@ impl<'p, P: Pmem> RootDirectory<'p, P> {
         Ok(())
     }
 
-    /// See [`Pool::change_roots`](crate::Pool::change_roots).
-    pub(super) fn change<E: From<RootError>>(
-        &self,
-        choose: impl FnOnce() -> Result<Vec<RootWrite>, E>,
-    ) -> Result<(RootChange<'p>, Vec<RootWrite>), E> {
-        let mut change = self.begin_change()?;
-        let writes = choose()?;
+    /// See [`Pool::hide_roots`](crate::Pool::hide_roots).
+    pub(super) fn hide(&self, change: &mut RootChange<'_>, writes: &[RootWrite]) {
         change.hide(writes.iter().map(|write| (write.at, load_slot(self.pmem, write.at))).collect());
-        Ok((change, writes))
     }
 
-    fn begin_change(&self) -> Result<RootChange<'p>, RootError> {
+    /// See [`Pool::begin_root_change`](crate::Pool::begin_root_change).
+    pub(super) fn begin_change(&self) -> Result<RootChange<'p>, RootError> {
         Ok(self.state.change(self.change_lock.ok_or(RootError::ReadOnly)?)?)
     }
 
