@@ -55,7 +55,7 @@ pub enum UnloggedError {
     /// A fence failed. The next open decides whether the block is allocated, freed or resized.
     #[error(transparent)]
     Fence(#[from] FenceError),
-    /// An earlier fence failed. Nothing was stored.
+    /// An earlier fence failed, and nothing was stored. Or the fence of this call failed, in a [durable](UnloggedHeap::durable) `free`.
     #[error(transparent)]
     Commit(#[from] CommitError),
     /// The caller's `ensure` returned false for each free extent: the medium has no room for any of them.
@@ -183,9 +183,9 @@ impl<P: Pmem> UnloggedHeap<P> {
         }
     }
 
-    /// Resizes a block without moving it: to `*bytes.end()` bytes if possible, and otherwise to at least `*bytes.start()`. Returns its new
-    /// capacity in bytes, or `None` if it is unchanged: it cannot grow enough, or it is a huge block that would become shorter than a chunk. A block
-    /// that has room for `*bytes.start()` bytes may stay unchanged. `ensure` is called as in [`alloc_if`](Self::alloc_if).
+    /// Resizes a block without moving it: to `*bytes.end()` bytes if possible, and otherwise to at least `*bytes.start()`. Returns its capacity
+    /// in bytes, which may be unchanged if it has room for `*bytes.start()` bytes. Returns `None`, and changes nothing, if the block cannot grow
+    /// enough, or is a huge block that would become shorter than a chunk. `ensure` is called as in [`alloc_if`](Self::alloc_if).
     ///
     /// # Errors
     /// When no allocated block starts at `offset`, or its header is corrupted: nothing is changed. When a fence fails: nothing more is stored, and

@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// A heap in a pool: blocks that are allocated, freed and changed by transactions, and survive crashes.
 ///
-/// Several threads may use it at once, but only one process can open it for writing. It need not be closed: the changes of all completed calls are
+/// Several threads may use it at once, but only one process at a time can open it. It need not be closed: the changes of all completed calls are
 /// durable, except [deferred](Durability::Deferred) commits. Dropping it [closes](Heap::close) it. The crate's documentation has an example.
 #[derive(Debug)]
 pub struct Heap<P: Pmem = Region> {
@@ -155,7 +155,7 @@ impl<P: Pmem> Heap<P> {
     ///
     /// # Durability
     /// When this returns `Ok`, all changes are durable. Costs one fence and, in addition to the changed lines, one log line for each 48 bytes or
-    /// three words. Zeroing new blocks or writing over 96 bytes there costs one more fence. A write of 2 KiB or more to an old block is made in
+    /// three words. Zeroing new blocks or writing more than 96 bytes there costs one more fence. A write of 2 KiB or more to an old block is made in
     /// place, and costs three fences in all, or four if the transaction changes other data, too. A transaction that changes nothing costs nothing.
     ///
     /// # Source

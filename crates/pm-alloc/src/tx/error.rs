@@ -46,7 +46,7 @@ pub enum TxError {
     /// The transaction could not commit.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// A fence failed.
+    /// A fence failed in [`Heap::repair`](crate::Heap::repair).
     #[error(transparent)]
     Fence(#[from] FenceError),
     /// The program rolled the transaction back, for this reason.
@@ -54,7 +54,7 @@ pub enum TxError {
     RolledBack(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A failed fence becomes [`TxError::Commit`], regardless of the part of the heap that fenced, because the heap accepts no more transactions.
+/// A fence that failed while space was reserved becomes [`TxError::Commit`], like one that failed in a commit: the heap accepts no more transactions.
 impl From<SpaceError> for TxError {
     fn from(error: SpaceError) -> Self {
         match error {

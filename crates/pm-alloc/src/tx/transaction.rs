@@ -40,7 +40,7 @@ pub enum Durability {
     /// With the next commit of any thread, or when the heap is closed. Applies to a transaction that only changes long values in
     /// place; every other transaction is durable before the call returns.
     ///
-    /// After a crash before that commit, recovery may roll back the whole transaction, together with every transaction after it.
+    /// After a crash before that commit is durable, recovery may roll back the whole transaction. In that case no later transaction was durable.
     Deferred,
 }
 
@@ -206,7 +206,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
         self.store(offset, bytes_of(value))
     }
 
-    /// Writes values one after the other, from the value that the link points to on.
+    /// Writes values one after the other, starting at the value that the link points to.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -355,7 +355,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
                 // The zeros that replace the first headers of chunks inside a huge block must be fenced before the log entry with the block's header
                 // can be durable.
                 self.has_unfenced_stores |= reservation.is_huge();
-                // Another transaction may have returned the extent because its fence failed.
+                // A view's `alloc_and_link` may have released these lines because its fence failed. (A failed `Tx` abandons its extents.)
                 self.parts.log.check_not_poisoned()?;
                 block
             }

@@ -1,4 +1,4 @@
-//! Crashes while a log is formatted, during recovery, and in the last generation of LSNs, also with corruption.
+//! Crashes while a log is formatted, during recovery, and in the last generation before the rings are erased, also with corruption.
 
 use super::support::{
     Mixtures, at, commit, exhaustive, explore_from, formatted, image, in_last_generation, layout, load,

@@ -41,7 +41,7 @@ pub(super) fn with_log(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Imag
     })
 }
 
-/// Like [`with_log`], but in the last generation of LSNs.
+/// Like [`with_log`], but in the last generation before the rings are erased.
 pub(super) fn in_last_generation(layout: &Layout, run: impl FnOnce(&SimPmem, Log)) -> Image {
     image(|pmem| {
         crate::log::format(pmem, layout);
