@@ -228,7 +228,7 @@ fn read_only_pool_has_same_roots_after_crash() {
     }
 }
 
-/// The backup at the new end is newer than the two valid copies. It must be erased before the first copy is corrupted later.
+/// A backup at the new end is newer than the header and the old backup. Opening must erase it, or it would be used once the header is corrupted.
 #[test]
 fn backup_of_interrupted_growth_never_reappears() {
     let check = |crash: &Crash<()>| {
@@ -357,7 +357,7 @@ fn discarding_corrupted_roots_is_atomic_per_slot() {
     explore(&image_with_a_corrupted_root(), operation, check);
 }
 
-/// A crash leaves the root set, its slot corrupted, or its old contents: a lookup never returns `None`.
+/// After a crash, a lookup returns the new root, an error because the slot is corrupted, or the old root, but never `None`.
 #[test]
 fn setting_a_lost_root_is_atomic() {
     let operation = |run: &Run<()>| {

@@ -1,4 +1,4 @@
-//! A process that creates, grows or opens a pool is killed at each of its system calls, or each call fails, in turn: in memory and on a disk.
+//! Faults in a process that creates, grows or opens a pool: it is killed at a system call, or the call fails. In memory and on a disk.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

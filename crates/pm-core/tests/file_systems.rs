@@ -59,7 +59,7 @@ const OVERLAYS: [(&str, &str, Domain); 5] = [
         Domain::Page,
     ),
     (
-        "mounted by relative paths, in a directory whose namesake in the working directory is in memory",
+        "mounted by relative paths; from the later working directory, the upper layer's leads to memory",
         r#"mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged &&
         mount -t tmpfs tmpfs memory && mkdir memory/upper && cd memory"#,
         Domain::Page,

@@ -121,7 +121,7 @@ fn writer_opens_pool_formatted_by_previous_writer() {
     assert_eq!((uuid, is_logged), (Uuid::from_bytes([9; 16]), true), "the handle has the new pool");
 }
 
-/// Checks that a reading handle finds `y`. `change` runs once during the lookup: before each load of a word of the directory, in turn.
+/// Checks that a reading handle finds `y`. In each iteration, `change` runs once, before a different load of a word of the directory.
 fn find_during(change: impl Fn(&Region) + Sync) {
     for load in 0..64 * 8 {
         let region = Region::anonymous(POOL_BYTES).unwrap();

@@ -262,7 +262,7 @@ fn headers_and_roots_cost_documented_lines_and_fences() {
     assert_eq!(cost, cost_of(5 * header, 5), "the same for a region with an old pool");
 
     let (pool, cost) = pmem.count(|| Pool::attach(&pmem).unwrap());
-    assert_eq!(cost, cost_of(3 * header, 1), "both headers and the roots, which may not be durable");
+    assert_eq!(cost, cost_of(3 * header, 1), "both headers and the roots, in case they are not durable");
     let set = |value| set_counter(&pool, "counter", Counter { value, step: 1 }, 0);
     let ((), cost) = pmem.count(|| set(1));
     assert_eq!(cost, cost_of(3, 3), "the value, the slot, the slot's first word");

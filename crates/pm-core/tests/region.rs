@@ -307,7 +307,7 @@ fn growth_keeps_contents_and_adds_zeroes() {
 /// Another program, which ignores the lock, has made the file longer.
 #[test]
 fn growth_never_truncates_file() {
-    // A tmpfs returns the error at once.
+    // A tmpfs returns the error for a lack of space at once.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("data.pm");
     let mut region = create(&path, MIB).unwrap();

@@ -17,7 +17,7 @@ const ROOTS: std::ops::Range<u64> = 4096..8192;
 enum At {
     /// Before each store, flush and fence.
     EachChange,
-    /// Once, before the load of a word of the directory with this number.
+    /// Once, before the load with this number: loads of words of the directory are counted from 0.
     Load(u64),
 }
 

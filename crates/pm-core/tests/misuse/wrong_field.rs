@@ -1,4 +1,4 @@
-// A field taken for what it dereferences to, which lies elsewhere in it.
+// A field with the type of its `Deref` target instead of its own: the target has another offset.
 use pm_core::{Field, Persist, field};
 
 #[derive(Clone, Copy, Persist)]

@@ -1,4 +1,4 @@
-// A link is made of bytes: they may have been a link of another pool.
+// A link made from bytes, which may have been a link of another pool.
 
 use pm_core::{Link, Pool, PoolOptions, Region, from_bytes};
 
