@@ -242,7 +242,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     if resume_point.is_null() {
         return pass_on(signal, code, info, context);
     }
-    // SAFETY: `guarded` set the pointer in this thread, and its frame lives until it resets the variable.
+    // SAFETY: `guarded_copy` set the pointer in this thread, and its frame, which holds the resume point, lives until it resets the variable.
     let resume_point = unsafe { &*resume_point };
     // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context, which it may change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };

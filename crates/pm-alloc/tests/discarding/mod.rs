@@ -185,7 +185,7 @@ pub(crate) fn discard(mut bytes: Vec<u8>, lines: &[usize], options: &HeapOptions
     Heap::attach(sim_of(bytes), &options.clone().discard_corrupted_records(true)).unwrap()
 }
 
-/// Asserts that the block that a slot links to lies at `line`, has this many lines, is listed, and is not allocated again.
+/// Asserts that a slot links to the block at `line`, that the block is listed, and that no call allocates any of these `lines` lines again.
 pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) {
     assert_eq!(heap.pool().pmem().load_u64(slot(heap, number)), at_line(heap, line), "the slot links to it");
     let listed = listed(heap);

@@ -1,4 +1,4 @@
-//! Calls of views and transactions: their lengths and alignments, corrupted headers, and calls by many threads at once.
+//! Calls of views and transactions: blocks of all lengths and alignments, corrupted headers, and calls by many threads at once.
 
 use crate::prelude::*;
 use pm_alloc::View;

@@ -123,7 +123,7 @@ fn nothing_is_stored_after_failed_fence() {
     }
 }
 
-/// The second checkpoint fails although nothing was committed since the first, so that it has nothing to do.
+/// The second checkpoint has nothing to do, because nothing was committed since the first one. It still fails.
 #[test]
 fn checkpoint_after_failed_fence_fails() {
     let region = prepared();

@@ -1,4 +1,4 @@
-//! A load of transactions whose outcome can be checked after any crash: a queue of numbered nodes for each thread.
+//! A workload of transactions whose outcome can be checked after any crash: a queue of numbered nodes for each thread.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -11,7 +11,7 @@ compile_error!("pm-core's formats are little-endian and typed access reads them 
 
 /// The CPU lacks a requested instruction.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("this CPU does not support {wanted}; the best it supports is {available}")]
+#[error("this CPU does not support {wanted}; the best it supports is {available}+{}", .available.pair.name())]
 pub struct UnsupportedInsn {
     wanted: &'static str,
     available: Insns,

@@ -304,7 +304,7 @@ mod tests {
 
     /// On ext4 and XFS blocks are allocated when the file is written back, but count as used before that.
     #[test]
-    fn delayed_allocation_counts_as_free() {
+    fn missing_blocks_are_counted_again_before_refusal() {
         let file = tempfile::tempfile().unwrap();
         let more_than_free = || BlockNeeds { holes: core::iter::once(0..1 << 62).collect(), shared: vec![] };
         let with_room =

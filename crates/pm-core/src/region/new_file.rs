@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// A file that has no name yet. It is deleted if the process dies before [`publish`](Self::publish).
+/// A file that does not have its final name yet. If the process dies before [`publish`](Self::publish), no file of that name remains.
 #[derive(Debug)]
 pub(super) struct NewFile {
     file: OwnedFd,

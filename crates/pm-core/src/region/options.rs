@@ -154,9 +154,9 @@ impl RegionOptions {
     }
 
     /// Children of fork(2) inherit the mapping and share it. Without this option a child does not inherit the mapping, because the lock does not
-    /// exclude a child as a second writer; an access to its addresses ends the child with SIGSEGV. A child that has the mapping may read or replace
-    /// it, but must not store to it or drop the region. It cannot [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page
-    /// domain) fence the region, or open its pool for writing.
+    /// exclude a child as a second writer; an access to its addresses ends the child with SIGSEGV. (A [scratch](Self::scratch) mapping is always
+    /// inherited, as a copy.) A child that has the mapping may read or replace it, but must not store to it or drop the region. It cannot
+    /// [grow](crate::Region::grow), [sync](crate::Region::sync_file) or (in the page domain) fence the region, or open its pool for writing.
     ///
     /// While a root or a header changes, it is hidden from readers by state in ordinary memory, of which a child has a separate copy. If the parent
     /// changes roots during or after the fork, the child may miss a root that exists throughout, or find it corrupted or not durable. The same holds

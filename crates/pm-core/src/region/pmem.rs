@@ -106,7 +106,7 @@ impl Region {
         Ok(())
     }
 
-    /// Makes the page cache equal to the medium, which a failed write-back may have prevented: drops the file's pages, or, for a writer with `keep`,
+    /// Makes the page cache equal to the medium; after a failed write-back they may differ. Drops the file's pages, or, for a writer with `keep`,
     /// writes them back again. Does so in the page domain, and for scratch over an ordinary file.
     pub(super) fn reread(&mut self, keep: bool) -> Result<(), OpenError> {
         let is_scratch_of_file = self.access == Access::Scratch && self.medium == Medium::File;
@@ -118,9 +118,9 @@ impl Region {
         Ok(())
     }
 
-    /// Makes every later fence fail if this open with [`RegionOptions::keep_pages`](crate::RegionOptions::keep_pages), or an earlier open, received
-    /// the report of a failed write-back. Returns true in that case. Opening has written back the lost writes that were still in the page cache. Call
-    /// this after the last fence that must succeed.
+    /// For a writer with [`RegionOptions::keep_pages`](crate::RegionOptions::keep_pages): makes every later fence fail if this open, or an earlier
+    /// one, received the report of a failed write-back. Returns true in that case, and false for all other regions. Opening has written back the lost
+    /// writes that were still in the page cache. Call this after the last fence that must succeed.
     pub fn poison_if_writes_were_lost(&self) -> bool {
         if let Some(page_sync) = self.page_sync.as_ref().filter(|_| self.lost_writes) {
             page_sync.poison();

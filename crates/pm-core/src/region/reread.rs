@@ -8,9 +8,9 @@
 //!
 //! The kernel reports a failed write-back once. An open that receives the report, for reading or writing, marks the file with an extended attribute,
 //! which later opens that keep the pages find. An open that keeps the pages needs the mark because its process may be killed before it uses the
-//! report; an open that does not keep them fails, with the lost pages still in the cache. An open for writing that does not keep the pages removes
-//! the mark as its last step. If it fails after it has dropped pages, the mark stays, because a later open can no longer write those pages back. The
-//! mark is not synced: it serves clients of a killed server that wait for the next one, and a crash of the machine ends them too.
+//! report; an open that does not keep them needs it because the report makes it fail, and the lost pages stay in the cache. An open for writing that
+//! does not keep the pages removes the mark as its last step. If it fails after it has dropped pages, the mark stays, because a later open can no
+//! longer write those pages back. The mark is not synced: it serves the waiting clients of a killed server, and a crash of the machine ends them too.
 
 use super::mapping::Mapping;
 use super::page_sync::PageSync;
