@@ -46,7 +46,7 @@ fn closed_heap_with_one_block_has_golden_bytes() {
     );
 
     let lines = |at: u64, count: usize| hex(&load(&region, at, 64 * count));
-    // The lane's header, and the first entry of the transaction.
+    // The first line of the lane's header, and the first entry of the transaction. The second line of the header is after the ring.
     assert_eq!(lines(layout.entry_offset(0, 0) - 64, 2), include_str!("golden/lane.hex").trim_end());
     // A line that no entry was written to.
     assert_eq!(lines(layout.entry_offset(0, 15), 1), include_str!("golden/lane_erased.hex").trim_end());

@@ -244,7 +244,7 @@ fn work(heap: &Heap, thread: u64) {
 fn word_is_stored_while_transaction_owns_only_lane() {
     let heap = heap_with(&options().lanes(1).in_place_from_bytes(128));
     in_time(|| {
-        // The log may still replay this word, so it must not be overwritten without the log.
+        // The log may still replay slot 1. The word below is in the same line, so it must not be overwritten without the log.
         heap.view(|view| {
             view.alloc_and_link(slot(view, 1), &[1; 24]).and_then(|_| view.unlink_and_free(slot(view, 1)))
         })?;

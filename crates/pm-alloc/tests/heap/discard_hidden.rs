@@ -78,12 +78,12 @@ fn change_one_of_16(heap: &SimHeap) {
 #[test]
 fn rewritten_word_that_looks_like_a_header_hides_no_block() {
     let t = |heap: &SimHeap| assert_eq!(alloc(heap, 1, 4), 13, "A");
-    for in_one_piece in [false, true] {
+    for by_view in [false, true] {
         assert_w_stays(heap_with_former_header(true), t, move |heap| {
             assert_eq!(alloc(heap, 2, 4), 17, "W");
             let at = at_line(heap, 8) - 8;
             let word = heap.pool().pmem().load_u64(at);
-            if in_one_piece {
+            if by_view {
                 // A live entry stores to the line, so the word is committed by the log.
                 write_word(heap, at - 8, 1);
                 heap.view(|view| view.store_u64(link_to(at), word)).unwrap();

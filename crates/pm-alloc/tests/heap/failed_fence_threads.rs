@@ -14,11 +14,11 @@ thread_local! {
 }
 
 /// Fails the fences of one thread, at a time between a flush and the fence of another thread.
-struct FailingOnce {
+struct FailingThread {
     other: Mutex<Option<(SyncSender<()>, Receiver<()>)>>,
 }
 
-impl Hook<Sim> for FailingOnce {
+impl Hook<Sim> for FailingThread {
     fn after_flush(&self) {
         if WAITS.take() {
             let (go_on, is_done) = self.other.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap();
@@ -39,7 +39,7 @@ fn options() -> HeapOptions {
 fn checkpoint_lsn_is_not_raised_after_failed_fence_in_other_thread() {
     let (go_on, may_go_on) = sync_channel(0);
     let (done, is_done) = sync_channel(0);
-    let hook = FailingOnce { other: Mutex::new(Some((go_on, is_done))) };
+    let hook = FailingThread { other: Mutex::new(Some((go_on, is_done))) };
     let pmem = Hooked { region: Sim::new(1 << 16), hook };
     let heap = Heap::format(Arc::new(pmem), &options()).unwrap();
     let blocks = heap

@@ -192,7 +192,6 @@ fn calls_inside_transaction_on_same_heap_are_refused() {
     heap.view(|view| view.alloc_and_link(slot::<Long>(view, 1), &[1; 40]).map(drop)).unwrap();
     heap.transact(|tx| {
         let block = tx.alloc(&[9_u64; 4])?;
-        // `refused` would not work here, because the heap's statistics include the reservation of the transaction.
         let before = heap.blocks();
         heap.view(|view| {
             let errors = [

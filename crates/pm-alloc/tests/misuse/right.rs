@@ -32,7 +32,7 @@ fn right(one: &Heap, other: &Heap) -> Result<u64, TxError> {
         let forgetting = threads.spawn(|| one.transaction(|tx| tx.remove_root("old")));
         forgetting.join().expect("a transaction does not panic")
     })?;
-    // A view changes single words, and whole blocks by calls that commit at once.
+    // A view stores single words, and allocates or frees whole blocks, by calls that are durable at once.
     other.view(|view| {
         let shop = view.root::<Shop>("shop")?.expect("the heap has a shop");
         view.unlink_and_free(shop.field(field!(Shop, newest)))?;

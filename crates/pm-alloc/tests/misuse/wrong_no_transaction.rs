@@ -4,8 +4,8 @@ use pm_alloc::Heap;
 
 fn misuse(heap: &Heap) {
     heap.view(|view| {
-        let pair = view.root::<[u64; 4]>("four").unwrap().unwrap();
-        view.write(pair, &[1, 2, 3, 4]).unwrap();
+        let four = view.root::<[u64; 4]>("four").unwrap().unwrap();
+        view.write(four, &[1, 2, 3, 4]).unwrap();
     });
 }
 
