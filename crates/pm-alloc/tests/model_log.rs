@@ -649,7 +649,7 @@ impl Model for Log {
     }
 }
 
-/// Transactions of one and of two entries in both lanes, words, and two crashes.
+/// Transactions in both lanes, some of them with two entries, words, and two crashes.
 const GENERAL: Log = Log {
     entries: 4,
     last_lsn: 3,
@@ -660,7 +660,7 @@ const GENERAL: Log = Log {
     without: None,
 };
 
-/// One lane wraps around its ring while the other lane is idle.
+/// Short rings and more commits, so that one lane can wrap around its ring while the other lane is idle.
 const WRAP_AROUND: Log = Log {
     entries: 3,
     last_lsn: 5,

@@ -350,10 +350,10 @@ impl<'r> Campaign<'r> {
             let most = if self.random.below(2) == 0 { 8 } else { 256 };
             let len = (1 + self.random.below(most)).min(REGION_BYTES - at);
             let (bytes, end) = (random_bytes(&mut self.random, len), at + len);
-            let is_hit_before = |live: &Self, payload: &u64| live.is_hit(*payload);
-            let hit_before = self.live.keys().filter(|payload| is_hit_before(self, payload)).count();
+            let is_header_hit = |live: &Self, payload: &u64| live.is_hit(*payload);
+            let hit_before = self.live.keys().filter(|payload| is_header_hit(self, payload)).count();
             self.region.store(at, &bytes);
-            let hit_after = self.live.keys().filter(|payload| is_hit_before(self, payload)).count();
+            let hit_after = self.live.keys().filter(|payload| is_header_hit(self, payload)).count();
             self.tally.headers_hit += hit_after.saturating_sub(hit_before) as u64;
             for (payload, live) in &mut self.live {
                 let block_end = payload + live.contents.len() as u64;

@@ -26,7 +26,7 @@ const CORRUPTIONS: [fn(&Region, u64); 4] = [
     |region, line| region.store(line, &[0xA5; 64]),
 ];
 
-/// A heap with two words: `x` was written by a transaction and then in place, `y` by `commits` later transactions.
+/// An empty region, and a heap in another: a transaction wrote the word `x`, `commits` later ones wrote `y`, and then `x` was stored in place.
 fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
     let region = Region::anonymous(1 << 16).unwrap();
     // The heap borrows the region until the test ends.
@@ -51,7 +51,7 @@ fn with_long_block(region: &Region) -> (Heap<&Region>, u64) {
     (attach(region), at)
 }
 
-/// The contents of a region after a kill.
+/// Copies the contents that a kill of the process would leave to another region.
 fn killed(heap: Heap<&'static Region>, into: &Region) {
     let bytes = crate::harness::bytes(*heap.pool().pmem());
     drop(heap);

@@ -66,7 +66,7 @@ fn discarded_allocation_keeps_blocks_of_other_transactions() {
         if crash.acked().is_empty() {
             let refused = Heap::attach(Arc::clone(&pmem), &options());
             let is_refused = matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. })));
-            // Once the entries are dead, the split is durable.
+            // An open without discarding succeeds only once the entries are dead. Then the split is durable.
             assert!(is_refused || refused.is_ok());
         }
         let heap = Heap::attach(pmem, &discarding()).map_err(|error| error.to_string())?;

@@ -353,7 +353,7 @@ fn closing_makes_unlogged_blocks_durable() {
     Explorer::new(Model::Px86Line).crashes(1).check(&empty(), operation, check);
 }
 
-/// The same property for an unlogged heap.
+/// The first headers of the chunks that a huge block of an unlogged heap covers are zeroed, too.
 #[test]
 fn chunks_covered_by_unlogged_huge_block_have_no_first_header() {
     let operation = |run: &Run<()>| {

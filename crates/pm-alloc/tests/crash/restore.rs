@@ -228,7 +228,7 @@ fn repair_frees_only_what_is_proven_free() {
     let free = || heap.transaction(|tx| tx.free(link_to::<u64>(blocks[2])));
     free().map_err(|error: TxError| error).unwrap();
     assert!(matches!(free(), Err(TxError::Free(FreeError::AlreadyFree { .. }))));
-    assert_eq!(sim.load_u64(blocks[2] - 8), header, "freeing may not change an old header");
+    assert_eq!(sim.load_u64(blocks[2] - 8), header, "freeing stores no header after a corrupted one");
 
     let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
     let mut heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 const REGION_BYTES: u64 = 9 << 12;
 const SLOTS: u64 = 12;
 
-/// The number of a slot, and a number of lines: links a null slot to a new block of that many lines, or frees the block of another slot.
+/// The number of a slot, and a number of lines: links the slot to a new block of that many lines if it is null, and frees its block otherwise.
 type Step = (u64, u64);
 
 fn options() -> HeapOptions {

@@ -1,6 +1,6 @@
 //! Random programs of one or several threads on a heap that is used in several modes: as an unlogged heap, durable or not, and by transactions.
-//! The programs allocate, free, resize and copy as for a fork. After each mode the process ends, is killed, or loses power, and the heap is compared
-//! with a shadow model of each thread. With several threads the seed does not determine the order of operations.
+//! The programs allocate, free and resize blocks, and copy the heap as for a fork. After each mode the process ends, is killed, or loses power, and
+//! the heap is compared with a shadow model of each thread. With several threads the seed does not determine the order of operations.
 
 use crate::prelude::*;
 use crate::sim::unlogged::{Actor, Shadow, Stop, Unlogged, check, copy, fill, listed, survivors};

@@ -278,7 +278,7 @@ impl Actor {
             next.slots[slot] = self.id();
             let words = content(next.slots[slot], words_of(next.slots[slot]));
             match alloc_and_link(heap, place, &words) {
-                // Longer blocks are allocated by transactions.
+                // Blocks of other lengths are allocated by transactions.
                 Ok(false) => return,
                 done => done.map(drop),
             }

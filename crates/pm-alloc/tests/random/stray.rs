@@ -67,7 +67,7 @@ impl Program {
         }
     }
 
-    /// Overwrites the header of a block, or a word where a header may be. If `anywhere`, it may instead overwrite any word, or a line's length.
+    /// Overwrites the header of a block, or a word where a header may be. If `anywhere`, it may instead overwrite any word, or up to 64 bytes.
     fn hit(&mut self, sim: &Sim, start: u64, end: u64, anywhere: bool) {
         let headers: Vec<u64> = self.live.keys().map(|at| at - 8).collect();
         let at = if self.rng.one_in(2) && !headers.is_empty() {
@@ -82,7 +82,7 @@ impl Program {
             [0, self.rng.next(), sim.load_u64(at) ^ 1 << self.rng.below(64)][self.rng.below(3) as usize];
         (0..len / 8).for_each(|word| sim.store_u64(at + 8 * word, value));
         sim.persist(at, len).unwrap();
-        // A corrupted header of a free block may also make the next live block unreachable.
+        // The live blocks whose headers are overwritten.
         self.live.range_mut(at + 8..at + 8 + len).for_each(|(_, live)| live.1 = true);
     }
 

@@ -65,10 +65,10 @@ fn run(seed: u64) -> bool {
     let mut ops = vec![];
     with_worker(&heap, |other| {
         let mut before = sim.power_failure();
-        let (lazy_lane, most) = (rng.below(12), [8, 12][rng.below(2) as usize]);
+        let (other_twelfths, most) = (rng.below(12), [8, 12][rng.below(2) as usize]);
         for id in 1..=5 + rng.below(50) {
             let (kind, words) = plan(most, &mut rng);
-            let is_other = rng.below(12) < lazy_lane;
+            let is_other = rng.below(12) < other_twelfths;
             ops.push((id, is_other, kind, words.clone()));
             words.iter().for_each(|&word| last[word as usize] = id);
             if is_other {
