@@ -420,9 +420,9 @@ atomic! {
         [Call(|view| toggle(view, 1)), Call(|view| toggle(view, 1))];
 }
 
-/// The block covers several adjacent free blocks, of which the first was freed last.
+/// Two blocks are allocated and freed in the same order, and then one is allocated again.
 #[test]
-fn allocation_over_several_free_blocks_is_atomic() {
+fn allocation_after_two_freed_blocks_is_atomic() {
     let steps = [
         Call(|view| toggle(view, 0)),
         Call(|view| toggle(view, 1)),
