@@ -9,6 +9,7 @@ use std::{env, io, thread};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
+use rustix::process::{Pid, setpriority_process};
 use xtask::apt::{self, Need};
 use xtask::cargo::{command as cargo_command, root};
 use xtask::process::succeeds;
@@ -138,6 +139,8 @@ impl Step {
         let mut command = Command::new("/proc/self/exe");
         command.args(["test", &self.name()]).stdout(writer.try_clone().into_diagnostic()?).stderr(writer);
         let mut child = command.spawn().into_diagnostic()?;
+        // The tests take longer, and leave a processor idle while a guest runs. The time limits of teeth have room for this.
+        setpriority_process(Some(Pid::from_child(&child)), 5).into_diagnostic()?;
         // Closes the write end here, so that the output ends.
         drop(command);
         let mut bytes = Vec::new();
