@@ -18,7 +18,7 @@ use core::fmt::Debug;
 /// | `[u8; N]`, `&[u8]`, `&str` | the bytes |
 /// | [`Plain<T>`](super::Plain) | the bytes of the struct in memory |
 /// | `Option<T>` | one byte, 0 or 1, and the encoding of the value; for `None`, zeroes if `T` has a fixed width, and otherwise nothing |
-/// | tuples of 2 to 6 values | the encodings in order; an element of varying width that is not the last is preceded by its length, a little-endian `u32` |
+/// | tuples of 2 to 6 values | the encodings in order; before each of varying width but the last, its length, a little-endian `u32` |
 ///
 /// Lifetimes of the types have no meaning: `&'static str` and `&'a str` are one type of values. What is stored and read is the [`View`](Self::View),
 /// passed by value, which for `&str` is a string of any lifetime. So `Table<&str, u64>` has `insert("ada", 3)`.
@@ -79,8 +79,8 @@ pub trait Value {
     /// When the bytes are no encoding: the record is corrupted, or was written as another type.
     fn decode(bytes: &[u8]) -> Result<Self::View<'_>, DecodeError>;
 
-    /// The name of the type, such as `u64`, `str` or `(u64, str)`, which a table stores. A table can be opened only with types of the same names. So types
-    /// with different encodings have different names, and a name never changes.
+    /// The name of the type, such as `u64`, `str` or `(u64, str)`, which a table stores. A table can be opened only with types of the same names. So
+    /// types with different encodings have different names, and a name never changes.
     fn type_name() -> String;
 
     /// The encoding in a word, for a type with a fixed width of up to 8 bytes: the encoding followed by zeroes, as a big-endian number. `None` means
