@@ -82,8 +82,9 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
     unsafe { asm!("dmb osh", options(nostack, preserves_flags)) };
     // A line longer than 64 bytes is cleaned more than once, which is harmless; no CPU with DC CVAP has shorter lines.
     for_each_line(start.addr(), len, |line| {
-        // SAFETY: the line holds a byte of the caller's range, which lies in a live mapping.
-        unsafe { asm!("dc cvap, {}", in(reg) line, options(nostack, preserves_flags)) }
+        // This is `dc cvap`, which the assembler knows only with the target feature `dpb`. SAFETY: the line holds a byte of the caller's range, which
+        // lies in a live mapping.
+        unsafe { asm!("sys #3, c7, c12, #1, {}", in(reg) line, options(nostack, preserves_flags)) }
     });
 }
 
