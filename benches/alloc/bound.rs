@@ -113,7 +113,7 @@ impl Recording {
 
 impl Pmem for Recording {
     forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
-    forward_pmem!(|this| this.inner => try_load, load_u64, prefetch);
+    forward_pmem!(|this| this.inner => try_load, load_u64, load_words, prefetch, prefetch_read, populate);
 
     fn store(&self, offset: u64, bytes: &[u8]) {
         self.inner.store(offset, bytes);

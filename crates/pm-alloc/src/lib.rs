@@ -125,7 +125,7 @@ mod tx;
 mod unlogged;
 
 pub use heap::{Heap, HeapError, HeapInspection, HeapOptions, HeapPool, OpenReport};
-pub use log::{CommitError, Inspection, LaneInspection, RecoverError, Recovery};
+pub use log::{CommitError, Inspection, LaneInspection, PoisoningPmem, RecoverError, Recovery};
 pub use space::{
     Block, CheckReport, ChunkReport, Corruption, CorruptionKind, FreeError, Piece, SpaceError, SpaceStats,
 };

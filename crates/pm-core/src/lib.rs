@@ -87,7 +87,7 @@ mod writer;
 extern crate self as pm_core;
 
 pub use counting::{Counting, Counts};
-pub use crc::{crc32c_append, crc32c_words};
+pub use crc::{crc32c_append, crc32c_bytes, crc32c_words};
 pub use domain::Domain;
 pub use line_counting::LineCounting;
 pub use line_writes::{CdfPoint, Coalescing, LineWrites};

@@ -58,8 +58,9 @@ pub enum FenceError {
 /// return pieces of different stores, as on hardware. This is never undefined behaviour.
 ///
 /// # Panics
-/// Every method that takes an offset, except `prefetch` and `next_data`, panics if the range is not inside the region; the atomic methods also panic
-/// if the offset is not a multiple of their size, 8 or 16. Both are bugs in the caller. A method that panics has stored nothing.
+/// Every method that takes an offset, except `next_data` and the hints (`prefetch`, `prefetch_read` and `populate`), panics if the range is not inside
+/// the region; the atomic methods also panic if the offset is not a multiple of their size, 8 or 16. Both are bugs in the caller. A method that panics
+/// has stored nothing.
 ///
 /// [`store_u128`]: Pmem::store_u128
 /// [`flush`]: Pmem::flush
@@ -145,6 +146,15 @@ pub trait Pmem {
     #[track_caller]
     fn load_u64(&self, offset: u64) -> u64;
 
+    /// Loads the little-endian words at `offset`, a multiple of 8, into `out`: each word atomically, in no particular order, and all with acquire
+    /// ordering. An implementation checks the range once, so that this costs less than a [`load_u64`](Pmem::load_u64) for each word.
+    #[track_caller]
+    fn load_words(&self, offset: u64, out: &mut [u64]) {
+        for (at, word) in (offset..).step_by(size_of::<u64>()).zip(out) {
+            *word = self.load_u64(at);
+        }
+    }
+
     /// Stores the word at `offset` atomically, with release ordering.
     ///
     /// # Durability
@@ -191,6 +201,19 @@ pub trait Pmem {
     #[inline]
     fn prefetch(&self, offset: u64) {
         let _ = offset;
+    }
+
+    /// Hints that the line of `offset` will be loaded soon, and perhaps by other threads too: unlike [`prefetch`](Pmem::prefetch), this does not take
+    /// the line from the caches of other CPUs. The call has no other effect, and an offset outside the region is not an error.
+    #[inline]
+    fn prefetch_read(&self, offset: u64) {
+        let _ = offset;
+    }
+
+    /// Hints that the `len_bytes` bytes at `offset` will be stored to. An implementation may allocate and map the pages that lie in this range, so that
+    /// the stores need no page faults. No byte changes. A part of the range outside the region is ignored, and an error of the system call too.
+    fn populate(&self, offset: u64, len_bytes: u64) {
+        let _ = (offset, len_bytes);
     }
 
     /// Orders this thread's earlier flushes and non-temporal stores before its later stores, and waits for them: when the fence returns, their data
@@ -267,6 +290,7 @@ macro_rules! forward_pmem {
         $crate::forward_pmem!(@fn try_store_nt(offset: u64, bytes: &[u8]) -> Result<(), $crate::fault::MediumFault>, $($to)+);
     };
     (@load_u64 $($to:tt)+) => { $crate::forward_pmem!(@fn load_u64(offset: u64) -> u64, $($to)+); };
+    (@load_words $($to:tt)+) => { $crate::forward_pmem!(@fn load_words(offset: u64, out: &mut [u64]) -> (), $($to)+); };
     (@store_u64 $($to:tt)+) => { $crate::forward_pmem!(@fn store_u64(offset: u64, value: u64) -> (), $($to)+); };
     (@store_u128 $($to:tt)+) => { $crate::forward_pmem!(@fn store_u128(offset: u64, value: u128) -> (), $($to)+); };
     (@compare_exchange_u64 $($to:tt)+) => {
@@ -274,6 +298,8 @@ macro_rules! forward_pmem {
     };
     (@flush $($to:tt)+) => { $crate::forward_pmem!(@fn flush(offset: u64, len_bytes: u64) -> (), $($to)+); };
     (@prefetch $($to:tt)+) => { $crate::forward_pmem!(@fn prefetch(offset: u64) -> (), $($to)+); };
+    (@prefetch_read $($to:tt)+) => { $crate::forward_pmem!(@fn prefetch_read(offset: u64) -> (), $($to)+); };
+    (@populate $($to:tt)+) => { $crate::forward_pmem!(@fn populate(offset: u64, len_bytes: u64) -> (), $($to)+); };
     (@fence $($to:tt)+) => { $crate::forward_pmem!(@fn fence() -> Result<(), $crate::FenceError>, $($to)+); };
     (@fn $name:ident($($arg:ident: $ty:ty),*) -> $output:ty, $this:ident $inner:expr) => {
         #[inline]
@@ -289,8 +315,8 @@ macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<P: Pmem + ?Sized> Pmem for $pointer {
             forward_pmem!(|this| (**this) => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
-            forward_pmem!(|this| (**this) => store, store_nt, try_load, try_store_nt, load_u64, store_u64, store_u128);
-            forward_pmem!(|this| (**this) => compare_exchange_u64, flush, prefetch, fence);
+            forward_pmem!(|this| (**this) => store, store_nt, try_load, try_store_nt, load_u64, load_words, store_u64);
+            forward_pmem!(|this| (**this) => store_u128, compare_exchange_u64, flush, prefetch, prefetch_read, populate, fence);
         }
     )*};
 }

@@ -206,6 +206,69 @@ fn growth_of_sparse_region_keeps_holes() {
 }
 
 #[test]
+fn populating_allocates_the_pages_inside_the_range() {
+    const PAGE: u64 = 4096;
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("data.pm");
+    let region = RegionOptions::new().sparse(true).create(&path, MIB).unwrap();
+    let allocated_bytes = || fs::metadata(&path).unwrap().blocks() * 512;
+    assert_eq!(allocated_bytes(), 0);
+    // No whole page, or none in the region.
+    for range in [1..PAGE, PAGE - 1..2 * PAGE - 1, 5..5, MIB..u64::MAX, MIB + 1..MIB + 2] {
+        region.populate(range).unwrap();
+    }
+    assert_eq!(allocated_bytes(), 0);
+    region.populate(1..3 * PAGE + 1).unwrap();
+    assert_eq!(allocated_bytes(), 2 * PAGE);
+    assert_eq!(region.next_data(0), Some(PAGE..3 * PAGE));
+    // Through the seam, with the end past the end of the region.
+    let seam = pm_core::LineCounting::new(pm_core::Counting::new(&region));
+    seam.populate(MIB - PAGE, u64::MAX);
+    assert_eq!(allocated_bytes(), 3 * PAGE);
+
+    region.store_u64(PAGE, 7);
+    region.populate(0..MIB).unwrap();
+    assert_eq!((allocated_bytes(), region.load_u64(PAGE), region.load_u64(0)), (MIB, 7, 0));
+    drop(region);
+    let region = RegionOptions::new().read_only().open(&path).unwrap();
+    assert!(matches!(region.populate(0..MIB), Err(OpenError::ReadOnly { .. })));
+    Pmem::populate(&region, 0, MIB);
+}
+
+#[test]
+fn hints_do_not_need_an_offset_in_the_region() {
+    let seam = pm_core::LineCounting::new(pm_core::Counting::new(Region::anonymous(MIB).unwrap()));
+    for offset in [0, MIB - 1, MIB, u64::MAX] {
+        seam.prefetch(offset);
+        seam.prefetch_read(offset);
+    }
+    assert_eq!(seam.stored().total_writes(), 0);
+}
+
+#[test]
+fn words_are_loaded_from_their_offsets() {
+    let region = Region::anonymous(MIB).unwrap();
+    for word in 0..8 {
+        region.store_u64(MIB - 64 + 8 * word, 100 + word);
+    }
+    for first in 0..=8 {
+        for end in first..=8 {
+            let mut words = vec![0; usize::try_from(end - first).unwrap()];
+            region.load_words(MIB - 64 + 8 * first, &mut words);
+            assert_eq!(words, (100 + first..100 + end).collect::<Vec<_>>());
+            let seam = pm_core::LineCounting::new(pm_core::Counting::new(&region));
+            seam.load_words(MIB - 64 + 8 * first, &mut words);
+            assert_eq!(words, (100 + first..100 + end).collect::<Vec<_>>());
+        }
+    }
+    let refused: [(u64, usize); 4] = [(MIB - 64 + 4, 1), (MIB - 8, 2), (MIB, 1), (u64::MAX - 7, 1)];
+    for (offset, count) in refused {
+        let load = || region.load_words(offset, &mut vec![0; count]);
+        assert!(std::panic::catch_unwind(load).is_err(), "{count} words at {offset}");
+    }
+}
+
+#[test]
 fn kind_of_unmappable_file_is_reported() {
     let (dir, path) = scratch();
     let kind = |path: &Path| match Region::open(path) {

@@ -93,6 +93,9 @@ proptest! {
         for word in (0..oracle.len()).step_by(8) {
             prop_assert_eq!(pmem.load_u64(word as u64), word_at(&oracle, word));
         }
+        let mut words = vec![0; oracle.len() / 8 - 2];
+        pmem.load_words(16, &mut words);
+        prop_assert_eq!(words, (16..oracle.len()).step_by(8).map(|at| word_at(&oracle, at)).collect::<Vec<_>>());
         prop_assert_eq!(pmem.to_image().to_bytes(), oracle);
     }
 }
@@ -100,7 +103,7 @@ proptest! {
 #[test]
 fn out_of_range_panics_and_changes_nothing() {
     let pmem = SimPmem::new(LEN);
-    let refused: [&dyn Fn(); 11] = [
+    let refused: [&dyn Fn(); 13] = [
         &|| pmem.load(LEN - 1, &mut [0; 2]),
         &|| pmem.store(LEN - 1, &[1; 2]),
         &|| pmem.store_nt(LEN - 1, &[1; 2]),
@@ -115,6 +118,8 @@ fn out_of_range_panics_and_changes_nothing() {
         &|| {
             pmem.load_u64(LEN - 4);
         },
+        &|| pmem.load_words(12, &mut [0; 2]),
+        &|| pmem.load_words(LEN - 8, &mut [0; 2]),
         &|| {
             pmem.compare_exchange_u64(LEN, 0, 1).ok();
         },

@@ -41,6 +41,8 @@ enum Name {
     Crashsim,
     /// Allocators: wear, fragmentation and speed.
     Alloc,
+    /// Durable ordered stores: single operations, against redb, LMDB and fjall.
+    Btree,
 }
 
 impl Name {
@@ -52,6 +54,7 @@ impl Name {
             Self::Block => "block",
             Self::Crashsim => "crashsim",
             Self::Alloc => "alloc",
+            Self::Btree => "btree",
         }
     }
 
@@ -59,7 +62,7 @@ impl Name {
     const fn features(self) -> &'static str {
         match self {
             Self::Alloc => "pmdk",
-            Self::Core | Self::Block | Self::Crashsim => "",
+            Self::Core | Self::Block | Self::Crashsim | Self::Btree => "",
         }
     }
 }

@@ -7,7 +7,7 @@ use super::pool::HeapPool;
 use super::report::OpenReport;
 use crate::format::{BlockState, ROOT};
 use crate::layout::{Layout, plan};
-use crate::log::{self, CommitError, Log, OnCorruption, Recovery, Replayed};
+use crate::log::{self, CommitError, Log, OnCorruption, PoisoningPmem, Recovery, Replayed};
 use crate::parts::HeapParts;
 use crate::space::{Block, CheckReport, Corruption, LoggedHeaders, Space, SpaceOptions, SpaceStats};
 use crate::tx::{self, Durability, Tx, TxError, View};
@@ -220,6 +220,19 @@ impl<P: Pmem> Heap<P> {
         space.extend(new);
         *chunks_end = layout.chunk_offset(new);
         Ok(())
+    }
+
+    /// The region, for a structure that stores into its own blocks without transactions. If one of its fences fails, the heap is poisoned: later
+    /// transactions fail, and the heap stores nothing more. The calls of the returned value itself do not fail because the heap is poisoned.
+    ///
+    /// Bytes that a transaction has written may be stored to only after [`checkpoint`](Self::checkpoint), because until then recovery may replay the
+    /// transaction over them. Blocks that were allocated [uninitialized](Tx::alloc_uninit) hold no such bytes.
+    ///
+    /// # Durability
+    /// As for each call of [`Pmem`]. A fence also makes the flushed lines of this thread's transactions durable.
+    #[must_use]
+    pub const fn pmem(&self) -> PoisoningPmem<'_, P> {
+        self.parts.pmem()
     }
 
     /// The underlying pool.

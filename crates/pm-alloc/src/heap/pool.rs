@@ -24,7 +24,8 @@ impl<'h, P: Pmem> HeapPool<'h, P> {
     }
 
     /// The underlying region, for loads, and for stores into blocks that no transaction has written to, such as
-    /// [uninitialized](crate::Tx::alloc_uninit) ones. Bytes that a transaction has written may be stored to only after
+    /// [uninitialized](crate::Tx::alloc_uninit) ones. A failed fence does not poison the heap, unlike one of
+    /// [`Heap::pmem`](crate::Heap::pmem). Bytes that a transaction has written may be stored to only after
     /// [`Heap::checkpoint`](crate::Heap::checkpoint), because until then recovery may replay the transaction over them.
     #[must_use]
     pub const fn pmem(&self) -> &'h P {

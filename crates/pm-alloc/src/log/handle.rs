@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::locks::SpinLock;
 use crate::sync::{self, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, yield_now};
 use pm_core::line::line_start;
-use pm_core::{FenceError, Pmem, forward_pmem};
+use pm_core::{FenceError, Pmem, Region, forward_pmem};
 
 /// The known checkpoint LSN is computed again when it is this many LSNs behind the thread's last commit. Computing it takes five loads for each lane.
 const CHECKPOINT_LAG_MAX: u64 = 32;
@@ -306,12 +306,21 @@ impl Log {
     }
 }
 
-/// The region of an open heap. A failed fence poisons the log, even if the caller ignores the error.
+/// The region of an open heap: all calls go to the region, and a failed fence poisons the heap, even if the caller ignores the error. After that the
+/// heap stores nothing more. Returned by [`Heap::pmem`](crate::Heap::pmem).
 #[derive(Debug)]
-pub(crate) struct PoisoningPmem<'h, P> {
+pub struct PoisoningPmem<'h, P = Region> {
     pmem: &'h P,
     log: &'h Log,
 }
+
+impl<P> Clone for PoisoningPmem<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for PoisoningPmem<'_, P> {}
 
 impl<'h, P> PoisoningPmem<'h, P> {
     #[inline]
@@ -321,8 +330,9 @@ impl<'h, P> PoisoningPmem<'h, P> {
 }
 
 impl<P: Pmem> Pmem for PoisoningPmem<'_, P> {
-    forward_pmem!(|this| this.pmem => len_bytes, domain, load, store, store_nt, load_u64, store_u64, store_u128);
-    forward_pmem!(|this| this.pmem => compare_exchange_u64, flush, prefetch);
+    forward_pmem!(|this| this.pmem => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load, store);
+    forward_pmem!(|this| this.pmem => store_nt, try_load, try_store_nt, load_u64, load_words, store_u64, store_u128);
+    forward_pmem!(|this| this.pmem => compare_exchange_u64, flush, prefetch, prefetch_read, populate);
 
     #[inline]
     fn fence(&self) -> Result<(), FenceError> {

@@ -17,7 +17,8 @@ mod tests;
 
 pub(crate) use commit::{LaneGuard, store_u64, store_u64_pair};
 pub use error::{CommitError, RecoverError};
-pub(crate) use handle::{Log, PoisoningPmem};
+pub(crate) use handle::Log;
+pub use handle::PoisoningPmem;
 pub use inspect::{Inspection, LaneInspection};
 pub use recover::Recovery;
 #[cfg(test)]

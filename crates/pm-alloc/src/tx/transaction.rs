@@ -100,8 +100,31 @@ impl<'p, P: Pmem> Tx<'p, P> {
     /// # Durability
     /// As for [`alloc`](Self::alloc).
     pub fn alloc_uninit<T: InPool<'p>>(&mut self, count: u64) -> Result<Link<'p, T>, TxError> {
+        self.alloc_uninit_aligned(count, align_of::<T>() as u64)
+    }
+
+    /// Allocates an [uninitialized](Self::alloc_uninit) block at a multiple of `align_bytes`, a power of two, and of the alignment of `T`. All blocks
+    /// are at multiples of 64.
+    ///
+    /// # Errors
+    /// As for [`alloc`](Self::alloc), and when a block of this length cannot have this alignment.
+    ///
+    /// # Durability
+    /// As for [`alloc`](Self::alloc).
+    ///
+    /// # Panics
+    /// When `align_bytes` is not a power of two.
+    pub fn alloc_uninit_aligned<T: InPool<'p>>(
+        &mut self,
+        count: u64,
+        align_bytes: u64,
+    ) -> Result<Link<'p, T>, TxError> {
+        assert!(
+            align_bytes.is_power_of_two(),
+            "the alignment must be a power of two, and {align_bytes} is not"
+        );
         let bytes = count.saturating_mul(size_of::<T>() as u64);
-        Ok(link_to(self.alloc_payload(bytes, align_of::<T>() as u64)?))
+        Ok(link_to(self.alloc_payload(bytes, align_bytes.max(align_of::<T>() as u64))?))
     }
 
     /// Allocates a block with room for `count` values, and zeroes it.
@@ -133,11 +156,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     ) -> Result<Link<'p, T>, TxError> {
         const ZEROES: [u8; 4096] = [0; 4096];
         let bytes = count.saturating_mul(size_of::<T>() as u64);
-        assert!(
-            align_bytes.is_power_of_two(),
-            "the alignment must be a power of two, and {align_bytes} is not"
-        );
-        let payload = self.alloc_payload(bytes, align_bytes.max(align_of::<T>() as u64))?;
+        let link = self.alloc_uninit_aligned(count, align_bytes)?;
+        let payload = link.offset();
         let pmem = &self.parts.pmem();
         self.parts.log.check_not_poisoned()?;
         self.has_unfenced_stores |= bytes > 0;
@@ -148,7 +168,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
             pmem.store_nt(payload + done, &ZEROES[..step as usize]);
             done += step;
         }
-        Ok(link_to(payload))
+        Ok(link)
     }
 
     /// Frees the block that `link` points to. [`alloc`](Self::alloc) or a similar call has returned the link, in this transaction or an earlier one.

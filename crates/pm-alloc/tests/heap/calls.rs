@@ -411,6 +411,26 @@ fn block_has_at_least_the_alignment_of_its_type() {
 }
 
 #[test]
+fn uninitialized_block_is_aligned_and_not_stored_to() {
+    let region = pm_core::Counting::new(Region::anonymous(1 << 20).unwrap());
+    region.store(0, &[0xEE; 1 << 20]);
+    let heap = Heap::format(&region, &options()).unwrap();
+    for align_bytes in [1, 64, 256, 4096] {
+        let block =
+            heap.transact(|tx| tx.alloc_uninit_aligned::<Aligned>(3, align_bytes).map(Link::offset)).unwrap();
+        assert!(block.is_multiple_of(align_bytes.max(256)));
+        let mut contents = [0; 3 * size_of::<Aligned>()];
+        heap.pmem().load(block, &mut contents);
+        assert!(contents.iter().all(|&byte| byte == 0xEE), "no transaction has stored there");
+    }
+    let ((), cost) = region.count(|| {
+        heap.transact(|tx| tx.alloc_uninit_aligned::<u8>(5000, 2048).map(drop)).unwrap();
+    });
+    assert_eq!(cost.fences, 1);
+    assert_clean(&heap);
+}
+
+#[test]
 fn lost_bytes_count_blocks_with_corrupted_headers() {
     for bytes in [500, 150_000] {
         let region = Region::anonymous(1 << 18).unwrap();

@@ -119,6 +119,29 @@ fn nothing_is_stored_after_failed_fence() {
     }
 }
 
+#[test]
+fn failed_fence_of_a_structure_poisons_the_heap() {
+    let region = prepared();
+    let heap = Heap::attach(failing(&region), &options()).unwrap();
+    let block = heap.transact(|tx| tx.alloc_uninit::<u64>(8).map(Link::offset)).unwrap();
+    let pmem: pm_alloc::PoisoningPmem<'_, _> = heap.pmem();
+    pmem.store_u64(block, 7);
+    pmem.persist(block, 8).unwrap();
+    publish(&heap, 0xAA).unwrap();
+    heap.pool().pmem().hook.left.set(0);
+    let copy = pmem;
+    copy.store_u64(block + 8, 8);
+    copy.persist(block + 8, 8).unwrap_err();
+    heap.pool().pmem().hook.left.set(1000);
+    let before = bytes(&region);
+    let error = publish(&heap, 0xBB).unwrap_err();
+    assert!(matches!(error, TxError::Commit(CommitError::Fence(_))), "{error}");
+    assert!(before == bytes(&region));
+    let mut words = [0; 2];
+    pmem.load_words(block, &mut words);
+    assert_eq!(words, [7, 8], "reading works");
+}
+
 /// The second checkpoint has nothing to do, because nothing was committed since the first one. It still fails.
 #[test]
 fn checkpoint_after_failed_fence_fails() {

@@ -40,33 +40,108 @@ pub fn prefetch(address: *const u8) {
     unsafe { asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
 }
 
+/// Brings the line of an address into the cache for a load: `prefetcht0`, on aarch64 `prfm pldl1keep`. Never faults.
+#[inline(always)]
+pub fn prefetch_read(address: *const u8) {
+    // SAFETY: PRFM is a hint: it never faults, and changes no register, no flag and no byte.
+    unsafe { asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
+}
+
 /// A full fence, which orders loads too: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests; no write path needs it.
 #[inline(always)]
 pub fn full_fence() {
     fence();
 }
 
-/// The CRC-32C of `words` after earlier words, whose CRC-32C is `crc`, computed with the CPU's instruction; `None` if the CPU has none.
-#[inline]
-pub(crate) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
-    if !std::arch::is_aarch64_feature_detected!("crc") {
-        return None;
+/// The CPU's instruction for CRC-32C: a value of this type exists only if the CPU has it.
+///
+/// The methods take and return the state of a computation: the inverted CRC, in the low half of a word whose high half is zero. They are not the
+/// intrinsics: a function with their target feature would not be inlined, and a call costs more than the instruction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crc32c(());
+
+impl Crc32c {
+    /// `None` if the CPU lacks the instruction.
+    #[inline(always)]
+    pub(crate) fn detect() -> Option<Self> {
+        std::arch::is_aarch64_feature_detected!("crc").then_some(Self(()))
     }
-    // Not the intrinsic: a function with its target feature would not be inlined, and a call costs more than the instructions.
-    let crc = words.iter().fold(!crc, |mut crc, word| {
-        // SAFETY: the CPU has the instruction, as was just checked.
+
+    /// The state after eight more bytes.
+    #[inline(always)]
+    pub(crate) fn word(self, mut state: u64, word: u64) -> u64 {
+        // SAFETY: the CPU has the instruction, because `self` exists.
         unsafe {
             asm!(
                 ".arch_extension crc",
-                "crc32cx {crc:w}, {crc:w}, {word}",
-                crc = inout(reg) crc,
-                word = in(reg) *word,
-                options(pure, nomem, nostack, preserves_flags)
+                "crc32cx {state:w}, {state:w}, {word}",
+                state = inout(reg) state, word = in(reg) word,
+                options(pure, nomem, nostack, preserves_flags),
             );
         };
-        crc
-    });
-    Some(!crc)
+        state
+    }
+
+    /// The state after four more bytes.
+    #[inline(always)]
+    pub(crate) fn half(self, mut state: u64, half: u32) -> u64 {
+        // SAFETY: the CPU has the instruction, because `self` exists.
+        unsafe {
+            asm!(
+                ".arch_extension crc",
+                "crc32cw {state:w}, {state:w}, {half:w}",
+                state = inout(reg) state, half = in(reg) half,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        };
+        state
+    }
+
+    /// The state after one more byte.
+    #[inline(always)]
+    pub(crate) fn byte(self, mut state: u64, byte: u8) -> u64 {
+        // SAFETY: the CPU has the instruction, because `self` exists.
+        unsafe {
+            asm!(
+                ".arch_extension crc",
+                "crc32cb {state:w}, {state:w}, {byte:w}",
+                state = inout(reg) state, byte = in(reg) byte,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        };
+        state
+    }
+}
+
+/// The CPU's instruction for carry-less products: a value of this type exists only if the CPU has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CarrylessMultiply(());
+
+impl CarrylessMultiply {
+    /// `None` if the CPU lacks the instruction.
+    #[inline(always)]
+    pub(crate) fn detect() -> Option<Self> {
+        std::arch::is_aarch64_feature_detected!("pmull").then_some(Self(()))
+    }
+
+    /// The low word of the product of two words as polynomials over GF(2).
+    #[inline(always)]
+    pub(crate) fn multiply(self, left: u64, right: u64) -> u64 {
+        let product: u64;
+        // SAFETY: the CPU has the instruction, because `self` exists; the block clobbers only what it names.
+        unsafe {
+            asm!(
+                ".arch_extension aes",
+                "fmov {x:d}, {left}",
+                "fmov {y:d}, {right}",
+                "pmull {x:v}.1q, {x:v}.1d, {y:v}.1d",
+                "fmov {product}, {x:d}",
+                x = out(vreg) _, y = out(vreg) _, left = in(reg) left, right = in(reg) right, product = out(reg) product,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        };
+        product
+    }
 }
 
 /// # Safety
@@ -82,8 +157,9 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
     unsafe { asm!("dmb osh", options(nostack, preserves_flags)) };
     // A line longer than 64 bytes is cleaned more than once, which is harmless; no CPU with DC CVAP has shorter lines.
     for_each_line(start.addr(), len, |line| {
-        // SAFETY: the line holds a byte of the caller's range, which lies in a live mapping.
-        unsafe { asm!("dc cvap, {}", in(reg) line, options(nostack, preserves_flags)) }
+        // This is `dc cvap`, which the assembler knows only with the target feature `dpb`. SAFETY: the line holds a byte of the caller's range, which
+        // lies in a live mapping.
+        unsafe { asm!("sys #3, c7, c12, #1, {}", in(reg) line, options(nostack, preserves_flags)) }
     });
 }
 

@@ -18,8 +18,8 @@ use aarch64 as arch;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
 
-pub(crate) use arch::crc32c_append;
-pub use arch::{fence, full_fence, prefetch};
+pub(crate) use arch::{CarrylessMultiply, Crc32c};
+pub use arch::{fence, full_fence, prefetch, prefetch_read};
 pub use choice::{Insns, UnsupportedInsn};
 pub use copy::{copy_from_pmem, copy_to_pmem, copy_to_pmem_nt};
 pub use kinds::{FlushInsn, NtWidth, PairInsn};

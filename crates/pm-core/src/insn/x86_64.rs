@@ -70,6 +70,13 @@ pub fn prefetch(address: *const u8) {
     unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
 }
 
+/// Brings the line of an address into the cache for a load: `prefetcht0`, on aarch64 `prfm pldl1keep`. Never faults.
+#[inline(always)]
+pub fn prefetch_read(address: *const u8) {
+    // SAFETY: PREFETCHT0 is a hint: it never faults, and changes no register, no flag and no byte.
+    unsafe { asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
+}
+
 /// A full fence, which orders loads too: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests; no write path needs it.
 #[inline(always)]
 pub fn full_fence() {
@@ -87,22 +94,79 @@ macro_rules! flush_lines {
     };
 }
 
-/// The CRC-32C of `words` after earlier words, whose CRC-32C is `crc`, computed with the CPU's instruction; `None` if the CPU has none.
-#[inline]
-pub(crate) fn crc32c_append(crc: u32, words: &[u64]) -> Option<u32> {
-    if !std::arch::is_x86_feature_detected!("sse4.2") {
-        return None;
+/// The CPU's instruction for CRC-32C: a value of this type exists only if the CPU has it.
+///
+/// The methods take and return the state of a computation: the inverted CRC, in the low half of a word whose high half is zero. They are not the
+/// intrinsics: a function with their target feature would not be inlined, and a call costs more than the instruction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crc32c(());
+
+impl Crc32c {
+    /// `None` if the CPU lacks the instruction.
+    #[inline(always)]
+    pub(crate) fn detect() -> Option<Self> {
+        std::arch::is_x86_feature_detected!("sse4.2").then_some(Self(()))
     }
-    // Not the intrinsic: a function with its target feature would not be inlined, and a call costs more than the instructions.
-    let crc = words.iter().fold(u64::from(!crc), |mut crc, word| {
-        // SAFETY: the CPU has the instruction, as was just checked.
+
+    /// The state after eight more bytes.
+    #[inline(always)]
+    pub(crate) fn word(self, mut state: u64, word: u64) -> u64 {
+        // SAFETY: the CPU has the instruction, because `self` exists.
         unsafe {
-            asm!("crc32 {}, {}", inout(reg) crc, in(reg) *word, options(pure, nomem, nostack, preserves_flags));
+            asm!("crc32 {}, {}", inout(reg) state, in(reg) word, options(pure, nomem, nostack, preserves_flags));
         };
-        crc
-    });
-    #[expect(clippy::cast_possible_truncation, reason = "the instruction leaves 32 bits")]
-    Some(!(crc as u32))
+        state
+    }
+
+    /// The state after four more bytes.
+    #[inline(always)]
+    pub(crate) fn half(self, mut state: u64, half: u32) -> u64 {
+        // SAFETY: the CPU has the instruction, because `self` exists.
+        unsafe {
+            asm!("crc32 {:e}, {:e}", inout(reg) state, in(reg) half, options(pure, nomem, nostack, preserves_flags));
+        };
+        state
+    }
+
+    /// The state after one more byte.
+    #[inline(always)]
+    pub(crate) fn byte(self, mut state: u64, byte: u8) -> u64 {
+        // SAFETY: the CPU has the instruction, because `self` exists.
+        unsafe {
+            asm!("crc32 {:e}, {}", inout(reg) state, in(reg_byte) byte, options(pure, nomem, nostack, preserves_flags));
+        };
+        state
+    }
+}
+
+/// The CPU's instruction for carry-less products: a value of this type exists only if the CPU has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CarrylessMultiply(());
+
+impl CarrylessMultiply {
+    /// `None` if the CPU lacks the instruction.
+    #[inline(always)]
+    pub(crate) fn detect() -> Option<Self> {
+        std::arch::is_x86_feature_detected!("pclmulqdq").then_some(Self(()))
+    }
+
+    /// The low word of the product of two words as polynomials over GF(2).
+    #[inline(always)]
+    pub(crate) fn multiply(self, left: u64, right: u64) -> u64 {
+        let product: u64;
+        // SAFETY: the CPU has the instruction, because `self` exists; the block clobbers only what it names.
+        unsafe {
+            asm!(
+                "movq {x}, {left}",
+                "movq {y}, {right}",
+                "pclmulqdq {x}, {y}, 0",
+                "movq {product}, {x}",
+                x = out(xmm_reg) _, y = out(xmm_reg) _, left = in(reg) left, right = in(reg) right, product = out(reg) product,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        };
+        product
+    }
 }
 
 /// # Safety

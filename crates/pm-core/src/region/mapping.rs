@@ -6,7 +6,7 @@
 use super::process::ProcessId;
 use crate::fault::{CopyKind, MediumFault, guarded_copy};
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
@@ -219,6 +219,17 @@ impl Mapping {
             }
         }
         Ok(true)
+    }
+
+    /// Allocates and maps the pages of `start..end` for stores. Both bounds must be page-aligned and inside the mapping.
+    pub(super) fn populate(&self, start: usize, end: usize) -> Result<(), Errno> {
+        debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be populated");
+        // SAFETY: `start` is inside the mapping, so the sum stays in it.
+        let address = unsafe { self.base.as_ptr().add(start) };
+        // SAFETY: the range is inside this mapping, and the call changes no bytes.
+        retry_on_intr(|| unsafe {
+            rustix::mm::madvise(address.cast(), end - start, Advice::LinuxPopulateWrite)
+        })
     }
 
     /// Writes back the pages of `start..end`, and waits. Both bounds must be page-aligned and inside the mapping.

@@ -247,6 +247,33 @@ impl Region {
         .map_err(OpenError::from_errno(self.path(), "fsync"))
     }
 
+    /// Allocates and maps the pages that lie entirely in `range`, as if a byte of each page were stored to, so that later stores need no page
+    /// faults. No byte changes. Nothing happens for a part of the range outside the region. Pages of ordinary files become dirty, and pages of
+    /// [scratch](crate::RegionOptions::scratch) are copied.
+    ///
+    /// # Errors
+    /// When the region is read-only, the pages cannot be allocated, or the kernel is older than Linux 5.14. Some of the pages may have been mapped.
+    ///
+    /// # Durability
+    /// Changes nothing.
+    ///
+    /// # Source
+    /// madvise(2), `MADV_POPULATE_WRITE`.
+    pub fn populate(&self, range: Range<u64>) -> Result<(), OpenError> {
+        if !self.is_writable() {
+            return Err(OpenError::ReadOnly { path: self.path.clone() });
+        }
+        let (page_bytes, len_bytes) = (rustix::param::page_size(), self.mapping.len());
+        let in_mapping =
+            |offset: u64| usize::try_from(offset).map_or(len_bytes, |offset| offset.min(len_bytes));
+        let start = in_mapping(range.start).next_multiple_of(page_bytes);
+        let end = in_mapping(range.end) / page_bytes * page_bytes;
+        if start >= end {
+            return Ok(());
+        }
+        self.mapping.populate(start, end).map_err(OpenError::from_errno(&self.path, "madvise"))
+    }
+
     /// Whether stores are allowed, including those to [scratch](crate::RegionOptions::scratch).
     #[must_use]
     pub const fn is_writable(&self) -> bool {
@@ -382,6 +409,19 @@ impl Pmem for Region {
     }
 
     #[inline]
+    fn load_words(&self, offset: u64, out: &mut [u64]) {
+        let from = self.address(offset, size_of_val(out) as u64, self.len_bytes);
+        assert!(offset.is_multiple_of(8), "an atomic word must be aligned, and offset {offset} is not");
+        for (index, word) in out.iter_mut().enumerate() {
+            let from = from.cast::<u64>().wrapping_add(index);
+            // SAFETY: as in `atomic`; the range of all words was checked.
+            *word = unsafe { AtomicU64::from_ptr(from) }.load(Ordering::Relaxed);
+        }
+        // An acquire fence, as in `load_u64`.
+        fence(Ordering::Acquire);
+    }
+
+    #[inline]
     fn store_u64(&self, offset: u64, value: u64) {
         self.atomic(offset, self.writable_bytes).store(value, Ordering::Release);
     }
@@ -425,6 +465,18 @@ impl Pmem for Region {
         // The address may lie outside the mapping. A prefetch never faults, and is not an access.
         #[expect(clippy::cast_possible_truncation, reason = "usize has 64 bits on both architectures")]
         insn::prefetch(self.mapping.base().wrapping_add(offset as usize));
+    }
+
+    #[inline]
+    fn prefetch_read(&self, offset: u64) {
+        // As in `prefetch`.
+        #[expect(clippy::cast_possible_truncation, reason = "usize has 64 bits on both architectures")]
+        insn::prefetch_read(self.mapping.base().wrapping_add(offset as usize));
+    }
+
+    fn populate(&self, offset: u64, len_bytes: u64) {
+        // A hint: without the pages, the stores have page faults.
+        drop(Self::populate(self, offset..offset.saturating_add(len_bytes)));
     }
 
     #[inline]

@@ -362,6 +362,21 @@ impl Pmem for SimPmem {
         self.read_word(&mut state, offset)
     }
 
+    fn load_words(&self, offset: u64, out: &mut [u64]) {
+        let len_bytes = size_of_val(out) as u64;
+        self.check(offset, len_bytes);
+        let is_aligned = offset.is_multiple_of(WORD as u64);
+        assert!(is_aligned, "atomic words must be aligned, and offset {offset} is not");
+        // One event, but other threads may store between the words.
+        self.access().record_load(offset, len_bytes, Location::caller());
+        for (index, (at, word)) in (offset..).step_by(WORD).zip(out).enumerate() {
+            if index > 0 {
+                self.switch();
+            }
+            *word = self.read_word(&mut self.state(), at);
+        }
+    }
+
     fn store_u64(&self, offset: u64, value: u64) {
         self.check_atomic("word", offset, WORD);
         self.store_as(offset, &value.to_le_bytes(), |data| EventKind::Store { offset, data });

@@ -40,11 +40,12 @@ fn every_interleaving_is_tried() {
 fn each_access_is_one_switch_point() {
     type Access = fn(&Run<()>);
     let store: Access = |run| run.pmem().store_u64(0, 1);
-    let accesses: [(&str, Access); 6] = [
+    let accesses: [(&str, Access); 7] = [
         ("store_u64", store),
         ("store", |run| run.pmem().store(0, &[1; 8])),
         ("store_u128", |run| run.pmem().store_u128(0, 1)),
         ("load_u64", |run| assert_eq!(run.pmem().load_u64(0), 0)),
+        ("load_words", |run| run.pmem().load_words(0, &mut [0])),
         ("flush", |run| run.pmem().flush(0, 8)), // teeth: it is counted, and nothing depends on it
         ("exchange", |run| assert_eq!(run.pmem().compare_exchange_u64(0, 1, 1), Err(0))),
     ];
@@ -64,6 +65,23 @@ fn each_access_is_one_switch_point() {
     for (name, access) in accesses {
         assert_eq!(schedules(access), of_stores, "{name}");
     }
+}
+
+#[test]
+fn threads_switch_between_loaded_words() {
+    let seen = Arc::new(Seen::new());
+    let loaded = Arc::clone(&seen);
+    let operation = move |run: &Arc<Run<()>>| {
+        let other = Arc::clone(run);
+        let thread = loom::thread::spawn(move || [0, 8].map(|word| other.pmem().store_u64(word, 1)));
+        let mut words = [0; 2];
+        run.pmem().load_words(0, &mut words);
+        loaded.add(words);
+        thread.join().expect("no thread panics");
+    };
+    let explorer = Explorer::default().crashes(1);
+    pm_crashsim::loom::explore(&explorer, &Builder::new(), LEN_BYTES, operation, |_| ()).unwrap();
+    assert_eq!(seen.take().into_iter().collect::<Vec<_>>(), [[0, 0], [0, 1], [1, 0], [1, 1]]);
 }
 
 /// The other thread's fence must not commit this one's flush: under a scheduler, all run on one thread of the system.

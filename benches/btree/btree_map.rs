@@ -1,0 +1,48 @@
+//! The standard library's map, which is volatile: the cost of a store without durability.
+
+use crate::records::Records;
+use crate::store::{OrderedStore, Scanned};
+use miette::{Result, ensure};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+/// An empty map.
+#[expect(clippy::unnecessary_wraps, reason = "the other stores can fail")]
+pub(crate) fn create(_directory: &Path) -> Result<Box<dyn OrderedStore>> {
+    Ok(Box::new(Map(BTreeMap::new())))
+}
+
+struct Map(BTreeMap<u64, Box<[u8]>>);
+
+impl OrderedStore for Map {
+    fn load(&mut self, records: &Records, numbers: Range<u64>) -> Result<()> {
+        let mut value = Vec::new();
+        for key in numbers.map(Records::key) {
+            records.value_into(key, &mut value);
+            self.put(key, &value)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, key: u64, value: &[u8]) -> Result<()> {
+        self.0.insert(key, value.into());
+        Ok(())
+    }
+
+    fn get(&self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
+        let value = self.0.get(&key);
+        out.extend_from_slice(value.map_or(&[], |value| value));
+        Ok(value.is_some())
+    }
+
+    fn scan(&self, from: u64, count: usize) -> Result<Scanned> {
+        let records = self.0.range(from..).take(count);
+        Ok(records.fold(Scanned::default(), |scanned, (_, value)| scanned.with(value)))
+    }
+
+    fn remove(&mut self, key: u64) -> Result<()> {
+        ensure!(self.0.remove(&key).is_some(), "nothing to remove at {key:#x}");
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! Durable ordered stores: single insertions, lookups, scans and removals, against redb, LMDB and fjall. `docs/benchmarks.md` explains the table.
+
+mod btree_map;
+mod fjall;
+mod lmdb;
+mod records;
+mod redb;
+mod store;
+mod workload;
+
+use clap::Parser;
+use miette::{IntoDiagnostic as _, Result};
+use pm_bench::{Cli, Pair, Report, median, rounds_of};
+use records::Records;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use store::OrderedStore;
+use workload::{NAMES, Sizes};
+
+/// A constructor of an empty store in an empty directory.
+type Create = fn(&Path) -> Result<Box<dyn OrderedStore>>;
+
+/// All stores, ours first. Until there is one, the map stands in for it.
+const STORES: [(&str, Create); 5] = [
+    ("ours", btree_map::create),
+    ("redb", redb::create),
+    ("LMDB", lmdb::create),
+    ("fjall", fjall::create),
+    ("volatile BTreeMap", btree_map::create),
+];
+
+/// Single operations of durable ordered stores, each durable when it returns.
+#[derive(Debug, Parser)]
+#[command(name = "btree", max_term_width = 100)]
+struct Options {
+    #[command(flatten)]
+    cli: Cli,
+    /// The number of records that are loaded before anything is measured [default: 1,000,000, and 200,000 with --quick].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..))]
+    records: Option<u64>,
+    /// The length of each value.
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = clap::value_parser!(u16).range(8..=4096))]
+    value_bytes: u16,
+    /// The longest time of one workload of one store in one round, in milliseconds [default: 700, and 200 with --quick].
+    #[arg(long, value_name = "MS")]
+    time: Option<u64>,
+    /// The directory of the stores: by default in memory, so that no rival waits for a disk.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    directory: PathBuf,
+}
+
+fn main() -> Result<ExitCode> {
+    let options = Options::parse();
+    let quick = options.cli.quick;
+    let records = options.records.unwrap_or(if quick { 200_000 } else { 1_000_000 });
+    let time = Duration::from_millis(options.time.unwrap_or(if quick { 200 } else { 700 }));
+    let sizes = Sizes { records, time };
+    let values = Records::new(options.value_bytes.into());
+
+    let mut report = Report::new("btree");
+    report.fact("records", records);
+    report.fact("value bytes", options.value_bytes);
+    report.fact("directory", options.directory.to_string_lossy());
+    let mut agreed = None;
+    let measured: Vec<[_; STORES.len()]> = rounds_of(options.cli.round_count(5, 2), |index| {
+        let (name, create) = STORES[index];
+        eprintln!("{name}");
+        let directory = tempfile::tempdir_in(&options.directory).into_diagnostic()?;
+        let mut store = create(directory.path())?;
+        let rates = workload::run(store.as_mut(), &values, sizes, &mut agreed);
+        rates.map_err(|error| error.wrap_err(format!("{name} failed")))
+    })?;
+
+    for (index, (name, _)) in STORES.iter().enumerate() {
+        let load = median(measured.iter().map(|round| round[index].load));
+        report.fact(&format!("load, {name}"), format!("{load:.0} records/s"));
+    }
+    for (workload, name) in NAMES.into_iter().enumerate() {
+        for (rival, (rival_name, _)) in STORES.iter().enumerate().skip(1) {
+            let pair = |rates: [[f64; NAMES.len()]; 2]| Pair {
+                ours: rates[0][workload],
+                theirs: rates[1][workload],
+            };
+            let pairs = measured.iter().map(|round| pair([round[0].rates, round[rival].rates])).collect();
+            report.row(name, *rival_name, "op/s", pairs, None);
+        }
+    }
+    options.cli.finish(&report)
+}

@@ -1,0 +1,119 @@
+//! The workloads, in the order in which each store runs them: lookups and scans of the loaded records, insertions of new ones, removals of old ones.
+
+use crate::records::Records;
+use crate::store::{OrderedStore, Scanned};
+use miette::{Result, bail, ensure};
+use std::time::{Duration, Instant};
+
+/// The names of the measured workloads.
+pub(crate) const NAMES: [&str; 4] = ["get", "scan of 100", "put of a new key", "remove"];
+
+/// The records of a scan.
+const SCAN: usize = 100;
+
+/// The scans whose results must be the same for all stores.
+const COMPARED_SCANS: u64 = 100;
+
+/// The clock is read once for this many operations.
+const STEP: u64 = 16;
+
+/// A prime number: multiples of it, modulo the number of records, are all different.
+const STRIDE: u64 = 2_654_435_761;
+
+/// The parameters of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// The records that are loaded.
+    pub(crate) records: u64,
+    /// The time of each workload, unless it is through with its records before.
+    pub(crate) time: Duration,
+}
+
+/// The results of one store, in operations per second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rates {
+    pub(crate) load: f64,
+    /// In the order of [`NAMES`].
+    pub(crate) rates: [f64; NAMES.len()],
+}
+
+/// Runs all workloads on an empty store. `agreed` has the results of the first scans, once a store has run them.
+pub(crate) fn run(
+    store: &mut dyn OrderedStore,
+    records: &Records,
+    sizes: Sizes,
+    agreed: &mut Option<Scanned>,
+) -> Result<Rates> {
+    let count = sizes.records;
+    let begin = Instant::now();
+    store.load(records, 0..count)?;
+    let load = count as f64 / begin.elapsed().as_secs_f64();
+
+    let mut random = fastrand::Rng::with_seed(2);
+    let mut value = Vec::new();
+    let get = |_| {
+        let key = Records::key(random.u64(..count));
+        value.clear();
+        ensure!(store.get(key, &mut value)? && records.is_value(key, &value), "no value of {key:#x}");
+        Ok(())
+    };
+    let (_, gets) = timed(sizes.time, u64::MAX, get)?;
+
+    let mut scanned = Scanned::default();
+    let scan = |number| {
+        let found = store.scan(Records::key(number % count), SCAN)?;
+        ensure!(found.count > 0, "a scan that begins at a record found none");
+        if number < COMPARED_SCANS {
+            scanned = Scanned { count: scanned.count + found.count, sum: scanned.sum + found.sum };
+        }
+        Ok(())
+    };
+    let (scan_count, scans) = timed(sizes.time, u64::MAX, scan)?;
+    if scan_count < COMPARED_SCANS {
+        bail!("only {scan_count} scans: the time is too short");
+    }
+    ensure!(*agreed.get_or_insert(scanned) == scanned, "the scans differ from those of the other stores");
+
+    // A quarter of the loaded records, so that the store does not change its size much.
+    let change_count = count / 4;
+    let new = |number| Records::key(count + number);
+    let put = |number| {
+        let key = new(number);
+        records.value_into(key, &mut value);
+        store.put(key, &value)
+    };
+    let (put_count, puts) = timed(sizes.time, change_count, put)?;
+
+    // Not in the order in which they were loaded.
+    let old = |number: u64| Records::key(number.wrapping_mul(STRIDE) % count);
+    let (removed_count, removals) = timed(sizes.time, change_count, |number| store.remove(old(number)))?;
+
+    for (first, last, key, is_there) in [
+        (0, put_count, &new as &dyn Fn(u64) -> u64, true),
+        (0, removed_count, &old, false),
+        (removed_count, count, &old, true),
+    ] {
+        for key in (first..last).step_by(97).map(key) {
+            value.clear();
+            let found = store.get(key, &mut value)?;
+            ensure!(found == is_there, "{key:#x}: found {found}, expected {is_there}");
+            ensure!(!found || records.is_value(key, &value), "{key:#x} has another value");
+        }
+    }
+    Ok(Rates { load, rates: [gets, scans, puts, removals] })
+}
+
+/// Runs `operation` with the numbers from zero, until `time` has passed or `count` operations are done. Returns their number, and the operations per
+/// second.
+fn timed(time: Duration, count: u64, mut operation: impl FnMut(u64) -> Result<()>) -> Result<(u64, f64)> {
+    let begin = Instant::now();
+    let mut done = 0;
+    while done < count {
+        operation(done)?;
+        done += 1;
+        if done.is_multiple_of(STEP) && begin.elapsed() >= time {
+            break;
+        }
+    }
+    Ok((done, done as f64 / begin.elapsed().as_secs_f64()))
+}
