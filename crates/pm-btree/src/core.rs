@@ -1,0 +1,258 @@
+//! The parts of an open store that all its tables use.
+
+use crate::entry::{Commit, Stamp};
+use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
+use crate::format::{
+    ENTRY_BYTES, KNOWN_INCOMPAT, MAGIC, NODE_HEADER_BYTES, ROOT, StoreBlock, StoreHeader, VERSION, checked,
+    state, unchecked,
+};
+use crate::frame::{FrameLock, Frames};
+use crate::index::InnerNodes;
+use crate::space::Space;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use pm_alloc::{Heap, PoisoningPmem};
+use pm_core::{FenceError, Pmem, field};
+use std::sync::{Mutex, PoisonError};
+
+/// The epochs that one store of the limit makes usable.
+const EPOCHS: u64 = 1 << 20;
+
+/// The parts of an open store.
+#[derive(Debug)]
+pub(crate) struct Core<P: Pmem> {
+    pub(crate) heap: Heap<P>,
+    pub(crate) space: Space,
+    pub(crate) frames: Frames,
+    pub(crate) inner: InnerNodes,
+    pub(crate) session: Session,
+    /// The number of entries in a node.
+    pub(crate) slots: usize,
+    /// Whether reads verify checksums.
+    pub(crate) verifies_reads: bool,
+    is_poisoned: AtomicBool,
+}
+
+impl<P: Pmem> Core<P> {
+    /// Starts a session on the store in `heap`.
+    pub(crate) fn open(heap: Heap<P>, verifies_reads: bool) -> Result<Self, OpenError> {
+        let (block, header) = find(&heap)?;
+        let session = Session::start(&heap.pmem(), block)?;
+        let slots = header.node_slots as usize;
+        let node_bytes = NODE_HEADER_BYTES + slots as u64 * ENTRY_BYTES;
+        let extents = Space::extents_max(heap.pmem().len_bytes(), header.extent_bytes);
+        let frames = Frames::new(extents);
+        let space = Space::open(&heap, header.extent_bytes, node_bytes, &frames)?;
+        let leaves = heap.pmem().len_bytes() / node_bytes;
+        let inner = InnerNodes::new(usize::try_from(leaves).unwrap_or(usize::MAX));
+        let is_poisoned = AtomicBool::new(false);
+        Ok(Self { heap, space, frames, inner, session, slots, verifies_reads, is_poisoned })
+    }
+
+    #[inline]
+    pub(crate) fn pmem(&self) -> PoisoningPmem<'_, P> {
+        self.heap.pmem()
+    }
+
+    /// The slots of a node, as a bitmap.
+    #[inline]
+    pub(crate) const fn all_slots(&self) -> u64 {
+        (1 << self.slots) - 1
+    }
+
+    pub(crate) const fn node_bytes(&self) -> u64 {
+        NODE_HEADER_BYTES + self.slots as u64 * ENTRY_BYTES
+    }
+
+    #[inline]
+    pub(crate) fn check_not_poisoned(&self) -> Result<(), WriteError> {
+        if self.is_poisoned.load(Ordering::Relaxed) { Err(WriteError::Poisoned) } else { Ok(()) }
+    }
+
+    /// Makes all later changes fail: it is unknown what of the present one is durable.
+    pub(crate) fn poison(&self) {
+        self.is_poisoned.store(true, Ordering::Relaxed);
+    }
+
+    /// Fences. A failed fence poisons the store.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn fence(&self) -> Result<(), FenceError> {
+        self.pmem().fence().inspect_err(|_| self.poison())
+    }
+
+    /// The stamp of the next entry of a leaf, whose lock the caller has.
+    #[inline]
+    pub(crate) fn next_stamp(&self, leaf: &FrameLock<'_>) -> Result<Stamp, WriteError> {
+        let mut order = leaf.order.load(Ordering::Relaxed) + 1;
+        if order > Commit::ORDER_MAX {
+            self.session.advance(&self.pmem()).inspect_err(|_| self.poison())?;
+            order = 0;
+        }
+        leaf.order.store(order, Ordering::Relaxed);
+        Ok(Stamp { epoch: self.session.epoch(), order })
+    }
+
+    /// The offset of the first leaf of the catalogue, or 0.
+    pub(crate) fn catalogue(&self) -> Result<u64, Corruption> {
+        let place = self.session.block + offset_of!(StoreBlock<'_>, catalogue) as u64;
+        unchecked(self.pmem().load_u64(place), place).ok_or(Corruption::new(place, CorruptionKind::State))
+    }
+
+    /// Sets the first leaf of the catalogue, which is durable.
+    ///
+    /// # Durability
+    /// A crash leaves the old word or the new one. Costs one line and one fence.
+    pub(crate) fn set_catalogue(&self, leaf: u64) -> Result<(), FenceError> {
+        let place = self.session.block + offset_of!(StoreBlock<'_>, catalogue) as u64;
+        self.pmem().store_u64(place, checked(leaf, place));
+        self.pmem().flush(place, 8);
+        // DURABILITY POINT
+        self.fence()
+    }
+
+    /// Ends the session: the next open finds nothing to verify. The caller has flushed all changes that no fence covers yet.
+    ///
+    /// # Durability
+    /// Two fences. After a crash before the second one, the next open verifies all nodes.
+    pub(crate) fn end_session(&self) -> Result<(), FenceError> {
+        self.fence()?;
+        self.session.store(&self.pmem(), state::UNCLEAN_SESSION, 0);
+        // DURABILITY POINT
+        self.fence()
+    }
+}
+
+/// A session, from an open to a close or a crash: it numbers changes.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// The offset of the store's block.
+    block: u64,
+    number: u64,
+    epoch: AtomicU64,
+    /// Epochs below this one are usable.
+    limit: Mutex<u64>,
+    /// The birth of the last node.
+    birth: AtomicU64,
+    /// Whether an earlier session was not closed: what it left is verified.
+    pub(crate) is_unclean: bool,
+    /// Entries of earlier epochs than this one are durable.
+    pub(crate) durable_epoch: u64,
+    /// The epoch at the start.
+    first_epoch: u64,
+}
+
+impl Session {
+    /// Starts a session, with epochs above all that were used.
+    ///
+    /// # Durability
+    /// One fence. After a crash before it, the next open starts the same session.
+    fn start<P: Pmem>(pmem: &P, block: u64) -> Result<Self, OpenError> {
+        let place = |word: u64| block + offset_of!(StoreBlock<'_>, state) as u64 + 8 * word;
+        let load = |word: u64| {
+            let corrupted = Corruption::new(place(word), CorruptionKind::State);
+            unchecked(pmem.load_u64(place(word)), place(word)).ok_or(corrupted)
+        };
+        let (number, first_epoch) = (load(state::SESSION)? + 1, load(state::EPOCH_LIMIT)?);
+        let (durable_epoch, unclean) = (load(state::DURABLE_EPOCH)?, load(state::UNCLEAN_SESSION)?);
+        let is_unclean = unclean != 0;
+        let durable_epoch = if is_unclean { durable_epoch } else { first_epoch };
+        let session = Self {
+            block,
+            number,
+            epoch: AtomicU64::new(first_epoch),
+            limit: Mutex::new(first_epoch + EPOCHS),
+            birth: AtomicU64::new(first_epoch << 16),
+            is_unclean,
+            durable_epoch,
+            first_epoch,
+        };
+        session.store(pmem, state::SESSION, number);
+        session.store(pmem, state::EPOCH_LIMIT, first_epoch + EPOCHS);
+        session.store(pmem, state::DURABLE_EPOCH, durable_epoch);
+        session.store(pmem, state::UNCLEAN_SESSION, if is_unclean { unclean } else { number });
+        // A killed process may have left the catalogue's word visible but not durable.
+        pmem.flush(block + offset_of!(StoreBlock<'_>, catalogue) as u64, 8);
+        // DURABILITY POINT
+        pmem.fence()?;
+        Ok(session)
+    }
+
+    /// Records that everything that earlier sessions left is verified and durable.
+    ///
+    /// # Durability
+    /// One fence; a crash before it leaves the old words or the new ones, and both are right.
+    pub(crate) fn end_verification<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
+        if !self.is_unclean {
+            return Ok(());
+        }
+        self.store(pmem, state::DURABLE_EPOCH, self.first_epoch);
+        self.store(pmem, state::UNCLEAN_SESSION, self.number);
+        // DURABILITY POINT
+        pmem.fence()
+    }
+
+    /// Stores a state word, and flushes it.
+    fn store<P: Pmem>(&self, pmem: &P, word: u64, value: u64) {
+        let place = self.block + offset_of!(StoreBlock<'_>, state) as u64 + 8 * word;
+        pmem.store_u64(place, checked(value, place));
+        pmem.flush(place, 8);
+    }
+
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The limit of the epochs that any session has used.
+    pub(crate) fn limit(&self) -> u64 {
+        *self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Advances the epoch.
+    ///
+    /// # Durability
+    /// When the limit is reached, one fence makes a new limit durable before an epoch above the old one is used.
+    #[cold]
+    fn advance<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
+        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let epoch = self.epoch() + 2;
+        if epoch >= *limit {
+            self.store(pmem, state::EPOCH_LIMIT, *limit + EPOCHS);
+            // DURABILITY POINT
+            pmem.fence()?;
+            *limit += EPOCHS;
+        }
+        self.epoch.store(epoch, Ordering::Release);
+        Ok(())
+    }
+
+    /// A number that no other node has, in any session.
+    pub(crate) fn next_birth(&self) -> u64 {
+        self.birth.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+/// The offset of the store's block in the heap, and its constants.
+fn find<P: Pmem>(heap: &Heap<P>) -> Result<(u64, StoreHeader), OpenError> {
+    let (block, header) = heap.view(|view| {
+        let store = view.root::<StoreBlock<'_>>(ROOT)?.ok_or(OpenError::NotAStore)?;
+        let header = view.read(store.field(field!(StoreBlock<'_>, header)))?;
+        Ok::<_, OpenError>((store.offset(), header))
+    })?;
+    let corrupted = Corruption::new(block, CorruptionKind::Header);
+    if header.magic != MAGIC || header.crc != header.expected_crc() {
+        return Err(corrupted.into());
+    }
+    if header.version != VERSION {
+        return Err(OpenError::Version { found: header.version, supported: VERSION });
+    }
+    let unknown = header.features_incompat & !KNOWN_INCOMPAT;
+    if unknown != 0 {
+        return Err(OpenError::UnknownFeatures { unknown });
+    }
+    let is_possible = header.node_slots.is_multiple_of(2)
+        && (4..=62).contains(&header.node_slots)
+        && (4096 - 128..=1 << 20).contains(&header.extent_bytes);
+    if !is_possible { Err(corrupted.into()) } else { Ok((block, header)) }
+}

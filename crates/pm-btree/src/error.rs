@@ -1,0 +1,202 @@
+//! Why operations on a store fail.
+
+use crate::types::{DecodeError, EncodeError};
+use core::fmt;
+use pm_alloc::{HeapError, SpaceError, TxError};
+use pm_core::{FenceError, PlaceError, RootError};
+
+/// Corruption of a store: bytes that no operation and no crash leaves.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store is corrupted at offset {offset}: {kind}")]
+#[non_exhaustive]
+pub struct Corruption {
+    /// The offset of the corrupted structure in the pool.
+    pub offset: u64,
+    /// What is corrupted.
+    pub kind: CorruptionKind,
+}
+
+impl Corruption {
+    pub(crate) const fn new(offset: u64, kind: CorruptionKind) -> Self {
+        Self { offset, kind }
+    }
+}
+
+/// The structure that is corrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CorruptionKind {
+    /// The constants in the store's root block.
+    Header,
+    /// A state word in the store's root block.
+    State,
+    /// The table of extents.
+    ExtentTable,
+    /// The header of a node.
+    NodeHeader,
+    /// The link of a node to its right sibling.
+    Sibling,
+    /// An entry of a node: its checksum is wrong.
+    Entry,
+    /// The record of an entry: its checksum is wrong, or it is not in the store.
+    Record,
+    /// An entry of the catalogue of tables.
+    Catalogue,
+}
+
+impl fmt::Display for CorruptionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Header => "the header of the store",
+            Self::State => "a state word of the store",
+            Self::ExtentTable => "the table of extents",
+            Self::NodeHeader => "the header of a node",
+            Self::Sibling => "the link of a node to its right sibling",
+            Self::Entry => "an entry of a node",
+            Self::Record => "a record",
+            Self::Catalogue => "the catalogue of tables",
+        })
+    }
+}
+
+/// Why a store cannot be created, opened or closed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The heap that holds the store could not be created, opened or closed.
+    #[error(transparent)]
+    Heap(#[from] HeapError),
+    /// The heap holds no store.
+    #[error("the heap holds no store: it has no root `pm-btree`")]
+    NotAStore,
+    /// The store was created by another version of this software.
+    #[error("the store has format version {found}, and this program opens only version {supported}")]
+    Version {
+        /// The store's version.
+        found: u32,
+        /// The only version that this program opens.
+        supported: u32,
+    },
+    /// The store uses features that this program does not know.
+    #[error("the store uses features {unknown:#x} that this program does not know")]
+    UnknownFeatures {
+        /// The bits of these features.
+        unknown: u64,
+    },
+    /// The requested layout is impossible.
+    #[error("cannot create a store in {pool_bytes} bytes: {reason}")]
+    Layout {
+        /// The length of the pool.
+        pool_bytes: u64,
+        /// The reason why it is impossible.
+        reason: &'static str,
+    },
+    /// A structure that the whole store needs is corrupted.
+    #[error(transparent)]
+    Corrupted(#[from] Corruption),
+    /// The root of the store could not be found or set.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// A transaction of the heap failed.
+    #[error(transparent)]
+    Tx(#[from] TxError),
+    /// A fence failed.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+}
+
+impl From<PlaceError> for OpenError {
+    fn from(error: PlaceError) -> Self {
+        Self::Tx(error.into())
+    }
+}
+
+/// Why a read failed.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The key cannot be encoded.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// The stored bytes are no value of the type.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The entry is corrupted, or the key was not found and a corrupted entry may have held it.
+    #[error(transparent)]
+    Corrupted(#[from] Corruption),
+}
+
+/// Why a change failed. Nothing was changed, unless a fence failed: then the next open decides whether the change is durable.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The key or the value cannot be encoded.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// The key and the value together are too long.
+    #[error("a record of {len_bytes} bytes is too long: the limit is {max_bytes}")]
+    TooLong {
+        /// The length of the record.
+        len_bytes: u64,
+        /// The length of the longest record in this store.
+        max_bytes: u64,
+    },
+    /// The pool has no room.
+    #[error("the store is full")]
+    Full,
+    /// The leaf of the key has a corrupted entry, which may have held the key.
+    #[error(transparent)]
+    Corrupted(#[from] Corruption),
+    /// A transaction of the heap, which allocates space, failed.
+    #[error(transparent)]
+    Tx(TxError),
+    /// A fence failed. The store accepts no more changes until it is opened again.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+    /// An earlier fence failed, or a thread panicked in a change: the store accepts no more changes until it is opened again.
+    #[error("an earlier change failed: the store accepts no more changes until it is opened again")]
+    Poisoned,
+}
+
+impl From<TxError> for WriteError {
+    fn from(error: TxError) -> Self {
+        match error {
+            TxError::Space(SpaceError::Full { .. }) => Self::Full,
+            error => Self::Tx(error),
+        }
+    }
+}
+
+/// Why a table cannot be opened or created.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// The name is empty, or longer than 255 bytes.
+    #[error("a table's name has 1 to 255 bytes, and this one has {len_bytes}")]
+    Name {
+        /// The length of the name.
+        len_bytes: usize,
+    },
+    /// The table holds other types.
+    #[error("table {name:?} maps {stored} and was opened as {wanted}")]
+    Type {
+        /// The table.
+        name: String,
+        /// The types with which it was created.
+        stored: String,
+        /// The types with which it was opened.
+        wanted: String,
+    },
+    /// There are 65,535 tables.
+    #[error("the store has 65,535 tables, and cannot have more")]
+    TooMany,
+    /// A part of the table that all operations need is corrupted.
+    #[error(transparent)]
+    Corrupted(#[from] Corruption),
+    /// The catalogue could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The table could not be created.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}

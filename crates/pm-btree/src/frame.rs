@@ -1,0 +1,270 @@
+//! Frames: what readers may see of a node, in DRAM.
+//!
+//! A slot is published in its frame after the fence that makes it durable, and readers look only at slots that frames show. So no reader sees what a
+//! crash could take back.
+//!
+//! # Readers
+//! A reader waits for no lock and writes no shared line. It loads the version, `live`, the fences and the slots that it needs, and then the version
+//! and `live` again. If they have not changed, what it has read was the state of the leaf at one moment; otherwise it starts again. The version is
+//! odd while a writer changes the frame or the node. A reader does not wait for an even one: until the writer publishes, the slots in `live` are
+//! unchanged. Frames are never freed while the store is open, so reading one is safe at any time.
+
+use crate::index::Fence;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::OnceLock;
+
+/// The number of frames in an array; an extent of nodes has one array, and no more nodes than that.
+pub(crate) const FRAMES_PER_EXTENT: u32 = 512;
+
+/// Identifies a frame, and so a node: the number of the extent and the index of the node in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FrameId(pub(crate) u32);
+
+impl FrameId {
+    /// No frame.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    pub(crate) const fn new(extent: u32, index: u32) -> Self {
+        Self(extent * FRAMES_PER_EXTENT + index)
+    }
+
+    pub(crate) const fn extent(self) -> u32 {
+        self.0 / FRAMES_PER_EXTENT
+    }
+
+    pub(crate) const fn index(self) -> u32 {
+        self.0 % FRAMES_PER_EXTENT
+    }
+}
+
+/// The state of a node in DRAM.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Frame {
+    lock: AtomicU32,
+    version: AtomicU32,
+    /// The slots that readers may see: the newest entry of each key.
+    pub(crate) live: AtomicU64,
+    /// Slots of replaced entries: their commit word is 0, and not flushed yet.
+    pub(crate) owed: AtomicU64,
+    /// Slots of corrupted entries, which are kept as evidence: they are neither live nor free.
+    pub(crate) held: AtomicU64,
+    /// The upper fence: the head of the right sibling's low key.
+    pub(crate) high: AtomicU64,
+    /// The record of the right sibling's low key, or 0.
+    pub(crate) high_record: AtomicU64,
+    /// The offset of the node.
+    pub(crate) node: AtomicU64,
+    /// The frame of the right sibling, [`FrameId::NONE`] in the last leaf.
+    pub(crate) next: AtomicU32,
+    /// The seed of the node's seals.
+    pub(crate) seed: AtomicU32,
+    fingerprints: [AtomicU64; 8],
+    /// The length of the key in `high_record`.
+    pub(crate) high_len: AtomicU32,
+    /// The payload of the replaced entry whose slot is in `owed`; 0 if it has no record. Its record is released when the slot is durably empty.
+    pub(crate) owed_payload: AtomicU64,
+    /// The order of the last entry written.
+    pub(crate) order: AtomicU16,
+}
+
+const _: () = assert!(size_of::<Frame>() == 192);
+
+/// What a reader has loaded of a frame, to be compared at the end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) version: u32,
+    pub(crate) live: u64,
+}
+
+impl Frame {
+    #[inline]
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let version = self.version.load(Ordering::Acquire);
+        Snapshot { version, live: self.live.load(Ordering::Acquire) }
+    }
+
+    /// Whether nothing has changed since the snapshot. The caller's loads precede this.
+    #[inline]
+    pub(crate) fn is_current(&self, snapshot: Snapshot) -> bool {
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) == snapshot.version
+            && self.live.load(Ordering::Relaxed) == snapshot.live
+    }
+
+    /// The upper fence. It counts only if there is a [right sibling](Self::next).
+    #[inline]
+    pub(crate) fn high(&self) -> Fence {
+        let record = self.high_record.load(Ordering::Acquire);
+        let len = if record == 0 { 0 } else { self.high_len.load(Ordering::Acquire) };
+        Fence { head: self.high.load(Ordering::Acquire), record, len }
+    }
+
+    /// Sets the upper fence and the right sibling.
+    pub(crate) fn set_next(&self, next: FrameId, high: Fence) {
+        self.next.store(next.0, Ordering::Release);
+        self.high_record.store(high.record, Ordering::Release);
+        self.high_len.store(high.len, Ordering::Release);
+        self.high.store(high.head, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn next(&self) -> Option<FrameId> {
+        let next = FrameId(self.next.load(Ordering::Acquire));
+        (next != FrameId::NONE).then_some(next)
+    }
+
+    #[inline]
+    pub(crate) fn node(&self) -> u64 {
+        self.node.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn seed(&self) -> u32 {
+        self.seed.load(Ordering::Relaxed)
+    }
+
+    /// The slots whose fingerprint is `fingerprint`, among those of `live`.
+    #[inline]
+    pub(crate) fn matches(&self, fingerprint: u8, live: u64) -> u64 {
+        const ONES: u64 = 0x0101_0101_0101_0101;
+        const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+        let pattern = ONES * u64::from(fingerprint);
+        let mut found = 0;
+        for (index, word) in self.fingerprints.iter().enumerate() {
+            let differs = word.load(Ordering::Relaxed) ^ pattern;
+            // The highest bit of each byte that is zero, exactly; then these bits side by side.
+            let equal = !(((differs & LOW) + LOW) | differs | LOW);
+            found |= ((equal >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * index);
+        }
+        found & live
+    }
+
+    /// Sets the fingerprint of a slot. The caller has the lock.
+    pub(crate) fn set_fingerprint(&self, slot: usize, fingerprint: u8) {
+        let (word, shift) = (&self.fingerprints[slot / 8], 8 * (slot % 8));
+        let others = word.load(Ordering::Relaxed) & !(0xff << shift);
+        word.store(others | u64::from(fingerprint) << shift, Ordering::Relaxed);
+    }
+
+    pub(crate) fn fingerprint(&self, slot: usize) -> u8 {
+        (self.fingerprints[slot / 8].load(Ordering::Relaxed) >> (8 * (slot % 8))) as u8
+    }
+
+    /// Waits for the lock, and acquires it.
+    #[inline]
+    pub(crate) fn lock(&self) -> FrameLock<'_> {
+        let mut attempts = 0_u32;
+        while self.lock.load(Ordering::Relaxed) != 0
+            || self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            attempts += 1;
+            // A holder that was preempted needs the processor.
+            if attempts.is_multiple_of(128) { std::thread::yield_now() } else { core::hint::spin_loop() }
+        }
+        FrameLock { frame: self }
+    }
+}
+
+/// The lock of a frame, released on drop. Only its owner changes the frame and the node.
+#[derive(Debug)]
+pub(crate) struct FrameLock<'f> {
+    frame: &'f Frame,
+}
+
+impl core::ops::Deref for FrameLock<'_> {
+    type Target = Frame;
+    fn deref(&self) -> &Frame {
+        self.frame
+    }
+}
+
+impl Drop for FrameLock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.frame.lock.store(0, Ordering::Release);
+    }
+}
+
+impl FrameLock<'_> {
+    /// Marks the frame as being changed, before the first store.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        let version = self.frame.version.load(Ordering::Relaxed);
+        debug_assert!(version.is_multiple_of(2), "one change at a time");
+        self.frame.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        // No later store becomes visible before the odd version.
+        fence(Ordering::Release);
+    }
+
+    /// Marks the change as complete, after everything is published.
+    #[inline]
+    pub(crate) fn end(&self) {
+        let version = self.frame.version.load(Ordering::Relaxed);
+        self.frame.version.store(version.wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// The frames of all nodes: an array for each extent of nodes.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    arrays: Box<[OnceLock<Box<[Frame]>>]>,
+}
+
+impl Frames {
+    pub(crate) fn new(extent_count: usize) -> Self {
+        Self { arrays: (0..extent_count).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// Makes the frames of an extent.
+    pub(crate) fn add_extent(&self, extent: u32, nodes: u32) {
+        let make = || (0..nodes).map(|_| Frame::default()).collect();
+        self.arrays[extent as usize].get_or_init(make);
+    }
+
+    /// The frame of a node in an extent that was [added](Self::add_extent).
+    #[inline]
+    pub(crate) fn get(&self, id: FrameId) -> &Frame {
+        let array = self.arrays[id.extent() as usize].get().expect("an id belongs to an extent of nodes");
+        &array[id.index() as usize]
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.arrays.iter().filter_map(OnceLock::get).map(|array| size_of_val(&**array) as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_match_exactly() {
+        let frame = Frame::default();
+        for slot in 0..62 {
+            frame.set_fingerprint(slot, (slot % 5) as u8);
+        }
+        for wanted in 0..=5_u8 {
+            let expected =
+                (0..62).filter(|slot| slot % 5 == usize::from(wanted)).fold(0, |set, slot| set | 1 << slot);
+            assert_eq!(frame.matches(wanted, (1 << 62) - 1), expected);
+        }
+        assert_eq!(frame.matches(1, 1 << 6 | 1 << 7), 1 << 6);
+        assert_eq!(frame.fingerprint(9), 4);
+    }
+
+    #[test]
+    fn change_invalidates_snapshot() {
+        let frame = Frame::default();
+        let before = frame.snapshot();
+        assert!(frame.is_current(before));
+        let lock = frame.lock();
+        lock.begin();
+        assert!(!frame.is_current(before));
+        let during = frame.snapshot();
+        lock.live.store(1, Ordering::Release);
+        assert!(!frame.is_current(during));
+        lock.end();
+        assert!(frame.is_current(frame.snapshot()));
+    }
+}

@@ -1,0 +1,659 @@
+//! The leaves of a tree: finding a key's leaf and its entry, and changing entries under the leaf's lock.
+
+use crate::core::Core;
+use crate::entry::{Commit, Entry, INLINE_BYTES, Kind, RecordRef, entry_offset, inline_lengths, node_seed};
+use crate::error::{Corruption, CorruptionKind, WriteError};
+use crate::format::{
+    ENTRY_BYTES, KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, checked,
+};
+use crate::frame::{Frame, FrameId, FrameLock, Snapshot};
+use crate::index::{Fence, Index};
+use crate::key::{SearchKey, separator};
+use crate::space::Reserved;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering};
+use pm_core::{Pmem, bytes_of, crc32c_bytes};
+
+/// A tree: the leaves of a table, and the index to them.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) table: u16,
+    /// The width of word keys; `None` for byte keys.
+    pub(crate) key_width: Option<usize>,
+    pub(crate) first: FrameId,
+    pub(crate) index: Index,
+    pub(crate) len: AtomicU64,
+}
+
+/// The lowest offset of a slot's bit, and the others in turn.
+pub(crate) fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let slot = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        slot
+    })
+}
+
+/// The content of a new entry: the value itself, or a record for it.
+#[derive(Debug)]
+struct Content<'s> {
+    payload: u64,
+    low: u32,
+    record: Option<Reserved<'s>>,
+}
+
+/// An entry to be written while its leaf is split.
+struct NewEntry<'a> {
+    key: &'a SearchKey<'a>,
+    payload: u64,
+    low: u32,
+    is_inline: bool,
+}
+
+impl NewEntry<'_> {
+    fn entry<P: Pmem>(&self, core: &Core<P>, leaf: &FrameLock<'_>) -> Result<Entry, WriteError> {
+        let commit = Commit::new(Kind::Value, self.is_inline, core.next_stamp(leaf)?);
+        Ok(Entry { key: self.key.head(), payload: self.payload, low: self.low, commit })
+    }
+}
+
+/// A live entry of a leaf that is split, with its key.
+struct Moving {
+    slot: usize,
+    entry: Entry,
+    /// The whole key, in a table of byte keys.
+    bytes: Vec<u8>,
+}
+
+impl Tree {
+    pub(crate) const fn is_word(&self) -> bool {
+        self.key_width.is_some()
+    }
+
+    /// The leaf whose range includes `key`, and its snapshot.
+    #[inline]
+    pub(crate) fn locate<'c, P: Pmem>(
+        &self,
+        core: &'c Core<P>,
+        key: &SearchKey<'_>,
+    ) -> (&'c Frame, Snapshot) {
+        let pmem = &core.pmem();
+        'restart: loop {
+            let followed = self.index.find(&core.inner, pmem, key);
+            let mut frame = core.frames.get(followed.leaf());
+            let mut snapshot = frame.snapshot();
+            if !self.index.is_current(&core.inner, &followed) {
+                continue;
+            }
+            while let Some(next) = frame.next()
+                && frame.high().is_at_or_below(pmem, key)
+            {
+                let right = core.frames.get(next);
+                let of_right = right.snapshot();
+                if !frame.is_current(snapshot) {
+                    continue 'restart;
+                }
+                (frame, snapshot) = (right, of_right);
+            }
+            return (frame, snapshot);
+        }
+    }
+
+    /// Reads the entry of `key` with `read`. `None` if there is none.
+    ///
+    /// `read` may be called several times, and with an entry that is being overwritten: only its last result is returned.
+    #[inline]
+    pub(crate) fn get<P: Pmem, R>(
+        &self,
+        core: &Core<P>,
+        key: &SearchKey<'_>,
+        mut read: impl FnMut(&Entry) -> R,
+    ) -> Result<Option<R>, Corruption> {
+        let pmem = &core.pmem();
+        loop {
+            let (frame, snapshot) = self.locate(core, key);
+            let node = frame.node();
+            let mut found = None;
+            for slot in slots_of(frame.matches(key.fingerprint(), snapshot.live)) {
+                let (entry, seal) = Entry::load(pmem, entry_offset(node, slot));
+                if entry.has_key(pmem, key) {
+                    let is_intact = !core.verifies_reads
+                        || entry.seal(frame.seed()) == seal && entry.is_record_intact(pmem, self.is_word());
+                    let corruption = Corruption::new(entry_offset(node, slot), CorruptionKind::Record);
+                    found = Some(if is_intact { Ok(read(&entry)) } else { Err(corruption) });
+                    break;
+                }
+            }
+            if found.is_none() && core.verifies_reads && self.has_broken_seal(core, frame, snapshot) {
+                found = Some(Err(Corruption::new(node, CorruptionKind::Entry)));
+            }
+            let held = frame.held.load(Ordering::Relaxed);
+            if frame.is_current(snapshot) {
+                return match found {
+                    None if held != 0 => Err(self.held_entry(node, held)),
+                    found => found.transpose(),
+                };
+            }
+        }
+    }
+
+    /// Whether a live entry of the leaf has a wrong seal: then a key that is not found may have been in it.
+    fn has_broken_seal<P: Pmem>(&self, core: &Core<P>, frame: &Frame, snapshot: Snapshot) -> bool {
+        slots_of(snapshot.live).any(|slot| {
+            let (entry, seal) = Entry::load(&core.pmem(), entry_offset(frame.node(), slot));
+            entry.seal(frame.seed()) != seal
+        })
+    }
+
+    #[expect(clippy::unused_self, reason = "a part of the tree")]
+    pub(crate) fn held_entry(&self, node: u64, held: u64) -> Corruption {
+        Corruption::new(entry_offset(node, held.trailing_zeros() as usize), CorruptionKind::Entry)
+    }
+
+    /// Locks the leaf whose range includes `key`.
+    #[inline]
+    fn lock_leaf<'c, P: Pmem>(&self, core: &'c Core<P>, key: &SearchKey<'_>) -> FrameLock<'c> {
+        let pmem = &core.pmem();
+        loop {
+            let followed = self.index.find(&core.inner, pmem, key);
+            let mut leaf = core.frames.get(followed.leaf()).lock();
+            if !self.index.is_current(&core.inner, &followed) {
+                continue;
+            }
+            while let Some(next) = leaf.next()
+                && leaf.high().is_at_or_below(pmem, key)
+            {
+                leaf = core.frames.get(next).lock();
+            }
+            return leaf;
+        }
+    }
+
+    /// The live entry of `key` in a locked leaf, and its slot.
+    #[inline]
+    fn find_in<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        leaf: &Frame,
+        key: &SearchKey<'_>,
+    ) -> Result<Option<(usize, Entry)>, Corruption> {
+        let pmem = &core.pmem();
+        let live = leaf.live.load(Ordering::Relaxed);
+        for slot in slots_of(leaf.matches(key.fingerprint(), live)) {
+            let (entry, _) = Entry::load(pmem, entry_offset(leaf.node(), slot));
+            if entry.has_key(pmem, key) {
+                return Ok(Some((slot, entry)));
+            }
+        }
+        match leaf.held.load(Ordering::Relaxed) {
+            0 => Ok(None),
+            held => Err(self.held_entry(leaf.node(), held)),
+        }
+    }
+
+    /// Takes space for a value, and computes what the entry says about it. Nothing is stored.
+    fn prepare<'c, P: Pmem>(
+        &self,
+        core: &'c Core<P>,
+        key: &SearchKey<'_>,
+        value: &[u8],
+        record: &mut Vec<u8>,
+    ) -> Result<Content<'c>, WriteError> {
+        if value.len() <= INLINE_BYTES && key.bytes().len() <= INLINE_BYTES {
+            let mut payload = [0; INLINE_BYTES];
+            payload[..value.len()].copy_from_slice(value);
+            let low = inline_lengths(key.bytes().len(), value.len());
+            return Ok(Content { payload: u64::from_le_bytes(payload), low, record: None });
+        }
+        let too_long =
+            |len_bytes| WriteError::TooLong { len_bytes, max_bytes: core.space.record_bytes_max() };
+        if !self.is_word() {
+            let len = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len() as u64));
+            record.clear();
+            record.extend_from_slice(&len(key.bytes())?.to_le_bytes());
+            record.extend_from_slice(&len(value)?.to_le_bytes());
+            record.extend_from_slice(key.bytes());
+            record.extend_from_slice(value);
+        }
+        let bytes = if self.is_word() { value } else { record };
+        let len = bytes.len() as u64;
+        let reserved = core.space.reserve_record(&core.heap, &core.frames, len)?;
+        let payload = RecordRef { offset: reserved.offset(), len }.payload();
+        Ok(Content { payload, low: crc32c_bytes(0, bytes), record: Some(reserved) })
+    }
+
+    /// Inserts or updates a key. Returns whether the key is new.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the old value or the new one. Costs the lines of the record and one line, and one fence;
+    /// one line more if an earlier update of the leaf left a line to be flushed; if the leaf is split, the lines of half a leaf and one fence more.
+    pub(crate) fn put<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        key: &SearchKey<'_>,
+        value: &[u8],
+    ) -> Result<bool, WriteError> {
+        self.put_if(core, key, value, |_| true).map(|put| put.unwrap_or_default())
+    }
+
+    /// [Puts](Self::put) if `decide` accepts the present entry. `None` if it does not.
+    pub(crate) fn put_if<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        key: &SearchKey<'_>,
+        value: &[u8],
+        mut decide: impl FnMut(Option<&Entry>) -> bool,
+    ) -> Result<Option<bool>, WriteError> {
+        core.check_not_poisoned()?;
+        let mut buffer = Vec::new();
+        let content = self.prepare(core, key, value, &mut buffer)?;
+        let leaf = loop {
+            let leaf = self.lock_leaf(core, key);
+            if leaf.live.load(Ordering::Relaxed) | leaf.held.load(Ordering::Relaxed) != core.all_slots() {
+                break leaf;
+            }
+            match leaf.held.load(Ordering::Relaxed) {
+                0 => (),
+                held => return Err(self.held_entry(leaf.node(), held).into()),
+            }
+            // A crash lost the link to the right half of a split, but kept the entry that took the last slot.
+            self.split(core, leaf, None)?;
+        };
+        let old = self.find_in(core, &leaf, key)?;
+        if !decide(old.as_ref().map(|(_, entry)| entry)) {
+            return Ok(None);
+        }
+        if let Some(record) = &content.record {
+            core.pmem().store_nt(record.offset(), if self.is_word() { value } else { &buffer });
+        }
+        let new =
+            NewEntry { key, payload: content.payload, low: content.low, is_inline: content.record.is_none() };
+        // From here on the record may be durable and referred to, even if a fence fails.
+        if let Some(record) = content.record {
+            record.keep();
+        }
+        let used = leaf.live.load(Ordering::Relaxed) | leaf.held.load(Ordering::Relaxed);
+        let is_last = (core.all_slots() & !used).is_power_of_two();
+        if old.is_none() && is_last {
+            self.split(core, leaf, Some(new))?;
+        } else {
+            self.put_in_place(core, &leaf, &new, old.as_ref())?;
+        }
+        if old.is_none() {
+            self.len.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Some(old.is_none()))
+    }
+
+    /// Writes the entry into a free slot, and publishes it in place of the entry in slot `old`.
+    fn put_in_place<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        leaf: &FrameLock<'_>,
+        new: &NewEntry<'_>,
+        old: Option<&(usize, Entry)>,
+    ) -> Result<(), WriteError> {
+        let pmem = &core.pmem();
+        let live = leaf.live.load(Ordering::Relaxed);
+        let owed = leaf.owed.load(Ordering::Relaxed);
+        let free = core.all_slots() & !(live | leaf.held.load(Ordering::Relaxed));
+        // A slot whose line must be flushed anyway, if there is one.
+        let slot = if owed == 0 { free } else { owed }.trailing_zeros() as usize;
+        let place = entry_offset(leaf.node(), slot);
+        let entry = new.entry(core, leaf)?;
+        leaf.begin();
+        entry.store(pmem, place, leaf.seed());
+        pmem.flush(place, ENTRY_BYTES);
+        flush_owed(pmem, leaf, owed & !line_mate(slot));
+        // DURABILITY POINT
+        let fenced = core.fence();
+        if fenced.is_ok() {
+            settle_owed(core, leaf);
+            leaf.set_fingerprint(slot, new.key.fingerprint());
+            let replaced = old.map_or(0, |(old, _)| 1 << old);
+            leaf.live.store(live & !replaced | 1 << slot, Ordering::Release);
+            if let Some((old, entry)) = old {
+                pmem.store_u64(entry_offset(leaf.node(), *old) + offset_in_entry::COMMIT, 0);
+                leaf.owed.store(1 << old, Ordering::Relaxed);
+                leaf.owed_payload.store(entry.record().map_or(0, RecordRef::payload), Ordering::Relaxed);
+            }
+        }
+        leaf.end();
+        Ok(fenced?)
+    }
+
+    /// Removes a key. Returns false if there is no such key.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the key or removes it. Costs one line and one fence, and one line more if an earlier
+    /// update of the leaf left a line to be flushed. If there is no such key, costs nothing.
+    pub(crate) fn remove<P: Pmem>(&self, core: &Core<P>, key: &SearchKey<'_>) -> Result<bool, WriteError> {
+        core.check_not_poisoned()?;
+        let leaf = self.lock_leaf(core, key);
+        let Some((slot, old)) = self.find_in(core, &leaf, key)? else { return Ok(false) };
+        self.remove_from(core, &leaf, slot, &old)?;
+        if let Some(record) = old.record() {
+            core.space.release_record(record.offset, record.len);
+        }
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Makes the entry in a slot a tombstone, in place. No older entry of the key survives, because the lines of replaced entries have the same fence;
+    /// so the slot is free afterwards.
+    fn remove_from<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        leaf: &FrameLock<'_>,
+        slot: usize,
+        old: &Entry,
+    ) -> Result<(), WriteError> {
+        let pmem = &core.pmem();
+        let commit = Commit::new(Kind::Tombstone, old.commit.is_inline(), core.next_stamp(leaf)?);
+        let place = entry_offset(leaf.node(), slot);
+        leaf.begin();
+        Entry { commit, ..*old }.store_commit(pmem, place, leaf.seed());
+        pmem.flush(place, ENTRY_BYTES);
+        flush_owed(pmem, leaf, leaf.owed.load(Ordering::Relaxed) & !line_mate(slot));
+        // DURABILITY POINT
+        let fenced = core.fence();
+        if fenced.is_ok() {
+            settle_owed(core, leaf);
+            leaf.live.fetch_and(!(1 << slot), Ordering::Release);
+        }
+        leaf.end();
+        Ok(fenced?)
+    }
+
+    /// Moves the upper half of the leaf's entries to a new right sibling. `new` is an entry to be written by the way, into either half.
+    ///
+    /// # Durability
+    /// Two fences, and the lines of the new node. A crash before the second one leaves the leaf whole, with or without the new entry; a crash after it
+    /// finds both halves and the new entry.
+    fn split<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        leaf: FrameLock<'_>,
+        new: Option<NewEntry<'_>>,
+    ) -> Result<(), WriteError> {
+        let pmem = &core.pmem();
+        let moving = self.sorted_entries(core, &leaf);
+        let (kept, fence_bytes) = self.split_point(&leaf, &moving, new.as_ref());
+        let fence_key = self.fence_key(&fence_bytes);
+        let right = core.space.reserve_node(&core.heap, &core.frames)?;
+        let (low, low_record) = self.store_fence(core, &fence_bytes)?;
+        let goes_right = |new: &&NewEntry<'_>| low.is_at_or_below(pmem, new.key);
+        let new_in_right = new.as_ref().filter(goes_right);
+        let new_in_left = new.as_ref().filter(|new| !goes_right(new));
+
+        let birth = core.session.next_birth();
+        let frame = core.frames.get(right.frame());
+        let seed = node_seed(self.table, right.offset(), birth);
+        let mut filled = 0;
+        for moving in &moving[kept..] {
+            moving.entry.store(pmem, entry_offset(right.offset(), filled), seed);
+            frame.set_fingerprint(filled, leaf.fingerprint(moving.slot));
+            filled += 1;
+        }
+        if let Some(new) = new_in_right {
+            new.entry(core, &leaf)?.store(pmem, entry_offset(right.offset(), filled), seed);
+            frame.set_fingerprint(filled, new.key.fingerprint());
+            filled += 1;
+        }
+        self.store_header(core, right.offset(), &low, low_record_crc(&low, &fence_bytes), birth, leaf.next());
+        pmem.flush(right.offset(), NODE_HEADER_BYTES + filled as u64 * ENTRY_BYTES);
+        core.fence()?;
+        // Nothing refers to the sibling yet, so until here a failure has given both units back.
+        let (id, right_node) = (right.frame(), right.offset());
+        right.keep();
+        if let Some(record) = low_record {
+            record.keep();
+        }
+
+        self.init_frame(core, id, right_node, seed, (1 << filled) - 1, &leaf);
+        let right = frame.lock();
+        self.link_sibling(core, &leaf, id, low, new_in_left, &moving[kept..])?;
+        drop((leaf, right));
+        self.index.post(&core.inner, pmem, low, id, &fence_key);
+        Ok(())
+    }
+
+    /// Links the right sibling, and writes an entry into the left half if there is one.
+    fn link_sibling<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        leaf: &FrameLock<'_>,
+        right: FrameId,
+        low: Fence,
+        new: Option<&NewEntry<'_>>,
+        moved: &[Moving],
+    ) -> Result<(), WriteError> {
+        let pmem = &core.pmem();
+        let owed = leaf.owed.load(Ordering::Relaxed);
+        let live = leaf.live.load(Ordering::Relaxed);
+        let mut remaining = moved.iter().fold(live, |live, moved| live & !(1 << moved.slot));
+        // The moved entries are still in their slots, and the link to the sibling may be lost: so only a slot that was free before may be written.
+        let free = core.all_slots() & !(live | leaf.held.load(Ordering::Relaxed));
+        let slot = if owed == 0 { free } else { owed }.trailing_zeros() as usize;
+        let entry = new.map(|new| new.entry(core, leaf)).transpose()?;
+        let next = leaf.node() + offset_of!(NodeHeader, next) as u64;
+        leaf.begin();
+        pmem.store_u64(next, checked(core.frames.get(right).node(), next));
+        pmem.flush(next, 8);
+        if let Some(entry) = entry {
+            entry.store(pmem, entry_offset(leaf.node(), slot), leaf.seed());
+            pmem.flush(entry_offset(leaf.node(), slot), ENTRY_BYTES);
+        }
+        flush_owed(pmem, leaf, owed);
+        // DURABILITY POINT
+        let fenced = core.fence();
+        if fenced.is_ok() {
+            settle_owed(core, leaf);
+            if let Some(new) = new {
+                leaf.set_fingerprint(slot, new.key.fingerprint());
+                remaining |= 1 << slot;
+            }
+            leaf.set_next(right, low);
+            leaf.live.store(remaining, Ordering::Release);
+        }
+        leaf.end();
+        fenced?;
+        if !self.is_word() {
+            self.clear_moved(core, leaf, moved)?;
+        }
+        Ok(())
+    }
+
+    /// Empties the slots of entries that were moved to the right sibling, whose lock the caller has too, and fences.
+    ///
+    /// Only its record shows that an entry of a byte key was moved, if the first eight bytes of the key are those of the fence. So the slot is durably
+    /// empty before a later change of the sibling releases the record.
+    fn clear_moved<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        leaf: &FrameLock<'_>,
+        moved: &[Moving],
+    ) -> Result<(), WriteError> {
+        let mut slots = 0;
+        for moved in moved {
+            core.pmem().store_u64(entry_offset(leaf.node(), moved.slot) + offset_in_entry::COMMIT, 0);
+            slots |= 1 << moved.slot;
+        }
+        // The slot of the new entry may be in one of these lines, and is durable already.
+        flush_owed(&core.pmem(), leaf, slots);
+        Ok(core.fence()?)
+    }
+
+    /// The live entries of a locked leaf, in the order of their keys.
+    fn sorted_entries<P: Pmem>(&self, core: &Core<P>, leaf: &Frame) -> Vec<Moving> {
+        let pmem = &core.pmem();
+        let load = |slot| {
+            let (entry, _) = Entry::load(pmem, entry_offset(leaf.node(), slot));
+            let mut bytes = Vec::new();
+            if !self.is_word() {
+                entry.push_key(pmem, &mut bytes);
+            }
+            Moving { slot, entry, bytes }
+        };
+        let mut entries: Vec<Moving> = slots_of(leaf.live.load(Ordering::Relaxed)).map(load).collect();
+        entries.sort_unstable_by(|a, b| a.entry.key.cmp(&b.entry.key).then_with(|| a.bytes.cmp(&b.bytes)));
+        entries
+    }
+
+    /// The number of entries that stay in the leaf, and the low fence of the right half. The last leaf is split behind its end for a key behind its
+    /// end, so that ascending keys fill their leaves.
+    fn split_point(&self, leaf: &Frame, sorted: &[Moving], new: Option<&NewEntry<'_>>) -> (usize, Vec<u8>) {
+        let head = |moving: &Moving| moving.entry.key.to_be_bytes().to_vec();
+        let last = sorted.last().expect("a full leaf has entries");
+        if leaf.next().is_none()
+            && let Some(new) = new
+            && (new.key.head(), new.key.bytes()) > (last.entry.key, last.bytes.as_slice())
+        {
+            let fence = if self.is_word() {
+                new.key.head().to_be_bytes().to_vec()
+            } else {
+                separator(&last.bytes, new.key.bytes()).to_vec()
+            };
+            return (sorted.len(), fence);
+        }
+        let kept = sorted.len() / 2;
+        let fence = match self.is_word() {
+            true => head(&sorted[kept]),
+            false => separator(&sorted[kept - 1].bytes, &sorted[kept].bytes).to_vec(),
+        };
+        (kept, fence)
+    }
+
+    /// A fence's bytes as a key.
+    fn fence_key<'a>(&self, bytes: &'a [u8]) -> SearchKey<'a> {
+        if self.is_word() { SearchKey::word(crate::key::head_of(bytes)) } else { SearchKey::bytes_key(bytes) }
+    }
+
+    /// The fence with these bytes. If they do not fit in a word, stores them in a record, which the caller fences.
+    fn store_fence<'c, P: Pmem>(
+        &self,
+        core: &'c Core<P>,
+        bytes: &[u8],
+    ) -> Result<(Fence, Option<Reserved<'c>>), WriteError> {
+        let head = crate::key::head_of(bytes);
+        if self.is_word() || (bytes.len() <= INLINE_BYTES && bytes.last() != Some(&0)) {
+            return Ok((Fence { head, record: 0, len: 0 }, None));
+        }
+        let record = core.space.reserve_record(&core.heap, &core.frames, bytes.len() as u64)?;
+        core.pmem().store_nt(record.offset(), bytes);
+        let len = u32::try_from(bytes.len()).expect("a key is shorter than a record");
+        Ok((Fence { head, record: record.offset(), len }, Some(record)))
+    }
+
+    fn store_header<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        node: u64,
+        low: &Fence,
+        low_record_crc: u32,
+        birth: u64,
+        next: Option<FrameId>,
+    ) {
+        let next = next.map_or(0, |next| core.frames.get(next).node());
+        let place = |offset: usize| node + offset as u64;
+        let header = NodeHeader {
+            magic: NODE_MAGIC,
+            level: 0,
+            kind: if self.is_word() { KIND_WORD } else { KIND_BYTES },
+            table: self.table,
+            state: checked(STATE_LIVE, place(offset_of!(NodeHeader, state))),
+            low: low.head,
+            next: checked(next, place(offset_of!(NodeHeader, next))),
+            low_record: low.record,
+            birth,
+            crc: 0,
+            low_record_crc,
+            low_record_len: low.len,
+            reserved: 0,
+        };
+        let header = NodeHeader { crc: header.expected_crc(node), ..header };
+        core.pmem().store(node, bytes_of(&header));
+    }
+
+    /// Initializes the frame of a new node, which no reader finds yet.
+    fn init_frame<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        id: FrameId,
+        node: u64,
+        seed: u32,
+        live: u64,
+        left: &Frame,
+    ) {
+        let frame = core.frames.get(id);
+        frame.node.store(node, Ordering::Relaxed);
+        frame.seed.store(seed, Ordering::Relaxed);
+        frame.owed.store(0, Ordering::Relaxed);
+        frame.held.store(0, Ordering::Relaxed);
+        // The stamps of the moved entries are in the left node's order, and later ones must be greater.
+        frame.order.store(left.order.load(Ordering::Relaxed), Ordering::Relaxed);
+        frame.set_next(left.next().unwrap_or(FrameId::NONE), left.high());
+        frame.live.store(live, Ordering::Release);
+    }
+
+    /// Creates the first leaf of a tree, and returns its offset and its frame.
+    ///
+    /// # Durability
+    /// Durable when this returns, at one fence. Nothing refers to the leaf yet, and a crash frees it.
+    pub(crate) fn create_leaf<P: Pmem>(
+        core: &Core<P>,
+        table: u16,
+        key_width: Option<usize>,
+    ) -> Result<(u64, Self), WriteError> {
+        core.check_not_poisoned()?;
+        let node = core.space.reserve_node(&core.heap, &core.frames)?;
+        let (offset, id) = (node.offset(), node.frame());
+        let birth = core.session.next_birth();
+        let leaves = [(Fence::LOWEST, id)];
+        let index = Index::build(&core.inner, &leaves);
+        let tree = Self { table, key_width, first: id, index, len: AtomicU64::new(0) };
+        tree.store_header(core, offset, &Fence::LOWEST, 0, birth, None);
+        core.pmem().flush(offset, NODE_HEADER_BYTES);
+        core.fence()?;
+        node.keep();
+        let frame = core.frames.get(id);
+        frame.node.store(offset, Ordering::Relaxed);
+        frame.seed.store(node_seed(table, offset, birth), Ordering::Relaxed);
+        frame.set_next(FrameId::NONE, Fence::LOWEST);
+        Ok((offset, tree))
+    }
+}
+
+/// The checksum of the low record of a fence with these bytes.
+fn low_record_crc(fence: &Fence, bytes: &[u8]) -> u32 {
+    if fence.record == 0 { 0 } else { crc32c_bytes(0, bytes) }
+}
+
+/// The two slots of the line that holds `slot`.
+const fn line_mate(slot: usize) -> u64 {
+    3 << (slot & !1)
+}
+
+/// Flushes the lines of these slots, whose commit word became 0.
+fn flush_owed<P: Pmem>(pmem: &P, leaf: &Frame, mut owed: u64) {
+    while owed != 0 {
+        let slot = owed.trailing_zeros() as usize;
+        pmem.flush(entry_offset(leaf.node(), slot), ENTRY_BYTES);
+        owed &= !line_mate(slot);
+    }
+}
+
+/// Notes that the replaced entry of the last change is durably gone, and releases its record.
+fn settle_owed<P: Pmem>(core: &Core<P>, leaf: &FrameLock<'_>) {
+    leaf.owed.store(0, Ordering::Relaxed);
+    let payload = leaf.owed_payload.swap(0, Ordering::Relaxed);
+    if payload != 0 {
+        let record = RecordRef::from_payload(payload);
+        core.space.release_record(record.offset, record.len);
+    }
+}
+
+/// The offsets of an entry's words.
+mod offset_in_entry {
+    pub(super) const COMMIT: u64 = 24;
+}

@@ -1,0 +1,93 @@
+//! Options for creating and opening a store.
+
+use pm_alloc::HeapOptions;
+use pm_core::RegionOptions;
+
+/// Options for creating and opening a store.
+#[derive(Clone, Debug, Default)]
+pub struct StoreOptions {
+    region: RegionOptions,
+    node_slots: Option<u32>,
+    extent_bytes: Option<u64>,
+    verifies_reads: bool,
+}
+
+impl StoreOptions {
+    /// The defaults: nodes of 2 KiB, and extents that depend on the size of the pool.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Options for mapping the region.
+    #[must_use]
+    pub fn region(mut self, region: RegionOptions) -> Self {
+        self.region = region;
+        self
+    }
+
+    /// The number of entries in a node: even, 4 to 62; by default 62. Used when a store is created. Small nodes are for tests, where a few entries
+    /// make a tree with several levels.
+    #[must_use]
+    pub const fn node_slots(mut self, slots: u32) -> Self {
+        self.node_slots = Some(slots);
+        self
+    }
+
+    /// The length of an extent, the unit in which nodes and records of one size get space: a power of two from 4 KiB to 1 MiB. By default a 256th of
+    /// the pool, between these limits. A record has at most a quarter of that. Used when a store is created.
+    #[must_use]
+    pub const fn extent_bytes(mut self, bytes: u64) -> Self {
+        self.extent_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether each read verifies the checksums of what it reads. False by default: a bit that flips while the store is closed, or in a value of a
+    /// store that is open, is then not detected in the value. Entries are verified at every open, in either case.
+    #[must_use]
+    pub const fn verify_reads(mut self, verify: bool) -> Self {
+        self.verifies_reads = verify;
+        self
+    }
+
+    pub(crate) const fn verifies_reads(&self) -> bool {
+        self.verifies_reads
+    }
+
+    /// The options of the heap that holds the store. Chunks hold 16 extents where the pool is large enough, because an extent that does not fit into
+    /// the rest of a chunk wastes that rest.
+    pub(crate) fn heap(&self, pool_bytes: u64) -> HeapOptions {
+        let options = HeapOptions::new().region(self.region.clone());
+        let extent = self.extent_length(pool_bytes);
+        match pool_bytes / (extent * 16) {
+            8.. => options.chunk_bytes(extent * 16),
+            _ => options,
+        }
+    }
+
+    pub(crate) fn region_options(&self) -> HeapOptions {
+        HeapOptions::new().region(self.region.clone())
+    }
+
+    /// The length of an extent with what the heap adds to it, a power of two.
+    pub(crate) fn extent_length(&self, pool_bytes: u64) -> u64 {
+        let automatic = || 1 << (pool_bytes / 256).max(1).ilog2();
+        self.extent_bytes.unwrap_or_else(automatic).clamp(4096, 1 << 20)
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.node_slots.unwrap_or(62)
+    }
+
+    /// Why no store can have these options.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        let slots = self.slots();
+        if !slots.is_multiple_of(2) || !(4..=62).contains(&slots) {
+            return Some("a node has an even number of entries, 4 to 62");
+        }
+        let is_length = |bytes: u64| bytes.is_power_of_two() && (4096..=1 << 20).contains(&bytes);
+        self.extent_bytes
+            .is_some_and(|bytes| !is_length(bytes))
+            .then_some("the length of an extent is a power of two, 4 KiB to 1 MiB")
+    }
+}

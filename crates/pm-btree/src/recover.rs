@@ -1,0 +1,317 @@
+//! Filling frames from nodes when a table is opened: what readers may see is computed from the entries, and what a crash left is cleaned up.
+//!
+//! After a session that was not closed, a node may hold entries that are visible but not durable, because a process was killed; torn entries, whose seal
+//! or record is wrong; and replaced entries, whose commit word was not cleared durably. Filling a frame first flushes all that it relies on, and fences.
+//! Only then does it clear torn and replaced entries, and fences again. Clearing them before would be wrong: the cleared word could survive without
+//! the newer entry.
+//!
+//! An entry with a wrong seal or record whose epoch is below the durable epoch was durable, so it is corrupted and not torn. Its slot is *held*:
+//! it is not reused, and a key that is not found in this leaf is reported as corruption.
+
+use crate::core::Core;
+use crate::entry::{Entry, Kind, RecordRef, entry_offset, node_seed};
+use crate::error::{Corruption, CorruptionKind};
+use crate::format::{
+    ENTRY_BYTES, KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, unchecked,
+};
+use crate::frame::FrameId;
+use crate::index::{Fence, Index};
+use crate::key::{SearchKey, head_of};
+use crate::leaf::Tree;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering};
+use pm_core::{FenceError, Pmem, crc32c_bytes, from_bytes};
+
+/// Why a tree could not be opened.
+#[derive(Debug)]
+pub(crate) enum FillError {
+    Corrupted(Corruption),
+    Fence(FenceError),
+}
+
+impl From<Corruption> for FillError {
+    fn from(corruption: Corruption) -> Self {
+        Self::Corrupted(corruption)
+    }
+}
+
+impl From<FenceError> for FillError {
+    fn from(error: FenceError) -> Self {
+        Self::Fence(error)
+    }
+}
+
+/// A verified header of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Verified {
+    offset: u64,
+    header: NodeHeader,
+}
+
+impl Verified {
+    /// The header of the node at `offset`, if it is one of this table.
+    pub(crate) fn load<P: Pmem>(
+        pmem: &P,
+        offset: u64,
+        table: u16,
+        is_word: bool,
+    ) -> Result<Self, Corruption> {
+        let corrupted = Corruption::new(offset, CorruptionKind::NodeHeader);
+        if !offset.is_multiple_of(64) || offset + NODE_HEADER_BYTES > pmem.len_bytes() {
+            return Err(corrupted);
+        }
+        let header: NodeHeader = from_bytes(|bytes| pmem.load(offset, bytes));
+        let kind = if is_word { KIND_WORD } else { KIND_BYTES };
+        let state = offset + offset_of!(NodeHeader, state) as u64;
+        let is_right = header.magic == NODE_MAGIC
+            && header.crc == header.expected_crc(offset)
+            && (header.table, header.kind, header.level) == (table, kind, 0)
+            && unchecked(header.state, state) == Some(STATE_LIVE);
+        let verified = Self { offset, header };
+        let is_right = is_right && verified.is_fence_right(pmem);
+        if is_right { Ok(verified) } else { Err(corrupted) }
+    }
+
+    fn is_fence_right<P: Pmem>(&self, pmem: &P) -> bool {
+        let fence = self.low();
+        fence.record == 0 || {
+            let bytes = fence.load(pmem);
+            bytes.len() == fence.len as usize
+                && head_of(&bytes) == fence.head
+                && crc32c_bytes(0, &bytes) == self.header.low_record_crc
+        }
+    }
+
+    pub(crate) const fn low(&self) -> Fence {
+        let NodeHeader { low, low_record, low_record_len, .. } = self.header;
+        Fence { head: low, record: low_record, len: low_record_len }
+    }
+
+    /// The offset of the right sibling, or 0.
+    pub(crate) fn next(&self) -> Result<u64, Corruption> {
+        let place = self.offset + offset_of!(NodeHeader, next) as u64;
+        unchecked(self.header.next, place).ok_or(Corruption::new(self.offset, CorruptionKind::Sibling))
+    }
+
+    pub(crate) fn seed(&self) -> u32 {
+        node_seed(self.header.table, self.offset, self.header.birth)
+    }
+
+    /// Flushes the header and its low record.
+    fn flush<P: Pmem>(&self, pmem: &P) {
+        pmem.flush(self.offset, NODE_HEADER_BYTES);
+        if self.header.low_record != 0 {
+            pmem.flush(self.header.low_record, self.header.low_record_len.into());
+        }
+    }
+}
+
+/// An entry that may be the newest of its key.
+struct Candidate {
+    slot: usize,
+    entry: Entry,
+    /// The whole key, in a table of byte keys.
+    bytes: Vec<u8>,
+}
+
+/// What the slots of a node hold.
+#[derive(Default)]
+struct Slots {
+    live: u64,
+    held: u64,
+    /// Torn and replaced entries.
+    to_clear: u64,
+    candidates: Vec<Candidate>,
+}
+
+impl Tree {
+    /// Opens the tree whose first leaf is at `first`: fills the frames of all leaves, marks their space as used, and builds the index.
+    ///
+    /// # Durability
+    /// After a clean close changes nothing. Otherwise costs two fences for each leaf; a crash at any point leaves the same contents.
+    pub(crate) fn open<P: Pmem>(
+        core: &Core<P>,
+        table: u16,
+        key_width: Option<usize>,
+        first: u64,
+    ) -> Result<Self, FillError> {
+        let is_word = key_width.is_some();
+        let pmem = &core.pmem();
+        let mut leaves = Vec::new();
+        let mut len = 0;
+        let mut node = Verified::load(pmem, first, table, is_word)?;
+        if node.low() != Fence::LOWEST {
+            return Err(Corruption::new(first, CorruptionKind::NodeHeader).into());
+        }
+        let mut left: Option<FrameId> = None;
+        loop {
+            let sibling_corrupted =
+                Corruption::new(leaves.last().map_or(first, |_| node.offset), CorruptionKind::Sibling);
+            let next = match node.next()? {
+                0 => None,
+                next => Some(Verified::load(pmem, next, table, is_word)?),
+            };
+            if next.is_some_and(|next| !is_ordered(pmem, is_word, &node.low(), &next.low())) {
+                return Err(sibling_corrupted.into());
+            }
+            // A node that is marked already is reachable twice.
+            let id = core
+                .space
+                .frame_of(node.offset)
+                .filter(|_| core.space.mark_node(node.offset))
+                .ok_or(sibling_corrupted)?;
+            mark_fence(core, &node)?;
+            len += fill(core, &node, next.as_ref(), id, is_word)?;
+            if let Some(left) = left {
+                core.frames.get(left).set_next(id, node.low());
+            }
+            leaves.push((node.low(), id));
+            left = Some(id);
+            match next {
+                Some(next) => node = next,
+                None => break,
+            }
+        }
+        let index = Index::build(&core.inner, &leaves);
+        Ok(Self { table, key_width, first: leaves[0].1, index, len: AtomicU64::new(len) })
+    }
+}
+
+/// Whether `left` is below `right`.
+fn is_ordered<P: Pmem>(pmem: &P, is_word: bool, left: &Fence, right: &Fence) -> bool {
+    if is_word { left.head < right.head } else { left.load(pmem) < right.load(pmem) }
+}
+
+fn mark_fence<P: Pmem>(core: &Core<P>, node: &Verified) -> Result<(), Corruption> {
+    let Fence { record, len, .. } = node.low();
+    if record == 0 || core.space.mark_record(record, len.into()) {
+        return Ok(());
+    }
+    Err(Corruption::new(node.offset, CorruptionKind::NodeHeader))
+}
+
+/// Fills the frame of a leaf, and returns the number of its entries.
+fn fill<P: Pmem>(
+    core: &Core<P>,
+    node: &Verified,
+    next: Option<&Verified>,
+    id: FrameId,
+    is_word: bool,
+) -> Result<u64, FillError> {
+    let pmem = &core.pmem();
+    let is_unclean = core.session.is_unclean;
+    if is_unclean {
+        pmem.flush(node.offset, core.node_bytes());
+        node.flush(pmem);
+        if let Some(next) = next {
+            next.flush(pmem);
+        }
+    }
+    let slots = read_slots(core, node, next.map(Verified::low), is_word);
+    if is_unclean {
+        let records = slots.candidates.iter().filter(|candidate| !is_durable(core, &candidate.entry));
+        for RecordRef { offset, len } in records.filter_map(|candidate| candidate.entry.record()) {
+            pmem.flush(offset, len);
+        }
+        core.fence()?;
+        for slot in crate::leaf::slots_of(slots.to_clear) {
+            let place = entry_offset(node.offset, slot);
+            pmem.store_u64(place + 24, 0);
+            pmem.flush(place, ENTRY_BYTES);
+        }
+        if slots.to_clear != 0 {
+            core.fence()?;
+        }
+    }
+    let frame = core.frames.get(id);
+    frame.node.store(node.offset, Ordering::Relaxed);
+    frame.seed.store(node.seed(), Ordering::Relaxed);
+    frame.set_next(FrameId::NONE, Fence::LOWEST);
+    let (mut live, mut held) = (slots.live, slots.held);
+    for Candidate { slot, entry, bytes } in
+        slots.candidates.iter().filter(|candidate| slots.live >> candidate.slot & 1 == 1)
+    {
+        // A record that is not in an extent, or belongs to another entry too, is corrupted.
+        if entry.record().is_some_and(|record| !core.space.mark_record(record.offset, record.len)) {
+            live &= !(1 << slot);
+            held |= 1 << slot;
+            continue;
+        }
+        let key = if is_word { SearchKey::word(entry.key) } else { SearchKey::bytes_key(bytes) };
+        frame.set_fingerprint(*slot, key.fingerprint());
+    }
+    frame.held.store(held, Ordering::Relaxed);
+    frame.live.store(live, Ordering::Release);
+    Ok(live.count_ones().into())
+}
+
+/// Whether the entry was durable before the session that was not closed.
+fn is_durable<P: Pmem>(core: &Core<P>, entry: &Entry) -> bool {
+    entry.commit.stamp().epoch < core.session.durable_epoch
+}
+
+/// Sorts the slots of a node into live, free, held, and to be cleared.
+fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Fence>, is_word: bool) -> Slots {
+    let pmem = &core.pmem();
+    let mut slots = Slots::default();
+    let may_be_torn = |entry: &Entry| {
+        let epoch = entry.commit.stamp().epoch;
+        core.session.is_unclean && !is_durable(core, entry) && epoch < core.session.limit()
+    };
+    for slot in 0..core.slots {
+        let (entry, seal) = Entry::load(pmem, entry_offset(node.offset, slot));
+        if entry.commit.0 == 0 {
+            continue;
+        }
+        let bad = if may_be_torn(&entry) { &mut slots.to_clear } else { &mut slots.held };
+        if entry.seal(node.seed()) != seal || entry.commit.kind().is_none() {
+            *bad |= 1 << slot;
+            continue;
+        }
+        // Entries above the high fence were moved to the right sibling: their slots are free.
+        let low = node.low();
+        let is_outside = |head: u64| head < low.head || high.is_some_and(|high| head > high.head);
+        if is_outside(entry.key) {
+            continue;
+        }
+        let is_tombstone = entry.commit.kind() == Some(Kind::Tombstone);
+        // The record of a tombstone may have been reused. In a table of byte keys, its key is then unknown.
+        let is_checked = !is_word || (core.session.is_unclean && !is_durable(core, &entry));
+        let is_intact = if is_checked && !(is_tombstone && is_word) {
+            entry.is_record_intact(pmem, is_word)
+        } else {
+            is_tombstone || entry.record().is_none_or(|record| record.is_inside(pmem))
+        };
+        if !is_intact {
+            if !is_tombstone {
+                *bad |= 1 << slot;
+            }
+            continue;
+        }
+        let mut bytes = Vec::new();
+        if !is_word {
+            entry.push_key(pmem, &mut bytes);
+        }
+        let key = if is_word { SearchKey::word(entry.key) } else { SearchKey::bytes_key(&bytes) };
+        let is_inside =
+            low.is_at_or_below(pmem, &key) && high.is_none_or(|high| !high.is_at_or_below(pmem, &key));
+        if is_inside {
+            slots.candidates.push(Candidate { slot, entry, bytes });
+        }
+    }
+    slots.candidates.sort_unstable_by(|a, b| {
+        let newest_first = || b.entry.commit.stamp().cmp(&a.entry.commit.stamp());
+        a.entry.key.cmp(&b.entry.key).then_with(|| a.bytes.cmp(&b.bytes)).then_with(newest_first)
+    });
+    for (index, candidate) in slots.candidates.iter().enumerate() {
+        let newer = index.checked_sub(1).map(|index| &slots.candidates[index]);
+        let is_replaced = newer
+            .is_some_and(|newer| (newer.entry.key, &newer.bytes) == (candidate.entry.key, &candidate.bytes));
+        if is_replaced {
+            slots.to_clear |= 1 << candidate.slot;
+        } else if candidate.entry.commit.kind() == Some(Kind::Value) {
+            slots.live |= 1 << candidate.slot;
+        }
+    }
+    slots
+}
