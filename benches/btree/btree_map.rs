@@ -2,15 +2,15 @@
 
 use crate::records::Records;
 use crate::store::{OrderedStore, Scanned};
+use crate::workload::{Rates, Workload};
 use miette::{Result, ensure};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-/// An empty map.
-#[expect(clippy::unnecessary_wraps, reason = "the other stores can fail")]
-pub(crate) fn create(_directory: &Path) -> Result<Box<dyn OrderedStore>> {
-    Ok(Box::new(Map(BTreeMap::new())))
+/// Measures an empty map.
+pub(crate) fn measure(_directory: &Path, workload: Workload<'_>) -> Result<Rates> {
+    workload.run(&mut Map(BTreeMap::new()))
 }
 
 struct Map(BTreeMap<u64, Box<[u8]>>);

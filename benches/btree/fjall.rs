@@ -2,6 +2,7 @@
 
 use crate::records::Records;
 use crate::store::{OrderedStore, Scanned};
+use crate::workload::{Rates, Workload};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use miette::{IntoDiagnostic as _, Result};
 use std::ops::Range;
@@ -10,11 +11,11 @@ use std::path::Path;
 /// As much as redb has by default, and more than the records need.
 const CACHE_BYTES: u64 = 1 << 30;
 
-/// An empty keyspace, without compression, which these values do not profit from.
-pub(crate) fn create(directory: &Path) -> Result<Box<dyn OrderedStore>> {
+/// Measures an empty keyspace, without compression, which these values do not profit from.
+pub(crate) fn measure(directory: &Path, workload: Workload<'_>) -> Result<Rates> {
     let database = Database::builder(directory).cache_size(CACHE_BYTES).open().into_diagnostic()?;
     let records = database.keyspace("records", KeyspaceCreateOptions::default).into_diagnostic()?;
-    Ok(Box::new(Fjall { database, records }))
+    workload.run(&mut Fjall { database, records })
 }
 
 struct Fjall {

@@ -2,6 +2,7 @@
 
 use crate::records::Records;
 use crate::store::{OrderedStore, Scanned};
+use crate::workload::{Rates, Workload};
 use heed::byteorder::BigEndian;
 use heed::types::{Bytes, U64};
 use heed::{Database, Env, EnvOpenOptions};
@@ -12,15 +13,15 @@ use std::path::Path;
 /// The size of the mapping, and the most that the file can grow to.
 const MAP_BYTES: usize = 16 << 30;
 
-/// An empty database. Its keys are big-endian, because LMDB compares bytes.
+/// Measures an empty database. Its keys are big-endian, because LMDB compares bytes.
 #[expect(unsafe_code, reason = "no other process changes the file under the mapping")]
-pub(crate) fn create(directory: &Path) -> Result<Box<dyn OrderedStore>> {
+pub(crate) fn measure(directory: &Path, workload: Workload<'_>) -> Result<Rates> {
     // SAFETY: the directory is new and this process's own, so that nothing else changes the mapped file, and it is opened once.
     let env = unsafe { EnvOpenOptions::new().map_size(MAP_BYTES).open(directory) }.into_diagnostic()?;
     let mut transaction = env.write_txn().into_diagnostic()?;
     let records = env.create_database(&mut transaction, None).into_diagnostic()?;
     transaction.commit().into_diagnostic()?;
-    Ok(Box::new(Lmdb { env, records }))
+    workload.run(&mut Lmdb { env, records })
 }
 
 struct Lmdb {

@@ -2,6 +2,7 @@
 
 use crate::records::Records;
 use crate::store::{OrderedStore, Scanned};
+use crate::workload::{Rates, Workload};
 use miette::{IntoDiagnostic as _, Result, ensure};
 use redb::{Database, Durability, ReadableDatabase as _, TableDefinition, WriteTransaction};
 use std::ops::Range;
@@ -9,9 +10,9 @@ use std::path::Path;
 
 const TABLE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
 
-/// An empty table, with the default cache of 1 GiB.
-pub(crate) fn create(directory: &Path) -> Result<Box<dyn OrderedStore>> {
-    Ok(Box::new(Redb(Database::create(directory.join("redb")).into_diagnostic()?)))
+/// Measures an empty table, with the default cache of 1 GiB.
+pub(crate) fn measure(directory: &Path, workload: Workload<'_>) -> Result<Rates> {
+    workload.run(&mut Redb(Database::create(directory.join("redb")).into_diagnostic()?))
 }
 
 struct Redb(Database);

@@ -37,70 +37,76 @@ pub(crate) struct Rates {
     pub(crate) rates: [f64; NAMES.len()],
 }
 
-/// Runs all workloads on an empty store. `agreed` has the results of the first scans, once a store has run them.
-pub(crate) fn run(
-    store: &mut dyn OrderedStore,
-    records: &Records,
-    sizes: Sizes,
-    agreed: &mut Option<Scanned>,
-) -> Result<Rates> {
-    let count = sizes.records;
-    let begin = Instant::now();
-    store.load(records, 0..count)?;
-    let load = count as f64 / begin.elapsed().as_secs_f64();
+/// All workloads.
+pub(crate) struct Workload<'a> {
+    pub(crate) records: &'a Records,
+    pub(crate) sizes: Sizes,
+    /// The results of the first scans, once a store has run them.
+    pub(crate) agreed: &'a mut Option<Scanned>,
+}
 
-    let mut random = fastrand::Rng::with_seed(2);
-    let mut value = Vec::new();
-    let get = |_| {
-        let key = Records::key(random.u64(..count));
-        value.clear();
-        ensure!(store.get(key, &mut value)? && records.is_value(key, &value), "no value of {key:#x}");
-        Ok(())
-    };
-    let (_, gets) = timed(sizes.time, u64::MAX, get)?;
+impl Workload<'_> {
+    /// Runs on an empty store.
+    pub(crate) fn run(self, store: &mut dyn OrderedStore) -> Result<Rates> {
+        let Self { records, sizes, agreed } = self;
+        let count = sizes.records;
+        let begin = Instant::now();
+        store.load(records, 0..count)?;
+        let load = count as f64 / begin.elapsed().as_secs_f64();
 
-    let mut scanned = Scanned::default();
-    let scan = |number| {
-        let found = store.scan(Records::key(number % count), SCAN)?;
-        ensure!(found.count > 0, "a scan that begins at a record found none");
-        if number < COMPARED_SCANS {
-            scanned = Scanned { count: scanned.count + found.count, sum: scanned.sum + found.sum };
-        }
-        Ok(())
-    };
-    let (scan_count, scans) = timed(sizes.time, u64::MAX, scan)?;
-    if scan_count < COMPARED_SCANS {
-        bail!("only {scan_count} scans: the time is too short");
-    }
-    ensure!(*agreed.get_or_insert(scanned) == scanned, "the scans differ from those of the other stores");
-
-    // A quarter of the loaded records, so that the store does not change its size much.
-    let change_count = count / 4;
-    let new = |number| Records::key(count + number);
-    let put = |number| {
-        let key = new(number);
-        records.value_into(key, &mut value);
-        store.put(key, &value)
-    };
-    let (put_count, puts) = timed(sizes.time, change_count, put)?;
-
-    // Not in the order in which they were loaded.
-    let old = |number: u64| Records::key(number.wrapping_mul(STRIDE) % count);
-    let (removed_count, removals) = timed(sizes.time, change_count, |number| store.remove(old(number)))?;
-
-    for (first, last, key, is_there) in [
-        (0, put_count, &new as &dyn Fn(u64) -> u64, true),
-        (0, removed_count, &old, false),
-        (removed_count, count, &old, true),
-    ] {
-        for key in (first..last).step_by(97).map(key) {
+        let mut random = fastrand::Rng::with_seed(2);
+        let mut value = Vec::new();
+        let get = |_| {
+            let key = Records::key(random.u64(..count));
             value.clear();
-            let found = store.get(key, &mut value)?;
-            ensure!(found == is_there, "{key:#x}: found {found}, expected {is_there}");
-            ensure!(!found || records.is_value(key, &value), "{key:#x} has another value");
+            ensure!(store.get(key, &mut value)? && records.is_value(key, &value), "no value of {key:#x}");
+            Ok(())
+        };
+        let (_, gets) = timed(sizes.time, u64::MAX, get)?;
+
+        let mut scanned = Scanned::default();
+        let scan = |number| {
+            let found = store.scan(Records::key(number % count), SCAN)?;
+            ensure!(found.count > 0, "a scan that begins at a record found none");
+            if number < COMPARED_SCANS {
+                scanned = Scanned { count: scanned.count + found.count, sum: scanned.sum + found.sum };
+            }
+            Ok(())
+        };
+        let (scan_count, scans) = timed(sizes.time, u64::MAX, scan)?;
+        if scan_count < COMPARED_SCANS {
+            bail!("only {scan_count} scans: the time is too short");
         }
+        ensure!(*agreed.get_or_insert(scanned) == scanned, "the scans differ from those of the other stores");
+
+        // A quarter of the loaded records, so that the store does not change its size much.
+        let change_count = count / 4;
+        let new = |number| Records::key(count + number);
+        let put = |number| {
+            let key = new(number);
+            records.value_into(key, &mut value);
+            store.put(key, &value)
+        };
+        let (put_count, puts) = timed(sizes.time, change_count, put)?;
+
+        // Not in the order in which they were loaded.
+        let old = |number: u64| Records::key(number.wrapping_mul(STRIDE) % count);
+        let (removed_count, removals) = timed(sizes.time, change_count, |number| store.remove(old(number)))?;
+
+        for (first, last, key, is_there) in [
+            (0, put_count, &new as &dyn Fn(u64) -> u64, true),
+            (0, removed_count, &old, false),
+            (removed_count, count, &old, true),
+        ] {
+            for key in (first..last).step_by(97).map(key) {
+                value.clear();
+                let found = store.get(key, &mut value)?;
+                ensure!(found == is_there, "{key:#x}: found {found}, expected {is_there}");
+                ensure!(!found || records.is_value(key, &value), "{key:#x} has another value");
+            }
+        }
+        Ok(Rates { load, rates: [gets, scans, puts, removals] })
     }
-    Ok(Rates { load, rates: [gets, scans, puts, removals] })
 }
 
 /// Runs `operation` with the numbers from zero, until `time` has passed or `count` operations are done. Returns their number, and the operations per
