@@ -73,7 +73,7 @@ pub struct StoreHeader {
     pub pool_uuid: [u8; 16],
     /// Zero.
     pub reserved: [u8; 12],
-    /// CRC-32C of all preceding bytes.
+    /// CRC-32C of the header, with zero in this field.
     pub crc: u32,
 }
 
@@ -118,7 +118,7 @@ pub const EXTENT_CHUNK_MAGIC: u64 = u64::from_le_bytes(*b"PMBTEXT\n");
 pub struct ExtentRow<'p> {
     /// The block; null in an unused row.
     pub extent: Link<'p, u8>,
-    /// A [checked word](checked), with the offset of the block as its place: the class; 0 for nodes.
+    /// A [checked word](checked), with the offset of the block as its place: one more than the class of its units, which is 0 for nodes.
     pub class: u64,
 }
 

@@ -1,6 +1,7 @@
 //! Format documents equal the code: the fields, their offsets and their sizes.
 
 use pm_alloc::format::{ChunkCount, HeapHeader, LogEntry};
+use pm_btree::format::{ExtentChunk, ExtentRow, NodeHeader, StoreBlock, StoreHeader};
 use pm_core::pool::format::{Header, RootSlot};
 use pm_core::{FieldLayout, Persist};
 use pmbd::disk::format::Descriptor;
@@ -28,6 +29,11 @@ const LAYOUTS: &[Layout] = &[
     layout::<HeapHeader>("HeapHeader", "crates/pm-alloc/src/format.rs", "docs/format/heap.md"),
     layout::<ChunkCount>("ChunkCount", "crates/pm-alloc/src/format.rs", "docs/format/heap.md"),
     layout::<LogEntry>("LogEntry", "crates/pm-alloc/src/format.rs", "docs/format/heap.md"),
+    layout::<StoreBlock<'static>>("StoreBlock", "crates/pm-btree/src/format.rs", "docs/format/store.md"),
+    layout::<StoreHeader>("StoreHeader", "crates/pm-btree/src/format.rs", "docs/format/store.md"),
+    layout::<ExtentChunk<'static>>("ExtentChunk", "crates/pm-btree/src/format.rs", "docs/format/store.md"),
+    layout::<ExtentRow<'static>>("ExtentRow", "crates/pm-btree/src/format.rs", "docs/format/store.md"),
+    layout::<NodeHeader>("NodeHeader", "crates/pm-btree/src/format.rs", "docs/format/store.md"),
 ];
 
 const fn layout<T: Persist>(name: &'static str, source: &'static str, document: &'static str) -> Layout {
