@@ -1,0 +1,12 @@
+//! `pm store`: ordered key/value stores.
+
+mod args;
+mod commands;
+mod dump;
+mod failure;
+mod handle;
+mod kind;
+mod table;
+
+pub(crate) use args::StoreCommand;
+pub(crate) use commands::run;
