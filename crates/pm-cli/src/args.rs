@@ -14,6 +14,7 @@ Examples:
   pm heap map data.pm -o data.svg                draw allocated and free space
   pm pool info data.pm                           identity, header, roots
   pm store create data.pm --size 64M             create a pool with an empty key/value store
+  pm store load data.pm stars stars.csv          insert its rows into the table `stars`
   pm store scan data.pm stars --from m --to n    print the rows from key m up to key n";
 
 /// Inspects and repairs pools and heaps of persistent memory, and reads and writes key/value stores.
@@ -21,7 +22,7 @@ Examples:
 /// A pool is a file, or a device-dax, with a checksummed header at its start, a backup of it at its end, and a directory of
 /// roots. A heap is a pool with pm-alloc's logs and blocks. A store is a heap with pm-btree's tables.
 ///
-/// Only `create` and `repair` change files, and `put` and `remove` of a store. No other program may have the file open for writing at the same time.
+/// Only `create` and `repair` change files, and `put`, `remove` and `load` of a store. No other program may have the file open for writing at the same time.
 ///
 /// Sizes are numbers with the suffix K, M, G or T, powers of 1024, or numbers of bytes.
 ///

@@ -17,7 +17,9 @@ pub(crate) enum StoreCommand {
     Remove(Key),
     /// Print keys and values in the order of the keys.
     Scan(Scan),
-    /// Write all keys and values as CSV or JSON lines.
+    /// Insert the rows of a CSV or JSON lines file. Reports how many lines are durable.
+    Load(Load),
+    /// Write all keys and values as CSV or JSON lines, which `load` reads.
     Dump(Dump),
     /// Print the tables, their types and their sizes.
     Stat(Target),
@@ -96,6 +98,31 @@ pub(crate) struct Scan {
     /// Print the last key first.
     #[arg(long)]
     pub(crate) reverse: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub(crate) struct Load {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// The table, which is created if it does not exist. Without it, each row names its table, as in a dump of all tables.
+    pub(crate) table: Option<String>,
+    /// The rows; `-` for standard input.
+    pub(crate) input: PathBuf,
+    /// The format of the rows. Default: by the name of INPUT: .csv, .jsonl or .ndjson.
+    #[arg(long)]
+    pub(crate) format: Option<Format>,
+    /// The first row of the CSV has the names of the columns.
+    #[arg(long)]
+    pub(crate) header: bool,
+    /// The column with the keys: its number from 1, or its name. Default: the first; in JSON lines the field `key`.
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) key_column: Option<String>,
+    /// The column with the values: its number from 1, or its name. Default: all other columns, as CSV; in JSON lines the field `value`.
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) value_column: Option<String>,
+    #[command(flatten)]
+    pub(crate) types: Types,
 }
 
 #[derive(Debug, Args)]

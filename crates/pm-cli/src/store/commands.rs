@@ -4,6 +4,7 @@ use super::args::{Create, Key, Put, Scan, StoreCommand, Target};
 use super::dump::{self, RowWriter};
 use super::failure::{Failure, StoreError};
 use super::handle::Handle;
+use super::load;
 use super::table::TextRange;
 use crate::findings::{self, CORRUPTED, Finding, print_findings};
 use crate::report::{bytes, count, field, say};
@@ -23,6 +24,7 @@ pub(crate) fn run(command: &StoreCommand, json: bool) -> miette::Result<ExitCode
         StoreCommand::Get(args) => get(args, json),
         StoreCommand::Remove(args) => remove(args, json),
         StoreCommand::Scan(args) => scan(args, json),
+        StoreCommand::Load(args) => load::run(args, json),
         StoreCommand::Dump(args) => dump::run(args, json),
         StoreCommand::Stat(args) => stat(args, json),
         StoreCommand::Check(args) => return check(args, json),

@@ -5,7 +5,10 @@ mod commands;
 mod dump;
 mod failure;
 mod handle;
+mod input;
 mod kind;
+mod load;
+mod progress;
 mod table;
 
 pub(crate) use args::StoreCommand;
