@@ -36,7 +36,10 @@ pub(crate) struct Described {
 impl Described {
     /// The description of a table that does not exist yet.
     pub(crate) fn of<K: Key, V: Value>() -> Self {
-        let width = K::FIXED_WIDTH.filter(|width| *width <= 8).map_or(NO_WIDTH, |width| width as u8);
+        let width = K::FIXED_WIDTH
+            .filter(|width| *width <= 8)
+            .and_then(|width| u8::try_from(width).ok())
+            .unwrap_or(NO_WIDTH);
         Self { table: 0, width, first: 0, key_type: K::type_name(), value_type: V::type_name() }
     }
 

@@ -34,6 +34,10 @@ impl Class {
         self.0 as u64
     }
 
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+
     /// The length of a record of this class; `None` for nodes.
     pub(crate) const fn record_bytes(self) -> Option<u64> {
         match self.0 as u64 {

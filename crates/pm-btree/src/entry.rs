@@ -54,7 +54,7 @@ impl Commit {
     }
 
     pub(crate) const fn stamp(self) -> Stamp {
-        Stamp { epoch: self.0 >> 16, order: (self.0 >> 4) as u16 & Self::ORDER_MAX }
+        Stamp { epoch: self.0 >> 16, order: (self.0 >> 4 & 0xfff) as u16 }
     }
 }
 
@@ -81,7 +81,7 @@ impl RecordRef {
     }
 
     pub(crate) const fn payload(self) -> u64 {
-        self.offset / RECORD_UNIT | self.len << RECORD_OFFSET_BITS
+        (self.offset / RECORD_UNIT) | (self.len << RECORD_OFFSET_BITS)
     }
 
     /// Whether the record lies in the region. An entry that is read while it is overwritten can name any record.

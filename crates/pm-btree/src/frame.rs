@@ -148,7 +148,7 @@ impl Frame {
     }
 
     pub(crate) fn fingerprint(&self, slot: usize) -> u8 {
-        (self.fingerprints[slot / 8].load(Ordering::Relaxed) >> (8 * (slot % 8))) as u8
+        (self.fingerprints[slot / 8].load(Ordering::Relaxed) >> (8 * (slot % 8)) & 0xff) as u8
     }
 
     /// Waits for the lock, and acquires it.
@@ -242,7 +242,7 @@ mod tests {
     fn fingerprints_match_exactly() {
         let frame = Frame::default();
         for slot in 0..62 {
-            frame.set_fingerprint(slot, (slot % 5) as u8);
+            frame.set_fingerprint(slot, u8::try_from(slot % 5).unwrap());
         }
         for wanted in 0..=5_u8 {
             let expected =

@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// The fan-out of an inner node.
 const FANOUT: usize = 64;
 /// The number of inner nodes in one allocation.
-const CHUNK: usize = 64;
+const CHUNK: usize = 16;
 
 /// A separator: the low fence of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

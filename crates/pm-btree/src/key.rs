@@ -70,7 +70,7 @@ fn fingerprint_of(bytes: &[u8]) -> u8 {
     for word in words {
         hash = u64::from(crc32c_words(&[hash, u64::from_le_bytes(*word)]));
     }
-    (u64::from(crc32c_words(&[hash, head_of(rest)])) >> 24) as u8
+    (crc32c_words(&[hash, head_of(rest)]) >> 24) as u8
 }
 
 /// A key that owns its bytes: a bound of a scan.

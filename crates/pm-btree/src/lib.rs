@@ -88,5 +88,5 @@ pub use guard::Guard;
 pub use options::StoreOptions;
 pub use report::{CheckReport, StoreStats};
 pub use store::Store;
-pub use table::{Range, Table};
+pub use table::{KeyValue, Range, Table};
 pub use types::{DecodeError, EncodeError, Key, LeadingKey, Plain, Value};

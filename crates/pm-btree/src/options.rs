@@ -1,12 +1,11 @@
 //! Options for creating and opening a store.
 
 use pm_alloc::HeapOptions;
-use pm_core::RegionOptions;
 
 /// Options for creating and opening a store.
 #[derive(Clone, Debug, Default)]
 pub struct StoreOptions {
-    region: RegionOptions,
+    heap: HeapOptions,
     node_slots: Option<u32>,
     extent_bytes: Option<u64>,
     verifies_reads: bool,
@@ -19,10 +18,10 @@ impl StoreOptions {
         Self::default()
     }
 
-    /// Options for mapping the region.
+    /// Options of the heap that holds the store, and through them of the pool and the region. A store chooses the length of chunks itself.
     #[must_use]
-    pub fn region(mut self, region: RegionOptions) -> Self {
-        self.region = region;
+    pub fn heap(mut self, heap: HeapOptions) -> Self {
+        self.heap = heap;
         self
     }
 
@@ -54,19 +53,19 @@ impl StoreOptions {
         self.verifies_reads
     }
 
-    /// The options of the heap that holds the store. Chunks hold 16 extents where the pool is large enough, because an extent that does not fit into
-    /// the rest of a chunk wastes that rest.
-    pub(crate) fn heap(&self, pool_bytes: u64) -> HeapOptions {
-        let options = HeapOptions::new().region(self.region.clone());
+    /// The options of the heap of a new store. Chunks hold 16 extents where the pool is large enough, because an extent that does not fit into the rest
+    /// of a chunk wastes that rest.
+    pub(crate) fn of_new_heap(&self, pool_bytes: u64) -> HeapOptions {
         let extent = self.extent_length(pool_bytes);
         match pool_bytes / (extent * 16) {
-            8.. => options.chunk_bytes(extent * 16),
-            _ => options,
+            8.. => self.heap.clone().chunk_bytes(extent * 16),
+            _ => self.heap.clone(),
         }
     }
 
-    pub(crate) fn region_options(&self) -> HeapOptions {
-        HeapOptions::new().region(self.region.clone())
+    /// The options of an existing heap.
+    pub(crate) const fn of_heap(&self) -> &HeapOptions {
+        &self.heap
     }
 
     /// The length of an extent with what the heap adds to it, a power of two.

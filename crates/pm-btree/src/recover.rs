@@ -297,6 +297,9 @@ fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Fence>, is_
             low.is_at_or_below(pmem, &key) && high.is_none_or(|high| !high.is_at_or_below(pmem, &key));
         if is_inside {
             slots.candidates.push(Candidate { slot, entry, bytes });
+        } else if core.session.is_unclean {
+            // It was moved to the right sibling. Once a change of the sibling has released the record, nothing would show that any more.
+            slots.to_clear |= 1 << slot;
         }
     }
     slots.candidates.sort_unstable_by(|a, b| {

@@ -185,7 +185,7 @@ impl Space {
             if class == Class::NODES {
                 frames.add_extent(number, space.extent(number).unit_count);
             }
-            growth.by_class[class.number() as usize].push(number);
+            growth.by_class[class.index()].push(number);
         }
         drop(growth);
         Ok(space)
@@ -197,7 +197,7 @@ impl Space {
     }
 
     fn empty<P: Pmem>(heap: &Heap<P>, extent_bytes: u64, node_bytes: u64) -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        let threads = processor_count().min(16);
         let count = Self::extents_max(heap.pmem().len_bytes(), extent_bytes);
         Self {
             extent_bytes,
@@ -306,7 +306,7 @@ impl Space {
         frames: &Frames,
         class: Class,
     ) -> Result<Reserved<'_>, WriteError> {
-        let number = class.number() as usize;
+        let number = class.index();
         let mut shard =
             self.shards[thread_number() % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -328,7 +328,7 @@ impl Space {
     /// An extent with free units: the one with most, if that is at least an eighth; or else a new one; or else any.
     fn next_extent<P: Pmem>(&self, heap: &Heap<P>, frames: &Frames, class: Class) -> Result<u32, WriteError> {
         let mut growth = self.growth();
-        let known = &growth.by_class[class.number() as usize];
+        let known = &growth.by_class[class.index()];
         let free = |number: &u32| self.extent(*number).free.load(Ordering::Relaxed);
         let most = known.iter().copied().max_by_key(free);
         if let Some(most) = most.filter(|most| free(most) * 8 >= self.extent(*most).unit_count) {
@@ -359,7 +359,7 @@ impl Space {
         if class == Class::NODES {
             frames.add_extent(number, units);
         }
-        growth.by_class[class.number() as usize].push(number);
+        growth.by_class[class.index()].push(number);
         Ok(number)
     }
 
@@ -376,6 +376,12 @@ impl Space {
     pub(crate) fn extent_offsets(&self) -> Vec<u64> {
         self.extents.iter().filter_map(OnceLock::get).map(|extent| extent.start).collect()
     }
+}
+
+/// The number of processors. The standard library reads files for it, at each call.
+fn processor_count() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Numbers the threads of the process, so that threads use different shards.

@@ -63,14 +63,14 @@ impl Store<Region> {
         pool_bytes: u64,
         options: &StoreOptions,
     ) -> Result<Self, OpenError> {
-        let heap_options = options.heap(pool_bytes);
+        let heap_options = options.of_new_heap(pool_bytes);
         if let Some(reason) = options.refusal() {
             return Err(OpenError::Layout { pool_bytes, reason });
         }
         let heap = match Heap::create(&path, pool_bytes, &heap_options) {
             Err(HeapError::Pool(PoolError::Region(error @ RegionError::Exists { .. }))) => {
                 let is_empty = |heap: &Heap| heap.pool().roots().len() == 1 && heap.blocks().is_empty();
-                let found = Heap::open(&path, &options.region_options()).ok().filter(is_empty);
+                let found = Heap::open(&path, options.of_heap()).ok().filter(is_empty);
                 found.ok_or_else(|| HeapError::from(error))?
             }
             created => created?,
@@ -88,7 +88,7 @@ impl Store<Region> {
     /// # Durability
     /// All completed operations of earlier sessions are durable when this returns. A crash during this call loses none of them.
     pub fn open(path: impl AsRef<Path>, options: &StoreOptions) -> Result<Self, OpenError> {
-        Self::open_in(Heap::open(path, &options.region_options())?, options)
+        Self::open_in(Heap::open(path, options.of_heap())?, options)
     }
 }
 
@@ -105,7 +105,7 @@ impl<P: Pmem> Store<P> {
         if let Some(reason) = options.refusal() {
             return Err(OpenError::Layout { pool_bytes, reason });
         }
-        Self::format_in(Heap::format(pmem, &options.heap(pool_bytes))?, options)
+        Self::format_in(Heap::format(pmem, &options.of_new_heap(pool_bytes))?, options)
     }
 
     /// Opens the store in a region.
@@ -116,7 +116,7 @@ impl<P: Pmem> Store<P> {
     /// # Durability
     /// As for [`open`](Store::open).
     pub fn attach(pmem: P, options: &StoreOptions) -> Result<Self, OpenError> {
-        Self::open_in(Heap::attach(pmem, &options.region_options())?, options)
+        Self::open_in(Heap::attach(pmem, options.of_heap())?, options)
     }
 
     /// Creates a store in an empty heap, in one transaction.
@@ -172,6 +172,9 @@ impl<P: Pmem> Store<P> {
     /// # Durability
     /// A new table is durable when this returns; a crash before that leaves no table or an empty one. Costs up to three fences, and none if the table
     /// exists.
+    ///
+    /// # Panics
+    /// Never: tables are not removed.
     pub fn table<K: Key, V: Value>(&self, name: &str) -> Result<Table<'_, K, V, P>, TableError> {
         if let Some(table) = self.open_table(name)? {
             return Ok(table);

@@ -14,6 +14,9 @@ use core::sync::atomic::Ordering;
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
 
+/// A key and its value.
+pub type KeyValue<K, V> = (Guard<K>, Guard<V>);
+
 /// A table of a store: an ordered map of `K` to `V`. [`Store::table`](crate::Store::table) opens it.
 ///
 /// Keys and values are passed and returned as the [views](Value::View) of their types, by value: `insert("ada", 7)` for `Table<&str, u64>`.
@@ -115,7 +118,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     ///
     /// # Errors
     /// As for [`get`](Self::get).
-    pub fn first(&self) -> Result<Option<(Guard<K>, Guard<V>)>, ReadError> {
+    pub fn first(&self) -> Result<Option<KeyValue<K, V>>, ReadError> {
         self.range(..).next().transpose()
     }
 
@@ -123,7 +126,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     ///
     /// # Errors
     /// As for [`get`](Self::get).
-    pub fn last(&self) -> Result<Option<(Guard<K>, Guard<V>)>, ReadError> {
+    pub fn last(&self) -> Result<Option<KeyValue<K, V>>, ReadError> {
         self.range(..).next_back().transpose()
     }
 
@@ -208,7 +211,7 @@ impl Items {
         Self { end: batch.items.len(), start: 0, batch }
     }
 
-    fn take<K: Key, V: Value>(&self, at: usize) -> Result<(Guard<K>, Guard<V>), ReadError> {
+    fn take<K: Key, V: Value>(&self, at: usize) -> Result<KeyValue<K, V>, ReadError> {
         let item = &self.batch.items[at];
         let bytes = &self.batch.bytes;
         Ok((
@@ -217,14 +220,14 @@ impl Items {
         ))
     }
 
-    fn next<K: Key, V: Value>(&mut self) -> Option<Result<(Guard<K>, Guard<V>), ReadError>> {
+    fn next<K: Key, V: Value>(&mut self) -> Option<Result<KeyValue<K, V>, ReadError>> {
         (self.start < self.end).then(|| {
             self.start += 1;
             self.take(self.start - 1)
         })
     }
 
-    fn next_back<K: Key, V: Value>(&mut self) -> Option<Result<(Guard<K>, Guard<V>), ReadError>> {
+    fn next_back<K: Key, V: Value>(&mut self) -> Option<Result<KeyValue<K, V>, ReadError>> {
         (self.start < self.end).then(|| {
             self.end -= 1;
             self.take(self.end)
@@ -257,7 +260,7 @@ impl<K: Key, V: Value, P: Pmem> Range<'_, K, V, P> {
 }
 
 impl<K: Key, V: Value, P: Pmem> Iterator for Range<'_, K, V, P> {
-    type Item = Result<(Guard<K>, Guard<V>), ReadError>;
+    type Item = Result<KeyValue<K, V>, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.front.start == self.front.end {

@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::store::StoreCommand;
 use clap::{Args, Parser, Subcommand};
 use pm_cli_common::{Docs, Size};
 use std::path::PathBuf;
@@ -11,14 +12,17 @@ Examples:
   pm heap check data.pm                          verify it; changes nothing
   pm heap repair data.pm                         repair corruption, after asking
   pm heap map data.pm -o data.svg                draw allocated and free space
-  pm pool info data.pm                           identity, header, roots";
+  pm pool info data.pm                           identity, header, roots
+  pm store create data.pm --size 64M             create a pool with an empty key/value store
+  pm store load data.pm stars stars.csv          insert its rows into the table `stars`
+  pm store scan data.pm stars --from m --to n    print the rows from key m up to key n";
 
-/// Inspects and repairs pools and heaps of persistent memory.
+/// Inspects and repairs pools and heaps of persistent memory, and reads and writes key/value stores.
 ///
 /// A pool is a file, or a device-dax, with a checksummed header at its start, a backup of it at its end, and a directory of
-/// roots. A heap is a pool with pm-alloc's logs and blocks.
+/// roots. A heap is a pool with pm-alloc's logs and blocks. A store is a heap with pm-btree's tables.
 ///
-/// Only `create` and `repair` change files. No other program may have the file open for writing at the same time.
+/// Only `create` and `repair` change files, and `put`, `remove` and `load` of a store. No other program may have the file open for writing at the same time.
 ///
 /// Sizes are numbers with the suffix K, M, G or T, powers of 1024, or numbers of bytes.
 ///
@@ -42,6 +46,9 @@ pub(crate) enum Command {
     /// Heaps in pools: logs and blocks.
     #[command(subcommand)]
     Heap(HeapCommand),
+    /// Stores in heaps: tables of keys and values.
+    #[command(subcommand)]
+    Store(StoreCommand),
     #[command(flatten)]
     Docs(Docs),
 }

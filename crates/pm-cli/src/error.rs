@@ -30,6 +30,11 @@ impl AtPath {
         move |error| Self { path, error: error.into() }
     }
 
+    /// Whether there is no such file.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(&self.error, HeapError::Pool(PoolError::Region(OpenError::NotFound { .. })))
+    }
+
     /// The message, if it is corruption that a check reports: the file cannot be read, as both copies of a structure are corrupted, or a part
     /// is missing.
     pub(crate) fn corruption(&self) -> Option<String> {

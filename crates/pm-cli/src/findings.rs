@@ -17,6 +17,9 @@ const HEADER_BYTES: u64 = pm_core::pool::format::HEADER_BYTES;
 /// The part of corrupted slots of the root directory.
 const SLOTS: &str = "root-slot";
 
+/// The part of a finding that keeps the file from being read.
+const WHOLE: &str = "whole";
+
 /// A corrupted structure.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
@@ -42,7 +45,12 @@ pub(crate) enum Remedy {
 impl Finding {
     /// The file cannot be read, for this reason.
     pub(crate) fn fatal(message: String) -> Self {
-        Self { part: "whole", offset: None, message, remedy: Remedy::None }
+        Self { part: WHOLE, offset: None, message, remedy: Remedy::None }
+    }
+
+    /// Whether it keeps the file from being read.
+    pub(crate) fn is_fatal(&self) -> bool {
+        self.part == WHOLE
     }
 
     /// Whether it is about the header of a block, which transactions write.
@@ -189,6 +197,12 @@ pub(crate) fn of_block(corruption: &Corruption) -> Finding {
 pub(crate) fn of_dangling(name: &str, offset: u64, len_bytes: u64) -> Finding {
     let message = format!("root {name:?} refers to no allocated block: {len_bytes} bytes at {offset:#x}");
     Finding { part: "root", offset: Some(offset), message, remedy: Remedy::None }
+}
+
+/// Corruption of a table of a store.
+pub(crate) fn of_store((table, corruption): &(String, pm_btree::Corruption)) -> Finding {
+    let message = format!("table {table:?}: {} is corrupted", corruption.kind);
+    Finding { part: "store", offset: Some(corruption.offset), message, remedy: Remedy::None }
 }
 
 /// Prints the findings of the pool or the heap at a path, and the effect of a repair.

@@ -1,4 +1,4 @@
-//! `pm`: inspects and repairs pools and heaps. See `pm --help`.
+//! `pm`: inspects and repairs pools and heaps, and reads and writes stores. See `pm --help`.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -10,6 +10,7 @@ mod map;
 mod pool;
 mod repair;
 mod report;
+mod store;
 mod svg;
 mod view;
 
@@ -28,6 +29,7 @@ fn main() -> miette::Result<ExitCode> {
         Command::Heap(HeapCommand::Check(args)) => return heap::check(&args, json),
         Command::Heap(HeapCommand::Repair(args)) => return repair::run(&args, json),
         Command::Heap(HeapCommand::Map(args)) => map::run(&args, json)?,
+        Command::Store(command) => return store::run(&command, json),
         Command::Docs(docs) => docs.run(Cli::command())?,
     }
     Ok(ExitCode::SUCCESS)

@@ -10,7 +10,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock};
 use tempfile::TempDir;
 
@@ -88,6 +88,14 @@ impl Scratch {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pm"));
         command.args(args).current_dir(self.0.path()).env("NO_COLOR", "1").stdin(Stdio::null());
         command
+    }
+
+    /// Starts the command, with pipes for its input and output.
+    pub(crate) fn start(&self, args: &[&str]) -> Child {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let _nothing_is_open = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+        command.spawn().unwrap()
     }
 
     /// Runs and expects that exit code. Returns the output, or the message in one line.

@@ -1,0 +1,273 @@
+//! Crashes of every operation, in small nodes: after each crash, and after each kill that is followed by a crash, the store opens, holds all that
+//! was acknowledged, and goes on.
+
+use pm_alloc::HeapOptions;
+use pm_btree::{OpenError, ReadError, Store, StoreOptions, Table, WriteError};
+use pm_core::{PoolOptions, Uuid};
+use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const REGION_BYTES: u64 = 96 << 10;
+
+/// A change of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    /// Puts the key, with the value of this number.
+    Put(u8, u8),
+    /// Removes the key.
+    Remove(u8),
+}
+
+/// The keys and values of a variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// 8-byte keys and values.
+    Inline,
+    /// 8-byte keys, values of 24 bytes in records.
+    Records,
+    /// Long keys with a common prefix of more than eight bytes.
+    LongKeys,
+}
+
+/// A store with one table of a few entries.
+#[derive(Clone, Copy, Debug)]
+struct Small {
+    shape: Shape,
+    slots: u32,
+    /// The keys of the table at the start.
+    keys: &'static [u8],
+}
+
+/// Where an operation or an open can fail.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("the table: {0}")]
+    Table(#[from] pm_btree::TableError),
+    #[error("{0}")]
+    Unsound(String),
+}
+
+type SimStore = Store<Arc<SimPmem>>;
+type SimTable<'s> = Table<'s, &'static [u8], &'static [u8], Arc<SimPmem>>;
+
+impl Small {
+    fn options(&self) -> StoreOptions {
+        // Fixed numbers, so that a crash has the same name in each run.
+        let heap = HeapOptions::new()
+            .seed(7)
+            .pool(PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0))
+            .lanes(1);
+        StoreOptions::new().heap(heap).node_slots(self.slots).extent_bytes(4096)
+    }
+
+    fn put(&self, store: &SimStore, key: u8, value: u8) -> Result<(), Failure> {
+        match self.shape {
+            Shape::Inline => {
+                store.table::<u64, u64>("t")?.insert(key.into(), value.into())?;
+            }
+            Shape::Records => {
+                store.table::<u64, [u8; 24]>("t")?.insert(key.into(), [value; 24])?;
+            }
+            Shape::LongKeys => {
+                self.long(store)?.insert(&long_key(key), &[value; 3])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, store: &SimStore, key: u8) -> Result<(), Failure> {
+        match self.shape {
+            Shape::Inline => {
+                store.table::<u64, u64>("t")?.remove(key.into())?;
+            }
+            Shape::Records => {
+                store.table::<u64, [u8; 24]>("t")?.remove(key.into())?;
+            }
+            Shape::LongKeys => {
+                self.long(store)?.remove(&long_key(key))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn long<'s>(&self, store: &'s SimStore) -> Result<SimTable<'s>, Failure> {
+        Ok(store.table("t")?)
+    }
+
+    fn read(&self, store: &SimStore) -> Result<BTreeMap<u8, u8>, Failure> {
+        let mut map = BTreeMap::new();
+        match self.shape {
+            Shape::Inline => {
+                for entry in store.table::<u64, u64>("t")?.range(..) {
+                    let (key, value) = entry?;
+                    map.insert(byte(key.value()), byte(value.value()));
+                }
+            }
+            Shape::Records => {
+                for entry in store.table::<u64, [u8; 24]>("t")?.range(..) {
+                    let (key, value) = entry?;
+                    let [first, rest @ ..] = value.value();
+                    if rest.iter().any(|byte| *byte != first) {
+                        return Err(Failure::Unsound(format!("torn value {:?}", value.value())));
+                    }
+                    map.insert(byte(key.value()), first);
+                }
+            }
+            Shape::LongKeys => {
+                for entry in self.long(store)?.range(..) {
+                    let (key, value) = entry?;
+                    map.insert(*key.value().last().expect("a long key"), value.value()[0]);
+                }
+            }
+        }
+        Ok(map)
+    }
+}
+
+fn byte(word: u64) -> u8 {
+    u8::try_from(word).expect("a small number")
+}
+
+fn long_key(key: u8) -> Vec<u8> {
+    [b"a long prefix: ".as_slice(), &[key]].concat()
+}
+
+impl Subject for Small {
+    type Op = Op;
+    type State = BTreeMap<u8, u8>;
+    type Store = SimStore;
+    type Error = Failure;
+
+    fn create(&self, pmem: Arc<SimPmem>) -> Result<SimStore, Failure> {
+        let store = Store::format(pmem, &self.options())?;
+        for key in self.keys {
+            self.put(&store, *key, *key)?;
+        }
+        Ok(store)
+    }
+
+    fn open(&self, pmem: Arc<SimPmem>) -> Result<SimStore, Failure> {
+        Ok(Store::attach(pmem, &self.options())?)
+    }
+
+    fn apply(&self, store: &mut SimStore, op: &Op) -> Result<(), Failure> {
+        match *op {
+            Op::Put(key, value) => self.put(store, key, value),
+            Op::Remove(key) => self.remove(store, key),
+        }
+    }
+
+    fn observe(&self, store: &SimStore) -> Result<BTreeMap<u8, u8>, Failure> {
+        let report = store.check();
+        if !report.is_sound() {
+            return Err(Failure::Unsound(format!("{report:?}")));
+        }
+        if store.heap().blocks() != store.blocks() {
+            return Err(Failure::Unsound("blocks are leaked".to_owned()));
+        }
+        let map = self.read(store)?;
+        let len = store.tables().first().map_or(0, |table| table.len);
+        if len == map.len() as u64 {
+            Ok(map)
+        } else {
+            Err(Failure::Unsound(format!("length {len} of {map:?}")))
+        }
+    }
+}
+
+impl Oracle for Small {
+    fn initial(&self) -> BTreeMap<u8, u8> {
+        self.keys.iter().map(|key| (*key, *key)).collect()
+    }
+
+    fn expect(&self, map: &mut BTreeMap<u8, u8>, op: &Op) {
+        match *op {
+            Op::Put(key, value) => drop(map.insert(key, value)),
+            Op::Remove(key) => drop(map.remove(&key)),
+        }
+    }
+}
+
+/// The operations of a test: they insert at both ends and in the middle, update, and remove.
+const OPS: [Op; 5] = [Op::Put(2, 20), Op::Put(3, 30), Op::Put(9, 90), Op::Remove(2), Op::Remove(3)];
+
+/// The bound of choices at each crash point: `PM_CRASH_CHOICES`, by default enough for all but the splits of long keys.
+fn choices_per_point() -> u64 {
+    std::env::var("PM_CRASH_CHOICES").map_or(1 << 9, |count| count.parse().expect("a number"))
+}
+
+/// Every operation on tables with these numbers of keys, crashed everywhere: nodes of four slots, so one of these insertions splits a leaf.
+fn check_single(shape: Shape) {
+    for keys in [&[3_u8, 5][..], &[3, 5, 7]] {
+        let small = Small { shape, slots: 4, keys };
+        for model in [Model::Px86Line, Model::Eadr, Model::Page] {
+            let explorer = Explorer::new(model).choices_per_point(choices_per_point()).crashes(1);
+            let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
+            let coverage = sequences.check_all(&OPS, 1);
+            assert!(coverage.is_exhaustive || keys.len() == 3, "{small:?} {model}: {coverage:?}");
+        }
+    }
+}
+
+/// Every operation, killed everywhere; a second process goes on, and is crashed.
+fn check_killed(shape: Shape) {
+    let small = Small { shape, slots: 4, keys: &[3, 5, 7] };
+    let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(16);
+    let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer);
+    sequences.crash_onward(0).check_all(&OPS, 1);
+}
+
+/// Every pair of operations, and crashes inside recovery, up to a bound of choices.
+fn check_pairs(shape: Shape) {
+    let small = Small { shape, slots: 4, keys: &[3, 5] };
+    let explorer = Explorer::new(Model::Px86Line).choices_per_point(8).nested_choices_per_point(2);
+    Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0).check_all(&OPS, 2);
+}
+
+/// Random sequences of operations on keys of a tree with several leaves. `PM_CRASH_SEQUENCES` sets their number.
+fn check_random(shape: Shape) {
+    let count = std::env::var("PM_CRASH_SEQUENCES").map_or(5, |count| count.parse().expect("a number"));
+    let small = Small { shape, slots: 4, keys: &[2, 3, 5, 7, 11] };
+    let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(8).nested_choices_per_point(2);
+    let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
+    for seed in 0..count {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let op = |random: &mut fastrand::Rng| match random.u32(..3) {
+            0 => Op::Remove(random.u8(..16)),
+            _ => Op::Put(random.u8(..16), random.u8(..)),
+        };
+        let ops: Vec<Op> = (0..6).map(|_| op(&mut random)).collect();
+        sequences.check(&ops);
+    }
+}
+
+macro_rules! crash_tests {
+    ($($name:ident: $check:ident($shape:ident);)*) => {$(
+        #[test]
+        fn $name() {
+            $check(Shape::$shape);
+        }
+    )*};
+}
+
+crash_tests! {
+    inline_operations_are_atomic: check_single(Inline);
+    record_operations_are_atomic: check_single(Records);
+    long_key_operations_are_atomic: check_single(LongKeys);
+    killed_inline_operations_are_durable: check_killed(Inline);
+    killed_record_operations_are_durable: check_killed(Records);
+    killed_long_key_operations_are_durable: check_killed(LongKeys);
+    pairs_of_inline_operations: check_pairs(Inline);
+    pairs_of_record_operations: check_pairs(Records);
+    pairs_of_long_key_operations: check_pairs(LongKeys);
+    random_inline_operations: check_random(Inline);
+    random_record_operations: check_random(Records);
+    random_long_key_operations: check_random(LongKeys);
+}
