@@ -9,7 +9,7 @@
 //! odd while a writer changes the frame or the node. A reader does not wait for an even one: until the writer publishes, the slots in `live` are
 //! unchanged. Frames are never freed while the store is open, so reading one is safe at any time.
 
-use crate::index::Fence;
+use crate::fence::Fence;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::OnceLock;
 

@@ -1,7 +1,7 @@
 //! Values that were read.
 
-use crate::error::ReadError;
-use crate::types::{DecodeError, Key, Value};
+use crate::error::{DecodeError, ReadError};
+use crate::types::{Key, Value};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;

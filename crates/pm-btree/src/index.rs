@@ -7,9 +7,9 @@
 //!
 //! The index may lag behind the leaves: a leaf that was split is found through its left sibling until its low fence is posted here.
 
-use crate::entry::push_bytes;
+pub(crate) use crate::fence::Fence;
 use crate::frame::FrameId;
-use crate::key::{OwnedKey, SearchKey};
+use crate::key::SearchKey;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use pm_core::Pmem;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,59 +18,6 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 const FANOUT: usize = 64;
 /// The number of inner nodes in one allocation.
 const CHUNK: usize = 16;
-
-/// A separator: the low fence of a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fence {
-    /// A key of up to eight bytes that does not end in 0, padded; or the first eight bytes of a longer one.
-    pub(crate) head: u64,
-    /// The record with the whole key, or 0.
-    pub(crate) record: u64,
-    /// The length of the record's key.
-    pub(crate) len: u32,
-}
-
-impl Fence {
-    /// The fence of the first leaf: no key is below it.
-    pub(crate) const LOWEST: Self = Self { head: 0, record: 0, len: 0 };
-
-    /// Whether `key` is at or above the fence.
-    #[inline]
-    pub(crate) fn is_at_or_below<P: Pmem>(&self, pmem: &P, key: &SearchKey<'_>) -> bool {
-        if key.head() != self.head {
-            return key.head() > self.head;
-        }
-        // A fence without a record is a prefix of every key with its head.
-        self.record == 0 || *self.load(pmem) <= *key.bytes()
-    }
-
-    /// Whether `key` is above the fence.
-    pub(crate) fn is_below<P: Pmem>(&self, pmem: &P, key: &SearchKey<'_>) -> bool {
-        self.is_at_or_below(pmem, key) && !(key.head() == self.head && self.is_equal(pmem, key))
-    }
-
-    fn is_equal<P: Pmem>(&self, pmem: &P, key: &SearchKey<'_>) -> bool {
-        key.is_word() || self.load(pmem) == key.bytes()
-    }
-
-    /// The fence as a key.
-    pub(crate) fn to_key<P: Pmem>(self, pmem: &P, is_word: bool) -> OwnedKey {
-        let bytes = if is_word { Vec::new() } else { self.load(pmem) };
-        OwnedKey { head: self.head, bytes, is_word }
-    }
-
-    /// The bytes of the fence, in a table of byte keys.
-    pub(crate) fn load<P: Pmem>(&self, pmem: &P) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        if self.record == 0 {
-            bytes.extend_from_slice(&self.head.to_be_bytes());
-            bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
-        } else {
-            push_bytes(pmem, self.record, u64::from(self.len), &mut bytes);
-        }
-        bytes
-    }
-}
 
 /// An inner node.
 #[derive(Debug)]

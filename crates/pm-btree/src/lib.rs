@@ -68,6 +68,7 @@ mod classes;
 mod core;
 mod entry;
 mod error;
+mod fence;
 mod frame;
 mod guard;
 mod index;
@@ -83,10 +84,12 @@ mod table;
 mod types;
 
 pub use catalogue::TableInfo;
-pub use error::{Corruption, CorruptionKind, OpenError, ReadError, TableError, WriteError};
+pub use error::{
+    Corruption, CorruptionKind, DecodeError, EncodeError, OpenError, ReadError, TableError, WriteError,
+};
 pub use guard::Guard;
 pub use options::StoreOptions;
 pub use report::{CheckReport, StoreStats};
 pub use store::Store;
 pub use table::{KeyValue, Range, Table};
-pub use types::{DecodeError, EncodeError, Key, LeadingKey, Plain, Value};
+pub use types::{Key, LeadingKey, Plain, Value};

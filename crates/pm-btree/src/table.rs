@@ -1,7 +1,7 @@
 //! Typed tables.
 
 use crate::core::Core;
-use crate::error::{ReadError, WriteError};
+use crate::error::{EncodeError, ReadError, WriteError};
 use crate::guard::Guard;
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::Tree;
@@ -164,11 +164,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 
     /// The encoded key; its bytes are in `buffer`.
     #[inline]
-    fn encode<'b>(
-        &self,
-        key: K::View<'_>,
-        buffer: &'b mut Vec<u8>,
-    ) -> Result<SearchKey<'b>, crate::types::EncodeError> {
+    fn encode<'b>(&self, key: K::View<'_>, buffer: &'b mut Vec<u8>) -> Result<SearchKey<'b>, EncodeError> {
         if self.tree.is_word() {
             if let Some(word) = K::encode_word(key) {
                 return Ok(SearchKey::word(word));

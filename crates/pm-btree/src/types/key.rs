@@ -1,7 +1,7 @@
 //! The types of keys.
 
-use super::error::{DecodeError, EncodeError};
 use super::value::Value;
+use crate::error::{DecodeError, EncodeError};
 
 /// A type of keys: the encodings, compared byte by byte, a prefix before the longer one, are ordered like the keys.
 ///

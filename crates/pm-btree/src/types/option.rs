@@ -1,7 +1,7 @@
 //! Optional values.
 
-use super::error::{DecodeError, EncodeError};
 use super::value::{Value, fits_word, join_words};
+use crate::error::{DecodeError, EncodeError};
 
 /// The first byte of the encoding of `None`.
 const NONE: u8 = 0;

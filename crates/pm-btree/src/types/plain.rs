@@ -1,7 +1,7 @@
 //! Structs as values.
 
-use super::error::{DecodeError, EncodeError};
 use super::value::{Value, fits_word, word};
+use crate::error::{DecodeError, EncodeError};
 use core::fmt::Debug;
 use core::marker::PhantomData;
 use pm_core::{InPool, bytes_of, from_bytes};

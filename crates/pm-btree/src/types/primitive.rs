@@ -1,8 +1,8 @@
 //! Numbers, `bool`, `char`, `()`, strings and bytes as values and as keys.
 
-use super::error::{DecodeError, EncodeError};
 use super::key::{Key, LeadingKey};
 use super::value::{Value, exact, fits_word, word};
+use crate::error::{DecodeError, EncodeError};
 
 /// Values of `$width` bytes: to and from an array of bytes.
 macro_rules! fixed_width {

@@ -1,8 +1,8 @@
 //! Tuples as values and as keys.
 
-use super::error::{DecodeError, EncodeError};
 use super::key::{Key, LeadingKey, split};
 use super::value::{Value, fits_word, join_words};
+use crate::error::{DecodeError, EncodeError};
 
 /// The length of the length prefix.
 const PREFIX_BYTES: usize = size_of::<u32>();

@@ -1,6 +1,6 @@
 //! The types of values.
 
-use super::error::{DecodeError, EncodeError};
+use crate::error::{DecodeError, EncodeError};
 use core::fmt::Debug;
 
 /// A type of values.
