@@ -1,6 +1,8 @@
 //! Crashes of every operation, in small nodes: after each crash, and after each kill that is followed by a crash, the store opens, holds all that
 //! was acknowledged, and goes on.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use pm_alloc::HeapOptions;
 use pm_btree::{OpenError, ReadError, Store, StoreOptions, Table, WriteError};
 use pm_core::{PoolOptions, Uuid};

@@ -106,7 +106,7 @@ struct Image(Vec<u8>);
 
 impl Image {
     fn bytes(&self, offset: u64, len: usize) -> &[u8] {
-        &self.0[offset as usize..][..len]
+        &self.0[usize::try_from(offset).unwrap()..][..len]
     }
 
     fn hex(&self, offset: u64, len: usize) -> String {
@@ -121,7 +121,7 @@ impl Image {
     fn record(&self, node: u64, slot: u64) -> (u64, String) {
         let payload = self.word(node + 64 + 32 * slot + 8);
         let (offset, len) = ((payload & ((1 << 40) - 1)) * 16, payload >> 40);
-        (offset, self.hex(offset, len as usize))
+        (offset, self.hex(offset, usize::try_from(len).unwrap()))
     }
 }
 

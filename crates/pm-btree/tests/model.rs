@@ -1,5 +1,7 @@
 //! A store behaves like a `BTreeMap`, also after it was closed, and after it was abandoned like a killed process.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Pmem, Region};
 use std::collections::BTreeMap;

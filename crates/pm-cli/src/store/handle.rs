@@ -4,6 +4,7 @@ use super::args::Types;
 use super::failure::{Failure, StoreError};
 use super::kind::{Kind, Typed};
 use super::table::AnyTable;
+use pm_alloc::HeapOptions;
 use pm_btree::{Store, StoreOptions, TableError, TableInfo};
 use pm_core::RegionOptions;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ impl Handle {
 
     fn open_with(path: &Path, region: RegionOptions) -> Result<Self, Failure> {
         // The command may be a dump that is to outlive the store.
-        let options = StoreOptions::new().region(region).verify_reads(true);
+        let options = StoreOptions::new().heap(HeapOptions::new().region(region)).verify_reads(true);
         let store = Store::open(path, &options).map_err(Failure::open(path))?;
         Ok(Self { store, path: path.to_path_buf() })
     }
