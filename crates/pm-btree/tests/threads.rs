@@ -1,6 +1,6 @@
 //! Threads that read and change one table at the same time.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test fails by panicking, and its numbers are small")]
 
 use pm_btree::{Key, Store, StoreOptions, Table, Value};
 use pm_core::Region;
@@ -31,8 +31,13 @@ fn version_of(key: u64, value: &[u8]) -> u64 {
 
 /// Each writer changes its own keys, to ever greater versions; readers look up and scan all keys. A value that was returned is one that was
 /// written, versions do not go back, keys that are never removed are always found, and scans are in order.
-fn run<K: Key>(options: &StoreOptions, view: impl Fn(u64) -> Vec<u8> + Sync, get: impl for<'t> Fn(&Table<'t, K, &'static [u8], Arc<Region>>, u64, &[u8]) -> Option<Vec<u8>> + Sync, put: impl for<'t> Fn(&Table<'t, K, &'static [u8], Arc<Region>>, u64, &[u8], &[u8]) + Sync, remove: impl for<'t> Fn(&Table<'t, K, &'static [u8], Arc<Region>>, u64, &[u8]) -> bool + Sync)
-where
+fn run<K: Key>(
+    options: &StoreOptions,
+    view: impl Fn(u64) -> Vec<u8> + Sync,
+    get: impl for<'t> Fn(&Table<'t, K, &'static [u8], Arc<Region>>, u64, &[u8]) -> Option<Vec<u8>> + Sync,
+    put: impl for<'t> Fn(&Table<'t, K, &'static [u8], Arc<Region>>, u64, &[u8], &[u8]) + Sync,
+    remove: impl for<'t> Fn(&Table<'t, K, &'static [u8], Arc<Region>>, u64, &[u8]) -> bool + Sync,
+) where
     &'static [u8]: Value,
 {
     let pmem = Arc::new(Region::anonymous(64 << 20).unwrap());

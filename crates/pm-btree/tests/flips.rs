@@ -1,0 +1,113 @@
+//! Flipped bits in a closed store: a read returns the right value or an error, and never reports a key as absent.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test fails by panicking, and its numbers are small")]
+
+use pm_btree::{Store, StoreOptions, TableError};
+use pm_core::{Pmem, Region};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const REGION_BYTES: u64 = 256 << 10;
+
+/// The number of flips of each test.
+fn flip_count() -> u64 {
+    std::env::var("PM_FLIPS").map_or(1_500, |count| count.parse().expect("PM_FLIPS is a number"))
+}
+
+fn options() -> StoreOptions {
+    StoreOptions::new().node_slots(8).verify_reads(true)
+}
+
+fn load(pmem: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
+    pmem.load(0, &mut bytes);
+    bytes
+}
+
+/// Flips a bit of each image, and reads all keys. Flips lie in the store's own blocks: the headers of the heap have copies, and tests of their own.
+fn check_flips(bytes: &[u8], blocks: &[u64], read_all: impl Fn(&Store<Arc<Region>>) -> Result<(), String>) {
+    let mut random = fastrand::Rng::with_seed(5);
+    let (mut errors, mut silent) = (0, 0);
+    for _ in 0..flip_count() {
+        let mut flipped = bytes.to_vec();
+        let start = usize::try_from(*random.choice(blocks).unwrap()).unwrap();
+        let at = start + random.usize(..4096 - 128);
+        flipped[at] ^= 1 << random.u32(..8);
+        let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
+        pmem.store(0, &flipped);
+        match Store::attach(pmem, &options()) {
+            Ok(store) => match read_all(&store) {
+                Ok(()) => silent += 1,
+                Err(_) => errors += 1,
+            },
+            Err(_) => errors += 1,
+        }
+    }
+    println!("{errors} flips were reported, {silent} did no harm");
+    assert!(errors > 0 && silent > 0, "both happen: {errors} and {silent}");
+}
+
+/// Reads all entries by key and in order. An error is an answer; a wrong value or a missing key fails the test.
+macro_rules! read_all {
+    ($store:expr, $key:ty, $map:expr, $view:expr) => {{
+        let table = match $store.open_table::<$key, &[u8]>("t") {
+            Ok(table) => table.expect("the table is not absent"),
+            Err(TableError::Corrupted(corruption)) => return Err(corruption.to_string()),
+            Err(error) => panic!("{error}"),
+        };
+        let mut failed = None;
+        for (key, value) in $map {
+            match table.get($view(key)) {
+                Ok(found) => assert_eq!(found.expect("the key is not absent").value(), value.as_slice()),
+                Err(error) => failed = Some(error.to_string()),
+            }
+        }
+        let mut scanned = 0;
+        for entry in table.range(..) {
+            match entry {
+                Ok((_, value)) => {
+                    scanned += 1;
+                    assert!($map.values().any(|stored| stored == value.value()));
+                }
+                Err(error) => failed = Some(error.to_string()),
+            }
+        }
+        assert!(failed.is_some() || scanned == $map.len(), "a scan without an error is complete");
+        failed.map_or(Ok(()), Err)
+    }};
+}
+
+#[test]
+fn flipped_bit_in_table_of_words() {
+    let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
+    let store = Store::format(Arc::clone(&pmem), &options()).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    let map: BTreeMap<u64, Vec<u8>> =
+        (0..60).map(|key| (key * key, vec![key as u8; (key % 40) as usize])).collect();
+    for (key, value) in &map {
+        table.insert(*key, &[1; 20]).unwrap();
+        table.insert(*key, value).unwrap();
+    }
+    table.insert(7777, b"removed").unwrap();
+    table.remove(7777).unwrap();
+    let blocks = store.blocks();
+    store.close().unwrap();
+    check_flips(&load(&pmem), &blocks, |store| read_all!(store, u64, &map, |key: &u64| *key));
+}
+
+#[test]
+fn flipped_bit_in_table_of_strings() {
+    let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
+    let store = Store::format(Arc::clone(&pmem), &options()).unwrap();
+    let table = store.table::<&str, &[u8]>("t").unwrap();
+    let name =
+        |key: u64| if key.is_multiple_of(3) { format!("{key}") } else { format!("a common prefix {key}") };
+    let map: BTreeMap<String, Vec<u8>> =
+        (0..60).map(|key| (name(key), vec![key as u8; (key % 20) as usize])).collect();
+    for (key, value) in &map {
+        table.insert(key, value).unwrap();
+    }
+    let blocks = store.blocks();
+    store.close().unwrap();
+    check_flips(&load(&pmem), &blocks, |store| read_all!(store, &str, &map, |key| key as &String));
+}
