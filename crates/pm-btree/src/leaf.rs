@@ -268,17 +268,25 @@ impl Tree {
         }
         let new =
             NewEntry { key, payload: content.payload, low: content.low, is_inline: content.record.is_none() };
+        let has_record = content.record.is_some();
         // From here on the record may be durable and referred to, even if a fence fails.
         if let Some(record) = content.record {
             record.keep();
         }
         let used = leaf.live.load(Ordering::Relaxed) | leaf.held.load(Ordering::Relaxed);
         let is_last = (core.all_slots() & !used).is_power_of_two();
-        if old.is_none() && is_last {
-            self.split(core, leaf, Some(new))?;
-        } else {
-            self.put_in_place(core, &leaf, &new, old.as_ref())?;
+        let is_split = old.is_none() && is_last;
+        let payload = new.payload;
+        let written = match is_split {
+            true => self.split(core, leaf, Some(new)),
+            false => self.put_in_place(core, &leaf, &new, old.as_ref()),
+        };
+        if matches!(written, Err(WriteError::Full)) && has_record {
+            // There is no room for the right sibling, and nothing was changed.
+            let record = RecordRef::from_payload(payload);
+            core.space.release_record(record.offset, record.len);
         }
+        written?;
         if old.is_none() {
             self.len.fetch_add(1, Ordering::Relaxed);
         }

@@ -18,7 +18,7 @@ use core::mem::offset_of;
 use core::ops::Bound;
 use core::sync::atomic::Ordering;
 use pm_alloc::{Heap, HeapError, TxError};
-use pm_core::{Link, OpenError as RegionError, Pmem, PoolError, Region};
+use pm_core::{Link, OpenError as RegionError, Pmem, PoolError, ProcessId, Region};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -32,6 +32,8 @@ const FIRST_EPOCH: u64 = 2;
 /// completed operations are there. Dropping it [closes](Store::close) it. The crate's documentation has an example.
 #[derive(Debug)]
 pub struct Store<P: Pmem = Region> {
+    /// The process that opened the store. A child of fork(2) does not own it.
+    process: ProcessId,
     core: Core<P>,
     catalogue: RwLock<Catalogue>,
 }
@@ -161,7 +163,7 @@ impl<P: Pmem> Store<P> {
         let core = Core::open(heap, options.verifies_reads())?;
         let catalogue = Catalogue::open(&core)?;
         core.session.end_verification(&core.pmem())?;
-        Ok(Self { core, catalogue: RwLock::new(catalogue) })
+        Ok(Self { process: ProcessId::current(), core, catalogue: RwLock::new(catalogue) })
     }
 
     /// Opens the table with this name, and creates it if there is none.
@@ -282,6 +284,10 @@ impl<P: Pmem> Store<P> {
     }
 
     fn end(&mut self) -> Result<(), OpenError> {
+        // The store of a child of fork(2) belongs to the parent, whose session goes on.
+        if !self.process.is_current() {
+            return Err(HeapError::from(PoolError::InUse).into());
+        }
         // After a failed fence or a panic the state is that of a killed process.
         if self.core.check_not_poisoned().is_err() || std::thread::panicking() {
             return Ok(());

@@ -1,0 +1,142 @@
+//! Refused operations change nothing: full stores, long values, wrong types, foreign and corrupted files, second writers.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_alloc::{Heap, HeapError, HeapOptions};
+use pm_btree::{OpenError, Store, StoreOptions, TableError, WriteError};
+use pm_core::{Pmem, PoolError, Region};
+use std::sync::Arc;
+
+fn anonymous(bytes: u64) -> Arc<Region> {
+    Arc::new(Region::anonymous(bytes).unwrap())
+}
+
+#[test]
+fn full_store_loses_nothing_and_goes_on() {
+    let pmem = anonymous(512 << 10);
+    let options = StoreOptions::new().node_slots(4);
+    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    let mut count = 0;
+    loop {
+        match table.insert(count, &[7; 100]) {
+            Ok(is_new) => assert!(is_new),
+            Err(WriteError::Full) => break,
+            Err(error) => panic!("{error}"),
+        }
+        count += 1;
+    }
+    assert!(count > 500, "{count}");
+    // What fails takes no space: the same again and again.
+    for _ in 0..5_000 {
+        assert!(matches!(table.insert(count, &[7; 100]), Err(WriteError::Full)));
+    }
+    for key in 0..count {
+        assert_eq!(table.get(key).unwrap().unwrap().value(), [7; 100]);
+    }
+    for key in (0..count).step_by(3) {
+        assert!(table.remove(key).unwrap());
+        assert!(table.insert(key, &[8; 100]).unwrap(), "there is room for what was removed");
+    }
+    assert_eq!(table.len(), count);
+    drop(store);
+    let store = Store::attach(pmem, &options).unwrap();
+    assert!(store.check().is_sound());
+    assert_eq!(store.table::<u64, &[u8]>("t").unwrap().range(..).count() as u64, count);
+}
+
+#[test]
+fn long_value_is_refused() {
+    let store = Store::format(anonymous(1 << 20), &StoreOptions::new()).unwrap();
+    let table = store.table::<&str, &[u8]>("t").unwrap();
+    let Err(WriteError::TooLong { max_bytes, .. }) = table.insert("key", &[1; 300 << 10]) else {
+        panic!("longer than the longest record")
+    };
+    assert!(table.is_empty());
+    let longest = vec![1; usize::try_from(max_bytes).unwrap() - 8 - "key".len()];
+    assert!(table.insert("key", &longest).unwrap());
+    assert_eq!(table.get("key").unwrap().unwrap().value(), longest);
+}
+
+#[test]
+fn table_of_other_types_is_refused() {
+    let store = Store::format(anonymous(1 << 20), &StoreOptions::new()).unwrap();
+    store.table::<u64, &str>("t").unwrap().insert(1, "one").unwrap();
+    let error = store.table::<u64, u64>("t").unwrap_err();
+    assert!(matches!(error, TableError::Type { .. }), "{error}");
+    assert_eq!(error.to_string(), "table \"t\" maps u64 to str and was opened as u64 to u64");
+    assert!(matches!(store.open_table::<i64, &str>("t"), Err(TableError::Type { .. })));
+    assert!(store.open_table::<u64, &str>("other").unwrap().is_none());
+    assert!(matches!(store.table::<u64, u64>(""), Err(TableError::Name { len_bytes: 0 })));
+    assert!(matches!(store.table::<u64, u64>(&"n".repeat(256)), Err(TableError::Name { .. })));
+    assert_eq!(store.tables().len(), 1);
+}
+
+#[test]
+fn impossible_options_are_refused() {
+    for options in [
+        StoreOptions::new().node_slots(5),
+        StoreOptions::new().node_slots(64),
+        StoreOptions::new().node_slots(2),
+        StoreOptions::new().extent_bytes(5000),
+        StoreOptions::new().extent_bytes(2 << 20),
+    ] {
+        assert!(matches!(Store::format(anonymous(1 << 20), &options), Err(OpenError::Layout { .. })));
+    }
+}
+
+#[test]
+fn foreign_file_is_refused() {
+    let heap = anonymous(1 << 20);
+    drop(Heap::format(Arc::clone(&heap), &HeapOptions::new()).unwrap());
+    assert!(matches!(Store::attach(heap, &StoreOptions::new()), Err(OpenError::NotAStore)));
+    let zeros = Store::attach(anonymous(1 << 20), &StoreOptions::new());
+    assert!(matches!(zeros, Err(OpenError::Heap(HeapError::Pool(PoolError::NotAPool)))), "{zeros:?}");
+    let missing = Store::open("/nonexistent/file.pm", &StoreOptions::new());
+    assert!(matches!(missing, Err(OpenError::Heap(HeapError::Pool(PoolError::Region(_))))));
+}
+
+#[test]
+fn newer_store_is_refused() {
+    let pmem = anonymous(1 << 20);
+    drop(Store::format(Arc::clone(&pmem), &StoreOptions::new()).unwrap());
+    let block = Heap::attach(Arc::clone(&pmem), &HeapOptions::new()).unwrap().blocks();
+    let block =
+        block.into_iter().find(|block| pmem.load_u64(*block) == u64::from_le_bytes(*b"PMBTREE\n")).unwrap();
+    let mut header = [0; 64];
+    pmem.load(block, &mut header);
+    header[8] = 2;
+    pmem.store(block, &header);
+    let refused = Store::attach(Arc::clone(&pmem), &StoreOptions::new());
+    assert!(matches!(refused, Err(OpenError::Corrupted(_))), "the checksum covers the version: {refused:?}");
+    let crc = pm_core::crc32c_bytes(0, &header[..60]);
+    // The checksum is that of the 60 bytes, padded with zeros to whole words.
+    let crc = pm_core::crc32c_bytes(crc, &[0; 4]);
+    header[60..].copy_from_slice(&crc.to_le_bytes());
+    pmem.store(block, &header);
+    let refused = Store::attach(pmem, &StoreOptions::new());
+    assert!(matches!(refused, Err(OpenError::Version { found: 2, supported: 1 })), "{refused:?}");
+}
+
+#[test]
+fn second_writer_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.pm");
+    let store = Store::create(&path, 4 << 20, &StoreOptions::new()).unwrap();
+    assert!(Store::open(&path, &StoreOptions::new()).is_err());
+    assert!(Store::create(&path, 4 << 20, &StoreOptions::new()).is_err());
+    store.table::<u64, u64>("t").unwrap().insert(1, 2).unwrap();
+    drop(store);
+    assert!(Store::create(&path, 4 << 20, &StoreOptions::new()).is_err(), "it is not empty");
+    let store = Store::open(&path, &StoreOptions::new()).unwrap();
+    assert_eq!(store.table::<u64, u64>("t").unwrap().get(1).unwrap().unwrap().value(), 2);
+}
+
+#[test]
+fn creation_goes_on_in_an_empty_heap() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.pm");
+    drop(Heap::create(&path, 4 << 20, &HeapOptions::new()).unwrap());
+    drop(Store::create(&path, 4 << 20, &StoreOptions::new()).unwrap());
+    drop(Store::open(&path, &StoreOptions::new()).unwrap());
+}
