@@ -1,6 +1,7 @@
 //! The bytes of a store: changing the format requires changing this file or those in `golden`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::cast_possible_truncation, reason = "offsets in a small file")]
 
 use pm_alloc::{Heap, HeapOptions};
 use pm_btree::format::{
