@@ -17,7 +17,7 @@ pub struct Guard<T: Value> {
 #[derive(Clone)]
 enum Bytes {
     Own(Vec<u8>),
-    Shared(Arc<[u8]>, Range<usize>),
+    Shared(Arc<Vec<u8>>, Range<usize>),
 }
 
 impl<T: Value> Guard<T> {
@@ -26,7 +26,7 @@ impl<T: Value> Guard<T> {
         Self::checked(Bytes::Own(bytes), T::decode)
     }
 
-    pub(crate) fn of_shared_value(bytes: Arc<[u8]>, range: Range<usize>) -> Result<Self, ReadError> {
+    pub(crate) fn of_shared_value(bytes: Arc<Vec<u8>>, range: Range<usize>) -> Result<Self, ReadError> {
         Self::checked(Bytes::Shared(bytes, range), T::decode)
     }
 
@@ -57,7 +57,7 @@ impl<T: Value> Guard<T> {
 }
 
 impl<K: Key> Guard<K> {
-    pub(crate) fn of_key(bytes: Arc<[u8]>, range: Range<usize>) -> Result<Self, ReadError> {
+    pub(crate) fn of_key(bytes: Arc<Vec<u8>>, range: Range<usize>) -> Result<Self, ReadError> {
         Self::checked(Bytes::Shared(bytes, range), K::decode_key)
     }
 }

@@ -39,6 +39,11 @@ impl<'a> SearchKey<'a> {
         Self { head: head_of(bytes), bytes, is_word: false, fingerprint: fingerprint_of(bytes) }
     }
 
+    /// A key for comparisons only: its fingerprint is not computed.
+    pub(crate) fn unhashed(bytes: &'a [u8]) -> Self {
+        Self { head: head_of(bytes), bytes, is_word: false, fingerprint: 0 }
+    }
+
     #[inline]
     pub(crate) const fn head(&self) -> u64 {
         self.head
@@ -87,8 +92,9 @@ impl OwnedKey {
         Self { head: key.head, bytes: key.bytes.to_vec(), is_word: key.is_word }
     }
 
+    /// For comparisons only.
     pub(crate) fn as_key(&self) -> SearchKey<'_> {
-        if self.is_word { SearchKey::word(self.head) } else { SearchKey::bytes_key(&self.bytes) }
+        if self.is_word { SearchKey::word(self.head) } else { SearchKey::unhashed(&self.bytes) }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::{Tree, slots_of};
 use crate::recover::Verified;
 use core::ops::{Bound, Range};
+use core::sync::atomic::Ordering;
 use pm_core::Pmem;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     /// The bytes of all keys and values.
-    pub(crate) bytes: Arc<[u8]>,
+    pub(crate) bytes: Arc<Vec<u8>>,
     pub(crate) items: Vec<Item>,
 }
 
@@ -141,52 +142,67 @@ impl Tree {
     ) -> Result<Option<Batch>, Corruption> {
         let pmem = &core.pmem();
         let node = frame.node();
+        for slot in slots_of(snapshot.live).filter(|slot| slot.is_multiple_of(2)) {
+            pmem.prefetch_read(entry_offset(node, slot));
+        }
         let mut keys = Vec::new();
         let mut loaded: Vec<Loaded> = Vec::with_capacity(snapshot.live.count_ones() as usize);
         let mut broken = None;
         for slot in slots_of(snapshot.live) {
             let (entry, seal) = Entry::load(pmem, entry_offset(node, slot));
             let start = keys.len();
-            match self.key_width {
-                Some(width) => keys.extend_from_slice(&entry.key.to_be_bytes()[..width]),
-                None => entry.push_key(pmem, &mut keys),
+            if !self.is_word() {
+                entry.push_key(pmem, &mut keys);
             }
             if core.verifies_reads
                 && (entry.seal(frame.seed()) != seal || !entry.is_record_intact(pmem, self.is_word()))
             {
                 broken = Some(self.held_entry(node, 1 << slot));
             }
-            loaded.push(Loaded { entry, key: start..keys.len() });
-        }
-        loaded.retain(|item| {
+            let item = Loaded { entry, key: start..keys.len() };
             let key = self.search_key(&item.entry, &keys[item.key.clone()]);
-            is_inside(&key, bounds) && high.is_none_or(|high| key.order(&high.as_key()).is_lt())
-        });
-        loaded.sort_unstable_by(|a, b| {
-            a.entry.key.cmp(&b.entry.key).then_with(|| keys[a.key.clone()].cmp(&keys[b.key.clone()]))
-        });
-        let mut bytes = Vec::new();
-        let mut items = Vec::with_capacity(loaded.len());
-        for Loaded { entry, key } in loaded {
-            let start = bytes.len();
-            bytes.extend_from_slice(&keys[key]);
-            let middle = bytes.len();
-            entry.push_value(pmem, self.is_word(), &mut bytes);
-            items.push(Item { key: start..middle, value: middle..bytes.len() });
+            if is_inside(&key, bounds) && high.is_none_or(|high| key.order(&high.as_key()).is_lt()) {
+                entry.prefetch_record(pmem);
+                loaded.push(item);
+            }
         }
-        let held = frame.held.load(core::sync::atomic::Ordering::Relaxed);
+        match self.is_word() {
+            true => loaded.sort_unstable_by_key(|item| item.entry.key),
+            false => loaded.sort_unstable_by(|a, b| keys[a.key.clone()].cmp(&keys[b.key.clone()])),
+        }
+        let batch = self.copy(core, &loaded, &keys);
+        let held = frame.held.load(Ordering::Relaxed);
         if !frame.is_current(snapshot) {
             return Ok(None);
         }
         if held != 0 {
             return Err(self.held_entry(node, held));
         }
-        broken.map_or(Ok(()), Err)?;
-        Ok(Some(Batch { bytes: bytes.into(), items }))
+        broken.map_or(Ok(Some(batch)), Err)
+    }
+
+    /// Copies keys and values into a batch.
+    fn copy<P: Pmem>(&self, core: &Core<P>, loaded: &[Loaded], keys: &[u8]) -> Batch {
+        let pmem = &core.pmem();
+        let lens = loaded.iter().map(|item| item.entry.record().map_or(8, |record| record.len.min(4096)));
+        let mut bytes =
+            Vec::with_capacity(usize::try_from(lens.sum::<u64>()).unwrap_or_default() + 8 * loaded.len());
+        let mut items = Vec::with_capacity(loaded.len());
+        for Loaded { entry, key } in loaded {
+            let start = bytes.len();
+            match self.key_width {
+                Some(width) => bytes.extend_from_slice(&entry.key.to_be_bytes()[..width]),
+                None => bytes.extend_from_slice(&keys[key.clone()]),
+            }
+            let middle = bytes.len();
+            entry.push_value(pmem, self.is_word(), &mut bytes);
+            items.push(Item { key: start..middle, value: middle..bytes.len() });
+        }
+        Batch { bytes: Arc::new(bytes), items }
     }
 
     fn search_key<'k>(&self, entry: &Entry, bytes: &'k [u8]) -> SearchKey<'k> {
-        if self.is_word() { SearchKey::word(entry.key) } else { SearchKey::bytes_key(bytes) }
+        if self.is_word() { SearchKey::word(entry.key) } else { SearchKey::unhashed(bytes) }
     }
 }
 
