@@ -349,10 +349,6 @@ impl Space {
     ) -> Result<u32, WriteError> {
         let start = append_row(heap, growth.row_count, self.extent_bytes, class)?;
         growth.row_count += 1;
-        if class == Class::NODES {
-            zero(&heap.pmem(), start, self.extent_bytes);
-            heap.pmem().fence()?;
-        }
         let extent = Extent::new(start, class, self.extent_bytes, self.node_bytes, true);
         let units = extent.unit_count;
         let number = self.insert(extent).expect("the heap's blocks do not overlap");
@@ -418,7 +414,12 @@ fn append_row<P: Pmem>(
 ) -> Result<u64, WriteError> {
     let appended = heap.transaction(|tx| {
         let store = tx.root::<StoreBlock<'_>>(ROOT)?.expect("the store is open");
-        let extent: Link<'_, u8> = tx.alloc_uninit(extent_bytes)?;
+        // Nodes are zeroed, so that leftovers do not look like corrupted entries; this transaction fences the zeros.
+        let extent: Link<'_, u8> = if class == Class::NODES {
+            tx.alloc_zeroed(extent_bytes)?
+        } else {
+            tx.alloc_uninit(extent_bytes)?
+        };
         let mut chunk = tx.read(store.field(field!(StoreBlock<'_>, extents)))?;
         for _ in 0..row / ROWS {
             let place = chunk.field(field!(ExtentChunk<'_>, next));

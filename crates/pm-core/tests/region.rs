@@ -215,10 +215,10 @@ fn populating_allocates_the_pages_inside_the_range() {
     assert_eq!(allocated_bytes(), 0);
     // No whole page, or none in the region.
     for range in [1..PAGE, PAGE - 1..2 * PAGE - 1, 5..5, MIB..u64::MAX, MIB + 1..MIB + 2] {
-        region.populate(range).unwrap();
+        region.populate_range(range).unwrap();
     }
     assert_eq!(allocated_bytes(), 0);
-    region.populate(1..3 * PAGE + 1).unwrap();
+    region.populate_range(1..3 * PAGE + 1).unwrap();
     assert_eq!(allocated_bytes(), 2 * PAGE);
     assert_eq!(region.next_data(0), Some(PAGE..3 * PAGE));
     // Through the seam, with the end past the end of the region.
@@ -227,11 +227,11 @@ fn populating_allocates_the_pages_inside_the_range() {
     assert_eq!(allocated_bytes(), 3 * PAGE);
 
     region.store_u64(PAGE, 7);
-    region.populate(0..MIB).unwrap();
+    region.populate_range(0..MIB).unwrap();
     assert_eq!((allocated_bytes(), region.load_u64(PAGE), region.load_u64(0)), (MIB, 7, 0));
     drop(region);
     let region = RegionOptions::new().read_only().open(&path).unwrap();
-    assert!(matches!(region.populate(0..MIB), Err(OpenError::ReadOnly { .. })));
+    assert!(matches!(region.populate_range(0..MIB), Err(OpenError::ReadOnly { .. })));
     Pmem::populate(&region, 0, MIB);
 }
 

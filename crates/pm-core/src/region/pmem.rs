@@ -259,7 +259,7 @@ impl Region {
     ///
     /// # Source
     /// madvise(2), `MADV_POPULATE_WRITE`.
-    pub fn populate(&self, range: Range<u64>) -> Result<(), OpenError> {
+    pub fn populate_range(&self, range: Range<u64>) -> Result<(), OpenError> {
         if !self.is_writable() {
             return Err(OpenError::ReadOnly { path: self.path.clone() });
         }
@@ -476,7 +476,7 @@ impl Pmem for Region {
 
     fn populate(&self, offset: u64, len_bytes: u64) {
         // A hint: without the pages, the stores have page faults.
-        drop(Self::populate(self, offset..offset.saturating_add(len_bytes)));
+        drop(self.populate_range(offset..offset.saturating_add(len_bytes)));
     }
 
     #[inline]
