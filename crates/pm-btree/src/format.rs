@@ -167,7 +167,7 @@ pub const KIND_WORD: u8 = 0;
 /// All other keys.
 pub const KIND_BYTES: u8 = 1;
 
-/// [`NodeHeader::state`] of a live node, before it is [checked](checked).
+/// [`NodeHeader::state`] of a live node, before it is [checked].
 pub const STATE_LIVE: u64 = 1;
 
 /// The length of a node's header, and of an entry.
