@@ -99,27 +99,25 @@ impl<P: Pmem> Core<P> {
         unchecked(self.pmem().load_u64(place), place).ok_or(Corruption::new(place, CorruptionKind::State))
     }
 
-    /// Sets the first leaf of the catalogue, which is durable.
-    ///
-    /// # Durability
-    /// A crash leaves the old word or the new one. Costs one line and one fence.
-    pub(crate) fn set_catalogue(&self, leaf: u64) -> Result<(), FenceError> {
+    /// Sets the first leaf of the catalogue, which is durable. The caller [flushes](Self::flush_catalogue) the word.
+    pub(crate) fn set_catalogue(&self, leaf: u64) {
         let place = self.session.block + offset_of!(StoreBlock<'_>, catalogue) as u64;
         self.pmem().store_u64(place, checked(leaf, place));
-        self.pmem().flush(place, 8);
-        // DURABILITY POINT
-        self.fence()
+    }
+
+    /// Flushes the word that refers to the catalogue's first leaf. The caller fences before anything is added to the catalogue.
+    pub(crate) fn flush_catalogue(&self) {
+        self.pmem().flush(self.session.block + offset_of!(StoreBlock<'_>, catalogue) as u64, 8);
     }
 
     /// Ends the session: the next open finds nothing to verify. The caller has flushed all changes that no fence covers yet.
     ///
     /// # Durability
-    /// Two fences. After a crash before the second one, the next open verifies all nodes.
+    /// One fence; the closing heap makes the end of the session durable. After a crash before that, the next open verifies all nodes.
     pub(crate) fn end_session(&self) -> Result<(), FenceError> {
         self.fence()?;
         self.session.store(&self.pmem(), state::UNCLEAN_SESSION, 0);
-        // DURABILITY POINT
-        self.fence()
+        Ok(())
     }
 }
 
@@ -171,25 +169,17 @@ impl Session {
         session.store(pmem, state::EPOCH_LIMIT, first_epoch + EPOCHS);
         session.store(pmem, state::DURABLE_EPOCH, durable_epoch);
         session.store(pmem, state::UNCLEAN_SESSION, if is_unclean { unclean } else { number });
-        // A killed process may have left the catalogue's word visible but not durable.
-        pmem.flush(block + offset_of!(StoreBlock<'_>, catalogue) as u64, 8);
         // DURABILITY POINT
         pmem.fence()?;
         Ok(session)
     }
 
-    /// Records that everything that earlier sessions left is verified and durable.
-    ///
-    /// # Durability
-    /// One fence; a crash before it leaves the old words or the new ones, and both are right.
-    pub(crate) fn end_verification<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
-        if !self.is_unclean {
-            return Ok(());
+    /// Records that everything that earlier sessions left is verified and durable. Not fenced: a crash leaves old words or new ones, and both are right.
+    pub(crate) fn end_verification<P: Pmem>(&self, pmem: &P) {
+        if self.is_unclean {
+            self.store(pmem, state::DURABLE_EPOCH, self.first_epoch);
+            self.store(pmem, state::UNCLEAN_SESSION, self.number);
         }
-        self.store(pmem, state::DURABLE_EPOCH, self.first_epoch);
-        self.store(pmem, state::UNCLEAN_SESSION, self.number);
-        // DURABILITY POINT
-        pmem.fence()
     }
 
     /// Stores a state word, and flushes it.

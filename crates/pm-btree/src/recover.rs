@@ -96,14 +96,6 @@ impl Verified {
     pub(crate) fn seed(&self) -> u32 {
         node_seed(self.header.table, self.offset, self.header.birth)
     }
-
-    /// Flushes the header and its low record.
-    fn flush<P: Pmem>(&self, pmem: &P) {
-        pmem.flush(self.offset, NODE_HEADER_BYTES);
-        if self.header.low_record != 0 {
-            pmem.flush(self.header.low_record, self.header.low_record_len.into());
-        }
-    }
 }
 
 /// An entry that may be the newest of its key.
@@ -202,10 +194,6 @@ fn fill<P: Pmem>(
     let is_unclean = core.session.is_unclean;
     if is_unclean {
         pmem.flush(node.offset, core.node_bytes());
-        node.flush(pmem);
-        if let Some(next) = next {
-            next.flush(pmem);
-        }
     }
     let slots = read_slots(core, node, next.map(Verified::low), is_word);
     if is_unclean {

@@ -162,7 +162,7 @@ impl<P: Pmem> Store<P> {
     fn open_in(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
         let core = Core::open(heap, options.verifies_reads())?;
         let catalogue = Catalogue::open(&core)?;
-        core.session.end_verification(&core.pmem())?;
+        core.session.end_verification(&core.pmem());
         Ok(Self { process: ProcessId::current(), core, catalogue: RwLock::new(catalogue) })
     }
 
@@ -278,7 +278,7 @@ impl<P: Pmem> Store<P> {
     /// When a fence fails or has failed. The next open verifies the store.
     ///
     /// # Durability
-    /// Four fences. After a crash before the second one, the next open verifies all nodes.
+    /// Three fences, two of them of the heap. After a crash before the second one, the next open may verify all nodes.
     pub fn close(mut self) -> Result<(), OpenError> {
         self.end()
     }
@@ -355,9 +355,11 @@ impl Catalogue {
         }
         if self.tree.is_none() {
             let (first, tree) = Tree::create_leaf(core, CATALOGUE, None)?;
-            core.set_catalogue(first).map_err(crate::error::WriteError::from)?;
+            core.set_catalogue(first);
             self.tree = Some(tree);
         }
+        // An earlier call, perhaps in a killed process, may have set it without a fence. The fence of the new leaf covers it.
+        core.flush_catalogue();
         let last = self.tables.values().map(|opened| opened.described.table).max().unwrap_or(CATALOGUE);
         let table = last.checked_add(1).ok_or(TableError::TooMany)?;
         let key_width = described.key_width();

@@ -269,6 +269,15 @@ fn check_random(shape: Shape) {
     }
 }
 
+/// A torn entry is found by a recovery, which crashes too.
+#[test]
+fn recovery_of_torn_entries_is_durable() {
+    let small = Small { shape: Shape::Records, slots: 4, keys: &[3, 5] };
+    let explorer = Explorer::new(Model::Px86Line).choices_per_point(64).nested_choices_per_point(64);
+    let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
+    sequences.check(&[Op::Put(2, 20)]);
+}
+
 /// A table is created and gets an entry. After each crash the table is absent, empty or complete, and can be created and used.
 #[test]
 fn creation_of_tables_is_atomic() {
