@@ -152,8 +152,8 @@ pub enum WriteError {
     /// A fence failed. The store accepts no more changes until it is opened again.
     #[error(transparent)]
     Fence(#[from] FenceError),
-    /// An earlier fence failed, or a thread panicked in a change: the store accepts no more changes until it is opened again.
-    #[error("an earlier change failed: the store accepts no more changes until it is opened again")]
+    /// An earlier fence failed: the store accepts no more changes until it is opened again.
+    #[error("an earlier fence failed: the store accepts no more changes until it is opened again")]
     Poisoned,
 }
 

@@ -7,7 +7,7 @@ use crate::format::{
     ENTRY_BYTES, KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, checked,
 };
 use crate::frame::{Frame, FrameId, FrameLock, Snapshot};
-use crate::index::{Fence, Index};
+use crate::index::{Fence, Followed, Index};
 use crate::key::{SearchKey, separator};
 use crate::space::Reserved;
 use core::mem::offset_of;
@@ -78,25 +78,38 @@ impl Tree {
         key: &SearchKey<'_>,
     ) -> (&'c Frame, Snapshot) {
         let pmem = &core.pmem();
-        'restart: loop {
+        loop {
             let followed = self.index.find(&core.inner, pmem, key);
-            let mut frame = core.frames.get(followed.leaf());
-            let mut snapshot = frame.snapshot();
-            if !self.index.is_current(&core.inner, &followed) {
-                continue;
+            if let Some(found) = self.move_right(core, &followed, |high| high.is_at_or_below(pmem, key)) {
+                return found;
             }
-            while let Some(next) = frame.next()
-                && frame.high().is_at_or_below(pmem, key)
-            {
-                let right = core.frames.get(next);
-                let of_right = right.snapshot();
-                if !frame.is_current(snapshot) {
-                    continue 'restart;
-                }
-                (frame, snapshot) = (right, of_right);
-            }
-            return (frame, snapshot);
         }
+    }
+
+    /// The first leaf, from one that the index led to, whose upper fence `is_left` does not accept. `None` if one of them changed meanwhile.
+    #[inline]
+    pub(crate) fn move_right<'c, P: Pmem>(
+        &self,
+        core: &'c Core<P>,
+        followed: &Followed,
+        is_left: impl Fn(&Fence) -> bool,
+    ) -> Option<(&'c Frame, Snapshot)> {
+        let mut frame = core.frames.get(followed.leaf());
+        let mut snapshot = frame.snapshot();
+        if !self.index.is_current(&core.inner, followed) {
+            return None;
+        }
+        while let Some(next) = frame.next()
+            && is_left(&frame.high())
+        {
+            let right = core.frames.get(next);
+            let of_right = right.snapshot();
+            if !frame.is_current(snapshot) {
+                return None;
+            }
+            (frame, snapshot) = (right, of_right);
+        }
+        Some((frame, snapshot))
     }
 
     /// Reads the entry of `key` with `read`. `None` if there is none.
@@ -130,7 +143,7 @@ impl Tree {
             let held = frame.held.load(Ordering::Relaxed);
             if frame.is_current(snapshot) {
                 return match found {
-                    None if held != 0 => Err(self.held_entry(node, held)),
+                    None if held != 0 => Err(held_entry(node, held)),
                     found => found.transpose(),
                 };
             }
@@ -143,11 +156,6 @@ impl Tree {
             let (entry, seal) = Entry::load(&core.pmem(), entry_offset(frame.node(), slot));
             entry.seal(frame.seed()) != seal
         })
-    }
-
-    #[expect(clippy::unused_self, reason = "a part of the tree")]
-    pub(crate) fn held_entry(&self, node: u64, held: u64) -> Corruption {
-        Corruption::new(entry_offset(node, held.trailing_zeros() as usize), CorruptionKind::Entry)
     }
 
     /// Locks the leaf whose range includes `key`.
@@ -187,7 +195,7 @@ impl Tree {
         }
         match leaf.held.load(Ordering::Relaxed) {
             0 => Ok(None),
-            held => Err(self.held_entry(leaf.node(), held)),
+            held => Err(held_entry(leaf.node(), held)),
         }
     }
 
@@ -233,17 +241,6 @@ impl Tree {
         key: &SearchKey<'_>,
         value: &[u8],
     ) -> Result<bool, WriteError> {
-        self.put_if(core, key, value, |_| true).map(|put| put.unwrap_or_default())
-    }
-
-    /// [Puts](Self::put) if `decide` accepts the present entry. `None` if it does not.
-    pub(crate) fn put_if<P: Pmem>(
-        &self,
-        core: &Core<P>,
-        key: &SearchKey<'_>,
-        value: &[u8],
-        mut decide: impl FnMut(Option<&Entry>) -> bool,
-    ) -> Result<Option<bool>, WriteError> {
         core.check_not_poisoned()?;
         let mut buffer = Vec::new();
         let content = self.prepare(core, key, value, &mut buffer)?;
@@ -254,15 +251,12 @@ impl Tree {
             }
             match leaf.held.load(Ordering::Relaxed) {
                 0 => (),
-                held => return Err(self.held_entry(leaf.node(), held).into()),
+                held => return Err(held_entry(leaf.node(), held).into()),
             }
             // A crash lost the link to the right half of a split, but kept the entry that took the last slot.
             self.split(core, leaf, None)?;
         };
         let old = self.find_in(core, &leaf, key)?;
-        if !decide(old.as_ref().map(|(_, entry)| entry)) {
-            return Ok(None);
-        }
         if let Some(record) = &content.record {
             core.pmem().store_nt(record.offset(), if self.is_word() { value } else { &buffer });
         }
@@ -290,7 +284,7 @@ impl Tree {
         if old.is_none() {
             self.len.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Some(old.is_none()))
+        Ok(old.is_none())
     }
 
     /// Writes the entry into a free slot, and publishes it in place of the entry in slot `old`.
@@ -630,6 +624,11 @@ impl Tree {
         frame.set_next(FrameId::NONE, Fence::LOWEST);
         Ok((offset, tree))
     }
+}
+
+/// The corruption of the first of these slots of a node.
+pub(crate) fn held_entry(node: u64, held: u64) -> Corruption {
+    Corruption::new(entry_offset(node, held.trailing_zeros() as usize), CorruptionKind::Entry)
 }
 
 /// The checksum of the low record of a fence with these bytes.

@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
 use crate::error::{Corruption, CorruptionKind};
 use crate::key::SearchKey;
-use crate::leaf::{Tree, slots_of};
+use crate::leaf::{Tree, held_entry, slots_of};
 use crate::recover::Verified;
 use core::sync::atomic::Ordering;
 use pm_alloc::CheckReport as HeapReport;
@@ -62,7 +62,7 @@ impl Tree {
                 report.push(name, corruption);
             }
             for slot in slots_of(frame.held.load(Ordering::Relaxed)) {
-                report.push(name, self.held_entry(frame.node(), 1 << slot));
+                report.push(name, held_entry(frame.node(), 1 << slot));
             }
             for slot in slots_of(frame.live.load(Ordering::Relaxed)) {
                 report.entries += 1;

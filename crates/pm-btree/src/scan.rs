@@ -4,8 +4,9 @@ use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
 use crate::error::Corruption;
 use crate::frame::{Frame, Snapshot};
+use crate::index::Fence;
 use crate::key::{OwnedKey, SearchKey};
-use crate::leaf::{Tree, slots_of};
+use crate::leaf::{Tree, held_entry, slots_of};
 use crate::recover::Verified;
 use core::ops::{Bound, Range};
 use core::sync::atomic::Ordering;
@@ -110,24 +111,12 @@ impl Tree {
             Bound::Excluded(key) => Some(key.as_key()),
             Bound::Unbounded => None,
         };
-        'restart: loop {
+        loop {
             let followed = self.index.find_below(&core.inner, pmem, key.as_ref());
-            let mut frame = core.frames.get(followed.leaf());
-            let mut snapshot = frame.snapshot();
-            if !self.index.is_current(&core.inner, &followed) {
-                continue;
+            let is_left = |high: &Fence| key.as_ref().is_none_or(|key| high.is_below(pmem, key));
+            if let Some(found) = self.move_right(core, &followed, is_left) {
+                return found;
             }
-            while let Some(next) = frame.next()
-                && key.as_ref().is_none_or(|key| frame.high().is_below(pmem, key))
-            {
-                let right = core.frames.get(next);
-                let of_right = right.snapshot();
-                if !frame.is_current(snapshot) {
-                    continue 'restart;
-                }
-                (frame, snapshot) = (right, of_right);
-            }
-            return (frame, snapshot);
         }
     }
 
@@ -157,7 +146,7 @@ impl Tree {
             if core.verifies_reads
                 && (entry.seal(frame.seed()) != seal || !entry.is_record_intact(pmem, self.is_word()))
             {
-                broken = Some(self.held_entry(node, 1 << slot));
+                broken = Some(held_entry(node, 1 << slot));
             }
             let item = Loaded { entry, key: start..keys.len() };
             let key = self.search_key(&item.entry, &keys[item.key.clone()]);
@@ -176,7 +165,7 @@ impl Tree {
             return Ok(None);
         }
         if held != 0 {
-            return Err(self.held_entry(node, held));
+            return Err(held_entry(node, held));
         }
         broken.map_or(Ok(Some(batch)), Err)
     }

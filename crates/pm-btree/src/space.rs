@@ -359,6 +359,15 @@ impl Space {
         Ok(number)
     }
 
+    /// Marks all units of all extents as used: a table that could not be read may refer to any of them.
+    pub(crate) fn retain_all(&self) {
+        for extent in self.extents.iter().filter_map(OnceLock::get) {
+            (0..extent.unit_count).for_each(|unit| {
+                extent.take(unit);
+            });
+        }
+    }
+
     /// The bytes of all extents, and of the units in use.
     pub(crate) fn usage(&self) -> (u64, u64) {
         let extents = self.extents.iter().filter_map(OnceLock::get);

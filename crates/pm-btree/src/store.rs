@@ -85,7 +85,8 @@ impl Store<Region> {
     ///
     /// # Errors
     /// When there is no store. When it has an unknown version or feature, or another process has it open. When a structure that all tables need is
-    /// corrupted. When a fence or a system call fails. If a single table is corrupted, only [`table`](Self::table) fails for it.
+    /// corrupted. When a fence or a system call fails. If the nodes of a single table are corrupted, only [`table`](Self::table)
+    /// fails for it, and no space that existed at this open is reused, so that a repair can find its entries.
     ///
     /// # Durability
     /// All completed operations of earlier sessions are durable when this returns. A crash during this call loses none of them.
@@ -162,7 +163,11 @@ impl<P: Pmem> Store<P> {
     fn open_in(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
         let core = Core::open(heap, options.verifies_reads())?;
         let catalogue = Catalogue::open(&core)?;
-        core.session.end_verification(&core.pmem());
+        match catalogue.has_corrupted_table() {
+            // A repair may find its nodes and records: nothing of them is overwritten, and the next open verifies them, too.
+            true => core.space.retain_all(),
+            false => core.session.end_verification(&core.pmem()),
+        }
         Ok(Self { process: ProcessId::current(), core, catalogue: RwLock::new(catalogue) })
     }
 
@@ -297,7 +302,9 @@ impl<P: Pmem> Store<P> {
         for tree in catalogue.tree.iter().chain(tables) {
             tree.flush_owed(&self.core);
         }
-        self.core.end_session()?;
+        if !catalogue.has_corrupted_table() {
+            self.core.end_session()?;
+        }
         // A second end, when the closed store is dropped, changes nothing.
         self.core.poison();
         Ok(())
@@ -338,6 +345,10 @@ impl Catalogue {
             }
         }
         Ok(Self { tree: Some(tree), tables })
+    }
+
+    fn has_corrupted_table(&self) -> bool {
+        self.tables.values().any(|opened| opened.tree.is_err())
     }
 
     /// Creates a table.

@@ -81,6 +81,43 @@ macro_rules! read_all {
     }};
 }
 
+/// A table whose node is corrupted is refused. Changes of another table overwrite nothing of it: with the bit flipped back, it is complete.
+#[test]
+fn corrupted_table_is_not_overwritten() {
+    let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
+    let store = Store::format(Arc::clone(&pmem), &options()).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    (0..500).for_each(|key| assert!(table.insert(key, &[key as u8; 50]).unwrap()));
+    store.close().unwrap();
+    // The low fence of a node: the second word of a line that starts with the magic number of nodes, in a leaf of table 1.
+    let bytes = load(&pmem);
+    let starts_node = |line: &&usize| bytes[**line..].starts_with(b"PMBN\0\0\x01\0");
+    let lines: Vec<usize> = (0..bytes.len()).step_by(64).collect();
+    let node = **lines.iter().filter(starts_node).nth(2).as_ref().unwrap() as u64;
+    let low = pmem.load_u64(node + 16);
+    pmem.store_u64(node + 16, low ^ 4);
+    for is_closed in [true, false] {
+        let store = Store::attach(Arc::clone(&pmem), &options()).unwrap();
+        assert!(matches!(store.table::<u64, &[u8]>("t"), Err(TableError::Corrupted(_))));
+        assert!(!store.check().is_sound());
+        let other = store.table::<u64, &[u8]>("other").unwrap();
+        for key in 0..500 {
+            other.insert(key, &[7; 50]).unwrap();
+        }
+        if is_closed {
+            store.close().unwrap();
+        }
+    }
+    pmem.store_u64(node + 16, low);
+    let store = Store::attach(pmem, &options()).unwrap();
+    assert!(store.check().is_sound());
+    for name in ["t", "other"] {
+        assert_eq!(store.table::<u64, &[u8]>(name).unwrap().range(..).count(), 500);
+    }
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    assert!((0..500).all(|key| table.get(key).unwrap().unwrap().value() == [key as u8; 50]));
+}
+
 #[test]
 fn flipped_bit_in_table_of_words() {
     let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
