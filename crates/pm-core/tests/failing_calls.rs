@@ -296,16 +296,17 @@ fn check_marks(test: &str, keep: bool) {
         }
         outcome
     });
-    // If the region keeps the pages, the first msync writes them back, and its failure must mark the file. `Pool::attach` makes the other calls
-    // of msync, for its own stores. The next open repeats these stores, so they need no mark.
+    // If the region keeps the pages, an msync for each range of data pages writes them back (there is one range, unless a page has left the page
+    // cache), and its failure must mark the file. `Pool::attach` makes the other calls of msync, for its own stores. The next open repeats these
+    // stores, so they need no mark.
     if std::env::var_os("PM_FAULTS_ONLY").is_some() {
         return;
     }
     let marks = marks.into_inner();
     assert!(keep || syncs.get() > 0, "no call synced the file: is it in memory?");
-    let [first, later @ ..] = &marks[..] else { panic!("no msync") };
-    assert_eq!(*first, keep, "{marks:?}");
-    assert!(!later.contains(&true), "{marks:?}");
+    let marked = marks.iter().take_while(|&&mark| mark).count();
+    assert_eq!(marked > 0, keep, "{marks:?}");
+    assert!(marked < marks.len() && !marks[marked..].contains(&true), "{marks:?}");
 }
 
 #[test]
