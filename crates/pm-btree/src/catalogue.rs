@@ -18,17 +18,16 @@ pub struct TableInfo {
     pub key_type: String,
     /// The name of the type of its values.
     pub value_type: String,
-    /// The number of entries.
-    pub len: u64,
 }
 
-/// The description of a table: its number (2 bytes), its key width (1, 255 for byte keys), zeros (5), the offset of its first leaf (8), the length of
-/// the key type's name (4), and both types' names; integers are little-endian.
+/// The description of a table: its number (2 bytes), its key width (1, 255 for byte keys), zeros (5), the offsets of its first leaf (8) and of its
+/// [anchor](crate::home) (8), the length of the key type's name (4), and both types' names; integers are little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Described {
     pub(crate) table: u16,
     pub(crate) width: u8,
     pub(crate) first: u64,
+    pub(crate) anchor: u64,
     pub(crate) key_type: String,
     pub(crate) value_type: String,
 }
@@ -40,7 +39,7 @@ impl Described {
             .filter(|width| *width <= 8)
             .and_then(|width| u8::try_from(width).ok())
             .unwrap_or(NO_WIDTH);
-        Self { table: 0, width, first: 0, key_type: K::type_name(), value_type: V::type_name() }
+        Self { table: 0, width, first: 0, anchor: 0, key_type: K::type_name(), value_type: V::type_name() }
     }
 
     /// The width of keys that are words; `None` for byte keys.
@@ -62,6 +61,7 @@ impl Described {
         bytes.extend_from_slice(&self.table.to_le_bytes());
         bytes.extend_from_slice(&[self.width, 0, 0, 0, 0, 0]);
         bytes.extend_from_slice(&self.first.to_le_bytes());
+        bytes.extend_from_slice(&self.anchor.to_le_bytes());
         bytes.extend_from_slice(&u32::try_from(self.key_type.len()).unwrap_or(u32::MAX).to_le_bytes());
         bytes.extend_from_slice(self.key_type.as_bytes());
         bytes.extend_from_slice(self.value_type.as_bytes());
@@ -73,6 +73,7 @@ impl Described {
         let (table, rest) = bytes.split_first_chunk::<2>()?;
         let ([width, zeros @ ..], rest) = rest.split_first_chunk::<6>()?;
         let (first, rest) = rest.split_first_chunk::<8>()?;
+        let (anchor, rest) = rest.split_first_chunk::<8>()?;
         let (key_len, names) = rest.split_first_chunk::<4>()?;
         let (key_type, value_type) = names.split_at_checked(u32::from_le_bytes(*key_len) as usize)?;
         let is_width = *width <= 8 || *width == NO_WIDTH;
@@ -81,6 +82,7 @@ impl Described {
             table: u16::from_le_bytes(*table),
             width: *width,
             first: u64::from_le_bytes(*first),
+            anchor: u64::from_le_bytes(*anchor),
             key_type: text(key_type)?,
             value_type: text(value_type)?,
         };
@@ -94,11 +96,11 @@ mod tests {
 
     #[test]
     fn description_is_decoded() {
-        let described = Described { table: 7, first: 4096, ..Described::of::<u32, &str>() };
+        let described = Described { table: 7, first: 4096, anchor: 8192, ..Described::of::<u32, &str>() };
         assert_eq!(Described::decode(&described.encode()), Some(described.clone()));
         assert_eq!(described.key_width(), Some(4));
         assert_eq!(Described::of::<&str, ()>().key_width(), None);
-        for len in 0..20 {
+        for len in 0..28 {
             assert_eq!(Described::decode(&described.encode()[..len]), None);
         }
     }

@@ -7,7 +7,9 @@ use crate::format::{
     state, unchecked,
 };
 use crate::frame::{FrameLock, Frames};
-use crate::index::InnerNodes;
+use crate::home::FANOUT_MAX;
+use crate::inner::InnerNodes;
+use crate::leaf::flush_owed;
 use crate::space::Space;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +33,13 @@ pub(crate) struct Core<P: Pmem> {
     /// Whether reads verify checksums.
     pub(crate) verifies_reads: bool,
     is_poisoned: AtomicBool,
+    /// The number of steps to a right sibling, by searches and by new indexes.
+    steps_right: AtomicU64,
+}
+
+/// The most children of an inner node: as many as make inner nodes split soon where leaves do.
+fn fanout(slots: usize) -> usize {
+    (slots + 2).min(FANOUT_MAX)
 }
 
 impl<P: Pmem> Core<P> {
@@ -41,12 +50,12 @@ impl<P: Pmem> Core<P> {
         let slots = header.node_slots as usize;
         let node_bytes = NODE_HEADER_BYTES + slots as u64 * ENTRY_BYTES;
         let extents = Space::extents_max(heap.pmem().len_bytes(), header.extent_bytes);
-        let frames = Frames::new(extents);
-        let space = Space::open(&heap, header.extent_bytes, node_bytes, &frames)?;
+        let frames = Frames::new(extents, Space::nodes_per_extent(header.extent_bytes, node_bytes));
+        let space = Space::open(&heap, header.extent_bytes, node_bytes)?;
         let leaves = heap.pmem().len_bytes() / node_bytes;
-        let inner = InnerNodes::new(usize::try_from(leaves).unwrap_or(usize::MAX));
-        let is_poisoned = AtomicBool::new(false);
-        Ok(Self { heap, space, frames, inner, session, slots, verifies_reads, is_poisoned })
+        let inner = InnerNodes::new(usize::try_from(leaves).unwrap_or(usize::MAX), fanout(slots));
+        let (is_poisoned, steps_right) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Self { heap, space, frames, inner, session, slots, verifies_reads, is_poisoned, steps_right })
     }
 
     #[inline]
@@ -58,6 +67,28 @@ impl<P: Pmem> Core<P> {
     #[inline]
     pub(crate) const fn all_slots(&self) -> u64 {
         (1 << self.slots) - 1
+    }
+
+    pub(crate) fn fanout(&self) -> usize {
+        fanout(self.slots)
+    }
+
+    /// Counts a step to a right sibling, of a search or of a new index. This is rare: the index had no pointer to the sibling yet, or has lost it.
+    #[cold]
+    pub(crate) fn count_step(&self) {
+        self.steps_right.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn steps_right(&self) -> u64 {
+        self.steps_right.load(Ordering::Relaxed)
+    }
+
+    /// Flushes the lines that the next changes of the leaves would flush. The caller fences.
+    pub(crate) fn flush_owed(&self) {
+        for frame in self.frames.filled() {
+            let leaf = frame.lock();
+            flush_owed(&self.pmem(), &leaf, leaf.owed.load(Ordering::Relaxed));
+        }
     }
 
     pub(crate) const fn node_bytes(&self) -> u64 {
@@ -110,13 +141,16 @@ impl<P: Pmem> Core<P> {
         self.pmem().flush(self.session.block + offset_of!(StoreBlock<'_>, catalogue) as u64, 8);
     }
 
-    /// Ends the session: the next open finds nothing to verify. The caller has flushed all changes that no fence covers yet.
+    /// Ends the session: the next open finds nothing to verify, if this one was finished with that. The caller has flushed all changes that no fence
+    /// covers yet.
     ///
     /// # Durability
     /// One fence; the closing heap makes the end of the session durable. After a crash before that, the next open verifies all nodes.
-    pub(crate) fn end_session(&self) -> Result<(), FenceError> {
+    pub(crate) fn end_session(&self, is_verified: bool) -> Result<(), FenceError> {
         self.fence()?;
-        self.session.store(&self.pmem(), state::UNCLEAN_SESSION, 0);
+        if is_verified {
+            self.session.store(&self.pmem(), state::UNCLEAN_SESSION, 0);
+        }
         Ok(())
     }
 }

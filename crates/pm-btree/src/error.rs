@@ -110,6 +110,39 @@ impl From<PlaceError> for OpenError {
     }
 }
 
+/// Why a leaf cannot be used.
+#[derive(Debug)]
+pub(crate) enum LeafError {
+    Corrupted(Corruption),
+    Fence(FenceError),
+}
+
+impl From<Corruption> for LeafError {
+    fn from(corruption: Corruption) -> Self {
+        Self::Corrupted(corruption)
+    }
+}
+
+impl From<FenceError> for LeafError {
+    fn from(error: FenceError) -> Self {
+        Self::Fence(error)
+    }
+}
+
+macro_rules! from_leaf_error {
+    ($($error:ty),*) => {$(
+        impl From<LeafError> for $error {
+            fn from(error: LeafError) -> Self {
+                match error {
+                    LeafError::Corrupted(corruption) => Self::Corrupted(corruption),
+                    LeafError::Fence(error) => Self::Fence(error),
+                }
+            }
+        }
+    )*};
+}
+from_leaf_error!(OpenError, ReadError, WriteError);
+
 /// Why a read failed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
@@ -123,6 +156,9 @@ pub enum ReadError {
     /// The entry is corrupted, or the key was not found and a corrupted entry may have held it.
     #[error(transparent)]
     Corrupted(#[from] Corruption),
+    /// A fence failed. A leaf that is read for the first time after a crash is made durable first.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
 }
 
 /// Why a change failed. Nothing was changed, unless a fence failed: then the next open decides whether the change is durable.
@@ -198,6 +234,9 @@ pub enum TableError {
     /// The table could not be created.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// A fence failed.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
 }
 
 /// A key or value that has no encoding.

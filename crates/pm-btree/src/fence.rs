@@ -38,6 +38,13 @@ impl Fence {
         key.is_word() || self.load(pmem) == key.bytes()
     }
 
+    /// Whether both fences are the same key.
+    pub(crate) fn has_key_of<P: Pmem>(&self, pmem: &P, other: &Self) -> bool {
+        self.head == other.head
+            && self.len == other.len
+            && (self.record == other.record || self.load(pmem) == other.load(pmem))
+    }
+
     /// The fence as a key.
     pub(crate) fn to_key<P: Pmem>(self, pmem: &P, is_word: bool) -> OwnedKey {
         let bytes = if is_word { Vec::new() } else { self.load(pmem) };

@@ -122,13 +122,14 @@ pub struct ExtentRow<'p> {
     pub class: u64,
 }
 
-/// The header of a node, one line. Entries of 32 bytes follow it.
+/// The header of a node, one line. In a leaf entries of 32 bytes follow it; in a home or an anchor [checked words](checked), each with the offset of a
+/// node, or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct NodeHeader {
     /// [`NODE_MAGIC`].
     pub magic: u32,
-    /// 0 for a leaf.
+    /// 0 for a leaf, the height above the leaves for a home, [`ANCHOR_LEVEL`] for an anchor.
     pub level: u8,
     /// The kind of the table's keys: [`KIND_WORD`] or [`KIND_BYTES`].
     pub kind: u8,
@@ -166,6 +167,9 @@ pub const NODE_MAGIC: u32 = u32::from_le_bytes(*b"PMBN");
 pub const KIND_WORD: u8 = 0;
 /// All other keys.
 pub const KIND_BYTES: u8 = 1;
+
+/// [`NodeHeader::level`] of an anchor.
+pub const ANCHOR_LEVEL: u8 = u8::MAX;
 
 /// [`NodeHeader::state`] of a live node, before it is [checked].
 pub const STATE_LIVE: u64 = 1;

@@ -8,9 +8,13 @@
 //! and `live` again. If they have not changed, what it has read was the state of the leaf at one moment; otherwise it starts again. The version is
 //! odd while a writer changes the frame or the node. A reader does not wait for an even one: until the writer publishes, the slots in `live` are
 //! unchanged. Frames are never freed while the store is open, so reading one is safe at any time.
+//!
+//! # Filling
+//! A new frame has the version 0, and says nothing about its node. The first thread that needs it fills it, under its lock, from the node: see
+//! [`crate::recover`].
 
 use crate::fence::Fence;
-use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::OnceLock;
 
 /// The number of frames in an array; an extent of nodes has one array, and no more nodes than that.
@@ -66,6 +70,8 @@ pub(crate) struct Frame {
     pub(crate) owed_payload: AtomicU64,
     /// The order of the last entry written.
     pub(crate) order: AtomicU16,
+    /// Whether the length of the tree includes the entries, and the space maps include the node and its records: see [`crate::sweep`].
+    pub(crate) is_swept: AtomicBool,
 }
 
 const _: () = assert!(size_of::<Frame>() == 192);
@@ -82,6 +88,12 @@ impl Frame {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let version = self.version.load(Ordering::Acquire);
         Snapshot { version, live: self.live.load(Ordering::Acquire) }
+    }
+
+    /// Whether the frame says what is in its node.
+    #[inline]
+    pub(crate) fn is_filled(&self) -> bool {
+        self.version.load(Ordering::Acquire) != 0
     }
 
     /// Whether nothing has changed since the snapshot. The caller's loads precede this.
@@ -201,32 +213,48 @@ impl FrameLock<'_> {
     #[inline]
     pub(crate) fn end(&self) {
         let version = self.frame.version.load(Ordering::Relaxed);
-        self.frame.version.store(version.wrapping_add(1), Ordering::Release);
+        // Version 0 is that of a frame that is not filled.
+        let next = if version == u32::MAX { 2 } else { version + 1 };
+        self.frame.version.store(next, Ordering::Release);
+    }
+
+    /// Makes readers see a frame that was filled, or that belongs to a new node.
+    pub(crate) fn publish(&self) {
+        if !self.frame.is_filled() {
+            self.frame.version.store(2, Ordering::Release);
+        }
     }
 }
 
-/// The frames of all nodes: an array for each extent of nodes.
+/// The frames of all nodes: an array for each extent of nodes, made at its first use.
 #[derive(Debug)]
 pub(crate) struct Frames {
     arrays: Box<[OnceLock<Box<[Frame]>>]>,
+    nodes_per_extent: u32,
 }
 
 impl Frames {
-    pub(crate) fn new(extent_count: usize) -> Self {
-        Self { arrays: (0..extent_count).map(|_| OnceLock::new()).collect() }
+    pub(crate) fn new(extent_count: usize, nodes_per_extent: u32) -> Self {
+        Self { arrays: (0..extent_count).map(|_| OnceLock::new()).collect(), nodes_per_extent }
     }
 
-    /// Makes the frames of an extent.
-    pub(crate) fn add_extent(&self, extent: u32, nodes: u32) {
-        let make = || (0..nodes).map(|_| Frame::default()).collect();
-        self.arrays[extent as usize].get_or_init(make);
-    }
-
-    /// The frame of a node in an extent that was [added](Self::add_extent).
+    /// The frame of a node in an extent of nodes.
     #[inline]
     pub(crate) fn get(&self, id: FrameId) -> &Frame {
-        let array = self.arrays[id.extent() as usize].get().expect("an id belongs to an extent of nodes");
+        let array = &self.arrays[id.extent() as usize];
+        let array = array.get().map(|array| &**array).unwrap_or_else(|| self.make(array));
         &array[id.index() as usize]
+    }
+
+    #[cold]
+    fn make<'f>(&self, array: &'f OnceLock<Box<[Frame]>>) -> &'f [Frame] {
+        array.get_or_init(|| (0..self.nodes_per_extent).map(|_| Frame::default()).collect())
+    }
+
+    /// All frames that are filled.
+    pub(crate) fn filled(&self) -> impl Iterator<Item = &Frame> {
+        let frames = self.arrays.iter().filter_map(OnceLock::get).flatten();
+        frames.filter(|frame| frame.is_filled())
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -6,153 +6,37 @@
 //! for no lock. Writers of the index exclude each other.
 //!
 //! The index may lag behind the leaves: a leaf that was split is found through its left sibling until its low fence is posted here.
+//!
+//! Each inner node has a [home](crate::home) in persistent memory. After an open only homes exist; an inner node is built from its home when a search
+//! comes to it.
 
+use crate::core::Core;
+use crate::error::{Corruption, CorruptionKind};
 pub(crate) use crate::fence::Fence;
 use crate::frame::FrameId;
-use crate::key::SearchKey;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::home;
+use crate::inner::{Inner, Kid};
+use crate::key::{OwnedKey, SearchKey};
+use crate::recover::Verified;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use pm_core::Pmem;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The fan-out of an inner node.
-const FANOUT: usize = 64;
-/// The number of inner nodes in one allocation.
-const CHUNK: usize = 16;
-
-/// An inner node.
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct Inner {
-    /// Odd while the node is not in use.
-    version: AtomicU64,
-    len: AtomicU32,
-    kids: [AtomicU32; FANOUT],
-    heads: [AtomicU64; FANOUT],
-    records: [AtomicU64; FANOUT],
-    lens: [AtomicU32; FANOUT],
-}
-
-impl Inner {
-    fn new() -> Self {
-        Self {
-            version: AtomicU64::new(1),
-            len: AtomicU32::new(0),
-            kids: core::array::from_fn(|_| AtomicU32::new(0)),
-            heads: core::array::from_fn(|_| AtomicU64::new(0)),
-            records: core::array::from_fn(|_| AtomicU64::new(0)),
-            lens: core::array::from_fn(|_| AtomicU32::new(0)),
-        }
-    }
-
-    fn len(&self) -> usize {
-        (self.len.load(Ordering::Relaxed) as usize).min(FANOUT)
-    }
-
-    fn fence_at(&self, index: usize) -> Fence {
-        Fence {
-            head: self.heads[index].load(Ordering::Relaxed),
-            record: self.records[index].load(Ordering::Relaxed),
-            len: self.lens[index].load(Ordering::Relaxed),
-        }
-    }
-
-    /// The index of the last child whose fence `is_left` accepts; the first child if there is none.
-    #[inline]
-    fn child(&self, mut is_left: impl FnMut(&Fence) -> bool) -> usize {
-        let (mut low, mut high) = (0, self.len());
-        while low + 1 < high {
-            let middle = usize::midpoint(low, high);
-            if is_left(&self.fence_at(middle)) { low = middle } else { high = middle }
-        }
-        low
-    }
-
-    /// [`child`](Self::child) for keys whose heads decide.
-    #[inline]
-    fn word_child(&self, head: u64) -> usize {
-        let (mut base, mut len) = (0, self.len());
-        while len > 1 {
-            let half = len / 2;
-            base += if self.heads[base + half].load(Ordering::Relaxed) <= head { half } else { 0 };
-            len -= half;
-        }
-        base
-    }
-
-    fn fill(&self, children: &[(Fence, u32)]) {
-        for (index, (fence, kid)) in children.iter().enumerate() {
-            self.heads[index].store(fence.head, Ordering::Relaxed);
-            self.records[index].store(fence.record, Ordering::Relaxed);
-            self.lens[index].store(fence.len, Ordering::Relaxed);
-            self.kids[index].store(*kid, Ordering::Relaxed);
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
-        self.len.store(children.len() as u32, Ordering::Relaxed);
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version + 1, Ordering::Release);
-    }
-
-    fn children(&self) -> Vec<(Fence, u32)> {
-        (0..self.len())
-            .map(|index| (self.fence_at(index), self.kids[index].load(Ordering::Relaxed)))
-            .collect()
-    }
-}
-
-/// The memory of the inner nodes of all trees.
-#[derive(Debug)]
-pub(crate) struct InnerNodes {
-    chunks: Box<[OnceLock<Box<[Inner]>>]>,
-    free: Mutex<FreeNodes>,
-}
-
-#[derive(Debug, Default)]
-struct FreeNodes {
-    retired: Vec<u32>,
-    used: u32,
-}
-
-impl InnerNodes {
-    /// For trees with up to `leaf_count` leaves.
-    pub(crate) fn new(leaf_count: usize) -> Self {
-        let count = leaf_count / 8 / CHUNK + 64;
-        Self { chunks: (0..count).map(|_| OnceLock::new()).collect(), free: Mutex::default() }
-    }
-
-    #[inline]
-    fn get(&self, id: u32) -> &Inner {
-        let chunk = self.chunks[id as usize / CHUNK].get().expect("an id belongs to an allocated chunk");
-        &chunk[id as usize % CHUNK]
-    }
-
-    fn add(&self, children: &[(Fence, u32)]) -> u32 {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = free.retired.pop().unwrap_or_else(|| {
-            free.used += 1;
-            free.used - 1
-        });
-        drop(free);
-        self.chunks[id as usize / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Inner::new()).collect());
-        self.get(id).fill(children);
-        id
-    }
-
-    fn retire(&self, id: u32) {
-        let node = self.get(id);
-        node.version.store(node.version.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        // Stores of the next use do not become visible before the odd version.
-        fence(Ordering::Release);
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).retired.push(id);
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.chunks.iter().filter_map(OnceLock::get).map(|chunk| size_of_val(&**chunk) as u64).sum()
-    }
+/// What the header of each node of a tree says about the tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TreeId {
+    pub(crate) table: u16,
+    pub(crate) is_word: bool,
 }
 
 /// The index of one tree.
 #[derive(Debug)]
 pub(crate) struct Index {
+    tree: TreeId,
+    /// The first leaf.
+    first: FrameId,
+    /// The offset of the anchor; 0 if the tree has no homes, and is indexed anew by each open.
+    anchor: u64,
     /// The number of levels above the leaves, and the root: an inner node, or the only leaf.
     root: AtomicU64,
     writers: Mutex<()>,
@@ -162,9 +46,16 @@ pub(crate) struct Index {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Followed {
     leaf: FrameId,
-    /// The inner node, its version, and the index of the child; `None` if the root is the leaf.
-    parent: Option<(u32, u64, usize)>,
+    parent: Option<Parent>,
     root: u64,
+}
+
+/// The place of a pointer to a child: the inner node, its version, and the index of the child.
+#[derive(Clone, Copy, Debug)]
+struct Parent {
+    id: u32,
+    version: u64,
+    at: usize,
 }
 
 impl Followed {
@@ -173,66 +64,106 @@ impl Followed {
     }
 }
 
-const fn root_word(level: u32, id: u32) -> u64 {
-    (level as u64) << 32 | id as u64
+const fn root_word(level: u8, root: Kid) -> u64 {
+    (level as u64) << 32 | root.word() as u64
+}
+
+/// The level of a root, and the root.
+#[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+const fn root_parts(word: u64) -> (u8, Kid) {
+    ((word >> 32) as u8, Kid::from_word(word as u32))
 }
 
 impl Index {
-    /// The index of these leaves, in ascending order of their fences. There is at least one.
-    pub(crate) fn build(inner: &InnerNodes, leaves: &[(Fence, FrameId)]) -> Self {
-        /// Leaves room for insertions.
-        const FILL: usize = FANOUT * 3 / 4;
-        let mut level = 0;
-        let mut nodes: Vec<(Fence, u32)> = leaves.iter().map(|(fence, id)| (*fence, id.0)).collect();
-        while nodes.len() > 1 {
-            nodes = nodes.chunks(FILL).map(|children| (children[0].0, inner.add(children))).collect();
-            level += 1;
+    /// The index of a new tree with one leaf.
+    pub(crate) const fn new(tree: TreeId, first: FrameId, anchor: u64) -> Self {
+        let root = AtomicU64::new(root_word(0, Kid::leaf(first)));
+        Self { tree, first, anchor, root, writers: Mutex::new(()) }
+    }
+
+    /// The index of a tree in persistent memory. If the tree has no homes, or the highest is corrupted, this reads the headers of all leaves.
+    pub(crate) fn open<P: Pmem>(
+        core: &Core<P>,
+        tree: TreeId,
+        first: FrameId,
+        anchor: u64,
+    ) -> Result<Self, Corruption> {
+        let index = Self::new(tree, first, anchor);
+        let root = match anchor {
+            0 => None,
+            anchor => home::root(core, tree, anchor).ok(),
+        };
+        let root = root.and_then(|(root, level)| Some((level, core.space.frame_of(root)?)));
+        match root {
+            Some((0, root)) => index.root.store(root_word(0, Kid::leaf(root)), Ordering::Release),
+            Some((level, root)) => index.root.store(root_word(level, Kid::Home(root)), Ordering::Release),
+            None => index.rebuild(core, &index.lock())?,
         }
-        Self { root: AtomicU64::new(root_word(level, nodes[0].1)), writers: Mutex::new(()) }
+        Ok(index)
+    }
+
+    pub(crate) const fn anchor(&self) -> u64 {
+        self.anchor
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        // A writer that panics leaves an index from which every leaf is reached.
+        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The leaf for `key`, or one to the left of it.
     #[inline]
-    pub(crate) fn find<P: Pmem>(&self, inner: &InnerNodes, pmem: &P, key: &SearchKey<'_>) -> Followed {
+    pub(crate) fn find<P: Pmem>(&self, core: &Core<P>, key: &SearchKey<'_>) -> Result<Followed, Corruption> {
         if key.is_word() {
-            self.descend(inner, |node| node.word_child(key.head()))
+            self.descend(core, |node| node.word_child(key.head()))
         } else {
-            self.descend(inner, |node| node.child(|fence| fence.is_at_or_below(pmem, key)))
+            let pmem = &core.pmem();
+            self.descend(core, |node| node.child(|fence| fence.is_at_or_below(pmem, key)))
         }
     }
 
     /// The last leaf with a fence below `key`, or one to the left of it; the last leaf if there is no key.
     pub(crate) fn find_below<P: Pmem>(
         &self,
-        inner: &InnerNodes,
-        pmem: &P,
+        core: &Core<P>,
         key: Option<&SearchKey<'_>>,
-    ) -> Followed {
-        self.descend(inner, |node| node.child(|fence| key.is_none_or(|key| fence.is_below(pmem, key))))
+    ) -> Result<Followed, Corruption> {
+        let pmem = &core.pmem();
+        self.descend(core, |node| node.child(|fence| key.is_none_or(|key| fence.is_below(pmem, key))))
     }
 
     #[inline]
-    fn descend(&self, inner: &InnerNodes, choose: impl Fn(&Inner) -> usize) -> Followed {
+    fn descend<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        choose: impl Fn(&Inner) -> usize,
+    ) -> Result<Followed, Corruption> {
         'restart: loop {
             let root = self.root.load(Ordering::Acquire);
-            #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
-            let (mut level, mut id) = ((root >> 32) as u32, root as u32);
-            let mut parent: Option<(u32, u64, usize)> = None;
+            let (mut level, mut kid) = root_parts(root);
+            let mut parent: Option<Parent> = None;
             loop {
+                let id = match kid {
+                    Kid::Built(id) => id,
+                    Kid::Home(home) => {
+                        self.build(core, parent, root, level, home)?;
+                        continue 'restart;
+                    }
+                };
                 let followed = Followed { leaf: FrameId(id), parent, root };
                 if level == 0 {
-                    return followed;
+                    return Ok(followed);
                 }
-                let node = inner.get(id);
-                let version = node.version.load(Ordering::Acquire);
-                if !version.is_multiple_of(2) || !self.is_current(inner, &followed) {
+                let node = core.inner.get(id);
+                let version = node.version(Ordering::Acquire);
+                if !version.is_multiple_of(2) || !self.is_current(core, &followed) {
                     continue 'restart;
                 }
                 let at = choose(node);
-                parent = Some((id, version, at));
-                id = node.kids[at].load(Ordering::Acquire);
+                parent = Some(Parent { id, version, at });
+                kid = Kid::from_word(node.kid(at).load(Ordering::Acquire));
                 fence(Ordering::Acquire);
-                if node.version.load(Ordering::Relaxed) != version {
+                if node.version(Ordering::Relaxed) != version {
                     continue 'restart;
                 }
                 level -= 1;
@@ -242,69 +173,253 @@ impl Index {
 
     /// Whether the pointer is still there. The caller loads the version of the child before.
     #[inline]
-    pub(crate) fn is_current(&self, inner: &InnerNodes, followed: &Followed) -> bool {
+    pub(crate) fn is_current<P: Pmem>(&self, core: &Core<P>, followed: &Followed) -> bool {
         fence(Ordering::Acquire);
         match followed.parent {
             None => self.root.load(Ordering::Relaxed) == followed.root,
-            Some((parent, version, at)) => {
-                let node = inner.get(parent);
-                node.version.load(Ordering::Relaxed) == version
-                    && node.kids[at].load(Ordering::Relaxed) == followed.leaf.0
+            Some(Parent { id, version, at }) => {
+                let node = core.inner.get(id);
+                node.version(Ordering::Relaxed) == version
+                    && node.kid(at).load(Ordering::Relaxed) == followed.leaf.0
             }
         }
     }
 
-    /// Adds a leaf, which was split off its left sibling.
-    pub(crate) fn post<P: Pmem>(
+    /// Builds the inner node of a home to which a reader has come, unless that was done meanwhile.
+    #[cold]
+    fn build<P: Pmem>(
         &self,
-        inner: &InnerNodes,
-        pmem: &P,
+        core: &Core<P>,
+        parent: Option<Parent>,
+        root: u64,
+        level: u8,
+        home: FrameId,
+    ) -> Result<(), Corruption> {
+        let writers = self.lock();
+        let (place, is_there) = match parent {
+            None => (None, self.root.load(Ordering::Relaxed) == root),
+            Some(Parent { id, version, at }) => {
+                let node = core.inner.get(id);
+                let is_there = node.version(Ordering::Relaxed) == version
+                    && node.kid(at).load(Ordering::Relaxed) == Kid::Home(home).word();
+                (Some((id, at)), is_there)
+            }
+        };
+        if is_there && self.build_at(core, place, level, home).is_none() {
+            self.rebuild(core, &writers)?;
+        }
+        Ok(())
+    }
+
+    /// Builds the inner node of a home, and replaces the pointer to the home. `None` if the home is corrupted.
+    fn build_at<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        place: Option<(u32, usize)>,
+        level: u8,
+        home: FrameId,
+    ) -> Option<u32> {
+        let offset = core.space.node_offset(home);
+        let kid = |unit| if level == 1 { Kid::leaf(unit) } else { Kid::Home(unit) };
+        let mut children = home::children(core, self.tree, offset, level).ok()?;
+        if let Some(high) = place.and_then(|(parent, at)| core.inner.get(parent).fence_at(at + 1)) {
+            // These belong to the home on the right, since a split.
+            let pmem = &core.pmem();
+            let key = |fence: Fence| fence.to_key(pmem, self.tree.is_word);
+            children.retain(|(fence, _)| !high.is_at_or_below(pmem, &key(*fence).as_key()));
+        }
+        let children: Option<Vec<(Fence, Kid)>> = children
+            .into_iter()
+            .map(|(fence, child)| Some((fence, kid(core.space.frame_of(child)?))))
+            .collect();
+        let id = core.inner.add(offset, &children?);
+        core.space.mark_node(offset);
+        self.replace(core, place, level, Kid::Built(id));
+        Some(id)
+    }
+
+    /// Replaces a pointer: that at `place`, or the root.
+    fn replace<P: Pmem>(&self, core: &Core<P>, place: Option<(u32, usize)>, level: u8, kid: Kid) {
+        match place {
+            Some((parent, at)) => core.inner.get(parent).kid(at).store(kid.word(), Ordering::Release),
+            None => self.root.store(root_word(level, kid), Ordering::Release),
+        }
+    }
+
+    /// Makes a new index, from the headers of the leaves, because a home is corrupted. The old inner nodes are not used any more.
+    #[cold]
+    fn rebuild<P: Pmem>(&self, core: &Core<P>, _writers: &MutexGuard<'_, ()>) -> Result<(), Corruption> {
+        let pmem = &core.pmem();
+        self.root.store(root_word(0, Kid::leaf(self.first)), Ordering::Release);
+        if self.anchor != 0 {
+            home::set_root(core, self.anchor, core.space.node_offset(self.first));
+        }
+        let mut node = Verified::load(pmem, core.space.node_offset(self.first), self.tree)?;
+        loop {
+            let next = node.next()?;
+            if next == 0 {
+                return Ok(());
+            }
+            let right = Verified::load(pmem, next, self.tree)?;
+            let leaf = core.space.frame_of(next).filter(|_| node.is_left_of(pmem, &right));
+            let leaf = leaf.ok_or(Corruption::new(node.offset(), CorruptionKind::Sibling))?;
+            let key = right.low().to_key(pmem, self.tree.is_word);
+            self.post_locked(core, right.low(), leaf, &key.as_key());
+            core.count_step();
+            node = right;
+        }
+    }
+
+    /// Adds a leaf, which was split off its left sibling.
+    ///
+    /// # Durability
+    /// The next fence of this thread makes it durable; one more fence for each new inner node. A crash before that costs steps to the right.
+    pub(crate) fn post<P: Pmem>(&self, core: &Core<P>, low: Fence, leaf: FrameId, key: &SearchKey<'_>) {
+        let _writers = self.lock();
+        self.post_locked(core, low, leaf, key);
+    }
+
+    /// [Posts](Self::post) a leaf that the index does not have, for instance after a crash.
+    pub(crate) fn post_missing<P: Pmem>(
+        &self,
+        core: &Core<P>,
         low: Fence,
         leaf: FrameId,
+    ) -> Result<(), Corruption> {
+        let key: OwnedKey = low.to_key(&core.pmem(), self.tree.is_word);
+        if self.find(core, &key.as_key())?.leaf() == leaf {
+            return Ok(());
+        }
+        let _writers = self.lock();
+        // Another thread may have posted it.
+        let (_, found) = self.path(core, &key.as_key(), 0);
+        if found != Some(Kid::leaf(leaf)) {
+            self.post_locked(core, low, leaf, &key.as_key());
+        }
+        Ok(())
+    }
+
+    /// The place of the pointer to the node at `level` in whose range `key` is, and the node. `None` if it could not be built.
+    fn path<P: Pmem>(
+        &self,
+        core: &Core<P>,
         key: &SearchKey<'_>,
-    ) {
-        let _writers: MutexGuard<'_, ()> = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut fence, mut child) = (low, leaf.0);
+        level: u8,
+    ) -> (Option<(u32, usize)>, Option<Kid>) {
+        let pmem = &core.pmem();
+        let (mut at_level, mut kid) = root_parts(self.root.load(Ordering::Relaxed));
+        let mut place = None;
+        loop {
+            if at_level > 0
+                && let Kid::Home(home) = kid
+            {
+                match self.build_at(core, place, at_level, home) {
+                    Some(id) => kid = Kid::Built(id),
+                    None => return (place, None),
+                }
+            }
+            let Kid::Built(id) = kid else { return (place, Some(kid)) };
+            if at_level <= level {
+                return (place, Some(kid));
+            }
+            let node = core.inner.get(id);
+            let at = node.child(|fence| fence.is_at_or_below(pmem, key));
+            place = Some((id, at));
+            kid = Kid::from_word(node.kid(at).load(Ordering::Relaxed));
+            at_level -= 1;
+        }
+    }
+
+    fn post_locked<P: Pmem>(&self, core: &Core<P>, low: Fence, leaf: FrameId, key: &SearchKey<'_>) {
+        let pmem = &core.pmem();
+        let (mut fence, mut child) = (low, Kid::leaf(leaf));
         let mut level = 1;
         loop {
-            let root = self.root.load(Ordering::Relaxed);
-            #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
-            let (root_level, root_id) = ((root >> 32) as u32, root as u32);
+            let (root_level, root) = root_parts(self.root.load(Ordering::Relaxed));
             if root_level < level {
-                let id = inner.add(&[(Fence::LOWEST, root_id), (fence, child)]);
-                self.root.store(root_word(level, id), Ordering::Release);
+                self.grow(core, level, root, fence, child);
                 return;
             }
-            // The node at this level, and the place of the pointer to it.
-            let mut place: Option<(u32, usize)> = None;
-            let mut id = root_id;
-            for _ in level..root_level {
-                let node = inner.get(id);
-                let at = node.child(|fence| fence.is_at_or_below(pmem, key));
-                place = Some((id, at));
-                id = node.kids[at].load(Ordering::Relaxed);
-            }
-            let mut children = inner.get(id).children();
-            let at = inner.get(id).child(|fence| fence.is_at_or_below(pmem, key));
+            // If a home on the way is corrupted, the leaf is not posted: the next search finds that, and makes a new index.
+            let (place, Some(Kid::Built(id))) = self.path(core, key, level) else { return };
+            let node = core.inner.get(id);
+            let home = node.home();
+            let mut children = node.children();
+            let at = node.child(|fence| fence.is_at_or_below(pmem, key));
             children.insert(at + 1, (fence, child));
-            let right = (children.len() > FANOUT).then(|| children.split_off(FANOUT / 2));
-            let left = inner.add(&children);
-            let right = right.map(|children| (children[0].0, inner.add(&children)));
-            match (place, right) {
-                (Some((parent, at)), _) => inner.get(parent).kids[at].store(left, Ordering::Release),
-                // Until the new root exists, keys of the right half would not be found below the left one.
-                (None, Some((fence, right))) => {
-                    let id = inner.add(&[(Fence::LOWEST, left), (fence, right)]);
-                    self.root.store(root_word(root_level + 1, id), Ordering::Release);
+            let right = (children.len() > core.fanout()).then(|| children.split_off(core.fanout() / 2));
+            let left = core.inner.add(home, &children);
+            if let Some(right) = right {
+                let right_home = self.create_home(core, level, &right);
+                let right_id = core.inner.add(right_home, &right);
+                let right_fence = right[0].0;
+                if at + 1 < core.fanout() / 2 {
+                    self.add_to_home(core, level, home, child, &children);
                 }
-                (None, None) => self.root.store(root_word(root_level, left), Ordering::Release),
+                match place {
+                    Some(_) => self.replace(core, place, level, Kid::Built(left)),
+                    // Until the new root exists, keys of the right half would not be found below the left one.
+                    None => self.grow(core, level + 1, Kid::Built(left), right_fence, Kid::Built(right_id)),
+                }
+                core.inner.retire(id);
+                if place.is_none() {
+                    return;
+                }
+                (fence, child) = (right_fence, Kid::Built(right_id));
+                level += 1;
+            } else {
+                self.add_to_home(core, level, home, child, &children);
+                self.replace(core, place, level, Kid::Built(left));
+                core.inner.retire(id);
+                return;
             }
-            inner.retire(id);
-            match (place, right) {
-                (Some(_), Some(right)) => (fence, child) = right,
-                _ => return,
-            }
-            level += 1;
+        }
+    }
+
+    /// Makes a new root above the old one and its right sibling.
+    fn grow<P: Pmem>(&self, core: &Core<P>, level: u8, left: Kid, fence: Fence, right: Kid) {
+        let children = [(Fence::LOWEST, left), (fence, right)];
+        let home = self.create_home(core, level, &children);
+        let id = core.inner.add(home, &children);
+        self.root.store(root_word(level, Kid::Built(id)), Ordering::Release);
+        if home != 0 {
+            home::set_root(core, self.anchor, home);
+        }
+    }
+
+    /// The offset of a child's node; 0 if it is an inner node without a home.
+    fn offset_of<P: Pmem>(&self, core: &Core<P>, level: u8, child: Kid) -> u64 {
+        match child {
+            Kid::Built(id) if level > 0 => core.inner.get(id).home(),
+            Kid::Built(unit) => core.space.node_offset(FrameId(unit)),
+            Kid::Home(unit) => core.space.node_offset(unit),
+        }
+    }
+
+    /// Creates a home for an inner node. Returns 0 if there is no room, or the tree has no homes: then a later open finds the children through their
+    /// left siblings.
+    fn create_home<P: Pmem>(&self, core: &Core<P>, level: u8, children: &[(Fence, Kid)]) -> u64 {
+        let offsets: Vec<u64> =
+            children.iter().map(|(_, child)| self.offset_of(core, level - 1, *child)).collect();
+        if self.anchor == 0 || offsets.contains(&0) {
+            return 0;
+        }
+        home::create(core, level, &offsets).unwrap_or(0)
+    }
+
+    /// Adds a child to the home of an inner node with these children.
+    fn add_to_home<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        level: u8,
+        home: u64,
+        child: Kid,
+        children: &[(Fence, Kid)],
+    ) {
+        let offset = |child: Kid| self.offset_of(core, level - 1, child);
+        if home != 0 && offset(child) != 0 {
+            let children: Vec<u64> = children.iter().map(|(_, child)| offset(*child)).collect();
+            home::add(core, home, offset(child), &children);
         }
     }
 }

@@ -1,28 +1,34 @@
 //! The leaves of a tree: finding a key's leaf and its entry, and changing entries under the leaf's lock.
 
+use crate::catalogue::CATALOGUE;
 use crate::core::Core;
 use crate::entry::{Commit, Entry, INLINE_BYTES, Kind, RecordRef, entry_offset, inline_lengths, node_seed};
-use crate::error::{Corruption, CorruptionKind, WriteError};
+use crate::error::{Corruption, CorruptionKind, LeafError, WriteError};
 use crate::format::{
     ENTRY_BYTES, KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, checked,
 };
 use crate::frame::{Frame, FrameId, FrameLock, Snapshot};
-use crate::index::{Fence, Followed, Index};
+use crate::home;
+use crate::index::{Fence, Followed, Index, TreeId};
 use crate::key::{SearchKey, separator};
 use crate::space::Reserved;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_core::{Pmem, bytes_of, crc32c_bytes};
+use std::sync::OnceLock;
 
 /// A tree: the leaves of a table, and the index to them.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    pub(crate) table: u16,
+    pub(crate) id: TreeId,
     /// The width of word keys; `None` for byte keys.
     pub(crate) key_width: Option<usize>,
     pub(crate) first: FrameId,
     pub(crate) index: Index,
+    /// The number of entries in the leaves that are swept.
     pub(crate) len: AtomicU64,
+    /// The first leaf that the sweep could not read.
+    pub(crate) unreadable: OnceLock<Corruption>,
 }
 
 /// The lowest offset of a slot's bit, and the others in turn.
@@ -67,7 +73,7 @@ struct Moving {
 
 impl Tree {
     pub(crate) const fn is_word(&self) -> bool {
-        self.key_width.is_some()
+        self.id.is_word
     }
 
     /// The leaf whose range includes `key`, and its snapshot.
@@ -76,12 +82,12 @@ impl Tree {
         &self,
         core: &'c Core<P>,
         key: &SearchKey<'_>,
-    ) -> (&'c Frame, Snapshot) {
+    ) -> Result<(&'c Frame, Snapshot), LeafError> {
         let pmem = &core.pmem();
         loop {
-            let followed = self.index.find(&core.inner, pmem, key);
-            if let Some(found) = self.move_right(core, &followed, |high| high.is_at_or_below(pmem, key)) {
-                return found;
+            let followed = self.index.find(core, key)?;
+            if let Some(found) = self.move_right(core, &followed, |high| high.is_at_or_below(pmem, key))? {
+                return Ok(found);
             }
         }
     }
@@ -93,23 +99,24 @@ impl Tree {
         core: &'c Core<P>,
         followed: &Followed,
         is_left: impl Fn(&Fence) -> bool,
-    ) -> Option<(&'c Frame, Snapshot)> {
-        let mut frame = core.frames.get(followed.leaf());
+    ) -> Result<Option<(&'c Frame, Snapshot)>, LeafError> {
+        let mut frame = self.leaf(core, followed.leaf())?;
         let mut snapshot = frame.snapshot();
-        if !self.index.is_current(&core.inner, followed) {
-            return None;
+        if !self.index.is_current(core, followed) {
+            return Ok(None);
         }
         while let Some(next) = frame.next()
             && is_left(&frame.high())
         {
-            let right = core.frames.get(next);
+            let right = self.leaf(core, next)?;
             let of_right = right.snapshot();
             if !frame.is_current(snapshot) {
-                return None;
+                return Ok(None);
             }
             (frame, snapshot) = (right, of_right);
+            core.count_step();
         }
-        Some((frame, snapshot))
+        Ok(Some((frame, snapshot)))
     }
 
     /// Reads the entry of `key` with `read`. `None` if there is none.
@@ -121,10 +128,10 @@ impl Tree {
         core: &Core<P>,
         key: &SearchKey<'_>,
         mut read: impl FnMut(&Entry) -> R,
-    ) -> Result<Option<R>, Corruption> {
+    ) -> Result<Option<R>, LeafError> {
         let pmem = &core.pmem();
         loop {
-            let (frame, snapshot) = self.locate(core, key);
+            let (frame, snapshot) = self.locate(core, key)?;
             let node = frame.node();
             let mut found = None;
             for slot in slots_of(frame.matches(key.fingerprint(), snapshot.live)) {
@@ -143,8 +150,8 @@ impl Tree {
             let held = frame.held.load(Ordering::Relaxed);
             if frame.is_current(snapshot) {
                 return match found {
-                    None if held != 0 => Err(held_entry(node, held)),
-                    found => found.transpose(),
+                    None if held != 0 => Err(held_entry(node, held).into()),
+                    found => Ok(found.transpose()?),
                 };
             }
         }
@@ -160,20 +167,26 @@ impl Tree {
 
     /// Locks the leaf whose range includes `key`.
     #[inline]
-    fn lock_leaf<'c, P: Pmem>(&self, core: &'c Core<P>, key: &SearchKey<'_>) -> FrameLock<'c> {
+    fn lock_leaf<'c, P: Pmem>(
+        &self,
+        core: &'c Core<P>,
+        key: &SearchKey<'_>,
+    ) -> Result<FrameLock<'c>, LeafError> {
         let pmem = &core.pmem();
         loop {
-            let followed = self.index.find(&core.inner, pmem, key);
-            let mut leaf = core.frames.get(followed.leaf()).lock();
-            if !self.index.is_current(&core.inner, &followed) {
+            let followed = self.index.find(core, key)?;
+            let mut leaf = self.leaf(core, followed.leaf())?.lock();
+            if !self.index.is_current(core, &followed) {
                 continue;
             }
             while let Some(next) = leaf.next()
                 && leaf.high().is_at_or_below(pmem, key)
             {
-                leaf = core.frames.get(next).lock();
+                drop(leaf);
+                leaf = self.leaf(core, next)?.lock();
+                core.count_step();
             }
-            return leaf;
+            return Ok(leaf);
         }
     }
 
@@ -225,7 +238,7 @@ impl Tree {
         }
         let bytes = if self.is_word() { value } else { record };
         let len = bytes.len() as u64;
-        let reserved = core.space.reserve_record(&core.heap, &core.frames, len)?;
+        let reserved = core.space.reserve_record(&core.heap, len)?;
         let payload = RecordRef { offset: reserved.offset(), len }.payload();
         Ok(Content { payload, low: crc32c_bytes(0, bytes), record: Some(reserved) })
     }
@@ -245,7 +258,7 @@ impl Tree {
         let mut buffer = Vec::new();
         let content = self.prepare(core, key, value, &mut buffer)?;
         let leaf = loop {
-            let leaf = self.lock_leaf(core, key);
+            let leaf = self.lock_leaf(core, key)?;
             if leaf.live.load(Ordering::Relaxed) | leaf.held.load(Ordering::Relaxed) != core.all_slots() {
                 break leaf;
             }
@@ -271,6 +284,7 @@ impl Tree {
         let is_last = (core.all_slots() & !used).is_power_of_two();
         let is_split = old.is_none() && is_last;
         let payload = new.payload;
+        let is_counted = leaf.is_swept.load(Ordering::Relaxed);
         let written = match is_split {
             true => self.split(core, leaf, Some(new)),
             false => self.put_in_place(core, &leaf, &new, old.as_ref()),
@@ -281,7 +295,7 @@ impl Tree {
             core.space.release_record(record.offset, record.len);
         }
         written?;
-        if old.is_none() {
+        if old.is_none() && is_counted {
             self.len.fetch_add(1, Ordering::Relaxed);
         }
         Ok(old.is_none())
@@ -331,13 +345,15 @@ impl Tree {
     /// update of the leaf left a line to be flushed. If there is no such key, costs nothing.
     pub(crate) fn remove<P: Pmem>(&self, core: &Core<P>, key: &SearchKey<'_>) -> Result<bool, WriteError> {
         core.check_not_poisoned()?;
-        let leaf = self.lock_leaf(core, key);
+        let leaf = self.lock_leaf(core, key)?;
         let Some((slot, old)) = self.find_in(core, &leaf, key)? else { return Ok(false) };
         self.remove_from(core, &leaf, slot, &old)?;
         if let Some(record) = old.record() {
             core.space.release_record(record.offset, record.len);
         }
-        self.len.fetch_sub(1, Ordering::Relaxed);
+        if leaf.is_swept.load(Ordering::Relaxed) {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
         Ok(true)
     }
 
@@ -382,7 +398,7 @@ impl Tree {
         let moving = self.sorted_entries(core, &leaf);
         let (kept, fence_bytes) = self.split_point(&leaf, &moving, new.as_ref());
         let fence_key = self.fence_key(&fence_bytes);
-        let right = core.space.reserve_node(&core.heap, &core.frames)?;
+        let right = core.space.reserve_node(&core.heap)?;
         let (low, low_record) = self.store_fence(core, &fence_bytes)?;
         let goes_right = |new: &&NewEntry<'_>| low.is_at_or_below(pmem, new.key);
         let new_in_right = new.as_ref().filter(goes_right);
@@ -390,7 +406,7 @@ impl Tree {
 
         let birth = core.session.next_birth();
         let frame = core.frames.get(right.frame());
-        let seed = node_seed(self.table, right.offset(), birth);
+        let seed = node_seed(self.id.table, right.offset(), birth);
         let mut filled = 0;
         for moving in &moving[kept..] {
             moving.entry.store(pmem, entry_offset(right.offset(), filled), seed);
@@ -402,7 +418,15 @@ impl Tree {
             frame.set_fingerprint(filled, new.key.fingerprint());
             filled += 1;
         }
-        self.store_header(core, right.offset(), &low, low_record_crc(&low, &fence_bytes), birth, leaf.next());
+        Self::store_header(
+            core,
+            self.id,
+            right.offset(),
+            &low,
+            low_record_crc(&low, &fence_bytes),
+            birth,
+            leaf.next(),
+        );
         pmem.flush(right.offset(), NODE_HEADER_BYTES + filled as u64 * ENTRY_BYTES);
         core.fence()?;
         // Nothing refers to the sibling yet, so until here a failure has given both units back.
@@ -414,9 +438,10 @@ impl Tree {
 
         self.init_frame(core, id, right_node, seed, (1 << filled) - 1, &leaf);
         let right = frame.lock();
+        right.publish();
         self.link_sibling(core, &leaf, id, low, new_in_left, &moving[kept..])?;
         drop((leaf, right));
-        self.index.post(&core.inner, pmem, low, id, &fence_key);
+        self.index.post(core, low, id, &fence_key);
         Ok(())
     }
 
@@ -440,7 +465,7 @@ impl Tree {
         let entry = new.map(|new| new.entry(core, leaf)).transpose()?;
         let next = leaf.node() + offset_of!(NodeHeader, next) as u64;
         leaf.begin();
-        pmem.store_u64(next, checked(core.frames.get(right).node(), next));
+        pmem.store_u64(next, checked(core.space.node_offset(right), next));
         pmem.flush(next, 8);
         if let Some(entry) = entry {
             entry.store(pmem, entry_offset(leaf.node(), slot), leaf.seed());
@@ -541,28 +566,28 @@ impl Tree {
         if self.is_word() || (bytes.len() <= INLINE_BYTES && bytes.last() != Some(&0)) {
             return Ok((Fence { head, record: 0, len: 0 }, None));
         }
-        let record = core.space.reserve_record(&core.heap, &core.frames, bytes.len() as u64)?;
+        let record = core.space.reserve_record(&core.heap, bytes.len() as u64)?;
         core.pmem().store_nt(record.offset(), bytes);
         let len = u32::try_from(bytes.len()).expect("a key is shorter than a record");
         Ok((Fence { head, record: record.offset(), len }, Some(record)))
     }
 
     fn store_header<P: Pmem>(
-        &self,
         core: &Core<P>,
+        id: TreeId,
         node: u64,
         low: &Fence,
         low_record_crc: u32,
         birth: u64,
         next: Option<FrameId>,
     ) {
-        let next = next.map_or(0, |next| core.frames.get(next).node());
+        let next = next.map_or(0, |next| core.space.node_offset(next));
         let place = |offset: usize| node + offset as u64;
         let header = NodeHeader {
             magic: NODE_MAGIC,
             level: 0,
-            kind: if self.is_word() { KIND_WORD } else { KIND_BYTES },
-            table: self.table,
+            kind: if id.is_word { KIND_WORD } else { KIND_BYTES },
+            table: id.table,
             state: checked(STATE_LIVE, place(offset_of!(NodeHeader, state))),
             low: low.head,
             next: checked(next, place(offset_of!(NodeHeader, next))),
@@ -595,34 +620,42 @@ impl Tree {
         // The stamps of the moved entries are in the left node's order, and later ones must be greater.
         frame.order.store(left.order.load(Ordering::Relaxed), Ordering::Relaxed);
         frame.set_next(left.next().unwrap_or(FrameId::NONE), left.high());
+        frame.is_swept.store(left.is_swept.load(Ordering::Relaxed), Ordering::Relaxed);
         frame.live.store(live, Ordering::Release);
     }
 
-    /// Creates the first leaf of a tree, and returns its offset and its frame.
+    /// Creates a tree with an empty leaf, and returns the offset of the leaf.
     ///
     /// # Durability
-    /// Durable when this returns, at one fence. Nothing refers to the leaf yet, and a crash frees it.
-    pub(crate) fn create_leaf<P: Pmem>(
+    /// Durable when this returns, at one fence. Nothing refers to the tree yet, and a crash frees it.
+    pub(crate) fn create<P: Pmem>(
         core: &Core<P>,
         table: u16,
         key_width: Option<usize>,
     ) -> Result<(u64, Self), WriteError> {
         core.check_not_poisoned()?;
-        let node = core.space.reserve_node(&core.heap, &core.frames)?;
-        let (offset, id) = (node.offset(), node.frame());
+        let node = core.space.reserve_node(&core.heap)?;
+        let (offset, first) = (node.offset(), node.frame());
         let birth = core.session.next_birth();
-        let leaves = [(Fence::LOWEST, id)];
-        let index = Index::build(&core.inner, &leaves);
-        let tree = Self { table, key_width, first: id, index, len: AtomicU64::new(0) };
-        tree.store_header(core, offset, &Fence::LOWEST, 0, birth, None);
+        let id = TreeId { table, is_word: key_width.is_some() };
+        Self::store_header(core, id, offset, &Fence::LOWEST, 0, birth, None);
         core.pmem().flush(offset, NODE_HEADER_BYTES);
+        // The catalogue has few leaves, and nothing that could name its anchor.
+        let anchor = if table == CATALOGUE { 0 } else { home::create_anchor(core, offset)? };
         core.fence()?;
         node.keep();
-        let frame = core.frames.get(id);
+        let index = Index::new(id, first, anchor);
+        let frame = core.frames.get(first).lock();
         frame.node.store(offset, Ordering::Relaxed);
         frame.seed.store(node_seed(table, offset, birth), Ordering::Relaxed);
         frame.set_next(FrameId::NONE, Fence::LOWEST);
-        Ok((offset, tree))
+        frame.is_swept.store(true, Ordering::Relaxed);
+        frame.publish();
+        drop(frame);
+        Ok((
+            offset,
+            Self { id, key_width, first, index, len: AtomicU64::new(0), unreadable: OnceLock::new() },
+        ))
     }
 }
 
@@ -642,7 +675,7 @@ const fn line_mate(slot: usize) -> u64 {
 }
 
 /// Flushes the lines of these slots, whose commit word became 0.
-fn flush_owed<P: Pmem>(pmem: &P, leaf: &Frame, mut owed: u64) {
+pub(crate) fn flush_owed<P: Pmem>(pmem: &P, leaf: &Frame, mut owed: u64) {
     while owed != 0 {
         let slot = owed.trailing_zeros() as usize;
         pmem.flush(entry_offset(leaf.node(), slot), ENTRY_BYTES);

@@ -71,7 +71,9 @@ mod error;
 mod fence;
 mod frame;
 mod guard;
+mod home;
 mod index;
+mod inner;
 mod key;
 mod leaf;
 mod options;
@@ -80,6 +82,7 @@ mod report;
 mod scan;
 mod space;
 mod store;
+mod sweep;
 mod table;
 mod types;
 

@@ -9,6 +9,7 @@ pub struct StoreOptions {
     node_slots: Option<u32>,
     extent_bytes: Option<u64>,
     verifies_reads: bool,
+    leaves_swept_at_open: Option<u64>,
 }
 
 impl StoreOptions {
@@ -47,6 +48,18 @@ impl StoreOptions {
     pub const fn verify_reads(mut self, verify: bool) -> Self {
         self.verifies_reads = verify;
         self
+    }
+
+    /// The number of leaves that an open visits, by default 256, which takes about a millisecond. The others are visited when they are needed, when
+    /// changes need space, or when the length of a table is asked for.
+    #[must_use]
+    pub const fn sweep_at_open(mut self, leaves: u64) -> Self {
+        self.leaves_swept_at_open = Some(leaves);
+        self
+    }
+
+    pub(crate) fn leaves_swept_at_open(&self) -> u64 {
+        self.leaves_swept_at_open.unwrap_or(256)
     }
 
     pub(crate) const fn verifies_reads(&self) -> bool {

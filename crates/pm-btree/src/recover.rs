@@ -1,4 +1,5 @@
-//! Filling frames from nodes when a table is opened: what readers may see is computed from the entries, and what a crash left is cleaned up.
+//! Filling frames from nodes when they are first used after an open: what readers may see is computed from the entries, and what a crash left is
+//! cleaned up.
 //!
 //! After a session that was not closed, a node may hold entries that are visible but not durable, because a process was killed; torn entries, whose seal
 //! or record is wrong; and replaced entries, whose commit word was not cleared durably. Filling a frame first flushes all that it relies on, and fences.
@@ -10,36 +11,18 @@
 
 use crate::core::Core;
 use crate::entry::{Entry, Kind, RecordRef, entry_offset, node_seed};
-use crate::error::{Corruption, CorruptionKind};
+use crate::error::{Corruption, CorruptionKind, LeafError};
 use crate::format::{
     ENTRY_BYTES, KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, unchecked,
 };
-use crate::frame::FrameId;
-use crate::index::{Fence, Index};
+use crate::frame::{Frame, FrameId};
+use crate::index::{Fence, Index, TreeId};
 use crate::key::{SearchKey, head_of};
 use crate::leaf::Tree;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_core::{FenceError, Pmem, crc32c_bytes, from_bytes};
-
-/// Why a tree could not be opened.
-#[derive(Debug)]
-pub(crate) enum FillError {
-    Corrupted(Corruption),
-    Fence(FenceError),
-}
-
-impl From<Corruption> for FillError {
-    fn from(corruption: Corruption) -> Self {
-        Self::Corrupted(corruption)
-    }
-}
-
-impl From<FenceError> for FillError {
-    fn from(error: FenceError) -> Self {
-        Self::Fence(error)
-    }
-}
+use std::sync::OnceLock;
 
 /// A verified header of a node.
 #[derive(Clone, Copy, Debug)]
@@ -49,23 +32,38 @@ pub(crate) struct Verified {
 }
 
 impl Verified {
-    /// The header of the node at `offset`, if it is one of this table.
-    pub(crate) fn load<P: Pmem>(
+    /// The header of the leaf at `offset`, if it is one of this tree.
+    pub(crate) fn load<P: Pmem>(pmem: &P, offset: u64, tree: TreeId) -> Result<Self, Corruption> {
+        Self::load_at_level(pmem, offset, tree, 0)
+    }
+
+    /// The header of the node at `offset`, if it is one of this tree and this level.
+    pub(crate) fn load_at_level<P: Pmem>(
         pmem: &P,
         offset: u64,
-        table: u16,
-        is_word: bool,
+        tree: TreeId,
+        level: u8,
     ) -> Result<Self, Corruption> {
+        let loaded = Self::load_any(pmem, offset, tree)?;
+        if loaded.level() == level {
+            Ok(loaded)
+        } else {
+            Err(Corruption::new(offset, CorruptionKind::NodeHeader))
+        }
+    }
+
+    /// The header of the node at `offset`, if it is one of this tree.
+    pub(crate) fn load_any<P: Pmem>(pmem: &P, offset: u64, tree: TreeId) -> Result<Self, Corruption> {
         let corrupted = Corruption::new(offset, CorruptionKind::NodeHeader);
-        if !offset.is_multiple_of(64) || offset + NODE_HEADER_BYTES > pmem.len_bytes() {
+        if !offset.is_multiple_of(64) || offset.saturating_add(NODE_HEADER_BYTES) > pmem.len_bytes() {
             return Err(corrupted);
         }
         let header: NodeHeader = from_bytes(|bytes| pmem.load(offset, bytes));
-        let kind = if is_word { KIND_WORD } else { KIND_BYTES };
+        let kind = if tree.is_word { KIND_WORD } else { KIND_BYTES };
         let state = offset + offset_of!(NodeHeader, state) as u64;
         let is_right = header.magic == NODE_MAGIC
             && header.crc == header.expected_crc(offset)
-            && (header.table, header.kind, header.level) == (table, kind, 0)
+            && (header.table, header.kind) == (tree.table, kind)
             && unchecked(header.state, state) == Some(STATE_LIVE);
         let verified = Self { offset, header };
         let is_right = is_right && verified.is_fence_right(pmem);
@@ -82,6 +80,15 @@ impl Verified {
         }
     }
 
+    pub(crate) const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// 0 for a leaf.
+    pub(crate) const fn level(&self) -> u8 {
+        self.header.level
+    }
+
     pub(crate) const fn low(&self) -> Fence {
         let NodeHeader { low, low_record, low_record_len, .. } = self.header;
         Fence { head: low, record: low_record, len: low_record_len }
@@ -91,6 +98,16 @@ impl Verified {
     pub(crate) fn next(&self) -> Result<u64, Corruption> {
         let place = self.offset + offset_of!(NodeHeader, next) as u64;
         unchecked(self.header.next, place).ok_or(Corruption::new(self.offset, CorruptionKind::Sibling))
+    }
+
+    /// Whether the keys of this leaf are below those of `right`.
+    pub(crate) fn is_left_of<P: Pmem>(&self, pmem: &P, right: &Self) -> bool {
+        let (left, right) = (self.low(), right.low());
+        if self.header.kind == KIND_WORD {
+            left.head < right.head
+        } else {
+            left.load(pmem) < right.load(pmem)
+        }
     }
 
     pub(crate) fn seed(&self) -> u32 {
@@ -117,120 +134,94 @@ struct Slots {
 }
 
 impl Tree {
-    /// Opens the tree whose first leaf is at `first`: fills the frames of all leaves, marks their space as used, and builds the index.
-    ///
-    /// # Durability
-    /// After a clean close changes nothing. Otherwise costs two fences for each leaf; a crash at any point leaves the same contents.
+    /// Opens the tree whose first leaf is at `first`, and whose anchor is at `anchor`. Fills no frame.
     pub(crate) fn open<P: Pmem>(
         core: &Core<P>,
         table: u16,
         key_width: Option<usize>,
         first: u64,
-    ) -> Result<Self, FillError> {
-        let is_word = key_width.is_some();
+        anchor: u64,
+    ) -> Result<Self, Corruption> {
+        let id = TreeId { table, is_word: key_width.is_some() };
+        let node = Verified::load(&core.pmem(), first, id)?;
+        let frame = core.space.frame_of(first).filter(|_| node.low() == Fence::LOWEST);
+        let frame = frame.ok_or(Corruption::new(first, CorruptionKind::NodeHeader))?;
+        let index = Index::open(core, id, frame, anchor)?;
+        let (len, unreadable) = (AtomicU64::new(0), OnceLock::new());
+        Ok(Self { id, key_width, first: frame, index, len, unreadable })
+    }
+
+    /// The frame of a leaf. If it is not filled, fills it.
+    #[inline]
+    pub(crate) fn leaf<'c, P: Pmem>(&self, core: &'c Core<P>, id: FrameId) -> Result<&'c Frame, LeafError> {
+        let frame = core.frames.get(id);
+        if !frame.is_filled() {
+            self.fill(core, id)?;
+        }
+        Ok(frame)
+    }
+
+    /// Fills the frame of a leaf.
+    ///
+    /// # Durability
+    /// After a clean close changes nothing. Otherwise costs one fence, or two if there are entries to be cleared; a crash at any point leaves the same
+    /// contents.
+    #[cold]
+    fn fill<P: Pmem>(&self, core: &Core<P>, id: FrameId) -> Result<(), LeafError> {
         let pmem = &core.pmem();
-        let mut leaves = Vec::new();
-        let mut len = 0;
-        let mut node = Verified::load(pmem, first, table, is_word)?;
-        if node.low() != Fence::LOWEST {
-            return Err(Corruption::new(first, CorruptionKind::NodeHeader).into());
+        let frame = core.frames.get(id).lock();
+        // Another thread may have filled it.
+        if frame.is_filled() {
+            return Ok(());
         }
-        let mut left: Option<FrameId> = None;
-        loop {
-            let sibling_corrupted =
-                Corruption::new(leaves.last().map_or(first, |_| node.offset), CorruptionKind::Sibling);
-            let next = match node.next()? {
-                0 => None,
-                next => Some(Verified::load(pmem, next, table, is_word)?),
-            };
-            if next.is_some_and(|next| !is_ordered(pmem, is_word, &node.low(), &next.low())) {
-                return Err(sibling_corrupted.into());
-            }
-            // A node that is marked already is reachable twice.
-            let id = core
-                .space
-                .frame_of(node.offset)
-                .filter(|_| core.space.mark_node(node.offset))
-                .ok_or(sibling_corrupted)?;
-            mark_fence(core, &node)?;
-            len += fill(core, &node, next.as_ref(), id, is_word)?;
-            if let Some(left) = left {
-                core.frames.get(left).set_next(id, node.low());
-            }
-            leaves.push((node.low(), id));
-            left = Some(id);
-            match next {
-                Some(next) => node = next,
-                None => break,
-            }
+        let node = Verified::load(pmem, core.space.node_offset(id), self.id)?;
+        let next = match node.next()? {
+            0 => None,
+            next => Some(Verified::load(pmem, next, self.id)?),
+        };
+        let right = next.map(|next| {
+            let id = core.space.frame_of(next.offset).filter(|_| node.is_left_of(pmem, &next));
+            id.ok_or(Corruption::new(node.offset, CorruptionKind::Sibling))
+        });
+        let right = right.transpose()?;
+        let slots = read_slots(core, &node, next.map(|next| next.low()), self.is_word());
+        if core.session.is_unclean {
+            clean_up(core, &node, &slots)?;
         }
-        let index = Index::build(&core.inner, &leaves);
-        Ok(Self { table, key_width, first: leaves[0].1, index, len: AtomicU64::new(len) })
+        frame.node.store(node.offset, Ordering::Relaxed);
+        frame.seed.store(node.seed(), Ordering::Relaxed);
+        let high = next.map_or(Fence::LOWEST, |next| next.low());
+        frame.set_next(right.unwrap_or(FrameId::NONE), high);
+        let is_live = |candidate: &&Candidate| slots.live >> candidate.slot & 1 == 1;
+        for Candidate { slot, entry, bytes } in slots.candidates.iter().filter(is_live) {
+            let key = if self.is_word() { SearchKey::word(entry.key) } else { SearchKey::bytes_key(bytes) };
+            frame.set_fingerprint(*slot, key.fingerprint());
+        }
+        frame.held.store(slots.held, Ordering::Relaxed);
+        frame.live.store(slots.live, Ordering::Release);
+        frame.publish();
+        Ok(())
     }
 }
 
-/// Whether `left` is below `right`.
-fn is_ordered<P: Pmem>(pmem: &P, is_word: bool, left: &Fence, right: &Fence) -> bool {
-    if is_word { left.head < right.head } else { left.load(pmem) < right.load(pmem) }
-}
-
-fn mark_fence<P: Pmem>(core: &Core<P>, node: &Verified) -> Result<(), Corruption> {
-    let Fence { record, len, .. } = node.low();
-    if record == 0 || core.space.mark_record(record, len.into()) {
-        return Ok(());
-    }
-    Err(Corruption::new(node.offset, CorruptionKind::NodeHeader))
-}
-
-/// Fills the frame of a leaf, and returns the number of its entries.
-fn fill<P: Pmem>(
-    core: &Core<P>,
-    node: &Verified,
-    next: Option<&Verified>,
-    id: FrameId,
-    is_word: bool,
-) -> Result<u64, FillError> {
+/// Makes what a frame relies on durable, and then clears torn and replaced entries.
+fn clean_up<P: Pmem>(core: &Core<P>, node: &Verified, slots: &Slots) -> Result<(), FenceError> {
     let pmem = &core.pmem();
-    let is_unclean = core.session.is_unclean;
-    if is_unclean {
-        pmem.flush(node.offset, core.node_bytes());
+    pmem.flush(node.offset, core.node_bytes());
+    let records = slots.candidates.iter().filter(|candidate| !is_durable(core, &candidate.entry));
+    for RecordRef { offset, len } in records.filter_map(|candidate| candidate.entry.record()) {
+        pmem.flush(offset, len);
     }
-    let slots = read_slots(core, node, next.map(Verified::low), is_word);
-    if is_unclean {
-        let records = slots.candidates.iter().filter(|candidate| !is_durable(core, &candidate.entry));
-        for RecordRef { offset, len } in records.filter_map(|candidate| candidate.entry.record()) {
-            pmem.flush(offset, len);
-        }
+    core.fence()?;
+    for slot in crate::leaf::slots_of(slots.to_clear) {
+        let place = entry_offset(node.offset, slot);
+        pmem.store_u64(place + 24, 0);
+        pmem.flush(place, ENTRY_BYTES);
+    }
+    if slots.to_clear != 0 {
         core.fence()?;
-        for slot in crate::leaf::slots_of(slots.to_clear) {
-            let place = entry_offset(node.offset, slot);
-            pmem.store_u64(place + 24, 0);
-            pmem.flush(place, ENTRY_BYTES);
-        }
-        if slots.to_clear != 0 {
-            core.fence()?;
-        }
     }
-    let frame = core.frames.get(id);
-    frame.node.store(node.offset, Ordering::Relaxed);
-    frame.seed.store(node.seed(), Ordering::Relaxed);
-    frame.set_next(FrameId::NONE, Fence::LOWEST);
-    let (mut live, mut held) = (slots.live, slots.held);
-    for Candidate { slot, entry, bytes } in
-        slots.candidates.iter().filter(|candidate| slots.live >> candidate.slot & 1 == 1)
-    {
-        // A record that is not in an extent, or belongs to another entry too, is corrupted.
-        if entry.record().is_some_and(|record| !core.space.mark_record(record.offset, record.len)) {
-            live &= !(1 << slot);
-            held |= 1 << slot;
-            continue;
-        }
-        let key = if is_word { SearchKey::word(entry.key) } else { SearchKey::bytes_key(bytes) };
-        frame.set_fingerprint(*slot, key.fingerprint());
-    }
-    frame.held.store(held, Ordering::Relaxed);
-    frame.live.store(live, Ordering::Release);
-    Ok(live.count_ones().into())
+    Ok(())
 }
 
 /// Whether the entry was durable before the session that was not closed.

@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
-use crate::error::{Corruption, CorruptionKind};
+use crate::error::{Corruption, CorruptionKind, LeafError};
 use crate::key::SearchKey;
 use crate::leaf::{Tree, held_entry, slots_of};
 use crate::recover::Verified;
@@ -51,14 +51,19 @@ pub struct StoreStats {
 }
 
 impl Tree {
-    /// Verifies all leaves.
-    pub(crate) fn check<P: Pmem>(&self, core: &Core<P>, name: &str, report: &mut CheckReport) {
+    /// Verifies all leaves up to one that cannot be read.
+    pub(crate) fn check<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        name: &str,
+        report: &mut CheckReport,
+    ) -> Result<(), LeafError> {
         let pmem = &core.pmem();
         let mut id = Some(self.first);
         while let Some(leaf) = id {
-            let frame = core.frames.get(leaf).lock();
+            let frame = self.leaf(core, leaf)?.lock();
             report.leaves += 1;
-            if let Err(corruption) = Verified::load(pmem, frame.node(), self.table, self.is_word()) {
+            if let Err(corruption) = Verified::load(pmem, frame.node(), self.id) {
                 report.push(name, corruption);
             }
             for slot in slots_of(frame.held.load(Ordering::Relaxed)) {
@@ -89,17 +94,6 @@ impl Tree {
             }
             id = frame.next();
         }
-    }
-
-    /// Flushes the lines that the next changes of the leaves would flush. The caller fences.
-    pub(crate) fn flush_owed<P: Pmem>(&self, core: &Core<P>) {
-        let mut id = Some(self.first);
-        while let Some(leaf) = id {
-            let frame = core.frames.get(leaf).lock();
-            for slot in slots_of(frame.owed.load(Ordering::Relaxed)) {
-                core.pmem().flush(entry_offset(frame.node(), slot), crate::format::ENTRY_BYTES);
-            }
-            id = frame.next();
-        }
+        Ok(())
     }
 }

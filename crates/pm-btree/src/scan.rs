@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
-use crate::error::Corruption;
+use crate::error::{Corruption, LeafError};
 use crate::frame::{Frame, Snapshot};
 use crate::index::Fence;
 use crate::key::{OwnedKey, SearchKey};
@@ -47,13 +47,13 @@ impl Tree {
         &self,
         core: &Core<P>,
         bounds: &mut Bounds,
-    ) -> Result<Option<Batch>, Corruption> {
+    ) -> Result<Option<Batch>, LeafError> {
         loop {
             let start = match &bounds.from {
                 Bound::Included(key) | Bound::Excluded(key) => key.clone(),
                 Bound::Unbounded => self.lowest(),
             };
-            let (frame, snapshot) = self.locate(core, &start.as_key());
+            let (frame, snapshot) = self.locate(core, &start.as_key())?;
             let high = frame.next().map(|_| frame.high().to_key(&core.pmem(), self.is_word()));
             let Some(batch) = self.read_leaf(core, frame, snapshot, bounds, high.as_ref())? else { continue };
             let is_last = high.as_ref().is_none_or(|high| !is_below(high, &bounds.to));
@@ -79,13 +79,13 @@ impl Tree {
         &self,
         core: &Core<P>,
         bounds: &mut Bounds,
-    ) -> Result<Option<Batch>, Corruption> {
+    ) -> Result<Option<Batch>, LeafError> {
         loop {
-            let (frame, snapshot) = self.locate_last(core, &bounds.to);
+            let (frame, snapshot) = self.locate_last(core, &bounds.to)?;
             let high = frame.next().map(|_| frame.high().to_key(&core.pmem(), self.is_word()));
             let is_first = core::ptr::eq(frame, core.frames.get(self.first));
             // A fence never changes while the node is in use.
-            let low = Verified::load(&core.pmem(), frame.node(), self.table, self.is_word());
+            let low = Verified::load(&core.pmem(), frame.node(), self.id);
             let Some(batch) = self.read_leaf(core, frame, snapshot, bounds, high.as_ref())? else { continue };
             let low = low?.low().to_key(&core.pmem(), self.is_word());
             let is_last = is_first || !is_above(&low, &bounds.from);
@@ -104,7 +104,11 @@ impl Tree {
     }
 
     /// The last leaf that can hold keys up to this bound.
-    fn locate_last<'c, P: Pmem>(&self, core: &'c Core<P>, to: &Bound<OwnedKey>) -> (&'c Frame, Snapshot) {
+    fn locate_last<'c, P: Pmem>(
+        &self,
+        core: &'c Core<P>,
+        to: &Bound<OwnedKey>,
+    ) -> Result<(&'c Frame, Snapshot), LeafError> {
         let pmem = &core.pmem();
         let key = match to {
             Bound::Included(key) => return self.locate(core, &key.as_key()),
@@ -112,10 +116,10 @@ impl Tree {
             Bound::Unbounded => None,
         };
         loop {
-            let followed = self.index.find_below(&core.inner, pmem, key.as_ref());
+            let followed = self.index.find_below(core, key.as_ref())?;
             let is_left = |high: &Fence| key.as_ref().is_none_or(|key| high.is_below(pmem, key));
-            if let Some(found) = self.move_right(core, &followed, is_left) {
-                return found;
+            if let Some(found) = self.move_right(core, &followed, is_left)? {
+                return Ok(found);
             }
         }
     }

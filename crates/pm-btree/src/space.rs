@@ -6,8 +6,8 @@
 use crate::classes::{CLASS_COUNT, Class};
 use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
 use crate::format::{EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, ROOT, ROWS, StoreBlock, checked, unchecked};
-use crate::frame::{FRAMES_PER_EXTENT, FrameId, Frames};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::frame::{FRAMES_PER_EXTENT, FrameId};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use pm_alloc::{Heap, TxError};
 use pm_core::{Link, Pmem, field};
@@ -30,13 +30,17 @@ struct Extent {
     free: AtomicU32,
     /// The units from here on are zero, and were never used.
     fresh: AtomicU32,
+    /// Whether it may have units in use that are not marked: it existed at the open, and no sweep has ended since. Nothing is taken from it.
+    is_sealed: AtomicBool,
 }
 
 impl Extent {
     fn new(start: u64, class: Class, extent_bytes: u64, node_bytes: u64, is_fresh: bool) -> Self {
         let unit_bytes = class.record_bytes().unwrap_or(node_bytes);
-        let unit_count = u32::try_from(extent_bytes / unit_bytes).unwrap_or(u32::MAX);
-        let unit_count = if class == Class::NODES { unit_count.min(FRAMES_PER_EXTENT) } else { unit_count };
+        let unit_count = match class {
+            Class::NODES => Space::nodes_per_extent(extent_bytes, node_bytes),
+            _ => u32::try_from(extent_bytes / unit_bytes).unwrap_or(u32::MAX),
+        };
         Self {
             start,
             class,
@@ -45,6 +49,7 @@ impl Extent {
             used: (0..unit_count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             free: AtomicU32::new(unit_count),
             fresh: AtomicU32::new(if is_fresh { 0 } else { unit_count }),
+            is_sealed: AtomicBool::new(!is_fresh),
         }
     }
 
@@ -73,8 +78,10 @@ impl Extent {
         let bit = 1 << (unit % 64);
         // Another thread may take the unit at once, and store to it.
         let was = self.used[unit as usize / 64].fetch_and(!bit, Ordering::Release);
-        debug_assert!(was & bit != 0, "a unit in use is released");
-        self.free.fetch_add(1, Ordering::Relaxed);
+        // A unit of a leaf that no sweep has visited is not marked.
+        if was & bit != 0 {
+            self.free.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Takes a free unit, the first one at or after `from`, or else the first.
@@ -154,6 +161,8 @@ pub(crate) struct Space {
     extents: Box<[OnceLock<Box<Extent>>]>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     growth: Mutex<Growth>,
+    /// The extents that were added since the last [call](Self::take_added).
+    added: AtomicU64,
 }
 
 /// What changes when an extent is added.
@@ -164,12 +173,12 @@ struct Growth {
 }
 
 impl Space {
-    /// The space with the extents in the table. All units are free until they are [marked](Self::mark_used).
+    /// The space with the extents in the table. They are sealed: nothing is taken from them until units in use are marked, and they are
+    /// [unsealed](Self::unseal).
     pub(crate) fn open<P: Pmem>(
         heap: &Heap<P>,
         extent_bytes: u64,
         node_bytes: u64,
-        frames: &Frames,
     ) -> Result<Self, OpenError> {
         let space = Self::empty(heap, extent_bytes, node_bytes);
         let rows = read_rows(heap)?;
@@ -182,9 +191,6 @@ impl Space {
             let extent = Extent::new(offset, class, extent_bytes, node_bytes, false);
             let number =
                 space.insert(extent).ok_or_else(|| Corruption::new(offset, CorruptionKind::ExtentTable))?;
-            if class == Class::NODES {
-                frames.add_extent(number, space.extent(number).unit_count);
-            }
             growth.by_class[class.index()].push(number);
         }
         drop(growth);
@@ -194,6 +200,11 @@ impl Space {
     /// The number of extents that a region of `len_bytes` bytes can have.
     pub(crate) fn extents_max(len_bytes: u64, extent_bytes: u64) -> usize {
         usize::try_from(2 * (len_bytes / window_bytes(extent_bytes) + 2)).unwrap_or(usize::MAX)
+    }
+
+    /// The number of nodes in an extent of nodes.
+    pub(crate) fn nodes_per_extent(extent_bytes: u64, node_bytes: u64) -> u32 {
+        u32::try_from(extent_bytes / node_bytes).unwrap_or(u32::MAX).min(FRAMES_PER_EXTENT)
     }
 
     fn empty<P: Pmem>(heap: &Heap<P>, extent_bytes: u64, node_bytes: u64) -> Self {
@@ -208,6 +219,7 @@ impl Space {
                 .map(|_| CachePadded::new(Mutex::new(Shard { current: [None; CLASS_COUNT] })))
                 .collect(),
             growth: Mutex::new(Growth { row_count: 0, by_class: vec![Vec::new(); CLASS_COUNT] }),
+            added: AtomicU64::new(0),
         }
     }
 
@@ -245,18 +257,40 @@ impl Space {
         Some(FrameId::new(extent, unit))
     }
 
-    /// Marks the node at `offset` as used. Returns false if no node can start there, or it is marked already.
-    pub(crate) fn mark_node(&self, offset: u64) -> bool {
-        self.mark(offset, Class::NODES)
+    /// The offset of a node.
+    pub(crate) fn node_offset(&self, id: FrameId) -> u64 {
+        self.extent(id.extent()).offset_of(id.index())
     }
 
-    /// Marks the record at `offset` as used, as [`mark_node`](Self::mark_node) does.
+    /// Marks the node at `offset` as used.
+    pub(crate) fn mark_node(&self, offset: u64) {
+        self.mark(offset, Class::NODES);
+    }
+
+    /// Marks the record at `offset` as used. Returns false if no record can be there, or it is marked already. In an extent that is not sealed every
+    /// record in use is marked.
     pub(crate) fn mark_record(&self, offset: u64, len: u64) -> bool {
         Class::of_record(len).is_some_and(|class| self.mark(offset, class))
     }
 
     fn mark(&self, offset: u64, class: Class) -> bool {
-        self.find(offset, class).is_some_and(|(extent, unit)| self.extent(extent).take(unit))
+        self.find(offset, class).is_some_and(|(extent, unit)| {
+            let extent = self.extent(extent);
+            !extent.is_sealed.load(Ordering::Relaxed) || extent.take(unit)
+        })
+    }
+
+    /// Lets the free units of all extents be taken: everything in use is marked.
+    pub(crate) fn unseal(&self) {
+        for extent in self.extents.iter().filter_map(OnceLock::get) {
+            extent.is_sealed.store(false, Ordering::Release);
+        }
+    }
+
+    /// The number of extents that were added since the last call.
+    #[inline]
+    pub(crate) fn take_added(&self) -> u64 {
+        if self.added.load(Ordering::Relaxed) == 0 { 0 } else { self.added.swap(0, Ordering::Relaxed) }
     }
 
     /// Releases a record that no reader finds any more.
@@ -276,22 +310,17 @@ impl Space {
     pub(crate) fn reserve_record<P: Pmem>(
         &self,
         heap: &Heap<P>,
-        frames: &Frames,
         len: u64,
     ) -> Result<Reserved<'_>, WriteError> {
         let class = Class::of_record(len)
             .filter(|_| len <= self.record_bytes_max())
             .ok_or(WriteError::TooLong { len_bytes: len, max_bytes: self.record_bytes_max() })?;
-        self.reserve(heap, frames, class)
+        self.reserve(heap, class)
     }
 
     /// Takes a node, whose bytes are zero.
-    pub(crate) fn reserve_node<P: Pmem>(
-        &self,
-        heap: &Heap<P>,
-        frames: &Frames,
-    ) -> Result<Reserved<'_>, WriteError> {
-        let reserved = self.reserve(heap, frames, Class::NODES)?;
+    pub(crate) fn reserve_node<P: Pmem>(&self, heap: &Heap<P>) -> Result<Reserved<'_>, WriteError> {
+        let reserved = self.reserve(heap, Class::NODES)?;
         let extent = self.extent(reserved.extent);
         if extent.fresh.fetch_max(reserved.unit + 1, Ordering::Relaxed) > reserved.unit {
             // Entries that an earlier node left must not look like corrupted entries of this one. The fence of the node's header covers this.
@@ -300,12 +329,7 @@ impl Space {
         Ok(reserved)
     }
 
-    fn reserve<P: Pmem>(
-        &self,
-        heap: &Heap<P>,
-        frames: &Frames,
-        class: Class,
-    ) -> Result<Reserved<'_>, WriteError> {
+    fn reserve<P: Pmem>(&self, heap: &Heap<P>, class: Class) -> Result<Reserved<'_>, WriteError> {
         let number = class.index();
         let mut shard =
             self.shards[thread_number() % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner);
@@ -321,20 +345,21 @@ impl Space {
                     offset: self.extent(extent).offset_of(unit),
                 });
             }
-            shard.current[number] = Some((self.next_extent(heap, frames, class)?, 0));
+            shard.current[number] = Some((self.next_extent(heap, class)?, 0));
         }
     }
 
     /// An extent with free units: the one with most, if that is at least an eighth; or else a new one; or else any.
-    fn next_extent<P: Pmem>(&self, heap: &Heap<P>, frames: &Frames, class: Class) -> Result<u32, WriteError> {
+    fn next_extent<P: Pmem>(&self, heap: &Heap<P>, class: Class) -> Result<u32, WriteError> {
         let mut growth = self.growth();
         let known = &growth.by_class[class.index()];
         let free = |number: &u32| self.extent(*number).free.load(Ordering::Relaxed);
-        let most = known.iter().copied().max_by_key(free);
+        let is_open = |number: &u32| !self.extent(*number).is_sealed.load(Ordering::Acquire);
+        let most = known.iter().copied().filter(is_open).max_by_key(free);
         if let Some(most) = most.filter(|most| free(most) * 8 >= self.extent(*most).unit_count) {
             return Ok(most);
         }
-        match self.add_extent(heap, frames, class, &mut growth) {
+        match self.add_extent(heap, class, &mut growth) {
             Err(WriteError::Full) => most.filter(|most| free(most) > 0).ok_or(WriteError::Full),
             added => added,
         }
@@ -343,29 +368,16 @@ impl Space {
     fn add_extent<P: Pmem>(
         &self,
         heap: &Heap<P>,
-        frames: &Frames,
         class: Class,
         growth: &mut Growth,
     ) -> Result<u32, WriteError> {
         let start = append_row(heap, growth.row_count, self.extent_bytes, class)?;
         growth.row_count += 1;
         let extent = Extent::new(start, class, self.extent_bytes, self.node_bytes, true);
-        let units = extent.unit_count;
         let number = self.insert(extent).expect("the heap's blocks do not overlap");
-        if class == Class::NODES {
-            frames.add_extent(number, units);
-        }
         growth.by_class[class.index()].push(number);
+        self.added.fetch_add(1, Ordering::Relaxed);
         Ok(number)
-    }
-
-    /// Marks all units of all extents as used: a table that could not be read may refer to any of them.
-    pub(crate) fn retain_all(&self) {
-        for extent in self.extents.iter().filter_map(OnceLock::get) {
-            (0..extent.unit_count).for_each(|unit| {
-                extent.take(unit);
-            });
-        }
     }
 
     /// The bytes of all extents, and of the units in use.

@@ -2,23 +2,22 @@
 
 use crate::catalogue::{CATALOGUE, Described, TableInfo};
 use crate::core::Core;
-use crate::error::{Corruption, CorruptionKind, OpenError, TableError};
+use crate::error::{Corruption, CorruptionKind, LeafError, OpenError, ReadError, TableError, WriteError};
 use crate::format::{
     EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, ROOT, ROWS, StoreBlock, StoreHeader, VERSION, checked,
 };
 use crate::key::SearchKey;
 use crate::leaf::Tree;
 use crate::options::StoreOptions;
-use crate::recover::FillError;
 use crate::report::{CheckReport, StoreStats};
 use crate::scan::Bounds;
+use crate::sweep::Sweep;
 use crate::table::Table;
 use crate::types::{Key, Value};
 use core::mem::offset_of;
 use core::ops::Bound;
-use core::sync::atomic::Ordering;
 use pm_alloc::{Heap, HeapError, TxError};
-use pm_core::{Link, OpenError as RegionError, Pmem, PoolError, ProcessId, Region};
+use pm_core::{FenceError, Link, OpenError as RegionError, Pmem, PoolError, ProcessId, Region};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -35,6 +34,7 @@ pub struct Store<P: Pmem = Region> {
     /// The process that opened the store. A child of fork(2) does not own it.
     process: ProcessId,
     core: Core<P>,
+    sweep: Sweep,
     catalogue: RwLock<Catalogue>,
 }
 
@@ -42,7 +42,7 @@ pub struct Store<P: Pmem = Region> {
 #[derive(Debug, Default)]
 struct Catalogue {
     /// The tree of descriptions; `None` while there is no table.
-    tree: Option<Tree>,
+    tree: Option<Arc<Tree>>,
     tables: BTreeMap<String, Opened>,
 }
 
@@ -163,12 +163,9 @@ impl<P: Pmem> Store<P> {
     fn open_in(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
         let core = Core::open(heap, options.verifies_reads())?;
         let catalogue = Catalogue::open(&core)?;
-        match catalogue.has_corrupted_table() {
-            // A repair may find its nodes and records: nothing of them is overwritten, and the next open verifies them, too.
-            true => core.space.retain_all(),
-            false => core.session.end_verification(&core.pmem()),
-        }
-        Ok(Self { process: ProcessId::current(), core, catalogue: RwLock::new(catalogue) })
+        let sweep = catalogue.sweep();
+        sweep.visit(&core, options.leaves_swept_at_open())?;
+        Ok(Self { process: ProcessId::current(), core, sweep, catalogue: RwLock::new(catalogue) })
     }
 
     /// Opens the table with this name, and creates it if there is none.
@@ -188,7 +185,13 @@ impl<P: Pmem> Store<P> {
         }
         let mut catalogue = self.catalogue.write().unwrap_or_else(PoisonError::into_inner);
         if !catalogue.tables.contains_key(name) {
-            catalogue.create(&self.core, name, &Described::of::<K, V>())?;
+            let described = Described::of::<K, V>();
+            match catalogue.create(&self.core, name, &described) {
+                Err(TableError::Write(WriteError::Full)) if self.sweep.complete(&self.core)? => {
+                    catalogue.create(&self.core, name, &described)?;
+                }
+                created => created?,
+            }
         }
         drop(catalogue);
         // Another thread may have created it, with other types.
@@ -207,7 +210,7 @@ impl<P: Pmem> Store<P> {
             let (stored, wanted) = (opened.described.types(), wanted.types());
             return Err(TableError::Type { name: name.to_owned(), stored, wanted });
         }
-        Ok(Some(Table::new(&self.core, opened.tree.clone()?)))
+        Ok(Some(Table::new(&self.core, &self.sweep, opened.tree.clone()?)))
     }
 
     /// The tables, in the order of their names.
@@ -217,36 +220,63 @@ impl<P: Pmem> Store<P> {
             name: name.clone(),
             key_type: opened.described.key_type.clone(),
             value_type: opened.described.value_type.clone(),
-            len: opened.tree.as_ref().map_or(0, |tree| tree.len.load(Ordering::Relaxed)),
         };
         catalogue.tables.iter().map(info).collect()
+    }
+
+    /// The number of entries in the table with this name, as [`Table::len`]. `None` if there is no such table.
+    ///
+    /// # Errors
+    /// When a leaf cannot be read, so that its entries cannot be counted.
+    pub fn table_len(&self, name: &str) -> Result<Option<u64>, ReadError> {
+        let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(opened) = catalogue.tables.get(name) else { return Ok(None) };
+        let tree = opened.tree.as_ref().map_err(Corruption::clone)?;
+        self.sweep.len_of(&self.core, tree).map(Some)
     }
 
     /// Verifies the checksums of all nodes, entries and records, and that every entry is in the right leaf. Changes nothing.
     ///
     /// Call this while no operation is in progress, because an operation in progress may be reported as corruption.
-    pub fn check(&self) -> CheckReport {
+    ///
+    /// # Errors
+    /// When a fence fails. A leaf that is read for the first time after a crash is made durable first.
+    pub fn check(&self) -> Result<CheckReport, FenceError> {
         let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
         let mut report = CheckReport::default();
         for (name, opened) in &catalogue.tables {
             match &opened.tree {
-                Ok(tree) => tree.check(&self.core, name, &mut report),
+                Ok(tree) => match tree.check(&self.core, name, &mut report) {
+                    Err(LeafError::Corrupted(corruption)) => report.push(name, corruption),
+                    Err(LeafError::Fence(error)) => return Err(error),
+                    Ok(()) => (),
+                },
                 Err(corruption) => report.push(name, corruption.clone()),
             }
         }
         report.heap = self.core.heap.check();
-        report
+        Ok(report)
     }
 
-    /// Statistics of the space in use.
-    pub fn stats(&self) -> StoreStats {
+    /// Statistics of the space in use. The first call after an open waits until every leaf was visited, as [`Table::len`] does.
+    ///
+    /// # Errors
+    /// When a fence fails. A leaf that is read for the first time after a crash is made durable first.
+    pub fn stats(&self) -> Result<StoreStats, FenceError> {
+        self.sweep.complete(&self.core)?;
         let (extent_bytes, used_bytes) = self.core.space.usage();
-        StoreStats {
+        Ok(StoreStats {
             pool_bytes: self.core.pmem().len_bytes(),
             extent_bytes,
             used_bytes,
             dram_bytes: self.core.frames.bytes() + self.core.inner.bytes(),
-        }
+        })
+    }
+
+    /// The number of steps to a right sibling, because the index lacked it.
+    #[doc(hidden)]
+    pub fn steps_right(&self) -> u64 {
+        self.core.steps_right()
     }
 
     /// The heap that holds the store.
@@ -297,14 +327,8 @@ impl<P: Pmem> Store<P> {
         if self.core.check_not_poisoned().is_err() || std::thread::panicking() {
             return Ok(());
         }
-        let catalogue = self.catalogue.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let tables = catalogue.tables.values().filter_map(|opened| opened.tree.as_deref().ok());
-        for tree in catalogue.tree.iter().chain(tables) {
-            tree.flush_owed(&self.core);
-        }
-        if !catalogue.has_corrupted_table() {
-            self.core.end_session()?;
-        }
+        self.core.flush_owed();
+        self.core.end_session(!self.core.session.is_unclean || self.sweep.is_done())?;
         // A second end, when the closed store is dropped, changes nothing.
         self.core.poison();
         Ok(())
@@ -326,12 +350,7 @@ impl Catalogue {
         if first == 0 {
             return Ok(Self::default());
         }
-        let open = |table, width, first| match Tree::open(core, table, width, first) {
-            Ok(tree) => Ok(Ok(tree)),
-            Err(FillError::Corrupted(corruption)) => Ok(Err(corruption)),
-            Err(FillError::Fence(error)) => Err(error),
-        };
-        let tree = open(CATALOGUE, None, first)??;
+        let tree = Tree::open(core, CATALOGUE, None, first, 0)?;
         let mut tables = BTreeMap::new();
         let mut bounds = Bounds { from: Bound::Unbounded, to: Bound::Unbounded };
         while let Some(batch) = tree.next_batch(core, &mut bounds)? {
@@ -340,15 +359,19 @@ impl Catalogue {
                 let described = Described::decode(&batch.bytes[item.value.clone()]);
                 let (name, described) =
                     name.zip(described).ok_or_else(|| Corruption::new(first, CorruptionKind::Catalogue))?;
-                let opened = open(described.table, described.key_width(), described.first)?;
+                let Described { table, first, anchor, .. } = described;
+                let opened = Tree::open(core, table, described.key_width(), first, anchor);
                 tables.insert(name.to_owned(), Opened { described, tree: opened.map(Arc::new) });
             }
         }
-        Ok(Self { tree: Some(tree), tables })
+        Ok(Self { tree: Some(Arc::new(tree)), tables })
     }
 
-    fn has_corrupted_table(&self) -> bool {
-        self.tables.values().any(|opened| opened.tree.is_err())
+    /// A sweep of all trees.
+    fn sweep(&self) -> Sweep {
+        let trees = self.tables.values().filter_map(|opened| opened.tree.clone().ok());
+        let is_complete = self.tables.values().all(|opened| opened.tree.is_ok());
+        Sweep::new(trees.chain(self.tree.clone()).collect(), is_complete)
     }
 
     /// Creates a table.
@@ -365,17 +388,17 @@ impl Catalogue {
             return Err(TableError::Name { len_bytes: name.len() });
         }
         if self.tree.is_none() {
-            let (first, tree) = Tree::create_leaf(core, CATALOGUE, None)?;
+            let (first, tree) = Tree::create(core, CATALOGUE, None)?;
             core.set_catalogue(first);
-            self.tree = Some(tree);
+            self.tree = Some(Arc::new(tree));
         }
         // An earlier call, perhaps in a killed process, may have set it without a fence. The fence of the new leaf covers it.
         core.flush_catalogue();
         let last = self.tables.values().map(|opened| opened.described.table).max().unwrap_or(CATALOGUE);
         let table = last.checked_add(1).ok_or(TableError::TooMany)?;
         let key_width = described.key_width();
-        let (first, tree) = Tree::create_leaf(core, table, key_width)?;
-        let described = Described { table, first, ..described.clone() };
+        let (first, tree) = Tree::create(core, table, key_width)?;
+        let described = Described { table, first, anchor: tree.index.anchor(), ..described.clone() };
         let catalogue = self.tree.as_ref().expect("it was created above");
         catalogue.put(core, &SearchKey::bytes_key(name.as_bytes()), &described.encode())?;
         self.tables.insert(name.to_owned(), Opened { described, tree: Ok(Arc::new(tree)) });

@@ -1,16 +1,16 @@
 //! Typed tables.
 
 use crate::core::Core;
-use crate::error::{EncodeError, ReadError, WriteError};
+use crate::error::{EncodeError, LeafError, ReadError, WriteError};
 use crate::guard::Guard;
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::Tree;
 use crate::scan::{Batch, Bounds};
+use crate::sweep::Sweep;
 use crate::types::{Key, Value};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
-use core::sync::atomic::Ordering;
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
 
@@ -24,25 +24,36 @@ pub type KeyValue<K, V> = (Guard<K>, Guard<V>);
 /// Threads may share a table. Reads wait for no lock. Changes of keys in different leaves run in parallel.
 pub struct Table<'s, K: Key, V: Value, P: Pmem = Region> {
     core: &'s Core<P>,
+    sweep: &'s Sweep,
     tree: Arc<Tree>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
 impl<K: Key, V: Value, P: Pmem> fmt::Debug for Table<'_, K, V, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("len", &self.len()).finish_non_exhaustive()
+        f.debug_struct("Table").field("table", &self.tree.id.table).finish_non_exhaustive()
     }
 }
 
 impl<K: Key, V: Value, P: Pmem> Clone for Table<'_, K, V, P> {
     fn clone(&self) -> Self {
-        Self { core: self.core, tree: Arc::clone(&self.tree), types: PhantomData }
+        Self { core: self.core, sweep: self.sweep, tree: Arc::clone(&self.tree), types: PhantomData }
     }
 }
 
 impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
-    pub(crate) const fn new(core: &'s Core<P>, tree: Arc<Tree>) -> Self {
-        Self { core, tree, types: PhantomData }
+    pub(crate) const fn new(core: &'s Core<P>, sweep: &'s Sweep, tree: Arc<Tree>) -> Self {
+        Self { core, sweep, tree, types: PhantomData }
+    }
+
+    /// Makes a change. If the pool is full, completes the sweep, which may find space, and tries again.
+    fn change<R>(&self, change: impl Fn(&Tree) -> Result<R, WriteError>) -> Result<R, WriteError> {
+        let changed = match change(&self.tree) {
+            Err(WriteError::Full) if self.sweep.complete(self.core)? => change(&self.tree),
+            changed => changed,
+        };
+        self.sweep.take_due_steps(self.core)?;
+        changed
     }
 
     /// The value of a key.
@@ -87,7 +98,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         let key = self.encode(key, &mut buffer)?;
         let mut bytes = Vec::new();
         V::encode(value, &mut bytes)?;
-        self.tree.put(self.core, &key, &bytes)
+        self.change(|tree| tree.put(self.core, &key, &bytes))
     }
 
     /// Removes a key. Returns false if there is no such key.
@@ -99,19 +110,24 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// Durable when this returns; a crash before that leaves the entry or removes it. Costs one line and one fence, and nothing if there is no such key.
     pub fn remove(&self, key: K::View<'_>) -> Result<bool, WriteError> {
         let mut buffer = Vec::new();
-        self.tree.remove(self.core, &self.encode(key, &mut buffer)?)
+        let key = self.encode(key, &mut buffer)?;
+        self.change(|tree| tree.remove(self.core, &key))
     }
 
-    /// The number of entries.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.tree.len.load(Ordering::Relaxed)
+    /// The number of entries. The first call after an open waits until every leaf was visited: up to 0.1 s for a million entries.
+    ///
+    /// # Errors
+    /// When a leaf cannot be read, so that its entries cannot be counted.
+    pub fn len(&self) -> Result<u64, ReadError> {
+        self.sweep.len_of(self.core, &self.tree)
     }
 
     /// Whether the table is empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn is_empty(&self) -> Result<bool, ReadError> {
+        Ok(self.first()?.is_none())
     }
 
     /// The entry with the smallest key.
@@ -235,7 +251,7 @@ impl<K: Key, V: Value, P: Pmem> Range<'_, K, V, P> {
     /// Reads the next batch with `read`. After an error, the range is empty.
     fn read(
         &mut self,
-        read: impl FnOnce(&Tree, &Core<P>, &mut Bounds) -> Result<Option<Batch>, crate::error::Corruption>,
+        read: impl FnOnce(&Tree, &Core<P>, &mut Bounds) -> Result<Option<Batch>, LeafError>,
     ) -> Option<Result<Batch, ReadError>> {
         match &mut self.bounds {
             Ok(None) => None,

@@ -5,8 +5,8 @@
 
 use pm_alloc::{Heap, HeapOptions};
 use pm_btree::format::{
-    EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, NODE_MAGIC, NodeHeader, ROOT, ROWS, StoreBlock,
-    StoreHeader, VERSION, checked, unchecked,
+    ANCHOR_LEVEL, EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, NODE_MAGIC, NodeHeader, ROOT, ROWS,
+    StoreBlock, StoreHeader, VERSION, checked, unchecked,
 };
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Link, Persist, PoolOptions, Uuid, bytes_of};
@@ -160,7 +160,51 @@ fn closed_store_with_three_entries_has_golden_bytes() {
     let (record, description) = image.record(catalogue, 0);
     assert_eq!(description, include_str!("golden/store/description.hex").trim_end());
 
-    let leaf = image.word(record + 8 + "words".len() as u64 + 8);
+    let described = record + 8 + "words".len() as u64;
+    let (leaf, anchor) = (image.word(described + 8), image.word(described + 16));
+    assert_eq!(image.hex(anchor, 128), include_str!("golden/store/anchor.hex").trim_end());
     assert_eq!(image.hex(leaf, 256), include_str!("golden/store/leaf.hex").trim_end());
     assert_eq!(image.record(leaf, 1).1, hex(b"not so short a value"));
+}
+
+/// The words of a home or an anchor, up to the first zero.
+fn children(image: &Image, node: u64) -> Vec<u64> {
+    let words =
+        (0..).map(|word| node + 64 + 8 * word).map(|place| unchecked(image.word(place), place).unwrap());
+    words.take_while(|child| *child != 0).collect()
+}
+
+#[test]
+fn anchor_and_homes_lead_to_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.pm");
+    let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
+    let store = Store::create(&path, 1 << 20, &options).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    // Leaves get three of ascending keys each, and inner nodes up to six leaves.
+    (0..24).for_each(|key| assert!(table.insert(key, key).unwrap()));
+    let block = store.heap().view(|view| view.root::<StoreBlock<'_>>(ROOT).unwrap().unwrap().offset());
+    store.close().unwrap();
+
+    let image = Image(std::fs::read(&path).unwrap());
+    let catalogue = unchecked(image.word(block + 128), block + 128).unwrap();
+    let (record, _) = image.record(catalogue, 0);
+    let described = record + 8 + "t".len() as u64;
+    let (first, anchor) = (image.word(described + 8), image.word(described + 16));
+    let level = |node: u64| image.bytes(node, 5)[4];
+    assert_eq!(level(anchor), ANCHOR_LEVEL);
+    let [root] = children(&image, anchor)[..] else { panic!("one root") };
+    assert_eq!(level(root), 2);
+    let homes = children(&image, root);
+    assert!(homes.len() == 2 && homes.iter().all(|home| level(*home) == 1));
+    let leaves: Vec<u64> = homes.iter().flat_map(|home| children(&image, *home)).collect();
+    let mut chain = vec![first];
+    while let Some(next) = unchecked(image.word(chain[chain.len() - 1] + 24), chain[chain.len() - 1] + 24)
+        .filter(|next| *next != 0)
+    {
+        chain.push(next);
+    }
+    // The left home still names the leaves that its split moved, until it needs their words.
+    assert!(chain.ends_with(&children(&image, homes[1])) && chain.iter().all(|leaf| leaves.contains(leaf)));
+    assert_eq!(image.word(homes[1] + 16), image.word(children(&image, homes[1])[0] + 16), "the low fence");
 }

@@ -87,7 +87,7 @@ macro_rules! model_test {
             for number in 0..count {
                 if number % (count / 8 + 1) == count / 16 {
                     let is_clean = random.bool();
-                    store = reopen(store, &pmem, &options, is_clean);
+                    store = reopen(store, &pmem, &options, is_clean, [0, 1, 100, 100_000][random.usize(..4)]);
                 }
                 let table = store.table::<$key, &[u8]>("t").unwrap();
                 let key = <$sample>::sample(&mut random);
@@ -136,12 +136,12 @@ macro_rules! model_test {
                         assert_eq!(first.as_ref(), map.keys().next());
                         let last = table.last().unwrap().map(|(key, _)| own(key.value()));
                         assert_eq!(last.as_ref(), map.keys().next_back());
-                        assert_eq!(table.len(), map.len() as u64);
+                        assert_eq!(table.len().unwrap(), map.len() as u64);
                     }
                 }
             }
-            let store = reopen(store, &pmem, &options, false);
-            let report = store.check();
+            let store = reopen(store, &pmem, &options, false, 0);
+            let report = store.check().unwrap();
             assert!(report.is_sound(), "{report:?}");
             let table = store.table::<$key, &[u8]>("t").unwrap();
             let all: Vec<_> = table.range(..).map(|entry| entry.unwrap()).collect();
@@ -163,7 +163,15 @@ fn theirs_is_none<T>(entry: &Option<T>) -> bool {
     entry.is_none()
 }
 
-fn reopen<P: Pmem + Clone>(store: Store<P>, pmem: &P, options: &StoreOptions, is_clean: bool) -> Store<P> {
+/// Opens the store again. The open visits `swept` leaves.
+fn reopen<P: Pmem + Clone>(
+    store: Store<P>,
+    pmem: &P,
+    options: &StoreOptions,
+    is_clean: bool,
+    swept: u64,
+) -> Store<P> {
+    let options = &options.clone().sweep_at_open(swept);
     if is_clean {
         store.close().unwrap();
         return Store::attach(pmem.clone(), options).unwrap();

@@ -107,13 +107,13 @@ fn run<K: Key>(
         is_over.store(true, Ordering::Relaxed);
         finals.into_iter().map(|map| map.expect("no writer panics")).collect()
     });
-    let report = store.check();
+    let report = store.check().unwrap();
     assert!(report.is_sound(), "{report:?}");
     drop(store);
     let store = Store::attach(pmem, options).unwrap();
     let table = store.table::<K, &[u8]>("t").unwrap();
     let expected: BTreeMap<u64, u64> = finals.into_iter().flatten().collect();
-    assert_eq!(table.len(), expected.len() as u64);
+    assert_eq!(table.len().unwrap(), expected.len() as u64);
     for (key, version) in expected {
         let found = get(&table, key, &view(key)).map(|value| version_of(key, &value));
         assert_eq!(found, Some(version));

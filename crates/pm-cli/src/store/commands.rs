@@ -129,12 +129,13 @@ fn stat(args: &Target, json: bool) -> miette::Result<()> {
 fn describe(path: &Path, json: bool) -> miette::Result<()> {
     let handle = Handle::open_unchanged(path)?;
     let tables = handle.tables();
-    let keys: u64 = tables.iter().map(|table| table.len).sum();
-    let stats = handle.store().stats();
+    let keys: u64 = tables.iter().filter_map(|table| handle.len(&table.name)).sum();
+    let stats = handle.store().stats().into_diagnostic()?;
     if json {
         let tables = tables.iter().map(|table| {
             json!({
-                "name": table.name, "key_type": table.key_type, "value_type": table.value_type, "len": table.len,
+                "name": table.name, "key_type": table.key_type, "value_type": table.value_type,
+                "len": handle.len(&table.name),
             })
         });
         say(json!({
@@ -152,7 +153,8 @@ fn describe(path: &Path, json: bool) -> miette::Result<()> {
     let (used, extents, pool) = (bytes(stats.used_bytes), bytes(stats.extent_bytes), bytes(stats.pool_bytes));
     field("space", format_args!("{used} in use, of {extents} in extents, in a pool of {pool}"));
     for table in &tables {
-        let keys = count(table.len, "key", "keys");
+        let keys = handle.len(&table.name);
+        let keys = keys.map_or_else(|| "unreadable".to_owned(), |keys| count(keys, "key", "keys"));
         let (name, key, value) = (&table.name, &table.key_type, &table.value_type);
         field("table", format_args!("{name}: {keys}, {key} to {value}"));
     }
@@ -171,8 +173,9 @@ fn check(args: &Target, json: bool) -> miette::Result<ExitCode> {
     let mut keys = None;
     match Handle::open_unchanged(path) {
         Ok(handle) => {
-            findings.extend(handle.store().check().corruptions.iter().map(findings::of_store));
-            keys = Some(handle.tables().iter().map(|table| table.len).sum::<u64>());
+            let report = handle.store().check().into_diagnostic()?;
+            findings.extend(report.corruptions.iter().map(findings::of_store));
+            keys = Some(report.entries);
         }
         // What keeps the heap from opening has been found.
         Err(_) if findings.iter().any(Finding::is_fatal) => {}

@@ -86,6 +86,11 @@ impl Handle {
         self.store.tables()
     }
 
+    /// The number of keys of a table; `None` if a part of it cannot be read.
+    pub(super) fn len(&self, table: &str) -> Option<u64> {
+        self.store.table_len(table).ok().flatten()
+    }
+
     /// Closes the store.
     pub(crate) fn close(self) -> Result<(), Failure> {
         self.store.close().map_err(Failure::open(&self.path))

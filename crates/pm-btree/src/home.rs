@@ -1,0 +1,145 @@
+//! Homes: inner nodes in persistent memory, from which the [index](crate::index) is built when it is first used after an open.
+//!
+//! A home holds only offsets of nodes; which keys a node has, its own header says. Leaves stay linked and keep their fences, so a home whose nodes have
+//! the right headers leads to the leaf of a key, or to one on its left. A word that a crash has lost costs steps to the right, and never gives a
+//! wrong answer. Therefore a word is flushed without a fence of its own: the next fence of the thread covers it.
+//!
+//! An *anchor* is a node with one word, the offset of the root: the highest home, or the only leaf. The catalogue names a table's anchor.
+
+use crate::core::Core;
+use crate::error::{Corruption, CorruptionKind, WriteError};
+use crate::format::{ANCHOR_LEVEL, NODE_HEADER_BYTES, NodeHeader, STATE_LIVE, checked, unchecked};
+use crate::index::{Fence, TreeId};
+use crate::recover::Verified;
+use core::mem::offset_of;
+use pm_core::{Pmem, bytes_of, from_bytes};
+
+/// The most children of an inner node; a home has a word for each.
+pub(crate) const FANOUT_MAX: usize = 64;
+
+/// Creates a home with these children, and returns its offset. The first child has the lowest fence.
+///
+/// # Durability
+/// Durable when this returns, at one fence. Nothing refers to it yet, and a crash frees it.
+pub(crate) fn create<P: Pmem>(core: &Core<P>, level: u8, children: &[u64]) -> Result<u64, WriteError> {
+    let pmem = &core.pmem();
+    let node = core.space.reserve_node(&core.heap)?;
+    let first: NodeHeader = from_bytes(|bytes| pmem.load(children[0], bytes));
+    store_header(core, node.offset(), NodeHeader { level, ..first });
+    for (word, child) in (0..).zip(children) {
+        let place = word_offset(node.offset(), word);
+        pmem.store_u64(place, checked(*child, place));
+    }
+    pmem.flush(node.offset(), NODE_HEADER_BYTES + 8 * children.len() as u64);
+    core.fence()?;
+    let offset = node.offset();
+    node.keep();
+    Ok(offset)
+}
+
+/// Creates an anchor of a tree whose only leaf is at `leaf`, and returns its offset.
+///
+/// # Durability
+/// The caller fences. Nothing refers to it yet, and a crash frees it.
+pub(crate) fn create_anchor<P: Pmem>(core: &Core<P>, leaf: u64) -> Result<u64, WriteError> {
+    let pmem = &core.pmem();
+    let node = core.space.reserve_node(&core.heap)?;
+    let first: NodeHeader = from_bytes(|bytes| pmem.load(leaf, bytes));
+    store_header(core, node.offset(), NodeHeader { level: ANCHOR_LEVEL, ..first });
+    pmem.flush(node.offset(), NODE_HEADER_BYTES);
+    set_root(core, node.offset(), leaf);
+    let offset = node.offset();
+    node.keep();
+    Ok(offset)
+}
+
+/// Stores a header with the level, the table and the fence of `header`.
+fn store_header<P: Pmem>(core: &Core<P>, node: u64, header: NodeHeader) {
+    let state = checked(STATE_LIVE, node + offset_of!(NodeHeader, state) as u64);
+    let header = NodeHeader { state, next: 0, birth: core.session.next_birth(), ..header };
+    let header = NodeHeader { crc: header.expected_crc(node), ..header };
+    core.pmem().store(node, bytes_of(&header));
+}
+
+const fn word_offset(node: u64, word: usize) -> u64 {
+    node + NODE_HEADER_BYTES + 8 * word as u64
+}
+
+fn load_words<P: Pmem>(core: &Core<P>, home: u64) -> [u64; FANOUT_MAX] {
+    let mut words = [0; FANOUT_MAX];
+    core.pmem().load_words(word_offset(home, 0), &mut words[..core.fanout()]);
+    words
+}
+
+/// Adds a child to a home that has these children already. A word that is free, or names a node that is no child any more, gets it: a split of an inner
+/// node leaves such words, because a crash may lose the other home.
+///
+/// # Durability
+/// The next fence of this thread makes it durable.
+pub(crate) fn add<P: Pmem>(core: &Core<P>, home: u64, child: u64, children: &[u64]) {
+    let words = load_words(core, home);
+    let is_free = |word: usize| {
+        unchecked(words[word], word_offset(home, word)).is_none_or(|child| !children.contains(&child))
+    };
+    let places = || 0..core.fanout();
+    let free = places().find(|word| words[*word] == 0).or_else(|| places().find(|word| is_free(*word)));
+    if let Some(free) = free {
+        let place = word_offset(home, free);
+        core.pmem().store_u64(place, checked(child, place));
+        core.pmem().flush(place, 8);
+    }
+}
+
+/// The children of a home with their fences, in ascending order. The first has the home's fence, and there is at least one.
+pub(crate) fn children<P: Pmem>(
+    core: &Core<P>,
+    tree: TreeId,
+    home: u64,
+    level: u8,
+) -> Result<Vec<(Fence, u64)>, Corruption> {
+    let pmem = &core.pmem();
+    let corrupted = Corruption::new(home, CorruptionKind::NodeHeader);
+    let low = Verified::load_at_level(pmem, home, tree, level)?.low();
+    let words = load_words(core, home);
+    let offsets: Vec<u64> = (0..core.fanout())
+        .filter_map(|word| unchecked(words[word], word_offset(home, word)))
+        .filter(|child| *child != 0)
+        .collect();
+    offsets.iter().for_each(|child| pmem.prefetch_read(*child));
+    let fence = |child: u64| {
+        let header = Verified::load_at_level(pmem, child, tree, level - 1).ok()?;
+        Some((header.low(), child))
+    };
+    let mut children: Vec<(Fence, u64)> = offsets.into_iter().filter_map(fence).collect();
+    if tree.is_word {
+        children.sort_unstable_by_key(|child| child.0.head);
+    } else {
+        children.sort_by_cached_key(|child| child.0.load(pmem));
+    }
+    children.dedup_by_key(|child| child.1);
+    match children.first() {
+        Some((first, _)) if first.has_key_of(pmem, &low) => Ok(children),
+        _ => Err(corrupted),
+    }
+}
+
+/// Sets the root of an anchor.
+///
+/// # Durability
+/// The next fence of this thread makes it durable. A crash leaves the old root, from which every leaf is reached, or the new one.
+pub(crate) fn set_root<P: Pmem>(core: &Core<P>, anchor: u64, root: u64) {
+    let place = word_offset(anchor, 0);
+    core.pmem().store_u64(place, checked(root, place));
+    core.pmem().flush(place, 8);
+}
+
+/// The offset of the root, and its level: 0 for a leaf.
+pub(crate) fn root<P: Pmem>(core: &Core<P>, tree: TreeId, anchor: u64) -> Result<(u64, u8), Corruption> {
+    let pmem = &core.pmem();
+    Verified::load_at_level(pmem, anchor, tree, ANCHOR_LEVEL)?;
+    let place = word_offset(anchor, 0);
+    let corrupted = || Corruption::new(place, CorruptionKind::NodeHeader);
+    let root = unchecked(pmem.load_u64(place), place).ok_or_else(corrupted)?;
+    let level = Verified::load_any(pmem, root, tree)?.level();
+    if level == ANCHOR_LEVEL { Err(corrupted()) } else { Ok((root, level)) }
+}

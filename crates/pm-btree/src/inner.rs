@@ -1,0 +1,196 @@
+//! Inner nodes in DRAM: their memory, and the search in one of them.
+
+use crate::fence::Fence;
+use crate::frame::FrameId;
+use crate::home::FANOUT_MAX;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The number of inner nodes in one allocation.
+const CHUNK: usize = 16;
+
+/// A child of an inner node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kid {
+    /// The frame of a leaf, or another inner node: which of both, the level says.
+    Built(u32),
+    /// An inner node that is only in persistent memory: its home.
+    Home(FrameId),
+}
+
+impl Kid {
+    const HOME: u32 = 1 << 31;
+
+    pub(crate) const fn leaf(id: FrameId) -> Self {
+        Self::Built(id.0)
+    }
+
+    pub(crate) const fn word(self) -> u32 {
+        match self {
+            Self::Built(id) => id,
+            Self::Home(FrameId(unit)) => unit | Self::HOME,
+        }
+    }
+
+    pub(crate) const fn from_word(word: u32) -> Self {
+        if word & Self::HOME == 0 { Self::Built(word) } else { Self::Home(FrameId(word & !Self::HOME)) }
+    }
+}
+
+/// An inner node.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Inner {
+    /// Odd while the node is not in use.
+    version: AtomicU64,
+    /// The offset of the node's home; 0 if it has none.
+    home: AtomicU64,
+    len: AtomicU32,
+    kids: [AtomicU32; FANOUT_MAX],
+    heads: [AtomicU64; FANOUT_MAX],
+    records: [AtomicU64; FANOUT_MAX],
+    lens: [AtomicU32; FANOUT_MAX],
+}
+
+impl Inner {
+    fn new() -> Self {
+        Self {
+            version: AtomicU64::new(1),
+            home: AtomicU64::new(0),
+            len: AtomicU32::new(0),
+            kids: core::array::from_fn(|_| AtomicU32::new(0)),
+            heads: core::array::from_fn(|_| AtomicU64::new(0)),
+            records: core::array::from_fn(|_| AtomicU64::new(0)),
+            lens: core::array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn version(&self, order: Ordering) -> u64 {
+        self.version.load(order)
+    }
+
+    pub(crate) fn home(&self) -> u64 {
+        self.home.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn kid(&self, index: usize) -> &AtomicU32 {
+        &self.kids[index]
+    }
+
+    fn len(&self) -> usize {
+        (self.len.load(Ordering::Relaxed) as usize).min(FANOUT_MAX)
+    }
+
+    /// The fence of a child, if there are so many.
+    pub(crate) fn fence_at(&self, index: usize) -> Option<Fence> {
+        (index < self.len()).then(|| self.fence(index))
+    }
+
+    fn fence(&self, index: usize) -> Fence {
+        Fence {
+            head: self.heads[index].load(Ordering::Relaxed),
+            record: self.records[index].load(Ordering::Relaxed),
+            len: self.lens[index].load(Ordering::Relaxed),
+        }
+    }
+
+    /// The index of the last child whose fence `is_left` accepts; the first child if there is none.
+    #[inline]
+    pub(crate) fn child(&self, mut is_left: impl FnMut(&Fence) -> bool) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low + 1 < high {
+            let middle = usize::midpoint(low, high);
+            if is_left(&self.fence(middle)) { low = middle } else { high = middle }
+        }
+        low
+    }
+
+    /// [`child`](Self::child) for keys whose heads decide.
+    #[inline]
+    pub(crate) fn word_child(&self, head: u64) -> usize {
+        let (mut base, mut len) = (0, self.len());
+        while len > 1 {
+            let half = len / 2;
+            base += if self.heads[base + half].load(Ordering::Relaxed) <= head { half } else { 0 };
+            len -= half;
+        }
+        base
+    }
+
+    fn fill(&self, home: u64, children: &[(Fence, Kid)]) {
+        for (index, (fence, kid)) in children.iter().enumerate() {
+            self.heads[index].store(fence.head, Ordering::Relaxed);
+            self.records[index].store(fence.record, Ordering::Relaxed);
+            self.lens[index].store(fence.len, Ordering::Relaxed);
+            self.kids[index].store(kid.word(), Ordering::Relaxed);
+        }
+        self.home.store(home, Ordering::Relaxed);
+        #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
+        self.len.store(children.len() as u32, Ordering::Relaxed);
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Release);
+    }
+
+    /// The children, for a writer.
+    pub(crate) fn children(&self) -> Vec<(Fence, Kid)> {
+        (0..self.len())
+            .map(|index| (self.fence(index), Kid::from_word(self.kids[index].load(Ordering::Relaxed))))
+            .collect()
+    }
+}
+
+/// The memory of the inner nodes of all trees.
+#[derive(Debug)]
+pub(crate) struct InnerNodes {
+    chunks: Box<[OnceLock<Box<[Inner]>>]>,
+    free: Mutex<FreeNodes>,
+}
+
+#[derive(Debug, Default)]
+struct FreeNodes {
+    retired: Vec<u32>,
+    used: u32,
+}
+
+impl InnerNodes {
+    /// For trees with up to `leaf_count` leaves, and at least `fanout / 2` children in an inner node.
+    pub(crate) fn new(leaf_count: usize, fanout: usize) -> Self {
+        // The number of inner nodes of a tree is at most twice that of its lowest inner nodes; a third as many are new copies of others.
+        let count = leaf_count.div_ceil(fanout / 2).saturating_mul(3) / CHUNK + 64;
+        Self { chunks: (0..count).map(|_| OnceLock::new()).collect(), free: Mutex::default() }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u32) -> &Inner {
+        let chunk = self.chunks[id as usize / CHUNK].get().expect("an id belongs to an allocated chunk");
+        &chunk[id as usize % CHUNK]
+    }
+
+    /// Makes an inner node.
+    pub(crate) fn add(&self, home: u64, children: &[(Fence, Kid)]) -> u32 {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = free.retired.pop().unwrap_or_else(|| {
+            free.used += 1;
+            free.used - 1
+        });
+        drop(free);
+        self.chunks[id as usize / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Inner::new()).collect());
+        self.get(id).fill(home, children);
+        id
+    }
+
+    /// Takes an inner node out of use. Nothing refers to it any more, but readers may still look at it.
+    pub(crate) fn retire(&self, id: u32) {
+        let node = self.get(id);
+        node.version.store(node.version.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        // Stores of the next use do not become visible before the odd version.
+        fence(Ordering::Release);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).retired.push(id);
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.chunks.iter().filter_map(OnceLock::get).map(|chunk| size_of_val(&**chunk) as u64).sum()
+    }
+}

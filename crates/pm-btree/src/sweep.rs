@@ -1,0 +1,171 @@
+//! The sweep: after an open it visits every leaf once, counts its entries, and marks the space that it uses.
+//!
+//! An open does not wait for it. Until it has ended, changes take space from new extents, and entries of leaves that it has not visited are not counted.
+//! It goes on in steps: an open takes one, and the change that adds an extent takes another. What needs the result completes it: the length of a
+//! table, statistics, and a change that finds the pool full.
+//!
+//! If a leaf cannot be read, the sweep never ends: the space that existed at the open is not reused, so that a repair can find the entries in it, and the
+//! next open verifies all leaves again.
+
+use crate::core::Core;
+use crate::entry::{Entry, RecordRef, entry_offset};
+use crate::error::{LeafError, ReadError};
+use crate::frame::FrameId;
+use crate::index::Fence;
+use crate::leaf::{Tree, slots_of};
+use crate::recover::Verified;
+use core::sync::atomic::{AtomicBool, Ordering};
+use pm_core::{FenceError, Pmem};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The leaves that are visited for each extent that is added. An extent of nodes has 512 at most, so this ends before many are added.
+const LEAVES_PER_EXTENT: u64 = 2048;
+
+/// The sweep of a store.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    is_done: AtomicBool,
+    rest: Mutex<Rest>,
+}
+
+/// What is left to visit.
+#[derive(Debug)]
+struct Rest {
+    trees: Vec<Arc<Tree>>,
+    /// The next leaf of the last tree; `None` at its start.
+    leaf: Option<FrameId>,
+    /// Whether a leaf could not be read.
+    has_failed: bool,
+}
+
+impl Rest {
+    fn next_tree(&mut self) {
+        self.trees.pop();
+        self.leaf = None;
+    }
+}
+
+impl Sweep {
+    /// A sweep of these trees. `is_complete`: there are no others.
+    pub(crate) const fn new(trees: Vec<Arc<Tree>>, is_complete: bool) -> Self {
+        let rest = Rest { trees, leaf: None, has_failed: !is_complete };
+        Self { is_done: AtomicBool::new(false), rest: Mutex::new(rest) }
+    }
+
+    /// Whether every leaf was visited.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_done.load(Ordering::Acquire)
+    }
+
+    /// Takes the steps that are due because extents were added, unless another thread does.
+    #[inline]
+    pub(crate) fn take_due_steps<P: Pmem>(&self, core: &Core<P>) -> Result<(), FenceError> {
+        match core.space.take_added() {
+            0 => Ok(()),
+            added if !self.is_done() => self.visit(core, added * LEAVES_PER_EXTENT),
+            _ => Ok(()),
+        }
+    }
+
+    /// The length of a tree, after completing the sweep.
+    pub(crate) fn len_of<P: Pmem>(&self, core: &Core<P>, tree: &Tree) -> Result<u64, ReadError> {
+        self.complete(core)?;
+        match tree.unreadable.get() {
+            None => Ok(tree.len.load(Ordering::Relaxed)),
+            Some(corruption) => Err(corruption.clone().into()),
+        }
+    }
+
+    /// Visits all leaves that are left. Returns whether the sweep had not ended before, and has ended now: then there may be more space.
+    pub(crate) fn complete<P: Pmem>(&self, core: &Core<P>) -> Result<bool, FenceError> {
+        if self.is_done() {
+            return Ok(false);
+        }
+        let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        self.visit_some(core, &mut rest, u64::MAX)?;
+        Ok(self.is_done())
+    }
+
+    /// Visits up to `count` leaves, unless another thread is sweeping.
+    pub(crate) fn visit<P: Pmem>(&self, core: &Core<P>, count: u64) -> Result<(), FenceError> {
+        match self.rest.try_lock() {
+            Ok(mut rest) => self.visit_some(core, &mut rest, count),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn visit_some<P: Pmem>(&self, core: &Core<P>, rest: &mut Rest, count: u64) -> Result<(), FenceError> {
+        let mut left = count;
+        while left > 0 && !self.is_done() {
+            let Some(tree) = rest.trees.last() else {
+                if !rest.has_failed {
+                    core.session.end_verification(&core.pmem());
+                    core.space.unseal();
+                    self.is_done.store(true, Ordering::Release);
+                }
+                return Ok(());
+            };
+            if rest.leaf.is_none() && tree.index.anchor() != 0 {
+                core.space.mark_node(tree.index.anchor());
+            }
+            match tree.visit(core, rest.leaf.unwrap_or(tree.first)) {
+                Ok(Some(next)) => rest.leaf = Some(next),
+                Ok(None) => rest.next_tree(),
+                Err(LeafError::Corrupted(corruption)) => {
+                    tree.unreadable.get_or_init(|| corruption);
+                    rest.has_failed = true;
+                    rest.next_tree();
+                }
+                Err(LeafError::Fence(error)) => return Err(error),
+            }
+            left -= 1;
+        }
+        Ok(())
+    }
+}
+
+impl Tree {
+    /// Counts the entries of a leaf, marks the space that it uses, and adds it to the index if it is missing there. Returns the next leaf.
+    fn visit<P: Pmem>(&self, core: &Core<P>, id: FrameId) -> Result<Option<FrameId>, LeafError> {
+        let pmem = &core.pmem();
+        let leaf = self.leaf(core, id)?.lock();
+        let next = leaf.next();
+        if leaf.is_swept.load(Ordering::Relaxed) {
+            return Ok(next);
+        }
+        let low = Verified::load(pmem, leaf.node(), self.id)?.low();
+        core.space.mark_node(leaf.node());
+        if low.record != 0 {
+            core.space.mark_record(low.record, low.len.into());
+        }
+        let owed = RecordRef::from_payload(leaf.owed_payload.load(Ordering::Relaxed));
+        if owed.offset != 0 {
+            core.space.mark_record(owed.offset, owed.len);
+        }
+        let (live, held) = (leaf.live.load(Ordering::Relaxed), leaf.held.load(Ordering::Relaxed));
+        let mut shared = 0;
+        for slot in slots_of(live | held) {
+            let (entry, _) = Entry::load(pmem, entry_offset(leaf.node(), slot));
+            // A record that is not in an extent, or belongs to another entry too, is corrupted.
+            if let Some(record) = entry.record()
+                && !core.space.mark_record(record.offset, record.len)
+            {
+                shared |= 1 << slot & live;
+            }
+        }
+        if shared != 0 {
+            leaf.begin();
+            leaf.held.store(held | shared, Ordering::Relaxed);
+            leaf.live.store(live & !shared, Ordering::Release);
+            leaf.end();
+        }
+        self.len.fetch_add((live & !shared).count_ones().into(), Ordering::Relaxed);
+        leaf.is_swept.store(true, Ordering::Relaxed);
+        drop(leaf);
+        if low != Fence::LOWEST {
+            self.index.post_missing(core, low, id)?;
+        }
+        Ok(next)
+    }
+}
