@@ -1,5 +1,6 @@
 //! Entries of nodes: their commit word, their seal, and their bytes.
 
+use crate::bytes::Bytes;
 use crate::format::{ENTRY_BYTES, NODE_HEADER_BYTES};
 use crate::key::{SearchKey, head_of};
 use pm_core::{Pmem, crc32c_append, crc32c_words};
@@ -193,6 +194,13 @@ impl Entry {
         }
     }
 
+    /// Starts to load the lines of the record with the lengths and a short key, in a table of byte keys.
+    pub(crate) fn prefetch_key<P: Pmem>(&self, pmem: &P) {
+        if let Some(record) = self.record() {
+            pmem.prefetch_read(record.offset);
+        }
+    }
+
     /// Appends the entry's key, in a table of byte keys.
     pub(crate) fn push_key<P: Pmem>(&self, pmem: &P, out: &mut Vec<u8>) {
         match self.record() {
@@ -201,15 +209,48 @@ impl Entry {
         }
     }
 
-    /// Appends the entry's value. `is_word`: the table's records hold values only.
-    pub(crate) fn push_value<P: Pmem>(&self, pmem: &P, is_word: bool, out: &mut Vec<u8>) {
-        match self.record() {
-            None => out.extend_from_slice(&self.payload.to_le_bytes()[..self.inline_key_and_value().1]),
-            Some(record) => {
-                let skipped = if is_word { 0 } else { RECORD_LENGTHS_BYTES + record_key_len(pmem, record) };
-                push_bytes(pmem, record.offset + skipped, record.len.saturating_sub(skipped), out);
-            }
+    /// The lengths of the key and of the value. `is_word`: the table's records hold values only, and the key counts as empty.
+    ///
+    /// Of an entry that is read while it is overwritten, the lengths are those of bytes in the region.
+    #[inline]
+    pub(crate) fn body_lens<P: Pmem>(&self, pmem: &P, is_word: bool) -> (usize, usize) {
+        let Some(record) = self.record() else {
+            let (key, value) = self.inline_key_and_value();
+            return (if is_word { 0 } else { key }, value);
+        };
+        if !record.is_inside(pmem) {
+            return (0, 0);
         }
+        let of_key = if is_word { 0 } else { record_key_len(pmem, record) };
+        let of_lengths = if is_word { 0 } else { RECORD_LENGTHS_BYTES };
+        let len = |len: u64| usize::try_from(len).unwrap_or_default();
+        (len(of_key), len(record.len.saturating_sub(of_lengths + of_key)))
+    }
+
+    /// Loads the key and the value behind it, whose [lengths](Self::body_lens) are known.
+    #[inline]
+    pub(crate) fn load_body<P: Pmem>(&self, pmem: &P, is_word: bool, key_len: usize, out: &mut [u8]) {
+        match self.record() {
+            _ if out.is_empty() => (),
+            None => {
+                let (key, value) = out.split_at_mut(key_len);
+                key.copy_from_slice(&self.key.to_be_bytes()[..key.len()]);
+                value.copy_from_slice(&self.payload.to_le_bytes()[..value.len()]);
+            }
+            Some(record) => pmem.load(record.offset + if is_word { 0 } else { RECORD_LENGTHS_BYTES }, out),
+        }
+    }
+
+    /// The value.
+    #[inline]
+    pub(crate) fn value<P: Pmem>(&self, pmem: &P, is_word: bool) -> Bytes {
+        let (key_len, len) = self.body_lens(pmem, is_word);
+        Bytes::load(len, |out| match self.record() {
+            _ if out.is_empty() => (),
+            None => out.copy_from_slice(&self.payload.to_le_bytes()[..len]),
+            Some(record) if is_word => pmem.load(record.offset, out),
+            Some(record) => pmem.load(record.offset + RECORD_LENGTHS_BYTES + key_len as u64, out),
+        })
     }
 
     /// Whether the entry's record lies in the region and has the right bytes. True for an entry without a record.

@@ -63,6 +63,7 @@
 
 pub mod format;
 
+mod bytes;
 mod catalogue;
 mod classes;
 mod core;

@@ -1,5 +1,11 @@
-//! Scans: the entries of one leaf after another, copied and checked.
+//! Scans: the order of the slots of one leaf after another, and the entries in it, copied a few at a time.
+//!
+//! # Consistency
+//! A scan notes the order of a leaf's slots with a snapshot of its frame. Each time that it copies entries, it checks the snapshot afterwards; if the
+//! leaf has changed, it reads the order of the rest again. So the entries of one copy were in the leaf at one moment, and a scan that is not continued
+//! for some time returns what is stored then. Where it continues is kept as a key, which is right however leaves were changed in between.
 
+use crate::bytes::Bytes;
 use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
 use crate::error::{Corruption, LeafError};
@@ -8,25 +14,23 @@ use crate::index::Fence;
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::{Tree, held_entry, slots_of};
 use crate::recover::Verified;
-use core::ops::{Bound, Range};
+use core::ops::{Bound, Range, RangeInclusive};
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
 use std::sync::Arc;
 
-/// The entries of one leaf within the bounds, in ascending order.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    /// The bytes of all keys and values.
-    pub(crate) bytes: Arc<Vec<u8>>,
-    pub(crate) items: Vec<Item>,
-}
-
-/// The places of a key and of its value in [`Batch::bytes`].
-#[derive(Clone, Debug)]
-pub(crate) struct Item {
-    pub(crate) key: Range<usize>,
-    pub(crate) value: Range<usize>,
-}
+/// The most entries that are copied at a time: enough that the loads of their records overlap, and few enough that a scan of some entries does not load
+/// many more.
+const CHUNK_ENTRIES: usize = 8;
+/// The entries that the first copy of a scan takes; each later copy takes twice as many as the one before, up to the most.
+const FIRST_CHUNK_ENTRIES: usize = 2;
+/// The most bytes that are copied at a time, unless one entry has more.
+const CHUNK_BYTES: usize = 16 << 10;
+/// The most slots of a node.
+const SLOTS: usize = 64;
+/// The entries of a leaf before the end of which the next leaf is prefetched, some lines with each copy.
+const NEXT_LEAF_ENTRIES: usize = 3 * CHUNK_ENTRIES;
+const NEXT_LEAF_LINES: u64 = 11;
 
 /// The bounds of a scan that has not ended.
 #[derive(Clone, Debug)]
@@ -35,72 +39,407 @@ pub(crate) struct Bounds {
     pub(crate) to: Bound<OwnedKey>,
 }
 
-/// An entry of a leaf with the place of its key among the loaded keys.
-struct Loaded {
-    entry: Entry,
-    key: Range<usize>,
+/// An end of a scan: the front delivers ascending keys, the back descending ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Front,
+    Back,
+}
+
+/// A scan of a tree, from both ends.
+#[derive(Debug)]
+pub(crate) struct Scan<'c> {
+    /// What neither end has copied; `None` if nothing is left.
+    bounds: Option<Bounds>,
+    front: End<'c>,
+    back: End<'c>,
+}
+
+/// The state of one end.
+#[derive(Debug)]
+struct End<'c> {
+    /// The leaf with the next entries.
+    leaf: Option<Leaf<'c>>,
+    /// The leaf before it, whose right sibling it is.
+    left: Option<(&'c Frame, Snapshot)>,
+    chunk: Chunk,
+    chunk_entries: usize,
+    /// The node whose corrupted slots were found last, those that are to be delivered as errors, and all that were found.
+    node: u64,
+    errors: u64,
+    reported: u64,
+}
+
+/// The entries of a leaf that are within the bounds and not copied yet.
+#[derive(Debug)]
+struct Leaf<'c> {
+    frame: &'c Frame,
+    snapshot: Snapshot,
+    /// Slots, in the order of their keys.
+    order: [u8; SLOTS],
+    rest: Range<usize>,
+    /// The fence at the far end: the leaf beyond it is the next one. `None` if there is no leaf.
+    edge: Option<OwnedKey>,
+    /// The lines of the next leaf that were prefetched.
+    prefetched: u64,
+}
+
+/// Copied entries, in ascending order.
+#[derive(Debug, Default)]
+struct Chunk {
+    bytes: Arc<Vec<u8>>,
+    items: [Item; CHUNK_ENTRIES],
+    rest: Range<usize>,
+}
+
+/// A copied entry: a word key, or the place of a byte key, and that of the value behind it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Item {
+    head: u64,
+    key: u32,
+    value: u32,
+    end: u32,
+}
+
+/// An entry that a scan has copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    bytes: &'a Arc<Vec<u8>>,
+    item: Item,
+    key_width: Option<usize>,
+}
+
+impl Found<'_> {
+    #[inline]
+    pub(crate) fn key(&self) -> Bytes {
+        match self.key_width {
+            Some(width) => {
+                Bytes::load(width, |out| out.copy_from_slice(&self.item.head.to_be_bytes()[..width]))
+            }
+            None => Bytes::of_buffer(self.bytes, self.item.key, self.item.value - self.item.key),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn value(&self) -> Bytes {
+        Bytes::of_buffer(self.bytes, self.item.value, self.item.end - self.item.value)
+    }
+}
+
+impl End<'_> {
+    fn new() -> Self {
+        Self {
+            leaf: None,
+            left: None,
+            chunk: Chunk::default(),
+            chunk_entries: FIRST_CHUNK_ENTRIES,
+            node: 0,
+            errors: 0,
+            reported: 0,
+        }
+    }
+
+    /// The index of the next copied entry.
+    #[inline]
+    fn pop(&mut self, side: Side) -> Option<usize> {
+        match side {
+            Side::Front => self.chunk.rest.next(),
+            Side::Back => self.chunk.rest.next_back(),
+        }
+    }
+
+    fn pop_error(&mut self) -> Option<Corruption> {
+        let first = self.errors & self.errors.wrapping_neg();
+        self.errors ^= first;
+        (first != 0).then(|| held_entry(self.node, first))
+    }
+}
+
+impl<'c> Scan<'c> {
+    /// A scan of the entries within the bounds; of nothing if there are none.
+    pub(crate) fn new(bounds: Option<Bounds>) -> Self {
+        Self { bounds, front: End::new(), back: End::new() }
+    }
+
+    /// The next entry at one end, or an error for each corrupted entry of a leaf before the other entries of this leaf.
+    #[inline]
+    pub(crate) fn next<P: Pmem>(
+        &mut self,
+        core: &'c Core<P>,
+        tree: &Tree,
+        side: Side,
+    ) -> Option<Result<Found<'_>, LeafError>> {
+        let own = match side {
+            Side::Front => &mut self.front,
+            Side::Back => &mut self.back,
+        };
+        if let Some(at) = own.pop(side) {
+            let Chunk { bytes, items, .. } = match side {
+                Side::Front => &self.front.chunk,
+                Side::Back => &self.back.chunk,
+            };
+            return Some(Ok(Found { bytes, item: items[at], key_width: tree.key_width }));
+        }
+        self.next_chunk(core, tree, side)
+    }
+
+    /// [`next`](Self::next) when all entries that this end has copied were delivered.
+    #[inline(never)]
+    fn next_chunk<P: Pmem>(
+        &mut self,
+        core: &'c Core<P>,
+        tree: &Tree,
+        side: Side,
+    ) -> Option<Result<Found<'_>, LeafError>> {
+        let filled = match self.fill(core, tree, side) {
+            Ok(filled) => filled,
+            Err(error) => {
+                self.bounds = None;
+                return Some(Err(error));
+            }
+        };
+        let (own, other) = match side {
+            Side::Front => (&mut self.front, &mut self.back),
+            Side::Back => (&mut self.back, &mut self.front),
+        };
+        // What the other end has read and not delivered comes last.
+        let end = if filled { own } else { other };
+        if let Some(corruption) = end.pop_error() {
+            return Some(Err(corruption.into()));
+        }
+        let at = end.pop(side)?;
+        Some(Ok(Found { bytes: &end.chunk.bytes, item: end.chunk.items[at], key_width: tree.key_width }))
+    }
+
+    /// Copies entries, or finds corrupted ones. False if the bounds have none.
+    fn fill<P: Pmem>(&mut self, core: &'c Core<P>, tree: &Tree, side: Side) -> Result<bool, LeafError> {
+        let (own, other) = match side {
+            Side::Front => (&mut self.front, &mut self.back),
+            Side::Back => (&mut self.back, &mut self.front),
+        };
+        if own.errors != 0 {
+            return Ok(true);
+        }
+        while let Some(bounds) = &mut self.bounds {
+            let Some(leaf) = &mut own.leaf else {
+                let (leaf, corrupted) = tree.enter(core, bounds, side, own.left.take())?;
+                let node = leaf.frame.node();
+                let of_other = if other.node == node { other.reported } else { 0 };
+                own.reported = if own.node == node { own.reported } else { 0 };
+                own.node = node;
+                own.errors = corrupted & !(own.reported | of_other);
+                own.reported |= corrupted;
+                own.leaf = Some(leaf);
+                if own.errors != 0 {
+                    return Ok(true);
+                }
+                continue;
+            };
+            // The order of the other end's rest includes the entries that are copied here.
+            if other.leaf.as_ref().is_some_and(|other| core::ptr::eq(other.frame, leaf.frame)) {
+                other.leaf = None;
+            }
+            if !leaf.rest.is_empty() {
+                let is_unchanged = leaf.copy(core, tree, side, own.chunk_entries, &mut own.chunk);
+                if !is_unchanged {
+                    own.leaf = None;
+                    continue;
+                }
+                own.chunk_entries = CHUNK_ENTRIES.min(2 * own.chunk_entries);
+            }
+            if !leaf.rest.is_empty() {
+                let chunk = &own.chunk;
+                match side {
+                    Side::Front => exclude(&mut bounds.from, chunk, chunk.rest.end - 1, tree.is_word()),
+                    Side::Back => exclude(&mut bounds.to, chunk, chunk.rest.start, tree.is_word()),
+                }
+                return Ok(true);
+            }
+            match (side, leaf.edge.take()) {
+                (Side::Front, Some(high)) if is_below(&high, &bounds.to) => {
+                    bounds.from = Bound::Included(high);
+                    own.left = Some((leaf.frame, leaf.snapshot));
+                }
+                (Side::Back, Some(low)) if is_above(&low, &bounds.from) => bounds.to = Bound::Excluded(low),
+                _ => self.bounds = None,
+            }
+            own.leaf = None;
+            if !own.chunk.rest.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Makes the key of a copied entry an excluded bound.
+fn exclude(bound: &mut Bound<OwnedKey>, chunk: &Chunk, at: usize, is_word: bool) {
+    let Item { head, key, value, .. } = chunk.items[at];
+    let mut bytes = match core::mem::replace(bound, Bound::Unbounded) {
+        Bound::Included(key) | Bound::Excluded(key) => key.bytes,
+        Bound::Unbounded => Vec::new(),
+    };
+    bytes.clear();
+    if !is_word {
+        bytes.extend_from_slice(&chunk.bytes[key as usize..value as usize]);
+    }
+    *bound = Bound::Excluded(OwnedKey { head, bytes, is_word });
+}
+
+impl Leaf<'_> {
+    /// Copies the next entries, at most `count`. False if the leaf has changed since its order was read: then nothing was copied.
+    fn copy<P: Pmem>(
+        &mut self,
+        core: &Core<P>,
+        tree: &Tree,
+        side: Side,
+        count: usize,
+        chunk: &mut Chunk,
+    ) -> bool {
+        let (pmem, is_word) = (&core.pmem(), tree.is_word());
+        let node = self.frame.node();
+        let load = |at: usize| Entry::load(pmem, entry_offset(node, self.order[at].into())).0;
+        let Range { start, end } = self.rest;
+        let taken = count.min(end - start);
+        // The records of this copy were prefetched with the copy before.
+        let ahead = match side {
+            Side::Front => start + taken..end.min(start + taken + CHUNK_ENTRIES),
+            Side::Back => start.max((end - taken).saturating_sub(CHUNK_ENTRIES))..end - taken,
+        };
+        ahead.for_each(|at| load(at).prefetch_record(pmem));
+
+        let mut entries = [None; CHUNK_ENTRIES];
+        let (mut total, mut taken_entries) = (0, 0);
+        for (index, place) in entries.iter_mut().enumerate().take(taken) {
+            let entry = load(if side == Side::Front { start + index } else { end - 1 - index });
+            let (key_len, value_len) = entry.body_lens(pmem, is_word);
+            if index > 0 && total + key_len + value_len > CHUNK_BYTES {
+                break;
+            }
+            total += key_len + value_len;
+            *place = Some((entry, key_len, value_len));
+            taken_entries = index + 1;
+        }
+        let entries = &mut entries[..taken_entries];
+        if side == Side::Back {
+            entries.reverse();
+        }
+        chunk.fill(pmem, is_word, entries, total);
+        if !self.frame.is_current(self.snapshot) {
+            chunk.rest = 0..0;
+            return false;
+        }
+        match side {
+            Side::Front => self.rest.start += taken_entries,
+            Side::Back => self.rest.end -= taken_entries,
+        }
+        if side == Side::Front && self.rest.len() < NEXT_LEAF_ENTRIES {
+            self.prefetch_next(core);
+        }
+        true
+    }
+
+    /// Starts to load some lines of the next leaf.
+    fn prefetch_next<P: Pmem>(&mut self, core: &Core<P>) {
+        let lines = core.node_bytes() / 64;
+        if let Some(next) = self.frame.next()
+            && self.prefetched < lines
+        {
+            let node = core.frames.get(next).node();
+            let end = lines.min(self.prefetched + NEXT_LEAF_LINES);
+            (self.prefetched..end).for_each(|line| core.pmem().prefetch_read(node + 64 * line));
+            self.prefetched = end;
+        }
+    }
+}
+
+impl Chunk {
+    /// Copies entries of which keys and values have `total` bytes.
+    fn fill<P: Pmem>(
+        &mut self,
+        pmem: &P,
+        is_word: bool,
+        entries: &[Option<(Entry, usize, usize)>],
+        total: usize,
+    ) {
+        if Arc::get_mut(&mut self.bytes).is_none() {
+            // Guards share the buffer.
+            self.bytes = Arc::default();
+        }
+        let bytes = Arc::get_mut(&mut self.bytes).expect("the buffer is not shared");
+        if bytes.len() < total {
+            bytes.resize(total, 0);
+        }
+        let mut key = 0;
+        for (item, (entry, key_len, value_len)) in self.items.iter_mut().zip(entries.iter().flatten()) {
+            let (value, end) = (key + key_len, key + key_len + value_len);
+            entry.load_body(pmem, is_word, *key_len, &mut bytes[key..end]);
+            let place = |at: usize| u32::try_from(at).expect("a copy is shorter than 4 GiB");
+            *item = Item { head: entry.key, key: place(key), value: place(value), end: place(end) };
+            key = end;
+        }
+        self.rest = 0..entries.len();
+    }
 }
 
 impl Tree {
-    /// The entries of the first leaf within the bounds. Sets the lower bound to the first key behind that leaf. `None` if nothing is left.
-    pub(crate) fn next_batch<P: Pmem>(
+    /// The order of the entries within the bounds in the leaf at one end of them, and the slots of corrupted entries.
+    fn enter<'c, P: Pmem>(
         &self,
-        core: &Core<P>,
-        bounds: &mut Bounds,
-    ) -> Result<Option<Batch>, LeafError> {
-        loop {
-            let start = match &bounds.from {
-                Bound::Included(key) | Bound::Excluded(key) => key.clone(),
-                Bound::Unbounded => self.lowest(),
-            };
-            let (frame, snapshot) = self.locate(core, &start.as_key())?;
-            let high = frame.next().map(|_| frame.high().to_key(&core.pmem(), self.is_word()));
-            let Some(batch) = self.read_leaf(core, frame, snapshot, bounds, high.as_ref())? else { continue };
-            let is_last = high.as_ref().is_none_or(|high| !is_below(high, &bounds.to));
-            bounds.from = match high {
-                Some(high) if !is_last => Bound::Included(high),
-                _ => {
-                    // An empty range: nothing is left.
-                    bounds.to = Bound::Excluded(self.lowest());
-                    Bound::Included(self.lowest())
-                }
-            };
-            if !batch.items.is_empty() {
-                return Ok(Some(batch));
+        core: &'c Core<P>,
+        bounds: &Bounds,
+        side: Side,
+        left: Option<(&'c Frame, Snapshot)>,
+    ) -> Result<(Leaf<'c>, u64), LeafError> {
+        let pmem = &core.pmem();
+        let mut right_of_left = match left.and_then(|(left, snapshot)| Some((left, snapshot, left.next()?))) {
+            None => None,
+            Some((left, snapshot, next)) => {
+                let right = self.leaf(core, next)?;
+                let of_right = right.snapshot();
+                left.is_current(snapshot).then_some((right, of_right))
             }
-            if is_last {
-                return Ok(None);
-            }
-        }
-    }
-
-    /// The entries of the last leaf within the bounds. Sets the upper bound to the low fence of that leaf. `None` if nothing is left.
-    pub(crate) fn next_batch_back<P: Pmem>(
-        &self,
-        core: &Core<P>,
-        bounds: &mut Bounds,
-    ) -> Result<Option<Batch>, LeafError> {
+        };
         loop {
-            let (frame, snapshot) = self.locate_last(core, &bounds.to)?;
-            let high = frame.next().map(|_| frame.high().to_key(&core.pmem(), self.is_word()));
-            let is_first = core::ptr::eq(frame, core.frames.get(self.first));
+            let (frame, snapshot) = match (side, right_of_left.take()) {
+                (Side::Front, Some(found)) => found,
+                (Side::Front, None) => self.locate_first(core, &bounds.from)?,
+                (Side::Back, _) => self.locate_last(core, &bounds.to)?,
+            };
+            let high = frame.next().map(|_| frame.high().to_key(pmem, self.is_word()));
             // A fence never changes while the node is in use.
-            let low = Verified::load(&core.pmem(), frame.node(), self.id);
-            let Some(batch) = self.read_leaf(core, frame, snapshot, bounds, high.as_ref())? else { continue };
-            let low = low?.low().to_key(&core.pmem(), self.is_word());
-            let is_last = is_first || !is_above(&low, &bounds.from);
-            bounds.to = Bound::Excluded(if is_last { self.lowest() } else { low });
-            if !batch.items.is_empty() {
-                return Ok(Some(batch));
+            let low = (side == Side::Back && !core::ptr::eq(frame, core.frames.get(self.first)))
+                .then(|| Verified::load(pmem, frame.node(), self.id));
+            let Some((mut leaf, corrupted)) = self.read_order(core, frame, snapshot, bounds, high.as_ref())
+            else {
+                continue;
+            };
+            leaf.edge = match side {
+                Side::Front => high,
+                Side::Back => low.transpose()?.map(|node| node.low().to_key(pmem, self.is_word())),
+            };
+            let first = match side {
+                Side::Front => leaf.rest.start..leaf.rest.end.min(CHUNK_ENTRIES),
+                Side::Back => leaf.rest.end.saturating_sub(CHUNK_ENTRIES)..leaf.rest.end,
+            };
+            for at in first {
+                let place = entry_offset(frame.node(), leaf.order[at].into());
+                Entry::load(pmem, place).0.prefetch_record(pmem);
             }
-            if is_last {
-                return Ok(None);
-            }
+            return Ok((leaf, corrupted));
         }
     }
 
-    fn lowest(&self) -> OwnedKey {
-        OwnedKey { head: 0, bytes: Vec::new(), is_word: self.is_word() }
+    fn locate_first<'c, P: Pmem>(
+        &self,
+        core: &'c Core<P>,
+        from: &Bound<OwnedKey>,
+    ) -> Result<(&'c Frame, Snapshot), LeafError> {
+        let lowest = OwnedKey { head: 0, bytes: Vec::new(), is_word: self.is_word() };
+        match from {
+            Bound::Included(key) | Bound::Excluded(key) => self.locate(core, &key.as_key()),
+            Bound::Unbounded => self.locate(core, &lowest.as_key()),
+        }
     }
 
     /// The last leaf that can hold keys up to this bound.
@@ -124,79 +463,142 @@ impl Tree {
         }
     }
 
-    /// Copies the entries of a leaf that are within the bounds and below `high`. `None` if the leaf has changed since the snapshot.
-    fn read_leaf<P: Pmem>(
+    /// The order of the entries of a leaf that are within the bounds and below `high`, and the slots of its corrupted entries. `None` if the leaf has
+    /// changed since the snapshot.
+    fn read_order<'c, P: Pmem>(
+        &self,
+        core: &Core<P>,
+        frame: &'c Frame,
+        snapshot: Snapshot,
+        bounds: &Bounds,
+        high: Option<&OwnedKey>,
+    ) -> Option<(Leaf<'c>, u64)> {
+        let pmem = &core.pmem();
+        let node = frame.node();
+        // The even slots of all lines with a live entry.
+        for slot in slots_of((snapshot.live | snapshot.live >> 1) & 0x5555_5555_5555_5555) {
+            pmem.prefetch_read(entry_offset(node, slot));
+        }
+        let mut broken = 0;
+        if core.verifies_reads {
+            broken = self.broken_entries(core, frame, snapshot, bounds);
+        }
+        let mut leaf = Leaf { frame, snapshot, order: [0; SLOTS], rest: 0..0, edge: None, prefetched: 0 };
+        leaf.rest.end = match self.is_word() {
+            true => sort_words(pmem, node, snapshot.live & !broken, &words_of(bounds, high), &mut leaf.order),
+            false => sort_bytes(pmem, node, snapshot.live & !broken, bounds, high, &mut leaf.order),
+        };
+        let held = frame.held.load(Ordering::Relaxed);
+        frame.is_current(snapshot).then_some((leaf, held | broken))
+    }
+
+    /// The live slots of a leaf whose seal is wrong, and those whose record is wrong and that are, or may be, within the bounds.
+    #[cold]
+    fn broken_entries<P: Pmem>(
         &self,
         core: &Core<P>,
         frame: &Frame,
         snapshot: Snapshot,
         bounds: &Bounds,
-        high: Option<&OwnedKey>,
-    ) -> Result<Option<Batch>, Corruption> {
+    ) -> u64 {
         let pmem = &core.pmem();
-        let node = frame.node();
-        for slot in slots_of(snapshot.live).filter(|slot| slot.is_multiple_of(2)) {
-            pmem.prefetch_read(entry_offset(node, slot));
-        }
-        let mut keys = Vec::new();
-        let mut loaded: Vec<Loaded> = Vec::with_capacity(snapshot.live.count_ones() as usize);
-        let mut broken = None;
-        for slot in slots_of(snapshot.live) {
-            let (entry, seal) = Entry::load(pmem, entry_offset(node, slot));
-            let start = keys.len();
-            if !self.is_word() {
-                entry.push_key(pmem, &mut keys);
-            }
-            if core.verifies_reads
-                && (entry.seal(frame.seed()) != seal || !entry.is_record_intact(pmem, self.is_word()))
-            {
-                broken = Some(held_entry(node, 1 << slot));
-            }
-            let item = Loaded { entry, key: start..keys.len() };
-            let key = self.search_key(&item.entry, &keys[item.key.clone()]);
-            if is_inside(&key, bounds) && high.is_none_or(|high| key.order(&high.as_key()).is_lt()) {
-                entry.prefetch_record(pmem);
-                loaded.push(item);
-            }
-        }
-        match self.is_word() {
-            true => loaded.sort_unstable_by_key(|item| item.entry.key),
-            false => loaded.sort_unstable_by(|a, b| keys[a.key.clone()].cmp(&keys[b.key.clone()])),
-        }
-        let batch = self.copy(core, &loaded, &keys);
-        let held = frame.held.load(Ordering::Relaxed);
-        if !frame.is_current(snapshot) {
-            return Ok(None);
-        }
-        if held != 0 {
-            return Err(held_entry(node, held));
-        }
-        broken.map_or(Ok(Some(batch)), Err)
+        let words = words_of(bounds, None);
+        let is_broken = |slot: &usize| {
+            let (entry, seal) = Entry::load(pmem, entry_offset(frame.node(), *slot));
+            let may_be_inside = !self.is_word() || words.contains(&entry.key);
+            entry.seal(frame.seed()) != seal || may_be_inside && !entry.is_record_intact(pmem, self.is_word())
+        };
+        slots_of(snapshot.live).filter(is_broken).fold(0, |slots, slot| slots | 1 << slot)
     }
+}
 
-    /// Copies keys and values into a batch.
-    fn copy<P: Pmem>(&self, core: &Core<P>, loaded: &[Loaded], keys: &[u8]) -> Batch {
-        let pmem = &core.pmem();
-        let lens = loaded.iter().map(|item| item.entry.record().map_or(8, |record| record.len.min(4096)));
-        let mut bytes =
-            Vec::with_capacity(usize::try_from(lens.sum::<u64>()).unwrap_or_default() + 8 * loaded.len());
-        let mut items = Vec::with_capacity(loaded.len());
-        for Loaded { entry, key } in loaded {
-            let start = bytes.len();
-            match self.key_width {
-                Some(width) => bytes.extend_from_slice(&entry.key.to_be_bytes()[..width]),
-                None => bytes.extend_from_slice(&keys[key.clone()]),
-            }
-            let middle = bytes.len();
-            entry.push_value(pmem, self.is_word(), &mut bytes);
-            items.push(Item { key: start..middle, value: middle..bytes.len() });
-        }
-        Batch { bytes: Arc::new(bytes), items }
+/// The words within the bounds and below `high`.
+fn words_of(bounds: &Bounds, high: Option<&OwnedKey>) -> RangeInclusive<u64> {
+    let from = match &bounds.from {
+        Bound::Included(key) => Some(key.head),
+        Bound::Excluded(key) => key.head.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let to = match &bounds.to {
+        Bound::Included(key) => Some(key.head),
+        Bound::Excluded(key) => key.head.checked_sub(1),
+        Bound::Unbounded => Some(u64::MAX),
+    };
+    let below = high.map_or(Some(u64::MAX), |high| high.head.checked_sub(1));
+    match (from, to, below) {
+        (Some(from), Some(to), Some(below)) => from..=to.min(below),
+        #[expect(clippy::reversed_empty_ranges, reason = "no word")]
+        _ => 1..=0,
     }
+}
 
-    fn search_key<'k>(&self, entry: &Entry, bytes: &'k [u8]) -> SearchKey<'k> {
-        if self.is_word() { SearchKey::word(entry.key) } else { SearchKey::unhashed(bytes) }
+/// Sorts the slots whose keys are among `words`. Returns their number.
+fn sort_words<P: Pmem>(
+    pmem: &P,
+    node: u64,
+    slots: u64,
+    words: &RangeInclusive<u64>,
+    order: &mut [u8; SLOTS],
+) -> usize {
+    const SLOT_BITS: u32 = SLOTS.trailing_zeros();
+    let mut keys = [(0, 0); SLOTS];
+    let mut count = 0;
+    let (mut least, mut greatest) = (u64::MAX, 0);
+    for slot in slots_of(slots) {
+        let key = pmem.load_u64(entry_offset(node, slot));
+        if words.contains(&key) {
+            keys[count] = (key, slot);
+            count += 1;
+            (least, greatest) = (key.min(least), key.max(greatest));
+        }
     }
+    let keys = &mut keys[..count];
+    #[expect(clippy::cast_possible_truncation, reason = "slots are below 64")]
+    if greatest.wrapping_sub(least) >> (u64::BITS - SLOT_BITS) == 0 {
+        // Key and slot fit in one word, which sorts faster than the pair.
+        let mut packed = [0; SLOTS];
+        for (packed, (key, slot)) in packed.iter_mut().zip(&*keys) {
+            *packed = (key - least) << SLOT_BITS | *slot as u64;
+        }
+        packed[..count].sort_unstable();
+        for (place, packed) in order.iter_mut().zip(&packed[..count]) {
+            *place = *packed as u8 % SLOTS as u8;
+        }
+    } else {
+        keys.sort_unstable();
+        for (place, (_, slot)) in order.iter_mut().zip(&*keys) {
+            *place = *slot as u8;
+        }
+    }
+    count
+}
+
+/// Sorts the slots whose byte keys are within the bounds and below `high`. Returns their number.
+fn sort_bytes<P: Pmem>(
+    pmem: &P,
+    node: u64,
+    slots: u64,
+    bounds: &Bounds,
+    high: Option<&OwnedKey>,
+    order: &mut [u8; SLOTS],
+) -> usize {
+    let load = |slot| Entry::load(pmem, entry_offset(node, slot)).0;
+    slots_of(slots).for_each(|slot| load(slot).prefetch_key(pmem));
+    let mut bytes = Vec::new();
+    let mut keys: Vec<(u64, Range<usize>, usize)> = Vec::with_capacity(slots.count_ones() as usize);
+    for slot in slots_of(slots) {
+        let start = bytes.len();
+        load(slot).push_key(pmem, &mut bytes);
+        let key = SearchKey::unhashed(&bytes[start..]);
+        if is_inside(&key, bounds) && high.is_none_or(|high| key.order(&high.as_key()).is_lt()) {
+            keys.push((key.head(), start..bytes.len(), slot));
+        }
+    }
+    keys.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| bytes[a.1.clone()].cmp(&bytes[b.1.clone()])));
+    for (place, (.., slot)) in order.iter_mut().zip(&keys) {
+        *place = u8::try_from(*slot).expect("slots are below 64");
+    }
+    keys.len()
 }
 
 fn is_inside(key: &SearchKey<'_>, bounds: &Bounds) -> bool {

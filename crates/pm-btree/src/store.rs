@@ -10,7 +10,7 @@ use crate::key::SearchKey;
 use crate::leaf::Tree;
 use crate::options::StoreOptions;
 use crate::report::{CheckReport, StoreStats};
-use crate::scan::Bounds;
+use crate::scan::{Bounds, Scan, Side};
 use crate::sweep::Sweep;
 use crate::table::Table;
 use crate::types::{Key, Value};
@@ -352,17 +352,16 @@ impl Catalogue {
         }
         let tree = Tree::open(core, CATALOGUE, None, first, 0)?;
         let mut tables = BTreeMap::new();
-        let mut bounds = Bounds { from: Bound::Unbounded, to: Bound::Unbounded };
-        while let Some(batch) = tree.next_batch(core, &mut bounds)? {
-            for item in &batch.items {
-                let name = core::str::from_utf8(&batch.bytes[item.key.clone()]).ok();
-                let described = Described::decode(&batch.bytes[item.value.clone()]);
-                let (name, described) =
-                    name.zip(described).ok_or_else(|| Corruption::new(first, CorruptionKind::Catalogue))?;
-                let Described { table, first, anchor, .. } = described;
-                let opened = Tree::open(core, table, described.key_width(), first, anchor);
-                tables.insert(name.to_owned(), Opened { described, tree: opened.map(Arc::new) });
-            }
+        let mut scan = Scan::new(Some(Bounds { from: Bound::Unbounded, to: Bound::Unbounded }));
+        while let Some(found) = scan.next(core, &tree, Side::Front) {
+            let found = found?;
+            let name = core::str::from_utf8(found.key().as_slice()).map(str::to_owned).ok();
+            let (name, described) = name
+                .zip(Described::decode(found.value().as_slice()))
+                .ok_or_else(|| Corruption::new(first, CorruptionKind::Catalogue))?;
+            let Described { table, first, anchor, .. } = described;
+            let opened = Tree::open(core, table, described.key_width(), first, anchor);
+            tables.insert(name, Opened { described, tree: opened.map(Arc::new) });
         }
         Ok(Self { tree: Some(Arc::new(tree)), tables })
     }

@@ -1,14 +1,15 @@
 //! Typed tables.
 
 use crate::core::Core;
-use crate::error::{EncodeError, LeafError, ReadError, WriteError};
+use crate::error::{EncodeError, ReadError, WriteError};
 use crate::guard::Guard;
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::Tree;
-use crate::scan::{Batch, Bounds};
+use crate::scan::{Bounds, Found, Scan, Side};
 use crate::sweep::Sweep;
 use crate::types::{Key, Value};
 use core::fmt;
+use core::iter::FusedIterator;
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
 use pm_core::{Pmem, Region};
@@ -63,11 +64,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// have held it.
     pub fn get(&self, key: K::View<'_>) -> Result<Option<Guard<V>>, ReadError> {
         let read = |key: &SearchKey<'_>| {
-            self.tree.get(self.core, key, |entry| {
-                let mut bytes = Vec::new();
-                entry.push_value(&self.core.pmem(), self.tree.is_word(), &mut bytes);
-                bytes
-            })
+            self.tree.get(self.core, key, |entry| entry.value(&self.core.pmem(), self.tree.is_word()))
         };
         let mut buffer = Vec::new();
         let bytes = read(&self.encode(key, &mut buffer)?)?;
@@ -148,20 +145,24 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 
     /// The entries whose keys are in a range, in ascending order, or from the end in descending order.
     ///
-    /// The entries of one leaf, some 40 neighbouring keys, are read at one moment, when the first of them is returned. Changes made after that are
-    /// not seen in that leaf, and are seen in later ones.
+    /// Entries are read when they are needed, up to eight neighbouring ones at a time, and these at one moment. A change made after that is not seen
+    /// in them, and is seen in later ones.
     ///
-    /// A bound that has no encoding makes the first item an error.
+    /// A corrupted entry makes one item an error, before the other items of its leaf, which are some 40 neighbouring keys; the intact entries are all
+    /// returned. A bound that has no encoding makes the first item an error, and the only one.
     pub fn range<'k>(&self, range: impl RangeBounds<K::View<'k>>) -> Range<'s, K, V, P> {
         let bounds = self
             .bound(range.start_bound())
             .and_then(|from| Ok(Bounds { from, to: self.bound(range.end_bound())? }));
+        let (bounds, error) = match bounds {
+            Ok(bounds) => (Some(bounds), None),
+            Err(error) => (None, Some(error)),
+        };
         Range {
             core: self.core,
             tree: Arc::clone(&self.tree),
-            bounds: bounds.map(Some),
-            front: Items::default(),
-            back: Items::default(),
+            scan: Scan::new(bounds),
+            error,
             types: PhantomData,
         }
     }
@@ -197,104 +198,48 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 pub struct Range<'s, K: Key, V: Value, P: Pmem = Region> {
     core: &'s Core<P>,
     tree: Arc<Tree>,
-    /// What neither end has read yet; `None` after an error.
-    bounds: Result<Option<Bounds>, ReadError>,
-    front: Items,
-    back: Items,
+    scan: Scan<'s>,
+    /// Why a bound has no encoding, until it is returned.
+    error: Option<ReadError>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
 impl<K: Key, V: Value, P: Pmem> fmt::Debug for Range<'_, K, V, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Range").field("bounds", &self.bounds).finish_non_exhaustive()
-    }
-}
-
-/// The rest of a batch.
-#[derive(Debug, Default)]
-struct Items {
-    batch: Batch,
-    start: usize,
-    end: usize,
-}
-
-impl Items {
-    fn of(batch: Batch) -> Self {
-        Self { end: batch.items.len(), start: 0, batch }
-    }
-
-    fn take<K: Key, V: Value>(&self, at: usize) -> Result<KeyValue<K, V>, ReadError> {
-        let item = &self.batch.items[at];
-        let bytes = &self.batch.bytes;
-        Ok((
-            Guard::of_key(Arc::clone(bytes), item.key.clone())?,
-            Guard::of_shared_value(Arc::clone(bytes), item.value.clone())?,
-        ))
-    }
-
-    fn next<K: Key, V: Value>(&mut self) -> Option<Result<KeyValue<K, V>, ReadError>> {
-        (self.start < self.end).then(|| {
-            self.start += 1;
-            self.take(self.start - 1)
-        })
-    }
-
-    fn next_back<K: Key, V: Value>(&mut self) -> Option<Result<KeyValue<K, V>, ReadError>> {
-        (self.start < self.end).then(|| {
-            self.end -= 1;
-            self.take(self.end)
-        })
+        f.debug_struct("Range").field("scan", &self.scan).finish_non_exhaustive()
     }
 }
 
 impl<K: Key, V: Value, P: Pmem> Range<'_, K, V, P> {
-    /// Reads the next batch with `read`. After an error, the range is empty.
-    fn read(
-        &mut self,
-        read: impl FnOnce(&Tree, &Core<P>, &mut Bounds) -> Result<Option<Batch>, LeafError>,
-    ) -> Option<Result<Batch, ReadError>> {
-        match &mut self.bounds {
-            Ok(None) => None,
-            Ok(Some(bounds)) => {
-                let batch = read(&self.tree, self.core, bounds);
-                if batch.is_err() {
-                    self.bounds = Ok(None);
-                }
-                batch.map_err(ReadError::from).transpose()
-            }
-            Err(error) => {
-                let error = error.clone();
-                self.bounds = Ok(None);
-                Some(Err(error))
-            }
+    #[inline]
+    fn next_from(&mut self, side: Side) -> Option<Result<KeyValue<K, V>, ReadError>> {
+        match self.scan.next(self.core, &self.tree, side) {
+            Some(Ok(found)) => Some(key_value(&found)),
+            Some(Err(error)) => Some(Err(error.into())),
+            None => self.error.take().map(Err),
         }
     }
+}
+
+#[inline]
+fn key_value<K: Key, V: Value>(found: &Found<'_>) -> Result<KeyValue<K, V>, ReadError> {
+    Ok((Guard::of_key(found.key())?, Guard::of_value(found.value())?))
 }
 
 impl<K: Key, V: Value, P: Pmem> Iterator for Range<'_, K, V, P> {
     type Item = Result<KeyValue<K, V>, ReadError>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.front.start == self.front.end {
-            match self.read(Tree::next_batch) {
-                Some(Ok(batch)) => self.front = Items::of(batch),
-                Some(Err(error)) => return Some(Err(error)),
-                None => return self.back.next(),
-            }
-        }
-        self.front.next()
+        self.next_from(Side::Front)
     }
 }
 
 impl<K: Key, V: Value, P: Pmem> DoubleEndedIterator for Range<'_, K, V, P> {
+    #[inline]
     fn next_back(&mut self) -> Option<Self::Item> {
-        if self.back.start == self.back.end {
-            match self.read(Tree::next_batch_back) {
-                Some(Ok(batch)) => self.back = Items::of(batch),
-                Some(Err(error)) => return Some(Err(error)),
-                None => return self.front.next_back(),
-            }
-        }
-        self.back.next_back()
+        self.next_from(Side::Back)
     }
 }
+
+impl<K: Key, V: Value, P: Pmem> FusedIterator for Range<'_, K, V, P> {}

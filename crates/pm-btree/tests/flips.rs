@@ -126,6 +126,66 @@ fn corrupted_table_is_not_overwritten() {
     assert!((0..500).all(|key| table.get(key).unwrap().unwrap().value() == [key as u8; 50]));
 }
 
+/// The places in an image of the entries of table 1 with this word key, and of the records that they name.
+fn entries_of(bytes: &[u8], key: u64) -> (Vec<usize>, Vec<usize>) {
+    let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+    let is_node = |line: &usize| bytes[*line..].starts_with(b"PMBN\0\0\x01\0");
+    let nodes = (0..bytes.len()).step_by(64).filter(is_node);
+    let slots = nodes.flat_map(|node| (0..8).map(move |slot| node + 64 + 32 * slot));
+    let entries: Vec<usize> = slots.filter(|slot| word(*slot) == key && word(slot + 24) != 0).collect();
+    let records = entries.iter().map(|entry| (word(entry + 8) & ((1 << 40) - 1)) as usize * 16).collect();
+    (entries, records)
+}
+
+/// A corrupted entry of a leaf makes exactly one item of a scan an error, in each direction; all other entries are returned, in order.
+#[test]
+fn scan_returns_intact_entries_of_corrupted_leaf() {
+    const KEYS: u64 = 100;
+    const CORRUPTED: u64 = 41;
+    let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
+    let store = Store::format(Arc::clone(&pmem), &options()).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    (0..KEYS).for_each(|key| assert!(table.insert(key, &[key as u8; 30]).unwrap()));
+    store.close().unwrap();
+    let bytes = load(&pmem);
+    let (entries, records) = entries_of(&bytes, CORRUPTED);
+    let mut random = fastrand::Rng::with_seed(6);
+    let places = |starts: &[usize], len| starts.iter().flat_map(move |at| *at..at + len).collect::<Vec<_>>();
+    for at in places(&entries, 32).into_iter().chain(places(&records, 30)) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << random.u32(..8);
+        let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
+        pmem.store(0, &flipped);
+        let store = Store::attach(pmem, &options()).unwrap();
+        let table = store.table::<u64, &[u8]>("t").unwrap();
+        let is_found = match table.get(CORRUPTED) {
+            Ok(value) => value.expect("the key is not absent").value() == [CORRUPTED as u8; 30],
+            Err(_) => false,
+        };
+        let expected: Vec<u64> = (0..KEYS).filter(|key| is_found || *key != CORRUPTED).collect();
+        let mut both_ends = table.range(..);
+        let mut upper = Vec::new();
+        let mut lower: Vec<_> = core::iter::from_fn(|| {
+            upper.extend(both_ends.next_back());
+            both_ends.next()
+        })
+        .collect();
+        lower.extend(upper.into_iter().rev());
+        for items in [
+            table.range(..).collect(),
+            table.range(..).rev().collect::<Vec<_>>().into_iter().rev().collect(),
+            lower,
+        ] {
+            let (found, errors): (Vec<_>, Vec<_>) = items.into_iter().partition(Result::is_ok);
+            assert_eq!(errors.len(), 1, "a flip at {at}");
+            let found: Vec<u64> = found.into_iter().map(|item| item.unwrap().0.value()).collect();
+            assert_eq!(found, expected, "a flip at {at}");
+        }
+        let after = table.range(CORRUPTED + 20..).map(|item| item.unwrap().0.value());
+        assert_eq!(after.collect::<Vec<u64>>(), (CORRUPTED + 20..KEYS).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn flipped_bit_in_table_of_words() {
     let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());

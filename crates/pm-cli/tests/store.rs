@@ -239,6 +239,11 @@ fn corrupted_values_are_found() {
         let (code, output) = scratch.run_any(&[&["store"], args].concat());
         assert_eq!(code, Some(3), "{args:?}: {output}");
     }
+    // A dump goes on behind a corrupted entry.
+    let rows = "t,a,\"another value, a long one\"\nt,c,\"another value, a long one\"\n";
+    assert_eq!(fs::read_to_string(scratch.path("out.csv")).unwrap(), rows);
+    let (_, output) = scratch.run_any(&["store", "dump", "s.pm"]);
+    assert_has(&output, &[rows, "all rows but 1 corrupted entry"]);
     let output = scratch.json(&["store", "check", "s.pm"], 3);
     assert_eq!((&output["clean"], &output["findings"][0]["part"]), (&false.into(), &"store".into()));
     assert_has(

@@ -100,17 +100,24 @@ fn scan(args: &Scan, json: bool) -> miette::Result<()> {
     let range = TextRange { from: args.from.as_deref(), to: args.to.as_deref(), is_reversed: args.reverse };
     let table = handle.table(&args.table)?;
     let mut left = args.limit.unwrap_or(u64::MAX);
-    let mut written = Ok(());
+    let (mut written, mut scanned) = (Ok(()), Ok(()));
     let mut rows = RowWriter::for_terminal(json, BufWriter::new(io::stdout().lock()));
-    let scanned = if left == 0 {
-        Ok(())
-    } else {
-        table.scan(&range, &mut |key, value| {
-            left -= 1;
-            written = rows.row(None, key, value);
-            if written.is_err() || left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })
-    };
+    if left != 0 {
+        table
+            .scan(&range, &mut |row| {
+                match row {
+                    Ok((key, value)) => written = rows.row(None, key, value),
+                    Err(error) => scanned = Err(error),
+                }
+                left -= 1;
+                if written.is_err() || scanned.is_err() || left == 0 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            })
+            .map_err(|error| handle.failure(error))?;
+    }
     // The rows before an error are printed.
     let written = written.and_then(|()| rows.finish());
     scanned.map_err(|error| handle.failure(error))?;

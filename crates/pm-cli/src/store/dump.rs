@@ -1,6 +1,7 @@
 //! `pm store dump`, and rows as text.
 
 use super::args::{Dump, Format};
+use super::failure::StoreError;
 use super::handle::Handle;
 use super::kind::Cell;
 use super::table::TextRange;
@@ -24,15 +25,18 @@ pub(crate) fn run(args: &Dump, json: bool) -> miette::Result<()> {
     let format = args.format.or(by_name).unwrap_or(if json { Format::Jsonl } else { Format::Csv });
     let Some(output) = &args.output else {
         let mut out = BufWriter::new(io::stdout().lock());
-        return match write(&handle, args.table.as_deref(), format, &mut out)?.and_then(|_| out.flush()) {
+        let (written, missing) = write(&handle, args.table.as_deref(), format, &mut out)?;
+        return match written.and_then(|_| out.flush()) {
             // The reader has read enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            written => written.into_diagnostic().wrap_err("writing the rows"),
+            written => {
+                written.into_diagnostic().wrap_err("writing the rows").and_then(|()| missing.report(&handle))
+            }
         };
     };
-    let rows = write_file(&handle, args.table.as_deref(), format, output)?
-        .into_diagnostic()
-        .wrap_err_with(|| format!("writing {}", output.display()))?;
+    let (written, missing) = write_file(&handle, args.table.as_deref(), format, output)?;
+    let rows = written.into_diagnostic().wrap_err_with(|| format!("writing {}", output.display()))?;
+    missing.report(&handle)?;
     if json {
         say(json!({ "path": args.file.to_string_lossy(), "output": output.to_string_lossy(), "rows": rows }));
     } else {
@@ -41,28 +45,44 @@ pub(crate) fn run(args: &Dump, json: bool) -> miette::Result<()> {
     Ok(())
 }
 
+/// The corrupted entries, which a dump leaves out.
+#[derive(Default)]
+struct Missing {
+    count: u64,
+    first: Option<StoreError>,
+}
+
+impl Missing {
+    /// An error if there are any. All intact rows were written before.
+    fn report(self, handle: &Handle) -> miette::Result<()> {
+        let Some(first) = self.first else { return Ok(()) };
+        let entries = count(self.count, "corrupted entry", "corrupted entries");
+        Err(handle.failure(first)).wrap_err_with(|| format!("the dump has all rows but {entries}"))
+    }
+}
+
 /// Writes a new file, durably: an older dump may be the only copy of something. The outer error is of the store, the inner one of the file.
 fn write_file(
     handle: &Handle,
     table: Option<&str>,
     format: Format,
     output: &Path,
-) -> miette::Result<io::Result<u64>> {
+) -> miette::Result<(io::Result<u64>, Missing)> {
     let mut file = match File::create_new(output) {
         Ok(file) => BufWriter::new(file),
-        Err(error) => return Ok(Err(error)),
+        Err(error) => return Ok((Err(error), Missing::default())),
     };
-    let rows = write(handle, table, format, &mut file)?;
-    Ok(rows.and_then(|rows| file.into_inner()?.sync_all().map(|()| rows)))
+    let (rows, missing) = write(handle, table, format, &mut file)?;
+    Ok((rows.and_then(|rows| file.into_inner()?.sync_all().map(|()| rows)), missing))
 }
 
-/// Writes a table, or all. Returns the number of rows. The outer error is of the store, the inner one of the output.
+/// Writes a table, or all. Returns the number of rows, and what is missing. The outer error is of the store, the inner one of the output.
 fn write(
     handle: &Handle,
     table: Option<&str>,
     format: Format,
     out: &mut impl Write,
-) -> miette::Result<io::Result<u64>> {
+) -> miette::Result<(io::Result<u64>, Missing)> {
     let tables = handle.tables();
     let tables: Vec<_> = tables.iter().filter(|info| table.is_none_or(|table| table == info.name)).collect();
     if let (Some(table), true) = (table, tables.is_empty()) {
@@ -74,6 +94,7 @@ fn write(
     bar.set_message("writing");
     let mut rows = RowWriter::new(format, out);
     let mut written = Ok(());
+    let mut missing = Missing::default();
     for info in tables {
         let name = table.is_none().then_some(info.name.as_str());
         if let Some(name) = name {
@@ -81,8 +102,14 @@ fn write(
         }
         handle
             .table(&info.name)?
-            .scan(&TextRange::default(), &mut |key, value| {
-                written = rows.row(name, key, value);
+            .scan(&TextRange::default(), &mut |row| {
+                match row {
+                    Ok((key, value)) => written = rows.row(name, key, value),
+                    Err(error) => {
+                        missing.count += 1;
+                        missing.first.get_or_insert(error);
+                    }
+                }
                 if rows.count().is_multiple_of(ROWS_PER_STEP) {
                     bar.set_position(rows.count());
                 }
@@ -94,7 +121,7 @@ fn write(
         }
     }
     bar.finish_and_clear();
-    Ok(written.and_then(|()| rows.finish()))
+    Ok((written.and_then(|()| rows.finish()), missing))
 }
 
 /// Writes rows.

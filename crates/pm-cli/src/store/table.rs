@@ -16,12 +16,12 @@ pub(crate) trait AnyTable {
     /// Removes a key, durably. False if there is none.
     fn remove(&self, key: &str) -> Result<bool, StoreError>;
 
-    /// Calls `each` with the keys in a range and their values, until it breaks.
+    /// Calls `each` with the keys in a range and their values, and with an error for each corrupted entry, until it breaks.
     fn scan(&self, range: &TextRange<'_>, each: &mut EachRow<'_>) -> Result<(), StoreError>;
 }
 
 /// Takes a key and its value.
-pub(crate) type EachRow<'a> = dyn FnMut(Cell<'_>, Cell<'_>) -> ControlFlow<()> + 'a;
+pub(crate) type EachRow<'a> = dyn FnMut(Result<(Cell<'_>, Cell<'_>), StoreError>) -> ControlFlow<()> + 'a;
 
 /// A range of keys, as on the command line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,24 +59,18 @@ impl<K: Typed, V: Typed> AnyTable for Table<'_, K, V> {
         let to = range.to.map(|to| K::parse(to, &mut to_scratch)).transpose()?;
         let bounds =
             (from.map_or(Bound::Unbounded, Bound::Included), to.map_or(Bound::Unbounded, Bound::Excluded));
-        let rows = self.range(bounds);
-        let mut each = |row: Result<(Guard<K>, Guard<V>), ReadError>| {
-            let (key, value) = row?;
-            Ok(each(K::cell(key.value()), V::cell(value.value())))
-        };
-        if range.is_reversed { visit(rows.rev(), &mut each) } else { visit(rows, &mut each) }
-    }
-}
-
-/// Passes rows to `each` until it breaks or fails.
-fn visit<R>(
-    rows: impl Iterator<Item = R>,
-    each: &mut impl FnMut(R) -> Result<ControlFlow<()>, StoreError>,
-) -> Result<(), StoreError> {
-    for row in rows {
-        if each(row)?.is_break() {
-            break;
+        let mut rows = self.range(bounds);
+        let rows: &mut dyn Iterator<Item = Result<(Guard<K>, Guard<V>), ReadError>> =
+            if range.is_reversed { &mut rows.rev() } else { &mut rows };
+        for row in rows {
+            let flow = match row {
+                Ok((key, value)) => each(Ok((K::cell(key.value()), V::cell(value.value())))),
+                Err(error) => each(Err(error.into())),
+            };
+            if flow.is_break() {
+                break;
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
