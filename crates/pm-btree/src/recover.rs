@@ -9,6 +9,7 @@
 //! it is not reused, and a key that is not found in this leaf is reported as corruption.
 
 use crate::core::Core;
+use crate::ends::Ends;
 use crate::entry::{Entry, Kind, RecordRef, entry_offset, node_seed};
 use crate::error::{Corruption, CorruptionKind};
 use crate::format::{
@@ -165,7 +166,8 @@ impl Tree {
             }
         }
         let index = Index::build(&core.inner, &leaves);
-        Ok(Self { table, key_width, first: leaves[0].1, index, len: AtomicU64::new(len) })
+        let (first, ends) = (leaves[0].1, Ends::new(leaves[0].1));
+        Ok(Self { table, key_width, first, index, ends, len: AtomicU64::new(len) })
     }
 }
 
