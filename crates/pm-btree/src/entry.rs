@@ -1,6 +1,7 @@
 //! Entries of nodes: their commit word, their seal, and their bytes.
 
 use crate::bytes::Bytes;
+use crate::error::{Corruption, CorruptionKind};
 use crate::format::{ENTRY_BYTES, NODE_HEADER_BYTES};
 use crate::key::{SearchKey, head_of};
 use pm_core::{Pmem, crc32c_append, crc32c_words};
@@ -299,6 +300,11 @@ pub(crate) fn push_bytes<P: Pmem>(pmem: &P, offset: u64, len: u64, out: &mut Vec
 #[inline]
 pub(crate) const fn entry_offset(node: u64, slot: usize) -> u64 {
     node + NODE_HEADER_BYTES + slot as u64 * ENTRY_BYTES
+}
+
+/// The corruption of the first of these slots of a node.
+pub(crate) fn held_entry(node: u64, held: u64) -> Corruption {
+    Corruption::new(entry_offset(node, held.trailing_zeros() as usize), CorruptionKind::Entry)
 }
 
 /// The seed of the seals in a node.

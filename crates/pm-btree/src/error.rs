@@ -182,6 +182,9 @@ pub enum WriteError {
     /// The leaf of the key has a corrupted entry, which may have held the key.
     #[error(transparent)]
     Corrupted(#[from] Corruption),
+    /// The stored bytes of a key or value that the change depends on are no encoding of the type.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
     /// A transaction of the heap, which allocates space, failed.
     #[error(transparent)]
     Tx(TxError),
@@ -191,6 +194,17 @@ pub enum WriteError {
     /// An earlier fence failed: the store accepts no more changes until it is opened again.
     #[error("an earlier fence failed: the store accepts no more changes until it is opened again")]
     Poisoned,
+}
+
+impl From<ReadError> for WriteError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Encode(error) => Self::Encode(error),
+            ReadError::Decode(error) => Self::Decode(error),
+            ReadError::Corrupted(error) => Self::Corrupted(error),
+            ReadError::Fence(error) => Self::Fence(error),
+        }
+    }
 }
 
 impl From<TxError> for WriteError {

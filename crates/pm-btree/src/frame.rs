@@ -41,6 +41,15 @@ impl FrameId {
     }
 }
 
+/// The lowest offset of a slot's bit, and the others in turn.
+pub(crate) fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let slot = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        slot
+    })
+}
+
 /// The state of a node in DRAM.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]

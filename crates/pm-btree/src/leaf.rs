@@ -1,12 +1,16 @@
 //! The leaves of a tree: finding a key's leaf and its entry, and changing entries under the leaf's lock.
 
 use crate::catalogue::CATALOGUE;
+use crate::change::{Expected, Outcome};
 use crate::core::Core;
+use crate::ends::Ends;
+pub(crate) use crate::entry::held_entry;
 use crate::entry::{Commit, Entry, INLINE_BYTES, Kind, RecordRef, entry_offset, inline_lengths, node_seed};
 use crate::error::{Corruption, CorruptionKind, LeafError, WriteError};
 use crate::format::{
     ENTRY_BYTES, KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, checked,
 };
+pub(crate) use crate::frame::slots_of;
 use crate::frame::{Frame, FrameId, FrameLock, Snapshot};
 use crate::home;
 use crate::index::{Fence, Followed, Index, TreeId};
@@ -25,19 +29,11 @@ pub(crate) struct Tree {
     pub(crate) key_width: Option<usize>,
     pub(crate) first: FrameId,
     pub(crate) index: Index,
+    pub(crate) ends: Ends,
     /// The number of entries in the leaves that are swept.
     pub(crate) len: AtomicU64,
     /// The first leaf that the sweep could not read.
     pub(crate) unreadable: OnceLock<Corruption>,
-}
-
-/// The lowest offset of a slot's bit, and the others in turn.
-pub(crate) fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
-    core::iter::from_fn(move || {
-        let slot = (bits != 0).then(|| bits.trailing_zeros() as usize);
-        bits &= bits.wrapping_sub(1);
-        slot
-    })
 }
 
 /// The content of a new entry: the value itself, or a record for it.
@@ -243,7 +239,7 @@ impl Tree {
         Ok(Content { payload, low: crc32c_bytes(0, bytes), record: Some(reserved) })
     }
 
-    /// Inserts or updates a key. Returns whether the key is new.
+    /// Inserts or updates a key, if its value is the expected one.
     ///
     /// # Durability
     /// Durable when this returns; a crash before that leaves the old value or the new one. Costs the lines of the record and one line, and one fence;
@@ -253,7 +249,8 @@ impl Tree {
         core: &Core<P>,
         key: &SearchKey<'_>,
         value: &[u8],
-    ) -> Result<bool, WriteError> {
+        expected: Expected<'_>,
+    ) -> Result<Outcome, WriteError> {
         core.check_not_poisoned()?;
         let mut buffer = Vec::new();
         let content = self.prepare(core, key, value, &mut buffer)?;
@@ -270,6 +267,9 @@ impl Tree {
             self.split(core, leaf, None)?;
         };
         let old = self.find_in(core, &leaf, key)?;
+        if let Some(refused) = expected.refusal(core, self.is_word(), &leaf, old.as_ref())? {
+            return Ok(refused);
+        }
         if let Some(record) = &content.record {
             core.pmem().store_nt(record.offset(), if self.is_word() { value } else { &buffer });
         }
@@ -298,7 +298,7 @@ impl Tree {
         if old.is_none() && is_counted {
             self.len.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(old.is_none())
+        Ok(Outcome::Changed { was_present: old.is_some() })
     }
 
     /// Writes the entry into a free slot, and publishes it in place of the entry in slot `old`.
@@ -325,6 +325,9 @@ impl Tree {
         let fenced = core.fence();
         if fenced.is_ok() {
             settle_owed(core, leaf);
+            if live == 0 {
+                self.ends.widen(core, leaf, new.key);
+            }
             leaf.set_fingerprint(slot, new.key.fingerprint());
             let replaced = old.map_or(0, |(old, _)| 1 << old);
             leaf.live.store(live & !replaced | 1 << slot, Ordering::Release);
@@ -338,28 +341,33 @@ impl Tree {
         Ok(fenced?)
     }
 
-    /// Removes a key. Returns false if there is no such key.
+    /// Removes a key, if its value is the expected one.
     ///
     /// # Durability
     /// Durable when this returns; a crash before that leaves the key or removes it. Costs one line and one fence, and one line more if an earlier
     /// update of the leaf left a line to be flushed. If there is no such key, costs nothing.
-    pub(crate) fn remove<P: Pmem>(&self, core: &Core<P>, key: &SearchKey<'_>) -> Result<bool, WriteError> {
+    pub(crate) fn remove<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        key: &SearchKey<'_>,
+        expected: Expected<'_>,
+    ) -> Result<Outcome, WriteError> {
         core.check_not_poisoned()?;
         let leaf = self.lock_leaf(core, key)?;
-        let Some((slot, old)) = self.find_in(core, &leaf, key)? else { return Ok(false) };
-        self.remove_from(core, &leaf, slot, &old)?;
-        if let Some(record) = old.record() {
-            core.space.release_record(record.offset, record.len);
+        let old = self.find_in(core, &leaf, key)?;
+        if let Some(refused) = expected.refusal(core, self.is_word(), &leaf, old.as_ref())? {
+            return Ok(refused);
         }
-        if leaf.is_swept.load(Ordering::Relaxed) {
-            self.len.fetch_sub(1, Ordering::Relaxed);
+        if let Some((slot, old)) = &old {
+            self.remove_from(core, &leaf, *slot, old)?;
         }
-        Ok(true)
+        Ok(Outcome::Changed { was_present: old.is_some() })
     }
 
     /// Makes the entry in a slot a tombstone, in place. No older entry of the key survives, because the lines of replaced entries have the same fence;
-    /// so the slot is free afterwards.
-    fn remove_from<P: Pmem>(
+    /// so the slot is free afterwards, and
+    /// the record too.
+    pub(crate) fn remove_from<P: Pmem>(
         &self,
         core: &Core<P>,
         leaf: &FrameLock<'_>,
@@ -380,7 +388,14 @@ impl Tree {
             leaf.live.fetch_and(!(1 << slot), Ordering::Release);
         }
         leaf.end();
-        Ok(fenced?)
+        fenced?;
+        if let Some(record) = old.record() {
+            core.space.release_record(record.offset, record.len);
+        }
+        if leaf.is_swept.load(Ordering::Relaxed) {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Moves the upper half of the leaf's entries to a new right sibling. `new` is an entry to be written by the way, into either half.
@@ -479,6 +494,9 @@ impl Tree {
             if let Some(new) = new {
                 leaf.set_fingerprint(slot, new.key.fingerprint());
                 remaining |= 1 << slot;
+            }
+            if let Some(id) = core.space.frame_of(leaf.node()) {
+                self.ends.move_last(id, right);
             }
             leaf.set_next(right, low);
             leaf.live.store(remaining, Ordering::Release);
@@ -652,16 +670,9 @@ impl Tree {
         frame.is_swept.store(true, Ordering::Relaxed);
         frame.publish();
         drop(frame);
-        Ok((
-            offset,
-            Self { id, key_width, first, index, len: AtomicU64::new(0), unreadable: OnceLock::new() },
-        ))
+        let (ends, len, unreadable) = (Ends::new(first), AtomicU64::new(0), OnceLock::new());
+        Ok((offset, Self { id, key_width, first, index, ends, len, unreadable }))
     }
-}
-
-/// The corruption of the first of these slots of a node.
-pub(crate) fn held_entry(node: u64, held: u64) -> Corruption {
-    Corruption::new(entry_offset(node, held.trailing_zeros() as usize), CorruptionKind::Entry)
 }
 
 /// The checksum of the low record of a fence with these bytes.

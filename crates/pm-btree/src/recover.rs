@@ -10,6 +10,7 @@
 //! it is not reused, and a key that is not found in this leaf is reported as corruption.
 
 use crate::core::Core;
+use crate::ends::Ends;
 use crate::entry::{Entry, Kind, RecordRef, entry_offset, node_seed};
 use crate::error::{Corruption, CorruptionKind, LeafError};
 use crate::format::{
@@ -148,7 +149,8 @@ impl Tree {
         let frame = frame.ok_or(Corruption::new(first, CorruptionKind::NodeHeader))?;
         let index = Index::open(core, id, frame, anchor)?;
         let (len, unreadable) = (AtomicU64::new(0), OnceLock::new());
-        Ok(Self { id, key_width, first: frame, index, len, unreadable })
+        let ends = Ends::new(frame);
+        Ok(Self { id, key_width, first: frame, index, ends, len, unreadable })
     }
 
     /// The frame of a leaf. If it is not filled, fills it.

@@ -1,6 +1,7 @@
 //! An open store: its tables, and operations on the whole store.
 
 use crate::catalogue::{CATALOGUE, Described, TableInfo};
+use crate::change::Expected;
 use crate::core::Core;
 use crate::error::{Corruption, CorruptionKind, LeafError, OpenError, ReadError, TableError, WriteError};
 use crate::format::{
@@ -399,7 +400,8 @@ impl Catalogue {
         let (first, tree) = Tree::create(core, table, key_width)?;
         let described = Described { table, first, anchor: tree.index.anchor(), ..described.clone() };
         let catalogue = self.tree.as_ref().expect("it was created above");
-        catalogue.put(core, &SearchKey::bytes_key(name.as_bytes()), &described.encode())?;
+        let name_key = SearchKey::bytes_key(name.as_bytes());
+        catalogue.put(core, &name_key, &described.encode(), Expected::Any)?;
         self.tables.insert(name.to_owned(), Opened { described, tree: Ok(Arc::new(tree)) });
         Ok(())
     }

@@ -1,10 +1,12 @@
 //! Typed tables.
 
+use crate::change::{Encoded, Expected, Outcome, Swap};
 use crate::core::Core;
 use crate::error::{EncodeError, ReadError, WriteError};
 use crate::guard::Guard;
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::Tree;
+use crate::pop::End;
 use crate::scan::{Bounds, Found, Scan, Side};
 use crate::sweep::Sweep;
 use crate::types::{Key, Value};
@@ -95,7 +97,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         let key = self.encode(key, &mut buffer)?;
         let mut bytes = Vec::new();
         V::encode(value, &mut bytes)?;
-        self.change(|tree| tree.put(self.core, &key, &bytes))
+        let outcome = self.change(|tree| tree.put(self.core, &key, &bytes, Expected::Any))?;
+        Ok(outcome == Outcome::Changed { was_present: false })
     }
 
     /// Removes a key. Returns false if there is no such key.
@@ -108,7 +111,167 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     pub fn remove(&self, key: K::View<'_>) -> Result<bool, WriteError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        self.change(|tree| tree.remove(self.core, &key))
+        let outcome = self.change(|tree| tree.remove(self.core, &key, Expected::Any))?;
+        Ok(outcome == Outcome::Changed { was_present: true })
+    }
+
+    /// Changes the value of a key from `expected` to `new`, if it is `expected`, which is decided under the lock of the key's leaf. `None` means that the
+    /// key is absent: so this inserts, replaces or removes. Values are equal if their encodings are.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert). When the value is not as expected, and cannot be decoded.
+    ///
+    /// # Durability
+    /// As for [`insert`](Self::insert) and [`remove`](Self::remove). If the value is not as expected, costs nothing.
+    pub fn compare_and_swap(
+        &self,
+        key: K::View<'_>,
+        expected: Option<V::View<'_>>,
+        new: Option<V::View<'_>>,
+    ) -> Result<Swap<V>, WriteError> {
+        let encode = |value: Option<V::View<'_>>| {
+            value.map(|value| {
+                let mut bytes = Vec::new();
+                V::encode(value, &mut bytes).map(|()| bytes)
+            })
+        };
+        let (expected, new) = (encode(expected).transpose()?, encode(new).transpose()?);
+        let mut buffer = Vec::new();
+        self.swap(&self.encode(key, &mut buffer)?, expected.as_deref(), new.as_deref())
+    }
+
+    /// Replaces the value of a key by what `change` makes of it, and returns the new value. `None` means that the key is absent: so `change` may insert,
+    /// replace or remove.
+    ///
+    /// `change` is called without a lock, and may use the table. If another thread has changed the value meanwhile, `change` is called again, with the
+    /// value found then. The last call decides.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert) and [`get`](Self::get).
+    ///
+    /// # Panics
+    /// When `change` panics. Nothing was changed then.
+    ///
+    /// # Durability
+    /// As for [`insert`](Self::insert) and [`remove`](Self::remove). If `change` returns the value that it was given, costs nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use pm_btree::{Encoded, Store, StoreOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("hits.pm"), 16 << 20, &StoreOptions::new())?;
+    /// let hits = store.table::<&str, u64>("hits")?;
+    /// hits.update("/", |count| Some(Encoded::new(count.unwrap_or(0) + 1)))?;
+    /// let count = hits.update("/", |count| Some(Encoded::new(count.unwrap_or(0) + 1)))?;
+    /// assert_eq!(count.unwrap().value(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn update(
+        &self,
+        key: K::View<'_>,
+        mut change: impl FnMut(Option<V::View<'_>>) -> Option<Encoded<V>>,
+    ) -> Result<Option<Guard<V>>, WriteError> {
+        let mut buffer = Vec::new();
+        let encoded = self.encode(key, &mut buffer)?;
+        let mut found = self.get(key)?;
+        loop {
+            let new = change(found.as_ref().map(Guard::value)).map(|new| new.bytes).transpose()?;
+            let old = found.as_ref().map(Guard::bytes);
+            if new.as_deref() == old {
+                return Ok(found);
+            }
+            match self.swap(&encoded, old, new.as_deref())? {
+                Swap::Swapped => return Ok(new.map(|new| Guard::of_value(new[..].into())).transpose()?),
+                Swap::Unequal(other) => found = other,
+            }
+        }
+    }
+
+    /// Removes the entry with the smallest key, and returns it. `None` if the table is empty.
+    ///
+    /// One thread only pops an entry. It was the first one at a moment during this call; a smaller key that another thread inserts after that moment
+    /// does not change the choice.
+    ///
+    /// # Errors
+    /// As for [`remove`](Self::remove). When the entry cannot be decoded; then it is not removed.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the entry or removes it. Costs one line and one fence, and nothing if the table is empty.
+    pub fn pop_first(&self) -> Result<Option<KeyValue<K, V>>, WriteError> {
+        self.pop(End::First)
+    }
+
+    /// Removes the entry with the greatest key, and returns it. `None` if the table is empty. Otherwise like [`pop_first`](Self::pop_first).
+    ///
+    /// # Errors
+    /// As for [`pop_first`](Self::pop_first).
+    ///
+    /// # Durability
+    /// As for [`pop_first`](Self::pop_first).
+    pub fn pop_last(&self) -> Result<Option<KeyValue<K, V>>, WriteError> {
+        self.pop(End::Last)
+    }
+
+    fn pop(&self, end: End) -> Result<Option<KeyValue<K, V>>, WriteError> {
+        self.core.check_not_poisoned()?;
+        let Some(found) = self.tree.lock_end(self.core, end)? else { return Ok(None) };
+        let value = found.entry.value(&self.core.pmem(), self.tree.is_word());
+        let entry = (Guard::of_key(found.key[..].into())?, Guard::of_value(value)?);
+        self.tree.remove_from(self.core, &found.leaf, found.slot, &found.entry)?;
+        Ok(Some(entry))
+    }
+
+    /// Removes the entries for which `keep` returns false, and returns their number. Entries that other threads insert meanwhile may be missed. `keep` is
+    /// called without a lock; an entry is removed only if it has the value for which `keep` has returned false.
+    ///
+    /// # Errors
+    /// As for [`range`](Self::range) and [`remove`](Self::remove). What was removed before remains removed.
+    ///
+    /// # Panics
+    /// When `keep` panics. What was removed before remains removed.
+    ///
+    /// # Durability
+    /// Each removal is durable by itself, at one line and one fence; a crash leaves the last ones undone.
+    pub fn retain(&self, mut keep: impl FnMut(K::View<'_>, V::View<'_>) -> bool) -> Result<u64, WriteError> {
+        let mut removed = 0;
+        for entry in self.range(..) {
+            let (key, value) = entry?;
+            let encoded = match self.tree.is_word() {
+                true => SearchKey::word(crate::key::head_of(key.bytes())),
+                false => SearchKey::bytes_key(key.bytes()),
+            };
+            let mut found = Some(value);
+            while let Some(value) = found.filter(|value| !keep(key.value(), value.value())) {
+                found = match self.swap(&encoded, Some(value.bytes()), None)? {
+                    Swap::Swapped => {
+                        removed += 1;
+                        None
+                    }
+                    Swap::Unequal(other) => other,
+                };
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Compares and swaps encoded values.
+    fn swap(
+        &self,
+        key: &SearchKey<'_>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swap<V>, WriteError> {
+        let expected = Expected::Value(expected);
+        let outcome = self.change(|tree| match new {
+            Some(new) => tree.put(self.core, key, new, expected),
+            None => tree.remove(self.core, key, expected),
+        })?;
+        Ok(match outcome {
+            Outcome::Changed { .. } => Swap::Swapped,
+            Outcome::Unequal(found) => Swap::Unequal(found.map(Guard::of_value).transpose()?),
+        })
     }
 
     /// The number of entries. The first call after an open waits until every leaf was visited: up to 0.1 s for a million entries.

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_alloc::HeapOptions;
-use pm_btree::{OpenError, ReadError, Store, StoreOptions, Table, WriteError};
+use pm_btree::{Key, OpenError, ReadError, Store, StoreOptions, Table, Value, WriteError};
 use pm_core::{PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Model, Oracle, Run, Sequences, SimPmem, Subject};
 use std::collections::BTreeMap;
@@ -19,6 +19,14 @@ enum Op {
     Put(u8, u8),
     /// Removes the key.
     Remove(u8),
+    /// Changes the value of the key from the first number to the second, of which 0 is none, if it has the first one.
+    Swap(u8, u8, u8),
+    /// Removes the first entry.
+    PopFirst,
+    /// Removes the last entry.
+    PopLast,
+    /// Removes the entries with odd keys.
+    RetainEven,
 }
 
 /// The keys and values of a variant.
@@ -109,6 +117,32 @@ impl Small {
         Ok(())
     }
 
+    /// An operation that depends on the table's contents.
+    fn change(&self, store: &SimStore, op: Op) -> Result<(), Failure> {
+        match self.shape {
+            Shape::Inline => {
+                let table = store.table::<u64, u64>("t")?;
+                change(&table, op, u64::from, byte, u64::from)
+            }
+            Shape::Records => {
+                let table = store.table::<u64, [u8; 24]>("t")?;
+                change(&table, op, u64::from, byte, |value| [value; 24])
+            }
+            Shape::LongKeys | Shape::LongRecords => {
+                let keys: Vec<Vec<u8>> = (0..=u8::MAX).map(long_key).collect();
+                let values: Vec<[u8; 3]> = (0..=u8::MAX).map(|value| [value; 3]).collect();
+                let last = |key: &[u8]| *key.last().expect("a long key");
+                change(
+                    &self.long(store)?,
+                    op,
+                    |key| &keys[usize::from(key)],
+                    last,
+                    |value| &values[usize::from(value)],
+                )
+            }
+        }
+    }
+
     fn long<'s>(&self, store: &'s SimStore) -> Result<SimTable<'s>, Failure> {
         Ok(store.table("t")?)
     }
@@ -146,6 +180,28 @@ impl Small {
     }
 }
 
+fn change<'v, K: Key, V: Value>(
+    table: &Table<'_, K, V, Arc<SimPmem>>,
+    op: Op,
+    key_of: impl Fn(u8) -> K::View<'v>,
+    number_of: impl Fn(K::View<'_>) -> u8,
+    value_of: impl Fn(u8) -> V::View<'v>,
+) -> Result<(), Failure> {
+    match op {
+        Op::Swap(key, old, new) => {
+            let value = |number| (number != 0).then(|| value_of(number));
+            drop(table.compare_and_swap(key_of(key), value(old), value(new))?);
+        }
+        Op::PopFirst => drop(table.pop_first()?),
+        Op::PopLast => drop(table.pop_last()?),
+        Op::RetainEven => {
+            table.retain(|key, _| number_of(key).is_multiple_of(2))?;
+        }
+        Op::Put(..) | Op::Remove(_) => unreachable!("does not depend on the contents"),
+    }
+    Ok(())
+}
+
 fn byte(word: u64) -> u8 {
     u8::try_from(word).expect("a small number")
 }
@@ -177,6 +233,7 @@ impl Subject for Small {
         let change = || match *op {
             Op::Put(key, value) => self.put(store, key, value),
             Op::Remove(key) => self.remove(store, key),
+            op => self.change(store, op),
         };
         // A thread of its own for each operation: the fence of a later operation does not cover flushes of an earlier one.
         match self.shape {
@@ -214,12 +271,33 @@ impl Oracle for Small {
         match *op {
             Op::Put(key, value) => drop(map.insert(key, value)),
             Op::Remove(key) => drop(map.remove(&key)),
+            Op::Swap(key, old, new) => {
+                if map.get(&key).copied().unwrap_or(0) == old {
+                    match new {
+                        0 => drop(map.remove(&key)),
+                        new => drop(map.insert(key, new)),
+                    }
+                }
+            }
+            Op::PopFirst => drop(map.pop_first()),
+            Op::PopLast => drop(map.pop_last()),
+            Op::RetainEven => map.retain(|key, _| key.is_multiple_of(2)),
         }
     }
 }
 
 /// The operations of a test: they insert at both ends and in the middle, update, and remove.
 const OPS: [Op; 5] = [Op::Put(2, 20), Op::Put(3, 30), Op::Put(9, 90), Op::Remove(2), Op::Remove(3)];
+
+/// Operations that depend on the table's contents. The tables have the keys 3 and 5, or more.
+const CONDITIONAL_OPS: [Op; 6] = [
+    Op::Swap(3, 3, 30),
+    Op::Swap(3, 4, 30),
+    Op::Swap(4, 0, 40),
+    Op::Swap(5, 5, 0),
+    Op::PopFirst,
+    Op::PopLast,
+];
 
 /// The bound of choices at each crash point: `PM_CRASH_CHOICES`, by default enough for all but the splits of long keys.
 fn choices_per_point() -> u64 {
@@ -228,12 +306,20 @@ fn choices_per_point() -> u64 {
 
 /// Every operation on tables with these numbers of keys, crashed everywhere: nodes of four slots, so one of these insertions splits a leaf.
 fn check_single(shape: Shape) {
+    check_each(shape, &OPS);
+}
+
+fn check_conditional(shape: Shape) {
+    check_each(shape, &CONDITIONAL_OPS);
+}
+
+fn check_each(shape: Shape, ops: &[Op]) {
     for keys in [&[3_u8, 5][..], &[3, 5, 7]] {
         let small = Small { shape, slots: 4, keys };
         for model in [Model::Px86Line, Model::Eadr, Model::Page] {
             let explorer = Explorer::new(model).choices_per_point(choices_per_point()).crashes(1);
             let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
-            let coverage = sequences.check_all(&OPS, 1);
+            let coverage = sequences.check_all(ops, 1);
             assert!(coverage.is_exhaustive || keys.len() == 3, "{small:?} {model}: {coverage:?}");
         }
     }
@@ -278,6 +364,32 @@ fn recovery_of_torn_entries_is_durable() {
     let explorer = Explorer::new(Model::Px86Line).choices_per_point(64).nested_choices_per_point(64);
     let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
     sequences.check(&[Op::Put(2, 20)]);
+}
+
+/// Entries are removed one by one, each durably, in the order of their keys: a crash leaves the last ones.
+#[test]
+fn retain_removes_entries_in_order() {
+    let small = Small { shape: Shape::Inline, slots: 4, keys: &[1, 2, 3, 5, 6] };
+    let sim = Arc::new(SimPmem::new(REGION_BYTES));
+    drop(small.create(Arc::clone(&sim)).unwrap());
+    let operation = |run: &Run<u8>| {
+        let store = small.open(Arc::clone(run.pmem())).unwrap();
+        small.change(&store, Op::RetainEven).unwrap();
+        run.ack(1);
+        std::mem::forget(store);
+    };
+    let check = |crash: &Crash<u8>| {
+        let store = small.open(Arc::clone(crash.pmem())).map_err(|error| error.to_string())?;
+        let keys: Vec<u8> = small.observe(&store).map_err(|error| error.to_string())?.into_keys().collect();
+        let is_acked = !crash.acked().is_empty();
+        match keys.as_slice() {
+            [2, 6] => Ok(()),
+            [1, 2, 3, 5, 6] | [2, 3, 5, 6] | [2, 5, 6] if !is_acked => Ok(()),
+            keys => Err(format!("{keys:?} after {is_acked}")),
+        }
+    };
+    let explorer = Explorer::new(Model::Px86Line).crashes(1).kills(1).choices_per_point(1 << 8);
+    explorer.check(&sim.to_image(), operation, check);
 }
 
 /// A table is created and gets an entry. After each crash the table is absent, empty or complete, and can be created and used.
@@ -409,6 +521,9 @@ crash_tests! {
     inline_operations_are_atomic: check_single(Inline);
     record_operations_are_atomic: check_single(Records);
     long_key_operations_are_atomic: check_single(LongKeys);
+    conditional_inline_operations_are_atomic: check_conditional(Inline);
+    conditional_record_operations_are_atomic: check_conditional(Records);
+    conditional_long_key_operations_are_atomic: check_conditional(LongKeys);
     killed_inline_operations_are_durable: check_killed(Inline);
     killed_record_operations_are_durable: check_killed(Records);
     killed_long_key_operations_are_durable: check_killed(LongKeys);
