@@ -7,10 +7,12 @@ use crate::format::{
     state, unchecked,
 };
 use crate::frame::{FrameLock, Frames};
+use crate::grace::{Active, Grace};
 use crate::home::FANOUT_MAX;
 use crate::inner::InnerNodes;
 use crate::leaf::flush_owed;
-use crate::space::Space;
+use crate::options::StoreOptions;
+use crate::space::{Space, processor_count, thread_number};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pm_alloc::{Heap, PoisoningPmem};
@@ -44,9 +46,10 @@ fn fanout(slots: usize) -> usize {
 
 impl<P: Pmem> Core<P> {
     /// Starts a session on the store in `heap`.
-    pub(crate) fn open(heap: Heap<P>, verifies_reads: bool) -> Result<Self, OpenError> {
+    pub(crate) fn open(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
         let (block, header) = find(&heap)?;
-        let session = Session::start(&heap.pmem(), block)?;
+        let grace = Grace::new(processor_count().min(16), options.epoch_changes());
+        let session = Session::start(&heap.pmem(), block, grace)?;
         let slots = header.node_slots as usize;
         let node_bytes = NODE_HEADER_BYTES + slots as u64 * ENTRY_BYTES;
         let extents = Space::extents_max(heap.pmem().len_bytes(), header.extent_bytes);
@@ -54,6 +57,7 @@ impl<P: Pmem> Core<P> {
         let space = Space::open(&heap, header.extent_bytes, node_bytes)?;
         let leaves = heap.pmem().len_bytes() / node_bytes;
         let inner = InnerNodes::new(usize::try_from(leaves).unwrap_or(usize::MAX), fanout(slots));
+        let verifies_reads = options.verifies_reads();
         let (is_poisoned, steps_right) = (AtomicBool::new(false), AtomicU64::new(0));
         Ok(Self { heap, space, frames, inner, session, slots, verifies_reads, is_poisoned, steps_right })
     }
@@ -110,6 +114,17 @@ impl<P: Pmem> Core<P> {
     #[track_caller]
     pub(crate) fn fence(&self) -> Result<(), FenceError> {
         self.pmem().fence().inspect_err(|_| self.poison())
+    }
+
+    /// Announces a change. Its entries get their stamps while the returned guard lives.
+    #[inline]
+    pub(crate) fn begin_change(&self) -> Result<Active<'_>, WriteError> {
+        self.check_not_poisoned()?;
+        let active = self.session.grace.enter(thread_number());
+        if active.is_check_due {
+            self.session.advance_durable(&self.pmem()).inspect_err(|_| self.poison())?;
+        }
+        Ok(active)
     }
 
     /// The stamp of the next entry of a leaf, whose lock the caller has.
@@ -172,6 +187,17 @@ pub(crate) struct Session {
     pub(crate) durable_epoch: u64,
     /// The epoch at the start.
     first_epoch: u64,
+    grace: Grace,
+    durable: Mutex<Durable>,
+}
+
+/// How far the durable epoch of the present session has advanced.
+#[derive(Debug)]
+struct Durable {
+    /// Whether everything that earlier sessions left is durable. Before that the durable epoch stays.
+    is_verified: bool,
+    /// The epoch that becomes the durable one when the grace period has ended.
+    next: Option<u64>,
 }
 
 impl Session {
@@ -179,7 +205,7 @@ impl Session {
     ///
     /// # Durability
     /// One fence. After a crash before it, the next open starts the same session.
-    fn start<P: Pmem>(pmem: &P, block: u64) -> Result<Self, OpenError> {
+    fn start<P: Pmem>(pmem: &P, block: u64, grace: Grace) -> Result<Self, OpenError> {
         let place = |word: u64| block + offset_of!(StoreBlock<'_>, state) as u64 + 8 * word;
         let load = |word: u64| {
             let corrupted = Corruption::new(place(word), CorruptionKind::State);
@@ -198,6 +224,8 @@ impl Session {
             is_unclean,
             durable_epoch,
             first_epoch,
+            grace,
+            durable: Mutex::new(Durable { is_verified: !is_unclean, next: None }),
         };
         session.store(pmem, state::SESSION, number);
         session.store(pmem, state::EPOCH_LIMIT, first_epoch + EPOCHS);
@@ -214,6 +242,27 @@ impl Session {
             self.store(pmem, state::DURABLE_EPOCH, self.first_epoch);
             self.store(pmem, state::UNCLEAN_SESSION, self.number);
         }
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner).is_verified = true;
+    }
+
+    /// Advances the durable epoch if all changes from before the last call have ended, so that a recovery has little to verify.
+    ///
+    /// # Durability
+    /// The next fence of this thread makes it durable. A crash leaves the old word or the new one, and both are right.
+    #[cold]
+    fn advance_durable<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
+        let Ok(mut durable) = self.durable.try_lock() else { return Ok(()) };
+        if !durable.is_verified || !self.grace.has_ended() {
+            return Ok(());
+        }
+        if let Some(epoch) = durable.next.take() {
+            self.store(pmem, state::DURABLE_EPOCH, epoch);
+        }
+        // Changes that begin in the new period read this epoch or a later one.
+        self.advance(pmem)?;
+        durable.next = Some(self.epoch());
+        self.grace.start();
+        Ok(())
     }
 
     /// Stores a state word, and flushes it.

@@ -251,7 +251,7 @@ impl Tree {
         value: &[u8],
         expected: Expected<'_>,
     ) -> Result<Outcome, WriteError> {
-        core.check_not_poisoned()?;
+        let _active = core.begin_change()?;
         let mut buffer = Vec::new();
         let content = self.prepare(core, key, value, &mut buffer)?;
         let leaf = loop {
@@ -352,7 +352,7 @@ impl Tree {
         key: &SearchKey<'_>,
         expected: Expected<'_>,
     ) -> Result<Outcome, WriteError> {
-        core.check_not_poisoned()?;
+        let _active = core.begin_change()?;
         let leaf = self.lock_leaf(core, key)?;
         let old = self.find_in(core, &leaf, key)?;
         if let Some(refused) = expected.refusal(core, self.is_word(), &leaf, old.as_ref())? {

@@ -74,6 +74,7 @@ mod entry;
 mod error;
 mod fence;
 mod frame;
+mod grace;
 mod guard;
 mod home;
 mod index;

@@ -10,6 +10,7 @@ pub struct StoreOptions {
     extent_bytes: Option<u64>,
     verifies_reads: bool,
     leaves_swept_at_open: Option<u64>,
+    changes_per_epoch: Option<u32>,
 }
 
 impl StoreOptions {
@@ -50,7 +51,7 @@ impl StoreOptions {
         self
     }
 
-    /// The number of leaves that an open visits, by default 256, which takes about a millisecond. The others are visited when they are needed, when
+    /// The number of leaves that an open visits, by default 256, which takes up to a millisecond. The others are visited when they are needed, when
     /// changes need space, or when the length of a table is asked for.
     #[must_use]
     pub const fn sweep_at_open(mut self, leaves: u64) -> Self {
@@ -60,6 +61,18 @@ impl StoreOptions {
 
     pub(crate) fn leaves_swept_at_open(&self) -> u64 {
         self.leaves_swept_at_open.unwrap_or(256)
+    }
+
+    /// The number of changes after which the store notes that all earlier ones are durable, by default 4,096. An open after a crash verifies the values of
+    /// later changes; a smaller number makes it faster, and the changes slower.
+    #[must_use]
+    pub const fn changes_per_epoch(mut self, changes: u32) -> Self {
+        self.changes_per_epoch = Some(changes);
+        self
+    }
+
+    pub(crate) fn epoch_changes(&self) -> u32 {
+        self.changes_per_epoch.unwrap_or(4096).max(1)
     }
 
     pub(crate) const fn verifies_reads(&self) -> bool {

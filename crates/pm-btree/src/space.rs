@@ -396,13 +396,13 @@ impl Space {
 }
 
 /// The number of processors. The standard library reads files for it, at each call.
-fn processor_count() -> usize {
+pub(crate) fn processor_count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Numbers the threads of the process, so that threads use different shards.
-fn thread_number() -> usize {
+pub(crate) fn thread_number() -> usize {
     use core::sync::atomic::AtomicUsize;
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

@@ -162,7 +162,7 @@ impl<P: Pmem> Store<P> {
     }
 
     fn open_in(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
-        let core = Core::open(heap, options.verifies_reads())?;
+        let core = Core::open(heap, options)?;
         let catalogue = Catalogue::open(&core)?;
         let sweep = catalogue.sweep();
         sweep.visit(&core, options.leaves_swept_at_open())?;

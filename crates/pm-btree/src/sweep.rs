@@ -18,8 +18,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use pm_core::{FenceError, Pmem};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The leaves that are visited for each extent that is added. An extent of nodes has 512 at most, so this ends before many are added.
-const LEAVES_PER_EXTENT: u64 = 2048;
+/// The leaves that are visited for each extent that is added. An extent has at most 512 nodes, so that the sweep ends before as many extents are added as
+/// there were extents of nodes.
+const LEAVES_PER_EXTENT: u64 = 512;
 
 /// The sweep of a store.
 #[derive(Debug)]

@@ -215,7 +215,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     }
 
     fn pop(&self, end: End) -> Result<Option<KeyValue<K, V>>, WriteError> {
-        self.core.check_not_poisoned()?;
+        let _active = self.core.begin_change()?;
         let Some(found) = self.tree.lock_end(self.core, end)? else { return Ok(None) };
         let value = found.entry.value(&self.core.pmem(), self.tree.is_word());
         let entry = (Guard::of_key(found.key[..].into())?, Guard::of_value(value)?);

@@ -81,7 +81,12 @@ impl Small {
             .lanes(1);
         // Either every leaf is visited at the open, or when an operation needs it.
         let swept = if self.shape == Shape::Records { 0 } else { 256 };
-        StoreOptions::new().heap(heap).node_slots(self.slots).extent_bytes(4096).sweep_at_open(swept)
+        StoreOptions::new()
+            .heap(heap)
+            .node_slots(self.slots)
+            .extent_bytes(4096)
+            .sweep_at_open(swept)
+            .changes_per_epoch(2)
     }
 
     fn put(&self, store: &SimStore, key: u8, value: u8) -> Result<(), Failure> {

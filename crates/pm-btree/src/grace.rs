@@ -1,0 +1,103 @@
+//! Grace periods: from when on every change that was in progress at some moment has ended.
+//!
+//! They move the durable epoch while a store is in use: everything that changes have stored before the start of a period is fenced at its end. A change
+//! announces itself on a line that few other threads write, before it reads the epoch.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crossbeam_utils::CachePadded;
+
+#[derive(Debug, Default)]
+struct Stripe {
+    /// The changes in progress that have begun in periods with an even and with an odd number.
+    active: [AtomicU32; 2],
+    /// All changes, modulo 2<sup>32</sup>; inexact if threads share the stripe.
+    changes: AtomicU32,
+}
+
+/// The changes in progress, by the period in which they have begun.
+#[derive(Debug)]
+pub(crate) struct Grace {
+    period: AtomicU64,
+    stripes: Box<[CachePadded<Stripe>]>,
+    /// The changes of a stripe after which the period is checked.
+    changes_per_check: u32,
+}
+
+/// A change in progress; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Active<'g> {
+    count: &'g AtomicU32,
+    /// Whether the caller should check if the period has ended.
+    pub(crate) is_check_due: bool,
+}
+
+impl Drop for Active<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // The change has fenced.
+        self.count.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Grace {
+    pub(crate) fn new(stripes: usize, changes_per_check: u32) -> Self {
+        let stripes = (0..stripes).map(|_| CachePadded::default()).collect();
+        Self { period: AtomicU64::new(0), stripes, changes_per_check }
+    }
+
+    /// Announces a change of the thread with this number.
+    #[inline]
+    pub(crate) fn enter(&self, thread: usize) -> Active<'_> {
+        let stripe = &self.stripes[thread % self.stripes.len()];
+        let changes = stripe.changes.load(Ordering::Relaxed).wrapping_add(1);
+        stripe.changes.store(changes, Ordering::Relaxed);
+        loop {
+            let period = self.period.load(Ordering::SeqCst);
+            let count = &stripe.active[(period & 1) as usize];
+            count.fetch_add(1, Ordering::SeqCst);
+            // If the period has changed, whoever changed it may have missed this change.
+            if self.period.load(Ordering::SeqCst) == period {
+                return Active { count, is_check_due: changes.is_multiple_of(self.changes_per_check) };
+            }
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Starts a period. The one before it must have [ended](Self::has_ended), and one thread at a time may call this.
+    pub(crate) fn start(&self) {
+        self.period.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether every change that had begun before the last start has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        let before = (self.period.load(Ordering::SeqCst) & 1) ^ 1;
+        self.stripes.iter().all(|stripe| stripe.active[before as usize].load(Ordering::SeqCst) == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn period_ends_with_changes_from_before_it() {
+        let grace = Grace::new(2, 100);
+        assert!(grace.has_ended());
+        let before = grace.enter(0);
+        grace.start();
+        let after = grace.enter(1);
+        assert!(!grace.has_ended());
+        drop(before);
+        assert!(grace.has_ended(), "a change that began in the period does not count");
+        grace.start();
+        assert!(!grace.has_ended(), "it counts in the next one");
+        drop(after);
+        assert!(grace.has_ended());
+    }
+
+    #[test]
+    fn check_is_due_after_some_changes() {
+        let grace = Grace::new(1, 100);
+        assert_eq!((0..200).filter(|_| grace.enter(7).is_check_due).count(), 2);
+    }
+}
