@@ -1,10 +1,11 @@
 //! The parts of an open store that all its tables use.
 
+use crate::batch_slots::{BatchSlots, SLOTS_PER_SESSION};
 use crate::entry::{Commit, Stamp};
 use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
 use crate::format::{
-    ENTRY_BYTES, KNOWN_INCOMPAT, MAGIC, NODE_HEADER_BYTES, ROOT, StoreBlock, StoreHeader, VERSION, checked,
-    state, unchecked,
+    BATCH_SLOTS, ENTRY_BYTES, KNOWN_INCOMPAT, MAGIC, NODE_HEADER_BYTES, ROOT, StoreBlock, StoreHeader,
+    VERSION, checked, state, unchecked,
 };
 use crate::frame::{FrameLock, Frames};
 use crate::index::InnerNodes;
@@ -26,6 +27,7 @@ pub(crate) struct Core<P: Pmem> {
     pub(crate) frames: Frames,
     pub(crate) inner: InnerNodes,
     pub(crate) session: Session,
+    pub(crate) batches: BatchSlots,
     /// The number of entries in a node.
     pub(crate) slots: usize,
     /// Whether reads verify checksums.
@@ -37,7 +39,11 @@ impl<P: Pmem> Core<P> {
     /// Starts a session on the store in `heap`.
     pub(crate) fn open(heap: Heap<P>, verifies_reads: bool) -> Result<Self, OpenError> {
         let (block, header) = find(&heap)?;
+        let batches = BatchSlots::open(&heap.pmem(), block);
         let session = Session::start(&heap.pmem(), block)?;
+        if session.is_unclean {
+            batches.check()?;
+        }
         let slots = header.node_slots as usize;
         let node_bytes = NODE_HEADER_BYTES + slots as u64 * ENTRY_BYTES;
         let extents = Space::extents_max(heap.pmem().len_bytes(), header.extent_bytes);
@@ -46,7 +52,7 @@ impl<P: Pmem> Core<P> {
         let leaves = heap.pmem().len_bytes() / node_bytes;
         let inner = InnerNodes::new(usize::try_from(leaves).unwrap_or(usize::MAX));
         let is_poisoned = AtomicBool::new(false);
-        Ok(Self { heap, space, frames, inner, session, slots, verifies_reads, is_poisoned })
+        Ok(Self { heap, space, frames, inner, session, batches, slots, verifies_reads, is_poisoned })
     }
 
     #[inline]
@@ -91,6 +97,11 @@ impl<P: Pmem> Core<P> {
         }
         leaf.order.store(order, Ordering::Relaxed);
         Ok(Stamp { epoch: self.session.epoch(), order })
+    }
+
+    /// An epoch of a batch's own: above all stamps of the leaves that the caller has locked, and below all later ones.
+    pub(crate) fn batch_epoch(&self) -> Result<u64, WriteError> {
+        Ok(self.session.advance(&self.pmem()).inspect_err(|_| self.poison())? - 1)
     }
 
     /// The offset of the first leaf of the catalogue, or 0.
@@ -138,6 +149,8 @@ pub(crate) struct Session {
     pub(crate) durable_epoch: u64,
     /// The epoch at the start.
     first_epoch: u64,
+    /// The oldest session whose entries may not have been verified.
+    oldest_unverified: AtomicU64,
 }
 
 impl Session {
@@ -164,6 +177,7 @@ impl Session {
             is_unclean,
             durable_epoch,
             first_epoch,
+            oldest_unverified: AtomicU64::new(if is_unclean { unclean } else { number }),
         };
         session.store(pmem, state::SESSION, number);
         session.store(pmem, state::EPOCH_LIMIT, first_epoch + EPOCHS);
@@ -179,6 +193,7 @@ impl Session {
         if self.is_unclean {
             self.store(pmem, state::DURABLE_EPOCH, self.first_epoch);
             self.store(pmem, state::UNCLEAN_SESSION, self.number);
+            self.oldest_unverified.store(self.number, Ordering::Relaxed);
         }
     }
 
@@ -199,12 +214,24 @@ impl Session {
         *self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Advances the epoch.
+    /// The number of the first of the batch slots that this session uses.
+    ///
+    /// # Errors
+    /// When leaves of the session that used these slots before may not have been opened since: a corrupted table cannot be opened.
+    pub(crate) fn batch_slots(&self) -> Result<u64, WriteError> {
+        let sessions = self.number - self.oldest_unverified.load(Ordering::Relaxed);
+        match sessions < BATCH_SLOTS / SLOTS_PER_SESSION {
+            true => Ok(self.number * SLOTS_PER_SESSION % BATCH_SLOTS),
+            false => Err(WriteError::Unverified { sessions }),
+        }
+    }
+
+    /// Advances the epoch by two, and returns it.
     ///
     /// # Durability
     /// When the limit is reached, one fence makes a new limit durable before an epoch above the old one is used.
     #[cold]
-    fn advance<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
+    fn advance<P: Pmem>(&self, pmem: &P) -> Result<u64, FenceError> {
         let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = self.epoch() + 2;
         if epoch >= *limit {
@@ -214,7 +241,7 @@ impl Session {
             *limit += EPOCHS;
         }
         self.epoch.store(epoch, Ordering::Release);
-        Ok(())
+        Ok(epoch)
     }
 
     /// A number that no other node has, in any session.

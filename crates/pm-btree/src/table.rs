@@ -47,6 +47,14 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         Self { core, tree, types: PhantomData }
     }
 
+    pub(crate) const fn core(&self) -> &'s Core<P> {
+        self.core
+    }
+
+    pub(crate) const fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
     /// The value of a key.
     ///
     /// # Errors
@@ -329,7 +337,11 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 
     /// The encoded key; its bytes are in `buffer`.
     #[inline]
-    fn encode<'b>(&self, key: K::View<'_>, buffer: &'b mut Vec<u8>) -> Result<SearchKey<'b>, EncodeError> {
+    pub(crate) fn encode<'b>(
+        &self,
+        key: K::View<'_>,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<SearchKey<'b>, EncodeError> {
         if self.tree.is_word() {
             if let Some(word) = K::encode_word(key) {
                 return Ok(SearchKey::word(word));
