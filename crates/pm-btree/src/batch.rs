@@ -103,6 +103,11 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
         self.ops.is_empty()
     }
 
+    /// The bytes of the keys and values.
+    pub(crate) const fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn push<K: Key, V: Value>(
         &mut self,
         table: &Table<'_, K, V, P>,

@@ -52,6 +52,7 @@
 //! | remove, pop the first or the last entry | 1 | 1 |
 //! | compare-and-swap, update | as an insert or a remove | 1; if nothing changes, none |
 //! | a batch of any length ([`WriteBatch`]) | the records and entries, and 1 | 2, besides those of splits |
+//! | a load of sorted entries ([`Table::extend_sorted`]), per entry | 0.6 with 8-byte keys and values | 0.04 |
 //! | a split, in about one insertion of 30 | 19 | 1; with byte keys 2 |
 //!
 //! # Limitations
@@ -82,6 +83,7 @@ mod guard;
 mod index;
 mod key;
 mod leaf;
+mod load;
 mod options;
 mod pop;
 mod recover;
@@ -100,6 +102,7 @@ pub use error::{
     Corruption, CorruptionKind, DecodeError, EncodeError, OpenError, ReadError, TableError, WriteError,
 };
 pub use guard::Guard;
+pub use load::{LoadError, LoadFailure};
 pub use options::StoreOptions;
 pub use report::{CheckReport, StoreStats};
 pub use store::Store;

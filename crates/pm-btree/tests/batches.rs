@@ -6,7 +6,7 @@
     reason = "a test fails by panicking, and its numbers are small"
 )]
 
-use pm_btree::{Store, StoreOptions, WriteError};
+use pm_btree::{LoadFailure, Store, StoreOptions, WriteError};
 use pm_core::{Counting, Pmem, Region};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -394,4 +394,49 @@ fn batches_wait_for_slots() {
         }
     });
     assert_eq!(store.tables().iter().map(|table| table.len).sum::<u64>(), 20 * 200);
+}
+
+#[test]
+fn sorted_entries_fill_leaves() {
+    let (pmem, store) = create(62);
+    let table = store.table::<u64, u64>("t").unwrap();
+    let count = 100_000;
+    let load = || table.extend_sorted((0..count).map(|key| (key, !key))).unwrap();
+    let (loaded, cost) = store.heap().pool().pmem().count(load);
+    assert_eq!((loaded, table.len()), (count, count));
+    println!("{} entries: {cost:?}", count);
+    assert!(cost.fences < count / 25, "{cost:?}");
+    let leaves = store.check().leaves;
+    assert!(leaves <= count / 61 + 40, "{leaves} leaves");
+    // The values are replaced, and new keys are inserted between them.
+    let names = store.table::<&str, &[u8]>("names").unwrap();
+    let keys: Vec<String> = (0..20_000).map(|key| format!("a common prefix {key:08}")).collect();
+    let value = [3; 100];
+    for _ in 0..2 {
+        let entries = keys.iter().map(|key| (key.as_str(), value.as_slice()));
+        assert_eq!(names.extend_sorted(entries).unwrap(), 20_000);
+    }
+    let store = reopen(&pmem, store, true);
+    assert!(store.check().is_sound());
+    assert_eq!(store.table::<&str, &[u8]>("names").unwrap().len(), 20_000);
+    assert_eq!(store.table::<u64, u64>("t").unwrap().range(..).count() as u64, count);
+}
+
+#[test]
+fn key_out_of_order_ends_a_load() {
+    let (_, store) = create(8);
+    let table = store.table::<u64, u64>("t").unwrap();
+    for repeated in [4_999, 0, 4_998] {
+        let keys = (0..5_000).chain([repeated]).chain(5_000..6_000);
+        let error = table.extend_sorted(keys.map(|key| (key, key))).unwrap_err();
+        assert!(matches!(error.failure, LoadFailure::OutOfOrder), "{error}");
+        assert_eq!((error.durable, table.len()), (5_000, 5_000));
+    }
+    assert_eq!(table.extend_sorted([]).unwrap(), 0);
+    let long = vec![0; 300 << 10];
+    let bytes = store.table::<u64, &[u8]>("bytes").unwrap();
+    let entries = [(1, b"short".as_slice()), (2, &long)];
+    let error = bytes.extend_sorted(entries).unwrap_err();
+    assert!(matches!(error.failure, LoadFailure::Write(WriteError::TooLong { .. })), "{error}");
+    assert_eq!((error.durable, bytes.len()), (0, 0));
 }
