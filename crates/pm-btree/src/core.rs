@@ -1,10 +1,11 @@
 //! The parts of an open store that all its tables use.
 
+use crate::batch_slots::{BatchSlots, SLOTS_PER_SESSION};
 use crate::entry::{Commit, Stamp};
 use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
 use crate::format::{
-    ENTRY_BYTES, KNOWN_INCOMPAT, MAGIC, NODE_HEADER_BYTES, ROOT, StoreBlock, StoreHeader, VERSION, checked,
-    state, unchecked,
+    BATCH_SLOTS, ENTRY_BYTES, KNOWN_INCOMPAT, MAGIC, NODE_HEADER_BYTES, ROOT, StoreBlock, StoreHeader,
+    VERSION, checked, state, unchecked,
 };
 use crate::frame::{FrameLock, Frames};
 use crate::grace::{Active, Grace};
@@ -30,6 +31,7 @@ pub(crate) struct Core<P: Pmem> {
     pub(crate) frames: Frames,
     pub(crate) inner: InnerNodes,
     pub(crate) session: Session,
+    pub(crate) batches: BatchSlots,
     /// The number of entries in a node.
     pub(crate) slots: usize,
     /// Whether reads verify checksums.
@@ -48,8 +50,12 @@ impl<P: Pmem> Core<P> {
     /// Starts a session on the store in `heap`.
     pub(crate) fn open(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
         let (block, header) = find(&heap)?;
+        let batches = BatchSlots::open(&heap.pmem(), block);
         let grace = Grace::new(processor_count().min(16), options.epoch_changes());
         let session = Session::start(&heap.pmem(), block, grace)?;
+        if session.is_unclean {
+            batches.check()?;
+        }
         let slots = header.node_slots as usize;
         let node_bytes = NODE_HEADER_BYTES + slots as u64 * ENTRY_BYTES;
         let extents = Space::extents_max(heap.pmem().len_bytes(), header.extent_bytes);
@@ -59,7 +65,18 @@ impl<P: Pmem> Core<P> {
         let inner = InnerNodes::new(usize::try_from(leaves).unwrap_or(usize::MAX), fanout(slots));
         let verifies_reads = options.verifies_reads();
         let (is_poisoned, steps_right) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Self { heap, space, frames, inner, session, slots, verifies_reads, is_poisoned, steps_right })
+        Ok(Self {
+            heap,
+            space,
+            frames,
+            inner,
+            session,
+            batches,
+            slots,
+            verifies_reads,
+            is_poisoned,
+            steps_right,
+        })
     }
 
     #[inline]
@@ -122,7 +139,8 @@ impl<P: Pmem> Core<P> {
         self.check_not_poisoned()?;
         let active = self.session.grace.enter(thread_number());
         if active.is_check_due {
-            self.session.advance_durable(&self.pmem()).inspect_err(|_| self.poison())?;
+            let is_poisoned = || self.check_not_poisoned().is_err();
+            self.session.advance_durable(&self.pmem(), is_poisoned).inspect_err(|_| self.poison())?;
         }
         Ok(active)
     }
@@ -137,6 +155,11 @@ impl<P: Pmem> Core<P> {
         }
         leaf.order.store(order, Ordering::Relaxed);
         Ok(Stamp { epoch: self.session.epoch(), order })
+    }
+
+    /// An epoch of a batch's own: above all stamps of the leaves that the caller has locked, and below all later ones.
+    pub(crate) fn batch_epoch(&self) -> Result<u64, WriteError> {
+        Ok(self.session.advance(&self.pmem()).inspect_err(|_| self.poison())? - 1)
     }
 
     /// The offset of the first leaf of the catalogue, or 0.
@@ -187,6 +210,8 @@ pub(crate) struct Session {
     pub(crate) durable_epoch: u64,
     /// The epoch at the start.
     first_epoch: u64,
+    /// The oldest session whose entries may not have been verified.
+    oldest_unverified: AtomicU64,
     grace: Grace,
     durable: Mutex<Durable>,
 }
@@ -226,6 +251,7 @@ impl Session {
             first_epoch,
             grace,
             durable: Mutex::new(Durable { is_verified: !is_unclean, next: None }),
+            oldest_unverified: AtomicU64::new(if is_unclean { unclean } else { number }),
         };
         session.store(pmem, state::SESSION, number);
         session.store(pmem, state::EPOCH_LIMIT, first_epoch + EPOCHS);
@@ -241,6 +267,7 @@ impl Session {
         if self.is_unclean {
             self.store(pmem, state::DURABLE_EPOCH, self.first_epoch);
             self.store(pmem, state::UNCLEAN_SESSION, self.number);
+            self.oldest_unverified.store(self.number, Ordering::Relaxed);
         }
         self.durable.lock().unwrap_or_else(PoisonError::into_inner).is_verified = true;
     }
@@ -250,9 +277,10 @@ impl Session {
     /// # Durability
     /// The next fence of this thread makes it durable. A crash leaves the old word or the new one, and both are right.
     #[cold]
-    fn advance_durable<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
+    fn advance_durable<P: Pmem>(&self, pmem: &P, is_poisoned: impl Fn() -> bool) -> Result<(), FenceError> {
         let Ok(mut durable) = self.durable.try_lock() else { return Ok(()) };
-        if !durable.is_verified || !self.grace.has_ended() {
+        // A change whose fence has failed poisons the store before it ends.
+        if !durable.is_verified || !self.grace.has_ended() || is_poisoned() {
             return Ok(());
         }
         if let Some(epoch) = durable.next.take() {
@@ -282,12 +310,24 @@ impl Session {
         *self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Advances the epoch.
+    /// The number of the first of the batch slots that this session uses.
+    ///
+    /// # Errors
+    /// When leaves of the session that used these slots before may not have been opened since: a corrupted table cannot be opened.
+    pub(crate) fn batch_slots(&self) -> Result<u64, WriteError> {
+        let sessions = self.number - self.oldest_unverified.load(Ordering::Relaxed);
+        match sessions < BATCH_SLOTS / SLOTS_PER_SESSION {
+            true => Ok(self.number * SLOTS_PER_SESSION % BATCH_SLOTS),
+            false => Err(WriteError::Unverified { sessions }),
+        }
+    }
+
+    /// Advances the epoch by two, and returns it.
     ///
     /// # Durability
     /// When the limit is reached, one fence makes a new limit durable before an epoch above the old one is used.
     #[cold]
-    fn advance<P: Pmem>(&self, pmem: &P) -> Result<(), FenceError> {
+    fn advance<P: Pmem>(&self, pmem: &P) -> Result<u64, FenceError> {
         let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = self.epoch() + 2;
         if epoch >= *limit {
@@ -297,7 +337,7 @@ impl Session {
             *limit += EPOCHS;
         }
         self.epoch.store(epoch, Ordering::Release);
-        Ok(())
+        Ok(epoch)
     }
 
     /// A number that no other node has, in any session.

@@ -23,6 +23,22 @@ pub(crate) enum Kind {
     Value,
     /// The key was removed.
     Tombstone,
+    /// The key has a value, if the batch is committed. The order in the commit word is the number of the batch slot, and the epoch is that of the batch.
+    BatchValue,
+    /// The key was removed, if the batch is committed.
+    BatchTombstone,
+}
+
+impl Kind {
+    /// Whether the key has a value.
+    pub(crate) const fn is_value(self) -> bool {
+        matches!(self, Self::Value | Self::BatchValue)
+    }
+
+    /// Whether the entry counts only if its batch is committed.
+    pub(crate) const fn is_batch(self) -> bool {
+        matches!(self, Self::BatchValue | Self::BatchTombstone)
+    }
 }
 
 /// The last word of an entry: from the lowest bit, 3 bits with the kind, a bit for a value without a record, 12 bits with the order and 48 bits with
@@ -38,6 +54,8 @@ impl Commit {
         let kind = match kind {
             Kind::Value => 1,
             Kind::Tombstone => 2,
+            Kind::BatchValue => 3,
+            Kind::BatchTombstone => 4,
         };
         Self(kind | if is_inline { Self::INLINE } else { 0 } | (stamp.order as u64) << 4 | stamp.epoch << 16)
     }
@@ -47,6 +65,8 @@ impl Commit {
         match self.0 & 7 {
             1 => Some(Kind::Value),
             2 => Some(Kind::Tombstone),
+            3 => Some(Kind::BatchValue),
+            4 => Some(Kind::BatchTombstone),
             _ => None,
         }
     }
@@ -81,6 +101,9 @@ impl RecordRef {
             len: payload >> RECORD_OFFSET_BITS,
         }
     }
+
+    /// No record has this payload: the records are listed elsewhere.
+    pub(crate) const LIST_PAYLOAD: u64 = u64::MAX;
 
     pub(crate) const fn payload(self) -> u64 {
         (self.offset / RECORD_UNIT) | (self.len << RECORD_OFFSET_BITS)

@@ -185,6 +185,15 @@ pub enum WriteError {
     /// The stored bytes of a key or value that the change depends on are no encoding of the type.
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    /// The table of a batch's operation belongs to another store.
+    #[error("a table of another store")]
+    OtherStore,
+    /// The store was opened eight times or more without verifying all tables, because one of them is corrupted: batches need that.
+    #[error("batches need a verified store, and for {sessions} sessions a corrupted leaf could not be read")]
+    Unverified {
+        /// The number of sessions.
+        sessions: u64,
+    },
     /// A transaction of the heap, which allocates space, failed.
     #[error(transparent)]
     Tx(TxError),

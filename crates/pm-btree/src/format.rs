@@ -15,7 +15,7 @@ pub const VERSION: u32 = 1;
 /// The features that a program must support to open the store.
 pub const KNOWN_INCOMPAT: u64 = 0;
 
-/// The root block of a store: constants, state words, and room for batches and for readers in other processes.
+/// The root block of a store: constants, state words, batch slots, and room for readers in other processes.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct StoreBlock<'p> {
@@ -32,7 +32,8 @@ pub struct StoreBlock<'p> {
     pub extents: Link<'p, ExtentChunk<'p>>,
     /// Zero: for readers in other processes.
     pub readers: [u64; 488],
-    /// Zero: for batches.
+    /// The batch slots, eight words each. The first word of a slot is a [checked word](checked) with the epoch of the last batch that was committed in it,
+    /// or 0; the others are zero.
     pub batches: [u64; 512],
 }
 
@@ -54,6 +55,9 @@ pub mod state {
     /// The oldest session since the last clean close, or 0 after a clean close.
     pub const UNCLEAN_SESSION: u64 = 3;
 }
+
+/// The number of batch slots.
+pub const BATCH_SLOTS: u64 = 64;
 
 /// The constants of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]

@@ -75,8 +75,13 @@ pub(crate) struct Frame {
     fingerprints: [AtomicU64; 8],
     /// The length of the key in `high_record`.
     pub(crate) high_len: AtomicU32,
-    /// The payload of the replaced entry whose slot is in `owed`; 0 if it has no record. Its record is released when the slot is durably empty.
+    /// The payload of the replaced entry whose slot is in `owed`; 0 if it has no record; [`RecordRef::LIST_PAYLOAD`] if a batch has replaced
+    /// several. Its record is released when the slot is durably empty.
+    ///
+    /// [`RecordRef::LIST_PAYLOAD`]: crate::entry::RecordRef::LIST_PAYLOAD
     pub(crate) owed_payload: AtomicU64,
+    /// Slots of batch tombstones, which hide entries in `owed`: they are not reused before those are durably gone.
+    pub(crate) tombstones: AtomicU64,
     /// The order of the last entry written.
     pub(crate) order: AtomicU16,
     /// Whether the length of the tree includes the entries, and the space maps include the node and its records: see [`crate::sweep`].
@@ -133,6 +138,13 @@ impl Frame {
     pub(crate) fn next(&self) -> Option<FrameId> {
         let next = FrameId(self.next.load(Ordering::Acquire));
         (next != FrameId::NONE).then_some(next)
+    }
+
+    /// The slots that are not free.
+    #[inline]
+    pub(crate) fn taken(&self) -> u64 {
+        let hidden = self.held.load(Ordering::Relaxed) | self.tombstones.load(Ordering::Relaxed);
+        self.live.load(Ordering::Relaxed) | hidden
     }
 
     #[inline]

@@ -70,8 +70,8 @@ impl Grace {
 
     /// Whether every change that had begun before the last start has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        let before = (self.period.load(Ordering::SeqCst) & 1) ^ 1;
-        self.stripes.iter().all(|stripe| stripe.active[before as usize].load(Ordering::SeqCst) == 0)
+        let before = usize::from(self.period.load(Ordering::SeqCst).is_multiple_of(2));
+        self.stripes.iter().all(|stripe| stripe.active[before].load(Ordering::SeqCst) == 0)
     }
 }
 

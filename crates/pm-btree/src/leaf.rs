@@ -14,8 +14,9 @@ pub(crate) use crate::frame::slots_of;
 use crate::frame::{Frame, FrameId, FrameLock, Snapshot};
 use crate::home;
 use crate::index::{Fence, Followed, Index, TreeId};
-use crate::key::{SearchKey, separator};
+use crate::key::SearchKey;
 use crate::space::Reserved;
+use crate::split_point::{Moving, SplitPoint, sorted_entries, split_point};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_core::{Pmem, bytes_of, crc32c_bytes};
@@ -38,14 +39,14 @@ pub(crate) struct Tree {
 
 /// The content of a new entry: the value itself, or a record for it.
 #[derive(Debug)]
-struct Content<'s> {
-    payload: u64,
-    low: u32,
-    record: Option<Reserved<'s>>,
+pub(crate) struct Content<'s> {
+    pub(crate) payload: u64,
+    pub(crate) low: u32,
+    pub(crate) record: Option<Reserved<'s>>,
 }
 
 /// An entry to be written while its leaf is split.
-struct NewEntry<'a> {
+pub(crate) struct NewEntry<'a> {
     key: &'a SearchKey<'a>,
     payload: u64,
     low: u32,
@@ -59,12 +60,11 @@ impl NewEntry<'_> {
     }
 }
 
-/// A live entry of a leaf that is split, with its key.
-struct Moving {
-    slot: usize,
-    entry: Entry,
-    /// The whole key, in a table of byte keys.
-    bytes: Vec<u8>,
+/// A new leaf, whose fence is posted to the index after the leaves are unlocked.
+pub(crate) struct Posting {
+    id: FrameId,
+    pub(crate) low: Fence,
+    fence_bytes: Vec<u8>,
 }
 
 impl Tree {
@@ -188,7 +188,7 @@ impl Tree {
 
     /// The live entry of `key` in a locked leaf, and its slot.
     #[inline]
-    fn find_in<P: Pmem>(
+    pub(crate) fn find_in<P: Pmem>(
         &self,
         core: &Core<P>,
         leaf: &Frame,
@@ -209,7 +209,7 @@ impl Tree {
     }
 
     /// Takes space for a value, and computes what the entry says about it. Nothing is stored.
-    fn prepare<'c, P: Pmem>(
+    pub(crate) fn prepare<'c, P: Pmem>(
         &self,
         core: &'c Core<P>,
         key: &SearchKey<'_>,
@@ -256,7 +256,7 @@ impl Tree {
         let content = self.prepare(core, key, value, &mut buffer)?;
         let leaf = loop {
             let leaf = self.lock_leaf(core, key)?;
-            if leaf.live.load(Ordering::Relaxed) | leaf.held.load(Ordering::Relaxed) != core.all_slots() {
+            if leaf.taken() != core.all_slots() {
                 break leaf;
             }
             match leaf.held.load(Ordering::Relaxed) {
@@ -280,8 +280,7 @@ impl Tree {
         if let Some(record) = content.record {
             record.keep();
         }
-        let used = leaf.live.load(Ordering::Relaxed) | leaf.held.load(Ordering::Relaxed);
-        let is_last = (core.all_slots() & !used).is_power_of_two();
+        let is_last = (core.all_slots() & !leaf.taken()).is_power_of_two();
         let is_split = old.is_none() && is_last;
         let payload = new.payload;
         let is_counted = leaf.is_swept.load(Ordering::Relaxed);
@@ -312,7 +311,7 @@ impl Tree {
         let pmem = &core.pmem();
         let live = leaf.live.load(Ordering::Relaxed);
         let owed = leaf.owed.load(Ordering::Relaxed);
-        let free = core.all_slots() & !(live | leaf.held.load(Ordering::Relaxed));
+        let free = core.all_slots() & !leaf.taken();
         // A slot whose line must be flushed anyway, if there is one.
         let slot = if owed == 0 { free } else { owed }.trailing_zeros() as usize;
         let place = entry_offset(leaf.node(), slot);
@@ -409,10 +408,25 @@ impl Tree {
         leaf: FrameLock<'_>,
         new: Option<NewEntry<'_>>,
     ) -> Result<(), WriteError> {
+        let moving = sorted_entries(&core.pmem(), self.is_word(), &leaf);
+        let key = new.as_ref().map(|new| new.key).filter(|_| leaf.next().is_none());
+        let point = split_point(self.is_word(), &moving, key);
+        let (right, posting) = self.split_at(core, &leaf, &moving, point, new)?;
+        drop((leaf, right));
+        self.post(core, &posting);
+        Ok(())
+    }
+
+    /// [Splits](Self::split) a leaf behind so many of its sorted entries, and returns the lock of the right sibling with this low fence.
+    pub(crate) fn split_at<'c, P: Pmem>(
+        &self,
+        core: &'c Core<P>,
+        leaf: &FrameLock<'_>,
+        moving: &[Moving],
+        (kept, fence_bytes): SplitPoint,
+        new: Option<NewEntry<'_>>,
+    ) -> Result<(FrameLock<'c>, Posting), WriteError> {
         let pmem = &core.pmem();
-        let moving = self.sorted_entries(core, &leaf);
-        let (kept, fence_bytes) = self.split_point(&leaf, &moving, new.as_ref());
-        let fence_key = self.fence_key(&fence_bytes);
         let right = core.space.reserve_node(&core.heap)?;
         let (low, low_record) = self.store_fence(core, &fence_bytes)?;
         let goes_right = |new: &&NewEntry<'_>| low.is_at_or_below(pmem, new.key);
@@ -429,7 +443,7 @@ impl Tree {
             filled += 1;
         }
         if let Some(new) = new_in_right {
-            new.entry(core, &leaf)?.store(pmem, entry_offset(right.offset(), filled), seed);
+            new.entry(core, leaf)?.store(pmem, entry_offset(right.offset(), filled), seed);
             frame.set_fingerprint(filled, new.key.fingerprint());
             filled += 1;
         }
@@ -451,13 +465,17 @@ impl Tree {
             record.keep();
         }
 
-        self.init_frame(core, id, right_node, seed, (1 << filled) - 1, &leaf);
+        self.init_frame(core, id, right_node, seed, (1 << filled) - 1, leaf);
         let right = frame.lock();
         right.publish();
-        self.link_sibling(core, &leaf, id, low, new_in_left, &moving[kept..])?;
-        drop((leaf, right));
-        self.index.post(core, low, id, &fence_key);
-        Ok(())
+        self.link_sibling(core, leaf, id, low, new_in_left, &moving[kept..])?;
+        Ok((right, Posting { id, low, fence_bytes }))
+    }
+
+    /// Posts a new leaf to the index.
+    pub(crate) fn post<P: Pmem>(&self, core: &Core<P>, posting: &Posting) {
+        let Posting { id, low, fence_bytes } = posting;
+        self.index.post(core, *low, *id, &self.fence_key(fence_bytes));
     }
 
     /// Links the right sibling, and writes an entry into the left half if there is one.
@@ -475,7 +493,7 @@ impl Tree {
         let live = leaf.live.load(Ordering::Relaxed);
         let mut remaining = moved.iter().fold(live, |live, moved| live & !(1 << moved.slot));
         // The moved entries are still in their slots, and the link to the sibling may be lost: so only a slot that was free before may be written.
-        let free = core.all_slots() & !(live | leaf.held.load(Ordering::Relaxed));
+        let free = core.all_slots() & !leaf.taken();
         let slot = if owed == 0 { free } else { owed }.trailing_zeros() as usize;
         let entry = new.map(|new| new.entry(core, leaf)).transpose()?;
         let next = leaf.node() + offset_of!(NodeHeader, next) as u64;
@@ -503,7 +521,7 @@ impl Tree {
         }
         leaf.end();
         fenced?;
-        if !self.is_word() {
+        if !self.is_word() && !moved.is_empty() {
             self.clear_moved(core, leaf, moved)?;
         }
         Ok(())
@@ -527,46 +545,6 @@ impl Tree {
         // The slot of the new entry may be in one of these lines, and is durable already.
         flush_owed(&core.pmem(), leaf, slots);
         Ok(core.fence()?)
-    }
-
-    /// The live entries of a locked leaf, in the order of their keys.
-    fn sorted_entries<P: Pmem>(&self, core: &Core<P>, leaf: &Frame) -> Vec<Moving> {
-        let pmem = &core.pmem();
-        let load = |slot| {
-            let (entry, _) = Entry::load(pmem, entry_offset(leaf.node(), slot));
-            let mut bytes = Vec::new();
-            if !self.is_word() {
-                entry.push_key(pmem, &mut bytes);
-            }
-            Moving { slot, entry, bytes }
-        };
-        let mut entries: Vec<Moving> = slots_of(leaf.live.load(Ordering::Relaxed)).map(load).collect();
-        entries.sort_unstable_by(|a, b| a.entry.key.cmp(&b.entry.key).then_with(|| a.bytes.cmp(&b.bytes)));
-        entries
-    }
-
-    /// The number of entries that stay in the leaf, and the low fence of the right half. The last leaf is split behind its end for a key behind its
-    /// end, so that ascending keys fill their leaves.
-    fn split_point(&self, leaf: &Frame, sorted: &[Moving], new: Option<&NewEntry<'_>>) -> (usize, Vec<u8>) {
-        let head = |moving: &Moving| moving.entry.key.to_be_bytes().to_vec();
-        let last = sorted.last().expect("a full leaf has entries");
-        if leaf.next().is_none()
-            && let Some(new) = new
-            && (new.key.head(), new.key.bytes()) > (last.entry.key, last.bytes.as_slice())
-        {
-            let fence = if self.is_word() {
-                new.key.head().to_be_bytes().to_vec()
-            } else {
-                separator(&last.bytes, new.key.bytes()).to_vec()
-            };
-            return (sorted.len(), fence);
-        }
-        let kept = sorted.len() / 2;
-        let fence = match self.is_word() {
-            true => head(&sorted[kept]),
-            false => separator(&sorted[kept - 1].bytes, &sorted[kept].bytes).to_vec(),
-        };
-        (kept, fence)
     }
 
     /// A fence's bytes as a key.
@@ -635,6 +613,7 @@ impl Tree {
         frame.seed.store(seed, Ordering::Relaxed);
         frame.owed.store(0, Ordering::Relaxed);
         frame.held.store(0, Ordering::Relaxed);
+        frame.tombstones.store(0, Ordering::Relaxed);
         // The stamps of the moved entries are in the left node's order, and later ones must be greater.
         frame.order.store(left.order.load(Ordering::Relaxed), Ordering::Relaxed);
         frame.set_next(left.next().unwrap_or(FrameId::NONE), left.high());
@@ -694,17 +673,28 @@ pub(crate) fn flush_owed<P: Pmem>(pmem: &P, leaf: &Frame, mut owed: u64) {
     }
 }
 
-/// Notes that the replaced entry of the last change is durably gone, and releases its record.
-fn settle_owed<P: Pmem>(core: &Core<P>, leaf: &FrameLock<'_>) {
+/// Notes that the replaced entries of the last change are durably gone, and releases their records.
+pub(crate) fn settle_owed<P: Pmem>(core: &Core<P>, leaf: &FrameLock<'_>) {
     leaf.owed.store(0, Ordering::Relaxed);
-    let payload = leaf.owed_payload.swap(0, Ordering::Relaxed);
-    if payload != 0 {
-        let record = RecordRef::from_payload(payload);
-        core.space.release_record(record.offset, record.len);
+    leaf.tombstones.store(0, Ordering::Relaxed);
+    let release = |record: RecordRef| core.space.release_record(record.offset, record.len);
+    match leaf.owed_payload.swap(0, Ordering::Relaxed) {
+        0 => (),
+        RecordRef::LIST_PAYLOAD => core.batches.take_replaced(leaf.node()).into_iter().for_each(release),
+        payload => release(RecordRef::from_payload(payload)),
+    }
+}
+
+/// The records of the replaced entries of the last change, which are not released yet.
+pub(crate) fn owed_records<P: Pmem>(core: &Core<P>, leaf: &FrameLock<'_>) -> Vec<RecordRef> {
+    match leaf.owed_payload.load(Ordering::Relaxed) {
+        0 => Vec::new(),
+        RecordRef::LIST_PAYLOAD => core.batches.replaced(leaf.node()),
+        payload => vec![RecordRef::from_payload(payload)],
     }
 }
 
 /// The offsets of an entry's words.
-mod offset_in_entry {
-    pub(super) const COMMIT: u64 = 24;
+pub(crate) mod offset_in_entry {
+    pub(crate) const COMMIT: u64 = 24;
 }

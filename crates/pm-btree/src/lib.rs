@@ -32,7 +32,8 @@
 //! tables. Reads wait for no lock; changes of keys in different leaves run in parallel.
 //!
 //! # What is guaranteed after a crash
-//! * Every operation that has returned is durable. An operation in progress is atomic: a crash leaves its change or none of it.
+//! * Every operation that has returned is durable. An operation in progress is atomic: a crash leaves its change or none of it. So is a batch of
+//!   operations. Readers may see a part of a batch that is being committed.
 //! * A crash during an open or a close loses nothing.
 //! * Space that an operation in progress had taken is free after the next open.
 //! * After a failed fence the store accepts no more changes until it is opened again, and the next open decides whether the change is durable.
@@ -50,6 +51,8 @@
 //! | insert or update, 8-byte key, value of 256 bytes | 5 | 1 |
 //! | remove, pop the first or the last entry | 1 | 1 |
 //! | compare-and-swap, update | as an insert or a remove | 1; if nothing changes, none |
+//! | a batch of any length ([`WriteBatch`]) | the records and entries, and 1 | 2, besides those of splits |
+//! | a load of sorted entries ([`Table::extend_sorted`]), per entry | 0.6 with 8-byte keys and values | 0.04 |
 //! | a split, in about one insertion of 30 | 19 | 1; with byte keys 2 |
 //!
 //! # Limitations
@@ -64,10 +67,13 @@
 
 pub mod format;
 
+mod batch;
+mod batch_slots;
 mod bytes;
 mod catalogue;
 mod change;
 mod classes;
+mod commit;
 mod core;
 mod ends;
 mod entry;
@@ -81,23 +87,27 @@ mod index;
 mod inner;
 mod key;
 mod leaf;
+mod load;
 mod options;
 mod pop;
 mod recover;
 mod report;
 mod scan;
 mod space;
+mod split_point;
 mod store;
 mod sweep;
 mod table;
 mod types;
 
+pub use batch::WriteBatch;
 pub use catalogue::TableInfo;
 pub use change::{Encoded, Swap};
 pub use error::{
     Corruption, CorruptionKind, DecodeError, EncodeError, OpenError, ReadError, TableError, WriteError,
 };
 pub use guard::Guard;
+pub use load::{LoadError, LoadFailure};
 pub use options::StoreOptions;
 pub use report::{CheckReport, StoreStats};
 pub use store::Store;

@@ -245,17 +245,23 @@ fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Fence>, is_
             continue;
         }
         let bad = if may_be_torn(&entry) { &mut slots.to_clear } else { &mut slots.held };
-        if entry.seal(node.seed()) != seal || entry.commit.kind().is_none() {
+        let Some(kind) = entry.commit.kind().filter(|_| entry.seal(node.seed()) == seal) else {
             *bad |= 1 << slot;
             continue;
+        };
+        if !core.batches.is_committed(entry.commit, core.session.durable_epoch) {
+            slots.to_clear |= 1 << slot;
+            continue;
         }
+        // The entries of a committed batch are durable.
+        let bad = if kind.is_batch() { &mut slots.held } else { bad };
         // Entries above the high fence were moved to the right sibling: their slots are free.
         let low = node.low();
         let is_outside = |head: u64| head < low.head || high.is_some_and(|high| head > high.head);
         if is_outside(entry.key) {
             continue;
         }
-        let is_tombstone = entry.commit.kind() == Some(Kind::Tombstone);
+        let is_tombstone = !kind.is_value();
         // The record of a tombstone may have been reused. In a table of byte keys, its key is then unknown.
         let is_checked = !is_word || (core.session.is_unclean && !is_durable(core, &entry));
         let is_intact = if is_checked && !(is_tombstone && is_word) {
@@ -293,7 +299,7 @@ fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Fence>, is_
             .is_some_and(|newer| (newer.entry.key, &newer.bytes) == (candidate.entry.key, &candidate.bytes));
         if is_replaced {
             slots.to_clear |= 1 << candidate.slot;
-        } else if candidate.entry.commit.kind() == Some(Kind::Value) {
+        } else if candidate.entry.commit.kind().is_some_and(Kind::is_value) {
             slots.live |= 1 << candidate.slot;
         }
     }

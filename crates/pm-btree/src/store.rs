@@ -1,5 +1,6 @@
 //! An open store: its tables, and operations on the whole store.
 
+use crate::batch::WriteBatch;
 use crate::catalogue::{CATALOGUE, Described, TableInfo};
 use crate::change::Expected;
 use crate::core::Core;
@@ -212,6 +213,11 @@ impl<P: Pmem> Store<P> {
             return Err(TableError::Type { name: name.to_owned(), stored, wanted });
         }
         Ok(Some(Table::new(&self.core, &self.sweep, opened.tree.clone()?)))
+    }
+
+    /// Starts a batch, whose operations become durable together.
+    pub const fn batch(&self) -> WriteBatch<'_, P> {
+        WriteBatch::new(&self.core, &self.sweep)
     }
 
     /// The tables, in the order of their names.

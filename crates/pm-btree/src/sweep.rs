@@ -9,10 +9,10 @@
 
 use crate::core::Core;
 use crate::entry::{Entry, RecordRef, entry_offset};
-use crate::error::{LeafError, ReadError};
+use crate::error::{LeafError, ReadError, WriteError};
 use crate::frame::FrameId;
 use crate::index::Fence;
-use crate::leaf::{Tree, slots_of};
+use crate::leaf::{Tree, owed_records, slots_of};
 use crate::recover::Verified;
 use core::sync::atomic::{AtomicBool, Ordering};
 use pm_core::{FenceError, Pmem};
@@ -59,9 +59,24 @@ impl Sweep {
         self.is_done.load(Ordering::Acquire)
     }
 
+    /// Makes a change. If that needs the end of the sweep, because the pool is full or the batch slots are in use, completes it and tries again.
+    #[inline]
+    pub(crate) fn change<P: Pmem, R>(
+        &self,
+        core: &Core<P>,
+        change: impl Fn() -> Result<R, WriteError>,
+    ) -> Result<R, WriteError> {
+        let changed = match change() {
+            Err(WriteError::Full | WriteError::Unverified { .. }) if self.complete(core)? => change(),
+            changed => changed,
+        };
+        self.take_due_steps(core)?;
+        changed
+    }
+
     /// Takes the steps that are due because extents were added, unless another thread does.
     #[inline]
-    pub(crate) fn take_due_steps<P: Pmem>(&self, core: &Core<P>) -> Result<(), FenceError> {
+    fn take_due_steps<P: Pmem>(&self, core: &Core<P>) -> Result<(), FenceError> {
         match core.space.take_added() {
             0 => Ok(()),
             added if !self.is_done() => self.visit(core, added * LEAVES_PER_EXTENT),
@@ -140,9 +155,8 @@ impl Tree {
         if low.record != 0 {
             core.space.mark_record(low.record, low.len.into());
         }
-        let owed = RecordRef::from_payload(leaf.owed_payload.load(Ordering::Relaxed));
-        if owed.offset != 0 {
-            core.space.mark_record(owed.offset, owed.len);
+        for RecordRef { offset, len } in owed_records(core, &leaf) {
+            core.space.mark_record(offset, len);
         }
         let (live, held) = (leaf.live.load(Ordering::Relaxed), leaf.held.load(Ordering::Relaxed));
         let mut shared = 0;

@@ -49,14 +49,20 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         Self { core, sweep, tree, types: PhantomData }
     }
 
-    /// Makes a change. If the pool is full, completes the sweep, which may find space, and tries again.
     fn change<R>(&self, change: impl Fn(&Tree) -> Result<R, WriteError>) -> Result<R, WriteError> {
-        let changed = match change(&self.tree) {
-            Err(WriteError::Full) if self.sweep.complete(self.core)? => change(&self.tree),
-            changed => changed,
-        };
-        self.sweep.take_due_steps(self.core)?;
-        changed
+        self.sweep.change(self.core, || change(&self.tree))
+    }
+
+    pub(crate) const fn core(&self) -> &'s Core<P> {
+        self.core
+    }
+
+    pub(crate) const fn sweep(&self) -> &'s Sweep {
+        self.sweep
+    }
+
+    pub(crate) const fn tree(&self) -> &Arc<Tree> {
+        &self.tree
     }
 
     /// The value of a key.
@@ -344,7 +350,11 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 
     /// The encoded key; its bytes are in `buffer`.
     #[inline]
-    fn encode<'b>(&self, key: K::View<'_>, buffer: &'b mut Vec<u8>) -> Result<SearchKey<'b>, EncodeError> {
+    pub(crate) fn encode<'b>(
+        &self,
+        key: K::View<'_>,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<SearchKey<'b>, EncodeError> {
         if self.tree.is_word() {
             if let Some(word) = K::encode_word(key) {
                 return Ok(SearchKey::word(word));

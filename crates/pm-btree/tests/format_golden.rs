@@ -208,3 +208,45 @@ fn anchor_and_homes_lead_to_leaves() {
     assert!(chain.ends_with(&children(&image, homes[1])) && chain.iter().all(|leaf| leaves.contains(leaf)));
     assert_eq!(image.word(homes[1] + 16), image.word(children(&image, homes[1])[0] + 16), "the low fence");
 }
+
+#[test]
+fn committed_batch_has_golden_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.pm");
+    let options = StoreOptions::new().node_slots(6).extent_bytes(4096);
+    let store = Store::create(&path, 1 << 20, &options).unwrap();
+    let table = store.table::<u64, u64>("words").unwrap();
+    table.insert(1, 10).unwrap();
+    table.insert(2, 20).unwrap();
+    let mut batch = store.batch();
+    batch.insert(&table, 1, 11).unwrap();
+    batch.remove(&table, 2).unwrap();
+    batch.insert(&table, 3, 30).unwrap();
+    batch.commit().unwrap();
+    let block = store.heap().view(|view| view.root::<StoreBlock<'_>>(ROOT).unwrap().unwrap().offset());
+    store.close().unwrap();
+
+    // The first session uses the slots from 8. It begins with epoch 2, and the batch has the next one.
+    let image = Image(std::fs::read(&path).unwrap());
+    let slot = block + 4096 + 8 * 64;
+    assert_eq!(unchecked(image.word(slot), slot), Some(3));
+    let others = [image.bytes(block + 4096, 8 * 64), image.bytes(slot + 8, 4096 - 8 * 64 - 8)].concat();
+    assert!(others.iter().all(|byte| *byte == 0), "the other words are zero");
+
+    let catalogue = unchecked(image.word(block + 128), block + 128).unwrap();
+    let (record, _) = image.record(catalogue, 0);
+    let leaf = image.word(record + 8 + "words".len() as u64 + 8);
+    // The replaced and the removed entry are cleared; the batch has written one value, the tombstone, and another value.
+    let kind_slot_epoch = |entry: u64| {
+        let commit = image.word(leaf + 64 + 32 * entry + 24);
+        (commit & 7, commit >> 4 & 0xfff, commit >> 16)
+    };
+    let commits: Vec<_> = (0..6).map(kind_slot_epoch).collect();
+    assert_eq!(commits, [(0, 0, 0), (0, 0, 0), (3, 8, 3), (4, 8, 3), (3, 8, 3), (0, 0, 0)]);
+    // The encoding of a value is big-endian. The tombstone has the words of the entry that it hides.
+    let words = [2, 3, 4].map(|entry| {
+        let place = leaf + 64 + 32 * entry;
+        (image.word(place), image.word(place + 8).swap_bytes())
+    });
+    assert_eq!(words, [(1, 11), (2, 20), (3, 30)]);
+}

@@ -1,0 +1,184 @@
+//! Batches: operations on several keys and tables that become durable together.
+
+use crate::commit::{Op, commit};
+use crate::core::Core;
+use crate::error::WriteError;
+use crate::key::SearchKey;
+use crate::leaf::Tree;
+use crate::sweep::Sweep;
+use crate::table::Table;
+use crate::types::{Key, Value};
+use core::fmt;
+use core::ops::Range;
+use pm_core::{Pmem, Region};
+use std::sync::Arc;
+
+/// Operations that become durable together, on any number of keys in any tables of one store. [`Store::batch`](crate::Store::batch) starts one.
+///
+/// A batch only collects operations until it is [committed](Self::commit). Of several operations on a key, the last one counts. Dropping a batch
+/// changes nothing.
+///
+/// # Examples
+/// ```
+/// # use pm_btree::{Store, StoreOptions};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let store = Store::create(dir.path().join("users.pm"), 16 << 20, &StoreOptions::new())?;
+/// let names = store.table::<u64, &str>("names")?;
+/// let ids = store.table::<&str, u64>("ids")?;
+/// let mut batch = store.batch();
+/// batch.insert(&names, 1, "ada")?;
+/// batch.insert(&ids, "ada", 1)?;
+/// batch.commit()?; // both or, after a crash before this line, neither
+/// assert_eq!(names.get(ids.get("ada")?.unwrap().value())?.unwrap().value(), "ada");
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a batch changes nothing until it is committed"]
+pub struct WriteBatch<'s, P: Pmem = Region> {
+    core: &'s Core<P>,
+    sweep: &'s Sweep,
+    /// The tables, in the order of their first operation.
+    trees: Vec<Arc<Tree>>,
+    /// The keys and values.
+    bytes: Vec<u8>,
+    ops: Vec<Queued>,
+}
+
+/// An operation, with the places of its key and value among the bytes.
+#[derive(Clone, Debug)]
+struct Queued {
+    tree: usize,
+    head: u64,
+    /// Empty for a word key.
+    key: Range<usize>,
+    value: Option<Range<usize>>,
+}
+
+impl<P: Pmem> fmt::Debug for WriteBatch<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WriteBatch").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<'s, P: Pmem> WriteBatch<'s, P> {
+    pub(crate) const fn new(core: &'s Core<P>, sweep: &'s Sweep) -> Self {
+        Self { core, sweep, trees: Vec::new(), bytes: Vec::new(), ops: Vec::new() }
+    }
+
+    /// Adds an insertion of a key with its value, or a replacement of its value.
+    ///
+    /// # Errors
+    /// When the key or the value has no encoding, or the table belongs to another store. Then nothing is added.
+    pub fn insert<K: Key, V: Value>(
+        &mut self,
+        table: &Table<'_, K, V, P>,
+        key: K::View<'_>,
+        value: V::View<'_>,
+    ) -> Result<(), WriteError> {
+        let mut encoded = Vec::new();
+        V::encode(value, &mut encoded)?;
+        self.push(table, key, Some(&encoded))
+    }
+
+    /// Adds a removal of a key. It does nothing if there is no such key when the batch is committed.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert).
+    pub fn remove<K: Key, V: Value>(
+        &mut self,
+        table: &Table<'_, K, V, P>,
+        key: K::View<'_>,
+    ) -> Result<(), WriteError> {
+        self.push(table, key, None)
+    }
+
+    /// The number of operations that were added.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there is no operation.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// The bytes of the keys and values.
+    pub(crate) const fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn push<K: Key, V: Value>(
+        &mut self,
+        table: &Table<'_, K, V, P>,
+        key: K::View<'_>,
+        value: Option<&[u8]>,
+    ) -> Result<(), WriteError> {
+        if !core::ptr::eq(table.core(), self.core) {
+            return Err(WriteError::OtherStore);
+        }
+        let mut buffer = Vec::new();
+        let key = table.encode(key, &mut buffer)?;
+        let known = self.trees.iter().position(|tree| Arc::ptr_eq(tree, table.tree()));
+        let tree = known.unwrap_or_else(|| {
+            self.trees.push(Arc::clone(table.tree()));
+            self.trees.len() - 1
+        });
+        let mut add = |bytes: &[u8]| {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(bytes);
+            start..self.bytes.len()
+        };
+        let (head, key) = (key.head(), add(key.bytes()));
+        let value = value.map(add);
+        self.ops.push(Queued { tree, head, key, value });
+        Ok(())
+    }
+
+    /// Makes all operations durable, atomically with respect to crashes. Readers may see some of them before others; another batch or change that
+    /// has a key in common comes entirely before or after it in that key's leaf.
+    ///
+    /// # Errors
+    /// As for [`Table::insert`], of any operation: then nothing was changed. When a fence fails: then the next open decides whether all changes are
+    /// durable, or none. When the store was opened eight times or more while a table of it was corrupted.
+    ///
+    /// # Durability
+    /// All changes are durable when this returns; a crash before that leaves all of them or none. Costs two fences, the lines of the records and of the
+    /// entries, and one line; and nothing if there is nothing to change. Leaves without room are split before, as by [`Table::insert`]; a crash leaves
+    /// them split, with the same contents.
+    pub fn commit(mut self) -> Result<(), WriteError> {
+        self.sort();
+        let bytes = |range: &Range<usize>| &self.bytes[range.clone()];
+        let mut tables: Vec<(&Tree, Vec<Op<'_>>)> = Vec::new();
+        for queued in &self.ops {
+            let tree = &*self.trees[queued.tree];
+            let key = match tree.is_word() {
+                true => SearchKey::word(queued.head),
+                false => SearchKey::bytes_key(bytes(&queued.key)),
+            };
+            let op = Op { key, value: queued.value.as_ref().map(bytes) };
+            match tables.last_mut() {
+                Some((last, ops)) if last.id.table == tree.id.table => ops.push(op),
+                _ => tables.push((tree, vec![op])),
+            }
+        }
+        self.sweep.change(self.core, || commit(self.core, &tables))
+    }
+
+    /// Sorts the operations by table and key, and keeps the last one of each key.
+    fn sort(&mut self) {
+        let Self { trees, bytes, ops, .. } = self;
+        let order = |op: &Queued| (trees[op.tree].id.table, op.head, &bytes[op.key.clone()]);
+        // A stable sort: of equal keys, the last operation comes last.
+        ops.sort_by(|a, b| order(a).cmp(&order(b)));
+        ops.dedup_by(|later, earlier| {
+            let is_same = order(later) == order(earlier);
+            if is_same {
+                core::mem::swap(later, earlier);
+            }
+            is_same
+        });
+    }
+}
