@@ -1,6 +1,7 @@
 //! Durable ordered stores: single insertions, lookups, scans and removals, against redb, LMDB and fjall. `docs/benchmarks.md` explains the table.
 
 mod btree_map;
+mod details;
 mod fjall;
 mod lmdb;
 mod ours;
@@ -16,7 +17,7 @@ use records::Records;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use workload::{NAMES, Rates, Sizes, Workload};
+use workload::{NAMES, Percentiles, Rates, Sizes, Workload};
 
 /// Creates an empty store in an empty directory, and runs the workloads on it.
 type Measure = fn(&Path, Workload<'_>) -> Result<Rates>;
@@ -71,7 +72,8 @@ fn main() -> Result<ExitCode> {
     report.fact("value bytes", options.value_bytes);
     report.fact("directory", options.directory.to_string_lossy());
     let mut agreed = None;
-    let measured: Vec<[_; STORES.len()]> = rounds_of(options.cli.round_count(5, 2), |index| {
+    let rounds = options.cli.round_count(5, 2);
+    let measured: Vec<[_; STORES.len()]> = rounds_of(rounds, |index| {
         let (name, measure) = STORES[index];
         eprintln!("{name}");
         let directory = tempfile::tempdir_in(&options.directory).into_diagnostic()?;
@@ -82,6 +84,9 @@ fn main() -> Result<ExitCode> {
     for (index, (name, _)) in STORES.iter().enumerate() {
         let load = median(measured.iter().map(|round| round[index].load));
         report.fact(&format!("load, {name}"), format!("{load:.0} records/s"));
+        let of_store = || measured.iter().map(|round| &round[index]);
+        report.fact(&format!("latency of get, {name}"), percentiles(of_store().map(|rates| rates.get_ns)));
+        report.fact(&format!("latency of put, {name}"), percentiles(of_store().map(|rates| rates.put_ns)));
     }
     for (workload, name) in NAMES.into_iter().enumerate() {
         for (rival, (rival_name, _)) in STORES.iter().enumerate().skip(1) {
@@ -94,5 +99,12 @@ fn main() -> Result<ExitCode> {
             report.row(name, *rival_name, "op/s", pairs, goal);
         }
     }
+    details::add(&mut report, &options.directory, &values, sizes, rounds)?;
     options.cli.finish(&report)
+}
+
+/// The medians of the percentiles of all rounds.
+fn percentiles(rounds: impl Iterator<Item = Percentiles> + Clone) -> String {
+    let [p50, p99, p999] = [0, 1, 2].map(|index| median(rounds.clone().map(|round| round[index])));
+    format!("p50 {p50:.0} ns, p99 {p99:.0} ns, p99.9 {p999:.0} ns")
 }

@@ -26,6 +26,11 @@ impl Records {
         word ^ (word >> 31)
     }
 
+    /// A key as text, in the same order: 21 bytes.
+    pub(crate) fn string_key(key: u64) -> String {
+        format!("user:{key:016x}")
+    }
+
     /// Writes the value of the record with this key into `out`: the key, followed by bytes that do not compress.
     pub(crate) fn value_into(&self, key: u64, out: &mut Vec<u8>) {
         out.clear();

@@ -17,6 +17,9 @@ const COMPARED_SCANS: u64 = 100;
 /// The clock is read once for this many operations.
 const STEP: u64 = 16;
 
+/// The operations whose latencies are measured, at most.
+const TIMED: u64 = 20_000;
+
 /// A prime number: multiples of it, modulo the number of records, are all different.
 const STRIDE: u64 = 2_654_435_761;
 
@@ -35,7 +38,12 @@ pub(crate) struct Rates {
     pub(crate) load: f64,
     /// In the order of [`NAMES`].
     pub(crate) rates: [f64; NAMES.len()],
+    pub(crate) get_ns: Percentiles,
+    pub(crate) put_ns: Percentiles,
 }
+
+/// Latencies in nanoseconds: the median, and those that one operation in a hundred and one in a thousand exceed.
+pub(crate) type Percentiles = [f64; 3];
 
 /// All workloads.
 pub(crate) struct Workload<'a> {
@@ -93,6 +101,16 @@ impl Workload<'_> {
         let old = |number: u64| Records::key(number.wrapping_mul(STRIDE) % count);
         let (removed_count, removals) = timed(sizes.time, change_count, |number| store.remove(old(number)))?;
 
+        let get_ns = latencies(sizes.time, |_| {
+            value.clear();
+            store.get(Records::key(count + random.u64(..put_count)), &mut value).map(drop)
+        })?;
+        let newer = |number| Records::key(count + change_count + number);
+        let put_ns = latencies(sizes.time, |number| {
+            records.value_into(newer(number), &mut value);
+            store.put(newer(number), &value)
+        })?;
+
         for (first, last, key, is_there) in [
             (0, put_count, &new as &dyn Fn(u64) -> u64, true),
             (0, removed_count, &old, false),
@@ -105,7 +123,7 @@ impl Workload<'_> {
                 ensure!(!found || records.is_value(key, &value), "{key:#x} has another value");
             }
         }
-        Ok(Rates { load, rates: [gets, scans, puts, removals] })
+        Ok(Rates { load, rates: [gets, scans, puts, removals], get_ns, put_ns })
     }
 }
 
@@ -122,4 +140,17 @@ fn timed(time: Duration, count: u64, mut operation: impl FnMut(u64) -> Result<()
         }
     }
     Ok((done, done as f64 / begin.elapsed().as_secs_f64()))
+}
+
+/// The latencies of single operations, with that of reading the clock, some 25 ns.
+fn latencies(time: Duration, mut operation: impl FnMut(u64) -> Result<()>) -> Result<Percentiles> {
+    let mut latencies = Vec::new();
+    timed(time, TIMED, |number| {
+        let begin = Instant::now();
+        operation(number)?;
+        latencies.push(begin.elapsed().as_nanos());
+        Ok(())
+    })?;
+    latencies.sort_unstable();
+    Ok([500, 990, 999].map(|part| latencies[latencies.len() * part / 1000] as f64))
 }

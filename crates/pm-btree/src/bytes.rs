@@ -39,6 +39,15 @@ impl Bytes {
         }
     }
 
+    /// The first bytes of a big-endian number: a word key.
+    #[inline]
+    pub(crate) fn of_word(word: u64, len: usize) -> Self {
+        let mut bytes = [0; SHORT_BYTES];
+        // All eight, because copying a constant number of bytes needs no call.
+        bytes[..size_of::<u64>()].copy_from_slice(&word.to_be_bytes());
+        Self::Short { len: u8::try_from(len).expect("at most eight"), bytes }
+    }
+
     /// A part of a buffer.
     #[inline]
     pub(crate) fn of_buffer(buffer: &Arc<Vec<u8>>, start: u32, len: u32) -> Self {

@@ -113,9 +113,7 @@ impl Found<'_> {
     #[inline]
     pub(crate) fn key(&self) -> Bytes {
         match self.key_width {
-            Some(width) => {
-                Bytes::load(width, |out| out.copy_from_slice(&self.item.head.to_be_bytes()[..width]))
-            }
+            Some(width) => Bytes::of_word(self.item.head, width),
             None => Bytes::of_buffer(self.bytes, self.item.key, self.item.value - self.item.key),
         }
     }
@@ -345,7 +343,7 @@ impl Leaf<'_> {
         if let Some(next) = self.frame.next()
             && self.prefetched < lines
         {
-            let node = core.frames.get(next).node();
+            let node = core.space.node_offset(next);
             let end = lines.min(self.prefetched + NEXT_LEAF_LINES);
             (self.prefetched..end).for_each(|line| core.pmem().prefetch_read(node + 64 * line));
             self.prefetched = end;
