@@ -4,6 +4,7 @@ mod btree_map;
 mod details;
 mod fjall;
 mod lmdb;
+mod opening;
 mod ours;
 mod records;
 mod redb;
@@ -60,6 +61,7 @@ struct Options {
 }
 
 fn main() -> Result<ExitCode> {
+    opening::load_if_asked(&Records::new(256))?;
     let options = Options::parse();
     let quick = options.cli.quick;
     let records = options.records.unwrap_or(if quick { 200_000 } else { 1_000_000 });
@@ -100,6 +102,8 @@ fn main() -> Result<ExitCode> {
         }
     }
     details::add(&mut report, &options.directory, &values, sizes, rounds)?;
+    let killed_records = if quick { 1_000_000 } else { 10_000_000 };
+    opening::add(&mut report, &options.directory, &Records::new(256), killed_records, 1 + rounds / 3)?;
     options.cli.finish(&report)
 }
 

@@ -44,7 +44,7 @@ impl StoreOptions {
     }
 
     /// Whether each read verifies the checksums of what it reads. False by default: a bit that flips while the store is closed, or in a value of a
-    /// store that is open, is then not detected in the value. Entries are verified at every open, in either case.
+    /// store that is open, is then not detected in the value. Entries are verified when a leaf is first read after an open, in either case.
     #[must_use]
     pub const fn verify_reads(mut self, verify: bool) -> Self {
         self.verifies_reads = verify;

@@ -82,16 +82,17 @@ impl Store<Region> {
         Self::format_in(heap, options)
     }
 
-    /// Opens the store in the file or device-dax at `path`. After a kill or a power failure this verifies all nodes, and cleans up what operations in
-    /// progress have left.
+    /// Opens the store in the file or device-dax at `path`. This takes a few milliseconds, however large the store is: an operation that comes to a leaf
+    /// for the first time reads it, and after a kill or a power failure verifies it and cleans up what operations in progress have left.
     ///
     /// # Errors
     /// When there is no store. When it has an unknown version or feature, or another process has it open. When a structure that all tables need is
-    /// corrupted. When a fence or a system call fails. If the nodes of a single table are corrupted, only [`table`](Self::table)
-    /// fails for it, and no space that existed at this open is reused, so that a repair can find its entries.
+    /// corrupted. When a fence or a system call fails. If a leaf is corrupted, only operations that come to it fail, and no space that existed at
+    /// this open is reused, so that a repair can find its entries.
     ///
     /// # Durability
-    /// All completed operations of earlier sessions are durable when this returns. A crash during this call loses none of them.
+    /// Operations that earlier sessions have completed are durable. One that was in progress at a kill is durable before an operation reads what it has
+    /// stored.
     pub fn open(path: impl AsRef<Path>, options: &StoreOptions) -> Result<Self, OpenError> {
         Self::open_in(Heap::open(path, options.of_heap())?, options)
     }
@@ -313,7 +314,7 @@ impl<P: Pmem> Store<P> {
         blocks
     }
 
-    /// Closes the store, so that the next open has nothing to verify. Not needed for durability. Dropping the store does the same without reporting
+    /// Closes the store, so that later opens have nothing to verify, except leaves that an earlier kill has left and no operation has read since. Not needed for durability. Dropping the store does the same without reporting
     /// errors.
     ///
     /// # Errors

@@ -11,7 +11,6 @@ use crate::core::Core;
 use crate::entry::{Entry, RecordRef, entry_offset};
 use crate::error::{LeafError, ReadError, WriteError};
 use crate::frame::FrameId;
-use crate::index::Fence;
 use crate::leaf::{Tree, owed_records, slots_of};
 use crate::recover::Verified;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -178,9 +177,8 @@ impl Tree {
         self.len.fetch_add((live & !shared).count_ones().into(), Ordering::Relaxed);
         leaf.is_swept.store(true, Ordering::Relaxed);
         drop(leaf);
-        if low != Fence::LOWEST {
-            self.index.post_missing(core, low, id)?;
-        }
+        // This also builds the inner nodes that lead to the leaf, which marks their homes.
+        self.index.post_missing(core, low, id)?;
         Ok(next)
     }
 }

@@ -49,6 +49,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         Self { core, sweep, tree, types: PhantomData }
     }
 
+    /// Makes a change, if necessary after completing the sweep.
     fn change<R>(&self, change: impl Fn(&Tree) -> Result<R, WriteError>) -> Result<R, WriteError> {
         self.sweep.change(self.core, || change(&self.tree))
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: runs libFuzzer on the readers of foreign data.
+//! `cargo xtask fuzz`: runs libFuzzer on the readers of foreign data and of corrupted stores.
 //!
 //! The targets are in `fuzz/`, with a few seeds each. libFuzzer writes its corpus to `fuzz/corpus` and failing inputs to `fuzz/artifacts`; git ignores
 //! both.
@@ -35,6 +35,8 @@ enum Target {
     Pmc,
     /// Logs of pmemcheck.
     Pmemcheck,
+    /// Corrupted stores.
+    Store,
 }
 
 impl Target {
