@@ -62,6 +62,18 @@ struct Locked<'c, 'b> {
     postings: Vec<(&'c Tree, Posting)>,
 }
 
+/// A batch in progress. If it panics, it may leave entries that are not committed: the store is poisoned before its slot and its place in the grace
+/// period are given back, so that no later batch and no later durable epoch commits them.
+struct Unfinished<'c, P: Pmem> {
+    core: &'c Core<P>,
+}
+
+impl<P: Pmem> Drop for Unfinished<'_, P> {
+    fn drop(&mut self) {
+        self.core.poison();
+    }
+}
+
 /// Commits a batch: for each table its operations, in ascending order of the tables' numbers and of the keys, one for each key.
 ///
 /// # Durability
@@ -76,7 +88,9 @@ pub(crate) fn commit<'c, P: Pmem>(
     // The batch that had the slot before may have failed.
     core.check_not_poisoned()?;
     let mut locked = Locked { parts: Vec::new(), postings: Vec::new() };
+    let unfinished = Unfinished { core };
     let result = commit_in(core, &slot, tables, &mut locked);
+    core::mem::forget(unfinished);
     let Locked { parts, postings } = locked;
     drop(parts);
     postings.iter().for_each(|(tree, posting)| tree.post(core, posting));

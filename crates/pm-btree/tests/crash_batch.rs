@@ -58,7 +58,7 @@ fn options() -> StoreOptions {
     // Fixed numbers, so that a crash has the same name in each run.
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
     let heap = HeapOptions::new().seed(7).pool(pool).lanes(1);
-    StoreOptions::new().heap(heap).node_slots(4).extent_bytes(4096)
+    StoreOptions::new().heap(heap).node_slots(4).extent_bytes(4096).sweep_at_open(0).changes_per_epoch(2)
 }
 
 fn name(key: u8) -> Vec<u8> {
