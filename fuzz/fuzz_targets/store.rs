@@ -10,7 +10,7 @@ use pm_btree::{Store, StoreOptions, Table};
 use pm_core::{Pmem, Region, bytes_of, from_bytes};
 use std::sync::{Arc, OnceLock};
 
-const REGION_BYTES: usize = 256 << 10;
+const REGION_BYTES: u64 = 256 << 10;
 const CHANGE_BYTES: usize = 13;
 /// More changes than a few only cost time.
 const CHANGES_MAX: usize = 64;
@@ -39,7 +39,7 @@ fn image(is_closed: bool) -> &'static [u8] {
         batch.commit().expect("room");
         (0..120).step_by(5).for_each(|number| drop(words.remove(number).expect("an intact leaf")));
         let load = || {
-            let mut bytes = vec![0; REGION_BYTES];
+            let mut bytes = vec![0; REGION_BYTES as usize];
             pmem.load(0, &mut bytes);
             bytes
         };
@@ -53,7 +53,7 @@ fn image(is_closed: bool) -> &'static [u8] {
 fn change(pmem: &Region, change: &[u8]) {
     let offset = u64::from(u32::from_le_bytes(change[..4].try_into().expect("four bytes")));
     let word = u64::from_le_bytes(change[5..].try_into().expect("eight bytes"));
-    let place = offset % (REGION_BYTES as u64 - 64) & !7;
+    let place = offset % (REGION_BYTES - 64) & !7;
     let line = place & !63;
     match change[4] % 4 {
         0 => pmem.store_u64(place, pmem.load_u64(place) ^ 1 << (word % 64)),

@@ -7,11 +7,9 @@ use crate::format::{
     BATCH_SLOTS, ENTRY_BYTES, KNOWN_INCOMPAT, MAGIC, NODE_HEADER_BYTES, ROOT, StoreBlock, StoreHeader,
     VERSION, checked, state, unchecked,
 };
-use crate::frame::{FrameLock, Frames};
+use crate::frame::{FrameLock, Frames, flush_owed};
 use crate::grace::{Active, Grace};
-use crate::home::FANOUT_MAX;
-use crate::inner::InnerNodes;
-use crate::leaf::flush_owed;
+use crate::inner::{FANOUT_MAX, InnerNodes};
 use crate::options::StoreOptions;
 use crate::space::{Space, processor_count, thread_number};
 use core::mem::offset_of;

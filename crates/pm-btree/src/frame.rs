@@ -13,8 +13,11 @@
 //! A new frame has the version 0, and says nothing about its node. The first thread that needs it fills it, under its lock, from the node: see
 //! [`crate::recover`].
 
+use crate::entry::entry_offset;
 use crate::fence::Fence;
+use crate::format::ENTRY_BYTES;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use pm_core::Pmem;
 use std::sync::OnceLock;
 
 /// The number of frames in an array; an extent of nodes has one array, and no more nodes than that.
@@ -244,6 +247,20 @@ impl FrameLock<'_> {
         if !self.frame.is_filled() {
             self.frame.version.store(2, Ordering::Release);
         }
+    }
+}
+
+/// The two slots of the line that holds `slot`.
+pub(crate) const fn line_mate(slot: usize) -> u64 {
+    3 << (slot & !1)
+}
+
+/// Flushes the lines of these slots, whose commit word became 0.
+pub(crate) fn flush_owed<P: Pmem>(pmem: &P, leaf: &Frame, mut owed: u64) {
+    while owed != 0 {
+        let slot = owed.trailing_zeros() as usize;
+        pmem.flush(entry_offset(leaf.node(), slot), ENTRY_BYTES);
+        owed &= !line_mate(slot);
     }
 }
 

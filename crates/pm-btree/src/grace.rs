@@ -55,7 +55,7 @@ impl Grace {
             let period = self.period.load(Ordering::SeqCst);
             let count = &stripe.active[(period & 1) as usize];
             count.fetch_add(1, Ordering::SeqCst);
-            // If the period has changed, whoever changed it may have missed this change.
+            // If the period has changed, the thread that changed it may have missed this change.
             if self.period.load(Ordering::SeqCst) == period {
                 return Active { count, is_check_due: changes.is_multiple_of(self.changes_per_check) };
             }

@@ -8,14 +8,12 @@
 
 use crate::core::Core;
 use crate::error::{Corruption, CorruptionKind, WriteError};
+use crate::fence::Fence;
 use crate::format::{ANCHOR_LEVEL, NODE_HEADER_BYTES, NodeHeader, STATE_LIVE, checked, unchecked};
-use crate::index::{Fence, TreeId};
-use crate::recover::Verified;
+use crate::header::{TreeId, Verified};
+use crate::inner::FANOUT_MAX;
 use core::mem::offset_of;
 use pm_core::{Pmem, bytes_of, from_bytes};
-
-/// The most children of an inner node; a home has a word for each.
-pub(crate) const FANOUT_MAX: usize = 64;
 
 /// Creates a home with these children, and returns its offset. The first child has the lowest fence.
 ///

@@ -14,20 +14,13 @@ use crate::core::Core;
 use crate::error::{Corruption, CorruptionKind};
 pub(crate) use crate::fence::Fence;
 use crate::frame::FrameId;
+use crate::header::{TreeId, Verified};
 use crate::home;
 use crate::inner::{Inner, Kid};
 use crate::key::{OwnedKey, SearchKey};
-use crate::recover::Verified;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use pm_core::Pmem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// What the header of each node of a tree says about the tree.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TreeId {
-    pub(crate) table: u16,
-    pub(crate) is_word: bool,
-}
 
 /// The index of one tree.
 #[derive(Debug)]

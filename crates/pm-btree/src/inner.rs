@@ -2,9 +2,11 @@
 
 use crate::fence::Fence;
 use crate::frame::FrameId;
-use crate::home::FANOUT_MAX;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The most children of an inner node; a home has a word for each.
+pub(crate) const FANOUT_MAX: usize = 64;
 
 /// The number of inner nodes in one allocation.
 const CHUNK: usize = 16;

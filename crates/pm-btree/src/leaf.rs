@@ -10,10 +10,12 @@ use crate::error::{Corruption, CorruptionKind, LeafError, WriteError};
 use crate::format::{
     ENTRY_BYTES, KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, checked,
 };
+pub(crate) use crate::frame::flush_owed;
 pub(crate) use crate::frame::slots_of;
-use crate::frame::{Frame, FrameId, FrameLock, Snapshot};
+use crate::frame::{Frame, FrameId, FrameLock, Snapshot, line_mate};
+use crate::header::TreeId;
 use crate::home;
-use crate::index::{Fence, Followed, Index, TreeId};
+use crate::index::{Fence, Followed, Index};
 use crate::key::SearchKey;
 use crate::space::Reserved;
 use crate::split_point::{Moving, SplitPoint, sorted_entries, split_point};
@@ -657,20 +659,6 @@ impl Tree {
 /// The checksum of the low record of a fence with these bytes.
 fn low_record_crc(fence: &Fence, bytes: &[u8]) -> u32 {
     if fence.record == 0 { 0 } else { crc32c_bytes(0, bytes) }
-}
-
-/// The two slots of the line that holds `slot`.
-const fn line_mate(slot: usize) -> u64 {
-    3 << (slot & !1)
-}
-
-/// Flushes the lines of these slots, whose commit word became 0.
-pub(crate) fn flush_owed<P: Pmem>(pmem: &P, leaf: &Frame, mut owed: u64) {
-    while owed != 0 {
-        let slot = owed.trailing_zeros() as usize;
-        pmem.flush(entry_offset(leaf.node(), slot), ENTRY_BYTES);
-        owed &= !line_mate(slot);
-    }
 }
 
 /// Notes that the replaced entries of the last change are durably gone, and releases their records.

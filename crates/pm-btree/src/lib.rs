@@ -82,6 +82,7 @@ mod fence;
 mod frame;
 mod grace;
 mod guard;
+mod header;
 mod home;
 mod index;
 mod inner;

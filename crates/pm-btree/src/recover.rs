@@ -11,110 +11,17 @@
 
 use crate::core::Core;
 use crate::ends::Ends;
-use crate::entry::{Entry, Kind, RecordRef, entry_offset, node_seed};
+use crate::entry::{Entry, Kind, RecordRef, entry_offset};
 use crate::error::{Corruption, CorruptionKind, LeafError};
-use crate::format::{
-    ENTRY_BYTES, KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, unchecked,
-};
+use crate::format::ENTRY_BYTES;
 use crate::frame::{Frame, FrameId};
-use crate::index::{Fence, Index, TreeId};
-use crate::key::{SearchKey, head_of};
+use crate::header::{TreeId, Verified};
+use crate::index::{Fence, Index};
+use crate::key::SearchKey;
 use crate::leaf::Tree;
-use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pm_core::{FenceError, Pmem, crc32c_bytes, from_bytes};
+use pm_core::{FenceError, Pmem};
 use std::sync::OnceLock;
-
-/// A verified header of a node.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Verified {
-    offset: u64,
-    header: NodeHeader,
-}
-
-impl Verified {
-    /// The header of the leaf at `offset`, if it is one of this tree.
-    pub(crate) fn load<P: Pmem>(pmem: &P, offset: u64, tree: TreeId) -> Result<Self, Corruption> {
-        Self::load_at_level(pmem, offset, tree, 0)
-    }
-
-    /// The header of the node at `offset`, if it is one of this tree and this level.
-    pub(crate) fn load_at_level<P: Pmem>(
-        pmem: &P,
-        offset: u64,
-        tree: TreeId,
-        level: u8,
-    ) -> Result<Self, Corruption> {
-        let loaded = Self::load_any(pmem, offset, tree)?;
-        if loaded.level() == level {
-            Ok(loaded)
-        } else {
-            Err(Corruption::new(offset, CorruptionKind::NodeHeader))
-        }
-    }
-
-    /// The header of the node at `offset`, if it is one of this tree.
-    pub(crate) fn load_any<P: Pmem>(pmem: &P, offset: u64, tree: TreeId) -> Result<Self, Corruption> {
-        let corrupted = Corruption::new(offset, CorruptionKind::NodeHeader);
-        if !offset.is_multiple_of(64) || offset.saturating_add(NODE_HEADER_BYTES) > pmem.len_bytes() {
-            return Err(corrupted);
-        }
-        let header: NodeHeader = from_bytes(|bytes| pmem.load(offset, bytes));
-        let kind = if tree.is_word { KIND_WORD } else { KIND_BYTES };
-        let state = offset + offset_of!(NodeHeader, state) as u64;
-        let is_right = header.magic == NODE_MAGIC
-            && header.crc == header.expected_crc(offset)
-            && (header.table, header.kind) == (tree.table, kind)
-            && unchecked(header.state, state) == Some(STATE_LIVE);
-        let verified = Self { offset, header };
-        let is_right = is_right && verified.is_fence_right(pmem);
-        if is_right { Ok(verified) } else { Err(corrupted) }
-    }
-
-    fn is_fence_right<P: Pmem>(&self, pmem: &P) -> bool {
-        let fence = self.low();
-        fence.record == 0 || {
-            let bytes = fence.load(pmem);
-            bytes.len() == fence.len as usize
-                && head_of(&bytes) == fence.head
-                && crc32c_bytes(0, &bytes) == self.header.low_record_crc
-        }
-    }
-
-    pub(crate) const fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// 0 for a leaf.
-    pub(crate) const fn level(&self) -> u8 {
-        self.header.level
-    }
-
-    pub(crate) const fn low(&self) -> Fence {
-        let NodeHeader { low, low_record, low_record_len, .. } = self.header;
-        Fence { head: low, record: low_record, len: low_record_len }
-    }
-
-    /// The offset of the right sibling, or 0.
-    pub(crate) fn next(&self) -> Result<u64, Corruption> {
-        let place = self.offset + offset_of!(NodeHeader, next) as u64;
-        unchecked(self.header.next, place).ok_or(Corruption::new(self.offset, CorruptionKind::Sibling))
-    }
-
-    /// Whether the keys of this leaf are below those of `right`.
-    pub(crate) fn is_left_of<P: Pmem>(&self, pmem: &P, right: &Self) -> bool {
-        let (left, right) = (self.low(), right.low());
-        if self.header.kind == KIND_WORD {
-            left.head < right.head
-        } else {
-            left.load(pmem) < right.load(pmem)
-        }
-    }
-
-    pub(crate) fn seed(&self) -> u32 {
-        node_seed(self.header.table, self.offset, self.header.birth)
-    }
-}
 
 /// An entry that may be the newest of its key.
 struct Candidate {
@@ -182,15 +89,15 @@ impl Tree {
             next => Some(Verified::load(pmem, next, self.id)?),
         };
         let right = next.map(|next| {
-            let id = core.space.frame_of(next.offset).filter(|_| node.is_left_of(pmem, &next));
-            id.ok_or(Corruption::new(node.offset, CorruptionKind::Sibling))
+            let id = core.space.frame_of(next.offset()).filter(|_| node.is_left_of(pmem, &next));
+            id.ok_or(Corruption::new(node.offset(), CorruptionKind::Sibling))
         });
         let right = right.transpose()?;
         let slots = read_slots(core, &node, next.map(|next| next.low()), self.is_word());
         if core.session.is_unclean {
             clean_up(core, &node, &slots)?;
         }
-        frame.node.store(node.offset, Ordering::Relaxed);
+        frame.node.store(node.offset(), Ordering::Relaxed);
         frame.seed.store(node.seed(), Ordering::Relaxed);
         let high = next.map_or(Fence::LOWEST, |next| next.low());
         frame.set_next(right.unwrap_or(FrameId::NONE), high);
@@ -209,14 +116,14 @@ impl Tree {
 /// Makes what a frame relies on durable, and then clears torn and replaced entries.
 fn clean_up<P: Pmem>(core: &Core<P>, node: &Verified, slots: &Slots) -> Result<(), FenceError> {
     let pmem = &core.pmem();
-    pmem.flush(node.offset, core.node_bytes());
+    pmem.flush(node.offset(), core.node_bytes());
     let records = slots.candidates.iter().filter(|candidate| !is_durable(core, &candidate.entry));
     for RecordRef { offset, len } in records.filter_map(|candidate| candidate.entry.record()) {
         pmem.flush(offset, len);
     }
     core.fence()?;
     for slot in crate::leaf::slots_of(slots.to_clear) {
-        let place = entry_offset(node.offset, slot);
+        let place = entry_offset(node.offset(), slot);
         pmem.store_u64(place + 24, 0);
         pmem.flush(place, ENTRY_BYTES);
     }
@@ -240,7 +147,7 @@ fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Fence>, is_
         core.session.is_unclean && !is_durable(core, entry) && epoch < core.session.limit()
     };
     for slot in 0..core.slots {
-        let (entry, seal) = Entry::load(pmem, entry_offset(node.offset, slot));
+        let (entry, seal) = Entry::load(pmem, entry_offset(node.offset(), slot));
         if entry.commit.0 == 0 {
             continue;
         }

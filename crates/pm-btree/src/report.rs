@@ -3,9 +3,9 @@
 use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
 use crate::error::{Corruption, CorruptionKind, LeafError};
+use crate::header::Verified;
 use crate::key::SearchKey;
 use crate::leaf::{Tree, held_entry, slots_of};
-use crate::recover::Verified;
 use core::sync::atomic::Ordering;
 use pm_alloc::CheckReport as HeapReport;
 use pm_core::Pmem;
