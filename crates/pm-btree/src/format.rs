@@ -32,8 +32,8 @@ pub struct StoreBlock<'p> {
     pub extents: Link<'p, ExtentChunk<'p>>,
     /// Zero: for readers in other processes.
     pub readers: [u64; 488],
-    /// The batch slots, eight words each. The first word of a slot is a [checked word](checked) with the epoch of the last batch that was committed in it,
-    /// or 0; the others are zero.
+    /// The batch slots, eight words each. The first word of a slot is a [checked word](checked) with the epoch of the last batch that was committed
+    /// in it, or 0; the others are zero.
     pub batches: [u64; 512],
 }
 
@@ -126,14 +126,14 @@ pub struct ExtentRow<'p> {
     pub class: u64,
 }
 
-/// The header of a node, one line. In a leaf entries of 32 bytes follow it; in a home or an anchor [checked words](checked), each with the offset of a
-/// node, or 0.
+/// The header of a node, one line. In a leaf entries of 32 bytes follow it; in a hint node or an anchor [checked words](checked), each with the
+/// offset of a node, or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct NodeHeader {
     /// [`NODE_MAGIC`].
     pub magic: u32,
-    /// 0 for a leaf, the height above the leaves for a home, [`ANCHOR_LEVEL`] for an anchor.
+    /// 0 for a leaf, the height above the leaves for a hint node, [`ANCHOR_LEVEL`] for an anchor.
     pub level: u8,
     /// The kind of the table's keys: [`KIND_WORD`] or [`KIND_BYTES`].
     pub kind: u8,

@@ -16,7 +16,10 @@
 use crate::entry::entry_offset;
 use crate::fence::Fence;
 use crate::format::ENTRY_BYTES;
+#[cfg(not(all(loom, test)))]
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(all(loom, test))]
+use loom::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use pm_core::Pmem;
 use std::sync::OnceLock;
 
@@ -91,6 +94,7 @@ pub(crate) struct Frame {
     pub(crate) is_swept: AtomicBool,
 }
 
+#[cfg(not(all(loom, test)))]
 const _: () = assert!(size_of::<Frame>() == 192);
 
 /// What a reader has loaded of a frame, to be compared at the end.
@@ -117,8 +121,10 @@ impl Frame {
     #[inline]
     pub(crate) fn is_current(&self, snapshot: Snapshot) -> bool {
         fence(Ordering::Acquire);
-        self.version.load(Ordering::Relaxed) == snapshot.version
-            && self.live.load(Ordering::Relaxed) == snapshot.live
+        // First `live`: after the version was loaded, the change that the snapshot found in progress could publish, and the next one restore `live`.
+        let live = self.live.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        live == snapshot.live && self.version.load(Ordering::Relaxed) == snapshot.version
     }
 
     /// The upper fence. It counts only if there is a [right sibling](Self::next).
@@ -195,11 +201,18 @@ impl Frame {
             || self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             attempts += 1;
-            // A holder that was preempted needs the processor.
-            if attempts.is_multiple_of(128) { std::thread::yield_now() } else { core::hint::spin_loop() }
+            pause(attempts);
         }
         FrameLock { frame: self }
     }
+}
+
+/// Waits for the holder of a lock. A holder that was preempted needs the processor.
+fn pause(attempts: u32) {
+    #[cfg(all(loom, test))]
+    return loom::thread::yield_now();
+    #[cfg(not(all(loom, test)))]
+    if attempts.is_multiple_of(128) { std::thread::yield_now() } else { core::hint::spin_loop() }
 }
 
 /// The lock of a frame, released on drop. Only its owner changes the frame and the node.
@@ -240,6 +253,8 @@ impl FrameLock<'_> {
         // Version 0 is that of a frame that is not filled.
         let next = if version == u32::MAX { 2 } else { version + 1 };
         self.frame.version.store(next, Ordering::Release);
+        // No later store becomes visible before the new version: the record of a replaced entry may be overwritten next.
+        fence(Ordering::Release);
     }
 
     /// Makes readers see a frame that was filled, or that belongs to a new node.
@@ -300,7 +315,7 @@ impl Frames {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -332,5 +347,106 @@ mod tests {
         assert!(!frame.is_current(during));
         lock.end();
         assert!(frame.is_current(frame.snapshot()));
+    }
+}
+
+/// Interleavings of readers with changes of a leaf, with the orders of the C++ memory model. Run by `cargo xtask test loom`.
+#[cfg(all(loom, test))]
+mod interleaved {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    const KEY: u64 = 7;
+    const FINGERPRINT: u8 = 9;
+
+    /// A leaf of two slots, of which one has the key: the frame, and in persistent memory two words for the entry and its record.
+    #[derive(Default)]
+    struct Model {
+        frame: Frame,
+        slots: [[AtomicU64; 2]; 2],
+    }
+
+    impl Model {
+        fn new() -> Arc<Self> {
+            let model = Self::default();
+            model.frame.lock().publish();
+            model.frame.next.store(FrameId::NONE.0, Ordering::Relaxed);
+            model.put(1);
+            Arc::new(model)
+        }
+
+        /// As `Tree::put_in_place`. The seam's stores of records have no order.
+        fn put(&self, value: u64) {
+            let leaf = self.frame.lock();
+            let old = leaf.live.load(Ordering::Relaxed);
+            let slot = if old == 1 { 1 } else { 0 };
+            self.slots[slot][1].store(value, Ordering::Relaxed);
+            leaf.begin();
+            self.slots[slot][0].store(value, Ordering::Release);
+            leaf.set_fingerprint(slot, FINGERPRINT);
+            leaf.live.store(1 << slot, Ordering::Release);
+            if old != 0 {
+                self.slots[1 - slot][0].store(0, Ordering::Release);
+            }
+            leaf.end();
+        }
+
+        /// As `Tree::link_sibling`: the key moves to the right.
+        fn split(&self) {
+            let leaf = self.frame.lock();
+            leaf.begin();
+            leaf.set_next(FrameId(1), Fence { head: KEY, record: 0, len: 0 });
+            leaf.live.store(0, Ordering::Release);
+            leaf.end();
+        }
+
+        /// As `Tree::get`: the value; `None` if the key is to the right. Gives up after some attempts.
+        fn get(&self) -> Option<Option<u64>> {
+            for _ in 0..3 {
+                let snapshot = self.frame.snapshot();
+                let is_right = self.frame.next().is_some() && self.frame.high().head <= KEY;
+                let slot = slots_of(self.frame.matches(FINGERPRINT, snapshot.live)).next();
+                let found = slot.map(|slot| {
+                    let [entry, record] = &self.slots[slot];
+                    (entry.load(Ordering::Acquire), record.load(Ordering::Relaxed))
+                });
+                if !self.frame.is_current(snapshot) {
+                    continue;
+                }
+                if is_right {
+                    return Some(None);
+                }
+                let (entry, record) = found.expect("the key is in the leaf");
+                assert_eq!(entry, record, "the entry and its record are of one value");
+                return Some(Some(entry));
+            }
+            None
+        }
+    }
+
+    fn check(change: fn(&Model), is_right: fn(Option<u64>, Option<u64>) -> bool) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(move || {
+            let model = Model::new();
+            let other = Arc::clone(&model);
+            let thread = thread::spawn(move || change(&other));
+            if let (Some(first), Some(second)) = (model.get(), model.get()) {
+                assert!(is_right(first, second), "{first:?}, then {second:?}");
+            }
+            thread.join().expect("no thread panics");
+        });
+    }
+
+    #[test]
+    fn loom_get_during_puts_finds_a_value_and_then_no_older_one() {
+        let put_twice = |model: &Model| (2..4).for_each(|value| model.put(value));
+        check(put_twice, |first, second| first.is_some() && second.is_some() && first <= second);
+    }
+
+    #[test]
+    fn loom_get_during_split_finds_value_or_right_sibling() {
+        check(Model::split, |first, second| matches!((first, second), (Some(1), _) | (None, None)));
     }
 }

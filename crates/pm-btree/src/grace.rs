@@ -3,8 +3,11 @@
 //! They move the durable epoch while a store is in use: everything that changes have stored before the start of a period is fenced at its end. A change
 //! announces itself on a line that few other threads write, before it reads the epoch.
 
+#[cfg(not(all(loom, test)))]
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
+#[cfg(all(loom, test))]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[derive(Debug, Default)]
 struct Stripe {
@@ -52,30 +55,31 @@ impl Grace {
         let changes = stripe.changes.load(Ordering::Relaxed).wrapping_add(1);
         stripe.changes.store(changes, Ordering::Relaxed);
         loop {
-            let period = self.period.load(Ordering::SeqCst);
+            let period = self.period.load(Ordering::Acquire);
             let count = &stripe.active[(period & 1) as usize];
-            count.fetch_add(1, Ordering::SeqCst);
+            count.fetch_add(1, Ordering::AcqRel);
             // If the period has changed, the thread that changed it may have missed this change.
-            if self.period.load(Ordering::SeqCst) == period {
+            if self.period.load(Ordering::Acquire) == period {
                 return Active { count, is_check_due: changes.is_multiple_of(self.changes_per_check) };
             }
-            count.fetch_sub(1, Ordering::SeqCst);
+            count.fetch_sub(1, Ordering::Release);
         }
     }
 
     /// Starts a period. The one before it must have [ended](Self::has_ended), and one thread at a time may call this.
     pub(crate) fn start(&self) {
-        self.period.fetch_add(1, Ordering::SeqCst);
+        self.period.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Whether every change that had begun before the last start has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        let before = usize::from(self.period.load(Ordering::SeqCst).is_multiple_of(2));
-        self.stripes.iter().all(|stripe| stripe.active[before].load(Ordering::SeqCst) == 0)
+        let before = usize::from(self.period.load(Ordering::Acquire).is_multiple_of(2));
+        // An addition, because it reads the last value: a change that announces itself after it sees the period that was started before.
+        self.stripes.iter().all(|stripe| stripe.active[before].fetch_add(0, Ordering::AcqRel) == 0)
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -99,5 +103,44 @@ mod tests {
     fn check_is_due_after_some_changes() {
         let grace = Grace::new(1, 100);
         assert_eq!((0..200).filter(|_| grace.enter(7).is_check_due).count(), 2);
+    }
+}
+
+/// Interleavings of a change with the end of a period, with the orders of the C++ memory model. Run by `cargo xtask test loom`.
+#[cfg(all(loom, test))]
+mod interleaved {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    #[test]
+    fn loom_change_in_progress_has_no_epoch_below_the_durable_one() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let shared = Arc::new((Grace::new(1, 100), AtomicU64::new(0), AtomicU64::new(0)));
+            let other = Arc::clone(&shared);
+            let thread = thread::spawn(move || {
+                let (grace, epoch, durable) = &*other;
+                for _ in 0..2 {
+                    let active = grace.enter(0);
+                    let own = epoch.load(Ordering::Acquire);
+                    assert!(own >= durable.load(Ordering::Acquire));
+                    drop(active);
+                }
+            });
+            let (grace, epoch, durable) = &*shared;
+            for next in 1..3 {
+                if !grace.has_ended() {
+                    continue;
+                }
+                epoch.store(next, Ordering::Release);
+                grace.start();
+                if grace.has_ended() {
+                    durable.store(next, Ordering::Release);
+                }
+            }
+            thread.join().expect("no thread panics");
+        });
     }
 }

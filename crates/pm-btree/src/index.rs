@@ -1,21 +1,21 @@
 //! The index: the inner levels of a tree, in DRAM.
 //!
 //! Inner nodes are immutable while they are in use, except that a pointer to a child is replaced. A change of the keys fills another inner node,
-//! replaces the pointer to the old one, and retires the old one, whose memory later becomes another inner node. A reader therefore checks, after it has
-//! loaded the version of a child, that the parent still points to the child and has its version; a retired node has another version. Readers wait
+//! replaces the pointer to the old one, and retires the old one, whose memory later becomes another inner node. A reader therefore checks, after it
+//! has loaded the version of a child, that the parent still points to the child and has its version; a retired node has another version. Readers wait
 //! for no lock. Writers of the index exclude each other.
 //!
 //! The index may lag behind the leaves: a leaf that was split is found through its left sibling until its low fence is posted here.
 //!
-//! Each inner node has a [home](crate::home) in persistent memory. After an open only homes exist; an inner node is built from its home when a search
-//! comes to it.
+//! Each inner node has a [hint node](crate::hints) in persistent memory. After an open only hint nodes exist; an inner node is built from its hint
+//! node when a search comes to it.
 
 use crate::core::Core;
 use crate::error::{Corruption, CorruptionKind};
 pub(crate) use crate::fence::Fence;
 use crate::frame::FrameId;
 use crate::header::{TreeId, Verified};
-use crate::home;
+use crate::hints;
 use crate::inner::{Inner, Kid};
 use crate::key::{OwnedKey, SearchKey};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -28,7 +28,7 @@ pub(crate) struct Index {
     tree: TreeId,
     /// The first leaf.
     first: FrameId,
-    /// The offset of the anchor; 0 if the tree has no homes, and is indexed anew by each open.
+    /// The offset of the anchor; 0 if the tree has no hint nodes, and is indexed anew by each open.
     anchor: u64,
     /// The number of levels above the leaves, and the root: an inner node, or the only leaf.
     root: AtomicU64,
@@ -74,7 +74,7 @@ impl Index {
         Self { tree, first, anchor, root, writers: Mutex::new(()) }
     }
 
-    /// The index of a tree in persistent memory. If the tree has no homes, or the highest is corrupted, this reads the headers of all leaves.
+    /// The index of a tree in persistent memory. If the tree has no hint nodes, or the highest is corrupted, this reads the headers of all leaves.
     pub(crate) fn open<P: Pmem>(
         core: &Core<P>,
         tree: TreeId,
@@ -84,12 +84,12 @@ impl Index {
         let index = Self::new(tree, first, anchor);
         let root = match anchor {
             0 => None,
-            anchor => home::root(core, tree, anchor).ok(),
+            anchor => hints::root(core, tree, anchor).ok(),
         };
         let root = root.and_then(|(root, level)| Some((level, core.space.frame_of(root)?)));
         match root {
             Some((0, root)) => index.root.store(root_word(0, Kid::leaf(root)), Ordering::Release),
-            Some((level, root)) => index.root.store(root_word(level, Kid::Home(root)), Ordering::Release),
+            Some((level, root)) => index.root.store(root_word(level, Kid::Hint(root)), Ordering::Release),
             None => index.rebuild(core, &index.lock())?,
         }
         Ok(index)
@@ -138,8 +138,8 @@ impl Index {
             loop {
                 let id = match kid {
                     Kid::Built(id) => id,
-                    Kid::Home(home) => {
-                        self.build(core, parent, root, level, home)?;
+                    Kid::Hint(hint) => {
+                        self.build(core, parent, root, level, hint)?;
                         continue 'restart;
                     }
                 };
@@ -172,13 +172,15 @@ impl Index {
             None => self.root.load(Ordering::Relaxed) == followed.root,
             Some(Parent { id, version, at }) => {
                 let node = core.inner.get(id);
-                node.version(Ordering::Relaxed) == version
-                    && node.kid(at).load(Ordering::Relaxed) == followed.leaf.0
+                let kid = node.kid(at).load(Ordering::Relaxed);
+                // After the pointer was loaded: the node may have become another one that has the same pointer.
+                fence(Ordering::Acquire);
+                kid == followed.leaf.0 && node.version(Ordering::Relaxed) == version
             }
         }
     }
 
-    /// Builds the inner node of a home to which a reader has come, unless that was done meanwhile.
+    /// Builds the inner node of a hint node to which a reader has come, unless that was done meanwhile.
     #[cold]
     fn build<P: Pmem>(
         &self,
@@ -186,7 +188,7 @@ impl Index {
         parent: Option<Parent>,
         root: u64,
         level: u8,
-        home: FrameId,
+        hint: FrameId,
     ) -> Result<(), Corruption> {
         let writers = self.lock();
         let (place, is_there) = match parent {
@@ -194,29 +196,29 @@ impl Index {
             Some(Parent { id, version, at }) => {
                 let node = core.inner.get(id);
                 let is_there = node.version(Ordering::Relaxed) == version
-                    && node.kid(at).load(Ordering::Relaxed) == Kid::Home(home).word();
+                    && node.kid(at).load(Ordering::Relaxed) == Kid::Hint(hint).word();
                 (Some((id, at)), is_there)
             }
         };
-        if is_there && self.build_at(core, place, level, home).is_none() {
+        if is_there && self.build_at(core, place, level, hint).is_none() {
             self.rebuild(core, &writers)?;
         }
         Ok(())
     }
 
-    /// Builds the inner node of a home, and replaces the pointer to the home. `None` if the home is corrupted.
+    /// Builds the inner node of a hint node, and replaces the pointer to the hint node. `None` if the hint node is corrupted.
     fn build_at<P: Pmem>(
         &self,
         core: &Core<P>,
         place: Option<(u32, usize)>,
         level: u8,
-        home: FrameId,
+        hint: FrameId,
     ) -> Option<u32> {
-        let offset = core.space.node_offset(home);
-        let kid = |unit| if level == 1 { Kid::leaf(unit) } else { Kid::Home(unit) };
-        let mut children = home::children(core, self.tree, offset, level).ok()?;
+        let offset = core.space.node_offset(hint);
+        let kid = |unit| if level == 1 { Kid::leaf(unit) } else { Kid::Hint(unit) };
+        let mut children = hints::children(core, self.tree, offset, level).ok()?;
         if let Some(high) = place.and_then(|(parent, at)| core.inner.get(parent).fence_at(at + 1)) {
-            // These belong to the home on the right, since a split.
+            // These belong to the hint node on the right, since a split.
             let pmem = &core.pmem();
             let key = |fence: Fence| fence.to_key(pmem, self.tree.is_word);
             children.retain(|(fence, _)| !high.is_at_or_below(pmem, &key(*fence).as_key()));
@@ -239,13 +241,13 @@ impl Index {
         }
     }
 
-    /// Makes a new index, from the headers of the leaves, because a home is corrupted. The old inner nodes are not used any more.
+    /// Makes a new index, from the headers of the leaves, because a hint node is corrupted. The old inner nodes are not used any more.
     #[cold]
     fn rebuild<P: Pmem>(&self, core: &Core<P>, _writers: &MutexGuard<'_, ()>) -> Result<(), Corruption> {
         let pmem = &core.pmem();
         self.root.store(root_word(0, Kid::leaf(self.first)), Ordering::Release);
         if self.anchor != 0 {
-            home::set_root(core, self.anchor, core.space.node_offset(self.first));
+            hints::set_root(core, self.anchor, core.space.node_offset(self.first));
         }
         let mut node = Verified::load(pmem, core.space.node_offset(self.first), self.tree)?;
         loop {
@@ -304,9 +306,9 @@ impl Index {
         let mut place = None;
         loop {
             if at_level > 0
-                && let Kid::Home(home) = kid
+                && let Kid::Hint(hint) = kid
             {
-                match self.build_at(core, place, at_level, home) {
+                match self.build_at(core, place, at_level, hint) {
                     Some(id) => kid = Kid::Built(id),
                     None => return (place, None),
                 }
@@ -333,21 +335,21 @@ impl Index {
                 self.grow(core, level, root, fence, child);
                 return;
             }
-            // If a home on the way is corrupted, the leaf is not posted: the next search finds that, and makes a new index.
+            // If a hint node on the way is corrupted, the leaf is not posted: the next search finds that, and makes a new index.
             let (place, Some(Kid::Built(id))) = self.path(core, key, level) else { return };
             let node = core.inner.get(id);
-            let home = node.home();
+            let hint = node.hint();
             let mut children = node.children();
             let at = node.child(|fence| fence.is_at_or_below(pmem, key));
             children.insert(at + 1, (fence, child));
             let right = (children.len() > core.fanout()).then(|| children.split_off(core.fanout() / 2));
-            let left = core.inner.add(home, &children);
+            let left = core.inner.add(hint, &children);
             if let Some(right) = right {
-                let right_home = self.create_home(core, level, &right);
-                let right_id = core.inner.add(right_home, &right);
+                let right_hint = self.create_hint_node(core, level, &right);
+                let right_id = core.inner.add(right_hint, &right);
                 let right_fence = right[0].0;
                 if at + 1 < core.fanout() / 2 {
-                    self.add_to_home(core, level, home, child, &children);
+                    self.add_to_hint_node(core, level, hint, child, &children);
                 }
                 match place {
                     Some(_) => self.replace(core, place, level, Kid::Built(left)),
@@ -361,7 +363,7 @@ impl Index {
                 (fence, child) = (right_fence, Kid::Built(right_id));
                 level += 1;
             } else {
-                self.add_to_home(core, level, home, child, &children);
+                self.add_to_hint_node(core, level, hint, child, &children);
                 self.replace(core, place, level, Kid::Built(left));
                 core.inner.retire(id);
                 return;
@@ -372,47 +374,47 @@ impl Index {
     /// Makes a new root above the old one and its right sibling.
     fn grow<P: Pmem>(&self, core: &Core<P>, level: u8, left: Kid, fence: Fence, right: Kid) {
         let children = [(Fence::LOWEST, left), (fence, right)];
-        let home = self.create_home(core, level, &children);
-        let id = core.inner.add(home, &children);
+        let hint = self.create_hint_node(core, level, &children);
+        let id = core.inner.add(hint, &children);
         self.root.store(root_word(level, Kid::Built(id)), Ordering::Release);
-        if home != 0 {
-            home::set_root(core, self.anchor, home);
+        if hint != 0 {
+            hints::set_root(core, self.anchor, hint);
         }
     }
 
-    /// The offset of a child's node; 0 if it is an inner node without a home.
+    /// The offset of a child's node; 0 if it is an inner node without a hint node.
     fn offset_of<P: Pmem>(&self, core: &Core<P>, level: u8, child: Kid) -> u64 {
         match child {
-            Kid::Built(id) if level > 0 => core.inner.get(id).home(),
+            Kid::Built(id) if level > 0 => core.inner.get(id).hint(),
             Kid::Built(unit) => core.space.node_offset(FrameId(unit)),
-            Kid::Home(unit) => core.space.node_offset(unit),
+            Kid::Hint(unit) => core.space.node_offset(unit),
         }
     }
 
-    /// Creates a home for an inner node. Returns 0 if there is no room, or the tree has no homes: then a later open finds the children through their
-    /// left siblings.
-    fn create_home<P: Pmem>(&self, core: &Core<P>, level: u8, children: &[(Fence, Kid)]) -> u64 {
+    /// Creates a hint node for an inner node. Returns 0 if there is no room, or the tree has no hint nodes: then a later open finds the children
+    /// through their left siblings.
+    fn create_hint_node<P: Pmem>(&self, core: &Core<P>, level: u8, children: &[(Fence, Kid)]) -> u64 {
         let offsets: Vec<u64> =
             children.iter().map(|(_, child)| self.offset_of(core, level - 1, *child)).collect();
         if self.anchor == 0 || offsets.contains(&0) {
             return 0;
         }
-        home::create(core, level, &offsets).unwrap_or(0)
+        hints::create(core, level, &offsets).unwrap_or(0)
     }
 
-    /// Adds a child to the home of an inner node with these children.
-    fn add_to_home<P: Pmem>(
+    /// Adds a child to the hint node of an inner node with these children.
+    fn add_to_hint_node<P: Pmem>(
         &self,
         core: &Core<P>,
         level: u8,
-        home: u64,
+        hint: u64,
         child: Kid,
         children: &[(Fence, Kid)],
     ) {
         let offset = |child: Kid| self.offset_of(core, level - 1, child);
-        if home != 0 && offset(child) != 0 {
+        if hint != 0 && offset(child) != 0 {
             let children: Vec<u64> = children.iter().map(|(_, child)| offset(*child)).collect();
-            home::add(core, home, offset(child), &children);
+            hints::add(core, hint, offset(child), &children);
         }
     }
 }

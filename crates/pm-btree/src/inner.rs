@@ -5,7 +5,7 @@ use crate::frame::FrameId;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The most children of an inner node; a home has a word for each.
+/// The most children of an inner node; a hint node has a word for each.
 pub(crate) const FANOUT_MAX: usize = 64;
 
 /// The number of inner nodes in one allocation.
@@ -16,12 +16,12 @@ const CHUNK: usize = 16;
 pub(crate) enum Kid {
     /// The frame of a leaf, or another inner node: which of both, the level says.
     Built(u32),
-    /// An inner node that is only in persistent memory: its home.
-    Home(FrameId),
+    /// An inner node that is only in persistent memory: its hint node.
+    Hint(FrameId),
 }
 
 impl Kid {
-    const HOME: u32 = 1 << 31;
+    const HINT: u32 = 1 << 31;
 
     pub(crate) const fn leaf(id: FrameId) -> Self {
         Self::Built(id.0)
@@ -30,12 +30,12 @@ impl Kid {
     pub(crate) const fn word(self) -> u32 {
         match self {
             Self::Built(id) => id,
-            Self::Home(FrameId(unit)) => unit | Self::HOME,
+            Self::Hint(FrameId(unit)) => unit | Self::HINT,
         }
     }
 
     pub(crate) const fn from_word(word: u32) -> Self {
-        if word & Self::HOME == 0 { Self::Built(word) } else { Self::Home(FrameId(word & !Self::HOME)) }
+        if word & Self::HINT == 0 { Self::Built(word) } else { Self::Hint(FrameId(word & !Self::HINT)) }
     }
 }
 
@@ -45,8 +45,8 @@ impl Kid {
 pub(crate) struct Inner {
     /// Odd while the node is not in use.
     version: AtomicU64,
-    /// The offset of the node's home; 0 if it has none.
-    home: AtomicU64,
+    /// The offset of the node's hint node; 0 if it has none.
+    hint: AtomicU64,
     len: AtomicU32,
     kids: [AtomicU32; FANOUT_MAX],
     heads: [AtomicU64; FANOUT_MAX],
@@ -58,7 +58,7 @@ impl Inner {
     fn new() -> Self {
         Self {
             version: AtomicU64::new(1),
-            home: AtomicU64::new(0),
+            hint: AtomicU64::new(0),
             len: AtomicU32::new(0),
             kids: core::array::from_fn(|_| AtomicU32::new(0)),
             heads: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -72,8 +72,8 @@ impl Inner {
         self.version.load(order)
     }
 
-    pub(crate) fn home(&self) -> u64 {
-        self.home.load(Ordering::Relaxed)
+    pub(crate) fn hint(&self) -> u64 {
+        self.hint.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -121,14 +121,14 @@ impl Inner {
         base
     }
 
-    fn fill(&self, home: u64, children: &[(Fence, Kid)]) {
+    fn fill(&self, hint: u64, children: &[(Fence, Kid)]) {
         for (index, (fence, kid)) in children.iter().enumerate() {
             self.heads[index].store(fence.head, Ordering::Relaxed);
             self.records[index].store(fence.record, Ordering::Relaxed);
             self.lens[index].store(fence.len, Ordering::Relaxed);
             self.kids[index].store(kid.word(), Ordering::Relaxed);
         }
-        self.home.store(home, Ordering::Relaxed);
+        self.hint.store(hint, Ordering::Relaxed);
         #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
         self.len.store(children.len() as u32, Ordering::Relaxed);
         let version = self.version.load(Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl InnerNodes {
     }
 
     /// Makes an inner node.
-    pub(crate) fn add(&self, home: u64, children: &[(Fence, Kid)]) -> u32 {
+    pub(crate) fn add(&self, hint: u64, children: &[(Fence, Kid)]) -> u32 {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let id = free.retired.pop().unwrap_or_else(|| {
             free.used += 1;
@@ -179,7 +179,7 @@ impl InnerNodes {
         });
         drop(free);
         self.chunks[id as usize / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Inner::new()).collect());
-        self.get(id).fill(home, children);
+        self.get(id).fill(hint, children);
         id
     }
 

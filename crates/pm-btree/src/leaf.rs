@@ -14,7 +14,7 @@ pub(crate) use crate::frame::flush_owed;
 pub(crate) use crate::frame::slots_of;
 use crate::frame::{Frame, FrameId, FrameLock, Snapshot, line_mate};
 use crate::header::TreeId;
-use crate::home;
+use crate::hints;
 use crate::index::{Fence, Followed, Index};
 use crate::key::SearchKey;
 use crate::space::Reserved;
@@ -640,7 +640,7 @@ impl Tree {
         Self::store_header(core, id, offset, &Fence::LOWEST, 0, birth, None);
         core.pmem().flush(offset, NODE_HEADER_BYTES);
         // The catalogue has few leaves, and nothing that could name its anchor.
-        let anchor = if table == CATALOGUE { 0 } else { home::create_anchor(core, offset)? };
+        let anchor = if table == CATALOGUE { 0 } else { hints::create_anchor(core, offset)? };
         core.fence()?;
         node.keep();
         let index = Index::new(id, first, anchor);

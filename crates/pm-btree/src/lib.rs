@@ -66,6 +66,7 @@
 #![forbid(unsafe_code)]
 
 pub mod format;
+pub mod guide;
 
 mod batch;
 mod batch_slots;
@@ -83,7 +84,7 @@ mod frame;
 mod grace;
 mod guard;
 mod header;
-mod home;
+mod hints;
 mod index;
 mod inner;
 mod key;

@@ -1,11 +1,11 @@
 //! The sweep: after an open it visits every leaf once, counts its entries, and marks the space that it uses.
 //!
-//! An open does not wait for it. Until it has ended, changes take space from new extents, and entries of leaves that it has not visited are not counted.
-//! It goes on in steps: an open takes one, and the change that adds an extent takes another. What needs the result completes it: the length of a
-//! table, statistics, and a change that finds the pool full.
+//! An open does not wait for it. Until it has ended, changes take space from new extents, and entries of leaves that it has not visited are not
+//! counted. It goes on in steps: an open takes one, and the change that adds an extent takes another. What needs the result completes it: the length
+//! of a table, statistics, and a change that finds the pool full.
 //!
-//! If a leaf cannot be read, the sweep never ends: the space that existed at the open is not reused, so that a repair can find the entries in it, and the
-//! next open verifies all leaves again.
+//! If a leaf cannot be read, the sweep never ends: the space that existed at the open is not reused, so that a repair can find the entries in it, and
+//! the next open verifies all leaves again.
 
 use crate::core::Core;
 use crate::entry::{Entry, RecordRef, entry_offset};
@@ -17,8 +17,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use pm_core::{FenceError, Pmem};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The leaves that are visited for each extent that is added. An extent has at most 512 nodes, so that the sweep ends before as many extents are added as
-/// there were extents of nodes.
+/// The leaves that are visited for each extent that is added. An extent has at most 512 nodes, so that the sweep ends before as many extents are
+/// added as there were extents of nodes.
 const LEAVES_PER_EXTENT: u64 = 512;
 
 /// The sweep of a store.
@@ -177,7 +177,7 @@ impl Tree {
         self.len.fetch_add((live & !shared).count_ones().into(), Ordering::Relaxed);
         leaf.is_swept.store(true, Ordering::Relaxed);
         drop(leaf);
-        // This also builds the inner nodes that lead to the leaf, which marks their homes.
+        // This also builds the inner nodes that lead to the leaf, which marks their hint nodes.
         self.index.post_missing(core, low, id)?;
         Ok(next)
     }

@@ -167,7 +167,7 @@ fn closed_store_with_three_entries_has_golden_bytes() {
     assert_eq!(image.record(leaf, 1).1, hex(b"not so short a value"));
 }
 
-/// The words of a home or an anchor, up to the first zero.
+/// The words of a hint node or an anchor, up to the first zero.
 fn children(image: &Image, node: u64) -> Vec<u64> {
     let words =
         (0..).map(|word| node + 64 + 8 * word).map(|place| unchecked(image.word(place), place).unwrap());
@@ -175,7 +175,7 @@ fn children(image: &Image, node: u64) -> Vec<u64> {
 }
 
 #[test]
-fn anchor_and_homes_lead_to_leaves() {
+fn anchor_and_hint_nodes_lead_to_leaves() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.pm");
     let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
@@ -195,18 +195,24 @@ fn anchor_and_homes_lead_to_leaves() {
     assert_eq!(level(anchor), ANCHOR_LEVEL);
     let [root] = children(&image, anchor)[..] else { panic!("one root") };
     assert_eq!(level(root), 2);
-    let homes = children(&image, root);
-    assert!(homes.len() == 2 && homes.iter().all(|home| level(*home) == 1));
-    let leaves: Vec<u64> = homes.iter().flat_map(|home| children(&image, *home)).collect();
+    let hint_nodes = children(&image, root);
+    assert!(hint_nodes.len() == 2 && hint_nodes.iter().all(|hint| level(*hint) == 1));
+    let leaves: Vec<u64> = hint_nodes.iter().flat_map(|hint| children(&image, *hint)).collect();
     let mut chain = vec![first];
     while let Some(next) = unchecked(image.word(chain[chain.len() - 1] + 24), chain[chain.len() - 1] + 24)
         .filter(|next| *next != 0)
     {
         chain.push(next);
     }
-    // The left home still names the leaves that its split moved, until it needs their words.
-    assert!(chain.ends_with(&children(&image, homes[1])) && chain.iter().all(|leaf| leaves.contains(leaf)));
-    assert_eq!(image.word(homes[1] + 16), image.word(children(&image, homes[1])[0] + 16), "the low fence");
+    // The left hint node still names the leaves that its split moved, until it needs their words.
+    assert!(
+        chain.ends_with(&children(&image, hint_nodes[1])) && chain.iter().all(|leaf| leaves.contains(leaf))
+    );
+    assert_eq!(
+        image.word(hint_nodes[1] + 16),
+        image.word(children(&image, hint_nodes[1])[0] + 16),
+        "the low fence"
+    );
 }
 
 #[test]

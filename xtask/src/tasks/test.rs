@@ -38,7 +38,7 @@ enum Step {
     Tidy,
     /// cargo test --workspace: unit, integration, property and doc tests, and tests on a real kernel.
     Tests,
-    /// Interleavings of threads in the log, the space and the roots, by loom.
+    /// Interleavings of threads in the log, the space, the roots and the leaves of a store, by loom.
     Loom,
     /// Without any one flush or fence, a test fails.
     Teeth,
@@ -181,8 +181,17 @@ impl Step {
             }
             Self::Loom => {
                 // In its own directory, because the flag applies to all crates.
-                let test = ["test", "--package", "pm-core", "--package", "pm-alloc", "--lib"];
-                // The tests of roots, headers, the log and the space. Others do not support loom and would fail.
+                let test = [
+                    "test",
+                    "--package",
+                    "pm-core",
+                    "--package",
+                    "pm-alloc",
+                    "--package",
+                    "pm-btree",
+                    "--lib",
+                ];
+                // The tests of roots, headers, the log, the space and the frames of leaves. Others do not support loom and would fail.
                 let models = ["--target-dir", "target/loom", "--", "loom_", "interleaved"];
                 cargo(&[&test[..], &models].concat(), Some(("RUSTFLAGS", "--cfg loom")))
             }

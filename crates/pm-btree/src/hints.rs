@@ -1,10 +1,10 @@
-//! Homes: inner nodes in persistent memory, from which the [index](crate::index) is built when it is first used after an open.
+//! Hint nodes: inner nodes in persistent memory, from which the [index](crate::index) is built when it is first used after an open.
 //!
-//! A home holds only offsets of nodes; which keys a node has, its own header says. Leaves stay linked and keep their fences, so a home whose nodes have
-//! the right headers leads to the leaf of a key, or to one on its left. A word that a crash has lost costs steps to the right, and never gives a
-//! wrong answer. Therefore a word is flushed without a fence of its own: the next fence of the thread covers it.
+//! A hint node holds only offsets of nodes; which keys a node has, its own header says. Leaves stay linked and keep their fences, so a hint node
+//! whose nodes have the right headers leads to the leaf of a key, or to one on its left. A word that a crash has lost costs steps to the right, and
+//! never gives a wrong answer. Therefore a word is flushed without a fence of its own: the next fence of the thread covers it.
 //!
-//! An *anchor* is a node with one word, the offset of the root: the highest home, or the only leaf. The catalogue names a table's anchor.
+//! An *anchor* is a node with one word, the offset of the root: the highest hint node, or the only leaf. The catalogue names a table's anchor.
 
 use crate::core::Core;
 use crate::error::{Corruption, CorruptionKind, WriteError};
@@ -15,7 +15,7 @@ use crate::inner::FANOUT_MAX;
 use core::mem::offset_of;
 use pm_core::{Pmem, bytes_of, from_bytes};
 
-/// Creates a home with these children, and returns its offset. The first child has the lowest fence.
+/// Creates a hint node with these children, and returns its offset. The first child has the lowest fence.
 ///
 /// # Durability
 /// Durable when this returns, at one fence. Nothing refers to it yet, and a crash frees it.
@@ -63,44 +63,44 @@ const fn word_offset(node: u64, word: usize) -> u64 {
     node + NODE_HEADER_BYTES + 8 * word as u64
 }
 
-fn load_words<P: Pmem>(core: &Core<P>, home: u64) -> [u64; FANOUT_MAX] {
+fn load_words<P: Pmem>(core: &Core<P>, hint: u64) -> [u64; FANOUT_MAX] {
     let mut words = [0; FANOUT_MAX];
-    core.pmem().load_words(word_offset(home, 0), &mut words[..core.fanout()]);
+    core.pmem().load_words(word_offset(hint, 0), &mut words[..core.fanout()]);
     words
 }
 
-/// Adds a child to a home that has these children already. A word that is free, or names a node that is no child any more, gets it: a split of an inner
-/// node leaves such words, because a crash may lose the other home.
+/// Adds a child to a hint node that has these children already. A word that is free, or names a node that is no child any more, gets it: a split of
+/// an inner node leaves such words, because a crash may lose the other hint node.
 ///
 /// # Durability
 /// The next fence of this thread makes it durable.
-pub(crate) fn add<P: Pmem>(core: &Core<P>, home: u64, child: u64, children: &[u64]) {
-    let words = load_words(core, home);
+pub(crate) fn add<P: Pmem>(core: &Core<P>, hint: u64, child: u64, children: &[u64]) {
+    let words = load_words(core, hint);
     let is_free = |word: usize| {
-        unchecked(words[word], word_offset(home, word)).is_none_or(|child| !children.contains(&child))
+        unchecked(words[word], word_offset(hint, word)).is_none_or(|child| !children.contains(&child))
     };
     let places = || 0..core.fanout();
     let free = places().find(|word| words[*word] == 0).or_else(|| places().find(|word| is_free(*word)));
     if let Some(free) = free {
-        let place = word_offset(home, free);
+        let place = word_offset(hint, free);
         core.pmem().store_u64(place, checked(child, place));
         core.pmem().flush(place, 8);
     }
 }
 
-/// The children of a home with their fences, in ascending order. The first has the home's fence, and there is at least one.
+/// The children of a hint node with their fences, in ascending order. The first has the hint node's fence, and there is at least one.
 pub(crate) fn children<P: Pmem>(
     core: &Core<P>,
     tree: TreeId,
-    home: u64,
+    hint: u64,
     level: u8,
 ) -> Result<Vec<(Fence, u64)>, Corruption> {
     let pmem = &core.pmem();
-    let corrupted = Corruption::new(home, CorruptionKind::NodeHeader);
-    let low = Verified::load_at_level(pmem, home, tree, level)?.low();
-    let words = load_words(core, home);
+    let corrupted = Corruption::new(hint, CorruptionKind::NodeHeader);
+    let low = Verified::load_at_level(pmem, hint, tree, level)?.low();
+    let words = load_words(core, hint);
     let offsets: Vec<u64> = (0..core.fanout())
-        .filter_map(|word| unchecked(words[word], word_offset(home, word)))
+        .filter_map(|word| unchecked(words[word], word_offset(hint, word)))
         .filter(|child| *child != 0)
         .collect();
     offsets.iter().for_each(|child| pmem.prefetch_read(*child));

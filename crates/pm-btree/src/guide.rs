@@ -1,0 +1,119 @@
+//! A guide from `cargo add` to a program that is tested with crashes.
+//!
+//! # 1. A store
+//! `cargo add pm-btree` makes the crate available. A store is one file. On a file system with DAX on persistent memory, changes are durable without a
+//! system call; on another file system each change syncs the pages that it has written, which is slower, and as durable as the disk.
+//!
+//! ```
+//! use pm_btree::{Store, StoreOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("bank.pm");
+//! let store = Store::create(&path, 64 << 20, &StoreOptions::new())?;
+//! let accounts = store.table::<&str, u64>("accounts")?;
+//! accounts.insert("ada", 70)?;
+//! accounts.insert("grace", 30)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The file has its full length from the start, but a sparse file takes space on the medium only where the store has written.
+//!
+//! # 2. Changes
+//! Each call is atomic, and durable when it returns. For a change that depends on the present value there are [`Table::update`] and
+//! [`Table::compare_and_swap`]; for changes that belong together there is a [batch](crate::WriteBatch).
+//!
+//! ```
+//! # use pm_btree::{Encoded, Store, StoreOptions};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let store = Store::create(dir.path().join("bank.pm"), 64 << 20, &StoreOptions::new())?;
+//! # let accounts = store.table::<&str, u64>("accounts")?;
+//! # accounts.insert("ada", 70)?;
+//! # accounts.insert("grace", 30)?;
+//! accounts.update("ada", |balance| Some(Encoded::new(balance.unwrap_or(0) + 5)))?;
+//!
+//! let mut batch = store.batch();
+//! batch.insert(&accounts, "ada", 65)?;
+//! batch.insert(&accounts, "grace", 40)?;
+//! batch.commit()?; // after a crash: both or neither
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # 3. Reads
+//! A read returns a [guard](crate::Guard) with a copy of the value. Ranges go in both directions, while other threads change the table.
+//!
+//! ```
+//! # use pm_btree::{Store, StoreOptions};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let store = Store::create(dir.path().join("bank.pm"), 64 << 20, &StoreOptions::new())?;
+//! # let accounts = store.table::<&str, u64>("accounts")?;
+//! # accounts.insert("ada", 65)?;
+//! # accounts.insert("grace", 40)?;
+//! let mut sum = 0;
+//! for entry in accounts.range("a".."h") {
+//!     let (_name, balance) = entry?;
+//!     sum += balance.value();
+//! }
+//! assert_eq!(sum, 105);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # 4. Crashes
+//! A store needs no shutdown: after `kill -9` or a power failure [`Store::open`](crate::Store::open) finds every change that had returned. What your own
+//! program makes of several changes is for you to test. `cargo add --dev pm-crashsim` adds a simulator of persistent memory, which runs a piece of your
+//! program, and then opens the store after every legal crash of it. This test proves that a transfer never loses money; with two insertions in place
+//! of the batch it fails, and prints the crash.
+//!
+//! ```
+//! use pm_btree::{Store, StoreOptions};
+//! use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
+//! use std::sync::Arc;
+//!
+//! type SimStore = Store<Arc<SimPmem>>;
+//!
+//! fn transfer(store: &SimStore, sum: u64) -> Result<(), Box<dyn std::error::Error>> {
+//!     let accounts = store.table::<&str, u64>("accounts")?;
+//!     let balance = |name| Ok::<u64, pm_btree::ReadError>(accounts.get(name)?.map_or(0, |found| found.value()));
+//!     let mut batch = store.batch();
+//!     batch.insert(&accounts, "ada", balance("ada")? - sum)?;
+//!     batch.insert(&accounts, "grace", balance("grace")? + sum)?;
+//!     Ok(batch.commit()?)
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A small heap: the simulator records every store, and a test needs no more.
+//! let options = StoreOptions::new().extent_bytes(4096).node_slots(4);
+//! let pmem = Arc::new(SimPmem::new(128 << 10));
+//! let store = Store::format(Arc::clone(&pmem), &options)?;
+//! let accounts = store.table::<&str, u64>("accounts")?;
+//! accounts.insert("ada", 70)?;
+//! accounts.insert("grace", 30)?;
+//! store.close()?;
+//!
+//! let operation = |run: &Run<()>| {
+//!     let store = Store::attach(Arc::clone(run.pmem()), &options).unwrap();
+//!     transfer(&store, 5).unwrap();
+//!     run.ack(()); // the transfer has returned
+//! };
+//! let check = |crash: &Crash<()>| {
+//!     let store = Store::attach(Arc::clone(crash.pmem()), &options).map_err(|error| error.to_string())?;
+//!     let accounts = store.table::<&str, u64>("accounts").map_err(|error| error.to_string())?;
+//!     let balance = |name| accounts.get(name).unwrap().unwrap().value();
+//!     match (balance("ada"), balance("grace")) {
+//!         (65, 35) => Ok(()),
+//!         (70, 30) if crash.acked().is_empty() => Ok(()),
+//!         balances => Err(format!("{balances:?}")),
+//!     }
+//! };
+//! Explorer::new(Model::Px86Line).crashes(1).choices_per_point(64).check(&pmem.to_image(), operation, check);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Table::update`]: crate::Table::update
+//! [`Table::compare_and_swap`]: crate::Table::compare_and_swap
