@@ -17,7 +17,7 @@ const TABLE: &str = "records";
 pub(crate) fn load_if_asked(records: &Records) -> Result<()> {
     let Some(count) = std::env::var(LOAD).ok().and_then(|count| count.parse().ok()) else { return Ok(()) };
     let path = std::env::args_os().nth(1).wrap_err("no file")?;
-    let pool_bytes = (64 << 20) + count * 512;
+    let pool_bytes: u64 = (64 << 20) + count * 512;
     let store =
         Store::create(path, pool_bytes.next_multiple_of(1 << 20), &StoreOptions::new()).into_diagnostic()?;
     let table = store.table::<u64, &[u8]>(TABLE).into_diagnostic()?;

@@ -304,7 +304,8 @@ const CONDITIONAL_OPS: [Op; 6] = [
     Op::PopLast,
 ];
 
-/// The bound of choices at each crash point: `PM_CRASH_CHOICES`, by default enough for all but the splits of long keys.
+/// The bound of choices at each crash point: `PM_CRASH_CHOICES`, by default enough for all but the splits of long keys. Tests of longer runs try a fixed
+/// part of it.
 fn choices_per_point() -> u64 {
     std::env::var("PM_CRASH_CHOICES").map_or(1 << 9, |count| count.parse().expect("a number"))
 }
@@ -333,7 +334,8 @@ fn check_each(shape: Shape, ops: &[Op]) {
 /// Every operation, killed everywhere; a second process goes on, and is crashed.
 fn check_killed(shape: Shape) {
     let small = Small { shape, slots: 4, keys: &[3, 5, 7] };
-    let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(16);
+    let explorer =
+        Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(choices_per_point() / 64);
     let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer);
     sequences.crash_onward(0).check_all(&OPS, 1);
 }
@@ -341,7 +343,9 @@ fn check_killed(shape: Shape) {
 /// Every pair of operations, and crashes inside recovery, up to a bound of choices.
 fn check_pairs(shape: Shape) {
     let small = Small { shape, slots: 4, keys: &[3, 5] };
-    let explorer = Explorer::new(Model::Px86Line).choices_per_point(8).nested_choices_per_point(2);
+    let explorer = Explorer::new(Model::Px86Line)
+        .choices_per_point(choices_per_point() / 128)
+        .nested_choices_per_point(1);
     Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0).check_all(&OPS, 2);
 }
 

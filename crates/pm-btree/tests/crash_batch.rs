@@ -201,7 +201,8 @@ const SINGLES: [Op; 4] = [
     Op::Single((Names, 3, 0)),
 ];
 
-/// The bound of choices at each crash point: `PM_CRASH_CHOICES`, by default enough for batches without splits.
+/// The bound of choices at each crash point: `PM_CRASH_CHOICES`, by default enough for batches without splits. Tests of longer runs try a
+/// fixed part of it.
 fn choices_per_point() -> u64 {
     std::env::var("PM_CRASH_CHOICES").map_or(20_000, |count| count.parse().expect("a number"))
 }
@@ -233,7 +234,7 @@ fn batch_is_atomic_on_pages() {
 #[test]
 fn batch_that_splits_leaves_is_atomic() {
     for model in [Model::Px86Line, Model::Page] {
-        let explorer = Explorer::new(model).choices_per_point(choices_per_point() / 20).crashes(1);
+        let explorer = Explorer::new(model).choices_per_point(choices_per_point() / 80).crashes(1);
         let sequences = Sequences::new(TwoTables { keys: &[3, 5] }, REGION_BYTES).unwrap();
         sequences.explorer(explorer).crash_onward(0).check_all(&SPLITTING, 1);
     }
@@ -242,7 +243,8 @@ fn batch_that_splits_leaves_is_atomic() {
 /// Killed everywhere; a second process opens the store, goes on, and is crashed: what it has seen stays.
 #[test]
 fn killed_batch_is_atomic() {
-    let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(32);
+    let explorer =
+        Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(choices_per_point() / 2_500);
     let sequences = Sequences::new(TwoTables { keys: &[3, 5] }, REGION_BYTES).unwrap().explorer(explorer);
     sequences.crash_onward(0).check_all(&[&FITTING[..], &SPLITTING[..1]].concat(), 1);
 }
@@ -250,7 +252,9 @@ fn killed_batch_is_atomic() {
 /// A batch and another operation, which reuses what the batch has left, and crashes inside recovery.
 #[test]
 fn operations_after_a_batch_are_atomic() {
-    let explorer = Explorer::new(Model::Px86Line).choices_per_point(8).nested_choices_per_point(2);
+    let explorer = Explorer::new(Model::Px86Line)
+        .choices_per_point(choices_per_point() / 5_000)
+        .nested_choices_per_point(1);
     let sequences =
         Sequences::new(TwoTables { keys: &[3, 5] }, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
     for first in FITTING {
