@@ -60,7 +60,7 @@ impl<P: Pmem> Core<P> {
         let frames = Frames::new(extents, Space::nodes_per_extent(header.extent_bytes, node_bytes));
         let space = Space::open(&heap, header.extent_bytes, node_bytes)?;
         let leaves = heap.pmem().len_bytes() / node_bytes;
-        let inner = InnerNodes::new(usize::try_from(leaves).unwrap_or(usize::MAX), fanout(slots));
+        let inner = InnerNodes::new(usize::try_from(leaves).unwrap_or(usize::MAX));
         let verifies_reads = options.verifies_reads();
         let (is_poisoned, steps_right) = (AtomicBool::new(false), AtomicU64::new(0));
         Ok(Self {
@@ -146,6 +146,8 @@ impl<P: Pmem> Core<P> {
     /// The stamp of the next entry of a leaf, whose lock the caller has.
     #[inline]
     pub(crate) fn next_stamp(&self, leaf: &FrameLock<'_>) -> Result<Stamp, WriteError> {
+        // Under the lock: the change before may have failed, and what it has stored may become durable.
+        self.check_not_poisoned()?;
         let mut order = leaf.order.load(Ordering::Relaxed) + 1;
         if order > Commit::ORDER_MAX {
             self.session.advance(&self.pmem()).inspect_err(|_| self.poison())?;
@@ -157,6 +159,7 @@ impl<P: Pmem> Core<P> {
 
     /// An epoch of a batch's own: above all stamps of the leaves that the caller has locked, and below all later ones.
     pub(crate) fn batch_epoch(&self) -> Result<u64, WriteError> {
+        self.check_not_poisoned()?;
         Ok(self.session.advance(&self.pmem()).inspect_err(|_| self.poison())? - 1)
     }
 

@@ -67,7 +67,7 @@ impl Ends {
                 let frame = core.frames.get(last);
                 loop {
                     let snapshot = frame.snapshot();
-                    let is_inside = frame.next().is_none() || !frame.high().is_at_or_below(pmem, key);
+                    let is_inside = frame.right().is_none_or(|(_, high)| !high.is_at_or_below(pmem, key));
                     if frame.is_current(snapshot) {
                         return is_inside;
                     }

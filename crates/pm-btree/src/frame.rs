@@ -33,6 +33,8 @@ pub(crate) struct FrameId(pub(crate) u32);
 impl FrameId {
     /// No frame.
     pub(crate) const NONE: Self = Self(u32::MAX);
+    /// The sibling of a leaf whose upper fence is being changed.
+    const CHANGING: Self = Self(u32::MAX - 1);
 
     pub(crate) const fn new(extent: u32, index: u32) -> Self {
         Self(extent * FRAMES_PER_EXTENT + index)
@@ -104,6 +106,13 @@ pub(crate) struct Snapshot {
     pub(crate) live: u64,
 }
 
+impl Snapshot {
+    /// Whether no change was in progress.
+    pub(crate) const fn is_settled(self) -> bool {
+        self.version.is_multiple_of(2)
+    }
+}
+
 impl Frame {
     #[inline]
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -137,16 +146,45 @@ impl Frame {
 
     /// Sets the upper fence and the right sibling.
     pub(crate) fn set_next(&self, next: FrameId, high: Fence) {
-        self.next.store(next.0, Ordering::Release);
+        self.next.store(FrameId::CHANGING.0, Ordering::Relaxed);
+        // No store of the fence becomes visible before.
+        fence(Ordering::Release);
         self.high_record.store(high.record, Ordering::Release);
         self.high_len.store(high.len, Ordering::Release);
         self.high.store(high.head, Ordering::Release);
+        self.next.store(next.0, Ordering::Release);
     }
 
+    /// The right sibling and the upper fence, which belong together.
+    #[inline]
+    pub(crate) fn right(&self) -> Option<(FrameId, Fence)> {
+        let mut next = self.next()?;
+        loop {
+            let high = self.high();
+            fence(Ordering::Acquire);
+            // Each split sets another sibling.
+            let again = self.next()?;
+            if again == next {
+                return Some((next, high));
+            }
+            next = again;
+        }
+    }
+
+    /// The right sibling.
     #[inline]
     pub(crate) fn next(&self) -> Option<FrameId> {
-        let next = FrameId(self.next.load(Ordering::Acquire));
-        (next != FrameId::NONE).then_some(next)
+        let mut attempts = 0;
+        loop {
+            match FrameId(self.next.load(Ordering::Acquire)) {
+                FrameId::NONE => return None,
+                FrameId::CHANGING => {
+                    attempts += 1;
+                    pause(attempts);
+                }
+                next => return Some(next),
+            }
+        }
     }
 
     /// The slots that are not free.
@@ -405,7 +443,7 @@ mod interleaved {
         fn get(&self) -> Option<Option<u64>> {
             for _ in 0..3 {
                 let snapshot = self.frame.snapshot();
-                let is_right = self.frame.next().is_some() && self.frame.high().head <= KEY;
+                let is_right = self.frame.right().is_some_and(|(_, high)| high.head <= KEY);
                 let slot = slots_of(self.frame.matches(FINGERPRINT, snapshot.live)).next();
                 let found = slot.map(|slot| {
                     let [entry, record] = &self.slots[slot];

@@ -11,8 +11,9 @@
 //! node when a search comes to it.
 
 use crate::core::Core;
-use crate::error::{Corruption, CorruptionKind};
+use crate::error::{Corruption, CorruptionKind, LeafError};
 pub(crate) use crate::fence::Fence;
+use crate::format::NODE_HEADER_BYTES;
 use crate::frame::FrameId;
 use crate::header::{TreeId, Verified};
 use crate::hints;
@@ -80,7 +81,7 @@ impl Index {
         tree: TreeId,
         first: FrameId,
         anchor: u64,
-    ) -> Result<Self, Corruption> {
+    ) -> Result<Self, LeafError> {
         let index = Self::new(tree, first, anchor);
         let root = match anchor {
             0 => None,
@@ -106,7 +107,7 @@ impl Index {
 
     /// The leaf for `key`, or one to the left of it.
     #[inline]
-    pub(crate) fn find<P: Pmem>(&self, core: &Core<P>, key: &SearchKey<'_>) -> Result<Followed, Corruption> {
+    pub(crate) fn find<P: Pmem>(&self, core: &Core<P>, key: &SearchKey<'_>) -> Result<Followed, LeafError> {
         if key.is_word() {
             self.descend(core, |node| node.word_child(key.head()))
         } else {
@@ -120,7 +121,7 @@ impl Index {
         &self,
         core: &Core<P>,
         key: Option<&SearchKey<'_>>,
-    ) -> Result<Followed, Corruption> {
+    ) -> Result<Followed, LeafError> {
         let pmem = &core.pmem();
         self.descend(core, |node| node.child(|fence| key.is_none_or(|key| fence.is_below(pmem, key))))
     }
@@ -130,7 +131,7 @@ impl Index {
         &self,
         core: &Core<P>,
         choose: impl Fn(&Inner) -> usize,
-    ) -> Result<Followed, Corruption> {
+    ) -> Result<Followed, LeafError> {
         'restart: loop {
             let root = self.root.load(Ordering::Acquire);
             let (mut level, mut kid) = root_parts(root);
@@ -189,7 +190,7 @@ impl Index {
         root: u64,
         level: u8,
         hint: FrameId,
-    ) -> Result<(), Corruption> {
+    ) -> Result<(), LeafError> {
         let writers = self.lock();
         let (place, is_there) = match parent {
             None => (None, self.root.load(Ordering::Relaxed) == root),
@@ -241,28 +242,39 @@ impl Index {
         }
     }
 
-    /// Makes a new index, from the headers of the leaves, because a hint node is corrupted. The old inner nodes are not used any more.
+    /// Makes a new index, from the headers of the leaves, because a hint node is corrupted. The old inner nodes are not used any more. If a leaf is
+    /// corrupted, the old index stays.
+    ///
+    /// # Durability
+    /// One fence for the links between the leaves: a hint node must not name a leaf whose link a crash can lose.
     #[cold]
-    fn rebuild<P: Pmem>(&self, core: &Core<P>, _writers: &MutexGuard<'_, ()>) -> Result<(), Corruption> {
+    fn rebuild<P: Pmem>(&self, core: &Core<P>, _writers: &MutexGuard<'_, ()>) -> Result<(), LeafError> {
         let pmem = &core.pmem();
-        self.root.store(root_word(0, Kid::leaf(self.first)), Ordering::Release);
-        if self.anchor != 0 {
-            hints::set_root(core, self.anchor, core.space.node_offset(self.first));
-        }
+        let mut leaves = Vec::new();
         let mut node = Verified::load(pmem, core.space.node_offset(self.first), self.tree)?;
         loop {
+            pmem.flush(node.offset(), NODE_HEADER_BYTES);
             let next = node.next()?;
             if next == 0 {
-                return Ok(());
+                break;
             }
             let right = Verified::load(pmem, next, self.tree)?;
             let leaf = core.space.frame_of(next).filter(|_| node.is_left_of(pmem, &right));
             let leaf = leaf.ok_or(Corruption::new(node.offset(), CorruptionKind::Sibling))?;
-            let key = right.low().to_key(pmem, self.tree.is_word);
-            self.post_locked(core, right.low(), leaf, &key.as_key());
-            core.count_step();
+            leaves.push((right.low(), leaf));
             node = right;
         }
+        core.fence()?;
+        self.root.store(root_word(0, Kid::leaf(self.first)), Ordering::Release);
+        if self.anchor != 0 {
+            hints::set_root(core, self.anchor, core.space.node_offset(self.first));
+        }
+        for (low, leaf) in leaves {
+            let key = low.to_key(pmem, self.tree.is_word);
+            self.post_locked(core, low, leaf, &key.as_key());
+            core.count_step();
+        }
+        Ok(())
     }
 
     /// Adds a leaf, which was split off its left sibling.
@@ -280,7 +292,7 @@ impl Index {
         core: &Core<P>,
         low: Fence,
         leaf: FrameId,
-    ) -> Result<(), Corruption> {
+    ) -> Result<(), LeafError> {
         let key: OwnedKey = low.to_key(&core.pmem(), self.tree.is_word);
         if self.find(core, &key.as_key())?.leaf() == leaf {
             return Ok(());

@@ -157,10 +157,10 @@ struct FreeNodes {
 }
 
 impl InnerNodes {
-    /// For trees with up to `leaf_count` leaves, and at least `fanout / 2` children in an inner node.
-    pub(crate) fn new(leaf_count: usize, fanout: usize) -> Self {
-        // The number of inner nodes of a tree is at most twice that of its lowest inner nodes; a third as many are new copies of others.
-        let count = leaf_count.div_ceil(fanout / 2).saturating_mul(3) / CHUNK + 64;
+    /// For trees with up to `leaf_count` leaves together.
+    pub(crate) fn new(leaf_count: usize) -> Self {
+        // A root has two children at least, and other inner nodes have more. Some new copies of inner nodes exist beside the old ones.
+        let count = leaf_count / CHUNK + 64;
         Self { chunks: (0..count).map(|_| OnceLock::new()).collect(), free: Mutex::default() }
     }
 

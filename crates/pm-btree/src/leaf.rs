@@ -103,8 +103,8 @@ impl Tree {
         if !self.index.is_current(core, followed) {
             return Ok(None);
         }
-        while let Some(next) = frame.next()
-            && is_left(&frame.high())
+        while let Some((next, high)) = frame.right()
+            && is_left(&high)
         {
             let right = self.leaf(core, next)?;
             let of_right = right.snapshot();
@@ -134,16 +134,32 @@ impl Tree {
             let mut found = None;
             for slot in slots_of(frame.matches(key.fingerprint(), snapshot.live)) {
                 let (entry, seal) = Entry::load(pmem, entry_offset(node, slot));
-                if entry.has_key(pmem, key) {
+                let has_key = entry.has_key(pmem, key);
+                // The key of a corrupted record may have been this one.
+                if has_key || core.verifies_reads && entry.key == key.head() {
                     let is_intact = !core.verifies_reads
                         || entry.seal(frame.seed()) == seal && entry.is_record_intact(pmem, self.is_word());
                     let corruption = Corruption::new(entry_offset(node, slot), CorruptionKind::Record);
-                    found = Some(if is_intact { Ok(read(&entry)) } else { Err(corruption) });
+                    if !is_intact {
+                        found = Some(Err(corruption));
+                    } else if has_key {
+                        found = Some(Ok(read(&entry)));
+                    } else {
+                        continue;
+                    }
                     break;
                 }
             }
             if found.is_none() && core.verifies_reads && self.has_broken_seal(core, frame, snapshot) {
                 found = Some(Err(Corruption::new(node, CorruptionKind::Entry)));
+            }
+            if found.is_none() && core.verifies_reads {
+                found = self.verify_range(core, node, key).err().map(Err);
+            }
+            // A change in progress may have stored a part of an entry.
+            if matches!(found, Some(Err(_))) && !snapshot.is_settled() && core.check_not_poisoned().is_ok() {
+                core::hint::spin_loop();
+                continue;
             }
             let held = frame.held.load(Ordering::Relaxed);
             if frame.is_current(snapshot) {
@@ -153,14 +169,6 @@ impl Tree {
                 };
             }
         }
-    }
-
-    /// Whether a live entry of the leaf has a wrong seal: then a key that is not found may have been in it.
-    fn has_broken_seal<P: Pmem>(&self, core: &Core<P>, frame: &Frame, snapshot: Snapshot) -> bool {
-        slots_of(snapshot.live).any(|slot| {
-            let (entry, seal) = Entry::load(&core.pmem(), entry_offset(frame.node(), slot));
-            entry.seal(frame.seed()) != seal
-        })
     }
 
     /// Locks the leaf whose range includes `key`.
@@ -428,6 +436,8 @@ impl Tree {
         (kept, fence_bytes): SplitPoint,
         new: Option<NewEntry<'_>>,
     ) -> Result<(FrameLock<'c>, Posting), WriteError> {
+        // Under the lock, as for a stamp.
+        core.check_not_poisoned()?;
         let pmem = &core.pmem();
         let right = core.space.reserve_node(&core.heap)?;
         let (low, low_record) = self.store_fence(core, &fence_bytes)?;

@@ -101,6 +101,7 @@ mod store;
 mod sweep;
 mod table;
 mod types;
+mod verify;
 
 pub use batch::WriteBatch;
 pub use catalogue::TableInfo;

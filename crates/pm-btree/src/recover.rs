@@ -49,7 +49,7 @@ impl Tree {
         key_width: Option<usize>,
         first: u64,
         anchor: u64,
-    ) -> Result<Self, Corruption> {
+    ) -> Result<Self, LeafError> {
         let id = TreeId { table, is_word: key_width.is_some() };
         let node = Verified::load(&core.pmem(), first, id)?;
         let frame = core.space.frame_of(first).filter(|_| node.low() == Fence::LOWEST);

@@ -404,7 +404,7 @@ impl Tree {
                 (Side::Front, None) => self.locate_first(core, &bounds.from)?,
                 (Side::Back, _) => self.locate_last(core, &bounds.to)?,
             };
-            let high = frame.next().map(|_| frame.high().to_key(pmem, self.is_word()));
+            let high = frame.right().map(|(_, high)| high.to_key(pmem, self.is_word()));
             // A fence never changes while the node is in use.
             let low = (side == Side::Back && !core::ptr::eq(frame, core.frames.get(self.first)))
                 .then(|| Verified::load(pmem, frame.node(), self.id));
@@ -480,6 +480,10 @@ impl Tree {
         let mut broken = 0;
         if core.verifies_reads {
             broken = self.broken_entries(core, frame, snapshot, bounds);
+            // A change in progress may have stored a part of an entry.
+            if broken != 0 && !snapshot.is_settled() && core.check_not_poisoned().is_ok() {
+                return None;
+            }
         }
         let mut leaf = Leaf { frame, snapshot, order: [0; SLOTS], rest: 0..0, edge: None, prefetched: 0 };
         leaf.rest.end = match self.is_word() {

@@ -300,6 +300,13 @@ impl Space {
         }
     }
 
+    /// Releases a node that was taken in this session, and that nothing refers to.
+    pub(crate) fn release_node(&self, offset: u64) {
+        if let Some((extent, unit)) = self.find(offset, Class::NODES) {
+            self.extent(extent).release(unit);
+        }
+    }
+
     /// The length of the longest record.
     pub(crate) const fn record_bytes_max(&self) -> u64 {
         let quarter = self.extent_bytes / 4;

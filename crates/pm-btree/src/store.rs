@@ -38,6 +38,8 @@ pub struct Store<P: Pmem = Region> {
     core: Core<P>,
     sweep: Sweep,
     catalogue: RwLock<Catalogue>,
+    /// Whether the session has ended, or cannot be.
+    is_closed: bool,
 }
 
 /// The tables of a store.
@@ -168,7 +170,13 @@ impl<P: Pmem> Store<P> {
         let catalogue = Catalogue::open(&core)?;
         let sweep = catalogue.sweep();
         sweep.visit(&core, options.leaves_swept_at_open())?;
-        Ok(Self { process: ProcessId::current(), core, sweep, catalogue: RwLock::new(catalogue) })
+        Ok(Self {
+            process: ProcessId::current(),
+            core,
+            sweep,
+            catalogue: RwLock::new(catalogue),
+            is_closed: false,
+        })
     }
 
     /// Opens the table with this name, and creates it if there is none.
@@ -331,14 +339,18 @@ impl<P: Pmem> Store<P> {
         if !self.process.is_current() {
             return Err(HeapError::from(PoolError::InUse).into());
         }
+        if core::mem::replace(&mut self.is_closed, true) {
+            return Ok(());
+        }
         // After a failed fence or a panic the state is that of a killed process.
-        if self.core.check_not_poisoned().is_err() || std::thread::panicking() {
+        if self.core.check_not_poisoned().is_err() {
+            return Err(FenceError::Poisoned.into());
+        }
+        if std::thread::panicking() {
             return Ok(());
         }
         self.core.flush_owed();
         self.core.end_session(!self.core.session.is_unclean || self.sweep.is_done())?;
-        // A second end, when the closed store is dropped, changes nothing.
-        self.core.poison();
         Ok(())
     }
 }
@@ -368,7 +380,11 @@ impl Catalogue {
                 .zip(Described::decode(found.value().as_slice()))
                 .ok_or_else(|| Corruption::new(first, CorruptionKind::Catalogue))?;
             let Described { table, first, anchor, .. } = described;
-            let opened = Tree::open(core, table, described.key_width(), first, anchor);
+            let opened = match Tree::open(core, table, described.key_width(), first, anchor) {
+                Ok(tree) => Ok(tree),
+                Err(LeafError::Corrupted(corruption)) => Err(corruption),
+                Err(LeafError::Fence(error)) => return Err(error.into()),
+            };
             tables.insert(name, Opened { described, tree: opened.map(Arc::new) });
         }
         Ok(Self { tree: Some(Arc::new(tree)), tables })
@@ -408,7 +424,13 @@ impl Catalogue {
         let described = Described { table, first, anchor: tree.index.anchor(), ..described.clone() };
         let catalogue = self.tree.as_ref().expect("it was created above");
         let name_key = SearchKey::bytes_key(name.as_bytes());
-        catalogue.put(core, &name_key, &described.encode(), Expected::Any)?;
+        if let Err(error) = catalogue.put(core, &name_key, &described.encode(), Expected::Any) {
+            if matches!(error, WriteError::Full) {
+                core.space.release_node(first);
+                core.space.release_node(tree.index.anchor());
+            }
+            return Err(error.into());
+        }
         self.tables.insert(name.to_owned(), Opened { described, tree: Ok(Arc::new(tree)) });
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! counted. It goes on in steps: an open takes one, and the change that adds an extent takes another. What needs the result completes it: the length
 //! of a table, statistics, and a change that finds the pool full.
 //!
-//! If a leaf cannot be read, the sweep never ends: the space that existed at the open is not reused, so that a repair can find the entries in it, and
+//! If a leaf cannot be read, or has a corrupted entry, the sweep never ends: the space that existed at the open is not reused, so that a repair can find the entries in it, and
 //! the next open verifies all leaves again.
 
 use crate::core::Core;
@@ -34,7 +34,7 @@ struct Rest {
     trees: Vec<Arc<Tree>>,
     /// The next leaf of the last tree; `None` at its start.
     leaf: Option<FrameId>,
-    /// Whether a leaf could not be read.
+    /// Whether a leaf could not be read, or had a corrupted entry.
     has_failed: bool,
 }
 
@@ -125,8 +125,13 @@ impl Sweep {
                 core.space.mark_node(tree.index.anchor());
             }
             match tree.visit(core, rest.leaf.unwrap_or(tree.first)) {
-                Ok(Some(next)) => rest.leaf = Some(next),
-                Ok(None) => rest.next_tree(),
+                Ok(Visited { next, has_corrupted }) => {
+                    rest.has_failed |= has_corrupted;
+                    match next {
+                        Some(next) => rest.leaf = Some(next),
+                        None => rest.next_tree(),
+                    }
+                }
                 Err(LeafError::Corrupted(corruption)) => {
                     tree.unreadable.get_or_init(|| corruption);
                     rest.has_failed = true;
@@ -140,14 +145,21 @@ impl Sweep {
     }
 }
 
+/// What a visit of a leaf has found.
+struct Visited {
+    next: Option<FrameId>,
+    /// Whether an entry is corrupted: then a record that is in use may not be marked.
+    has_corrupted: bool,
+}
+
 impl Tree {
-    /// Counts the entries of a leaf, marks the space that it uses, and adds it to the index if it is missing there. Returns the next leaf.
-    fn visit<P: Pmem>(&self, core: &Core<P>, id: FrameId) -> Result<Option<FrameId>, LeafError> {
+    /// Counts the entries of a leaf, marks the space that it uses, and adds it to the index if it is missing there.
+    fn visit<P: Pmem>(&self, core: &Core<P>, id: FrameId) -> Result<Visited, LeafError> {
         let pmem = &core.pmem();
         let leaf = self.leaf(core, id)?.lock();
         let next = leaf.next();
         if leaf.is_swept.load(Ordering::Relaxed) {
-            return Ok(next);
+            return Ok(Visited { next, has_corrupted: false });
         }
         let low = Verified::load(pmem, leaf.node(), self.id)?.low();
         core.space.mark_node(leaf.node());
@@ -160,7 +172,11 @@ impl Tree {
         let (live, held) = (leaf.live.load(Ordering::Relaxed), leaf.held.load(Ordering::Relaxed));
         let mut shared = 0;
         for slot in slots_of(live | held) {
-            let (entry, _) = Entry::load(pmem, entry_offset(leaf.node(), slot));
+            let (entry, seal) = Entry::load(pmem, entry_offset(leaf.node(), slot));
+            // Which record a corrupted entry has, is unknown.
+            if entry.seal(leaf.seed()) != seal {
+                continue;
+            }
             // A record that is not in an extent, or belongs to another entry too, is corrupted.
             if let Some(record) = entry.record()
                 && !core.space.mark_record(record.offset, record.len)
@@ -174,11 +190,12 @@ impl Tree {
             leaf.live.store(live & !shared, Ordering::Release);
             leaf.end();
         }
+        let has_corrupted = held | shared != 0;
         self.len.fetch_add((live & !shared).count_ones().into(), Ordering::Relaxed);
         leaf.is_swept.store(true, Ordering::Relaxed);
         drop(leaf);
         // This also builds the inner nodes that lead to the leaf, which marks their hint nodes.
         self.index.post_missing(core, low, id)?;
-        Ok(next)
+        Ok(Visited { next, has_corrupted })
     }
 }

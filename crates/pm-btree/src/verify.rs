@@ -1,0 +1,42 @@
+//! Verification of reads that have not found a key: whether corruption may have hidden it.
+
+use crate::core::Core;
+use crate::entry::{Entry, entry_offset};
+use crate::error::{Corruption, CorruptionKind};
+use crate::frame::{Frame, Snapshot, slots_of};
+use crate::header::Verified;
+use crate::key::SearchKey;
+use crate::leaf::Tree;
+use pm_core::Pmem;
+
+impl Tree {
+    /// Verifies that `key` is in the range of the leaf at `node`: a corrupted fence may have led to a wrong leaf.
+    #[cold]
+    pub(crate) fn verify_range<P: Pmem>(
+        &self,
+        core: &Core<P>,
+        node: u64,
+        key: &SearchKey<'_>,
+    ) -> Result<(), Corruption> {
+        let pmem = &core.pmem();
+        let leaf = Verified::load(pmem, node, self.id)?;
+        let right = match leaf.next()? {
+            0 => None,
+            next => Some(Verified::load(pmem, next, self.id)?),
+        };
+        let is_above = right.is_some_and(|right| right.low().is_at_or_below(pmem, key));
+        if leaf.low().is_at_or_below(pmem, key) && !is_above {
+            Ok(())
+        } else {
+            Err(Corruption::new(node, CorruptionKind::NodeHeader))
+        }
+    }
+
+    /// Whether a live entry of the leaf has a wrong seal: then a key that is not found may have been in it.
+    pub(crate) fn has_broken_seal<P: Pmem>(&self, core: &Core<P>, frame: &Frame, snapshot: Snapshot) -> bool {
+        slots_of(snapshot.live).any(|slot| {
+            let (entry, seal) = Entry::load(&core.pmem(), entry_offset(frame.node(), slot));
+            entry.seal(frame.seed()) != seal
+        })
+    }
+}

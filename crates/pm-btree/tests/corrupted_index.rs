@@ -1,0 +1,62 @@
+//! Tests on the index and its hint_nodes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_btree::{Store, StoreOptions};
+use pm_core::{Pmem, Region};
+use std::sync::Arc;
+
+fn load(pmem: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
+    pmem.load(0, &mut bytes);
+    bytes
+}
+
+/// The offsets of the nodes of table 1, a table of word keys, at this level, with their low fences, in ascending order of the fences.
+fn nodes(bytes: &[u8], level: u8) -> Vec<(u64, u64)> {
+    let magic = [b'P', b'M', b'B', b'N', level, 0, 1, 0];
+    let lines = (0..bytes.len()).step_by(64).filter(|line| bytes[*line..].starts_with(&magic));
+    let low = |line: usize| u64::from_le_bytes(*bytes[line + 16..].first_chunk().unwrap());
+    let mut nodes: Vec<(u64, u64)> = lines.map(|line| (low(line), line as u64)).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+// What must not happen: `open` promises that if a leaf is corrupted, only operations that come to it fail. A search that comes to a hint node whose first child is the
+// corrupted leaf throws the whole index away, and makes a new one that ends before the corrupted leaf: all keys behind it fail from then on.
+#[test]
+fn corrupted_leaf_fails_only_its_own_operations() {
+    let options = StoreOptions::new().node_slots(4).sweep_at_open(0);
+    let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
+    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    (0..300).for_each(|key| assert!(table.insert(key, key).unwrap()));
+    store.close().unwrap();
+    let bytes = load(&pmem);
+    let hint_nodes = nodes(&bytes, 1);
+    let (low, _) = hint_nodes[hint_nodes.len() / 2];
+    let (_, leaf) = *nodes(&bytes, 0).iter().find(|leaf| leaf.0 == low).unwrap();
+    pmem.store_u64(leaf + 40, pmem.load_u64(leaf + 40) ^ 1);
+    let store = Store::attach(pmem, &options).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    let of_others = |when: &str| {
+        let failed: Vec<u64> = (low + 50..300).filter(|key| table.get(*key).is_err()).collect();
+        assert!(failed.is_empty(), "{when}: {failed:?} fail, and the corrupted leaf begins with {low}");
+    };
+    of_others("before a search for a key of the leaf");
+    assert!(table.get(low).is_err());
+    of_others("after it");
+}
+
+// What must not happen: a panic in an insertion. There is room for inner nodes in proportion to the leaves, with 32 leaves or more for each, but each table with two
+// leaves has an inner node.
+#[test]
+fn many_small_tables_have_inner_nodes() {
+    let pmem = Region::anonymous(24 << 20).unwrap();
+    let store = Store::format(pmem, &StoreOptions::new()).unwrap();
+    for number in 0..2_400 {
+        let table = store.table::<u64, u64>(&number.to_string()).unwrap();
+        let loaded = table.extend_sorted((0..63).map(|key| (key, key)));
+        assert_eq!(loaded.unwrap(), 63);
+    }
+}
