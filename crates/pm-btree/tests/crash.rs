@@ -445,9 +445,10 @@ fn creation_of_tables_is_atomic() {
 /// Records of entries that a split has moved are reused soon after it. The entries that are left behind must not be taken for corrupted ones.
 #[test]
 fn records_of_moved_entries_are_reused() {
-    let small = Small { shape: Shape::LongRecords, slots: 4, keys: &[3, 5, 7] };
-    // The first operation moves 5 and 7. An extent has four records: the first one is full after it, and the second one after four more operations.
-    // The last operation reuses the first record of 5.
+    // The last key is in a leaf of its own, so that the split below adds no inner node, whose fence would cover the cleared entries too.
+    let small = Small { shape: Shape::LongRecords, slots: 4, keys: &[3, 5, 7, 20] };
+    // The first operation moves 5 and 7. An extent has four records: the first one is full before it, and the second one after three more operations.
+    // The last operations reuse the first records of 7 and of 5.
     let updates = [Op::Put(8, 80), Op::Put(7, 70), Op::Put(5, 50), Op::Put(7, 71), Op::Put(5, 51)];
     let ops = [&[Op::Put(4, 40)], &updates[..]].concat();
     let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(6).nested_choices_per_point(1);
