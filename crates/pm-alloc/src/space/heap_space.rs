@@ -471,11 +471,11 @@ impl Space {
                     return Ok(extent);
                 }
             }
-            let (found, is_trimming) = self.search(own, pmem, request, checkpoint_lsn);
-            if !is_trimming || found.is_ok() {
+            let (found, may_find_more) = self.search(own, pmem, request, checkpoint_lsn);
+            if !may_find_more || found.is_ok() {
                 return found;
             }
-            // Another thread is trimming its reservation, and will soon return the rest. This thread holds no lock that the other thread needs.
+            // Another thread that is trimming its reservation will soon return the rest. This thread holds no lock that the other thread needs.
             yield_now();
         }
     }
@@ -502,9 +502,9 @@ impl Space {
         Ok(self.reserve_and_trim(&mut own, pmem, request, false))
     }
 
-    /// Reserves by searching the maps of all arenas. Locks the shared chunks, so that no chunk changes owners. The second result says whether a
-    /// reservation is being trimmed, after which a retry may find room; it is false if an extent was found.
-    fn search<P: Pmem>(
+    /// Reserves by searching the maps of all arenas. Locks the shared chunks, so that no chunk changes owners. The second result says whether a retry
+    /// may find room, because a reservation is being trimmed, or because another thread has just shared a chunk. It is false if an extent was found.
+    pub(super) fn search<P: Pmem>(
         &self,
         own: usize,
         pmem: &P,
@@ -513,7 +513,8 @@ impl Space {
     ) -> (Result<Extent, SpaceError>, bool) {
         let LockedChunks { shared, .. } = self.chunks.lock();
         let (mut quarantined, mut held) = (!shared.quarantine.is_empty(), shared.reservation_count > 0);
-        let mut is_trimming = false;
+        // For example the last chunk of a huge block, which counted as held until its rest was shared.
+        let mut may_find_more = !shared.free.is_empty() || !shared.unscanned.is_empty();
         let count = self.chunks.arenas.len();
         for arena in (own..own + count).map(|arena| arena % count) {
             let mut arena = self.chunks.arena(arena);
@@ -523,14 +524,14 @@ impl Space {
             }
             quarantined |= !arena.quarantine.is_empty();
             held |= arena.reservation_count > 0;
-            is_trimming |= arena.trim_count > 0;
+            may_find_more |= arena.trim_count > 0;
         }
-        (Err(SpaceError::Full { lines: u64::from(request.lines), quarantined, held }), is_trimming)
+        (Err(SpaceError::Full { lines: u64::from(request.lines), quarantined, held }), may_find_more)
     }
 
     /// The request for a block. An error if no chunk can contain the block.
     #[inline]
-    fn request(&self, lines: u64, align_bytes: u64) -> Result<Request, SpaceError> {
+    pub(super) fn request(&self, lines: u64, align_bytes: u64) -> Result<Request, SpaceError> {
         let layout = self.layout();
         let end = chunk_lines(layout);
         let possible = || {

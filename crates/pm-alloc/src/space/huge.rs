@@ -44,8 +44,12 @@ pub(super) fn reserve<P: Pmem>(
     if align_bytes > LINE_BYTES {
         return Err(SpaceError::Alignment { lines, align_bytes });
     }
+    // Looked at before the search and after it: the search misses what is returned behind it.
+    let mut held = false;
     for arena in 0..table.arenas.len() {
-        table.arena(arena).drain_quarantine(checkpoint_lsn, table.clock.now(), usize::MAX);
+        let mut arena = table.arena(arena);
+        arena.drain_quarantine(checkpoint_lsn, table.clock.now(), usize::MAX);
+        held |= arena.reservation_count > 0;
     }
     let mut chunks = table.lock();
     chunks.read_first_headers_through(pmem, u64::MAX)?;
@@ -56,8 +60,8 @@ pub(super) fn reserve<P: Pmem>(
         found = chunks.take_adjacent(count);
     }
     let Some(chunk) = found else {
-        let (mut quarantined, mut held) =
-            (!chunks.shared.quarantine.is_empty(), chunks.shared.reservation_count > 0);
+        let mut quarantined = !chunks.shared.quarantine.is_empty();
+        held |= chunks.shared.reservation_count > 0;
         for arena in &table.arenas {
             let arena = arena.lock_unpoisoned();
             quarantined |= !arena.quarantine.is_empty();

@@ -87,6 +87,19 @@ fn freed_huge_block_is_quarantined_until_checkpoint() {
     heap.check();
 }
 
+/// Another thread settles a huge block after this one has assigned all shared chunks, and before it searches the arenas.
+#[test]
+fn rest_shared_just_before_search_is_tried_again() {
+    let mut heap = Heap::new(2, 4096);
+    heap.allocate(70, 64).unwrap();
+    let request = heap.space.request(50, 64).unwrap();
+    let (found, may_find_more) = heap.space.search(0, &heap.region, request, Lsn::MAX);
+    assert!(found.is_err() && may_find_more, "{found:?}");
+    heap.allocate(50, 64).unwrap();
+    let (found, may_find_more) = heap.space.search(0, &heap.region, request, Lsn::MAX);
+    assert!(found.is_err() && !may_find_more, "{found:?}");
+}
+
 #[test]
 fn free_chunks_of_other_arenas_are_used() {
     let options = SpaceOptions { arena_count: Some(4), ..SpaceOptions::default() };
