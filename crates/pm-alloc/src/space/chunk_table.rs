@@ -128,8 +128,10 @@ pub(super) struct LockedChunks<'s> {
 impl ChunkTable {
     /// The chunks of a heap after its recovery. Reads no header: a chunk is scanned when it is first needed.
     pub(super) fn new(layout: Layout, chunk_count: u64, options: SpaceOptions) -> Self {
-        // Processors are counted only if the heap could use several arenas, because the standard library reads many files to count processors.
-        let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        // Processors are counted once, and only if a heap could use several arenas: the standard library reads many files to count them.
+        static PROCESSORS: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+        let count = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        let processors = || *PROCESSORS.get_or_init(count);
         let by_default = || match chunk_count / CHUNKS_PER_ARENA {
             0 | 1 => 1,
             most => processors().min(most),

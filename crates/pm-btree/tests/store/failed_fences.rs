@@ -1,7 +1,5 @@
 //! Tests through the seam: fences that fail, and loads and stores of two threads in a chosen order.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use pm_btree::{Store, StoreOptions};
 use pm_core::{FenceError, Pmem, Region, forward_pmem};
 use std::sync::Arc;

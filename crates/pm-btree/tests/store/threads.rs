@@ -1,11 +1,5 @@
 //! Threads that read and change one table at the same time.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "a test fails by panicking, and its numbers are small"
-)]
-
 use pm_btree::{Key, Store, StoreOptions, Table, Value};
 use pm_core::Region;
 use std::collections::BTreeMap;

@@ -1,11 +1,5 @@
 //! Changes that depend on what the table holds: compare-and-swap, updates, pops, and removals by a predicate; alone, and in several threads.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "a test fails by panicking, and its numbers are small"
-)]
-
 use pm_btree::{Encoded, Store, StoreOptions, Swap, Table, WriteError};
 use pm_core::Region;
 use std::collections::BTreeMap;

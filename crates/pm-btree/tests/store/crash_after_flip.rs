@@ -1,7 +1,5 @@
 //! Tests by kills and crashes.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use pm_alloc::HeapOptions;
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Pmem, PoolOptions, Uuid};
@@ -24,7 +22,6 @@ fn corrupt_anchor(pmem: &SimPmem) {
     let anchor = (0..bytes.len()).step_by(64).find(|line| bytes[*line..].starts_with(&magic)).unwrap();
     let word = anchor as u64 + 64;
     pmem.store_u64(word, pmem.load_u64(word) ^ 1 << 20);
-    pmem.persist(word, 8).unwrap();
 }
 
 /// A leaf is split, and the process is killed; a bit of the anchor flips; the next process pops the last entry; the power fails.

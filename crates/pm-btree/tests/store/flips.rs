@@ -1,11 +1,5 @@
 //! Flipped bits in a closed store: a read returns the right value or an error, and never reports a key as absent.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "a test fails by panicking, and its numbers are small"
-)]
-
 use pm_btree::{ReadError, Store, StoreOptions, TableError};
 use pm_core::{Pmem, Region};
 use std::collections::BTreeMap;

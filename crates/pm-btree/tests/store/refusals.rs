@@ -1,7 +1,5 @@
 //! Refused operations change nothing: full stores, long values, wrong types, foreign and corrupted files, second writers.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use pm_alloc::{Heap, HeapError, HeapOptions};
 use pm_btree::{OpenError, Store, StoreOptions, TableError, WriteError};
 use pm_core::{Pmem, PoolError, Region};

@@ -1,7 +1,5 @@
 //! Tests on full stores.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use pm_btree::{Store, StoreOptions, TableError, WriteError};
 use pm_core::Region;
 use std::sync::Arc;

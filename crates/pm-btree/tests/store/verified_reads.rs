@@ -1,7 +1,5 @@
 //! Tests on `verify_reads`: bits that flip while the store is open.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Pmem, Region};
 use std::sync::Arc;

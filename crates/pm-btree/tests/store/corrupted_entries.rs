@@ -1,11 +1,5 @@
 //! Tests on the sweep.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "a test fails by panicking, and its numbers are small"
-)]
-
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Pmem, Region};
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 //! Tests on the index and its hint_nodes.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Pmem, Region};
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 //! Tests by threads that race.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use pm_btree::{Store, StoreOptions};
 use pm_core::Region;
 use std::sync::Arc;

@@ -1,11 +1,5 @@
 //! Batches: what they change, in which stores, and at which price; alone, and in several threads.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "a test fails by panicking, and its numbers are small"
-)]
-
 use pm_btree::{LoadFailure, Store, StoreOptions, WriteError};
 use pm_core::{Counting, Pmem, Region};
 use std::collections::BTreeMap;

@@ -1,7 +1,5 @@
 //! Encodings of keys and values: the inverse of decoding, ordered like the keys, written down byte for byte; and any bytes decode without a panic.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use core::fmt::Debug;
 use pm_btree::{DecodeError, EncodeError, Key, LeadingKey, Plain, Value};
 use pm_core::Persist;

@@ -1,0 +1,23 @@
+//! The behaviour of a store: changes, batches, threads, refusals, corrupted bits, failed fences.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking, and its numbers are small"
+)]
+
+mod store {
+    mod batches;
+    mod changes;
+    mod corrupted_entries;
+    mod corrupted_index;
+    mod crash_after_flip;
+    mod failed_fences;
+    mod flips;
+    mod full;
+    mod prop_types;
+    mod refusals;
+    mod splits_and_gets;
+    mod threads;
+    mod verified_reads;
+}
