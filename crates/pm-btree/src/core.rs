@@ -14,8 +14,8 @@ use crate::options::StoreOptions;
 use crate::space::{Space, processor_count, thread_number};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use pm_alloc::{Heap, PoisoningPmem};
-use pm_core::{FenceError, Pmem, field};
+use pm_alloc::{Heap, HeapError, PoisoningPmem};
+use pm_core::{FenceError, Pmem, Region, field};
 use std::sync::{Mutex, PoisonError};
 
 /// The epochs that one store of the limit makes usable.
@@ -45,6 +45,23 @@ fn fanout(slots: usize) -> usize {
     (slots + 2).min(FANOUT_MAX)
 }
 
+/// The number of leaves that a region of `len_bytes` bytes can have.
+fn leaves_max(len_bytes: u64, node_bytes: u64) -> usize {
+    usize::try_from(len_bytes / node_bytes).unwrap_or(usize::MAX)
+}
+
+impl Core<Region> {
+    /// Grows the pool, and makes room for what it can hold.
+    pub(crate) fn grow(&mut self, pool_bytes: u64) -> Result<(), HeapError> {
+        self.heap.grow(pool_bytes)?;
+        let len_bytes = self.pmem().len_bytes();
+        self.space.grow(len_bytes);
+        self.frames.grow(self.space.extent_count_max());
+        self.inner.grow(leaves_max(len_bytes, self.node_bytes()));
+        Ok(())
+    }
+}
+
 impl<P: Pmem> Core<P> {
     /// Starts a session on the store in `heap`.
     pub(crate) fn open(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
@@ -57,11 +74,10 @@ impl<P: Pmem> Core<P> {
         }
         let slots = header.node_slots as usize;
         let node_bytes = NODE_HEADER_BYTES + slots as u64 * ENTRY_BYTES;
-        let extents = Space::extents_max(heap.pmem().len_bytes(), header.extent_bytes);
-        let frames = Frames::new(extents, Space::nodes_per_extent(header.extent_bytes, node_bytes));
         let space = Space::open(&heap, header.extent_bytes, node_bytes)?;
-        let leaves = heap.pmem().len_bytes() / node_bytes;
-        let inner = InnerNodes::new(usize::try_from(leaves).unwrap_or(usize::MAX));
+        let nodes_per_extent = Space::nodes_per_extent(header.extent_bytes, node_bytes);
+        let frames = Frames::new(space.extent_count_max(), nodes_per_extent);
+        let inner = InnerNodes::new(leaves_max(heap.pmem().len_bytes(), node_bytes));
         let verifies_reads = options.verifies_reads();
         let (is_poisoned, steps_right) = (AtomicBool::new(false), AtomicU64::new(0));
         Ok(Self {

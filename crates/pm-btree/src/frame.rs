@@ -320,13 +320,18 @@ pub(crate) fn flush_owed<P: Pmem>(pmem: &P, leaf: &Frame, mut owed: u64) {
 /// The frames of all nodes: an array for each extent of nodes, made at its first use.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    arrays: Box<[OnceLock<Box<[Frame]>>]>,
+    arrays: Vec<OnceLock<Box<[Frame]>>>,
     nodes_per_extent: u32,
 }
 
 impl Frames {
     pub(crate) fn new(extent_count: usize, nodes_per_extent: u32) -> Self {
         Self { arrays: (0..extent_count).map(|_| OnceLock::new()).collect(), nodes_per_extent }
+    }
+
+    /// Makes room for the frames of so many extents.
+    pub(crate) fn grow(&mut self, extent_count: usize) {
+        self.arrays.resize_with(extent_count.max(self.arrays.len()), OnceLock::new);
     }
 
     /// The frame of a node in an extent of nodes.

@@ -146,7 +146,7 @@ impl Inner {
 /// The memory of the inner nodes of all trees.
 #[derive(Debug)]
 pub(crate) struct InnerNodes {
-    chunks: Box<[OnceLock<Box<[Inner]>>]>,
+    chunks: Vec<OnceLock<Box<[Inner]>>>,
     free: Mutex<FreeNodes>,
 }
 
@@ -159,9 +159,16 @@ struct FreeNodes {
 impl InnerNodes {
     /// For trees with up to `leaf_count` leaves together.
     pub(crate) fn new(leaf_count: usize) -> Self {
+        let mut nodes = Self { chunks: Vec::new(), free: Mutex::default() };
+        nodes.grow(leaf_count);
+        nodes
+    }
+
+    /// Makes room for trees with up to `leaf_count` leaves together.
+    pub(crate) fn grow(&mut self, leaf_count: usize) {
         // A root has two children at least, and other inner nodes have more. Some new copies of inner nodes exist beside the old ones.
         let count = leaf_count / CHUNK + 64;
-        Self { chunks: (0..count).map(|_| OnceLock::new()).collect(), free: Mutex::default() }
+        self.chunks.resize_with(count.max(self.chunks.len()), OnceLock::new);
     }
 
     #[inline]

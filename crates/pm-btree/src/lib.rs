@@ -57,7 +57,7 @@
 //!
 //! # Limitations
 //! A key with its value has at most a quarter of an extent, 256 KiB in a pool of 256 MiB or more. Leaves that become empty are not merged.
-//! The pool does not grow. After an open, [`Table::len`] waits until every leaf was visited.
+//! The pool grows by a call, [`Store::grow`], while no handle of a table exists. After an open, [`Table::len`] waits until every leaf was visited.
 //!
 //! # Source
 //! NVMalloc 6 (a B-tree whose nodes are unsorted, with links to the right); FPTree (SIGMOD 2016) for fingerprints; Lehman and Yao, "Efficient Locking

@@ -158,7 +158,7 @@ pub(crate) struct Space {
     node_bytes: u64,
     first_offset: u64,
     /// The extents by the window in which they start; two can start in one window. The number of an extent is its index here.
-    extents: Box<[OnceLock<Box<Extent>>]>,
+    extents: Vec<OnceLock<Box<Extent>>>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     growth: Mutex<Growth>,
     /// The extents that were added since the last [call](Self::take_added).
@@ -198,8 +198,13 @@ impl Space {
     }
 
     /// The number of extents that a region of `len_bytes` bytes can have.
-    pub(crate) fn extents_max(len_bytes: u64, extent_bytes: u64) -> usize {
+    fn extents_max(len_bytes: u64, extent_bytes: u64) -> usize {
         usize::try_from(2 * (len_bytes / window_bytes(extent_bytes) + 2)).unwrap_or(usize::MAX)
+    }
+
+    /// The number of extents that the region can have.
+    pub(crate) const fn extent_count_max(&self) -> usize {
+        self.extents.len()
     }
 
     /// The number of nodes in an extent of nodes.
@@ -221,6 +226,12 @@ impl Space {
             growth: Mutex::new(Growth { row_count: 0, by_class: vec![Vec::new(); CLASS_COUNT] }),
             added: AtomicU64::new(0),
         }
+    }
+
+    /// Makes room for the extents of a region that has grown to `len_bytes` bytes.
+    pub(crate) fn grow(&mut self, len_bytes: u64) {
+        let count = Self::extents_max(len_bytes, self.extent_bytes).max(self.extents.len());
+        self.extents.resize_with(count, OnceLock::new);
     }
 
     fn growth(&self) -> MutexGuard<'_, Growth> {

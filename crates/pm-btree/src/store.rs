@@ -98,6 +98,45 @@ impl Store<Region> {
     pub fn open(path: impl AsRef<Path>, options: &StoreOptions) -> Result<Self, OpenError> {
         Self::open_in(Heap::open(path, options.of_heap())?, options)
     }
+
+    /// Grows the file and the store in it, which keeps its entries. Takes `&mut self`, because the mapping may move: handles of tables are opened again
+    /// after it.
+    ///
+    /// # Errors
+    /// As for [`Heap::grow`]: when the size is less than the present one or not possible, or the medium is full; then nothing was changed. When a fence
+    /// fails: then the store accepts no more changes, and the next open finds the old size or the new one.
+    ///
+    /// # Durability
+    /// A crash leaves the old size or the new one. When this returns, the new size is durable.
+    ///
+    /// # Examples
+    /// ```
+    /// use pm_btree::{Store, StoreOptions, WriteError};
+    /// use pm_core::Region;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let mut next = 0_u64;
+    /// while next < 50_000 {
+    ///     let squares = store.table::<u64, u64>("squares")?;
+    ///     match (next..50_000).try_for_each(|n| squares.insert(n, n * n).map(|_| next = n + 1)) {
+    ///         Err(WriteError::Full) => store.grow(2 * store.stats()?.pool_bytes)?,
+    ///         result => result?,
+    ///     }
+    /// }
+    /// assert_eq!(store.table::<u64, u64>("squares")?.len()?, 50_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn grow(&mut self, pool_bytes: u64) -> Result<(), OpenError> {
+        if !self.process.is_current() {
+            return Err(HeapError::from(PoolError::InUse).into());
+        }
+        if self.core.check_not_poisoned().is_err() {
+            return Err(FenceError::Poisoned.into());
+        }
+        Ok(self.core.grow(pool_bytes)?)
+    }
 }
 
 impl<P: Pmem> Store<P> {

@@ -444,18 +444,21 @@ fn load_of_a_file_is_killed_at_its_first_report() {
 }
 
 #[test]
-fn full_store_keeps_the_lines_it_reported() {
+fn full_store_keeps_the_lines_it_reported_and_grows() {
     let scratch = Scratch::new();
     scratch.run(&["store", "create", "s.pm", "--size", "8M"], 0);
     let rows = (0..ROWS).fold(String::new(), |rows, row| rows + &format!("k{row:05},{}\n", "v".repeat(1000)));
     fs::write(scratch.path("rows.csv"), &rows).unwrap();
     let error = scratch.run(&["store", "load", "s.pm", "t", "rows.csv"], 1);
-    assert_has(
-        &error,
-        &["the store is full", "rows.csv: the first ", "load a dump of it into a larger store"],
-    );
+    assert_has(&error, &["the store is full", "rows.csv: the first ", "pm store grow s.pm --size"]);
     let words = error.split("the first ").nth(1).unwrap();
     let durable: usize = words.split(' ').next().unwrap().parse().unwrap();
     let stored = scratch.run(&["store", "dump", "s.pm", "t"], 0);
     assert!(rows.starts_with(&stored) && stored.lines().count() == durable, "{durable}");
+
+    let error = scratch.run(&["store", "grow", "s.pm", "--size", "4M"], 1);
+    assert_has(&error, &["s.pm"]);
+    assert_has(&scratch.run(&["store", "grow", "s.pm", "--size", "32M"], 0), &["in a pool of 32 MiB"]);
+    scratch.run(&["store", "load", "s.pm", "t", "rows.csv"], 0);
+    assert_eq!(scratch.run(&["store", "dump", "s.pm", "t"], 0), rows);
 }

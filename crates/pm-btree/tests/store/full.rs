@@ -1,8 +1,40 @@
 //! Tests on full stores.
 
 use pm_btree::{Store, StoreOptions, TableError, WriteError};
-use pm_core::Region;
+use pm_core::{Pmem, Region};
 use std::sync::Arc;
+
+/// A full store takes more entries once it has grown, several times, and keeps all of them over the next open. A size that is too small changes nothing.
+#[test]
+fn full_store_grows() {
+    let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
+    let mut store = Store::format(Region::anonymous(256 << 10).unwrap(), &options).unwrap();
+    let mut keys = 0_u64;
+    for pool_bytes in [512 << 10, 1 << 20, 3 << 20] {
+        let before = keys;
+        let table = store.table::<u64, &[u8]>("t").unwrap();
+        let error = loop {
+            match table.insert(keys, &[7; 300]) {
+                Ok(_) => keys += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, WriteError::Full), "{error}");
+        assert!(keys > before + before / 2, "{keys} after {before} keys");
+        store.grow(4096).unwrap_err();
+        store.grow(pool_bytes).unwrap();
+        let table = store.table::<u64, &[u8]>("t").unwrap();
+        (0..keys).for_each(|key| assert_eq!(table.get(key).unwrap().unwrap().value(), [7; 300]));
+    }
+    let mut bytes = vec![0; usize::try_from(store.stats().unwrap().pool_bytes).unwrap()];
+    store.heap().pmem().load(0, &mut bytes);
+    let killed = Region::anonymous(bytes.len() as u64).unwrap();
+    killed.store(0, &bytes);
+    let store = Store::attach(killed, &options).unwrap();
+    assert!(store.check().unwrap().is_sound());
+    assert_eq!(store.table::<u64, &[u8]>("t").unwrap().len().unwrap(), keys);
+    assert_eq!(store.heap().blocks(), store.blocks());
+}
 
 // What must not happen: what fails takes space. A table that cannot be created because the catalogue has no room keeps its first leaf and its anchor until the next
 // open, and each attempt takes two nodes more, until no leaf can be split.

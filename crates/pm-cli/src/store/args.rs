@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
     /// Create a file with an empty store in it.
-    Create(Create),
+    Create(Sized),
     /// Insert a key, or replace its value. Durable when the command ends.
     Put(Put),
     /// Print the value of a key.
@@ -21,6 +21,8 @@ pub(crate) enum StoreCommand {
     Load(Load),
     /// Write all keys and values as CSV or JSON lines, which `load` reads.
     Dump(Dump),
+    /// Grow the file and the store in it. A crash leaves the old size or the new one.
+    Grow(Sized),
     /// Print the tables, their types and their sizes.
     Stat(Target),
     /// Verify the pool, the heap and the store, as they are after recovery. Changes nothing.
@@ -33,11 +35,12 @@ pub(crate) struct Target {
     pub(crate) file: PathBuf,
 }
 
+/// A file and its size after the command.
 #[derive(Debug, Args)]
-pub(crate) struct Create {
-    /// The file, which must not exist.
+pub(crate) struct Sized {
+    /// The file. `create` makes it: then it must not exist.
     pub(crate) file: PathBuf,
-    /// Its size.
+    /// Its size after the command.
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Size,
 }

@@ -1,6 +1,6 @@
 //! The commands of `pm store` on single keys, ranges and the whole store.
 
-use super::args::{Create, Key, Put, Scan, StoreCommand, Target};
+use super::args::{Key, Put, Scan, Sized, StoreCommand, Target};
 use super::dump::{self, RowWriter};
 use super::failure::{Failure, StoreError};
 use super::handle::Handle;
@@ -26,6 +26,7 @@ pub(crate) fn run(command: &StoreCommand, json: bool) -> miette::Result<ExitCode
         StoreCommand::Scan(args) => scan(args, json),
         StoreCommand::Load(args) => load::run(args, json),
         StoreCommand::Dump(args) => dump::run(args, json),
+        StoreCommand::Grow(args) => grow(args, json),
         StoreCommand::Stat(args) => stat(args, json),
         StoreCommand::Check(args) => return check(args, json),
     };
@@ -43,8 +44,15 @@ fn is_corruption(report: &miette::Report) -> bool {
     report.downcast_ref::<Failure>().is_some_and(|failure| failure.corruption().is_some())
 }
 
-fn create(args: &Create, json: bool) -> miette::Result<()> {
+fn create(args: &Sized, json: bool) -> miette::Result<()> {
     Handle::create(&args.file, args.size.0)?.close()?;
+    describe(&args.file, json)
+}
+
+fn grow(args: &Sized, json: bool) -> miette::Result<()> {
+    let mut handle = Handle::open(&args.file)?;
+    handle.grow(args.size.0)?;
+    handle.close()?;
     describe(&args.file, json)
 }
 

@@ -147,7 +147,7 @@ impl Diagnostic for Failure {
                 "omit --key and --value: the types of a table never change".to_owned()
             }
             StoreError::Write(WriteError::Full) => {
-                "remove keys, or load a dump of it into a larger store".to_owned()
+                format!("remove keys, or make it larger: `pm store grow {path} --size SIZE`")
             }
             _ if self.corruption().is_some() => format!("`pm store check {path}` looks for all corruption"),
             _ => return None,

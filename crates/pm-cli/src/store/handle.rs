@@ -91,6 +91,11 @@ impl Handle {
         self.store.table_len(table).ok().flatten()
     }
 
+    /// Grows the file and the store.
+    pub(crate) fn grow(&mut self, pool_bytes: u64) -> Result<(), Failure> {
+        self.store.grow(pool_bytes).map_err(Failure::open(&self.path))
+    }
+
     /// Closes the store.
     pub(crate) fn close(self) -> Result<(), Failure> {
         self.store.close().map_err(Failure::open(&self.path))
