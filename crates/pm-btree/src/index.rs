@@ -242,6 +242,36 @@ impl Index {
         }
     }
 
+    /// Takes all hint nodes out of use: the first leaf becomes the root, from which every leaf is reached. No other thread uses the tree.
+    ///
+    /// # Durability
+    /// The next fence of this thread makes it durable. Before that a crash leaves the old root.
+    pub(crate) fn forget_hints<P: Pmem>(&self, core: &Core<P>) {
+        if self.anchor != 0 {
+            hints::set_root(core, self.anchor, core.space.node_offset(self.first));
+        }
+    }
+
+    /// Makes a new index after [`forget_hints`](Self::forget_hints), and releases the old one. No other thread uses the tree.
+    pub(crate) fn renew<P: Pmem>(&self, core: &Core<P>) -> Result<(), LeafError> {
+        let first = root_word(0, Kid::leaf(self.first));
+        let (level, root) = root_parts(self.root.swap(first, Ordering::AcqRel));
+        self.release_below(core, level, root);
+        self.rebuild(core, &self.lock())
+    }
+
+    fn release_below<P: Pmem>(&self, core: &Core<P>, level: u8, kid: Kid) {
+        let Kid::Built(id) = kid else { return };
+        if level > 0 {
+            let node = core.inner.get(id);
+            node.children().into_iter().for_each(|(_, kid)| self.release_below(core, level - 1, kid));
+            if node.hint() != 0 {
+                core.space.release_node(node.hint());
+            }
+            core.inner.retire(id);
+        }
+    }
+
     /// Makes a new index, from the headers of the leaves, because a hint node is corrupted. The old inner nodes are not used any more. If a leaf is
     /// corrupted, the old index stays.
     ///
