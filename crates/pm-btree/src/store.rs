@@ -343,13 +343,14 @@ impl<P: Pmem> Store<P> {
     ///
     /// # Durability
     /// A crash leaves all entries, and some of the empty leaves. Three fences for each table with empty leaves, and one for each new inner node.
+    #[expect(clippy::missing_panics_doc, reason = "a check reports what has stopped the sweep")]
     pub fn compact(&mut self) -> Result<u64, ReadError> {
         if self.core.check_not_poisoned().is_err() || !self.process.is_current() {
             return Err(FenceError::Poisoned.into());
         }
         if !self.sweep.complete(&self.core)? {
             let report = self.check()?;
-            let corruption = report.corruptions.into_iter().next().expect("what has stopped the sweep").1;
+            let corruption = report.corruptions.into_iter().next().expect("the sweep was stopped by it").1;
             return Err(corruption.into());
         }
         let (_, before) = self.core.space.usage();
