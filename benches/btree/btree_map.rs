@@ -30,9 +30,9 @@ impl OrderedStore for Map {
         Ok(())
     }
 
-    fn get(&self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
+    fn get(&self, key: u64, with: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let value = self.0.get(&key);
-        out.extend_from_slice(value.map_or(&[], |value| value));
+        value.into_iter().for_each(|value| with(value));
         Ok(value.is_some())
     }
 

@@ -104,8 +104,8 @@ fn threads(directory: &Path, values: &Records, count: u64, threads: u64) -> Resu
         table.insert(key, value).into_diagnostic()
     };
     let get = |key: u64| {
-        let value = table.get(key).into_diagnostic()?;
-        ensure!(value.is_some_and(|value| values.is_value(key, value.value())), "no value of {key:#x}");
+        let is_right = table.get_with(key, |value| values.is_value(key, value)).into_diagnostic()?;
+        ensure!(is_right == Some(true), "no value of {key:#x}");
         Ok(())
     };
     let run = |operation: &Operation<'_>| {

@@ -44,9 +44,9 @@ impl OrderedStore for Fjall {
         self.sync()
     }
 
-    fn get(&self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
+    fn get(&self, key: u64, with: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let value = self.records.get(key.to_be_bytes()).into_diagnostic()?;
-        out.extend_from_slice(value.as_deref().unwrap_or_default());
+        value.as_deref().into_iter().for_each(&mut *with);
         Ok(value.is_some())
     }
 

@@ -58,10 +58,10 @@ impl<K: AsRef<[u8]>> OrderedStore for Lmdb<K> {
         transaction.commit().into_diagnostic()
     }
 
-    fn get(&self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
+    fn get(&self, key: u64, with: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let transaction = self.env.read_txn().into_diagnostic()?;
         let value = self.records.get(&transaction, (self.encode)(key).as_ref()).into_diagnostic()?;
-        out.extend_from_slice(value.unwrap_or_default());
+        value.into_iter().for_each(&mut *with);
         Ok(value.is_some())
     }
 

@@ -4,8 +4,8 @@ use crate::records::Records;
 use crate::store::{OrderedStore, Scanned};
 use crate::workload::{Rates, Workload};
 use miette::{IntoDiagnostic as _, Result, ensure};
-use pm_btree::{Store, StoreOptions, Table};
-use std::ops::Range;
+use pm_btree::{Key, Store, StoreOptions, Table};
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
 /// Enough for two million records of 256 bytes, or more than the largest run needs.
@@ -65,19 +65,12 @@ impl OrderedStore for Ours<'_> {
         Ok(())
     }
 
-    fn get(&self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
-        let value = self.0.get(key).into_diagnostic()?;
-        out.extend_from_slice(value.as_ref().map_or(&[], |value| value.value()));
-        Ok(value.is_some())
+    fn get(&self, key: u64, with: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        Ok(self.0.get_with(key, with).into_diagnostic()?.is_some())
     }
 
     fn scan(&self, from: u64, count: usize) -> Result<Scanned> {
-        let mut scanned = Scanned::default();
-        for record in self.0.range(from..).take(count) {
-            let (_, value) = record.into_diagnostic()?;
-            scanned = scanned.with(value.value());
-        }
-        Ok(scanned)
+        scan(&self.0, from, count)
     }
 
     fn remove(&mut self, key: u64) -> Result<()> {
@@ -103,24 +96,32 @@ impl OrderedStore for OursOfStrings<'_> {
         Ok(())
     }
 
-    fn get(&self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
-        let value = self.0.get(&Records::string_key(key)).into_diagnostic()?;
-        out.extend_from_slice(value.as_ref().map_or(&[], |value| value.value()));
-        Ok(value.is_some())
+    fn get(&self, key: u64, with: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        Ok(self.0.get_with(&Records::string_key(key), with).into_diagnostic()?.is_some())
     }
 
     fn scan(&self, from: u64, count: usize) -> Result<Scanned> {
-        let mut scanned = Scanned::default();
-        for record in self.0.range(Records::string_key(from).as_str()..).take(count) {
-            let (_, value) = record.into_diagnostic()?;
-            scanned = scanned.with(value.value());
-        }
-        Ok(scanned)
+        scan(&self.0, Records::string_key(from).as_str(), count)
     }
 
     fn remove(&mut self, key: u64) -> Result<()> {
         let is_removed = self.0.remove(&Records::string_key(key)).into_diagnostic()?;
         ensure!(is_removed, "nothing to remove at {key:#x}");
         Ok(())
+    }
+}
+
+fn scan<'k, K: Key>(table: &Table<'_, K, &'static [u8]>, from: K::View<'k>, count: usize) -> Result<Scanned> {
+    let mut scanned = Scanned::default();
+    let flow = table.visit(from.., |record| match record {
+        Ok((_, value)) => {
+            scanned = scanned.with(value);
+            if scanned.count < count as u64 { ControlFlow::Continue(()) } else { ControlFlow::Break(Ok(())) }
+        }
+        Err(error) => ControlFlow::Break(Err(error)),
+    });
+    match flow {
+        ControlFlow::Break(Err(error)) => Err(error).into_diagnostic(),
+        _ => Ok(scanned),
     }
 }

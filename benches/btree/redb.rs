@@ -46,10 +46,10 @@ impl OrderedStore for Redb {
         transaction.commit().into_diagnostic()
     }
 
-    fn get(&self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
+    fn get(&self, key: u64, with: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let table = self.0.begin_read().into_diagnostic()?.open_table(TABLE).into_diagnostic()?;
         let value = table.get(key).into_diagnostic()?;
-        out.extend_from_slice(value.as_ref().map_or(&[], |value| value.value()));
+        value.as_ref().into_iter().for_each(|value| with(value.value()));
         Ok(value.is_some())
     }
 

@@ -14,8 +14,8 @@ pub(crate) trait OrderedStore {
     /// Inserts or replaces one record.
     fn put(&mut self, key: u64, value: &[u8]) -> Result<()>;
 
-    /// Appends the value of this key to `out`, and returns whether there is one.
-    fn get(&self, key: u64, out: &mut Vec<u8>) -> Result<bool>;
+    /// Calls `with` with the value of this key, and returns whether there is one. A store that can lend the stored bytes copies nothing.
+    fn get(&self, key: u64, with: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
     /// Reads the first `count` records whose key is at least `from`. Returns their number, and the sum of the first bytes of their values.
     fn scan(&self, from: u64, count: usize) -> Result<Scanned>;

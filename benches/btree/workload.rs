@@ -3,6 +3,7 @@
 use crate::records::Records;
 use crate::store::{OrderedStore, Scanned};
 use miette::{Result, bail, ensure};
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// The names of the measured workloads.
@@ -66,8 +67,9 @@ impl Workload<'_> {
         let mut value = Vec::new();
         let get = |_| {
             let key = Records::key(random.u64(..count));
-            value.clear();
-            ensure!(store.get(key, &mut value)? && records.is_value(key, &value), "no value of {key:#x}");
+            let mut is_right = false;
+            store.get(key, &mut |value| is_right = records.is_value(key, value))?;
+            ensure!(is_right, "no value of {key:#x}");
             Ok(())
         };
         let (_, gets) = timed(sizes.time, u64::MAX, get)?;
@@ -102,8 +104,9 @@ impl Workload<'_> {
         let (removed_count, removals) = timed(sizes.time, change_count, |number| store.remove(old(number)))?;
 
         let get_ns = latencies(sizes.time, |_| {
-            value.clear();
-            store.get(Records::key(count + random.u64(..put_count)), &mut value).map(drop)
+            store
+                .get(Records::key(count + random.u64(..put_count)), &mut |value| _ = black_box(value[0]))
+                .map(drop)
         })?;
         let newer = |number| Records::key(count + change_count + number);
         let put_ns = latencies(sizes.time, |number| {
@@ -117,10 +120,10 @@ impl Workload<'_> {
             (removed_count, count, &old, true),
         ] {
             for key in (first..last).step_by(97).map(key) {
-                value.clear();
-                let found = store.get(key, &mut value)?;
+                let mut is_right = true;
+                let found = store.get(key, &mut |value| is_right = records.is_value(key, value))?;
                 ensure!(found == is_there, "{key:#x}: found {found}, expected {is_there}");
-                ensure!(!found || records.is_value(key, &value), "{key:#x} has another value");
+                ensure!(is_right, "{key:#x} has another value");
             }
         }
         Ok(Rates { load, rates: [gets, scans, puts, removals], get_ns, put_ns })

@@ -1,7 +1,7 @@
 //! The parts of an open store that all its tables use.
 
 use crate::batch_slots::{BatchSlots, SLOTS_PER_SESSION};
-use crate::entry::{Commit, Stamp};
+use crate::entry::{Commit, RecordRef, Stamp};
 use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
 use crate::format::{
     BATCH_SLOTS, ENTRY_BYTES, KNOWN_INCOMPAT, MAGIC, NODE_HEADER_BYTES, ROOT, StoreBlock, StoreHeader,
@@ -10,6 +10,7 @@ use crate::format::{
 use crate::frame::{FrameLock, Frames, flush_owed};
 use crate::grace::{Active, Grace};
 use crate::inner::{FANOUT_MAX, InnerNodes};
+use crate::limbo::Limbo;
 use crate::options::StoreOptions;
 use crate::space::{Space, processor_count, thread_number};
 use core::mem::offset_of;
@@ -30,6 +31,8 @@ pub(crate) struct Core<P: Pmem> {
     pub(crate) inner: InnerNodes,
     pub(crate) session: Session,
     pub(crate) batches: BatchSlots,
+    limbo: Limbo,
+    changes_per_epoch: u32,
     /// The number of entries in a node.
     pub(crate) slots: usize,
     /// Whether reads verify checksums.
@@ -67,7 +70,7 @@ impl<P: Pmem> Core<P> {
     pub(crate) fn open(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
         let (block, header) = find(&heap)?;
         let batches = BatchSlots::open(&heap.pmem(), block);
-        let grace = Grace::new(processor_count().min(16), options.epoch_changes());
+        let grace = Grace::new(processor_count().min(16));
         let session = Session::start(&heap.pmem(), block, grace)?;
         if session.is_unclean {
             batches.check()?;
@@ -87,6 +90,8 @@ impl<P: Pmem> Core<P> {
             inner,
             session,
             batches,
+            limbo: Limbo::new(processor_count().min(16)),
+            changes_per_epoch: options.epoch_changes(),
             slots,
             verifies_reads,
             is_poisoned,
@@ -163,11 +168,28 @@ impl<P: Pmem> Core<P> {
     pub(crate) fn begin_change(&self) -> Result<Active<'_>, WriteError> {
         self.check_not_poisoned()?;
         let active = self.session.grace.enter(thread_number());
-        if active.is_check_due {
+        if self.session.grace.is_check_due(thread_number(), self.changes_per_epoch) {
             let is_poisoned = || self.check_not_poisoned().is_err();
             self.session.advance_durable(&self.pmem(), is_poisoned).inspect_err(|_| self.poison())?;
         }
         Ok(active)
+    }
+
+    /// Announces a reader. While the returned guard lives, the space of records that the reader finds is not used again.
+    #[inline]
+    pub(crate) fn begin_lending(&self) -> Active<'_> {
+        self.limbo.enter(thread_number())
+    }
+
+    /// Releases a record that is not in a leaf any more, once no reader looks at it.
+    #[inline]
+    pub(crate) fn release_record(&self, record: RecordRef) {
+        self.limbo.release(record, |record| self.space.release_record(record.offset, record.len));
+    }
+
+    /// Releases the records whose readers have ended. Returns whether there were any.
+    pub(crate) fn release_waiting(&self) -> bool {
+        self.limbo.drain(|record| self.space.release_record(record.offset, record.len))
     }
 
     /// The stamp of the next entry of a leaf, whose lock the caller has.

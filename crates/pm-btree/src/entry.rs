@@ -277,6 +277,32 @@ impl Entry {
         })
     }
 
+    /// Calls `with` with the bytes of the key and of the value. The record is not copied if the region can lend it. `key_width`: that of word keys,
+    /// whose records hold values only.
+    ///
+    /// The entry was in a leaf, and not being changed, after the caller had [announced](crate::core::Core::begin_lending) itself.
+    #[inline]
+    #[expect(unsafe_code, reason = "the bytes of records are immutable")]
+    pub(crate) fn lend<P: Pmem>(
+        &self,
+        pmem: &P,
+        key_width: Option<usize>,
+        with: &mut dyn FnMut(&[u8], &[u8]),
+    ) {
+        let (key_len, len) = self.body_lens(pmem, key_width.is_some());
+        let head = self.key.to_be_bytes();
+        let Some(record) = self.record() else {
+            let key = &head[..key_width.unwrap_or(key_len)];
+            return with(key, &self.payload.to_le_bytes()[..len]);
+        };
+        let skipped = if key_width.is_some() { 0 } else { RECORD_LENGTHS_BYTES };
+        pmem.lend(record.offset + skipped, key_len + len, &mut |bytes| {
+            // SAFETY: a record is stored to before an entry names it, and then not until its space is released. That waits for the caller.
+            let (key, value) = unsafe { bytes.as_ref() }.split_at(key_len);
+            with(key_width.map_or(key, |width| &head[..width]), value);
+        });
+    }
+
     /// Whether the entry's record lies in the region and has the right bytes. True for an entry without a record.
     pub(crate) fn is_record_intact<P: Pmem>(&self, pmem: &P, is_word: bool) -> bool {
         let Some(record) = self.record() else { return true };

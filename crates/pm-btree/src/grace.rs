@@ -22,16 +22,12 @@ struct Stripe {
 pub(crate) struct Grace {
     period: AtomicU64,
     stripes: Box<[CachePadded<Stripe>]>,
-    /// The changes of a stripe after which the period is checked.
-    changes_per_check: u32,
 }
 
 /// A change in progress; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Active<'g> {
     count: &'g AtomicU32,
-    /// Whether the caller should check if the period has ended.
-    pub(crate) is_check_due: bool,
 }
 
 impl Drop for Active<'_> {
@@ -43,24 +39,31 @@ impl Drop for Active<'_> {
 }
 
 impl Grace {
-    pub(crate) fn new(stripes: usize, changes_per_check: u32) -> Self {
+    pub(crate) fn new(stripes: usize) -> Self {
         let stripes = (0..stripes).map(|_| CachePadded::default()).collect();
-        Self { period: AtomicU64::new(0), stripes, changes_per_check }
+        Self { period: AtomicU64::new(0), stripes }
+    }
+
+    /// Counts a change of the thread with this number. True for one of `interval` changes: then the caller checks whether the period has ended.
+    #[inline]
+    pub(crate) fn is_check_due(&self, thread: usize, interval: u32) -> bool {
+        let stripe = &self.stripes[thread % self.stripes.len()];
+        let changes = stripe.changes.load(Ordering::Relaxed).wrapping_add(1);
+        stripe.changes.store(changes, Ordering::Relaxed);
+        changes.is_multiple_of(interval)
     }
 
     /// Announces a change of the thread with this number.
     #[inline]
     pub(crate) fn enter(&self, thread: usize) -> Active<'_> {
         let stripe = &self.stripes[thread % self.stripes.len()];
-        let changes = stripe.changes.load(Ordering::Relaxed).wrapping_add(1);
-        stripe.changes.store(changes, Ordering::Relaxed);
         loop {
             let period = self.period.load(Ordering::Acquire);
             let count = &stripe.active[(period & 1) as usize];
             count.fetch_add(1, Ordering::AcqRel);
             // If the period has changed, the thread that changed it may have missed this change.
             if self.period.load(Ordering::Acquire) == period {
-                return Active { count, is_check_due: changes.is_multiple_of(self.changes_per_check) };
+                return Active { count };
             }
             count.fetch_sub(1, Ordering::Release);
         }
@@ -69,6 +72,12 @@ impl Grace {
     /// Starts a period. The one before it must have [ended](Self::has_ended), and one thread at a time may call this.
     pub(crate) fn start(&self) {
         self.period.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether nothing is in progress. The caller's fence orders this after what it has done before.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.stripes.iter().all(|stripe| stripe.active.iter().all(|count| count.load(Ordering::Acquire) == 0))
     }
 
     /// Whether every change that had begun before the last start has ended.
@@ -85,7 +94,7 @@ mod tests {
 
     #[test]
     fn period_ends_with_changes_from_before_it() {
-        let grace = Grace::new(2, 100);
+        let grace = Grace::new(2);
         assert!(grace.has_ended());
         let before = grace.enter(0);
         grace.start();
@@ -101,8 +110,8 @@ mod tests {
 
     #[test]
     fn check_is_due_after_some_changes() {
-        let grace = Grace::new(1, 100);
-        assert_eq!((0..200).filter(|_| grace.enter(7).is_check_due).count(), 2);
+        let grace = Grace::new(1);
+        assert_eq!((0..200).filter(|_| grace.is_check_due(7, 100)).count(), 2);
     }
 }
 
@@ -118,7 +127,7 @@ mod interleaved {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {
-            let shared = Arc::new((Grace::new(1, 100), AtomicU64::new(0), AtomicU64::new(0)));
+            let shared = Arc::new((Grace::new(1), AtomicU64::new(0), AtomicU64::new(0)));
             let other = Arc::clone(&shared);
             let thread = thread::spawn(move || {
                 let (grace, epoch, durable) = &*other;

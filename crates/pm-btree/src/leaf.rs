@@ -399,7 +399,7 @@ impl Tree {
         leaf.end();
         fenced?;
         if let Some(record) = old.record() {
-            core.space.release_record(record.offset, record.len);
+            core.release_record(record);
         }
         if leaf.is_swept.load(Ordering::Relaxed) {
             self.len.fetch_sub(1, Ordering::Relaxed);
@@ -675,7 +675,7 @@ fn low_record_crc(fence: &Fence, bytes: &[u8]) -> u32 {
 pub(crate) fn settle_owed<P: Pmem>(core: &Core<P>, leaf: &FrameLock<'_>) {
     leaf.owed.store(0, Ordering::Relaxed);
     leaf.tombstones.store(0, Ordering::Relaxed);
-    let release = |record: RecordRef| core.space.release_record(record.offset, record.len);
+    let release = |record: RecordRef| core.release_record(record);
     match leaf.owed_payload.swap(0, Ordering::Relaxed) {
         0 => (),
         RecordRef::LIST_PAYLOAD => core.batches.take_replaced(leaf.node()).into_iter().for_each(release),

@@ -64,7 +64,7 @@
 //! NVMalloc 6 (a B-tree whose nodes are unsorted, with links to the right); FPTree (SIGMOD 2016) for fingerprints; Lehman and Yao, "Efficient Locking
 //! for Concurrent Operations on B-Trees". The format is in `docs/format/store.md`.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod format;
 pub mod guide;
@@ -91,6 +91,8 @@ mod index;
 mod inner;
 mod key;
 mod leaf;
+mod lend;
+mod limbo;
 mod load;
 mod options;
 mod pop;

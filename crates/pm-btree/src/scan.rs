@@ -72,14 +72,14 @@ struct End<'c> {
 
 /// The entries of a leaf that are within the bounds and not copied yet.
 #[derive(Debug)]
-struct Leaf<'c> {
-    frame: &'c Frame,
-    snapshot: Snapshot,
+pub(crate) struct Leaf<'c> {
+    pub(crate) frame: &'c Frame,
+    pub(crate) snapshot: Snapshot,
     /// Slots, in the order of their keys.
-    order: [u8; SLOTS],
-    rest: Range<usize>,
+    pub(crate) order: [u8; SLOTS],
+    pub(crate) rest: Range<usize>,
     /// The fence at the far end: the leaf beyond it is the next one. `None` if there is no leaf.
-    edge: Option<OwnedKey>,
+    pub(crate) edge: Option<OwnedKey>,
     /// The lines of the next leaf that were prefetched.
     prefetched: u64,
 }
@@ -227,6 +227,7 @@ impl<'c> Scan<'c> {
                 own.node = node;
                 own.errors = corrupted & !(own.reported | of_other);
                 own.reported |= corrupted;
+                leaf.prefetch_first(core, side);
                 own.leaf = Some(leaf);
                 if own.errors != 0 {
                     return Ok(true);
@@ -285,6 +286,19 @@ fn exclude(bound: &mut Bound<OwnedKey>, chunk: &Chunk, at: usize, is_word: bool)
 }
 
 impl Leaf<'_> {
+    /// Starts to load the records of the first copy.
+    fn prefetch_first<P: Pmem>(&self, core: &Core<P>, side: Side) {
+        let pmem = &core.pmem();
+        let first = match side {
+            Side::Front => self.rest.start..self.rest.end.min(CHUNK_ENTRIES),
+            Side::Back => self.rest.end.saturating_sub(CHUNK_ENTRIES)..self.rest.end,
+        };
+        for at in first {
+            let place = entry_offset(self.frame.node(), self.order[at].into());
+            Entry::load(pmem, place).0.prefetch_record(pmem);
+        }
+    }
+
     /// Copies the next entries, at most `count`. False if the leaf has changed since its order was read: then nothing was copied.
     fn copy<P: Pmem>(
         &mut self,
@@ -338,7 +352,7 @@ impl Leaf<'_> {
     }
 
     /// Starts to load some lines of the next leaf.
-    fn prefetch_next<P: Pmem>(&mut self, core: &Core<P>) {
+    pub(crate) fn prefetch_next<P: Pmem>(&mut self, core: &Core<P>) {
         let lines = core.node_bytes() / 64;
         if let Some(next) = self.frame.next()
             && self.prefetched < lines
@@ -382,7 +396,7 @@ impl Chunk {
 
 impl Tree {
     /// The order of the entries within the bounds in the leaf at one end of them, and the slots of corrupted entries.
-    fn enter<'c, P: Pmem>(
+    pub(crate) fn enter<'c, P: Pmem>(
         &self,
         core: &'c Core<P>,
         bounds: &Bounds,
@@ -416,14 +430,6 @@ impl Tree {
                 Side::Front => high,
                 Side::Back => low.transpose()?.map(|node| node.low().to_key(pmem, self.is_word())),
             };
-            let first = match side {
-                Side::Front => leaf.rest.start..leaf.rest.end.min(CHUNK_ENTRIES),
-                Side::Back => leaf.rest.end.saturating_sub(CHUNK_ENTRIES)..leaf.rest.end,
-            };
-            for at in first {
-                let place = entry_offset(frame.node(), leaf.order[at].into());
-                Entry::load(pmem, place).0.prefetch_record(pmem);
-            }
             return Ok((leaf, corrupted));
         }
     }
@@ -542,37 +548,51 @@ fn sort_words<P: Pmem>(
     words: &RangeInclusive<u64>,
     order: &mut [u8; SLOTS],
 ) -> usize {
-    const SLOT_BITS: u32 = SLOTS.trailing_zeros();
     let mut keys = [(0, 0); SLOTS];
     let mut count = 0;
     let (mut least, mut greatest) = (u64::MAX, 0);
     for slot in slots_of(slots) {
         let key = pmem.load_u64(entry_offset(node, slot));
         if words.contains(&key) {
+            #[expect(clippy::cast_possible_truncation, reason = "slots are below 64")]
+            let slot = slot as u8;
             keys[count] = (key, slot);
             count += 1;
             (least, greatest) = (key.min(least), key.max(greatest));
         }
     }
     let keys = &mut keys[..count];
-    #[expect(clippy::cast_possible_truncation, reason = "slots are below 64")]
-    if greatest.wrapping_sub(least) >> (u64::BITS - SLOT_BITS) == 0 {
-        // Key and slot fit in one word, which sorts faster than the pair.
-        let mut packed = [0; SLOTS];
-        for (packed, (key, slot)) in packed.iter_mut().zip(&*keys) {
-            *packed = (key - least) << SLOT_BITS | *slot as u64;
-        }
-        packed[..count].sort_unstable();
-        for (place, packed) in order.iter_mut().zip(&packed[..count]) {
-            *place = *packed as u8 % SLOTS as u8;
-        }
-    } else {
+    if !sort_by_ranks(keys, least, greatest, order) {
         keys.sort_unstable();
         for (place, (_, slot)) in order.iter_mut().zip(&*keys) {
-            *place = *slot as u8;
+            *place = *slot;
         }
     }
     count
+}
+
+/// Sorts the slots by the leading bits of their keys' distances from the least one: by counting how many are less than each, which has no branch to
+/// mispredict. False if these bits do not decide.
+fn sort_by_ranks(keys: &[(u64, u8)], least: u64, greatest: u64, order: &mut [u8; SLOTS]) -> bool {
+    /// With the bits of a slot they are a positive `i32`, which processors compare several at a time.
+    const BITS: u32 = i32::BITS - 1 - SLOTS.trailing_zeros();
+    let spread_bits = u64::BITS - greatest.wrapping_sub(least).leading_zeros();
+    let shift = spread_bits.saturating_sub(BITS);
+    let mut packed = [i32::MAX; SLOTS];
+    for (packed, (key, slot)) in packed.iter_mut().zip(keys) {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 31 bits")]
+        let distance = ((key - least) >> shift) as i32;
+        *packed = distance << SLOTS.trailing_zeros() | i32::from(*slot);
+    }
+    let compared = &packed[..keys.len().next_multiple_of(8)];
+    let mut places = [0; SLOTS];
+    for (index, ((_, slot), own)) in keys.iter().zip(&packed).enumerate() {
+        let rank: i32 = compared.iter().map(|other| i32::from(other < own)).sum();
+        let rank = rank.unsigned_abs() as usize % SLOTS;
+        order[rank] = *slot;
+        places[rank] = index;
+    }
+    shift == 0 || places[..keys.len()].windows(2).all(|pair| keys[pair[0]].0 < keys[pair[1]].0)
 }
 
 /// Sorts the slots whose byte keys are within the bounds and below `high`. Returns their number.
@@ -618,7 +638,7 @@ fn is_inside(key: &SearchKey<'_>, bounds: &Bounds) -> bool {
 }
 
 /// Whether keys from `key` on may be within the upper bound.
-fn is_below(key: &OwnedKey, to: &Bound<OwnedKey>) -> bool {
+pub(crate) fn is_below(key: &OwnedKey, to: &Bound<OwnedKey>) -> bool {
     match to {
         Bound::Included(to) => key.as_key().order(&to.as_key()).is_le(),
         Bound::Excluded(to) => key.as_key().order(&to.as_key()).is_lt(),

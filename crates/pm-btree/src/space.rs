@@ -10,7 +10,7 @@ use crate::frame::{FRAMES_PER_EXTENT, FrameId};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use pm_alloc::{Heap, TxError};
-use pm_core::{Link, Pmem, field};
+use pm_core::{Domain, Link, Pmem, field};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The unit of the map from offsets to extents, and the length of an extent with its header.
@@ -390,6 +390,10 @@ impl Space {
         growth: &mut Growth,
     ) -> Result<u32, WriteError> {
         let start = append_row(heap, growth.row_count, self.extent_bytes, class)?;
+        if heap.pmem().domain() != Domain::Page {
+            // One system call instead of a page fault for each page. In the page domain all these pages would become dirty.
+            heap.pmem().populate(start, self.extent_bytes);
+        }
         growth.row_count += 1;
         let extent = Extent::new(start, class, self.extent_bytes, self.node_bytes, true);
         let number = self.insert(extent).expect("the heap's blocks do not overlap");

@@ -67,6 +67,7 @@ impl Sweep {
     ) -> Result<R, WriteError> {
         let was_done = self.is_done();
         let changed = match change() {
+            Err(WriteError::Full) if core.release_waiting() => change(),
             Err(WriteError::Full | WriteError::Unverified { .. }) if !was_done && self.complete(core)? => {
                 change()
             }

@@ -13,7 +13,7 @@ use crate::types::{Key, Value};
 use core::fmt;
 use core::iter::FusedIterator;
 use core::marker::PhantomData;
-use core::ops::{Bound, RangeBounds};
+use core::ops::{Bound, ControlFlow, RangeBounds};
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
 
@@ -78,6 +78,41 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         let mut buffer = Vec::new();
         let bytes = read(&self.encode(key, &mut buffer)?)?;
         bytes.map(Guard::of_value).transpose()
+    }
+
+    /// Calls `with` with the value of a key, and returns its result: `None` if there is no value. The value is not copied.
+    ///
+    /// While `with` runs, the space of values that are replaced or removed is not used again, also those of other keys and tables. Keep it short.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # use pm_btree::{Store, StoreOptions};
+    /// # use pm_core::Region;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let pages = store.table::<&str, &[u8]>("pages")?;
+    /// pages.insert("/", &[b'x'; 5_000])?;
+    /// assert_eq!(pages.get_with("/", |page| page.iter().filter(|byte| **byte == b'x').count())?, Some(5_000));
+    /// assert_eq!(pages.get_with("/none", <[u8]>::len)?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn get_with<R>(
+        &self,
+        key: K::View<'_>,
+        with: impl FnOnce(V::View<'_>) -> R,
+    ) -> Result<Option<R>, ReadError> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        let (mut with, mut result) = (Some(with), None);
+        self.tree.lend(self.core, &key, &mut |bytes| {
+            let with = with.take();
+            result = with.map(|with| V::decode(bytes).map(with));
+        })?;
+        Ok(result.transpose()?)
     }
 
     /// Whether the table has a value for a key.
@@ -321,10 +356,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// A corrupted entry makes one item an error, before the other items of its leaf, which are some 40 neighbouring keys; the intact entries are all
     /// returned. A bound that has no encoding makes the first item an error, and the only one.
     pub fn range<'k>(&self, range: impl RangeBounds<K::View<'k>>) -> Range<'s, K, V, P> {
-        let bounds = self
-            .bound(range.start_bound())
-            .and_then(|from| Ok(Bounds { from, to: self.bound(range.end_bound())? }));
-        let (bounds, error) = match bounds {
+        let (bounds, error) = match self.bounds(&range) {
             Ok(bounds) => (Some(bounds), None),
             Err(error) => (None, Some(error)),
         };
@@ -335,6 +367,55 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
             error,
             types: PhantomData,
         }
+    }
+
+    /// Calls `each` with the keys and values in a range, in ascending order, until it breaks. Values are not copied: [`range`](Self::range) copies them.
+    ///
+    /// An entry is in the table at a moment between the start and the call for it. As with `range`, a corrupted entry makes one call with an error.
+    /// A leaf that cannot be read makes the last one. While `each` runs, the space of values that are replaced or removed is not used again.
+    ///
+    /// # Examples
+    /// ```
+    /// # use core::ops::ControlFlow;
+    /// # use pm_btree::{Store, StoreOptions};
+    /// # use pm_core::Region;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let ages = store.table::<&str, u64>("ages")?;
+    /// ages.insert("ada", 36)?;
+    /// ages.insert("grace", 85)?;
+    /// let mut sum = 0;
+    /// let ended = ages.visit(.., |entry| match entry {
+    ///     Ok((_, age)) => {
+    ///         sum += age;
+    ///         ControlFlow::Continue(())
+    ///     }
+    ///     Err(error) => ControlFlow::Break(error),
+    /// });
+    /// assert!(ended.is_continue() && sum == 121);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn visit<'k, B>(
+        &self,
+        range: impl RangeBounds<K::View<'k>>,
+        mut each: impl FnMut(Result<(K::View<'_>, V::View<'_>), ReadError>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let bounds = match self.bounds(&range) {
+            Ok(bounds) => bounds,
+            Err(error) => return each(Err(error)),
+        };
+        self.tree.visit_range(self.core, bounds, |entry| match entry {
+            Ok((key, value)) => match (K::decode_key(key), V::decode(value)) {
+                (Ok(key), Ok(value)) => each(Ok((key, value))),
+                (Err(error), _) | (_, Err(error)) => each(Err(error.into())),
+            },
+            Err(error) => each(Err(error.into())),
+        })
+    }
+
+    fn bounds<'k>(&self, range: &impl RangeBounds<K::View<'k>>) -> Result<Bounds, ReadError> {
+        Ok(Bounds { from: self.bound(range.start_bound())?, to: self.bound(range.end_bound())? })
     }
 
     fn bound(&self, bound: Bound<&K::View<'_>>) -> Result<Bound<OwnedKey>, ReadError> {

@@ -3,6 +3,7 @@
 use crate::fault::MediumFault;
 use crate::{Domain, WriterGuard, WriterLock};
 use core::ops::Range;
+use core::ptr::NonNull;
 use std::sync::Arc;
 
 /// The error of a fence that could not make data durable.
@@ -99,6 +100,19 @@ pub trait Pmem {
     /// Copies `out.len()` bytes at `offset` into `out`. These bytes are not necessarily durable.
     #[track_caller]
     fn load(&self, offset: u64, out: &mut [u8]);
+
+    /// Calls `with` with the address of these bytes, or of a copy of them. The bytes can be read without a copy where the region is memory: the address is
+    /// valid until `with` returns.
+    ///
+    /// `with` may read the bytes through a reference only if nothing stores to them before it returns, neither this process nor another. A structure
+    /// can promise that for bytes that it never changes in place, and whose space it does not reuse meanwhile. This is the one way to read persistent
+    /// memory by reference; all other accesses are loads and stores of the seam, which may overlap with those of other threads.
+    #[track_caller]
+    fn lend(&self, offset: u64, len_bytes: usize, with: &mut dyn FnMut(NonNull<[u8]>)) {
+        let mut bytes = vec![0; len_bytes];
+        self.load(offset, &mut bytes);
+        with(NonNull::from(bytes.as_slice()));
+    }
 
     /// Stores `bytes` at `offset` through the cache.
     ///
@@ -281,6 +295,9 @@ macro_rules! forward_pmem {
         $crate::forward_pmem!(@fn next_data(offset: u64) -> Option<::core::ops::Range<u64>>, $($to)+);
     };
     (@load $($to:tt)+) => { $crate::forward_pmem!(@fn load(offset: u64, out: &mut [u8]) -> (), $($to)+); };
+    (@lend $($to:tt)+) => {
+        $crate::forward_pmem!(@fn lend(offset: u64, len_bytes: usize, with: &mut dyn FnMut(::core::ptr::NonNull<[u8]>)) -> (), $($to)+);
+    };
     (@store $($to:tt)+) => { $crate::forward_pmem!(@fn store(offset: u64, bytes: &[u8]) -> (), $($to)+); };
     (@store_nt $($to:tt)+) => { $crate::forward_pmem!(@fn store_nt(offset: u64, bytes: &[u8]) -> (), $($to)+); };
     (@try_load $($to:tt)+) => {
@@ -315,7 +332,7 @@ macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<P: Pmem + ?Sized> Pmem for $pointer {
             forward_pmem!(|this| (**this) => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
-            forward_pmem!(|this| (**this) => store, store_nt, try_load, try_store_nt, load_u64, load_words, store_u64);
+            forward_pmem!(|this| (**this) => lend, store, store_nt, try_load, try_store_nt, load_u64, load_words, store_u64);
             forward_pmem!(|this| (**this) => store_u128, compare_exchange_u64, flush, prefetch, prefetch_read, populate, fence);
         }
     )*};

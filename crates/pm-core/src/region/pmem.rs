@@ -362,9 +362,24 @@ impl Pmem for Region {
     }
 
     #[inline]
+    fn lend(&self, offset: u64, len_bytes: usize, with: &mut dyn FnMut(NonNull<[u8]>)) {
+        let from = self.address(offset, len_bytes as u64, self.len_bytes);
+        if self.access != Access::Writable {
+            // Another process may be the writer.
+            let mut bytes = vec![0; len_bytes];
+            self.load(offset, &mut bytes);
+            return with(NonNull::from(bytes.as_slice()));
+        }
+        // As in `load`.
+        fence(Ordering::Acquire);
+        let from = NonNull::new(from).expect("a mapping does not begin at address 0");
+        with(NonNull::slice_from_raw_parts(from, len_bytes));
+    }
+
+    #[inline]
     fn store(&self, offset: u64, bytes: &[u8]) {
         let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
-        // SAFETY: the range was checked; no slice of the mapping exists, so `bytes` is not in it.
+        // SAFETY: the range was checked; `bytes` is not there, because lent bytes are not stored to.
         unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) }
     }
 
@@ -372,8 +387,8 @@ impl Pmem for Region {
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
         if let Some(page_sync) = &self.page_sync {
-            // With a page cache, non-temporal stores have no advantage. SAFETY: the range was checked; no slice of the mapping exists, so `bytes`
-            // is not in it.
+            // With a page cache, non-temporal stores have no advantage. SAFETY: the range was checked; `bytes` is not there, because lent bytes are
+            // not stored to.
             unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) };
             page_sync.flush(offset, bytes.len() as u64);
             return;
@@ -391,7 +406,7 @@ impl Pmem for Region {
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
         let kind = if self.page_sync.is_some() { CopyKind::Store } else { CopyKind::StoreNt(self.insns) };
-        // SAFETY: the range was checked; no slice of the mapping exists, so `bytes` is not in it.
+        // SAFETY: the range was checked; `bytes` is not there, because lent bytes are not stored to.
         let copied = unsafe { guarded_copy(kind, to, bytes.as_ptr(), bytes.len()) };
         if let Some(page_sync) = &self.page_sync {
             // The range includes the bytes stored before a fault.

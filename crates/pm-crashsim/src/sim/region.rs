@@ -10,6 +10,8 @@ use crate::site::{self, Edits, Site, SiteKind};
 use crate::trace::{DataSpan, EventKind, Trace};
 use crate::{Model, TraceFile};
 use core::fmt;
+use core::ops::Range;
+use core::ptr::NonNull;
 use pm_core::{Domain, FenceError, Pmem, WriterLock};
 use std::collections::BTreeSet;
 use std::panic::Location;
@@ -302,12 +304,23 @@ impl SimPmem {
         }
     }
 
+    #[track_caller]
     fn write(&self, state: &mut State, offset: u64, bytes: &[u8]) {
+        let end = offset + bytes.len() as u64;
+        if let Some(lent) = state.lent.iter().find(|lent| lent.start < end && offset < lent.end) {
+            panic!("{} bytes are stored at offset {offset}, while the bytes {lent:?} are lent", bytes.len());
+        }
         for piece in pieces(offset, bytes.len(), LINE) {
             state.reads.note_stored(piece.unit);
             let line = state.visible.entry(piece.unit).or_insert_with(|| *self.image.line(piece.unit));
             line[piece.within].copy_from_slice(&bytes[piece.of_range]);
         }
+    }
+
+    /// Notes bytes that are lent until the returned value is dropped.
+    fn note_lent(&self, range: Range<u64>) -> Lent<'_> {
+        self.state().lent.push(range.clone());
+        Lent { pmem: self, range }
     }
 
     /// Stores bytes that lie in the region.
@@ -322,6 +335,21 @@ impl SimPmem {
         let mut word = [0; WORD];
         self.read(state, offset, &mut word);
         u64::from_le_bytes(word)
+    }
+}
+
+/// Lent bytes, to which nothing may be stored.
+struct Lent<'p> {
+    pmem: &'p SimPmem,
+    range: Range<u64>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let mut state = self.pmem.state();
+        if let Some(place) = state.lent.iter().position(|range| *range == self.range) {
+            state.lent.swap_remove(place);
+        }
     }
 }
 
@@ -343,6 +371,13 @@ impl Pmem for SimPmem {
         let mut state = self.access();
         self.read(&mut state, offset, out);
         state.record_load(offset, out.len() as u64, Location::caller());
+    }
+
+    fn lend(&self, offset: u64, len_bytes: usize, with: &mut dyn FnMut(NonNull<[u8]>)) {
+        let mut bytes = vec![0; len_bytes];
+        self.load(offset, &mut bytes);
+        let _lent = self.note_lent(offset..offset + len_bytes as u64);
+        with(NonNull::from(bytes.as_slice()));
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) {

@@ -7,6 +7,7 @@ use crate::location::LocationId;
 use crate::outcome::TOO_LONG;
 use crate::site::{Edits, InjectedKinds};
 use crate::trace::{DataSpan, Event, EventKind, Trace};
+use core::ops::Range;
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ pub(super) struct State {
     /// `None` for the threads of killed processes.
     pub(super) threads: Vec<Option<ThreadKey>>,
     pub(super) reads: Reads,
+    /// The ranges that are lent.
+    pub(super) lent: Vec<Range<u64>>,
 }
 
 /// The limits of a check.

@@ -1,0 +1,156 @@
+//! Reads that lend values: what they find, and that the space of lent values is not used again.
+
+use core::ops::ControlFlow;
+use pm_btree::{Key, ReadError, Store, StoreOptions, Table, Value};
+use pm_core::{Pmem, Region};
+use pm_crashsim::SimPmem;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// All entries in a range, as [`Table::visit`] finds them.
+fn visited<K: Key, V: Value, P: Pmem, T>(
+    table: &Table<'_, K, V, P>,
+    own: impl Fn(K::View<'_>, V::View<'_>) -> T,
+) -> Vec<T> {
+    let mut entries = Vec::new();
+    let flow = table.visit(.., |entry| match entry {
+        Ok((key, value)) => {
+            entries.push(own(key, value));
+            ControlFlow::Continue(())
+        }
+        Err(error) => ControlFlow::Break(error),
+    });
+    assert!(flow.is_continue(), "{flow:?}");
+    entries
+}
+
+#[test]
+fn lent_values_are_those_of_a_map() {
+    let options = StoreOptions::new().node_slots(8);
+    let store = Store::format(Region::anonymous(16 << 20).unwrap(), &options).unwrap();
+    let words = store.table::<u64, &[u8]>("words").unwrap();
+    let names = store.table::<&str, &[u8]>("names").unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    let (mut of_words, mut of_names) = (BTreeMap::new(), BTreeMap::new());
+    for _ in 0..3_000 {
+        let number = random.u64(..1_000);
+        // Clustered and scattered keys.
+        let key = if number < 500 { number } else { number << 50 };
+        let value = vec![random.u8(..); [0, 5, 8, 9, 200, 3_000][random.usize(..6)]];
+        let name = format!("a common prefix {number}");
+        if random.u32(..3) == 0 {
+            words.remove(key).unwrap();
+            names.remove(&name).unwrap();
+            of_words.remove(&key);
+            of_names.remove(&name);
+        } else {
+            words.insert(key, &value).unwrap();
+            names.insert(&name, &value).unwrap();
+            of_words.insert(key, value.clone());
+            of_names.insert(name, value);
+        }
+    }
+    for number in 0..1_000 {
+        let key = if number < 500 { number } else { number << 50 };
+        assert_eq!(words.get_with(key, <[u8]>::to_vec).unwrap().as_ref(), of_words.get(&key));
+        let name = format!("a common prefix {number}");
+        assert_eq!(names.get_with(&name, <[u8]>::to_vec).unwrap().as_ref(), of_names.get(&name));
+    }
+    assert_eq!(visited(&words, |key, value| (key, value.to_vec())), Vec::from_iter(of_words));
+    assert_eq!(visited(&names, |key, value| (key.to_owned(), value.to_vec())), Vec::from_iter(of_names));
+    let flow = words.visit(7..=9, |entry| ControlFlow::Break(entry.unwrap().0));
+    assert!(matches!(flow, ControlFlow::Break(7..=9)), "{flow:?}");
+}
+
+/// The simulator panics if lent bytes are stored to. Every value is replaced while one is lent, and all space is used again afterwards.
+#[test]
+fn space_of_lent_value_is_used_after_it() {
+    let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
+    let store = Store::format(Arc::new(SimPmem::new(96 << 10)), &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    let replace = |value: u8| (0..6).try_for_each(|key| table.insert(key, &[value; 900]).map(drop));
+    replace(1).unwrap();
+    let is_full = table
+        .get_with(3, |lent| {
+            // Many more than there is space for, if nothing is released.
+            let replaced = (2..30).try_for_each(replace);
+            assert_eq!(lent, [1; 900]);
+            matches!(replaced, Err(pm_btree::WriteError::Full))
+        })
+        .unwrap();
+    assert_eq!(is_full, Some(true), "space waits for the reader");
+    (30..100).try_for_each(replace).unwrap();
+    let mut visits = 0;
+    let flow: ControlFlow<()> = table.visit(.., |entry| {
+        let (key, lent) = entry.unwrap();
+        table.remove(5 - key).unwrap();
+        table.insert(key, &[7; 900]).unwrap();
+        assert_eq!(lent, [99; 900]);
+        visits += 1;
+        ControlFlow::Continue(())
+    });
+    assert!(flow.is_continue());
+    assert_eq!(visits, 3, "the second half is removed before it is visited");
+    assert!(store.check().unwrap().is_sound());
+}
+
+#[test]
+fn values_stay_while_other_threads_replace_them() {
+    let store = Store::format(Region::anonymous(8 << 20).unwrap(), &StoreOptions::new()).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    (0..200).for_each(|key| assert!(table.insert(key, &[1; 500]).unwrap()));
+    let is_over = AtomicBool::new(false);
+    let is_whole = |value: &[u8]| value.len() == 500 && value.iter().all(|byte| *byte == value[0]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = fastrand::Rng::with_seed(2);
+            for _ in 0..30_000 {
+                table.insert(random.u64(..200), &[random.u8(..); 500]).unwrap();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let mut random = fastrand::Rng::with_seed(3);
+        while !is_over.load(Ordering::Relaxed) {
+            assert_eq!(table.get_with(random.u64(..200), is_whole).unwrap(), Some(true));
+            let mut keys = 0;
+            let flow: ControlFlow<()> = table.visit(.., |entry| {
+                assert!(is_whole(entry.unwrap().1));
+                keys += 1;
+                ControlFlow::Continue(())
+            });
+            assert!(flow.is_continue() && keys == 200, "{keys}");
+        }
+    });
+}
+
+/// A table of another type of the same width: the bytes are no string.
+#[test]
+fn bytes_that_are_no_value_are_an_error() {
+    let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
+    let store = Store::format(Arc::clone(&pmem), &StoreOptions::new()).unwrap();
+    let table = store.table::<u64, &str>("t").unwrap();
+    table.insert(1, "a string of more than eight bytes").unwrap();
+    drop(store);
+    let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
+    pmem.load(0, &mut bytes);
+    let at = bytes.windows(8).position(|window| window == b"a string").unwrap() as u64;
+    pmem.store(at, &[0xff]);
+    let store = Store::attach(pmem, &StoreOptions::new()).unwrap();
+    let table = store.table::<u64, &str>("t").unwrap();
+    assert!(matches!(table.get_with(1, str::len), Err(ReadError::Decode(_))));
+    let flow = table.visit(.., |entry| ControlFlow::Break(entry.map(|(key, _)| key)));
+    assert!(matches!(flow, ControlFlow::Break(Err(ReadError::Decode(_)))), "{flow:?}");
+    let store = {
+        drop(store);
+        let bytes = bytes.clone();
+        let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
+        pmem.store(0, &bytes);
+        pmem.store(at, &[0xff]);
+        Store::attach(pmem, &StoreOptions::new().verify_reads(true)).unwrap()
+    };
+    let table = store.table::<u64, &str>("t").unwrap();
+    assert!(matches!(table.get_with(1, str::len), Err(ReadError::Corrupted(_))));
+    let flow = table.visit(.., |entry| ControlFlow::Break(entry.map(|(key, _)| key)));
+    assert!(matches!(flow, ControlFlow::Break(Err(ReadError::Corrupted(_)))), "{flow:?}");
+}
