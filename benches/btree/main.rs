@@ -58,6 +58,20 @@ struct Options {
     /// The directory of the stores: by default in memory, so that no rival waits for a disk.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     directory: PathBuf,
+    /// Measure only a part.
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
+}
+
+/// A part of the measurements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// The table of all stores.
+    Stores,
+    /// Threads, lengths of values, string keys, memory.
+    Details,
+    /// Opening a store after a kill.
+    Opening,
 }
 
 fn main() -> Result<ExitCode> {
@@ -73,13 +87,35 @@ fn main() -> Result<ExitCode> {
     report.fact("records", records);
     report.fact("value bytes", options.value_bytes);
     report.fact("directory", options.directory.to_string_lossy());
-    let mut agreed = None;
+    let includes = |part| options.only.is_none_or(|only| only == part);
     let rounds = options.cli.round_count(5, 2);
+    if includes(Part::Stores) {
+        compare_stores(&mut report, &options, &values, sizes, rounds)?;
+    }
+    if includes(Part::Details) {
+        details::add(&mut report, &options.directory, &values, sizes, rounds)?;
+    }
+    if includes(Part::Opening) {
+        let killed_records = if quick { 1_000_000 } else { 10_000_000 };
+        opening::add(&mut report, &options.directory, &Records::new(256), killed_records, 1 + rounds / 3)?;
+    }
+    options.cli.finish(&report)
+}
+
+/// Adds the rates of all stores to the report.
+fn compare_stores(
+    report: &mut Report,
+    options: &Options,
+    values: &Records,
+    sizes: Sizes,
+    rounds: usize,
+) -> Result<()> {
+    let mut agreed = None;
     let measured: Vec<[_; STORES.len()]> = rounds_of(rounds, |index| {
         let (name, measure) = STORES[index];
         eprintln!("{name}");
         let directory = tempfile::tempdir_in(&options.directory).into_diagnostic()?;
-        let rates = measure(directory.path(), Workload { records: &values, sizes, agreed: &mut agreed });
+        let rates = measure(directory.path(), Workload { records: values, sizes, agreed: &mut agreed });
         rates.map_err(|error| error.wrap_err(format!("{name} failed")))
     })?;
 
@@ -101,10 +137,7 @@ fn main() -> Result<ExitCode> {
             report.row(name, *rival_name, "op/s", pairs, goal);
         }
     }
-    details::add(&mut report, &options.directory, &values, sizes, rounds)?;
-    let killed_records = if quick { 1_000_000 } else { 10_000_000 };
-    opening::add(&mut report, &options.directory, &Records::new(256), killed_records, 1 + rounds / 3)?;
-    options.cli.finish(&report)
+    Ok(())
 }
 
 /// The medians of the percentiles of all rounds.

@@ -48,19 +48,12 @@ fn fanout(slots: usize) -> usize {
     (slots + 2).min(FANOUT_MAX)
 }
 
-/// The number of leaves that a region of `len_bytes` bytes can have.
-fn leaves_max(len_bytes: u64, node_bytes: u64) -> usize {
-    usize::try_from(len_bytes / node_bytes).unwrap_or(usize::MAX)
-}
-
 impl Core<Region> {
     /// Grows the pool, and makes room for what it can hold.
     pub(crate) fn grow(&mut self, pool_bytes: u64) -> Result<(), HeapError> {
         self.heap.grow(pool_bytes)?;
-        let len_bytes = self.pmem().len_bytes();
-        self.space.grow(len_bytes);
+        self.space.grow(self.heap.pmem().len_bytes());
         self.frames.grow(self.space.extent_count_max());
-        self.inner.grow(leaves_max(len_bytes, self.node_bytes()));
         Ok(())
     }
 }
@@ -80,7 +73,7 @@ impl<P: Pmem> Core<P> {
         let space = Space::open(&heap, header.extent_bytes, node_bytes)?;
         let nodes_per_extent = Space::nodes_per_extent(header.extent_bytes, node_bytes);
         let frames = Frames::new(space.extent_count_max(), nodes_per_extent);
-        let inner = InnerNodes::new(leaves_max(heap.pmem().len_bytes(), node_bytes));
+        let inner = InnerNodes::new();
         let verifies_reads = options.verifies_reads();
         let (is_poisoned, steps_right) = (AtomicBool::new(false), AtomicU64::new(0));
         Ok(Self {

@@ -68,6 +68,20 @@ const fn root_parts(word: u64) -> (u8, Kid) {
     ((word >> 32) as u8, Kid::from_word(word as u32))
 }
 
+/// Takes inner nodes out of use: the one of this level, and all below it. Passes the offset of each one's hint node to `release`.
+fn retire_below<P: Pmem>(core: &Core<P>, (level, kid): (u8, Kid), release: &impl Fn(u64)) {
+    if level > 0
+        && let Kid::Built(id) = kid
+    {
+        let node = core.inner.get(id);
+        node.children().into_iter().for_each(|(_, kid)| retire_below(core, (level - 1, kid), release));
+        if node.hint() != 0 {
+            release(node.hint());
+        }
+        core.inner.retire(id);
+    }
+}
+
 impl Index {
     /// The index of a new tree with one leaf.
     pub(crate) const fn new(tree: TreeId, first: FrameId, anchor: u64) -> Self {
@@ -255,21 +269,9 @@ impl Index {
     /// Makes a new index after [`forget_hints`](Self::forget_hints), and releases the old one. No other thread uses the tree.
     pub(crate) fn renew<P: Pmem>(&self, core: &Core<P>) -> Result<(), LeafError> {
         let first = root_word(0, Kid::leaf(self.first));
-        let (level, root) = root_parts(self.root.swap(first, Ordering::AcqRel));
-        self.release_below(core, level, root);
+        let old = root_parts(self.root.swap(first, Ordering::AcqRel));
+        retire_below(core, old, &|hint| core.space.release_node(hint));
         self.rebuild(core, &self.lock())
-    }
-
-    fn release_below<P: Pmem>(&self, core: &Core<P>, level: u8, kid: Kid) {
-        let Kid::Built(id) = kid else { return };
-        if level > 0 {
-            let node = core.inner.get(id);
-            node.children().into_iter().for_each(|(_, kid)| self.release_below(core, level - 1, kid));
-            if node.hint() != 0 {
-                core.space.release_node(node.hint());
-            }
-            core.inner.retire(id);
-        }
     }
 
     /// Makes a new index, from the headers of the leaves, because a hint node is corrupted. The old inner nodes are not used any more. If a leaf is
@@ -294,7 +296,9 @@ impl Index {
             leaves.push((right.low(), leaf));
             node = right;
         }
-        self.root.store(root_word(0, Kid::leaf(self.first)), Ordering::Release);
+        let first = root_word(0, Kid::leaf(self.first));
+        // The old hint nodes keep their space: which are corrupted, is unknown.
+        retire_below(core, root_parts(self.root.swap(first, Ordering::AcqRel)), &|_| ());
         if self.anchor != 0 {
             hints::set_root(core, self.anchor, core.space.node_offset(self.first));
         }

@@ -8,8 +8,20 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// The most children of an inner node; a hint node has a word for each.
 pub(crate) const FANOUT_MAX: usize = 64;
 
-/// The number of inner nodes in one allocation.
-const CHUNK: usize = 16;
+/// The number of inner nodes in each of the first four chunks, as a power of two. Each four chunks are twice as long as the four before: so at most a
+/// quarter of the nodes are not used, and a few chunks have room for all ids.
+const FIRST_CHUNK_BITS: u32 = 4;
+const CHUNK_COUNT: usize = 4 * (u32::BITS - FIRST_CHUNK_BITS - 1) as usize;
+
+/// The chunk of an inner node, the length of that chunk, and the place of the node in it.
+#[inline]
+const fn place(id: u32) -> (usize, usize, usize) {
+    let id = id as usize + (4 << FIRST_CHUNK_BITS);
+    // The highest bit and the two below it.
+    let bits = id.ilog2() - 2;
+    let chunk = 4 * (bits - FIRST_CHUNK_BITS) as usize + (id >> bits) % 4;
+    (chunk, 1 << bits, id % (1 << bits))
+}
 
 /// A child of an inner node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +158,7 @@ impl Inner {
 /// The memory of the inner nodes of all trees.
 #[derive(Debug)]
 pub(crate) struct InnerNodes {
-    chunks: Vec<OnceLock<Box<[Inner]>>>,
+    chunks: [OnceLock<Box<[Inner]>>; CHUNK_COUNT],
     free: Mutex<FreeNodes>,
 }
 
@@ -157,24 +169,14 @@ struct FreeNodes {
 }
 
 impl InnerNodes {
-    /// For trees with up to `leaf_count` leaves together.
-    pub(crate) fn new(leaf_count: usize) -> Self {
-        let mut nodes = Self { chunks: Vec::new(), free: Mutex::default() };
-        nodes.grow(leaf_count);
-        nodes
-    }
-
-    /// Makes room for trees with up to `leaf_count` leaves together.
-    pub(crate) fn grow(&mut self, leaf_count: usize) {
-        // A root has two children at least, and other inner nodes have more. Some new copies of inner nodes exist beside the old ones.
-        let count = leaf_count / CHUNK + 64;
-        self.chunks.resize_with(count.max(self.chunks.len()), OnceLock::new);
+    pub(crate) fn new() -> Self {
+        Self { chunks: core::array::from_fn(|_| OnceLock::new()), free: Mutex::default() }
     }
 
     #[inline]
     pub(crate) fn get(&self, id: u32) -> &Inner {
-        let chunk = self.chunks[id as usize / CHUNK].get().expect("an id belongs to an allocated chunk");
-        &chunk[id as usize % CHUNK]
+        let (chunk, _, at) = place(id);
+        &self.chunks[chunk].get().expect("an id belongs to an allocated chunk")[at]
     }
 
     /// Makes an inner node.
@@ -185,7 +187,8 @@ impl InnerNodes {
             free.used - 1
         });
         drop(free);
-        self.chunks[id as usize / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Inner::new()).collect());
+        let (chunk, len, _) = place(id);
+        self.chunks[chunk].get_or_init(|| (0..len).map(|_| Inner::new()).collect());
         self.get(id).fill(hint, children);
         id
     }
@@ -201,5 +204,22 @@ impl InnerNodes {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.chunks.iter().filter_map(OnceLock::get).map(|chunk| size_of_val(&**chunk) as u64).sum()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_consecutive() {
+        let mut next = (0, 0);
+        for id in 0..100_000 {
+            let (chunk, len, at) = place(id);
+            assert_eq!((chunk, at), next, "{id}");
+            next = if at + 1 == len { (chunk + 1, 0) } else { (chunk, at + 1) };
+        }
+        let (last, len, at) = place(u32::MAX >> 1);
+        assert!(last < CHUNK_COUNT && at < len);
     }
 }

@@ -29,7 +29,7 @@
 //! # The model
 //! A store is a file with tables. A table maps keys to values, and has a name and two types: see [`Key`] and [`Value`]. Integers, strings, byte
 //! strings, arrays and tuples are keys and values, and [`Plain`] makes values of `#[derive(Persist)]` structs. Threads may share the store and its
-//! tables. Reads wait for no lock; changes of keys in different leaves run in parallel.
+//! tables. Reads wait for no lock, and copy what they find or [lend](Table::get_with) it; changes of keys in different leaves run in parallel.
 //!
 //! # What is guaranteed after a crash
 //! * Every operation that has returned is durable. An operation in progress is atomic: a crash leaves its change or none of it. So is a batch of

@@ -3,7 +3,7 @@
 use pm_alloc::HeapOptions;
 
 /// Options for creating and opening a store.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct StoreOptions {
     heap: HeapOptions,
     node_slots: Option<u32>,
@@ -13,14 +13,30 @@ pub struct StoreOptions {
     changes_per_epoch: Option<u32>,
 }
 
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl StoreOptions {
     /// The defaults: nodes of 2 KiB, and extents that depend on the size of the pool.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        // One transaction at a time adds an extent or a table, and an open after a kill reads all lanes.
+        let heap = HeapOptions::new().lanes(2).lane_entries(62);
+        Self {
+            heap,
+            node_slots: None,
+            extent_bytes: None,
+            verifies_reads: false,
+            leaves_swept_at_open: None,
+            changes_per_epoch: None,
+        }
     }
 
-    /// Options of the heap that holds the store, and through them of the pool and the region. A store chooses the length of chunks itself.
+    /// Options of the heap that holds the store, and through them of the pool and the region. A store chooses the length of chunks itself. Its heap has
+    /// two lanes of 62 entries by default.
     #[must_use]
     pub fn heap(mut self, heap: HeapOptions) -> Self {
         self.heap = heap;
@@ -51,7 +67,7 @@ impl StoreOptions {
         self
     }
 
-    /// The number of leaves that an open visits, by default 256, which takes up to a millisecond. The others are visited when they are needed, when
+    /// The number of leaves that an open visits, by default 8, which takes up to a millisecond after a kill. The others are visited when they are needed, when
     /// changes need space, or when the length of a table is asked for.
     #[must_use]
     pub const fn sweep_at_open(mut self, leaves: u64) -> Self {
@@ -60,7 +76,7 @@ impl StoreOptions {
     }
 
     pub(crate) fn leaves_swept_at_open(&self) -> u64 {
-        self.leaves_swept_at_open.unwrap_or(256)
+        self.leaves_swept_at_open.unwrap_or(8)
     }
 
     /// The number of changes after which the store notes that all earlier ones are durable, by default 4,096. An open after a crash verifies the values of

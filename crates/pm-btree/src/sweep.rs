@@ -1,7 +1,7 @@
 //! The sweep: after an open it visits every leaf once, counts its entries, and marks the space that it uses.
 //!
 //! An open does not wait for it. Until it has ended, changes take space from new extents, and entries of leaves that it has not visited are not
-//! counted. It goes on in steps: an open takes one, and the change that adds an extent takes another. What needs the result completes it: the length
+//! counted. It goes on in steps: an open takes one, and changes take others after an extent was added. What needs the result completes it: the length
 //! of a table, statistics, and a change that finds the pool full.
 //!
 //! If a leaf cannot be read, or has a corrupted entry, the sweep never ends: the space that existed at the open is not reused, so that a repair can
@@ -13,18 +13,23 @@ use crate::error::{LeafError, ReadError, WriteError};
 use crate::frame::FrameId;
 use crate::header::Verified;
 use crate::leaf::{Tree, owed_records, slots_of};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pm_core::{FenceError, Pmem};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The leaves that are visited for each extent that is added. An extent has at most 512 nodes, so that the sweep ends before as many extents are
+/// The leaves that become due for each extent that is added. An extent has at most 512 nodes, so that the sweep ends before as many extents are
 /// added as there were extents of nodes.
 const LEAVES_PER_EXTENT: u64 = 512;
+
+/// The due leaves that one change visits. After a kill, a visit of a leaf whose pages are not mapped takes up to 250 microseconds.
+const LEAVES_PER_CHANGE: u64 = 1;
 
 /// The sweep of a store.
 #[derive(Debug)]
 pub(crate) struct Sweep {
     is_done: AtomicBool,
+    /// The leaves that are due to be visited by changes.
+    due: AtomicU64,
     rest: Mutex<Rest>,
 }
 
@@ -49,7 +54,7 @@ impl Sweep {
     /// A sweep of these trees. `is_complete`: there are no others.
     pub(crate) const fn new(trees: Vec<Arc<Tree>>, is_complete: bool) -> Self {
         let rest = Rest { trees, leaf: None, has_failed: !is_complete };
-        Self { is_done: AtomicBool::new(false), rest: Mutex::new(rest) }
+        Self { is_done: AtomicBool::new(false), due: AtomicU64::new(0), rest: Mutex::new(rest) }
     }
 
     /// Whether every leaf was visited.
@@ -80,11 +85,17 @@ impl Sweep {
     /// Takes the steps that are due because extents were added, unless another thread does.
     #[inline]
     fn take_due_steps<P: Pmem>(&self, core: &Core<P>) -> Result<(), FenceError> {
-        match core.space.take_added() {
-            0 => Ok(()),
-            added if !self.is_done() => self.visit(core, added * LEAVES_PER_EXTENT),
-            _ => Ok(()),
+        if self.is_done() {
+            return Ok(());
         }
+        let added = core.space.take_added();
+        let due = self.due.load(Ordering::Relaxed) + added * LEAVES_PER_EXTENT;
+        if due == 0 {
+            return Ok(());
+        }
+        // Inexact if several threads make changes: then more leaves or fewer are visited, and the next extent makes others due.
+        self.due.store(due.saturating_sub(LEAVES_PER_CHANGE), Ordering::Relaxed);
+        self.visit(core, LEAVES_PER_CHANGE)
     }
 
     /// The length of a tree, after completing the sweep.
