@@ -5,6 +5,7 @@ mod raw;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pm_alloc::{Heap, HeapOptions};
+use pm_btree::{Store, StoreOptions};
 use pm_core::{Link, Pmem as _, Region, RegionOptions};
 use pm_crashsim::{Explorer, Image};
 use pmbd::{BlockOp, Engine, Geometry, SectorSize};
@@ -82,6 +83,45 @@ fn in_rounds(count: u64, operation: impl Fn(u64), undo: impl Fn(u64)) -> Duratio
     time
 }
 
+/// Single operations of an ordered store with 100,000 entries: 8-byte keys, values of 100 bytes.
+fn store(criterion: &mut Criterion) {
+    const COUNT: u64 = 100_000;
+    let (_directory, region) = region();
+    let store = Store::format(region, &StoreOptions::new()).expect("there is room");
+    let table = store.table::<u64, &[u8]>("table").expect("there is room");
+    let key = |number: u64| (number % COUNT).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let put = |number| table.insert(key(number), black_box(&[7; 100])).expect("there is room");
+    (0..COUNT).for_each(|number| assert!(put(number), "a new key"));
+    let mut number = 0;
+    let mut next = || {
+        number += 7919;
+        number
+    };
+    let mut group = criterion.benchmark_group("store");
+    group.bench_function("update", |bencher| bencher.iter(|| put(next())));
+    group.bench_function("get", |bencher| bencher.iter(|| table.get(key(next()))));
+    group.bench_function("get lent", |bencher| {
+        bencher.iter(|| table.get_with(key(next()), |value| value.first().copied()));
+    });
+    group.bench_function("scan of 100", |bencher| {
+        bencher.iter(|| table.range(key(next())..).take(100).filter(Result::is_ok).count());
+    });
+    let remove = |number| assert!(table.remove(key(number)).expect("the store is sound"), "it was there");
+    group.bench_function("insert", |bencher| {
+        (0..BLOCKS).for_each(remove);
+        bencher.iter_custom(|count| {
+            in_rounds(count, |number| _ = put(number), |slots| (0..slots).for_each(remove))
+        });
+    });
+    group.bench_function("remove", |bencher| {
+        (0..BLOCKS).for_each(|number| _ = put(number));
+        bencher.iter_custom(|count| {
+            in_rounds(count, remove, |slots| (0..slots).for_each(|number| _ = put(number)))
+        });
+    });
+    group.finish();
+}
+
 /// One crash image: made, recovered from and checked.
 fn crash_image(criterion: &mut Criterion) {
     let (explorer, image) =
@@ -126,5 +166,5 @@ fn region() -> (TempDir, Region) {
     (directory, region)
 }
 
-criterion_group!(operations, persist, heap, crash_image, block_request);
+criterion_group!(operations, persist, heap, store, crash_image, block_request);
 criterion_main!(operations);

@@ -43,7 +43,8 @@
 //! ```
 //!
 //! # 3. Reads
-//! A read returns a [guard](crate::Guard) with a copy of the value. Ranges go in both directions, while other threads change the table.
+//! A read returns a [guard](crate::Guard) with a copy of the value. Ranges go in both directions, while other threads change the table. For long values,
+//! [`Table::get_with`](crate::Table::get_with) and [`Table::visit`](crate::Table::visit) copy nothing: they lend the value to a closure.
 //!
 //! ```
 //! # use pm_btree::{Store, StoreOptions};
@@ -63,7 +64,11 @@
 //! # }
 //! ```
 //!
-//! # 4. Crashes
+//! # 4. Space
+//! A store that is full says so with an error, and loses nothing. [`Store::grow`](crate::Store::grow) makes it larger.
+//! [`Store::compact`](crate::Store::compact) releases the leaves that removals have left empty, for instance in a table that is used as a queue.
+//!
+//! # 5. Crashes
 //! A store needs no shutdown: after `kill -9` or a power failure [`Store::open`](crate::Store::open) finds every change that had returned. What your own
 //! program makes of several changes is for you to test. `cargo add --dev pm-crashsim` adds a simulator of persistent memory, which runs a piece of your
 //! program, and then opens the store after every legal crash of it. This test proves that a transfer never loses money; with two insertions in place
