@@ -68,6 +68,18 @@ const fn root_parts(word: u64) -> (u8, Kid) {
     ((word >> 32) as u8, Kid::from_word(word as u32))
 }
 
+/// Whether there are more leaves from this one on than an inner node has children: more than those of which a crash may have lost the pointers.
+fn has_many_leaves<P: Pmem>(core: &Core<P>, tree: TreeId, first: FrameId) -> bool {
+    let mut offset = core.space.node_offset(first);
+    for _ in 0..core.fanout() {
+        match Verified::load(&core.pmem(), offset, tree).and_then(|leaf| leaf.next()) {
+            Ok(0) | Err(_) => return false,
+            Ok(next) => offset = next,
+        }
+    }
+    true
+}
+
 /// Takes inner nodes out of use: the one of this level, and all below it. Passes the offset of each one's hint node to `release`.
 fn retire_below<P: Pmem>(core: &Core<P>, (level, kid): (u8, Kid), release: &impl Fn(u64)) {
     if level > 0
@@ -103,7 +115,15 @@ impl Index {
         };
         let root = root.and_then(|(root, level)| Some((level, core.space.frame_of(root)?)));
         match root {
-            Some((0, root)) => index.root.store(root_word(0, Kid::leaf(root)), Ordering::Release),
+            Some((0, root)) => {
+                index.root.store(root_word(0, Kid::leaf(root)), Ordering::Release);
+                // A crash inside a compaction leaves all leaves without an index. If a leaf is corrupted, it stays so: searches go from leaf to leaf.
+                if has_many_leaves(core, tree, root)
+                    && let Err(LeafError::Fence(error)) = index.rebuild(core, &index.lock())
+                {
+                    return Err(error.into());
+                }
+            }
             Some((level, root)) => index.root.store(root_word(level, Kid::Hint(root)), Ordering::Release),
             None => index.rebuild(core, &index.lock())?,
         }
