@@ -56,8 +56,7 @@
 //! | a split, in about one insertion of 30 | 19 | 1; with byte keys 2 |
 //!
 //! # Limitations
-//! A key with its value has at most a quarter of an extent, 256 KiB in a pool of 256 MiB or more. Leaves that become empty stay until
-//! [`Store::compact`].
+//! A key with its value has at most a quarter of an extent, 256 KiB in a pool of 256 MiB or more. Leaves that become empty are not merged.
 //! The pool grows by a call, [`Store::grow`], while no handle of a table exists. After an open, [`Table::len`] waits until every leaf was visited.
 //!
 //! # Source
@@ -76,7 +75,6 @@ mod catalogue;
 mod change;
 mod classes;
 mod commit;
-mod compact;
 mod core;
 mod ends;
 mod entry;

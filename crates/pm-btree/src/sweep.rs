@@ -130,11 +130,6 @@ impl Sweep {
         while left > 0 && !self.is_done() {
             let Some(tree) = rest.trees.last() else {
                 if !rest.has_failed {
-                    if core.session.is_unclean {
-                        // The roots of new indexes, because hint nodes that older roots name are free from here on.
-                        // teeth: another thread would have to take such a node before its own changes store a new root
-                        core.fence()?;
-                    }
                     core.session.end_verification(&core.pmem());
                     core.space.unseal();
                     self.is_done.store(true, Ordering::Release);
