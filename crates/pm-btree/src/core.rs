@@ -15,7 +15,7 @@ use crate::options::StoreOptions;
 use crate::space::{Space, processor_count, thread_number};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use pm_alloc::{Heap, HeapError, PoisoningPmem};
+use pm_alloc::{Heap, PoisoningPmem};
 use pm_core::{FenceError, Pmem, Region, field};
 use std::sync::{Mutex, PoisonError};
 
@@ -50,7 +50,10 @@ fn fanout(slots: usize) -> usize {
 
 impl Core<Region> {
     /// Grows the pool, and makes room for what it can hold.
-    pub(crate) fn grow(&mut self, pool_bytes: u64) -> Result<(), HeapError> {
+    pub(crate) fn grow(&mut self, pool_bytes: u64) -> Result<(), OpenError> {
+        if let Some(reason) = Space::refusal(pool_bytes, self.space.extent_bytes()) {
+            return Err(OpenError::Layout { pool_bytes, reason });
+        }
         self.heap.grow(pool_bytes)?;
         self.space.grow(self.heap.pmem().len_bytes());
         self.frames.grow(self.space.extent_count_max());
@@ -70,6 +73,10 @@ impl<P: Pmem> Core<P> {
         }
         let slots = header.node_slots as usize;
         let node_bytes = NODE_HEADER_BYTES + slots as u64 * ENTRY_BYTES;
+        let pool_bytes = heap.pmem().len_bytes();
+        if let Some(reason) = Space::refusal(pool_bytes, header.extent_bytes) {
+            return Err(OpenError::Layout { pool_bytes, reason });
+        }
         let space = Space::open(&heap, header.extent_bytes, node_bytes)?;
         let nodes_per_extent = Space::nodes_per_extent(header.extent_bytes, node_bytes);
         let frames = Frames::new(space.extent_count_max(), nodes_per_extent);
@@ -174,10 +181,12 @@ impl<P: Pmem> Core<P> {
         self.limbo.enter(thread_number())
     }
 
-    /// Releases a record that is not in a leaf any more, once no reader looks at it.
+    /// Releases a record that is not in a leaf any more, once no reader looks at it. The caller has the lock of the leaf.
     #[inline]
     pub(crate) fn release_record(&self, record: RecordRef) {
-        self.limbo.release(record, |record| self.space.release_record(record.offset, record.len));
+        // The sweep does not find a record that waits. If it has not visited the leaf yet, it cannot end before the record is marked here.
+        let keep = |record: RecordRef| _ = self.space.mark_record(record.offset, record.len);
+        self.limbo.release(record, keep, |record| self.space.release_record(record.offset, record.len));
     }
 
     /// Releases the records whose readers have ended. Returns whether there were any.

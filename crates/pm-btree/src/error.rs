@@ -83,7 +83,7 @@ pub enum OpenError {
         unknown: u64,
     },
     /// The requested layout is impossible.
-    #[error("cannot create a store in {pool_bytes} bytes: {reason}")]
+    #[error("no store can have {pool_bytes} bytes: {reason}")]
     Layout {
         /// The length of the pool.
         pool_bytes: u64,

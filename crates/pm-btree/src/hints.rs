@@ -138,6 +138,8 @@ pub(crate) fn root<P: Pmem>(core: &Core<P>, tree: TreeId, anchor: u64) -> Result
     let place = word_offset(anchor, 0);
     let corrupted = || Corruption::new(place, CorruptionKind::NodeHeader);
     let root = unchecked(pmem.load_u64(place), place).ok_or_else(corrupted)?;
-    let level = Verified::load_any(pmem, root, tree)?.level();
-    if level == ANCHOR_LEVEL { Err(corrupted()) } else { Ok((root, level)) }
+    let node = Verified::load_any(pmem, root, tree)?;
+    // After a rebuild and a crash, the anchor may name an old root whose space is a leaf's by now. From a leftmost node every leaf is reached.
+    let is_leftmost = node.low() == Fence::LOWEST && node.level() != ANCHOR_LEVEL;
+    if is_leftmost { Ok((root, node.level())) } else { Err(corrupted()) }
 }

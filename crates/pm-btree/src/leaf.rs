@@ -117,7 +117,7 @@ impl Tree {
         Ok(Some((frame, snapshot)))
     }
 
-    /// Reads the entry of `key` with `read`. `None` if there is none.
+    /// Reads the entry of `key` with `read`. `None` if there is none. `verifies_seal`: an entry with a wrong seal is an error, as if reads were verified.
     ///
     /// `read` may be called several times, and with an entry that is being overwritten: only its last result is returned.
     #[inline]
@@ -125,6 +125,7 @@ impl Tree {
         &self,
         core: &Core<P>,
         key: &SearchKey<'_>,
+        verifies_seal: bool,
         mut read: impl FnMut(&Entry) -> R,
     ) -> Result<Option<R>, LeafError> {
         let pmem = &core.pmem();
@@ -137,8 +138,9 @@ impl Tree {
                 let has_key = entry.has_key(pmem, key);
                 // The key of a corrupted record may have been this one.
                 if has_key || core.verifies_reads && entry.key == key.head() {
-                    let is_intact = !core.verifies_reads
-                        || entry.seal(frame.seed()) == seal && entry.is_record_intact(pmem, self.is_word());
+                    let is_intact = (!verifies_seal && !core.verifies_reads
+                        || entry.seal(frame.seed()) == seal)
+                        && (!core.verifies_reads || entry.is_record_intact(pmem, self.is_word()));
                     let corruption = Corruption::new(entry_offset(node, slot), CorruptionKind::Record);
                     if !is_intact {
                         found = Some(Err(corruption));

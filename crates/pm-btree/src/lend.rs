@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
-use crate::error::LeafError;
+use crate::error::{Corruption, CorruptionKind, LeafError};
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::{Tree, held_entry, slots_of};
 use crate::scan::{Bounds, Leaf, Side, is_below};
@@ -22,7 +22,8 @@ impl Tree {
         with: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, LeafError> {
         let _lending = core.begin_lending();
-        let found = self.get(core, key, |entry| *entry)?;
+        // A corrupted entry can lead to bytes that are stored to while they are lent.
+        let found = self.get(core, key, true, |entry| *entry)?;
         if let Some(entry) = &found {
             entry.lend(&core.pmem(), self.key_width, &mut |_, value| with(value));
         }
@@ -54,8 +55,8 @@ impl Tree {
             }
             (last_node, reported) = (node, reported | corrupted);
 
-            let load =
-                |leaf: &Leaf<'_>, at: usize| Entry::load(pmem, entry_offset(node, leaf.order[at].into())).0;
+            let place = |leaf: &Leaf<'_>, at: usize| entry_offset(node, leaf.order[at].into());
+            let load = |leaf: &Leaf<'_>, at: usize| Entry::load(pmem, place(leaf, at)).0;
             let mut lent: Option<Entry> = None;
             let mut is_changed = false;
             leaf.rest.clone().take(ENTRIES_AHEAD).for_each(|at| load(&leaf, at).prefetch_key(pmem));
@@ -65,10 +66,18 @@ impl Tree {
                 } else {
                     leaf.prefetch_next(core);
                 }
-                let entry = load(&leaf, at);
-                if !leaf.frame.is_current(leaf.snapshot) {
+                let (entry, seal) = Entry::load(pmem, place(&leaf, at));
+                let is_intact = entry.seal(leaf.frame.seed()) == seal;
+                // A change in progress may have stored a part of the entry.
+                let is_partial =
+                    !is_intact && !leaf.snapshot.is_settled() && core.check_not_poisoned().is_ok();
+                if is_partial || !leaf.frame.is_current(leaf.snapshot) {
                     is_changed = true;
                     break;
+                }
+                if !is_intact {
+                    each(Err(Corruption::new(place(&leaf, at), CorruptionKind::Entry).into()))?;
+                    continue;
                 }
                 let mut flow = ControlFlow::Continue(());
                 entry.lend(pmem, self.key_width, &mut |key, value| flow = each(Ok((key, value))));

@@ -45,11 +45,17 @@ impl Limbo {
         active
     }
 
-    /// Releases a record that is not in a leaf any more, with `release`, or lets it wait.
+    /// Releases a record that is not in a leaf any more, with `release`; or calls `keep`, and lets it wait.
     #[inline]
-    pub(crate) fn release(&self, record: RecordRef, mut release: impl FnMut(RecordRef)) {
+    pub(crate) fn release(
+        &self,
+        record: RecordRef,
+        keep: impl FnOnce(RecordRef),
+        mut release: impl FnMut(RecordRef),
+    ) {
         fence(Ordering::SeqCst);
         if !self.readers.is_idle() {
+            keep(record);
             self.wait(record, release);
             return;
         }
@@ -103,10 +109,10 @@ mod tests {
     fn records_wait_for_readers_from_before() {
         let limbo = Limbo::new(2);
         let mut released = Vec::new();
-        limbo.release(record(1), |record| released.push(record.offset));
+        limbo.release(record(1), |_| (), |record| released.push(record.offset));
         assert_eq!(released, [1], "no reader");
         let first = limbo.enter(0);
-        limbo.release(record(2), |record| released.push(record.offset));
+        limbo.release(record(2), |_| (), |record| released.push(record.offset));
         let later = limbo.enter(1);
         assert!(!limbo.drain(|record| released.push(record.offset)));
         drop(first);
@@ -115,7 +121,7 @@ mod tests {
             "the later reader began before the period ended"
         );
         drop(later);
-        limbo.release(record(3), |record| released.push(record.offset));
+        limbo.release(record(3), |_| (), |record| released.push(record.offset));
         assert_eq!(released, [1, 3, 2]);
     }
 
@@ -125,7 +131,7 @@ mod tests {
         let mut released = 0;
         let mut reader = limbo.enter(0);
         for number in 0..10 * BATCH as u64 {
-            limbo.release(record(number), |_| released += 1);
+            limbo.release(record(number), |_| (), |_| released += 1);
             // There is always a reader.
             let next = limbo.enter(0);
             drop(core::mem::replace(&mut reader, next));
@@ -162,7 +168,7 @@ mod interleaved {
             };
             named.store(8, Ordering::Release);
             let release = |_| is_reused.store(1, Ordering::Relaxed);
-            limbo.release(RecordRef { offset: 7, len: 1 }, release);
+            limbo.release(RecordRef { offset: 7, len: 1 }, |_| (), release);
             limbo.drain(release);
             reader.join().expect("no thread panics");
         });

@@ -1,5 +1,6 @@
 //! Options for creating and opening a store.
 
+use crate::space::Space;
 use pm_alloc::HeapOptions;
 
 /// Options for creating and opening a store.
@@ -121,7 +122,7 @@ impl StoreOptions {
     }
 
     /// Why no store can have these options.
-    pub(crate) fn refusal(&self) -> Option<&'static str> {
+    pub(crate) fn refusal(&self, pool_bytes: u64) -> Option<&'static str> {
         let slots = self.slots();
         if !slots.is_multiple_of(2) || !(4..=62).contains(&slots) {
             return Some("a node has an even number of entries, 4 to 62");
@@ -130,5 +131,6 @@ impl StoreOptions {
         self.extent_bytes
             .is_some_and(|bytes| !is_length(bytes))
             .then_some("the length of an extent is a power of two, 4 KiB to 1 MiB")
+            .or_else(|| Space::refusal(pool_bytes, self.extent_length(pool_bytes) - 128))
     }
 }

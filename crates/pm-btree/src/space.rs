@@ -197,9 +197,19 @@ impl Space {
         Ok(space)
     }
 
+    /// Why no store can be so long. Frames have numbers below 2<sup>31</sup>, by the place of their extent.
+    pub(crate) fn refusal(len_bytes: u64, extent_bytes: u64) -> Option<&'static str> {
+        let frames = Self::extents_max(len_bytes, extent_bytes) as u64 * u64::from(FRAMES_PER_EXTENT);
+        (frames > 1 << 31).then_some("its extents are too short for so long a pool")
+    }
+
     /// The number of extents that a region of `len_bytes` bytes can have.
     fn extents_max(len_bytes: u64, extent_bytes: u64) -> usize {
         usize::try_from(2 * (len_bytes / window_bytes(extent_bytes) + 2)).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) const fn extent_bytes(&self) -> u64 {
+        self.extent_bytes
     }
 
     /// The number of extents that the region can have.

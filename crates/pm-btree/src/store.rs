@@ -70,7 +70,7 @@ impl Store<Region> {
         options: &StoreOptions,
     ) -> Result<Self, OpenError> {
         let heap_options = options.of_new_heap(pool_bytes);
-        if let Some(reason) = options.refusal() {
+        if let Some(reason) = options.refusal(pool_bytes) {
             return Err(OpenError::Layout { pool_bytes, reason });
         }
         let heap = match Heap::create(&path, pool_bytes, &heap_options) {
@@ -135,7 +135,7 @@ impl Store<Region> {
         if self.core.check_not_poisoned().is_err() {
             return Err(FenceError::Poisoned.into());
         }
-        Ok(self.core.grow(pool_bytes)?)
+        self.core.grow(pool_bytes)
     }
 }
 
@@ -149,7 +149,7 @@ impl<P: Pmem> Store<P> {
     /// As for [`create`](Store::create).
     pub fn format(pmem: P, options: &StoreOptions) -> Result<Self, OpenError> {
         let pool_bytes = pmem.len_bytes();
-        if let Some(reason) = options.refusal() {
+        if let Some(reason) = options.refusal(pool_bytes) {
             return Err(OpenError::Layout { pool_bytes, reason });
         }
         Self::format_in(Heap::format(pmem, &options.of_new_heap(pool_bytes))?, options)

@@ -71,13 +71,16 @@ impl Sweep {
         change: impl Fn() -> Result<R, WriteError>,
     ) -> Result<R, WriteError> {
         let was_done = self.is_done();
-        let changed = match change() {
-            Err(WriteError::Full) if core.release_waiting() => change(),
-            Err(WriteError::Full | WriteError::Unverified { .. }) if !was_done && self.complete(core)? => {
-                change()
-            }
-            changed => changed,
-        };
+        let mut changed = change();
+        if matches!(changed, Err(WriteError::Full)) && core.release_waiting() {
+            changed = change();
+        }
+        if matches!(changed, Err(WriteError::Full | WriteError::Unverified { .. }))
+            && !was_done
+            && self.complete(core)?
+        {
+            changed = change();
+        }
         self.take_due_steps(core)?;
         changed
     }

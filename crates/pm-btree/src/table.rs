@@ -73,7 +73,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// have held it.
     pub fn get(&self, key: K::View<'_>) -> Result<Option<Guard<V>>, ReadError> {
         let read = |key: &SearchKey<'_>| {
-            self.tree.get(self.core, key, |entry| entry.value(&self.core.pmem(), self.tree.is_word()))
+            self.tree.get(self.core, key, false, |entry| entry.value(&self.core.pmem(), self.tree.is_word()))
         };
         let mut buffer = Vec::new();
         let bytes = read(&self.encode(key, &mut buffer)?)?;
@@ -122,7 +122,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     pub fn contains_key(&self, key: K::View<'_>) -> Result<bool, ReadError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        Ok(self.tree.get(self.core, &key, |_| ())?.is_some())
+        Ok(self.tree.get(self.core, &key, false, |_| ())?.is_some())
     }
 
     /// Inserts a key with its value, or replaces its value. Returns whether the key is new.

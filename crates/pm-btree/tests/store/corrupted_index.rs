@@ -1,5 +1,6 @@
 //! Tests on the index and its hint_nodes.
 
+use pm_btree::format::checked;
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
@@ -57,4 +58,21 @@ fn many_small_tables_have_inner_nodes() {
         let loaded = table.extend_sorted((0..63).map(|key| (key, key)));
         assert_eq!(loaded.unwrap(), 63);
     }
+}
+
+/// An anchor names a leaf in the middle: after a new index was made and a crash, the space of the old root can be a leaf's.
+#[test]
+fn leaf_in_the_middle_is_no_root() {
+    let options = StoreOptions::new().node_slots(4).sweep_at_open(0);
+    let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
+    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    (0..300).for_each(|key| assert!(table.insert(key, key).unwrap()));
+    store.close().unwrap();
+    let bytes = load(&pmem);
+    let (anchor, leaves) = (nodes(&bytes, 255)[0].1 + 64, nodes(&bytes, 0));
+    pmem.store_u64(anchor, checked(leaves[leaves.len() / 2].1, anchor));
+    let store = Store::attach(pmem, &options).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    (0..300).for_each(|key| assert_eq!(table.get(key).unwrap().unwrap().value(), key));
 }

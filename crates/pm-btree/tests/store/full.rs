@@ -1,6 +1,6 @@
 //! Tests on full stores.
 
-use pm_btree::{Store, StoreOptions, TableError, WriteError};
+use pm_btree::{OpenError, Store, StoreOptions, TableError, WriteError};
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
 
@@ -62,4 +62,33 @@ fn table_that_cannot_be_created_takes_no_space() {
         assert!(matches!(error, TableError::Write(WriteError::Full)), "{error}");
     }
     assert_eq!(store.stats().unwrap().used_bytes, before);
+}
+
+/// The pool is full, and there is space only in extents of before the open. A record of another length that waited for a reader does not help.
+#[test]
+fn full_store_ends_the_sweep_also_if_a_record_waits() {
+    let options = StoreOptions::new().node_slots(4).extent_bytes(4096).sweep_at_open(0);
+    let pmem = Arc::new(Region::anonymous(256 << 10).unwrap());
+    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    assert!(table.insert(0, &[1; 100]).unwrap());
+    let mut keys = 1;
+    while table.insert(keys, &[7; 900]).is_ok() {
+        keys += 1;
+    }
+    store.close().unwrap();
+    let store = Store::attach(pmem, &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    (1..9).for_each(|key| assert!(table.remove(key).unwrap()));
+    table.get_with(0, |_| assert!(table.remove(0).unwrap())).unwrap();
+    (1..9).for_each(|key| assert!(table.insert(key, &[8; 900]).unwrap()));
+}
+
+#[test]
+fn store_with_short_extents_is_not_too_long() {
+    let options = StoreOptions::new().extent_bytes(4096);
+    let mut store = Store::format(Region::anonymous(1 << 20).unwrap(), &options).unwrap();
+    assert!(matches!(store.grow(8 << 30), Err(OpenError::Layout { .. })));
+    assert_eq!(store.stats().unwrap().pool_bytes, 1 << 20);
+    store.grow(2 << 20).unwrap();
 }

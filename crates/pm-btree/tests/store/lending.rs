@@ -154,3 +154,62 @@ fn bytes_that_are_no_value_are_an_error() {
     let flow = table.visit(.., |entry| ControlFlow::Break(entry.map(|(key, _)| key)));
     assert!(matches!(flow, ControlFlow::Break(Err(ReadError::Corrupted(_)))), "{flow:?}");
 }
+
+/// The sweep ends while a value of an unvisited leaf is lent that was removed: its space is in use until the reader ends, and then released once.
+#[test]
+fn sweep_does_not_free_space_of_lent_value() {
+    let options = StoreOptions::new().node_slots(4).extent_bytes(4096).sweep_at_open(0);
+    let sim = Arc::new(SimPmem::new(256 << 10));
+    let store = Store::format(Arc::clone(&sim), &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    (0..8).for_each(|key| assert!(table.insert(key, &[1; 900]).unwrap()));
+    store.close().unwrap();
+    let store = Store::attach(sim, &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    let mut map: BTreeMap<u64, u8> = (0..8).map(|key| (key, 1)).collect();
+    let mut insert = |key: u64, value: u8| {
+        table.insert(key, &[value; 900]).unwrap();
+        map.insert(key, value);
+    };
+    table
+        .get_with(3, |lent| {
+            assert!(table.remove(3).unwrap());
+            assert_eq!(table.len().unwrap(), 7);
+            (100..112).for_each(|key| insert(key, 2));
+            assert_eq!(lent, [1; 900]);
+        })
+        .unwrap();
+    (200..212).for_each(|key| insert(key, 3));
+    map.remove(&3);
+    let expected: Vec<(u64, Vec<u8>)> = map.into_iter().map(|(key, value)| (key, vec![value; 900])).collect();
+    assert_eq!(visited(&table, |key, value| (key, value.to_vec())), expected);
+    assert!(store.check().unwrap().is_sound());
+}
+
+/// The medium corrupts entries of a leaf that was read before: what their payloads lead to is not lent.
+#[test]
+fn record_of_corrupted_entry_is_not_lent() {
+    let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
+    let store = Store::format(Arc::clone(&pmem), &StoreOptions::new()).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    (1..9).for_each(|key| assert!(table.insert(key << 40, &[key as u8; 50]).unwrap()));
+    let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
+    pmem.load(0, &mut bytes);
+    let place =
+        |key: u64| bytes.windows(8).position(|window| window == (key << 40).to_le_bytes()).unwrap() as u64;
+    // A record of another key, and one beyond the region.
+    pmem.store_u64(place(3) + 8, pmem.load_u64(place(4) + 8));
+    pmem.store_u64(place(5) + 8, pmem.load_u64(place(5) + 8) | 1 << 39);
+    let mut found = Vec::new();
+    let flow: ControlFlow<()> = table.visit(.., |entry| {
+        found.push(entry.map(|(key, value)| (key >> 40, value[0])).ok());
+        ControlFlow::Continue(())
+    });
+    assert!(flow.is_continue());
+    let expected = (1..9).map(|key| (key != 3 && key != 5).then_some((key, key as u8)));
+    assert_eq!(found, Vec::from_iter(expected));
+    for key in [3, 5] {
+        assert!(matches!(table.get_with(key << 40, <[u8]>::len), Err(ReadError::Corrupted(_))));
+    }
+    assert_eq!(table.get_with(4 << 40, <[u8]>::len).unwrap(), Some(50));
+}
