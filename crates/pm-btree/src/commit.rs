@@ -309,7 +309,7 @@ impl Tree {
         core: &'c Core<P>,
         key: &SearchKey<'_>,
     ) -> Result<FrameLock<'c>, LeafError> {
-        // Leaves are not merged, so the leaf of a key is this one or moves to the right.
+        // Leaves are not merged while the tree is in use, so the leaf of a key is this one or moves to the right.
         let mut leaf = self.locate(core, key)?.0.lock();
         while let Some(next) = leaf.next()
             && leaf.high().is_at_or_below(&core.pmem(), key)

@@ -1,6 +1,6 @@
 //! The ends of a tree: leaves beyond which all leaves are empty.
 //!
-//! Leaves that become empty are not merged. So that popping all entries of a table does not walk over all leaves that it has emptied before, a tree
+//! Leaves that become empty [stay](crate::compact) while the tree is in use. So that popping all entries of a table does not walk over all leaves that it has emptied before, a tree
 //! knows a leaf at each end beyond which all leaves are empty. An insertion into an empty leaf may lie beyond, and moves the end there, under the
 //! leaf's lock and before readers see the entry. A thread moves an end inwards only while it has the lock of the leaf at the end, which is empty.
 
@@ -23,6 +23,12 @@ pub(crate) struct Ends {
 impl Ends {
     pub(crate) const fn new(first: FrameId) -> Self {
         Self { first: AtomicU32::new(first.0), last: AtomicU32::new(FrameId::NONE.0) }
+    }
+
+    /// Forgets the ends: the leaves between them may be unlinked. No other thread uses the tree.
+    pub(crate) fn reset(&self, first: FrameId) {
+        self.first.store(first.0, Ordering::Relaxed);
+        self.last.store(FrameId::NONE.0, Ordering::Relaxed);
     }
 
     pub(crate) fn first(&self) -> FrameId {

@@ -342,6 +342,13 @@ impl Frames {
         &array[id.index() as usize]
     }
 
+    /// Makes the frame of a node that nothing refers to that of no node.
+    pub(crate) fn reset(&mut self, id: FrameId) {
+        if let Some(array) = self.arrays[id.extent() as usize].get_mut() {
+            array[id.index() as usize] = Frame::default();
+        }
+    }
+
     #[cold]
     fn make<'f>(&self, array: &'f OnceLock<Box<[Frame]>>) -> &'f [Frame] {
         array.get_or_init(|| (0..self.nodes_per_extent).map(|_| Frame::default()).collect())

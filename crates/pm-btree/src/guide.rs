@@ -66,6 +66,7 @@
 //!
 //! # 4. Space
 //! A store that is full says so with an error, and loses nothing. [`Store::grow`](crate::Store::grow) makes it larger.
+//! [`Store::compact`](crate::Store::compact) releases the leaves that removals have left empty, for instance in a table that is used as a queue.
 //!
 //! # 5. Crashes
 //! A store needs no shutdown: after `kill -9` or a power failure [`Store::open`](crate::Store::open) finds every change that had returned. What your own

@@ -68,12 +68,28 @@ const fn root_parts(word: u64) -> (u8, Kid) {
     ((word >> 32) as u8, Kid::from_word(word as u32))
 }
 
-/// Takes inner nodes out of use: the one of this level, and all below it.
-fn retire_below<P: Pmem>(core: &Core<P>, (level, kid): (u8, Kid)) {
+/// Whether there are more leaves from this one on than an inner node has children: more than those of which a crash may have lost the pointers.
+fn has_many_leaves<P: Pmem>(core: &Core<P>, tree: TreeId, first: FrameId) -> bool {
+    let mut offset = core.space.node_offset(first);
+    for _ in 0..core.fanout() {
+        match Verified::load(&core.pmem(), offset, tree).and_then(|leaf| leaf.next()) {
+            Ok(0) | Err(_) => return false,
+            Ok(next) => offset = next,
+        }
+    }
+    true
+}
+
+/// Takes inner nodes out of use: the one of this level, and all below it. Passes the offset of each one's hint node to `release`.
+fn retire_below<P: Pmem>(core: &Core<P>, (level, kid): (u8, Kid), release: &impl Fn(u64)) {
     if level > 0
         && let Kid::Built(id) = kid
     {
-        core.inner.get(id).children().into_iter().for_each(|(_, kid)| retire_below(core, (level - 1, kid)));
+        let node = core.inner.get(id);
+        node.children().into_iter().for_each(|(_, kid)| retire_below(core, (level - 1, kid), release));
+        if node.hint() != 0 {
+            release(node.hint());
+        }
         core.inner.retire(id);
     }
 }
@@ -99,7 +115,15 @@ impl Index {
         };
         let root = root.and_then(|(root, level)| Some((level, core.space.frame_of(root)?)));
         match root {
-            Some((0, root)) => index.root.store(root_word(0, Kid::leaf(root)), Ordering::Release),
+            Some((0, root)) => {
+                index.root.store(root_word(0, Kid::leaf(root)), Ordering::Release);
+                // A crash inside a compaction leaves all leaves without an index. If a leaf is corrupted, it stays so: searches go from leaf to leaf.
+                if has_many_leaves(core, tree, root)
+                    && let Err(LeafError::Fence(error)) = index.rebuild(core, &index.lock())
+                {
+                    return Err(error.into());
+                }
+            }
             Some((level, root)) => index.root.store(root_word(level, Kid::Hint(root)), Ordering::Release),
             None => index.rebuild(core, &index.lock())?,
         }
@@ -252,6 +276,24 @@ impl Index {
         }
     }
 
+    /// Takes all hint nodes out of use: the first leaf becomes the root, from which every leaf is reached. No other thread uses the tree.
+    ///
+    /// # Durability
+    /// The next fence of this thread makes it durable. Before that a crash leaves the old root.
+    pub(crate) fn forget_hints<P: Pmem>(&self, core: &Core<P>) {
+        if self.anchor != 0 {
+            hints::set_root(core, self.anchor, core.space.node_offset(self.first));
+        }
+    }
+
+    /// Makes a new index after [`forget_hints`](Self::forget_hints), and releases the old one. No other thread uses the tree.
+    pub(crate) fn renew<P: Pmem>(&self, core: &Core<P>) -> Result<(), LeafError> {
+        let first = root_word(0, Kid::leaf(self.first));
+        let old = root_parts(self.root.swap(first, Ordering::AcqRel));
+        retire_below(core, old, &|hint| core.space.release_node(hint));
+        self.rebuild(core, &self.lock())
+    }
+
     /// Makes a new index, from the headers of the leaves, because a hint node is corrupted. The old inner nodes are not used any more. If a leaf is
     /// corrupted, the old index stays.
     ///
@@ -276,7 +318,7 @@ impl Index {
         }
         let first = root_word(0, Kid::leaf(self.first));
         // The old hint nodes keep their space: which are corrupted, is unknown.
-        retire_below(core, root_parts(self.root.swap(first, Ordering::AcqRel)));
+        retire_below(core, root_parts(self.root.swap(first, Ordering::AcqRel)), &|_| ());
         if self.anchor != 0 {
             hints::set_root(core, self.anchor, core.space.node_offset(self.first));
         }

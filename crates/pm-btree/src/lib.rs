@@ -56,7 +56,8 @@
 //! | a split, in about one insertion of 30 | 19 | 1; with byte keys 2 |
 //!
 //! # Limitations
-//! A key with its value has at most a quarter of an extent, 256 KiB in a pool of 256 MiB or more. Leaves that become empty are not merged.
+//! A key with its value has at most a quarter of an extent, 256 KiB in a pool of 256 MiB or more. Leaves that become empty stay until
+//! [`Store::compact`].
 //! The pool grows by a call, [`Store::grow`], while no handle of a table exists. After an open, [`Table::len`] waits until every leaf was visited.
 //!
 //! # Source
@@ -75,6 +76,7 @@ mod catalogue;
 mod change;
 mod classes;
 mod commit;
+mod compact;
 mod core;
 mod ends;
 mod entry;

@@ -334,6 +334,13 @@ impl Space {
         if quarter < 256 << 10 { quarter } else { 256 << 10 }
     }
 
+    /// Lets each group of threads choose the extents it takes from anew, because much space was released.
+    pub(crate) fn search_anew(&mut self) {
+        for shard in &mut self.shards {
+            shard.get_mut().unwrap_or_else(PoisonError::into_inner).current = [None; CLASS_COUNT];
+        }
+    }
+
     /// Takes a record of at least `len` bytes.
     pub(crate) fn reserve_record<P: Pmem>(
         &self,

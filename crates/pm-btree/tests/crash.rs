@@ -27,6 +27,8 @@ enum Op {
     PopLast,
     /// Removes the entries with odd keys.
     RetainEven,
+    /// Unlinks empty leaves.
+    Compact,
 }
 
 /// The keys and values of a variant.
@@ -202,7 +204,7 @@ fn change<'v, K: Key, V: Value>(
         Op::RetainEven => {
             table.retain(|key, _| number_of(key).is_multiple_of(2))?;
         }
-        Op::Put(..) | Op::Remove(_) => unreachable!("does not depend on the contents"),
+        Op::Put(..) | Op::Remove(_) | Op::Compact => unreachable!("does not depend on the contents"),
     }
     Ok(())
 }
@@ -234,6 +236,10 @@ impl Subject for Small {
     }
 
     fn apply(&self, store: &mut SimStore, op: &Op) -> Result<(), Failure> {
+        if *op == Op::Compact {
+            store.compact()?;
+            return Ok(());
+        }
         let store = &*store;
         let change = || match *op {
             Op::Put(key, value) => self.put(store, key, value),
@@ -287,6 +293,7 @@ impl Oracle for Small {
             Op::PopFirst => drop(map.pop_first()),
             Op::PopLast => drop(map.pop_last()),
             Op::RetainEven => map.retain(|key, _| key.is_multiple_of(2)),
+            Op::Compact => (),
         }
     }
 }
@@ -363,8 +370,9 @@ fn check_random(shape: Shape) {
     let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
     for seed in 0..count {
         let mut random = fastrand::Rng::with_seed(seed);
-        let op = |random: &mut fastrand::Rng| match random.u32(..3) {
-            0 => Op::Remove(random.u8(..16)),
+        let op = |random: &mut fastrand::Rng| match random.u32(..7) {
+            0 => Op::Compact,
+            1..3 => Op::Remove(random.u8(..16)),
             _ => Op::Put(random.u8(..16), random.u8(..)),
         };
         let ops: Vec<Op> = (0..6).map(|_| op(&mut random)).collect();
@@ -460,6 +468,45 @@ fn records_of_moved_entries_are_reused() {
     let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(6).nested_choices_per_point(1);
     let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
     sequences.further(&ops, 0).check(&ops);
+}
+
+/// A leaf is split and emptied, unlinked, and its space is used again: what the split has left in the left half does not come back.
+fn check_compaction(shape: Shape) {
+    let ops = [
+        Op::Put(4, 40),
+        Op::Remove(5),
+        Op::Remove(7),
+        Op::Compact,
+        Op::Put(6, 60),
+        Op::Put(8, 80),
+        Op::Put(9, 90),
+        Op::Put(10, 100),
+        Op::Remove(3),
+    ];
+    for keys in [&[3, 5, 7][..], &[3, 5, 7, 20, 21, 22, 23]] {
+        let small = Small { shape, slots: 4, keys };
+        let explorer =
+            Explorer::new(Model::Px86Line).crashes(1).choices_per_point(8).nested_choices_per_point(1);
+        let sequences = Sequences::new(small, REGION_BYTES).unwrap();
+        sequences.explorer(explorer.clone()).crash_onward(0).check(&ops);
+        let sequences = Sequences::new(small, REGION_BYTES).unwrap();
+        sequences.explorer(explorer.kills(1).choices_per_point(2)).crash_onward(0).check(&ops);
+    }
+}
+
+#[test]
+fn compaction_of_words_keeps_entries() {
+    check_compaction(Shape::Inline);
+}
+
+#[test]
+fn compaction_of_records_keeps_entries() {
+    check_compaction(Shape::Records);
+}
+
+#[test]
+fn compaction_of_long_keys_keeps_entries() {
+    check_compaction(Shape::LongKeys);
 }
 
 /// Ascending keys.

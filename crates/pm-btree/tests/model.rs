@@ -89,6 +89,15 @@ macro_rules! model_test {
                     let is_clean = random.bool();
                     store = reopen(store, &pmem, &options, is_clean, [0, 1, 100, 100_000][random.usize(..4)]);
                 }
+                if number % (count / 8 + 1) == count / 10 {
+                    // Leaves become empty, and are unlinked.
+                    let (low, high) = (<$sample>::sample(&mut random), <$sample>::sample(&mut random));
+                    let is_kept = |key: &_| *key < low || *key > high;
+                    map.retain(|key, _| is_kept(key));
+                    let table = store.table::<$key, &[u8]>("t").unwrap();
+                    table.retain(|key, _| is_kept(&own(key))).unwrap();
+                    store.compact().unwrap();
+                }
                 let table = store.table::<$key, &[u8]>("t").unwrap();
                 let key = <$sample>::sample(&mut random);
                 match random.u32(..100) {

@@ -461,4 +461,5 @@ fn full_store_keeps_the_lines_it_reported_and_grows() {
     assert_has(&scratch.run(&["store", "grow", "s.pm", "--size", "32M"], 0), &["in a pool of 32 MiB"]);
     scratch.run(&["store", "load", "s.pm", "t", "rows.csv"], 0);
     assert_eq!(scratch.run(&["store", "dump", "s.pm", "t"], 0), rows);
+    assert_has(&scratch.run(&["store", "compact", "s.pm"], 0), &["0 bytes can be used again"]);
 }

@@ -1,6 +1,6 @@
 //! Tests on the sweep.
 
-use pm_btree::{Store, StoreOptions};
+use pm_btree::{ReadError, Store, StoreOptions};
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
 
@@ -28,10 +28,12 @@ fn corrupted_entry_does_not_hold_others() {
         |(key, at): &&(u64, usize)| word(at + 8) & 64 == 0 && payload_of(key + 16) == Some(word(at + 8) | 64);
     let (corrupted, at) = *entries.iter().find(is_wanted).expect("such a key");
     pmem.store_u64(at as u64 + 8, word(at + 8) ^ 64);
-    let store = Store::attach(pmem, &options).unwrap();
+    let mut store = Store::attach(pmem, &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     assert!(table.get(corrupted).is_err());
     assert!(table.len().is_ok(), "all leaves are visited");
     let failed: Vec<u64> = (0..100).filter(|key| *key != corrupted && table.get(*key).is_err()).collect();
     assert!(failed.is_empty(), "{failed:?} fail, and only {corrupted} is corrupted");
+    // The space that a repair needs is not released.
+    assert!(matches!(store.compact(), Err(ReadError::Corrupted(_))));
 }

@@ -76,3 +76,30 @@ fn leaf_in_the_middle_is_no_root() {
     let table = store.table::<u64, u64>("t").unwrap();
     (0..300).for_each(|key| assert_eq!(table.get(key).unwrap().unwrap().value(), key));
 }
+
+/// A crash inside a compaction can leave an anchor that names the first leaf. The open makes an index, so that a search does not go from leaf to leaf.
+#[test]
+fn open_makes_an_index_for_many_leaves() {
+    let options = StoreOptions::new().node_slots(4).sweep_at_open(0);
+    let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
+    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    (0..300).for_each(|key| assert!(table.insert(key, key).unwrap()));
+    store.close().unwrap();
+    let bytes = load(&pmem);
+    let (anchor, first) = (nodes(&bytes, 255)[0].1, nodes(&bytes, 0)[0].1);
+    pmem.store_u64(anchor + 64, checked(first, anchor + 64));
+    let store = Store::attach(Arc::clone(&pmem), &options).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    (0..300).rev().for_each(|key| assert_eq!(table.get(key).unwrap().unwrap().value(), key));
+    assert_eq!(store.steps_right(), 0);
+    store.close().unwrap();
+    // The third leaf is corrupted: the others are read.
+    let third = nodes(&bytes, 0)[2];
+    pmem.store_u64(anchor + 64, checked(first, anchor + 64));
+    pmem.store_u64(third.1 + 40, pmem.load_u64(third.1 + 40) ^ 1);
+    let store = Store::attach(pmem, &options).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    assert_eq!(table.get(0).unwrap().unwrap().value(), 0);
+    assert!(table.get(third.0).is_err());
+}

@@ -92,3 +92,37 @@ fn store_with_short_extents_is_not_too_long() {
     assert_eq!(store.stats().unwrap().pool_bytes, 1 << 20);
     store.grow(2 << 20).unwrap();
 }
+
+/// A queue: entries are inserted at the end and removed at the start. Its empty leaves fill the pool, unless they are unlinked.
+#[test]
+fn compaction_releases_emptied_leaves() {
+    let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
+    let mut store = Store::format(Region::anonymous(512 << 10).unwrap(), &options).unwrap();
+    let mut next = 0_u64;
+    let push_and_pop = |store: &Store, next: &mut u64| {
+        let queue = store.table::<u64, u64>("queue").unwrap();
+        while *next < 30_000 && queue.insert(*next, *next).is_ok() {
+            *next += 1;
+            while queue.len().unwrap() > 5 {
+                queue.pop_first().unwrap();
+            }
+        }
+        *next
+    };
+    let mut rounds = 0;
+    while push_and_pop(&store, &mut next) < 30_000 {
+        let keys = |store: &Store| -> Vec<u64> {
+            let queue = store.table::<u64, u64>("queue").unwrap();
+            queue.range(..).map(|entry| entry.unwrap().0.value()).collect()
+        };
+        let before = keys(&store);
+        assert!(store.compact().unwrap() > 100 << 10);
+        assert_eq!(keys(&store), before);
+        assert!(store.check().unwrap().leaves < 6);
+        rounds += 1;
+    }
+    assert!(rounds > 2, "{rounds}");
+    assert!(store.check().unwrap().is_sound());
+    store.compact().unwrap();
+    assert_eq!(store.compact().unwrap(), 0);
+}

@@ -23,6 +23,8 @@ pub(crate) enum StoreCommand {
     Dump(Dump),
     /// Grow the file and the store in it. A crash leaves the old size or the new one.
     Grow(Sized),
+    /// Release the nodes that removals have left empty. A crash loses no key.
+    Compact(Target),
     /// Print the tables, their types and their sizes.
     Stat(Target),
     /// Verify the pool, the heap and the store, as they are after recovery. Changes nothing.

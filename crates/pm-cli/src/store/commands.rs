@@ -27,6 +27,7 @@ pub(crate) fn run(command: &StoreCommand, json: bool) -> miette::Result<ExitCode
         StoreCommand::Load(args) => load::run(args, json),
         StoreCommand::Dump(args) => dump::run(args, json),
         StoreCommand::Grow(args) => grow(args, json),
+        StoreCommand::Compact(args) => compact(args, json),
         StoreCommand::Stat(args) => stat(args, json),
         StoreCommand::Check(args) => return check(args, json),
     };
@@ -54,6 +55,19 @@ fn grow(args: &Sized, json: bool) -> miette::Result<()> {
     handle.grow(args.size.0)?;
     handle.close()?;
     describe(&args.file, json)
+}
+
+fn compact(args: &Target, json: bool) -> miette::Result<()> {
+    let mut handle = Handle::open(&args.file)?;
+    let released = handle.compact()?;
+    handle.close()?;
+    let path = &args.file;
+    if json {
+        say(json!({ "path": path.to_string_lossy(), "released_bytes": released }));
+    } else {
+        say(format_args!("{}: {} can be used again", path.display(), bytes(released)));
+    }
+    Ok(())
 }
 
 fn put(args: &Put, json: bool) -> miette::Result<()> {

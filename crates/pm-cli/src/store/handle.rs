@@ -96,6 +96,11 @@ impl Handle {
         self.store.grow(pool_bytes).map_err(Failure::open(&self.path))
     }
 
+    /// Releases empty nodes, and returns how many bytes they have.
+    pub(crate) fn compact(&mut self) -> Result<u64, Failure> {
+        self.store.compact().map_err(|error| self.failure(error))
+    }
+
     /// Closes the store.
     pub(crate) fn close(self) -> Result<(), Failure> {
         self.store.close().map_err(Failure::open(&self.path))
