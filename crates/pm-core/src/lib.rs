@@ -11,6 +11,7 @@
 //! | [`Pool`] | a region with an identity, a header with a backup, and named roots |
 //! | [`Scope`] | typed reads and writes, with durability as a type |
 //! | [`insn`] | the bare instructions |
+//! | [`emulation`] | the speed of memories that the machine does not have |
 //!
 //! # An example
 //!
@@ -66,6 +67,7 @@
 //!
 //! Linux on x86_64, and aarch64 with FEAT_DPB.
 
+pub mod emulation;
 pub mod fault;
 pub mod insn;
 pub mod line;

@@ -14,7 +14,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A directory in memory, with a copy of the program that every user may run.
 struct Scratch {
@@ -382,7 +382,7 @@ fn stop_is_refused_while_clients_are_connected() {
     // Nor does the server end on SIGTERM.
     let process = rustix::process::Pid::from_child(&server.0);
     rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(800));
+    std::thread::sleep(Duration::from_millis(800));
     assert_eq!(client.read(0, 512), Ok(vec![1; 512]), "the client is still served");
 
     assert_eq!(scratch.good(&["stop", "disk.pm", "--force"]), "stopped disk.pm\n");
@@ -511,6 +511,32 @@ fn stop_and_read_stderr(mut server: Server) -> String {
     let mut said = String::new();
     std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
     said
+}
+
+#[test]
+fn slow_memory_is_emulated() {
+    let scratch = Scratch::new();
+    let serve = ["--json", "serve", "disk.pm", "--size", "1M", "--transport", "nbd"];
+    let slow = ["--emulate", "nand", "--write-latency", "1000000"];
+    let mut command = scratch.command(&[&serve[..], &slow].concat());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    let server = Server(child);
+    let mut client = Client::ready(&scratch.path("disk.pm.sock"), true);
+    let begin = Instant::now();
+    assert_eq!(client.write(0, &[1; 512]), Ok(vec![]));
+    assert!(begin.elapsed() > Duration::from_millis(8), "eight lines, each in a millisecond");
+    assert_eq!(client.read(0, 512), Ok(vec![1; 512]));
+    drop(client);
+    drop(server);
+    let stopped: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    let delayed = &stopped["detail"]["emulation"]["delayed_s"];
+    assert!(delayed.as_f64().unwrap() > 0.008, "{stopped}");
+    let serve = ["serve", "new.pm", "--size", "1M", "--transport", "nbd"];
+    scratch.refuses(&[&serve[..], &["--emulate", "stt-mram"]].concat(), &["1 x 64 bytes would take 6ns"]);
+    scratch.refuses(&[&serve[..], &["--rdsx", "0.5"]].concat(), &["a factor from 1 to 1,000,000"]);
+    assert!(!scratch.path("new.pm").exists());
 }
 
 #[test]

@@ -43,6 +43,8 @@ enum Name {
     Alloc,
     /// Durable ordered stores: single operations, against redb, LMDB and fjall.
     Btree,
+    /// Emulated memories: their accuracy, and what they do to the clients of a block device.
+    Emulate,
 }
 
 impl Name {
@@ -55,6 +57,7 @@ impl Name {
             Self::Crashsim => "crashsim",
             Self::Alloc => "alloc",
             Self::Btree => "btree",
+            Self::Emulate => "emulate",
         }
     }
 
@@ -62,7 +65,7 @@ impl Name {
     const fn features(self) -> &'static str {
         match self {
             Self::Alloc => "pmdk",
-            Self::Core | Self::Block | Self::Crashsim | Self::Btree => "",
+            Self::Core | Self::Block | Self::Crashsim | Self::Btree | Self::Emulate => "",
         }
     }
 }

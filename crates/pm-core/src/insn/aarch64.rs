@@ -33,6 +33,23 @@ pub fn fence() {
     unsafe { asm!("dsb sy", options(nostack, preserves_flags)) }
 }
 
+/// The time stamp counter: `rdtsc`, on aarch64 `mrs cntvct_el0`. Earlier instructions of this thread may still be in progress.
+#[inline(always)]
+pub fn ticks() -> u64 {
+    let ticks: u64;
+    // SAFETY: Linux lets programs read the virtual counter; the instruction changes no flag and only the named register.
+    unsafe { asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags)) };
+    ticks
+}
+
+/// The time stamp counter, when all earlier loads of this thread have completed: `lfence` and `rdtsc`, on aarch64 `isb` and `mrs cntvct_el0`.
+#[inline(always)]
+pub fn ticks_after_loads() -> u64 {
+    // SAFETY: the barriers change no register and no flag.
+    unsafe { asm!("dsb ishld", "isb", options(nostack, preserves_flags)) };
+    ticks()
+}
+
 /// Brings the line of an address into the cache for a store: `prefetchw`, on old CPUs a `nop`; on aarch64 `prfm pstl1keep`. Never faults.
 #[inline(always)]
 pub fn prefetch(address: *const u8) {

@@ -19,7 +19,7 @@ use aarch64 as arch;
 use x86_64 as arch;
 
 pub(crate) use arch::{CarrylessMultiply, Crc32c};
-pub use arch::{fence, full_fence, prefetch, prefetch_read};
+pub use arch::{fence, full_fence, prefetch, prefetch_read, ticks, ticks_after_loads};
 pub use choice::{Insns, UnsupportedInsn};
 pub use copy::{copy_from_pmem, copy_to_pmem, copy_to_pmem_nt};
 pub use kinds::{FlushInsn, NtWidth, PairInsn};

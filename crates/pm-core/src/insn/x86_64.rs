@@ -63,6 +63,23 @@ pub fn fence() {
     unsafe { asm!("sfence", options(nostack, preserves_flags)) }
 }
 
+/// The time stamp counter: `rdtsc`, on aarch64 `mrs cntvct_el0`. Earlier instructions of this thread may still be in progress.
+#[inline(always)]
+pub fn ticks() -> u64 {
+    let (high, low): (u64, u64);
+    // SAFETY: every x86_64 CPU has RDTSC, which changes no flag and only the named registers. Linux forbids it only to a process that has asked for that.
+    unsafe { asm!("rdtsc", out("rdx") high, out("rax") low, options(nostack, preserves_flags)) };
+    high << 32 | low
+}
+
+/// The time stamp counter, when all earlier loads of this thread have completed: `lfence` and `rdtsc`, on aarch64 `isb` and `mrs cntvct_el0`.
+#[inline(always)]
+pub fn ticks_after_loads() -> u64 {
+    // SAFETY: every x86_64 CPU has LFENCE, which changes no register and no flag.
+    unsafe { asm!("lfence", options(nostack, preserves_flags)) };
+    ticks()
+}
+
 /// Brings the line of an address into the cache for a store: `prefetchw`, on old CPUs a `nop`; on aarch64 `prfm pstl1keep`. Never faults.
 #[inline(always)]
 pub fn prefetch(address: *const u8) {

@@ -1,5 +1,6 @@
 //! The command line.
 
+use super::emulation::Emulation;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pm_cli_common::{Docs, Size};
 use pm_core::insn::{FlushInsn, NtWidth};
@@ -113,6 +114,9 @@ pub(crate) struct Serve {
     /// ublk: where the queues' threads run: `none`, `submitters`, or CPUs such as 0,2,4.
     #[arg(long, value_name = "CPUS", default_value = "none", help_heading = "ublk")]
     pub(crate) affinity: String,
+
+    #[command(flatten)]
+    pub(crate) emulation: Emulation,
 }
 
 /// How a region is opened.

@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod emulation;
 mod error;
 mod identity;
 mod open;

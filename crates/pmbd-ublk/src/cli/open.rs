@@ -6,7 +6,8 @@ use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_cli_common::Size;
 use pm_core::RegionOptions;
 use pmbd::ublk::{self, UblkUnavailable};
-use pmbd::{Disk, DiskOptions, Engine, SectorSize};
+use pmbd::{Disk, DiskOptions, SectorSize};
+use std::any::Any;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub(super) struct NewDisk {
     identity: (u64, u64),
     kept: bool,
     /// Holds the lock. Dropped after the file is removed.
-    engine: Option<Arc<Engine>>,
+    lock: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl NewDisk {
@@ -37,12 +38,12 @@ impl NewDisk {
         {
             tracing::warn!(path = %path.display(), %error, "cannot remove the disk that was just created");
         }
-        Ok(Self { path: path.to_path_buf(), identity: found?, kept: false, engine: None })
+        Ok(Self { path: path.to_path_buf(), identity: found?, kept: false, lock: None })
     }
 
-    /// The same disk, with its engine.
-    pub(super) fn with_engine(mut self, engine: &Arc<Engine>) -> Self {
-        self.engine = Some(Arc::clone(engine));
+    /// The same disk, with the engine that holds its lock.
+    pub(super) fn with_engine(mut self, engine: Arc<dyn Any + Send + Sync>) -> Self {
+        self.lock = Some(engine);
         self
     }
 

@@ -8,6 +8,8 @@ use super::registry::{self, Entry, Process, Registration};
 use super::report;
 use super::signals::{Signals, Stop};
 use miette::{Context as _, IntoDiagnostic as _, miette};
+use pm_core::emulation::{Emulated, EmulationCounts};
+use pm_core::{Pmem, Region};
 use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Granted, Shutdown, ShutdownSignal};
 use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer};
 use serde_json::{Value, json};
@@ -41,14 +43,19 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
     let mut info = disk.info();
     // The list of servers is read from other working directories.
     info.path = std::fs::canonicalize(&info.path).into_diagnostic()?;
-    let engine = Arc::new(disk.into_engine().map_err(AtPath::new(&args.path))?);
-    let new = new.map(|new| new.with_engine(&engine));
-    let identity = identity(engine.pmem().file(), info.kind).into_diagnostic()?;
-    let session = Session { args, info, created: new.is_some(), new: Mutex::new(new), json };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().into_diagnostic()?;
-    match transport {
-        Transport::Ublk => session.ublk(engine, &runtime, identity),
-        _ => runtime.block_on(session.nbd(engine)),
+    let identity = identity(disk.region().file(), info.kind).into_diagnostic()?;
+    let mut session =
+        Session { args, info, created: new.is_some(), new: Mutex::new(None), json, emulated: None };
+    match args.emulation.speed() {
+        None => {
+            let engine = Arc::new(disk.into_engine().map_err(AtPath::new(&args.path))?);
+            session.run(engine, new, transport, identity)
+        }
+        Some(speed) => {
+            let engine = Arc::new(disk.into_emulated(&speed).map_err(AtPath::new(&args.path))?);
+            session.emulated = Some(Arc::clone(&engine));
+            session.run(engine, new, transport, identity)
+        }
     }
 }
 
@@ -71,10 +78,27 @@ struct Session<'a> {
     /// The disk, if it was created and is not served yet.
     new: Mutex<Option<NewDisk>>,
     json: bool,
+    /// The engine, if it emulates a slower memory.
+    emulated: Option<Arc<Engine<Emulated<Region>>>>,
 }
 
 impl Session<'_> {
-    async fn nbd(&self, engine: Arc<Engine>) -> miette::Result<()> {
+    fn run<P: Pmem + Send + Sync + 'static>(
+        &mut self,
+        engine: Arc<Engine<P>>,
+        new: Option<NewDisk>,
+        transport: Transport,
+        identity: DeviceIdentity,
+    ) -> miette::Result<()> {
+        self.new = Mutex::new(new.map(|new| new.with_engine(Arc::clone(&engine) as _)));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().into_diagnostic()?;
+        match transport {
+            Transport::Ublk => self.ublk(engine, &runtime, identity),
+            _ => runtime.block_on(self.nbd(engine)),
+        }
+    }
+
+    async fn nbd<P: Pmem + Send + Sync + 'static>(&self, engine: Arc<Engine<P>>) -> miette::Result<()> {
         let args = self.args;
         let socket = std::path::absolute(args.socket.clone().unwrap_or_else(|| default_socket(&args.path)))
             .into_diagnostic()?;
@@ -180,9 +204,9 @@ impl Session<'_> {
         }
     }
 
-    fn ublk(
+    fn ublk<P: Pmem + Send + Sync + 'static>(
         &self,
-        engine: Arc<Engine>,
+        engine: Arc<Engine<P>>,
         runtime: &tokio::runtime::Runtime,
         identity: DeviceIdentity,
     ) -> miette::Result<()> {
@@ -292,13 +316,26 @@ impl Session<'_> {
             report::mention(format_args!("created {}", self.info.path.display()));
         }
         report::mention(report::describe(&self.info));
+        if self.emulated.is_some() {
+            report::field("emulates", &self.args.emulation.describe());
+        }
     }
 
     fn goodbye(&self, what: &str) {
+        let counts = self.emulated.as_ref().map(|engine| engine.pmem().counts());
         if self.json {
-            self.say("stopped", &json!({ "detail": what }));
-        } else {
-            report::mention(format_args!("stopped: {what}; {}", self.info.domain.promise()));
+            let emulation = counts.map(|EmulationCounts { delayed, late, late_count, .. }| {
+                json!({ "delayed_s": delayed.as_secs_f64(), "late_s": late.as_secs_f64(), "late_count": late_count })
+            });
+            self.say("stopped", &json!({ "detail": what, "emulation": emulation }));
+            return;
+        }
+        report::mention(format_args!("stopped: {what}; {}", self.info.domain.promise()));
+        if let Some(EmulationCounts { delayed, late, late_count, .. }) = counts {
+            report::field(
+                "emulated",
+                &format!("accesses were delayed by {delayed:.2?}; {late_count} took longer, by {late:.2?}"),
+            );
         }
     }
 

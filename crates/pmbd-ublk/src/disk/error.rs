@@ -1,6 +1,7 @@
 //! Errors of creating and opening a disk.
 
 use crate::engine::GeometryError;
+use pm_core::emulation::EmulationError;
 use pm_core::{OpenError, PlaceError, PoolError, RootError};
 
 /// An error of creating or opening a disk.
@@ -36,6 +37,9 @@ pub enum DiskError {
     /// The disk or its descriptor would overlap the value of another root.
     #[error("the disk would overlap the value of the pool's root {name:?}: {len_bytes} bytes at {offset}")]
     Taken { name: String, offset: u64, len_bytes: u64 },
+    /// The memory cannot be emulated here.
+    #[error(transparent)]
+    Emulation(#[from] EmulationError),
 }
 
 impl From<OpenError> for DiskError {

@@ -5,6 +5,7 @@ use super::format::{
     ALTERNATE_DESCRIPTOR_OFFSET, DESCRIPTOR_OFFSET, Descriptor, ROOT, largest_in, pool_layout,
 };
 use crate::engine::{Engine, Geometry, GeometryError, SectorSize};
+use pm_core::emulation::{Emulated, Speed};
 use pm_core::insn::Insns;
 use pm_core::{
     Domain, HeaderState, Medium, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions, Root, Uuid,
@@ -206,12 +207,33 @@ impl Disk {
         }
     }
 
+    /// The region that it lies in.
+    #[must_use]
+    pub const fn region(&self) -> &Region {
+        &self.region
+    }
+
     /// The engine that serves it; read-only if the region is. If it was opened with [`RegionOptions::keep_pages`], and the write-back of an
     /// earlier server's data had failed, each Flush and FUA fails: that data may be lost.
     ///
     /// # Errors
     /// [`GeometryError`], if the geometry does not fit in the region. Opening has checked this already.
     pub fn into_engine(self) -> Result<Engine, DiskError> {
+        self.into_engine_over(Ok)
+    }
+
+    /// The engine that serves it with the speed of a slower memory.
+    ///
+    /// # Errors
+    /// As [`into_engine`](Self::into_engine), and [`DiskError::Emulation`].
+    pub fn into_emulated(self, speed: &Speed) -> Result<Engine<Emulated<Region>>, DiskError> {
+        self.into_engine_over(|region| Ok(Emulated::new(region, speed)?))
+    }
+
+    fn into_engine_over<P: Pmem>(
+        self,
+        wrap: impl FnOnce(Region) -> Result<P, DiskError>,
+    ) -> Result<Engine<P>, DiskError> {
         let writable = self.region.is_writable();
         if self.region.poison_if_writes_were_lost() {
             tracing::error!(
@@ -219,7 +241,7 @@ impl Disk {
                 "writes of an earlier server may be lost, as the system could not write them back; flushes will fail"
             );
         }
-        let engine = Engine::new(self.region, self.geometry)?;
+        let engine = Engine::new(wrap(self.region)?, self.geometry)?;
         Ok(if writable { engine } else { engine.read_only() })
     }
 }
