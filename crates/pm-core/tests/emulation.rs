@@ -126,7 +126,9 @@ fn cached_lines_cost_nothing() {
 #[test]
 fn slowdown_is_relative_to_dram() {
     let copy = |pmem: &Emulated<Region>| (0..100).for_each(|at| pmem.load(at * 8192, &mut [0; 4096]));
-    let [once, ten_times] = [1.0, 10.0].map(|factor| simulated(Speed::new().read_slowdown(factor), copy));
+    // The shortest of some runs: the thread may be preempted between two accesses.
+    let shortest = |speed: Speed| (0..20).map(|_| simulated(speed, copy)).min().unwrap();
+    let [once, ten_times] = [1.0, 10.0].map(|factor| shortest(Speed::new().read_slowdown(factor)));
     assert!(ten_times > once * 3 && ten_times < once * 30, "{once:?} and {ten_times:?}");
 }
 

@@ -240,5 +240,7 @@ fn measure_overhead(clock: Clock) -> Result<u64, EmulationError> {
         (ticks() - begin) as f64 / COUNT as f64
     };
     let took = (0..9).map(round).fold(f64::INFINITY, f64::min);
+    // The caller's first access is not one of these.
+    clock.set_carry(0);
     Ok(whole((took - clock.to_ticks(latency)).round()))
 }
