@@ -15,6 +15,7 @@
 use crate::core::Core;
 use crate::entry::entry_offset;
 use crate::error::{LeafError, ReadError};
+use crate::fence::Fence;
 use crate::format::{ENTRY_BYTES, NodeHeader, checked};
 use crate::frame::{Frame, FrameId, slots_of};
 use crate::header::Verified;
@@ -26,8 +27,8 @@ use pm_core::{FenceError, Pmem};
 /// A leaf whose right siblings are empty.
 struct Run {
     leaf: FrameId,
-    /// The empty leaves.
-    empty: Vec<FrameId>,
+    /// The empty leaves with their low fences, read before anything changes: a header that cannot be read is an error only until then.
+    empty: Vec<(FrameId, Fence)>,
     /// The first leaf beyond them that has entries.
     next: Option<FrameId>,
 }
@@ -41,7 +42,7 @@ pub(crate) fn compact<P: Pmem>(core: &mut Core<P>, trees: &[&Tree]) -> Result<()
         let runs = tree.runs(core)?;
         if !runs.is_empty() {
             tree.unlink(core, &runs)?;
-            tree.release(core, &runs)?;
+            tree.release(core, &runs);
             core.space.search_anew();
             tree.index.renew(core)?;
         }
@@ -65,7 +66,8 @@ impl Tree {
                 if !is_empty(frame) {
                     break;
                 }
-                empty.push(right);
+                let low = Verified::load(&core.pmem(), frame.node(), self.id)?.low();
+                empty.push((right, low));
                 next = frame.next();
             }
             if !empty.is_empty() {
@@ -102,26 +104,24 @@ impl Tree {
     }
 
     /// Releases what the unlinked leaves have used, and makes the frames say what the leaves do.
-    fn release<P: Pmem>(&self, core: &mut Core<P>, runs: &[Run]) -> Result<(), LeafError> {
+    fn release<P: Pmem>(&self, core: &mut Core<P>, runs: &[Run]) {
         for Run { leaf, empty, next } in runs {
-            let high = core.frames.get(*empty.last().expect("a run has an empty leaf")).high();
+            let (last, _) = empty.last().expect("a run has an empty leaf");
+            let high = core.frames.get(*last).high();
             let frame = core.frames.get(*leaf).lock();
             frame.begin();
             frame.set_next(next.unwrap_or(FrameId::NONE), high);
             frame.end();
             drop(frame);
-            for id in empty {
-                let node = core.space.node_offset(*id);
-                let low = Verified::load(&core.pmem(), node, self.id)?.low();
+            for (id, low) in empty {
                 if low.record != 0 {
                     core.space.release_record(low.record, low.len.into());
                 }
                 settle_owed(core, &core.frames.get(*id).lock());
-                core.space.release_node(node);
+                core.space.release_node(core.space.node_offset(*id));
                 core.frames.reset(*id);
             }
         }
         self.ends.reset(self.first);
-        Ok(())
     }
 }

@@ -21,16 +21,22 @@ fn nodes(bytes: &[u8], level: u8) -> Vec<(u64, u64)> {
     nodes
 }
 
-// What must not happen: `open` promises that if a leaf is corrupted, only operations that come to it fail. A search that comes to a hint node whose first child is the
-// corrupted leaf throws the whole index away, and makes a new one that ends before the corrupted leaf: all keys behind it fail from then on.
-#[test]
-fn corrupted_leaf_fails_only_its_own_operations() {
+/// A closed store with small nodes, whose table "t" has the keys below 300.
+fn closed_store() -> (Arc<Region>, StoreOptions) {
     let options = StoreOptions::new().node_slots(4).sweep_at_open(0);
     let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
     let store = Store::format(Arc::clone(&pmem), &options).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     (0..300).for_each(|key| assert!(table.insert(key, key).unwrap()));
     store.close().unwrap();
+    (pmem, options)
+}
+
+// What must not happen: `open` promises that if a leaf is corrupted, only operations that come to it fail. A search that comes to a hint node whose first child is the
+// corrupted leaf throws the whole index away, and makes a new one that ends before the corrupted leaf: all keys behind it fail from then on.
+#[test]
+fn corrupted_leaf_fails_only_its_own_operations() {
+    let (pmem, options) = closed_store();
     let bytes = load(&pmem);
     let hint_nodes = nodes(&bytes, 1);
     let (low, _) = hint_nodes[hint_nodes.len() / 2];
@@ -63,12 +69,7 @@ fn many_small_tables_have_inner_nodes() {
 /// An anchor names a leaf in the middle: after a new index was made and a crash, the space of the old root can be a leaf's.
 #[test]
 fn leaf_in_the_middle_is_no_root() {
-    let options = StoreOptions::new().node_slots(4).sweep_at_open(0);
-    let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
-    let table = store.table::<u64, u64>("t").unwrap();
-    (0..300).for_each(|key| assert!(table.insert(key, key).unwrap()));
-    store.close().unwrap();
+    let (pmem, options) = closed_store();
     let bytes = load(&pmem);
     let (anchor, leaves) = (nodes(&bytes, 255)[0].1 + 64, nodes(&bytes, 0));
     pmem.store_u64(anchor, checked(leaves[leaves.len() / 2].1, anchor));
@@ -80,12 +81,7 @@ fn leaf_in_the_middle_is_no_root() {
 /// A crash inside a compaction can leave an anchor that names the first leaf. The open makes an index, so that a search does not go from leaf to leaf.
 #[test]
 fn open_makes_an_index_for_many_leaves() {
-    let options = StoreOptions::new().node_slots(4).sweep_at_open(0);
-    let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
-    let table = store.table::<u64, u64>("t").unwrap();
-    (0..300).for_each(|key| assert!(table.insert(key, key).unwrap()));
-    store.close().unwrap();
+    let (pmem, options) = closed_store();
     let bytes = load(&pmem);
     let (anchor, first) = (nodes(&bytes, 255)[0].1, nodes(&bytes, 0)[0].1);
     pmem.store_u64(anchor + 64, checked(first, anchor + 64));

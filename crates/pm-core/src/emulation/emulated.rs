@@ -52,20 +52,14 @@ pub struct EmulationCounts {
 }
 
 impl<P: Pmem> Emulated<P> {
-    /// Wraps `inner`. The first call in a process takes some 20 ms, to measure what the machine's own accesses take; with a slowdown 100 ms more.
+    /// Wraps `inner`.
     ///
     /// # Errors
-    /// * [`TooFast`](EmulationError::TooFast): an access would take less time than this machine's, and time is not simulated.
-    /// * [`Impossible`](EmulationError::Impossible): a value has no meaning.
-    /// * [`UnsteadyClock`](EmulationError::UnsteadyClock): the machine's time stamp counter does not count at a constant rate.
-    /// * [`Memory`](EmulationError::Memory): no memory to measure in.
+    /// As [`Speed::check`].
     pub fn new(inner: P, speed: &Speed) -> Result<Self, EmulationError> {
-        let machine = Machine::get()?;
-        let emulated = Self::on(inner, machine.clock, overhead(machine.clock)?, speed)?;
-        if !speed.is_simulated() {
-            machine.check(&emulated.read, &emulated.write)?;
-        }
-        Ok(emulated)
+        speed.check()?;
+        let clock = Machine::get()?.clock;
+        Self::on(inner, clock, overhead(clock)?, speed)
     }
 
     /// Wraps `inner`, whatever the machine's own speed.

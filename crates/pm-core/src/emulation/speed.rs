@@ -3,7 +3,7 @@
 use super::clock::{Clock, whole};
 use super::cost::{Access, Cost};
 use super::error::EmulationError;
-use super::machine::Dram;
+use super::machine::{Dram, Machine};
 use crate::line::LINE;
 use std::time::Duration;
 
@@ -169,6 +169,20 @@ impl Speed {
     pub const fn cache_bytes(mut self, len_bytes: usize) -> Self {
         self.cache_bytes = Some(len_bytes);
         self
+    }
+
+    /// Checks that this machine can emulate it. The first call in a process takes some 10 ms, to measure what the machine's own accesses take; with a
+    /// slowdown 100 ms more.
+    ///
+    /// # Errors
+    /// * [`TooFast`](EmulationError::TooFast): an access would take less time than this machine's, and time is not simulated.
+    /// * [`Impossible`](EmulationError::Impossible): a value has no meaning.
+    /// * [`UnsteadyClock`](EmulationError::UnsteadyClock): the machine's time stamp counter does not count at a constant rate.
+    /// * [`Memory`](EmulationError::Memory): no memory to measure in.
+    pub fn check(&self) -> Result<(), EmulationError> {
+        let machine = Machine::get()?;
+        let (read, write, _) = self.in_ticks(machine.clock)?;
+        if self.is_simulated { Ok(()) } else { machine.check(&read, &write) }
     }
 
     pub(super) const fn is_simulated(&self) -> bool {

@@ -38,20 +38,33 @@ pub(crate) struct Emulation {
 impl Emulation {
     /// The speed; `None` without any of the options.
     pub(super) fn speed(&self) -> Option<Speed> {
+        if self.describe().is_empty() {
+            return None;
+        }
         let ns = Duration::from_nanos;
-        let given = [
-            self.emulate.map(Change::Memory),
-            self.read_latency.map(|latency| Change::ReadLatency(ns(latency))),
-            self.write_latency.map(|latency| Change::WriteLatency(ns(latency))),
-            self.read_bandwidth.map(|Size(bytes)| Change::ReadBandwidth(bytes)),
-            self.write_bandwidth.map(|Size(bytes)| Change::WriteBandwidth(bytes)),
-            self.barrier_latency.map(|latency| Change::BarrierLatency(ns(latency))),
-            self.rdsx.map(Change::ReadSlowdown),
-            self.wrsx.map(Change::WriteSlowdown),
-        ];
-        let mut changes = given.into_iter().flatten().peekable();
-        changes.peek()?;
-        Some(changes.fold(Speed::new(), |speed, change| change.of(speed)))
+        let mut speed = self.emulate.map_or(Speed::new(), Preset::speed);
+        if let Some(latency) = self.read_latency {
+            speed = speed.read_latency(ns(latency));
+        }
+        if let Some(latency) = self.write_latency {
+            speed = speed.write_latency(ns(latency));
+        }
+        if let Some(Size(bytes)) = self.read_bandwidth {
+            speed = speed.read_bandwidth(bytes);
+        }
+        if let Some(Size(bytes)) = self.write_bandwidth {
+            speed = speed.write_bandwidth(bytes);
+        }
+        if let Some(latency) = self.barrier_latency {
+            speed = speed.barrier_latency(ns(latency));
+        }
+        if let Some(factor) = self.rdsx {
+            speed = speed.read_slowdown(factor);
+        }
+        if let Some(factor) = self.wrsx {
+            speed = speed.write_slowdown(factor);
+        }
+        Some(speed)
     }
 
     /// The options as they were given, for the operator.
@@ -71,33 +84,5 @@ impl Emulation {
         add("reads", self.rdsx.map(|factor| format!("{factor} times as long as DRAM")));
         add("writes", self.wrsx.map(|factor| format!("{factor} times as long as DRAM")));
         words.join(", ")
-    }
-}
-
-/// One option.
-#[derive(Clone, Copy, Debug)]
-enum Change {
-    Memory(Preset),
-    ReadLatency(Duration),
-    WriteLatency(Duration),
-    ReadBandwidth(u64),
-    WriteBandwidth(u64),
-    BarrierLatency(Duration),
-    ReadSlowdown(f64),
-    WriteSlowdown(f64),
-}
-
-impl Change {
-    const fn of(self, speed: Speed) -> Speed {
-        match self {
-            Self::Memory(preset) => preset.speed(),
-            Self::ReadLatency(latency) => speed.read_latency(latency),
-            Self::WriteLatency(latency) => speed.write_latency(latency),
-            Self::ReadBandwidth(bytes) => speed.read_bandwidth(bytes),
-            Self::WriteBandwidth(bytes) => speed.write_bandwidth(bytes),
-            Self::BarrierLatency(latency) => speed.barrier_latency(latency),
-            Self::ReadSlowdown(factor) => speed.read_slowdown(factor),
-            Self::WriteSlowdown(factor) => speed.write_slowdown(factor),
-        }
     }
 }

@@ -32,6 +32,10 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
             "NBD has no encryption, and {address} is not a loopback address"
         ));
     }
+    let speed = args.emulation.speed();
+    if let Some(speed) = &speed {
+        speed.check().into_diagnostic()?;
+    }
     let transport = choose(args.transport)?;
     if transport == Transport::Ublk {
         // Before any thread is started: threads inherit the mount namespace.
@@ -46,7 +50,7 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
     let identity = identity(disk.region().file(), info.kind).into_diagnostic()?;
     let mut session =
         Session { args, info, created: new.is_some(), new: Mutex::new(None), json, emulated: None };
-    match args.emulation.speed() {
+    match speed {
         None => {
             let engine = Arc::new(disk.into_engine().map_err(AtPath::new(&args.path))?);
             session.run(engine, new, transport, identity)
@@ -324,14 +328,14 @@ impl Session<'_> {
     fn goodbye(&self, what: &str) {
         let counts = self.emulated.as_ref().map(|engine| engine.pmem().counts());
         if self.json {
-            let emulation = counts.map(|EmulationCounts { delayed, late, late_count, .. }| {
+            let emulation = counts.map(|EmulationCounts { delayed, late, late_count }| {
                 json!({ "delayed_s": delayed.as_secs_f64(), "late_s": late.as_secs_f64(), "late_count": late_count })
             });
             self.say("stopped", &json!({ "detail": what, "emulation": emulation }));
             return;
         }
         report::mention(format_args!("stopped: {what}; {}", self.info.domain.promise()));
-        if let Some(EmulationCounts { delayed, late, late_count, .. }) = counts {
+        if let Some(EmulationCounts { delayed, late, late_count }) = counts {
             report::field(
                 "emulated",
                 &format!("accesses were delayed by {delayed:.2?}; {late_count} took longer, by {late:.2?}"),
