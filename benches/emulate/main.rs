@@ -137,8 +137,8 @@ fn measure(
         }
         other => other.into_diagnostic()?,
     };
-    let count = (ROUND_TIME.as_secs_f64() / asked.as_secs_f64()) as u64;
-    let count = count.clamp(10, ROUND_LINES);
+    let count = ROUND_TIME.as_nanos() / asked.as_nanos().max(1);
+    let count = u64::try_from(count).into_diagnostic()?.clamp(10, ROUND_LINES);
     let mut bytes = [0; PAGE];
     let round = |_| {
         let begin = Instant::now();
