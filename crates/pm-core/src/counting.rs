@@ -75,7 +75,7 @@ impl<P: Pmem> Counting<P> {
 impl<P: Pmem> Pmem for Counting<P> {
     forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load, store);
     forward_pmem!(|this| this.inner => try_load, load_u64, load_words, store_u64, store_u128, compare_exchange_u64);
-    forward_pmem!(|this| this.inner => lend, prefetch, prefetch_read, populate);
+    forward_pmem!(|this| this.inner => try_store, lend, prefetch, prefetch_read, populate);
 
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.inner.store_nt(offset, bytes);
@@ -84,6 +84,11 @@ impl<P: Pmem> Pmem for Counting<P> {
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         self.inner.try_store_nt(offset, bytes)?;
         self.lines.fetch_add(lines_spanned(offset, bytes.len() as u64), Relaxed);
+        Ok(())
+    }
+    fn try_flush(&self, offset: u64, len_bytes: u64) -> Result<(), MediumFault> {
+        self.inner.try_flush(offset, len_bytes)?;
+        self.lines.fetch_add(lines_spanned(offset, len_bytes), Relaxed);
         Ok(())
     }
     fn flush(&self, offset: u64, len_bytes: u64) {

@@ -75,6 +75,8 @@ pub(crate) enum CopyKind {
     Store,
     /// Into it, around the cache.
     StoreNt(Insns),
+    /// No copy: writes back the lines of the destination.
+    Flush(Insns),
 }
 
 /// A copy of `len` bytes.
@@ -130,6 +132,8 @@ unsafe extern "C" fn run(copy: *const Copy) {
         CopyKind::Store => unsafe { copy_to_pmem(dst, src, len) },
         // SAFETY: as above.
         CopyKind::StoreNt(insns) => unsafe { copy_to_pmem_nt(insns, dst, src, len) },
+        // SAFETY: as above.
+        CopyKind::Flush(insns) => unsafe { insns.flush_range(dst, len) },
     }
 }
 

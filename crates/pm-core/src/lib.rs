@@ -76,6 +76,7 @@ pub mod pool;
 
 mod counting;
 mod crc;
+mod dirty_pages;
 mod domain;
 mod line_counting;
 mod line_writes;
@@ -90,6 +91,7 @@ extern crate self as pm_core;
 
 pub use counting::{Counting, Counts};
 pub use crc::{crc32c_append, crc32c_bytes, crc32c_words};
+pub use dirty_pages::DirtyPages;
 pub use domain::Domain;
 pub use line_counting::LineCounting;
 pub use line_writes::{CdfPoint, Coalescing, LineWrites};

@@ -104,6 +104,11 @@ impl<P: Pmem> Pmem for LineCounting<P> {
         self.state().sent.add(offset, bytes.len() as u64);
         Ok(())
     }
+    fn try_store(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+        self.inner.try_store(offset, bytes)?;
+        self.count_store(offset, bytes.len() as u64);
+        Ok(())
+    }
     fn store_u64(&self, offset: u64, value: u64) {
         self.inner.store_u64(offset, value);
         self.count_store(offset, 8);
@@ -116,6 +121,11 @@ impl<P: Pmem> Pmem for LineCounting<P> {
         let exchanged = self.inner.compare_exchange_u64(offset, current, new)?;
         self.count_store(offset, 8);
         Ok(exchanged)
+    }
+    fn try_flush(&self, offset: u64, len_bytes: u64) -> Result<(), MediumFault> {
+        self.inner.try_flush(offset, len_bytes)?;
+        self.state().sent.add(offset, len_bytes);
+        Ok(())
     }
     fn flush(&self, offset: u64, len_bytes: u64) {
         self.inner.flush(offset, len_bytes);

@@ -156,6 +156,32 @@ pub trait Pmem {
         Ok(())
     }
 
+    /// Like [`store`](Pmem::store), with an error if the memory cannot be accessed. An implementation that cannot detect this calls `store`.
+    ///
+    /// # Errors
+    /// As [`try_store_nt`](Pmem::try_store_nt).
+    ///
+    /// # Durability
+    /// As [`store`](Pmem::store).
+    #[track_caller]
+    fn try_store(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+        self.store(offset, bytes);
+        Ok(())
+    }
+
+    /// Like [`flush`](Pmem::flush), with an error if the memory cannot be accessed. An implementation that cannot detect this calls `flush`.
+    ///
+    /// # Errors
+    /// [`MediumFault`] when the file was truncated or the memory is poisoned. Some of the lines may not have been written back.
+    ///
+    /// # Durability
+    /// As [`flush`](Pmem::flush).
+    #[track_caller]
+    fn try_flush(&self, offset: u64, len_bytes: u64) -> Result<(), MediumFault> {
+        self.flush(offset, len_bytes);
+        Ok(())
+    }
+
     /// Loads the little-endian word at `offset` atomically, with acquire ordering.
     #[track_caller]
     fn load_u64(&self, offset: u64) -> u64;
@@ -306,6 +332,12 @@ macro_rules! forward_pmem {
     (@try_store_nt $($to:tt)+) => {
         $crate::forward_pmem!(@fn try_store_nt(offset: u64, bytes: &[u8]) -> Result<(), $crate::fault::MediumFault>, $($to)+);
     };
+    (@try_store $($to:tt)+) => {
+        $crate::forward_pmem!(@fn try_store(offset: u64, bytes: &[u8]) -> Result<(), $crate::fault::MediumFault>, $($to)+);
+    };
+    (@try_flush $($to:tt)+) => {
+        $crate::forward_pmem!(@fn try_flush(offset: u64, len_bytes: u64) -> Result<(), $crate::fault::MediumFault>, $($to)+);
+    };
     (@load_u64 $($to:tt)+) => { $crate::forward_pmem!(@fn load_u64(offset: u64) -> u64, $($to)+); };
     (@load_words $($to:tt)+) => { $crate::forward_pmem!(@fn load_words(offset: u64, out: &mut [u64]) -> (), $($to)+); };
     (@store_u64 $($to:tt)+) => { $crate::forward_pmem!(@fn store_u64(offset: u64, value: u64) -> (), $($to)+); };
@@ -332,8 +364,8 @@ macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<P: Pmem + ?Sized> Pmem for $pointer {
             forward_pmem!(|this| (**this) => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
-            forward_pmem!(|this| (**this) => lend, store, store_nt, try_load, try_store_nt, load_u64, load_words, store_u64);
-            forward_pmem!(|this| (**this) => store_u128, compare_exchange_u64, flush, prefetch, prefetch_read, populate, fence);
+            forward_pmem!(|this| (**this) => lend, store, store_nt, try_load, try_store_nt, try_store, try_flush, load_u64, load_words);
+            forward_pmem!(|this| (**this) => store_u64, store_u128, compare_exchange_u64, flush, prefetch, prefetch_read, populate, fence);
         }
     )*};
 }

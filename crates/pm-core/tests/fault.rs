@@ -26,12 +26,16 @@ fn access_to_truncated_file_is_error() {
     for len in [1, 8, 100, 4096, 8192] {
         assert_eq!(region.try_load(4096, &mut out[..len]), Err(MediumFault), "load of {len}");
         assert_eq!(region.try_store_nt(4096, &out[..len]), Err(MediumFault), "store_nt of {len}");
+        assert_eq!(region.try_store(4096, &out[..len]), Err(MediumFault), "store of {len}");
+        assert_eq!(region.try_flush(4096, len as u64), Err(MediumFault), "flush of {len}");
         assert_eq!(region.try_load(4095, &mut out[..len]).is_ok(), len == 1, "load of {len} across the end");
     }
     assert_eq!(region.try_load(0, &mut out[..4096]), Ok(()));
     assert!(out[..4096].iter().all(|byte| *byte == 7), "bytes before the end are still readable");
     file.set_len(LEN).unwrap();
     assert_eq!(region.try_store_nt(4096, &[9; 4096]), Ok(()));
+    assert_eq!((region.try_store(8192, &[9; 8]), region.try_flush(8192, 8)), (Ok(()), Ok(())));
+    assert_eq!(region.load_u64(8192), 0x0909_0909_0909_0909);
     assert_eq!(region.load_u64(4096), 0x0909_0909_0909_0909);
 }
 

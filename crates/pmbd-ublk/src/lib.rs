@@ -57,5 +57,8 @@ mod polling;
 mod throttle;
 
 pub use disk::{Disk, DiskError, DiskInfo, DiskOptions};
-pub use engine::{BlockError, BlockOp, Engine, Geometry, GeometryError, SectorSize, WriteCache};
+pub use engine::{
+    BlockError, BlockOp, Engine, Geometry, GeometryError, SectorSize, WriteBackError, WriteBackMark,
+    WriteCache, WritePolicy, WriteScheme,
+};
 pub use nbd::{NbdClient, NbdClients, NbdCounts, NbdError, NbdOptions, NbdPeer, NbdServer, NbdStats};

@@ -539,6 +539,45 @@ fn slow_memory_is_emulated() {
     assert!(!scratch.path("new.pm").exists());
 }
 
+/// The word of the disk's descriptor that tells of deferred writes.
+fn unflushed(scratch: &Scratch) -> u64 {
+    let bytes = std::fs::read(scratch.path("disk.pm")).unwrap();
+    u64::from_le_bytes(bytes[8192 + 24..8192 + 32].try_into().unwrap())
+}
+
+#[test]
+fn deferred_writes_survive_killed_servers() {
+    let scratch = Scratch::new();
+    let socket = scratch.path("disk.pm.sock");
+    for (count, options) in [(1, &["--size", "1M"][..]), (2, &[])] {
+        let mut server = scratch.serve(&[&["disk.pm", "--scheme", "deferred"], options].concat());
+        let mut client = Client::ready(&socket, true);
+        if count == 2 {
+            assert_eq!(client.read(0, 512), Ok(vec![1; 512]));
+        }
+        assert_eq!(client.write(0, &[count; 512]), Ok(vec![]));
+        server.0.kill().unwrap();
+        assert!(!server.wait().success());
+        assert_eq!(unflushed(&scratch), u64::from_le_bytes(*b"UNFLUSHD"));
+        // What only reads leaves the mark.
+        scratch.good(&["check", "disk.pm"]);
+        scratch.good(&["info", "disk.pm"]);
+        assert_ne!(unflushed(&scratch), 0);
+    }
+    let server = scratch.serve(&["disk.pm", "--scheme", "clflush", "--subupdate", "--wrverify"]);
+    assert_eq!(unflushed(&scratch), 0);
+    let mut client = Client::ready(&socket, true);
+    assert_eq!(client.read(0, 512), Ok(vec![2; 512]));
+    assert_eq!(client.write(0, &[3; 512]), Ok(vec![]));
+    drop((client, server));
+    let server = scratch.serve(&["disk.pm", "--scheme", "deferred"]);
+    assert_ne!(unflushed(&scratch), 0);
+    drop(server);
+    assert_eq!(unflushed(&scratch), 0, "a stopped server has written everything back");
+    std::fs::write(scratch.path("raw"), [0; 512]).unwrap();
+    scratch.refuses(&["serve", "raw", "--raw", "--scheme", "deferred"], &["no place for the mark"]);
+}
+
 #[test]
 fn read_only_and_raw_create_no_disk() {
     let scratch = Scratch::new();

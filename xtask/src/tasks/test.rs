@@ -191,7 +191,7 @@ impl Step {
                     "pm-btree",
                     "--lib",
                 ];
-                // The tests of roots, headers, the log, the space and the frames of leaves. Others do not support loom and would fail.
+                // The tests of roots, headers, dirty pages, the log, the space and the frames of leaves. Others do not support loom and would fail.
                 let models = ["--target-dir", "target/loom", "--", "loom_", "interleaved"];
                 cargo(&[&test[..], &models].concat(), Some(("RUSTFLAGS", "--cfg loom")))
             }

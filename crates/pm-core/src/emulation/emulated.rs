@@ -111,11 +111,12 @@ impl<P: Pmem> Emulated<P> {
 
     /// Stores through the cache by `access`.
     #[inline]
-    fn store_cached(&self, offset: u64, len_bytes: u64, access: impl FnOnce()) {
-        access();
+    fn store_cached<R>(&self, offset: u64, len_bytes: u64, access: impl FnOnce() -> R) -> R {
+        let result = access();
         if let Some(cache) = &self.cache {
             cache.add(offset, len_bytes);
         }
+        result
     }
 
     /// Delays an access that has begun at `begin`, in ticks, until its time has passed and the device has served it.
@@ -199,6 +200,12 @@ impl<P: Pmem> Pmem for Emulated<P> {
     }
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
         self.write(offset, bytes.len() as u64, || self.inner.try_store_nt(offset, bytes))
+    }
+    fn try_store(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+        self.store_cached(offset, bytes.len() as u64, || self.inner.try_store(offset, bytes))
+    }
+    fn try_flush(&self, offset: u64, len_bytes: u64) -> Result<(), MediumFault> {
+        self.write(offset, len_bytes, || self.inner.try_flush(offset, len_bytes))
     }
     fn flush(&self, offset: u64, len_bytes: u64) {
         self.write(offset, len_bytes, || self.inner.flush(offset, len_bytes));

@@ -94,7 +94,7 @@ pub fn prefetch_read(address: *const u8) {
     unsafe { asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
 }
 
-/// A full fence, which orders loads too: `mfence`, on aarch64 `dsb sy`. For studies and litmus tests; no write path needs it.
+/// A full fence, which orders loads too: `mfence`, on aarch64 `dsb sy`. Write paths need it after `clflush` only.
 #[inline(always)]
 pub fn full_fence() {
     // SAFETY: every x86_64 CPU has MFENCE, which changes no register and no flag.
@@ -193,7 +193,11 @@ pub(super) unsafe fn flush_range(insn: FlushInsn, start: *const u8, len: usize) 
     match insn {
         FlushInsn::Clwb => flush_lines!("clwb", start, len),
         FlushInsn::ClflushOpt => flush_lines!("clflushopt", start, len),
-        FlushInsn::Clflush => flush_lines!("clflush", start, len),
+        FlushInsn::Clflush => {
+            flush_lines!("clflush", start, len);
+            // SFENCE orders CLFLUSH on Intel's CPUs. On AMD's, only MFENCE does (APM vol. 3, CLFLUSH).
+            full_fence();
+        }
         FlushInsn::DcCvap | FlushInsn::Nothing => {}
     }
 }

@@ -416,6 +416,29 @@ impl Pmem for Region {
     }
 
     #[inline]
+    fn try_store(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+        let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
+        // SAFETY: as in `try_store_nt`.
+        unsafe { guarded_copy(CopyKind::Store, to, bytes.as_ptr(), bytes.len()) }
+    }
+
+    #[inline]
+    fn try_flush(&self, offset: u64, len_bytes: u64) -> Result<(), MediumFault> {
+        let start = self.address(offset, len_bytes, self.writable_bytes);
+        if let Some(page_sync) = &self.page_sync {
+            page_sync.flush(offset, len_bytes);
+            return Ok(());
+        }
+        if self.insns.flush() == FlushInsn::Nothing {
+            return Ok(());
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "checked against the mapped length by `address`")]
+        let len = len_bytes as usize;
+        // SAFETY: the range was checked, and a write-back reads no source.
+        unsafe { guarded_copy(CopyKind::Flush(self.insns), start, start, len) }
+    }
+
+    #[inline]
     fn load_u64(&self, offset: u64) -> u64 {
         // The mapping may be read-only, where Rust only allows relaxed loads; the fence makes this an acquire load.
         let word = self.atomic(offset, self.len_bytes).load(Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! The command line.
 
 use super::emulation::Emulation;
+use super::writes::Writes;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pm_cli_common::{Docs, Size};
 use pm_core::insn::{FlushInsn, NtWidth};
@@ -115,6 +116,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "CPUS", default_value = "none", help_heading = "ublk")]
     pub(crate) affinity: String,
 
+    #[command(flatten)]
+    pub(crate) writes: Writes,
     #[command(flatten)]
     pub(crate) emulation: Emulation,
 }

@@ -44,7 +44,7 @@ pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
     // The server that takes a device over needs the pages that the last one left in the cache. It may run outside of this container, which
     // hides the driver.
     let region = region(&args.open)?.read_only().keep_pages(true);
-    let options = DiskOptions { region, sector: sector(args.open.sector)? };
+    let options = DiskOptions { region, sector: sector(args.open.sector)?, ..DiskOptions::default() };
     let disk =
         if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
     match disk.map_err(AtPath::new(&args.path)) {

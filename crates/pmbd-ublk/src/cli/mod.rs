@@ -11,5 +11,6 @@ mod report;
 mod run;
 mod serve;
 mod signals;
+mod writes;
 
 pub(crate) use run::main;

@@ -86,14 +86,15 @@ fn announce_filling(path: &Path) {
 /// Opens the disk, or creates it: then with the guard that removes it again unless it is served. A server that may take a device over must
 /// keep unflushed data of the last server, some of which may be in the page cache only.
 pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDisk>)> {
-    let mut region = region(&args.open)?.populate(args.populate).keep_pages(may_any_wait()?);
+    let mut region =
+        args.writes.region(region(&args.open)?)?.populate(args.populate).keep_pages(may_any_wait()?);
     if args.read_only {
         region = region.read_only();
     }
     if args.open.raw && !args.read_only {
         announce_filling(&args.path);
     }
-    let options = DiskOptions { region, sector: sector(args.open.sector)? };
+    let options = DiskOptions { region, sector: sector(args.open.sector)?, writes: args.writes.policy() };
     match (open_waiting(&args.path, args.open.raw, &options), args.size) {
         (Ok(disk), Some(size)) if disk.info().capacity_bytes != size.0 => Err(miette!(
             help = "omit --size to serve the existing disk",

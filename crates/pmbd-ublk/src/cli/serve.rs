@@ -320,6 +320,10 @@ impl Session<'_> {
             report::mention(format_args!("created {}", self.info.path.display()));
         }
         report::mention(report::describe(&self.info));
+        let writes = self.args.writes.describe();
+        if !writes.is_empty() {
+            report::field("writes", &writes);
+        }
         if self.emulated.is_some() {
             report::field("emulates", &self.args.emulation.describe());
         }

@@ -1,6 +1,6 @@
 //! Errors of creating and opening a disk.
 
-use crate::engine::GeometryError;
+use crate::engine::{GeometryError, WriteBackError};
 use pm_core::emulation::EmulationError;
 use pm_core::{OpenError, PlaceError, PoolError, RootError};
 
@@ -37,6 +37,12 @@ pub enum DiskError {
     /// The disk or its descriptor would overlap the value of another root.
     #[error("the disk would overlap the value of the pool's root {name:?}: {len_bytes} bytes at {offset}")]
     Taken { name: String, offset: u64, len_bytes: u64 },
+    /// Deferred writes on a raw disk.
+    #[error("a raw disk has no place for the mark that deferred writes need")]
+    RawDeferred,
+    /// The last server's deferred writes could not be written back.
+    #[error("the writes of the last server could not be written back: {0}")]
+    WriteBack(#[from] WriteBackError),
     /// The memory cannot be emulated here.
     #[error(transparent)]
     Emulation(#[from] EmulationError),

@@ -1,5 +1,6 @@
 //! The bytes of a disk in a pool: its descriptor, and the place of its sectors. `docs/format/disk.md` documents them.
 
+use crate::engine::WriteBackMark;
 use pm_core::Persist;
 use pm_core::pool::format::{DATA_START_MIN, HEADER_BYTES};
 
@@ -33,8 +34,13 @@ pub struct Descriptor {
     /// The logical sector: 512 or 4,096.
     pub sector_bytes: u32,
     /// Zero.
-    pub reserved: [u8; 40],
-    /// CRC-32C of all bytes before this field.
+    pub reserved_0: u32,
+    /// [`UNFLUSHED`](Self::UNFLUSHED) while completed writes may be in the CPU's caches only, and were not asked to be durable; else zero. Any other
+    /// value counts as the former. The one field that changes in place.
+    pub unflushed: u64,
+    /// Zero.
+    pub reserved: [u8; 28],
+    /// CRC-32C of all bytes before this field, computed with zero for `unflushed`.
     pub crc: u32,
 }
 
@@ -42,15 +48,21 @@ const _: () = {
     assert!(size_of::<Descriptor>() == 64);
     assert!(core::mem::offset_of!(Descriptor, capacity_bytes) == 8);
     assert!(core::mem::offset_of!(Descriptor, sector_bytes) == 16);
+    assert!(core::mem::offset_of!(Descriptor, unflushed) == 24);
     assert!(core::mem::offset_of!(Descriptor, crc) == 60);
     assert!(SMALL_START == 12_288);
 };
 
 impl Descriptor {
+    /// The value of [`unflushed`](Self::unflushed) while a server defers writes.
+    pub const UNFLUSHED: u64 = WriteBackMark::SET;
+
     /// A sealed descriptor.
     #[must_use]
     pub fn new(start_bytes: u64, capacity_bytes: u64, sector_bytes: u32) -> Self {
-        let mut descriptor = Self { start_bytes, capacity_bytes, sector_bytes, reserved: [0; 40], crc: 0 };
+        let (reserved_0, unflushed, reserved) = (0, 0, [0; 28]);
+        let mut descriptor =
+            Self { start_bytes, capacity_bytes, sector_bytes, reserved_0, unflushed, reserved, crc: 0 };
         descriptor.crc = descriptor.expected_crc();
         descriptor
     }
@@ -58,7 +70,14 @@ impl Descriptor {
     /// The checksum of these fields.
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
-        crc32c::crc32c(&pm_core::bytes_of(self)[..core::mem::offset_of!(Self, crc)])
+        let checked = Self { unflushed: 0, ..*self };
+        crc32c::crc32c(&pm_core::bytes_of(&checked)[..core::mem::offset_of!(Self, crc)])
+    }
+
+    /// The mark of the disk whose descriptor is at `offset`.
+    #[must_use]
+    pub const fn mark(offset: u64) -> WriteBackMark {
+        WriteBackMark::at(offset + core::mem::offset_of!(Self, unflushed) as u64)
     }
 }
 

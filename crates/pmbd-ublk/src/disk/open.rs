@@ -4,7 +4,7 @@ use super::error::DiskError;
 use super::format::{
     ALTERNATE_DESCRIPTOR_OFFSET, DESCRIPTOR_OFFSET, Descriptor, ROOT, largest_in, pool_layout,
 };
-use crate::engine::{Engine, Geometry, GeometryError, SectorSize};
+use crate::engine::{Engine, Geometry, GeometryError, SectorSize, WriteBackMark, WritePolicy, WriteScheme};
 use pm_core::emulation::{Emulated, Speed};
 use pm_core::insn::Insns;
 use pm_core::{
@@ -23,6 +23,8 @@ pub struct Disk {
     region: Region,
     geometry: Geometry,
     kind: DiskKind,
+    mark: Option<WriteBackMark>,
+    writes: WritePolicy,
 }
 
 /// The contents of a disk's file.
@@ -85,6 +87,8 @@ pub struct DiskOptions {
     pub region: RegionOptions,
     /// The logical sector of a new or raw disk. A pool records its own.
     pub sector: SectorSize,
+    /// How its engine writes. A raw disk cannot defer writes.
+    pub writes: WritePolicy,
 }
 
 /// The properties of a disk.
@@ -135,8 +139,7 @@ impl Disk {
         let pool = Pool::create_with(path, pool_bytes, &options.region, &PoolOptions::new(), |pool| {
             write_geometry(pool, geometry)
         })?;
-        let kind = DiskKind::of(&pool);
-        Ok(Self { region: pool.into_pmem(), geometry, kind })
+        Self::in_pool(pool, options)
     }
 
     /// Formats an existing file or device: creates a pool in it, and in the pool the largest disk that fits. Its contents are lost.
@@ -166,8 +169,7 @@ impl Disk {
         let geometry = geometry_in(&region)?;
         let pool_options = if overwrite { PoolOptions::new().overwrite() } else { PoolOptions::new() };
         let pool = Pool::format_with(region, &pool_options, |pool| write_geometry(pool, geometry))?;
-        let kind = DiskKind::of(&pool);
-        Ok(Self { region: pool.into_pmem(), geometry, kind })
+        Self::in_pool(pool, options)
     }
 
     /// Opens the disk in the pool at `path`. A corrupted copy of the pool's header is restored from the other, unless the region is opened
@@ -177,19 +179,28 @@ impl Disk {
     /// When there is no pool, or no disk in it, or when one of them is corrupted and cannot be restored. On error, the file is unchanged.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
         let pool = Pool::open_with(path, &options.region, |pool| read_geometry(pool).map(drop))?;
-        let geometry = read_geometry(&pool)?;
+        Self::in_pool(pool, options)
+    }
+
+    /// The disk in this pool.
+    fn in_pool(pool: Pool, options: &DiskOptions) -> Result<Self, DiskError> {
+        let (at, geometry) = find_disk(&pool)?;
         let kind = DiskKind::of(&pool);
-        Ok(Self { region: pool.into_pmem(), geometry, kind })
+        let mark = Some(Descriptor::mark(at));
+        Ok(Self { region: pool.into_pmem(), geometry, kind, mark, writes: options.writes })
     }
 
     /// Opens a file or device as a raw disk: all of its bytes are sectors.
     ///
     /// # Errors
-    /// When it cannot be opened, or its length is not a multiple of the sector.
+    /// When it cannot be opened, its length is not a multiple of the sector, or writes are to be deferred.
     pub fn open_raw(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
+        if options.writes.scheme == WriteScheme::Deferred {
+            return Err(DiskError::RawDeferred);
+        }
         let region = options.region.clone().any_length(true).open(path)?;
         let geometry = Geometry::new(0, region.len_bytes(), options.sector)?;
-        Ok(Self { region, geometry, kind: DiskKind::Raw })
+        Ok(Self { region, geometry, kind: DiskKind::Raw, mark: None, writes: options.writes })
     }
 
     /// Its properties.
@@ -213,11 +224,12 @@ impl Disk {
         &self.region
     }
 
-    /// The engine that serves it; read-only if the region is. If it was opened with [`RegionOptions::keep_pages`], and the write-back of an
+    /// The engine that serves it; read-only if the region is. Drop the engine when it has served its last request ([`Engine::with_policy`]). If it was opened with [`RegionOptions::keep_pages`], and the write-back of an
     /// earlier server's data had failed, each Flush and FUA fails: that data may be lost.
     ///
     /// # Errors
-    /// [`GeometryError`], if the geometry does not fit in the region. Opening has checked this already.
+    /// [`GeometryError`], if the geometry does not fit in the region. Opening has checked this already. [`DiskError::WriteBack`], if an earlier engine
+    /// deferred writes and was killed, and the disk cannot be written back now.
     pub fn into_engine(self) -> Result<Engine, DiskError> {
         self.into_engine_over(Ok)
     }
@@ -242,7 +254,10 @@ impl Disk {
             );
         }
         let engine = Engine::new(wrap(self.region)?, self.geometry)?;
-        Ok(if writable { engine } else { engine.read_only() })
+        if !writable {
+            return Ok(engine.read_only());
+        }
+        Ok(engine.with_policy(self.writes, self.mark)?)
     }
 }
 
@@ -262,7 +277,7 @@ impl Disk {
 /// third if a disk is replaced.
 pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(), DiskError> {
     let sector_bytes = geometry.sector().bytes_u32();
-    let descriptor = Descriptor::new(geometry.start_bytes(), geometry.capacity_bytes(), sector_bytes);
+    let mut descriptor = Descriptor::new(geometry.start_bytes(), geometry.capacity_bytes(), sector_bytes);
     // Without the lock, two threads could choose the same offset, and the second could store to it after the first has set the root.
     let _one_at_a_time = GEOMETRY_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     // The present descriptor is never overwritten.
@@ -270,6 +285,10 @@ pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(),
         Some(root) if root.offset() == DESCRIPTOR_OFFSET => ALTERNATE_DESCRIPTOR_OFFSET,
         _ => DESCRIPTOR_OFFSET,
     };
+    // The sectors may be those of the present disk, with writes in the caches.
+    if let Ok((_, present)) = read_descriptor(pool) {
+        descriptor.unflushed = present.unflushed;
+    }
     check_range(geometry, at, &pool.data())?;
     check_unused(pool, geometry, at)?;
     // Checked before the descriptor is stored: it needs a root.
@@ -286,10 +305,12 @@ pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(),
 /// # Errors
 /// When there is none, or its descriptor is corrupted or impossible.
 pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
-    let (at, descriptor): (u64, Descriptor) = pool.scope(|pm| {
-        let root = pm.root::<Descriptor>(ROOT)?.ok_or(DiskError::NoDisk)?;
-        Ok::<_, DiskError>((root.offset(), pm.read(root)?))
-    })?;
+    find_disk(pool).map(|(_, geometry)| geometry)
+}
+
+/// The offset of the disk's descriptor, and its geometry.
+fn find_disk<P: Pmem>(pool: &Pool<P>) -> Result<(u64, Geometry), DiskError> {
+    let (at, descriptor) = read_descriptor(pool)?;
     let (found, expected) = (descriptor.crc, descriptor.expected_crc());
     if found != expected {
         return Err(DiskError::Checksum { found, expected });
@@ -298,7 +319,15 @@ pub fn read_geometry<P: Pmem>(pool: &Pool<P>) -> Result<Geometry, DiskError> {
     let (start_bytes, capacity_bytes) = (descriptor.start_bytes, descriptor.capacity_bytes);
     let geometry = Geometry::new(start_bytes, capacity_bytes, sector)?;
     check_range(geometry, at, &pool.data())?;
-    Ok(geometry)
+    Ok((at, geometry))
+}
+
+/// The descriptor that the root links to, and its offset. Its checksum has not been checked.
+fn read_descriptor<P: Pmem>(pool: &Pool<P>) -> Result<(u64, Descriptor), DiskError> {
+    pool.scope(|pm| {
+        let root = pm.root::<Descriptor>(ROOT)?.ok_or(DiskError::NoDisk)?;
+        Ok((root.offset(), pm.read(root)?))
+    })
 }
 
 /// Checks that the disk lies in the pool's data area, at whole pages, and not over its descriptor.

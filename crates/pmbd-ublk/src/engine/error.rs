@@ -3,7 +3,8 @@
 use pm_core::FenceError;
 use pm_core::fault::MediumFault;
 
-/// The error of a block request. A request that fails with any error except [`Medium`](Self::Medium) and [`Fault`](Self::Fault) has changed nothing.
+/// The error of a block request. A request that fails with any error except [`Medium`](Self::Medium), [`Fault`](Self::Fault) and
+/// [`Mismatch`](Self::Mismatch) has changed nothing.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
@@ -21,9 +22,23 @@ pub enum BlockError {
     /// crash; other ranges are unaffected.
     #[error("{len_bytes} bytes at {offset_bytes} cannot be accessed: {source}")]
     Fault { offset_bytes: u64, len_bytes: u64, source: MediumFault },
+    /// Other bytes were found after the write than were written: see [`WritePolicy::verify`](super::WritePolicy::verify).
+    #[error("other bytes were found after a write of {len_bytes} bytes at {offset_bytes}")]
+    Mismatch { offset_bytes: u64, len_bytes: u64 },
     /// The medium could not make the data durable. The state of the range is unknown, and every later request that needs durability fails too.
     #[error(transparent)]
     Medium(#[from] FenceError),
+}
+
+/// The memory of a device could not be written back, or a mark in it not be changed.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error(transparent)]
+#[non_exhaustive]
+pub enum WriteBackError {
+    /// It cannot be accessed at present.
+    Fault(#[from] MediumFault),
+    /// A fence failed.
+    Fence(#[from] FenceError),
 }
 
 /// The error of a range of memory that an engine cannot serve.

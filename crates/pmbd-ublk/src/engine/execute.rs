@@ -1,9 +1,13 @@
 //! The life of a request, from a checked range to the fence that makes it durable.
 
-use super::{BlockError, Geometry, GeometryError};
+use super::error::{BlockError, GeometryError, WriteBackError};
+use super::geometry::Geometry;
+use super::mark::{WriteBackMark, write_back_all};
+use super::policy::{WritePolicy, WriteScheme};
+use super::writes::{WriteFailure, Writes};
 use crate::throttle::Throttle;
 use pm_core::fault::MediumFault;
-use pm_core::{Pmem, Region};
+use pm_core::{DirtyPages, Pmem, Region};
 
 /// A request, common to all block protocols. Its offset is an argument of [`Engine::execute`].
 #[derive(Debug)]
@@ -54,7 +58,8 @@ static ZEROES: [u8; 4096] = [0; 4096];
 /// In the domains that the CPU reaches ([`Domain::Adr`](pm_core::Domain::Adr), `Eadr`, and `Volatile`, whose contents survive only a crash of the
 /// process), a write is stored around the cache and fenced before it completes: **every completed write is durable**, and [`BlockOp::Flush`] has
 /// nothing to do, on this queue or on any other. In the page domain this would cost a system call and a disk write for each request, so there the
-/// device reports a write-back cache, and Flush and FUA make writes durable.
+/// device reports a write-back cache, and Flush and FUA make writes durable. The same holds for [`WriteScheme::Deferred`]. A [`WritePolicy`] changes how
+/// writes are stored.
 ///
 /// A power failure in the middle of a write that has not completed can leave any mixture of its old and new 8-byte words, even inside one sector, as
 /// with the kernel's `pmem` driver without a BTT. File systems with checksummed journals and metadata (ext4, XFS, btrfs, ZFS) are designed for that.
@@ -78,10 +83,12 @@ static ZEROES: [u8; 4096] = [0; 4096];
 /// # Source
 /// PMBD III-C, "Ordered persistence", and Table III: non-temporal stores and a store fence.
 #[derive(Debug)]
-pub struct Engine<P = Region> {
+pub struct Engine<P: Pmem = Region> {
     pmem: P,
     geometry: Geometry,
-    write_cache: WriteCache,
+    writes: Writes,
+    /// Set while writes are deferred; cleared on drop, after they were written back.
+    mark: Option<WriteBackMark>,
     read_only: bool,
 }
 
@@ -92,6 +99,19 @@ fn report(error: &BlockError) {
     if let Some(suppressed) = FAULTS.admit() {
         tracing::error!(%error, suppressed, "a request failed");
     }
+}
+
+/// Turns the failure of a write into the error of the request, and logs it.
+#[inline]
+fn written(offset_bytes: u64, len_bytes: u64, stored: Result<(), WriteFailure>) -> Result<(), BlockError> {
+    stored.map_err(|failure| {
+        let error = match failure {
+            WriteFailure::Medium(source) => BlockError::Fault { offset_bytes, len_bytes, source },
+            WriteFailure::Mismatch => BlockError::Mismatch { offset_bytes, len_bytes },
+        };
+        report(&error);
+        error
+    })
 }
 
 /// Turns a medium fault into the error of the request, and logs it.
@@ -115,12 +135,50 @@ impl<P: Pmem> Engine<P> {
         if start_bytes.checked_add(capacity_bytes).is_none_or(|end| end > region_bytes) {
             return Err(GeometryError::OutsideRegion { start_bytes, capacity_bytes, region_bytes });
         }
-        let write_cache = if pmem.domain().fences_without_system_call() {
-            WriteCache::WriteThrough
-        } else {
-            WriteCache::WriteBack
-        };
-        Ok(Self { pmem, geometry, write_cache, read_only: false })
+        let writes = Writes::new(WritePolicy::default(), start_bytes, capacity_bytes);
+        Ok(Self { pmem, geometry, writes, mark: None, read_only: false })
+    }
+
+    /// Makes the engine write by `policy`. Drop the engine when it has served its last request: then deferred writes are written back, and the mark is
+    /// cleared.
+    ///
+    /// `mark` tells the next engine, of whatever policy, about an earlier one whose deferred writes were not written back: pass the same mark each time a
+    /// device is opened for writing. If it is set, this call writes back the whole device. Keep to one engine at a time.
+    ///
+    /// # Errors
+    /// When the device cannot be written back: a part of it is inaccessible, or a fence failed. The mark is unchanged.
+    ///
+    /// # Panics
+    /// If writes are deferred without a mark.
+    ///
+    /// # Durability
+    /// When it returns, everything that reads return is durable.
+    pub fn with_policy(
+        mut self,
+        policy: WritePolicy,
+        mark: Option<WriteBackMark>,
+    ) -> Result<Self, WriteBackError> {
+        let (start_bytes, capacity_bytes) = (self.geometry.start_bytes(), self.geometry.capacity_bytes());
+        let is_deferred = policy.scheme == WriteScheme::Deferred;
+        assert!(!is_deferred || mark.is_some(), "deferred writes need a mark");
+        if let Some(mark) = mark {
+            let was_set = mark.is_set(&self.pmem);
+            if was_set {
+                tracing::info!(
+                    capacity_bytes,
+                    "writing back the whole device, because its last server was killed"
+                );
+                write_back_all(&self.pmem, start_bytes..start_bytes + capacity_bytes)?;
+            }
+            match is_deferred {
+                true => mark.set(&self.pmem),
+                false if was_set => mark.clear(&self.pmem)?,
+                false => {}
+            }
+        }
+        self.writes = Writes::new(policy, start_bytes, capacity_bytes);
+        self.mark = mark.filter(|_| is_deferred);
+        Ok(self)
     }
 
     /// Makes the engine refuse every request that would change the device.
@@ -138,8 +196,18 @@ impl<P: Pmem> Engine<P> {
 
     /// The guarantee of a completed write. A transport must report it to every client.
     #[must_use]
-    pub const fn write_cache(&self) -> WriteCache {
-        self.write_cache
+    pub fn write_cache(&self) -> WriteCache {
+        if self.pmem.domain().fences_without_system_call() && self.mark.is_none() {
+            WriteCache::WriteThrough
+        } else {
+            WriteCache::WriteBack
+        }
+    }
+
+    /// How it writes.
+    #[must_use]
+    pub const fn policy(&self) -> WritePolicy {
+        self.writes.policy()
     }
 
     /// Whether changes are refused.
@@ -193,11 +261,11 @@ impl<P: Pmem> Engine<P> {
             BlockOp::Write { data, fua } => {
                 let len_bytes = data.len() as u64;
                 let at = self.locate_writable(offset_bytes, len_bytes, granule)?;
-                checked(offset_bytes, len_bytes, self.pmem.try_store_nt(at, data))?;
-                self.complete_write(fua)
+                written(offset_bytes, len_bytes, self.writes.store(&self.pmem, at, data))?;
+                self.complete_write(offset_bytes, len_bytes, fua)
             }
             BlockOp::Flush if self.read_only => Ok(()),
-            BlockOp::Flush => self.complete_write(true),
+            BlockOp::Flush => self.flush(),
             BlockOp::Discard { len_bytes } => self.zero(offset_bytes, len_bytes, false, granule),
             BlockOp::WriteZeroes { len_bytes, fua } => self.zero(offset_bytes, len_bytes, fua, granule),
         }
@@ -227,20 +295,32 @@ impl<P: Pmem> Engine<P> {
             let step = (end - at).min(ZEROES.len() as u64);
             #[expect(clippy::cast_possible_truncation, reason = "at most the length of ZEROES")]
             let zeroes = &ZEROES[..step as usize];
-            checked(offset_bytes, len_bytes, self.pmem.try_store_nt(at, zeroes))?;
+            written(offset_bytes, len_bytes, self.writes.store(&self.pmem, at, zeroes))?;
             at += step;
         }
-        self.complete_write(fua)
+        self.complete_write(offset_bytes, len_bytes, fua)
     }
 
     /// The fence between a write's stores and its completion.
     #[inline]
-    fn complete_write(&self, fua: bool) -> Result<(), BlockError> {
-        if fua || self.write_cache == WriteCache::WriteThrough {
-            // DURABILITY POINT
-            self.pmem.fence().inspect_err(|error| report(&BlockError::Medium(error.clone())))?;
+    fn complete_write(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> Result<(), BlockError> {
+        if fua || self.write_cache() == WriteCache::WriteThrough {
+            let at = self.geometry.start_bytes() + offset_bytes;
+            checked(offset_bytes, len_bytes, self.writes.write_back_range(&self.pmem, at, len_bytes))?;
+            self.make_durable()?;
         }
         Ok(())
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        let written_back = self.writes.write_back(&self.pmem, || self.make_durable())?;
+        written_back.or_else(|(page, fault)| checked(page, DirtyPages::PAGE_BYTES, Err(fault)))
+    }
+
+    #[inline]
+    fn make_durable(&self) -> Result<(), BlockError> {
+        // DURABILITY POINT
+        Ok(self.pmem.fence().inspect_err(|error| report(&BlockError::Medium(error.clone())))?)
     }
 
     #[inline]
@@ -263,5 +343,16 @@ impl<P: Pmem> Engine<P> {
             return Err(BlockError::Unaligned { offset_bytes, len_bytes, sector_bytes });
         }
         Ok(self.geometry.start_bytes() + offset_bytes)
+    }
+}
+
+impl<P: Pmem> Drop for Engine<P> {
+    /// Writes back deferred writes, and clears the mark. If that fails, the mark remains, and the next engine writes back the whole device.
+    fn drop(&mut self) {
+        let Some(mark) = self.mark else { return };
+        let cleared = self.flush().and_then(|()| Ok(mark.clear(&self.pmem)?));
+        if let Err(error) = cleared {
+            tracing::error!(%error, "deferred writes could not be written back; the next server tries again");
+        }
     }
 }

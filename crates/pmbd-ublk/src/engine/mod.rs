@@ -3,7 +3,12 @@
 mod error;
 mod execute;
 mod geometry;
+mod mark;
+mod policy;
+mod writes;
 
-pub use error::{BlockError, GeometryError};
+pub use error::{BlockError, GeometryError, WriteBackError};
 pub use execute::{BlockOp, Engine, WriteCache};
 pub use geometry::{Geometry, SectorSize};
+pub use mark::WriteBackMark;
+pub use policy::{WritePolicy, WriteScheme};

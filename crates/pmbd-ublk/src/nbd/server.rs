@@ -49,7 +49,7 @@ const THREAD_STACK_BYTES: usize = 256 << 10;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct NbdServer<P> {
+pub struct NbdServer<P: Pmem> {
     unix: UnixSocket,
     tcp: Option<TcpListener>,
     shared: Arc<Shared<P>>,
@@ -179,7 +179,7 @@ impl Stream for tokio::net::TcpStream {
 
 /// What all of a server's clients share.
 #[derive(Debug)]
-struct Shared<P> {
+struct Shared<P: Pmem> {
     engine: Arc<Engine<P>>,
     export: Export,
     options: NbdOptions,
@@ -260,7 +260,7 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
 }
 
 /// A client in transmission. Dropping it removes it from the counters, however its thread ends.
-struct Client<P> {
+struct Client<P: Pmem> {
     id: u64,
     member: Member,
     shared: Arc<Shared<P>>,
@@ -268,7 +268,7 @@ struct Client<P> {
     _slot: OwnedSemaphorePermit,
 }
 
-impl<P> Client<P> {
+impl<P: Pmem> Client<P> {
     fn register(shared: Arc<Shared<P>>, member: Member, slot: OwnedSemaphorePermit) -> Self {
         let id = shared.next_client.fetch_add(1, Relaxed);
         shared.clients.insert(id, member.socket());
@@ -288,7 +288,7 @@ impl<P: Pmem> Client<P> {
     }
 }
 
-impl<P> Drop for Client<P> {
+impl<P: Pmem> Drop for Client<P> {
     fn drop(&mut self) {
         self.shared.clients.remove(self.id);
         self.shared.stats.client_disconnected();

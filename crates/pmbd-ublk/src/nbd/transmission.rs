@@ -33,7 +33,7 @@ enum Flow {
 
 /// One connection's state.
 #[derive(Debug)]
-pub(super) struct Connection<'a, P> {
+pub(super) struct Connection<'a, P: Pmem> {
     engine: &'a Engine<P>,
     input: Input,
     output: Output,
@@ -305,7 +305,9 @@ impl Refusal {
         match self {
             Self::Device(BlockError::OutOfRange { .. }) if adds_data => errno::ENOSPC,
             Self::Device(BlockError::ReadOnly) => errno::EPERM,
-            Self::Device(BlockError::Medium(_) | BlockError::Fault { .. }) => errno::EIO,
+            Self::Device(BlockError::Medium(_) | BlockError::Fault { .. } | BlockError::Mismatch { .. }) => {
+                errno::EIO
+            }
             _ => errno::EINVAL,
         }
     }

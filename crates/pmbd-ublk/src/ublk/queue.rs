@@ -90,7 +90,7 @@ impl Queue {
 }
 
 /// A queue being served.
-struct Loop<'q, 'd, P> {
+struct Loop<'q, 'd, P: Pmem> {
     queue: &'q UblkQueue<'d>,
     engine: &'q Engine<P>,
     /// The completions of this turn.
@@ -252,7 +252,7 @@ fn errno_of(error: &BlockError) -> Errno {
     match error {
         BlockError::OutOfRange { .. } | BlockError::Unaligned { .. } => Errno::INVAL,
         BlockError::ReadOnly => Errno::ROFS,
-        BlockError::Medium(_) | BlockError::Fault { .. } => Errno::IO,
+        BlockError::Medium(_) | BlockError::Fault { .. } | BlockError::Mismatch { .. } => Errno::IO,
     }
 }
 

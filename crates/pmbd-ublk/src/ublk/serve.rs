@@ -123,7 +123,7 @@ struct Up {
 }
 
 /// One call of [`serve`].
-struct Server<'a, P> {
+struct Server<'a, P: Pmem> {
     engine: &'a Arc<Engine<P>>,
     options: &'a Options,
     messages: Sender<Message>,

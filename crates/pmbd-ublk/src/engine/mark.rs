@@ -1,0 +1,63 @@
+//! The mark of a device whose completed writes may be in the caches only.
+
+use super::error::WriteBackError;
+use core::ops::Range;
+use pm_core::{DirtyPages, FenceError, Pmem};
+
+/// A word of persistent memory outside a device, which is not zero while the device's [deferred](super::WriteScheme::Deferred) writes may be in the
+/// caches only.
+///
+/// It outlives the server that set it, because stores outlive their process. A power failure may lose it, together with everything else that was in the
+/// caches only: at that moment there is nothing to write back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WriteBackMark(u64);
+
+impl WriteBackMark {
+    /// The word of a device with deferred writes.
+    pub const SET: u64 = u64::from_le_bytes(*b"UNFLUSHD");
+
+    /// The mark in the word at `offset`, a multiple of 8.
+    #[must_use]
+    pub const fn at(offset: u64) -> Self {
+        Self(offset)
+    }
+
+    /// Whether it is set. A corrupted mark counts as set.
+    pub(super) fn is_set<P: Pmem>(self, pmem: &P) -> bool {
+        pmem.load_u64(self.0) != 0
+    }
+
+    /// Sets it. Costs a store; see the type for why that suffices.
+    pub(super) fn set<P: Pmem>(self, pmem: &P) {
+        pmem.store_u64(self.0, Self::SET);
+    }
+
+    /// Clears it. All writes must be durable.
+    ///
+    /// # Durability
+    /// When it returns, a power failure leaves the mark cleared, so that the next server need not write the device back.
+    pub(super) fn clear<P: Pmem>(self, pmem: &P) -> Result<(), FenceError> {
+        pmem.store_u64(self.0, 0);
+        pmem.persist(self.0, size_of::<u64>() as u64)
+    }
+}
+
+/// Writes back all lines of `range` that hold data, and waits for them.
+pub(super) fn write_back_all<P: Pmem>(pmem: &P, range: Range<u64>) -> Result<(), WriteBackError> {
+    /// The lines written back by one call, to keep each call short.
+    const STEP_BYTES: u64 = 256 * DirtyPages::PAGE_BYTES;
+    let mut at = range.start;
+    while let Some(data) = pmem.next_data(at).filter(|data| data.start < range.end) {
+        let end = data.end.min(range.end);
+        at = data.start.max(at);
+        while at < end {
+            let len_bytes = STEP_BYTES.min(end - at);
+            pmem.try_flush(at, len_bytes)?;
+            at += len_bytes;
+        }
+        if at == range.end {
+            break;
+        }
+    }
+    Ok(pmem.fence()?)
+}
