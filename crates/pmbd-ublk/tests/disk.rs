@@ -242,7 +242,9 @@ fn descriptor_matches_golden_bytes() {
         ("start_bytes", 0, 8),
         ("capacity_bytes", 8, 8),
         ("sector_bytes", 16, 4),
-        ("reserved", 20, 40),
+        ("reserved_0", 20, 4),
+        ("unflushed", 24, 8),
+        ("reserved", 32, 28),
         ("crc", 60, 4),
     ];
     assert_eq!(fields, expected);
