@@ -31,12 +31,13 @@
 //! sigaction(2), mmap(2) "SIGBUS"; System V ABI, AMD64 supplement, 3.2.1; AAPCS64, 6.1.
 #![expect(unsafe_code, reason = "installs a signal handler that redirects the interrupted thread")]
 
+pub(crate) mod chain;
+
 use crate::insn::{Insns, copy_from_pmem, copy_to_pmem, copy_to_pmem_nt};
+use chain::Chain;
 use core::arch::asm;
 use core::cell::Cell;
-use core::ptr::{null, null_mut};
-use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Once, OnceLock};
+use core::ptr::null;
 
 /// Mapped memory cannot be accessed: the file was truncated, the file system has no space for a hole, or the memory is poisoned.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
@@ -57,14 +58,8 @@ thread_local! {
     static RESUME_POINT: Cell<*const ResumePoint> = const { Cell::new(null()) };
 }
 
-/// The previous action for SIGBUS.
-static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
-
-/// Whether a previous handler that was installed with `SA_RESETHAND` has been called.
-static PREVIOUS_WAS_CALLED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the handler is installed.
-static INSTALLED: Once = Once::new();
+/// The handler of this module.
+static SIGBUS: Chain = Chain::new(libc::SIGBUS);
 
 /// How a guarded copy accesses persistent memory.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +101,7 @@ pub(crate) unsafe fn guarded_copy(
     src: *const u8,
     len: usize,
 ) -> Result<(), MediumFault> {
-    if !INSTALLED.is_completed() {
+    if !SIGBUS.is_installed() {
         install();
     }
     let copy = Copy { kind, dst, src, len };
@@ -206,33 +201,10 @@ unsafe fn enter(
     faulted != 0
 }
 
-/// Installs the handler, once. The previous action is saved first, because another thread may receive a SIGBUS as soon as the handler is installed.
+/// Installs the handler, once.
 #[cold]
 fn install() {
-    INSTALLED.call_once(|| {
-        // SAFETY: an all-zero `sigaction` is valid: the default action with an empty mask.
-        let mut previous: libc::sigaction = unsafe { core::mem::zeroed() };
-        // SAFETY: without a new action, the call only stores the present one.
-        let asked = unsafe { libc::sigaction(libc::SIGBUS, null(), &raw mut previous) };
-        PREVIOUS.get_or_init(|| previous);
-        // SAFETY: as above.
-        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-        action.sa_sigaction = on_sigbus as *const () as usize;
-        // The handler runs on the thread's alternate stack, if there is one, and may change the interrupted context. An interrupted system call fails
-        // with EINTR only if it would also fail without this handler.
-        let restarts = match previous.sa_sigaction {
-            libc::SIG_DFL | libc::SIG_IGN => libc::SA_RESTART,
-            _ => previous.sa_flags & libc::SA_RESTART,
-        };
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | restarts;
-        // All signals are blocked during the handler. If another signal's handler interrupted it, SIGBUS would be blocked there, and a guarded
-        // access that faults would end the process; the alternate stack may also be too small for both. SAFETY: the set is the action's own.
-        let filled = unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-        // SAFETY: the handler is async-signal-safe: it reads and writes a variable of its thread and the context that it is
-        // given, and calls only sigaction, pthread_sigmask, raise, functions on local signal sets, and the previous handler.
-        let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) };
-        assert_eq!((asked, filled, installed), (0, 0, 0), "sigaction refuses SIGBUS");
-    });
+    SIGBUS.install(on_sigbus);
 }
 
 /// Handles SIGBUS: redirects a guarded access, and passes every other signal on.
@@ -244,7 +216,8 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // The pointer is cleared, because a fault after the thread has resumed does not belong to this call.
     let resume_point = if by_access { RESUME_POINT.replace(null()) } else { null() };
     if resume_point.is_null() {
-        return pass_on(signal, code, info, context);
+        debug_assert_eq!(signal, libc::SIGBUS, "installed for this signal only");
+        return SIGBUS.pass_on(code, info, context);
     }
     // SAFETY: `guarded_copy` set the pointer in this thread, and its frame, which holds the resume point, lives until it resets the variable.
     let resume_point = unsafe { &*resume_point };
@@ -273,63 +246,6 @@ fn resume_at(context: &mut libc::ucontext_t, resume_point: &ResumePoint) {
     registers.pc = instruction.get();
     registers.regs[19] = x19.get();
     registers.regs[29] = x29.get();
-}
-
-/// Passes the signal to the previous action.
-fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    type WithInfo = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-    // Whether a process sent the signal, or the kernel sent it for poison that no access has touched. Only such a signal can be ignored: if a fault
-    // were ignored, the access would be repeated forever.
-    let is_sent = code <= 0 || code == libc::BUS_MCEERR_AO;
-    let previous = PREVIOUS.get();
-    if is_sent && previous.is_some_and(|previous| previous.sa_sigaction == libc::SIG_IGN) {
-        return;
-    }
-    let handler = previous.filter(|previous| {
-        !matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
-            && (previous.sa_flags & libc::SA_RESETHAND == 0
-                || !PREVIOUS_WAS_CALLED.swap(true, Ordering::Relaxed))
-    });
-    let Some(previous) = handler else {
-        // SAFETY: an all-zero `sigaction` is the default action.
-        let default: libc::sigaction = unsafe { core::mem::zeroed() };
-        // SAFETY: async-signal-safe, and the default action needs nothing.
-        unsafe { libc::sigaction(signal, &raw const default, null_mut()) };
-        // The raised signal is blocked until the handler returns, and then ends the process, as the repeated access would. SAFETY: async-signal-safe.
-        unsafe { libc::raise(signal) };
-        return;
-    };
-    set_handler_mask(previous, signal, context);
-    let handler = previous.sa_sigaction;
-    if previous.sa_flags & libc::SA_SIGINFO == 0 {
-        // SAFETY: without SA_SIGINFO the handler is a function of the signal number alone.
-        let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
-        handler(signal);
-    } else {
-        // SAFETY: with SA_SIGINFO the handler is a function of these three arguments.
-        let handler = unsafe { core::mem::transmute::<usize, WithInfo>(handler) };
-        handler(signal, info, context);
-    }
-}
-
-/// Blocks the signals that the kernel blocks for a handler: those of the interrupted code and of the action, and `signal` unless `SA_NODEFER` is set.
-fn set_handler_mask(action: &libc::sigaction, signal: libc::c_int, context: *mut libc::c_void) {
-    /// The highest number of a signal.
-    const SIGNAL_MAX: libc::c_int = 64;
-    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context. A libc signal set is longer than the kernel's; the bytes past the
-    // kernel's part are never read.
-    let mut mask = unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask };
-    let blocks_itself = action.sa_flags & libc::SA_NODEFER == 0;
-    for number in 1..=SIGNAL_MAX {
-        // SAFETY: the system has filled in the set.
-        let is_member = unsafe { libc::sigismember(&raw const action.sa_mask, number) } == 1;
-        if is_member || (number == signal && blocks_itself) {
-            // SAFETY: the set is a local copy.
-            unsafe { libc::sigaddset(&raw mut mask, number) };
-        }
-    }
-    // SAFETY: async-signal-safe, and the set is valid. The return from the handler restores the mask of the interrupted code.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, null_mut()) };
 }
 
 #[cfg(test)]

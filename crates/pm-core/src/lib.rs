@@ -73,6 +73,7 @@ pub mod insn;
 pub mod line;
 
 pub mod pool;
+pub mod protection;
 
 mod counting;
 mod crc;

@@ -280,6 +280,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checked_windows;
 mod explore;
 mod faults;
 mod file;
@@ -299,6 +300,7 @@ mod sim;
 mod site;
 mod trace;
 
+pub use checked_windows::{CheckedWindows, Windowed};
 pub use explore::{Crash, Explorer, Run, Verdict, model};
 pub use faults::{Fault, Faults};
 pub use file::{TraceError, TraceFile};

@@ -579,6 +579,44 @@ fn deferred_writes_survive_killed_servers() {
 }
 
 #[test]
+fn protected_disks_survive_killed_servers() {
+    let scratch = Scratch::new();
+    let (socket, mut last) = (scratch.path("disk.pm.sock"), 0);
+    scratch.good(&["create", "disk.pm", "--size", "1M"]);
+    for options in [
+        &["--protect", "page-table"][..],
+        &["--protect", "page-table", "--protect-reads", "--huge-windows", "--scheme", "clwb"],
+        &["--protect", "unmapped"],
+        &["--protect", "unmapped", "--protect-reads", "--scheme", "deferred", "--subupdate"],
+        &["--protect", "private-map", "--wrverify"],
+        &["--protect", "private-map", "--scheme", "deferred", "--emulate", "pcm", "--on-stray", "log"],
+    ] {
+        let mut server = scratch.serve(&[&["disk.pm"], options].concat());
+        let mut client = Client::ready(&socket, true);
+        assert_eq!(client.read(4096, 8192), Ok(vec![last; 8192]), "{options:?}");
+        last += 1;
+        assert_eq!(client.write(4096, &[last; 8192]), Ok(vec![]), "{options:?}");
+        assert_eq!(client.read(4096, 8192), Ok(vec![last; 8192]), "{options:?}");
+        server.0.kill().unwrap();
+        server.wait();
+    }
+    let wrong = scratch.run(&["serve", "disk.pm", "--protect", "mprotect"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert_has(&text(&wrong.stderr), &["private-map"]);
+    let (server, up) = serving(&mut scratch.command(&[
+        "--json",
+        "serve",
+        "disk.pm",
+        "--transport",
+        "nbd",
+        "--protect",
+        "unmapped",
+    ]));
+    assert_eq!(up["event"], "serving");
+    drop(server);
+}
+
+#[test]
 fn read_only_and_raw_create_no_disk() {
     let scratch = Scratch::new();
     let serve = ["serve", "new.pm", "--size", "1M", "--transport", "nbd"];

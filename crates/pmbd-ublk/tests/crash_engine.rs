@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use fastrand::Rng;
+use pm_core::protection::Protected;
 use pm_core::{Domain, Pmem, Pool, PoolError, PoolOptions, Uuid};
-use pm_crashsim::{Crash, Explorer, Faults, Image, Lint, Lints, Model, Run, SimPmem};
+use pm_crashsim::{
+    CheckedWindows, Crash, Explorer, Faults, Image, Lint, Lints, Model, Run, SimPmem, Windowed,
+};
 use pmbd::disk::{format, read_geometry, write_geometry};
 use pmbd::{
     BlockOp, DiskError, Engine, Geometry, SectorSize, WriteBackMark, WriteCache, WritePolicy, WriteScheme,
@@ -545,7 +548,7 @@ impl Request {
         }
     }
 
-    fn execute(&self, engine: &Engine<Arc<SimPmem>>) {
+    fn execute(&self, engine: &Engine<impl Pmem>) {
         let (offset, op) = match self {
             Self::Write { offset, data, fua } => (*offset, BlockOp::Write { data, fua: *fua }),
             Self::Zero { offset, len, fua } => (*offset, BlockOp::WriteZeroes { len_bytes: *len, fua: *fua }),
@@ -608,7 +611,7 @@ impl Allowed {
     }
 }
 
-/// Sequences of two to five requests at any byte, by every policy. The server is killed at any point, the next one runs the request in flight again,
+/// Sequences of two to five requests at any byte, by every policy, protected and not. The server is killed at any point, the next one runs the request in flight again,
 /// continues with the others, and the power fails at any point. `PM_CRASH_SEQUENCES` is their number, by default 150; `PM_CRASH_FIRST` is
 /// the seed of the first, to share a long campaign between processes.
 #[test]
@@ -623,11 +626,22 @@ fn acknowledged_requests_survive_kills_takeovers_and_crashes() {
         let requests: Vec<Request> =
             (1..=2 + random.u8(..4)).map(|value| Request::random(&mut random, value)).collect();
         // Each server starts with the first request that was not acknowledged.
+        let is_protected = random.bool();
         let serve = |run: &Run<()>| {
-            let engine = engine_with(run.pmem(), policy);
-            for request in &requests[run.acked().len()..] {
-                request.execute(&engine);
-                run.ack(());
+            let serve = |execute: &dyn Fn(&Request)| {
+                for request in &requests[run.acked().len()..] {
+                    execute(request);
+                    run.ack(());
+                }
+            };
+            if is_protected {
+                let pmem = CheckedWindows::new(Arc::clone(run.pmem()));
+                let pmem = Protected::with_windows(pmem, Windowed);
+                let engine = Engine::new(pmem, geometry()).unwrap().with_policy(policy, Some(MARK)).unwrap();
+                serve(&|request| request.execute(&engine));
+            } else {
+                let engine = engine_with(run.pmem(), policy);
+                serve(&|request| request.execute(&engine));
             }
         };
         let check = |crash: &Crash<()>| {

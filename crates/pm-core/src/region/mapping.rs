@@ -132,6 +132,23 @@ impl Mapping {
         Ok(Self::of(base, len, writable, sharing, None))
     }
 
+    /// Maps the `len` bytes at `offset` of `file`, the file of this mapping, at another address, and maps their pages at once. `offset` must be a multiple
+    /// of the page.
+    pub(super) fn part(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> Result<Self, Errno> {
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let flags = self.sharing.flags() | MapFlags::POPULATE;
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
+        let base = unsafe { rustix::mm::mmap(null_mut(), len, prot, flags, file, offset) }?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self::of(base, len, writable, self.sharing, None))
+    }
+
     fn of(base: NonNull<u8>, len: usize, writable: bool, sharing: Sharing, owner: Option<MmapRaw>) -> Self {
         let process = ProcessId::current();
         Self { base, len, writable, sharing, advice: Vec::new(), process, owner }

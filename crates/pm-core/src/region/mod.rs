@@ -12,6 +12,7 @@ mod options;
 mod overlay;
 mod page_sync;
 mod pmem;
+mod private_map;
 mod process;
 mod reread;
 

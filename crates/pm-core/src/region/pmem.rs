@@ -145,6 +145,11 @@ impl Region {
         self.access
     }
 
+    /// Whether stores change copies of pages that only this process sees.
+    pub(crate) fn is_scratch(&self) -> bool {
+        self.access == Access::Scratch
+    }
+
     /// The medium that holds the bytes.
     #[must_use]
     pub const fn medium(&self) -> Medium {

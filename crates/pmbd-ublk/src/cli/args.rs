@@ -1,6 +1,7 @@
 //! The command line.
 
 use super::emulation::Emulation;
+use super::protect::Protect;
 use super::writes::Writes;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pm_cli_common::{Docs, Size};
@@ -118,6 +119,8 @@ pub(crate) struct Serve {
 
     #[command(flatten)]
     pub(crate) writes: Writes,
+    #[command(flatten)]
+    pub(crate) protect: Protect,
     #[command(flatten)]
     pub(crate) emulation: Emulation,
 }

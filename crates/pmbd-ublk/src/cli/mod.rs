@@ -6,6 +6,7 @@ mod emulation;
 mod error;
 mod identity;
 mod open;
+mod protect;
 mod registry;
 mod report;
 mod run;

@@ -9,6 +9,7 @@ use super::report;
 use super::signals::{Signals, Stop};
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_core::emulation::{Emulated, EmulationCounts};
+use pm_core::protection::{Method, Protected};
 use pm_core::{Pmem, Region};
 use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Granted, Shutdown, ShutdownSignal};
 use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer};
@@ -49,18 +50,18 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
     info.path = std::fs::canonicalize(&info.path).into_diagnostic()?;
     let identity = identity(disk.region().file(), info.kind).into_diagnostic()?;
     let mut session =
-        Session { args, info, created: new.is_some(), new: Mutex::new(None), json, emulated: None };
-    match speed {
-        None => {
-            let engine = Arc::new(disk.into_engine().map_err(AtPath::new(&args.path))?);
-            session.run(engine, new, transport, identity)
-        }
-        Some(speed) => {
-            let engine = Arc::new(disk.into_emulated(&speed).map_err(AtPath::new(&args.path))?);
-            session.emulated = Some(Arc::clone(&engine));
-            session.run(engine, new, transport, identity)
-        }
+        Session { args, info, created: new.is_some(), new: Mutex::new(None), json, wrapped: None };
+    let protection = args.protect.protection();
+    if speed.is_none() && protection.method() == Method::None {
+        let engine = Arc::new(disk.into_engine().map_err(AtPath::new(&args.path))?);
+        return session.run(engine, new, transport, identity);
     }
+    // One type for every choice. A speed that delays nothing reads the clock.
+    let speed = speed.unwrap_or_default();
+    let wrap = |region| Ok(Emulated::new(Protected::new(region, &protection)?, &speed)?);
+    let engine = Arc::new(disk.into_engine_over(wrap).map_err(AtPath::new(&args.path))?);
+    session.wrapped = Some(Arc::clone(&engine));
+    session.run(engine, new, transport, identity)
 }
 
 /// The transport: the requested one, or ublk where the kernel has it.
@@ -82,8 +83,8 @@ struct Session<'a> {
     /// The disk, if it was created and is not served yet.
     new: Mutex<Option<NewDisk>>,
     json: bool,
-    /// The engine, if it emulates a slower memory.
-    emulated: Option<Arc<Engine<Emulated<Region>>>>,
+    /// The engine, if it emulates a slower memory or is protected.
+    wrapped: Option<Arc<Engine<Emulated<Protected<Region>>>>>,
 }
 
 impl Session<'_> {
@@ -324,21 +325,31 @@ impl Session<'_> {
         if !writes.is_empty() {
             report::field("writes", &writes);
         }
-        if self.emulated.is_some() {
-            report::field("emulates", &self.args.emulation.describe());
+        let protection = self.args.protect.describe();
+        if !protection.is_empty() {
+            report::field("protected", &protection);
+        }
+        let emulation = self.args.emulation.describe();
+        if !emulation.is_empty() {
+            report::field("emulates", &emulation);
         }
     }
 
     fn goodbye(&self, what: &str) {
-        let counts = self.emulated.as_ref().map(|engine| engine.pmem().counts());
+        let wrapped = self.wrapped.as_ref().map(|engine| engine.pmem());
+        let counts = wrapped.filter(|_| self.args.emulation.speed().is_some()).map(Emulated::counts);
+        let strays = wrapped.map(|pmem| pmem.get_ref().windows().stray_count());
         if self.json {
             let emulation = counts.map(|EmulationCounts { delayed, late, late_count }| {
                 json!({ "delayed_s": delayed.as_secs_f64(), "late_s": late.as_secs_f64(), "late_count": late_count })
             });
-            self.say("stopped", &json!({ "detail": what, "emulation": emulation }));
+            self.say("stopped", &json!({ "detail": what, "emulation": emulation, "strays": strays }));
             return;
         }
         report::mention(format_args!("stopped: {what}; {}", self.info.domain.promise()));
+        if let Some(strays) = strays.filter(|strays| *strays != 0) {
+            report::field("strays", &format!("{strays} stray accesses were let through"));
+        }
         if let Some(EmulationCounts { delayed, late, late_count }) = counts {
             report::field(
                 "emulated",

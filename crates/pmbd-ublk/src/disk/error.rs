@@ -2,6 +2,7 @@
 
 use crate::engine::{GeometryError, WriteBackError};
 use pm_core::emulation::EmulationError;
+use pm_core::protection::ProtectionError;
 use pm_core::{OpenError, PlaceError, PoolError, RootError};
 
 /// An error of creating or opening a disk.
@@ -46,6 +47,9 @@ pub enum DiskError {
     /// The memory cannot be emulated here.
     #[error(transparent)]
     Emulation(#[from] EmulationError),
+    /// The region cannot be protected so.
+    #[error(transparent)]
+    Protection(#[from] ProtectionError),
 }
 
 impl From<OpenError> for DiskError {

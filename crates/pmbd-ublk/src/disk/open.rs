@@ -5,7 +5,6 @@ use super::format::{
     ALTERNATE_DESCRIPTOR_OFFSET, DESCRIPTOR_OFFSET, Descriptor, ROOT, largest_in, pool_layout,
 };
 use crate::engine::{Engine, Geometry, GeometryError, SectorSize, WriteBackMark, WritePolicy, WriteScheme};
-use pm_core::emulation::{Emulated, Speed};
 use pm_core::insn::Insns;
 use pm_core::{
     Domain, HeaderState, Medium, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions, Root, Uuid,
@@ -234,15 +233,12 @@ impl Disk {
         self.into_engine_over(Ok)
     }
 
-    /// The engine that serves it with the speed of a slower memory.
+    /// The engine that serves it over a wrapper of its region, such as [`Emulated`](pm_core::emulation::Emulated) or
+    /// [`Protected`](pm_core::protection::Protected).
     ///
     /// # Errors
-    /// As [`into_engine`](Self::into_engine), and [`DiskError::Emulation`].
-    pub fn into_emulated(self, speed: &Speed) -> Result<Engine<Emulated<Region>>, DiskError> {
-        self.into_engine_over(|region| Ok(Emulated::new(region, speed)?))
-    }
-
-    fn into_engine_over<P: Pmem>(
+    /// As [`into_engine`](Self::into_engine), and those of `wrap`.
+    pub fn into_engine_over<P: Pmem>(
         self,
         wrap: impl FnOnce(Region) -> Result<P, DiskError>,
     ) -> Result<Engine<P>, DiskError> {

@@ -1,0 +1,50 @@
+//! Copies by the kernel: pwrite(2) and pread(2).
+
+use crate::fault::MediumFault;
+use crate::{Domain, Pmem, Region};
+use rustix::io::Errno;
+
+/// Writes `bytes` at `offset` of the region's file. The range is inside the region.
+///
+/// # Durability
+/// As [`Pmem::store_nt`]: on DAX the kernel stores around the cache; in the page domain the pages are recorded for the next fence.
+pub(super) fn write(region: &Region, offset: u64, bytes: &[u8], can_load: bool) -> Result<(), MediumFault> {
+    let Some(last) = (bytes.len() as u64).checked_sub(1) else { return Ok(()) };
+    // A write beyond the end of a truncated file would lengthen it, and hide that bytes were lost.
+    if can_load {
+        region.try_load(offset + last, &mut [0])?;
+    } else {
+        let stat = rustix::fs::fstat(region.file()).map_err(|_| MediumFault)?;
+        if stat.st_size.cast_unsigned() < offset + bytes.len() as u64 {
+            return Err(MediumFault);
+        }
+    }
+    let mut at = 0;
+    while at < bytes.len() {
+        match rustix::io::pwrite(region.file(), &bytes[at..], offset + at as u64) {
+            Ok(0) => return Err(MediumFault),
+            Ok(len) => at += len,
+            Err(Errno::INTR) => {}
+            Err(_) => return Err(MediumFault),
+        }
+    }
+    if region.domain() == Domain::Page {
+        region.flush(offset, bytes.len() as u64);
+    }
+    Ok(())
+}
+
+/// Reads from `offset` of the region's file. The range is inside the region.
+pub(super) fn read(region: &Region, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
+    let mut at = 0;
+    while at < out.len() {
+        match rustix::io::pread(region.file(), &mut out[at..], offset + at as u64) {
+            // The file was truncated.
+            Ok(0) => return Err(MediumFault),
+            Ok(len) => at += len,
+            Err(Errno::INTR) => {}
+            Err(_) => return Err(MediumFault),
+        }
+    }
+    Ok(())
+}

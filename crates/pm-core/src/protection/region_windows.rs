@@ -1,0 +1,132 @@
+//! Windows of a region, by a method that is chosen at run time.
+#![expect(unsafe_code, reason = "takes charge of a region's mapping")]
+
+use super::choice::{Method, Protection, ProtectionError};
+use super::kernel_copy;
+use super::page_table::PageTable;
+use super::pkey::Pkey;
+use super::watch::Watch;
+use super::windows::{Access, Windows};
+use crate::fault::MediumFault;
+use crate::{Medium, Pmem, Region};
+use core::ops::Range;
+
+/// The size of huge windows.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// The windows of one region.
+#[derive(Debug)]
+pub struct RegionWindows {
+    method: Method,
+    guards_reads: bool,
+    way: Way,
+    /// Dropped by `Protected` before the region is unmapped. `None` if everything is open.
+    watch: Option<Watch>,
+}
+
+#[derive(Debug)]
+enum Way {
+    Open,
+    PageTable(PageTable),
+    Pkey(Pkey),
+}
+
+impl RegionWindows {
+    /// Closes the region.
+    pub(super) fn new(region: &Region, protection: &Protection) -> Result<Self, ProtectionError> {
+        let Protection { method, guards_reads, huge_windows, on_stray } = *protection;
+        if method == Method::None {
+            return Ok(Self { method, guards_reads: false, way: Way::Open, watch: None });
+        }
+        let is_copied = matches!(method, Method::Unmapped | Method::PrivateMap);
+        if is_copied && region.is_scratch() {
+            return Err(ProtectionError::Scratch);
+        }
+        if method == Method::Unmapped && matches!(region.medium(), Medium::DeviceDax | Medium::Hugetlbfs) {
+            return Err(ProtectionError::NoWrite(region.medium()));
+        }
+        let base = region.base_ptr().addr().get();
+        let len = usize::try_from(region.len_bytes()).expect("a region is mapped");
+        if method == Method::Pkey {
+            // SAFETY: `Protected` owns the region, and every access goes through windows. It drops this value first, so that no other mapping is taken for the region.
+            let key = unsafe { Pkey::new(base..base + len, region.is_writable(), guards_reads) };
+            let way = Way::Pkey(key.map_err(ProtectionError::NoKey)?);
+            let watch = Watch::new(base..base + len, on_stray, true);
+            return Ok(Self { method, guards_reads: true, way, watch: Some(watch) });
+        }
+        let guards_reads = guards_reads || method == Method::PrivateMap;
+        let closed = (!guards_reads).then_some(Access::Read);
+        let unit = region.mapping_unit_bytes().max(if huge_windows { HUGE_BYTES } else { 0 });
+        // SAFETY: as above.
+        let table = unsafe { PageTable::new(base, len, closed, unit) };
+        let way = Way::PageTable(table.map_err(ProtectionError::Mprotect)?);
+        let watch = Watch::new(base..base + len, on_stray, false);
+        Ok(Self { method, guards_reads, way, watch: Some(watch) })
+    }
+
+    /// The number of stray accesses so far.
+    #[must_use]
+    pub fn stray_count(&self) -> u64 {
+        self.watch.as_ref().map_or(0, Watch::stray_count)
+    }
+
+    /// The method.
+    #[must_use]
+    pub const fn method(&self) -> Method {
+        self.method
+    }
+}
+
+impl Windows<Region> for RegionWindows {
+    /// The rights of the thread before a key was opened; else zero.
+    type Opened = u32;
+
+    #[inline]
+    fn open(&self, _: &Region, range: Range<u64>, access: Access) -> Result<u32, MediumFault> {
+        match &self.way {
+            Way::PageTable(table) => {
+                table.open(in_memory(range), access).map_err(|_| MediumFault)?;
+                Ok(0)
+            }
+            Way::Pkey(key) => Ok(key.open(access)),
+            Way::Open => Ok(0),
+        }
+    }
+
+    #[inline]
+    fn close(&self, _: &Region, range: Range<u64>, access: Access, opened: u32) {
+        match &self.way {
+            Way::PageTable(table) => table.close(in_memory(range), access),
+            Way::Pkey(key) => key.close(opened),
+            Way::Open => {}
+        }
+    }
+
+    #[inline]
+    fn guards_reads(&self) -> bool {
+        self.guards_reads
+    }
+
+    #[inline]
+    fn copy_in(&self, region: &Region, offset: u64, bytes: &[u8]) -> Option<Result<(), MediumFault>> {
+        match self.method {
+            Method::Unmapped => Some(kernel_copy::write(region, offset, bytes, !self.guards_reads)),
+            Method::PrivateMap => Some(region.store_in_private_map(offset, bytes)),
+            Method::None | Method::PageTable | Method::Pkey => None,
+        }
+    }
+
+    #[inline]
+    fn copy_out(&self, region: &Region, offset: u64, out: &mut [u8]) -> Option<Result<(), MediumFault>> {
+        match self.method {
+            Method::Unmapped => Some(kernel_copy::read(region, offset, out)),
+            Method::PrivateMap => Some(region.load_in_private_map(offset, out)),
+            Method::None | Method::PageTable | Method::Pkey => None,
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a range of a mapping")]
+fn in_memory(range: Range<u64>) -> Range<usize> {
+    range.start as usize..range.end as usize
+}

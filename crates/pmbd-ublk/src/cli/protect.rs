@@ -1,0 +1,52 @@
+//! The options of `pmbd serve` that protect the disk from stray stores.
+
+use clap::{Args, ValueEnum};
+use pm_core::protection::{Method, Protection, StrayPolicy};
+
+/// Protection from stray stores of the server itself.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Protection from stray stores")]
+pub(crate) struct Protect {
+    /// How stray stores are kept out: none, page-table, unmapped, private-map or pkey.
+    #[arg(long, value_name = "METHOD", default_value_t = Method::None)]
+    protect: Method,
+    /// Keep out stray loads too.
+    #[arg(long)]
+    protect_reads: bool,
+    /// page-table: open windows of 2 MiB, for a disk on huge pages.
+    #[arg(long)]
+    huge_windows: bool,
+    /// What happens at a stray access, after a message.
+    #[arg(long, value_enum, default_value_t = OnStray::Abort)]
+    on_stray: OnStray,
+}
+
+/// Names of [`StrayPolicy`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OnStray {
+    /// The server ends; clients of ublk wait for the next one.
+    Abort,
+    /// The access is made, and its page stays open until the next write to it.
+    Log,
+}
+
+impl Protect {
+    /// The protection.
+    pub(super) fn protection(&self) -> Protection {
+        let policy = match self.on_stray {
+            OnStray::Abort => StrayPolicy::Abort,
+            OnStray::Log => StrayPolicy::LetThrough,
+        };
+        let protection = Protection::new(self.protect).guard_reads(self.protect_reads);
+        protection.huge_windows(self.huge_windows).on_stray(policy)
+    }
+
+    /// The options as they were given, for the operator; empty without protection.
+    pub(super) fn describe(&self) -> String {
+        match (self.protect, self.protect_reads) {
+            (Method::None, _) => String::new(),
+            (method, false) => format!("by {method}, against stray stores"),
+            (method, true) => format!("by {method}, against stray stores and loads"),
+        }
+    }
+}
