@@ -2,9 +2,9 @@
 //!
 //! As Fig. 15 of PMBD, whose two clients read mostly (TPC-H: 1.4 times slower with reads 10 times slower) and write mostly (TPC-C: 3.6 times slower).
 
-use miette::{IntoDiagnostic as _, Result, WrapErr as _};
-use pm_bench::fio::{self, Access, Job};
-use pm_bench::{Cli, Report, Server, Side, rounds};
+use miette::{IntoDiagnostic as _, Result};
+use pm_bench::fio::{Access, Job};
+use pm_bench::{Cli, Disk, Report, Server, Side, rounds};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -26,7 +26,8 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()>
         Need::new("fusermount3", "fuse3"),
         Need::new("nbdcopy", "libnbd-bin"),
     ])?;
-    let plain = Disk::serve(pmbd, &[])?;
+    let memory = Path::new("/dev/shm");
+    let plain = Disk::serve(pmbd, memory, SIZE_BYTES, &[])?;
     let round_count = cli.round_count(5, 2);
     let runtime = Duration::from_millis(if cli.quick { 300 } else { 1000 });
     let image = database()?;
@@ -34,16 +35,16 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, report: &mut Report) -> Result<()>
         [("--rdsx", Access::Read, READ_FACTORS), ("--wrsx", Access::Write, WRITE_FACTORS)]
     {
         for factor in factors {
-            let slow = Disk::serve(pmbd, &[option, &factor.to_string()])?;
+            let slow = Disk::serve(pmbd, memory, SIZE_BYTES, &[option, &factor.to_string()])?;
             let side = |side| if side == Side::Ours { &slow } else { &plain };
-            let job = Job { access, depth: 1 };
+            let job = Job::new(access, 1);
             eprintln!("{option} {factor}: fio");
             let [pairs] = rounds(round_count, |at| {
                 Ok([job.done(&side(at).fio(job.arguments(SIZE_BYTES, runtime))?)?.iops])
             })?;
             report.row(format!("{option} {factor}: fio {job}"), "without emulation", "io/s", pairs, None);
             eprintln!("{option} {factor}: SQLite");
-            let [pairs] = rounds(round_count, |at| Ok([1.0 / side(at).sqlite(&image, access)?]))?;
+            let [pairs] = rounds(round_count, |at| Ok([1.0 / sqlite(side(at), &image, access)?]))?;
             let what = if access == Access::Read { "scans" } else { "commits" };
             report.row(
                 format!("{option} {factor}: SQLite {what}"),
@@ -69,59 +70,24 @@ fn database() -> Result<tempfile::NamedTempFile> {
     Ok(file)
 }
 
-/// A disk that is served over NBD.
-struct Disk {
-    _server: Server,
-    uri: String,
-    directory: tempfile::TempDir,
-}
-
-impl Disk {
-    /// Serves a new disk with these options.
-    fn serve(pmbd: &Path, options: &[&str]) -> Result<Self> {
-        let directory = tempfile::tempdir_in("/dev/shm").into_diagnostic().wrap_err("/dev/shm")?;
-        let socket = directory.path().join("socket");
-        let mut server = Server::start(
-            Command::new(pmbd)
-                .args(["--json", "serve"])
-                .arg(directory.path().join("disk.pm"))
-                .args(["--size", &SIZE_BYTES.to_string(), "--populate", "--transport", "nbd", "--socket"])
-                .arg(&socket)
-                .args(options)
-                .env("PMBD_RUN_DIR", directory.path().join("run")),
-        )?;
-        server.wait_for_line("\"serving\"")?;
-        let disk =
-            Self { _server: server, uri: format!("nbd+unix:///?socket={}", socket.display()), directory };
-        disk.fio(fio::fill(SIZE_BYTES))?;
-        Ok(disk)
-    }
-
-    /// Runs fio and returns its output.
-    fn fio(&self, arguments: Vec<String>) -> Result<String> {
-        let uri = format!("--uri={}", self.uri);
-        process::output(Command::new("fio").args(["--ioengine=nbd", &uri]).args(arguments))
-    }
-
-    /// Copies the database to the disk, and runs statements that read or write mostly. Returns the seconds that they take.
-    fn sqlite(&self, image: &tempfile::NamedTempFile, access: Access) -> Result<f64> {
-        process::output(Command::new("nbdcopy").arg(image.path()).arg(&self.uri))?;
-        let mount = Mount::new(self.directory.path().join("mount"), &self.uri)?;
-        let statements = match access {
-            // Of each page of the table once, and of few pages of SQLite's cache.
-            Access::Read => "SELECT sum(v), max(pad) FROM t;".repeat(3),
-            Access::Write => (0..TRANSACTIONS)
-                .map(|number| format!("UPDATE t SET v = v + 1 WHERE k = {};", number * 7919 % ROWS + 1))
-                .collect(),
-        };
-        // There is no place for a journal beside the device, and a crash of SQLite is not part of the measurement.
-        let text = format!(
-            "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = FULL; PRAGMA cache_size = 100; {statements}"
-        );
-        let begin = Instant::now();
-        process::output(Command::new("sqlite3").arg(mount.file()).arg(text))?;
-        Ok(begin.elapsed().as_secs_f64())
-    }
+/// Copies the database to the disk, and runs statements that read or write mostly. Returns the seconds that they take.
+fn sqlite(disk: &Disk, image: &tempfile::NamedTempFile, access: Access) -> Result<f64> {
+    process::output(Command::new("nbdcopy").arg(image.path()).arg(disk.uri()))?;
+    let mount = Mount::new(disk.directory().join("mount"), disk.uri())?;
+    let statements = match access {
+        // Of each page of the table once, and of few pages of SQLite's cache.
+        Access::Read => "SELECT sum(v), max(pad) FROM t;".repeat(3),
+        Access::Write => (0..TRANSACTIONS)
+            .map(|number| format!("UPDATE t SET v = v + 1 WHERE k = {};", number * 7919 % ROWS + 1))
+            .collect(),
+    };
+    // There is no place for a journal beside the device, and a crash of SQLite is not part of the measurement.
+    let text = format!(
+        "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = FULL; PRAGMA cache_size = 100; {statements}"
+    );
+    let begin = Instant::now();
+    process::output(Command::new("sqlite3").arg(mount.file()).arg(text))?;
+    Ok(begin.elapsed().as_secs_f64())
 }
 
 /// The file that nbdfuse makes of a disk.

@@ -5,13 +5,17 @@ use serde_json::Value;
 use std::fmt;
 use std::time::Duration;
 
-/// A load of random accesses of 4 KiB.
+/// A load of accesses of one length.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// The direction of the accesses.
     pub access: Access,
     /// The number of requests in flight.
     pub depth: u32,
+    /// The length of an access in KiB.
+    pub kib: u32,
+    /// Whether one access follows the other, or they are random.
+    pub is_sequential: bool,
 }
 
 /// The direction of an access.
@@ -43,14 +47,21 @@ impl Access {
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rand{} 4k depth {}", self.access.name(), self.depth)
+        let order = if self.is_sequential { "seq" } else { "rand" };
+        write!(f, "{order}{} {}k depth {}", self.access.name(), self.kib, self.depth)
     }
 }
 
 impl Job {
-    /// Reads and writes at these depths.
+    /// Random accesses of 4 KiB.
+    #[must_use]
+    pub const fn new(access: Access, depth: u32) -> Self {
+        Self { access, depth, kib: 4, is_sequential: false }
+    }
+
+    /// Random reads and writes of 4 KiB at these depths.
     pub fn at_depths(depths: [u32; 2]) -> impl Iterator<Item = Self> {
-        let both = |depth| [Access::Read, Access::Write].map(|access| Self { access, depth });
+        let both = |depth| [Access::Read, Access::Write].map(|access| Self::new(access, depth));
         depths.into_iter().flat_map(both)
     }
 
@@ -59,8 +70,8 @@ impl Job {
     pub fn arguments(self, size_bytes: u64, runtime: Duration) -> Vec<String> {
         vec![
             "--name=bench".into(),
-            format!("--rw=rand{}", self.access.name()),
-            "--bs=4k".into(),
+            format!("--rw={}{}", if self.is_sequential { "" } else { "rand" }, self.access.name()),
+            format!("--bs={}k", self.kib),
             format!("--iodepth={}", self.depth),
             format!("--size={size_bytes}"),
             "--time_based".into(),
@@ -107,7 +118,7 @@ pub fn fill(size_bytes: u64) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const JOB: Job = Job { access: Access::Write, depth: 4 };
+    const JOB: Job = Job::new(Access::Write, 4);
 
     #[test]
     fn rate_is_of_the_measured_direction() {

@@ -29,12 +29,14 @@ pub mod lackey;
 pub mod plan;
 
 mod cli;
+mod disk;
 mod pairs;
 mod plot;
 mod report;
 mod server;
 
 pub use cli::Cli;
+pub use disk::Disk;
 pub use pairs::{Pair, Side, median, processor_time, processors, rounds, rounds_of, run_on};
 pub use plot::{Plot, Series};
 pub use report::{Report, Row};

@@ -43,6 +43,8 @@ enum Name {
     Alloc,
     /// Durable ordered stores: single operations, against redb, LMDB and fjall.
     Btree,
+    /// pmbd's protections and write schemes, after the figures of PMBD's paper.
+    Pmbd,
     /// Emulated memories: their accuracy, and what they do to the clients of a block device.
     Emulate,
 }
@@ -57,6 +59,7 @@ impl Name {
             Self::Crashsim => "crashsim",
             Self::Alloc => "alloc",
             Self::Btree => "btree",
+            Self::Pmbd => "pmbd",
             Self::Emulate => "emulate",
         }
     }
@@ -65,7 +68,7 @@ impl Name {
     const fn features(self) -> &'static str {
         match self {
             Self::Alloc => "pmdk",
-            Self::Core | Self::Block | Self::Crashsim | Self::Btree | Self::Emulate => "",
+            Self::Core | Self::Block | Self::Crashsim | Self::Btree | Self::Pmbd | Self::Emulate => "",
         }
     }
 }
