@@ -48,6 +48,7 @@
 //! beyond that of the socket and of the device node.
 #![deny(unsafe_code)]
 
+pub mod buffer;
 pub mod disk;
 pub mod engine;
 pub mod nbd;
@@ -56,9 +57,10 @@ pub mod ublk;
 mod polling;
 mod throttle;
 
+pub use buffer::{BufferError, BufferOptions, Slots};
 pub use disk::{Disk, DiskError, DiskInfo, DiskOptions};
 pub use engine::{
     BlockError, BlockOp, Engine, Geometry, GeometryError, SectorSize, WriteBackError, WriteBackMark,
-    WriteCache, WritePolicy, WriteScheme,
+    WriteCache, WritePolicy, WriteScheme, WriteSetup,
 };
 pub use nbd::{NbdClient, NbdClients, NbdCounts, NbdError, NbdOptions, NbdPeer, NbdServer, NbdStats};

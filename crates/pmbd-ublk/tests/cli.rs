@@ -579,6 +579,56 @@ fn deferred_writes_survive_killed_servers() {
 }
 
 #[test]
+fn buffered_writes_survive_killed_servers() {
+    let scratch = Scratch::new();
+    let socket = scratch.path("disk.pm.sock");
+    let slots = tempfile::tempdir_in("/dev/shm").unwrap();
+    let place = ["--buffer-dir", slots.path().to_str().unwrap()];
+    let serve = |options: &[&str]| scratch.serve(&[&["disk.pm"], &place[..], options].concat());
+    let kill = |mut server: Server| {
+        server.0.kill().unwrap();
+        server.wait();
+        assert_eq!(names(slots.path()).len(), 1);
+    };
+    scratch.good(&["create", "disk.pm", "--size", "1M"]);
+    for (last, options) in [
+        (0, &["--buffer", "64K"][..]),
+        (1, &["--buffer", "16K", "--buffers", "3", "--stride", "8K", "--no-batch"]),
+    ] {
+        let server = serve(options);
+        let mut client = Client::ready(&socket, true);
+        assert_eq!(client.read(4096, 40960), Ok(vec![last; 40960]));
+        assert_eq!(client.write(4096, &[last + 1; 40960]), Ok(vec![]));
+        assert_eq!(client.write(512, &[last + 1; 512]), Ok(vec![]));
+        kill(server);
+    }
+    let message =
+        scratch.bad(&[&["serve", "disk.pm", "--read-only", "--transport", "nbd"], &place[..]].concat());
+    assert_has(&message, &["left buffered writes"]);
+    // A server without buffers stores them.
+    let server = serve(&["--protect", "unmapped"]);
+    assert_eq!((unflushed(&scratch), names(slots.path()).len()), (0, 0));
+    let mut client = Client::ready(&socket, true);
+    assert_eq!(client.read(4096, 40960), Ok(vec![2; 40960]));
+    assert_eq!(client.read(512, 512), Ok(vec![2; 512]));
+    drop((client, server));
+    // A stopped server has stored everything, and leaves no file.
+    let server = serve(&["--buffer", "64K"]);
+    let mut client = Client::ready(&socket, true);
+    assert_eq!(client.write(0, &[3; 4096]), Ok(vec![]));
+    drop((client, server));
+    assert_eq!((unflushed(&scratch), names(slots.path()).len()), (0, 0));
+    let server = serve(&[]);
+    assert_eq!(Client::ready(&socket, true).read(0, 4096), Ok(vec![3; 4096]));
+    drop(server);
+    scratch.refuses(&["serve", "disk.pm", "--buffer", "5000"], &["multiples of 4 KiB"]);
+    scratch.refuses(
+        &["serve", "disk.pm", "--buffer", "64K", "--scheme", "deferred"],
+        &["not with --scheme deferred"],
+    );
+}
+
+#[test]
 fn protected_disks_survive_killed_servers() {
     let scratch = Scratch::new();
     let (socket, mut last) = (scratch.path("disk.pm.sock"), 0);

@@ -10,7 +10,8 @@ use pm_crashsim::{
 };
 use pmbd::disk::{format, read_geometry, write_geometry};
 use pmbd::{
-    BlockOp, DiskError, Engine, Geometry, SectorSize, WriteBackMark, WriteCache, WritePolicy, WriteScheme,
+    BlockOp, BufferOptions, DiskError, Engine, Geometry, SectorSize, Slots, WriteBackMark, WriteCache,
+    WritePolicy, WriteScheme, WriteSetup,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,6 +35,19 @@ const MARK: WriteBackMark = WriteBackMark::at(4096);
 /// The engine of the next server, which writes by `policy`.
 fn engine_with(pmem: &Arc<SimPmem>, policy: WritePolicy) -> Engine<Arc<SimPmem>> {
     engine(pmem).with_policy(policy, Some(MARK)).unwrap()
+}
+
+/// The engine of the next server, with a buffer of two blocks. Its slots are in the same memory as the device; the slots of the last server, which is
+/// killed, are in the other of two places. After a power failure no server looks for them.
+fn buffered(pmem: &Arc<SimPmem>, policy: WritePolicy, is_batched: bool) -> Engine<Arc<SimPmem>> {
+    const PLACES: [(u64, u64); 2] = [(REGION_BYTES, 3), (REGION_BYTES + (1 << 15), 5)];
+    let marked = pmem.load_u64(4096);
+    let (old, new) = if marked == 3 { (PLACES[0], PLACES[1]) } else { (PLACES[1], PLACES[0]) };
+    let options = BufferOptions { buffer_bytes: 8192, is_batched, ..BufferOptions::default() };
+    let leftover = (marked != 0).then(|| Slots::open(Box::new(Arc::clone(pmem)), old.0).unwrap());
+    let slots = Slots::create(Box::new(Arc::clone(pmem)), new.0, options.slot_count(), new.1).unwrap();
+    let setup = WriteSetup { policy, mark: Some(MARK), buffers: Some((options, slots)), leftover };
+    engine(pmem).with_writes(setup).unwrap()
 }
 
 /// Every policy.
@@ -586,8 +600,8 @@ struct Allowed {
 }
 
 impl Allowed {
-    fn new(is_deferred: bool, domain: Domain) -> Self {
-        let write_back = is_deferred || domain == Domain::Page;
+    fn new(is_deferred: bool, is_buffered: bool, domain: Domain) -> Self {
+        let write_back = is_deferred || is_buffered || domain == Domain::Page;
         Self { bytes: vec![vec![0]; BUSY_BYTES], write_back, is_deferred }
     }
 
@@ -611,7 +625,7 @@ impl Allowed {
     }
 }
 
-/// Sequences of two to five requests at any byte, by every policy, protected and not. The server is killed at any point, the next one runs the request in flight again,
+/// Sequences of two to five requests at any byte, by every policy, protected, buffered, or neither. The server is killed at any point, the next one runs the request in flight again,
 /// continues with the others, and the power fails at any point. `PM_CRASH_SEQUENCES` is their number, by default 150; `PM_CRASH_FIRST` is
 /// the seed of the first, to share a long campaign between processes.
 #[test]
@@ -626,7 +640,10 @@ fn acknowledged_requests_survive_kills_takeovers_and_crashes() {
         let requests: Vec<Request> =
             (1..=2 + random.u8(..4)).map(|value| Request::random(&mut random, value)).collect();
         // Each server starts with the first request that was not acknowledged.
-        let is_protected = random.bool();
+        let (is_protected, is_buffered) = (random.bool(), random.bool());
+        let policy =
+            if is_buffered { WritePolicy { scheme: WriteScheme::NonTemporal, ..policy } } else { policy };
+        let is_batched = random.bool();
         let serve = |run: &Run<()>| {
             let serve = |execute: &dyn Fn(&Request)| {
                 for request in &requests[run.acked().len()..] {
@@ -634,7 +651,10 @@ fn acknowledged_requests_survive_kills_takeovers_and_crashes() {
                     run.ack(());
                 }
             };
-            if is_protected {
+            if is_buffered {
+                let engine = buffered(run.pmem(), policy, is_batched);
+                serve(&|request| request.execute(&engine));
+            } else if is_protected {
                 let pmem = CheckedWindows::new(Arc::clone(run.pmem()));
                 let pmem = Protected::with_windows(pmem, Windowed);
                 let engine = Engine::new(pmem, geometry()).unwrap().with_policy(policy, Some(MARK)).unwrap();
@@ -646,7 +666,7 @@ fn acknowledged_requests_survive_kills_takeovers_and_crashes() {
         };
         let check = |crash: &Crash<()>| {
             let is_deferred = policy.scheme == WriteScheme::Deferred;
-            let mut allowed = Allowed::new(is_deferred, crash.pmem().domain());
+            let mut allowed = Allowed::new(is_deferred, is_buffered, crash.pmem().domain());
             let acked = crash.acked().len();
             for (index, request) in requests.iter().enumerate().take(acked + 1) {
                 allowed.run(request, index < acked);
@@ -657,9 +677,9 @@ fn acknowledged_requests_survive_kills_takeovers_and_crashes() {
         };
         let explorer = Explorer::new(model).seed(seed).kills(1).crashes(1).choices_per_point(4);
         let coverage = explorer
-            .explore_restarted(&Image::zeroed(REGION_BYTES), serve, serve, check)
+            .explore_restarted(&Image::zeroed(2 * REGION_BYTES), serve, serve, check)
             .unwrap_or_else(|failure| {
-                panic!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: {policy:?}, {requests:?}: {failure}")
+                panic!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: {policy:?}, buffered: {is_buffered}, {requests:?}: {failure}")
             });
         recoveries += coverage.recoveries();
     }

@@ -4,7 +4,8 @@
 
 use pm_core::{Counting, Counts, FenceError, LineCounting, Pmem, Region, RegionOptions, forward_pmem};
 use pmbd::{
-    BlockError, BlockOp, Engine, Geometry, SectorSize, WriteBackMark, WriteCache, WritePolicy, WriteScheme,
+    BlockError, BlockOp, BufferError, BufferOptions, Engine, Geometry, SectorSize, Slots, WriteBackError,
+    WriteBackMark, WriteCache, WritePolicy, WriteScheme, WriteSetup,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,6 +108,197 @@ proptest! {
             prop_assert!(before.iter().chain(after).all(|&byte| byte == 0), "{:?}: the mark is cleared", policy);
         }
     }
+}
+
+/// Buffers of several shapes, most of them small, so that they overflow.
+fn shapes() -> impl Iterator<Item = BufferOptions> {
+    let shape = |buffer_kib: u64, buffer_count, stride_kib: u64, is_batched| BufferOptions {
+        buffer_bytes: buffer_kib << 10,
+        buffer_count,
+        stride_bytes: stride_kib << 10,
+        is_batched,
+    };
+    [shape(16, 1, 256, true), shape(4, 3, 4, false), shape(32, 2, 8, true), shape(512, 1, 64, false)]
+        .into_iter()
+}
+
+fn buffered<P: Pmem>(pmem: P, options: BufferOptions) -> Engine<P> {
+    let slots = Region::anonymous(Slots::len_bytes(options.slot_count())).unwrap();
+    let slots = Slots::create(Box::new(slots), 0, options.slot_count(), 7).unwrap();
+    let geometry = Geometry::new(START, CAPACITY, SectorSize::B512).unwrap();
+    let setup = WriteSetup { mark: Some(MARK), buffers: Some((options, slots)), ..WriteSetup::default() };
+    Engine::new(pmem, geometry).unwrap().with_writes(setup).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Reads find the newest bytes, wherever they are; after the engine is dropped, they are on the device.
+    #[test]
+    fn buffers_hold_the_newest_bytes(
+        requests in prop::collection::vec((0..CAPACITY, 0_u64..20_000, 0_u8..5, any::<bool>()), 1..24),
+    ) {
+        for shape in shapes() {
+            let pmem = std::sync::Arc::new(region());
+            let engine = buffered(std::sync::Arc::clone(&pmem), shape);
+            let mut model = vec![0; usize::try_from(CAPACITY).unwrap()];
+            for &(offset, len, value, fua) in &requests {
+                let len_bytes = len.min(CAPACITY - offset);
+                let start = usize::try_from(offset).unwrap();
+                let mut data = vec![value; usize::try_from(len_bytes).unwrap()];
+                let op = match value {
+                    0 => BlockOp::WriteZeroes { len_bytes, fua },
+                    4 => BlockOp::Read { out: &mut data },
+                    _ => BlockOp::Write { data: &data, fua },
+                };
+                engine.execute_bytes(offset, op).unwrap();
+                let of_model = &mut model[start..start + data.len()];
+                match value {
+                    4 => prop_assert!(data == of_model, "{:?}: read of {} at {}", shape, len_bytes, offset),
+                    _ => of_model.copy_from_slice(&data),
+                }
+            }
+            prop_assert_eq!(engine.write_cache(), WriteCache::WriteBack);
+            drop(engine);
+            let mut device = vec![1; model.len()];
+            pmem.load(START, &mut device);
+            prop_assert!(device == model, "{:?}", shape);
+            prop_assert_eq!(pmem.load_u64(4096), 0);
+        }
+    }
+}
+
+#[test]
+fn adjacent_blocks_are_stored_in_batches() {
+    for (is_batched, is_sequential) in [(true, true), (true, false), (false, true)] {
+        let options = BufferOptions { buffer_bytes: 1 << 20, is_batched, ..BufferOptions::default() };
+        let engine = buffered(Calls::new(region()), options);
+        for number in 0..64_u64 {
+            // Backwards, if they arrive in another order.
+            let block = if is_sequential { number } else { 63 - number };
+            engine.execute(block * 4096, BlockOp::Write { data: &[1; 4096], fua: false }).unwrap();
+        }
+        assert_eq!(engine.pmem().count(), 0);
+        engine.execute(0, BlockOp::Flush).unwrap();
+        assert_eq!(engine.pmem().count(), if is_batched { 1 } else { 64 });
+    }
+}
+
+/// Counts the stores.
+struct Calls {
+    region: Region,
+    count: std::sync::atomic::AtomicU64,
+}
+
+impl Calls {
+    fn new(region: Region) -> Self {
+        Self { region, count: 0.into() }
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+impl Pmem for Calls {
+    forward_pmem!(|this| this.region => len_bytes, domain, load, load_u64, store_u64, store_u128, compare_exchange_u64, flush, store, fence);
+
+    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.region.store_nt(offset, bytes);
+    }
+}
+
+/// Readers and writers of the same blocks: each read finds one write, and none that is older than a read before it found.
+#[test]
+fn readers_of_buffers_never_go_back() {
+    for shape in shapes() {
+        let engine = buffered(region(), shape);
+        std::thread::scope(|threads| {
+            let writer = threads.spawn(|| {
+                for round in 1..=1500_u64 {
+                    for sector in 0..4 {
+                        let data = round.to_le_bytes().repeat(64);
+                        engine
+                            .execute(sector * 5120, BlockOp::Write { data: &data, fua: round % 50 == 0 })
+                            .unwrap();
+                    }
+                }
+            });
+            for _ in 0..2 {
+                threads.spawn(|| {
+                    let mut newest = [0; 4];
+                    while newest != [1500; 4] {
+                        for (sector, newest) in (0..).zip(&mut newest) {
+                            let mut data = [0; 512];
+                            engine.execute(sector * 5120, BlockOp::Read { out: &mut data }).unwrap();
+                            let round = u64::from_le_bytes(data[..8].try_into().unwrap());
+                            assert!(round >= *newest, "{shape:?}: {round} after {newest}");
+                            *newest = round;
+                        }
+                    }
+                });
+            }
+            writer.join().unwrap();
+        });
+    }
+}
+
+/// A block that cannot be stored stays in its buffer, is read from there, and fails every Flush until it can be stored.
+#[test]
+fn inaccessible_block_stays_in_its_buffer() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("file");
+    let file_bytes = START + CAPACITY + 8192;
+    let region = RegionOptions::new().create(&path, file_bytes).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let engine = buffered(region, BufferOptions { buffer_bytes: 32 << 10, ..BufferOptions::default() });
+    let write = |offset| engine.execute(offset, BlockOp::Write { data: &[1; 4096], fua: false });
+    [0, 4096, 8192].into_iter().for_each(|offset| write(offset).unwrap());
+    file.set_len(START + 8192).unwrap();
+    let fault = |result| matches!(result, Err(BlockError::Fault { offset_bytes: 8192, len_bytes: 4096, .. }));
+    assert!(fault(engine.execute(0, BlockOp::Flush)) && fault(engine.execute(0, BlockOp::Flush)));
+    let mut block = [0; 4096];
+    engine.execute(8192, BlockOp::Read { out: &mut block }).unwrap();
+    assert_eq!(block, [1; 4096]);
+    // The other blocks still fit.
+    (0..40).for_each(|number| write(number % 2 * 4096).unwrap());
+    file.set_len(file_bytes).unwrap();
+    assert_eq!(engine.execute(0, BlockOp::Flush), Ok(()));
+    engine.pmem().load(START + 8192, &mut block);
+    assert_eq!(block, [1; 4096]);
+}
+
+#[test]
+fn corrupted_slots_are_refused() {
+    let options = BufferOptions { buffer_bytes: 16 << 10, ..BufferOptions::default() };
+    let memory = std::sync::Arc::new(Region::anonymous(Slots::len_bytes(options.slot_count())).unwrap());
+    let open = || Slots::open(Box::new(std::sync::Arc::clone(&memory)), 0);
+    assert!(matches!(open(), Err(BufferError::NoSlots)));
+    let slots = Slots::create(Box::new(std::sync::Arc::clone(&memory)), 0, options.slot_count(), 7).unwrap();
+    let geometry = Geometry::new(START, CAPACITY, SectorSize::B512).unwrap();
+    let setup = WriteSetup { mark: Some(MARK), buffers: Some((options, slots)), ..WriteSetup::default() };
+    let device = std::sync::Arc::new(region());
+    let engine = Engine::new(std::sync::Arc::clone(&device), geometry).unwrap().with_writes(setup).unwrap();
+    engine.execute(4096, BlockOp::Write { data: &[1; 4096], fua: false }).unwrap();
+    core::mem::forget(engine);
+    // Any flipped bit of the head but those of the block's number, which are checked too, and of the data.
+    let data = Slots::len_bytes(options.slot_count()) - (16 << 10);
+    let replay = || {
+        let setup = WriteSetup { mark: Some(MARK), leftover: Some(open().unwrap()), ..WriteSetup::default() };
+        Engine::new(std::sync::Arc::clone(&device), geometry).unwrap().with_writes(setup)
+    };
+    for offset in (64..88).chain(data..data + 4096).step_by(3) {
+        let mut byte = [0];
+        memory.load(offset, &mut byte);
+        memory.store(offset, &[byte[0] ^ 4]);
+        assert!(matches!(replay(), Err(WriteBackError::Buffer(_))), "byte {offset}");
+        memory.store(offset, &byte);
+    }
+    assert_eq!(device.load_u64(START + 4096), 0);
+    assert_eq!(device.load_u64(4096), 7, "the mark stays");
+    drop(replay().unwrap());
+    assert_eq!((device.load_u64(START + 4096), device.load_u64(4096)), (0x0101_0101_0101_0101, 0));
 }
 
 /// Loses stores of the device while `is_broken`.

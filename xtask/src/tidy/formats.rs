@@ -4,6 +4,7 @@ use pm_alloc::format::{ChunkCount, HeapHeader, LogEntry};
 use pm_btree::format::{ExtentChunk, ExtentRow, NodeHeader, StoreBlock, StoreHeader};
 use pm_core::pool::format::{Header, RootSlot};
 use pm_core::{FieldLayout, Persist};
+use pmbd::buffer::format::{SlotHeader, SlotsHeader};
 use pmbd::disk::format::Descriptor;
 
 use super::markdown::{Document, Row};
@@ -26,6 +27,8 @@ const LAYOUTS: &[Layout] = &[
     layout::<Header>("Header", "crates/pm-core/src/pool/format.rs", "docs/format/pool.md"),
     layout::<RootSlot>("RootSlot", "crates/pm-core/src/pool/format.rs", "docs/format/pool.md"),
     layout::<Descriptor>("Descriptor", "crates/pmbd-ublk/src/disk/format.rs", "docs/format/disk.md"),
+    layout::<SlotsHeader>("SlotsHeader", "crates/pmbd-ublk/src/buffer/format.rs", "docs/format/slots.md"),
+    layout::<SlotHeader>("SlotHeader", "crates/pmbd-ublk/src/buffer/format.rs", "docs/format/slots.md"),
     layout::<HeapHeader>("HeapHeader", "crates/pm-alloc/src/format.rs", "docs/format/heap.md"),
     layout::<ChunkCount>("ChunkCount", "crates/pm-alloc/src/format.rs", "docs/format/heap.md"),
     layout::<LogEntry>("LogEntry", "crates/pm-alloc/src/format.rs", "docs/format/heap.md"),

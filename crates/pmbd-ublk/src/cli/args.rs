@@ -1,5 +1,6 @@
 //! The command line.
 
+use super::buffer::Buffer;
 use super::emulation::Emulation;
 use super::protect::Protect;
 use super::writes::Writes;
@@ -119,6 +120,8 @@ pub(crate) struct Serve {
 
     #[command(flatten)]
     pub(crate) writes: Writes,
+    #[command(flatten)]
+    pub(crate) buffer: Buffer,
     #[command(flatten)]
     pub(crate) protect: Protect,
     #[command(flatten)]

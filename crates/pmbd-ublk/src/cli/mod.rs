@@ -1,6 +1,7 @@
 //! The command `pmbd`.
 
 mod args;
+mod buffer;
 mod commands;
 mod emulation;
 mod error;

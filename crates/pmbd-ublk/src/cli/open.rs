@@ -94,7 +94,13 @@ pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDi
     if args.open.raw && !args.read_only {
         announce_filling(&args.path);
     }
-    let options = DiskOptions { region, sector: sector(args.open.sector)?, writes: args.writes.policy() };
+    let options = DiskOptions {
+        region,
+        sector: sector(args.open.sector)?,
+        writes: args.writes.policy(),
+        buffers: args.buffer.options(),
+        buffer_dir: args.buffer.buffer_dir.clone(),
+    };
     match (open_waiting(&args.path, args.open.raw, &options), args.size) {
         (Ok(disk), Some(size)) if disk.info().capacity_bytes != size.0 => Err(miette!(
             help = "omit --size to serve the existing disk",

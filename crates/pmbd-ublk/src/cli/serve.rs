@@ -12,7 +12,7 @@ use pm_core::emulation::{Emulated, EmulationCounts};
 use pm_core::protection::{Method, Protected};
 use pm_core::{Pmem, Region};
 use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Granted, Shutdown, ShutdownSignal};
-use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer};
+use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer, WriteScheme};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,6 +32,12 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
             help = "tunnel it",
             "NBD has no encryption, and {address} is not a loopback address"
         ));
+    }
+    if let Some(buffers) = args.buffer.options() {
+        buffers.check().into_diagnostic()?;
+        if args.writes.policy().scheme == WriteScheme::Deferred {
+            return Err(miette!("--buffer stores by itself, and not with --scheme deferred"));
+        }
     }
     let speed = args.emulation.speed();
     if let Some(speed) = &speed {
@@ -324,6 +330,10 @@ impl Session<'_> {
         let writes = self.args.writes.describe();
         if !writes.is_empty() {
             report::field("writes", &writes);
+        }
+        let buffers = self.args.buffer.describe();
+        if !buffers.is_empty() {
+            report::field("buffered", &buffers);
         }
         let protection = self.args.protect.describe();
         if !protection.is_empty() {

@@ -38,9 +38,12 @@ pub enum DiskError {
     /// The disk or its descriptor would overlap the value of another root.
     #[error("the disk would overlap the value of the pool's root {name:?}: {len_bytes} bytes at {offset}")]
     Taken { name: String, offset: u64, len_bytes: u64 },
-    /// Deferred writes on a raw disk.
-    #[error("a raw disk has no place for the mark that deferred writes need")]
+    /// Deferred or buffered writes on a raw disk.
+    #[error("a raw disk has no place for the mark that deferred and buffered writes need")]
     RawDeferred,
+    /// Read-only, while buffers hold newer bytes.
+    #[error("a killed server left buffered writes; serve the disk writable once, which stores them")]
+    Buffered,
     /// The last server's deferred writes could not be written back.
     #[error("the writes of the last server could not be written back: {0}")]
     WriteBack(#[from] WriteBackError),

@@ -4,7 +4,11 @@ use super::error::DiskError;
 use super::format::{
     ALTERNATE_DESCRIPTOR_OFFSET, DESCRIPTOR_OFFSET, Descriptor, ROOT, largest_in, pool_layout,
 };
-use crate::engine::{Engine, Geometry, GeometryError, SectorSize, WriteBackMark, WritePolicy, WriteScheme};
+use crate::buffer::{BufferOptions, Slots};
+use crate::engine::{
+    Engine, Geometry, GeometryError, SectorSize, WriteBackError, WriteBackMark, WritePolicy, WriteScheme,
+    WriteSetup,
+};
 use pm_core::insn::Insns;
 use pm_core::{
     Domain, HeaderState, Medium, Pmem, Pool, PoolError, PoolOptions, Region, RegionOptions, Root, Uuid,
@@ -24,6 +28,8 @@ pub struct Disk {
     kind: DiskKind,
     mark: Option<WriteBackMark>,
     writes: WritePolicy,
+    buffers: Option<BufferOptions>,
+    buffer_dir: PathBuf,
 }
 
 /// The contents of a disk's file.
@@ -80,14 +86,31 @@ impl DiskKind {
 }
 
 /// How a disk is created or opened.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct DiskOptions {
     /// How the region is opened: instructions, read-only, huge pages.
     pub region: RegionOptions,
     /// The logical sector of a new or raw disk. A pool records its own.
     pub sector: SectorSize,
-    /// How its engine writes. A raw disk cannot defer writes.
+    /// How its engine writes. A raw disk can neither defer nor buffer writes.
     pub writes: WritePolicy,
+    /// Buffers before it.
+    pub buffers: Option<BufferOptions>,
+    /// The directory of the buffers' file, on a file system in memory. All servers of a disk must use the same: the next one looks there for what a
+    /// killed one left.
+    pub buffer_dir: PathBuf,
+}
+
+impl Default for DiskOptions {
+    fn default() -> Self {
+        Self {
+            region: RegionOptions::default(),
+            sector: SectorSize::default(),
+            writes: WritePolicy::default(),
+            buffers: None,
+            buffer_dir: "/dev/shm".into(),
+        }
+    }
 }
 
 /// The properties of a disk.
@@ -186,7 +209,7 @@ impl Disk {
         let (at, geometry) = find_disk(&pool)?;
         let kind = DiskKind::of(&pool);
         let mark = Some(Descriptor::mark(at));
-        Ok(Self { region: pool.into_pmem(), geometry, kind, mark, writes: options.writes })
+        Ok(Self::with(pool.into_pmem(), geometry, kind, mark, options))
     }
 
     /// Opens a file or device as a raw disk: all of its bytes are sectors.
@@ -194,12 +217,23 @@ impl Disk {
     /// # Errors
     /// When it cannot be opened, its length is not a multiple of the sector, or writes are to be deferred.
     pub fn open_raw(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self, DiskError> {
-        if options.writes.scheme == WriteScheme::Deferred {
+        if options.writes.scheme == WriteScheme::Deferred || options.buffers.is_some() {
             return Err(DiskError::RawDeferred);
         }
         let region = options.region.clone().any_length(true).open(path)?;
         let geometry = Geometry::new(0, region.len_bytes(), options.sector)?;
-        Ok(Self { region, geometry, kind: DiskKind::Raw, mark: None, writes: options.writes })
+        Ok(Self::with(region, geometry, DiskKind::Raw, None, options))
+    }
+
+    fn with(
+        region: Region,
+        geometry: Geometry,
+        kind: DiskKind,
+        mark: Option<WriteBackMark>,
+        options: &DiskOptions,
+    ) -> Self {
+        let DiskOptions { writes, buffers, buffer_dir, .. } = options.clone();
+        Self { region, geometry, kind, mark, writes, buffers, buffer_dir }
     }
 
     /// Its properties.
@@ -243,17 +277,47 @@ impl Disk {
         wrap: impl FnOnce(Region) -> Result<P, DiskError>,
     ) -> Result<Engine<P>, DiskError> {
         let writable = self.region.is_writable();
+        let slots_path = self.slots_path();
+        let is_marked = self.mark.is_some_and(|mark| mark.load(&self.region) != 0);
+        let leftover = match &slots_path {
+            Some(path) if is_marked => Slots::open_file(path).map_err(WriteBackError::from)?,
+            _ => None,
+        };
+        if !writable {
+            let is_newer =
+                |slots: &Slots| self.mark.is_some_and(|mark| mark.load(&self.region) == slots.session());
+            if leftover.as_ref().is_some_and(is_newer) {
+                return Err(DiskError::Buffered);
+            }
+        }
         if self.region.poison_if_writes_were_lost() {
             tracing::error!(
                 path = %self.region.path().display(),
                 "writes of an earlier server may be lost, as the system could not write them back; flushes will fail"
             );
         }
+        let buffers = match (self.buffers.filter(|_| writable), slots_path) {
+            (Some(options), Some(path)) => {
+                options.check().map_err(WriteBackError::from)?;
+                let slots = Slots::create_file(&path, options.slot_count()).map_err(WriteBackError::from)?;
+                Some((options, slots))
+            }
+            _ => None,
+        };
         let engine = Engine::new(wrap(self.region)?, self.geometry)?;
         if !writable {
             return Ok(engine.read_only());
         }
-        Ok(engine.with_policy(self.writes, self.mark)?)
+        let setup = WriteSetup { policy: self.writes, mark: self.mark, buffers, leftover };
+        Ok(engine.with_writes(setup)?)
+    }
+
+    /// The file of its buffers.
+    fn slots_path(&self) -> Option<PathBuf> {
+        match self.kind {
+            DiskKind::Pool { uuid, .. } => Some(self.buffer_dir.join(format!("pmbd-{uuid}.slots"))),
+            DiskKind::Raw => None,
+        }
     }
 }
 

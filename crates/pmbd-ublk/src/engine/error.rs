@@ -1,5 +1,6 @@
 //! Errors of a request, and of a device's geometry.
 
+use crate::buffer::BufferError;
 use pm_core::FenceError;
 use pm_core::fault::MediumFault;
 
@@ -30,8 +31,8 @@ pub enum BlockError {
     Medium(#[from] FenceError),
 }
 
-/// The memory of a device could not be written back, or a mark in it not be changed.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+/// What an earlier engine left could not be written back, or new buffers not be made.
+#[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 #[non_exhaustive]
 pub enum WriteBackError {
@@ -39,6 +40,8 @@ pub enum WriteBackError {
     Fault(#[from] MediumFault),
     /// A fence failed.
     Fence(#[from] FenceError),
+    /// The buffers of an earlier engine, or the new ones.
+    Buffer(#[from] BufferError),
 }
 
 /// The error of a range of memory that an engine cannot serve.

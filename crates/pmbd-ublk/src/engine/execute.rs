@@ -3,8 +3,9 @@
 use super::error::{BlockError, GeometryError, WriteBackError};
 use super::geometry::Geometry;
 use super::mark::{WriteBackMark, write_back_all};
-use super::policy::{WritePolicy, WriteScheme};
+use super::policy::{WritePolicy, WriteScheme, WriteSetup};
 use super::writes::{WriteFailure, Writes};
+use crate::buffer::Buffers;
 use crate::throttle::Throttle;
 use pm_core::fault::MediumFault;
 use pm_core::{DirtyPages, Pmem, Region};
@@ -106,6 +107,7 @@ fn report(error: &BlockError) {
 fn written(offset_bytes: u64, len_bytes: u64, stored: Result<(), WriteFailure>) -> Result<(), BlockError> {
     stored.map_err(|failure| {
         let error = match failure {
+            WriteFailure::Fence(error) => BlockError::Medium(error),
             WriteFailure::Medium(source) => BlockError::Fault { offset_bytes, len_bytes, source },
             WriteFailure::Mismatch => BlockError::Mismatch { offset_bytes, len_bytes },
         };
@@ -135,49 +137,75 @@ impl<P: Pmem> Engine<P> {
         if start_bytes.checked_add(capacity_bytes).is_none_or(|end| end > region_bytes) {
             return Err(GeometryError::OutsideRegion { start_bytes, capacity_bytes, region_bytes });
         }
-        let writes = Writes::new(WritePolicy::default(), start_bytes, capacity_bytes);
+        let writes = Writes::new(WritePolicy::default(), start_bytes, capacity_bytes, None);
         Ok(Self { pmem, geometry, writes, mark: None, read_only: false })
     }
 
-    /// Makes the engine write by `policy`. Drop the engine when it has served its last request: then deferred writes are written back, and the mark is
-    /// cleared.
-    ///
-    /// `mark` tells the next engine, of whatever policy, about an earlier one whose deferred writes were not written back: pass the same mark each time a
-    /// device is opened for writing. If it is set, this call writes back the whole device. Keep to one engine at a time.
+    /// Makes the engine write by `policy`, without buffers: see [`with_writes`](Self::with_writes).
     ///
     /// # Errors
-    /// When the device cannot be written back: a part of it is inaccessible, or a fence failed. The mark is unchanged.
-    ///
-    /// # Panics
-    /// If writes are deferred without a mark.
-    ///
-    /// # Durability
-    /// When it returns, everything that reads return is durable.
+    /// As [`with_writes`](Self::with_writes).
     pub fn with_policy(
-        mut self,
+        self,
         policy: WritePolicy,
         mark: Option<WriteBackMark>,
     ) -> Result<Self, WriteBackError> {
+        self.with_writes(WriteSetup { policy, mark, ..WriteSetup::default() })
+    }
+
+    /// Makes the engine write as `setup` says. Drop the engine when it has served its last request: then deferred and buffered writes are written back, and
+    /// the mark is cleared.
+    ///
+    /// If the mark is set, an earlier engine did not come to that. This call then stores what its buffers hold, or, without buffers, writes back the
+    /// whole device. Keep to one engine at a time.
+    ///
+    /// # Errors
+    /// When what the earlier engine left cannot be stored or written back: a part of the device is inaccessible, or a fence failed. The mark and the
+    /// earlier slots are unchanged.
+    ///
+    /// # Panics
+    /// If writes are deferred or buffered without a mark, or both.
+    ///
+    /// # Durability
+    /// When it returns, everything that reads return is durable.
+    pub fn with_writes(mut self, setup: WriteSetup) -> Result<Self, WriteBackError> {
+        let WriteSetup { policy, mark, mut buffers, leftover } = setup;
         let (start_bytes, capacity_bytes) = (self.geometry.start_bytes(), self.geometry.capacity_bytes());
         let is_deferred = policy.scheme == WriteScheme::Deferred;
-        assert!(!is_deferred || mark.is_some(), "deferred writes need a mark");
+        assert!(
+            !is_deferred && buffers.is_none() || mark.is_some(),
+            "deferred and buffered writes need a mark"
+        );
+        assert!(!is_deferred || buffers.is_none(), "buffers write back at once");
         if let Some(mark) = mark {
-            let was_set = mark.is_set(&self.pmem);
-            if was_set {
+            let found = mark.load(&self.pmem);
+            if let Some(slots) = leftover.as_ref().filter(|slots| slots.session() == found) {
+                let block_count = self.writes.replay(&self.pmem, slots)?;
+                tracing::info!(
+                    block_count,
+                    "stored the buffered writes of the last server, which was killed"
+                );
+            } else if found != 0 {
                 tracing::info!(
                     capacity_bytes,
                     "writing back the whole device, because its last server was killed"
                 );
                 write_back_all(&self.pmem, start_bytes..start_bytes + capacity_bytes)?;
             }
-            match is_deferred {
-                true => mark.set(&self.pmem),
-                false if was_set => mark.clear(&self.pmem)?,
-                false => {}
+            match &buffers {
+                Some((_, slots)) => mark.set(&self.pmem, slots.session()),
+                None if is_deferred => mark.set(&self.pmem, WriteBackMark::SET),
+                None if found != 0 => mark.clear(&self.pmem)?,
+                None => {}
             }
         }
-        self.writes = Writes::new(policy, start_bytes, capacity_bytes);
-        self.mark = mark.filter(|_| is_deferred);
+        match &mut buffers {
+            Some((_, slots)) => slots.publish()?,
+            None => leftover.map_or(Ok(()), |mut slots| slots.discard())?,
+        }
+        self.mark = mark.filter(|_| is_deferred || buffers.is_some());
+        let buffers = buffers.map(|(options, slots)| Buffers::new(options, capacity_bytes, slots));
+        self.writes = Writes::new(policy, start_bytes, capacity_bytes, buffers);
         Ok(self)
     }
 
@@ -256,7 +284,7 @@ impl<P: Pmem> Engine<P> {
             BlockOp::Read { out } => {
                 let len_bytes = out.len() as u64;
                 let at = self.locate(offset_bytes, len_bytes, granule)?;
-                checked(offset_bytes, len_bytes, self.pmem.try_load(at, out))
+                checked(offset_bytes, len_bytes, self.writes.load(&self.pmem, at, out))
             }
             BlockOp::Write { data, fua } => {
                 let len_bytes = data.len() as u64;
@@ -304,6 +332,9 @@ impl<P: Pmem> Engine<P> {
     /// The fence between a write's stores and its completion.
     #[inline]
     fn complete_write(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> Result<(), BlockError> {
+        if fua && self.writes.is_buffered() {
+            return self.flush();
+        }
         if fua || self.write_cache() == WriteCache::WriteThrough {
             let at = self.geometry.start_bytes() + offset_bytes;
             checked(offset_bytes, len_bytes, self.writes.write_back_range(&self.pmem, at, len_bytes))?;
@@ -314,7 +345,7 @@ impl<P: Pmem> Engine<P> {
 
     fn flush(&self) -> Result<(), BlockError> {
         let written_back = self.writes.write_back(&self.pmem, || self.make_durable())?;
-        written_back.or_else(|(page, fault)| checked(page, DirtyPages::PAGE_BYTES, Err(fault)))
+        written_back.or_else(|(page, failure)| written(page, DirtyPages::PAGE_BYTES, Err(failure)))
     }
 
     #[inline]
@@ -352,7 +383,12 @@ impl<P: Pmem> Drop for Engine<P> {
         let Some(mark) = self.mark else { return };
         let cleared = self.flush().and_then(|()| Ok(mark.clear(&self.pmem)?));
         if let Err(error) = cleared {
-            tracing::error!(%error, "deferred writes could not be written back; the next server tries again");
+            tracing::error!(%error, "completed writes could not be written back; the next server tries again");
+            return;
+        }
+        let discarded = self.writes.buffers_mut().map_or(Ok(()), |buffers| buffers.slots_mut().discard());
+        if let Err(error) = discarded {
+            tracing::warn!(%error, "the file of the buffers stays");
         }
     }
 }

@@ -5,7 +5,7 @@ use core::ops::Range;
 use pm_core::{DirtyPages, FenceError, Pmem};
 
 /// A word of persistent memory outside a device, which is not zero while the device's [deferred](super::WriteScheme::Deferred) writes may be in the
-/// caches only.
+/// caches only, or while completed writes may be in buffers.
 ///
 /// It outlives the server that set it, because stores outlive their process. A power failure may lose it, together with everything else that was in the
 /// caches only: at that moment there is nothing to write back.
@@ -22,14 +22,14 @@ impl WriteBackMark {
         Self(offset)
     }
 
-    /// Whether it is set. A corrupted mark counts as set.
-    pub(super) fn is_set<P: Pmem>(self, pmem: &P) -> bool {
-        pmem.load_u64(self.0) != 0
+    /// Its word: zero, [`SET`](Self::SET), or the session of buffers. Any other word counts as set.
+    pub(crate) fn load<P: Pmem>(self, pmem: &P) -> u64 {
+        pmem.load_u64(self.0)
     }
 
     /// Sets it. Costs a store; see the type for why that suffices.
-    pub(super) fn set<P: Pmem>(self, pmem: &P) {
-        pmem.store_u64(self.0, Self::SET);
+    pub(super) fn set<P: Pmem>(self, pmem: &P, word: u64) {
+        pmem.store_u64(self.0, word);
     }
 
     /// Clears it. All writes must be durable.

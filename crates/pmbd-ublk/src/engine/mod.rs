@@ -11,4 +11,4 @@ pub use error::{BlockError, GeometryError, WriteBackError};
 pub use execute::{BlockOp, Engine, WriteCache};
 pub use geometry::{Geometry, SectorSize};
 pub use mark::WriteBackMark;
-pub use policy::{WritePolicy, WriteScheme};
+pub use policy::{WritePolicy, WriteScheme, WriteSetup};

@@ -1,5 +1,8 @@
 //! How an engine writes: the choices of PMBD's design space.
 
+use super::mark::WriteBackMark;
+use crate::buffer::{BufferOptions, Slots};
+
 /// How the bytes of a write reach the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WriteScheme {
@@ -36,4 +39,17 @@ impl From<WriteScheme> for WritePolicy {
     fn from(scheme: WriteScheme) -> Self {
         Self { scheme, ..Self::default() }
     }
+}
+
+/// How an engine writes, and what an earlier engine of the same device left.
+#[derive(Debug, Default)]
+pub struct WriteSetup {
+    /// How bytes are stored on the device.
+    pub policy: WritePolicy,
+    /// The mark of the device. Pass it each time the device is opened for writing, whatever the policy.
+    pub mark: Option<WriteBackMark>,
+    /// Buffers before the device. They need a mark, and a scheme that is not deferred.
+    pub buffers: Option<(BufferOptions, Slots)>,
+    /// The slots of an earlier engine, if there are any. They count if the mark has their session.
+    pub leftover: Option<Slots>,
 }

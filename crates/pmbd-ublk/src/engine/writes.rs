@@ -1,10 +1,11 @@
 //! Stores of an engine by its policy, between the check of a request's range and its fence.
 
 use super::policy::{WritePolicy, WriteScheme};
+use crate::buffer::{BufferError, Buffers, Device, Slots};
 use core::ops::Range;
 use pm_core::fault::MediumFault;
 use pm_core::line::LINE_BYTES;
-use pm_core::{DirtyPages, Pmem};
+use pm_core::{DirtyPages, FenceError, Pmem};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The unit of comparisons and of deferred writes.
@@ -20,17 +21,29 @@ const _: () = assert!(LINE as u64 == LINE_BYTES);
 const STRIPES: usize = 64;
 
 /// Why a write failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum WriteFailure {
     /// The memory cannot be accessed.
     Medium(MediumFault),
     /// The bytes that were read back differ.
     Mismatch,
+    /// A buffer was full, and the fence of its drain failed.
+    Fence(FenceError),
 }
 
 impl From<MediumFault> for WriteFailure {
     fn from(fault: MediumFault) -> Self {
         Self::Medium(fault)
+    }
+}
+
+impl From<WriteFailure> for BufferError {
+    fn from(failure: WriteFailure) -> Self {
+        match failure {
+            WriteFailure::Medium(fault) => fault.into(),
+            WriteFailure::Mismatch => Self::Mismatch,
+            WriteFailure::Fence(error) => error.into(),
+        }
     }
 }
 
@@ -44,25 +57,65 @@ pub(super) struct Writes {
     /// The pages to write back, if writes are deferred. The lock is held by the one Flush that takes pages out and waits for them: a second that found
     /// none must not return earlier.
     deferred: Option<(DirtyPages, Mutex<()>)>,
+    /// Before the device, if writes are buffered.
+    buffers: Option<Buffers>,
     /// Empty unless writes are verified. A page is stored to and compared under its lock, because a write of another client in between would be found instead.
     locks: Box<[Mutex<()>]>,
 }
 
 impl Writes {
-    pub(super) fn new(policy: WritePolicy, start_bytes: u64, capacity_bytes: u64) -> Self {
+    pub(super) fn new(
+        policy: WritePolicy,
+        start_bytes: u64,
+        capacity_bytes: u64,
+        buffers: Option<Buffers>,
+    ) -> Self {
         let deferred = (policy.scheme == WriteScheme::Deferred)
             .then(|| (DirtyPages::new(capacity_bytes), Mutex::new(())));
         let locks = (0..if policy.verify { STRIPES } else { 0 }).map(|_| Mutex::new(())).collect();
-        Self { policy, start_bytes, capacity_bytes, deferred, locks }
+        Self { policy, start_bytes, capacity_bytes, deferred, buffers, locks }
     }
 
     pub(super) const fn policy(&self) -> WritePolicy {
         self.policy
     }
 
-    /// Stores `bytes` at `at` in the region. A fence makes them durable, except deferred ones, which need [`write_back`](Self::write_back) first.
+    pub(super) const fn is_buffered(&self) -> bool {
+        self.buffers.is_some()
+    }
+
+    pub(super) const fn buffers_mut(&mut self) -> Option<&mut Buffers> {
+        self.buffers.as_mut()
+    }
+
+    /// Loads the newest bytes at `at` in the region.
+    #[inline]
+    pub(super) fn load<P: Pmem>(&self, pmem: &P, at: u64, out: &mut [u8]) -> Result<(), MediumFault> {
+        match &self.buffers {
+            None => pmem.try_load(at, out),
+            Some(buffers) => buffers.load(&Target { writes: self, pmem }, at - self.start_bytes, out),
+        }
+    }
+
+    /// Stores `bytes` at `at` in the region. A fence makes them durable, except deferred and buffered ones, which need [`write_back`](Self::write_back).
     #[inline]
     pub(super) fn store<P: Pmem>(&self, pmem: &P, at: u64, bytes: &[u8]) -> Result<(), WriteFailure> {
+        match &self.buffers {
+            None => self.store_through(pmem, at, bytes),
+            Some(buffers) => buffers
+                .store(&Target { writes: self, pmem }, at - self.start_bytes, bytes)
+                .map_err(WriteFailure::Fence)?,
+        }
+    }
+
+    /// Stores a killed server's buffered writes. Returns their number of blocks.
+    pub(super) fn replay<P: Pmem>(&self, pmem: &P, slots: &Slots) -> Result<u64, BufferError> {
+        Buffers::replay(slots, self.capacity_bytes, &Target { writes: self, pmem })
+    }
+
+    /// Stores on the device itself.
+    #[inline]
+    fn store_through<P: Pmem>(&self, pmem: &P, at: u64, bytes: &[u8]) -> Result<(), WriteFailure> {
         if !self.policy.only_changed && self.locks.is_empty() {
             return Ok(self.store_run(pmem, at, bytes)?);
         }
@@ -83,13 +136,18 @@ impl Writes {
         }
     }
 
-    /// Writes back what was deferred, calls `fence`, and returns its result, or the first page that could not be accessed, as an offset on the device. Such
-    /// pages remain to be written back.
-    pub(super) fn write_back<P: Pmem, E>(
+    /// Writes back what was deferred or buffered, calls `fence`, and returns its result, or the first page that could not be stored, as an offset on the
+    /// device. Such pages remain to be written back.
+    pub(super) fn write_back<P: Pmem, E: From<FenceError>>(
         &self,
         pmem: &P,
         fence: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Result<(), (u64, MediumFault)>, E> {
+    ) -> Result<Result<(), (u64, WriteFailure)>, E> {
+        if let Some(buffers) = &self.buffers {
+            let drained = buffers.drain(&Target { writes: self, pmem })?;
+            fence()?;
+            return Ok(drained);
+        }
         let Some((dirty, lock)) = &self.deferred else {
             fence()?;
             return Ok(Ok(()));
@@ -99,7 +157,9 @@ impl Writes {
         dirty.take(|range| {
             for (page, fault) in self.flush_pages(pmem, range) {
                 dirty.add(page, PAGE_BYTES);
-                result = result.and(Err((page, fault)));
+                if result.is_ok() {
+                    result = Err((page, fault.into()));
+                }
             }
         });
         fence()?;
@@ -194,6 +254,29 @@ impl Writes {
             start = end;
         }
         Ok(())
+    }
+}
+
+/// The device, as the buffers see it.
+struct Target<'a, P> {
+    writes: &'a Writes,
+    pmem: &'a P,
+}
+
+impl<P: Pmem> Device for Target<'_, P> {
+    type Error = FenceError;
+    type Fault = WriteFailure;
+
+    fn load(&self, offset_bytes: u64, out: &mut [u8]) -> Result<(), MediumFault> {
+        self.pmem.try_load(self.writes.start_bytes + offset_bytes, out)
+    }
+
+    fn store(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), WriteFailure> {
+        self.writes.store_through(self.pmem, self.writes.start_bytes + offset_bytes, bytes)
+    }
+
+    fn fence(&self) -> Result<(), FenceError> {
+        self.pmem.fence()
     }
 }
 

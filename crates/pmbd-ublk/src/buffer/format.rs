@@ -1,0 +1,49 @@
+//! The bytes of the slots. `docs/format/slots.md` documents them.
+
+use pm_core::Persist;
+
+/// The unit of buffering: 4 KiB of the device, at a multiple of 4 KiB.
+pub const BLOCK: usize = 4096;
+
+/// [`BLOCK`], for offsets.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// The first word of the slots.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"PMBDSLOT");
+
+/// The most slots.
+pub const SLOTS_MAX: u64 = 1 << 32;
+
+/// The offset of the first slot's header.
+pub const HEADERS_OFFSET: u64 = 64;
+
+/// The start of the slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct SlotsHeader {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// The number that the device's mark has while these slots belong to it.
+    pub session: u64,
+    /// The number of slots.
+    pub slot_count: u64,
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct SlotHeader {
+    /// The number of the block plus one; zero if the slot is free. Stored last.
+    pub block_plus_one: u64,
+    /// Of two slots with the same block, the one with the higher number is the newer.
+    pub sequence: u64,
+    /// The length of the block: less than 4 KiB only at the end of the device.
+    pub len_bytes: u32,
+    /// CRC-32C of the block's number, the sequence number and the bytes.
+    pub crc: u32,
+}
+
+const _: () = {
+    assert!(size_of::<SlotsHeader>() == 24);
+    assert!(size_of::<SlotHeader>() == 24);
+};

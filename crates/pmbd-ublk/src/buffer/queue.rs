@@ -1,0 +1,131 @@
+//! One buffer: the blocks that wait for the device, and their slots.
+
+use super::format::BLOCK;
+use super::slots::Slots;
+use std::collections::HashMap;
+
+/// The most bytes of one store to the device.
+const RUN_BYTES: usize = 256 << 10;
+
+/// The blocks of a buffer. The caller has its lock.
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// The buffer's slots are `first..first + count`.
+    first: u64,
+    count: u64,
+    /// Slots from here on are free, and so are those of `freed`.
+    next: u64,
+    freed: Vec<u64>,
+    slot_of: HashMap<u64, u64>,
+    /// Blocks in the order in which they arrived.
+    arrived: Vec<u64>,
+    sequence: u64,
+    run: Vec<u8>,
+}
+
+impl Queue {
+    pub(super) fn new(first: u64, count: u64) -> Self {
+        Self {
+            first,
+            count,
+            next: 0,
+            freed: Vec::new(),
+            slot_of: HashMap::new(),
+            arrived: Vec::new(),
+            sequence: 0,
+            run: Vec::new(),
+        }
+    }
+
+    /// The slot that holds a block.
+    pub(super) fn slot(&self, block: u64) -> Option<u64> {
+        self.slot_of.get(&block).copied()
+    }
+
+    /// The number of blocks.
+    pub(super) fn len(&self) -> usize {
+        self.slot_of.len()
+    }
+
+    /// Whether a block needs a slot and there is none.
+    pub(super) fn is_full(&self) -> bool {
+        self.next == self.count && self.freed.is_empty()
+    }
+
+    /// Puts a block's new bytes into a free slot, and frees its old one: a server that is killed leaves one of them complete. There is a free slot.
+    pub(super) fn put(&mut self, slots: &Slots, block: u64, bytes: &[u8]) {
+        let slot = self.freed.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.first + self.next - 1
+        });
+        self.sequence += 1;
+        slots.fill(slot, block, self.sequence, bytes);
+        if let Some(old) = self.slot_of.insert(block, slot) {
+            slots.free(old);
+            self.freed.push(old);
+        } else {
+            self.arrived.push(block);
+        }
+    }
+
+    /// Stores all blocks to the device by `store`, which gets the number of the first block of each run, and calls `fence`. Frees the slots of all blocks
+    /// but those that could not be stored, and returns the first of these.
+    pub(super) fn drain<F: Clone, E>(
+        &mut self,
+        slots: &Slots,
+        is_batched: bool,
+        mut store: impl FnMut(u64, &[u8]) -> Result<(), F>,
+        fence: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Result<(), (u64, F)>, E> {
+        let mut blocks = self.arrived.clone();
+        if is_batched {
+            blocks.sort_unstable();
+        }
+        let mut failed = Vec::new();
+        let mut rest = &blocks[..];
+        while let Some(&first) = rest.first() {
+            let is_next = |(at, block): (usize, &u64)| *block == first + at as u64;
+            let most = if is_batched { RUN_BYTES / BLOCK } else { 1 };
+            let count = rest.iter().enumerate().take(most).take_while(|&next| is_next(next)).count();
+            let (run, after) = rest.split_at(count);
+            rest = after;
+            if self.store_run(slots, run, &mut store).is_err() {
+                // Block by block, so that one that cannot be stored does not keep the others.
+                for block in run {
+                    let stored = self.store_run(slots, core::slice::from_ref(block), &mut store);
+                    failed.extend(stored.err().map(|fault| (*block, fault)));
+                }
+            }
+        }
+        fence()?;
+        let keeps = |block: u64| failed.iter().any(|(kept, _)| *kept == block);
+        if failed.is_empty() {
+            self.slot_of.drain().for_each(|(_, slot)| slots.free(slot));
+            (self.next, self.freed) = (0, Vec::new());
+            self.arrived.clear();
+        } else {
+            for (_, slot) in self.slot_of.extract_if(|block, _| !keeps(*block)) {
+                slots.free(slot);
+                self.freed.push(slot);
+            }
+            self.arrived.retain(|block| keeps(*block));
+        }
+        Ok(failed.into_iter().next().map_or(Ok(()), Err))
+    }
+
+    /// Stores adjacent blocks by one call.
+    fn store_run<F>(
+        &mut self,
+        slots: &Slots,
+        blocks: &[u64],
+        store: &mut impl FnMut(u64, &[u8]) -> Result<(), F>,
+    ) -> Result<(), F> {
+        self.run.clear();
+        for block in blocks {
+            let (slot, start) = (self.slot_of[block], self.run.len());
+            self.run.resize(start + slots.block_len(slot), 0);
+            slots.load(slot, 0, &mut self.run[start..]);
+        }
+        store(blocks[0], &self.run)
+    }
+}
