@@ -5,7 +5,10 @@ use miette::{IntoDiagnostic as _, Result};
 use pm_bench::{Cli, Report, Side, rounds};
 use pm_core::protection::{Method, Protected, Protection, ProtectionError};
 use pm_core::{Pmem, Region, RegionOptions};
-use pmbd::{BlockOp, Engine, Geometry, SectorSize, WriteBackMark, WritePolicy, WriteScheme};
+use pmbd::{
+    BlockOp, BufferOptions, Engine, Geometry, SectorSize, Slots, WriteBackMark, WritePolicy, WriteScheme,
+    WriteSetup,
+};
 use std::time::{Duration, Instant};
 
 const DEVICE_BYTES: u64 = 256 << 20;
@@ -47,13 +50,13 @@ pub(crate) fn measure(cli: &Cli, memories: &[Memory], report: &mut Report) -> Re
     let time = Duration::from_millis(if cli.quick { 10 } else { 30 });
     report.fact("engine_rounds", round_count);
     for memory in memories {
-        let plain = engine(memory, Method::None, WriteScheme::NonTemporal)?;
+        let plain = engine(memory, Method::None, WriteScheme::NonTemporal, None)?;
         for method in Method::ALL {
             if let (Method::Pkey, Some(reason)) = (method, no_key()?) {
                 report.fact("pkey", format!("not measured: {reason}"));
                 continue;
             }
-            let protected = engine(memory, method, WriteScheme::NonTemporal)?;
+            let protected = engine(memory, method, WriteScheme::NonTemporal, None)?;
             eprintln!("engine, {method}, {}", memory.name());
             for load in Load::all() {
                 let [pairs] = rounds(round_count, |side| {
@@ -69,8 +72,35 @@ pub(crate) fn measure(cli: &Cli, memories: &[Memory], report: &mut Report) -> Re
                 report.row(name, "none", "io/s", pairs, goal);
             }
         }
+        let page_table = engine(memory, Method::PageTable, WriteScheme::NonTemporal, None)?;
+        for (name, buffer_count, is_batched) in
+            [("buffered", 1, false), ("batched", 1, true), ("16 buffers, batched", 16, true)]
+        {
+            // 16 MiB in all.
+            let buffer_bytes = (16 << 20) / buffer_count;
+            let options =
+                BufferOptions { buffer_bytes, buffer_count, is_batched, ..BufferOptions::default() };
+            let buffered = engine(memory, Method::PageTable, WriteScheme::NonTemporal, Some(options))?;
+            eprintln!("engine, {name}, {}", memory.name());
+            for load in Load::all().filter(|load| load.is_write) {
+                let [pairs] = rounds(round_count, |side| {
+                    let engine = if side == Side::Ours { &buffered } else { &page_table };
+                    Ok([rate(engine, load, time)?])
+                })?;
+                let has_goal =
+                    name == "batched" && load.is_sequential && load.kib == 4 && load.thread_count == 1;
+                let goal = has_goal.then_some(10.0);
+                report.row(
+                    format!("{name}, {}: {}", memory.name(), load.name()),
+                    "page-table",
+                    "io/s",
+                    pairs,
+                    goal,
+                );
+            }
+        }
         for (name, scheme) in [("clwb", WriteScheme::WriteBack), ("deferred", WriteScheme::Deferred)] {
-            let other = engine(memory, Method::None, scheme)?;
+            let other = engine(memory, Method::None, scheme, None)?;
             eprintln!("engine, {name}, {}", memory.name());
             for load in Load::all() {
                 let [pairs] = rounds(round_count, |side| {
@@ -99,7 +129,12 @@ fn no_key() -> Result<Option<String>> {
     }
 }
 
-fn engine(memory: &Memory, method: Method, scheme: WriteScheme) -> Result<Engine<Protected<Region>>> {
+fn engine(
+    memory: &Memory,
+    method: Method,
+    scheme: WriteScheme,
+    buffers: Option<BufferOptions>,
+) -> Result<Engine<Protected<Region>>> {
     let directory = tempfile::tempdir_in(memory.path()).into_diagnostic()?;
     // The file stays until it is unmapped.
     let path = directory.path().join("region");
@@ -109,7 +144,16 @@ fn engine(memory: &Memory, method: Method, scheme: WriteScheme) -> Result<Engine
     let region = Protected::new(region, &protection).into_diagnostic()?;
     let geometry = Geometry::new(START_BYTES, DEVICE_BYTES, SectorSize::B512).into_diagnostic()?;
     let engine = Engine::new(region, geometry).into_diagnostic()?;
-    engine.with_policy(WritePolicy::from(scheme), Some(WriteBackMark::at(0))).into_diagnostic()
+    let buffers = match buffers {
+        Some(options) => {
+            let path = directory.path().join("slots");
+            Some((options, Slots::create_file(&path, options.slot_count()).into_diagnostic()?))
+        }
+        None => None,
+    };
+    let mark = Some(WriteBackMark::at(0));
+    let setup = WriteSetup { policy: WritePolicy::from(scheme), mark, buffers, leftover: None };
+    engine.with_writes(setup).into_diagnostic()
 }
 
 /// Requests a second, over all threads. A device with a write-back cache gets a Flush after every [`BATCH`] writes.

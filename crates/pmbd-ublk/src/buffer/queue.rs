@@ -2,7 +2,7 @@
 
 use super::format::BLOCK;
 use super::slots::Slots;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// The most bytes of one store to the device.
 const RUN_BYTES: usize = 256 << 10;
@@ -16,11 +16,11 @@ pub(super) struct Queue {
     /// Slots from here on are free, and so are those of `freed`.
     next: u64,
     freed: Vec<u64>,
-    slot_of: HashMap<u64, u64>,
+    slot_of: FxHashMap<u64, u64>,
     /// Blocks in the order in which they arrived.
     arrived: Vec<u64>,
     sequence: u64,
-    run: Vec<u8>,
+    run: Box<[u8]>,
 }
 
 impl Queue {
@@ -30,10 +30,10 @@ impl Queue {
             count,
             next: 0,
             freed: Vec::new(),
-            slot_of: HashMap::new(),
+            slot_of: FxHashMap::default(),
             arrived: Vec::new(),
             sequence: 0,
-            run: Vec::new(),
+            run: vec![0; RUN_BYTES].into(),
         }
     }
 
@@ -120,12 +120,12 @@ impl Queue {
         blocks: &[u64],
         store: &mut impl FnMut(u64, &[u8]) -> Result<(), F>,
     ) -> Result<(), F> {
-        self.run.clear();
+        let mut end = 0;
         for block in blocks {
-            let (slot, start) = (self.slot_of[block], self.run.len());
-            self.run.resize(start + slots.block_len(slot), 0);
-            slots.load(slot, 0, &mut self.run[start..]);
+            let (slot, start) = (self.slot_of[block], end);
+            end += slots.block_len(slot);
+            slots.load(slot, 0, &mut self.run[start..end]);
         }
-        store(blocks[0], &self.run)
+        store(blocks[0], &self.run[..end])
     }
 }

@@ -90,7 +90,7 @@ impl Slots {
         let temporary = SlotFile::temporary(path);
         // Of a server that was killed before it published its slots.
         remove(&temporary)?;
-        let region = RegionOptions::new().create(&temporary, Self::len_bytes(slot_count))?;
+        let region = RegionOptions::new().populate(true).create(&temporary, Self::len_bytes(slot_count))?;
         // Odd, so not zero.
         let session = Uuid::new_v4().as_u64_pair().0 | 1;
         let mut slots = Self::create(Box::new(region), 0, slot_count, session)?;
