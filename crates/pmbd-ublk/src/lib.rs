@@ -29,7 +29,8 @@
 //!
 //! Where the CPU reaches the medium (DAX, and tmpfs, whose contents survive only a crash of the process), **every completed write is durable**,
 //! with or without FUA, and Flush has nothing to do, for this queue or any other. The device reports no volatile cache. On an ordinary file the
-//! device reports a write-back cache; there Flush and FUA make writes durable.
+//! device reports a write-back cache; there Flush and FUA make writes durable. So it does with [deferred](WriteScheme::Deferred) and with
+//! [buffered](buffer) writes; those survive a server that is killed, because the next one finds them.
 //!
 //! A write that did not complete leaves any mixture of its old and new 8-byte words. If the server was killed, a later power failure can change
 //! that mixture once more, even after the next server has returned it to a client ([`Engine`]).

@@ -264,3 +264,20 @@ fn refused_sparse_pool_keeps_holes() {
     assert!(matches!(refused, Err(DiskError::Pool(PoolError::AlreadyAPool))), "{refused:?}");
     assert_eq!(block_count(), before);
 }
+
+/// Deferred writes of a killed server are those of the next disk too, if it has the same sectors; buffered writes would come to other places.
+#[test]
+fn unflushed_word_is_kept_by_a_change_of_the_disk() {
+    let pool = Pool::format(Region::anonymous(1 << 20).unwrap(), &PoolOptions::new()).unwrap();
+    let geometry =
+        |sectors: u64| Geometry::new(format::SMALL_START, sectors * 512, SectorSize::B512).unwrap();
+    write_geometry(&pool, geometry(8)).unwrap();
+    let word = |descriptor: u64| descriptor + 24;
+    pool.pmem().store_u64(word(format::DESCRIPTOR_OFFSET), format::Descriptor::UNFLUSHED);
+    write_geometry(&pool, geometry(9)).unwrap();
+    let carried = pool.pmem().load_u64(word(format::ALTERNATE_DESCRIPTOR_OFFSET));
+    assert_eq!(carried, format::Descriptor::UNFLUSHED);
+    pool.pmem().store_u64(word(format::ALTERNATE_DESCRIPTOR_OFFSET), 7);
+    assert!(matches!(write_geometry(&pool, geometry(10)), Err(DiskError::Buffered)));
+    assert_eq!(read_geometry(&pool).unwrap(), geometry(9));
+}

@@ -3,7 +3,7 @@
 use super::error::BufferError;
 use super::format::{BLOCK, BLOCK_BYTES};
 use super::options::BufferOptions;
-use super::queue::Queue;
+use super::queue::{Drained, Queue};
 use super::slots::Slots;
 use pm_core::fault::MediumFault;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -201,7 +201,7 @@ impl Buffers {
     }
 
     /// Stores every block to the device, and fences. Returns the first block that could not be stored, as an offset; such blocks stay in their buffers.
-    pub(crate) fn drain<D: Device>(&self, device: &D) -> Result<Result<(), (u64, D::Fault)>, D::Error> {
+    pub(crate) fn drain<D: Device>(&self, device: &D) -> Result<Drained<D::Fault>, D::Error> {
         let mut result = Ok(());
         for buffer in &self.queues {
             let mut queue = buffer.lock();
@@ -215,11 +215,7 @@ impl Buffers {
         Ok(result)
     }
 
-    fn drain_locked<D: Device>(
-        &self,
-        device: &D,
-        queue: &mut Queue,
-    ) -> Result<Result<(), (u64, D::Fault)>, D::Error> {
+    fn drain_locked<D: Device>(&self, device: &D, queue: &mut Queue) -> Result<Drained<D::Fault>, D::Error> {
         let store = |block: u64, bytes: &[u8]| device.store(block * BLOCK_BYTES, bytes);
         let drained = queue.drain(&self.slots, self.options.is_batched, store, || device.fence())?;
         Ok(drained.map_err(|(block, fault)| (block * BLOCK_BYTES, fault)))

@@ -7,6 +7,9 @@ use rustc_hash::FxHashMap;
 /// The most bytes of one store to the device.
 const RUN_BYTES: usize = 256 << 10;
 
+/// What became of a drain: the first block that could not be stored, and why.
+pub(crate) type Drained<F> = Result<(), (u64, F)>;
+
 /// The blocks of a buffer. The caller has its lock.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -76,7 +79,7 @@ impl Queue {
         is_batched: bool,
         mut store: impl FnMut(u64, &[u8]) -> Result<(), F>,
         fence: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Result<(), (u64, F)>, E> {
+    ) -> Result<Drained<F>, E> {
         let mut blocks = self.arrived.clone();
         if is_batched {
             blocks.sort_unstable();

@@ -82,7 +82,7 @@ impl Slots {
         Ok(Self { memory, start_bytes, slot_count: head.slot_count, session: head.session, file: None })
     }
 
-    /// New, free slots in a new file on a file system in memory, for a new session. The file gets its name at [`publish`](Self::publish).
+    /// New, free slots in a new file on a file system in memory, for a new session. The file has a temporary name until an engine takes the slots.
     ///
     /// # Errors
     /// When the file cannot be created.

@@ -41,7 +41,7 @@ pub enum DiskError {
     /// Deferred or buffered writes on a raw disk.
     #[error("a raw disk has no place for the mark that deferred and buffered writes need")]
     RawDeferred,
-    /// Read-only, while buffers hold newer bytes.
+    /// Read-only, or about to change, while buffers hold newer bytes.
     #[error("a killed server left buffered writes; serve the disk writable once, which stores them")]
     Buffered,
     /// The last server's deferred writes could not be written back.

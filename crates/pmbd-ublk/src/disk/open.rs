@@ -328,6 +328,7 @@ impl Disk {
 /// * The disk or the descriptor would overlap the value of another root.
 /// * The pool has no room for the descriptor or its root, is read-only, or has logged roots.
 /// * A corrupted slot of its root directory may hold an older disk.
+/// * A killed server left buffered writes for the present disk.
 /// * A fence fails.
 ///
 /// The pool is changed only if a fence fails, or if another thread sets roots of the pool at the same time and takes the last slot.
@@ -345,9 +346,13 @@ pub fn write_geometry<P: Pmem>(pool: &Pool<P>, geometry: Geometry) -> Result<(),
         Some(root) if root.offset() == DESCRIPTOR_OFFSET => ALTERNATE_DESCRIPTOR_OFFSET,
         _ => DESCRIPTOR_OFFSET,
     };
-    // The sectors may be those of the present disk, with writes in the caches.
-    if let Ok((_, present)) = read_descriptor(pool) {
-        descriptor.unflushed = present.unflushed;
+    // The sectors may be those of the present disk, with writes in the caches, or in buffers, which know the present sectors only.
+    match read_descriptor(pool) {
+        Ok((_, Descriptor { unflushed: unflushed @ (0 | Descriptor::UNFLUSHED), .. })) => {
+            descriptor.unflushed = unflushed;
+        }
+        Ok(_) => return Err(DiskError::Buffered),
+        Err(_) => {}
     }
     check_range(geometry, at, &pool.data())?;
     check_unused(pool, geometry, at)?;
