@@ -82,6 +82,8 @@ fn promised_strays_are_caught() {
                     Method::Pkey => window.is_none() || !is_own,
                     _ => window != Some(offset / PAGE),
                 };
+                // Without it, the last window over the page may not be closed yet.
+                region.windows().settle();
                 let before = region.windows().stray_count();
                 let opened = range
                     .clone()
@@ -123,6 +125,23 @@ fn promised_strays_are_caught() {
     }
 }
 
+/// The thread closes pages without a call.
+#[test]
+fn stray_is_caught_after_the_batch() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let protection = Protection::new(Method::Async).batch(std::time::Duration::from_micros(50));
+    let region = protected(&protection.on_stray(StrayPolicy::Ask(note))).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    for page in 0..LEN / PAGE {
+        region.store(page * PAGE, &[1; 4096]);
+        let before = region.windows().stray_count();
+        while region.windows().stray_count() == before {
+            assert!(std::time::Instant::now() < deadline, "page {page} stays open");
+            stray_store(&region, page * PAGE);
+        }
+    }
+}
+
 #[test]
 fn stray_load_is_caught_if_reads_are_guarded() {
     let _alone = ONE_AT_A_TIME.lock().unwrap();
@@ -130,6 +149,7 @@ fn stray_load_is_caught_if_reads_are_guarded() {
         let protection = Protection::new(method).guard_reads(true).on_stray(StrayPolicy::LetThrough);
         let Some(region) = protected(&protection) else { continue };
         region.store(PAGE, &[9; 8]);
+        region.windows().settle();
         let base = region.get_ref().base_ptr().as_ptr();
         // SAFETY: none. The byte is inside the mapping.
         let byte = unsafe { base.wrapping_add(4096).read_volatile() };

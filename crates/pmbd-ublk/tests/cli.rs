@@ -636,6 +636,7 @@ fn protected_disks_survive_killed_servers() {
     for options in [
         &["--protect", "page-table"][..],
         &["--protect", "page-table", "--protect-reads", "--huge-windows", "--scheme", "clwb"],
+        &["--protect", "async", "--protect-after", "100"],
         &["--protect", "unmapped"],
         &["--protect", "unmapped", "--protect-reads", "--scheme", "deferred", "--subupdate"],
         &["--protect", "private-map", "--wrverify"],

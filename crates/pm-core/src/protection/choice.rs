@@ -4,6 +4,7 @@ use super::stray::StrayPolicy;
 use crate::Medium;
 use core::fmt;
 use core::str::FromStr;
+use core::time::Duration;
 use rustix::io::Errno;
 
 /// How stray stores are kept out.
@@ -13,6 +14,8 @@ pub enum Method {
     None,
     /// The mapping is read-only, and mprotect(2) opens the pages of each store.
     PageTable,
+    /// As [`PageTable`](Self::PageTable), but a thread closes the pages of many windows together, some time after they have closed.
+    Async,
     /// The mapping is read-only, and the kernel stores: pwrite(2). On DAX it stores around the cache.
     Unmapped,
     /// The mapping is inaccessible. Each store, and each load, maps its pages at an address of its own, and unmaps them.
@@ -23,7 +26,7 @@ pub enum Method {
 
 impl Method {
     /// All that keep something out.
-    pub const ALL: [Self; 4] = [Self::PageTable, Self::Unmapped, Self::PrivateMap, Self::Pkey];
+    pub const ALL: [Self; 5] = [Self::PageTable, Self::Async, Self::Unmapped, Self::PrivateMap, Self::Pkey];
 
     /// Its name, as [`from_str`](Self::from_str) takes it.
     #[must_use]
@@ -31,6 +34,7 @@ impl Method {
         match self {
             Self::None => "none",
             Self::PageTable => "page-table",
+            Self::Async => "async",
             Self::Unmapped => "unmapped",
             Self::PrivateMap => "private-map",
             Self::Pkey => "pkey",
@@ -59,6 +63,7 @@ pub struct Protection {
     pub(super) method: Method,
     pub(super) guards_reads: bool,
     pub(super) huge_windows: bool,
+    pub(super) batch: Duration,
     pub(super) on_stray: StrayPolicy,
 }
 
@@ -66,7 +71,8 @@ impl Protection {
     /// This method, with windows of the system's page, or of the region's if that is larger, for stores only.
     #[must_use]
     pub const fn new(method: Method) -> Self {
-        Self { method, guards_reads: false, huge_windows: false, on_stray: StrayPolicy::Abort }
+        let (batch, on_stray) = (Duration::from_millis(1), StrayPolicy::Abort);
+        Self { method, guards_reads: false, huge_windows: false, batch, on_stray }
     }
 
     /// Closes the region to stray loads too: each load opens a window, or is made by the kernel. [`Method::PrivateMap`] always does.
@@ -80,6 +86,13 @@ impl Protection {
     #[must_use]
     pub const fn huge_windows(mut self, huge_windows: bool) -> Self {
         self.huge_windows = huge_windows;
+        self
+    }
+
+    /// The time after which [`Method::Async`] closes pages; by default a millisecond.
+    #[must_use]
+    pub const fn batch(mut self, batch: Duration) -> Self {
+        self.batch = batch;
         self
     }
 
@@ -102,7 +115,7 @@ impl Protection {
 #[non_exhaustive]
 pub enum ProtectionError {
     /// No method has this name.
-    #[error("{0} is no protection; there are none, page-table, unmapped, private-map and pkey")]
+    #[error("{0} is no protection; there are none, page-table, async, unmapped, private-map and pkey")]
     UnknownMethod(String),
     /// The kernel copies into ordinary files only.
     #[error("the kernel has no pwrite to {0}; use page-table, private-map or pkey")]
@@ -115,6 +128,9 @@ pub enum ProtectionError {
     /// This CPU or kernel has no protection keys, or all are in use.
     #[error("protection keys are not to be had: {0}")]
     NoKey(Errno),
+    /// The thread that closes pages could not be started.
+    #[error("no thread can be started to close pages")]
+    NoThread,
     /// The mapping could not be closed.
     #[error("mprotect: {0}")]
     Mprotect(Errno),

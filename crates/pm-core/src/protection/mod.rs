@@ -7,6 +7,7 @@
 //! | [`Method`] | a store | a load | a stray store that is not caught |
 //! |---|---|---|---|
 //! | [`PageTable`](Method::PageTable) | opens its pages by mprotect(2) | direct | to an open window, from any thread |
+//! | [`Async`](Method::Async) | likewise, and a thread closes them later, many together | direct | to a page that is not closed yet |
 //! | [`Unmapped`](Method::Unmapped) | the kernel copies: pwrite(2) | direct | none: no address is ever writable |
 //! | [`PrivateMap`](Method::PrivateMap) | through a mapping of its own, at an address that nothing else knows | likewise | to that mapping, while it exists |
 //! | [`Pkey`](Method::Pkey) | opens the region to this thread by WRPKRU | direct | by the same thread, during its own store |
@@ -26,10 +27,12 @@
 //! ```
 //!
 //! # Source
-//! PMBD (MSST 2014), III-B; PMFS (EuroSys 2014), 3.3, "Write protection".
+//! PMBD (MSST 2014), III-B; PMFS (EuroSys 2014), 3.3, "Write protection"; NVMalloc (TRIOS 2013), 4 and 8.2, for `Async`.
 
 mod choice;
 mod kernel_copy;
+mod late;
+mod late_table;
 mod page_table;
 mod pkey;
 mod protected;

@@ -85,10 +85,39 @@ impl PageTable {
         }
         for (part, level) in levels(open, units, self.closed) {
             // If the kernel has no room for another mapping, the pages stay open until a later window over them closes.
-            if level < Some(access) && self.protect(part.clone(), level).is_err() {
-                debug_assert!(false, "{part:x?} could not be closed");
+            if level < Some(access) {
+                self.protect(part, level).ok();
             }
         }
+    }
+
+    /// The number of units.
+    pub(super) fn unit_count(&self) -> usize {
+        self.unit_index(self.pages.end - 1) + 1
+    }
+
+    /// The numbers of the units that hold `range`, offsets in the mapping.
+    pub(super) fn unit_numbers(&self, range: &Range<usize>) -> Range<usize> {
+        match range.is_empty() {
+            true => 0..0,
+            false => {
+                self.unit_index(self.pages.start + range.start)
+                    ..self.unit_index(self.pages.start + range.end - 1) + 1
+            }
+        }
+    }
+
+    /// Opens units to `access`, or closes them. Not together with [`open`](Self::open).
+    pub(super) fn set(&self, units: &Range<usize>, access: Option<Access>) -> Result<(), Errno> {
+        let address = |unit: usize| (self.pages.start / self.unit + unit) * self.unit;
+        let start = address(units.start).max(self.pages.start);
+        let end = address(units.end).min(self.pages.end);
+        self.protect(start..end, access.or(self.closed))
+    }
+
+    /// The number of the unit of an address.
+    const fn unit_index(&self, address: usize) -> usize {
+        address / self.unit - self.pages.start / self.unit
     }
 
     /// The whole units that hold `range`, as addresses.

@@ -1,8 +1,5 @@
 //! Windows by protection keys of the CPU: two WRPKRU for each store.
-#![cfg_attr(
-    target_arch = "x86_64",
-    expect(unsafe_code, reason = "sets the protection key of a region's pages")
-)]
+#![expect(unsafe_code, reason = "sets the protection key of a region's pages")]
 
 use super::windows::Access;
 use core::ops::Range;
@@ -129,7 +126,9 @@ fn write_pkru(pkru: u32) {
 /// No such keys on other CPUs.
 #[cfg(not(target_arch = "x86_64"))]
 impl Pkey {
-    pub(super) fn new(_: Range<usize>, _: bool, _: bool) -> Result<Self, Errno> {
+    /// # Safety
+    /// None is needed; on x86_64 it is.
+    pub(super) unsafe fn new(_: Range<usize>, _: bool, _: bool) -> Result<Self, Errno> {
         Err(Errno::NOSYS)
     }
 

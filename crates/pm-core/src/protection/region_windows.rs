@@ -3,6 +3,7 @@
 
 use super::choice::{Method, Protection, ProtectionError};
 use super::kernel_copy;
+use super::late_table::LateTable;
 use super::page_table::PageTable;
 use super::pkey::Pkey;
 use super::watch::Watch;
@@ -28,13 +29,14 @@ pub struct RegionWindows {
 enum Way {
     Open,
     PageTable(PageTable),
+    Late(LateTable),
     Pkey(Pkey),
 }
 
 impl RegionWindows {
     /// Closes the region.
     pub(super) fn new(region: &Region, protection: &Protection) -> Result<Self, ProtectionError> {
-        let Protection { method, guards_reads, huge_windows, on_stray } = *protection;
+        let Protection { method, guards_reads, huge_windows, batch, on_stray } = *protection;
         if method == Method::None {
             return Ok(Self { method, guards_reads: false, way: Way::Open, watch: None });
         }
@@ -59,9 +61,20 @@ impl RegionWindows {
         let unit = region.mapping_unit_bytes().max(if huge_windows { HUGE_BYTES } else { 0 });
         // SAFETY: as above.
         let table = unsafe { PageTable::new(base, len, closed, unit) };
-        let way = Way::PageTable(table.map_err(ProtectionError::Mprotect)?);
+        let table = table.map_err(ProtectionError::Mprotect)?;
+        let way = match method {
+            Method::Async => Way::Late(LateTable::new(table, batch).map_err(|_| ProtectionError::NoThread)?),
+            _ => Way::PageTable(table),
+        };
         let watch = Watch::new(base..base + len, on_stray, false);
         Ok(Self { method, guards_reads, way, watch: Some(watch) })
+    }
+
+    /// [`Method::Async`]: closes the pages of all windows that have closed so far.
+    pub fn settle(&self) {
+        if let Way::Late(table) = &self.way {
+            table.settle();
+        }
     }
 
     /// The number of stray accesses so far.
@@ -88,6 +101,10 @@ impl Windows<Region> for RegionWindows {
                 table.open(in_memory(range), access).map_err(|_| MediumFault)?;
                 Ok(0)
             }
+            Way::Late(table) => {
+                table.open(&in_memory(range)).map_err(|_| MediumFault)?;
+                Ok(0)
+            }
             Way::Pkey(key) => Ok(key.open(access)),
             Way::Open => Ok(0),
         }
@@ -97,6 +114,7 @@ impl Windows<Region> for RegionWindows {
     fn close(&self, _: &Region, range: Range<u64>, access: Access, opened: u32) {
         match &self.way {
             Way::PageTable(table) => table.close(in_memory(range), access),
+            Way::Late(table) => table.close(&in_memory(range)),
             Way::Pkey(key) => key.close(opened),
             Way::Open => {}
         }
@@ -112,7 +130,7 @@ impl Windows<Region> for RegionWindows {
         match self.method {
             Method::Unmapped => Some(kernel_copy::write(region, offset, bytes, !self.guards_reads)),
             Method::PrivateMap => Some(region.store_in_private_map(offset, bytes)),
-            Method::None | Method::PageTable | Method::Pkey => None,
+            Method::None | Method::PageTable | Method::Async | Method::Pkey => None,
         }
     }
 
@@ -121,7 +139,7 @@ impl Windows<Region> for RegionWindows {
         match self.method {
             Method::Unmapped => Some(kernel_copy::read(region, offset, out)),
             Method::PrivateMap => Some(region.load_in_private_map(offset, out)),
-            Method::None | Method::PageTable | Method::Pkey => None,
+            Method::None | Method::PageTable | Method::Async | Method::Pkey => None,
         }
     }
 }

@@ -2,20 +2,24 @@
 
 use clap::{Args, ValueEnum};
 use pm_core::protection::{Method, Protection, StrayPolicy};
+use std::time::Duration;
 
 /// Protection from stray stores of the server itself.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Protection from stray stores")]
 pub(crate) struct Protect {
-    /// How stray stores are kept out: none, page-table, unmapped, private-map or pkey.
+    /// How stray stores are kept out: none, page-table, async, unmapped, private-map or pkey.
     #[arg(long, value_name = "METHOD", default_value_t = Method::None)]
     protect: Method,
     /// Keep out stray loads too.
     #[arg(long)]
     protect_reads: bool,
-    /// page-table: open windows of 2 MiB, for a disk on huge pages.
+    /// page-table and async: open windows of 2 MiB, for a disk on huge pages.
     #[arg(long)]
     huge_windows: bool,
+    /// async: the time after which pages are closed, in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 1000)]
+    protect_after: u64,
     /// What happens at a stray access, after a message.
     #[arg(long, value_enum, default_value_t = OnStray::Abort)]
     on_stray: OnStray,
@@ -38,7 +42,8 @@ impl Protect {
             OnStray::Log => StrayPolicy::LetThrough,
         };
         let protection = Protection::new(self.protect).guard_reads(self.protect_reads);
-        protection.huge_windows(self.huge_windows).on_stray(policy)
+        let protection = protection.huge_windows(self.huge_windows).on_stray(policy);
+        protection.batch(Duration::from_micros(self.protect_after))
     }
 
     /// The options as they were given, for the operator; empty without protection.
