@@ -16,6 +16,18 @@ const START_BYTES: u64 = 2 << 20;
 /// Requests between two Flushes of deferred writes: a queue's worth.
 const BATCH: u64 = 32;
 
+type Device = Engine<Protected<Region>>;
+
+/// Rows with goals.
+const GOALS: [(&str, f64); 6] = [
+    ("unmapped, 2 MiB pages: random writes of 256 KiB, one thread", 0.70),
+    ("unmapped, 2 MiB pages: sequential writes of 256 KiB, one thread", 0.70),
+    ("unmapped, 2 MiB pages: random writes of 4 KiB, one thread", 0.30),
+    ("unmapped, 2 MiB pages: sequential writes of 4 KiB, one thread", 0.30),
+    ("batched, 4 KiB pages: sequential writes of 4 KiB, one thread", 10.0),
+    ("batched, 2 MiB pages: sequential writes of 4 KiB, one thread", 10.0),
+];
+
 /// What each thread does.
 #[derive(Clone, Copy, Debug)]
 struct Load {
@@ -44,35 +56,43 @@ impl Load {
     }
 }
 
-/// Measures, and adds rows to `report`.
-pub(crate) fn measure(cli: &Cli, memories: &[Memory], report: &mut Report) -> Result<()> {
+/// Measures, and adds the rows whose names contain `only` to `report`.
+pub(crate) fn measure(cli: &Cli, only: &str, memories: &[Memory], report: &mut Report) -> Result<()> {
     let round_count = cli.round_count(9, 3);
     let time = Duration::from_millis(if cli.quick { 10 } else { 30 });
     report.fact("engine_rounds", round_count);
+    let no_key = no_key()?;
+    if let Some(reason) = &no_key {
+        report.fact("pkey", format!("not measured: {reason}"));
+    }
     for memory in memories {
-        let plain = engine(memory, Method::None, WriteScheme::NonTemporal, None)?;
-        for method in Method::ALL {
-            if let (Method::Pkey, Some(reason)) = (method, no_key()?) {
-                report.fact("pkey", format!("not measured: {reason}"));
-                continue;
+        let mut compare = |name: &str, ours: &dyn Fn() -> Result<Device>, theirs: (&str, &Device)| {
+            let name = |load: Load| format!("{name}, {}: {}", memory.name(), load.name());
+            if !Load::all().any(|load| name(load).contains(only)) {
+                return Ok(());
             }
-            let protected = engine(memory, method, WriteScheme::NonTemporal, None)?;
-            eprintln!("engine, {method}, {}", memory.name());
-            for load in Load::all() {
+            let ours = ours()?;
+            for load in Load::all().filter(|load| name(*load).contains(only)) {
+                let name = name(load);
+                eprintln!("engine, {name}");
                 let [pairs] = rounds(round_count, |side| {
-                    let engine = if side == Side::Ours { &protected } else { &plain };
-                    Ok([rate(engine, load, time)?])
+                    Ok([rate(if side == Side::Ours { &ours } else { theirs.1 }, load, time)?])
                 })?;
-                let goal = match (method, load.is_write, load.kib, load.thread_count) {
-                    (Method::Unmapped, true, 256, 1) if memory.has_huge_pages => Some(0.70),
-                    (Method::Unmapped, true, 4, 1) if memory.has_huge_pages => Some(0.30),
-                    _ => None,
-                };
-                let name = format!("{method}, {}: {}", memory.name(), load.name());
-                report.row(name, "none", "io/s", pairs, goal);
+                let goal = GOALS.iter().find(|(row, _)| *row == name).map(|(_, goal)| *goal);
+                report.row(name, theirs.0, "io/s", pairs, goal);
             }
+            Ok::<(), miette::Report>(())
+        };
+        let plain = device(memory, Method::None, WriteScheme::NonTemporal, None)?;
+        for method in Method::ALL.into_iter().filter(|method| *method != Method::Pkey || no_key.is_none()) {
+            let ours = || device(memory, method, WriteScheme::NonTemporal, None);
+            compare(method.name(), &ours, ("none", &plain))?;
         }
-        let page_table = engine(memory, Method::PageTable, WriteScheme::NonTemporal, None)?;
+        for (name, scheme) in [("clwb", WriteScheme::WriteBack), ("deferred", WriteScheme::Deferred)] {
+            compare(name, &|| device(memory, Method::None, scheme, None), ("movnt", &plain))?;
+        }
+        drop(plain);
+        let page_table = device(memory, Method::PageTable, WriteScheme::NonTemporal, None)?;
         for (name, buffer_count, is_batched) in
             [("buffered", 1, false), ("batched", 1, true), ("16 buffers, batched", 16, true)]
         {
@@ -80,41 +100,8 @@ pub(crate) fn measure(cli: &Cli, memories: &[Memory], report: &mut Report) -> Re
             let buffer_bytes = (16 << 20) / buffer_count;
             let options =
                 BufferOptions { buffer_bytes, buffer_count, is_batched, ..BufferOptions::default() };
-            let buffered = engine(memory, Method::PageTable, WriteScheme::NonTemporal, Some(options))?;
-            eprintln!("engine, {name}, {}", memory.name());
-            for load in Load::all().filter(|load| load.is_write) {
-                let [pairs] = rounds(round_count, |side| {
-                    let engine = if side == Side::Ours { &buffered } else { &page_table };
-                    Ok([rate(engine, load, time)?])
-                })?;
-                let has_goal =
-                    name == "batched" && load.is_sequential && load.kib == 4 && load.thread_count == 1;
-                let goal = has_goal.then_some(10.0);
-                report.row(
-                    format!("{name}, {}: {}", memory.name(), load.name()),
-                    "page-table",
-                    "io/s",
-                    pairs,
-                    goal,
-                );
-            }
-        }
-        for (name, scheme) in [("clwb", WriteScheme::WriteBack), ("deferred", WriteScheme::Deferred)] {
-            let other = engine(memory, Method::None, scheme, None)?;
-            eprintln!("engine, {name}, {}", memory.name());
-            for load in Load::all() {
-                let [pairs] = rounds(round_count, |side| {
-                    let engine = if side == Side::Ours { &other } else { &plain };
-                    Ok([rate(engine, load, time)?])
-                })?;
-                report.row(
-                    format!("{name}, {}: {}", memory.name(), load.name()),
-                    "movnt",
-                    "io/s",
-                    pairs,
-                    None,
-                );
-            }
+            let ours = || device(memory, Method::PageTable, WriteScheme::NonTemporal, Some(options));
+            compare(name, &ours, ("page-table", &page_table))?;
         }
     }
     Ok(())
@@ -129,12 +116,12 @@ fn no_key() -> Result<Option<String>> {
     }
 }
 
-fn engine(
+fn device(
     memory: &Memory,
     method: Method,
     scheme: WriteScheme,
     buffers: Option<BufferOptions>,
-) -> Result<Engine<Protected<Region>>> {
+) -> Result<Device> {
     let directory = tempfile::tempdir_in(memory.path()).into_diagnostic()?;
     // The file stays until it is unmapped.
     let path = directory.path().join("region");
@@ -157,7 +144,7 @@ fn engine(
 }
 
 /// Requests a second, over all threads. A device with a write-back cache gets a Flush after every [`BATCH`] writes.
-fn rate(engine: &Engine<Protected<Region>>, load: Load, time: Duration) -> Result<f64> {
+fn rate(engine: &Device, load: Load, time: Duration) -> Result<f64> {
     let begin = Instant::now();
     let counts: Result<Vec<u64>> = std::thread::scope(|threads| {
         let run = |thread: u64| threads.spawn(move || requests(engine, load, thread, time));
@@ -168,7 +155,7 @@ fn rate(engine: &Engine<Protected<Region>>, load: Load, time: Duration) -> Resul
 }
 
 /// Executes requests for this time, in a part of the device of the thread's own. Returns their number.
-fn requests(engine: &Engine<Protected<Region>>, load: Load, thread: u64, time: Duration) -> Result<u64> {
+fn requests(engine: &Device, load: Load, thread: u64, time: Duration) -> Result<u64> {
     let len_bytes = load.kib << 10;
     let part_bytes = DEVICE_BYTES / load.thread_count;
     let slot_count = part_bytes / len_bytes;

@@ -22,6 +22,9 @@ struct Options {
     /// Only this part.
     #[arg(long, value_enum, value_name = "PART")]
     only: Option<Part>,
+    /// Only the rows of the engine whose names contain this.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    row: String,
     /// The pmbd to measure [default: built from this repository].
     #[arg(long, value_name = "FILE")]
     pmbd: Option<PathBuf>,
@@ -42,7 +45,7 @@ fn main() -> Result<ExitCode> {
     let mut report = Report::new("pmbd");
     let memories = Memory::all(&mut report)?;
     if wants(Part::Engine) {
-        engine::measure(&options.cli, &memories, &mut report)?;
+        engine::measure(&options.cli, &options.row, &memories, &mut report)?;
     }
     if wants(Part::Nbd) {
         let pmbd = match &options.pmbd {
