@@ -554,8 +554,12 @@ impl Request {
         let offset = random.u64(..BUSY_BYTES as u64 / granule) * granule;
         let len = ((1 + random.u64(..80 / granule)) * granule).min(BUSY_BYTES as u64 - offset);
         let fua = random.u8(..3) == 0;
-        match random.u8(..8) {
-            0..4 => Self::Write { offset, data: vec![value; usize::try_from(len).unwrap()], fua },
+        match random.u8(..64) % 9 {
+            // The whole device, which passes a buffer. Rarely, because it has many crash points.
+            8 if random.u8(..4) == 0 => {
+                Self::Write { offset: 0, data: vec![value; usize::try_from(CAPACITY).unwrap()], fua }
+            }
+            0..4 | 8 => Self::Write { offset, data: vec![value; usize::try_from(len).unwrap()], fua },
             4 => Self::Zero { offset, len, fua },
             5 => Self::Discard { offset, len },
             _ => Self::Flush,
@@ -576,7 +580,7 @@ impl Request {
     fn change(&self) -> Option<(Range<usize>, u8)> {
         let range = |offset: u64, len: u64| {
             let start = usize::try_from(offset).unwrap();
-            start..start + usize::try_from(len).unwrap()
+            start..(start + usize::try_from(len).unwrap()).min(BUSY_BYTES)
         };
         match self {
             Self::Write { offset, data, .. } => Some((range(*offset, data.len() as u64), data[0])),
@@ -679,7 +683,7 @@ fn acknowledged_requests_survive_kills_takeovers_and_crashes() {
         let coverage = explorer
             .explore_restarted(&Image::zeroed(2 * REGION_BYTES), serve, serve, check)
             .unwrap_or_else(|failure| {
-                panic!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: {policy:?}, buffered: {is_buffered}, {requests:?}: {failure}")
+                panic!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: {policy:?}, buffered: {is_buffered}, {requests:.99?}: {failure}")
             });
         recoveries += coverage.recoveries();
     }

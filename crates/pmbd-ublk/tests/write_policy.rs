@@ -136,7 +136,15 @@ proptest! {
     /// Reads find the newest bytes, wherever they are; after the engine is dropped, they are on the device.
     #[test]
     fn buffers_hold_the_newest_bytes(
-        requests in prop::collection::vec((0..CAPACITY, 0_u64..20_000, 0_u8..5, any::<bool>()), 1..24),
+        requests in prop::collection::vec(
+            prop_oneof![
+                3 => (0..CAPACITY, 0_u64..20_000, 0_u8..5, any::<bool>()),
+                // Long enough to pass the buffers.
+                1 => (0..CAPACITY / 4096, 0_u64..30, 0_u8..5, any::<bool>())
+                    .prop_map(|(block, blocks, value, fua)| (block * 4096, blocks * 4096, value, fua)),
+            ],
+            1..24,
+        ),
     ) {
         for shape in shapes() {
             let pmem = std::sync::Arc::new(region());

@@ -9,6 +9,9 @@ use pm_core::fault::MediumFault;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The length from which a write need not wait for others to share a window and a fence.
+const PASSING_BYTES: usize = 32 << 10;
+
 /// What buffers do to their device.
 pub(crate) trait Device {
     /// The error of a fence.
@@ -103,7 +106,11 @@ impl Buffers {
             let (part, after) = rest.split_at(len);
             let buffer = self.buffer(at);
             let mut queue = buffer.lock();
-            let stored = self.store_locked(device, &mut queue, at, part);
+            let stored = if self.passes(at, part.len()) {
+                self.store_past(device, &mut queue, at, part)
+            } else {
+                self.store_locked(device, &mut queue, at, part)
+            };
             // An exchange, so that a reader that begins after this write was acknowledged finds it.
             buffer.len.swap(queue.len(), Ordering::AcqRel);
             if let Err(fault) = stored? {
@@ -112,6 +119,33 @@ impl Buffers {
             (at, rest) = (at + len as u64, after);
         }
         Ok(Ok(()))
+    }
+
+    /// Whether a write goes to the device at once: it is as long as a good batch, and has whole blocks only.
+    fn passes(&self, at: u64, len: usize) -> bool {
+        let end = at + len as u64;
+        self.options.is_batched
+            && len >= PASSING_BYTES
+            && at.is_multiple_of(BLOCK_BYTES)
+            && (end.is_multiple_of(BLOCK_BYTES) || end == self.capacity_bytes)
+    }
+
+    /// Stores whole blocks on the device, and drops what the buffer has of them. A server that is killed before that has not completed the write, so the
+    /// older bytes that the next one may store are right too.
+    fn store_past<D: Device>(
+        &self,
+        device: &D,
+        queue: &mut Queue,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<Result<(), D::Fault>, D::Error> {
+        let stored = device.store(at, bytes);
+        if stored.is_ok() {
+            // No Flush by another thread would wait for these stores.
+            device.fence()?;
+            queue.forget(&self.slots, at / BLOCK_BYTES..(at + bytes.len() as u64).div_ceil(BLOCK_BYTES));
+        }
+        Ok(stored)
     }
 
     /// Puts bytes of one stride into its buffer.

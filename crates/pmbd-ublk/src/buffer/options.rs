@@ -15,8 +15,8 @@ pub struct BufferOptions {
     pub buffer_count: u64,
     /// Consecutive bytes of the device that have the same buffer, a multiple of 4 KiB.
     pub stride_bytes: u64,
-    /// Whether a buffer is drained in batches: sorted by offset, with adjacent blocks in one store, and so in one window of a protected device. Else
-    /// each block is stored by itself, in the order of arrival.
+    /// Whether a buffer is drained in batches: sorted by offset, with adjacent blocks in one store, and so in one window of a protected device; writes of
+    /// 32 KiB or more pass the buffer, because they are batches already. Else each block is stored by itself, in the order of arrival.
     pub is_batched: bool,
 }
 

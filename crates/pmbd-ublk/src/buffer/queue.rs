@@ -2,6 +2,7 @@
 
 use super::format::BLOCK;
 use super::slots::Slots;
+use core::ops::Range;
 use rustc_hash::FxHashMap;
 
 /// The most bytes of one store to the device.
@@ -71,6 +72,20 @@ impl Queue {
         }
     }
 
+    /// Drops blocks whose newest bytes are on the device.
+    pub(super) fn forget(&mut self, slots: &Slots, blocks: Range<u64>) {
+        let before = self.slot_of.len();
+        for block in blocks.clone() {
+            if let Some(slot) = self.slot_of.remove(&block) {
+                slots.free(slot);
+                self.freed.push(slot);
+            }
+        }
+        if self.slot_of.len() != before {
+            self.arrived.retain(|block| !blocks.contains(block));
+        }
+    }
+
     /// Stores all blocks to the device by `store`, which gets the number of the first block of each run, and calls `fence`. Frees the slots of all blocks
     /// but those that could not be stored, and returns the first of these.
     pub(super) fn drain<F: Clone, E>(
@@ -123,6 +138,12 @@ impl Queue {
         blocks: &[u64],
         store: &mut impl FnMut(u64, &[u8]) -> Result<(), F>,
     ) -> Result<(), F> {
+        let first = self.slot_of[&blocks[0]];
+        if (first..).zip(blocks).all(|(slot, block)| self.slot_of[block] == slot) {
+            let last = first + blocks.len() as u64 - 1;
+            let len = (blocks.len() - 1) * BLOCK + slots.block_len(last);
+            return slots.with_bytes(first, len, |bytes| store(blocks[0], bytes));
+        }
         let mut end = 0;
         for block in blocks {
             let (slot, start) = (self.slot_of[block], end);

@@ -1,5 +1,7 @@
 //! The slots of all buffers, in memory that outlives the server. `docs/format/slots.md` documents the bytes.
 
+#![expect(unsafe_code, reason = "makes slices of lent slots")]
+
 use super::error::BufferError;
 use super::format::{BLOCK, BLOCK_BYTES, HEADERS_OFFSET, MAGIC, SLOTS_MAX, SlotHeader, SlotsHeader};
 use pm_core::{Pmem, RegionOptions, Uuid};
@@ -153,6 +155,17 @@ impl Slots {
     /// Loads a part of a slot's block.
     pub(super) fn load(&self, slot: u64, offset: usize, out: &mut [u8]) {
         self.memory.load(self.data(slot) + offset as u64, out);
+    }
+
+    /// Calls `with` with the bytes of adjacent slots, which nobody fills before it returns: the caller has the lock of their buffer.
+    pub(super) fn with_bytes<R>(&self, slot: u64, len: usize, with: impl FnOnce(&[u8]) -> R) -> R {
+        let (mut with, mut result) = (Some(with), None);
+        self.memory.lend(self.data(slot), len, &mut |lent| {
+            // SAFETY: a slot is stored to under the lock of its buffer only, and by this process only: the file is locked.
+            let bytes = unsafe { lent.as_ref() };
+            result = with.take().map(|with| with(bytes));
+        });
+        result.expect("the bytes are lent once")
     }
 
     /// All slots that hold a block: (block, sequence, slot), oldest first for each block. Checks their checksums.
