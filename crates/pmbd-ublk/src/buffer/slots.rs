@@ -157,7 +157,7 @@ impl Slots {
         self.memory.load(self.data(slot) + offset as u64, out);
     }
 
-    /// Calls `with` with the bytes of adjacent slots, which nobody fills before it returns: the caller has the lock of their buffer.
+    /// Calls `with` with the bytes of adjacent slots, which no thread fills before it returns: the caller has the lock of their buffer.
     pub(super) fn with_bytes<R>(&self, slot: u64, len: usize, with: impl FnOnce(&[u8]) -> R) -> R {
         let (mut with, mut result) = (Some(with), None);
         self.memory.lend(self.data(slot), len, &mut |lent| {
