@@ -7,12 +7,15 @@ use pm_core::protection::{
     Access, Method, Protected, Protection, ProtectionError, Stray, StrayPolicy, Verdict, Windows,
 };
 use pm_core::{Pmem, Region, RegionOptions};
+use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::thread::Scope;
 
-const LEN: u64 = 1 << 20;
+const LEN: u64 = 4 << 20;
 const PAGE: u64 = 4096;
 
 /// The environment variable that marks the child process of a test.
@@ -65,64 +68,86 @@ fn promised_strays_are_caught() {
                 println!("{method}: this machine has no protection keys");
                 continue;
             };
-            let mut random = fastrand::Rng::with_seed(7);
-            let (mut promised, mut others) = (0, 0);
-            while promised < count {
-                let offset = random.u64(..LEN);
-                // With a window open on another page, on the same page, or none.
-                let window = match random.u8(..3) {
-                    0 => Some(random.u64(..LEN / PAGE)).filter(|page| *page != offset / PAGE),
-                    1 => Some(offset / PAGE),
-                    _ => None,
-                };
-                let range = window.map(|page| page * PAGE..(page + 1) * PAGE);
-                let is_own = random.bool();
-                // A window of page tables is open to every thread; an open key, to its own thread, on every page.
-                let is_promised = match method {
-                    Method::Pkey => window.is_none() || !is_own,
-                    _ => window != Some(offset / PAGE),
-                };
-                // Without it, the last window over the page may not be closed yet.
-                region.windows().settle();
-                let before = region.windows().stray_count();
-                let opened = range
-                    .clone()
-                    .map(|range| region.windows().open(region.get_ref(), range, Access::Write).unwrap());
-                match is_own {
-                    true => stray_store(&region, offset),
-                    false => {
-                        std::thread::scope(|threads| drop(threads.spawn(|| stray_store(&region, offset))))
-                    }
-                }
-                if let (Some(range), Some(opened)) = (range, opened) {
-                    region.windows().close(region.get_ref(), range, Access::Write, opened);
-                }
-                let caught = region.windows().stray_count() - before;
-                if is_promised {
-                    promised += 1;
-                    assert_eq!(
-                        caught, 1,
-                        "{method}, stray {promised} at {offset}: own {is_own}, window {window:?}"
-                    );
-                    assert_eq!(LAST.0.load(SeqCst), offset);
-                    let own = rustix::thread::gettid().as_raw_nonzero().get();
-                    assert_eq!(LAST.1.load(SeqCst) == own, is_own);
-                } else {
-                    others += 1;
-                    assert_eq!(caught, 0, "{method}, into an open window");
-                }
-                // It was let through, which a later window ends.
-                let mut byte = [0];
-                region.load(offset, &mut byte);
-                assert_eq!(byte, [7]);
-                region.store_u64(offset / 8 * 8, 0);
-            }
+            let (promised, others) =
+                std::thread::scope(|threads| promised_strays(method, &region, count, threads));
             println!(
-                "{method}, reads guarded {guard_reads}: {} strays caught, {others} into open windows",
-                count - others
+                "{method}, reads guarded {guard_reads}: {promised} strays caught, {others} into open windows"
             );
         }
     }
+}
+
+/// Makes `count` strays that must be caught. Returns their number, and that of strays into open windows.
+fn promised_strays<'a>(
+    method: Method,
+    region: &'a Protected<Region>,
+    count: u64,
+    threads: &'a Scope<'a, '_>,
+) -> (u64, u64) {
+    // Started outside all windows: with protection keys, a thread inherits the windows of the one that starts it.
+    let ((ask, asked), (made, is_made)) = (channel::<u64>(), channel());
+    threads.spawn(move || {
+        for offset in asked {
+            stray_store(region, offset);
+            made.send(()).unwrap();
+        }
+    });
+    let mut random = fastrand::Rng::with_seed(7);
+    let (mut promised, mut others) = (0, 0);
+    let mut let_through = HashSet::new();
+    while promised < count {
+        let offset = random.u64(..LEN);
+        let page = offset / PAGE;
+        // With keys, a page stays open for good.
+        if method == Method::Pkey && let_through.contains(&page) {
+            continue;
+        }
+        // With a window open on another page, on the same page, or none.
+        let window = match random.u8(..3) {
+            0 => Some(random.u64(..LEN / PAGE)).filter(|other| *other != page),
+            1 => Some(page),
+            _ => None,
+        };
+        let range = window.map(|page| page * PAGE..(page + 1) * PAGE);
+        let is_own = random.bool();
+        // A window of page tables is open to every thread; an open key, to its own thread, on every page.
+        let is_promised = match method {
+            Method::Pkey => window.is_none() || !is_own,
+            _ => window != Some(page),
+        };
+        // Without it, the last window over the page may not be closed yet.
+        region.windows().settle();
+        let before = region.windows().stray_count();
+        let opened =
+            range.clone().map(|range| region.windows().open(region.get_ref(), range, Access::Write).unwrap());
+        if is_own {
+            stray_store(region, offset);
+        } else {
+            ask.send(offset).unwrap();
+            is_made.recv().unwrap();
+        }
+        if let (Some(range), Some(opened)) = (range, opened) {
+            region.windows().close(region.get_ref(), range, Access::Write, opened);
+        }
+        let caught = region.windows().stray_count() - before;
+        if is_promised {
+            promised += 1;
+            let_through.insert(page);
+            assert_eq!(caught, 1, "{method}, stray {promised} at {offset}: own {is_own}, window {window:?}");
+            assert_eq!(LAST.0.load(SeqCst), offset);
+            let own = rustix::thread::gettid().as_raw_nonzero().get();
+            assert_eq!(LAST.1.load(SeqCst) == own, is_own);
+        } else {
+            others += 1;
+            assert_eq!(caught, 0, "{method}, into an open window");
+        }
+        // It was let through, which a later window ends.
+        let mut byte = [0];
+        region.load(offset, &mut byte);
+        assert_eq!(byte, [7]);
+        region.store_u64(offset / 8 * 8, 0);
+    }
+    (promised, others)
 }
 
 /// The thread closes pages without a call.

@@ -10,7 +10,7 @@
 //! | [`Async`](Method::Async) | likewise, and a thread closes them later, many together | direct | to a page that is not closed yet |
 //! | [`Unmapped`](Method::Unmapped) | the kernel copies: pwrite(2) | direct | none: no address is ever writable |
 //! | [`PrivateMap`](Method::PrivateMap) | through a mapping of its own, at an address that nothing else knows | likewise | to that mapping, while it exists |
-//! | [`Pkey`](Method::Pkey) | opens the region to this thread by WRPKRU | direct | by the same thread, during its own store |
+//! | [`Pkey`](Method::Pkey) | opens the region to this thread by WRPKRU | direct | by the same thread during its own store, or by a thread that it starts then |
 //!
 //! No method sees a store of another process, or one that the kernel makes for a system call: the call fails with EFAULT, as for any address that is not
 //! writable. Words and pairs of words are stored atomically in place, so `Unmapped` and `PrivateMap` open a window of pages for them.

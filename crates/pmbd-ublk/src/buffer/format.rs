@@ -27,6 +27,8 @@ pub struct SlotsHeader {
     pub session: u64,
     /// The number of slots.
     pub slot_count: u64,
+    /// Zero.
+    pub reserved: u64,
 }
 
 /// What a slot holds.
@@ -41,9 +43,11 @@ pub struct SlotHeader {
     pub len_bytes: u32,
     /// CRC-32C of the block's number, the sequence number and the bytes.
     pub crc: u32,
+    /// Zero.
+    pub reserved: u64,
 }
 
 const _: () = {
-    assert!(size_of::<SlotsHeader>() == 24);
-    assert!(size_of::<SlotHeader>() == 24);
+    assert!(size_of::<SlotsHeader>() == 32);
+    assert!(size_of::<SlotHeader>() == 32);
 };

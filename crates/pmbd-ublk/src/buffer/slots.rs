@@ -61,9 +61,10 @@ impl Slots {
         }
         let slots = Self { memory, start_bytes, slot_count, session, file: None };
         (0..slot_count).for_each(|slot| slots.free(slot));
-        slots
-            .memory
-            .store(start_bytes, pm_core::bytes_of(&SlotsHeader { magic: MAGIC, session, slot_count }));
+        slots.memory.store(
+            start_bytes,
+            pm_core::bytes_of(&SlotsHeader { magic: MAGIC, session, slot_count, reserved: 0 }),
+        );
         Ok(slots)
     }
 
@@ -141,7 +142,13 @@ impl Slots {
     /// Fills a free slot. A process that is killed in the middle leaves it free.
     pub(super) fn fill(&self, slot: u64, block: u64, sequence: u64, bytes: &[u8]) {
         let len_bytes = u32::try_from(bytes.len()).expect("at most a block");
-        let head = SlotHeader { block_plus_one: 0, sequence, len_bytes, crc: crc(block, sequence, bytes) };
+        let head = SlotHeader {
+            block_plus_one: 0,
+            sequence,
+            len_bytes,
+            crc: crc(block, sequence, bytes),
+            reserved: 0,
+        };
         self.memory.store(self.data(slot), bytes);
         self.memory.store(self.head(slot), pm_core::bytes_of(&head));
         self.memory.store_u64(self.head(slot), block + 1);
