@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 use super::block::{BLOCK_BYTES, Block, BlockState, Sequence};
 
-/// `O_DIRECT` on x86-64, the guest's architecture.
-const DIRECT: i32 = 0o40000;
+/// `O_DIRECT | O_DSYNC` on x86-64, the guest's architecture. The kernel sends FUA to a device that reports a write-back cache, and nothing more to any other.
+const DIRECT: i32 = 0o50000;
 
 /// The maximum size of a file, in blocks.
 const FILE_BLOCKS_MAX: u64 = 16;

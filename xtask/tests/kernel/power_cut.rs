@@ -10,7 +10,7 @@ use xtask::pmbd::{Guest, Server};
 use xtask::powercut::{Ledger, Tally};
 
 /// The default of PM_POWER_CUTS, the number of power cuts.
-const CUTS: u32 = 3;
+const CUTS: u32 = 4;
 
 const BLOCK_WRITERS: u64 = 4;
 const FILE_WRITERS: u64 = 2;
@@ -18,8 +18,16 @@ const FILE_WRITERS: u64 = 2;
 /// Two disks: one is written block by block, the other has ext4, mounted at /mnt/files.
 const BLOCKS: &str = "/mnt/pmem/blocks.pm";
 const FILES: &str = "/mnt/pmem/files.pm";
-const SERVE_BLOCKS: &str = "--size 32M --transport ublk --queues 2 --device 0";
-const SERVE_FILES: &str = "--size 128M --transport ublk --queues 2 --device 1";
+const SERVE_BLOCKS: &str = "--size 32M --transport ublk --queues 2 --device 0 --buffer-dir /run";
+const SERVE_FILES: &str = "--size 128M --transport ublk --queues 2 --device 1 --buffer-dir /run";
+
+/// How the disks are served from one boot to the next power cut: protections, schemes and buffers, each on both disks in turn, and neither.
+const CHOICES: [[&str; 2]; 4] = [
+    ["--protect unmapped", "--scheme deferred"],
+    ["--scheme deferred", "--protect page-table --buffer 1M"],
+    ["--protect async --buffer 256K --buffers 4", "--protect unmapped"],
+    ["", ""],
+];
 
 /// The sequence numbers of a boot are greater than those of the boot before.
 const SEQUENCES_A_BOOT: u64 = 1 << 32;
@@ -33,7 +41,7 @@ fn acknowledged_writes_survive_kills_and_power_cuts() -> Result<()> {
     // rename(2) replaces a file atomically.
     let mut files = Ledger::new("file", FILE_WRITERS, true);
 
-    let (mut guest, mut servers) = boot(&lab)?;
+    let (mut guest, mut servers) = boot(&lab, 0)?;
     guest.check("mkfs.ext4 -q /dev/ublkb1 && mount /dev/ublkb1 /mnt/files")?;
     for cut in 1..=cuts {
         start_writers(&mut guest, u64::from(cut) * SEQUENCES_A_BOOT)?;
@@ -43,7 +51,7 @@ fn acknowledged_writes_survive_kills_and_power_cuts() -> Result<()> {
             work(&mut guest, &mut blocks, &mut files, enough)?;
             let (path, options) = server.1;
             server.0.kill(&mut guest)?;
-            let next = guest.serve(path, options)?;
+            let next = guest.serve(path, &options)?;
             ensure!(next.up["detail"]["recovered"] == true, "not taken over: {}", next.up);
         }
         enough += random.usize(30..300);
@@ -54,7 +62,7 @@ fn acknowledged_writes_survive_kills_and_power_cuts() -> Result<()> {
             take(&line, &mut blocks, &mut files)?;
         }
 
-        (guest, servers) = boot(&lab)?;
+        (guest, servers) = boot(&lab, cut)?;
         let cut_of = || format!("after cut {cut} of {cuts}");
         let blocks = compare_blocks(&mut guest, &mut blocks).wrap_err_with(cut_of)?;
         let files = compare_files(&mut guest, &mut files).wrap_err_with(cut_of)?;
@@ -75,15 +83,17 @@ fn work(guest: &mut Guest, blocks: &mut Ledger, files: &mut Ledger, enough: usiz
 }
 
 /// A server, its disk and its options.
-type Serving = (Server, (&'static str, &'static str));
+type Serving = (Server, (&'static str, String));
 
-/// Boots on the persistent memory, and serves both disks.
-fn boot(lab: &Lab) -> Result<(Guest, Vec<Serving>)> {
+/// Boots on the persistent memory after this number of power cuts, and serves both disks.
+fn boot(lab: &Lab, cuts: u32) -> Result<(Guest, Vec<Serving>)> {
     let writer = env!("CARGO_BIN_EXE_power-cut-writer");
     let mut guest = Guest::new(lab.machine()?.dax(true).put(writer, "/root/power-cut-writer").start()?);
     let mut servers = Vec::new();
-    for (path, options) in [(BLOCKS, SERVE_BLOCKS), (FILES, SERVE_FILES)] {
-        let server = guest.serve(path, options)?;
+    let choice = CHOICES[cuts as usize % CHOICES.len()];
+    for ((path, options), choice) in [(BLOCKS, SERVE_BLOCKS), (FILES, SERVE_FILES)].into_iter().zip(choice) {
+        let options = format!("{options} {choice}");
+        let server = guest.serve(path, &options)?;
         ensure!(server.up["disk"]["medium"] == "dax-file", "not on DAX: {}", server.up);
         let corruption =
             server.up["disk"]["corruption"].as_array().is_some_and(|corruption| !corruption.is_empty());

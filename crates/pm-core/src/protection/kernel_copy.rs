@@ -1,13 +1,18 @@
 //! Copies by the kernel: pwrite(2) and pread(2).
 
 use crate::fault::MediumFault;
-use crate::{Domain, Pmem, Region};
-use rustix::io::Errno;
+use crate::{Domain, Medium, Pmem, Region};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::io::IoSlice;
 
 /// Writes `bytes` at `offset` of the region's file. The range is inside the region.
 ///
 /// # Durability
-/// As [`Pmem::store_nt`]: on DAX the kernel stores around the cache; in the page domain the pages are recorded for the next fence.
+/// As [`Pmem::store_nt`]: on DAX the kernel stores around the cache, and makes the file's block map durable; in the page domain the pages are recorded for
+/// the next fence.
+///
+/// # Source
+/// pwritev2(2), `RWF_DSYNC`.
 pub(super) fn write(region: &Region, offset: u64, bytes: &[u8], can_load: bool) -> Result<(), MediumFault> {
     let Some(last) = (bytes.len() as u64).checked_sub(1) else { return Ok(()) };
     // A write beyond the end of a truncated file would lengthen it, and hide that bytes were lost.
@@ -19,9 +24,14 @@ pub(super) fn write(region: &Region, offset: u64, bytes: &[u8], can_load: bool) 
             return Err(MediumFault);
         }
     }
+    // A file system on DAX may still have to record that a block was written, which a fence does not make durable. A fault in a mapping with MAP_SYNC does so.
+    let flags = match region.medium() {
+        Medium::DaxFile => ReadWriteFlags::DSYNC,
+        _ => ReadWriteFlags::empty(),
+    };
     let mut at = 0;
     while at < bytes.len() {
-        match rustix::io::pwrite(region.file(), &bytes[at..], offset + at as u64) {
+        match rustix::io::pwritev2(region.file(), &[IoSlice::new(&bytes[at..])], offset + at as u64, flags) {
             Ok(0) => return Err(MediumFault),
             Ok(len) => at += len,
             Err(Errno::INTR) => {}
