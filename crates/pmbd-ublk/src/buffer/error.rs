@@ -3,6 +3,7 @@
 use pm_core::fault::MediumFault;
 use pm_core::{FenceError, OpenError};
 use std::io;
+use std::path::PathBuf;
 
 /// Buffers could not be made, or those of a killed server not replayed.
 #[derive(Debug, thiserror::Error)]
@@ -17,9 +18,18 @@ pub enum BufferError {
     /// The memory is too small for the slots.
     #[error("the slots need {needed_bytes} bytes, and their memory has {found_bytes}")]
     TooSmall { needed_bytes: u64, found_bytes: u64 },
-    /// The memory holds no slots.
-    #[error("the file holds no buffered writes")]
+    /// The memory holds no slots, or their header is corrupted.
+    #[error("the memory of the buffered writes does not begin with a valid header")]
     NoSlots,
+    /// The slots of a server that was killed since the system started are not there.
+    #[error("a killed server left completed writes in {path}, which does not exist")]
+    Missing { path: PathBuf },
+    /// The directory of the slots is not on a file system in memory.
+    #[error("{path} is not in memory, so buffers there would outlive a power failure in part")]
+    NotInMemory { path: PathBuf },
+    /// No file can be created in the directory of the slots.
+    #[error("buffers cannot be created in {path}: {source}")]
+    Directory { path: PathBuf, source: io::Error },
     /// A slot is corrupted: a write that was acknowledged is lost.
     #[error(
         "slot {slot} of the buffered writes is corrupted: checksum {found:#010x} where its contents give {expected:#010x}"
@@ -31,7 +41,7 @@ pub enum BufferError {
     /// The file of the slots could not be opened or created.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Nor be renamed or removed.
+    /// Nor be named or removed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The device cannot be accessed.

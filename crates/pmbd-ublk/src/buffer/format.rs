@@ -14,6 +14,9 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"PMBDSLOT");
 /// The most slots.
 pub const SLOTS_MAX: u64 = 1 << 32;
 
+/// The bits of a filled slot's block: two, so that one flipped bit does not make the slot look free.
+pub const FILLED: u64 = 3 << 62;
+
 /// The offset of the first slot's header.
 pub const HEADERS_OFFSET: u64 = 64;
 
@@ -27,16 +30,30 @@ pub struct SlotsHeader {
     pub session: u64,
     /// The number of slots.
     pub slot_count: u64,
+    /// The device number of the file system with the disk that the slots belong to; zero if it has no file.
+    pub disk_device: u64,
+    /// The disk's inode number there.
+    pub disk_inode: u64,
+    /// CRC-32C of the bytes before it.
+    pub crc: u32,
     /// Zero.
-    pub reserved: u64,
+    pub reserved: u32,
+}
+
+impl SlotsHeader {
+    /// The checksum that its contents give.
+    #[must_use]
+    pub fn expected_crc(&self) -> u32 {
+        pm_core::crc32c_bytes(0, &pm_core::bytes_of(self)[..core::mem::offset_of!(Self, crc)])
+    }
 }
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
 pub struct SlotHeader {
-    /// The number of the block plus one; zero if the slot is free. Stored last.
-    pub block_plus_one: u64,
+    /// The number of the block with [`FILLED`] set; zero if the slot is free. Stored last.
+    pub filled_block: u64,
     /// Of two slots with the same block, the one with the higher number is the newer.
     pub sequence: u64,
     /// The length of the block: less than 4 KiB only at the end of the device.
@@ -48,6 +65,6 @@ pub struct SlotHeader {
 }
 
 const _: () = {
-    assert!(size_of::<SlotsHeader>() == 32);
+    assert!(size_of::<SlotsHeader>() == 48);
     assert!(size_of::<SlotHeader>() == 32);
 };

@@ -9,9 +9,13 @@ mod error;
 pub mod format;
 mod options;
 mod queue;
+mod session;
+mod slot_file;
 mod slots;
 
 pub(crate) use buffers::{Buffers, Device};
 pub use error::BufferError;
 pub use options::BufferOptions;
+pub(crate) use session::Session;
+pub(crate) use slot_file::DEFAULT_DIR;
 pub use slots::Slots;

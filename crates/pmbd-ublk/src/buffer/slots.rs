@@ -3,10 +3,11 @@
 #![expect(unsafe_code, reason = "makes slices of lent slots")]
 
 use super::error::BufferError;
-use super::format::{BLOCK, BLOCK_BYTES, HEADERS_OFFSET, MAGIC, SLOTS_MAX, SlotHeader, SlotsHeader};
-use pm_core::{Pmem, RegionOptions, Uuid};
-use std::io;
-use std::path::{Path, PathBuf};
+use super::format::{BLOCK, BLOCK_BYTES, FILLED, HEADERS_OFFSET, MAGIC, SLOTS_MAX, SlotHeader, SlotsHeader};
+use super::session::Session;
+use super::slot_file::SlotFile;
+use pm_core::Pmem;
+use std::path::Path;
 
 /// The slots, all of them: the buffers share them out.
 pub struct Slots {
@@ -15,21 +16,8 @@ pub struct Slots {
     start_bytes: u64,
     slot_count: u64,
     session: u64,
-    /// Their file, if they have one.
+    /// Their file, if they have one that belongs to this disk.
     file: Option<SlotFile>,
-}
-
-/// The file of slots. A new one has a temporary name until the slots that are there no longer count.
-#[derive(Debug)]
-struct SlotFile {
-    path: PathBuf,
-    is_temporary: bool,
-}
-
-impl SlotFile {
-    fn temporary(path: &Path) -> PathBuf {
-        path.with_extension("new")
-    }
 }
 
 impl core::fmt::Debug for Slots {
@@ -59,13 +47,24 @@ impl Slots {
         if needed_bytes > found_bytes {
             return Err(BufferError::TooSmall { needed_bytes, found_bytes });
         }
+        Ok(Self::create_for(memory, start_bytes, slot_count, session, (0, 0)))
+    }
+
+    /// As [`create`](Self::create), in memory that is long enough, for the disk with these device and inode numbers.
+    fn create_for(
+        memory: Box<dyn Pmem + Send + Sync>,
+        start_bytes: u64,
+        slot_count: u64,
+        session: u64,
+        (disk_device, disk_inode): (u64, u64),
+    ) -> Self {
         let slots = Self { memory, start_bytes, slot_count, session, file: None };
         (0..slot_count).for_each(|slot| slots.free(slot));
-        slots.memory.store(
-            start_bytes,
-            pm_core::bytes_of(&SlotsHeader { magic: MAGIC, session, slot_count, reserved: 0 }),
-        );
-        Ok(slots)
+        let mut head =
+            SlotsHeader { magic: MAGIC, session, slot_count, disk_device, disk_inode, crc: 0, reserved: 0 };
+        head.crc = head.expected_crc();
+        slots.memory.store(start_bytes, pm_core::bytes_of(&head));
+        slots
     }
 
     /// The slots that are at `start_bytes` of `memory`.
@@ -76,43 +75,53 @@ impl Slots {
         if start_bytes + HEADERS_OFFSET > memory.len_bytes() {
             return Err(BufferError::NoSlots);
         }
-        let head: SlotsHeader = pm_core::from_bytes(|bytes| memory.load(start_bytes, bytes));
+        let head = head_of_all(&*memory, start_bytes);
         let fits = head.slot_count <= SLOTS_MAX
             && start_bytes + Self::len_bytes(head.slot_count) <= memory.len_bytes();
-        if head.magic != MAGIC || !fits {
+        if head.magic != MAGIC || head.crc != head.expected_crc() || !fits {
             return Err(BufferError::NoSlots);
         }
         Ok(Self { memory, start_bytes, slot_count: head.slot_count, session: head.session, file: None })
     }
 
-    /// New, free slots in a new file on a file system in memory, for a new session. The file has a temporary name until an engine takes the slots.
+    /// New, free slots for a new session of the disk with these device and inode numbers, in a file in the directory `dir`. The file has no name until an
+    /// engine takes the slots.
     ///
     /// # Errors
-    /// When the file cannot be created.
-    pub fn create_file(path: &Path, slot_count: u64) -> Result<Self, BufferError> {
-        let temporary = SlotFile::temporary(path);
-        // Of a server that was killed before it published its slots.
-        remove(&temporary)?;
-        let region = RegionOptions::new().populate(true).create(&temporary, Self::len_bytes(slot_count))?;
-        // Odd, so not zero.
-        let session = Uuid::new_v4().as_u64_pair().0 | 1;
-        let mut slots = Self::create(Box::new(region), 0, slot_count, session)?;
-        slots.file = Some(SlotFile { path: path.to_path_buf(), is_temporary: true });
+    /// When the file cannot be created, or is not in memory.
+    pub(crate) fn create_file(dir: &Path, slot_count: u64, disk: (u64, u64)) -> Result<Self, BufferError> {
+        let session = Session::new()?;
+        let (file, region) = SlotFile::create(dir, session, Self::len_bytes(slot_count))?;
+        let mut slots = Self::create_for(Box::new(region), 0, slot_count, session.number(), disk);
+        slots.file = Some(file);
         Ok(slots)
     }
 
-    /// The slots in the file at `path`; `None` if there is no file.
+    /// The slots of a killed server in the directory `dir`. If they belong to another disk, of which this one is a copy, their file stays when they are
+    /// discarded.
     ///
     /// # Errors
-    /// When it cannot be opened, or holds no slots.
-    pub fn open_file(path: &Path) -> Result<Option<Self>, BufferError> {
-        if !path.try_exists()? {
-            return Ok(None);
-        }
-        let region = RegionOptions::new().open(path)?;
+    /// When they are missing or corrupted, or another server uses them.
+    pub(crate) fn open_file(dir: &Path, session: Session, disk: (u64, u64)) -> Result<Self, BufferError> {
+        let (file, region) = SlotFile::open(dir, session)?;
         let mut slots = Self::open(Box::new(region), 0)?;
-        slots.file = Some(SlotFile { path: path.to_path_buf(), is_temporary: false });
-        Ok(Some(slots))
+        if slots.session != session.number() {
+            return Err(BufferError::NoSlots);
+        }
+        let head = head_of_all(&*slots.memory, 0);
+        slots.file = ((head.disk_device, head.disk_inode) == disk).then_some(file);
+        Ok(slots)
+    }
+
+    /// Checks that there are at least `needed` slots.
+    pub(crate) fn check_count(&self, needed: u64) -> Result<(), BufferError> {
+        match needed <= self.slot_count {
+            true => Ok(()),
+            false => Err(BufferError::TooSmall {
+                needed_bytes: Self::len_bytes(needed),
+                found_bytes: Self::len_bytes(self.slot_count),
+            }),
+        }
     }
 
     /// The number that the device's mark has while these slots belong to it.
@@ -121,29 +130,21 @@ impl Slots {
         self.session
     }
 
-    /// Gives the file of new slots its name, in place of that of older ones.
+    /// Gives the file of new slots its name.
     pub(crate) fn publish(&mut self) -> Result<(), BufferError> {
-        if let Some(file) = self.file.as_mut().filter(|file| file.is_temporary) {
-            std::fs::rename(SlotFile::temporary(&file.path), &file.path)?;
-            file.is_temporary = false;
-        }
-        Ok(())
+        Ok(self.file.as_mut().map_or(Ok(()), SlotFile::publish)?)
     }
 
     /// Removes the file: nothing in the slots counts any more.
     pub(crate) fn discard(&mut self) -> Result<(), BufferError> {
-        match self.file.take() {
-            Some(file) if file.is_temporary => remove(&SlotFile::temporary(&file.path)),
-            Some(file) => remove(&file.path),
-            None => Ok(()),
-        }
+        Ok(self.file.take().map_or(Ok(()), SlotFile::remove)?)
     }
 
     /// Fills a free slot. A process that is killed in the middle leaves it free.
     pub(super) fn fill(&self, slot: u64, block: u64, sequence: u64, bytes: &[u8]) {
         let len_bytes = u32::try_from(bytes.len()).expect("at most a block");
         let head = SlotHeader {
-            block_plus_one: 0,
+            filled_block: 0,
             sequence,
             len_bytes,
             crc: crc(block, sequence, bytes),
@@ -151,7 +152,7 @@ impl Slots {
         };
         self.memory.store(self.data(slot), bytes);
         self.memory.store(self.head(slot), pm_core::bytes_of(&head));
-        self.memory.store_u64(self.head(slot), block + 1);
+        self.memory.store_u64(self.head(slot), block | FILLED);
     }
 
     /// Frees a slot.
@@ -180,8 +181,12 @@ impl Slots {
         let mut filled = Vec::new();
         let mut buffer = [0; BLOCK];
         for slot in 0..self.slot_count {
-            let Some(block) = self.memory.load_u64(self.head(slot)).checked_sub(1) else { continue };
             let head = self.head_of(slot);
+            if head.filled_block == 0 {
+                continue;
+            }
+            // A flipped bit of FILLED gives another checksum too.
+            let block = head.filled_block ^ FILLED;
             let len = usize::try_from(head.len_bytes).unwrap_or(usize::MAX).min(BLOCK);
             self.load(slot, 0, &mut buffer[..len]);
             let expected = crc(block, head.sequence, &buffer[..len]);
@@ -218,23 +223,9 @@ impl Slots {
     }
 }
 
-impl Drop for Slots {
-    /// Slots that were never published leave no file.
-    fn drop(&mut self) {
-        if self.file.as_ref().is_some_and(|file| file.is_temporary)
-            && let Err(error) = self.discard()
-        {
-            tracing::warn!(%error, "a file of buffers stays");
-        }
-    }
-}
-
-/// Removes a file if it exists.
-fn remove(path: &Path) -> Result<(), BufferError> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => Ok(other?),
-    }
+/// The header of all slots at `start_bytes`.
+fn head_of_all(memory: &dyn Pmem, start_bytes: u64) -> SlotsHeader {
+    pm_core::from_bytes(|bytes| memory.load(start_bytes, bytes))
 }
 
 fn crc(block: u64, sequence: u64, bytes: &[u8]) -> u32 {

@@ -25,6 +25,9 @@ pub(crate) struct Buffer {
     /// The directory of the buffers' file, in memory. Name the same whenever the disk is served.
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
     pub(super) buffer_dir: PathBuf,
+    /// Serve the disk without the writes that a killed server left in its buffers. They are lost.
+    #[arg(long)]
+    pub(super) discard_buffered: bool,
 }
 
 impl Buffer {

@@ -2,7 +2,7 @@
 
 use miette::Diagnostic;
 use pm_core::{OpenError, PoolError};
-use pmbd::DiskError;
+use pmbd::{BufferError, DiskError, WriteBackError};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -87,6 +87,18 @@ impl Diagnostic for AtPath {
             DiskError::Pool(PoolError::FutureVersion { .. } | PoolError::UnknownFeatures { .. }) => {
                 "a newer pmbd can open it".into()
             }
+            DiskError::WriteBack(WriteBackError::Buffer(error)) => match error {
+                BufferError::Missing { .. } => {
+                    "name the --buffer-dir of that server; without the file, --discard-buffered loses those writes".into()
+                }
+                BufferError::NoSlots | BufferError::Checksum { .. } | BufferError::OutOfRange { .. } => {
+                    "nothing was changed; --discard-buffered loses those writes".into()
+                }
+                BufferError::NotInMemory { .. } | BufferError::Directory { .. } => {
+                    "choose a --buffer-dir on a tmpfs".into()
+                }
+                _ => return None,
+            },
             _ => return None,
         };
         Some(Box::new(help))

@@ -100,6 +100,7 @@ pub(super) fn open_or_create(args: &Serve) -> miette::Result<(Disk, Option<NewDi
         writes: args.writes.policy(),
         buffers: args.buffer.options(),
         buffer_dir: args.buffer.buffer_dir.clone(),
+        discard_buffered: args.buffer.discard_buffered,
     };
     match (open_waiting(&args.path, args.open.raw, &options), args.size) {
         (Ok(disk), Some(size)) if disk.info().capacity_bytes != size.0 => Err(miette!(

@@ -4,7 +4,7 @@ use super::error::DiskError;
 use super::format::{
     ALTERNATE_DESCRIPTOR_OFFSET, DESCRIPTOR_OFFSET, Descriptor, ROOT, largest_in, pool_layout,
 };
-use crate::buffer::{BufferOptions, Slots};
+use crate::buffer::{BufferError, BufferOptions, DEFAULT_DIR, Session, Slots};
 use crate::engine::{
     Engine, Geometry, GeometryError, SectorSize, WriteBackError, WriteBackMark, WritePolicy, WriteScheme,
     WriteSetup,
@@ -30,6 +30,7 @@ pub struct Disk {
     writes: WritePolicy,
     buffers: Option<BufferOptions>,
     buffer_dir: PathBuf,
+    discard_buffered: bool,
 }
 
 /// The contents of a disk's file.
@@ -97,8 +98,10 @@ pub struct DiskOptions {
     /// Buffers before it.
     pub buffers: Option<BufferOptions>,
     /// The directory of the buffers' file, on a file system in memory. All servers of a disk must use the same: the next one looks there for what a
-    /// killed one left.
+    /// killed one left, and is refused if it is not there.
     pub buffer_dir: PathBuf,
+    /// Whether to do without what a killed server left in its buffers, if that is lost or corrupted.
+    pub discard_buffered: bool,
 }
 
 impl Default for DiskOptions {
@@ -108,7 +111,8 @@ impl Default for DiskOptions {
             sector: SectorSize::default(),
             writes: WritePolicy::default(),
             buffers: None,
-            buffer_dir: "/dev/shm".into(),
+            buffer_dir: DEFAULT_DIR.into(),
+            discard_buffered: false,
         }
     }
 }
@@ -232,8 +236,8 @@ impl Disk {
         mark: Option<WriteBackMark>,
         options: &DiskOptions,
     ) -> Self {
-        let DiskOptions { writes, buffers, buffer_dir, .. } = options.clone();
-        Self { region, geometry, kind, mark, writes, buffers, buffer_dir }
+        let DiskOptions { writes, buffers, buffer_dir, discard_buffered, .. } = options.clone();
+        Self { region, geometry, kind, mark, writes, buffers, buffer_dir, discard_buffered }
     }
 
     /// Its properties.
@@ -277,18 +281,9 @@ impl Disk {
         wrap: impl FnOnce(Region) -> Result<P, DiskError>,
     ) -> Result<Engine<P>, DiskError> {
         let writable = self.region.is_writable();
-        let slots_path = self.slots_path();
-        let is_marked = self.mark.is_some_and(|mark| mark.load(&self.region) != 0);
-        let leftover = match &slots_path {
-            Some(path) if is_marked => Slots::open_file(path).map_err(WriteBackError::from)?,
-            _ => None,
-        };
-        if !writable {
-            let is_newer =
-                |slots: &Slots| self.mark.is_some_and(|mark| mark.load(&self.region) == slots.session());
-            if leftover.as_ref().is_some_and(is_newer) {
-                return Err(DiskError::Buffered);
-            }
+        let leftover = self.leftover()?;
+        if !writable && leftover.is_some() {
+            return Err(DiskError::Buffered);
         }
         if self.region.poison_if_writes_were_lost() {
             tracing::error!(
@@ -296,13 +291,12 @@ impl Disk {
                 "writes of an earlier server may be lost, as the system could not write them back; flushes will fail"
             );
         }
-        let buffers = match (self.buffers.filter(|_| writable), slots_path) {
-            (Some(options), Some(path)) => {
+        let buffers = match self.buffers.filter(|_| writable) {
+            Some(options) => {
                 options.check().map_err(WriteBackError::from)?;
-                let slots = Slots::create_file(&path, options.slot_count()).map_err(WriteBackError::from)?;
-                Some((options, slots))
+                Some((options, self.new_slots(options.slot_count()).map_err(WriteBackError::from)?))
             }
-            _ => None,
+            None => None,
         };
         let engine = Engine::new(wrap(self.region)?, self.geometry)?;
         if !writable {
@@ -312,12 +306,36 @@ impl Disk {
         Ok(engine.with_writes(setup)?)
     }
 
-    /// The file of its buffers.
-    fn slots_path(&self) -> Option<PathBuf> {
-        match self.kind {
-            DiskKind::Pool { uuid, .. } => Some(self.buffer_dir.join(format!("pmbd-{uuid}.slots"))),
-            DiskKind::Raw => None,
+    /// The buffered writes of its last server, if that was killed, and not by a power failure.
+    fn leftover(&self) -> Result<Option<Slots>, DiskError> {
+        let found = self.mark.map_or(0, |mark| mark.load(&self.region));
+        if matches!(found, 0 | WriteBackMark::SET) {
+            return Ok(None);
         }
+        let path = self.region.path().display();
+        if self.discard_buffered {
+            tracing::warn!(%path, "discarding the buffered writes of the last server, which was killed");
+            return Ok(None);
+        }
+        let open = || {
+            let session = Session::of_mark(found);
+            if !session.is_of_this_boot()? {
+                tracing::info!(%path, "the system has restarted since the last server; writes that were not flushed are lost");
+                return Ok(None);
+            }
+            Slots::open_file(&self.buffer_dir, session, self.identity()?).map(Some)
+        };
+        open().map_err(|error: BufferError| WriteBackError::from(error).into())
+    }
+
+    fn new_slots(&self, slot_count: u64) -> Result<Slots, BufferError> {
+        Slots::create_file(&self.buffer_dir, slot_count, self.identity()?)
+    }
+
+    /// The device and inode numbers of its file, in which a copy differs.
+    fn identity(&self) -> std::io::Result<(u64, u64)> {
+        let found = rustix::fs::fstat(self.region.file())?;
+        Ok((found.st_dev, found.st_ino))
     }
 }
 

@@ -161,7 +161,7 @@ impl<P: Pmem> Engine<P> {
     ///
     /// # Errors
     /// When what the earlier engine left cannot be stored or written back: a part of the device is inaccessible, or a fence failed. The mark and the
-    /// earlier slots are unchanged.
+    /// earlier slots are unchanged. Also when the shape of the buffers is impossible, or has more slots than there are.
     ///
     /// # Panics
     /// If writes are deferred or buffered without a mark, or both.
@@ -170,6 +170,10 @@ impl<P: Pmem> Engine<P> {
     /// When it returns, everything that reads return is durable.
     pub fn with_writes(mut self, setup: WriteSetup) -> Result<Self, WriteBackError> {
         let WriteSetup { policy, mark, mut buffers, leftover } = setup;
+        if let Some((options, slots)) = &buffers {
+            options.check()?;
+            slots.check_count(options.slot_count())?;
+        }
         let (start_bytes, capacity_bytes) = (self.geometry.start_bytes(), self.geometry.capacity_bytes());
         let is_deferred = policy.scheme == WriteScheme::Deferred;
         assert!(
@@ -192,17 +196,17 @@ impl<P: Pmem> Engine<P> {
                 );
                 write_back_all(&self.pmem, start_bytes..start_bytes + capacity_bytes)?;
             }
-            match &buffers {
-                Some((_, slots)) => mark.set(&self.pmem, slots.session()),
+            match &mut buffers {
+                Some((_, slots)) => {
+                    slots.publish()?;
+                    mark.set(&self.pmem, slots.session());
+                }
                 None if is_deferred => mark.set(&self.pmem, WriteBackMark::SET),
                 None if found != 0 => mark.clear(&self.pmem)?,
                 None => {}
             }
         }
-        match &mut buffers {
-            Some((_, slots)) => slots.publish()?,
-            None => leftover.map_or(Ok(()), |mut slots| slots.discard())?,
-        }
+        leftover.map_or(Ok(()), |mut slots| slots.discard())?;
         self.mark = mark.filter(|_| is_deferred || buffers.is_some());
         let buffers = buffers.map(|(options, slots)| Buffers::new(options, capacity_bytes, slots));
         self.writes = Writes::new(policy, start_bytes, capacity_bytes, buffers);

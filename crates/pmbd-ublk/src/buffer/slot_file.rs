@@ -1,0 +1,79 @@
+//! The file of slots.
+
+use super::error::BufferError;
+use super::session::Session;
+use pm_core::{Medium, Region, RegionOptions};
+use rustix::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The directory that servers use by default.
+pub(crate) const DEFAULT_DIR: &str = "/dev/shm";
+
+/// A file on a file system in memory. It gets its name when its slots begin to count, so a server that is killed before that leaves none.
+#[derive(Debug)]
+pub(super) struct SlotFile {
+    path: PathBuf,
+    /// Until it has a name.
+    unnamed: Option<OwnedFd>,
+}
+
+impl SlotFile {
+    /// A new file without a name, and its memory.
+    ///
+    /// # Errors
+    /// When it cannot be created, or would outlive a power failure: the kernel would have written back some of its pages and not others.
+    pub(super) fn create(
+        dir: &Path,
+        session: Session,
+        len_bytes: u64,
+    ) -> Result<(Self, Region), BufferError> {
+        let path = dir.join(session.file_name());
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode);
+        let file =
+            file.map_err(|errno| BufferError::Directory { path: dir.to_path_buf(), source: errno.into() })?;
+        rustix::fs::ftruncate(&file, len_bytes).map_err(io::Error::from)?;
+        let unnamed = file.try_clone()?;
+        let region = RegionOptions::new().populate(true).open_file(file, &path)?;
+        if region.medium() != Medium::Tmpfs {
+            return Err(BufferError::NotInMemory { path: dir.to_path_buf() });
+        }
+        Ok((Self { path, unnamed: Some(unnamed) }, region))
+    }
+
+    /// A killed server's file, and its memory.
+    ///
+    /// # Errors
+    /// [`BufferError::Missing`], and those of opening it.
+    pub(super) fn open(dir: &Path, session: Session) -> Result<(Self, Region), BufferError> {
+        let path = dir.join(session.file_name());
+        if !path.try_exists()? {
+            return Err(BufferError::Missing { path });
+        }
+        let region = RegionOptions::new().open(&path)?;
+        Ok((Self { path, unnamed: None }, region))
+    }
+
+    /// Gives it its name.
+    ///
+    /// # Source
+    /// open(2), `O_TMPFILE`: the link through /proc.
+    pub(super) fn publish(&mut self) -> io::Result<()> {
+        if let Some(file) = &self.unnamed {
+            let unnamed = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+            rustix::fs::linkat(CWD, unnamed, CWD, &self.path, AtFlags::SYMLINK_FOLLOW)?;
+            self.unnamed = None;
+        }
+        Ok(())
+    }
+
+    /// Removes it.
+    pub(super) fn remove(self) -> io::Result<()> {
+        match self.unnamed {
+            Some(_) => Ok(()),
+            None => std::fs::remove_file(&self.path),
+        }
+    }
+}
