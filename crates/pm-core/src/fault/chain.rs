@@ -101,6 +101,22 @@ impl Chain {
     }
 }
 
+/// Makes a signal that would end the process do nothing, if it has its default action. By an empty handler, because programs that this one starts would
+/// inherit that it is ignored.
+pub(crate) fn survive(signal: libc::c_int) {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: an all-zero `sigaction` is valid: the default action with an empty mask.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: without a new action, the call only stores the present one.
+    let asked = unsafe { libc::sigaction(signal, null(), &raw mut action) };
+    if asked == 0 && action.sa_sigaction == libc::SIG_DFL {
+        action.sa_sigaction = nothing as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        // SAFETY: the handler does nothing, which is async-signal-safe.
+        unsafe { libc::sigaction(signal, &raw const action, null_mut()) };
+    }
+}
+
 /// Blocks the signals that the kernel blocks for a handler: those of the interrupted code and of the action, and `signal` unless `SA_NODEFER` is set.
 fn set_handler_mask(action: &libc::sigaction, signal: libc::c_int, context: *mut libc::c_void) {
     /// The highest number of a signal.

@@ -1,9 +1,18 @@
 //! Copies by the kernel: pwrite(2) and pread(2).
 
 use crate::fault::MediumFault;
+use crate::fault::chain::survive;
 use crate::{Domain, Medium, Pmem, Region};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::io::IoSlice;
+
+/// To be called once before [`write`]: a process with a limit on the length of files gets an error, and is not ended, by a write beyond the limit.
+///
+/// # Source
+/// setrlimit(2), `RLIMIT_FSIZE`.
+pub(super) fn prepare() {
+    survive(libc::SIGXFSZ);
+}
 
 /// Writes `bytes` at `offset` of the region's file. The range is inside the region.
 ///
@@ -13,16 +22,11 @@ use std::io::IoSlice;
 ///
 /// # Source
 /// pwritev2(2), `RWF_DSYNC`.
-pub(super) fn write(region: &Region, offset: u64, bytes: &[u8], can_load: bool) -> Result<(), MediumFault> {
-    let Some(last) = (bytes.len() as u64).checked_sub(1) else { return Ok(()) };
+pub(super) fn write(region: &Region, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
     // A write beyond the end of a truncated file would lengthen it, and hide that bytes were lost.
-    if can_load {
-        region.try_load(offset + last, &mut [0])?;
-    } else {
-        let stat = rustix::fs::fstat(region.file()).map_err(|_| MediumFault)?;
-        if stat.st_size.cast_unsigned() < offset + bytes.len() as u64 {
-            return Err(MediumFault);
-        }
+    let stat = rustix::fs::fstat(region.file()).map_err(|_| MediumFault)?;
+    if stat.st_size.cast_unsigned() < offset + bytes.len() as u64 {
+        return Err(MediumFault);
     }
     // A file system on DAX may still have to record that a block was written, which a fence does not make durable. A fault in a mapping with MAP_SYNC does so.
     let flags = match region.medium() {

@@ -4,10 +4,9 @@ use super::late::LateUnits;
 use super::page_table::PageTable;
 use super::windows::Access;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use rustix::io::Errno;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// Closed windows at which the thread that closes one closes the pages of all: each may be a mapping of its own, and a process has 65,530 by default.
@@ -24,7 +23,10 @@ pub(super) struct LateTable {
 struct Shared {
     table: PageTable,
     units: LateUnits,
-    is_ending: AtomicBool,
+    /// What windows open pages to: a read-only mapping cannot be opened for stores.
+    opens_to: Access,
+    is_ending: Mutex<bool>,
+    ended: Condvar,
 }
 
 impl Shared {
@@ -32,14 +34,20 @@ impl Shared {
         self.units.settle(|units| self.table.set(&units, None));
     }
 
+    /// Waits for the end of the thread, for at most `wait`. Returns whether it has come.
+    fn is_ending_within(&self, wait: Duration) -> bool {
+        let is_ending = self.is_ending.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.ended.wait_timeout_while(is_ending, wait, |is_ending| !*is_ending);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
     /// Closes the pages of closed windows, each time at least `batch` after the first of them has closed.
     fn run(&self, batch: Duration) {
-        while !self.is_ending.load(Ordering::Acquire) {
+        while !self.is_ending_within(Duration::ZERO) {
             // A window that closes now wakes this thread.
             if self.units.pending() == 0 {
                 std::thread::park();
-            } else {
-                std::thread::sleep(batch);
+            } else if !self.is_ending_within(batch) {
                 self.settle();
             }
         }
@@ -48,9 +56,10 @@ impl Shared {
 
 impl LateTable {
     /// Starts the thread.
-    pub(super) fn new(table: PageTable, batch: Duration) -> std::io::Result<Self> {
+    pub(super) fn new(table: PageTable, opens_to: Access, batch: Duration) -> std::io::Result<Self> {
         let units = LateUnits::new(table.unit_count());
-        let shared = Arc::new(Shared { table, units, is_ending: AtomicBool::new(false) });
+        let (is_ending, ended) = (Mutex::new(false), Condvar::new());
+        let shared = Arc::new(Shared { table, units, opens_to, is_ending, ended });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("pm-protect".to_owned());
         let thread = thread.spawn(move || of_thread.run(batch))?;
@@ -59,8 +68,8 @@ impl LateTable {
 
     /// Opens the units of `range`, offsets in the mapping.
     pub(super) fn open(&self, range: &Range<usize>) -> Result<(), Errno> {
-        let Shared { table, units, .. } = &*self.shared;
-        let open = || units.open(table.unit_numbers(range), |units| table.set(&units, Some(Access::Write)));
+        let Shared { table, units, opens_to, .. } = &*self.shared;
+        let open = || units.open(table.unit_numbers(range), |units| table.set(&units, Some(*opens_to)));
         open().or_else(|_| {
             // The process has too many mappings.
             self.shared.settle();
@@ -90,7 +99,8 @@ impl LateTable {
 
 impl Drop for LateTable {
     fn drop(&mut self) {
-        self.shared.is_ending.store(true, Ordering::Release);
+        *self.shared.is_ending.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.ended.notify_one();
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             // It does not panic; if it did, it would have reported so.

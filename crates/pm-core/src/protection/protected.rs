@@ -11,8 +11,8 @@ use core::ptr::NonNull;
 /// A wrapper of an implementation of [`Pmem`] that keeps it closed, and opens a window for each store. [The module](super) compares the methods.
 ///
 /// What a call promises does not change: its atomicity, order and durability are those of the wrapped implementation, with one exception. A long store
-/// that the kernel makes ([`Method::Unmapped`](super::Method::Unmapped)) may be split into other pieces than [`Pmem`] documents; each aligned 8-byte word
-/// is still stored as one.
+/// that the kernel makes ([`Method::Unmapped`](super::Method::Unmapped)) may be split into other pieces than [`Pmem`] documents. A concurrent reader may
+/// then see a part of a word; a power failure leaves each aligned 8-byte word old or new.
 ///
 /// Calls that return no error panic if the system refuses to open a window, which it does when the process has too many mappings (`vm.max_map_count`).
 #[derive(Debug)]

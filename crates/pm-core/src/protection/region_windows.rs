@@ -47,13 +47,16 @@ impl RegionWindows {
         if method == Method::Unmapped && matches!(region.medium(), Medium::DeviceDax | Medium::Hugetlbfs) {
             return Err(ProtectionError::NoWrite(region.medium()));
         }
+        if method == Method::Unmapped {
+            kernel_copy::prepare();
+        }
         let base = region.base_ptr().addr().get();
         let len = usize::try_from(region.len_bytes()).expect("a region is mapped");
         if method == Method::Pkey {
             // SAFETY: `Protected` owns the region, and every access goes through windows. It drops this value first, so that no other mapping is taken for the region.
             let key = unsafe { Pkey::new(base..base + len, region.is_writable(), guards_reads) };
             let way = Way::Pkey(key.map_err(ProtectionError::NoKey)?);
-            let watch = Watch::new(base..base + len, on_stray, true);
+            let watch = Watch::new(base..base + len, region.mapping_unit_bytes(), on_stray, true);
             return Ok(Self { method, guards_reads: true, way, watch: Some(watch) });
         }
         let guards_reads = guards_reads || method == Method::PrivateMap;
@@ -63,10 +66,14 @@ impl RegionWindows {
         let table = unsafe { PageTable::new(base, len, closed, unit) };
         let table = table.map_err(ProtectionError::Mprotect)?;
         let way = match method {
-            Method::Async => Way::Late(LateTable::new(table, batch).map_err(|_| ProtectionError::NoThread)?),
+            Method::Async => {
+                let opens_to = if region.is_writable() { Access::Write } else { Access::Read };
+                let late = LateTable::new(table, opens_to, batch);
+                Way::Late(late.map_err(|_| ProtectionError::NoThread)?)
+            }
             _ => Way::PageTable(table),
         };
-        let watch = Watch::new(base..base + len, on_stray, false);
+        let watch = Watch::new(base..base + len, region.mapping_unit_bytes(), on_stray, false);
         Ok(Self { method, guards_reads, way, watch: Some(watch) })
     }
 
@@ -128,7 +135,7 @@ impl Windows<Region> for RegionWindows {
     #[inline]
     fn copy_in(&self, region: &Region, offset: u64, bytes: &[u8]) -> Option<Result<(), MediumFault>> {
         match self.method {
-            Method::Unmapped => Some(kernel_copy::write(region, offset, bytes, !self.guards_reads)),
+            Method::Unmapped => Some(kernel_copy::write(region, offset, bytes)),
             Method::PrivateMap => Some(region.store_in_private_map(offset, bytes)),
             Method::None | Method::PageTable | Method::Async | Method::Pkey => None,
         }

@@ -25,6 +25,8 @@ struct Watched {
     /// Leaked, because a handler may be reading it at any time; one for each region ever protected.
     policy: AtomicPtr<StrayPolicy>,
     has_key: AtomicUsize,
+    /// The bytes whose protection changes together.
+    unit: AtomicUsize,
     stray_count: AtomicU64,
 }
 
@@ -36,6 +38,7 @@ impl Watched {
             end: AtomicUsize::new(0),
             policy: AtomicPtr::new(core::ptr::null_mut()),
             has_key: AtomicUsize::new(0),
+            unit: AtomicUsize::new(0),
             stray_count: AtomicU64::new(0),
         }
     }
@@ -46,8 +49,8 @@ impl Watched {
 pub(super) struct Watch(Option<usize>);
 
 impl Watch {
-    /// Watches these addresses. `has_key` if they have a protection key.
-    pub(super) fn new(pages: Range<usize>, policy: StrayPolicy, has_key: bool) -> Self {
+    /// Watches these addresses, whose protection changes in multiples of `unit` bytes. `has_key` if they have a protection key.
+    pub(super) fn new(pages: Range<usize>, unit: usize, policy: StrayPolicy, has_key: bool) -> Self {
         SIGSEGV.install(on_sigsegv);
         let taken = WATCHED.iter().position(|watched| {
             watched.is_taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -57,6 +60,7 @@ impl Watch {
             watched.start.store(pages.start, Ordering::Relaxed);
             watched.policy.store(Box::leak(Box::new(policy)), Ordering::Relaxed);
             watched.has_key.store(usize::from(has_key), Ordering::Relaxed);
+            watched.unit.store(unit, Ordering::Relaxed);
             watched.stray_count.store(0, Ordering::Relaxed);
             watched.end.store(pages.end, Ordering::Release);
         }
@@ -82,6 +86,10 @@ impl Drop for Watch {
 extern "C" fn on_sigsegv(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     /// Codes of siginfo_t: the mapping forbids the access; its protection key does.
     const ACCESS: [libc::c_int; 2] = [2, 4];
+    // The interrupted code does not expect its errno to change. SAFETY: the thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let found = unsafe { *errno };
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid `siginfo_t`.
     let facts = unsafe { &*info };
     let code = facts.si_code;
@@ -96,6 +104,8 @@ extern "C" fn on_sigsegv(_: libc::c_int, info: *mut libc::siginfo_t, context: *m
             // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted context.
             && handle(watched, address, unsafe { &*context.cast::<libc::ucontext_t>() }) == Verdict::LetThrough
         {
+            // SAFETY: as above.
+            unsafe { *errno = found };
             return;
         }
     }
@@ -119,21 +129,25 @@ fn handle(watched: &Watched, address: usize, context: &libc::ucontext_t) -> Verd
             Verdict::Abort
         }
     };
-    if verdict == Verdict::LetThrough {
-        let page = rustix::param::page_size();
-        let start = (address / page * page) as *mut libc::c_void;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let opened = match watched.has_key.load(Ordering::Relaxed) {
-            // SAFETY: async-signal-safe; the page belongs to the region.
-            0 => unsafe { libc::mprotect(start, page, access) == 0 },
-            // SAFETY: as above. Key 0 is open to every thread.
-            _ => unsafe { libc::syscall(SYS_PKEY_MPROTECT, start, page, access, 0) == 0 },
-        };
-        if !opened {
-            return Verdict::Abort;
-        }
+    let is_let_through = verdict == Verdict::LetThrough && !is_fetch(address, context);
+    if is_let_through && open_page(watched, address, stray.access) {
+        Verdict::LetThrough
+    } else {
+        Verdict::Abort
     }
-    verdict
+}
+
+/// Opens the page of a stray access. A read-only region can be opened for loads only.
+fn open_page(watched: &Watched, address: usize, access: Option<Access>) -> bool {
+    let unit = watched.unit.load(Ordering::Relaxed);
+    let start = (address / unit * unit) as *mut libc::c_void;
+    let open = |flags: libc::c_int| match watched.has_key.load(Ordering::Relaxed) {
+        // SAFETY: async-signal-safe; the page belongs to the region.
+        0 => unsafe { libc::mprotect(start, unit, flags) == 0 },
+        // SAFETY: as above. Key 0 is open to every thread.
+        _ => unsafe { libc::syscall(SYS_PKEY_MPROTECT, start, unit, flags, 0) == 0 },
+    };
+    open(libc::PROT_READ | libc::PROT_WRITE) || access == Some(Access::Read) && open(libc::PROT_READ)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -192,6 +206,21 @@ fn registers(context: &libc::ucontext_t) -> (usize, usize, Option<Access>) {
 fn registers(context: &libc::ucontext_t) -> (usize, usize, Option<Access>) {
     let address = |register: u64| usize::try_from(register).unwrap_or(0);
     (address(context.uc_mcontext.pc), address(context.uc_mcontext.regs[29]), None)
+}
+
+/// Whether the CPU wanted to execute the bytes at the address, which opening their page does not permit.
+#[cfg(target_arch = "x86_64")]
+fn is_fetch(_: usize, context: &libc::ucontext_t) -> bool {
+    /// The bit of a page fault's error code that tells an instruction fetch.
+    const IS_FETCH: i64 = 16;
+    let number = usize::try_from(libc::REG_ERR).unwrap_or(0);
+    context.uc_mcontext.gregs[number] & IS_FETCH != 0
+}
+
+/// Whether the CPU wanted to execute the bytes at the address, which opening their page does not permit.
+#[cfg(target_arch = "aarch64")]
+fn is_fetch(address: usize, context: &libc::ucontext_t) -> bool {
+    usize::try_from(context.uc_mcontext.pc).is_ok_and(|instruction| instruction == address)
 }
 
 /// Reads two words of this process, wherever they are: the kernel checks the address.

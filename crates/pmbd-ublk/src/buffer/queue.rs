@@ -3,7 +3,7 @@
 use super::format::BLOCK;
 use super::slots::Slots;
 use core::ops::Range;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The most bytes of one store to the device.
 const RUN_BYTES: usize = 256 << 10;
@@ -116,7 +116,8 @@ impl Queue {
             }
         }
         fence()?;
-        let keeps = |block: u64| failed.iter().any(|(kept, _)| *kept == block);
+        let kept: FxHashSet<u64> = failed.iter().map(|(block, _)| *block).collect();
+        let keeps = |block: u64| kept.contains(&block);
         if failed.is_empty() {
             self.slot_of.drain().for_each(|(_, slot)| slots.free(slot));
             (self.next, self.freed) = (0, Vec::new());
