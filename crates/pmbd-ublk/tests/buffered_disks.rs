@@ -170,7 +170,7 @@ fn disk_of_an_earlier_boot_is_served() {
     assert_eq!(read(&serve(&place.disk, &place.buffers, true).unwrap()), 0);
 }
 
-/// Who names another directory is told so, and may then choose to lose the writes.
+/// The wrong directory is an error, and the writes are lost only on request.
 #[test]
 fn other_buffer_dir_is_refused() {
     let place = Place::new("/dev/shm");
@@ -219,7 +219,7 @@ fn copy_of_a_killed_disk_has_its_buffered_writes() {
     assert_eq!(fs::metadata(&place.disk).unwrap().ino(), original);
 
     assert_eq!(read(&serve(&copy, &place.buffers, false).unwrap()), 1);
-    assert_eq!(place.slots(), [slots.clone()]);
+    assert_eq!(place.slots(), vec![slots.clone()]);
     assert_eq!(read(&serve(&place.disk, &place.buffers, false).unwrap()), 1);
     assert!(place.slots().is_empty());
 }
