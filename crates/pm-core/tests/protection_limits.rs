@@ -92,12 +92,19 @@ fn stray_load_of_read_only_region_is_let_through() {
 fn stray_that_is_let_through_leaves_errno() {
     let region = protected(&Protection::new(Method::PageTable).on_stray(StrayPolicy::LetThrough));
     let page = region.get_ref().base_ptr().as_ptr().wrapping_add(4096);
-    // SAFETY: none. The byte is inside the mapping; errno is the thread's own; RBP is restored.
-    let errno = unsafe {
-        *libc::__errno_location() = 0;
-        core::arch::asm!("xchg rbp, {value}", "mov byte ptr [{page}], 7", "xchg rbp, {value}", value = inout(reg) 8_usize => _, page = in(reg) page);
-        *libc::__errno_location()
-    };
+    // SAFETY: no arguments.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the thread's own.
+    unsafe { *errno = 0 };
+    // SAFETY: none. The byte is inside the mapping; RBP is restored.
+    unsafe {
+        core::arch::asm!(
+            "xchg rbp, {value}", "mov byte ptr [{page}], 7", "xchg rbp, {value}",
+            value = inout(reg) 8_usize => _, page = in(reg) page,
+        );
+    }
+    // SAFETY: the thread's own.
+    let errno = unsafe { *errno };
     assert_eq!((errno, region.windows().stray_count()), (0, 1));
 }
 
