@@ -32,6 +32,16 @@ pub fn build(package: &str, options: &[&str], file_name: &str) -> Result<PathBuf
     artifact(&messages, file_name).ok_or_else(|| miette!("cargo has built no {file_name}"))
 }
 
+/// Builds an integration test of a package, and returns the path of its program.
+pub fn build_test(package: &str, test: &str) -> Result<PathBuf> {
+    let arguments = [&["test", "--no-run", "--quiet", "--package", package, "--test", test], &MESSAGES[..]];
+    let messages = output(root(), &arguments.concat())?;
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut programs = messages.filter(|message| message["target"]["name"] == test);
+    let program = programs.find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    program.ok_or_else(|| miette!("cargo has built no test {test}"))
+}
+
 /// Runs cargo in `root`, and returns its standard output.
 pub(crate) fn output(root: &Path, arguments: &[&str]) -> Result<String> {
     process::output(command().args(arguments).current_dir(root).stderr(Stdio::inherit()))

@@ -182,6 +182,45 @@ fn stray_load_is_caught_if_reads_are_guarded() {
     }
 }
 
+/// What the window of a store of one word costs with a key: two WRPKRU, and a few instructions around each. Counted in single steps.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn key_window_costs_few_instructions() {
+    static STEPS: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn step(_: libc::c_int) {
+        STEPS.fetch_add(1, SeqCst);
+    }
+    fn steps(run: impl FnOnce()) -> usize {
+        STEPS.store(0, SeqCst);
+        // SAFETY: the trap flag makes each instruction raise SIGTRAP, which has a handler.
+        unsafe { core::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
+        run();
+        // SAFETY: it is cleared again.
+        unsafe { core::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
+        STEPS.load(SeqCst)
+    }
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let Some(with_key) = protected(&Protection::new(Method::Pkey)) else {
+        println!("this machine has no protection keys");
+        return;
+    };
+    // SAFETY: an all-zero `sigaction` is valid.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = step as *const () as usize;
+    // SAFETY: the handler is async-signal-safe.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, core::ptr::null_mut()) }, 0);
+    let plain = protected(&Protection::new(Method::None)).unwrap();
+    let cost = |region: &Protected<Region>| {
+        region.store_u64(64, 1);
+        steps(|| region.store_u64(64, 2))
+    };
+    let (with_key, plain) = (cost(&with_key), cost(&plain));
+    println!("a store of one word: {with_key} instructions in a window with a key, {plain} without");
+    assert!(plain > 0 && with_key > plain, "the trap flag works");
+    // A third of it in a release build. A system call would be one instruction, but its preparation and check are more.
+    assert!(with_key - plain <= 80, "{with_key} and {plain}");
+}
+
 /// The message, and the end of the process. A fault elsewhere is not taken for a stray.
 #[test]
 fn stray_ends_the_process_with_a_report() {

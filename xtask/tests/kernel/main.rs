@@ -4,5 +4,6 @@ mod lab;
 mod media;
 mod power_cut;
 mod power_cut_heap;
+mod strays;
 mod takeover;
 mod ublk;
