@@ -9,6 +9,7 @@ use pmbd::{
     BlockOp, BufferOptions, Engine, Geometry, SectorSize, Slots, WriteBackMark, WritePolicy, WriteScheme,
     WriteSetup,
 };
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const DEVICE_BYTES: u64 = 256 << 20;
@@ -127,20 +128,26 @@ fn device(
     let path = directory.path().join("region");
     let region = RegionOptions::new().create(path, START_BYTES + DEVICE_BYTES).into_diagnostic()?;
     region.populate(0, START_BYTES + DEVICE_BYTES);
-    let protection = Protection::new(method).huge_windows(memory.has_huge_pages);
+    let protection = Protection::new(method).window_bytes(memory.window_bytes());
     let region = Protected::new(region, &protection).into_diagnostic()?;
     let geometry = Geometry::new(START_BYTES, DEVICE_BYTES, SectorSize::B512).into_diagnostic()?;
     let engine = Engine::new(region, geometry).into_diagnostic()?;
     let buffers = match buffers {
         Some(options) => {
             let path = directory.path().join("slots");
-            Some((options, Slots::create_file(&path, options.slot_count()).into_diagnostic()?))
+            Some((options, slots(&path, options.slot_count())?))
         }
         None => None,
     };
     let mark = Some(WriteBackMark::at(0));
     let setup = WriteSetup { policy: WritePolicy::from(scheme), mark, buffers, leftover: None };
     engine.with_writes(setup).into_diagnostic()
+}
+
+fn slots(path: &Path, slot_count: u64) -> Result<Slots> {
+    let len_bytes = Slots::len_bytes(slot_count);
+    let region = RegionOptions::new().populate(true).create(path, len_bytes).into_diagnostic()?;
+    Slots::create(Box::new(region), 0, slot_count, 7).into_diagnostic()
 }
 
 /// Requests a second, over all threads. A device with a write-back cache gets a Flush after every [`BATCH`] writes.

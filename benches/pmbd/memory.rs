@@ -36,6 +36,11 @@ impl Memory {
         &self.path
     }
 
+    /// The size of windows that do not split its pages.
+    pub(crate) const fn window_bytes(&self) -> usize {
+        if self.has_huge_pages { 2 << 20 } else { 4 << 10 }
+    }
+
     /// For the names of rows.
     pub(crate) const fn name(&self) -> &'static str {
         if self.has_huge_pages { "2 MiB pages" } else { "4 KiB pages" }

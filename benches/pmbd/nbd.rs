@@ -30,8 +30,8 @@ pub(crate) fn measure(cli: &Cli, pmbd: &Path, memories: &[Memory], report: &mut 
     for memory in memories.iter().filter(|memory| memory.has_huge_pages || !cli.quick) {
         let plain = Disk::serve(pmbd, memory.path(), SIZE_BYTES, &[])?;
         for (method, options, goals) in PROTECTIONS {
-            let huge_windows = memory.has_huge_pages.then_some("--huge-windows");
-            let options: Vec<&str> = options.iter().copied().chain(huge_windows).collect();
+            let window = if memory.has_huge_pages { &["--window", "2M"][..] } else { &[] };
+            let options: Vec<&str> = options.iter().chain(window).copied().collect();
             let protected = Disk::serve(pmbd, memory.path(), SIZE_BYTES, &options)?;
             let accesses = if cli.quick { &[Access::Write][..] } else { &[Access::Write, Access::Read] };
             for access in accesses {

@@ -20,7 +20,7 @@ fn protections() -> Vec<Protection> {
     methods
         .flat_map(|method| {
             let protection = Protection::new(method);
-            [protection, protection.guard_reads(true), protection.huge_windows(true)]
+            [protection, protection.guard_reads(true), protection.window_bytes(2 << 20)]
         })
         .collect()
 }

@@ -635,7 +635,7 @@ fn protected_disks_survive_killed_servers() {
     scratch.good(&["create", "disk.pm", "--size", "1M"]);
     for options in [
         &["--protect", "page-table"][..],
-        &["--protect", "page-table", "--protect-reads", "--huge-windows", "--scheme", "clwb"],
+        &["--protect", "page-table", "--protect-reads", "--window", "2M", "--scheme", "clwb"],
         &["--protect", "async", "--protect-after", "100"],
         &["--protect", "unmapped"],
         &["--protect", "unmapped", "--protect-reads", "--scheme", "deferred", "--subupdate"],

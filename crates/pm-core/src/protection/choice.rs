@@ -62,7 +62,7 @@ impl FromStr for Method {
 pub struct Protection {
     pub(super) method: Method,
     pub(super) guards_reads: bool,
-    pub(super) huge_windows: bool,
+    pub(super) window_bytes: usize,
     pub(super) batch: Duration,
     pub(super) on_stray: StrayPolicy,
 }
@@ -72,7 +72,7 @@ impl Protection {
     #[must_use]
     pub const fn new(method: Method) -> Self {
         let (batch, on_stray) = (Duration::from_millis(1), StrayPolicy::Abort);
-        Self { method, guards_reads: false, huge_windows: false, batch, on_stray }
+        Self { method, guards_reads: false, window_bytes: 0, batch, on_stray }
     }
 
     /// Closes the region to stray loads too: each load opens a window, or is made by the kernel. [`Method::PrivateMap`] always does.
@@ -82,10 +82,11 @@ impl Protection {
         self
     }
 
-    /// Opens windows of at least 2 MiB, for [`Method::PageTable`] on a region whose huge pages smaller windows would split.
+    /// The size of the windows of [`Method::PageTable`] and [`Method::Async`], a power of two; at least the page of the system, and of the region. Larger
+    /// ones take fewer system calls, and smaller ones would split huge pages.
     #[must_use]
-    pub const fn huge_windows(mut self, huge_windows: bool) -> Self {
-        self.huge_windows = huge_windows;
+    pub const fn window_bytes(mut self, window_bytes: usize) -> Self {
+        self.window_bytes = window_bytes;
         self
     }
 
@@ -128,6 +129,9 @@ pub enum ProtectionError {
     /// This CPU or kernel has no protection keys, or all are in use.
     #[error("protection keys are not to be had: {0}")]
     NoKey(Errno),
+    /// A window has another size.
+    #[error("windows have a power of two of bytes, not {0}")]
+    WindowSize(usize),
     /// The thread that closes pages could not be started.
     #[error("no thread can be started to close pages")]
     NoThread,

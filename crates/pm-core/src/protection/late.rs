@@ -14,18 +14,24 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-/// The bit of a unit's word that tells that its pages are open. The other bits count its windows.
+/// The bit of a unit's word that tells that its pages are open.
 const OPEN: u32 = 1 << 31;
 
-/// The units of a mapping, and the windows that have closed and whose pages have not.
+/// The bit that tells that the unit is in the queue. The other bits count its windows.
+const QUEUED: u32 = 1 << 30;
+
+/// The windows of a unit.
+const COUNT: u32 = QUEUED - 1;
+
+/// The units of a mapping, and those whose windows have closed and whose pages have not.
 ///
 /// A window counts itself in each of its units before it looks whether the pages are open; [`settle`](Self::settle) takes the `OPEN` bit only from a unit
-/// whose count is zero, in one exchange. So a unit that a window has found open stays open as long as the window does.
+/// whose count is zero, in one exchange. So a unit that a window has found open stays open as long as the window does. A unit is in the queue once, however many
+/// windows over it have closed: the first of them puts it there. `settle` takes it out in the same exchange, so a window that is open then puts it there again.
 #[derive(Debug)]
 pub(super) struct LateUnits {
     words: Box<[AtomicU32]>,
-    /// Units of closed windows.
-    closed: SegQueue<Range<usize>>,
+    queue: SegQueue<usize>,
     /// Held while pages are opened or closed.
     pages: Mutex<()>,
 }
@@ -34,7 +40,7 @@ impl LateUnits {
     /// All units are closed.
     pub(super) fn new(count: usize) -> Self {
         let words = (0..count).map(|_| AtomicU32::new(0)).collect();
-        Self { words, closed: SegQueue::new(), pages: Mutex::new(()) }
+        Self { words, queue: SegQueue::new(), pages: Mutex::new(()) }
     }
 
     /// Opens a window over these units. `open_pages` makes pages accessible; it is called for units that are not.
@@ -70,39 +76,48 @@ impl LateUnits {
         opened
     }
 
-    /// Closes a window. Its pages stay open until [`settle`](Self::settle).
-    pub(super) fn close(&self, units: Range<usize>) {
-        for word in &self.words[units.clone()] {
-            word.fetch_sub(1, Ordering::AcqRel);
-        }
-        self.closed.push(units);
+    /// Closes a window. Its pages stay open until [`settle`](Self::settle). Returns whether a unit was put into the queue.
+    pub(super) fn close(&self, units: Range<usize>) -> bool {
+        units.fold(false, |is_new, unit| {
+            let before = self.words[unit].fetch_sub(1, Ordering::AcqRel);
+            (before & QUEUED == 0 && self.enqueue(unit, 0)) | is_new
+        })
     }
 
-    /// The number of windows that have closed since the last [`settle`](Self::settle).
+    /// Puts a unit into the queue, and sets bits of its word. Returns whether it was not in the queue.
+    fn enqueue(&self, unit: usize, bits: u32) -> bool {
+        let is_new = self.words[unit].fetch_or(QUEUED | bits, Ordering::AcqRel) & QUEUED == 0;
+        if is_new {
+            self.queue.push(unit);
+        }
+        is_new
+    }
+
+    /// The number of units with windows that have closed since the last [`settle`](Self::settle).
     pub(super) fn pending(&self) -> usize {
-        self.closed.len()
+        self.queue.len()
     }
 
     /// Closes the pages of all windows that have closed, by calls of `close_pages` for adjacent units, unless another window is open on them. Pages
     /// that cannot be closed are tried again at the next call.
     pub(super) fn settle<E>(&self, mut close_pages: impl FnMut(Range<usize>) -> Result<(), E>) {
-        let mut closed: Vec<Range<usize>> = core::iter::from_fn(|| self.closed.pop()).collect();
-        if closed.is_empty() {
+        // Units that are put there meanwhile wait for the next call.
+        let count = self.queue.len();
+        let mut queued: Vec<usize> = core::iter::from_fn(|| self.queue.pop()).take(count).collect();
+        if queued.is_empty() {
             return;
         }
-        closed.sort_unstable_by_key(|units| units.start);
+        queued.sort_unstable();
         let _pages = self.lock();
-        let take = |unit: usize| {
-            self.words[unit].compare_exchange(OPEN, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        };
         let mut close = |run: Range<usize>| {
             if !run.is_empty() && close_pages(run.clone()).is_err() {
-                self.mark_open(run.clone());
-                self.closed.push(run);
+                for unit in run {
+                    self.enqueue(unit, OPEN);
+                }
             }
         };
         let mut run = 0..0;
-        for unit in closed.into_iter().flatten().filter(|unit| take(*unit)) {
+        for unit in queued.into_iter().filter(|unit| self.take(*unit)) {
             if unit == run.end {
                 run.end = unit + 1;
             } else {
@@ -110,6 +125,20 @@ impl LateUnits {
             }
         }
         close(run);
+    }
+
+    /// Takes a unit out of the queue, and marks it closed unless a window is open on it. Returns whether its pages are to be closed.
+    fn take(&self, unit: usize) -> bool {
+        let word = &self.words[unit];
+        let mut found = word.load(Ordering::Acquire);
+        loop {
+            let is_free = found & COUNT == 0;
+            let left = if is_free { 0 } else { found & !QUEUED };
+            match word.compare_exchange(found, left, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return is_free && found & OPEN != 0,
+                Err(now) => found = now,
+            }
+        }
     }
 
     /// The lock is held.
@@ -152,8 +181,8 @@ mod tests {
         open(0..2);
         open(0..1);
         assert_eq!(calls.take(), [4..6, 6..8, 0..2]);
-        [5..8, 4..6, 0..2].into_iter().for_each(|run| units.close(run));
-        assert_eq!(units.pending(), 3);
+        assert!(units.close(5..8) && units.close(4..6) && units.close(0..2));
+        assert_eq!(units.pending(), 6);
         let settle = || {
             units.settle(|run| {
                 calls.borrow_mut().push(run);
@@ -164,7 +193,7 @@ mod tests {
         // The window 0..1 is open.
         assert_eq!(settle(), [1..2, 4..8]);
         assert!(settle().is_empty());
-        units.close(0..1);
+        assert!(units.close(0..1));
         units.settle(|_| Err(()));
         assert_eq!(settle(), vec![Range { start: 0, end: 1 }], "a second attempt");
     }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Closed windows at which the thread that closes one closes the pages of all: each may be a mapping of its own, and a process has 65,530 by default.
+/// Units at which the thread that closes a window closes the pages of all: each may be a mapping of its own, and a process has 65,530 by default.
 const PENDING_MAX: usize = 16_384;
 
 /// The pages of a mapping, and the thread that closes them, which ends when this value is dropped.
@@ -77,6 +77,11 @@ impl LateTable {
         })
     }
 
+    /// The calls of mprotect(2) so far.
+    pub(super) fn change_count(&self) -> u64 {
+        self.shared.table.change_count()
+    }
+
     /// Closes the pages of closed windows now.
     pub(super) fn settle(&self) {
         self.shared.settle();
@@ -85,7 +90,9 @@ impl LateTable {
     /// Closes the window; its pages are closed later.
     pub(super) fn close(&self, range: &Range<usize>) {
         let Shared { table, units, .. } = &*self.shared;
-        units.close(table.unit_numbers(range));
+        if !units.close(table.unit_numbers(range)) {
+            return;
+        }
         match units.pending() {
             0..PENDING_MAX => {
                 if let Some(thread) = &self.thread {

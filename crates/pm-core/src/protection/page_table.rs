@@ -3,6 +3,7 @@
 
 use super::windows::Access;
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MprotectFlags};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,7 @@ pub(super) struct PageTable {
     closed: Level,
     /// The open windows, in whole units, at most one for each thread. The lock is held during the system call, which the kernel serialises too.
     open: Mutex<Vec<(Range<usize>, Access)>>,
+    change_count: AtomicU64,
 }
 
 impl PageTable {
@@ -33,7 +35,7 @@ impl PageTable {
     pub(super) unsafe fn new(base: usize, len: usize, closed: Level, unit: usize) -> Result<Self, Errno> {
         let page = rustix::param::page_size();
         let pages = base..base + len.next_multiple_of(page);
-        let table = Self { pages, unit, closed, open: Mutex::default() };
+        let table = Self { pages, unit, closed, open: Mutex::default(), change_count: AtomicU64::new(0) };
         table.protect(table.pages.clone(), closed)?;
         if unit > page {
             table.split();
@@ -91,6 +93,11 @@ impl PageTable {
         }
     }
 
+    /// The calls of mprotect(2) so far.
+    pub(super) fn change_count(&self) -> u64 {
+        self.change_count.load(Ordering::Relaxed)
+    }
+
     /// The number of units.
     pub(super) fn unit_count(&self) -> usize {
         self.unit_index(self.pages.end - 1) + 1
@@ -129,6 +136,7 @@ impl PageTable {
 
     fn protect(&self, pages: Range<usize>, level: Level) -> Result<(), Errno> {
         debug_assert!(self.pages.start <= pages.start && pages.end <= self.pages.end, "{pages:x?}");
+        self.change_count.fetch_add(1, Ordering::Relaxed);
         let flags = match level {
             None => MprotectFlags::empty(),
             Some(Access::Read) => MprotectFlags::READ,

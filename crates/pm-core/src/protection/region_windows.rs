@@ -12,9 +12,6 @@ use crate::fault::MediumFault;
 use crate::{Medium, Pmem, Region};
 use core::ops::Range;
 
-/// The size of huge windows.
-const HUGE_BYTES: usize = 2 << 20;
-
 /// The windows of one region.
 #[derive(Debug)]
 pub struct RegionWindows {
@@ -36,9 +33,12 @@ enum Way {
 impl RegionWindows {
     /// Closes the region.
     pub(super) fn new(region: &Region, protection: &Protection) -> Result<Self, ProtectionError> {
-        let Protection { method, guards_reads, huge_windows, batch, on_stray } = *protection;
+        let Protection { method, guards_reads, window_bytes, batch, on_stray } = *protection;
         if method == Method::None {
             return Ok(Self { method, guards_reads: false, way: Way::Open, watch: None });
+        }
+        if window_bytes != 0 && !window_bytes.is_power_of_two() {
+            return Err(ProtectionError::WindowSize(window_bytes));
         }
         let is_copied = matches!(method, Method::Unmapped | Method::PrivateMap);
         if is_copied && region.is_scratch() {
@@ -61,7 +61,7 @@ impl RegionWindows {
         }
         let guards_reads = guards_reads || method == Method::PrivateMap;
         let closed = (!guards_reads).then_some(Access::Read);
-        let unit = region.mapping_unit_bytes().max(if huge_windows { HUGE_BYTES } else { 0 });
+        let unit = region.mapping_unit_bytes().max(window_bytes);
         // SAFETY: as above.
         let table = unsafe { PageTable::new(base, len, closed, unit) };
         let table = table.map_err(ProtectionError::Mprotect)?;
@@ -88,6 +88,16 @@ impl RegionWindows {
     #[must_use]
     pub fn stray_count(&self) -> u64 {
         self.watch.as_ref().map_or(0, Watch::stray_count)
+    }
+
+    /// The calls of mprotect(2) so far.
+    #[must_use]
+    pub fn change_count(&self) -> u64 {
+        match &self.way {
+            Way::PageTable(table) => table.change_count(),
+            Way::Late(table) => table.change_count(),
+            Way::Pkey(_) | Way::Open => 0,
+        }
     }
 
     /// The method.

@@ -1,6 +1,7 @@
 //! The options of `pmbd serve` that protect the disk from stray stores.
 
 use clap::{Args, ValueEnum};
+use pm_cli_common::Size;
 use pm_core::protection::{Method, Protection, StrayPolicy};
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ pub(crate) struct Protect {
     /// Keep out stray loads too.
     #[arg(long)]
     protect_reads: bool,
-    /// page-table and async: open windows of 2 MiB, for a disk on huge pages.
-    #[arg(long)]
-    huge_windows: bool,
+    /// page-table and async: the size of a window, a power of two; 2M for a disk on huge pages [default: a page].
+    #[arg(long, value_name = "SIZE")]
+    window: Option<Size>,
     /// async: the time after which pages are closed, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 1000)]
     protect_after: u64,
@@ -42,7 +43,9 @@ impl Protect {
             OnStray::Log => StrayPolicy::LetThrough,
         };
         let protection = Protection::new(self.protect).guard_reads(self.protect_reads);
-        let protection = protection.huge_windows(self.huge_windows).on_stray(policy);
+        // One that does not fit is refused as no power of two.
+        let window_bytes = self.window.map_or(0, |Size(bytes)| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let protection = protection.window_bytes(window_bytes).on_stray(policy);
         protection.batch(Duration::from_micros(self.protect_after))
     }
 
