@@ -1,7 +1,9 @@
 //! pmbd's design space: protections and write schemes against an unprotected device that stores around the cache, at the engine and over NBD, on
-//! ordinary and on huge pages. After Figs. 3, 5, 6, 8, 9 and 11 of PMBD (MSST 2014).
+//! ordinary and on huge pages. After Figs. 3, 5, 6, 8, 9 and 11 of PMBD (MSST 2014). And inserts into a store whose pages are closed late, after NVMalloc.
 
 mod engine;
+mod guest;
+mod inserts;
 mod memory;
 mod nbd;
 
@@ -22,7 +24,7 @@ struct Options {
     /// Only this part.
     #[arg(long, value_enum, value_name = "PART")]
     only: Option<Part>,
-    /// Only the rows of the engine whose names contain this.
+    /// Only the rows of the engine and of inserts whose names contain this.
     #[arg(long, value_name = "TEXT", default_value = "")]
     row: String,
     /// The pmbd to measure [default: built from this repository].
@@ -37,6 +39,10 @@ enum Part {
     Engine,
     /// Clients over NBD.
     Nbd,
+    /// Inserts into a store over a protected region.
+    Inserts,
+    /// Write schemes below a file system, in a virtual machine.
+    Guest,
 }
 
 fn main() -> Result<ExitCode> {
@@ -47,12 +53,15 @@ fn main() -> Result<ExitCode> {
     if wants(Part::Engine) {
         engine::measure(&options.cli, &options.row, &memories, &mut report)?;
     }
+    let pmbd = || options.pmbd.clone().map_or_else(|| pmbd::build(&["--release"]), Ok);
     if wants(Part::Nbd) {
-        let pmbd = match &options.pmbd {
-            Some(path) => path.clone(),
-            None => pmbd::build(&["--release"])?,
-        };
-        nbd::measure(&options.cli, &pmbd, &memories, &mut report)?;
+        nbd::measure(&options.cli, &pmbd()?, &memories, &mut report)?;
+    }
+    if wants(Part::Inserts) {
+        inserts::measure(&options.cli, &options.row, &mut report)?;
+    }
+    if wants(Part::Guest) {
+        guest::measure(&options.cli, &pmbd()?, &mut report)?;
     }
     options.cli.finish(&report)
 }
