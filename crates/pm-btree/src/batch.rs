@@ -1,17 +1,14 @@
 //! Batches: operations on several keys and tables that become durable together.
 
-use crate::commit::{Op, commit};
+use crate::commit::commit;
 use crate::core::Core;
 use crate::error::WriteError;
-use crate::key::SearchKey;
-use crate::leaf::Tree;
+use crate::op_list::OpList;
 use crate::sweep::Sweep;
 use crate::table::Table;
 use crate::types::{Key, Value};
 use core::fmt;
-use core::ops::Range;
 use pm_core::{Pmem, Region};
-use std::sync::Arc;
 
 /// Operations that become durable together, on any number of keys in any tables of one store. [`Store::batch`](crate::Store::batch) starts one.
 ///
@@ -38,21 +35,7 @@ use std::sync::Arc;
 pub struct WriteBatch<'s, P: Pmem = Region> {
     core: &'s Core<P>,
     sweep: &'s Sweep,
-    /// The tables, in the order of their first operation.
-    trees: Vec<Arc<Tree>>,
-    /// The keys and values.
-    bytes: Vec<u8>,
-    ops: Vec<Queued>,
-}
-
-/// An operation, with the places of its key and value among the bytes.
-#[derive(Clone, Debug)]
-struct Queued {
-    tree: usize,
-    head: u64,
-    /// Empty for a word key.
-    key: Range<usize>,
-    value: Option<Range<usize>>,
+    ops: OpList,
 }
 
 impl<P: Pmem> fmt::Debug for WriteBatch<'_, P> {
@@ -63,7 +46,7 @@ impl<P: Pmem> fmt::Debug for WriteBatch<'_, P> {
 
 impl<'s, P: Pmem> WriteBatch<'s, P> {
     pub(crate) const fn new(core: &'s Core<P>, sweep: &'s Sweep) -> Self {
-        Self { core, sweep, trees: Vec::new(), bytes: Vec::new(), ops: Vec::new() }
+        Self { core, sweep, ops: OpList::new() }
     }
 
     /// Adds an insertion of a key with its value, or a replacement of its value.
@@ -102,12 +85,12 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
     /// Whether there is no operation.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.ops.is_empty()
+        self.len() == 0
     }
 
     /// The bytes of the keys and values.
     pub(crate) const fn len_bytes(&self) -> usize {
-        self.bytes.len()
+        self.ops.len_bytes()
     }
 
     fn push<K: Key, V: Value>(
@@ -120,20 +103,7 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
             return Err(WriteError::OtherStore);
         }
         let mut buffer = Vec::new();
-        let key = table.encode(key, &mut buffer)?;
-        let known = self.trees.iter().position(|tree| Arc::ptr_eq(tree, table.tree()));
-        let tree = known.unwrap_or_else(|| {
-            self.trees.push(Arc::clone(table.tree()));
-            self.trees.len() - 1
-        });
-        let mut add = |bytes: &[u8]| {
-            let start = self.bytes.len();
-            self.bytes.extend_from_slice(bytes);
-            start..self.bytes.len()
-        };
-        let (head, key) = (key.head(), add(key.bytes()));
-        let value = value.map(add);
-        self.ops.push(Queued { tree, head, key, value });
+        self.ops.push(table.tree(), &table.encode(key, &mut buffer)?, value);
         Ok(())
     }
 
@@ -148,37 +118,9 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
     /// All changes are durable when this returns; a crash before that leaves all of them or none. Costs two fences, the lines of the records and of the
     /// entries, and one line; and nothing if there is nothing to change. Leaves without room are split before, as by [`Table::insert`]; a crash leaves
     /// them split, with the same contents.
-    pub fn commit(mut self) -> Result<(), WriteError> {
-        self.sort();
-        let bytes = |range: &Range<usize>| &self.bytes[range.clone()];
-        let mut tables: Vec<(&Tree, Vec<Op<'_>>)> = Vec::new();
-        for queued in &self.ops {
-            let tree = &*self.trees[queued.tree];
-            let key = match tree.is_word() {
-                true => SearchKey::word(queued.head),
-                false => SearchKey::bytes_key(bytes(&queued.key)),
-            };
-            let op = Op { key, value: queued.value.as_ref().map(bytes) };
-            match tables.last_mut() {
-                Some((last, ops)) if last.id.table == tree.id.table => ops.push(op),
-                _ => tables.push((tree, vec![op])),
-            }
-        }
+    pub fn commit(self) -> Result<(), WriteError> {
+        let _settled = self.core.group.settle(self.core, self.sweep)?;
+        let tables = self.ops.tables();
         self.sweep.change(self.core, || commit(self.core, &tables))
-    }
-
-    /// Sorts the operations by table and key, and keeps the last one of each key.
-    fn sort(&mut self) {
-        let Self { trees, bytes, ops, .. } = self;
-        let order = |op: &Queued| (trees[op.tree].id.table, op.head, &bytes[op.key.clone()]);
-        // A stable sort: of equal keys, the last operation comes last.
-        ops.sort_by(|a, b| order(a).cmp(&order(b)));
-        ops.dedup_by(|later, earlier| {
-            let is_same = order(later) == order(earlier);
-            if is_same {
-                core::mem::swap(later, earlier);
-            }
-            is_same
-        });
     }
 }

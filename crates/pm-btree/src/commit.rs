@@ -119,6 +119,9 @@ fn commit_in<'c, P: Pmem>(
         }
         writes_of_tables.push((*tree, writes));
     }
+    for (tree, writes) in &writes_of_tables {
+        tree.prefetch_leaves(core, writes);
+    }
     for (tree, writes) in writes_of_tables {
         locked.lock_leaves(core, tree, writes)?;
     }
@@ -303,6 +306,28 @@ impl Part<'_, '_> {
 }
 
 impl Tree {
+    /// Loads the frames of the leaves of these changes, and prefetches the lines that the changes store to or compare, so that the cache misses of different leaves
+    /// overlap. Another thread may change the leaves before they are locked, which costs speed only.
+    fn prefetch_leaves<P: Pmem>(&self, core: &Core<P>, writes: &[Write<'_>]) {
+        let pmem = &core.pmem();
+        for write in writes {
+            // The lookup under the lock reports an error.
+            let Ok(followed) = self.index.find(core, &write.key) else { return };
+            let frame = core.frames.get(followed.leaf());
+            if !frame.is_filled() {
+                continue;
+            }
+            let free = core.all_slots() & !frame.taken();
+            let owed = frame.owed.load(Ordering::Relaxed);
+            let next = if owed == 0 { free } else { owed };
+            let next = next & next.wrapping_neg();
+            let live = frame.live.load(Ordering::Relaxed);
+            for slot in slots_of(next | frame.matches(write.key.fingerprint(), live)) {
+                pmem.prefetch(entry_offset(frame.node(), slot));
+            }
+        }
+    }
+
     /// Locks the leaf whose range includes `key`, by a thread that has locked leaves to the left of it: no lock to the left is waited for.
     fn lock_leaf_rightwards<'c, P: Pmem>(
         &self,

@@ -96,6 +96,9 @@ pub enum OpenError {
     /// The root of the store could not be found or set.
     #[error(transparent)]
     Root(#[from] RootError),
+    /// A change of a group could not be made when the store was closed.
+    #[error("changes of a group are lost: {0}")]
+    Group(#[from] WriteError),
     /// A transaction of the heap failed.
     #[error(transparent)]
     Tx(#[from] TxError),
@@ -159,6 +162,20 @@ pub enum ReadError {
     /// A fence failed. A leaf that is read for the first time after a crash is made durable first.
     #[error(transparent)]
     Fence(#[from] FenceError),
+    /// The read needs the changes of a group to be committed, which fails for this reason.
+    #[error("changes of a group cannot be committed: {0}")]
+    Group(String),
+}
+
+impl ReadError {
+    /// The group cannot be committed.
+    pub(crate) fn of_group(error: WriteError) -> Self {
+        match error {
+            WriteError::Corrupted(corruption) => Self::Corrupted(corruption),
+            WriteError::Fence(error) => Self::Fence(error),
+            other => Self::Group(other.to_string()),
+        }
+    }
 }
 
 /// Why a change failed. Nothing was changed, unless a fence failed: then the next open decides whether the change is durable.
@@ -200,6 +217,9 @@ pub enum WriteError {
     /// A fence failed. The store accepts no more changes until it is opened again.
     #[error(transparent)]
     Fence(#[from] FenceError),
+    /// The change depends on a read that needs the changes of a group to be committed, which fails for this reason.
+    #[error("changes of a group cannot be committed: {0}")]
+    Group(String),
     /// An earlier fence failed: the store accepts no more changes until it is opened again.
     #[error("an earlier fence failed: the store accepts no more changes until it is opened again")]
     Poisoned,
@@ -212,6 +232,7 @@ impl From<ReadError> for WriteError {
             ReadError::Decode(error) => Self::Decode(error),
             ReadError::Corrupted(error) => Self::Corrupted(error),
             ReadError::Fence(error) => Self::Fence(error),
+            ReadError::Group(reason) => Self::Group(reason),
         }
     }
 }

@@ -34,6 +34,8 @@
 //! # What is guaranteed after a crash
 //! * Every operation that has returned is durable. An operation in progress is atomic: a crash leaves its change or none of it. So is a batch of
 //!   operations. Readers may see a part of a batch that is being committed.
+//! * Operations of a [group](Table::insert_grouped) return before they are durable. What survives is a prefix of all operations of all threads, and lacks at
+//!   most the last [few](StoreOptions::group_commits); [`Store::sync`] makes all durable.
 //! * A crash during an open or a close loses nothing.
 //! * Space that an operation in progress had taken is free after the next open.
 //! * After a failed fence the store accepts no more changes until it is opened again, and the next open decides whether the change is durable.
@@ -51,6 +53,7 @@
 //! | insert or update, 8-byte key, value of 256 bytes | 5 | 1 |
 //! | remove, pop the first or the last entry | 1 | 1 |
 //! | compare-and-swap, update | as an insert or a remove | 1; if nothing changes, none |
+//! | insert or remove in a group ([`Table::insert_grouped`]) | as alone | none; 2 for each group, besides those of splits |
 //! | a batch of any length ([`WriteBatch`]) | the records and entries, and 1 | 2, besides those of splits |
 //! | a load of sorted entries ([`Table::extend_sorted`]), per entry | 0.6 with 8-byte keys and values | 0.04 |
 //! | a split, in about one insertion of 30 | 19 | 1; with byte keys 2 |
@@ -84,6 +87,7 @@ mod error;
 mod fence;
 mod frame;
 mod grace;
+mod group;
 mod guard;
 mod header;
 mod hints;
@@ -94,6 +98,7 @@ mod leaf;
 mod lend;
 mod limbo;
 mod load;
+mod op_list;
 mod options;
 mod pop;
 mod recover;

@@ -12,6 +12,7 @@ pub struct StoreOptions {
     verifies_reads: bool,
     leaves_swept_at_open: Option<u64>,
     changes_per_epoch: Option<u32>,
+    group_changes: u32,
 }
 
 impl Default for StoreOptions {
@@ -33,6 +34,7 @@ impl StoreOptions {
             verifies_reads: false,
             leaves_swept_at_open: None,
             changes_per_epoch: None,
+            group_changes: 0,
         }
     }
 
@@ -90,6 +92,18 @@ impl StoreOptions {
 
     pub(crate) fn epoch_changes(&self) -> u32 {
         self.changes_per_epoch.unwrap_or(4096).max(1)
+    }
+
+    /// Lets up to so many changes wait to be committed together: those of [`Table::insert_grouped`](crate::Table::insert_grouped) and
+    /// [`remove_grouped`](crate::Table::remove_grouped). By default none. Other changes of a store with groups are made one after the other, over all threads.
+    #[must_use]
+    pub const fn group_commits(mut self, changes: u32) -> Self {
+        self.group_changes = changes;
+        self
+    }
+
+    pub(crate) const fn group_changes(&self) -> usize {
+        self.group_changes as usize
     }
 
     pub(crate) const fn verifies_reads(&self) -> bool {

@@ -19,6 +19,7 @@ use crate::table::Table;
 use crate::types::{Key, Value};
 use core::mem::offset_of;
 use core::ops::Bound;
+use core::time::Duration;
 use pm_alloc::{Heap, HeapError, TxError};
 use pm_core::{FenceError, Link, OpenError as RegionError, Pmem, PoolError, ProcessId, Region};
 use std::collections::BTreeMap;
@@ -136,7 +137,11 @@ impl Store<Region> {
         if self.core.check_not_poisoned().is_err() {
             return Err(FenceError::Poisoned.into());
         }
-        self.core.grow(pool_bytes)
+        match self.sync() {
+            // Room is what the group may wait for.
+            Err(WriteError::Fence(error)) => Err(error.into()),
+            _ => self.core.grow(pool_bytes),
+        }
     }
 }
 
@@ -272,6 +277,35 @@ impl<P: Pmem> Store<P> {
         WriteBatch::new(&self.core, &self.sweep)
     }
 
+    /// Makes the changes of the [group](Table::insert_grouped) durable.
+    ///
+    /// # Errors
+    /// When a change cannot be made: the pool is full, or a leaf is corrupted. Then all of them go on waiting, visible to readers. When a fence fails: then the
+    /// next open decides whether all are durable, or none.
+    ///
+    /// # Durability
+    /// When this returns, every change that had returned before the call is durable. Costs two fences, besides those of splits, and nothing if no change waits.
+    pub fn sync(&self) -> Result<(), WriteError> {
+        self.core.group.settle(&self.core, &self.sweep).map(drop)
+    }
+
+    /// As [`sync`](Self::sync), if the oldest change of the group has waited for so long; returns whether it had. A program that bounds the time for which a
+    /// change may wait calls this from a thread of its own.
+    ///
+    /// # Errors
+    /// As for [`sync`](Self::sync).
+    ///
+    /// # Durability
+    /// As for [`sync`](Self::sync).
+    pub fn sync_older(&self, age: Duration) -> Result<bool, WriteError> {
+        self.core.group.settle_older(&self.core, &self.sweep, age)
+    }
+
+    /// The number of changes of the group: those that a crash may lose.
+    pub fn grouped_len(&self) -> usize {
+        self.core.group.len()
+    }
+
     /// The tables, in the order of their names.
     pub fn tables(&self) -> Vec<TableInfo> {
         let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
@@ -291,6 +325,7 @@ impl<P: Pmem> Store<P> {
         let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
         let Some(opened) = catalogue.tables.get(name) else { return Ok(None) };
         let tree = opened.tree.as_ref().map_err(Corruption::clone)?;
+        self.sync().map_err(ReadError::of_group)?;
         self.sweep.len_of(&self.core, tree).map(Some)
     }
 
@@ -301,6 +336,7 @@ impl<P: Pmem> Store<P> {
     /// # Errors
     /// When a fence fails. A leaf that is read for the first time after a crash is made durable first.
     pub fn check(&self) -> Result<CheckReport, FenceError> {
+        self.settle_if_possible()?;
         let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
         let mut report = CheckReport::default();
         for (name, opened) in &catalogue.tables {
@@ -322,6 +358,7 @@ impl<P: Pmem> Store<P> {
     /// # Errors
     /// When a fence fails. A leaf that is read for the first time after a crash is made durable first.
     pub fn stats(&self) -> Result<StoreStats, FenceError> {
+        self.settle_if_possible()?;
         self.sweep.complete(&self.core)?;
         let (extent_bytes, used_bytes) = self.core.space.usage();
         Ok(StoreStats {
@@ -330,6 +367,14 @@ impl<P: Pmem> Store<P> {
             used_bytes,
             dram_bytes: self.core.frames.bytes() + self.core.inner.bytes(),
         })
+    }
+
+    /// Commits the group. If a change of it cannot be made, the caller does without.
+    fn settle_if_possible(&self) -> Result<(), FenceError> {
+        match self.sync() {
+            Err(WriteError::Fence(error)) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Unlinks the leaves that removals have left empty, and returns how many bytes can be used again. Takes `&mut self`: handles of tables are opened again
@@ -348,6 +393,7 @@ impl<P: Pmem> Store<P> {
         if self.core.check_not_poisoned().is_err() || !self.process.is_current() {
             return Err(FenceError::Poisoned.into());
         }
+        self.sync().map_err(ReadError::of_group)?;
         if !self.sweep.complete(&self.core)? {
             let report = self.check()?;
             let corruption = report.corruptions.into_iter().next().expect("the sweep was stopped by it").1;
@@ -405,7 +451,7 @@ impl<P: Pmem> Store<P> {
     /// needed for durability. Dropping the store does the same without reporting errors.
     ///
     /// # Errors
-    /// When a fence fails or has failed. The next open verifies the store.
+    /// When a fence fails or has failed. The next open verifies the store. When the changes of a [group](Table::insert_grouped) cannot be made: they are lost.
     ///
     /// # Durability
     /// Three fences, two of them of the heap. After a crash before the second one, the next open may verify all nodes.
@@ -428,9 +474,13 @@ impl<P: Pmem> Store<P> {
         if std::thread::panicking() {
             return Ok(());
         }
+        let synced = self.sync();
+        if let Err(WriteError::Fence(error)) = synced {
+            return Err(error.into());
+        }
         self.core.flush_owed();
         self.core.end_session(!self.core.session.is_unclean || self.sweep.is_done())?;
-        Ok(())
+        Ok(synced?)
     }
 }
 

@@ -51,6 +51,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 
     /// Makes a change, if necessary after completing the sweep.
     fn change<R>(&self, change: impl Fn(&Tree) -> Result<R, WriteError>) -> Result<R, WriteError> {
+        let _settled = self.core.group.settle(self.core, self.sweep)?;
         self.sweep.change(self.core, || change(&self.tree))
     }
 
@@ -76,8 +77,11 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
             self.tree.get(self.core, key, false, |entry| entry.value(&self.core.pmem(), self.tree.is_word()))
         };
         let mut buffer = Vec::new();
-        let bytes = read(&self.encode(key, &mut buffer)?)?;
-        bytes.map(Guard::of_value).transpose()
+        let key = self.encode(key, &mut buffer)?;
+        if let Some(waiting) = self.core.group.find(&self.tree, &key) {
+            return waiting.map(|value| Guard::of_value(value[..].into())).transpose();
+        }
+        read(&key)?.map(Guard::of_value).transpose()
     }
 
     /// Calls `with` with the value of a key, and returns its result: `None` if there is no value. The value is not copied.
@@ -107,6 +111,9 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     ) -> Result<Option<R>, ReadError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
+        if let Some(waiting) = self.core.group.find(&self.tree, &key) {
+            return Ok(waiting.map(|value| V::decode(&value).map(with)).transpose()?);
+        }
         let (mut with, mut result) = (Some(with), None);
         self.tree.lend(self.core, &key, &mut |bytes| {
             let with = with.take();
@@ -122,6 +129,9 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     pub fn contains_key(&self, key: K::View<'_>) -> Result<bool, ReadError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
+        if let Some(waiting) = self.core.group.find(&self.tree, &key) {
+            return Ok(waiting.is_some());
+        }
         Ok(self.tree.get(self.core, &key, false, |_| ())?.is_some())
     }
 
@@ -155,6 +165,73 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         let key = self.encode(key, &mut buffer)?;
         let outcome = self.change(|tree| tree.remove(self.core, &key, Expected::Any))?;
         Ok(outcome == Outcome::Changed { was_present: true })
+    }
+
+    /// Inserts a key with its value, or replaces its value, in a group: the change is visible to all readers when this returns, and durable when the group is
+    /// committed, with all changes before it. Without [`StoreOptions::group_commits`](crate::StoreOptions::group_commits), as [`insert`](Self::insert).
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert): the change was not made. An error may also belong to an earlier change, because the group is full and cannot be committed;
+    /// its changes go on waiting.
+    ///
+    /// # Durability
+    /// A crash leaves a prefix of all changes of the store, of all threads, without at most as many of the last ones as the group has room for. Costs no fence;
+    /// a commit costs two for all changes of a group, besides those of splits.
+    ///
+    /// # Examples
+    /// ```
+    /// use pm_btree::{Store, StoreOptions};
+    /// # use pm_core::Region;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new().group_commits(64))?;
+    /// let hits = store.table::<&str, u64>("hits")?;
+    /// hits.insert_grouped("/", 1)?; // visible from here on
+    /// assert_eq!((store.grouped_len(), hits.get("/")?.unwrap().value()), (1, 1));
+    /// store.sync()?; // durable from here on
+    /// assert_eq!(store.grouped_len(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn insert_grouped(&self, key: K::View<'_>, value: V::View<'_>) -> Result<(), WriteError> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        let mut bytes = Vec::new();
+        V::encode(value, &mut bytes)?;
+        self.change_grouped(&key, Some(&bytes))
+    }
+
+    /// Removes a key, if it is there, in a group: see [`insert_grouped`](Self::insert_grouped).
+    ///
+    /// # Errors
+    /// As for [`insert_grouped`](Self::insert_grouped).
+    ///
+    /// # Durability
+    /// As for [`insert_grouped`](Self::insert_grouped).
+    pub fn remove_grouped(&self, key: K::View<'_>) -> Result<(), WriteError> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        self.change_grouped(&key, None)
+    }
+
+    fn change_grouped(&self, key: &SearchKey<'_>, value: Option<&[u8]>) -> Result<(), WriteError> {
+        let group = &self.core.group;
+        if group.is_enabled() {
+            return group.push(self.core, self.sweep, &self.tree, key, value);
+        }
+        let made = self.sweep.change(self.core, || match value {
+            Some(value) => self.tree.put(self.core, key, value, Expected::Any),
+            None => self.tree.remove(self.core, key, Expected::Any),
+        });
+        made.map(drop)
+    }
+
+    /// Makes the changes of the group durable, so that the leaves have them: for reads that do not look at the group.
+    #[inline]
+    fn settle(&self) -> Result<(), ReadError> {
+        match self.core.group.len() {
+            0 => Ok(()),
+            _ => self.core.group.settle(self.core, self.sweep).map(drop).map_err(ReadError::of_group),
+        }
     }
 
     /// Changes the value of a key from `expected` to `new`, if it is `expected`, which is decided under the lock of the key's leaf. `None` means that the
@@ -257,6 +334,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     }
 
     fn pop(&self, end: End) -> Result<Option<KeyValue<K, V>>, WriteError> {
+        let _settled = self.core.group.settle(self.core, self.sweep)?;
         let _active = self.core.begin_change()?;
         let Some(found) = self.tree.lock_end(self.core, end)? else { return Ok(None) };
         let value = found.entry.value(&self.core.pmem(), self.tree.is_word());
@@ -321,6 +399,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// # Errors
     /// When a leaf cannot be read, so that its entries cannot be counted.
     pub fn len(&self) -> Result<u64, ReadError> {
+        self.settle()?;
         self.sweep.len_of(self.core, &self.tree)
     }
 
@@ -415,6 +494,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     }
 
     fn bounds<'k>(&self, range: &impl RangeBounds<K::View<'k>>) -> Result<Bounds, ReadError> {
+        self.settle()?;
         Ok(Bounds { from: self.bound(range.start_bound())?, to: self.bound(range.end_bound())? })
     }
 

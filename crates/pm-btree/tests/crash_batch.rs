@@ -1,12 +1,12 @@
 //! Crashes of batches over two tables, in small nodes: after each crash, and after each kill that is followed by a crash, a batch has changed everything
-//! or nothing.
+//! or nothing. And of groups, of which a crash leaves a prefix.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_alloc::HeapOptions;
 use pm_btree::{OpenError, ReadError, Store, StoreOptions, Table, TableError, WriteError};
 use pm_core::{PoolOptions, Uuid};
-use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
+use pm_crashsim::{Durability, Explorer, Model, Oracle, Sequences, SimPmem, Subject};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -30,6 +30,10 @@ enum Op {
     Batch(&'static [Change]),
     /// A change by itself.
     Single(Change),
+    /// A change that waits for its group, which has room for two.
+    Grouped(Change),
+    /// Makes the group durable.
+    Sync,
 }
 
 /// A store with two tables, both with these keys.
@@ -58,7 +62,13 @@ fn options() -> StoreOptions {
     // Fixed numbers, so that a crash has the same name in each run.
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
     let heap = HeapOptions::new().seed(7).pool(pool).lanes(1);
-    StoreOptions::new().heap(heap).node_slots(4).extent_bytes(4096).sweep_at_open(0).changes_per_epoch(2)
+    StoreOptions::new()
+        .heap(heap)
+        .node_slots(4)
+        .extent_bytes(4096)
+        .sweep_at_open(0)
+        .changes_per_epoch(2)
+        .group_commits(2)
 }
 
 fn name(key: u8) -> Vec<u8> {
@@ -83,6 +93,15 @@ impl<'s> Tables<'s> {
             (Names, value) => self.names.insert(&name(key), &[value; 3])?,
         };
         Ok(())
+    }
+
+    fn change_grouped(&self, (table, key, value): Change) -> Result<(), WriteError> {
+        match (table, value) {
+            (Words, 0) => self.words.remove_grouped(key.into()),
+            (Words, value) => self.words.insert_grouped(key.into(), value.into()),
+            (Names, 0) => self.names.remove_grouped(&name(key)),
+            (Names, value) => self.names.insert_grouped(&name(key), &[value; 3]),
+        }
     }
 
     fn commit(&self, store: &SimStore, changes: &[Change]) -> Result<(), WriteError> {
@@ -125,8 +144,14 @@ impl Subject for TwoTables {
         match op {
             Op::Batch(changes) => tables.commit(store, changes)?,
             Op::Single(change) => tables.change(*change)?,
+            Op::Grouped(change) => tables.change_grouped(*change)?,
+            Op::Sync => store.sync()?,
         }
         Ok(())
+    }
+
+    fn is_sync(&self, op: &Op) -> bool {
+        !matches!(op, Op::Grouped(_))
     }
 
     fn observe(&self, store: &SimStore) -> Result<BTreeMap<(In, u8), u8>, Failure> {
@@ -172,7 +197,8 @@ impl Oracle for TwoTables {
         };
         match op {
             Op::Batch(changes) => changes.iter().copied().for_each(&mut change),
-            Op::Single(one) => change(*one),
+            Op::Single(one) | Op::Grouped(one) => change(*one),
+            Op::Sync => {}
         }
     }
 }
@@ -291,6 +317,68 @@ fn random_batches_are_atomic() {
             .map(|number| match number % 2 {
                 0 => Op::Batch(Vec::leak((0..4).map(|_| change()).collect())),
                 _ => Op::Single(change()),
+            })
+            .collect();
+        sequences.check(&ops);
+    }
+}
+
+/// Changes of groups that replace, remove and insert.
+const GROUPED: [Op; 4] = [
+    Op::Grouped((Words, 4, 40)),
+    Op::Grouped((Words, 3, 0)),
+    Op::Grouped((Names, 3, 30)),
+    Op::Grouped((Names, 5, 0)),
+];
+
+fn groups(explorer: Explorer, keys: &'static [u8]) -> Sequences<TwoTables> {
+    let sequences = Sequences::new(TwoTables { keys }, REGION_BYTES).unwrap().explorer(explorer);
+    sequences.durability(Durability::Buffered).crash_onward(0)
+}
+
+/// The third change commits the two before it, and a change by itself or a sync what is left.
+#[test]
+fn crash_leaves_a_prefix_of_groups() {
+    for model in [Model::Px86Line, Model::Eadr, Model::Page] {
+        let explorer = Explorer::new(model)
+            .crashes(1)
+            .choices_per_point(choices_per_point() / 200)
+            .nested_choices_per_point(1);
+        let sequences = groups(explorer, &[3, 5]);
+        for (number, last) in [Op::Sync, SINGLES[0], FITTING[0]].into_iter().enumerate() {
+            let mut ops = GROUPED;
+            ops.rotate_left(number);
+            sequences.check(&[&ops[..3], &[last]].concat());
+        }
+    }
+}
+
+/// Killed everywhere; a second process opens the store, goes on, and is crashed.
+#[test]
+fn killed_groups_leave_a_prefix() {
+    let explorer =
+        Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(choices_per_point() / 2_500);
+    groups(explorer, &[3, 5]).check(&[&GROUPED[..3], &[Op::Sync]].concat());
+}
+
+/// Random sequences of all kinds of changes. `PM_CRASH_SEQUENCES` sets their number.
+#[test]
+fn random_groups_leave_a_prefix() {
+    let count = std::env::var("PM_CRASH_SEQUENCES").map_or(5, |count| count.parse().expect("a number"));
+    let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(6).nested_choices_per_point(1);
+    let sequences = groups(explorer, &[2, 3, 5, 7, 11]);
+    for seed in 0..count {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let ops: Vec<Op> = (0..8)
+            .map(|_| {
+                let table = if random.bool() { Words } else { Names };
+                let change = (table, random.u8(..16), if random.u32(..3) == 0 { 0 } else { random.u8(1..) });
+                match random.u32(..10) {
+                    0 => Op::Sync,
+                    1 => Op::Single(change),
+                    2 => Op::Batch(Vec::leak(vec![change])),
+                    _ => Op::Grouped(change),
+                }
             })
             .collect();
         sequences.check(&ops);

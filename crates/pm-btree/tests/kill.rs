@@ -1,4 +1,5 @@
-//! A process whose two threads change a store is killed, again and again. After each kill the store has what its threads have reported.
+//! A process whose two threads change a store is killed, again and again. After each kill the store has what its threads have reported, or with groups a
+//! prefix of their changes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -191,4 +192,76 @@ fn reported_changes_survive_kills() {
         }
     }
     assert!(starts.iter().all(|start| *start > 100), "the threads have made {starts:?} changes");
+}
+
+/// The changes of a group.
+const GROUP: u32 = 64;
+
+/// In the child: two threads count, in groups. Each of their values has the other thread's count that was read before it. After every 100 counts, a thread makes
+/// its count durable, and reports it.
+fn count(path: &Path) -> ! {
+    let store = Store::open(path, &StoreOptions::new().group_commits(GROUP)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let store = &store;
+            scope.spawn(move || {
+                let counts = store.table::<u64, (u64, u64)>("counts").unwrap();
+                let count_of = |thread| counts.get(thread).unwrap().map_or(0, |value| value.value().0);
+                for number in count_of(thread) + 1.. {
+                    counts.insert_grouped(thread, (number, count_of(1 - thread))).unwrap();
+                    if number % 100 == 0 {
+                        store.sync().unwrap();
+                        let report =
+                            [[u8::try_from(thread).unwrap()].as_slice(), &number.to_le_bytes()].concat();
+                        std::io::stderr().write_all(&report).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    unreachable!("the threads do not end");
+}
+
+/// What a kill leaves of the counts is a prefix of both threads' changes, with all that were made durable. `PM_KILLS` sets the number of kills.
+#[test]
+fn killed_groups_leave_a_prefix() {
+    if let Some(path) = std::env::var_os(FILE) {
+        count(&PathBuf::from(path));
+    }
+    let kills = std::env::var("PM_KILLS").map_or(10, |count| count.parse().expect("a number"));
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("store.pm");
+    Store::create(&path, 64 << 20, &StoreOptions::new()).unwrap().close().unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut durable = [0; 2];
+    for kill in 0..kills {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["killed_groups_leave_a_prefix", "--exact", "--nocapture"]).env(FILE, &path);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stderr = child.stderr.take().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut reports = Vec::new();
+            stderr.read_to_end(&mut reports).unwrap();
+            reports
+        });
+        std::thread::sleep(Duration::from_millis(random.u64(5..150)));
+        child.kill().unwrap();
+        assert!(child.wait().unwrap().code().is_none(), "the child ended before it was killed");
+        for report in reader.join().unwrap().as_chunks::<9>().0 {
+            let number = u64::from_le_bytes(report[1..].try_into().unwrap());
+            let known: &mut u64 = &mut durable[usize::from(report[0])];
+            *known = number.max(*known);
+        }
+        let store = Store::open(&path, &StoreOptions::new()).unwrap();
+        let counts = store.table::<u64, (u64, u64)>("counts").unwrap();
+        let found = [0, 1].map(|thread| counts.get(thread).unwrap().map_or((0, 0), |value| value.value()));
+        for thread in [0, 1] {
+            let (count, other) = found[thread];
+            assert!(count >= durable[thread], "kill {kill}: {found:?}, durable {durable:?}");
+            assert!(found[1 - thread].0 >= other, "kill {kill}: thread {thread} has seen more: {found:?}");
+        }
+        assert!(store.check().unwrap().is_sound());
+    }
+    assert!(durable.iter().all(|count| *count > 100), "the threads have made {durable:?} changes");
 }

@@ -96,3 +96,17 @@ fn record_costs_its_lines_in_addition() {
     let remove = price(&store, |number| assert!(table.remove(key(number)).unwrap()));
     remove.assert_at_most("8 B key, 256 B value, remove", 1.1, 1.0);
 }
+
+/// A group of 64 changes has two fences, and a split in about one insertion of 30 two.
+#[test]
+fn changes_of_groups_share_fences() {
+    let region = Counting::new(Region::anonymous(256 << 20).unwrap());
+    let store = Store::format(region, &StoreOptions::new().group_commits(64)).unwrap();
+    let table = store.table::<u64, [u8; 256]>("records").unwrap();
+    let insert = price(&store, |number| table.insert_grouped(key(number), [7; 256]).unwrap());
+    insert.assert_at_most("in groups of 64: 8 B key, 256 B value, insert", 5.7, 0.1);
+    let update = price(&store, |number| table.insert_grouped(key(number), [8; 256]).unwrap());
+    update.assert_at_most("in groups of 64: 8 B key, 256 B value, update", 5.2, 0.04);
+    let remove = price(&store, |number| table.remove_grouped(key(number)).unwrap());
+    remove.assert_at_most("in groups of 64: 8 B key, 256 B value, remove", 1.2, 0.04);
+}

@@ -15,6 +15,7 @@ mod store {
     mod failed_fences;
     mod flips;
     mod full;
+    mod groups;
     mod lending;
     mod prop_types;
     mod refusals;
