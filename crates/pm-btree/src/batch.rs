@@ -3,6 +3,7 @@
 use crate::commit::commit;
 use crate::core::Core;
 use crate::error::WriteError;
+use crate::group::Group;
 use crate::op_list::OpList;
 use crate::sweep::Sweep;
 use crate::table::Table;
@@ -35,6 +36,7 @@ use pm_core::{Pmem, Region};
 pub struct WriteBatch<'s, P: Pmem = Region> {
     core: &'s Core<P>,
     sweep: &'s Sweep,
+    group: &'s Group,
     ops: OpList,
 }
 
@@ -45,8 +47,8 @@ impl<P: Pmem> fmt::Debug for WriteBatch<'_, P> {
 }
 
 impl<'s, P: Pmem> WriteBatch<'s, P> {
-    pub(crate) const fn new(core: &'s Core<P>, sweep: &'s Sweep) -> Self {
-        Self { core, sweep, ops: OpList::new() }
+    pub(crate) const fn new(core: &'s Core<P>, sweep: &'s Sweep, group: &'s Group) -> Self {
+        Self { core, sweep, group, ops: OpList::new() }
     }
 
     /// Adds an insertion of a key with its value, or a replacement of its value.
@@ -119,7 +121,7 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
     /// entries, and one line; and nothing if there is nothing to change. Leaves without room are split before, as by [`Table::insert`]; a crash leaves
     /// them split, with the same contents.
     pub fn commit(self) -> Result<(), WriteError> {
-        let _settled = self.core.group.settle(self.core, self.sweep)?;
+        let _settled = self.group.settle(self.core, self.sweep)?;
         let tables = self.ops.tables();
         self.sweep.change(self.core, || commit(self.core, &tables))
     }

@@ -9,7 +9,6 @@ use crate::format::{
 };
 use crate::frame::{FrameLock, Frames, flush_owed};
 use crate::grace::{Active, Grace};
-use crate::group::Group;
 use crate::inner::{FANOUT_MAX, InnerNodes};
 use crate::limbo::Limbo;
 use crate::options::StoreOptions;
@@ -33,8 +32,6 @@ pub(crate) struct Core<P: Pmem> {
     pub(crate) session: Session,
     pub(crate) batches: BatchSlots,
     limbo: Limbo,
-    /// Changes that wait to be committed together.
-    pub(crate) group: Group,
     changes_per_epoch: u32,
     /// The number of entries in a node.
     pub(crate) slots: usize,
@@ -94,7 +91,6 @@ impl<P: Pmem> Core<P> {
             session,
             batches,
             limbo: Limbo::new(processor_count().min(16)),
-            group: Group::new(options.group_changes()),
             changes_per_epoch: options.epoch_changes(),
             slots,
             verifies_reads,

@@ -11,6 +11,7 @@
 
 use crate::commit::commit;
 use crate::core::Core;
+use crate::entry::INLINE_BYTES;
 use crate::error::WriteError;
 use crate::key::SearchKey;
 use crate::leaf::Tree;
@@ -73,7 +74,7 @@ impl Group {
         value: Option<&[u8]>,
     ) -> Result<(), WriteError> {
         core.check_not_poisoned()?;
-        let len_bytes = tree.record_bytes(key, value.map_or(0, <[u8]>::len));
+        let len_bytes = record_bytes(tree, key, value.map_or(0, <[u8]>::len));
         let max_bytes = core.space.record_bytes_max();
         if len_bytes > max_bytes {
             return Err(WriteError::TooLong { len_bytes, max_bytes });
@@ -155,4 +156,13 @@ impl Group {
     fn order(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The length of the record of a key and a value of this length; zero if the entry holds both.
+fn record_bytes(tree: &Tree, key: &SearchKey<'_>, value_len: usize) -> u64 {
+    if value_len <= INLINE_BYTES && key.bytes().len() <= INLINE_BYTES {
+        return 0;
+    }
+    let lengths_and_key = if tree.is_word() { 0 } else { 8 + key.bytes().len() };
+    (lengths_and_key + value_len) as u64
 }

@@ -220,15 +220,6 @@ impl Tree {
         }
     }
 
-    /// The length of the record of a key and a value of this length; zero if the entry holds both.
-    pub(crate) fn record_bytes(&self, key: &SearchKey<'_>, value_len: usize) -> u64 {
-        if value_len <= INLINE_BYTES && key.bytes().len() <= INLINE_BYTES {
-            return 0;
-        }
-        let lengths_and_key = if self.is_word() { 0 } else { 8 + key.bytes().len() };
-        (lengths_and_key + value_len) as u64
-    }
-
     /// Takes space for a value, and computes what the entry says about it. Nothing is stored.
     pub(crate) fn prepare<'c, P: Pmem>(
         &self,

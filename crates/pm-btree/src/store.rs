@@ -9,6 +9,7 @@ use crate::error::{Corruption, CorruptionKind, LeafError, OpenError, ReadError, 
 use crate::format::{
     EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, ROOT, ROWS, StoreBlock, StoreHeader, VERSION, checked,
 };
+use crate::group::Group;
 use crate::key::SearchKey;
 use crate::leaf::Tree;
 use crate::options::StoreOptions;
@@ -39,6 +40,8 @@ pub struct Store<P: Pmem = Region> {
     process: ProcessId,
     core: Core<P>,
     sweep: Sweep,
+    /// Changes that wait to be committed together.
+    group: Group,
     catalogue: RwLock<Catalogue>,
     /// Whether the session has ended, or cannot be.
     is_closed: bool,
@@ -219,6 +222,7 @@ impl<P: Pmem> Store<P> {
             process: ProcessId::current(),
             core,
             sweep,
+            group: Group::new(options.group_changes()),
             catalogue: RwLock::new(catalogue),
             is_closed: false,
         })
@@ -269,12 +273,12 @@ impl<P: Pmem> Store<P> {
             let (stored, wanted) = (opened.described.types(), wanted.types());
             return Err(TableError::Type { name: name.to_owned(), stored, wanted });
         }
-        Ok(Some(Table::new(&self.core, &self.sweep, opened.tree.clone()?)))
+        Ok(Some(Table::new(&self.core, &self.sweep, &self.group, opened.tree.clone()?)))
     }
 
     /// Starts a batch, whose operations become durable together.
     pub const fn batch(&self) -> WriteBatch<'_, P> {
-        WriteBatch::new(&self.core, &self.sweep)
+        WriteBatch::new(&self.core, &self.sweep, &self.group)
     }
 
     /// Makes the changes of the [group](Table::insert_grouped) durable.
@@ -286,7 +290,7 @@ impl<P: Pmem> Store<P> {
     /// # Durability
     /// When this returns, every change that had returned before the call is durable. Costs two fences, besides those of splits, and nothing if no change waits.
     pub fn sync(&self) -> Result<(), WriteError> {
-        self.core.group.settle(&self.core, &self.sweep).map(drop)
+        self.group.settle(&self.core, &self.sweep).map(drop)
     }
 
     /// As [`sync`](Self::sync), if the oldest change of the group has waited for so long; returns whether it had. A program that bounds the time for which a
@@ -298,12 +302,12 @@ impl<P: Pmem> Store<P> {
     /// # Durability
     /// As for [`sync`](Self::sync).
     pub fn sync_older(&self, age: Duration) -> Result<bool, WriteError> {
-        self.core.group.settle_older(&self.core, &self.sweep, age)
+        self.group.settle_older(&self.core, &self.sweep, age)
     }
 
     /// The number of changes of the group: those that a crash may lose.
     pub fn grouped_len(&self) -> usize {
-        self.core.group.len()
+        self.group.len()
     }
 
     /// The tables, in the order of their names.

@@ -3,6 +3,7 @@
 use crate::change::{Encoded, Expected, Outcome, Swap};
 use crate::core::Core;
 use crate::error::{EncodeError, ReadError, WriteError};
+use crate::group::Group;
 use crate::guard::Guard;
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::Tree;
@@ -28,6 +29,7 @@ pub type KeyValue<K, V> = (Guard<K>, Guard<V>);
 pub struct Table<'s, K: Key, V: Value, P: Pmem = Region> {
     core: &'s Core<P>,
     sweep: &'s Sweep,
+    group: &'s Group,
     tree: Arc<Tree>,
     types: PhantomData<fn() -> (K, V)>,
 }
@@ -40,18 +42,24 @@ impl<K: Key, V: Value, P: Pmem> fmt::Debug for Table<'_, K, V, P> {
 
 impl<K: Key, V: Value, P: Pmem> Clone for Table<'_, K, V, P> {
     fn clone(&self) -> Self {
-        Self { core: self.core, sweep: self.sweep, tree: Arc::clone(&self.tree), types: PhantomData }
+        Self {
+            core: self.core,
+            sweep: self.sweep,
+            group: self.group,
+            tree: Arc::clone(&self.tree),
+            types: PhantomData,
+        }
     }
 }
 
 impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
-    pub(crate) const fn new(core: &'s Core<P>, sweep: &'s Sweep, tree: Arc<Tree>) -> Self {
-        Self { core, sweep, tree, types: PhantomData }
+    pub(crate) const fn new(core: &'s Core<P>, sweep: &'s Sweep, group: &'s Group, tree: Arc<Tree>) -> Self {
+        Self { core, sweep, group, tree, types: PhantomData }
     }
 
     /// Makes a change, if necessary after completing the sweep.
     fn change<R>(&self, change: impl Fn(&Tree) -> Result<R, WriteError>) -> Result<R, WriteError> {
-        let _settled = self.core.group.settle(self.core, self.sweep)?;
+        let _settled = self.group.settle(self.core, self.sweep)?;
         self.sweep.change(self.core, || change(&self.tree))
     }
 
@@ -61,6 +69,10 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 
     pub(crate) const fn sweep(&self) -> &'s Sweep {
         self.sweep
+    }
+
+    pub(crate) const fn group(&self) -> &'s Group {
+        self.group
     }
 
     pub(crate) const fn tree(&self) -> &Arc<Tree> {
@@ -78,7 +90,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         };
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        if let Some(waiting) = self.core.group.find(&self.tree, &key) {
+        if let Some(waiting) = self.group.find(&self.tree, &key) {
             return waiting.map(|value| Guard::of_value(value[..].into())).transpose();
         }
         read(&key)?.map(Guard::of_value).transpose()
@@ -111,7 +123,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     ) -> Result<Option<R>, ReadError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        if let Some(waiting) = self.core.group.find(&self.tree, &key) {
+        if let Some(waiting) = self.group.find(&self.tree, &key) {
             return Ok(waiting.map(|value| V::decode(&value).map(with)).transpose()?);
         }
         let (mut with, mut result) = (Some(with), None);
@@ -129,7 +141,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     pub fn contains_key(&self, key: K::View<'_>) -> Result<bool, ReadError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        if let Some(waiting) = self.core.group.find(&self.tree, &key) {
+        if let Some(waiting) = self.group.find(&self.tree, &key) {
             return Ok(waiting.is_some());
         }
         Ok(self.tree.get(self.core, &key, false, |_| ())?.is_some())
@@ -214,9 +226,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     }
 
     fn change_grouped(&self, key: &SearchKey<'_>, value: Option<&[u8]>) -> Result<(), WriteError> {
-        let group = &self.core.group;
-        if group.is_enabled() {
-            return group.push(self.core, self.sweep, &self.tree, key, value);
+        if self.group.is_enabled() {
+            return self.group.push(self.core, self.sweep, &self.tree, key, value);
         }
         let made = self.sweep.change(self.core, || match value {
             Some(value) => self.tree.put(self.core, key, value, Expected::Any),
@@ -228,9 +239,9 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// Makes the changes of the group durable, so that the leaves have them: for reads that do not look at the group.
     #[inline]
     fn settle(&self) -> Result<(), ReadError> {
-        match self.core.group.len() {
+        match self.group.len() {
             0 => Ok(()),
-            _ => self.core.group.settle(self.core, self.sweep).map(drop).map_err(ReadError::of_group),
+            _ => self.group.settle(self.core, self.sweep).map(drop).map_err(ReadError::of_group),
         }
     }
 
@@ -334,7 +345,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     }
 
     fn pop(&self, end: End) -> Result<Option<KeyValue<K, V>>, WriteError> {
-        let _settled = self.core.group.settle(self.core, self.sweep)?;
+        let _settled = self.group.settle(self.core, self.sweep)?;
         let _active = self.core.begin_change()?;
         let Some(found) = self.tree.lock_end(self.core, end)? else { return Ok(None) };
         let value = found.entry.value(&self.core.pmem(), self.tree.is_word());

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 type CountedStore = Store<Counting<Region>>;
+type Words<'s> = Table<'s, u64, u64, Counting<Region>>;
 
 fn options(limit: u32) -> StoreOptions {
     StoreOptions::new().group_commits(limit)
@@ -82,7 +83,7 @@ fn full_group_is_committed_by_the_next_change() {
 fn changes_that_do_not_wait_commit_the_group() {
     let store = store(8);
     let table = store.table::<u64, u64>("t").unwrap();
-    let commits = |change: &dyn Fn(&Table<'_, u64, u64, Counting<Region>>)| {
+    let commits = |change: &dyn Fn(&Words<'_>)| {
         table.insert_grouped(1, 1).unwrap();
         change(&table);
         assert_eq!(store.grouped_len(), 0);
