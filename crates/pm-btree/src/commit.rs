@@ -306,17 +306,19 @@ impl Part<'_, '_> {
 }
 
 impl Tree {
-    /// Loads the frames of the leaves of these changes, and prefetches the lines that the changes store to or compare, so that the cache misses of different leaves
+    /// Prefetches the frames of the leaves of these changes, and then the lines that the changes store to or compare, so that the cache misses of different leaves
     /// overlap. Another thread may change the leaves before they are locked, which costs speed only.
     fn prefetch_leaves<P: Pmem>(&self, core: &Core<P>, writes: &[Write<'_>]) {
-        let pmem = &core.pmem();
+        let mut frames = Vec::with_capacity(writes.len());
         for write in writes {
             // The lookup under the lock reports an error.
             let Ok(followed) = self.index.find(core, &write.key) else { return };
             let frame = core.frames.get(followed.leaf());
-            if !frame.is_filled() {
-                continue;
-            }
+            frame.prefetch();
+            frames.push(frame);
+        }
+        let pmem = &core.pmem();
+        for (write, frame) in writes.iter().zip(frames).filter(|(_, frame)| frame.is_filled()) {
             let free = core.all_slots() & !frame.taken();
             let owed = frame.owed.load(Ordering::Relaxed);
             let next = if owed == 0 { free } else { owed };
