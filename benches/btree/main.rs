@@ -6,8 +6,10 @@ mod fjall;
 mod lmdb;
 mod opening;
 mod ours;
+mod paper;
 mod records;
 mod redb;
+mod sorted_tree;
 mod store;
 mod workload;
 
@@ -72,6 +74,8 @@ enum Part {
     Details,
     /// Opening a store after a kill.
     Opening,
+    /// A tree with sorted nodes, and groups of changes, after the paper NVMalloc.
+    Paper,
 }
 
 fn main() -> Result<ExitCode> {
@@ -98,6 +102,10 @@ fn main() -> Result<ExitCode> {
     if includes(Part::Opening) {
         let killed_records = if quick { 1_000_000 } else { 10_000_000 };
         opening::add(&mut report, &options.directory, &Records::new(256), killed_records, 1 + rounds / 3)?;
+    }
+    if includes(Part::Paper) {
+        let count = options.records.unwrap_or(if quick { 100_000 } else { 1_000_000 });
+        paper::add(&mut report, &options.directory, count, options.cli.round_count(3, 1))?;
     }
     options.cli.finish(&report)
 }
