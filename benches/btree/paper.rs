@@ -5,18 +5,20 @@ use crate::sorted_tree::{Persist, SortedTree};
 use miette::{IntoDiagnostic as _, Result, ensure};
 use pm_bench::{Pair, Report, rounds_of};
 use pm_btree::{Store, StoreOptions};
-use pm_core::{Pmem as _, Region, RegionOptions};
+use pm_core::counters::{CounterOptions, LineCounters};
+use pm_core::{FenceError, Pmem, Region, RegionOptions};
 use std::path::Path;
 use std::time::Instant;
 
 /// The rows: the first one is what the others are compared with.
-const ROWS: [&str; 6] = [
+const ROWS: [&str; 7] = [
     "each insert durable",
     "groups of 64",
     "groups of 1,024",
     "sorted nodes, never durable",
     "sorted nodes, flushed",
     "sorted nodes, around the cache",
+    "sorted nodes, counters, 64 groups together",
 ];
 
 /// What is measured, in operations a second.
@@ -36,9 +38,28 @@ pub(crate) fn add(report: &mut Report, directory: &Path, count: u64, rounds: usi
                 0 => ours(directory, &value, count, None),
                 1 => ours(directory, &value, count, Some(64)),
                 2 => ours(directory, &value, count, Some(1024)),
-                3 => sorted(directory, &value, count, Persist::Never),
-                4 => sorted(directory, &value, count, Persist::Flush),
-                _ => sorted(directory, &value, count, Persist::NonTemporal),
+                3 => {
+                    sorted(region(directory, value_bytes, count)?, &value, count, Persist::Never, |_| Ok(()))
+                }
+                4 => sorted(
+                    region(directory, value_bytes, count)?,
+                    &value,
+                    count,
+                    Persist::Flush,
+                    Region::fence,
+                ),
+                5 => sorted(
+                    region(directory, value_bytes, count)?,
+                    &value,
+                    count,
+                    Persist::NonTemporal,
+                    Region::fence,
+                ),
+                _ => {
+                    let counters =
+                        LineCounters::new(region(directory, value_bytes, count)?, &CounterOptions::new());
+                    sorted(counters, &value, count, Persist::Never, |counters| counters.sgroup().map(drop))
+                }
             }
         })?;
         for (row, name) in ROWS.into_iter().enumerate().skip(1) {
@@ -109,16 +130,21 @@ fn ours(directory: &Path, value: &[u8], count: u64, group: Option<u32>) -> Resul
     )
 }
 
-fn sorted(directory: &Path, value: &[u8], count: u64, persist: Persist) -> Result<[f64; WORKLOADS.len()]> {
-    let region = region(directory, value.len(), count)?;
-    let tree = std::cell::RefCell::new(SortedTree::new(&region, persist));
+fn sorted<P: Pmem>(
+    pmem: P,
+    value: &[u8],
+    count: u64,
+    persist: Persist,
+    end: fn(&P) -> Result<(), FenceError>,
+) -> Result<[f64; WORKLOADS.len()]> {
+    let tree = std::cell::RefCell::new(SortedTree::new(&pmem, persist, end));
     let mut found = vec![0; value.len()];
     run(
         count,
         |key, _| tree.borrow_mut().insert(key, value).into_diagnostic(),
         |key| {
             let Some((offset, len_bytes)) = tree.borrow().get(key) else { return Ok(false) };
-            region.load(offset, &mut found);
+            pmem.load(offset, &mut found);
             Ok(len_bytes == value.len() as u64 && found == value)
         },
     )

@@ -6,11 +6,11 @@ use pm_core::{FenceError, Pmem};
 /// How the tree's stores reach the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Persist {
-    /// When the cache evicts them.
+    /// When the cache evicts them, or what ends an operation writes them back.
     Never,
-    /// Each store is flushed, and an operation ends with a fence.
+    /// Each store is flushed.
     Flush,
-    /// Around the cache, and an operation ends with a fence.
+    /// Around the cache.
     NonTemporal,
 }
 
@@ -27,6 +27,8 @@ const REFERENCES: u64 = KEYS + 8 * CAPACITY as u64;
 pub(crate) struct SortedTree<'p, P> {
     pmem: &'p P,
     persist: Persist,
+    /// Ends an operation.
+    end: fn(&P) -> Result<(), FenceError>,
     root: u64,
     /// The start of the free memory.
     free: u64,
@@ -34,8 +36,8 @@ pub(crate) struct SortedTree<'p, P> {
 
 impl<'p, P: Pmem> SortedTree<'p, P> {
     /// An empty tree in memory full of zeros.
-    pub(crate) fn new(pmem: &'p P, persist: Persist) -> Self {
-        let mut tree = Self { pmem, persist, root: 0, free: NODE_BYTES };
+    pub(crate) fn new(pmem: &'p P, persist: Persist, end: fn(&P) -> Result<(), FenceError>) -> Self {
+        let mut tree = Self { pmem, persist, end, root: 0, free: NODE_BYTES };
         tree.root = tree.take(NODE_BYTES);
         tree
     }
@@ -52,10 +54,7 @@ impl<'p, P: Pmem> SortedTree<'p, P> {
             node = self.word(node + REFERENCES + 8 * self.child(node, key));
         }
         self.put(node, key, record, path);
-        match self.persist {
-            Persist::Never => Ok(()),
-            Persist::Flush | Persist::NonTemporal => self.pmem.fence(),
-        }
+        (self.end)(self.pmem)
     }
 
     /// The offset of the value of a key, and its length.

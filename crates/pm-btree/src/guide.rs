@@ -42,6 +42,16 @@
 //! # }
 //! ```
 //!
+//! ## Which durability?
+//! | call | a crash leaves | fences | choose it for |
+//! |---|---|---|---|
+//! | [`insert`](crate::Table::insert) | the change, once it has returned | 1 | a change that is acknowledged to another program |
+//! | [batch](crate::WriteBatch) | all changes or none | 2 a batch | changes that belong together |
+//! | [`insert_grouped`](crate::Table::insert_grouped) | a prefix of all changes, without the last few | 2 a group | many changes, of which the last few may be lost: counters, caches, imports |
+//!
+//! On an AMD EPYC, in DRAM, a million records of 256 bytes: 1.3 million insertions a second alone and as many in groups of 64; 1.1 million updates alone, 1.5
+//! million in groups. A medium on which fences take longer gains more.
+//!
 //! # 3. Reads
 //! A read returns a [guard](crate::Guard) with a copy of the value. Ranges go in both directions, while other threads change the table. For long values,
 //! [`Table::get_with`](crate::Table::get_with) and [`Table::visit`](crate::Table::visit) copy nothing: they lend the value to a closure.

@@ -11,6 +11,7 @@
 //! | [`Pool`] | a region with an identity, a header with a backup, and named roots |
 //! | [`Scope`] | typed reads and writes, with durability as a type |
 //! | [`insn`] | the bare instructions |
+//! | [`counters`] | groups of stores that share their fences, and tell when they are durable |
 //! | [`emulation`] | the speed of memories that the machine does not have |
 //!
 //! # An example
@@ -67,6 +68,7 @@
 //!
 //! Linux on x86_64, and aarch64 with FEAT_DPB.
 
+pub mod counters;
 pub mod emulation;
 pub mod fault;
 pub mod insn;
