@@ -17,7 +17,10 @@ pub const KNOWN_COMPAT: u64 = 0;
 /// The known features that a program must support to write to the heap.
 pub const KNOWN_RO_COMPAT: u64 = 0;
 /// The known features that a program must support to open the heap.
-pub const KNOWN_INCOMPAT: u64 = 0;
+pub const KNOWN_INCOMPAT: u64 = FIXED_LENGTH;
+
+/// The feature of a heap that ends before its pool: it has as many chunks as when it was created, and its program uses the space behind them.
+pub const FIXED_LENGTH: u64 = 1;
 
 /// The unit of space in a heap: one cache line.
 pub const LINE_BYTES: u64 = pm_core::line::LINE_BYTES;

@@ -63,6 +63,12 @@ impl<P: Pmem> HeapParts<P> {
         Ok(offset)
     }
 
+    /// The link to a value at `offset`, if it fits into the heap's chunks.
+    pub(crate) fn link_at<'p, T: InPool<'p>>(&self, offset: u64) -> Result<Link<'p, T>, PlaceError> {
+        self.check_range(offset, size_of::<T>() as u64, align_of::<T>() as u64)?;
+        Ok(link_to(offset))
+    }
+
     /// The link of a root, if its value has this type.
     pub(crate) fn typed_root<'p, T: InPool<'p>>(&self, root: &Root) -> Result<Link<'p, T>, RootError> {
         root.expect_type(T::LAYOUT, size_of::<T>() as u64)?;

@@ -5,12 +5,13 @@ use super::header::{self, LoadedChunkCount, LoadedHeader};
 use super::options::HeapOptions;
 use super::pool::HeapPool;
 use super::report::OpenReport;
-use crate::format::{BlockState, ROOT};
+use crate::format::{BlockState, FIXED_LENGTH, ROOT};
 use crate::layout::{Layout, plan};
 use crate::log::{self, CommitError, Log, OnCorruption, PoisoningPmem, Recovery, Replayed};
 use crate::parts::HeapParts;
 use crate::space::{Block, CheckReport, Corruption, LoggedHeaders, Space, SpaceOptions, SpaceStats};
 use crate::tx::{self, Durability, Tx, TxError, View};
+use core::ops::Range;
 use pm_core::{Pmem, Pool, PoolError, ProcessId, Region, RootError, Uuid};
 use std::path::Path;
 
@@ -24,6 +25,8 @@ pub struct Heap<P: Pmem = Region> {
     report: OpenReport,
     /// The process that opened the heap. A child of fork(2) does not own it.
     process: ProcessId,
+    /// Whether the heap ends before its pool.
+    has_fixed_length: bool,
 }
 
 impl Heap<Region> {
@@ -137,7 +140,8 @@ impl<P: Pmem> Heap<P> {
             is_chunk_count_restored: chunks.corrupted > 0,
         };
         let parts = HeapParts { pool, layout, log, space, chunks_end, in_place_from_bytes };
-        let mut heap = Self { parts, report, process: ProcessId::current() };
+        let has_fixed_length = found.header.features_incompat & FIXED_LENGTH != 0;
+        let mut heap = Self { parts, report, process: ProcessId::current(), has_fixed_length };
         heap.extend()?;
         Ok(heap)
     }
@@ -208,7 +212,7 @@ impl<P: Pmem> Heap<P> {
         let HeapParts { pool, layout, log, space, chunks_end, .. } = &mut self.parts;
         let pmem = pool.pmem();
         let (old, new) = (space.chunk_count(), layout.chunks_before(pool.data().end));
-        if new <= old {
+        if new <= old || self.has_fixed_length {
             return Ok(());
         }
         log.check_not_poisoned()?;
@@ -233,6 +237,14 @@ impl<P: Pmem> Heap<P> {
     #[must_use]
     pub const fn pmem(&self) -> PoisoningPmem<'_, P> {
         self.parts.pmem()
+    }
+
+    /// The offsets behind the heap, up to the end of the pool's data area. Less than a chunk, unless the heap was created with a
+    /// [number of chunks](HeapOptions::chunk_count): then no log entry and no block ever lies there, and the program stores there through
+    /// [`pmem`](Self::pmem).
+    #[must_use]
+    pub fn space_behind(&self) -> Range<u64> {
+        self.parts.chunks_end..self.parts.pool.data().end
     }
 
     /// The underlying pool.
@@ -442,11 +454,17 @@ fn format<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErro
     let layout = plan(data.start, data.end, seed, options.parameters)
         .map_err(|reason| HeapError::Layout { data_bytes: data.end - data.start, reason })?;
     let pmem = pool.pmem();
-    let chunks = layout.chunks_before(data.end);
+    let most = layout.chunks_before(data.end);
+    let chunks = options.chunk_count.unwrap_or(most);
+    if !(1..=most).contains(&chunks) {
+        let reason = "the pool has no room for so many chunks, or there are none";
+        return Err(HeapError::Layout { data_bytes: data.end - data.start, reason });
+    }
+    let features = if options.chunk_count.is_some() { FIXED_LENGTH } else { 0 };
     log::format(pmem, &layout);
     Space::format_chunks(pmem, &layout, 0..chunks);
     header::store_chunk_count(pmem, &layout, chunks);
-    let header = header::new(&layout, pool.uuid());
+    let header = header::new(&layout, pool.uuid(), features);
     header::store(pmem, &header);
     // This call's fence covers all stores above.
     header::set_root(pool, &header)

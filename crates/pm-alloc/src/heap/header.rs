@@ -10,14 +10,14 @@ use core::ops::Range;
 use pm_core::{FenceError, Persist, Pmem, Pool, RootError, Uuid, bytes_of, from_bytes};
 
 /// The header of a heap with this layout in the pool with this identity.
-pub(super) fn new(layout: &Layout, pool_uuid: Uuid) -> HeapHeader {
+pub(super) fn new(layout: &Layout, pool_uuid: Uuid, features_incompat: u64) -> HeapHeader {
     HeapHeader {
         magic: MAGIC,
         version: VERSION,
         header_bytes: u32::try_from(HEADER_BYTES).expect("4096 fits"),
         features_compat: 0,
         features_ro_compat: 0,
-        features_incompat: 0,
+        features_incompat,
         seed: layout.seed,
         heap_start: layout.heap_start,
         lane_count: layout.lane_count,

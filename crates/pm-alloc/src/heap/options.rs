@@ -11,6 +11,7 @@ pub struct HeapOptions {
     pub(super) region: RegionOptions,
     pub(super) pool: PoolOptions,
     pub(super) parameters: Parameters,
+    pub(super) chunk_count: Option<u64>,
     pub(super) seed: Option<u64>,
     pub(super) quarantine: Duration,
     pub(super) in_place_from_bytes: usize,
@@ -31,6 +32,7 @@ impl HeapOptions {
             region: RegionOptions::new(),
             pool: PoolOptions::new(),
             parameters: Parameters::default(),
+            chunk_count: None,
             seed: None,
             quarantine: Duration::ZERO,
             in_place_from_bytes: 2048,
@@ -77,6 +79,14 @@ impl HeapOptions {
     #[must_use]
     pub const fn chunk_bytes(mut self, chunk_bytes: u64) -> Self {
         self.parameters.chunk_bytes = Some(chunk_bytes);
+        self
+    }
+
+    /// The number of chunks, if the heap is to end before its pool: the program uses the [space behind it](crate::Heap::space_behind) as it likes. Such a heap
+    /// keeps its length for good. Used when a heap is created.
+    #[must_use]
+    pub const fn chunk_count(mut self, count: u64) -> Self {
+        self.chunk_count = Some(count);
         self
     }
 

@@ -194,6 +194,19 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(self.parts.space.usable_bytes(&self.parts.pmem(), link.offset())?)
     }
 
+    /// A link to the value at `offset`, for structures that keep the offsets of links in DRAM. The caller ensures that there is such a value.
+    ///
+    /// # Errors
+    /// When it would not fit into the heap's chunks, or is not aligned.
+    pub fn link_at<T: InPool<'p>>(&self, offset: u64) -> Result<Link<'p, T>, TxError> {
+        Ok(self.parts.link_at(offset)?)
+    }
+
+    /// Notes that this thread has stored bytes around the cache, or stored and flushed them, that the transaction is to publish: a fence precedes its commit.
+    pub const fn note_unfenced_stores(&mut self) {
+        self.has_unfenced_stores = true;
+    }
+
     /// Copies out the value that a link points to, including the writes of this transaction.
     ///
     /// # Errors

@@ -37,6 +37,14 @@ impl<'p, P: Pmem> View<'p, P> {
         self.parts.pool.find_root(name)?.map(|root| self.parts.typed_root(&root)).transpose()
     }
 
+    /// A link to the value at `offset`, for structures that keep the offsets of links in DRAM. The caller ensures that there is such a value.
+    ///
+    /// # Errors
+    /// When it would not fit into the heap's chunks, or is not aligned.
+    pub fn link_at<T: InPool<'p>>(&self, offset: u64) -> Result<Link<'p, T>, PlaceError> {
+        self.parts.link_at(offset)
+    }
+
     /// Copies out the value that a link points to.
     ///
     /// # Errors
