@@ -4,6 +4,7 @@ use pm_alloc::format::{ChunkCount, HeapHeader, LogEntry};
 use pm_btree::format::{ExtentChunk, ExtentRow, NodeHeader, StoreBlock, StoreHeader};
 use pm_core::pool::format::{Header, RootSlot};
 use pm_core::{FieldLayout, Persist};
+use pm_fs::format::{DirBlock, DirEntry, Identity, Inode, Node, Status, Superblock};
 use pmbd::buffer::format::{SlotHeader, SlotsHeader};
 use pmbd::disk::format::Descriptor;
 
@@ -37,6 +38,13 @@ const LAYOUTS: &[Layout] = &[
     layout::<ExtentChunk<'static>>("ExtentChunk", "crates/pm-btree/src/format.rs", "docs/format/store.md"),
     layout::<ExtentRow<'static>>("ExtentRow", "crates/pm-btree/src/format.rs", "docs/format/store.md"),
     layout::<NodeHeader>("NodeHeader", "crates/pm-btree/src/format.rs", "docs/format/store.md"),
+    layout::<Superblock>("Superblock", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
+    layout::<Inode>("Inode", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
+    layout::<Identity>("Identity", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
+    layout::<Status>("Status", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
+    layout::<Node>("Node", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
+    layout::<DirBlock>("DirBlock", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
+    layout::<DirEntry>("DirEntry", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
 ];
 
 const fn layout<T: Persist>(name: &'static str, source: &'static str, document: &'static str) -> Layout {

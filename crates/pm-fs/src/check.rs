@@ -1,0 +1,230 @@
+//! Finding the pages in use after an open, and checking that everything is accounted for exactly once.
+
+use crate::dir::DirIndex;
+use crate::error::{Corruption, FsError};
+use crate::format::{INODE_TAG, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
+use crate::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
+use crate::shared::Shared;
+use crate::tree::{self, Slot};
+use crate::volume::{Source as _, Volume};
+use core::mem::offset_of;
+use pm_core::Pmem;
+use pm_core::line::LINE_BYTES;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a check has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// The inodes that have a name, the root among them.
+    pub inodes: u64,
+    /// The pages in files.
+    pub pages: u64,
+    /// What is wrong.
+    pub problems: Vec<String>,
+}
+
+/// Marks the pages of all files as in use, by one pass over the blocks of the heap, and notes the births of all inodes. Makes lengths and times durable that a
+/// killed process has stored in place: what is read from now on must not be taken back by a power failure.
+///
+/// # Durability
+/// One fence.
+pub(crate) fn scan<P: Pmem>(volume: &Volume<P>) -> Result<(), FsError> {
+    for block in volume.heap.blocks() {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        match volume.word(block)? as u32 {
+            INODE_TAG => {
+                let inode = InodeRef::find(volume, block / LINE_BYTES)?;
+                volume.note_birth(inode.birth);
+                volume.pmem().flush(inode.size_at(), LINE_BYTES);
+                if inode.height(volume)? == 0 {
+                    mark(volume, &inode, inode.slots_at(), ROOT_SLOTS)?;
+                }
+            }
+            NODE_TAG => {
+                let field = |field: usize| volume.word(block + field as u64);
+                let (ino, birth) = (field(offset_of!(Node, owner))?, field(offset_of!(Node, birth))?);
+                let owner = InodeRef { ino, birth, kind: FileKind::File };
+                let level = field(offset_of!(Node, level))?;
+                let slots = tree::node_slots(volume, &owner, Slot::block(SlotKind::Node, block), level)?;
+                if level == 1 {
+                    mark(volume, &owner, slots, NODE_SLOTS)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(volume.pmem().fence()?)
+}
+
+fn mark<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, slots: u64, count: u64) -> Result<(), FsError> {
+    for at in (slots..).step_by(8).take(usize::try_from(count).unwrap_or(0)) {
+        if let Some(slot) = tree::load(volume, inode, at)?
+            && slot.kind == SlotKind::Page
+            && !volume.pages.mark(slot.number)
+        {
+            return Err(FsError::corrupted(at, "the number of a page, or another file's: a slot"));
+        }
+    }
+    Ok(())
+}
+
+/// A check in progress.
+struct Checker<'s, P: Pmem> {
+    shared: &'s Shared<P>,
+    report: CheckReport,
+    blocks: BTreeSet<u64>,
+    pages: BTreeSet<u64>,
+    /// The names of each inode that is no directory.
+    names: BTreeMap<u64, u64>,
+}
+
+/// Walks through all directories, and compares what is in use with the heap's blocks and the map of pages. Call this while nothing changes.
+pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> CheckReport {
+    let (blocks, pages) = (BTreeSet::new(), BTreeSet::new());
+    let report = CheckReport::default();
+    let mut checker = Checker { shared, report, blocks, pages, names: BTreeMap::new() };
+    checker.directory(&shared.root.inode, shared.root.inode.ino);
+    checker.directory_of_orphans();
+    checker.compare();
+    checker.report
+}
+
+impl<P: Pmem> Checker<'_, P> {
+    fn problem(&mut self, problem: impl Into<String>) {
+        self.report.problems.push(problem.into());
+    }
+
+    /// Notes a failed step as a problem.
+    fn attempt<T>(&mut self, what: &str, result: Result<T, FsError>) -> Option<T> {
+        match result {
+            Ok(found) => Some(found),
+            Err(FsError::Corrupted(Corruption { offset, what: part })) => {
+                self.problem(format!("{what}: {part} at offset {offset} is corrupted"));
+                None
+            }
+            Err(error) => {
+                self.problem(format!("{what}: {error}"));
+                None
+            }
+        }
+    }
+
+    fn block(&mut self, offset: u64, what: &str) {
+        if !self.blocks.insert(offset) {
+            self.problem(format!("{what}: the block at {offset} is in use twice"));
+        }
+    }
+
+    /// An inode with its file index.
+    fn inode(&mut self, inode: &InodeRef) {
+        let name = format!("inode {}", inode.ino);
+        self.block(offset_of_ino(inode.ino), &name);
+        let mut slots = Vec::new();
+        let volume = &self.shared.volume;
+        let visited = match inode.kind {
+            FileKind::Symlink if inode.size(volume).is_ok_and(|size| size <= 112) => Ok(()),
+            _ => tree::visit(volume, inode, &mut |_, slot| {
+                slots.push(slot);
+                Ok(())
+            }),
+        };
+        self.attempt(&name, visited);
+        for slot in slots {
+            match slot.kind {
+                SlotKind::Page if !self.pages.insert(slot.number) => {
+                    self.problem(format!("{name}: page {} is in use twice", slot.number));
+                }
+                SlotKind::Page => {}
+                SlotKind::Node | SlotKind::DirBlock => self.block(slot.offset(), &name),
+            }
+        }
+    }
+
+    fn directory(&mut self, dir: &InodeRef, parent: u64) {
+        self.report.inodes += 1;
+        self.inode(dir);
+        let volume = &self.shared.volume;
+        let name = format!("directory {}", dir.ino);
+        let identity = load_identity(volume, dir.ino);
+        if let Some(identity) = self.attempt(&name, identity)
+            && identity.parent != parent
+        {
+            self.problem(format!("{name}: its parent is {} and not {parent}", identity.parent));
+        }
+        let Some(index) = self.attempt(&name, DirIndex::load(volume, dir)) else { return };
+        let mut subdirectories = 0;
+        for found in index.found() {
+            let inode = InodeRef::find(volume, found.ino);
+            let Some(inode) = self.attempt(&name, inode) else { continue };
+            if inode.kind != found.kind {
+                self.problem(format!("{name}: the type of inode {}", inode.ino));
+            } else if inode.kind == FileKind::Directory {
+                subdirectories += 1;
+                self.directory(&inode, dir.ino);
+            } else {
+                let names = self.names.entry(inode.ino).or_insert(0);
+                *names += 1;
+                if *names == 1 {
+                    self.report.inodes += 1;
+                    self.inode(&inode);
+                }
+            }
+        }
+        if let Some(nlink) = self.attempt(&name, dir.nlink(volume))
+            && nlink != 2 + subdirectories
+        {
+            self.problem(format!("{name}: {nlink} links, and {subdirectories} subdirectories"));
+        }
+    }
+
+    fn directory_of_orphans(&mut self) {
+        let (volume, dir) = (&self.shared.volume, self.shared.orphans.inode);
+        self.inode(&dir);
+        let Some(index) = self.attempt("orphans", DirIndex::load(volume, &dir)) else { return };
+        for found in index.found() {
+            let inode = InodeRef::find(volume, found.ino);
+            let Some(inode) = self.attempt("orphans", inode) else { continue };
+            self.inode(&inode);
+            if inode.nlink(volume).ok() != Some(0) || self.names.contains_key(&inode.ino) {
+                self.problem(format!("orphan {} has a name", inode.ino));
+            }
+        }
+    }
+
+    fn compare(&mut self) {
+        let volume = &self.shared.volume;
+        for (ino, names) in core::mem::take(&mut self.names) {
+            let nlink = InodeRef::find(volume, ino).and_then(|inode| inode.nlink(volume));
+            if nlink.as_ref().ok() != Some(&names) {
+                self.problem(format!("inode {ino}: {nlink:?} links, and {names} names"));
+            }
+        }
+        let heap: BTreeSet<u64> = volume.heap.blocks().into_iter().collect();
+        let superblock = volume.heap.view(|view| {
+            view.root::<crate::format::Superblock>(crate::format::ROOT)
+                .ok()
+                .flatten()
+                .map(|link| link.offset())
+        });
+        self.blocks.extend(superblock);
+        for block in heap.symmetric_difference(&self.blocks.clone()) {
+            let how = if heap.contains(block) { "leaked" } else { "not allocated" };
+            self.problem(format!("the block at {block} is {how}"));
+        }
+        for page in self.pages.clone() {
+            if !volume.pages.contains(page) || !volume.pages.is_used(page) {
+                self.problem(format!("page {page} is in a file and free"));
+            }
+        }
+        self.report.pages = self.pages.len() as u64;
+        let used = volume.pages.count() - volume.pages.free_count();
+        if used != self.report.pages {
+            self.problem(format!("{used} pages are in use, and {} in files", self.report.pages));
+        }
+        let heap = volume.heap.check();
+        if !heap.is_clean() {
+            self.problem(format!("the heap: {:?}", heap.corruptions));
+        }
+    }
+}

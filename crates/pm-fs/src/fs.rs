@@ -1,0 +1,226 @@
+//! An open file system.
+
+use crate::check::{self, CheckReport};
+use crate::error::FsError;
+use crate::format::{KNOWN_INCOMPAT, MAGIC, ROOT, Superblock, VERSION};
+use crate::handle::Handle;
+use crate::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
+use crate::options::FsOptions;
+use crate::shared::{Shared, index};
+use crate::table::Life;
+use crate::volume::Volume;
+use pm_alloc::Heap;
+use pm_core::{Pmem, Region};
+use std::path::Path;
+
+/// The smallest pool.
+const POOL_BYTES_MIN: u64 = 128 << 10;
+
+/// An open file system. Threads may share it.
+///
+/// It need not be closed: every call is durable when it returns.
+#[derive(Debug)]
+pub struct Fs<P: Pmem = Region> {
+    pub(crate) shared: Shared<P>,
+}
+
+/// The size of a file system, and what is free: statfs(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FsStats {
+    /// All pages for data, of 4,096 bytes.
+    pub pages: u64,
+    /// Those that are free.
+    pub free_pages: u64,
+    /// The bytes for metadata.
+    pub metadata_bytes: u64,
+}
+
+impl Fs<Region> {
+    /// Creates a file of `pool_bytes` at `path` with an empty file system in it.
+    ///
+    /// # Errors
+    /// When the path exists, the pool is too small, or a system call fails.
+    ///
+    /// # Durability
+    /// A crash leaves no file, a pool without a file system, or the file system.
+    pub fn create(path: impl AsRef<Path>, pool_bytes: u64, options: &FsOptions) -> Result<Self, FsError> {
+        let heap = Heap::create(path, pool_bytes, &heap_options(pool_bytes, options)?)?;
+        Self::format_in(heap, options)
+    }
+
+    /// Opens the file system in the file or device-dax at `path`. Finds the pages in use by one pass over all blocks of metadata, and frees the files that were
+    /// open without a name.
+    ///
+    /// # Errors
+    /// When there is none, another process has it open, or a part that is needed is corrupted.
+    ///
+    /// # Durability
+    /// All calls of earlier processes that have returned are durable, and those that were interrupted are whole or undone.
+    pub fn open(path: impl AsRef<Path>, options: &FsOptions) -> Result<Self, FsError> {
+        Self::open_in(Heap::open(path, &options.heap)?, options)
+    }
+}
+
+impl<P: Pmem> Fs<P> {
+    /// Creates an empty file system over a whole region.
+    ///
+    /// # Errors
+    /// As for [`create`](Fs::create).
+    ///
+    /// # Durability
+    /// A crash leaves no pool, a pool without a file system, or the file system.
+    pub fn format(pmem: P, options: &FsOptions) -> Result<Self, FsError> {
+        let pool_bytes = pmem.len_bytes();
+        Self::format_in(Heap::format(pmem, &heap_options(pool_bytes, options)?)?, options)
+    }
+
+    /// Opens the file system in a region.
+    ///
+    /// # Errors
+    /// As for [`open`](Fs::open).
+    ///
+    /// # Durability
+    /// As for [`open`](Fs::open).
+    pub fn attach(pmem: P, options: &FsOptions) -> Result<Self, FsError> {
+        Self::open_in(Heap::attach(pmem, &options.heap)?, options)
+    }
+
+    fn format_in(heap: Heap<P>, options: &FsOptions) -> Result<Self, FsError> {
+        let now = (options.clock)();
+        let [high, low] = [0, 8].map(|at| {
+            let bytes: [u8; 8] = core::array::from_fn(|index| heap.pool().uuid().as_bytes()[at + index]);
+            u64::from_le_bytes(bytes)
+        });
+        let volume = Volume::new(heap, high ^ low, options.clock);
+        volume.transaction(|change| {
+            let dir = |parent| NewInode {
+                kind: FileKind::Directory,
+                mode: 0o755,
+                uid: options.uid,
+                gid: options.gid,
+                rdev: 0,
+                parent,
+                nlink: 2,
+                now,
+            };
+            let root = dir(0).create(change)?;
+            root.edit(change, |identity| identity.parent = root.ino)?;
+            let orphans = dir(0).create(change)?;
+            let superblock = Superblock {
+                magic: MAGIC,
+                version: VERSION,
+                reserved_0: 0,
+                features_incompat: 0,
+                seed: change.volume.seed,
+                root: root.ino,
+                orphans: orphans.ino,
+                created_ns: now,
+                reserved: [0; 22],
+                crc: 0,
+                reserved_1: 0,
+            };
+            change.set_root(&Superblock { crc: superblock.expected_crc(), ..superblock })
+        })?;
+        Self::open_in(volume.heap, options)
+    }
+
+    fn open_in(heap: Heap<P>, options: &FsOptions) -> Result<Self, FsError> {
+        let superblock = heap.view(|view| match view.root::<Superblock>(ROOT)? {
+            Some(link) => Ok(view.read(link)?),
+            None => Err(FsError::NotAFileSystem),
+        })?;
+        if superblock.magic != MAGIC || superblock.crc != superblock.expected_crc() {
+            return Err(FsError::corrupted(0, "the superblock"));
+        }
+        let unknown = superblock.features_incompat & !KNOWN_INCOMPAT;
+        if superblock.version != VERSION || unknown != 0 {
+            return Err(FsError::Unknown { version: superblock.version, features: unknown });
+        }
+        let volume = Volume::new(heap, superblock.seed, options.clock);
+        let root = InodeRef::find(&volume, superblock.root)?;
+        let orphans = InodeRef::find(&volume, superblock.orphans)?;
+        if [root, orphans].iter().any(|inode| inode.kind != FileKind::Directory) {
+            return Err(FsError::corrupted(offset_of_ino(root.ino), "a directory of the superblock"));
+        }
+        check::scan(&volume)?;
+        let shared = Shared::new(volume, root, orphans);
+        let fs = Self { shared };
+        fs.free_orphans()?;
+        Ok(fs)
+    }
+
+    /// Frees the inodes without a name that earlier processes have left.
+    fn free_orphans(&self) -> Result<(), FsError> {
+        let shared = &self.shared;
+        shared.ensure_index(&shared.orphans)?;
+        let left: Vec<_> = {
+            let inner = shared.orphans.read();
+            index(&inner)?.found().copied().collect()
+        };
+        for found in left {
+            let state = shared.open_found(&found)?;
+            state.write().life = Life::Orphan;
+            shared.release(&state)?;
+        }
+        Ok(())
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Handle<'_, P> {
+        Handle::new(&self.shared, self.shared.table.open_again(&self.shared.root))
+    }
+
+    /// The file at a path, whose names are separated by slashes, from the root. `.` and `..` are no names here, and symbolic links are not followed.
+    ///
+    /// # Errors
+    /// When a name is not found, or one before the last is no directory.
+    pub fn lookup(&self, path: impl AsRef<[u8]>) -> Result<Handle<'_, P>, FsError> {
+        let names = path.as_ref().split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        names.into_iter().try_fold(self.root(), |dir, name| dir.lookup(name))
+    }
+
+    /// The size, and what is free.
+    pub fn stats(&self) -> FsStats {
+        let volume = &self.shared.volume;
+        let heap = volume.heap.layout().chunks_start..volume.heap.space_behind().start;
+        FsStats {
+            pages: volume.pages.count(),
+            free_pages: volume.pages.free_count(),
+            metadata_bytes: heap.end - heap.start,
+        }
+    }
+
+    /// Walks through all directories, and checks that every block and every page is accounted for exactly once. Call this while nothing changes.
+    pub fn check(&self) -> CheckReport {
+        check::check(&self.shared)
+    }
+
+    /// The heap with the metadata.
+    pub const fn heap(&self) -> &Heap<P> {
+        &self.shared.volume.heap
+    }
+
+    /// Closes the file system. Not needed for durability.
+    ///
+    /// # Errors
+    /// When a fence fails or has failed.
+    ///
+    /// # Durability
+    /// Two fences.
+    pub fn close(self) -> Result<(), FsError> {
+        Ok(self.shared.volume.heap.close()?)
+    }
+}
+
+/// The options of the heap of a new file system.
+fn heap_options(pool_bytes: u64, options: &FsOptions) -> Result<pm_alloc::HeapOptions, FsError> {
+    if pool_bytes < POOL_BYTES_MIN {
+        return Err(FsError::TooSmall(pool_bytes));
+    }
+    let heap_bytes = pool_bytes / u64::from(options.metadata_share.clamp(2, 256));
+    // Short enough for a share of a small pool, and long enough for a node.
+    let chunk_bytes: u64 = 1 << (heap_bytes / 16).max(1).ilog2().clamp(14, 20);
+    let count = (heap_bytes / chunk_bytes).max(1);
+    Ok(options.heap.clone().chunk_bytes(chunk_bytes).chunk_count(count).in_place_from_bytes(usize::MAX))
+}

@@ -1,0 +1,332 @@
+//! Handles to files and directories, and the calls on them.
+
+use crate::data;
+use crate::dir::Entry;
+use crate::error::FsError;
+use crate::inode::{Attributes, FileKind, NewInode, TYPE_MASK};
+use crate::namei;
+use crate::shared::Shared;
+use crate::table::State;
+use crate::volume::Source as _;
+use core::fmt;
+use pm_core::{Pmem, Region};
+use std::sync::Arc;
+
+/// A handle to a file, a directory or another inode. The file exists as long as a handle to it, with or without a name.
+pub struct Handle<'f, P: Pmem = Region> {
+    shared: &'f Shared<P>,
+    state: Arc<State>,
+}
+
+/// The attributes of a new file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewFile {
+    /// The permissions, the lower twelve bits of `st_mode`.
+    pub mode: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+/// What an attribute is to become; `None` leaves it as it is. Times are in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in stat(2)")]
+pub struct SetAttributes {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub atime_ns: Option<u64>,
+    pub mtime_ns: Option<u64>,
+}
+
+impl<P: Pmem> fmt::Debug for Handle<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("inode", &self.state.inode).finish_non_exhaustive()
+    }
+}
+
+impl<P: Pmem> Clone for Handle<'_, P> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared, state: self.shared.table.open_again(&self.state) }
+    }
+}
+
+impl<P: Pmem> Drop for Handle<'_, P> {
+    /// Frees the file if it has no name and this was its last handle. If that fails, the next open frees it.
+    fn drop(&mut self) {
+        drop(self.shared.release(&self.state));
+    }
+}
+
+impl<'f, P: Pmem> Handle<'f, P> {
+    pub(crate) const fn new(shared: &'f Shared<P>, state: Arc<State>) -> Self {
+        Self { shared, state }
+    }
+
+    /// The number of the inode.
+    #[must_use]
+    pub fn ino(&self) -> u64 {
+        self.state.inode.ino
+    }
+
+    /// The type.
+    #[must_use]
+    pub fn kind(&self) -> FileKind {
+        self.state.inode.kind
+    }
+
+    /// The attributes: stat(2).
+    ///
+    /// # Errors
+    /// When the inode is corrupted.
+    pub fn attributes(&self) -> Result<Attributes, FsError> {
+        let _inner = self.state.read();
+        self.state.inode.attributes(&self.shared.volume)
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// When the inode is corrupted, or a fence fails.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the old ones or the new ones. One fence.
+    pub fn set_attributes(&self, set: &SetAttributes) -> Result<(), FsError> {
+        let volume = &self.shared.volume;
+        let inode = &self.state.inode;
+        let _inner = self.state.write();
+        let now = volume.now();
+        let wtime = inode.attributes(volume)?;
+        volume.transaction(|change| {
+            let stored_wtime = change.word(inode.wtime_at())?;
+            inode.edit(change, |identity| {
+                if let Some(mode) = set.mode {
+                    identity.mode = identity.mode & TYPE_MASK | mode & !TYPE_MASK;
+                }
+                identity.uid = set.uid.unwrap_or(identity.uid);
+                identity.gid = set.gid.unwrap_or(identity.gid);
+                if let Some(mtime) = set.mtime_ns {
+                    (identity.mtime_set, identity.mtime_set_at) = (mtime, stored_wtime);
+                }
+            })?;
+            if let Some(atime) = set.atime_ns {
+                change.set(inode.atime_at(), atime)?;
+            }
+            change.set(inode.ctime_at(), now.max(wtime.ctime_ns))
+        })
+    }
+
+    /// The file with a name in this directory.
+    ///
+    /// # Errors
+    /// When there is none, or this is no directory.
+    pub fn lookup(&self, name: impl AsRef<[u8]>) -> Result<Self, FsError> {
+        self.with(namei::lookup(self.shared, &self.state, name.as_ref())?)
+    }
+
+    /// The entries of this directory behind the one with a cookie, all of them for 0. `.` and `..` are not among them.
+    ///
+    /// # Errors
+    /// When this is no directory, or has no name any more.
+    pub fn entries(&self, behind: u64) -> Result<Vec<Entry>, FsError> {
+        namei::entries(self.shared, &self.state, behind)
+    }
+
+    /// Creates a regular file.
+    ///
+    /// # Errors
+    /// When the name exists or is invalid, this is no directory, or there is no room.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the file or not. One fence; two if the directory gets a block.
+    pub fn create(&self, name: impl AsRef<[u8]>, new: NewFile) -> Result<Self, FsError> {
+        self.make(name.as_ref(), FileKind::File, new, 0, b"")
+    }
+
+    /// Creates a directory.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    ///
+    /// # Durability
+    /// As for [`create`](Self::create).
+    pub fn mkdir(&self, name: impl AsRef<[u8]>, new: NewFile) -> Result<Self, FsError> {
+        self.make(name.as_ref(), FileKind::Directory, new, 0, b"")
+    }
+
+    /// Creates a symbolic link.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create), and when the target is empty or longer than 4,095 bytes.
+    ///
+    /// # Durability
+    /// As for [`create`](Self::create); two fences if the target has more than 112 bytes.
+    pub fn symlink(
+        &self,
+        name: impl AsRef<[u8]>,
+        target: impl AsRef<[u8]>,
+        new: NewFile,
+    ) -> Result<Self, FsError> {
+        let target = target.as_ref();
+        if target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        self.make(name.as_ref(), FileKind::Symlink, NewFile { mode: 0o777, ..new }, 0, target)
+    }
+
+    /// Creates a pipe, a socket, or a device file with a device number.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create), and for a directory or a symbolic link.
+    ///
+    /// # Durability
+    /// As for [`create`](Self::create).
+    pub fn mknod(
+        &self,
+        name: impl AsRef<[u8]>,
+        kind: FileKind,
+        new: NewFile,
+        rdev: u32,
+    ) -> Result<Self, FsError> {
+        match kind {
+            FileKind::Directory | FileKind::Symlink => Err(FsError::Invalid),
+            _ => self.make(name.as_ref(), kind, new, rdev, b""),
+        }
+    }
+
+    fn make(
+        &self,
+        name: &[u8],
+        kind: FileKind,
+        new: NewFile,
+        rdev: u32,
+        target: &[u8],
+    ) -> Result<Self, FsError> {
+        let NewFile { mode, uid, gid } = new;
+        let is_dir = kind == FileKind::Directory;
+        let (parent, nlink) = if is_dir { (self.ino(), 2) } else { (0, 1) };
+        let now = self.shared.volume.now();
+        let new = NewInode { kind, mode, uid, gid, rdev, parent, nlink, now };
+        self.with(namei::create(self.shared, &self.state, name, new, target)?)
+    }
+
+    /// Gives a file a name in this directory.
+    ///
+    /// # Errors
+    /// When the name exists or is invalid, the file is a directory or has no name any more, or there is no room.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the name or not. One fence; two if the directory gets a block.
+    pub fn link(&self, file: &Self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
+        namei::link(self.shared, &file.state, &self.state, name.as_ref())
+    }
+
+    /// Removes a name of a file that is no directory.
+    ///
+    /// # Errors
+    /// When there is none, or it is a directory's.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the name or not. One fence. A file that is open or has more than eight pages is freed later, or by
+    /// further transactions.
+    pub fn unlink(&self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
+        namei::unlink(self.shared, &self.state, name.as_ref(), false)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// When there is none, it is no directory, or it has entries.
+    ///
+    /// # Durability
+    /// As for [`unlink`](Self::unlink).
+    pub fn rmdir(&self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
+        namei::unlink(self.shared, &self.state, name.as_ref(), true)
+    }
+
+    /// Renames a file, from this directory to `to_dir`. A file that has the new name loses it, if it is no directory with entries.
+    ///
+    /// # Errors
+    /// When there is no such file; when a directory would be below itself, would replace a file, or the other way round.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the old state. One fence; two if the directory gets a block.
+    pub fn rename(&self, from: impl AsRef<[u8]>, to_dir: &Self, to: impl AsRef<[u8]>) -> Result<(), FsError> {
+        let (from, to) = ((&*self.state, from.as_ref()), (&*to_dir.state, to.as_ref()));
+        namei::rename(self.shared, from, to, false)
+    }
+
+    /// As [`rename`](Self::rename), but a name that exists is an error.
+    ///
+    /// # Errors
+    /// As for [`rename`](Self::rename), and when the new name exists.
+    ///
+    /// # Durability
+    /// As for [`rename`](Self::rename).
+    pub fn rename_to_new(
+        &self,
+        from: impl AsRef<[u8]>,
+        to_dir: &Self,
+        to: impl AsRef<[u8]>,
+    ) -> Result<(), FsError> {
+        let (from, to) = ((&*self.state, from.as_ref()), (&*to_dir.state, to.as_ref()));
+        namei::rename(self.shared, from, to, true)
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// When this is none.
+    pub fn read_link(&self) -> Result<Vec<u8>, FsError> {
+        let _inner = self.state.read();
+        namei::read_link(self.shared, &self.state.inode)
+    }
+
+    /// Reads bytes from an offset, and returns their number: fewer at the end of the file.
+    ///
+    /// # Errors
+    /// When this is no regular file.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
+        data::read(self.shared, &self.state, offset, out)
+    }
+
+    /// Writes bytes at an offset, and returns their number: fewer if there is no room for all.
+    ///
+    /// # Errors
+    /// When this is no regular file, it would be too long, or there is no room.
+    ///
+    /// # Durability
+    /// Durable when this returns. A crash before that leaves the old length, the new one, or one between them, and never a length before its bytes; of bytes that
+    /// are overwritten each 8-byte word is old or new. One fence if the pages are there and the length stays, and else two; two more for each further 64 pages.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize, FsError> {
+        data::write(self.shared, &self.state, Some(offset), bytes)
+    }
+
+    /// Writes bytes at the end.
+    ///
+    /// # Errors
+    /// As for [`write_at`](Self::write_at).
+    ///
+    /// # Durability
+    /// As for [`write_at`](Self::write_at).
+    pub fn append(&self, bytes: &[u8]) -> Result<usize, FsError> {
+        data::write(self.shared, &self.state, None, bytes)
+    }
+
+    /// Changes the length. New bytes are zero.
+    ///
+    /// # Errors
+    /// When this is no regular file, or it would be too long.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the old length or the new one.
+    pub fn truncate(&self, size: u64) -> Result<(), FsError> {
+        data::truncate(self.shared, &self.state, size)
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "ends the calls that make handles")]
+    const fn with(&self, state: Arc<State>) -> Result<Self, FsError> {
+        Ok(Self { shared: self.shared, state })
+    }
+}

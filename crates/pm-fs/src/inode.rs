@@ -1,0 +1,274 @@
+//! Inodes: their words, what they say, and how they change.
+
+use crate::error::FsError;
+use crate::format::{HEIGHT_MAX, INODE_TAG, Identity, Inode, NO_TREE, Status};
+use crate::seal::Owner;
+use crate::volume::{Change, Source, Volume};
+use core::mem::{offset_of, size_of};
+use pm_core::Pmem;
+use pm_core::line::LINE_BYTES;
+
+/// The type bits of a mode.
+pub(crate) const TYPE_MASK: u32 = 0o170_000;
+
+/// The type of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A named pipe.
+    Pipe = 0o1,
+    /// A character device.
+    CharDevice = 0o2,
+    /// A directory.
+    Directory = 0o4,
+    /// A block device.
+    BlockDevice = 0o6,
+    /// A regular file.
+    File = 0o10,
+    /// A symbolic link.
+    Symlink = 0o12,
+    /// A socket.
+    Socket = 0o14,
+}
+
+impl FileKind {
+    /// The kind with this number, the upper four bits of `st_mode`.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0o1 => Self::Pipe,
+            0o2 => Self::CharDevice,
+            0o4 => Self::Directory,
+            0o6 => Self::BlockDevice,
+            0o10 => Self::File,
+            0o12 => Self::Symlink,
+            0o14 => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    /// Its bits of a mode.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        (self as u32) << 12
+    }
+
+    pub(crate) fn of_mode(mode: u32) -> Option<Self> {
+        Self::from_number(u8::try_from((mode & TYPE_MASK) >> 12).unwrap_or(0))
+    }
+}
+
+/// The attributes of a file: stat(2). Times are in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in stat(2)")]
+pub struct Attributes {
+    pub ino: u64,
+    /// Tells files apart that have had the same number.
+    pub generation: u64,
+    pub kind: FileKind,
+    /// The permissions, the lower twelve bits of `st_mode`.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    pub nlink: u64,
+    pub size: u64,
+    pub atime_ns: u64,
+    pub mtime_ns: u64,
+    pub ctime_ns: u64,
+}
+
+/// An inode that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InodeRef {
+    pub(crate) ino: u64,
+    pub(crate) birth: u64,
+    pub(crate) kind: FileKind,
+}
+
+/// A new inode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewInode {
+    pub(crate) kind: FileKind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u32,
+    pub(crate) parent: u64,
+    pub(crate) nlink: u64,
+    pub(crate) now: u64,
+}
+
+/// The offset of an inode with this number.
+pub(crate) const fn offset_of_ino(ino: u64) -> u64 {
+    ino.saturating_mul(LINE_BYTES)
+}
+
+const STATUS: u64 = offset_of!(Inode, status) as u64;
+
+impl InodeRef {
+    /// Finds the inode with this number.
+    pub(crate) fn find<P: Pmem>(volume: &Volume<P>, ino: u64) -> Result<Self, FsError> {
+        let identity = load_identity(volume, ino)?;
+        let kind = FileKind::of_mode(identity.mode);
+        let kind = kind.ok_or(FsError::corrupted(offset_of_ino(ino), "the type of an inode"))?;
+        Ok(Self { ino, birth: identity.birth, kind })
+    }
+
+    pub(crate) const fn owner(&self) -> Owner {
+        Owner { ino: self.ino, birth: self.birth }
+    }
+
+    const fn at(&self, field: usize) -> u64 {
+        offset_of_ino(self.ino) + STATUS + field as u64
+    }
+
+    /// The offset of the pair of size and time.
+    pub(crate) const fn size_at(&self) -> u64 {
+        self.at(offset_of!(Status, size))
+    }
+
+    pub(crate) const fn ctime_at(&self) -> u64 {
+        self.at(offset_of!(Status, ctime))
+    }
+
+    pub(crate) const fn atime_at(&self) -> u64 {
+        self.at(offset_of!(Status, atime))
+    }
+
+    pub(crate) const fn wtime_at(&self) -> u64 {
+        self.at(offset_of!(Status, wtime))
+    }
+
+    const fn nlink_at(&self) -> u64 {
+        self.at(offset_of!(Status, nlink))
+    }
+
+    pub(crate) const fn height_at(&self) -> u64 {
+        self.at(offset_of!(Status, height))
+    }
+
+    /// The offset of the slots, and of the target of a short symbolic link.
+    pub(crate) const fn slots_at(&self) -> u64 {
+        offset_of_ino(self.ino) + offset_of!(Inode, slots) as u64
+    }
+
+    pub(crate) fn size(&self, source: &impl Source) -> Result<u64, FsError> {
+        source.sealed(self.owner(), self.size_at())
+    }
+
+    pub(crate) fn nlink(&self, source: &impl Source) -> Result<u64, FsError> {
+        source.sealed(self.owner(), self.nlink_at())
+    }
+
+    pub(crate) fn height(&self, source: &impl Source) -> Result<u64, FsError> {
+        match source.sealed(self.owner(), self.height_at())? {
+            height @ (0..=HEIGHT_MAX | NO_TREE) => Ok(height),
+            _ => Err(FsError::corrupted(self.height_at(), "the height of a file index")),
+        }
+    }
+
+    pub(crate) fn set_nlink<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        nlink: u64,
+    ) -> Result<(), FsError> {
+        change.set_sealed(self.owner(), self.nlink_at(), nlink)
+    }
+
+    pub(crate) fn set_size<P: Pmem>(&self, change: &mut Change<'_, '_, P>, size: u64) -> Result<(), FsError> {
+        change.set_sealed(self.owner(), self.size_at(), size)
+    }
+
+    /// Notes a change of the contents, and so of the inode.
+    pub(crate) fn touch<P: Pmem>(&self, change: &mut Change<'_, '_, P>, now: u64) -> Result<(), FsError> {
+        let now = self.wtime_for(change.volume, now)?;
+        change.set(self.wtime_at(), now)?;
+        change.set(self.ctime_at(), now)
+    }
+
+    /// The time to store as `wtime`: another one than the time at which the modification time was set.
+    pub(crate) fn wtime_for<P: Pmem>(&self, volume: &Volume<P>, now: u64) -> Result<u64, FsError> {
+        let at = offset_of_ino(self.ino) + offset_of!(Identity, mtime_set_at) as u64;
+        let set_at = volume.word(at)?;
+        Ok(if now == set_at { now + 1 } else { now })
+    }
+
+    pub(crate) fn attributes<P: Pmem>(&self, volume: &Volume<P>) -> Result<Attributes, FsError> {
+        let identity = load_identity(volume, self.ino)?;
+        let status: Status = volume.load(offset_of_ino(self.ino) + STATUS)?;
+        let is_set = status.wtime == identity.mtime_set_at;
+        Ok(Attributes {
+            ino: self.ino,
+            generation: self.birth,
+            kind: self.kind,
+            mode: identity.mode & !TYPE_MASK,
+            uid: identity.uid,
+            gid: identity.gid,
+            rdev: identity.rdev,
+            nlink: self.nlink(volume)?,
+            size: self.size(volume)?,
+            atime_ns: status.atime,
+            mtime_ns: if is_set { identity.mtime_set } else { status.wtime },
+            ctime_ns: status.ctime.max(status.wtime),
+        })
+    }
+
+    /// Changes what the inode is.
+    pub(crate) fn edit<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        edit: impl FnOnce(&mut Identity),
+    ) -> Result<(), FsError> {
+        let offset = offset_of_ino(self.ino);
+        let mut identity = verified(change.load(offset)?, change.volume.seed, self.ino)?;
+        edit(&mut identity);
+        change.write(offset_of_ino(self.ino), &identity.sealed(change.volume.seed, self.ino))
+    }
+}
+
+impl NewInode {
+    /// Allocates it.
+    pub(crate) fn create<P: Pmem>(&self, change: &mut Change<'_, '_, P>) -> Result<InodeRef, FsError> {
+        let offset = change.alloc_uninit(size_of::<Inode>() as u64)?;
+        let (ino, birth, seed) = (offset / LINE_BYTES, change.volume.next_birth(), change.volume.seed);
+        let inode = InodeRef { ino, birth, kind: self.kind };
+        let identity = Identity {
+            tag: INODE_TAG,
+            crc: 0,
+            mode: self.kind.bits() | self.mode & !TYPE_MASK,
+            uid: self.uid,
+            gid: self.gid,
+            flags: 0,
+            rdev: self.rdev,
+            reserved: 0,
+            birth,
+            parent: self.parent,
+            mtime_set: 0,
+            mtime_set_at: 0,
+        };
+        change.write(offset, &identity.sealed(seed, ino))?;
+        let seal = |at, contents| crate::seal::seal(seed, inode.owner(), at, contents);
+        let status = Status {
+            size: seal(inode.size_at(), 0),
+            wtime: self.now,
+            ctime: self.now,
+            atime: self.now,
+            nlink: seal(inode.nlink_at(), self.nlink),
+            height: seal(inode.height_at(), NO_TREE),
+            reserved: [0; 2],
+        };
+        change.write(offset + STATUS, &status)?;
+        Ok(inode)
+    }
+}
+
+/// Loads what an inode is, and verifies it.
+pub(crate) fn load_identity<P: Pmem>(volume: &Volume<P>, ino: u64) -> Result<Identity, FsError> {
+    verified(volume.load(offset_of_ino(ino))?, volume.seed, ino)
+}
+
+fn verified(identity: Identity, seed: u64, ino: u64) -> Result<Identity, FsError> {
+    let is_right = identity.tag == INODE_TAG && identity.crc == identity.expected_crc(seed, ino);
+    if is_right { Ok(identity) } else { Err(FsError::corrupted(offset_of_ino(ino), "an inode")) }
+}

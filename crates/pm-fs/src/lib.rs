@@ -1,0 +1,68 @@
+//! A POSIX file system in persistent memory, used in process: every call is durable when it returns.
+//!
+//! ```
+//! use pm_fs::{Fs, FsOptions, NewFile};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("disk.pm");
+//! let fs = Fs::create(&path, 16 << 20, &FsOptions::new())?;
+//! let new = NewFile { mode: 0o644, ..NewFile::default() };
+//! let docs = fs.root().mkdir("docs", NewFile { mode: 0o755, ..new })?;
+//! docs.create("draft", new)?.append(b"hello")?; // durable from here on
+//! docs.rename("draft", &fs.root(), "letter")?; // after a crash: one name or the other
+//! drop(docs);
+//! drop(fs);
+//!
+//! let fs = Fs::open(&path, &FsOptions::new())?;
+//! let mut text = [0; 5];
+//! fs.lookup("letter")?.read_at(0, &mut text)?;
+//! assert_eq!(&text, b"hello");
+//! assert!(fs.lookup("docs")?.entries(0)?.is_empty());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it is stored
+//! Metadata is in blocks of a `pm-alloc` heap, and file data in 4 KiB pages behind it. Every change of metadata is one transaction of the heap. Data is stored
+//! around the cache, and fenced before the transaction that makes it visible. Which pages are free is known in DRAM only: an open finds those in use by a pass over
+//! the metadata. The format is in `docs/format/fs.md`.
+//!
+//! # What is guaranteed after a crash
+//! * Every call that has returned is durable.
+//! * A call that changes a directory is atomic. A file's length never covers bytes that were not written.
+//! * A file that was open without a name is freed at the next open.
+//!
+//! # Limitations
+//! Permissions are stored and not checked: a process that maps the pool owns it. The metadata has a fixed share of the pool. There are no extended attributes yet.
+//!
+//! # Source
+//! PMFS (EuroSys 2014), sections 3 and 4.
+
+#![forbid(unsafe_code)]
+
+pub mod format;
+
+mod check;
+mod data;
+mod dir;
+mod error;
+mod fs;
+mod handle;
+mod inode;
+mod namei;
+mod options;
+mod pages;
+mod seal;
+mod shared;
+mod table;
+mod tree;
+mod volume;
+
+pub use check::CheckReport;
+pub use dir::Entry;
+pub use error::{Corruption, FsError};
+pub use fs::{Fs, FsStats};
+pub use handle::{Handle, NewFile, SetAttributes};
+pub use inode::{Attributes, FileKind};
+pub use options::FsOptions;

@@ -1,0 +1,65 @@
+//! Options for creating and opening a file system.
+
+use pm_alloc::HeapOptions;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Options for creating and opening a file system.
+#[derive(Clone, Debug)]
+pub struct FsOptions {
+    pub(crate) heap: HeapOptions,
+    pub(crate) metadata_share: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) clock: fn() -> u64,
+}
+
+impl Default for FsOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FsOptions {
+    /// The defaults: an eighth of the pool for metadata, and a root directory of user 0.
+    #[must_use]
+    pub fn new() -> Self {
+        // A transaction may use half of a lane: the longest one publishes 64 pages.
+        let heap = HeapOptions::new().lane_entries(254);
+        Self { heap, metadata_share: 8, uid: 0, gid: 0, clock: now_ns }
+    }
+
+    /// Options of the heap for metadata, and through them of the pool and the region. Its transactions are logged for redo, whatever their length.
+    #[must_use]
+    pub fn heap(mut self, heap: HeapOptions) -> Self {
+        self.heap = heap;
+        self
+    }
+
+    /// The part of the pool that is for metadata: one of so many, 2 to 256. A file takes 256 bytes, a name 16 bytes and its length, and 2 MiB of a long file
+    /// 4 KiB. Used when a file system is created.
+    #[must_use]
+    pub const fn metadata_share(mut self, one_of: u32) -> Self {
+        self.metadata_share = one_of;
+        self
+    }
+
+    /// The owner of the root directory. Used when a file system is created.
+    #[must_use]
+    pub const fn owner(mut self, uid: u32, gid: u32) -> Self {
+        (self.uid, self.gid) = (uid, gid);
+        self
+    }
+
+    /// The clock, in nanoseconds since 1970: for tests that compare bytes.
+    #[must_use]
+    pub const fn clock(mut self, clock: fn() -> u64) -> Self {
+        self.clock = clock;
+        self
+    }
+}
+
+/// The system's clock. A time before 1970 counts as 1970.
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}

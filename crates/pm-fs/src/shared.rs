@@ -1,0 +1,158 @@
+//! What all handles of a file system share.
+
+use crate::dir::{DirIndex, Found};
+use crate::error::FsError;
+use crate::inode::{FileKind, InodeRef, offset_of_ino};
+use crate::table::{Inner, Life, State, Table};
+use crate::tree;
+use crate::volume::{Change, Volume};
+use pm_core::Pmem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
+
+/// An open file system.
+///
+/// # Locks
+/// First the lock of renames between directories, then those of inodes in ascending order of their numbers, then that of the orphans, then the table.
+#[derive(Debug)]
+pub(crate) struct Shared<P: Pmem> {
+    pub(crate) volume: Volume<P>,
+    pub(crate) table: Table,
+    pub(crate) root: Arc<State>,
+    /// The directory of inodes without a name, whose names there are their numbers.
+    pub(crate) orphans: Arc<State>,
+    renames: Mutex<()>,
+}
+
+/// The locks of some inodes.
+pub(crate) struct Locked<'s>(Vec<(u64, RwLockWriteGuard<'s, Inner>)>);
+
+impl<'s> Locked<'s> {
+    /// Locks these inodes, some of which may be the same.
+    pub(crate) fn new(states: &[&'s State]) -> Self {
+        let mut states = states.to_vec();
+        states.sort_unstable_by_key(|state| state.inode.ino);
+        states.dedup_by_key(|state| state.inode.ino);
+        Self(states.into_iter().map(|state| (state.inode.ino, state.write())).collect())
+    }
+
+    pub(crate) fn get(&self, state: &State) -> &Inner {
+        let found = self.0.iter().find(|(ino, _)| *ino == state.inode.ino);
+        &found.expect("the inode is locked").1
+    }
+
+    pub(crate) fn get_mut(&mut self, state: &State) -> &mut Inner {
+        let found = self.0.iter_mut().find(|(ino, _)| *ino == state.inode.ino);
+        &mut found.expect("the inode is locked").1
+    }
+
+    /// The entries of a directory that has a name.
+    pub(crate) fn index(&self, dir: &State) -> Result<&DirIndex, FsError> {
+        index(self.get(dir))
+    }
+}
+
+/// The entries of a directory that has a name, and whose index was made.
+pub(crate) fn index(inner: &Inner) -> Result<&DirIndex, FsError> {
+    inner.index.as_ref().filter(|_| inner.life == Life::Named).ok_or(FsError::NotFound)
+}
+
+impl<P: Pmem> Shared<P> {
+    pub(crate) fn new(volume: Volume<P>, root: InodeRef, orphans: InodeRef) -> Self {
+        let table = Table::default();
+        let (root, orphans) = (table.open(root), table.open(orphans));
+        Self { volume, table, root, orphans, renames: Mutex::new(()) }
+    }
+
+    /// Keeps directories from getting other parents.
+    pub(crate) fn lock_renames(&self) -> MutexGuard<'_, ()> {
+        self.renames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the index of a directory, if it has none. It then has one for good.
+    pub(crate) fn ensure_index(&self, dir: &State) -> Result<(), FsError> {
+        if dir.inode.kind != FileKind::Directory {
+            return Err(FsError::NotADirectory);
+        }
+        if dir.read().index.is_some() {
+            return Ok(());
+        }
+        let mut inner = dir.write();
+        if inner.index.is_none() {
+            inner.index = Some(DirIndex::load(&self.volume, &dir.inode)?);
+        }
+        Ok(())
+    }
+
+    /// A handle to the inode of an entry.
+    pub(crate) fn open_found(&self, found: &Found) -> Result<Arc<State>, FsError> {
+        let inode = InodeRef::find(&self.volume, found.ino)?;
+        match inode.kind == found.kind {
+            true => Ok(self.table.open(inode)),
+            false => Err(FsError::corrupted(offset_of_ino(found.ino), "the type of an inode")),
+        }
+    }
+
+    /// Ends a handle. With the last one, an inode without a name is freed.
+    pub(crate) fn release(&self, state: &State) -> Result<(), FsError> {
+        match self.table.close(state) && state.read().life == Life::Orphan {
+            true => self.evict(state),
+            false => Ok(()),
+        }
+    }
+
+    /// Frees an inode that has neither a name nor a handle, in steps. A crash between two of them leaves it an orphan.
+    pub(crate) fn evict(&self, state: &State) -> Result<(), FsError> {
+        let inode = &state.inode;
+        while self.volume.transaction(|change| tree::cut(change, inode, 0))? {}
+        self.ensure_index(&self.orphans)?;
+        let mut orphans = self.orphans.write();
+        let name = orphan_name(inode.ino);
+        let found = index(&orphans)?.find(&name).ok_or(FsError::NotFound)?;
+        let removed = self.volume.transaction(|change| {
+            change.free(offset_of_ino(inode.ino))?;
+            DirIndex::remove(change, &name, found)
+        })?;
+        apply(&mut orphans, removed);
+        state.write().life = Life::Freed;
+        self.table.forget(state);
+        Ok(())
+    }
+
+    /// Takes the last name from an inode, in a transaction: frees it if that is short work, and else makes it an orphan.
+    pub(crate) fn drop_last_name(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        state: &State,
+        now: u64,
+        orphans: Option<&Inner>,
+    ) -> Result<Option<crate::dir::DirChange>, FsError> {
+        let inode = &state.inode;
+        let Some(orphans) = orphans else {
+            tree::cut(change, inode, 0)?;
+            change.free(offset_of_ino(inode.ino))?;
+            return Ok(None);
+        };
+        inode.set_nlink(change, 0)?;
+        change.set(inode.ctime_at(), now)?;
+        let target = (inode.ino, inode.kind);
+        index(orphans)?.add(change, &self.orphans.inode, &orphan_name(inode.ino), target).map(Some)
+    }
+
+    /// Whether an inode whose last name goes can be freed by the same transaction: the caller has its only handle, and it has few pages.
+    pub(crate) fn is_freed_at_once(&self, state: &State) -> Result<bool, FsError> {
+        let height = state.inode.height(&self.volume)?;
+        Ok(state.has_one_handle() && matches!(height, 0 | crate::format::NO_TREE))
+    }
+}
+
+/// Does to a directory's index what a transaction has done.
+pub(crate) fn apply(inner: &mut Inner, change: crate::dir::DirChange) {
+    if let Some(index) = &mut inner.index {
+        index.apply(change);
+    }
+}
+
+/// The name of an orphan.
+pub(crate) fn orphan_name(ino: u64) -> Vec<u8> {
+    format!("{ino:x}").into_bytes()
+}

@@ -1,0 +1,104 @@
+//! The inodes in use: their locks, and what is kept of them in DRAM.
+
+use crate::dir::DirIndex;
+use crate::inode::{FileKind, InodeRef};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// An inode in use.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) inode: InodeRef,
+    /// The handles to it.
+    handles: AtomicU64,
+    inner: RwLock<Inner>,
+}
+
+/// What the lock of an inode protects, besides the inode itself.
+#[derive(Debug, Default)]
+pub(crate) struct Inner {
+    /// The entries of a directory, once they are needed.
+    pub(crate) index: Option<DirIndex>,
+    pub(crate) life: Life,
+}
+
+/// Whether an inode has a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Life {
+    #[default]
+    Named,
+    /// Its block is freed with its last handle.
+    Orphan,
+    /// Its block is free.
+    Freed,
+}
+
+impl State {
+    /// A panic under the lock leaves the inode as the last durable transaction has left it.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`read`](Self::read).
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this handle, of the caller, is the only one.
+    pub(crate) fn has_one_handle(&self) -> bool {
+        self.handles.load(Ordering::Acquire) == 1
+    }
+}
+
+/// All inodes in use.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    states: Mutex<HashMap<u64, Arc<State>>>,
+}
+
+impl Table {
+    /// A handle to an inode. The caller has the lock of a directory that names it, or another handle.
+    pub(crate) fn open(&self, inode: InodeRef) -> Arc<State> {
+        let mut states = self.lock();
+        let state = states.entry(inode.ino).or_insert_with(|| {
+            Arc::new(State { inode, handles: AtomicU64::new(0), inner: RwLock::default() })
+        });
+        state.handles.fetch_add(1, Ordering::AcqRel);
+        Arc::clone(state)
+    }
+
+    /// Another handle.
+    pub(crate) fn open_again(&self, state: &Arc<State>) -> Arc<State> {
+        let _states = self.lock();
+        state.handles.fetch_add(1, Ordering::AcqRel);
+        Arc::clone(state)
+    }
+
+    /// Ends a handle. The states of directories are kept, with their index. Returns whether it was the last handle.
+    pub(crate) fn close(&self, state: &State) -> bool {
+        let mut states = self.lock();
+        let is_last = state.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last && state.inode.kind != FileKind::Directory {
+            forget(&mut states, state);
+        }
+        is_last
+    }
+
+    /// Forgets an inode whose block is free.
+    pub(crate) fn forget(&self, state: &State) {
+        forget(&mut self.lock(), state);
+    }
+
+    /// A panic under the lock leaves the map as it was.
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<State>>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes a state, unless the number is another inode's by now.
+fn forget(states: &mut HashMap<u64, Arc<State>>, state: &State) {
+    if states.get(&state.inode.ino).is_some_and(|found| core::ptr::eq(&raw const **found, state)) {
+        states.remove(&state.inode.ino);
+    }
+}

@@ -1,0 +1,328 @@
+//! File indexes: radix trees from the number of a page of a file to the page, or from that of a directory block to the block.
+//!
+//! An inode of height 0 has the slots of its first eight pages. Each level of nodes above them multiplies the reach by 512.
+
+use crate::error::FsError;
+use crate::format::{HEIGHT_MAX, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
+use crate::inode::InodeRef;
+use crate::volume::{Change, Source};
+use core::mem::offset_of;
+use pm_core::Pmem;
+use pm_core::line::LINE_BYTES;
+
+/// The bits of a slot's contents that are its number.
+const NUMBER_BITS: u32 = 40;
+
+const NODE_SLOTS_AT: u64 = offset_of!(Node, slots) as u64;
+
+/// A slot that is no hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) kind: SlotKind,
+    pub(crate) number: u64,
+}
+
+impl Slot {
+    pub(crate) const fn page(number: u64) -> Self {
+        Self { kind: SlotKind::Page, number }
+    }
+
+    /// A block of the heap.
+    pub(crate) const fn block(kind: SlotKind, offset: u64) -> Self {
+        Self { kind, number: offset / LINE_BYTES }
+    }
+
+    /// The offset of a block of the heap.
+    pub(crate) const fn offset(self) -> u64 {
+        self.number * LINE_BYTES
+    }
+
+    const fn contents(self) -> u64 {
+        (self.kind as u64) << NUMBER_BITS | self.number
+    }
+}
+
+/// The number of pages below one slot, `levels` levels of nodes above the pages.
+const fn reach(levels: u64) -> u64 {
+    1 << (levels * NODE_SLOTS.trailing_zeros() as u64)
+}
+
+/// The number of pages of the longest file.
+pub(crate) const PAGES_MAX: u64 = ROOT_SLOTS * reach(HEIGHT_MAX);
+
+/// Loads a slot.
+pub(crate) fn load(source: &impl Source, inode: &InodeRef, at: u64) -> Result<Option<Slot>, FsError> {
+    let word = source.word(at)?;
+    if word == 0 {
+        return Ok(None);
+    }
+    let contents = source.sealed(inode.owner(), at)?;
+    let number = contents & ((1 << NUMBER_BITS) - 1);
+    let kind = SlotKind::from_number(contents >> NUMBER_BITS);
+    kind.map(|kind| Some(Slot { kind, number })).ok_or(FsError::corrupted(at, "a slot"))
+}
+
+/// Verifies a node, and returns the offset of its slots.
+pub(crate) fn node_slots(
+    source: &impl Source,
+    inode: &InodeRef,
+    slot: Slot,
+    level: u64,
+) -> Result<u64, FsError> {
+    let offset = slot.offset();
+    let word = |field: usize| source.word(offset.saturating_add(field as u64));
+    let tag_and_crc = word(offset_of!(Node, tag))?;
+    let (owner, birth) = (word(offset_of!(Node, owner))?, word(offset_of!(Node, birth))?);
+    let node = [source.seed(), offset, owner, birth, word(offset_of!(Node, level))?];
+    let crc = pm_core::crc32c_words(&node);
+    let is_right = slot.kind == SlotKind::Node
+        && tag_and_crc == u64::from(crc) << 32 | u64::from(NODE_TAG)
+        && (owner, birth, node[4]) == (inode.ino, inode.birth, level);
+    if is_right {
+        Ok(offset + NODE_SLOTS_AT)
+    } else {
+        Err(FsError::corrupted(offset, "a node of a file index"))
+    }
+}
+
+/// The slot for a page of a file. `None` if it is a hole.
+pub(crate) fn find(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Option<Slot>, FsError> {
+    let height = inode.height(source)?;
+    if height == NO_TREE || index >= ROOT_SLOTS * reach(height) {
+        return Ok(None);
+    }
+    let mut slots = inode.slots_at();
+    let mut level = height;
+    loop {
+        let at = slots + 8 * (index / reach(level) % if level == height { ROOT_SLOTS } else { NODE_SLOTS });
+        let Some(slot) = load(source, inode, at)? else { return Ok(None) };
+        if level == 0 {
+            return Ok(Some(slot));
+        }
+        slots = node_slots(source, inode, slot, level)?;
+        level -= 1;
+    }
+}
+
+/// Sets the slot for a page of a file, and adds the nodes that lead to it.
+pub(crate) fn set<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    index: u64,
+    slot: Slot,
+) -> Result<(), FsError> {
+    if index >= PAGES_MAX {
+        return Err(FsError::TooLong);
+    }
+    let mut height = inode.height(change)?;
+    if height == NO_TREE {
+        // The slots hold what was in the block before.
+        change.write(inode.slots_at(), &[0_u64; 8])?;
+        height = 0;
+        change.set_sealed(inode.owner(), inode.height_at(), height)?;
+    }
+    while index >= ROOT_SLOTS * reach(height) {
+        raise(change, inode, height)?;
+        height += 1;
+    }
+    let mut slots = inode.slots_at();
+    let mut level = height;
+    while level > 0 {
+        let at = slots + 8 * (index / reach(level) % if level == height { ROOT_SLOTS } else { NODE_SLOTS });
+        let child = match load(change, inode, at)? {
+            Some(child) => child,
+            None => {
+                let node = add_node(change, inode, level, |_, _| 0)?;
+                store(change, inode, at, node)?;
+                node
+            }
+        };
+        slots = node_slots(change, inode, child, level)?;
+        level -= 1;
+    }
+    let at = slots + 8 * (index % if height == 0 { ROOT_SLOTS } else { NODE_SLOTS });
+    store(change, inode, at, slot)
+}
+
+/// Adds a level: the root's slots move to a node, to which the first slot refers.
+fn raise<P: Pmem>(change: &mut Change<'_, '_, P>, inode: &InodeRef, height: u64) -> Result<(), FsError> {
+    let mut moved = [None; 8];
+    for (at, slot) in (inode.slots_at()..).step_by(8).zip(&mut moved) {
+        *slot = load(change, inode, at)?;
+    }
+    let (seed, owner) = (change.seed(), inode.owner());
+    let node = add_node(change, inode, height + 1, |index, at| {
+        let slot = moved.get(index).copied().flatten();
+        slot.map_or(0, |slot: Slot| crate::seal::seal(seed, owner, at, slot.contents()))
+    })?;
+    change.write(inode.slots_at(), &[0_u64; 8])?;
+    store(change, inode, inode.slots_at(), node)?;
+    change.set_sealed(owner, inode.height_at(), height + 1)
+}
+
+/// Allocates a node. `word` makes the word of a slot from its index and its offset.
+fn add_node<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    level: u64,
+    word: impl Fn(usize, u64) -> u64,
+) -> Result<Slot, FsError> {
+    let seed = change.seed();
+    let offset = change.alloc(|offset| {
+        let node = Node {
+            tag: NODE_TAG,
+            crc: 0,
+            owner: inode.ino,
+            birth: inode.birth,
+            level,
+            reserved: [0; 2],
+            slots: core::array::from_fn(|index| word(index, offset + NODE_SLOTS_AT + 8 * index as u64)),
+        };
+        Node { crc: node.expected_crc(seed, offset), ..node }
+    })?;
+    Ok(Slot::block(SlotKind::Node, offset))
+}
+
+/// Stores a slot.
+fn store<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    at: u64,
+    slot: Slot,
+) -> Result<(), FsError> {
+    change.set_sealed(inode.owner(), at, slot.contents())
+}
+
+/// The most slots that one step of [`cut`] clears one by one.
+const CLEARED_MAX: usize = 64;
+
+/// Frees the end of a file, behind its first `keep` pages: at most one node, or so many slots. Returns whether something is left to free.
+pub(crate) fn cut<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    keep: u64,
+) -> Result<bool, FsError> {
+    let height = inode.height(change)?;
+    if height == NO_TREE {
+        return Ok(false);
+    }
+    // The slots that lead to the last leaf: the offset of the slot's list, the slot's index, and the number of the first page below.
+    let mut path: Vec<(u64, u64, u64)> = Vec::new();
+    let (mut slots, mut level, mut first) = (inode.slots_at(), height, 0);
+    loop {
+        let count = if level == height { ROOT_SLOTS } else { NODE_SLOTS };
+        if level == 0 {
+            return cut_leaf(change, inode, (slots, count), first, keep, &path);
+        }
+        let mut last = None;
+        for index in (0..count).rev() {
+            if let Some(slot) = load(change, inode, slots + 8 * index)? {
+                last = Some((index, slot));
+                break;
+            }
+        }
+        let Some((index, slot)) = last else { return Ok(false) };
+        path.push((slots, index, first));
+        slots = node_slots(change, inode, slot, level)?;
+        first += index * reach(level);
+        level -= 1;
+    }
+}
+
+/// Frees the last leaf, or the slots of it behind page `keep`.
+fn cut_leaf<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    (slots, count): (u64, u64),
+    first: u64,
+    keep: u64,
+    path: &[(u64, u64, u64)],
+) -> Result<bool, FsError> {
+    if first >= keep && !path.is_empty() {
+        for index in 0..count {
+            if let Some(slot) = load(change, inode, slots + 8 * index)? {
+                free(change, slot)?;
+            }
+        }
+        return free_nodes(change, inode, path).map(|()| true);
+    }
+    let mut cleared = 0;
+    for index in (keep.saturating_sub(first)..count).rev() {
+        let at = slots + 8 * index;
+        let Some(slot) = load(change, inode, at)? else { continue };
+        if cleared == CLEARED_MAX {
+            return Ok(true);
+        }
+        free(change, slot)?;
+        change.set(at, 0)?;
+        cleared += 1;
+    }
+    Ok(false)
+}
+
+/// Frees a leaf that nothing is left in, and the nodes above it that would be empty.
+fn free_nodes<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    path: &[(u64, u64, u64)],
+) -> Result<(), FsError> {
+    for (depth, (slots, index, _)) in path.iter().enumerate().rev() {
+        let at = slots + 8 * index;
+        if let Some(slot) = load(change, inode, at)? {
+            change.free(slot.offset())?;
+        }
+        let has_others = (0..*index).try_fold(false, |found, index| {
+            Ok::<_, FsError>(found || load(change, inode, slots + 8 * index)?.is_some())
+        })?;
+        if has_others || depth == 0 {
+            return change.set(at, 0);
+        }
+    }
+    Ok(())
+}
+
+/// Frees what a slot of a leaf refers to.
+fn free<P: Pmem>(change: &mut Change<'_, '_, P>, slot: Slot) -> Result<(), FsError> {
+    match slot.kind {
+        SlotKind::Page => {
+            change.volume.page(slot.number)?;
+            change.free_page(slot.number);
+            Ok(())
+        }
+        SlotKind::DirBlock => change.free(slot.offset()),
+        SlotKind::Node => Err(FsError::corrupted(slot.offset(), "the last level of a file index")),
+    }
+}
+
+/// Calls `each` with every slot of a file that is no hole: nodes, and what the leaves have, with its number in the file.
+pub(crate) fn visit(
+    source: &impl Source,
+    inode: &InodeRef,
+    each: &mut impl FnMut(u64, Slot) -> Result<(), FsError>,
+) -> Result<(), FsError> {
+    let height = inode.height(source)?;
+    if height == NO_TREE {
+        return Ok(());
+    }
+    visit_list(source, inode, (inode.slots_at(), ROOT_SLOTS), height, 0, each)
+}
+
+fn visit_list(
+    source: &impl Source,
+    inode: &InodeRef,
+    (slots, count): (u64, u64),
+    level: u64,
+    first: u64,
+    each: &mut impl FnMut(u64, Slot) -> Result<(), FsError>,
+) -> Result<(), FsError> {
+    for index in 0..count {
+        let Some(slot) = load(source, inode, slots + 8 * index)? else { continue };
+        let number = first + index * reach(level);
+        each(number, slot)?;
+        if level > 0 {
+            let below = node_slots(source, inode, slot, level)?;
+            visit_list(source, inode, (below, NODE_SLOTS), level - 1, number, each)?;
+        }
+    }
+    Ok(())
+}

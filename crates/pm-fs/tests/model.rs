@@ -1,0 +1,301 @@
+//! A file system behaves like a tree in memory, also after it was closed, and after it was abandoned like a killed process.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pm_core::{Pmem as _, Region};
+use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle, NewFile};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type Memory = Arc<Region>;
+
+/// A file of the model.
+#[derive(Clone, Debug)]
+enum Content {
+    File(Vec<u8>),
+    Dir(BTreeMap<String, usize>),
+    Symlink(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+struct File {
+    content: Content,
+    nlink: u64,
+}
+
+/// A tree in memory; file 0 is the root. Files without a name stay in the list.
+#[derive(Clone, Debug)]
+struct Model {
+    files: Vec<File>,
+}
+
+type Path = Vec<&'static str>;
+
+impl Model {
+    fn new() -> Self {
+        Self { files: vec![File { content: Content::Dir(BTreeMap::new()), nlink: 2 }] }
+    }
+
+    fn dir(&self, id: usize) -> Option<&BTreeMap<String, usize>> {
+        if let Content::Dir(entries) = &self.files[id].content { Some(entries) } else { None }
+    }
+
+    fn dir_mut(&mut self, id: usize) -> &mut BTreeMap<String, usize> {
+        match &mut self.files[id].content {
+            Content::Dir(entries) => entries,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_dir(&self, id: usize) -> bool {
+        self.dir(id).is_some()
+    }
+
+    fn find(&self, path: &[&str]) -> Option<usize> {
+        path.iter().try_fold(0, |id, name| self.dir(id)?.get(*name).copied())
+    }
+
+    /// The directory of a path.
+    fn parent(&self, path: &[&str]) -> Option<usize> {
+        self.find(&path[..path.len() - 1]).filter(|id| self.is_dir(*id))
+    }
+
+    fn create(&mut self, path: &Path, content: Content) -> bool {
+        let Some(parent) = self.parent(path) else { return false };
+        let name = (*path.last().unwrap()).to_owned();
+        if self.dir(parent).unwrap().contains_key(&name) {
+            return false;
+        }
+        let is_dir = matches!(content, Content::Dir(_));
+        let id = self.files.len();
+        self.files.push(File { content, nlink: if is_dir { 2 } else { 1 } });
+        self.dir_mut(parent).insert(name, id);
+        self.files[parent].nlink += u64::from(is_dir);
+        true
+    }
+
+    fn link(&mut self, from: &Path, to: &Path) -> bool {
+        let (Some(id), Some(parent)) = (self.find(from), self.parent(to)) else { return false };
+        let name = (*to.last().unwrap()).to_owned();
+        if self.is_dir(id) || self.dir(parent).unwrap().contains_key(&name) {
+            return false;
+        }
+        self.dir_mut(parent).insert(name, id);
+        self.files[id].nlink += 1;
+        true
+    }
+
+    fn unlink(&mut self, path: &Path, of_dir: bool) -> bool {
+        let Some(parent) = self.parent(path) else { return false };
+        let Some(id) = self.find(path) else { return false };
+        if self.is_dir(id) != of_dir || self.dir(id).is_some_and(|entries| !entries.is_empty()) {
+            return false;
+        }
+        self.dir_mut(parent).remove(*path.last().unwrap());
+        self.files[parent].nlink -= u64::from(of_dir);
+        self.files[id].nlink -= if of_dir { 2 } else { 1 };
+        true
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path, keeps: bool) -> bool {
+        let (Some(from_dir), Some(to_dir)) = (self.parent(from), self.parent(to)) else { return false };
+        let Some(id) = self.find(from) else { return false };
+        let is_dir = self.is_dir(id);
+        // Not below itself.
+        if is_dir && to.len() > from.len() && to[..from.len()] == from[..] {
+            return false;
+        }
+        if let Some(old) = self.find(to) {
+            if keeps {
+                return false;
+            }
+            if old == id {
+                return true;
+            }
+            if is_dir != self.is_dir(old) || self.dir(old).is_some_and(|entries| !entries.is_empty()) {
+                return false;
+            }
+            self.files[old].nlink -= if is_dir { 2 } else { 1 };
+            self.files[to_dir].nlink -= u64::from(is_dir);
+        }
+        self.dir_mut(from_dir).remove(*from.last().unwrap());
+        self.dir_mut(to_dir).insert((*to.last().unwrap()).to_owned(), id);
+        self.files[from_dir].nlink -= u64::from(is_dir);
+        self.files[to_dir].nlink += u64::from(is_dir);
+        true
+    }
+
+    fn file_mut(&mut self, path: &Path) -> Option<&mut Vec<u8>> {
+        let id = self.find(path)?;
+        if let Content::File(bytes) = &mut self.files[id].content { Some(bytes) } else { None }
+    }
+}
+
+fn new() -> NewFile {
+    NewFile { mode: 0o644, uid: 1, gid: 2 }
+}
+
+fn find<'f>(fs: &'f Fs<Memory>, path: &[&str]) -> Result<Handle<'f, Memory>, FsError> {
+    fs.lookup(path.join("/"))
+}
+
+fn parent<'f>(fs: &'f Fs<Memory>, path: &[&str]) -> Result<Handle<'f, Memory>, FsError> {
+    find(fs, &path[..path.len() - 1])
+}
+
+/// Compares a directory with the model's.
+fn compare(fs: &Fs<Memory>, dir: &Handle<'_, Memory>, model: &Model, id: usize) {
+    let entries = dir.entries(0).unwrap();
+    let names: Vec<String> =
+        entries.iter().map(|entry| String::from_utf8(entry.name.clone()).unwrap()).collect();
+    let mut sorted = names.clone();
+    sorted.sort();
+    assert_eq!(sorted, model.dir(id).unwrap().keys().cloned().collect::<Vec<_>>());
+    assert_eq!(dir.attributes().unwrap().nlink, model.files[id].nlink);
+    for entry in entries {
+        let child = dir.lookup(&entry.name).unwrap();
+        let id = model.dir(id).unwrap()[std::str::from_utf8(&entry.name).unwrap()];
+        let attributes = child.attributes().unwrap();
+        assert_eq!((attributes.ino, attributes.kind), (entry.ino, entry.kind));
+        assert_eq!(attributes.nlink, model.files[id].nlink);
+        match &model.files[id].content {
+            Content::Dir(_) => compare(fs, &child, model, id),
+            Content::Symlink(target) => {
+                assert_eq!(child.kind(), FileKind::Symlink);
+                assert_eq!(child.read_link().unwrap(), *target);
+            }
+            Content::File(bytes) => {
+                assert_eq!(attributes.size, bytes.len() as u64);
+                let mut found = vec![1; bytes.len() + 10];
+                assert_eq!(child.read_at(0, &mut found).unwrap(), bytes.len());
+                assert!(found[..bytes.len()] == **bytes, "the contents of {:?}", entry.name);
+            }
+        }
+    }
+}
+
+/// Opens the file system again: after a close, or as after a kill.
+fn reopen(fs: Fs<Memory>, pmem: &Memory, is_clean: bool) -> Fs<Memory> {
+    if is_clean {
+        fs.close().unwrap();
+    } else {
+        // The lock of the pool is given back with the file system, which closes the heap. So the bytes from before that are put back.
+        let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
+        pmem.load(0, &mut bytes);
+        drop(fs);
+        for (offset, chunk) in (0..).step_by(1 << 20).zip(bytes.chunks(1 << 20)) {
+            pmem.store(offset, chunk);
+        }
+    }
+    Fs::attach(Arc::clone(pmem), &FsOptions::new()).unwrap()
+}
+
+fn path(random: &mut fastrand::Rng) -> Path {
+    let long = "a name that is so long that a block of a directory has room for few entries like it, and needs others soon";
+    let names = ["a", "b", "c", "dir", "another", long];
+    (0..random.usize(1..4)).map(|_| *random.choice(&names).unwrap()).collect()
+}
+
+/// `PM_FS_OPS` sets the number of calls.
+#[test]
+fn file_system_is_a_tree() {
+    let count = std::env::var("PM_FS_OPS").map_or(20_000, |count| count.parse().expect("a number"));
+    let mut random = fastrand::Rng::with_seed(7);
+    let pmem = Arc::new(Region::anonymous(32 << 20).unwrap());
+    let mut fs = Fs::format(Arc::clone(&pmem), &FsOptions::new().metadata_share(4)).unwrap();
+    let mut model = Model::new();
+    for number in 0..count {
+        let (first, second) = (path(&mut random), path(&mut random));
+        let name = *first.last().unwrap();
+        let size = |random: &mut fastrand::Rng| match random.u32(..10) {
+            0..6 => random.usize(..9_000),
+            6..9 => random.usize(..70_000),
+            _ => random.usize(..600_000),
+        };
+        let what = random.u32(..20);
+        let (found, expected) = match what {
+            0..3 => (
+                parent(&fs, &first).and_then(|dir| dir.create(name, new())).map(drop),
+                model.create(&first, Content::File(Vec::new())),
+            ),
+            3..5 => (
+                parent(&fs, &first).and_then(|dir| dir.mkdir(name, new())).map(drop),
+                model.create(&first, Content::Dir(BTreeMap::new())),
+            ),
+            5 => {
+                let target = vec![b't'; random.usize(1..300)];
+                (
+                    parent(&fs, &first).and_then(|dir| dir.symlink(name, &target, new())).map(drop),
+                    model.create(&first, Content::Symlink(target)),
+                )
+            }
+            6 => (
+                find(&fs, &second).and_then(|file| parent(&fs, &first)?.link(&file, name)),
+                model.link(&second, &first),
+            ),
+            7..9 => (parent(&fs, &first).and_then(|dir| dir.unlink(name)), model.unlink(&first, false)),
+            9 => (parent(&fs, &first).and_then(|dir| dir.rmdir(name)), model.unlink(&first, true)),
+            10..13 => {
+                let (to, keeps) = (*second.last().unwrap(), random.bool());
+                let rename = |from: Handle<'_, Memory>, dir: Handle<'_, Memory>| match keeps {
+                    true => from.rename_to_new(name, &dir, to),
+                    false => from.rename(name, &dir, to),
+                };
+                let found = parent(&fs, &first).and_then(|from| rename(from, parent(&fs, &second)?));
+                (found, model.rename(&first, &second, keeps))
+            }
+            13..16 => {
+                let (offset, len, byte) = (size(&mut random), size(&mut random), random.u8(1..));
+                let bytes = vec![byte; len];
+                let written = find(&fs, &first).and_then(|file| file.write_at(offset as u64, &bytes));
+                if let Ok(written) = &written {
+                    assert_eq!(*written, len);
+                }
+                let expected = model.file_mut(&first).map(|file| {
+                    if len > 0 {
+                        let end = file.len().max(offset + len);
+                        file.resize(end, 0);
+                        file[offset..offset + len].fill(byte);
+                    }
+                });
+                (written.map(drop), expected.is_some())
+            }
+            16 => {
+                let bytes = vec![random.u8(1..); random.usize(..5000)];
+                let expected = model.file_mut(&first).map(|file| file.extend_from_slice(&bytes));
+                (find(&fs, &first).and_then(|file| file.append(&bytes)).map(drop), expected.is_some())
+            }
+            _ => {
+                let len = size(&mut random);
+                let expected = model.file_mut(&first).map(|file| file.resize(len, 0));
+                (find(&fs, &first).and_then(|file| file.truncate(len as u64)), expected.is_some())
+            }
+        };
+        assert_eq!(found.is_ok(), expected, "call {number}, {what}, of {first:?} and {second:?}: {found:?}");
+        if number % (count / 20 + 1) == 0 {
+            compare(&fs, &fs.root(), &model, 0);
+            let report = fs.check();
+            assert!(report.problems.is_empty(), "call {number}: {:#?}", report.problems);
+            fs = reopen(fs, &pmem, random.bool());
+            let report = fs.check();
+            assert!(report.problems.is_empty(), "call {number}, opened: {:#?}", report.problems);
+        }
+    }
+    compare(&fs, &fs.root(), &model, 0);
+    // Everything can be removed, and is free then.
+    remove_all(&fs.root());
+    let report = fs.check();
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    assert_eq!((report.inodes, report.pages), (1, 0));
+}
+
+fn remove_all(dir: &Handle<'_, Memory>) {
+    for entry in dir.entries(0).unwrap() {
+        if entry.kind == FileKind::Directory {
+            remove_all(&dir.lookup(&entry.name).unwrap());
+            dir.rmdir(&entry.name).unwrap();
+        } else {
+            dir.unlink(&entry.name).unwrap();
+        }
+    }
+}
