@@ -217,7 +217,7 @@ impl Oracle for SmallFs {
             let below = format!("{path}/");
             !state.keys().any(|other| other.starts_with(&below))
         };
-        let mut add = |state: &mut State, path: &str, kind, mode, bytes| {
+        let add = |state: &mut State, path: &str, kind, mode, bytes| {
             if has_dir(state, path) && !state.contains_key(path) {
                 let first = path.to_owned();
                 state.insert(path.to_owned(), File { kind, nlink: 0, mode, bytes, first });

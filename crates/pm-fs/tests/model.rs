@@ -144,7 +144,7 @@ fn parent<'f>(fs: &'f Fs<Memory>, path: &[&str]) -> Result<Handle<'f, Memory>, F
 }
 
 /// Compares a directory with the model's.
-fn compare(fs: &Fs<Memory>, dir: &Handle<'_, Memory>, model: &Model, id: usize) {
+fn compare(dir: &Handle<'_, Memory>, model: &Model, id: usize) {
     let entries = dir.entries(0).unwrap();
     let names: Vec<String> =
         entries.iter().map(|entry| String::from_utf8(entry.name.clone()).unwrap()).collect();
@@ -159,7 +159,7 @@ fn compare(fs: &Fs<Memory>, dir: &Handle<'_, Memory>, model: &Model, id: usize) 
         assert_eq!((attributes.ino, attributes.kind), (entry.ino, entry.kind));
         assert_eq!(attributes.nlink, model.files[id].nlink);
         match &model.files[id].content {
-            Content::Dir(_) => compare(fs, &child, model, id),
+            Content::Dir(_) => compare(&child, model, id),
             Content::Symlink(target) => {
                 assert_eq!(child.kind(), FileKind::Symlink);
                 assert_eq!(child.read_link().unwrap(), *target);
@@ -273,7 +273,7 @@ fn file_system_is_a_tree() {
         };
         assert_eq!(found.is_ok(), expected, "call {number}, {what}, of {first:?} and {second:?}: {found:?}");
         if number % (count / 20 + 1) == 0 {
-            compare(&fs, &fs.root(), &model, 0);
+            compare(&fs.root(), &model, 0);
             let report = fs.check();
             assert!(report.problems.is_empty(), "call {number}: {:#?}", report.problems);
             fs = reopen(fs, &pmem, random.bool());
@@ -281,7 +281,7 @@ fn file_system_is_a_tree() {
             assert!(report.problems.is_empty(), "call {number}, opened: {:#?}", report.problems);
         }
     }
-    compare(&fs, &fs.root(), &model, 0);
+    compare(&fs.root(), &model, 0);
     // Everything can be removed, and is free then.
     remove_all(&fs.root());
     let report = fs.check();
