@@ -59,7 +59,7 @@ fn flushed_and_fenced_lines_do_not_count() {
 
 /// A group has at most so many lines; what it stores to others is durable when it ends.
 #[test]
-fn lines_beyond_the_limit_are_stored_around_the_cache() {
+fn lines_beyond_the_limit_are_written_back_at_once() {
     let pmem = counters(&CounterOptions::new().lines_max(2));
     pmem.store(0, &[1; 128]);
     let before = cost(&pmem);
@@ -229,6 +229,84 @@ fn threads_share_counters() {
         })
         .collect();
     assert!(groups.iter().all(|group| pmem.scheck(*group) == 1));
+}
+
+/// A group whose thread has ended is written back with the others, and its counter is used again.
+#[test]
+fn group_of_a_thread_that_ends_is_written_back() {
+    let pmem = counters(&CounterOptions::new().counters(1));
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            pmem.store(0, &[1; 8]);
+            pmem.store(64, &[1; 8]);
+            pmem.flush(64, 64);
+        });
+        thread.join().unwrap();
+    });
+    // A scope ends before the values of its threads are dropped.
+    while pmem.lag() == 0 {
+        std::thread::yield_now();
+    }
+    // Another thread's fence says nothing about that group.
+    pmem.fence().unwrap();
+    let before = cost(&pmem);
+    pmem.write_back().unwrap();
+    assert_eq!(cost(&pmem), (before.0 + 2, before.1 + 1));
+    pmem.store(0, &[2; 8]);
+    assert_eq!(pmem.scheck(pmem.sgroup().unwrap()), 1, "a counter is free");
+}
+
+/// A region that is never stored to around the cache, because other threads could see such stores in another order, and whose flushes can panic.
+struct Ordered {
+    inner: Region,
+    panics: AtomicBool,
+}
+
+impl Pmem for Ordered {
+    forward_pmem!(|this| this.inner => len_bytes, domain, load, load_u64, store, store_u64, store_u128, compare_exchange_u64, fence);
+
+    fn store_nt(&self, offset: u64, _: &[u8]) {
+        panic!("a store around the cache at {offset}");
+    }
+    fn flush(&self, offset: u64, len_bytes: u64) {
+        assert!(!self.panics.load(Ordering::Relaxed), "the flush fails");
+        self.inner.flush(offset, len_bytes);
+    }
+}
+
+fn ordered() -> Ordered {
+    Ordered { inner: Region::anonymous(1 << 20).unwrap(), panics: AtomicBool::new(false) }
+}
+
+#[test]
+fn stores_stay_in_the_order_of_the_program() {
+    for options in [CounterOptions::new().counters(0), CounterOptions::new().lines_max(1)] {
+        let pmem = LineCounters::new(ordered(), &options);
+        pmem.store(0, &[1; 200]);
+        pmem.try_store(256, &[1; 200]).unwrap();
+        pmem.store_u64(640, 1);
+        pmem.sgroup().unwrap();
+        pmem.write_back().unwrap();
+    }
+}
+
+#[test]
+fn panic_loses_neither_groups_nor_actions() {
+    let pmem = LineCounters::new(ordered(), &CounterOptions::new().in_order(true));
+    pmem.store(0, &[1; 8]);
+    let group = pmem.sgroup().unwrap();
+    pmem.get_ref().panics.store(true, Ordering::Relaxed);
+    let fails = |run: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err();
+    assert!(fails(&|| drop(pmem.write_back())));
+    assert_eq!((pmem.scheck(group), pmem.lag()), (1, 1));
+    pmem.get_ref().panics.store(false, Ordering::Relaxed);
+    let is_done = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_done);
+    pmem.on_durable(group, || panic!("an action fails"));
+    pmem.on_durable(group, move || flag.store(true, Ordering::Relaxed));
+    assert!(fails(&|| drop(pmem.write_back())));
+    assert_eq!((pmem.scheck(group), pmem.poll()), (0, 1));
+    assert!(is_done.load(Ordering::Relaxed));
 }
 
 #[test]

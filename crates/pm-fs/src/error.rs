@@ -67,6 +67,9 @@ pub enum FsError {
         /// Its incompatible features.
         features: u64,
     },
+    /// There is a handle to a file.
+    #[error("a file is open")]
+    InUse,
     /// The pool is too small for a file system.
     #[error("the pool is too small for a file system: {0} bytes")]
     TooSmall(u64),

@@ -12,6 +12,7 @@ use crate::volume::Volume;
 use pm_alloc::Heap;
 use pm_core::{Pmem, Region};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The smallest pool.
 const POOL_BYTES_MIN: u64 = 128 << 10;
@@ -21,7 +22,7 @@ const POOL_BYTES_MIN: u64 = 128 << 10;
 /// It need not be closed: every call is durable when it returns.
 #[derive(Debug)]
 pub struct Fs<P: Pmem = Region> {
-    pub(crate) shared: Shared<P>,
+    shared: Arc<Shared<P>>,
 }
 
 /// The size of a file system, and what is free: statfs(2).
@@ -144,7 +145,7 @@ impl<P: Pmem> Fs<P> {
             return Err(FsError::corrupted(offset_of_ino(root.ino), "a directory of the superblock"));
         }
         check::scan(&volume)?;
-        let shared = Shared::new(volume, root, orphans);
+        let shared = Arc::new(Shared::new(volume, root, orphans));
         let fs = Self { shared };
         fs.free_orphans()?;
         Ok(fs)
@@ -167,15 +168,15 @@ impl<P: Pmem> Fs<P> {
     }
 
     /// The root directory.
-    pub fn root(&self) -> Handle<'_, P> {
-        Handle::new(&self.shared, self.shared.table.open_again(&self.shared.root))
+    pub fn root(&self) -> Handle<P> {
+        Handle::new(Arc::clone(&self.shared), self.shared.table.open_again(&self.shared.root))
     }
 
     /// The file at a path, whose names are separated by slashes, from the root. `.` and `..` are no names here, and symbolic links are not followed.
     ///
     /// # Errors
     /// When a name is not found, or one before the last is no directory.
-    pub fn lookup(&self, path: impl AsRef<[u8]>) -> Result<Handle<'_, P>, FsError> {
+    pub fn lookup(&self, path: impl AsRef<[u8]>) -> Result<Handle<P>, FsError> {
         let names = path.as_ref().split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         names.into_iter().try_fold(self.root(), |dir, name| dir.lookup(name))
     }
@@ -197,19 +198,20 @@ impl<P: Pmem> Fs<P> {
     }
 
     /// The heap with the metadata.
-    pub const fn heap(&self) -> &Heap<P> {
+    pub fn heap(&self) -> &Heap<P> {
         &self.shared.volume.heap
     }
 
-    /// Closes the file system. Not needed for durability.
+    /// Closes the file system, so that the next open has less to do. Not needed for durability; dropping the last handle does the same without reporting errors.
     ///
     /// # Errors
-    /// When a fence fails or has failed.
+    /// When there is a handle to a file: then the file system stays open until it is dropped. When a fence fails or has failed.
     ///
     /// # Durability
     /// Two fences.
     pub fn close(self) -> Result<(), FsError> {
-        Ok(self.shared.volume.heap.close()?)
+        let shared = Arc::try_unwrap(self.shared).map_err(|_| FsError::InUse)?;
+        Ok(shared.volume.heap.close()?)
     }
 }
 

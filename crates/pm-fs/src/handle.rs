@@ -12,9 +12,9 @@ use core::fmt;
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
 
-/// A handle to a file, a directory or another inode. The file exists as long as a handle to it, with or without a name.
-pub struct Handle<'f, P: Pmem = Region> {
-    shared: &'f Shared<P>,
+/// A handle to a file, a directory or another inode. The file exists as long as a handle to it, with or without a name, and the file system stays open.
+pub struct Handle<P: Pmem = Region> {
+    shared: Arc<Shared<P>>,
     state: Arc<State>,
 }
 
@@ -40,27 +40,27 @@ pub struct SetAttributes {
     pub mtime_ns: Option<u64>,
 }
 
-impl<P: Pmem> fmt::Debug for Handle<'_, P> {
+impl<P: Pmem> fmt::Debug for Handle<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("inode", &self.state.inode).finish_non_exhaustive()
     }
 }
 
-impl<P: Pmem> Clone for Handle<'_, P> {
+impl<P: Pmem> Clone for Handle<P> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared, state: self.shared.table.open_again(&self.state) }
+        Self { shared: Arc::clone(&self.shared), state: self.shared.table.open_again(&self.state) }
     }
 }
 
-impl<P: Pmem> Drop for Handle<'_, P> {
+impl<P: Pmem> Drop for Handle<P> {
     /// Frees the file if it has no name and this was its last handle. If that fails, the next open frees it.
     fn drop(&mut self) {
         drop(self.shared.release(&self.state));
     }
 }
 
-impl<'f, P: Pmem> Handle<'f, P> {
-    pub(crate) const fn new(shared: &'f Shared<P>, state: Arc<State>) -> Self {
+impl<P: Pmem> Handle<P> {
+    pub(crate) const fn new(shared: Arc<Shared<P>>, state: Arc<State>) -> Self {
         Self { shared, state }
     }
 
@@ -122,7 +122,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// # Errors
     /// When there is none, or this is no directory.
     pub fn lookup(&self, name: impl AsRef<[u8]>) -> Result<Self, FsError> {
-        self.with(namei::lookup(self.shared, &self.state, name.as_ref())?)
+        Ok(self.with(namei::lookup(&self.shared, &self.state, name.as_ref())?))
     }
 
     /// The entries of this directory behind the one with a cookie, all of them for 0. `.` and `..` are not among them.
@@ -130,7 +130,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// # Errors
     /// When this is no directory, or has no name any more.
     pub fn entries(&self, behind: u64) -> Result<Vec<Entry>, FsError> {
-        namei::entries(self.shared, &self.state, behind)
+        namei::entries(&self.shared, &self.state, behind)
     }
 
     /// Creates a regular file.
@@ -208,7 +208,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
         let (parent, nlink) = if is_dir { (self.ino(), 2) } else { (0, 1) };
         let now = self.shared.volume.now();
         let new = NewInode { kind, mode, uid, gid, rdev, parent, nlink, now };
-        self.with(namei::create(self.shared, &self.state, name, new, target)?)
+        Ok(self.with(namei::create(&self.shared, &self.state, name, new, target)?))
     }
 
     /// Gives a file a name in this directory.
@@ -219,7 +219,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// # Durability
     /// Durable when this returns; a crash before that leaves the name or not. One fence; two if the directory gets a block.
     pub fn link(&self, file: &Self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
-        namei::link(self.shared, &file.state, &self.state, name.as_ref())
+        namei::link(&self.shared, &file.state, &self.state, name.as_ref())
     }
 
     /// Removes a name of a file that is no directory.
@@ -231,7 +231,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// Durable when this returns; a crash before that leaves the name or not. One fence. A file that is open or has more than eight pages is freed later, or by
     /// further transactions.
     pub fn unlink(&self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
-        namei::unlink(self.shared, &self.state, name.as_ref(), false)
+        namei::unlink(&self.shared, &self.state, name.as_ref(), false)
     }
 
     /// Removes an empty directory.
@@ -242,7 +242,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// # Durability
     /// As for [`unlink`](Self::unlink).
     pub fn rmdir(&self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
-        namei::unlink(self.shared, &self.state, name.as_ref(), true)
+        namei::unlink(&self.shared, &self.state, name.as_ref(), true)
     }
 
     /// Renames a file, from this directory to `to_dir`. A file that has the new name loses it, if it is no directory with entries.
@@ -254,7 +254,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// Durable when this returns; a crash before that leaves the old state. One fence; two if the directory gets a block.
     pub fn rename(&self, from: impl AsRef<[u8]>, to_dir: &Self, to: impl AsRef<[u8]>) -> Result<(), FsError> {
         let (from, to) = ((&*self.state, from.as_ref()), (&*to_dir.state, to.as_ref()));
-        namei::rename(self.shared, from, to, false)
+        namei::rename(&self.shared, from, to, false)
     }
 
     /// As [`rename`](Self::rename), but a name that exists is an error.
@@ -271,7 +271,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
         to: impl AsRef<[u8]>,
     ) -> Result<(), FsError> {
         let (from, to) = ((&*self.state, from.as_ref()), (&*to_dir.state, to.as_ref()));
-        namei::rename(self.shared, from, to, true)
+        namei::rename(&self.shared, from, to, true)
     }
 
     /// The target of a symbolic link.
@@ -280,7 +280,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// When this is none.
     pub fn read_link(&self) -> Result<Vec<u8>, FsError> {
         let _inner = self.state.read();
-        namei::read_link(self.shared, &self.state.inode)
+        namei::read_link(&self.shared, &self.state.inode)
     }
 
     /// Reads bytes from an offset, and returns their number: fewer at the end of the file.
@@ -288,7 +288,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// # Errors
     /// When this is no regular file.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
-        data::read(self.shared, &self.state, offset, out)
+        data::read(&self.shared, &self.state, offset, out)
     }
 
     /// Writes bytes at an offset, and returns their number: fewer if there is no room for all.
@@ -300,7 +300,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// Durable when this returns. A crash before that leaves the old length, the new one, or one between them, and never a length before its bytes; of bytes that
     /// are overwritten each 8-byte word is old or new. One fence if the pages are there and the length stays, and else two; two more for each further 64 pages.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize, FsError> {
-        data::write(self.shared, &self.state, Some(offset), bytes)
+        data::write(&self.shared, &self.state, Some(offset), bytes)
     }
 
     /// Writes bytes at the end.
@@ -311,7 +311,7 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// # Durability
     /// As for [`write_at`](Self::write_at).
     pub fn append(&self, bytes: &[u8]) -> Result<usize, FsError> {
-        data::write(self.shared, &self.state, None, bytes)
+        data::write(&self.shared, &self.state, None, bytes)
     }
 
     /// Changes the length. New bytes are zero.
@@ -322,11 +322,10 @@ impl<'f, P: Pmem> Handle<'f, P> {
     /// # Durability
     /// Durable when this returns; a crash before that leaves the old length or the new one.
     pub fn truncate(&self, size: u64) -> Result<(), FsError> {
-        data::truncate(self.shared, &self.state, size)
+        data::truncate(&self.shared, &self.state, size)
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "ends the calls that make handles")]
-    const fn with(&self, state: Arc<State>) -> Result<Self, FsError> {
-        Ok(Self { shared: self.shared, state })
+    fn with(&self, state: Arc<State>) -> Self {
+        Self { shared: Arc::clone(&self.shared), state }
     }
 }

@@ -82,7 +82,7 @@ fn new() -> NewFile {
 }
 
 /// The directory of a path, and its last name.
-fn place<'f, 'n>(fs: &'f SimFs, path: &'n str) -> Result<(Handle<'f, Arc<SimPmem>>, &'n str), FsError> {
+fn place<'n>(fs: &SimFs, path: &'n str) -> Result<(Handle<Arc<SimPmem>>, &'n str), FsError> {
     match path.rsplit_once('/') {
         Some((dir, name)) => Ok((fs.lookup(dir)?, name)),
         None => Ok((fs.root(), path)),
@@ -121,7 +121,7 @@ fn apply(fs: &SimFs, op: &Op) -> Result<(), FsError> {
 }
 
 fn observe(
-    dir: &Handle<'_, Arc<SimPmem>>,
+    dir: &Handle<Arc<SimPmem>>,
     prefix: &str,
     firsts: &mut BTreeMap<u64, String>,
     state: &mut State,

@@ -31,7 +31,7 @@ fn contents(number: u64) -> Vec<u8> {
 }
 
 /// The number of records in a thread's log.
-fn logged(dir: &Handle<'_>) -> u64 {
+fn logged(dir: &Handle) -> u64 {
     let log = dir.lookup("log").unwrap();
     let mut bytes = vec![0; usize::try_from(log.attributes().unwrap().size).unwrap()];
     assert_eq!(log.read_at(0, &mut bytes).unwrap(), bytes.len());

@@ -135,16 +135,16 @@ fn new() -> NewFile {
     NewFile { mode: 0o644, uid: 1, gid: 2 }
 }
 
-fn find<'f>(fs: &'f Fs<Memory>, path: &[&str]) -> Result<Handle<'f, Memory>, FsError> {
+fn find(fs: &Fs<Memory>, path: &[&str]) -> Result<Handle<Memory>, FsError> {
     fs.lookup(path.join("/"))
 }
 
-fn parent<'f>(fs: &'f Fs<Memory>, path: &[&str]) -> Result<Handle<'f, Memory>, FsError> {
+fn parent(fs: &Fs<Memory>, path: &[&str]) -> Result<Handle<Memory>, FsError> {
     find(fs, &path[..path.len() - 1])
 }
 
 /// Compares a directory with the model's.
-fn compare(dir: &Handle<'_, Memory>, model: &Model, id: usize) {
+fn compare(dir: &Handle<Memory>, model: &Model, id: usize) {
     let entries = dir.entries(0).unwrap();
     let names: Vec<String> =
         entries.iter().map(|entry| String::from_utf8(entry.name.clone()).unwrap()).collect();
@@ -237,7 +237,7 @@ fn file_system_is_a_tree() {
             9 => (parent(&fs, &first).and_then(|dir| dir.rmdir(name)), model.unlink(&first, true)),
             10..13 => {
                 let (to, keeps) = (*second.last().unwrap(), random.bool());
-                let rename = |from: Handle<'_, Memory>, dir: Handle<'_, Memory>| match keeps {
+                let rename = |from: Handle<Memory>, dir: Handle<Memory>| match keeps {
                     true => from.rename_to_new(name, &dir, to),
                     false => from.rename(name, &dir, to),
                 };
@@ -289,7 +289,7 @@ fn file_system_is_a_tree() {
     assert_eq!((report.inodes, report.pages), (1, 0));
 }
 
-fn remove_all(dir: &Handle<'_, Memory>) {
+fn remove_all(dir: &Handle<Memory>) {
     for entry in dir.entries(0).unwrap() {
         if entry.kind == FileKind::Directory {
             remove_all(&dir.lookup(&entry.name).unwrap());

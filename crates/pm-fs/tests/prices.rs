@@ -31,7 +31,7 @@ fn calls_cost_one_or_two_fences() {
     let fs = Fs::format(region, &FsOptions::new()).unwrap();
     let root = fs.root();
     let dir = root.mkdir("dir", new()).unwrap();
-    let file = |number: u64| -> Handle<'_, _> { root.lookup(name(number)).unwrap() };
+    let file = |number: u64| -> Handle<_> { root.lookup(name(number)).unwrap() };
     check(&fs, "create", 1.05, |number| drop(root.create(name(number), new()).unwrap()));
     check(&fs, "link", 1.05, |number| dir.link(&file(number), name(number)).unwrap());
     check(&fs, "set attributes", 1.0, |number| {

@@ -25,24 +25,22 @@ impl Actions {
     pub(super) fn push(&self, group: Group, action: Action) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push_back((group, action));
-        self.len.store(waiting.len(), Ordering::Relaxed);
+        self.len.store(waiting.len(), Ordering::Release);
     }
 
-    /// Calls the actions of groups that are durable, without a lock. Returns their number.
+    /// Calls the actions of groups that are durable, one after the other, without a lock. Returns their number. If one panics, the others go on waiting.
     pub(super) fn run(&self, is_durable: impl Fn(Group) -> bool) -> usize {
-        // An action that another thread adds now is found by its next call.
-        if self.len.load(Ordering::Relaxed) == 0 {
-            return 0;
+        let mut count = 0;
+        // An action that another thread adds now is found by that thread.
+        while self.len.load(Ordering::Acquire) != 0 {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let due = waiting.iter().position(|(group, _)| is_durable(*group));
+            let Some((_, action)) = due.and_then(|due| waiting.remove(due)) else { break };
+            self.len.store(waiting.len(), Ordering::Release);
+            drop(waiting);
+            action();
+            count += 1;
         }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (due, rest) =
-            core::mem::take(&mut *waiting).into_iter().partition(|(group, _)| is_durable(*group));
-        *waiting = rest;
-        self.len.store(waiting.len(), Ordering::Relaxed);
-        drop(waiting);
-        let due: VecDeque<(Group, Action)> = due;
-        let count = due.len();
-        due.into_iter().for_each(|(_, action)| action());
         count
     }
 }

@@ -1,8 +1,13 @@
 //! The current group of a thread.
 
-/// A group that has not ended, and what its thread knows of its lines.
-#[derive(Debug, Default)]
+use super::groups::Groups;
+use core::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+/// A group that has not ended, and what its thread knows of its lines. It never changes threads: a fence covers the flushes of its own thread only.
+#[derive(Debug)]
 pub(super) struct Current {
+    groups: Weak<Groups>,
     /// Whether it has stored, and asked for a counter.
     pub(super) has_begun: bool,
     /// `None` if no counter was free: then it is stored around the cache.
@@ -15,7 +20,33 @@ pub(super) struct Current {
     pub(super) needs_fence: bool,
 }
 
+thread_local! {
+    /// The current groups of this thread, by the identity of their counters.
+    static CURRENTS: RefCell<Vec<Current>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Current {
+    /// Calls `with` with the current group of this thread.
+    pub(super) fn with<R>(groups: &Arc<Groups>, with: impl FnOnce(&mut Self) -> R) -> R {
+        CURRENTS.with_borrow_mut(|currents| {
+            let is_own = |current: &Self| core::ptr::eq(current.groups.as_ptr(), Arc::as_ptr(groups));
+            let at = currents.iter().position(is_own).unwrap_or_else(|| {
+                // Of counters that are dropped. Their addresses may come again, but not before these are dropped too.
+                currents.retain(|current| current.groups.strong_count() > 0);
+                currents.push(Self {
+                    groups: Arc::downgrade(groups),
+                    has_begun: false,
+                    counter: None,
+                    dirty: Vec::new(),
+                    flushed: Vec::new(),
+                    needs_fence: false,
+                });
+                currents.len() - 1
+            });
+            with(&mut currents[at])
+        })
+    }
+
     /// The number of lines that may not be durable.
     pub(super) const fn len(&self) -> usize {
         self.dirty.len() + self.flushed.len()
@@ -35,5 +66,15 @@ impl Current {
         let mut lines = core::mem::take(&mut self.dirty);
         lines.append(&mut self.flushed);
         (self.counter.take(), lines)
+    }
+}
+
+impl Drop for Current {
+    /// The thread ends, and its group with it: no handle refers to the group, but its lines are tagged, and its counter is in use.
+    fn drop(&mut self) {
+        if let Some(groups) = self.groups.upgrade() {
+            let (counter, lines) = self.end();
+            groups.end(counter, lines);
+        }
     }
 }

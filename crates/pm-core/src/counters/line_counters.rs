@@ -2,17 +2,16 @@
 
 use super::actions::Actions;
 use super::current::Current;
-use super::groups::{Group, Groups};
+use super::groups::{Ended, Group, Groups};
 use super::options::CounterOptions;
 use crate::fault::MediumFault;
 use crate::line::LINE_BYTES;
 use crate::{FenceError, Pmem, forward_pmem};
-use core::cell::RefCell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use core::time::Duration;
-use std::sync::{Mutex, PoisonError};
-use thread_local::ThreadLocal;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A wrapper of an implementation of [`Pmem`] that counts the lines of groups of stores that may not be durable. [The module](super) explains them.
 ///
@@ -20,7 +19,7 @@ use thread_local::ThreadLocal;
 /// stored around the cache and not fenced is fenced when it ends: a program that is to profit from counters stores through the cache, and neither flushes nor
 /// fences.
 ///
-/// The group of a thread that ends stays as it is; another thread may go on with it.
+/// The group of a thread that ends is written back with others; there is no handle to it.
 ///
 /// # Costs
 /// Two bytes of DRAM for each line of the region. A store looks at the tag of each of its lines; the first one of a group to a line also notes the line.
@@ -28,11 +27,10 @@ use thread_local::ThreadLocal;
 pub struct LineCounters<P> {
     inner: P,
     options: CounterOptions,
-    groups: Groups,
+    groups: Arc<Groups>,
     /// The counter of the last group that has stored to a line, plus one, until the line is written back. A hint for that group alone: a line with its tag is in its
     /// list.
     tags: Box<[AtomicU16]>,
-    current: ThreadLocal<RefCell<Current>>,
     /// Held by the thread that writes groups back.
     writer: Mutex<()>,
     actions: Actions,
@@ -45,9 +43,8 @@ impl<P: Pmem> LineCounters<P> {
         Self {
             inner,
             options: *options,
-            groups: Groups::new(options.counter_count, options.is_in_order),
+            groups: Arc::new(Groups::new(options.counter_count, options.is_in_order)),
             tags,
-            current: ThreadLocal::new(),
             writer: Mutex::new(()),
             actions: Actions::default(),
         }
@@ -65,14 +62,13 @@ impl<P: Pmem> LineCounters<P> {
     /// When a fence fails. The group goes on waiting.
     ///
     /// # Durability
-    /// The group is durable when [`scheck`](Self::scheck) returns 0. Costs no fence, unless the group is written back, or was stored around the cache because no
-    /// counter was free, or because it has too many lines.
+    /// The group is durable when [`scheck`](Self::scheck) returns 0. Costs no fence, unless the group is written back, no counter was free for it, it has too
+    /// many lines, or it has stores around the cache that were not fenced.
     pub fn sgroup(&self) -> Result<Group, FenceError> {
-        let current = self.current();
-        if current.borrow().needs_fence {
+        if Current::with(&self.groups, |current| current.needs_fence) {
             self.fence()?;
         }
-        let (counter, mut lines) = current.borrow_mut().end();
+        let (counter, mut lines) = Current::with(&self.groups, Current::end);
         lines.sort_unstable();
         lines.dedup();
         // A group without a counter has no lines: the fence above has made it durable.
@@ -105,9 +101,9 @@ impl<P: Pmem> LineCounters<P> {
     /// waits.
     pub fn write_back(&self) -> Result<(), FenceError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let groups = self.groups.take();
-        if !groups.is_empty() {
-            let mut lines: Vec<u64> = groups.iter().flat_map(|ended| &ended.lines).copied().collect();
+        let mut taken = Taken { of: &self.groups, groups: self.groups.take() };
+        if !taken.groups.is_empty() {
+            let mut lines: Vec<u64> = taken.groups.iter().flat_map(|ended| &ended.lines).copied().collect();
             lines.sort_unstable();
             lines.dedup();
             for run in lines.chunk_by(|line, next| line + 1 == *next) {
@@ -116,11 +112,8 @@ impl<P: Pmem> LineCounters<P> {
                 self.inner.flush(start, end - start);
             }
             // DURABILITY POINT
-            if let Err(error) = self.inner.fence() {
-                self.groups.put_back(groups);
-                return Err(error);
-            }
-            for ended in &groups {
+            self.inner.fence()?;
+            for ended in &taken.groups {
                 let Some(counter) = ended.group.counter else { continue };
                 for line in &ended.lines {
                     // The counter's next group must not find its tag. Another group may have stored to the line meanwhile.
@@ -128,8 +121,9 @@ impl<P: Pmem> LineCounters<P> {
                     tag.compare_exchange(counter + 1, 0, Ordering::Relaxed, Ordering::Relaxed).ok();
                 }
             }
-            self.groups.complete(&groups);
+            self.groups.complete(&core::mem::take(&mut taken.groups));
         }
+        drop(taken);
         drop(writer);
         self.poll();
         Ok(())
@@ -154,10 +148,10 @@ impl<P: Pmem> LineCounters<P> {
     /// Calls `action` when the group is durable: now, or in a later [`sgroup`](Self::sgroup), [`write_back`](Self::write_back) or [`poll`](Self::poll) of any
     /// thread. An action may store: its stores belong to the current group of the thread that calls it.
     pub fn on_durable(&self, group: Group, action: impl FnOnce() + Send + 'static) {
+        self.actions.push(group, Box::new(action));
+        // It may have become durable just now.
         if self.scheck(group) == 0 {
-            action();
-        } else {
-            self.actions.push(group, Box::new(action));
+            self.poll();
         }
     }
 
@@ -166,21 +160,19 @@ impl<P: Pmem> LineCounters<P> {
         self.actions.run(|group| self.scheck(group) == 0)
     }
 
-    fn current(&self) -> &RefCell<Current> {
-        self.current.get_or_default()
-    }
-
     /// The numbers of the lines of a range. `None` outside the region, where the wrapped implementation refuses the call.
     fn lines_of(&self, offset: u64, len_bytes: u64) -> Option<Range<u64>> {
         let end = offset.checked_add(len_bytes).filter(|end| *end <= self.inner.len_bytes())?;
         Some(if len_bytes == 0 { 0..0 } else { offset / LINE_BYTES..end.div_ceil(LINE_BYTES) })
     }
 
-    /// Notes a store to a range by this thread's group. Returns whether the counter makes it durable: else it is to be made around the cache.
+    /// Notes a store to a range by this thread's group. Returns whether a counter makes it durable: else it is to be written back at once.
     fn note(&self, offset: u64, len_bytes: u64) -> bool {
         let Some(lines) = self.lines_of(offset, len_bytes) else { return true };
-        let mut current = self.current().borrow_mut();
-        let current = &mut *current;
+        Current::with(&self.groups, |current| self.note_lines(current, lines))
+    }
+
+    fn note_lines(&self, current: &mut Current, lines: Range<u64>) -> bool {
         if !current.has_begun {
             current.has_begun = true;
             current.counter = self.groups.take_counter();
@@ -207,19 +199,20 @@ impl<P: Pmem> LineCounters<P> {
 
     /// Notes a flush of a range by this thread.
     fn note_flush(&self, offset: u64, len_bytes: u64) {
-        let mut current = self.current().borrow_mut();
-        let Some(counter) = current.counter else { return };
-        for line in self.lines_of(offset, len_bytes).into_iter().flatten() {
-            let tag = &self.tags[index(line)];
-            if tag.load(Ordering::Relaxed) == counter + 1 {
-                tag.store(0, Ordering::Relaxed);
-                current.flush(line);
+        Current::with(&self.groups, |current| {
+            let Some(counter) = current.counter else { return };
+            for line in self.lines_of(offset, len_bytes).into_iter().flatten() {
+                let tag = &self.tags[index(line)];
+                if tag.load(Ordering::Relaxed) == counter + 1 {
+                    tag.store(0, Ordering::Relaxed);
+                    current.flush(line);
+                }
             }
-        }
+        });
     }
 
-    /// Makes a store that has no form around the cache.
-    fn store_word<R>(&self, offset: u64, len_bytes: u64, store: impl FnOnce(&P) -> R) -> R {
+    /// Makes a store. If no counter makes it durable, it is written back at once. Not around the cache: other threads may rely on the order of stores.
+    fn store_with<R>(&self, offset: u64, len_bytes: u64, store: impl FnOnce(&P) -> R) -> R {
         let is_counted = self.note(offset, len_bytes);
         let result = store(&self.inner);
         if !is_counted {
@@ -234,33 +227,27 @@ impl<P: Pmem> Pmem for LineCounters<P> {
     forward_pmem!(|this| this.inner => try_load, load_u64, load_words, prefetch, prefetch_read, populate);
 
     fn store(&self, offset: u64, bytes: &[u8]) {
-        match self.note(offset, bytes.len() as u64) {
-            true => self.inner.store(offset, bytes),
-            false => self.inner.store_nt(offset, bytes),
-        }
+        self.store_with(offset, bytes.len() as u64, |pmem| pmem.store(offset, bytes));
     }
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
         self.inner.store_nt(offset, bytes);
-        self.current().borrow_mut().needs_fence = true;
+        Current::with(&self.groups, |current| current.needs_fence = true);
     }
     fn try_store(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
-        match self.note(offset, bytes.len() as u64) {
-            true => self.inner.try_store(offset, bytes),
-            false => self.inner.try_store_nt(offset, bytes),
-        }
+        self.store_with(offset, bytes.len() as u64, |pmem| pmem.try_store(offset, bytes))
     }
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
-        self.current().borrow_mut().needs_fence = true;
+        Current::with(&self.groups, |current| current.needs_fence = true);
         self.inner.try_store_nt(offset, bytes)
     }
     fn store_u64(&self, offset: u64, value: u64) {
-        self.store_word(offset, 8, |pmem| pmem.store_u64(offset, value));
+        self.store_with(offset, 8, |pmem| pmem.store_u64(offset, value));
     }
     fn store_u128(&self, offset: u64, value: u128) {
-        self.store_word(offset, 16, |pmem| pmem.store_u128(offset, value));
+        self.store_with(offset, 16, |pmem| pmem.store_u128(offset, value));
     }
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.store_word(offset, 8, |pmem| pmem.compare_exchange_u64(offset, current, new))
+        self.store_with(offset, 8, |pmem| pmem.compare_exchange_u64(offset, current, new))
     }
     fn flush(&self, offset: u64, len_bytes: u64) {
         self.inner.flush(offset, len_bytes);
@@ -273,13 +260,28 @@ impl<P: Pmem> Pmem for LineCounters<P> {
     }
     fn fence(&self) -> Result<(), FenceError> {
         self.inner.fence()?;
-        let mut current = self.current().borrow_mut();
-        current.needs_fence = false;
-        current.flushed.clear();
+        Current::with(&self.groups, |current| {
+            current.needs_fence = false;
+            current.flushed.clear();
+        });
         Ok(())
     }
 }
 
 fn index(line: u64) -> usize {
     usize::try_from(line).expect("a region is in memory")
+}
+
+/// Groups that are being written back. They wait again if that fails, by an error or a panic.
+struct Taken<'g> {
+    of: &'g Groups,
+    groups: VecDeque<Ended>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if !self.groups.is_empty() {
+            self.of.put_back(core::mem::take(&mut self.groups));
+        }
+    }
 }

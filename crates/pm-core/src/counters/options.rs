@@ -22,14 +22,14 @@ impl CounterOptions {
         Self { counter_count: 8192, lines_max: 255, lag: 64, is_in_order: false }
     }
 
-    /// The number of counters, at most 65,534. A group that finds none free is stored around the cache, and fenced when it ends.
+    /// The number of counters, at most 65,534. The stores of a group that finds none free are written back at once, and fenced when it ends.
     #[must_use]
     pub const fn counters(mut self, count: u16) -> Self {
         self.counter_count = if count > Self::COUNTERS_MAX { Self::COUNTERS_MAX } else { count };
         self
     }
 
-    /// The most lines of a group. Stores to more are made around the cache, and the group is fenced when it ends.
+    /// The most lines of a group. Stores to more are written back at once, and the group is fenced when it ends.
     #[must_use]
     pub const fn lines_max(mut self, lines: u32) -> Self {
         self.lines_max = lines;

@@ -1,0 +1,425 @@
+//! The file system as the kernel sees it: requests of FUSE, answered by `pm-fs`.
+
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use pm_core::Region;
+use pm_fs::{Attributes, Entry, FileKind, Fs, FsError, NewFile, SetAttributes};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+type Handle = pm_fs::Handle<Region>;
+
+/// The kernel may keep names and attributes for long: this server is the only writer.
+const TTL: Duration = Duration::from_secs(3600);
+
+/// The set-group-ID bit: files in such a directory have its group.
+const SET_GID: u32 = 0o2000;
+
+/// A mounted file system.
+pub(crate) struct Mounted {
+    fs: Fs<Region>,
+    /// The files that the kernel knows, with the number of its references. They exist as long as it knows them.
+    known: Mutex<HashMap<u64, (Handle, u64)>>,
+    /// The entries of open directories.
+    listings: Mutex<Listings>,
+}
+
+#[derive(Default)]
+struct Listings {
+    last: u64,
+    open: HashMap<u64, Arc<Vec<Entry>>>,
+}
+
+/// A panic under a lock leaves nothing half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn errno(error: &FsError) -> Errno {
+    if error.errno() == rustix::io::Errno::IO {
+        eprintln!("pmfs: {error}");
+    }
+    Errno::from_i32(error.errno().raw_os_error())
+}
+
+fn time(ns: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(ns)
+}
+
+/// A time to set; times before 1970 become 1970.
+fn time_ns(time: TimeOrNow) -> u64 {
+    let time = match time {
+        TimeOrNow::SpecificTime(time) => time,
+        TimeOrNow::Now => SystemTime::now(),
+    };
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+const fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Pipe => FileType::NamedPipe,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::Directory => FileType::Directory,
+        FileKind::BlockDevice => FileType::BlockDevice,
+        FileKind::File => FileType::RegularFile,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Socket => FileType::Socket,
+    }
+}
+
+impl Mounted {
+    pub(crate) fn new(fs: Fs<Region>) -> Self {
+        Self { fs, known: Mutex::default(), listings: Mutex::default() }
+    }
+
+    /// A file that the kernel knows.
+    fn file(&self, ino: INodeNo) -> Result<Handle, FsError> {
+        if ino == INodeNo::ROOT {
+            return Ok(self.fs.root());
+        }
+        lock(&self.known).get(&ino.0).map(|(handle, _)| handle.clone()).ok_or(FsError::NotFound)
+    }
+
+    fn attributes(&self, handle: &Handle) -> Result<FileAttr, FsError> {
+        let Attributes { ino, kind, mode, uid, gid, rdev, nlink, size, .. } = handle.attributes()?;
+        let times = handle.attributes()?;
+        let is_root = ino == self.fs.root().ino();
+        Ok(FileAttr {
+            ino: if is_root { INodeNo::ROOT } else { INodeNo(ino) },
+            size,
+            blocks: size.div_ceil(512),
+            atime: time(times.atime_ns),
+            mtime: time(times.mtime_ns),
+            ctime: time(times.ctime_ns),
+            crtime: UNIX_EPOCH,
+            kind: file_type(kind),
+            perm: u16::try_from(mode).unwrap_or(0),
+            nlink: u32::try_from(nlink).unwrap_or(u32::MAX),
+            uid,
+            gid,
+            rdev,
+            blksize: 4096,
+            flags: 0,
+        })
+    }
+
+    /// Notes that the kernel has another reference to a file, and returns what it gets.
+    fn remember(&self, handle: Handle) -> Result<(FileAttr, Generation), FsError> {
+        let attributes = self.attributes(&handle)?;
+        let generation = Generation(handle.attributes()?.generation);
+        if attributes.ino != INodeNo::ROOT {
+            lock(&self.known).entry(handle.ino()).or_insert((handle, 0)).1 += 1;
+        }
+        Ok((attributes, generation))
+    }
+
+    fn reply_entry(&self, found: Result<Handle, FsError>, reply: ReplyEntry) {
+        match found.and_then(|handle| self.remember(handle)) {
+            Ok((attributes, generation)) => reply.entry(&TTL, &attributes, generation),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn reply_attributes(&self, handle: Result<Handle, FsError>, reply: ReplyAttr) {
+        match handle.and_then(|handle| self.attributes(&handle)) {
+            Ok(attributes) => reply.attr(&TTL, &attributes),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// The attributes of a new file in a directory.
+    fn new_file(dir: &Handle, request: &Request, mode: u32, is_dir: bool) -> Result<NewFile, FsError> {
+        let parent = dir.attributes()?;
+        let inherits = parent.mode & SET_GID != 0;
+        let gid = if inherits { parent.gid } else { request.gid() };
+        let mode = mode & 0o7777 | if inherits && is_dir { SET_GID } else { 0 };
+        Ok(NewFile { mode, uid: request.uid(), gid })
+    }
+}
+
+fn reply_empty(done: Result<(), FsError>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+impl Filesystem for Mounted {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.reply_entry(self.file(parent).and_then(|dir| dir.lookup(name.as_bytes())), reply);
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
+        let mut known = lock(&self.known);
+        let is_last = known.get_mut(&ino.0).is_some_and(|(_, references)| {
+            *references = references.saturating_sub(count);
+            *references == 0
+        });
+        let forgotten = if is_last { known.remove(&ino.0) } else { None };
+        drop(known);
+        // Frees the file if it has no name.
+        drop(forgotten);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.reply_attributes(self.file(ino), reply);
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = || {
+            let handle = self.file(ino)?;
+            if let Some(size) = size {
+                handle.truncate(size)?;
+            }
+            let set =
+                SetAttributes { mode, uid, gid, atime_ns: atime.map(time_ns), mtime_ns: mtime.map(time_ns) };
+            if set != SetAttributes::default() {
+                handle.set_attributes(&set)?;
+            }
+            Ok(handle)
+        };
+        self.reply_attributes(set(), reply);
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.file(ino).and_then(|handle| handle.read_link()) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let make = || {
+            let dir = self.file(parent)?;
+            let new = Self::new_file(&dir, request, mode, false)?;
+            let number = u8::try_from(mode >> 12 & 0o17).unwrap_or(0);
+            let kind = FileKind::from_number(number).ok_or(FsError::Invalid)?;
+            dir.mknod(name.as_bytes(), kind, new, rdev)
+        };
+        self.reply_entry(make(), reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        let make = || {
+            let dir = self.file(parent)?;
+            dir.mkdir(name.as_bytes(), Self::new_file(&dir, request, mode, true)?)
+        };
+        self.reply_entry(make(), reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(self.file(parent).and_then(|dir| dir.unlink(name.as_bytes())), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(self.file(parent).and_then(|dir| dir.rmdir(name.as_bytes())), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let make = || {
+            let dir = self.file(parent)?;
+            let new = Self::new_file(&dir, request, 0o777, false)?;
+            dir.symlink(name.as_bytes(), target.as_os_str().as_bytes(), new)
+        };
+        self.reply_entry(make(), reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let rename = || {
+            let (from, to) = (self.file(parent)?, self.file(newparent)?);
+            if flags == RenameFlags::RENAME_NOREPLACE {
+                from.rename_to_new(name.as_bytes(), &to, newname.as_bytes())
+            } else if flags.is_empty() {
+                from.rename(name.as_bytes(), &to, newname.as_bytes())
+            } else {
+                Err(FsError::Invalid)
+            }
+        };
+        reply_empty(rename(), reply);
+    }
+
+    fn link(&self, _: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let link = || {
+            let handle = self.file(ino)?;
+            self.file(newparent)?.link(&handle, newname.as_bytes())?;
+            Ok(handle)
+        };
+        self.reply_entry(link(), reply);
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut bytes = vec![0; size as usize];
+        match self.file(ino).and_then(|handle| handle.read_at(offset, &mut bytes)) {
+            Ok(len) => reply.data(&bytes[..len]),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.file(ino).and_then(|handle| handle.write_at(offset, data)) {
+            Ok(len) => reply.written(u32::try_from(len).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// Nothing is left to do when a file is closed.
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    /// Every call was durable when it returned.
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.file(ino).and_then(|dir| dir.entries(0)) {
+            Ok(entries) => {
+                let mut listings = lock(&self.listings);
+                listings.last += 1;
+                let number = listings.last;
+                listings.open.insert(number, Arc::new(entries));
+                drop(listings);
+                reply.opened(FileHandle(number), FopenFlags::empty());
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// The entries that were there when the directory was opened, or was read from its start again.
+    fn readdir(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let entries = || {
+            if offset == 0 {
+                let entries = Arc::new(self.file(ino)?.entries(0)?);
+                lock(&self.listings).open.insert(fh.0, Arc::clone(&entries));
+                return Ok(entries);
+            }
+            lock(&self.listings).open.get(&fh.0).cloned().ok_or(FsError::NotFound)
+        };
+        let entries = match entries() {
+            Ok(entries) => entries,
+            Err(error) => return reply.error(errno(&error)),
+        };
+        // The cookies of entries are greater than these.
+        for (cookie, name) in [(1, "."), (2, "..")] {
+            if offset < cookie && reply.add(ino, cookie, FileType::Directory, name) {
+                return reply.ok();
+            }
+        }
+        let start = entries.partition_point(|entry| entry.cookie <= offset);
+        for entry in &entries[start..] {
+            let name = OsStr::from_bytes(&entry.name);
+            if reply.add(INodeNo(entry.ino), entry.cookie, file_type(entry.kind), name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        lock(&self.listings).open.remove(&fh.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let stats = self.fs.stats();
+        // The most files that the metadata has room for.
+        let files = stats.metadata_bytes / 320;
+        reply.statfs(stats.pages, stats.free_pages, stats.free_pages, files, files, 4096, 255, 4096);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        let create = || {
+            let dir = self.file(parent)?;
+            let new = Self::new_file(&dir, request, mode, false)?;
+            self.remember(dir.create(name.as_bytes(), new)?)
+        };
+        match create() {
+            Ok((attributes, generation)) => {
+                let flags = FopenFlags::FOPEN_KEEP_CACHE;
+                reply.created(&TTL, &attributes, generation, FileHandle(0), flags);
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `pmfs`: creates, mounts and checks file systems in persistent memory.
+
+#![forbid(unsafe_code)]
+
+mod front;
+
+use clap::{Parser, Subcommand};
+use front::Mounted;
+use fuser::{Config, MountOption, SessionACL};
+use miette::{Context as _, IntoDiagnostic as _, Result, miette};
+use pm_cli_common::{Docs, Size};
+use pm_fs::{Fs, FsOptions};
+use rustix::mount::UnmountFlags;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// A POSIX file system in persistent memory: every call is durable when it returns.
+#[derive(Debug, Parser)]
+#[command(name = "pmfs", version, max_term_width = 100)]
+struct Arguments {
+    /// Print JSON instead of text.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Create a file with an empty file system in it.
+    Mkfs {
+        /// The file.
+        file: PathBuf,
+        /// Its size.
+        #[arg(long)]
+        size: Size,
+        /// The part of the file for metadata: one of so many.
+        #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=256))]
+        metadata_share: u32,
+    },
+    /// Mount a file system, and serve it until it is unmounted.
+    Mount {
+        /// The file.
+        file: PathBuf,
+        /// An empty directory.
+        directory: PathBuf,
+        /// The threads that serve requests.
+        #[arg(long, value_name = "N", default_value_t = 2)]
+        threads: usize,
+    },
+    /// Unmount a file system.
+    Umount {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// Show how large a file system is, and what is free.
+    Info {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Check that everything in a file system is accounted for. Exits with 1 if there are problems.
+    Fsck {
+        /// The file.
+        file: PathBuf,
+    },
+    #[command(flatten)]
+    Docs(Docs),
+}
+
+fn main() -> Result<ExitCode> {
+    let Arguments { json, action } = Arguments::parse();
+    match action {
+        Action::Mkfs { file, size, metadata_share } => mkfs(&file, size, metadata_share),
+        Action::Mount { file, directory, threads } => mount(&file, &directory, threads, json),
+        Action::Umount { directory } => umount(&directory, false),
+        Action::Info { file } => info(&file, json),
+        Action::Fsck { file } => fsck(&file, json),
+        Action::Docs(docs) => {
+            docs.run(<Arguments as clap::CommandFactory>::command())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn mkfs(file: &Path, size: Size, metadata_share: u32) -> Result<ExitCode> {
+    let user = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let options = FsOptions::new().metadata_share(metadata_share).owner(user.0, user.1);
+    let fs = Fs::create(file, size.0, &options).into_diagnostic().wrap_err_with(|| at(file))?;
+    fs.close().into_diagnostic()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(file: &Path) -> Result<Fs> {
+    Fs::open(file, &FsOptions::new()).into_diagnostic().wrap_err_with(|| at(file))
+}
+
+fn at(file: &Path) -> String {
+    file.display().to_string()
+}
+
+fn mount(file: &Path, directory: &Path, threads: usize, json: bool) -> Result<ExitCode> {
+    // A server that was killed has left its mount, which answers no request but those that the kernel has cached. Processes may have files in it.
+    if std::fs::read_dir(directory).is_err_and(|error| error.raw_os_error() == Some(ENOTCONN)) {
+        umount(directory, true)?;
+    }
+    let fs = open(file)?;
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(file.display().to_string()),
+        MountOption::Subtype("pmfs".into()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+    ];
+    config.acl = if rustix::process::getuid().is_root() { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(threads.max(1));
+    let mounting = || format!("mounting {} at {}", file.display(), directory.display());
+    let session = fuser::Session::new(Mounted::new(fs), directory, &config);
+    let session = session.into_diagnostic().wrap_err_with(mounting)?;
+    if json {
+        println!("{}", serde_json::json!({ "event": "mounted", "file": file, "directory": directory }));
+    } else {
+        println!("{} is mounted at {}", file.display(), directory.display());
+    }
+    session.run().into_diagnostic()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// "Transport endpoint is not connected": errno(3).
+const ENOTCONN: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
+
+/// Unmounts a directory; `detaches` it at once even if files in it are open.
+fn umount(directory: &Path, detaches: bool) -> Result<ExitCode> {
+    // The system call needs root; fusermount3 is for other users.
+    if rustix::process::getuid().is_root() {
+        let flags = if detaches { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        let unmounted = rustix::mount::unmount(directory, flags);
+        unmounted.into_diagnostic().wrap_err_with(|| at(directory))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let how = if detaches { "-uz" } else { "-u" };
+    let status = Command::new("fusermount3").arg(how).arg(directory).status();
+    let status = status.into_diagnostic().wrap_err("running fusermount3, of the package fuse3")?;
+    if status.success() { Ok(ExitCode::SUCCESS) } else { Err(miette!("fusermount3 ended with {status}")) }
+}
+
+fn info(file: &Path, json: bool) -> Result<ExitCode> {
+    let stats = open(file)?.stats();
+    let [all, free] = [stats.pages, stats.free_pages].map(|pages| pages * 4096);
+    if json {
+        let stats = serde_json::json!({
+            "file": file, "data_bytes": all, "free_bytes": free, "metadata_bytes": stats.metadata_bytes,
+        });
+        println!("{stats}");
+    } else {
+        let metadata = Size(stats.metadata_bytes);
+        println!(
+            "{}: {:.1} for data, {:.1} free; {metadata:.1} for metadata",
+            file.display(),
+            Size(all),
+            Size(free)
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn fsck(file: &Path, json: bool) -> Result<ExitCode> {
+    let report = open(file)?.check();
+    let is_clean = report.problems.is_empty();
+    if json {
+        let report = serde_json::json!({
+            "file": file, "inodes": report.inodes, "pages": report.pages, "problems": report.problems,
+        });
+        println!("{report}");
+    } else {
+        report.problems.iter().for_each(|problem| println!("{problem}"));
+        let result = if is_clean { "clean" } else { "corrupted" };
+        println!("{}: {} files, {} pages: {result}", file.display(), report.inodes, report.pages);
+    }
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}

@@ -1,0 +1,179 @@
+//! A mounted file system, used by programs of the system. Skipped, with a message, where the system has no FUSE or this user may not mount.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+
+/// A file system in memory, mounted.
+struct Mount {
+    dir: TempDir,
+    server: Option<Child>,
+}
+
+impl Mount {
+    /// `None` if the system has no FUSE.
+    fn new() -> Option<Self> {
+        if fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
+            println!("skipped: this user cannot open /dev/fuse");
+            return None;
+        }
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        fs::create_dir(dir.path().join("mount")).unwrap();
+        let mut mount = Self { dir, server: None };
+        run(pmfs().args(["mkfs", "--size", "64M"]).arg(mount.file()));
+        mount.start();
+        Some(mount)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("disk.pm")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join("mount").join(name)
+    }
+
+    fn start(&mut self) {
+        let mut command = pmfs();
+        command.args(["mount", "--json"]).arg(self.file()).arg(self.path(""));
+        let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("mounted"), "{line}");
+        self.server = Some(server);
+    }
+
+    fn kill(&mut self) {
+        let mut server = self.server.take().unwrap();
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+
+    fn stop(&mut self) {
+        run(pmfs().arg("umount").arg(self.path("")));
+        assert!(self.server.take().unwrap().wait().unwrap().success());
+    }
+
+    fn check(&self) {
+        run(pmfs().arg("fsck").arg(self.file()));
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.kill().ok();
+            server.wait().ok();
+        }
+        // Detached, in case that a test has failed with files open.
+        Command::new("umount").arg("-l").arg(self.path("")).stderr(Stdio::null()).status().ok();
+    }
+}
+
+fn pmfs() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_pmfs"))
+}
+
+#[track_caller]
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn calls_of_the_system_work() {
+    let Some(mut mount) = Mount::new() else { return };
+    let path = |name: &str| mount.path(name);
+    fs::create_dir(path("dir")).unwrap();
+    fs::write(path("dir/file"), vec![7; 100_000]).unwrap();
+    fs::hard_link(path("dir/file"), path("link")).unwrap();
+    assert_eq!(fs::metadata(path("link")).unwrap().nlink(), 2);
+    symlink("dir/file", path("symlink")).unwrap();
+    assert_eq!(fs::read(path("symlink")).unwrap(), vec![7; 100_000]);
+    fs::rename(path("dir/file"), path("renamed")).unwrap();
+    assert!(fs::read_dir(path("dir")).unwrap().next().is_none());
+    fs::remove_dir(path("dir")).unwrap();
+    // A file without a name, as long as it is open.
+    let file = fs::File::options().read(true).write(true).open(path("renamed")).unwrap();
+    fs::remove_file(path("link")).unwrap();
+    fs::remove_file(path("renamed")).unwrap();
+    file.write_all_at(b"still there", 50_000).unwrap();
+    let mut found = [0; 11];
+    file.read_exact_at(&mut found, 50_000).unwrap();
+    assert_eq!(&found, b"still there");
+    drop(file);
+    // A sparse file, truncated and extended.
+    let file = fs::File::create(path("sparse")).unwrap();
+    file.write_all_at(b"end", 10_000_000).unwrap();
+    file.set_len(10_000_001).unwrap();
+    file.set_len(10_000_003).unwrap();
+    assert_eq!(&fs::read(path("sparse")).unwrap()[9_999_999..], b"\0e\0\0");
+    drop(file);
+    // Many entries, in several reads of the directory.
+    fs::create_dir(path("many")).unwrap();
+    (0..3000).for_each(|number| drop(fs::File::create(path(&format!("many/{number}"))).unwrap()));
+    assert_eq!(fs::read_dir(path("many")).unwrap().count(), 3000);
+    assert!(run(Command::new("df").arg(path(""))).contains("disk.pm"));
+    let root = path("");
+    mount.stop();
+    assert!(fs::read_dir(root).unwrap().next().is_none(), "unmounted");
+    mount.check();
+    mount.start();
+    assert_eq!(fs::read_dir(mount.path("many")).unwrap().count(), 3000);
+    mount.stop();
+}
+
+/// Kills the server, and mounts again over what it has left: the first mount, too.
+#[test]
+fn files_survive_the_kill_of_the_server() {
+    let Some(mut mount) = Mount::new() else { return };
+    for round in 0..5_u8 {
+        let dir = mount.path(&format!("dir {round}"));
+        fs::create_dir(&dir).unwrap();
+        for number in 0..50 {
+            fs::write(dir.join(format!("{number}")), vec![round; 5000]).unwrap();
+        }
+        // Open, without a name: freed by the next server.
+        let open = fs::File::create(mount.path("open")).unwrap();
+        open.write_all_at(&[1; 100_000], 0).unwrap();
+        fs::remove_file(mount.path("open")).unwrap();
+        mount.kill();
+        mount.start();
+        drop(open);
+        for round in 0..=round {
+            let dir = mount.path(&format!("dir {round}"));
+            for number in 0..50 {
+                assert_eq!(fs::read(dir.join(format!("{number}"))).unwrap(), vec![round; 5000]);
+            }
+        }
+    }
+    mount.stop();
+    mount.check();
+    let info = run(pmfs().args(["info", "--json"]).arg(mount.file()));
+    assert!(info.contains("free_bytes"), "{info}");
+}
+
+/// Wrong arguments are errors with a message, and change nothing.
+#[test]
+fn wrong_files_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let refuses = |command: &mut Command, message: &str| {
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(message), "{command:?}: {text}");
+    };
+    let file = |name: &str| -> PathBuf { Path::new(dir.path()).join(name) };
+    refuses(pmfs().arg("fsck").arg(file("none")), "no such file");
+    fs::write(file("text"), "text").unwrap();
+    refuses(pmfs().arg("fsck").arg(file("text")), "");
+    assert_eq!(fs::read(file("text")).unwrap(), b"text");
+    refuses(pmfs().args(["mkfs", "--size", "64M"]).arg(file("text")), "exists");
+    refuses(pmfs().args(["mkfs", "--size", "4K"]).arg(file("small")), "small");
+    assert!(!file("small").exists());
+}
