@@ -50,7 +50,7 @@ enum Step {
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
 /// The programs that tests run, in addition to those of the guest.
-const NEEDS: [Need; 14] = [
+const NEEDS: [Need; 15] = [
     Need::new("cc", "gcc"),
     Need::new("c++", "g++"),
     Need::new("bash", "bash"),
@@ -62,6 +62,7 @@ const NEEDS: [Need; 14] = [
     Need::new("nginx", "nginx-light"),
     Need::new("include/jemalloc/jemalloc.h", "libjemalloc-dev"),
     Need::new("fio", "fio"),
+    Need::new("fusermount3", "fuse3"),
     Need::new("nbdcopy", "libnbd-bin"),
     Need::new("nbdinfo", "libnbd-bin"),
     Need::new("nbdkit", "nbdkit"),

@@ -1,7 +1,7 @@
 //! Reads that lend values: what they find, and that the space of lent values is not used again.
 
 use core::ops::ControlFlow;
-use pm_btree::{Key, ReadError, Store, StoreOptions, Table, Value};
+use pm_btree::{Key, ReadError, Store, StoreOptions, Table, Value, WriteError};
 use pm_core::{Pmem, Region};
 use pm_crashsim::SimPmem;
 use std::collections::BTreeMap;
@@ -105,10 +105,15 @@ fn values_stay_while_other_threads_replace_them() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut random = fastrand::Rng::with_seed(2);
+            let _over = SetOnDrop(&is_over);
             for _ in 0..30_000 {
-                table.insert(random.u64(..200), &[random.u8(..); 500]).unwrap();
+                let (key, value) = (random.u64(..200), [random.u8(..); 500]);
+                // While the reader does not get a processor, no space is used again.
+                while let Err(error) = table.insert(key, &value) {
+                    assert!(matches!(error, WriteError::Full), "{error}");
+                    std::thread::yield_now();
+                }
             }
-            is_over.store(true, Ordering::Relaxed);
         });
         let mut random = fastrand::Rng::with_seed(3);
         while !is_over.load(Ordering::Relaxed) {
@@ -122,6 +127,15 @@ fn values_stay_while_other_threads_replace_them() {
             assert!(flow.is_continue() && keys == 200, "{keys}");
         }
     });
+}
+
+/// Tells the reader that the writer has ended, by a panic too.
+struct SetOnDrop<'f>(&'f AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A table of another type of the same width: the bytes are no string.
