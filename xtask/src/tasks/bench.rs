@@ -43,6 +43,8 @@ enum Name {
     Alloc,
     /// Durable ordered stores: single operations, against redb, LMDB and fjall.
     Btree,
+    /// File systems: calls in process against tmpfs.
+    Fs,
     /// pmbd's protections and write schemes, after the figures of PMBD's paper.
     Pmbd,
     /// Emulated memories: their accuracy, and what they do to the clients of a block device.
@@ -59,6 +61,7 @@ impl Name {
             Self::Crashsim => "crashsim",
             Self::Alloc => "alloc",
             Self::Btree => "btree",
+            Self::Fs => "fs",
             Self::Pmbd => "pmbd",
             Self::Emulate => "emulate",
         }
@@ -68,7 +71,13 @@ impl Name {
     const fn features(self) -> &'static str {
         match self {
             Self::Alloc => "pmdk",
-            Self::Core | Self::Block | Self::Crashsim | Self::Btree | Self::Pmbd | Self::Emulate => "",
+            Self::Core
+            | Self::Block
+            | Self::Crashsim
+            | Self::Btree
+            | Self::Fs
+            | Self::Pmbd
+            | Self::Emulate => "",
         }
     }
 }

@@ -1,0 +1,142 @@
+//! File systems: calls on `pm-fs` in process against the same system calls on tmpfs, by one thread. The rival pays a system call, which is printed too.
+
+use clap::Parser;
+use miette::{IntoDiagnostic as _, Result, ensure};
+use pm_bench::{Cli, Pair, Report, rounds_of};
+use pm_fs::{Fs, FsOptions, Handle, NewFile};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// pm-fs in process against tmpfs.
+#[derive(Debug, Parser)]
+#[command(name = "fs", max_term_width = 100)]
+struct Options {
+    #[command(flatten)]
+    cli: Cli,
+}
+
+/// The calls, and how much faster ours are to be.
+const CALLS: [(&str, f64); 8] = [
+    ("create and close", 4.0),
+    ("stat", 4.0),
+    ("rename", 4.0),
+    ("append 64 B", 1.2),
+    ("append 4 KiB", 2.0),
+    ("overwrite 4 KiB at random", 1.6),
+    ("read 4 KiB at random", 1.2),
+    ("unlink", 4.0),
+];
+
+/// The pages of the file that is read and overwritten.
+const PAGES: u64 = 16_384;
+
+type Rates = [f64; CALLS.len()];
+
+fn main() -> Result<ExitCode> {
+    let options = Options::parse();
+    let count = if options.cli.quick { 10_000 } else { 100_000 };
+    let mut report = Report::new("fs");
+    report.fact("files", count);
+    report.fact("system call", format!("{:.0} ns", system_call_ns()));
+    let rounds = options.cli.round_count(5, 2);
+    let measured: Vec<[Rates; 2]> = rounds_of(rounds, |index| {
+        let directory = tempfile::tempdir_in("/dev/shm").into_diagnostic()?;
+        if index == 0 { ours(directory.path(), count) } else { tmpfs(directory.path(), count) }
+    })?;
+    for (call, (name, goal)) in CALLS.into_iter().enumerate() {
+        let pair = |[ours, theirs]: &[Rates; 2]| Pair { ours: ours[call], theirs: theirs[call] };
+        report.row(name, "tmpfs", "calls/s", measured.iter().map(pair).collect(), Some(goal));
+    }
+    options.cli.finish(&report)
+}
+
+/// The time of a system call that does nothing.
+fn system_call_ns() -> f64 {
+    let begin = Instant::now();
+    (0..100_000).for_each(|_| _ = std::hint::black_box(rustix::process::getppid()));
+    begin.elapsed().as_secs_f64() * 1e4
+}
+
+/// The calls a second of `count` calls.
+fn rate(count: u64, mut call: impl FnMut(u64) -> Result<()>) -> Result<f64> {
+    let begin = Instant::now();
+    (0..count).try_for_each(&mut call)?;
+    Ok(count as f64 / begin.elapsed().as_secs_f64())
+}
+
+fn old_name(number: u64) -> String {
+    format!("file {number}")
+}
+
+fn new_name(number: u64) -> String {
+    format!("renamed {number}")
+}
+
+fn ours(directory: &Path, count: u64) -> Result<Rates> {
+    let pool_bytes = (PAGES * 4096 + count * 1024) * 8 / 7 + count * 8192 + (64 << 20);
+    let fs = Fs::create(directory.join("disk.pm"), pool_bytes.next_multiple_of(2 << 20), &FsOptions::new());
+    let fs = fs.into_diagnostic()?;
+    let new = NewFile { mode: 0o644, ..NewFile::default() };
+    let dir = fs.root().mkdir("dir", NewFile { mode: 0o755, ..new }).into_diagnostic()?;
+    let open = |name: &str| -> Result<Handle> {
+        let file = fs.root().create(name, new).into_diagnostic()?;
+        Ok(file)
+    };
+    let (short, long) = (open("short")?, open("long")?);
+    for page in 0..PAGES {
+        long.write_at(page * 4096, &[1; 4096]).into_diagnostic()?;
+    }
+    let grown = open("grown")?;
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut page = [0; 4096];
+    Ok([
+        rate(count, |number| dir.create(old_name(number), new).map(drop).into_diagnostic())?,
+        rate(count, |number| {
+            let attributes = dir.lookup(old_name(number)).and_then(|file| file.attributes());
+            ensure!(attributes.into_diagnostic()?.size == 0, "a new file");
+            Ok(())
+        })?,
+        rate(count, |number| dir.rename(old_name(number), &dir, new_name(number)).into_diagnostic())?,
+        rate(count, |_| short.append(&[1; 64]).map(drop).into_diagnostic())?,
+        rate(count, |_| grown.append(&[1; 4096]).map(drop).into_diagnostic())?,
+        rate(count, |_| long.write_at(random.u64(..PAGES) * 4096, &[2; 4096]).map(drop).into_diagnostic())?,
+        rate(count, |_| long.read_at(random.u64(..PAGES) * 4096, &mut page).map(drop).into_diagnostic())?,
+        rate(count, |number| dir.unlink(new_name(number)).into_diagnostic())?,
+    ])
+}
+
+fn tmpfs(directory: &Path, count: u64) -> Result<Rates> {
+    let dir: PathBuf = directory.join("dir");
+    fs::create_dir(&dir).into_diagnostic()?;
+    let open = |name: &str| {
+        let mut options = OpenOptions::new();
+        options.read(true).append(name != "long").write(true).create(true);
+        options.open(directory.join(name)).into_diagnostic()
+    };
+    let (short, grown, long): (File, File, File) = (open("short")?, open("grown")?, open("long")?);
+    for page in 0..PAGES {
+        long.write_all_at(&[1; 4096], page * 4096).into_diagnostic()?;
+    }
+    let append =
+        |mut file: &File, bytes: &[u8]| std::io::Write::write_all(&mut file, bytes).into_diagnostic();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut page = [0; 4096];
+    Ok([
+        rate(count, |number| File::create(dir.join(old_name(number))).map(drop).into_diagnostic())?,
+        rate(count, |number| {
+            ensure!(fs::metadata(dir.join(old_name(number))).into_diagnostic()?.len() == 0, "a new file");
+            Ok(())
+        })?,
+        rate(count, |number| {
+            fs::rename(dir.join(old_name(number)), dir.join(new_name(number))).into_diagnostic()
+        })?,
+        rate(count, |_| append(&short, &[1; 64]))?,
+        rate(count, |_| append(&grown, &[1; 4096]))?,
+        rate(count, |_| long.write_all_at(&[2; 4096], random.u64(..PAGES) * 4096).into_diagnostic())?,
+        rate(count, |_| long.read_exact_at(&mut page, random.u64(..PAGES) * 4096).into_diagnostic())?,
+        rate(count, |number| fs::remove_file(dir.join(new_name(number))).into_diagnostic())?,
+    ])
+}
