@@ -2,7 +2,7 @@
 
 use crate::dir::DirIndex;
 use crate::error::{Corruption, FsError};
-use crate::format::{INODE_TAG, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
+use crate::format::{INLINE_LINK_MAX, INODE_TAG, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
 use crate::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
 use crate::shared::Shared;
 use crate::tree::{self, Slot};
@@ -123,7 +123,9 @@ impl<P: Pmem> Checker<'_, P> {
         let mut slots = Vec::new();
         let volume = &self.shared.volume;
         let visited = match inode.kind {
-            FileKind::Symlink if inode.size(volume).is_ok_and(|size| size <= 112) => Ok(()),
+            FileKind::Symlink if inode.size(volume).is_ok_and(|size| size <= INLINE_LINK_MAX as u64) => {
+                Ok(())
+            }
             _ => tree::visit(volume, inode, &mut |_, slot| {
                 slots.push(slot);
                 Ok(())

@@ -174,17 +174,19 @@ fn store_size<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, size: u64, wtime: u
     volume.store_pair(at, [seal(volume.seed, inode.owner(), at, size), wtime])
 }
 
-/// Zeroes a range behind the end of a file, where its pages may hold anything. The caller fences.
-fn zero<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, from: u64, to: u64) -> Result<(), FsError> {
+/// Zeroes a range behind the end of a file, where its pages may hold anything. Returns whether there were pages: then the caller fences.
+fn zero<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, from: u64, to: u64) -> Result<bool, FsError> {
+    let mut has_stored = false;
     if from >= to {
-        return Ok(());
+        return Ok(has_stored);
     }
     let pages = from / PAGE_BYTES..to.div_ceil(PAGE_BYTES);
-    let zero_page = |index: u64, slot: Slot| {
+    let mut zero_page = |index: u64, slot: Slot| {
         let start = (index * PAGE_BYTES).max(from);
         let stop = ((index + 1) * PAGE_BYTES).min(to);
         let page = volume.page(slot.number)?;
         volume.pmem().store_nt(page + start % PAGE_BYTES, &ZEROES[..short(stop - start)]);
+        has_stored = true;
         Ok(())
     };
     if pages.end - pages.start <= 64 {
@@ -193,7 +195,7 @@ fn zero<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, from: u64, to: u64) -> Re
                 zero_page(index, slot)?;
             }
         }
-        return Ok(());
+        return Ok(has_stored);
     }
     // Mostly holes.
     tree::visit(volume, inode, &mut |index, slot| match slot.kind == crate::format::SlotKind::Page
@@ -201,7 +203,8 @@ fn zero<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, from: u64, to: u64) -> Re
     {
         true => zero_page(index, slot),
         false => Ok(()),
-    })
+    })?;
+    Ok(has_stored)
 }
 
 /// Changes the length of a file. New bytes are zero.
@@ -222,8 +225,10 @@ pub(crate) fn truncate<P: Pmem>(shared: &Shared<P>, state: &State, new_size: u64
     let size = inode.size(volume)?;
     let now = inode.wtime_for(volume, volume.now())?;
     if new_size >= size {
-        zero(volume, inode, size, new_size)?;
-        volume.pmem().fence()?;
+        if zero(volume, inode, size, new_size)? {
+            // The length must not be durable before the zeroes.
+            volume.pmem().fence()?;
+        }
         return store_size(volume, inode, new_size, now);
     }
     let keep = new_size.div_ceil(PAGE_BYTES);

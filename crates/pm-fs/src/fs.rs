@@ -89,10 +89,7 @@ impl<P: Pmem> Fs<P> {
 
     fn format_in(heap: Heap<P>, options: &FsOptions) -> Result<Self, FsError> {
         let now = (options.clock)();
-        let [high, low] = [0, 8].map(|at| {
-            let bytes: [u8; 8] = core::array::from_fn(|index| heap.pool().uuid().as_bytes()[at + index]);
-            u64::from_le_bytes(bytes)
-        });
+        let (high, low) = heap.pool().uuid().as_u64_pair();
         let volume = Volume::new(heap, high ^ low, options.clock);
         volume.transaction(|change| {
             let dir = |parent| NewInode {

@@ -97,7 +97,7 @@ impl<P: Pmem> Handle<P> {
         let inode = &self.state.inode;
         let _inner = self.state.write();
         let now = volume.now();
-        let wtime = inode.attributes(volume)?;
+        let old = inode.attributes(volume)?;
         volume.transaction(|change| {
             let stored_wtime = change.word(inode.wtime_at())?;
             inode.edit(change, |identity| {
@@ -113,7 +113,7 @@ impl<P: Pmem> Handle<P> {
             if let Some(atime) = set.atime_ns {
                 change.set(inode.atime_at(), atime)?;
             }
-            change.set(inode.ctime_at(), now.max(wtime.ctime_ns))
+            change.set(inode.ctime_at(), now.max(old.ctime_ns))
         })
     }
 

@@ -87,17 +87,16 @@ impl Mounted {
         lock(&self.known).get(&ino.0).map(|(handle, _)| handle.clone()).ok_or(FsError::NotFound)
     }
 
-    fn attributes(&self, handle: &Handle) -> Result<FileAttr, FsError> {
-        let Attributes { ino, kind, mode, uid, gid, rdev, nlink, size, .. } = handle.attributes()?;
-        let times = handle.attributes()?;
+    fn for_kernel(&self, attributes: &Attributes) -> FileAttr {
+        let &Attributes { ino, kind, mode, uid, gid, rdev, nlink, size, .. } = attributes;
         let is_root = ino == self.fs.root().ino();
-        Ok(FileAttr {
+        FileAttr {
             ino: if is_root { INodeNo::ROOT } else { INodeNo(ino) },
             size,
             blocks: size.div_ceil(512),
-            atime: time(times.atime_ns),
-            mtime: time(times.mtime_ns),
-            ctime: time(times.ctime_ns),
+            atime: time(attributes.atime_ns),
+            mtime: time(attributes.mtime_ns),
+            ctime: time(attributes.ctime_ns),
             crtime: UNIX_EPOCH,
             kind: file_type(kind),
             perm: u16::try_from(mode).unwrap_or(0),
@@ -107,13 +106,14 @@ impl Mounted {
             rdev,
             blksize: 4096,
             flags: 0,
-        })
+        }
     }
 
     /// Notes that the kernel has another reference to a file, and returns what it gets.
     fn remember(&self, handle: Handle) -> Result<(FileAttr, Generation), FsError> {
-        let attributes = self.attributes(&handle)?;
-        let generation = Generation(handle.attributes()?.generation);
+        let attributes = handle.attributes()?;
+        let generation = Generation(attributes.generation);
+        let attributes = self.for_kernel(&attributes);
         if attributes.ino != INodeNo::ROOT {
             lock(&self.known).entry(handle.ino()).or_insert((handle, 0)).1 += 1;
         }
@@ -128,7 +128,7 @@ impl Mounted {
     }
 
     fn reply_attributes(&self, handle: Result<Handle, FsError>, reply: ReplyAttr) {
-        match handle.and_then(|handle| self.attributes(&handle)) {
+        match handle.and_then(|handle| Ok(self.for_kernel(&handle.attributes()?))) {
             Ok(attributes) => reply.attr(&TTL, &attributes),
             Err(error) => reply.error(errno(&error)),
         }

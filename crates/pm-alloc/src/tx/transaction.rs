@@ -202,7 +202,10 @@ impl<'p, P: Pmem> Tx<'p, P> {
         Ok(self.parts.link_at(offset)?)
     }
 
-    /// Notes that this thread has stored bytes around the cache, or stored and flushed them, that the transaction is to publish: a fence precedes its commit.
+    /// Notes that this thread has stored bytes around the cache, or stored and flushed them, that the transaction is to publish.
+    ///
+    /// # Durability
+    /// A fence precedes the commit, so no crash leaves the transaction without the bytes.
     pub const fn note_unfenced_stores(&mut self) {
         self.has_unfenced_stores = true;
     }

@@ -10,7 +10,7 @@ pub(super) struct Current {
     groups: Weak<Groups>,
     /// Whether it has stored, and asked for a counter.
     pub(super) has_begun: bool,
-    /// `None` if no counter was free: then it is stored around the cache.
+    /// `None` if no counter was free: then its lines are written back at once.
     pub(super) counter: Option<u16>,
     /// Lines that were stored to since they were flushed.
     pub(super) dirty: Vec<u64>,
