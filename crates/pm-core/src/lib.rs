@@ -86,6 +86,8 @@ mod line_writes;
 mod persist;
 mod pmem;
 mod region;
+mod stopwatch;
+mod timed;
 mod typed;
 mod writer;
 
@@ -106,6 +108,7 @@ pub use pool::{
     RootError, RootWrite,
 };
 pub use region::{HugePages, Medium, OpenError, ProcessId, Region, RegionOptions};
+pub use timed::{Timed, Times};
 pub use typed::{Dirty, Durable, Fenceable, Field, InFlight, Link, Place, Scope};
 pub use uuid::Uuid;
 pub use writer::{WriterGuard, WriterLock};

@@ -539,6 +539,45 @@ fn slow_memory_is_emulated() {
     assert!(!scratch.path("new.pm").exists());
 }
 
+#[test]
+fn times_are_measured_on_request() {
+    let scratch = Scratch::new();
+    let times = |options: &[&str]| {
+        let serve = ["--json", "serve", "disk.pm", "--size", "1M", "--transport", "nbd"];
+        let mut command = scratch.command(&[&serve[..], options].concat());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        lines.next().unwrap().unwrap();
+        let server = Server(child);
+        let mut client = Client::ready(&scratch.path("disk.pm.sock"), true);
+        let begin = Instant::now();
+        for at in 0..64 {
+            assert_eq!(client.write(at * 4096, &[1; 4096]), Ok(vec![]));
+        }
+        let took_s = begin.elapsed().as_secs_f64();
+        drop(client);
+        drop(server);
+        let stopped: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        let times = stopped["detail"]["times"].clone();
+        if times.is_null() {
+            return None;
+        }
+        let [windows, copies, fences, delays] =
+            ["windows_s", "copies_s", "fences_s", "delays_s"].map(|name| times[name].as_f64().unwrap());
+        assert!(windows + copies + fences + delays < took_s + 0.1, "{times} of {took_s}");
+        assert!(copies > 0.0 && fences > 0.0, "{times}");
+        Some((windows, delays))
+    };
+    assert_eq!(times(&["--protect", "page-table"]), None);
+    assert_eq!(times(&["--times"]), Some((0.0, 0.0)));
+    let (windows, delays) = times(&["--times", "--protect", "page-table"]).unwrap();
+    assert!(windows > 0.0 && delays == 0.0, "{windows} {delays}");
+    // 64 lines a write, each in a microsecond.
+    let slow = ["--times", "--write-latency", "64000"];
+    let (windows, delays) = times(&slow).unwrap();
+    assert!(windows == 0.0 && delays > 64.0 * 64e-6 / 2.0, "{windows} {delays}");
+}
+
 /// The word of the disk's descriptor that tells of deferred writes.
 fn unflushed(scratch: &Scratch) -> u64 {
     let bytes = std::fs::read(scratch.path("disk.pm")).unwrap();

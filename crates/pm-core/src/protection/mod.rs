@@ -38,6 +38,7 @@ mod pkey;
 mod protected;
 mod region_windows;
 mod stray;
+mod timed_windows;
 mod watch;
 mod windows;
 
@@ -45,4 +46,5 @@ pub use choice::{Method, Protection, ProtectionError};
 pub use protected::Protected;
 pub use region_windows::RegionWindows;
 pub use stray::{Stray, StrayPolicy, Verdict};
+pub use timed_windows::TimedWindows;
 pub use windows::{Access, Windows};

@@ -1,7 +1,8 @@
 //! The wrapper that opens a window for each store.
 
-use super::choice::{Protection, ProtectionError};
+use super::choice::{Method, Protection, ProtectionError};
 use super::region_windows::RegionWindows;
+use super::timed_windows::TimedWindows;
 use super::windows::{Access, Windows};
 use crate::fault::MediumFault;
 use crate::{FenceError, Pmem, Region, forward_pmem};
@@ -29,6 +30,18 @@ impl Protected<Region> {
     /// See [`ProtectionError`].
     pub fn new(region: Region, protection: &Protection) -> Result<Self, ProtectionError> {
         let windows = RegionWindows::new(&region, protection)?;
+        Ok(Self { inner: region, windows })
+    }
+}
+
+impl Protected<Region, TimedWindows<RegionWindows>> {
+    /// As [`new`](Protected::new); measures the time of opening and closing windows if `is_on`.
+    ///
+    /// # Errors
+    /// See [`ProtectionError`].
+    pub fn timed(region: Region, protection: &Protection, is_on: bool) -> Result<Self, ProtectionError> {
+        let has_windows = protection.method() != Method::None;
+        let windows = TimedWindows::new(RegionWindows::new(&region, protection)?, is_on && has_windows);
         Ok(Self { inner: region, windows })
     }
 }

@@ -87,6 +87,9 @@ pub(crate) struct Serve {
     /// The longest time, in microseconds, for which a queue or connection polls for the next request before it sleeps.
     #[arg(long, value_name = "US", default_value_t = 50, env = "PMBD_SPIN_US")]
     pub(crate) spin_us: u64,
+    /// Measure the time that requests spend in windows of --protect, copies, fences, and delays of --emulate; printed when the server stops.
+    #[arg(long)]
+    pub(crate) times: bool,
 
     /// NBD: the Unix socket. Default: PATH.sock.
     #[arg(long, value_name = "SOCKET", help_heading = "NBD")]

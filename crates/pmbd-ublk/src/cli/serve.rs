@@ -9,8 +9,8 @@ use super::report;
 use super::signals::{Signals, Stop};
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_core::emulation::{Emulated, EmulationCounts};
-use pm_core::protection::{Method, Protected};
-use pm_core::{Pmem, Region};
+use pm_core::protection::{Method, Protected, RegionWindows, TimedWindows};
+use pm_core::{Pmem, Region, Timed};
 use pmbd::ublk::{self, DeviceIdentity, Ended, Event, Granted, Shutdown, ShutdownSignal};
 use pmbd::{DiskInfo, Engine, NbdClients, NbdOptions, NbdServer, WriteScheme};
 use serde_json::{Value, json};
@@ -23,6 +23,9 @@ const TCP_ACCESS: &str = "every user of this machine may connect, and read and w
 
 /// The longest time that an ending server waits for clients that are about to disconnect.
 const CLIENTS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// One type for every choice of emulation, protection and `--times`. A speed that delays nothing reads the clock.
+type Wrapped = Emulated<Timed<Protected<Region, TimedWindows<RegionWindows>>>>;
 
 /// `pmbd serve`
 pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
@@ -58,13 +61,15 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
     let mut session =
         Session { args, info, created: new.is_some(), new: Mutex::new(None), json, wrapped: None };
     let protection = args.protect.protection();
-    if speed.is_none() && protection.method() == Method::None {
+    if speed.is_none() && protection.method() == Method::None && !args.times {
         let engine = Arc::new(disk.into_engine().map_err(AtPath::new(&args.path))?);
         return session.run(engine, new, transport, identity);
     }
-    // One type for every choice. A speed that delays nothing reads the clock.
-    let speed = speed.unwrap_or_default();
-    let wrap = |region| Ok(Emulated::new(Protected::new(region, &protection)?, &speed)?);
+    let wrap = |region| {
+        let protected = Protected::timed(region, &protection, args.times)?;
+        let timed = if args.times { Timed::new(protected) } else { Timed::off(protected) };
+        Ok(Emulated::new(timed, &speed.unwrap_or_default())?)
+    };
     let engine = Arc::new(disk.into_engine_over(wrap).map_err(AtPath::new(&args.path))?);
     session.wrapped = Some(Arc::clone(&engine));
     session.run(engine, new, transport, identity)
@@ -89,8 +94,8 @@ struct Session<'a> {
     /// The disk, if it was created and is not served yet.
     new: Mutex<Option<NewDisk>>,
     json: bool,
-    /// The engine, if it emulates a slower memory or is protected.
-    wrapped: Option<Arc<Engine<Emulated<Protected<Region>>>>>,
+    /// The engine, if it emulates a slower memory, is protected, or measures times.
+    wrapped: Option<Arc<Engine<Wrapped>>>,
 }
 
 impl Session<'_> {
@@ -348,17 +353,29 @@ impl Session<'_> {
     fn goodbye(&self, what: &str) {
         let wrapped = self.wrapped.as_ref().map(|engine| engine.pmem());
         let counts = wrapped.filter(|_| self.args.emulation.speed().is_some()).map(Emulated::counts);
-        let strays = wrapped.map(|pmem| pmem.get_ref().windows().stray_count());
+        let strays = wrapped.map(|pmem| pmem.get_ref().get_ref().windows().get_ref().stray_count());
+        let spent = wrapped.filter(|_| self.args.times).map(Spent::of);
         if self.json {
             let emulation = counts.map(|EmulationCounts { delayed, late, late_count }| {
                 json!({ "delayed_s": delayed.as_secs_f64(), "late_s": late.as_secs_f64(), "late_count": late_count })
             });
-            self.say("stopped", &json!({ "detail": what, "emulation": emulation, "strays": strays }));
+            self.say(
+                "stopped",
+                &json!({ "detail": what, "emulation": emulation, "strays": strays, "times": spent }),
+            );
             return;
         }
         report::mention(format_args!("stopped: {what}; {}", self.info.domain.promise()));
         if let Some(strays) = strays.filter(|strays| *strays != 0) {
             report::field("strays", &format!("{strays} stray accesses were let through"));
+        }
+        if let Some(Spent { windows_s, copies_s, fences_s, delays_s }) = spent {
+            report::field(
+                "times",
+                &format!(
+                    "{windows_s:.6} s in windows, {copies_s:.6} s in copies, {fences_s:.6} s in fences, {delays_s:.6} s in delays"
+                ),
+            );
         }
         if let Some(EmulationCounts { delayed, late, late_count }) = counts {
             report::field(
@@ -398,6 +415,33 @@ impl Session<'_> {
                 tracing::warn!(%error, "cannot add this server to the list; `pmbd list` and `pmbd stop` will not find it");
                 None
             }
+        }
+    }
+}
+
+/// What `--times` has measured, over all threads, in seconds.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+struct Spent {
+    /// Opening and closing windows of the protection.
+    windows_s: f64,
+    /// Copies to and from the region, and write-backs of lines.
+    copies_s: f64,
+    fences_s: f64,
+    /// Delays of the emulated memory.
+    delays_s: f64,
+}
+
+impl Spent {
+    fn of(pmem: &Wrapped) -> Self {
+        let timed = pmem.get_ref();
+        // Windows are read first: each is part of an access.
+        let windows = timed.get_ref().windows().spent();
+        let times = timed.times();
+        Self {
+            windows_s: windows.as_secs_f64(),
+            copies_s: times.accesses.saturating_sub(windows).as_secs_f64(),
+            fences_s: times.fences.as_secs_f64(),
+            delays_s: pmem.counts().delayed.as_secs_f64(),
         }
     }
 }
