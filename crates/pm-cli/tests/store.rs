@@ -353,9 +353,10 @@ fn dumps_are_loaded_again() {
 
 /// Starts a load of standard input, passes it `rows` slowly, and kills it once `reports` reports have been read and some further lines have been
 /// passed. Returns the number of lines that were reported as durable.
-fn load_and_kill(scratch: &Scratch, rows: &str, reports: usize, is_json: bool) -> u64 {
+fn load_and_kill(scratch: &Scratch, rows: &str, reports: usize, is_json: bool, options: &[&str]) -> u64 {
     let mut args = vec!["store", "load", "s.pm", "t", "-", "--format", "csv"];
     args.extend(is_json.then_some("--json"));
+    args.extend(options);
     let mut load = scratch.start(&args);
     let mut input = load.stdin.take().unwrap();
     let report: Box<dyn std::io::Read> =
@@ -403,7 +404,7 @@ fn killed_load_has_stored_all_reported_lines() {
     for (reports, is_json) in [(1, true), (1, false), (2, true), (5, false), (9, true)] {
         let scratch = store();
         fs::write(scratch.path("rows.csv"), &rows).unwrap();
-        let reported = load_and_kill(&scratch, &rows, reports, is_json);
+        let reported = load_and_kill(&scratch, &rows, reports, is_json, &[]);
         assert!((1..ROWS).contains(&reported), "{reported}");
 
         // The reported lines, and possibly some after them, are stored.
@@ -424,6 +425,24 @@ fn killed_load_has_stored_all_reported_lines() {
         assert!(scratch.run(&["store", "dump", "s.pm", "t"], 0) == rows, "the dump equals the input");
         let keys = scratch.json(&["store", "check", "s.pm"], 0)["keys"].as_u64();
         assert_eq!(keys, Some(ROWS));
+    }
+}
+
+#[test]
+fn killed_load_in_groups_has_stored_a_prefix_with_all_reported_lines() {
+    let rows = csv_rows(ROWS);
+    for (reports, group) in [(1, 7), (2, 64), (5, 1000)] {
+        let scratch = store();
+        let reported = load_and_kill(&scratch, &rows, reports, true, &["--group", &group.to_string()]);
+        assert_eq!(reported % group, 0, "only whole groups are reported");
+        let stored = scratch.run(&["store", "dump", "s.pm", "t"], 0);
+        assert!(rows.starts_with(&stored) && stored.lines().count() as u64 >= reported, "{reported}");
+        scratch.unchanged_file("s.pm", &["store", "check", "s.pm"], 0);
+
+        fs::write(scratch.path("rows.csv"), &rows).unwrap();
+        let output = load(&scratch, &["s.pm", "t", "rows.csv", "--group", &group.to_string()]);
+        assert_eq!(output, json!({ "path": "s.pm", "durable_lines": ROWS, "rows": ROWS }));
+        assert!(scratch.run(&["store", "dump", "s.pm", "t"], 0) == rows, "the dump equals the input");
     }
 }
 

@@ -126,6 +126,10 @@ pub(crate) struct Load {
     /// The column with the values: its number from 1, or its name. Default: all other columns, as CSV; in JSON lines the field `value`.
     #[arg(long, value_name = "COLUMN")]
     pub(crate) value_column: Option<String>,
+    /// Make so many rows durable together, at two fences a group in place of one a row. A crash loses rows that no report has named as durable, and keeps a
+    /// prefix of the input. Rows of an incomplete group wait for more input, or its end.
+    #[arg(long, value_name = "ROWS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) group: u32,
     #[command(flatten)]
     pub(crate) types: Types,
 }

@@ -27,17 +27,25 @@ impl Handle {
 
     /// Opens a store to change it.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        Self::open_with(path, RegionOptions::new())
+        Self::open_with(path, RegionOptions::new(), 0)
+    }
+
+    /// Opens a store to change it, where up to so many changes wait to be made durable together.
+    pub(crate) fn open_grouped(path: &Path, changes: u32) -> Result<Self, Failure> {
+        Self::open_with(path, RegionOptions::new(), changes)
     }
 
     /// Opens a store to read it. It is recovered in pages of this process, and the file is unchanged.
     pub(crate) fn open_unchanged(path: &Path) -> Result<Self, Failure> {
-        Self::open_with(path, RegionOptions::new().scratch().keep_pages(true))
+        Self::open_with(path, RegionOptions::new().scratch().keep_pages(true), 0)
     }
 
-    fn open_with(path: &Path, region: RegionOptions) -> Result<Self, Failure> {
+    fn open_with(path: &Path, region: RegionOptions, group: u32) -> Result<Self, Failure> {
         // The command may be a dump that is to outlive the store.
-        let options = StoreOptions::new().heap(HeapOptions::new().region(region)).verify_reads(true);
+        let options = StoreOptions::new()
+            .heap(HeapOptions::new().region(region))
+            .verify_reads(true)
+            .group_commits(group);
         let store = Store::open(path, &options).map_err(Failure::open(path))?;
         Ok(Self { store, path: path.to_path_buf() })
     }
@@ -89,6 +97,11 @@ impl Handle {
     /// The number of keys of a table; `None` if a part of it cannot be read.
     pub(super) fn len(&self, table: &str) -> Option<u64> {
         self.store.table_len(table).ok().flatten()
+    }
+
+    /// Makes the changes that wait in the group durable.
+    pub(crate) fn sync(&self) -> Result<(), Failure> {
+        self.store.sync().map_err(|error| self.failure(error))
     }
 
     /// Grows the file and the store.

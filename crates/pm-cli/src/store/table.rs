@@ -13,6 +13,9 @@ pub(crate) trait AnyTable {
     /// Inserts a key or replaces its value, durably. True if the key was new.
     fn insert(&self, key: &str, value: &str) -> Result<bool, StoreError>;
 
+    /// Inserts a key or replaces its value, in the store's group: durable after a [`Handle::sync`](super::handle::Handle::sync).
+    fn insert_grouped(&self, key: &str, value: &str) -> Result<(), StoreError>;
+
     /// Removes a key, durably. False if there is none.
     fn remove(&self, key: &str) -> Result<bool, StoreError>;
 
@@ -47,6 +50,12 @@ impl<K: Typed, V: Typed> AnyTable for Table<'_, K, V> {
         let (mut key_scratch, mut value_scratch) = (Vec::new(), Vec::new());
         let key = K::parse(key, &mut key_scratch)?;
         Ok(Table::insert(self, key, V::parse(value, &mut value_scratch)?)?)
+    }
+
+    fn insert_grouped(&self, key: &str, value: &str) -> Result<(), StoreError> {
+        let (mut key_scratch, mut value_scratch) = (Vec::new(), Vec::new());
+        let key = K::parse(key, &mut key_scratch)?;
+        Ok(Table::insert_grouped(self, key, V::parse(value, &mut value_scratch)?)?)
     }
 
     fn remove(&self, key: &str) -> Result<bool, StoreError> {
