@@ -11,6 +11,7 @@ mod records;
 mod redb;
 mod sorted_tree;
 mod store;
+mod wear;
 mod workload;
 
 use clap::Parser;
@@ -106,6 +107,7 @@ fn main() -> Result<ExitCode> {
     if includes(Part::Paper) {
         let count = options.records.unwrap_or(if quick { 100_000 } else { 1_000_000 });
         paper::add(&mut report, &options.directory, count, options.cli.round_count(3, 1))?;
+        wear::add(&mut report, count)?;
     }
     options.cli.finish(&report)
 }

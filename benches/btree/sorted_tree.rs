@@ -47,13 +47,18 @@ impl<'p, P: Pmem> SortedTree<'p, P> {
         let record = self.take(8 + value.len() as u64);
         self.store(record, &(value.len() as u64).to_le_bytes());
         self.store(record + 8, value);
+        self.insert_word(key, record)
+    }
+
+    /// Inserts a key with a word in place of a record, or replaces its word.
+    pub(crate) fn insert_word(&mut self, key: u64, word: u64) -> Result<(), FenceError> {
         let mut path = Vec::new();
         let mut node = self.root;
         while self.word(node + LEVEL) != 0 {
             path.push(node);
             node = self.word(node + REFERENCES + 8 * self.child(node, key));
         }
-        self.put(node, key, record, path);
+        self.put(node, key, word, path);
         (self.end)(self.pmem)
     }
 

@@ -207,6 +207,154 @@ fn zero<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, from: u64, to: u64) -> Re
     Ok(has_stored)
 }
 
+/// What [`allocate`] does besides giving holes pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allocation {
+    /// Whether a file that ends before the range gets longer.
+    pub(crate) grows: bool,
+    /// Whether bytes that are there become zero.
+    pub(crate) zeroes: bool,
+}
+
+/// The end of a range that is not empty and not behind the longest file.
+fn checked_end(offset: u64, len_bytes: u64) -> Result<u64, FsError> {
+    if len_bytes == 0 {
+        return Err(FsError::Invalid);
+    }
+    offset.checked_add(len_bytes).filter(|end| *end <= SIZE_MAX).ok_or(FsError::TooLong)
+}
+
+/// Gives the holes of a range pages, full of zeroes.
+///
+/// # Durability
+/// Durable when this returns. A crash before that leaves the old length or the new one, and pages in a part of the holes. Two fences for each 64 pages, and for a
+/// new length.
+pub(crate) fn allocate<P: Pmem>(
+    shared: &Shared<P>,
+    state: &State,
+    (offset, len_bytes): (u64, u64),
+    how: Allocation,
+) -> Result<(), FsError> {
+    check_is_file(&state.inode)?;
+    let end = checked_end(offset, len_bytes)?;
+    let (volume, inode) = (&shared.volume, &state.inode);
+    let inner = state.write();
+    if inner.life == Life::Freed {
+        return Err(FsError::NotFound);
+    }
+    let size = inode.size(volume)?;
+    let new_size = if how.grows { size.max(end) } else { size };
+    // Before holes get pages, which are zero already.
+    zero(volume, inode, size, new_size)?;
+    if how.zeroes {
+        zero(volume, inode, offset, end.min(size))?;
+    }
+    let mut index = offset / PAGE_BYTES;
+    let stop = end.div_ceil(PAGE_BYTES);
+    while index < stop {
+        let mut missing = Vec::new();
+        while index < stop && missing.len() < PAGES_ADDED {
+            if tree::find(volume, inode, index)?.is_none() {
+                missing.push(index);
+            }
+            index += 1;
+        }
+        add_zeroed(volume, inode, &missing)?;
+    }
+    let now = inode.wtime_for(volume, volume.now())?;
+    volume.pmem().fence()?;
+    store_size(volume, inode, new_size, now)
+}
+
+/// Gives these holes pages full of zeroes, in one transaction.
+fn add_zeroed<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, missing: &[u64]) -> Result<(), FsError> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let taken = volume.pages.take(missing.len())?;
+    for number in taken.numbers() {
+        volume.pmem().store_nt(volume.page(*number)?, &ZEROES);
+    }
+    volume.transaction(|change| {
+        change.note_data();
+        for (index, number) in missing.iter().zip(taken.numbers()) {
+            tree::set(change, inode, *index, Slot::page(*number))?;
+        }
+        Ok(())
+    })?;
+    taken.keep();
+    Ok(())
+}
+
+/// Makes a range zero, and frees the pages that are wholly in it. The length stays.
+///
+/// # Durability
+/// Durable when this returns. A crash before that leaves each 8-byte word of the range old or zero. One fence, and one for each 64 pages.
+pub(crate) fn punch<P: Pmem>(
+    shared: &Shared<P>,
+    state: &State,
+    (offset, len_bytes): (u64, u64),
+) -> Result<(), FsError> {
+    check_is_file(&state.inode)?;
+    let end = checked_end(offset, len_bytes.min(SIZE_MAX.saturating_sub(offset)))?;
+    let (volume, inode) = (&shared.volume, &state.inode);
+    let inner = state.write();
+    if inner.life == Life::Freed {
+        return Err(FsError::NotFound);
+    }
+    let whole = offset.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
+    if whole.is_empty() {
+        zero(volume, inode, offset, end)?;
+    } else {
+        zero(volume, inode, offset, whole.start * PAGE_BYTES)?;
+        zero(volume, inode, whole.end * PAGE_BYTES, end)?;
+    }
+    let mut from = whole.start;
+    while let Some((index, _)) = tree::next(volume, inode, from)?
+        && whole.contains(&index)
+    {
+        from = volume.transaction(|change| {
+            let mut at = index;
+            for _ in 0..PAGES_ADDED {
+                tree::clear(change, inode, at)?;
+                match tree::next(change, inode, at + 1)? {
+                    Some((index, _)) if whole.contains(&index) => at = index,
+                    _ => return Ok(whole.end),
+                }
+            }
+            Ok(at)
+        })?;
+    }
+    let (size, now) = (inode.size(volume)?, inode.wtime_for(volume, volume.now())?);
+    volume.pmem().fence()?;
+    store_size(volume, inode, size, now)
+}
+
+/// The first byte at an offset or behind it that is data, or in a hole. The end of the file is a hole.
+pub(crate) fn seek<P: Pmem>(
+    shared: &Shared<P>,
+    state: &State,
+    offset: u64,
+    for_data: bool,
+) -> Result<u64, FsError> {
+    check_is_file(&state.inode)?;
+    let (volume, inode) = (&shared.volume, &state.inode);
+    let _inner = state.read();
+    let size = inode.size(volume)?;
+    if offset >= size {
+        return Err(FsError::NoData);
+    }
+    let mut index = offset / PAGE_BYTES;
+    if for_data {
+        let found = tree::next(volume, inode, index)?.map(|(index, _)| (index * PAGE_BYTES).max(offset));
+        return found.filter(|at| *at < size).ok_or(FsError::NoData);
+    }
+    while index * PAGE_BYTES < size && tree::find(volume, inode, index)?.is_some() {
+        index += 1;
+    }
+    Ok((index * PAGE_BYTES).clamp(offset, size))
+}
+
 /// Changes the length of a file. New bytes are zero.
 ///
 /// # Durability

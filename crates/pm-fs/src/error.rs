@@ -48,6 +48,15 @@ pub enum FsError {
     /// The file has as many names as possible.
     #[error("too many links")]
     TooManyLinks,
+    /// There is no data, or no hole, at the offset or behind it.
+    #[error("no such offset")]
+    NoData,
+    /// The file has no such attribute.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// All attributes of a file would be longer than 64 KiB, or one of their names than 255 bytes.
+    #[error("the attributes would be too long")]
+    AttributesTooLong,
     /// There is no room for data or metadata.
     #[error("no space left")]
     NoSpace,
@@ -125,7 +134,9 @@ impl FsError {
             Self::NotPermitted => Errno::PERM,
             Self::TooLong => Errno::FBIG,
             Self::TooManyLinks => Errno::MLINK,
-            Self::NoSpace | Self::TooSmall(_) => Errno::NOSPC,
+            Self::NoData => Errno::NXIO,
+            Self::NoAttribute => Errno::NODATA,
+            Self::NoSpace | Self::TooSmall(_) | Self::AttributesTooLong => Errno::NOSPC,
             _ => Errno::IO,
         }
     }

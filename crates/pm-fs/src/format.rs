@@ -41,6 +41,8 @@ pub const INODE_TAG: u32 = u32::from_le_bytes(*b"INOD");
 /// See [`INODE_TAG`].
 pub const NODE_TAG: u32 = u32::from_le_bytes(*b"NODE");
 /// See [`INODE_TAG`].
+pub const XATTR_TAG: u32 = u32::from_le_bytes(*b"XATT");
+/// See [`INODE_TAG`].
 pub const DIR_TAG: u32 = u32::from_le_bytes(*b"DIRB");
 
 /// Where the file system begins: it never changes.
@@ -140,8 +142,10 @@ pub struct Status {
     pub nlink: u64,
     /// The height of the file index, sealed: [`NO_TREE`], or the number of levels of nodes.
     pub height: u64,
+    /// Zero, or sealed: the offset of the [`AttributeBlock`] divided by 64.
+    pub xattr: u64,
     /// Zero.
-    pub reserved: [u64; 2],
+    pub reserved: u64,
 }
 
 /// An inode.
@@ -266,6 +270,48 @@ impl DirEntry {
     }
 }
 
+/// The most bytes of the entries of an [`AttributeBlock`].
+pub const ATTRIBUTES_MAX: u64 = 64 << 10;
+
+/// The extended attributes of an inode: this head, and entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct AttributeBlock {
+    /// [`XATTR_TAG`].
+    pub tag: u32,
+    /// CRC-32C of the seed, the block's offset, this head without it, and the entries.
+    pub crc: u32,
+    /// The number of the inode.
+    pub owner: u64,
+    /// The birth of the inode.
+    pub birth: u64,
+    /// The length of the entries.
+    pub len_bytes: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl AttributeBlock {
+    /// The checksum of a block at `offset` with these entries.
+    #[must_use]
+    pub fn expected_crc(&self, seed: u64, offset: u64, entries: &[u8]) -> u32 {
+        let without = Self { crc: 0, ..*self };
+        crc32c_bytes(crc32c_bytes(crc32c_words(&[seed, offset]), bytes_of(&without)), entries)
+    }
+}
+
+/// An extended attribute, before its name and its value, which are padded with zeros to a multiple of 8 together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct AttributeEntry {
+    /// The length of the value.
+    pub value_len: u32,
+    /// The length of the name.
+    pub name_len: u8,
+    /// Zero.
+    pub reserved: [u8; 3],
+}
+
 const _: () = {
     assert!(size_of::<Superblock>() == 240);
     assert!(size_of::<Identity>() == 64);
@@ -277,4 +323,6 @@ const _: () = {
     assert!(size_of::<DirBlock>() == 4080);
     assert!(offset_of!(DirBlock, entries) as u64 + DIR_ENTRIES_BYTES == size_of::<DirBlock>() as u64);
     assert!(size_of::<DirEntry>() == 16);
+    assert!(size_of::<AttributeBlock>() == 32);
+    assert!(size_of::<AttributeEntry>() == 8);
 };

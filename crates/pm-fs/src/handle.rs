@@ -1,6 +1,6 @@
 //! Handles to files and directories, and the calls on them.
 
-use crate::data;
+use crate::data::{self, Allocation};
 use crate::dir::Entry;
 use crate::error::FsError;
 use crate::inode::{Attributes, FileKind, NewInode, TYPE_MASK};
@@ -8,6 +8,7 @@ use crate::namei;
 use crate::shared::Shared;
 use crate::table::State;
 use crate::volume::Source as _;
+use crate::xattr::{self, SetXattr};
 use core::fmt;
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
@@ -274,6 +275,23 @@ impl<P: Pmem> Handle<P> {
         namei::rename(&self.shared, from, to, true)
     }
 
+    /// Exchanges two files: each gets the other's name, in this directory and in `other_dir`, whatever their types.
+    ///
+    /// # Errors
+    /// When one of them does not exist, or a directory would be below itself.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the old state. One fence.
+    pub fn exchange(
+        &self,
+        name: impl AsRef<[u8]>,
+        other_dir: &Self,
+        other: impl AsRef<[u8]>,
+    ) -> Result<(), FsError> {
+        let (one, other) = ((&*self.state, name.as_ref()), (&*other_dir.state, other.as_ref()));
+        namei::exchange(&self.shared, one, other)
+    }
+
     /// The target of a symbolic link.
     ///
     /// # Errors
@@ -323,6 +341,105 @@ impl<P: Pmem> Handle<P> {
     /// Durable when this returns; a crash before that leaves the old length or the new one.
     pub fn truncate(&self, size: u64) -> Result<(), FsError> {
         data::truncate(&self.shared, &self.state, size)
+    }
+
+    /// Gives the holes of a range pages, so that writes to it find room: fallocate(2). The file gets longer if it ends before the range, unless `keeps_size`.
+    ///
+    /// # Errors
+    /// When this is no regular file, the range is empty, or there is no room: then a part of the range may have pages.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the old length or the new one.
+    pub fn allocate(&self, offset: u64, len_bytes: u64, keeps_size: bool) -> Result<(), FsError> {
+        let how = Allocation { grows: !keeps_size, zeroes: false };
+        data::allocate(&self.shared, &self.state, (offset, len_bytes), how)
+    }
+
+    /// As [`allocate`](Self::allocate), and makes the bytes that are there zero: `FALLOC_FL_ZERO_RANGE`.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves each 8-byte word of the range old or zero.
+    pub fn zero_range(&self, offset: u64, len_bytes: u64, keeps_size: bool) -> Result<(), FsError> {
+        let how = Allocation { grows: !keeps_size, zeroes: true };
+        data::allocate(&self.shared, &self.state, (offset, len_bytes), how)
+    }
+
+    /// Makes a range zero, and frees the pages that are wholly in it: `FALLOC_FL_PUNCH_HOLE`. The length stays.
+    ///
+    /// # Errors
+    /// When this is no regular file, or the range is empty.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves each 8-byte word of the range old or zero.
+    pub fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<(), FsError> {
+        data::punch(&self.shared, &self.state, (offset, len_bytes))
+    }
+
+    /// The first offset that has data, from `offset` on: `SEEK_DATA` of lseek(2).
+    ///
+    /// # Errors
+    /// [`NoData`](FsError::NoData) when only a hole follows.
+    pub fn seek_data(&self, offset: u64) -> Result<u64, FsError> {
+        data::seek(&self.shared, &self.state, offset, true)
+    }
+
+    /// The first offset in a hole, from `offset` on, at last the end of the file: `SEEK_HOLE` of lseek(2).
+    ///
+    /// # Errors
+    /// [`NoData`](FsError::NoData) when `offset` is behind the end.
+    pub fn seek_hole(&self, offset: u64) -> Result<u64, FsError> {
+        data::seek(&self.shared, &self.state, offset, false)
+    }
+
+    /// The value of an extended attribute: getxattr(2).
+    ///
+    /// # Errors
+    /// [`NoAttribute`](FsError::NoAttribute) when there is none, or when the attributes are corrupted.
+    pub fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>, FsError> {
+        self.all_xattrs()?.remove(name.as_ref()).ok_or(FsError::NoAttribute)
+    }
+
+    /// The names of all extended attributes, in ascending order.
+    ///
+    /// # Errors
+    /// When the attributes are corrupted.
+    pub fn xattrs(&self) -> Result<Vec<Vec<u8>>, FsError> {
+        Ok(self.all_xattrs()?.into_keys().collect())
+    }
+
+    fn all_xattrs(&self) -> Result<xattr::Attributes, FsError> {
+        let _inner = self.state.read();
+        xattr::load(&self.shared.volume, &self.state.inode)
+    }
+
+    /// Sets an extended attribute. All attributes of a file have 64 KiB.
+    ///
+    /// # Errors
+    /// When it exists or does not, against `how`; when the name is empty or too long, or there is no room.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves all attributes as they were. Two fences.
+    pub fn set_xattr(
+        &self,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        how: SetXattr,
+    ) -> Result<(), FsError> {
+        xattr::set(&self.shared, &self.state, (name.as_ref(), value.as_ref()), how)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`NoAttribute`](FsError::NoAttribute) when there is none.
+    ///
+    /// # Durability
+    /// As for [`set_xattr`](Self::set_xattr).
+    pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
+        xattr::remove(&self.shared, &self.state, name.as_ref())
     }
 
     fn with(&self, state: Arc<State>) -> Self {

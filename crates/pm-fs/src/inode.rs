@@ -144,6 +144,10 @@ impl InodeRef {
         self.at(offset_of!(Status, nlink))
     }
 
+    const fn xattr_at(&self) -> u64 {
+        self.at(offset_of!(Status, xattr))
+    }
+
     pub(crate) const fn height_at(&self) -> u64 {
         self.at(offset_of!(Status, height))
     }
@@ -165,6 +169,25 @@ impl InodeRef {
         match source.sealed(self.owner(), self.height_at())? {
             height @ (0..=HEIGHT_MAX | NO_TREE) => Ok(height),
             _ => Err(FsError::corrupted(self.height_at(), "the height of a file index")),
+        }
+    }
+
+    /// The offset of the block of its extended attributes.
+    pub(crate) fn xattr(&self, source: &impl Source) -> Result<Option<u64>, FsError> {
+        if source.word(self.xattr_at())? == 0 {
+            return Ok(None);
+        }
+        Ok(Some(source.sealed(self.owner(), self.xattr_at())?.saturating_mul(LINE_BYTES)))
+    }
+
+    pub(crate) fn set_xattr<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        block: Option<u64>,
+    ) -> Result<(), FsError> {
+        match block {
+            Some(offset) => change.set_sealed(self.owner(), self.xattr_at(), offset / LINE_BYTES),
+            None => change.set(self.xattr_at(), 0),
         }
     }
 
@@ -256,7 +279,8 @@ impl NewInode {
             atime: self.now,
             nlink: seal(inode.nlink_at(), self.nlink),
             height: seal(inode.height_at(), NO_TREE),
-            reserved: [0; 2],
+            xattr: 0,
+            reserved: 0,
         };
         change.write(offset + STATUS, &status)?;
         Ok(inode)

@@ -34,7 +34,7 @@
 //! * A file that was open without a name is freed at the next open.
 //!
 //! # Limitations
-//! Permissions are stored and not checked: a process that maps the pool owns it. The metadata has a fixed share of the pool. There are no extended attributes yet.
+//! Permissions are stored and not checked: a process that maps the pool owns it. The metadata has a fixed share of the pool.
 //!
 //! # Source
 //! PMFS (EuroSys 2014), sections 3 and 4.
@@ -58,6 +58,7 @@ mod shared;
 mod table;
 mod tree;
 mod volume;
+mod xattr;
 
 pub use check::CheckReport;
 pub use dir::Entry;
@@ -66,3 +67,4 @@ pub use fs::{Fs, FsStats};
 pub use handle::{Handle, NewFile, SetAttributes};
 pub use inode::{Attributes, FileKind};
 pub use options::FsOptions;
+pub use xattr::SetXattr;

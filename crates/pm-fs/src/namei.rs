@@ -366,6 +366,74 @@ fn rename_to<P: Pmem>(
     Ok(())
 }
 
+/// Exchanges the inodes of two names.
+///
+/// # Durability
+/// Durable when this returns; a crash before that leaves the old state. One fence.
+pub(crate) fn exchange<P: Pmem>(
+    shared: &Shared<P>,
+    (one_dir, one): (&State, &[u8]),
+    (other_dir, other): (&State, &[u8]),
+) -> Result<(), FsError> {
+    check_name(one)?;
+    check_name(other)?;
+    shared.ensure_index(one_dir)?;
+    shared.ensure_index(other_dir)?;
+    let is_across = one_dir.inode.ino != other_dir.inode.ino;
+    let _renames = is_across.then(|| shared.lock_renames());
+    let volume = &shared.volume;
+    loop {
+        let (first, second) = (held(shared, one_dir, one)?, held(shared, other_dir, other)?);
+        let (first, second) = (&*first.state, &*second.state);
+        let [first_is_dir, second_is_dir] =
+            [first, second].map(|state| state.inode.kind == FileKind::Directory);
+        if is_across && first_is_dir {
+            check_no_ancestor(shared, first, other_dir)?;
+        }
+        if is_across && second_is_dir {
+            check_no_ancestor(shared, second, one_dir)?;
+        }
+        let mut locked = Locked::new(&[one_dir, other_dir, first, second]);
+        let (Some(Some(found)), Some(Some(other_found))) = (
+            is_still(&locked, one_dir, one, Some(first))?,
+            is_still(&locked, other_dir, other, Some(second))?,
+        ) else {
+            continue;
+        };
+        if first.inode.ino == second.inode.ino {
+            return Ok(());
+        }
+        let now = volume.now();
+        let (one_nlink, other_nlink) = (one_dir.inode.nlink(volume)?, other_dir.inode.nlink(volume)?);
+        let [first_count, second_count] = [first_is_dir, second_is_dir].map(u64::from);
+        let target = |state: &State| (state.inode.ino, state.inode.kind);
+        let (replaced, other_replaced) = volume.transaction(|change| {
+            let replaced = DirIndex::replace(change, one, found, target(second))?;
+            let other_replaced = DirIndex::replace(change, other, other_found, target(first))?;
+            one_dir.inode.touch(change, now)?;
+            if is_across {
+                other_dir.inode.touch(change, now)?;
+                if first_is_dir {
+                    first.inode.edit(change, |identity| identity.parent = other_dir.inode.ino)?;
+                }
+                if second_is_dir {
+                    second.inode.edit(change, |identity| identity.parent = one_dir.inode.ino)?;
+                }
+                if first_is_dir != second_is_dir {
+                    one_dir.inode.set_nlink(change, one_nlink + second_count - first_count)?;
+                    other_dir.inode.set_nlink(change, other_nlink + first_count - second_count)?;
+                }
+            }
+            change.set(first.inode.ctime_at(), now)?;
+            change.set(second.inode.ctime_at(), now)?;
+            Ok((replaced, other_replaced))
+        })?;
+        apply(locked.get_mut(one_dir), replaced);
+        apply(locked.get_mut(other_dir), other_replaced);
+        return Ok(());
+    }
+}
+
 /// The target of a symbolic link.
 pub(crate) fn read_link<P: Pmem>(shared: &Shared<P>, inode: &InodeRef) -> Result<Vec<u8>, FsError> {
     if inode.kind != FileKind::Symlink {

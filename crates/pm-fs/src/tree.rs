@@ -87,6 +87,14 @@ pub(crate) fn node_slots(
 
 /// The slot for a page of a file. `None` if it is a hole.
 pub(crate) fn find(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Option<Slot>, FsError> {
+    match place(source, inode, index)? {
+        Some(at) => load(source, inode, at),
+        None => Ok(None),
+    }
+}
+
+/// The offset of the slot for a page of a file. `None` if no node leads to it.
+fn place(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Option<u64>, FsError> {
     let height = inode.height(source)?;
     if height == NO_TREE || index >= ROOT_SLOTS * reach(height) {
         return Ok(None);
@@ -95,13 +103,62 @@ pub(crate) fn find(source: &impl Source, inode: &InodeRef, index: u64) -> Result
     let mut level = height;
     loop {
         let at = slots + 8 * (index / reach(level) % if level == height { ROOT_SLOTS } else { NODE_SLOTS });
-        let Some(slot) = load(source, inode, at)? else { return Ok(None) };
         if level == 0 {
-            return Ok(Some(slot));
+            return Ok(Some(at));
         }
+        let Some(slot) = load(source, inode, at)? else { return Ok(None) };
         slots = node_slots(source, inode, slot, level)?;
         level -= 1;
     }
+}
+
+/// The first slot that is no hole, at a page of a file or behind it, with the page's number in the file.
+pub(crate) fn next(
+    source: &impl Source,
+    inode: &InodeRef,
+    from: u64,
+) -> Result<Option<(u64, Slot)>, FsError> {
+    let height = inode.height(source)?;
+    if height == NO_TREE {
+        return Ok(None);
+    }
+    next_in(source, inode, (inode.slots_at(), ROOT_SLOTS), height, 0, from)
+}
+
+fn next_in(
+    source: &impl Source,
+    inode: &InodeRef,
+    (slots, count): (u64, u64),
+    level: u64,
+    first: u64,
+    from: u64,
+) -> Result<Option<(u64, Slot)>, FsError> {
+    for index in from.saturating_sub(first) / reach(level)..count {
+        let Some(slot) = load(source, inode, slots + 8 * index)? else { continue };
+        let number = first + index * reach(level);
+        if level == 0 {
+            return Ok(Some((number, slot)));
+        }
+        let below = node_slots(source, inode, slot, level)?;
+        if let Some(found) = next_in(source, inode, (below, NODE_SLOTS), level - 1, number, from)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Makes the slot for a page of a file a hole, and frees the page. Nodes stay.
+pub(crate) fn clear<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    index: u64,
+) -> Result<(), FsError> {
+    let Some(at) = place(change, inode, index)? else { return Ok(()) };
+    if let Some(slot) = load(change, inode, at)? {
+        free(change, slot)?;
+        change.set(at, 0)?;
+    }
+    Ok(())
 }
 
 /// Sets the slot for a page of a file, and adds the nodes that lead to it.

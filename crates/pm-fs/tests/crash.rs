@@ -24,15 +24,26 @@ enum Op {
     UnlinkOpen(&'static str),
     Rmdir(&'static str),
     Rename(&'static str, &'static str),
+    Exchange(&'static str, &'static str),
     /// Appends so many bytes of this value.
     Append(&'static str, usize, u8),
     /// Stores a word.
     Overwrite(&'static str, u64, u8),
     Truncate(&'static str, usize),
+    /// Gives a range pages, and the file its length.
+    Allocate(&'static str, u64, u64),
+    /// Frees whole pages.
+    Punch(&'static str, u64, u64),
+    /// Makes a word zero.
+    Zero(&'static str, u64),
     Chmod(&'static str, u32),
+    /// Sets the attribute `user.a` to so many bytes.
+    SetXattr(&'static str, usize),
+    RemoveXattr(&'static str),
 }
 use Op::{
-    Append, Chmod, Create, Link, Mkdir, Overwrite, Rename, Rmdir, Symlink, Truncate, Unlink, UnlinkOpen,
+    Allocate, Append, Chmod, Create, Exchange, Link, Mkdir, Overwrite, Punch, RemoveXattr, Rename, Rmdir,
+    SetXattr, Symlink, Truncate, Unlink, UnlinkOpen, Zero,
 };
 
 /// A file system with a file `f` of so many bytes, a file `g`, and a directory `d` with a file `d/x`.
@@ -49,6 +60,8 @@ struct File {
     mode: u32,
     /// The contents, or the target of a link.
     bytes: Vec<u8>,
+    /// The length of the attribute `user.a`.
+    xattr: Option<usize>,
     /// The first of all paths of this file.
     first: String,
 }
@@ -110,6 +123,13 @@ fn apply(fs: &SimFs, op: &Op) -> Result<(), FsError> {
             let (from, to) = (at(from)?, at(to)?);
             from.0.rename(from.1, &to.0, to.1)
         }
+        Exchange(one, other) => {
+            let (one, other) = (at(one)?, at(other)?);
+            one.0.exchange(one.1, &other.0, other.1)
+        }
+        Allocate(path, at, len) => fs.lookup(path)?.allocate(at, len, false),
+        Punch(path, at, len) => fs.lookup(path)?.punch_hole(at, len),
+        Zero(path, at) => fs.lookup(path)?.zero_range(at, 8, true),
         Append(path, len, byte) => fs.lookup(path)?.append(&vec![byte; len]).map(drop),
         Overwrite(path, at, byte) => fs.lookup(path)?.write_at(at, &[byte; 8]).map(drop),
         Truncate(path, len) => fs.lookup(path)?.truncate(len as u64),
@@ -117,6 +137,8 @@ fn apply(fs: &SimFs, op: &Op) -> Result<(), FsError> {
             let set = pm_fs::SetAttributes { mode: Some(mode), ..Default::default() };
             fs.lookup(path)?.set_attributes(&set)
         }
+        SetXattr(path, len) => fs.lookup(path)?.set_xattr("user.a", vec![b'v'; len], pm_fs::SetXattr::Any),
+        RemoveXattr(path) => fs.lookup(path)?.remove_xattr("user.a"),
     }
 }
 
@@ -143,7 +165,12 @@ fn observe(
             }
         }
         let (nlink, mode) = (attributes.nlink, attributes.mode);
-        state.insert(path, File { kind: entry.kind, nlink, mode, bytes, first });
+        let xattr = match file.xattr("user.a") {
+            Ok(value) => Some(value.len()),
+            Err(FsError::NoAttribute) => None,
+            Err(error) => return Err(error),
+        };
+        state.insert(path, File { kind: entry.kind, nlink, mode, bytes, xattr, first });
     }
     Ok(())
 }
@@ -159,6 +186,7 @@ const fn is_refusal(error: &FsError) -> bool {
             | FsError::NotEmpty
             | FsError::Invalid
             | FsError::NotPermitted
+            | FsError::NoAttribute
     )
 }
 
@@ -220,7 +248,7 @@ impl Oracle for SmallFs {
         let add = |state: &mut State, path: &str, kind, mode, bytes| {
             if has_dir(state, path) && !state.contains_key(path) {
                 let first = path.to_owned();
-                state.insert(path.to_owned(), File { kind, nlink: 0, mode, bytes, first });
+                state.insert(path.to_owned(), File { kind, nlink: 0, mode, bytes, xattr: None, first });
             }
         };
         let edit = |state: &mut State, path: &str, edit: &dyn Fn(&mut File)| {
@@ -274,6 +302,36 @@ impl Oracle for SmallFs {
                     }
                 }
             }
+            Exchange(one, other) => {
+                let is_below = |path: &str, of: &str| path.starts_with(&format!("{of}/"));
+                if !(state.contains_key(one) && state.contains_key(other))
+                    || is_below(one, other)
+                    || is_below(other, one)
+                {
+                    return;
+                }
+                *state = core::mem::take(state)
+                    .into_iter()
+                    .map(|(path, file)| {
+                        let renamed = [(one, other), (other, one)].into_iter().find_map(|(from, to)| {
+                            let rest = path.strip_prefix(from)?;
+                            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
+                        });
+                        (renamed.unwrap_or(path), file)
+                    })
+                    .collect();
+            }
+            Allocate(path, at, len) => edit_bytes(state, path, &|bytes| {
+                bytes.resize(bytes.len().max(usize::try_from(at + len).unwrap()), 0);
+            }),
+            Punch(path, at, len) => edit_bytes(state, path, &|bytes| {
+                let [at, end] = [at, at + len].map(|at| usize::try_from(at).unwrap().min(bytes.len()));
+                bytes[at..end].fill(0);
+            }),
+            Zero(path, at) => edit_bytes(state, path, &|bytes| {
+                let at = usize::try_from(at).unwrap();
+                bytes[at..at + 8].fill(0);
+            }),
             Append(path, len, byte) => {
                 edit_bytes(state, path, &|bytes| bytes.resize(bytes.len() + len, byte));
             }
@@ -284,6 +342,8 @@ impl Oracle for SmallFs {
             }),
             Truncate(path, len) => edit_bytes(state, path, &|bytes| bytes.resize(len, 0)),
             Chmod(path, mode) => edit(state, path, &|file| file.mode = mode),
+            SetXattr(path, len) => edit(state, path, &|file| file.xattr = Some(len)),
+            RemoveXattr(path) => edit(state, path, &|file| file.xattr = None),
         }
         normalize(state);
     }
@@ -319,7 +379,7 @@ fn choices() -> u64 {
 }
 
 /// Every kind of call, on files of two lengths: a part of a page, and more than eight pages, whose index has a node.
-const CALLS: [Op; 17] = [
+const CALLS: [Op; 25] = [
     Create("new"),
     Mkdir("new"),
     Symlink("new", 20),
@@ -337,6 +397,14 @@ const CALLS: [Op; 17] = [
     Overwrite("f", 9000, 7),
     Truncate("f", 50),
     Chmod("f", 0o600),
+    Exchange("f", "g"),
+    Exchange("f", "d"),
+    Exchange("g", "d/x"),
+    Allocate("g", 100, 9000),
+    Allocate("f", 0, 40_000),
+    Punch("f", 0, 2 * 4096),
+    Zero("f", 16),
+    SetXattr("f", 100),
 ];
 
 const LENGTHS: [usize; 2] = [100, 8 * 4096 + 5];
@@ -364,7 +432,12 @@ fn calls_are_atomic() {
 #[test]
 fn calls_of_killed_processes_are_atomic() {
     for len in LENGTHS {
-        for op in CALLS.into_iter().filter(|op| !matches!(op, Overwrite(_, at, _) if *at < len as u64)) {
+        let overwrites = |op: &Op| match op {
+            Overwrite(_, at, _) => *at < len as u64,
+            Zero(..) => true,
+            _ => false,
+        };
+        for op in CALLS.into_iter().filter(|op| !overwrites(op)) {
             let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(4);
             explore(explorer, len, &[op]);
         }
@@ -384,7 +457,12 @@ fn recovery_is_atomic() {
 /// Calls that use what others have left: pages and blocks that were freed, ends of files that were cut off, free entries.
 #[test]
 fn calls_after_others_are_atomic() {
-    let sequences: [&[Op]; 8] = [
+    let sequences: [&[Op]; 13] = [
+        &[SetXattr("f", 10), SetXattr("f", 700), RemoveXattr("f")],
+        &[SetXattr("f", 10), Unlink("f"), SetXattr("d", 20), Exchange("d", "g")],
+        &[Punch("f", 0, 4096), Append("f", 10, 9), Overwrite("f", 40, 9)],
+        &[Allocate("f", 0, 40_000), Punch("f", 4096, 8192), Truncate("f", 50), Truncate("f", 9000)],
+        &[Mkdir("d/e"), Exchange("d/e", "g"), Rmdir("g"), Unlink("d/e")],
         &[Unlink("f"), Create("new"), Append("new", 300, 8)],
         &[Truncate("f", 10), Append("f", 100, 9)],
         &[Truncate("f", 10), Truncate("f", 5000), Append("f", 10, 9)],

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pm_core::{Pmem as _, Region};
-use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle, NewFile};
+use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle, NewFile, SetXattr};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,6 +21,13 @@ enum Content {
 struct File {
     content: Content,
     nlink: u64,
+    xattrs: BTreeMap<String, Vec<u8>>,
+}
+
+impl File {
+    const fn new(content: Content, nlink: u64) -> Self {
+        Self { content, nlink, xattrs: BTreeMap::new() }
+    }
 }
 
 /// A tree in memory; file 0 is the root. Files without a name stay in the list.
@@ -33,7 +40,7 @@ type Path = Vec<&'static str>;
 
 impl Model {
     fn new() -> Self {
-        Self { files: vec![File { content: Content::Dir(BTreeMap::new()), nlink: 2 }] }
+        Self { files: vec![File::new(Content::Dir(BTreeMap::new()), 2)] }
     }
 
     fn dir(&self, id: usize) -> Option<&BTreeMap<String, usize>> {
@@ -68,7 +75,7 @@ impl Model {
         }
         let is_dir = matches!(content, Content::Dir(_));
         let id = self.files.len();
-        self.files.push(File { content, nlink: if is_dir { 2 } else { 1 } });
+        self.files.push(File::new(content, if is_dir { 2 } else { 1 }));
         self.dir_mut(parent).insert(name, id);
         self.files[parent].nlink += u64::from(is_dir);
         true
@@ -125,6 +132,21 @@ impl Model {
         true
     }
 
+    fn exchange(&mut self, one: &Path, other: &Path) -> bool {
+        let (Some(one_dir), Some(other_dir)) = (self.parent(one), self.parent(other)) else { return false };
+        let (Some(id), Some(other_id)) = (self.find(one), self.find(other)) else { return false };
+        let is_below = |path: &Path, of: &Path| path.len() > of.len() && path[..of.len()] == of[..];
+        if is_below(one, other) || is_below(other, one) {
+            return false;
+        }
+        self.dir_mut(one_dir).insert((*one.last().unwrap()).to_owned(), other_id);
+        self.dir_mut(other_dir).insert((*other.last().unwrap()).to_owned(), id);
+        let [is_dir, other_is_dir] = [id, other_id].map(|id| u64::from(self.is_dir(id)));
+        self.files[one_dir].nlink = self.files[one_dir].nlink + other_is_dir - is_dir;
+        self.files[other_dir].nlink = self.files[other_dir].nlink + is_dir - other_is_dir;
+        true
+    }
+
     fn file_mut(&mut self, path: &Path) -> Option<&mut Vec<u8>> {
         let id = self.find(path)?;
         if let Content::File(bytes) = &mut self.files[id].content { Some(bytes) } else { None }
@@ -158,6 +180,11 @@ fn compare(dir: &Handle<Memory>, model: &Model, id: usize) {
         let attributes = child.attributes().unwrap();
         assert_eq!((attributes.ino, attributes.kind), (entry.ino, entry.kind));
         assert_eq!(attributes.nlink, model.files[id].nlink);
+        let names = child.xattrs().unwrap();
+        assert!(names.iter().map(Vec::as_slice).eq(model.files[id].xattrs.keys().map(String::as_bytes)));
+        for (name, value) in &model.files[id].xattrs {
+            assert_eq!(child.xattr(name).unwrap(), *value);
+        }
         match &model.files[id].content {
             Content::Dir(_) => compare(&child, model, id),
             Content::Symlink(target) => {
@@ -212,7 +239,7 @@ fn file_system_is_a_tree() {
             6..9 => random.usize(..70_000),
             _ => random.usize(..600_000),
         };
-        let what = random.u32(..20);
+        let what = random.u32(..26);
         let (found, expected) = match what {
             0..3 => (
                 parent(&fs, &first).and_then(|dir| dir.create(name, new())).map(drop),
@@ -265,6 +292,64 @@ fn file_system_is_a_tree() {
                 let expected = model.file_mut(&first).map(|file| file.extend_from_slice(&bytes));
                 (find(&fs, &first).and_then(|file| file.append(&bytes)).map(drop), expected.is_some())
             }
+            23 => {
+                let (name, value) = (format!("user.{}", random.u32(..4)), vec![7; random.usize(..3000)]);
+                let how = random.choice([SetXattr::Any, SetXattr::Create, SetXattr::Replace]).unwrap();
+                let expected = model.find(&first).is_some_and(|id| {
+                    let xattrs = &mut model.files[id].xattrs;
+                    let is_refused = match how {
+                        SetXattr::Any => false,
+                        SetXattr::Create => xattrs.contains_key(&name),
+                        SetXattr::Replace => !xattrs.contains_key(&name),
+                    };
+                    if !is_refused {
+                        xattrs.insert(name.clone(), value.clone());
+                    }
+                    !is_refused
+                });
+                (find(&fs, &first).and_then(|file| file.set_xattr(&name, &value, how)), expected)
+            }
+            24 => {
+                let name = format!("user.{}", random.u32(..4));
+                let expected =
+                    model.find(&first).is_some_and(|id| model.files[id].xattrs.remove(&name).is_some());
+                (find(&fs, &first).and_then(|file| file.remove_xattr(&name)), expected)
+            }
+            20 => {
+                let exchange =
+                    |one: Handle<Memory>| one.exchange(name, &parent(&fs, &second)?, second.last().unwrap());
+                (parent(&fs, &first).and_then(exchange), model.exchange(&first, &second))
+            }
+            21 => {
+                let (at, len, keeps) = (size(&mut random), size(&mut random) + 1, random.bool());
+                let zeroes = random.bool();
+                let expected = model.file_mut(&first).map(|file| {
+                    if zeroes {
+                        let end = file.len().min(at + len);
+                        file[at.min(end)..end].fill(0);
+                    }
+                    if !keeps {
+                        file.resize(file.len().max(at + len), 0);
+                    }
+                });
+                let found = find(&fs, &first).and_then(|file| match zeroes {
+                    true => file.zero_range(at as u64, len as u64, keeps),
+                    false => file.allocate(at as u64, len as u64, keeps),
+                });
+                (found, expected.is_some())
+            }
+            22 => {
+                let (at, len) = (size(&mut random), size(&mut random) + 1);
+                let expected = model.file_mut(&first).map(|file| {
+                    let end = file.len().min(at + len);
+                    file[at.min(end)..end].fill(0);
+                });
+                let found = find(&fs, &first).and_then(|file| {
+                    file.punch_hole(at as u64, len as u64)?;
+                    check_holes(&file, at as u64, (at + len) as u64)
+                });
+                (found, expected.is_some())
+            }
             _ => {
                 let len = size(&mut random);
                 let expected = model.file_mut(&first).map(|file| file.resize(len, 0));
@@ -287,6 +372,27 @@ fn file_system_is_a_tree() {
     let report = fs.check();
     assert!(report.problems.is_empty(), "{:#?}", report.problems);
     assert_eq!((report.inodes, report.pages), (1, 0));
+}
+
+/// The whole pages of a range that was punched are a hole, as far as the file goes, and what seeks find is data or not.
+fn check_holes(file: &Handle<Memory>, start: u64, end: u64) -> Result<(), FsError> {
+    let size = file.attributes()?.size;
+    let (start, end) = (start.next_multiple_of(4096), (end / 4096 * 4096).min(size));
+    if start < end {
+        assert_eq!(file.seek_hole(start)?, start);
+        let data = file.seek_data(start).unwrap_or(size);
+        assert!(data >= end, "{data} is in the hole before {end}");
+    }
+    let mut at = 0;
+    while let Ok(data) = file.seek_data(at) {
+        assert!(at <= data && data < size);
+        let mut hole = vec![1; usize::try_from(data - at).unwrap()];
+        file.read_at(at, &mut hole)?;
+        assert!(hole.iter().all(|byte| *byte == 0), "a hole has data");
+        at = file.seek_hole(data)?;
+        assert!(data < at && at <= size);
+    }
+    Ok(())
 }
 
 fn remove_all(dir: &Handle<Memory>) {

@@ -3,10 +3,11 @@
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use pm_core::Region;
-use pm_fs::{Attributes, Entry, FileKind, Fs, FsError, NewFile, SetAttributes};
+use pm_fs::{Attributes, Entry, FileKind, Fs, FsError, NewFile, SetAttributes, SetXattr};
+use rustix::fs::{FallocateFlags, XattrFlags};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,6 +19,11 @@ type Handle = pm_fs::Handle<Region>;
 
 /// The kernel may keep names and attributes for long: this server is the only writer.
 const TTL: Duration = Duration::from_secs(3600);
+
+/// `whence` of lseek(2).
+const SEEK_DATA: i32 = 3;
+/// See [`SEEK_DATA`].
+const SEEK_HOLE: i32 = 4;
 
 /// The set-group-ID bit: files in such a directory have its group.
 const SET_GID: u32 = 0o2000;
@@ -151,6 +157,21 @@ fn reply_empty(done: Result<(), FsError>, reply: ReplyEmpty) {
     }
 }
 
+/// Whether an attribute with this name is stored. Access control lists and capabilities would need more than to be stored.
+fn is_kept(name: &OsStr) -> bool {
+    [&b"user."[..], b"trusted."].iter().any(|prefix| name.as_bytes().starts_with(prefix))
+}
+
+/// Answers with the bytes, or with their number if `size` is 0.
+fn reply_xattr(found: Result<Vec<u8>, FsError>, size: u32, reply: ReplyXattr) {
+    match found {
+        Err(error) => reply.error(errno(&error)),
+        Ok(bytes) if size == 0 => reply.size(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
+    }
+}
+
 impl Filesystem for Mounted {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.reply_entry(self.file(parent).and_then(|dir| dir.lookup(name.as_bytes())), reply);
@@ -269,7 +290,9 @@ impl Filesystem for Mounted {
     ) {
         let rename = || {
             let (from, to) = (self.file(parent)?, self.file(newparent)?);
-            if flags == RenameFlags::RENAME_NOREPLACE {
+            if flags == RenameFlags::RENAME_EXCHANGE {
+                from.exchange(name.as_bytes(), &to, newname.as_bytes())
+            } else if flags == RenameFlags::RENAME_NOREPLACE {
                 from.rename_to_new(name.as_bytes(), &to, newname.as_bytes())
             } else if flags.is_empty() {
                 from.rename(name.as_bytes(), &to, newname.as_bytes())
@@ -327,6 +350,92 @@ impl Filesystem for Mounted {
             Ok(len) => reply.written(u32::try_from(len).unwrap_or(u32::MAX)),
             Err(error) => reply.error(errno(&error)),
         }
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
+        let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
+        let how = mode - FallocateFlags::KEEP_SIZE;
+        let file = self.file(ino);
+        let done = if how.is_empty() {
+            file.and_then(|file| file.allocate(offset, length, keeps_size))
+        } else if how == FallocateFlags::ZERO_RANGE {
+            file.and_then(|file| file.zero_range(offset, length, keeps_size))
+        } else if how == FallocateFlags::PUNCH_HOLE && keeps_size {
+            file.and_then(|file| file.punch_hole(offset, length))
+        } else {
+            return reply.error(Errno::EOPNOTSUPP);
+        };
+        reply_empty(done, reply);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let seek = || {
+            // The kernel has refused a negative one.
+            let offset = u64::try_from(offset).map_err(|_| FsError::NoData)?;
+            let file = self.file(ino)?;
+            let found = match whence {
+                SEEK_DATA => file.seek_data(offset)?,
+                SEEK_HOLE => file.seek_hole(offset)?,
+                _ => return Err(FsError::Invalid),
+            };
+            i64::try_from(found).map_err(|_| FsError::TooLong)
+        };
+        match seek() {
+            Ok(offset) => reply.offset(offset),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        if !is_kept(name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
+        let how = match (flags.contains(XattrFlags::CREATE), flags.contains(XattrFlags::REPLACE)) {
+            (true, _) => SetXattr::Create,
+            (false, true) => SetXattr::Replace,
+            (false, false) => SetXattr::Any,
+        };
+        reply_empty(self.file(ino).and_then(|file| file.set_xattr(name.as_bytes(), value, how)), reply);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if !is_kept(name) {
+            return reply.error(Errno::NO_XATTR);
+        }
+        reply_xattr(self.file(ino).and_then(|file| file.xattr(name.as_bytes())), size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.file(ino).and_then(|file| file.xattrs());
+        let list = names.map(|names| names.into_iter().flat_map(|name| [name, vec![0]].concat()).collect());
+        reply_xattr(list, size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if !is_kept(name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        reply_empty(self.file(ino).and_then(|file| file.remove_xattr(name.as_bytes())), reply);
     }
 
     /// Nothing is left to do when a file is closed.
