@@ -3,6 +3,7 @@
 use clap::Parser;
 use miette::{IntoDiagnostic as _, Result, ensure};
 use pm_bench::{Cli, Pair, Report, rounds_of};
+use pm_core::RegionOptions;
 use pm_fs::{Fs, FsOptions, Handle, NewFile};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -77,7 +78,9 @@ fn new_name(number: u64) -> String {
 
 fn ours(directory: &Path, count: u64) -> Result<Rates> {
     let pool_bytes = (PAGES * 4096 + count * 1024) * 8 / 7 + count * 8192 + (64 << 20);
-    let fs = Fs::create(directory.join("disk.pm"), pool_bytes.next_multiple_of(2 << 20), &FsOptions::new());
+    // A device's pages are there; those of tmpfs would be added by a fault at the first access.
+    let options = FsOptions::new().region(RegionOptions::new().populate(true));
+    let fs = Fs::create(directory.join("disk.pm"), pool_bytes.next_multiple_of(2 << 20), &options);
     let fs = fs.into_diagnostic()?;
     let new = NewFile { mode: 0o644, ..NewFile::default() };
     let dir = fs.root().mkdir("dir", NewFile { mode: 0o755, ..new }).into_diagnostic()?;

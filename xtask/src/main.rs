@@ -30,6 +30,8 @@ enum Task {
     Tidy,
     /// Demonstrate a disk in persistent memory with file systems of a real kernel, in a minute.
     Demo,
+    /// Demonstrate a file system in persistent memory: a clone, builds, and the kill of its server.
+    FsDemo,
     /// Boot a real kernel with persistent memory, and run a command or a shell in it.
     Vm(tasks::vm::Args),
 }
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Task::Teeth(args) => tasks::teeth::run(&args),
         Task::Tidy => tasks::tidy::run(),
         Task::Demo => tasks::demo::run(),
+        Task::FsDemo => tasks::fs_demo::run(),
         Task::Vm(args) => tasks::vm::run(args),
     };
     outcome.unwrap_or_else(|report| {

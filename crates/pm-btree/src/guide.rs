@@ -49,8 +49,8 @@
 //! | [batch](crate::WriteBatch) | all changes or none | 2 a batch | changes that belong together |
 //! | [`insert_grouped`](crate::Table::insert_grouped) | a prefix of all changes, without the last few | 2 a group | many changes, of which the last few may be lost: counters, caches, imports |
 //!
-//! On an AMD EPYC, in DRAM, a million records of 256 bytes: 1.3 million insertions a second alone and as many in groups of 64; 1.1 million updates alone, 1.5
-//! million in groups. A medium on which fences take longer gains more.
+//! Where a fence takes about 100 ns, groups save little: on two AMD EPYCs, in DRAM, with records of 256 bytes, groups of 64 made 0.8 to 1.5 times as many changes
+//! a second as the same changes alone. A medium on which fences take longer gains more. `./x bench btree -- --only paper` measures it.
 //!
 //! # 3. Reads
 //! A read returns a [guard](crate::Guard) with a copy of the value. Ranges go in both directions, while other threads change the table. For long values,

@@ -180,6 +180,14 @@ impl InodeRef {
         Ok(Some(source.sealed(self.owner(), self.xattr_at())?.saturating_mul(LINE_BYTES)))
     }
 
+    /// Frees the block of its extended attributes, if it has one.
+    pub(crate) fn free_xattr<P: Pmem>(&self, change: &mut Change<'_, '_, P>) -> Result<(), FsError> {
+        match self.xattr(change)? {
+            Some(offset) => change.free(offset),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn set_xattr<P: Pmem>(
         &self,
         change: &mut Change<'_, '_, P>,

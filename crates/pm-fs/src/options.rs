@@ -1,6 +1,7 @@
 //! Options for creating and opening a file system.
 
 use pm_alloc::HeapOptions;
+use pm_core::RegionOptions;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Options for creating and opening a file system.
@@ -32,6 +33,13 @@ impl FsOptions {
     #[must_use]
     pub fn heap(mut self, heap: HeapOptions) -> Self {
         self.heap = heap;
+        self
+    }
+
+    /// Options of the region: [`populate`](RegionOptions::populate) makes the first access to each page as fast as later ones.
+    #[must_use]
+    pub fn region(mut self, region: RegionOptions) -> Self {
+        self.heap = self.heap.region(region);
         self
     }
 

@@ -6,7 +6,6 @@ use crate::inode::{FileKind, InodeRef, offset_of_ino};
 use crate::table::{Inner, Life, State, Table};
 use crate::tree;
 use crate::volume::{Change, Volume};
-use crate::xattr;
 use pm_core::Pmem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
 
@@ -110,7 +109,7 @@ impl<P: Pmem> Shared<P> {
         let name = orphan_name(inode.ino);
         let found = index(&orphans)?.find(&name).ok_or(FsError::NotFound)?;
         let removed = self.volume.transaction(|change| {
-            xattr::free(change, inode)?;
+            inode.free_xattr(change)?;
             change.free(offset_of_ino(inode.ino))?;
             DirIndex::remove(change, &name, found)
         })?;
@@ -131,7 +130,7 @@ impl<P: Pmem> Shared<P> {
         let inode = &state.inode;
         let Some(orphans) = orphans else {
             tree::cut(change, inode, 0)?;
-            xattr::free(change, inode)?;
+            inode.free_xattr(change)?;
             change.free(offset_of_ino(inode.ino))?;
             return Ok(None);
         };

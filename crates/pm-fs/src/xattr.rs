@@ -91,7 +91,7 @@ fn change<P: Pmem>(
     let bytes = to_bytes(&attributes).ok_or(FsError::AttributesTooLong)?;
     let now = volume.now();
     volume.transaction(|change| {
-        free(change, inode)?;
+        inode.free_xattr(change)?;
         let block = if attributes.is_empty() { None } else { Some(store(change, inode, &bytes)?) };
         inode.set_xattr(change, block)?;
         change.set(inode.ctime_at(), now)
@@ -117,14 +117,6 @@ fn store<P: Pmem>(change: &mut Change<'_, '_, P>, inode: &InodeRef, bytes: &[u8]
     pmem.store_nt(offset + HEAD_BYTES, bytes);
     change.note_data();
     Ok(offset)
-}
-
-/// Frees the block of a file's attributes, if it has one.
-pub(crate) fn free<P: Pmem>(change: &mut Change<'_, '_, P>, inode: &InodeRef) -> Result<(), FsError> {
-    match inode.xattr(change)? {
-        Some(offset) => change.free(offset),
-        None => Ok(()),
-    }
 }
 
 /// Sets an attribute.

@@ -236,15 +236,6 @@ impl Oracle for SmallFs {
     }
 
     fn expect(&self, state: &mut State, op: &Op) {
-        let kind = |state: &State, path: &str| state.get(path).map(|file| file.kind);
-        let has_dir = |state: &State, path: &str| {
-            let dir = path.rsplit_once('/').map(|(dir, _)| dir);
-            dir.is_none_or(|dir| kind(state, dir) == Some(FileKind::Directory))
-        };
-        let is_empty = |state: &State, path: &str| {
-            let below = format!("{path}/");
-            !state.keys().any(|other| other.starts_with(&below))
-        };
         let add = |state: &mut State, path: &str, kind, mode, bytes| {
             if has_dir(state, path) && !state.contains_key(path) {
                 let first = path.to_owned();
@@ -283,44 +274,8 @@ impl Oracle for SmallFs {
                     state.remove(path);
                 }
             }
-            Rename(from, to) => {
-                let Some(file) = state.get(from).cloned() else { return };
-                let is_dir = file.kind == FileKind::Directory;
-                let is_below = to.starts_with(&format!("{from}/"));
-                let replaces = state.get(to).is_none_or(|old| {
-                    old.first != file.first
-                        && (old.kind == FileKind::Directory) == is_dir
-                        && is_empty(state, to)
-                });
-                if has_dir(state, to) && replaces && !is_below {
-                    let below = format!("{from}/");
-                    let moved: Vec<String> =
-                        state.keys().filter(|path| path.starts_with(&below)).cloned().collect();
-                    for path in moved.into_iter().chain([from.to_owned()]) {
-                        let file = state.remove(&path).unwrap();
-                        state.insert(format!("{to}{}", &path[from.len()..]), file);
-                    }
-                }
-            }
-            Exchange(one, other) => {
-                let is_below = |path: &str, of: &str| path.starts_with(&format!("{of}/"));
-                if !(state.contains_key(one) && state.contains_key(other))
-                    || is_below(one, other)
-                    || is_below(other, one)
-                {
-                    return;
-                }
-                *state = core::mem::take(state)
-                    .into_iter()
-                    .map(|(path, file)| {
-                        let renamed = [(one, other), (other, one)].into_iter().find_map(|(from, to)| {
-                            let rest = path.strip_prefix(from)?;
-                            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
-                        });
-                        (renamed.unwrap_or(path), file)
-                    })
-                    .collect();
-            }
+            Rename(from, to) => rename(state, from, to),
+            Exchange(one, other) => exchange(state, one, other),
             Allocate(path, at, len) => edit_bytes(state, path, &|bytes| {
                 bytes.resize(bytes.len().max(usize::try_from(at + len).unwrap()), 0);
             }),
@@ -347,6 +302,53 @@ impl Oracle for SmallFs {
         }
         normalize(state);
     }
+}
+
+fn kind(state: &State, path: &str) -> Option<FileKind> {
+    state.get(path).map(|file| file.kind)
+}
+
+/// Whether the directory of a path exists.
+fn has_dir(state: &State, path: &str) -> bool {
+    path.rsplit_once('/').is_none_or(|(dir, _)| kind(state, dir) == Some(FileKind::Directory))
+}
+
+fn is_below(path: &str, of: &str) -> bool {
+    path.strip_prefix(of).is_some_and(|rest| rest.starts_with('/'))
+}
+
+fn is_empty(state: &State, path: &str) -> bool {
+    !state.keys().any(|other| is_below(other, path))
+}
+
+fn rename(state: &mut State, from: &str, to: &str) {
+    let Some(file) = state.get(from) else { return };
+    let is_dir = file.kind == FileKind::Directory;
+    let replaces = state.get(to).is_none_or(|old| {
+        old.first != file.first && (old.kind == FileKind::Directory) == is_dir && is_empty(state, to)
+    });
+    if has_dir(state, to) && replaces && !is_below(to, from) {
+        let moved: Vec<String> =
+            state.keys().filter(|path| *path == from || is_below(path, from)).cloned().collect();
+        for path in moved {
+            let file = state.remove(&path).unwrap();
+            state.insert(format!("{to}{}", &path[from.len()..]), file);
+        }
+    }
+}
+
+fn exchange(state: &mut State, one: &str, other: &str) {
+    let exist = state.contains_key(one) && state.contains_key(other);
+    if !exist || is_below(one, other) || is_below(other, one) {
+        return;
+    }
+    let exchanged = core::mem::take(state).into_iter().map(|(path, file)| {
+        let renamed = [(one, other), (other, one)].into_iter().find_map(|(from, to)| {
+            (path == from || is_below(&path, from)).then(|| format!("{to}{}", &path[from.len()..]))
+        });
+        (renamed.unwrap_or(path), file)
+    });
+    *state = exchanged.collect();
 }
 
 /// Names the files by the first of their paths, and counts links.

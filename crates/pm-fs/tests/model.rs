@@ -223,6 +223,149 @@ fn path(random: &mut fastrand::Rng) -> Path {
     (0..random.usize(1..4)).map(|_| *random.choice(&names).unwrap()).collect()
 }
 
+/// What a call has returned, and whether the model's has succeeded.
+type Outcome = (Result<(), FsError>, bool);
+
+/// A length or an offset.
+fn size(random: &mut fastrand::Rng) -> usize {
+    match random.u32(..10) {
+        0..6 => random.usize(..9_000),
+        6..9 => random.usize(..70_000),
+        _ => random.usize(..600_000),
+    }
+}
+
+/// A random change of names, of both.
+fn change_names(
+    fs: &Fs<Memory>,
+    model: &mut Model,
+    random: &mut fastrand::Rng,
+    [first, second]: [&Path; 2],
+) -> Outcome {
+    let name = *first.last().unwrap();
+    match random.u32(..14) {
+        0..3 => (
+            parent(fs, first).and_then(|dir| dir.create(name, new())).map(drop),
+            model.create(first, Content::File(Vec::new())),
+        ),
+        3..5 => (
+            parent(fs, first).and_then(|dir| dir.mkdir(name, new())).map(drop),
+            model.create(first, Content::Dir(BTreeMap::new())),
+        ),
+        5 => {
+            let target = vec![b't'; random.usize(1..300)];
+            (
+                parent(fs, first).and_then(|dir| dir.symlink(name, &target, new())).map(drop),
+                model.create(first, Content::Symlink(target)),
+            )
+        }
+        6 => (
+            find(fs, second).and_then(|file| parent(fs, first)?.link(&file, name)),
+            model.link(second, first),
+        ),
+        7..9 => (parent(fs, first).and_then(|dir| dir.unlink(name)), model.unlink(first, false)),
+        9 => (parent(fs, first).and_then(|dir| dir.rmdir(name)), model.unlink(first, true)),
+        10..13 => {
+            let (to, keeps) = (*second.last().unwrap(), random.bool());
+            let rename = |from: Handle<Memory>, dir: Handle<Memory>| match keeps {
+                true => from.rename_to_new(name, &dir, to),
+                false => from.rename(name, &dir, to),
+            };
+            let found = parent(fs, first).and_then(|from| rename(from, parent(fs, second)?));
+            (found, model.rename(first, second, keeps))
+        }
+        _ => {
+            let exchange =
+                |one: Handle<Memory>| one.exchange(name, &parent(fs, second)?, second.last().unwrap());
+            (parent(fs, first).and_then(exchange), model.exchange(first, second))
+        }
+    }
+}
+
+/// A random change of a file's contents or attributes, of both.
+fn change_file(fs: &Fs<Memory>, model: &mut Model, random: &mut fastrand::Rng, first: &Path) -> Outcome {
+    match random.u32(..10) {
+        0..3 => {
+            let (offset, len, byte) = (size(random), size(random), random.u8(1..));
+            let bytes = vec![byte; len];
+            let written = find(fs, first).and_then(|file| file.write_at(offset as u64, &bytes));
+            if let Ok(written) = &written {
+                assert_eq!(*written, len);
+            }
+            let expected = model.file_mut(first).map(|file| {
+                if len > 0 {
+                    let end = file.len().max(offset + len);
+                    file.resize(end, 0);
+                    file[offset..offset + len].fill(byte);
+                }
+            });
+            (written.map(drop), expected.is_some())
+        }
+        3 => {
+            let bytes = vec![random.u8(1..); random.usize(..5000)];
+            let expected = model.file_mut(first).map(|file| file.extend_from_slice(&bytes));
+            (find(fs, first).and_then(|file| file.append(&bytes)).map(drop), expected.is_some())
+        }
+        4 => {
+            let (at, len, keeps) = (size(random), size(random) + 1, random.bool());
+            let zeroes = random.bool();
+            let expected = model.file_mut(first).map(|file| {
+                if zeroes {
+                    let end = file.len().min(at + len);
+                    file[at.min(end)..end].fill(0);
+                }
+                if !keeps {
+                    file.resize(file.len().max(at + len), 0);
+                }
+            });
+            let found = find(fs, first).and_then(|file| match zeroes {
+                true => file.zero_range(at as u64, len as u64, keeps),
+                false => file.allocate(at as u64, len as u64, keeps),
+            });
+            (found, expected.is_some())
+        }
+        5 => {
+            let (at, len) = (size(random), size(random) + 1);
+            let expected = model.file_mut(first).map(|file| {
+                let end = file.len().min(at + len);
+                file[at.min(end)..end].fill(0);
+            });
+            let found = find(fs, first).and_then(|file| {
+                file.punch_hole(at as u64, len as u64)?;
+                check_holes(&file, at as u64, (at + len) as u64)
+            });
+            (found, expected.is_some())
+        }
+        6 => {
+            let (name, value) = (format!("user.{}", random.u32(..4)), vec![7; random.usize(..3000)]);
+            let how = random.choice([SetXattr::Any, SetXattr::Create, SetXattr::Replace]).unwrap();
+            let expected = model.find(first).is_some_and(|id| {
+                let xattrs = &mut model.files[id].xattrs;
+                let is_refused = match how {
+                    SetXattr::Any => false,
+                    SetXattr::Create => xattrs.contains_key(&name),
+                    SetXattr::Replace => !xattrs.contains_key(&name),
+                };
+                if !is_refused {
+                    xattrs.insert(name.clone(), value.clone());
+                }
+                !is_refused
+            });
+            (find(fs, first).and_then(|file| file.set_xattr(&name, &value, how)), expected)
+        }
+        7 => {
+            let name = format!("user.{}", random.u32(..4));
+            let expected = model.find(first).is_some_and(|id| model.files[id].xattrs.remove(&name).is_some());
+            (find(fs, first).and_then(|file| file.remove_xattr(&name)), expected)
+        }
+        _ => {
+            let len = size(random);
+            let expected = model.file_mut(first).map(|file| file.resize(len, 0));
+            (find(fs, first).and_then(|file| file.truncate(len as u64)), expected.is_some())
+        }
+    }
+}
+
 /// `PM_FS_OPS` sets the number of calls.
 #[test]
 fn file_system_is_a_tree() {
@@ -233,130 +376,11 @@ fn file_system_is_a_tree() {
     let mut model = Model::new();
     for number in 0..count {
         let (first, second) = (path(&mut random), path(&mut random));
-        let name = *first.last().unwrap();
-        let size = |random: &mut fastrand::Rng| match random.u32(..10) {
-            0..6 => random.usize(..9_000),
-            6..9 => random.usize(..70_000),
-            _ => random.usize(..600_000),
+        let (found, expected) = match random.u32(..24) {
+            0..14 => change_names(&fs, &mut model, &mut random, [&first, &second]),
+            _ => change_file(&fs, &mut model, &mut random, &first),
         };
-        let what = random.u32(..26);
-        let (found, expected) = match what {
-            0..3 => (
-                parent(&fs, &first).and_then(|dir| dir.create(name, new())).map(drop),
-                model.create(&first, Content::File(Vec::new())),
-            ),
-            3..5 => (
-                parent(&fs, &first).and_then(|dir| dir.mkdir(name, new())).map(drop),
-                model.create(&first, Content::Dir(BTreeMap::new())),
-            ),
-            5 => {
-                let target = vec![b't'; random.usize(1..300)];
-                (
-                    parent(&fs, &first).and_then(|dir| dir.symlink(name, &target, new())).map(drop),
-                    model.create(&first, Content::Symlink(target)),
-                )
-            }
-            6 => (
-                find(&fs, &second).and_then(|file| parent(&fs, &first)?.link(&file, name)),
-                model.link(&second, &first),
-            ),
-            7..9 => (parent(&fs, &first).and_then(|dir| dir.unlink(name)), model.unlink(&first, false)),
-            9 => (parent(&fs, &first).and_then(|dir| dir.rmdir(name)), model.unlink(&first, true)),
-            10..13 => {
-                let (to, keeps) = (*second.last().unwrap(), random.bool());
-                let rename = |from: Handle<Memory>, dir: Handle<Memory>| match keeps {
-                    true => from.rename_to_new(name, &dir, to),
-                    false => from.rename(name, &dir, to),
-                };
-                let found = parent(&fs, &first).and_then(|from| rename(from, parent(&fs, &second)?));
-                (found, model.rename(&first, &second, keeps))
-            }
-            13..16 => {
-                let (offset, len, byte) = (size(&mut random), size(&mut random), random.u8(1..));
-                let bytes = vec![byte; len];
-                let written = find(&fs, &first).and_then(|file| file.write_at(offset as u64, &bytes));
-                if let Ok(written) = &written {
-                    assert_eq!(*written, len);
-                }
-                let expected = model.file_mut(&first).map(|file| {
-                    if len > 0 {
-                        let end = file.len().max(offset + len);
-                        file.resize(end, 0);
-                        file[offset..offset + len].fill(byte);
-                    }
-                });
-                (written.map(drop), expected.is_some())
-            }
-            16 => {
-                let bytes = vec![random.u8(1..); random.usize(..5000)];
-                let expected = model.file_mut(&first).map(|file| file.extend_from_slice(&bytes));
-                (find(&fs, &first).and_then(|file| file.append(&bytes)).map(drop), expected.is_some())
-            }
-            23 => {
-                let (name, value) = (format!("user.{}", random.u32(..4)), vec![7; random.usize(..3000)]);
-                let how = random.choice([SetXattr::Any, SetXattr::Create, SetXattr::Replace]).unwrap();
-                let expected = model.find(&first).is_some_and(|id| {
-                    let xattrs = &mut model.files[id].xattrs;
-                    let is_refused = match how {
-                        SetXattr::Any => false,
-                        SetXattr::Create => xattrs.contains_key(&name),
-                        SetXattr::Replace => !xattrs.contains_key(&name),
-                    };
-                    if !is_refused {
-                        xattrs.insert(name.clone(), value.clone());
-                    }
-                    !is_refused
-                });
-                (find(&fs, &first).and_then(|file| file.set_xattr(&name, &value, how)), expected)
-            }
-            24 => {
-                let name = format!("user.{}", random.u32(..4));
-                let expected =
-                    model.find(&first).is_some_and(|id| model.files[id].xattrs.remove(&name).is_some());
-                (find(&fs, &first).and_then(|file| file.remove_xattr(&name)), expected)
-            }
-            20 => {
-                let exchange =
-                    |one: Handle<Memory>| one.exchange(name, &parent(&fs, &second)?, second.last().unwrap());
-                (parent(&fs, &first).and_then(exchange), model.exchange(&first, &second))
-            }
-            21 => {
-                let (at, len, keeps) = (size(&mut random), size(&mut random) + 1, random.bool());
-                let zeroes = random.bool();
-                let expected = model.file_mut(&first).map(|file| {
-                    if zeroes {
-                        let end = file.len().min(at + len);
-                        file[at.min(end)..end].fill(0);
-                    }
-                    if !keeps {
-                        file.resize(file.len().max(at + len), 0);
-                    }
-                });
-                let found = find(&fs, &first).and_then(|file| match zeroes {
-                    true => file.zero_range(at as u64, len as u64, keeps),
-                    false => file.allocate(at as u64, len as u64, keeps),
-                });
-                (found, expected.is_some())
-            }
-            22 => {
-                let (at, len) = (size(&mut random), size(&mut random) + 1);
-                let expected = model.file_mut(&first).map(|file| {
-                    let end = file.len().min(at + len);
-                    file[at.min(end)..end].fill(0);
-                });
-                let found = find(&fs, &first).and_then(|file| {
-                    file.punch_hole(at as u64, len as u64)?;
-                    check_holes(&file, at as u64, (at + len) as u64)
-                });
-                (found, expected.is_some())
-            }
-            _ => {
-                let len = size(&mut random);
-                let expected = model.file_mut(&first).map(|file| file.resize(len, 0));
-                (find(&fs, &first).and_then(|file| file.truncate(len as u64)), expected.is_some())
-            }
-        };
-        assert_eq!(found.is_ok(), expected, "call {number}, {what}, of {first:?} and {second:?}: {found:?}");
+        assert_eq!(found.is_ok(), expected, "call {number}, of {first:?} and {second:?}: {found:?}");
         if number % (count / 20 + 1) == 0 {
             compare(&fs.root(), &model, 0);
             let report = fs.check();

@@ -2,14 +2,16 @@
 
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use pm_core::Region;
 use pm_fs::{Attributes, Entry, FileKind, Fs, FsError, NewFile, SetAttributes, SetXattr};
 use rustix::fs::{FallocateFlags, XattrFlags};
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +29,8 @@ const SEEK_HOLE: i32 = 4;
 
 /// The set-group-ID bit: files in such a directory have its group.
 const SET_GID: u32 = 0o2000;
+const SET_UID: u32 = 0o4000;
+const GROUP_EXECUTE: u32 = 0o010;
 
 /// A mounted file system.
 pub(crate) struct Mounted {
@@ -35,6 +39,8 @@ pub(crate) struct Mounted {
     known: Mutex<HashMap<u64, (Handle, u64)>>,
     /// The entries of open directories.
     listings: Mutex<Listings>,
+    /// Whether this server clears set-user-ID bits, and not the kernel.
+    clears_set_id: bool,
 }
 
 #[derive(Default)]
@@ -82,7 +88,7 @@ const fn file_type(kind: FileKind) -> FileType {
 
 impl Mounted {
     pub(crate) fn new(fs: Fs<Region>) -> Self {
-        Self { fs, known: Mutex::default(), listings: Mutex::default() }
+        Self { fs, known: Mutex::default(), listings: Mutex::default(), clears_set_id: false }
     }
 
     /// A file that the kernel knows.
@@ -91,6 +97,22 @@ impl Mounted {
             return Ok(self.fs.root());
         }
         lock(&self.known).get(&ino.0).map(|(handle, _)| handle.clone()).ok_or(FsError::NotFound)
+    }
+
+    /// Clears the set-user-ID bit of a file, and the set-group-ID bit of one that its group may execute, if that is left to this server.
+    fn clear_set_id(&self, file: &Handle) -> Result<(), FsError> {
+        if !self.clears_set_id || file.kind() != FileKind::File {
+            return Ok(());
+        }
+        let mode = file.attributes()?.mode;
+        let cleared = match mode & GROUP_EXECUTE {
+            0 => mode & !SET_UID,
+            _ => mode & !(SET_UID | SET_GID),
+        };
+        if cleared == mode {
+            return Ok(());
+        }
+        file.set_attributes(&SetAttributes { mode: Some(cleared), ..SetAttributes::default() })
     }
 
     fn for_kernel(&self, attributes: &Attributes) -> FileAttr {
@@ -173,6 +195,13 @@ fn reply_xattr(found: Result<Vec<u8>, FsError>, size: u32, reply: ReplyXattr) {
 }
 
 impl Filesystem for Mounted {
+    /// The kernel leaves clearing set-user-ID bits to this server. Otherwise it would ask for the capabilities of a file before each write to it.
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // An older kernel clears them itself.
+        self.clears_set_id = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2).is_ok();
+        Ok(())
+    }
+
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.reply_entry(self.file(parent).and_then(|dir| dir.lookup(name.as_bytes())), reply);
     }
@@ -195,7 +224,7 @@ impl Filesystem for Mounted {
 
     fn setattr(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -213,6 +242,11 @@ impl Filesystem for Mounted {
     ) {
         let set = || {
             let handle = self.file(ino)?;
+            // The kernel does not say whether the caller of truncate(2) has CAP_FSETID; root has.
+            let truncates = size.is_some() && request.uid() != 0;
+            if mode.is_none() && (truncates || uid.is_some() || gid.is_some()) {
+                self.clear_set_id(&handle)?;
+            }
             if let Some(size) = size {
                 handle.truncate(size)?;
             }
@@ -341,12 +375,19 @@ impl Filesystem for Mounted {
         _: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.file(ino).and_then(|handle| handle.write_at(offset, data)) {
+        let write = || {
+            let handle = self.file(ino)?;
+            if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                self.clear_set_id(&handle)?;
+            }
+            handle.write_at(offset, data)
+        };
+        match write() {
             Ok(len) => reply.written(u32::try_from(len).unwrap_or(u32::MAX)),
             Err(error) => reply.error(errno(&error)),
         }

@@ -9,6 +9,7 @@ use front::Mounted;
 use fuser::{Config, MountOption, SessionACL};
 use miette::{Context as _, IntoDiagnostic as _, Result, miette};
 use pm_cli_common::{Docs, Size};
+use pm_core::RegionOptions;
 use pm_fs::{Fs, FsOptions};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,9 @@ enum Action {
         /// The threads that serve requests.
         #[arg(long, value_name = "N", default_value_t = 2)]
         threads: usize,
+        /// Fault in the whole file at the start, so that the first access to each page is as fast as later ones.
+        #[arg(long)]
+        populate: bool,
     },
     /// Unmount a file system.
     Umount {
@@ -71,7 +75,9 @@ fn main() -> Result<ExitCode> {
     let Arguments { json, action } = Arguments::parse();
     match action {
         Action::Mkfs { file, size, metadata_share } => mkfs(&file, size, metadata_share),
-        Action::Mount { file, directory, threads } => mount(&file, &directory, threads, json),
+        Action::Mount { file, directory, threads, populate } => {
+            mount(&file, &directory, threads, populate, json)
+        }
         Action::Umount { directory } => umount(&directory, false),
         Action::Info { file } => info(&file, json),
         Action::Fsck { file } => fsck(&file, json),
@@ -91,19 +97,23 @@ fn mkfs(file: &Path, size: Size, metadata_share: u32) -> Result<ExitCode> {
 }
 
 fn open(file: &Path) -> Result<Fs> {
-    Fs::open(file, &FsOptions::new()).into_diagnostic().wrap_err_with(|| at(file))
+    open_with(file, &FsOptions::new())
+}
+
+fn open_with(file: &Path, options: &FsOptions) -> Result<Fs> {
+    Fs::open(file, options).into_diagnostic().wrap_err_with(|| at(file))
 }
 
 fn at(file: &Path) -> String {
     file.display().to_string()
 }
 
-fn mount(file: &Path, directory: &Path, threads: usize, json: bool) -> Result<ExitCode> {
+fn mount(file: &Path, directory: &Path, threads: usize, populate: bool, json: bool) -> Result<ExitCode> {
     // A server that was killed has left its mount, which answers no request but those that the kernel has cached. Processes may have files in it.
     if std::fs::read_dir(directory).is_err_and(|error| error.raw_os_error() == Some(ENOTCONN)) {
         umount(directory, true)?;
     }
-    let fs = open(file)?;
+    let fs = open_with(file, &FsOptions::new().region(RegionOptions::new().populate(populate)))?;
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(file.display().to_string()),
@@ -175,7 +185,9 @@ fn fsck(file: &Path, json: bool) -> Result<ExitCode> {
     } else {
         report.problems.iter().for_each(|problem| println!("{problem}"));
         let result = if is_clean { "clean" } else { "corrupted" };
-        println!("{}: {} files, {} pages: {result}", file.display(), report.inodes, report.pages);
+        let [files, pages] = [(report.inodes, "file"), (report.pages, "page")]
+            .map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
+        println!("{}: {files}, {pages}: {result}", file.display());
     }
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -2,9 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use rustix::fs::{
+    CWD, FallocateFlags, RenameFlags, SeekFrom, XattrFlags, fallocate, getxattr, listxattr, removexattr,
+    renameat_with, seek, setxattr,
+};
+use rustix::io::Errno;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
@@ -126,6 +131,78 @@ fn calls_of_the_system_work() {
     mount.check();
     mount.start();
     assert_eq!(fs::read_dir(mount.path("many")).unwrap().count(), 3000);
+    mount.stop();
+}
+
+/// Calls that have no shorter way than the system call: exchanging names, ranges of a file, extended attributes.
+#[test]
+fn calls_of_linux_work() {
+    let Some(mut mount) = Mount::new() else { return };
+    let path = |name: &str| mount.path(name);
+    fs::write(path("one"), [1; 20_000]).unwrap();
+    fs::create_dir(path("two")).unwrap();
+    renameat_with(CWD, path("one"), CWD, path("two"), RenameFlags::EXCHANGE).unwrap();
+    assert!(path("one").is_dir() && path("two").is_file());
+    let error = renameat_with(CWD, path("one"), CWD, path("two"), RenameFlags::NOREPLACE).unwrap_err();
+    assert_eq!(error, Errno::EXIST);
+
+    let file = fs::File::options().read(true).write(true).open(path("two")).unwrap();
+    fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 4000, 8300).unwrap();
+    assert_eq!(seek(&file, SeekFrom::Hole(0)).unwrap(), 4096);
+    assert_eq!(seek(&file, SeekFrom::Data(4096)).unwrap(), 12_288);
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 19_999, 2).unwrap();
+    fallocate(&file, FallocateFlags::empty(), 30_000, 1000).unwrap();
+    let mut expected = vec![1; 19_999];
+    expected[4000..12_300].fill(0);
+    expected.resize(31_000, 0);
+    assert_eq!(fs::read(path("two")).unwrap(), expected);
+    assert_eq!(fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096).unwrap_err(), Errno::OPNOTSUPP);
+
+    let mut value = [0; 100];
+    assert_eq!(getxattr(path("two"), "user.none", &mut value).unwrap_err(), Errno::NODATA);
+    setxattr(path("two"), "user.colour", b"red", XattrFlags::CREATE).unwrap();
+    assert_eq!(setxattr(path("two"), "user.colour", b"", XattrFlags::CREATE).unwrap_err(), Errno::EXIST);
+    assert_eq!(setxattr(path("two"), "user.size", b"", XattrFlags::REPLACE).unwrap_err(), Errno::NODATA);
+    setxattr(path("two"), "user.colour", b"blue", XattrFlags::REPLACE).unwrap();
+    drop(file);
+    mount.stop();
+    mount.check();
+    mount.start();
+    let path = |name: &str| mount.path(name);
+    assert_eq!(getxattr(path("two"), "user.colour", &mut value).unwrap(), 4);
+    assert_eq!(&value[..4], b"blue");
+    assert_eq!(getxattr(path("two"), "user.colour", &mut [0; 2]).unwrap_err(), Errno::RANGE);
+    assert_eq!(listxattr(path("two"), &mut value).unwrap(), "user.colour\0".len());
+    removexattr(path("two"), "user.colour").unwrap();
+    assert_eq!(listxattr(path("two"), &mut value).unwrap(), 0);
+    mount.stop();
+}
+
+/// A change of a file's contents or owner takes its set-user-ID bit, unless root makes it.
+#[test]
+fn set_user_id_bits_are_cleared() {
+    let Some(mut mount) = Mount::new() else { return };
+    if !rustix::process::getuid().is_root() {
+        println!("skipped: changing owners needs root");
+        return;
+    }
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    let file = mount.path("file");
+    fs::write(&file, "a program").unwrap();
+    let set = || fs::set_permissions(&file, fs::Permissions::from_mode(0o4777)).unwrap();
+    fs::set_permissions(mount.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+    for change in ["printf x >>", "printf y 1<>", ":>", "truncate --size=3"] {
+        set();
+        assert_eq!(mode(&file), 0o4777);
+        let as_nobody = format!("{change} {}", file.display());
+        run(Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"])
+            .arg(as_nobody));
+        assert_eq!(mode(&file), 0o777, "after {change}");
+    }
+    set();
+    std::os::unix::fs::chown(&file, Some(65_534), None).unwrap();
+    assert_eq!(mode(&file), 0o777, "after chown");
     mount.stop();
 }
 

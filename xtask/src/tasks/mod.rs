@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod demo;
+pub(crate) mod fs_demo;
 pub(crate) mod fuzz;
 pub(crate) mod teeth;
 pub(crate) mod test;

@@ -4,7 +4,9 @@ use pm_alloc::format::{ChunkCount, HeapHeader, LogEntry};
 use pm_btree::format::{ExtentChunk, ExtentRow, NodeHeader, StoreBlock, StoreHeader};
 use pm_core::pool::format::{Header, RootSlot};
 use pm_core::{FieldLayout, Persist};
-use pm_fs::format::{DirBlock, DirEntry, Identity, Inode, Node, Status, Superblock};
+use pm_fs::format::{
+    AttributeBlock, AttributeEntry, DirBlock, DirEntry, Identity, Inode, Node, Status, Superblock,
+};
 use pmbd::buffer::format::{SlotHeader, SlotsHeader};
 use pmbd::disk::format::Descriptor;
 
@@ -45,6 +47,8 @@ const LAYOUTS: &[Layout] = &[
     layout::<Node>("Node", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
     layout::<DirBlock>("DirBlock", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
     layout::<DirEntry>("DirEntry", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
+    layout::<AttributeBlock>("AttributeBlock", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
+    layout::<AttributeEntry>("AttributeEntry", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
 ];
 
 const fn layout<T: Persist>(name: &'static str, source: &'static str, document: &'static str) -> Layout {
