@@ -245,7 +245,7 @@ pub(crate) fn allocate<P: Pmem>(
     let size = inode.size(volume)?;
     let new_size = if how.grows { size.max(end) } else { size };
     // Before holes get pages, which are zero already.
-    zero(volume, inode, size, new_size)?;
+    let has_zeroes = zero(volume, inode, size, new_size)?;
     if how.zeroes {
         zero(volume, inode, offset, end.min(size))?;
     }
@@ -262,7 +262,10 @@ pub(crate) fn allocate<P: Pmem>(
         add_zeroed(volume, inode, &missing)?;
     }
     let now = inode.wtime_for(volume, volume.now())?;
-    volume.pmem().fence()?;
+    if has_zeroes {
+        // The length must not be durable before the zeroes.
+        volume.pmem().fence()?;
+    }
     store_size(volume, inode, new_size, now)
 }
 
@@ -326,7 +329,7 @@ pub(crate) fn punch<P: Pmem>(
         })?;
     }
     let (size, now) = (inode.size(volume)?, inode.wtime_for(volume, volume.now())?);
-    volume.pmem().fence()?;
+    // Its fence is that of the zeroes, too.
     store_size(volume, inode, size, now)
 }
 

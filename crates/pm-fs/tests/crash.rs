@@ -459,7 +459,8 @@ fn recovery_is_atomic() {
 /// Calls that use what others have left: pages and blocks that were freed, ends of files that were cut off, free entries.
 #[test]
 fn calls_after_others_are_atomic() {
-    let sequences: [&[Op]; 13] = [
+    let sequences: [&[Op]; 14] = [
+        &[Truncate("f", 10), Allocate("f", 0, 60)],
         &[SetXattr("f", 10), SetXattr("f", 700), RemoveXattr("f")],
         &[SetXattr("f", 10), Unlink("f"), SetXattr("d", 20), Exchange("d", "g")],
         &[Punch("f", 0, 4096), Append("f", 10, 9), Overwrite("f", 40, 9)],
