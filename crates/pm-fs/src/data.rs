@@ -8,6 +8,7 @@ use crate::shared::Shared;
 use crate::table::{Life, State};
 use crate::tree::{self, PAGES_MAX, Slot};
 use crate::volume::Volume;
+use core::ops::Range;
 use pm_core::Pmem;
 
 /// The most pages that one transaction adds to a file.
@@ -244,13 +245,14 @@ pub(crate) fn allocate<P: Pmem>(
     }
     let size = inode.size(volume)?;
     let new_size = if how.grows { size.max(end) } else { size };
+    let pages = offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
+    check_room(volume, inode, &pages)?;
     // Before holes get pages, which are zero already.
     let has_zeroes = zero(volume, inode, size, new_size)?;
     if how.zeroes {
         zero(volume, inode, offset, end.min(size))?;
     }
-    let mut index = offset / PAGE_BYTES;
-    let stop = end.div_ceil(PAGE_BYTES);
+    let Range { start: mut index, end: stop } = pages;
     while index < stop {
         let mut missing = Vec::new();
         while index < stop && missing.len() < PAGES_ADDED {
@@ -267,6 +269,20 @@ pub(crate) fn allocate<P: Pmem>(
         volume.pmem().fence()?;
     }
     store_size(volume, inode, new_size, now)
+}
+
+/// Refuses a range with more holes than there are free pages, before anything changes. Other files may take the pages all the same.
+fn check_room<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, pages: &Range<u64>) -> Result<(), FsError> {
+    let free = volume.pages.free_count();
+    let mut holes = pages.end - pages.start;
+    let mut from = pages.start;
+    while holes > free {
+        match tree::next(volume, inode, from)? {
+            Some((index, _)) if pages.contains(&index) => (holes, from) = (holes - 1, index + 1),
+            _ => return Err(FsError::NoSpace),
+        }
+    }
+    Ok(())
 }
 
 /// Gives these holes pages full of zeroes, in one transaction.

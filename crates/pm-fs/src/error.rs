@@ -54,7 +54,7 @@ pub enum FsError {
     /// The file has no such attribute.
     #[error("no such attribute")]
     NoAttribute,
-    /// All attributes of a file would be longer than 64 KiB, or one of their names than 255 bytes.
+    /// All attributes of a file would be longer than 64 KiB.
     #[error("the attributes would be too long")]
     AttributesTooLong,
     /// There is no room for data or metadata.
