@@ -513,24 +513,29 @@ fn stop_and_read_stderr(mut server: Server) -> String {
     said
 }
 
-#[test]
-fn slow_memory_is_emulated() {
-    let scratch = Scratch::new();
+/// Serves a disk with these options to `client`, and returns the server's last event.
+fn serve_to(scratch: &Scratch, options: &[&str], client: impl FnOnce(&mut Client)) -> serde_json::Value {
     let serve = ["--json", "serve", "disk.pm", "--size", "1M", "--transport", "nbd"];
-    let slow = ["--emulate", "nand", "--write-latency", "1000000"];
-    let mut command = scratch.command(&[&serve[..], &slow].concat());
+    let mut command = scratch.command(&[&serve[..], options].concat());
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines.next().unwrap().unwrap();
     let server = Server(child);
-    let mut client = Client::ready(&scratch.path("disk.pm.sock"), true);
-    let begin = Instant::now();
-    assert_eq!(client.write(0, &[1; 512]), Ok(vec![]));
-    assert!(begin.elapsed() > Duration::from_millis(8), "eight lines, each in a millisecond");
-    assert_eq!(client.read(0, 512), Ok(vec![1; 512]));
-    drop(client);
+    client(&mut Client::ready(&scratch.path("disk.pm.sock"), true));
     drop(server);
-    let stopped: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap()
+}
+
+#[test]
+fn slow_memory_is_emulated() {
+    let scratch = Scratch::new();
+    let slow = ["--emulate", "nand", "--write-latency", "1000000"];
+    let stopped = serve_to(&scratch, &slow, |client| {
+        let begin = Instant::now();
+        assert_eq!(client.write(0, &[1; 512]), Ok(vec![]));
+        assert!(begin.elapsed() > Duration::from_millis(8), "eight lines, each in a millisecond");
+        assert_eq!(client.read(0, 512), Ok(vec![1; 512]));
+    });
     let delayed = &stopped["detail"]["emulation"]["delayed_s"];
     assert!(delayed.as_f64().unwrap() > 0.008, "{stopped}");
     let serve = ["serve", "new.pm", "--size", "1M", "--transport", "nbd"];
@@ -543,21 +548,14 @@ fn slow_memory_is_emulated() {
 fn times_are_measured_on_request() {
     let scratch = Scratch::new();
     let times = |options: &[&str]| {
-        let serve = ["--json", "serve", "disk.pm", "--size", "1M", "--transport", "nbd"];
-        let mut command = scratch.command(&[&serve[..], options].concat());
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        lines.next().unwrap().unwrap();
-        let server = Server(child);
-        let mut client = Client::ready(&scratch.path("disk.pm.sock"), true);
-        let begin = Instant::now();
-        for at in 0..64 {
-            assert_eq!(client.write(at * 4096, &[1; 4096]), Ok(vec![]));
-        }
-        let took_s = begin.elapsed().as_secs_f64();
-        drop(client);
-        drop(server);
-        let stopped: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        let mut took_s = 0.0;
+        let stopped = serve_to(&scratch, options, |client| {
+            let begin = Instant::now();
+            for at in 0..64 {
+                assert_eq!(client.write(at * 4096, &[1; 4096]), Ok(vec![]));
+            }
+            took_s = begin.elapsed().as_secs_f64();
+        });
         let times = stopped["detail"]["times"].clone();
         if times.is_null() {
             return None;
