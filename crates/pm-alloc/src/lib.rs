@@ -90,7 +90,7 @@
 //! | a block allocated, initialized and linked | 1, the changed lines, the header, and the contents | 2; up to 96 bytes, 1 |
 //! | a write of 2 KiB or more to an old block | 2, plus 1 for each 48 bytes, and the changed lines | 3; with other changes, 4 |
 //!
-//! `tests/heap/prices.rs` counts them. A transaction commits through a lane, a log that one thread at a time writes. The lane's next transaction
+//! `tests/library/heap/prices.rs` counts them. A transaction commits through a lane, a log that one thread at a time writes. The lane's next transaction
 //! flushes the lines that this one changed; until then the log holds their contents (`docs/adr/0007-one-fence-per-transaction.md`).
 //!
 //! # Wear

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 /// The load of the heap's test with `kill -9`.
-#[path = "../../../crates/pm-alloc/tests/queues/mod.rs"]
+#[path = "../../../crates/pm-alloc/tests/library/queues/mod.rs"]
 mod queues;
 
 use std::fs::{File, OpenOptions};

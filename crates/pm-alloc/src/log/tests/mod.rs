@@ -22,7 +22,7 @@ mod crash_undo;
 #[cfg(not(loom))]
 mod failures;
 #[cfg(not(loom))]
-#[path = "../../../tests/hooked/mod.rs"]
+#[path = "../../../tests/library/hooked/mod.rs"]
 mod hooked;
 #[cfg(loom)]
 mod loom_log;

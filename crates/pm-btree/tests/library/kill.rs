@@ -1,0 +1,265 @@
+//! A process whose two threads change a store is killed, again and again. After each kill the store has what its threads have reported, or with groups a
+//! prefix of their changes.
+
+use pm_btree::{Store, StoreOptions, Table};
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// The environment variables for the child: the file of the store, and for each thread the number of its first operation.
+const FILE: &str = "PM_BTREE_TEST_FILE";
+const START: &str = "PM_BTREE_TEST_START";
+
+const THREADS: u64 = 2;
+/// The keys of a thread.
+const KEYS: u64 = 2_000;
+
+/// What the tables should hold, by key: for numbers, and for names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct State {
+    numbers: BTreeMap<u64, u64>,
+    names: BTreeMap<String, Vec<u8>>,
+}
+
+/// The operation with a number, of a thread. Each thread has keys of its own, between those of the other one.
+struct Op {
+    keys: [u64; 3],
+    number: u64,
+    kind: u32,
+    value_len: usize,
+}
+
+impl Op {
+    fn new(thread: u64, number: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(number * THREADS + thread);
+        let first = random.u64(..KEYS);
+        let key = |place: u64| (first + place * 701) % KEYS * THREADS + thread;
+        Self {
+            keys: [key(0), key(1), key(2)],
+            number,
+            kind: random.u32(..10),
+            value_len: random.usize(..300),
+        }
+    }
+
+    fn name(key: u64) -> String {
+        format!("a name with the number {key:06}")
+    }
+
+    fn value(&self) -> Vec<u8> {
+        vec![self.number.to_le_bytes()[0]; self.value_len]
+    }
+
+    fn apply(&self, store: &Store, numbers: &Table<'_, u64, u64>, names: &Table<'_, &str, &[u8]>) {
+        let [first, second, third] = self.keys;
+        match self.kind {
+            0..4 => drop(numbers.insert(first, self.number).unwrap()),
+            4..6 => drop(names.insert(&Self::name(first), &self.value()).unwrap()),
+            6 => drop(numbers.remove(first).unwrap()),
+            7 => drop(names.remove(&Self::name(first)).unwrap()),
+            _ => {
+                let mut batch = store.batch();
+                batch.insert(numbers, first, self.number).unwrap();
+                batch.remove(numbers, second).unwrap();
+                batch.insert(names, &Self::name(third), &self.value()).unwrap();
+                batch.commit().unwrap();
+            }
+        }
+    }
+
+    fn expect(&self, state: &mut State) {
+        let [first, second, third] = self.keys;
+        match self.kind {
+            0..4 => drop(state.numbers.insert(first, self.number)),
+            4..6 => drop(state.names.insert(Self::name(first), self.value())),
+            6 => drop(state.numbers.remove(&first)),
+            7 => drop(state.names.remove(&Self::name(first))),
+            _ => {
+                state.numbers.insert(first, self.number);
+                state.numbers.remove(&second);
+                state.names.insert(Self::name(third), self.value());
+            }
+        }
+    }
+}
+
+/// In the child: runs operations without end. Reports each by a byte with the number of the thread.
+fn run(path: &Path) -> ! {
+    let starts: Vec<u64> =
+        std::env::var(START).unwrap().split(',').map(|start| start.parse().unwrap()).collect();
+    let store = Store::open(path, &StoreOptions::new()).unwrap();
+    std::thread::scope(|scope| {
+        for (thread, start) in (0..).zip(starts) {
+            let store = &store;
+            scope.spawn(move || {
+                let (numbers, names) = (store.table("numbers").unwrap(), store.table("names").unwrap());
+                for number in start.. {
+                    Op::new(thread, number).apply(store, &numbers, &names);
+                    // Standard error is not buffered.
+                    std::io::stderr().write_all(&[u8::try_from(thread).unwrap()]).unwrap();
+                }
+            });
+        }
+    });
+    unreachable!("the threads do not end");
+}
+
+fn spawn(path: &Path, starts: &[u64]) -> Child {
+    let starts: Vec<String> = starts.iter().map(u64::to_string).collect();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["kill::reported_changes_survive_kills", "--exact", "--nocapture"]);
+    command.env(FILE, path).env(START, starts.join(","));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn read(store: &Store) -> State {
+    let mut state = State::default();
+    for entry in store.table::<u64, u64>("numbers").unwrap().range(..) {
+        let (key, value) = entry.unwrap();
+        state.numbers.insert(key.value(), value.value());
+    }
+    for entry in store.table::<&str, &[u8]>("names").unwrap().range(..) {
+        let (key, value) = entry.unwrap();
+        state.names.insert(key.value().to_owned(), value.value().to_vec());
+    }
+    state
+}
+
+/// The part of a state with the keys of a thread.
+fn of_thread(state: &State, thread: u64) -> State {
+    let is_own = |key: u64| key % THREADS == thread;
+    let number_of = |name: &str| name[name.len() - 6..].parse().unwrap();
+    let numbers = state.numbers.iter().filter(|(key, _)| is_own(**key));
+    let names = state.names.iter().filter(|(name, _)| is_own(number_of(name)));
+    State {
+        numbers: numbers.map(|(key, value)| (*key, *value)).collect(),
+        names: names.map(|(name, value)| (name.clone(), value.clone())).collect(),
+    }
+}
+
+/// `PM_KILLS` sets the number of kills.
+#[test]
+fn reported_changes_survive_kills() {
+    if let Some(path) = std::env::var_os(FILE) {
+        run(&PathBuf::from(path));
+    }
+    let kills = std::env::var("PM_KILLS").map_or(10, |count| count.parse().expect("a number"));
+    // In memory: on a disk a thread would make a few changes only before it is killed.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("store.pm");
+    Store::create(&path, 64 << 20, &StoreOptions::new()).unwrap().close().unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut starts = [0; 2];
+    let mut expected: [State; 2] = Default::default();
+    for kill in 0..kills {
+        let mut child = spawn(&path, &starts);
+        let mut stderr = child.stderr.take().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut reports = Vec::new();
+            stderr.read_to_end(&mut reports).unwrap();
+            reports
+        });
+        std::thread::sleep(Duration::from_millis(random.u64(5..150)));
+        child.kill().unwrap();
+        assert!(child.wait().unwrap().code().is_none(), "the child ended before it was killed");
+        let reports = reader.join().unwrap();
+
+        let store = Store::open(&path, &StoreOptions::new().sweep_at_open(random.u64(..100))).unwrap();
+        let found = read(&store);
+        for (thread, (start, expected)) in (0..).zip(starts.iter_mut().zip(&mut expected)) {
+            let reported = reports.iter().filter(|report| u64::from(**report) == thread).count() as u64;
+            for number in *start..*start + reported {
+                Op::new(thread, number).expect(expected);
+            }
+            *start += reported;
+            // One operation may be done and not reported.
+            let found = of_thread(&found, thread);
+            if found != *expected {
+                Op::new(thread, *start).expect(expected);
+                *start += 1;
+            }
+            assert!(found == *expected, "kill {kill}: thread {thread} after {start} operations");
+        }
+        assert_eq!(store.table_len("numbers").unwrap(), Some(found.numbers.len() as u64));
+        let report = store.check().unwrap();
+        assert!(report.is_sound(), "{report:?}");
+        if random.bool() {
+            store.close().unwrap();
+        }
+    }
+    assert!(starts.iter().all(|start| *start > 100), "the threads have made {starts:?} changes");
+}
+
+/// The changes of a group.
+const GROUP: u32 = 64;
+
+/// In the child: two threads count, in groups. Each of their values has the other thread's count that was read before it. After every 100 counts, a thread makes
+/// its count durable, and reports it.
+fn count(path: &Path) -> ! {
+    let store = Store::open(path, &StoreOptions::new().group_commits(GROUP)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let store = &store;
+            scope.spawn(move || {
+                let counts = store.table::<u64, (u64, u64)>("counts").unwrap();
+                let count_of = |thread| counts.get(thread).unwrap().map_or(0, |value| value.value().0);
+                for number in count_of(thread) + 1.. {
+                    counts.insert_grouped(thread, (number, count_of(1 - thread))).unwrap();
+                    if number % 100 == 0 {
+                        store.sync().unwrap();
+                        let report =
+                            [[u8::try_from(thread).unwrap()].as_slice(), &number.to_le_bytes()].concat();
+                        std::io::stderr().write_all(&report).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    unreachable!("the threads do not end");
+}
+
+/// What a kill leaves of the counts is a prefix of both threads' changes, with all that were made durable. `PM_KILLS` sets the number of kills.
+#[test]
+fn killed_groups_leave_a_prefix() {
+    if let Some(path) = std::env::var_os(FILE) {
+        count(&PathBuf::from(path));
+    }
+    let kills = std::env::var("PM_KILLS").map_or(10, |count| count.parse().expect("a number"));
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("store.pm");
+    Store::create(&path, 64 << 20, &StoreOptions::new()).unwrap().close().unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut durable = [0; 2];
+    for kill in 0..kills {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["kill::killed_groups_leave_a_prefix", "--exact", "--nocapture"]).env(FILE, &path);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stderr = child.stderr.take().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut reports = Vec::new();
+            stderr.read_to_end(&mut reports).unwrap();
+            reports
+        });
+        std::thread::sleep(Duration::from_millis(random.u64(5..150)));
+        child.kill().unwrap();
+        assert!(child.wait().unwrap().code().is_none(), "the child ended before it was killed");
+        for report in reader.join().unwrap().as_chunks::<9>().0 {
+            let number = u64::from_le_bytes(report[1..].try_into().unwrap());
+            let known: &mut u64 = &mut durable[usize::from(report[0])];
+            *known = number.max(*known);
+        }
+        let store = Store::open(&path, &StoreOptions::new()).unwrap();
+        let counts = store.table::<u64, (u64, u64)>("counts").unwrap();
+        let found = [0, 1].map(|thread| counts.get(thread).unwrap().map_or((0, 0), |value| value.value()));
+        for thread in [0, 1] {
+            let (count, other) = found[thread];
+            assert!(count >= durable[thread], "kill {kill}: {found:?}, durable {durable:?}");
+            assert!(found[1 - thread].0 >= other, "kill {kill}: thread {thread} has seen more: {found:?}");
+        }
+        assert!(store.check().unwrap().is_sound());
+    }
+    assert!(durable.iter().all(|count| *count > 100), "the threads have made {durable:?} changes");
+}

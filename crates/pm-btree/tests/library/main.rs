@@ -1,0 +1,15 @@
+//! pm-btree through its public items, as one program that builds what its tests share once.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking, and its numbers are small"
+)]
+
+mod crash;
+mod crash_batch;
+mod format_golden;
+mod kill;
+mod model;
+mod prices;
+mod store;

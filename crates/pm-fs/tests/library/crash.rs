@@ -1,0 +1,483 @@
+//! Crashes of every call at small scale: each is whole or undone, and everything is accounted for.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use pm_alloc::HeapOptions;
+use pm_core::{PoolOptions, Uuid};
+use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
+use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle, NewFile};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const REGION_BYTES: u64 = 256 << 10;
+
+/// A call. Names are those of the root, or of the directory `d` in it after a slash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Create(&'static str),
+    Mkdir(&'static str),
+    Symlink(&'static str, usize),
+    Link(&'static str, &'static str),
+    Unlink(&'static str),
+    /// While the file is open.
+    UnlinkOpen(&'static str),
+    Rmdir(&'static str),
+    Rename(&'static str, &'static str),
+    Exchange(&'static str, &'static str),
+    /// Appends so many bytes of this value.
+    Append(&'static str, usize, u8),
+    /// Stores a word.
+    Overwrite(&'static str, u64, u8),
+    Truncate(&'static str, usize),
+    /// Gives a range pages, and the file its length.
+    Allocate(&'static str, u64, u64),
+    /// Frees whole pages.
+    Punch(&'static str, u64, u64),
+    /// Makes a word zero.
+    Zero(&'static str, u64),
+    Chmod(&'static str, u32),
+    /// Sets the attribute `user.a` to so many bytes.
+    SetXattr(&'static str, usize),
+    RemoveXattr(&'static str),
+}
+use Op::{
+    Allocate, Append, Chmod, Create, Exchange, Link, Mkdir, Overwrite, Punch, RemoveXattr, Rename, Rmdir,
+    SetXattr, Symlink, Truncate, Unlink, UnlinkOpen, Zero,
+};
+
+/// A file system with a file `f` of so many bytes, a file `g`, and a directory `d` with a file `d/x`.
+#[derive(Clone, Copy, Debug)]
+struct SmallFs {
+    len: usize,
+}
+
+/// What a path has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct File {
+    kind: FileKind,
+    nlink: u64,
+    mode: u32,
+    /// The contents, or the target of a link.
+    bytes: Vec<u8>,
+    /// The length of the attribute `user.a`.
+    xattr: Option<usize>,
+    /// The first of all paths of this file.
+    first: String,
+}
+
+type State = BTreeMap<String, File>;
+
+type SimFs = Fs<Arc<SimPmem>>;
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Fs(#[from] FsError),
+    #[error("{0:?}")]
+    Unsound(Vec<String>),
+}
+
+/// A clock that is the same in each run would need a state of its own; times are not compared.
+fn clock() -> u64 {
+    static NOW: AtomicU64 = AtomicU64::new(1);
+    NOW.load(Ordering::Relaxed)
+}
+
+fn options() -> FsOptions {
+    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+    let heap = HeapOptions::new().seed(7).pool(pool).lanes(1).lane_entries(126);
+    FsOptions::new().heap(heap).metadata_share(2).clock(clock)
+}
+
+fn new() -> NewFile {
+    NewFile { mode: 0o644, uid: 0, gid: 0 }
+}
+
+/// The directory of a path, and its last name.
+fn place<'n>(fs: &SimFs, path: &'n str) -> Result<(Handle<Arc<SimPmem>>, &'n str), FsError> {
+    match path.rsplit_once('/') {
+        Some((dir, name)) => Ok((fs.lookup(dir)?, name)),
+        None => Ok((fs.root(), path)),
+    }
+}
+
+fn apply(fs: &SimFs, op: &Op) -> Result<(), FsError> {
+    let at = |path| place(fs, path);
+    match *op {
+        Create(path) => at(path).and_then(|(dir, name)| dir.create(name, new())).map(drop),
+        Mkdir(path) => at(path).and_then(|(dir, name)| dir.mkdir(name, new())).map(drop),
+        Symlink(path, len) => {
+            at(path).and_then(|(dir, name)| dir.symlink(name, vec![b't'; len], new())).map(drop)
+        }
+        Link(path, to) => fs.lookup(path).and_then(|file| at(to)?.0.link(&file, at(to)?.1)),
+        Unlink(path) => at(path).and_then(|(dir, name)| dir.unlink(name)),
+        UnlinkOpen(path) => {
+            let file = fs.lookup(path)?;
+            at(path).and_then(|(dir, name)| dir.unlink(name))?;
+            let mut byte = [0];
+            file.read_at(0, &mut byte).map(drop)
+        }
+        Rmdir(path) => at(path).and_then(|(dir, name)| dir.rmdir(name)),
+        Rename(from, to) => {
+            let (from, to) = (at(from)?, at(to)?);
+            from.0.rename(from.1, &to.0, to.1)
+        }
+        Exchange(one, other) => {
+            let (one, other) = (at(one)?, at(other)?);
+            one.0.exchange(one.1, &other.0, other.1)
+        }
+        Allocate(path, at, len) => fs.lookup(path)?.allocate(at, len, false),
+        Punch(path, at, len) => fs.lookup(path)?.punch_hole(at, len),
+        Zero(path, at) => fs.lookup(path)?.zero_range(at, 8, true),
+        Append(path, len, byte) => fs.lookup(path)?.append(&vec![byte; len]).map(drop),
+        Overwrite(path, at, byte) => fs.lookup(path)?.write_at(at, &[byte; 8]).map(drop),
+        Truncate(path, len) => fs.lookup(path)?.truncate(len as u64),
+        Chmod(path, mode) => {
+            let set = pm_fs::SetAttributes { mode: Some(mode), ..Default::default() };
+            fs.lookup(path)?.set_attributes(&set)
+        }
+        SetXattr(path, len) => fs.lookup(path)?.set_xattr("user.a", vec![b'v'; len], pm_fs::SetXattr::Any),
+        RemoveXattr(path) => fs.lookup(path)?.remove_xattr("user.a"),
+    }
+}
+
+fn observe(
+    dir: &Handle<Arc<SimPmem>>,
+    prefix: &str,
+    firsts: &mut BTreeMap<u64, String>,
+    state: &mut State,
+) -> Result<(), FsError> {
+    let mut entries = dir.entries(0)?;
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    for entry in entries {
+        let path = format!("{prefix}{}", String::from_utf8(entry.name.clone()).unwrap());
+        let file = dir.lookup(&entry.name)?;
+        let attributes = file.attributes()?;
+        let first = firsts.entry(entry.ino).or_insert_with(|| path.clone()).clone();
+        let mut bytes = Vec::new();
+        match entry.kind {
+            FileKind::Directory => observe(&file, &format!("{path}/"), firsts, state)?,
+            FileKind::Symlink => bytes = file.read_link()?,
+            _ => {
+                bytes = vec![1; usize::try_from(attributes.size).unwrap()];
+                assert_eq!(file.read_at(0, &mut bytes)?, bytes.len());
+            }
+        }
+        let (nlink, mode) = (attributes.nlink, attributes.mode);
+        let xattr = match file.xattr("user.a") {
+            Ok(value) => Some(value.len()),
+            Err(FsError::NoAttribute) => None,
+            Err(error) => return Err(error),
+        };
+        state.insert(path, File { kind: entry.kind, nlink, mode, bytes, xattr, first });
+    }
+    Ok(())
+}
+
+/// Whether a call changes nothing because of the state that it finds: a sequence is continued after a crash, too.
+const fn is_refusal(error: &FsError) -> bool {
+    matches!(
+        error,
+        FsError::NotFound
+            | FsError::Exists
+            | FsError::NotADirectory
+            | FsError::IsADirectory
+            | FsError::NotEmpty
+            | FsError::Invalid
+            | FsError::NotPermitted
+            | FsError::NoAttribute
+    )
+}
+
+impl Subject for SmallFs {
+    type Op = Op;
+    type State = State;
+    type Store = SimFs;
+    type Error = Failure;
+
+    fn create(&self, pmem: Arc<SimPmem>) -> Result<SimFs, Failure> {
+        let fs = Fs::format(pmem, &options())?;
+        for op in [Create("f"), Append("f", self.len, b'f'), Create("g"), Mkdir("d"), Create("d/x")] {
+            apply(&fs, &op)?;
+        }
+        Ok(fs)
+    }
+
+    fn open(&self, pmem: Arc<SimPmem>) -> Result<SimFs, Failure> {
+        Ok(Fs::attach(pmem, &options())?)
+    }
+
+    fn apply(&self, store: &mut SimFs, op: &Op) -> Result<(), Failure> {
+        match apply(store, op) {
+            Err(error) if !is_refusal(&error) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn observe(&self, store: &SimFs) -> Result<State, Failure> {
+        let report = store.check();
+        if !report.problems.is_empty() {
+            return Err(Failure::Unsound(report.problems));
+        }
+        let mut state = State::new();
+        observe(&store.root(), "", &mut BTreeMap::new(), &mut state)?;
+        Ok(state)
+    }
+}
+
+impl Oracle for SmallFs {
+    fn initial(&self) -> State {
+        let mut state = State::new();
+        for op in [Create("f"), Append("f", self.len, b'f'), Create("g"), Mkdir("d"), Create("d/x")] {
+            self.expect(&mut state, &op);
+        }
+        state
+    }
+
+    fn expect(&self, state: &mut State, op: &Op) {
+        let add = |state: &mut State, path: &str, kind, mode, bytes| {
+            if has_dir(state, path) && !state.contains_key(path) {
+                let first = path.to_owned();
+                state.insert(path.to_owned(), File { kind, nlink: 0, mode, bytes, xattr: None, first });
+            }
+        };
+        let edit = |state: &mut State, path: &str, edit: &dyn Fn(&mut File)| {
+            let Some(first) = state.get(path).map(|file| file.first.clone()) else { return };
+            state.values_mut().filter(|file| file.first == first).for_each(edit);
+        };
+        let edit_bytes = |state: &mut State, path: &str, change: &dyn Fn(&mut Vec<u8>)| {
+            if kind(state, path) == Some(FileKind::File) {
+                edit(state, path, &|file| change(&mut file.bytes));
+            }
+        };
+        match *op {
+            Create(path) => add(state, path, FileKind::File, 0o644, Vec::new()),
+            Mkdir(path) => add(state, path, FileKind::Directory, 0o644, Vec::new()),
+            Symlink(path, len) => add(state, path, FileKind::Symlink, 0o777, vec![b't'; len]),
+            Link(path, to) => {
+                let file = state.get(path).filter(|file| file.kind != FileKind::Directory).cloned();
+                if let Some(file) = file
+                    && has_dir(state, to)
+                    && !state.contains_key(to)
+                {
+                    state.insert(to.to_owned(), file);
+                }
+            }
+            Unlink(path) | UnlinkOpen(path) => {
+                if kind(state, path).is_some_and(|kind| kind != FileKind::Directory) {
+                    state.remove(path);
+                }
+            }
+            Rmdir(path) => {
+                if kind(state, path) == Some(FileKind::Directory) && is_empty(state, path) {
+                    state.remove(path);
+                }
+            }
+            Rename(from, to) => rename(state, from, to),
+            Exchange(one, other) => exchange(state, one, other),
+            Allocate(path, at, len) => edit_bytes(state, path, &|bytes| {
+                bytes.resize(bytes.len().max(usize::try_from(at + len).unwrap()), 0);
+            }),
+            Punch(path, at, len) => edit_bytes(state, path, &|bytes| {
+                let [at, end] = [at, at + len].map(|at| usize::try_from(at).unwrap().min(bytes.len()));
+                bytes[at..end].fill(0);
+            }),
+            Zero(path, at) => edit_bytes(state, path, &|bytes| {
+                let at = usize::try_from(at).unwrap();
+                bytes[at..at + 8].fill(0);
+            }),
+            Append(path, len, byte) => {
+                edit_bytes(state, path, &|bytes| bytes.resize(bytes.len() + len, byte));
+            }
+            Overwrite(path, at, byte) => edit_bytes(state, path, &|bytes| {
+                let at = usize::try_from(at).unwrap();
+                bytes.resize(bytes.len().max(at + 8), 0);
+                bytes[at..at + 8].fill(byte);
+            }),
+            Truncate(path, len) => edit_bytes(state, path, &|bytes| bytes.resize(len, 0)),
+            Chmod(path, mode) => edit(state, path, &|file| file.mode = mode),
+            SetXattr(path, len) => edit(state, path, &|file| file.xattr = Some(len)),
+            RemoveXattr(path) => edit(state, path, &|file| file.xattr = None),
+        }
+        normalize(state);
+    }
+}
+
+fn kind(state: &State, path: &str) -> Option<FileKind> {
+    state.get(path).map(|file| file.kind)
+}
+
+/// Whether the directory of a path exists.
+fn has_dir(state: &State, path: &str) -> bool {
+    path.rsplit_once('/').is_none_or(|(dir, _)| kind(state, dir) == Some(FileKind::Directory))
+}
+
+fn is_below(path: &str, of: &str) -> bool {
+    path.strip_prefix(of).is_some_and(|rest| rest.starts_with('/'))
+}
+
+fn is_empty(state: &State, path: &str) -> bool {
+    !state.keys().any(|other| is_below(other, path))
+}
+
+fn rename(state: &mut State, from: &str, to: &str) {
+    let Some(file) = state.get(from) else { return };
+    let is_dir = file.kind == FileKind::Directory;
+    let replaces = state.get(to).is_none_or(|old| {
+        old.first != file.first && (old.kind == FileKind::Directory) == is_dir && is_empty(state, to)
+    });
+    if has_dir(state, to) && replaces && !is_below(to, from) {
+        let moved: Vec<String> =
+            state.keys().filter(|path| *path == from || is_below(path, from)).cloned().collect();
+        for path in moved {
+            let file = state.remove(&path).unwrap();
+            state.insert(format!("{to}{}", &path[from.len()..]), file);
+        }
+    }
+}
+
+fn exchange(state: &mut State, one: &str, other: &str) {
+    let exist = state.contains_key(one) && state.contains_key(other);
+    if !exist || is_below(one, other) || is_below(other, one) {
+        return;
+    }
+    let exchanged = core::mem::take(state).into_iter().map(|(path, file)| {
+        let renamed = [(one, other), (other, one)].into_iter().find_map(|(from, to)| {
+            (path == from || is_below(&path, from)).then(|| format!("{to}{}", &path[from.len()..]))
+        });
+        (renamed.unwrap_or(path), file)
+    });
+    *state = exchanged.collect();
+}
+
+/// Names the files by the first of their paths, and counts links.
+fn normalize(state: &mut State) {
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, file) in state.iter() {
+        groups.entry(file.first.clone()).or_default().push(path.clone());
+    }
+    for paths in groups.values() {
+        for path in paths {
+            let file = state.get_mut(path).unwrap();
+            (file.first, file.nlink) = (paths[0].clone(), paths.len() as u64);
+        }
+    }
+    let dirs: Vec<String> = state
+        .iter()
+        .filter(|(_, file)| file.kind == FileKind::Directory)
+        .map(|(path, _)| path.clone())
+        .collect();
+    for dir in &dirs {
+        let children =
+            dirs.iter().filter(|path| path.rsplit_once('/').is_some_and(|(parent, _)| parent == dir));
+        let nlink = 2 + children.count() as u64;
+        state.get_mut(dir).unwrap().nlink = nlink;
+    }
+}
+
+fn choices() -> u64 {
+    std::env::var("PM_CRASH_CHOICES").map_or(48, |count| count.parse().expect("a number"))
+}
+
+/// Every kind of call, on files of two lengths: a part of a page, and more than eight pages, whose index has a node.
+const CALLS: [Op; 25] = [
+    Create("new"),
+    Mkdir("new"),
+    Symlink("new", 20),
+    Symlink("new", 200),
+    Link("f", "d/f"),
+    Unlink("g"),
+    Unlink("f"),
+    UnlinkOpen("f"),
+    Rename("f", "new"),
+    Rename("g", "d/new"),
+    Rename("f", "g"),
+    Append("f", 200, 7),
+    Append("f", 5000, 7),
+    Overwrite("f", 8, 7),
+    Overwrite("f", 9000, 7),
+    Truncate("f", 50),
+    Chmod("f", 0o600),
+    Exchange("f", "g"),
+    Exchange("f", "d"),
+    Exchange("g", "d/x"),
+    Allocate("g", 100, 9000),
+    Allocate("f", 0, 40_000),
+    Punch("f", 0, 2 * 4096),
+    Zero("f", 16),
+    SetXattr("f", 100),
+];
+
+const LENGTHS: [usize; 2] = [100, 8 * 4096 + 5];
+
+fn explore(explorer: Explorer, len: usize, ops: &[Op]) {
+    let sequences = Sequences::new(SmallFs { len }, REGION_BYTES).unwrap();
+    sequences.explorer(explorer).crash_onward(0).check(ops);
+}
+
+#[test]
+fn calls_are_atomic() {
+    for model in [Model::Px86Line, Model::Eadr, Model::Page] {
+        for len in LENGTHS {
+            for op in CALLS {
+                let explorer =
+                    Explorer::new(model).crashes(1).choices_per_point(choices()).nested_choices_per_point(1);
+                explore(explorer, len, &[op]);
+            }
+        }
+    }
+}
+
+/// The process is killed at each point, another one opens the file system, and is crashed. Bytes that were being overwritten are not promised then: they may be
+/// read, and taken back by the power failure.
+#[test]
+fn calls_of_killed_processes_are_atomic() {
+    for len in LENGTHS {
+        let overwrites = |op: &Op| match op {
+            Overwrite(_, at, _) => *at < len as u64,
+            Zero(..) => true,
+            _ => false,
+        };
+        for op in CALLS.into_iter().filter(|op| !overwrites(op)) {
+            let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(4);
+            explore(explorer, len, &[op]);
+        }
+    }
+}
+
+/// Crashes inside the recovery from a crash.
+#[test]
+fn recovery_is_atomic() {
+    for op in [Create("new"), Unlink("f"), UnlinkOpen("f"), Rename("f", "g"), Truncate("f", 50)] {
+        let explorer =
+            Explorer::new(Model::Px86Line).crashes(2).choices_per_point(8).nested_choices_per_point(4);
+        explore(explorer, LENGTHS[1], &[op]);
+    }
+}
+
+/// Calls that use what others have left: pages and blocks that were freed, ends of files that were cut off, free entries.
+#[test]
+fn calls_after_others_are_atomic() {
+    let sequences: [&[Op]; 14] = [
+        &[Truncate("f", 10), Allocate("f", 0, 60)],
+        &[SetXattr("f", 10), SetXattr("f", 700), RemoveXattr("f")],
+        &[SetXattr("f", 10), Unlink("f"), SetXattr("d", 20), Exchange("d", "g")],
+        &[Punch("f", 0, 4096), Append("f", 10, 9), Overwrite("f", 40, 9)],
+        &[Allocate("f", 0, 40_000), Punch("f", 4096, 8192), Truncate("f", 50), Truncate("f", 9000)],
+        &[Mkdir("d/e"), Exchange("d/e", "g"), Rmdir("g"), Unlink("d/e")],
+        &[Unlink("f"), Create("new"), Append("new", 300, 8)],
+        &[Truncate("f", 10), Append("f", 100, 9)],
+        &[Truncate("f", 10), Truncate("f", 5000), Append("f", 10, 9)],
+        &[Truncate("f", 10), Overwrite("f", 40, 9)],
+        &[Unlink("g"), Create("h"), Rename("h", "d/h")],
+        &[Unlink("d/x"), Rmdir("d"), Mkdir("e")],
+        &[Link("f", "d/f"), Unlink("f"), Append("d/f", 10, 9), Unlink("d/f")],
+        &[Mkdir("d/e"), Rename("d/e", "e"), Rmdir("e")],
+    ];
+    for len in LENGTHS {
+        for ops in sequences {
+            let explorer =
+                Explorer::new(Model::Px86Line).crashes(1).choices_per_point(8).nested_choices_per_point(1);
+            explore(explorer, len, ops);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A process whose two threads change a file system is killed, again and again. After each kill everything that the threads have reported is there, and
+//! everything is accounted for.
+
+use pm_fs::{Fs, FsError, FsOptions, Handle, NewFile};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The environment variable for the child: the file of the file system.
+const FILE: &str = "PM_FS_TEST_FILE";
+
+const THREADS: u8 = 2;
+
+/// The files that a thread keeps.
+const KEPT: u64 = 20;
+
+fn new() -> NewFile {
+    NewFile { mode: 0o644, uid: 0, gid: 0 }
+}
+
+/// A record of the log, of which the numbers of complete ones ascend.
+fn record(number: u64) -> [u8; 40] {
+    core::array::from_fn(|at| number.to_le_bytes()[at % 8])
+}
+
+fn contents(number: u64) -> Vec<u8> {
+    vec![number.to_le_bytes()[0]; usize::try_from(number * 977 % 60_000).unwrap()]
+}
+
+/// The number of records in a thread's log.
+fn logged(dir: &Handle) -> u64 {
+    let log = dir.lookup("log").unwrap();
+    let mut bytes = vec![0; usize::try_from(log.attributes().unwrap().size).unwrap()];
+    assert_eq!(log.read_at(0, &mut bytes).unwrap(), bytes.len());
+    let (records, rest) = bytes.as_chunks::<40>();
+    assert!(rest.is_empty(), "a record is atomic");
+    for (number, found) in (0..).zip(records) {
+        assert_eq!(*found, record(number));
+    }
+    records.len() as u64
+}
+
+/// Changes of a thread, without end: a file is written under another name, renamed, and an old one removed; then the log gets a record.
+fn run(fs: &Fs, thread: u8) -> Result<(), FsError> {
+    let dir = fs.lookup(format!("thread {thread}"))?;
+    for number in logged(&dir).. {
+        drop(dir.unlink("draft"));
+        let file = dir.create("draft", new())?;
+        file.write_at(0, &contents(number))?;
+        dir.rename("draft", &dir, format!("{number}"))?;
+        if number >= KEPT {
+            match dir.unlink(format!("{}", number - KEPT)) {
+                // The process that was killed has done so.
+                Ok(()) | Err(FsError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        dir.lookup("log")?.append(&record(number))?;
+        // Standard error is not buffered.
+        std::io::stderr().write_all(&[thread]).unwrap();
+    }
+    unreachable!("the numbers do not end");
+}
+
+/// `PM_KILLS` sets the number of kills.
+#[test]
+fn reported_changes_survive_kills() {
+    if let Some(path) = std::env::var_os(FILE) {
+        let fs = Fs::open(PathBuf::from(path), &FsOptions::new()).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let fs = &fs;
+                scope.spawn(move || run(fs, thread).unwrap());
+            }
+        });
+    }
+    let kills = std::env::var("PM_KILLS").map_or(10, |count| count.parse().expect("a number"));
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("disk.pm");
+    {
+        let fs = Fs::create(&path, 64 << 20, &FsOptions::new()).unwrap();
+        for thread in 0..THREADS {
+            let dir = fs.root().mkdir(format!("thread {thread}"), new()).unwrap();
+            dir.create("log", new()).unwrap();
+        }
+    }
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut reported = [0; THREADS as usize];
+    for kill in 0..kills {
+        run_and_kill(&path, Duration::from_millis(random.u64(20..150)), &mut reported);
+        let fs = Fs::open(&path, &FsOptions::new()).unwrap();
+        let report = fs.check();
+        assert!(report.problems.is_empty(), "kill {kill}: {:#?}", report.problems);
+        for (thread, reported) in reported.iter_mut().enumerate() {
+            let dir = fs.lookup(format!("thread {thread}")).unwrap();
+            let logged = logged(&dir);
+            assert!((*reported..=*reported + 1).contains(&logged), "kill {kill}: {logged} and {reported}");
+            *reported = logged;
+            for number in logged.saturating_sub(KEPT)..logged {
+                let mut found = vec![0; 70_000];
+                let file = dir.lookup(format!("{number}"));
+                // The one in progress may have removed the oldest.
+                if file.is_err() && number + KEPT == logged {
+                    continue;
+                }
+                let len = file.unwrap().read_at(0, &mut found).unwrap();
+                assert!(found[..len] == contents(number), "kill {kill}: file {number}");
+            }
+        }
+    }
+    assert!(reported.iter().all(|count| *count > 50), "the threads have made {reported:?} changes");
+}
+
+/// Runs the child for this time, and counts what it reports.
+fn run_and_kill(path: &Path, time: Duration, reported: &mut [u64]) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["kill::reported_changes_survive_kills", "--exact", "--nocapture"]).env(FILE, path);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut reports = Vec::new();
+        stderr.read_to_end(&mut reports).unwrap();
+        reports
+    });
+    std::thread::sleep(time);
+    child.kill().unwrap();
+    assert!(child.wait().unwrap().code().is_none(), "the child ended before it was killed");
+    for report in reader.join().unwrap() {
+        reported[usize::from(report)] += 1;
+    }
+}

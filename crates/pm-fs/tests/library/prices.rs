@@ -1,0 +1,68 @@
+//! The cost of each call in lines and fences, averaged over many calls, with new blocks of directories in them.
+
+use pm_core::{Counting, Region};
+use pm_fs::{Fs, FsOptions, Handle, NewFile, SetAttributes};
+
+type CountedFs = Fs<Counting<Region>>;
+
+const COUNT: u64 = 1000;
+
+fn new() -> NewFile {
+    NewFile { mode: 0o644, uid: 0, gid: 0 }
+}
+
+/// Calls `call` with the numbers up to [`COUNT`], and checks its average fences.
+fn check(fs: &CountedFs, name: &str, most: f64, call: impl FnMut(u64)) {
+    let ((), cost) = fs.heap().pool().pmem().count(|| (0..COUNT).for_each(call));
+    let [lines, fences] = [cost.lines, cost.fences].map(|total| total as f64 / COUNT as f64);
+    println!("{name}: {lines:.2} lines, {fences:.3} fences");
+    assert!(fences <= most, "{name}: {fences}");
+}
+
+fn name(number: u64) -> String {
+    format!("a file with the number {number}")
+}
+
+#[test]
+fn calls_cost_one_or_two_fences() {
+    let region = Counting::new(Region::anonymous(64 << 20).unwrap());
+    let fs = Fs::format(region, &FsOptions::new()).unwrap();
+    let root = fs.root();
+    let dir = root.mkdir("dir", new()).unwrap();
+    let file = |number: u64| -> Handle<_> { root.lookup(name(number)).unwrap() };
+    check(&fs, "create", 1.05, |number| drop(root.create(name(number), new()).unwrap()));
+    check(&fs, "link", 1.05, |number| dir.link(&file(number), name(number)).unwrap());
+    check(&fs, "set attributes", 1.0, |number| {
+        let set = SetAttributes { mode: Some(0o600), mtime_ns: Some(7), ..SetAttributes::default() };
+        file(number).set_attributes(&set).unwrap();
+    });
+    check(&fs, "rename", 1.05, |number| dir.rename(name(number), &dir, format!("new {number}")).unwrap());
+    check(&fs, "append to a new page", 2.0, |number| {
+        assert_eq!(file(number).append(&[1; 100]).unwrap(), 100)
+    });
+    check(&fs, "append to a page", 2.0, |number| assert_eq!(file(number).append(&[1; 100]).unwrap(), 100));
+    check(&fs, "overwrite", 1.0, |number| assert_eq!(file(number).write_at(50, &[2; 64]).unwrap(), 64));
+    check(&fs, "read", 0.0, |number| assert_eq!(file(number).read_at(0, &mut [0; 300]).unwrap(), 200));
+    check(&fs, "truncate", 1.0, |number| file(number).truncate(10).unwrap());
+    check(&fs, "unlink one of two names", 1.0, |number| dir.unlink(format!("new {number}")).unwrap());
+    check(&fs, "unlink", 1.0, |number| root.unlink(name(number)).unwrap());
+    check(&fs, "mkdir", 1.05, |number| drop(dir.mkdir(name(number), new()).unwrap()));
+    check(&fs, "rmdir", 1.0, |number| dir.rmdir(name(number)).unwrap());
+    let report = fs.check();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+/// A long write costs two fences for each 64 pages.
+#[test]
+fn long_writes_share_fences() {
+    let region = Counting::new(Region::anonymous(64 << 20).unwrap());
+    let fs = Fs::format(region, &FsOptions::new()).unwrap();
+    let file = fs.root().create("file", new()).unwrap();
+    let bytes = vec![7; 4 << 20];
+    let (written, cost) = fs.heap().pool().pmem().count(|| file.write_at(0, &bytes).unwrap());
+    assert_eq!((written, cost.fences), (4 << 20, 2 * (1024 / 64)));
+    println!("4 MiB: {} lines, {} of them data", cost.lines, (4 << 20) / 64);
+    assert!(cost.lines < (4 << 20) / 64 * 103 / 100, "{}", cost.lines);
+    let (_, cost) = fs.heap().pool().pmem().count(|| file.write_at(0, &bytes).unwrap());
+    assert_eq!(cost.fences, 1, "all pages are there");
+}
