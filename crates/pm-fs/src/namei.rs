@@ -248,9 +248,6 @@ pub(crate) fn rename<P: Pmem>(
             Err(error) => return Err(error),
         };
         let (state, replaced) = (&*child.state, target.as_ref().map(|target| &*target.state));
-        if is_across && state.inode.kind == FileKind::Directory {
-            check_no_ancestor(shared, state, to_dir)?;
-        }
         if let Some(replaced) = replaced
             && replaced.inode.kind == FileKind::Directory
         {
@@ -263,6 +260,9 @@ pub(crate) fn rename<P: Pmem>(
         else {
             continue;
         };
+        if is_across && state.inode.kind == FileKind::Directory {
+            check_no_ancestor(shared, state, to_dir)?;
+        }
         let Some(replaced) = replaced else {
             return rename_to(shared, &mut locked, (from_dir, from, found), (to_dir, to, None), state);
         };
@@ -282,7 +282,8 @@ pub(crate) fn rename<P: Pmem>(
     }
 }
 
-/// Checks that a directory is no ancestor of another one, nor the same. No directory gets another parent meanwhile.
+/// Checks that a directory is no ancestor of another one, nor the same. The caller has the lock of renames, so that no directory gets another parent, and that of
+/// `of`, which has a name, so that none of its ancestors is removed.
 fn check_no_ancestor<P: Pmem>(shared: &Shared<P>, dir: &State, of: &State) -> Result<(), FsError> {
     let mut ino = of.inode.ino;
     for _ in 0..DEPTH_MAX {
@@ -387,12 +388,6 @@ pub(crate) fn exchange<P: Pmem>(
         let (first, second) = (&*first.state, &*second.state);
         let [first_is_dir, second_is_dir] =
             [first, second].map(|state| state.inode.kind == FileKind::Directory);
-        if is_across && first_is_dir {
-            check_no_ancestor(shared, first, other_dir)?;
-        }
-        if is_across && second_is_dir {
-            check_no_ancestor(shared, second, one_dir)?;
-        }
         let mut locked = Locked::new(&[one_dir, other_dir, first, second]);
         let (Some(Some(found)), Some(Some(other_found))) = (
             is_still(&locked, one_dir, one, Some(first))?,
@@ -400,6 +395,12 @@ pub(crate) fn exchange<P: Pmem>(
         ) else {
             continue;
         };
+        if is_across && first_is_dir {
+            check_no_ancestor(shared, first, other_dir)?;
+        }
+        if is_across && second_is_dir {
+            check_no_ancestor(shared, second, one_dir)?;
+        }
         if first.inode.ino == second.inode.ino {
             return Ok(());
         }

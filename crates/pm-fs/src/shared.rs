@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
 /// An open file system.
 ///
 /// # Locks
-/// First the lock of renames between directories, then those of inodes in ascending order of their numbers, then that of the orphans, then the table.
+/// First the lock of renames between directories, then those of inodes in ascending order of their numbers and births, then that of the orphans, then the
+/// table.
 #[derive(Debug)]
 pub(crate) struct Shared<P: Pmem> {
     pub(crate) volume: Volume<P>,
@@ -24,24 +25,25 @@ pub(crate) struct Shared<P: Pmem> {
 }
 
 /// The locks of some inodes.
-pub(crate) struct Locked<'s>(Vec<(u64, RwLockWriteGuard<'s, Inner>)>);
+pub(crate) struct Locked<'s>(Vec<(InodeRef, RwLockWriteGuard<'s, Inner>)>);
 
 impl<'s> Locked<'s> {
     /// Locks these inodes, some of which may be the same.
     pub(crate) fn new(states: &[&'s State]) -> Self {
         let mut states = states.to_vec();
-        states.sort_unstable_by_key(|state| state.inode.ino);
-        states.dedup_by_key(|state| state.inode.ino);
-        Self(states.into_iter().map(|state| (state.inode.ino, state.write())).collect())
+        // Two may have the same number, if one was freed since the caller has found it.
+        states.sort_unstable_by_key(|state| (state.inode.ino, state.inode.birth));
+        states.dedup_by_key(|state| state.inode);
+        Self(states.into_iter().map(|state| (state.inode, state.write())).collect())
     }
 
     pub(crate) fn get(&self, state: &State) -> &Inner {
-        let found = self.0.iter().find(|(ino, _)| *ino == state.inode.ino);
+        let found = self.0.iter().find(|(inode, _)| *inode == state.inode);
         &found.expect("the inode is locked").1
     }
 
     pub(crate) fn get_mut(&mut self, state: &State) -> &mut Inner {
-        let found = self.0.iter_mut().find(|(ino, _)| *ino == state.inode.ino);
+        let found = self.0.iter_mut().find(|(inode, _)| *inode == state.inode);
         &mut found.expect("the inode is locked").1
     }
 

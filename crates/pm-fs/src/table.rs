@@ -61,9 +61,12 @@ impl Table {
     /// A handle to an inode. The caller has the lock of a directory that names it, or another handle.
     pub(crate) fn open(&self, inode: InodeRef) -> Arc<State> {
         let mut states = self.lock();
-        let state = states.entry(inode.ino).or_insert_with(|| {
-            Arc::new(State { inode, handles: AtomicU64::new(0), inner: RwLock::default() })
-        });
+        let new = || Arc::new(State { inode, handles: AtomicU64::new(0), inner: RwLock::default() });
+        let state = states.entry(inode.ino).or_insert_with(new);
+        if state.inode != inode {
+            // That of an inode whose block is free, and is this one's now, before the thread that freed it has forgotten it.
+            *state = new();
+        }
         state.handles.fetch_add(1, Ordering::AcqRel);
         Arc::clone(state)
     }
@@ -100,5 +103,22 @@ impl Table {
 fn forget(states: &mut HashMap<u64, Arc<State>>, state: &State) {
     if states.get(&state.inode.ino).is_some_and(|found| core::ptr::eq(&raw const **found, state)) {
         states.remove(&state.inode.ino);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inode_in_the_block_of_a_freed_one_has_its_own_state() {
+        let table = Table::default();
+        let inode = |birth| InodeRef { ino: 7, birth, kind: FileKind::File };
+        let freed = table.open(inode(1));
+        let new = table.open(inode(2));
+        assert_eq!((new.inode, new.has_one_handle()), (inode(2), true));
+        table.forget(&freed);
+        assert!(table.close(&freed));
+        assert!(Arc::ptr_eq(&table.open(inode(2)), &new));
     }
 }

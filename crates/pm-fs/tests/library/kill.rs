@@ -127,7 +127,10 @@ fn run_and_kill(path: &Path, time: Duration, reported: &mut [u64]) {
     std::thread::sleep(time);
     child.kill().unwrap();
     assert!(child.wait().unwrap().code().is_none(), "the child ended before it was killed");
-    for report in reader.join().unwrap() {
-        reported[usize::from(report)] += 1;
+    let reports = reader.join().unwrap();
+    for report in &reports {
+        let count = reported.get_mut(usize::from(*report));
+        // All else is the message of a panic.
+        *count.unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&reports))) += 1;
     }
 }

@@ -7,3 +7,4 @@ mod format_golden;
 mod kill;
 mod model;
 mod prices;
+mod threads;

@@ -1,0 +1,151 @@
+//! Threads on one file system: each finds its own files as it has left them, calls on the same names end as if one came after the other, and everything is
+//! accounted for.
+
+use fastrand::Rng;
+use pm_core::Region;
+use pm_fs::{Fs, FsError, FsOptions, Handle, NewFile};
+use std::collections::BTreeMap;
+
+const THREADS: u64 = 3;
+const DIRS: usize = 2;
+
+fn new() -> NewFile {
+    NewFile { mode: 0o755, uid: 0, gid: 0 }
+}
+
+/// Calls of each thread. `PM_FS_CALLS` sets it.
+fn calls() -> u64 {
+    std::env::var("PM_FS_CALLS").map_or(4000, |count| count.parse().expect("a number"))
+}
+
+fn formatted() -> Fs<Region> {
+    let fs = Fs::format(Region::anonymous(64 << 20).unwrap(), &FsOptions::new()).unwrap();
+    for dir in 0..DIRS {
+        fs.root().mkdir(format!("{dir}"), new()).unwrap();
+    }
+    fs
+}
+
+/// In each directory, the contents of a thread's files by name.
+type Files = [BTreeMap<String, Vec<u8>>; DIRS];
+
+fn contents(dir: &Handle<Region>, name: &str) -> Vec<u8> {
+    let file = dir.lookup(name).unwrap();
+    let mut found = vec![0; usize::try_from(file.attributes().unwrap().size).unwrap()];
+    assert_eq!(file.read_at(0, &mut found).unwrap(), found.len());
+    found
+}
+
+/// Calls of one thread on its own names, in directories that it shares with the others.
+fn own_names(fs: &Fs<Region>, thread: u64) -> Files {
+    let mut random = Rng::with_seed(thread);
+    let dirs = [0, 1].map(|dir| fs.lookup(format!("{dir}")).unwrap());
+    let mut files = Files::default();
+    for _ in 0..calls() {
+        let (from, to) = (random.usize(0..DIRS), random.usize(0..DIRS));
+        let name = format!("{thread} {}", random.u8(0..12));
+        match random.u8(0..4) {
+            0 => {
+                let made = dirs[from].create(&name, new());
+                assert_eq!(made.is_err(), files[from].contains_key(&name), "{made:?}");
+                if let Ok(file) = made {
+                    let bytes = vec![random.u8(..); random.usize(0..40_000)];
+                    assert_eq!(file.write_at(0, &bytes).unwrap(), bytes.len());
+                    files[from].insert(name, bytes);
+                }
+            }
+            1 => {
+                let removed = dirs[from].unlink(&name);
+                assert_eq!(removed.is_ok(), files[from].remove(&name).is_some(), "{removed:?}");
+            }
+            2 => {
+                let new = format!("{thread} {}", random.u8(0..12));
+                let renamed = dirs[from].rename(&name, &dirs[to], &new);
+                let moved = files[from].remove(&name);
+                assert_eq!(renamed.is_ok(), moved.is_some(), "{renamed:?}");
+                files[to].extend(moved.map(|bytes| (new, bytes)));
+            }
+            _ => {
+                if let Some(bytes) = files[from].get_mut(&name) {
+                    assert!(contents(&dirs[from], &name) == *bytes, "{name}");
+                    assert_eq!(dirs[from].lookup(&name).unwrap().append(&[7; 64]).unwrap(), 64);
+                    bytes.extend([7; 64]);
+                }
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn each_thread_finds_its_own_files() {
+    let fs = formatted();
+    let files = std::thread::scope(|scope| {
+        let fs = &fs;
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || own_names(fs, thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    for dir in 0..DIRS {
+        let handle = fs.lookup(format!("{dir}")).unwrap();
+        let expected: BTreeMap<_, _> = files.iter().flat_map(|files| files[dir].clone()).collect();
+        assert_eq!(handle.entries(0).unwrap().len(), expected.len());
+        for (name, bytes) in expected {
+            assert!(contents(&handle, &name) == bytes, "{name}");
+        }
+    }
+    let problems = fs.check().problems;
+    assert!(problems.is_empty(), "{problems:#?}");
+}
+
+/// A call on names that all threads use: files, and directories that move into each other.
+fn same_names(dirs: &[Handle<Region>; DIRS], random: &mut Rng) -> Result<(), FsError> {
+    let [mut from, mut to] = [0; 2].map(|_| dirs[random.usize(0..DIRS)].clone());
+    let [name, other, inner] = [0; 3].map(|_| format!("{}", random.u8(0..4)));
+    for dir in [&mut from, &mut to] {
+        if random.bool() {
+            *dir = dir.lookup(&inner)?;
+        }
+    }
+    match random.u8(0..9) {
+        0 | 1 => from.create(&name, new())?.write_at(0, &[1; 5000]).map(drop),
+        2 | 3 => from.mkdir(&name, new()).map(drop),
+        4 => from.unlink(&name),
+        5 => from.rmdir(&name),
+        6 => from.rename(&name, &to, &other),
+        7 => from.exchange(&name, &to, &other),
+        _ => to.link(&from.lookup(&name)?, &other),
+    }
+}
+
+#[test]
+fn calls_on_the_same_names_leave_everything_accounted_for() {
+    let fs = formatted();
+    let dirs = [0, 1].map(|dir| fs.lookup(format!("{dir}")).unwrap());
+    let succeeded: u64 = std::thread::scope(|scope| {
+        let calls = |thread| {
+            let (mut random, mut succeeded) = (Rng::with_seed(thread), 0);
+            for _ in 0..calls() {
+                match same_names(&dirs, &mut random) {
+                    Ok(()) => succeeded += 1,
+                    Err(
+                        FsError::NotFound
+                        | FsError::Exists
+                        | FsError::NotEmpty
+                        | FsError::IsADirectory
+                        | FsError::NotADirectory
+                        | FsError::NotPermitted
+                        | FsError::NoSpace
+                        | FsError::Invalid,
+                    ) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            succeeded
+        };
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || calls(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(succeeded > calls() / 10, "{succeeded} calls have succeeded");
+    let problems = fs.check().problems;
+    assert!(problems.is_empty(), "{problems:#?}");
+}
