@@ -41,6 +41,6 @@ fn right(one: &Heap, other: &Heap) -> Result<u64, TxError> {
     })
 }
 
-fn main() {
+pub(super) fn compiles() {
     let _ = right;
 }
