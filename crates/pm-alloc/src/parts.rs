@@ -88,6 +88,7 @@ impl<P: Pmem> HeapParts<P> {
         log.check_not_poisoned()?;
         pmem.store_u64(offset, word);
         pmem.flush(offset, BLOCK_HEADER_BYTES);
+        // DURABILITY POINT
         log.fence(pmem)
     }
 }

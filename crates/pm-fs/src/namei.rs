@@ -2,7 +2,7 @@
 
 use crate::dir::{DirIndex, Entry, Found, check_name};
 use crate::error::FsError;
-use crate::format::{INLINE_LINK_MAX, PAGE_BYTES};
+use crate::format::{INLINE_LINK_MAX, NAME_MAX, PAGE_BYTES};
 use crate::inode::{FileKind, InodeRef, NewInode, load_identity};
 use crate::shared::{Locked, Shared, apply, index};
 use crate::table::{Life, State};
@@ -34,6 +34,9 @@ impl<P: Pmem> Drop for Held<'_, P> {
 
 /// The inode with a name in a directory.
 pub(crate) fn lookup<P: Pmem>(shared: &Shared<P>, dir: &State, name: &[u8]) -> Result<Arc<State>, FsError> {
+    if name.len() > NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
     shared.ensure_index(dir)?;
     let inner = dir.read();
     let found = index(&inner)?.find(name).ok_or(FsError::NotFound)?;

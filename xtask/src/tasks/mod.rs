@@ -3,7 +3,9 @@
 pub(crate) mod bench;
 pub(crate) mod demo;
 pub(crate) mod fs_demo;
+mod fs_suites;
 pub(crate) mod fuzz;
+mod mounted;
 pub(crate) mod teeth;
 pub(crate) mod test;
 pub(crate) mod tidy;

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the steps of CI, on any machine. All steps run, even after one has failed; quick steps are first.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -15,17 +15,26 @@ use xtask::cargo::{command as cargo_command, root};
 use xtask::process::succeeds;
 use xtask::vm::Vm;
 
-use super::{teeth, tidy};
+use super::{fs_suites, teeth, tidy};
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these steps [default: all].
+    /// Only these steps [default: all but fs-suites].
     #[arg(value_enum)]
     steps: Vec<Step>,
+    /// Tests try everything: exhaustive searches that the default run cuts to seconds.
+    #[arg(long)]
+    deep: bool,
 }
 
-/// The steps of CI, in this order.
+/// The variable that makes tests try everything.
+const DEPTH: (&str, &str) = ("PM_TEST_DEPTH", "deep");
+
+/// The number of test programs in the list of the slowest.
+const SLOWEST: usize = 10;
+
+/// The steps of CI, in this order, and others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Step {
     /// cargo fmt --all --check.
@@ -44,6 +53,8 @@ enum Step {
     Teeth,
     /// cargo doc --workspace; warnings are errors.
     Docs,
+    /// pjdfstest and fsx on a mounted file system. Not in CI: builds them.
+    FsSuites,
 }
 
 /// The other architecture of pm-core.
@@ -78,7 +89,10 @@ struct Outcome {
 /// Runs the steps, prints a table of their results, and succeeds if all have passed.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
-    let wanted = |step: &Step| args.steps.is_empty() || args.steps.contains(step);
+    let wanted = |step: &Step| match args.steps.is_empty() {
+        true => *step != Step::FsSuites,
+        false => args.steps.contains(step),
+    };
     let steps: Vec<Step> = Step::value_variants().iter().copied().filter(wanted).collect();
     let (beside, alone): (Vec<Step>, Vec<Step>) =
         steps.iter().partition(|step| steps.contains(&Step::Tests) && step.runs_beside_tests());
@@ -87,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let beside = if step == Step::Tests { &beside[..] } else { &[] };
         thread::scope(|scope| -> Result<()> {
             let others = scope.spawn(|| beside.iter().map(|step| step.in_own_process()).collect::<Vec<_>>());
-            outcomes.push(step.in_this_process());
+            outcomes.push(step.in_this_process(args.deep));
             for other in others.join().expect("a step does not panic") {
                 let (outcome, output) = other?;
                 io::stdout().write_all(&output).into_diagnostic()?;
@@ -98,6 +112,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if outcomes.len() > 1 {
         println!("\n{} in {:.1} s", table(&outcomes), start.elapsed().as_secs_f64());
+    }
+    for outcome in outcomes.iter().filter(|outcome| outcome.result.is_err()) {
+        println!("this step alone: ./x test {}", outcome.step.name());
     }
     let all_passed = outcomes.iter().all(|outcome| outcome.result.is_ok());
     Ok(if all_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -119,11 +136,11 @@ impl Step {
     }
 
     /// Runs it with inherited output.
-    fn in_this_process(self) -> Outcome {
+    fn in_this_process(self, deep: bool) -> Outcome {
         let about = self.value().get_help().map_or_else(String::new, ToString::to_string);
         println!("\n==> {}: {about}", self.name());
         let start = Instant::now();
-        let result = self.run();
+        let result = self.run(deep);
         let outcome = Outcome { step: self, result, duration: start.elapsed() };
         if let Err(report) = &outcome.result {
             eprintln!("{report:?}");
@@ -151,7 +168,7 @@ impl Step {
         Ok((Outcome { step: self, result, duration: start.elapsed() }, bytes))
     }
 
-    fn run(self) -> Result<()> {
+    fn run(self, deep: bool) -> Result<()> {
         match self {
             Self::Fmt => {
                 component("fmt", "rustfmt")?;
@@ -178,7 +195,7 @@ impl Step {
             Self::Tests => {
                 apt::ensure(&[NEEDS.to_vec(), Vm::needs()].concat())?;
                 // Includes doc tests.
-                cargo(&["test", "--workspace", "--no-fail-fast"], None)
+                tests(&["test", "--workspace", "--no-fail-fast"], deep.then_some(DEPTH))
             }
             Self::Loom => {
                 // In its own directory, because the flag applies to all crates.
@@ -203,6 +220,7 @@ impl Step {
             Self::Docs => {
                 cargo(&["doc", "--workspace", "--no-deps", "--quiet"], Some(("RUSTDOCFLAGS", "-D warnings")))
             }
+            Self::FsSuites => fs_suites::run(),
         }
     }
 }
@@ -231,6 +249,76 @@ fn cargo(arguments: &[&str], variable: Option<(&str, &str)>) -> Result<()> {
         bail!("cargo {} failed: {status}", arguments.join(" "));
     }
     Ok(())
+}
+
+/// Runs cargo as [`cargo`] does, and then lists the slowest test programs.
+fn tests(arguments: &[&str], variable: Option<(&str, &str)>) -> Result<()> {
+    let (output, writer) = io::pipe().into_diagnostic()?;
+    let mut command = cargo_command();
+    command.args(arguments).envs(variable).current_dir(root());
+    let mut child = command
+        .stdout(writer.try_clone().into_diagnostic()?)
+        .stderr(writer)
+        .spawn()
+        .into_diagnostic()
+        .wrap_err("cannot run cargo")?;
+    // Closes the write end here, so that the output ends.
+    drop(command);
+    let mut times = Times::default();
+    let (mut output, mut line) = (BufReader::new(output), Vec::new());
+    while output.read_until(b'\n', &mut line).into_diagnostic()? > 0 {
+        io::stdout().write_all(&line).into_diagnostic()?;
+        times.read(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    let status = child.wait().into_diagnostic()?;
+    println!("{}", times.slowest());
+    if !status.success() {
+        bail!("cargo {} failed: {status}", arguments.join(" "));
+    }
+    Ok(())
+}
+
+/// How long test programs have run.
+#[derive(Debug, Default)]
+struct Times {
+    /// The crate whose tests run.
+    package: String,
+    /// The program that runs.
+    current: String,
+    seconds: Vec<(f64, String)>,
+}
+
+impl Times {
+    /// Reads a line of the output of `cargo test`.
+    fn read(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(program) = line.strip_prefix("Running ") {
+            let (source, built) = program.rsplit_once(" (").unwrap_or((program, ""));
+            // A crate's unit tests come first, and only they name it.
+            if source.starts_with("unittests ") {
+                let built = built.rsplit_once('/').map_or("", |(_, name)| name);
+                built.rsplit_once('-').map_or("", |(name, _)| name).clone_into(&mut self.package);
+            }
+            self.current = format!("{}: {source}", self.package);
+        } else if let Some(package) = line.strip_prefix("Doc-tests ") {
+            self.current = format!("{package}: doc tests");
+        } else if line.starts_with("test result: ")
+            && let Some((_, seconds)) = line.rsplit_once("finished in ")
+            && let Ok(seconds) = seconds.trim_end_matches('s').parse()
+        {
+            self.seconds.push((seconds, self.current.clone()));
+        }
+    }
+
+    /// The slowest test programs, a line each.
+    fn slowest(mut self) -> String {
+        self.seconds.sort_by(|one, other| other.0.total_cmp(&one.0));
+        let lines = self.seconds.iter().take(SLOWEST);
+        let lines: String =
+            lines.map(|(seconds, program)| format!("{seconds:>9.1} s  {program}\n")).collect();
+        format!("\nslowest test programs:\n{lines}")
+    }
 }
 
 /// Installs the toolchain's component for `subcommand`, which rustup's minimal profile omits.
@@ -292,6 +380,27 @@ mod tests {
         assert_eq!(
             table(&outcomes),
             "fmt     ok          1.5 s\ndocs    FAILED      1.5 s\n1 of 2 steps passed"
+        );
+    }
+
+    #[test]
+    fn slowest_programs_are_listed() {
+        let mut times = Times::default();
+        for line in [
+            "   Compiling pm-fs v0.1.0\n",
+            "     Running unittests src/lib.rs (target/debug/deps/pm_fs-67dad783a4b08765)\n",
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.50s\n",
+            "     Running tests/library/main.rs (target/debug/deps/library-e6f0b37c44ccbce3)\n",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 62.00s\n",
+            "   Doc-tests pm_fs\n",
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s\n",
+        ] {
+            times.read(line);
+        }
+        assert_eq!(
+            times.slowest(),
+            "\nslowest test programs:\n     62.0 s  pm_fs: tests/library/main.rs\n      1.0 s  pm_fs: doc tests\n      \
+             0.5 s  pm_fs: unittests src/lib.rs\n"
         );
     }
 

@@ -597,6 +597,7 @@ impl LockedChunks<'_> {
         split_inner(pmem, layout, chunk, lines);
         self.shared.fence(pmem)?;
         split_off_first(pmem, layout, chunk);
+        // DURABILITY POINT
         self.shared.fence(pmem)?;
         self.shared.huge.remove(&chunk);
         let (last, line) = end_of(layout, chunk, lines);

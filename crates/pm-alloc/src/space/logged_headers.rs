@@ -170,6 +170,7 @@ impl<'l> LoggedHeaders<'l> {
                 }
             }
         }
+        // DURABILITY POINT
         pmem.fence()
     }
 

@@ -132,6 +132,7 @@ impl<'s, P: Pmem> Unlogged<'s, P> {
     /// Stores a header. If headers are made durable, also flushes and fences it. After an error nothing more may be stored.
     pub(super) fn store(&self, (offset, word): HeaderWord) -> Result<(), FenceError> {
         self.pmem.store_u64(offset, word);
+        // DURABILITY POINT
         if self.is_durable { self.pmem.persist(offset, BLOCK_HEADER_BYTES) } else { Ok(()) }
     }
 }

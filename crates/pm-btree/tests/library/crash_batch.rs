@@ -248,7 +248,7 @@ fn check_exhaustively(ops: &[Op], model: Model, nested_choices: u64) {
 
 #[test]
 fn batch_is_atomic() {
-    check_exhaustively(&FITTING[..1], Model::Px86Line, 256);
+    check_exhaustively(&FITTING[..1], Model::Px86Line, if crate::is_deep() { 256 } else { 1 });
     check_exhaustively(&FITTING[1..], Model::Px86Line, 1);
 }
 
@@ -266,7 +266,8 @@ fn batch_is_atomic_on_pages() {
 #[test]
 fn batch_that_splits_leaves_is_atomic() {
     for model in [Model::Px86Line, Model::Page] {
-        let explorer = Explorer::new(model).choices_per_point(choices_per_point() / 80).crashes(1);
+        let part = if crate::is_deep() { 80 } else { 400 };
+        let explorer = Explorer::new(model).choices_per_point(choices_per_point() / part).crashes(1);
         let sequences = Sequences::new(TwoTables { keys: &[3, 5] }, REGION_BYTES).unwrap();
         sequences.explorer(explorer).crash_onward(0).check_all(&SPLITTING, 1);
     }

@@ -13,3 +13,8 @@ mod kill;
 mod model;
 mod prices;
 mod store;
+
+/// Whether everything is tried, and not only what takes seconds: `PM_TEST_DEPTH=deep`, which `./x test --deep` sets.
+fn is_deep() -> bool {
+    std::env::var_os("PM_TEST_DEPTH").is_some_and(|depth| depth == "deep")
+}

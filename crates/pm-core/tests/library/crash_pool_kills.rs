@@ -326,7 +326,7 @@ fn op(rng: &mut Rng) -> Op {
 /// Runs sequences of two to five operations, with kills and crashes at every point, and two choices at each.
 #[test]
 fn random_sequences_survive_kills_and_crashes() {
-    for seed in crate::random::seeds(200) {
+    for seed in crate::random::seeds(if crate::is_deep() { 200 } else { 50 }) {
         let mut rng = Rng::with_seed(seed);
         let ops: Vec<Op> = (0..rng.u64(2..6)).map(|_| op(&mut rng)).collect();
         let explorer = Explorer::new(Model::Px86Line).seed(seed).kills(1).crashes(1);

@@ -20,3 +20,8 @@ mod random_readers;
 mod region;
 mod roots;
 mod roots_threads;
+
+/// Whether everything is tried, and not only what takes seconds: `PM_TEST_DEPTH=deep`, which `./x test --deep` sets.
+fn is_deep() -> bool {
+    std::env::var_os("PM_TEST_DEPTH").is_some_and(|depth| depth == "deep")
+}

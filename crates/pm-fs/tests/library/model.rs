@@ -447,3 +447,27 @@ fn remove_all(dir: &Handle<Memory>) {
         }
     }
 }
+
+#[test]
+fn long_names_are_refused() {
+    let fs = Fs::format(Region::anonymous(16 << 20).unwrap(), &FsOptions::new()).unwrap();
+    let root = &fs.root();
+    let new = NewFile { mode: 0o755, uid: 0, gid: 0 };
+    let [longest, longer] = [255, 256].map(|len| "n".repeat(len));
+    root.create(&longest, new).unwrap();
+    root.lookup(&longest).unwrap();
+    let file = root.create("f", new).unwrap();
+    for refused in [
+        root.lookup(&longer).map(drop),
+        root.create(&longer, new).map(drop),
+        root.unlink(&longer),
+        root.rmdir(&longer),
+        root.link(&file, &longer),
+        root.rename("f", root, &longer),
+        root.rename(&longer, root, "f"),
+        root.exchange("f", root, &longer),
+    ] {
+        assert!(matches!(refused, Err(FsError::NameTooLong)), "{refused:?}");
+    }
+    root.unlink(&longest).unwrap();
+}

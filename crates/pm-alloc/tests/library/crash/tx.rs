@@ -315,14 +315,12 @@ const STEPS: [(&str, Step); 11] = [
     ("a slot and its block", Call(|view| toggle(view, 1))),
 ];
 
-/// The number of choices at each crash of the process after a kill. It is a sample of thousands.
-const CHOICES_AFTER_KILL: u64 = 12;
-
 /// Explores every pair of steps with this first step: every choice of a crash; every crash of recovery under the model with the fewest choices; and
-/// every kill under [`Model::Px86Line`], each with a sample of the crashes of the next process. With `PM_CRASH_EXHAUSTIVE=1` all of these are
-/// explored under all models, without sampling, which takes some minutes.
+/// every kill under [`Model::Px86Line`], each with a sample, of thousands, of the crashes of the next process. `PM_TEST_DEPTH=deep` adds a model and
+/// takes a larger sample. With `PM_CRASH_EXHAUSTIVE=1` all of these are explored under all models, without sampling, which takes some minutes.
 fn explore_pairs(first: usize) {
     let is_all = std::env::var_os("PM_CRASH_EXHAUSTIVE").is_some();
+    let (models, choices_after_kill) = if crate::is_deep() { (&MODELS[..], 12) } else { (&MODELS[..2], 4) };
     for (name, second) in STEPS {
         println!("{}, then {name}", STEPS[first].0);
         let steps = [STEPS[first].1, second];
@@ -330,10 +328,10 @@ fn explore_pairs(first: usize) {
             explore(&steps);
             continue;
         }
-        for (model, crashes) in MODELS.into_iter().zip([2, 1, 1]) {
-            explore_all(exhaustive(model).crashes(crashes), &steps);
+        for (model, crashes) in models.iter().zip([2, 1, 1]) {
+            explore_all(exhaustive(*model).crashes(crashes), &steps);
         }
-        explore_with(killed(Model::Px86Line).choices_per_point(CHOICES_AFTER_KILL), &steps);
+        explore_with(killed(Model::Px86Line).choices_per_point(choices_after_kill), &steps);
     }
 }
 

@@ -135,10 +135,11 @@ fn explore(steps: &[Step], seed: u64) {
     explorer.check(image, operation, check);
 }
 
-/// Two threads take turns, each with its own lane. `PM_CRASH_SEQUENCES` is the number of sequences, 20 by default.
+/// Two threads take turns, each with its own lane. `PM_CRASH_SEQUENCES` is the number of sequences.
 #[test]
 fn uninit_blocks_over_several_free_blocks_survive_crashes() {
-    let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(20, |count| count.parse().unwrap());
+    let default = if crate::is_deep() { 20 } else { 6 };
+    let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(default, |count| count.parse().unwrap());
     for seed in 0..count {
         let mut random = crate::harness::Rng::of(seed);
         let steps: Vec<Step> = (0..60).map(|_| (random.below(SLOTS), 1 + random.below(12))).collect();
