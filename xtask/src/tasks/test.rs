@@ -228,7 +228,7 @@ impl Step {
 impl Outcome {
     fn line(&self) -> String {
         let result = if self.result.is_ok() { "ok" } else { "FAILED" };
-        format!("{:<8}{result:<8}{:>7.1} s", self.step.name(), self.duration.as_secs_f64())
+        format!("{:<7} {result:<8}{:>7.1} s", self.step.name(), self.duration.as_secs_f64())
     }
 }
 
