@@ -80,6 +80,9 @@ impl Pages {
 
     /// Takes free pages, adjacent ones if possible.
     pub(crate) fn take(&self, count: usize) -> Result<Taken<'_>, FsError> {
+        if count == 0 {
+            return Ok(Taken { pages: self, numbers: Vec::new() });
+        }
         let mut map = self.lock();
         if map.free < count as u64 {
             return Err(FsError::NoSpace);
@@ -106,6 +109,9 @@ impl Pages {
 
     /// Frees pages that no durable slot refers to.
     pub(crate) fn give_back(&self, numbers: &[u64]) {
+        if numbers.is_empty() {
+            return;
+        }
         let mut map = self.lock();
         for page in numbers {
             let (word, bit) = place(page - self.range.start);

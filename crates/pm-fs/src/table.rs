@@ -3,7 +3,7 @@
 use crate::dir::DirIndex;
 use crate::inode::{FileKind, InodeRef};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// An inode in use.
@@ -54,7 +54,7 @@ impl State {
 /// All inodes in use.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    states: Mutex<HashMap<u64, Arc<State>>>,
+    states: Mutex<FxHashMap<u64, Arc<State>>>,
 }
 
 impl Table {
@@ -94,13 +94,13 @@ impl Table {
     }
 
     /// A panic under the lock leaves the map as it was.
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<State>>> {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<u64, Arc<State>>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Removes a state, unless the number is another inode's by now.
-fn forget(states: &mut HashMap<u64, Arc<State>>, state: &State) {
+fn forget(states: &mut FxHashMap<u64, Arc<State>>, state: &State) {
     if states.get(&state.inode.ino).is_some_and(|found| core::ptr::eq(&raw const **found, state)) {
         states.remove(&state.inode.ino);
     }

@@ -40,9 +40,9 @@
 //! 4. store `l3 = l2`, then `l2 = l1`, then `l1 = g`: the group *ends*;
 //! 5. store `n = 0`.
 //!
-//! A thread that computes `H` loads `C` first, and then `n`, `l1`, `l2`, `l3` of each lane, in this order. All stores have release ordering, and all
+//! A thread that computes `H` loads `C` first, then the number of lanes that were acquired, and then `n`, `l1`, `l2`, `l3` of each of them, in this order. All stores have release ordering, and all
 //! loads acquire ordering. Only read-modify-write operations change `C`. So a thread that loads `C` observes everything that happened before each LSN
-//! up to `C` was allocated: step 1 of that commit, and the ends of all earlier groups of its lane.
+//! up to `C` was allocated: that its lane was acquired, step 1 of that commit, and the ends of all earlier groups of its lane.
 //!
 //! The computed `H` is at most the loaded `C`, so it is below every group above `C`. It remains to show that it is also below every group at or below
 //! `C` that recovery may need. Let `f` be a lane's last group at or below `C`. Recovery may need `f` and the two groups before it (fewer if the lane
@@ -242,14 +242,14 @@ impl Checkpoint {
         Lsn::new(self.0.load(Acquire))
     }
 
-    /// Computes the checkpoint LSN from all lanes, and raises the last computed one to it.
-    pub(super) fn compute<'a>(
+    /// Computes the checkpoint LSN from all lanes, which `lanes` finds after the counter was loaded, and raises the last computed one to it.
+    pub(super) fn compute<'a, L: Iterator<Item = &'a Published>>(
         &self,
         counter: &LsnCounter,
-        lanes: impl Iterator<Item = &'a Published>,
+        lanes: impl FnOnce() -> L,
     ) -> Lsn {
         let latest = counter.latest().bits();
-        let least = lanes.filter_map(Published::bound).fold(latest, u64::min);
+        let least = lanes().filter_map(Published::bound).fold(latest, u64::min);
         let known = least.max(self.0.fetch_max(least, AcqRel));
         debug_assert!(cfg!(loom) || Lsn::new(known) <= counter.latest(), "I5: {known} <= {counter:?}");
         Lsn::new(known)
@@ -309,7 +309,7 @@ mod tests {
         let lsn = lane.begin(&counter).unwrap();
         lane.end(Group { lsn, first: 0, count: 1 });
         lane.retire(lsn);
-        assert_eq!(checkpoint.compute(&counter, [&lane].into_iter()), lsn);
+        assert_eq!(checkpoint.compute(&counter, || [&lane].into_iter()), lsn);
         checkpoint.assert_below(&lane, lsn);
     }
 
@@ -362,7 +362,7 @@ mod tests {
                 step(&counter, &lanes[lane], &mut references[lane], kind);
                 let bounds = references.iter().filter_map(Reference::bound);
                 let expected = bounds.fold(counter.latest(), Lsn::min).max(known);
-                let found = checkpoint.compute(&counter, lanes.iter());
+                let found = checkpoint.compute(&counter, || lanes.iter());
                 assert_eq!(found, expected, "I4, sequence {sequence}");
                 assert!(known <= found && found <= counter.latest(), "I5, sequence {sequence}");
                 known = found;

@@ -75,7 +75,11 @@ impl<'l> LaneGuard<'l> {
     }
 
     #[inline]
-    fn of(log: &'l Log, index: u32, state: SpinGuard<'l, LaneState>) -> Self {
+    fn of(log: &'l Log, index: u32, mut state: SpinGuard<'l, LaneState>) -> Self {
+        if !state.was_acquired {
+            state.was_acquired = true;
+            log.note_acquired(index);
+        }
         // The next [`fence`](Self::fence) of this guard also flushes lines that the previous owner stored.
         sync::order_observed_stores_before_flushes();
         Self { log, lane: &log.lanes[index as usize], index, state }

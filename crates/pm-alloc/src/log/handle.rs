@@ -28,6 +28,8 @@ pub(crate) struct Log {
     pub(super) counter: LsnCounter,
     checkpoint_lsn: Checkpoint,
     pub(super) lanes: Box<[Lane]>,
+    /// The number of lanes up to the highest one that a thread has acquired: the others have no groups that are live.
+    acquired_lanes: AtomicUsize,
     pub(super) deferred: DeferredCommits,
     /// Held while lanes are retired: one thread at a time stores their headers.
     retiring: Mutex<()>,
@@ -46,6 +48,7 @@ impl Log {
             counter: LsnCounter::starting_at(floor),
             checkpoint_lsn: Checkpoint::starting_at(floor),
             lanes: retired.map(|retired| Lane::new(layout.lane_entries, retired)).collect(),
+            acquired_lanes: AtomicUsize::new(0),
             deferred: DeferredCommits::new(),
             retiring: Mutex::new(()),
             is_bypassed: false,
@@ -106,7 +109,18 @@ impl Log {
 
     /// The checkpoint LSN: everything at or below it is applied and durable, and no recovery replays it.
     pub(crate) fn checkpoint_lsn(&self) -> Lsn {
-        self.checkpoint_lsn.compute(&self.counter, self.lanes.iter().map(|lane| &lane.published))
+        self.checkpoint_lsn.compute(&self.counter, || self.acquired_lanes().map(|lane| &lane.published))
+    }
+
+    /// Notes that a thread has acquired a lane for the first time, before it allocates an LSN.
+    #[cold]
+    pub(super) fn note_acquired(&self, index: u32) {
+        self.acquired_lanes.fetch_max(index as usize + 1, Ordering::AcqRel);
+    }
+
+    /// The lanes that threads have acquired before they allocated the LSNs that this thread knows of, and maybe others.
+    fn acquired_lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes[..self.acquired_lanes.load(Ordering::Acquire)].iter()
     }
 
     /// The last computed checkpoint LSN, if it is close to this thread's last commit; otherwise computes it again. That loads from all lanes, and
@@ -144,7 +158,7 @@ impl Log {
     pub(crate) fn live_lsn_bound(&self, offset: u64, len: u64) -> Lsn {
         let known = self.checkpoint_lsn.last_computed();
         // The groups of the lanes that are left out are at or below the checkpoint LSN.
-        let live = self.lanes.iter().filter(|lane| lane.published.last() > known);
+        let live = self.acquired_lanes().filter(|lane| lane.published.last() > known);
         live.map(|lane| lane.recent.lsn_bound(offset, len)).max().unwrap_or(Lsn::ZERO)
     }
 
@@ -409,6 +423,8 @@ pub(super) struct Lane {
 /// The state of a lane that only its owning thread uses.
 #[derive(Debug)]
 pub(super) struct LaneState {
+    /// Whether the log knows that a thread has acquired this lane.
+    pub(super) was_acquired: bool,
     /// The index of the next entry.
     pub(super) head: u32,
     /// The LSN of each entry of the ring.
@@ -429,6 +445,7 @@ pub(super) struct LaneState {
 impl Lane {
     pub(super) fn new(entries: u32, retired: Lsn) -> Self {
         let state = LaneState {
+            was_acquired: false,
             head: 0,
             entry_lsns: vec![0; entries as usize],
             entries_since_durable: 0,
