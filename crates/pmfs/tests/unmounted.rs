@@ -163,6 +163,8 @@ fn tree_survives_the_way_in_and_out() {
     assert_eq!(tree(&disk.host("all/tree")), original);
     assert_eq!(tree(&disk.host("all/copy")), original);
     assert_eq!(fs::read_dir(disk.host("all")).unwrap().count(), 3);
+    disk.run(&["cp", "-r", ":/", "whole"]);
+    assert_eq!(tree(&disk.host("whole")), tree(&disk.host("all")));
     disk.run(&["cp", "-r", ":/tree/sub", ":/empty", "all/copy/none"]);
     assert_eq!(fs::read(disk.host("all/copy/none/sub/page")).unwrap(), bytes(4096));
     assert!(disk.host("all/copy/none/empty").is_file());
@@ -387,7 +389,7 @@ fn file_with_the_file_system_is_not_overwritten() {
     assert_eq!(disk.run(&["cat", "/disk.pm"]), "text");
 }
 
-/// By root; another user's copies are its own, without set-user-ID bits.
+/// The copies of another user are its own, without set-user-ID bits.
 #[test]
 fn owners_are_kept_by_root_only() {
     let disk = Disk::new("8M");

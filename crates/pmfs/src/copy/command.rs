@@ -15,9 +15,9 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A path in the file system starts with a colon, and is always from its root: `pmfs cp disk.pm -r src/ :/src`, \
-    `pmfs cp disk.pm :/src/main.rs .`. If DEST is a directory, the copies are in it; the contents of `:/` and of a path that ends with `/.` are copied \
-    without a directory around them.\n\n\
-    Permissions and times of modification are kept, and by root the owners. Holes stay holes, and symbolic links stay links; they are not followed. \
+    `pmfs cp disk.pm :/src/main.rs .`. If DEST is a directory, the copies are in it; the contents of `:/`, and of a path of the host that ends with `/.`, are \
+    copied without a directory around them.\n\n\
+    Permissions and times of modification are kept, and the owners if root copies. Holes stay holes, and symbolic links stay links; they are not followed. \
     Existing files are overwritten. Pipes, sockets and devices are not copied, and make the exit code 1. Hard links become separate files, and \
     extended attributes are not copied.\n\n\
     Another error ends the copy. What was copied before it stays."

@@ -37,7 +37,7 @@ impl<'a> Export<'a> {
         Ok(Self { pool: (pool.dev(), pool.ino()), is_recursive, is_root, tally, buffer })
     }
 
-    /// Copies a file to a path of the host, with everything that is below it.
+    /// Copies a file to a path of the host, with everything that is below it. Recursion is as deep as the longest path of the host: some 2,000 calls.
     pub(super) fn copy(&mut self, source: &PoolPath, file: &Handle, to: &Path) -> Result<()> {
         let attributes = file.attributes().map_err(|error| source.error(error))?;
         match file.kind() {

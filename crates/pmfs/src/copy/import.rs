@@ -37,7 +37,7 @@ impl<'a> Import<'a> {
         Ok(Self { pool: (pool.dev(), pool.ino()), is_recursive, owner, tally, buffer })
     }
 
-    /// Copies a file to a path in a directory, with everything that is below it.
+    /// Copies a file to a path in a directory, with everything that is below it. Recursion is as deep as the longest path of the host: some 2,000 calls.
     pub(super) fn copy(&mut self, source: &Path, directory: &Handle, to: &PoolPath) -> Result<()> {
         let metadata = fs::symlink_metadata(source).into_diagnostic().wrap_err_with(|| at(source))?;
         let kind = metadata.file_type();
