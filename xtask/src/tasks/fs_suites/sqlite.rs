@@ -31,10 +31,7 @@ const CONTENTS: &str = "printf('%0*d', 7 + (tx * 37 + row) % 3000, tx)";
 pub(super) fn run(mounted: &mut Mounted) -> Result<()> {
     for (journal, synchronous) in MODES {
         let name = format!("{journal}-{synchronous}.db");
-        let create = format!(
-            "PRAGMA journal_mode = {journal}; CREATE TABLE rows (tx, row, contents, PRIMARY KEY (tx, row)); CREATE INDEX of_contents ON rows (contents);"
-        );
-        query(&mounted.mount.join(&name), &create)?;
+        create(&mounted.mount.join(&name), journal)?;
         let mut committed = 0;
         for kill in 0..KILLS {
             // At different states of the journal, and of its checkpoint.
@@ -64,6 +61,12 @@ pub(super) fn run(mounted: &mut Mounted) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Creates an empty database.
+fn create(database: &Path, journal: &str) -> Result<()> {
+    let tables = "CREATE TABLE rows (tx, row, contents, PRIMARY KEY (tx, row)); CREATE INDEX of_contents ON rows (contents);";
+    query(database, &format!("PRAGMA journal_mode = {journal}; {tables}")).map(drop)
 }
 
 /// Starts SQLite with transactions from this number on. It prints the number of each that is committed.
@@ -116,4 +119,43 @@ fn check(database: &Path, acknowledged: u64) -> Result<u64> {
 fn query(database: &Path, sql: &str) -> Result<String> {
     let said = process::output(Command::new("sqlite3").args(["-batch", "-bail"]).arg(database).arg(sql))?;
     Ok(said.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_rows_and_transactions_are_found() -> Result<()> {
+        let directory = tempfile::tempdir().into_diagnostic()?;
+        let database = directory.path().join("test.db");
+        create(&database, "wal")?;
+        let mut child = start(&database, 1, "off")?;
+        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        assert_eq!(
+            lines.take(10).filter_map(Result::ok).collect::<Vec<_>>().join(" "),
+            "1 2 3 4 5 6 7 8 9 10"
+        );
+        child.kill().into_diagnostic()?;
+        child.wait().into_diagnostic()?;
+        let last = check(&database, 10)?;
+        assert!(check(&database, last + 1).is_err());
+        for (loss, repair) in [
+            (
+                "UPDATE rows SET row = 9 WHERE tx = 3 AND row = 1;",
+                "UPDATE rows SET row = 1 WHERE tx = 3 AND row = 9;",
+            ),
+            (
+                "CREATE TABLE old AS SELECT * FROM rows; DELETE FROM rows WHERE tx = 5 AND row = 2;",
+                "INSERT INTO rows SELECT * FROM old WHERE tx = 5 AND row = 2;",
+            ),
+            ("DELETE FROM rows WHERE tx = 5;", "INSERT INTO rows SELECT * FROM old WHERE tx = 5;"),
+        ] {
+            query(&database, loss)?;
+            assert!(check(&database, last).is_err(), "{loss}");
+            query(&database, repair)?;
+            check(&database, last)?;
+        }
+        Ok(())
+    }
 }
