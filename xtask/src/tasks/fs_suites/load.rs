@@ -1,4 +1,5 @@
-//! Programs that load a file system: fio, which verifies what it has written; dbench, with the calls of a file server; postmark, with those of mail.
+//! Programs that load a file system: fio, which verifies what it has written; dbench, with the calls of a file server; postmark, with those of mail; and
+//! stress-ng, with each kind of call in turn.
 
 use std::fs;
 use std::io::Write as _;
@@ -35,6 +36,11 @@ const DBENCH: [&str; 3] = ["-t", "20", "4"];
 /// Twenty thousand transactions on five thousand files.
 const POSTMARK: &str =
     "set number 5000\nset transactions 20000\nset subdirectories 50\nset size 500 20000\nset seed 1\n";
+
+/// The stressors of stress-ng for files. Each runs twice at the same time, for so many seconds.
+const STRESSORS: &str = "access chdir chmod chown copy-file dentry dir dirdeep dirmany dup fallocate fcntl filename flock fpunch fsize fstat getdent \
+                         hdd io link locka lockf lockofd mknod mmap msync open rename seek sendfile splice symlink sync-file touch utime xattr";
+const STRESS_SECONDS: &str = "2";
 
 /// Runs fio with each engine. What it has written is verified at once, and after the next mount.
 pub(super) fn fio(mounted: &mut Mounted) -> Result<()> {
@@ -83,6 +89,24 @@ pub(super) fn postmark(mounted: &mut Mounted) -> Result<()> {
     println!("{}", rate.ok_or_else(|| miette!("postmark: {}\n{said}", output.status))?.trim());
     let left = fs::read_dir(&directory).into_diagnostic()?.count();
     ensure!(left == 0, "postmark has left {left} files");
+    Ok(())
+}
+
+/// Runs the stressors of stress-ng one after the other.
+pub(super) fn stress(mounted: &mut Mounted) -> Result<()> {
+    let mut failed = Vec::new();
+    for stressor in STRESSORS.split_whitespace() {
+        let mut command = Command::new("stress-ng");
+        command.args([&format!("--{stressor}"), "2", "--timeout", STRESS_SECONDS, "--verify", "--quiet"]);
+        command.arg("--temp-path").arg(&mounted.mount);
+        let output = command.output().into_diagnostic().wrap_err("stress-ng")?;
+        if !output.status.success() {
+            println!("{}: {}\n{}", line(&command), output.status, String::from_utf8_lossy(&output.stderr));
+            failed.push(stressor);
+        }
+    }
+    ensure!(failed.is_empty(), "of the stressors have failed: {}", failed.join(", "));
+    println!("stress-ng: {} stressors", STRESSORS.split_whitespace().count());
     Ok(())
 }
 

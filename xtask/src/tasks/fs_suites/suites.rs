@@ -17,12 +17,13 @@ const SIZE: &str = "1G";
 const CHOICE: &str = "PM_FS_SUITES";
 
 /// The programs of the suites.
-const NEEDS: [Need; 5] = [
+const NEEDS: [Need; 6] = [
     Need::new("sqlite3", "sqlite3"),
     Need::new("fio", "fio"),
     Need::new("dbench", "dbench"),
     Need::new(load::DBENCH_CALLS, "dbench"),
     Need::new("postmark", "postmark"),
+    Need::new("stress-ng", "stress-ng"),
 ];
 
 /// A suite, run on a file system that is mounted and empty.
@@ -31,12 +32,13 @@ struct Suite {
     run: fn(&mut Mounted) -> Result<()>,
 }
 
-const SUITES: [Suite; 6] = [
+const SUITES: [Suite; 7] = [
     Suite { name: "pjdfstest", run: posix::pjdfstest },
     Suite { name: "fsx", run: posix::fsx },
     Suite { name: "fio", run: load::fio },
     Suite { name: "dbench", run: load::dbench },
     Suite { name: "postmark", run: load::postmark },
+    Suite { name: "stress-ng", run: load::stress },
     Suite { name: "sqlite", run: sqlite::run },
 ];
 
