@@ -125,7 +125,7 @@ impl Item {
     fn to_json(&self) -> Value {
         let Attributes { ino, kind, mode, uid, gid, nlink, size, mtime_ns, .. } = self.attributes;
         let mut value = json!({
-            "path": self.path.to_string(), "type": name_of(kind), "mode": format!("{mode:04o}"), "links": nlink, "uid": uid,
+            "path": String::from_utf8_lossy(&self.path.bytes()), "type": name_of(kind), "mode": format!("{mode:04o}"), "links": nlink, "uid": uid,
             "gid": gid, "size": size, "mtime": utc(mtime_ns, "%FT%T.%9fZ"), "ino": ino,
         });
         if let Some(target) = &self.target {

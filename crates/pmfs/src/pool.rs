@@ -32,9 +32,9 @@ pub(crate) struct PoolPath {
 }
 
 impl fmt::Display for PoolPath {
-    /// With a slash before each name, as it is typed.
+    /// With a slash before each name, as it is typed; `?` for control characters, which a terminal would obey.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.bytes()))
+        f.write_str(&String::from_utf8_lossy(&self.bytes()).replace(char::is_control, "?"))
     }
 }
 
@@ -126,9 +126,15 @@ mod tests {
     #[test]
     fn paths_are_normalized() {
         let path = |text: &str| PoolPath::new(OsStr::new(text)).map(|path| path.to_string()).ok();
-        for (text, expected) in
-            [("", "/"), (":", "/"), ("//", "/"), ("a//b/", "/a/b"), (":/a", "/a"), ("/:a", "/:a")]
-        {
+        for (text, expected) in [
+            ("", "/"),
+            (":", "/"),
+            ("//", "/"),
+            ("a//b/", "/a/b"),
+            (":/a", "/a"),
+            ("/:a", "/:a"),
+            ("\x1b[m", "/?[m"),
+        ] {
             assert_eq!(path(text).as_deref(), Some(expected), "{text}");
         }
         assert_eq!([path("/a/../b"), path(":."), path("/..")], [None, None, None]);

@@ -219,6 +219,7 @@ fn any_name_is_kept() {
     assert_eq!(tree(&disk.host("back")), tree(&disk.host("tree")));
     assert_eq!(fs::read_dir(disk.host("back")).unwrap().count(), names.len());
     assert_eq!(disk.run(&["cat", "/tree/:colon"]), ":colon");
+    assert_eq!(disk.json(&["ls", "/tree/two\nlines"])[0]["path"], "/tree/two\nlines");
     let output = disk.command(&["ls", "/tree"]).output().unwrap();
     // They are in order.
     assert_eq!(output.stdout, [&names.map(OsStr::as_bytes).join(&b'\n')[..], b"\n"].concat());
