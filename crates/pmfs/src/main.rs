@@ -1,8 +1,11 @@
-//! `pmfs`: creates, mounts and checks file systems in persistent memory.
+//! `pmfs`: creates, mounts and checks file systems in persistent memory, and copies files into and out of them.
 
 #![forbid(unsafe_code)]
 
+mod copy;
 mod front;
+mod inspect;
+mod pool;
 
 use clap::{Parser, Subcommand};
 use front::Mounted;
@@ -11,6 +14,7 @@ use miette::{Context as _, IntoDiagnostic as _, Result, miette};
 use pm_cli_common::{Docs, Size};
 use pm_core::RegionOptions;
 use pm_fs::{Fs, FsOptions};
+use pool::{at, open, open_with};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -67,6 +71,12 @@ enum Action {
         /// The file.
         file: PathBuf,
     },
+    /// List a directory of a file system that is not mounted, or one file. Control characters are shown as `?` on a terminal.
+    Ls(inspect::Ls),
+    /// Print files of a file system that is not mounted.
+    Cat(inspect::Cat),
+    /// Copy files into a file system that is not mounted, or out of it.
+    Cp(copy::Cp),
     #[command(flatten)]
     Docs(Docs),
 }
@@ -81,6 +91,9 @@ fn main() -> Result<ExitCode> {
         Action::Umount { directory } => umount(&directory, false),
         Action::Info { file } => info(&file, json),
         Action::Fsck { file } => fsck(&file, json),
+        Action::Ls(args) => inspect::ls(&args, json).map(|()| ExitCode::SUCCESS),
+        Action::Cat(args) => inspect::cat(&args).map(|()| ExitCode::SUCCESS),
+        Action::Cp(args) => copy::run(&args, json),
         Action::Docs(docs) => {
             docs.run(<Arguments as clap::CommandFactory>::command())?;
             Ok(ExitCode::SUCCESS)
@@ -94,18 +107,6 @@ fn mkfs(file: &Path, size: Size, metadata_share: u32) -> Result<ExitCode> {
     let fs = Fs::create(file, size.0, &options).into_diagnostic().wrap_err_with(|| at(file))?;
     fs.close().into_diagnostic()?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn open(file: &Path) -> Result<Fs> {
-    open_with(file, &FsOptions::new())
-}
-
-fn open_with(file: &Path, options: &FsOptions) -> Result<Fs> {
-    Fs::open(file, options).into_diagnostic().wrap_err_with(|| at(file))
-}
-
-fn at(file: &Path) -> String {
-    file.display().to_string()
 }
 
 fn mount(file: &Path, directory: &Path, threads: usize, populate: bool, json: bool) -> Result<ExitCode> {

@@ -15,8 +15,8 @@ const NEED: Need = Need::new("fusermount3", "fuse3");
 
 /// A file with a file system, in a directory of its own, and its server.
 pub(super) struct Mounted {
-    program: PathBuf,
-    file: PathBuf,
+    pub(super) program: PathBuf,
+    pub(super) file: PathBuf,
     /// Where it is mounted.
     pub(super) mount: PathBuf,
     server: Option<Child>,

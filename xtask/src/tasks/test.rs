@@ -53,7 +53,7 @@ enum Step {
     Teeth,
     /// cargo doc --workspace; warnings are errors.
     Docs,
-    /// pjdfstest and fsx on a mounted file system. Not in CI: builds them.
+    /// pjdfstest, fsx, fio, dbench, postmark, stress-ng and SQLite on a mounted file system, and xfstests from the directory PM_XFSTESTS. Not in CI.
     FsSuites,
 }
 

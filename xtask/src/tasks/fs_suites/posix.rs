@@ -1,22 +1,18 @@
-//! Suites of tests for POSIX file systems, run on a mounted pm-fs: pjdfstest, for what each call does and refuses, and fsx, for data at random offsets.
+//! Suites of crates for POSIX file systems: pjdfstest, for what each call does and refuses, and fsx, for data at random offsets.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use miette::{IntoDiagnostic, Result, WrapErr, ensure};
-use rustix::process::geteuid;
 use xtask::cargo;
 
-use super::mounted::{Mounted, line, show};
+use super::super::mounted::{Mounted, line, show};
 
 /// The crates with the suites, and their versions.
 const PJDFSTEST: (&str, &str) = ("pjdfstest", "0.2.2");
 const FSX: (&str, &str) = ("fsx", "0.3.2");
-
-/// The size of the file system.
-const SIZE: &str = "1G";
 
 /// The tests of pjdfstest that run; the others are of other systems, or need a second file system.
 const PJDFSTEST_RUN: u64 = 382;
@@ -48,35 +44,13 @@ const FSX_MINUTES: &str = "PM_FSX_MINUTES";
 /// The operations of fsx in one run.
 const FSX_OPERATIONS: &str = "5000";
 
-/// Builds the suites, and runs them on one file system, which is then checked.
-pub(super) fn run() -> Result<()> {
-    ensure!(geteuid().is_root(), "pjdfstest acts as several users, for which it must be root");
-    let (pjdfstest, fsx) = (installed(PJDFSTEST)?, installed(FSX)?);
-    let mut mounted = Mounted::new(SIZE)?;
-    mounted.start()?;
-    run_pjdfstest(&pjdfstest, &mounted.mount)?;
-    run_fsx(&fsx, &mounted.mount.join("fsx"))?;
-    mounted.stop()?;
-    mounted.pmfs(&["fsck"])
-}
-
-/// The program of a crate, installed in the target directory.
-fn installed((name, version): (&str, &str)) -> Result<PathBuf> {
-    let root = cargo::root().join("target/suites").join(format!("{name}-{version}"));
-    let program = root.join("bin").join(name);
-    if !program.exists() {
-        let mut command = cargo::command();
-        command.args(["install", "--quiet", "--locked", name, "--version", version, "--root"]).arg(&root);
-        show(&mut command)?;
-    }
-    Ok(program)
-}
-
-fn run_pjdfstest(program: &Path, directory: &Path) -> Result<()> {
+/// Builds and runs pjdfstest.
+pub(super) fn pjdfstest(mounted: &mut Mounted) -> Result<()> {
+    let program = installed(PJDFSTEST)?;
     let configuration = tempfile::NamedTempFile::new().into_diagnostic()?;
     fs::write(configuration.path(), CONFIGURATION).into_diagnostic()?;
-    let mut command = Command::new(program);
-    command.arg("--configuration-file").arg(configuration.path()).arg("--path").arg(directory);
+    let mut command = Command::new(&program);
+    command.arg("--configuration-file").arg(configuration.path()).arg("--path").arg(&mounted.mount);
     println!("$ {}", line(&command));
     let output = command.output().into_diagnostic().wrap_err("pjdfstest")?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -89,8 +63,9 @@ fn run_pjdfstest(program: &Path, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs fsx with one seed after the other, with all kinds of calls in turn.
-fn run_fsx(program: &Path, file: &Path) -> Result<()> {
+/// Builds fsx, and runs it with one seed after the other, with all kinds of calls in turn.
+pub(super) fn fsx(mounted: &mut Mounted) -> Result<()> {
+    let (program, file) = (installed(FSX)?, mounted.mount.join("fsx"));
     let minutes = std::env::var(FSX_MINUTES).map_or(Ok(1), |text| text.parse());
     let minutes: u64 = minutes.into_diagnostic().wrap_err(FSX_MINUTES)?;
     let directory = tempfile::tempdir().into_diagnostic()?;
@@ -99,9 +74,9 @@ fn run_fsx(program: &Path, file: &Path) -> Result<()> {
         for calls in FSX_CALLS {
             let configuration = directory.path().join("fsx.toml");
             fs::write(&configuration, calls).into_diagnostic()?;
-            let mut command = Command::new(program);
+            let mut command = Command::new(&program);
             command.args(["-q", "-N", FSX_OPERATIONS, "-S", &seed.to_string(), "-f"]).arg(&configuration);
-            let output = command.arg("-P").arg(directory.path()).arg(file).output().into_diagnostic()?;
+            let output = command.arg("-P").arg(directory.path()).arg(&file).output().into_diagnostic()?;
             let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
             ensure!(output.status.success(), "{}: {}\n{said}", line(&command), output.status);
             seed += 1;
@@ -109,6 +84,18 @@ fn run_fsx(program: &Path, file: &Path) -> Result<()> {
     }
     println!("fsx: {seed} runs of {FSX_OPERATIONS} operations, half of them with mappings: no difference");
     Ok(())
+}
+
+/// The program of a crate, installed in the target directory.
+fn installed((name, version): (&str, &str)) -> Result<PathBuf> {
+    let root = cargo::root().join("target/suites").join(format!("{name}-{version}"));
+    let program = root.join("bin").join(name);
+    if !program.exists() {
+        let mut command = cargo::command();
+        command.args(["install", "--quiet", "--locked", name, "--version", version, "--root"]).arg(&root);
+        show(&mut command)?;
+    }
+    Ok(program)
 }
 
 /// The number before a word of a summary such as `0 failed, 16 skipped`.

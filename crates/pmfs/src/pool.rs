@@ -1,0 +1,151 @@
+//! The file with a file system that is not mounted, and paths in it.
+
+use miette::{Context as _, IntoDiagnostic as _, Result, miette};
+use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle};
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// The bytes that are read or written at once.
+pub(crate) const BUFFER_BYTES: usize = 1 << 20;
+
+/// Opens the file system in a file.
+pub(crate) fn open(file: &Path) -> Result<Fs> {
+    open_with(file, &FsOptions::new())
+}
+
+/// As [`open`], with options.
+pub(crate) fn open_with(file: &Path, options: &FsOptions) -> Result<Fs> {
+    Fs::open(file, options).into_diagnostic().wrap_err_with(|| at(file))
+}
+
+/// A path of the host in an error.
+pub(crate) fn at(file: &Path) -> String {
+    file.display().to_string()
+}
+
+/// A path in a file system that is not mounted, always from its root. Symbolic links are not followed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PoolPath {
+    names: Vec<Vec<u8>>,
+}
+
+impl fmt::Display for PoolPath {
+    /// With a slash before each name, as it is typed; `?` for control characters, which a terminal would obey.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.bytes()).replace(char::is_control, "?"))
+    }
+}
+
+impl PoolPath {
+    /// A path that needs no colon, but may have one.
+    pub(crate) fn new(argument: &OsStr) -> Result<Self> {
+        let bytes = argument.as_bytes();
+        let bytes = bytes.strip_prefix(b":").unwrap_or(bytes);
+        let names = bytes.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let path = Self { names: names.map(<[u8]>::to_vec).collect() };
+        if path.names.iter().any(|name| matches!(&name[..], b"." | b"..")) {
+            return Err(miette!(
+                help = "write the path from the root, without . and ..",
+                ":{path}: . and .. are no names in a file system that is not mounted"
+            ));
+        }
+        Ok(path)
+    }
+
+    /// An argument that is in the file system if it starts with a colon.
+    pub(crate) fn marked(argument: &OsStr) -> Option<Result<Self>> {
+        argument.as_bytes().starts_with(b":").then(|| Self::new(argument))
+    }
+
+    pub(crate) fn join(&self, name: &[u8]) -> Self {
+        let mut names = self.names.clone();
+        names.push(name.to_vec());
+        Self { names }
+    }
+
+    /// The last name; the root has none.
+    pub(crate) fn name(&self) -> Option<&[u8]> {
+        self.names.last().map(|name| &name[..])
+    }
+
+    /// The directory with the last name.
+    pub(crate) fn parent(&self) -> Self {
+        let (_, names) = self.names.split_last().unwrap_or((&Vec::new(), &[])); // the root is in itself
+        Self { names: names.to_vec() }
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.names.iter().flat_map(|name| [b"/", &name[..]].concat()).collect();
+        if bytes.is_empty() {
+            bytes.push(b'/');
+        }
+        bytes
+    }
+
+    /// The file at this path.
+    pub(crate) fn find(&self, fs: &Fs) -> Result<Handle> {
+        self.try_find(fs)?.ok_or_else(|| self.error(FsError::NotFound))
+    }
+
+    /// The file at this path, `None` if the last name does not exist.
+    pub(crate) fn try_find(&self, fs: &Fs) -> Result<Option<Handle>> {
+        let mut found = fs.root();
+        let mut path = Self::default();
+        for (number, name) in (1..).zip(&self.names) {
+            if found.kind() == FileKind::Symlink {
+                return Err(miette!(
+                    help = "write the path without links",
+                    ":{self}: :{path} is a symbolic link, which is not followed in a file system that is not mounted"
+                ));
+            }
+            path = path.join(name);
+            found = match found.lookup(name) {
+                Ok(found) => found,
+                Err(FsError::NotFound) if number == self.names.len() => return Ok(None),
+                Err(error) => return Err(path.error(error)),
+            };
+        }
+        Ok(Some(found))
+    }
+
+    /// An error at this path.
+    pub(crate) fn error(&self, error: FsError) -> miette::Report {
+        Err::<(), _>(error)
+            .into_diagnostic()
+            .wrap_err_with(|| format!(":{self}"))
+            .expect_err("it is an error")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_normalized() {
+        let path = |text: &str| PoolPath::new(OsStr::new(text)).map(|path| path.to_string()).ok();
+        for (text, expected) in [
+            ("", "/"),
+            (":", "/"),
+            ("//", "/"),
+            ("a//b/", "/a/b"),
+            (":/a", "/a"),
+            ("/:a", "/:a"),
+            ("\x1b[m", "/?[m"),
+        ] {
+            assert_eq!(path(text).as_deref(), Some(expected), "{text}");
+        }
+        assert_eq!([path("/a/../b"), path(":."), path("/..")], [None, None, None]);
+        assert!(path("/..a").is_some());
+    }
+
+    #[test]
+    fn root_is_its_own_parent() {
+        let path = PoolPath::new(OsStr::new("/a/b")).expect("valid");
+        assert_eq!((path.parent().to_string(), path.name()), ("/a".into(), Some(&b"b"[..])));
+        let root = path.parent().parent();
+        assert_eq!((root.parent(), root.name()), (PoolPath::default(), None));
+    }
+}
