@@ -115,7 +115,7 @@ pub(crate) struct Image {
     /// All blocks of the heap.
     pub(crate) blocks: Vec<u64>,
     /// What a walk finds.
-    pub(crate) view: View,
+    view: View,
 }
 
 /// What a walk finds: the attributes of a file and its extended ones, by its path.
