@@ -2,7 +2,7 @@
 
 use crate::dir::DirIndex;
 use crate::error::{Corruption, FsError};
-use crate::format::{INLINE_LINK_MAX, INODE_TAG, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
+use crate::format::{INLINE_LINK_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
 use crate::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
 use crate::shared::Shared;
 use crate::tree::{self, Slot};
@@ -10,7 +10,7 @@ use crate::volume::{Source as _, Volume};
 use core::mem::offset_of;
 use pm_core::Pmem;
 use pm_core::line::LINE_BYTES;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// What a check has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,18 +27,26 @@ pub struct CheckReport {
 /// Marks the pages of all files as in use, by one pass over the blocks of the heap, and notes the births of all inodes. Makes lengths and times durable that a
 /// killed process has stored in place: what is read from now on must not be taken back by a power failure.
 ///
+/// No slot refers to another slot's page or node, so that all later walks through file indexes end.
+///
 /// # Durability
 /// One fence.
 pub(crate) fn scan<P: Pmem>(volume: &Volume<P>) -> Result<(), FsError> {
+    let (mut nodes, mut children) = (HashSet::new(), HashSet::new());
     for block in volume.heap.blocks() {
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
         match volume.word(block)? as u32 {
             INODE_TAG => {
                 let inode = InodeRef::find(volume, block / LINE_BYTES)?;
+                if inode.birth >= BIRTHS_MAX {
+                    return Err(FsError::corrupted(block, "the birth of an inode"));
+                }
                 volume.note_birth(inode.birth);
                 volume.pmem().flush(inode.size_at(), LINE_BYTES);
-                if inode.height(volume)? == 0 {
-                    mark(volume, &inode, inode.slots_at(), ROOT_SLOTS)?;
+                match inode.height(volume)? {
+                    NO_TREE => {}
+                    0 => mark(volume, &inode, inode.slots_at(), ROOT_SLOTS)?,
+                    _ => note_children(volume, &inode, (inode.slots_at(), ROOT_SLOTS), &mut children)?,
                 }
             }
             NODE_TAG => {
@@ -47,14 +55,37 @@ pub(crate) fn scan<P: Pmem>(volume: &Volume<P>) -> Result<(), FsError> {
                 let owner = InodeRef { ino, birth, kind: FileKind::File };
                 let level = field(offset_of!(Node, level))?;
                 let slots = tree::node_slots(volume, &owner, Slot::block(SlotKind::Node, block), level)?;
-                if level == 1 {
-                    mark(volume, &owner, slots, NODE_SLOTS)?;
+                nodes.insert(block);
+                match level {
+                    1 => mark(volume, &owner, slots, NODE_SLOTS)?,
+                    _ => note_children(volume, &owner, (slots, NODE_SLOTS), &mut children)?,
                 }
             }
             _ => {}
         }
     }
-    Ok(volume.pmem().fence()?)
+    match children.difference(&nodes).next() {
+        Some(child) => Err(FsError::corrupted(*child, "a node of a file index")),
+        None => Ok(volume.pmem().fence()?),
+    }
+}
+
+/// Notes the nodes that slots refer to.
+fn note_children<P: Pmem>(
+    volume: &Volume<P>,
+    inode: &InodeRef,
+    (slots, count): (u64, u64),
+    children: &mut HashSet<u64>,
+) -> Result<(), FsError> {
+    for index in 0..count {
+        let at = slots + 8 * index;
+        if let Some(slot) = tree::load(volume, inode, at)?
+            && (slot.kind != SlotKind::Node || !children.insert(slot.offset()))
+        {
+            return Err(FsError::corrupted(at, "the number of a node, or another slot's: a slot"));
+        }
+    }
+    Ok(())
 }
 
 fn mark<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, slots: u64, count: u64) -> Result<(), FsError> {
@@ -69,6 +100,9 @@ fn mark<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, slots: u64, count: u64) -
     Ok(())
 }
 
+/// More inodes than are ever created.
+const BIRTHS_MAX: u64 = 1 << 62;
+
 /// A check in progress.
 struct Checker<'s, P: Pmem> {
     shared: &'s Shared<P>,
@@ -77,14 +111,30 @@ struct Checker<'s, P: Pmem> {
     pages: BTreeSet<u64>,
     /// The names of each inode that is no directory.
     names: BTreeMap<u64, u64>,
+    /// The directories that were found: a corrupted one may be below itself.
+    directories: BTreeSet<u64>,
+    /// Those that were not checked yet, and the number of their parents.
+    left: Vec<(InodeRef, u64)>,
 }
 
 /// Walks through all directories, and compares what is in use with the heap's blocks and the map of pages. Call this while nothing changes.
 pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> CheckReport {
     let (blocks, pages) = (BTreeSet::new(), BTreeSet::new());
     let report = CheckReport::default();
-    let mut checker = Checker { shared, report, blocks, pages, names: BTreeMap::new() };
-    checker.directory(&shared.root.inode, shared.root.inode.ino);
+    let (root, orphans) = (shared.root.inode, shared.orphans.inode);
+    let mut checker = Checker {
+        shared,
+        report,
+        blocks,
+        pages,
+        names: BTreeMap::new(),
+        directories: BTreeSet::from([root.ino, orphans.ino]),
+        left: vec![(root, root.ino)],
+    };
+    // Not by recursion: a tree may be deeper than the stack.
+    while let Some((dir, parent)) = checker.left.pop() {
+        checker.directory(&dir, parent);
+    }
     checker.directory_of_orphans();
     checker.compare();
     checker.report
@@ -168,7 +218,10 @@ impl<P: Pmem> Checker<'_, P> {
                 self.problem(format!("{name}: the type of inode {}", inode.ino));
             } else if inode.kind == FileKind::Directory {
                 subdirectories += 1;
-                self.directory(&inode, dir.ino);
+                match self.directories.insert(inode.ino) {
+                    true => self.left.push((inode, dir.ino)),
+                    false => self.problem(format!("{name}: directory {} has another name", inode.ino)),
+                }
             } else {
                 let names = self.names.entry(inode.ino).or_insert(0);
                 *names += 1;

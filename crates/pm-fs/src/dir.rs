@@ -10,7 +10,7 @@ use crate::tree::{self, Slot};
 use crate::volume::{Change, Source as _, Volume};
 use core::mem::offset_of;
 use pm_core::{Pmem, bytes_of, from_bytes};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 const END_AT: u64 = offset_of!(DirBlock, end) as u64;
 const ENTRIES_AT: u64 = offset_of!(DirBlock, entries) as u64;
@@ -98,6 +98,10 @@ impl DirIndex {
             }
             Ok(())
         })?;
+        let distinct: HashSet<u64> = blocks.iter().map(|(_, block)| *block).collect();
+        if distinct.len() != blocks.len() {
+            return Err(FsError::corrupted(dir.slots_at(), "a directory whose block is there twice"));
+        }
         for (number, block) in blocks {
             index.load_block(volume, dir, number, block)?;
         }
@@ -139,8 +143,12 @@ impl DirIndex {
             if entry.name_len == 0 {
                 self.free.push(place);
             } else {
-                let kind = FileKind::from_number(entry.kind).ok_or(corrupted)?;
-                self.names.insert(name.into(), Found { ino: entry.ino, kind, place });
+                let kind = FileKind::from_number(entry.kind).filter(|_| check_name(name).is_ok());
+                let Some(kind) = kind else { return Err(corrupted) };
+                let found = Found { ino: entry.ino, kind, place };
+                if self.names.insert(name.into(), found).is_some() {
+                    return Err(FsError::corrupted(offset, "a name that is there twice"));
+                }
             }
             at += u64::from(entry.len_bytes);
         }

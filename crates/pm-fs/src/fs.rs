@@ -138,7 +138,7 @@ impl<P: Pmem> Fs<P> {
         let volume = Volume::new(heap, superblock.seed, options.clock);
         let root = InodeRef::find(&volume, superblock.root)?;
         let orphans = InodeRef::find(&volume, superblock.orphans)?;
-        if [root, orphans].iter().any(|inode| inode.kind != FileKind::Directory) {
+        if root.ino == orphans.ino || [root, orphans].iter().any(|inode| inode.kind != FileKind::Directory) {
             return Err(FsError::corrupted(offset_of_ino(root.ino), "a directory of the superblock"));
         }
         check::scan(&volume)?;
@@ -158,6 +158,9 @@ impl<P: Pmem> Fs<P> {
         };
         for found in left {
             let state = shared.open_found(&found)?;
+            if state.inode.nlink(&shared.volume)? != 0 {
+                return Err(FsError::corrupted(offset_of_ino(found.ino), "an inode without a name"));
+            }
             state.write().life = Life::Orphan;
             shared.release(&state)?;
         }

@@ -2,7 +2,7 @@
 
 use crate::error::FsError;
 use crate::format::{HEIGHT_MAX, INODE_TAG, Identity, Inode, NO_TREE, Status};
-use crate::seal::Owner;
+use crate::seal::{CONTENTS_MAX, Owner};
 use crate::volume::{Change, Source, Volume};
 use core::mem::{offset_of, size_of};
 use pm_core::Pmem;
@@ -197,6 +197,12 @@ impl InodeRef {
             Some(offset) => change.set_sealed(self.owner(), self.xattr_at(), offset / LINE_BYTES),
             None => change.set(self.xattr_at(), 0),
         }
+    }
+
+    /// The number of names after some were gained and lost: `nlink`, from the medium, may be corrupted.
+    pub(crate) fn changed_nlink(&self, nlink: u64, gained: u64, lost: u64) -> Result<u64, FsError> {
+        let changed = nlink.saturating_add(gained).checked_sub(lost).filter(|nlink| *nlink <= CONTENTS_MAX);
+        changed.ok_or(FsError::corrupted(self.nlink_at(), "the number of links"))
     }
 
     pub(crate) fn set_nlink<P: Pmem>(

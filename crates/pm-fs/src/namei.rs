@@ -89,7 +89,7 @@ pub(crate) fn create<P: Pmem>(
         let added = entries.add(change, &dir.inode, name, (inode.ino, inode.kind))?;
         dir.inode.touch(change, new.now)?;
         if is_dir {
-            dir.inode.set_nlink(change, nlink + 1)?;
+            dir.inode.set_nlink(change, dir.inode.changed_nlink(nlink, 1, 0)?)?;
         }
         Ok((inode, added))
     })?;
@@ -177,7 +177,7 @@ pub(crate) fn unlink<P: Pmem>(
             let removed = DirIndex::remove(change, name, found)?;
             dir.inode.touch(change, now)?;
             if of_dir {
-                dir.inode.set_nlink(change, dir_nlink - 1)?;
+                dir.inode.set_nlink(change, dir.inode.changed_nlink(dir_nlink, 0, 1)?)?;
             }
             if !is_last {
                 state.inode.set_nlink(change, nlink - 1)?;
@@ -341,11 +341,11 @@ fn rename_to<P: Pmem>(
             from_dir.inode.touch(change, now)?;
         }
         if gained != 0 {
-            from_dir.inode.set_nlink(change, from_nlink - 1)?;
+            from_dir.inode.set_nlink(change, from_dir.inode.changed_nlink(from_nlink, 0, 1)?)?;
             state.inode.edit(change, |identity| identity.parent = to_dir.inode.ino)?;
         }
         if gained != lost {
-            to_dir.inode.set_nlink(change, to_nlink + gained - lost)?;
+            to_dir.inode.set_nlink(change, to_dir.inode.changed_nlink(to_nlink, gained, lost)?)?;
         }
         change.set(state.inode.ctime_at(), now)?;
         let orphaned = match (old, old_nlink) {
@@ -424,8 +424,10 @@ pub(crate) fn exchange<P: Pmem>(
                     second.inode.edit(change, |identity| identity.parent = one_dir.inode.ino)?;
                 }
                 if first_is_dir != second_is_dir {
-                    one_dir.inode.set_nlink(change, one_nlink + second_count - first_count)?;
-                    other_dir.inode.set_nlink(change, other_nlink + first_count - second_count)?;
+                    let nlink = one_dir.inode.changed_nlink(one_nlink, second_count, first_count)?;
+                    one_dir.inode.set_nlink(change, nlink)?;
+                    let nlink = other_dir.inode.changed_nlink(other_nlink, first_count, second_count)?;
+                    other_dir.inode.set_nlink(change, nlink)?;
                 }
             }
             change.set(first.inode.ctime_at(), now)?;

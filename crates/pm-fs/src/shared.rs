@@ -88,6 +88,12 @@ impl<P: Pmem> Shared<P> {
     /// A handle to the inode of an entry.
     pub(crate) fn open_found(&self, found: &Found) -> Result<Arc<State>, FsError> {
         let inode = InodeRef::find(&self.volume, found.ino)?;
+        if [self.root.inode.ino, self.orphans.inode.ino].contains(&found.ino) {
+            return Err(FsError::corrupted(
+                offset_of_ino(found.ino),
+                "the name of a directory that has none",
+            ));
+        }
         match inode.kind == found.kind {
             true => Ok(self.table.open(inode)),
             false => Err(FsError::corrupted(offset_of_ino(found.ino), "the type of an inode")),
@@ -109,7 +115,8 @@ impl<P: Pmem> Shared<P> {
         self.ensure_index(&self.orphans)?;
         let mut orphans = self.orphans.write();
         let name = orphan_name(inode.ino);
-        let found = index(&orphans)?.find(&name).ok_or(FsError::NotFound)?;
+        let corrupted = FsError::corrupted(offset_of_ino(inode.ino), "the name of an inode without a name");
+        let found = index(&orphans)?.find(&name).ok_or(corrupted)?;
         let removed = self.volume.transaction(|change| {
             inode.free_xattr(change)?;
             change.free(offset_of_ino(inode.ino))?;

@@ -87,9 +87,10 @@ pub(crate) fn node_slots(
 
 /// The slot for a page of a file. `None` if it is a hole.
 pub(crate) fn find(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Option<Slot>, FsError> {
-    match place(source, inode, index)? {
-        Some(at) => load(source, inode, at),
-        None => Ok(None),
+    let Some(at) = place(source, inode, index)? else { return Ok(None) };
+    match load(source, inode, at)? {
+        Some(slot) if slot.kind != SlotKind::Page => Err(FsError::corrupted(at, "a slot of a page")),
+        slot => Ok(slot),
     }
 }
 

@@ -1,13 +1,18 @@
 //! In the guest: overwrites slots until the power is cut, and reads them afterwards.
 //!
 //! Each thread owns the slots whose number is its own modulo the number of threads. It reports each acknowledged write as `KIND SLOT SEQUENCE` before it
-//! begins the next. In a heap a thread owns a queue, and reports `heap THREAD NUMBER` after the transaction that added the node of this number.
+//! begins the next. In a heap a thread owns a queue, and reports `heap THREAD NUMBER` after the transaction that added the node of this number. In a pm-fs
+//! a thread owns a directory, and reports `fs THREAD NUMBER` after the call of this number.
 
 #![forbid(unsafe_code)]
 
 /// The load of the heap's test with `kill -9`.
 #[path = "../../../crates/pm-alloc/tests/library/queues/mod.rs"]
 mod queues;
+
+/// The load of a file system.
+#[path = "power-cut-writer/calls.rs"]
+mod calls;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -53,6 +58,16 @@ enum Command {
     Transact {
         /// The heap's file.
         heap: PathBuf,
+    },
+    /// Calls a pm-fs in process until the power is cut. The file system is created if it does not exist.
+    Call {
+        /// The file system's file.
+        fs: PathBuf,
+    },
+    /// Checks the file system, and prints a line for each thread: its number, and its number of calls.
+    Audit {
+        /// The file system's file.
+        fs: PathBuf,
     },
     /// Checks the heap, and prints a line for each thread: its number, and its number of transactions.
     Look {
@@ -120,6 +135,13 @@ fn main() -> Result<()> {
                     .into_iter()
                     .try_for_each(|thread| thread.join().map_err(|_| miette!("a writer panicked"))?)
             })
+        }
+        Command::Call { fs } => calls::run(&fs),
+        Command::Audit { fs } => {
+            for (thread, count) in calls::audit(&fs)?.into_iter().enumerate() {
+                println!("{thread} {count}");
+            }
+            Ok(())
         }
         Command::Look { heap } => {
             let heap = Heap::open(&heap, &HeapOptions::new()).into_diagnostic()?;

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: runs libFuzzer on the readers of foreign data and of corrupted stores.
+//! `cargo xtask fuzz`: runs libFuzzer on the readers of foreign data, and of corrupted stores and file systems.
 //!
 //! The targets are in `fuzz/`, with a few seeds each. libFuzzer writes its corpus to `fuzz/corpus` and failing inputs to `fuzz/artifacts`; git ignores
 //! both.
@@ -31,6 +31,8 @@ pub(crate) struct Args {
 /// The fuzz targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Target {
+    /// Corrupted file systems.
+    Fs,
     /// Trace files.
     Pmc,
     /// Logs of pmemcheck.

@@ -1,8 +1,9 @@
-//! `pmbd` and heaps on a real kernel: file systems, load, killed servers, power cuts. One program, so that one guest runs at a time.
+//! `pmbd`, heaps and pm-fs on a real kernel: file systems, load, killed servers, power cuts. One program, so that one guest runs at a time.
 
 mod lab;
 mod media;
 mod power_cut;
+mod power_cut_fs;
 mod power_cut_heap;
 mod strays;
 mod takeover;

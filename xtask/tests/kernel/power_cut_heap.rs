@@ -30,7 +30,7 @@ fn acknowledged_transactions_survive_kills_and_power_cuts() -> Result<()> {
             guest.start(process, &format!("power-cut-writer transact {HEAP}"))?;
             while acknowledged(durable) < enough {
                 let line = guest.wait_for("acknowledged transactions", |line| Some(line.to_owned()))?;
-                take(&line, &mut durable)?;
+                take_report("heap", &line, &mut durable)?;
             }
             if process == "killed" {
                 guest.check("kill -9 $(pidof power-cut-writer)")?;
@@ -40,21 +40,13 @@ fn acknowledged_transactions_survive_kills_and_power_cuts() -> Result<()> {
         // At a random moment.
         thread::sleep(Duration::from_micros(random.u64(..20_000)));
         for line in guest.power_cut()? {
-            take(&line, &mut durable)?;
+            take_report("heap", &line, &mut durable)?;
         }
         let acknowledged = acknowledged(durable);
         guest = boot(&lab)?;
         let found = guest.check(&format!("power-cut-writer look {HEAP}"));
         let found = found.wrap_err_with(|| format!("after cut {cut} of {cuts}"))?;
-        for line in found.lines() {
-            let [thread, ever] = numbers(line)?;
-            let known = &mut durable[usize::try_from(thread).into_diagnostic()?];
-            ensure!(
-                ever >= *known,
-                "thread {thread} had {known} transactions acknowledged, and {ever} are there"
-            );
-            *known = ever;
-        }
+        take_counts("transactions", &found, &mut durable)?;
         println!(
             "cut {cut} of {cuts}: {acknowledged} transactions acknowledged, all there, the heap is whole"
         );
@@ -63,18 +55,30 @@ fn acknowledged_transactions_survive_kills_and_power_cuts() -> Result<()> {
 }
 
 /// Boots on the persistent memory, mounted with -o dax.
-fn boot(lab: &Lab) -> Result<Guest> {
+pub(crate) fn boot(lab: &Lab) -> Result<Guest> {
     let writer = env!("CARGO_BIN_EXE_power-cut-writer");
     let guest = Guest::new(lab.machine()?.dax(true).put(writer, "/root/power-cut-writer").start()?);
     Ok(guest)
 }
 
-/// Enters the report of a transaction that returned.
-fn take(line: &str, durable: &mut [u64; 2]) -> Result<()> {
-    let report = line.strip_prefix("heap ").ok_or_else(|| miette!("unexpected report: {line}"))?;
+/// Enters a report, `KIND THREAD NUMBER`, of a transaction or call that returned.
+pub(crate) fn take_report(kind: &str, line: &str, durable: &mut [u64; 2]) -> Result<()> {
+    let report = line.strip_prefix(kind).and_then(|rest| rest.strip_prefix(' '));
+    let report = report.ok_or_else(|| miette!("unexpected report: {line}"))?;
     let [thread, number] = numbers(report)?;
     let known = durable.get_mut(usize::try_from(thread).into_diagnostic()?);
     *known.ok_or_else(|| miette!("there is no thread {thread}"))? = number + 1;
+    Ok(())
+}
+
+/// Enters what is there after a cut, a line `THREAD COUNT` for each thread: not less than was acknowledged.
+pub(crate) fn take_counts(what: &str, found: &str, durable: &mut [u64; 2]) -> Result<()> {
+    for line in found.lines() {
+        let [thread, ever] = numbers(line)?;
+        let known = &mut durable[usize::try_from(thread).into_diagnostic()?];
+        ensure!(ever >= *known, "thread {thread} had {known} {what} acknowledged, and {ever} are there");
+        *known = ever;
+    }
     Ok(())
 }
 

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod corrupted;
 mod crash;
+mod edits;
 mod format_golden;
 mod kill;
 mod model;

@@ -1,0 +1,178 @@
+//! Corrupted file systems: every call returns a value or an error, and ends.
+
+use crate::edits::{EDIT_BYTES, Edit, Image, kind, open};
+use pm_fs::FsError;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Far longer than an attack takes on a busy machine.
+const TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Attacks an image in another thread, whose stack is as long as that of any thread, and limits its time.
+fn attack(has_orphans: bool, edits: &[Edit]) {
+    let (done, finished) = mpsc::channel();
+    let image = Image::get(has_orphans);
+    let for_thread = edits.to_vec();
+    let thread = std::thread::spawn(move || {
+        image.attack(&for_thread);
+        done.send(()).unwrap();
+    });
+    match finished.recv_timeout(TIME_MAX) {
+        Ok(()) => thread.join().unwrap(),
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{edits:x?} ({has_orphans}): a call hangs"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => panic!("{edits:x?} ({has_orphans}): a call panics"),
+    }
+}
+
+#[test]
+fn random_edits_give_values_or_errors() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let count = std::env::var("PM_EDITS").map_or(1_000, |count| count.parse().expect("a number"));
+    for _ in 0..count {
+        let mut bytes = vec![0; EDIT_BYTES * random.usize(1..4)];
+        random.fill(&mut bytes);
+        if random.bool() {
+            // A small word.
+            bytes.chunks_mut(EDIT_BYTES).for_each(|edit| edit[8..].fill(0));
+        }
+        attack(random.bool(), &Edit::parse_all(&bytes));
+    }
+}
+
+/// Word of an edit that stores these contents, of at most 48 bits.
+const fn contents(contents: u64) -> u64 {
+    contents << 8
+}
+
+/// Word of an edit that stores the number of the inode at this position.
+const fn inode(position: usize) -> u64 {
+    (position as u64) << 8 | 2
+}
+
+/// Fields of the words of inodes.
+const SIZE: u32 = 8;
+const NLINK: u32 = 9;
+const HEIGHT: u32 = 10;
+/// Fields of identities, and of entries.
+const BIRTH: u32 = 3;
+const TARGET: u32 = 4;
+
+/// The edit that gives the entry of a file another file.
+fn retarget(image: &Image, entry_of: &str, target: u64) -> Edit {
+    let position = u64::try_from(image.inode(target)).unwrap();
+    Edit::of(kind::ENTRY, image.entry(image.ino(entry_of)), TARGET, position)
+}
+
+/// The problems that a check reports.
+fn problems(image: &Image, edits: &[Edit]) -> Vec<String> {
+    open(&image.edited(edits)).unwrap().check().problems
+}
+
+#[test]
+fn directory_below_itself_is_reported() {
+    let image = Image::get(false);
+    let edit = retarget(image, "/dir/below", image.ino("/dir"));
+    let found = problems(image, &[edit]);
+    assert!(found.iter().any(|problem| problem.contains("has another name")), "{found:#?}");
+    attack(false, &[edit]);
+}
+
+#[test]
+fn names_of_the_root_and_of_the_orphans_are_refused() {
+    for has_orphans in [false, true] {
+        let image = Image::get(has_orphans);
+        for target in [image.ino(""), image.orphans()] {
+            let edit = retarget(image, "/empty", target);
+            let fs = open(&image.edited(&[edit])).unwrap();
+            assert!(matches!(fs.root().rmdir("empty"), Err(FsError::Corrupted(_))));
+            attack(has_orphans, &[edit]);
+        }
+        let root = Edit::of(kind::SUPERBLOCK, 0, 4, inode(image.inode(image.orphans())));
+        assert!(matches!(open(&image.edited(&[root])), Err(FsError::Corrupted(_))));
+    }
+}
+
+#[test]
+fn impossible_numbers_of_links_are_errors() {
+    let image = Image::get(false);
+    let root = image.inode(image.ino(""));
+    for (nlink, removes) in [(0, true), ((1 << 48) - 1, false)] {
+        let fs = open(&image.edited(&[Edit::of(kind::INODE_WORD, root, NLINK, contents(nlink))])).unwrap();
+        let result = match removes {
+            true => fs.root().rmdir("empty"),
+            false => fs.root().mkdir("new", pm_fs::NewFile::default()).map(drop),
+        };
+        assert!(matches!(result, Err(FsError::Corrupted(_))), "{nlink}: {result:?}");
+    }
+}
+
+#[test]
+fn last_birth_is_refused() {
+    let image = Image::get(false);
+    let pipe = image.inode(image.ino("/dir/pipe"));
+    // The checksum of the height covers the birth.
+    let height = Edit::of(kind::INODE_WORD, pipe, HEIGHT, contents(15));
+    let edits = [Edit::of(kind::IDENTITY, pipe, BIRTH, u64::MAX), height];
+    assert!(matches!(open(&image.edited(&edits)), Err(FsError::Corrupted(_))));
+}
+
+#[test]
+fn longest_sizes_are_errors_or_values() {
+    let image = Image::get(false);
+    for path in ["/short", "/high", "/dir", "/dir/near", "/dir/far"] {
+        for size in [1 << 42, (1 << 42) + 1, (1 << 48) - 1] {
+            let edit = Edit::of(kind::INODE_WORD, image.inode(image.ino(path)), SIZE, contents(size));
+            attack(false, &[edit]);
+        }
+    }
+}
+
+/// All slots of a node refer to one node: with three levels a walk would have 512 * 512 * 512 steps.
+#[test]
+fn nodes_with_several_slots_are_refused() {
+    let image = Image::get(false);
+    for node in 0..image.nodes.len() {
+        for child in &image.nodes {
+            let block = image.blocks.iter().position(|block| block == child).unwrap();
+            let word = u64::try_from(block).unwrap() << 8 | 4;
+            let edits = [Edit::of(kind::NODE_SLOTS, node, 0, word), Edit::of(kind::NODE, node, 2, 2)];
+            assert!(open(&image.edited(&edits)).is_err());
+        }
+    }
+}
+
+/// Each bit of the words that have a checksum, flipped alone, is reported or changes no metadata.
+#[test]
+fn flipped_bits_are_reported() {
+    let image = Image::get(true);
+    let mut random = fastrand::Rng::with_seed(2);
+    let identities = image.inodes.iter().map(|ino| (ino * 64, 64 + 56));
+    let heads = image.dirs.iter().map(|dir| (*dir, 32 + 64));
+    let others =
+        image.nodes.iter().map(|node| (*node, 200)).chain(image.attributes.iter().map(|at| (*at, 60)));
+    for (start, len) in identities.chain(heads).chain(others) {
+        for offset in (start..start + len).step_by(8) {
+            let place = u32::try_from(offset).unwrap();
+            image.attack(&[Edit { place, kind: kind::FLIP, word: random.u64(..64) }]);
+        }
+    }
+}
+
+#[test]
+fn slot_of_another_kind_is_no_page() {
+    let image = Image::get(false);
+    let slot = contents(3 << 40 | 100);
+    let fs = open(&image.edited(&[Edit::of(kind::INODE_WORD, image.inode(image.ino("/short")), 0, slot)]));
+    let read = fs.unwrap().lookup("short").unwrap().read_at(0, &mut [0; 10]);
+    assert!(matches!(read, Err(FsError::Corrupted(_))), "{read:?}");
+}
+
+#[test]
+fn two_entries_with_one_name_are_reported() {
+    const NAME_BYTE: u32 = 3;
+    let image = Image::get(false);
+    let entry = image.entry(image.ino("/dir/near"));
+    let rename = |(at, byte): (u64, u8)| Edit::of(kind::ENTRY, entry, NAME_BYTE, at << 8 | u64::from(byte));
+    let edits: Vec<_> = (0..).zip(*b"pipe").map(rename).collect();
+    assert!(problems(image, &edits).iter().any(|problem| problem.contains("there twice")));
+}
