@@ -64,6 +64,8 @@ pub(crate) enum DirChange {
     Added { name: Box<[u8]>, found: Found, source: AddedTo },
     /// An entry became free.
     Removed { name: Box<[u8]> },
+    /// A first block was added, without entries.
+    Reserved { block: u64 },
     /// An entry has another inode.
     Replaced { name: Box<[u8]>, found: Found },
 }
@@ -206,19 +208,52 @@ impl DirIndex {
             return Ok(DirChange::added(name, target, place, AddedTo::End { block, end, is_new: false }));
         }
         let seed = change.seed();
-        let block = change.alloc(|block| {
+        let block = self.add_block(change, dir, needed, |block| {
             let place = Place { offset: block + ENTRIES_AT, len_bytes, cookie: 0 };
             let mut entries = [0; 4048];
             let bytes = entry_bytes(seed, place, name, target);
             entries[..bytes.len()].copy_from_slice(&bytes);
-            let end = seal(seed, dir.owner(), block + END_AT, needed);
-            DirBlock { tag: DIR_TAG, reserved: 0, owner: dir.ino, birth: dir.birth, end, entries }
+            entries
         })?;
-        tree::set(change, dir, self.block_count, Slot::block(SlotKind::DirBlock, block))?;
-        dir.set_size(change, (self.block_count + 1) * PAGE_BYTES)?;
         let cookie = self.block_count * PAGE_BYTES + ENTRIES_AT;
         let place = Place { offset: block + ENTRIES_AT, len_bytes, cookie };
         Ok(DirChange::added(name, target, place, AddedTo::End { block, end: needed, is_new: true }))
+    }
+
+    /// Adds a block without entries to a directory that has none, in a transaction: then the next names need no room. `None` if it has one.
+    pub(crate) fn reserve<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        dir: &InodeRef,
+    ) -> Result<Option<DirChange>, FsError> {
+        match self.last {
+            Some(_) => Ok(None),
+            None => {
+                self.add_block(change, dir, 0, |_| [0; 4048]).map(|block| Some(DirChange::Reserved { block }))
+            }
+        }
+    }
+
+    /// Adds a block whose entries have this length, and are made from its offset.
+    fn add_block<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        dir: &InodeRef,
+        end: u64,
+        entries: impl FnOnce(u64) -> [u8; 4048],
+    ) -> Result<u64, FsError> {
+        let (seed, owner) = (change.seed(), dir.owner());
+        let block = change.alloc(|block| DirBlock {
+            tag: DIR_TAG,
+            reserved: 0,
+            owner: dir.ino,
+            birth: dir.birth,
+            end: seal(seed, owner, block + END_AT, end),
+            entries: entries(block),
+        })?;
+        tree::set(change, dir, self.block_count, Slot::block(SlotKind::DirBlock, block))?;
+        dir.set_size(change, (self.block_count + 1) * PAGE_BYTES)?;
+        Ok(block)
     }
 
     /// Makes an entry free, in a transaction.
@@ -258,6 +293,10 @@ impl DirIndex {
                     }
                 }
                 self.names.insert(name, found);
+            }
+            DirChange::Reserved { block } => {
+                self.last = Some((block, 0));
+                self.block_count += 1;
             }
             DirChange::Removed { name } => {
                 if let Some(found) = self.names.remove(&name) {

@@ -6,7 +6,7 @@ use crate::format::{KNOWN_INCOMPAT, MAGIC, ROOT, Superblock, VERSION};
 use crate::handle::Handle;
 use crate::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
 use crate::options::FsOptions;
-use crate::shared::{Shared, index};
+use crate::shared::{Shared, apply, index};
 use crate::table::Life;
 use crate::volume::Volume;
 use pm_alloc::Heap;
@@ -145,6 +145,7 @@ impl<P: Pmem> Fs<P> {
         let shared = Arc::new(Shared::new(volume, root, orphans));
         let fs = Self { shared };
         fs.free_orphans()?;
+        fs.reserve_for_orphans()?;
         Ok(fs)
     }
 
@@ -163,6 +164,20 @@ impl<P: Pmem> Fs<P> {
             }
             state.write().life = Life::Orphan;
             shared.release(&state)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the directory of orphans its first block, so that a file that is open can be removed when there is no room for metadata.
+    fn reserve_for_orphans(&self) -> Result<(), FsError> {
+        let Shared { volume, orphans, .. } = &*self.shared;
+        let mut inner = orphans.write();
+        let entries = index(&inner)?;
+        match volume.transaction(|change| entries.reserve(change, &orphans.inode)) {
+            Ok(reserved) => reserved.into_iter().for_each(|reserved| apply(&mut inner, reserved)),
+            // An older file system may be full.
+            Err(FsError::NoSpace) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     }

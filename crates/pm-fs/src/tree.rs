@@ -4,7 +4,7 @@
 
 use crate::error::FsError;
 use crate::format::{HEIGHT_MAX, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
-use crate::inode::InodeRef;
+use crate::inode::{FileKind, InodeRef};
 use crate::volume::{Change, Source};
 use core::mem::offset_of;
 use pm_core::Pmem;
@@ -254,6 +254,9 @@ fn store<P: Pmem>(
 /// The most slots that one step of [`cut`] clears one by one.
 const CLEARED_MAX: usize = 64;
 
+/// The most blocks of a directory that one step of [`cut`] frees. Unlike a page, each takes entries of the log: the words of the heap's bitmap, and its slot.
+const BLOCKS_FREED_MAX: usize = 32;
+
 /// Frees the end of a file, behind its first `keep` pages: at most one node, or so many slots. Returns whether something is left to free.
 pub(crate) fn cut<P: Pmem>(
     change: &mut Change<'_, '_, P>,
@@ -296,19 +299,23 @@ fn cut_leaf<P: Pmem>(
     keep: u64,
     path: &[(u64, u64, u64)],
 ) -> Result<bool, FsError> {
+    // Blocks are in all slots or in none.
+    let most = if inode.kind == FileKind::Directory { BLOCKS_FREED_MAX } else { CLEARED_MAX };
     if first >= keep && !path.is_empty() {
+        let mut used = Vec::new();
         for index in 0..count {
-            if let Some(slot) = load(change, inode, slots + 8 * index)? {
-                free(change, slot)?;
-            }
+            used.extend(load(change, inode, slots + 8 * index)?);
         }
-        return free_nodes(change, inode, path).map(|()| true);
+        if inode.kind != FileKind::Directory || used.len() <= most {
+            used.into_iter().try_for_each(|slot| free(change, slot))?;
+            return free_nodes(change, inode, path).map(|()| true);
+        }
     }
     let mut cleared = 0;
     for index in (keep.saturating_sub(first)..count).rev() {
         let at = slots + 8 * index;
         let Some(slot) = load(change, inode, at)? else { continue };
-        if cleared == CLEARED_MAX {
+        if cleared == most {
             return Ok(true);
         }
         free(change, slot)?;

@@ -176,3 +176,22 @@ fn two_entries_with_one_name_are_reported() {
     let edits: Vec<_> = (0..).zip(*b"pipe").map(rename).collect();
     assert!(problems(image, &edits).iter().any(|problem| problem.contains("there twice")));
 }
+
+#[test]
+fn orphan_with_a_link_is_not_freed() {
+    let image = Image::get(true);
+    let has_name = |ino: u64| image.view.values().any(|(attributes, _)| attributes.ino == ino);
+    let mut refused = 0;
+    for (position, ino) in image.inodes.iter().enumerate() {
+        if has_name(*ino) || *ino == image.orphans() {
+            continue;
+        }
+        let edit = Edit::of(kind::INODE_WORD, position, NLINK, contents(1));
+        match open(&image.edited(&[edit])) {
+            Err(FsError::Corrupted(_)) => refused += 1,
+            // Recovery has replayed the removal of its name, and so the number of its links.
+            opened => assert_eq!(opened.unwrap().check().problems, Vec::<String>::new(), "{ino}"),
+        }
+    }
+    assert!(refused > 0);
+}

@@ -115,7 +115,7 @@ pub(crate) struct Image {
     /// All blocks of the heap.
     pub(crate) blocks: Vec<u64>,
     /// What a walk finds.
-    view: View,
+    pub(crate) view: View,
 }
 
 /// What a walk finds: the attributes of a file and its extended ones, by its path.
@@ -134,6 +134,10 @@ impl Image {
         let (root, orphans) = (fs.root(), fill(&fs));
         if !has_orphans {
             drop(orphans);
+        }
+        // Recovery replays the last transactions, over what is edited.
+        for mode in [0o700, 0o711, 0o750, 0o755] {
+            root.set_attributes(&SetAttributes { mode: Some(mode), ..SetAttributes::default() }).unwrap();
         }
         let mut bytes = vec![0; usize::try_from(REGION_BYTES).unwrap()];
         pmem.load(0, &mut bytes);

@@ -4,6 +4,7 @@
 
 mod corrupted;
 mod crash;
+mod directories;
 mod edits;
 mod format_golden;
 mod kill;
