@@ -94,7 +94,8 @@ fn file_system_has_golden_bytes() {
         }
     }
     if std::env::var_os("PM_WRITE_GOLDEN").is_some() {
-        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/library/golden/blocks.hex"), &found).unwrap();
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/library/golden/blocks.hex"), &found)
+            .unwrap();
     }
     assert_eq!(found, include_str!("golden/blocks.hex"));
 }
