@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::{pmfs, run};
 use rustix::fs::{
     CWD, FallocateFlags, RenameFlags, SeekFrom, XattrFlags, fallocate, getxattr, listxattr, removexattr,
     renameat_with, seek, setxattr,
@@ -78,17 +81,6 @@ impl Drop for Mount {
         // Detached, in case that a test has failed with files open.
         Command::new("umount").arg("-l").arg(self.path("")).stderr(Stdio::null()).status().ok();
     }
-}
-
-fn pmfs() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_pmfs"))
-}
-
-#[track_caller]
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]

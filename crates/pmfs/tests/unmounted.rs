@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::{pmfs, run};
 use pm_fs::{FileKind, Fs, FsOptions, NewFile};
 use rustix::fs::{SeekFrom, seek};
 use std::collections::BTreeMap;
@@ -69,17 +72,6 @@ impl Disk {
     fn json(&self, arguments: &[&str]) -> serde_json::Value {
         serde_json::from_str(&self.run(&[arguments, &["--json"]].concat())).unwrap()
     }
-}
-
-fn pmfs() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_pmfs"))
-}
-
-#[track_caller]
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Bytes that differ at each offset.

@@ -5,6 +5,7 @@ mod media;
 mod power_cut;
 mod power_cut_fs;
 mod power_cut_heap;
+mod power_cut_load;
 mod strays;
 mod takeover;
 mod ublk;

@@ -40,9 +40,10 @@
 //! 4. store `l3 = l2`, then `l2 = l1`, then `l1 = g`: the group *ends*;
 //! 5. store `n = 0`.
 //!
-//! A thread that computes `H` loads `C` first, then the number of lanes that were acquired, and then `n`, `l1`, `l2`, `l3` of each of them, in this order. All stores have release ordering, and all
-//! loads acquire ordering. Only read-modify-write operations change `C`. So a thread that loads `C` observes everything that happened before each LSN
-//! up to `C` was allocated: that its lane was acquired, step 1 of that commit, and the ends of all earlier groups of its lane.
+//! A thread that computes `H` loads `C` first, then the number of lanes that were acquired, and then `n`, `l1`, `l2`, `l3` of each of them, in this
+//! order. All stores have release ordering, and all loads acquire ordering. Only read-modify-write operations change `C`. So a thread that loads `C`
+//! observes everything that happened before each LSN up to `C` was allocated: that its lane was acquired, step 1 of that commit, and the ends of all
+//! earlier groups of its lane.
 //!
 //! The computed `H` is at most the loaded `C`, so it is below every group above `C`. It remains to show that it is also below every group at or below
 //! `C` that recovery may need. Let `f` be a lane's last group at or below `C`. Recovery may need `f` and the two groups before it (fewer if the lane
