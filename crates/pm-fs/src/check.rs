@@ -2,15 +2,12 @@
 
 use crate::dir::DirIndex;
 use crate::error::{Corruption, FsError};
-use crate::format::{INLINE_LINK_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
+use crate::format::{INLINE_LINK_MAX, SlotKind};
 use crate::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
 use crate::shared::Shared;
-use crate::tree::{self, Slot};
-use crate::volume::{Source as _, Volume};
-use core::mem::offset_of;
+use crate::tree;
 use pm_core::Pmem;
-use pm_core::line::LINE_BYTES;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a check has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,85 +20,6 @@ pub struct CheckReport {
     /// What is wrong.
     pub problems: Vec<String>,
 }
-
-/// Marks the pages of all files as in use, by one pass over the blocks of the heap, and notes the births of all inodes. Makes lengths and times durable that a
-/// killed process has stored in place: what is read from now on must not be taken back by a power failure.
-///
-/// No slot refers to another slot's page or node, so that all later walks through file indexes end.
-///
-/// # Durability
-/// One fence.
-pub(crate) fn scan<P: Pmem>(volume: &Volume<P>) -> Result<(), FsError> {
-    let (mut nodes, mut children) = (HashSet::new(), HashSet::new());
-    for block in volume.heap.blocks() {
-        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-        match volume.word(block)? as u32 {
-            INODE_TAG => {
-                let inode = InodeRef::find(volume, block / LINE_BYTES)?;
-                if inode.birth >= BIRTHS_MAX {
-                    return Err(FsError::corrupted(block, "the birth of an inode"));
-                }
-                volume.note_birth(inode.birth);
-                volume.pmem().flush(inode.size_at(), LINE_BYTES);
-                match inode.height(volume)? {
-                    NO_TREE => {}
-                    0 => mark(volume, &inode, inode.slots_at(), ROOT_SLOTS)?,
-                    _ => note_children(volume, &inode, (inode.slots_at(), ROOT_SLOTS), &mut children)?,
-                }
-            }
-            NODE_TAG => {
-                let field = |field: usize| volume.word(block + field as u64);
-                let (ino, birth) = (field(offset_of!(Node, owner))?, field(offset_of!(Node, birth))?);
-                let owner = InodeRef { ino, birth, kind: FileKind::File };
-                let level = field(offset_of!(Node, level))?;
-                let slots = tree::node_slots(volume, &owner, Slot::block(SlotKind::Node, block), level)?;
-                nodes.insert(block);
-                match level {
-                    1 => mark(volume, &owner, slots, NODE_SLOTS)?,
-                    _ => note_children(volume, &owner, (slots, NODE_SLOTS), &mut children)?,
-                }
-            }
-            _ => {}
-        }
-    }
-    match children.difference(&nodes).next() {
-        Some(child) => Err(FsError::corrupted(*child, "a node of a file index")),
-        None => Ok(volume.pmem().fence()?),
-    }
-}
-
-/// Notes the nodes that slots refer to.
-fn note_children<P: Pmem>(
-    volume: &Volume<P>,
-    inode: &InodeRef,
-    (slots, count): (u64, u64),
-    children: &mut HashSet<u64>,
-) -> Result<(), FsError> {
-    for index in 0..count {
-        let at = slots + 8 * index;
-        if let Some(slot) = tree::load(volume, inode, at)?
-            && (slot.kind != SlotKind::Node || !children.insert(slot.offset()))
-        {
-            return Err(FsError::corrupted(at, "the number of a node, or another slot's: a slot"));
-        }
-    }
-    Ok(())
-}
-
-fn mark<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, slots: u64, count: u64) -> Result<(), FsError> {
-    for at in (slots..).step_by(8).take(usize::try_from(count).unwrap_or(0)) {
-        if let Some(slot) = tree::load(volume, inode, at)?
-            && slot.kind == SlotKind::Page
-            && !volume.pages.mark(slot.number)
-        {
-            return Err(FsError::corrupted(at, "the number of a page, or another file's: a slot"));
-        }
-    }
-    Ok(())
-}
-
-/// More inodes than are ever created.
-const BIRTHS_MAX: u64 = 1 << 62;
 
 /// A check in progress.
 struct Checker<'s, P: Pmem> {
@@ -131,6 +49,7 @@ pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> CheckReport {
         directories: BTreeSet::from([root.ino, orphans.ino]),
         left: vec![(root, root.ino)],
     };
+    checker.attempt("preparing", shared.prepared());
     // Not by recursion: a tree may be deeper than the stack.
     while let Some((dir, parent)) = checker.left.pop() {
         checker.directory(&dir, parent);
@@ -268,6 +187,7 @@ impl<P: Pmem> Checker<'_, P> {
                 .map(|link| link.offset())
         });
         self.blocks.extend(superblock);
+        self.blocks.insert(self.shared.saved_at());
         for block in heap.symmetric_difference(&self.blocks.clone()) {
             let how = if heap.contains(block) { "leaked" } else { "not allocated" };
             self.problem(format!("the block at {block} is {how}"));

@@ -84,7 +84,7 @@ pub(crate) fn write<P: Pmem>(
     if inner.life == Life::Freed {
         return Err(FsError::NotFound);
     }
-    let volume = &shared.volume;
+    let volume = shared.prepared()?;
     let size = state.inode.size(volume)?;
     let offset = offset.unwrap_or(size);
     if bytes.is_empty() {
@@ -238,7 +238,7 @@ pub(crate) fn allocate<P: Pmem>(
 ) -> Result<(), FsError> {
     check_is_file(&state.inode)?;
     let end = checked_end(offset, len_bytes)?;
-    let (volume, inode) = (&shared.volume, &state.inode);
+    let (volume, inode) = (shared.prepared()?, &state.inode);
     let inner = state.write();
     if inner.life == Life::Freed {
         return Err(FsError::NotFound);
@@ -316,7 +316,7 @@ pub(crate) fn punch<P: Pmem>(
 ) -> Result<(), FsError> {
     check_is_file(&state.inode)?;
     let end = checked_end(offset, len_bytes.min(SIZE_MAX.saturating_sub(offset)))?;
-    let (volume, inode) = (&shared.volume, &state.inode);
+    let (volume, inode) = (shared.prepared()?, &state.inode);
     let inner = state.write();
     if inner.life == Life::Freed {
         return Err(FsError::NotFound);
@@ -368,7 +368,11 @@ pub(crate) fn seek<P: Pmem>(
         let found = tree::next(volume, inode, index)?.map(|(index, _)| (index * PAGE_BYTES).max(offset));
         return found.filter(|at| *at < size).ok_or(FsError::NoData);
     }
+    let first = index;
     while index * PAGE_BYTES < size && tree::find(volume, inode, index)?.is_some() {
+        if index - first >= volume.pages.count() {
+            return Err(FsError::corrupted(inode.slots_at(), "a file with more pages than there are"));
+        }
         index += 1;
     }
     Ok((index * PAGE_BYTES).clamp(offset, size))
@@ -384,7 +388,7 @@ pub(crate) fn truncate<P: Pmem>(shared: &Shared<P>, state: &State, new_size: u64
     if new_size > SIZE_MAX {
         return Err(FsError::TooLong);
     }
-    let (volume, inode) = (&shared.volume, &state.inode);
+    let (volume, inode) = (shared.prepared()?, &state.inode);
     let inner = state.write();
     if inner.life == Life::Freed {
         return Err(FsError::NotFound);

@@ -10,7 +10,7 @@ pub const ROOT: &str = "pm-fs";
 pub const MAGIC: [u8; 8] = *b"PMFS\r\n\x1a\n";
 
 /// The format version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The known features that a program must support to open the file system. None exist yet.
 pub const KNOWN_INCOMPAT: u64 = 0;
@@ -44,6 +44,8 @@ pub const NODE_TAG: u32 = u32::from_le_bytes(*b"NODE");
 pub const XATTR_TAG: u32 = u32::from_le_bytes(*b"XATT");
 /// See [`INODE_TAG`].
 pub const DIR_TAG: u32 = u32::from_le_bytes(*b"DIRB");
+/// See [`INODE_TAG`].
+pub const SAVED_TAG: u32 = u32::from_le_bytes(*b"SAVD");
 
 /// Where the file system begins: it never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
@@ -65,8 +67,10 @@ pub struct Superblock {
     pub orphans: u64,
     /// The time of creation, in nanoseconds since 1970.
     pub created_ns: u64,
+    /// The offset of the [`Saved`].
+    pub saved: u64,
     /// Zero.
-    pub reserved: [u64; 22],
+    pub reserved: [u64; 21],
     /// CRC-32C of all bytes before it.
     pub crc: u32,
     /// Zero.
@@ -78,6 +82,43 @@ impl Superblock {
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
         crc32c_bytes(0, &bytes_of(self)[..offset_of!(Self, crc)])
+    }
+}
+
+/// What closing a file system saves, so that the next open need not look for it. It is forgotten before anything changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct Saved {
+    /// [`SAVED_TAG`].
+    pub tag: u32,
+    /// CRC-32C of the seed, the offset, and the other bytes.
+    pub crc: u32,
+    /// The offset of a block with the map of pages, a bit for each, set if it is in use. Zero if nothing is saved; then the fields below are zero.
+    pub map: u64,
+    /// The length of the map.
+    pub map_bytes: u64,
+    /// The last birth of an inode.
+    pub birth: u64,
+    /// CRC-32C of the map.
+    pub map_crc: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Zero.
+    pub reserved_1: [u64; 3],
+}
+
+impl Saved {
+    /// The checksum that its contents give at `offset`.
+    #[must_use]
+    pub fn expected_crc(&self, seed: u64, offset: u64) -> u32 {
+        let without = Self { crc: 0, ..*self };
+        crc32c_bytes(crc32c_words(&[seed, offset]), bytes_of(&without))
+    }
+
+    /// The same with the right checksum.
+    #[must_use]
+    pub fn sealed(self, seed: u64, offset: u64) -> Self {
+        Self { crc: self.expected_crc(seed, offset), ..self }
     }
 }
 
@@ -314,6 +355,7 @@ pub struct AttributeEntry {
 
 const _: () = {
     assert!(size_of::<Superblock>() == 240);
+    assert!(size_of::<Saved>() == 64);
     assert!(size_of::<Identity>() == 64);
     assert!(size_of::<Status>() == 64);
     assert!(size_of::<Inode>() == 240);

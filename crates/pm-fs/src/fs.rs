@@ -6,8 +6,8 @@ use crate::format::{KNOWN_INCOMPAT, MAGIC, ROOT, Superblock, VERSION};
 use crate::handle::Handle;
 use crate::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
 use crate::options::FsOptions;
-use crate::shared::{Shared, apply, index};
-use crate::table::Life;
+use crate::recovery;
+use crate::shared::Shared;
 use crate::volume::Volume;
 use pm_alloc::Heap;
 use pm_core::{Pmem, Region};
@@ -50,8 +50,7 @@ impl Fs<Region> {
         Self::format_in(heap, options)
     }
 
-    /// Opens the file system in the file or device-dax at `path`. Finds the pages in use by one pass over all blocks of metadata, and frees the files that were
-    /// open without a name.
+    /// Opens the file system in the file or device-dax at `path`. The first change, or [`prepare`](Fs::prepare), finds the pages in use.
     ///
     /// # Errors
     /// When there is none, another process has it open, or a part that is needed is corrupted.
@@ -91,6 +90,8 @@ impl<P: Pmem> Fs<P> {
         let now = (options.clock)();
         let (high, low) = heap.pool().uuid().as_u64_pair();
         let volume = Volume::new(heap, high ^ low, options.clock);
+        volume.pages.set_map(volume.pages.empty_map());
+        let change_seed = volume.seed;
         volume.transaction(|change| {
             let dir = |parent| NewInode {
                 kind: FileKind::Directory,
@@ -105,6 +106,7 @@ impl<P: Pmem> Fs<P> {
             let root = dir(0).create(change)?;
             root.edit(change, |identity| identity.parent = root.ino)?;
             let orphans = dir(0).create(change)?;
+            let saved = change.alloc(|offset| recovery::nothing().sealed(change_seed, offset))?;
             let superblock = Superblock {
                 magic: MAGIC,
                 version: VERSION,
@@ -114,7 +116,8 @@ impl<P: Pmem> Fs<P> {
                 root: root.ino,
                 orphans: orphans.ino,
                 created_ns: now,
-                reserved: [0; 22],
+                saved,
+                reserved: [0; 21],
                 crc: 0,
                 reserved_1: 0,
             };
@@ -141,45 +144,21 @@ impl<P: Pmem> Fs<P> {
         if root.ino == orphans.ino || [root, orphans].iter().any(|inode| inode.kind != FileKind::Directory) {
             return Err(FsError::corrupted(offset_of_ino(root.ino), "a directory of the superblock"));
         }
-        check::scan(&volume)?;
-        let shared = Arc::new(Shared::new(volume, root, orphans));
-        let fs = Self { shared };
-        fs.free_orphans()?;
-        fs.reserve_for_orphans()?;
-        Ok(fs)
+        let shared = Shared::new(volume, root, orphans, superblock.saved);
+        [root, orphans].iter().try_for_each(|inode| shared.persist_status(inode))?;
+        Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Frees the inodes without a name that earlier processes have left.
-    fn free_orphans(&self) -> Result<(), FsError> {
-        let shared = &self.shared;
-        shared.ensure_index(&shared.orphans)?;
-        let left: Vec<_> = {
-            let inner = shared.orphans.read();
-            index(&inner)?.found().copied().collect()
-        };
-        for found in left {
-            let state = shared.open_found(&found)?;
-            if state.inode.nlink(&shared.volume)? != 0 {
-                return Err(FsError::corrupted(offset_of_ino(found.ino), "an inode without a name"));
-            }
-            state.write().life = Life::Orphan;
-            shared.release(&state)?;
-        }
-        Ok(())
-    }
-
-    /// Gives the directory of orphans its first block, so that a file that is open can be removed when there is no room for metadata.
-    fn reserve_for_orphans(&self) -> Result<(), FsError> {
-        let Shared { volume, orphans, .. } = &*self.shared;
-        let mut inner = orphans.write();
-        let entries = index(&inner)?;
-        match volume.transaction(|change| entries.reserve(change, &orphans.inode)) {
-            Ok(reserved) => reserved.into_iter().for_each(|reserved| apply(&mut inner, reserved)),
-            // An older file system may be full.
-            Err(FsError::NoSpace) => {}
-            Err(error) => return Err(error),
-        }
-        Ok(())
+    /// Does what an open leaves to the first change: finds the pages in use, by a pass over all blocks of metadata unless the last [`close`](Self::close) has saved them,
+    /// and frees the files that were open without a name. Reads do not wait for this.
+    ///
+    /// # Errors
+    /// When a part that this needs is corrupted: then all calls that change something return the same error. When a fence fails.
+    ///
+    /// # Durability
+    /// A crash leaves the file system as it was, without some of the files without a name.
+    pub fn prepare(&self) -> Result<(), FsError> {
+        self.shared.prepared().map(drop)
     }
 
     /// The root directory.
@@ -197,14 +176,17 @@ impl<P: Pmem> Fs<P> {
     }
 
     /// The size, and what is free.
-    pub fn stats(&self) -> FsStats {
-        let volume = &self.shared.volume;
+    ///
+    /// # Errors
+    /// As for [`prepare`](Self::prepare).
+    pub fn stats(&self) -> Result<FsStats, FsError> {
+        let volume = self.shared.prepared()?;
         let heap = volume.heap.layout().chunks_start..volume.heap.space_behind().start;
-        FsStats {
+        Ok(FsStats {
             pages: volume.pages.count(),
             free_pages: volume.pages.free_count(),
             metadata_bytes: heap.end - heap.start,
-        }
+        })
     }
 
     /// Walks through all directories, and checks that every block and every page is accounted for exactly once. Call this while nothing changes.
@@ -217,15 +199,16 @@ impl<P: Pmem> Fs<P> {
         &self.shared.volume.heap
     }
 
-    /// Closes the file system, so that the next open has less to do. Not needed for durability; dropping the last handle does the same without reporting errors.
+    /// Closes the file system, and saves which pages are in use, so that the next open need not find them. Not needed for durability.
     ///
     /// # Errors
     /// When there is a handle to a file: then the file system stays open until it is dropped. When a fence fails or has failed.
     ///
     /// # Durability
-    /// Two fences.
+    /// A crash leaves the file system as it is, with the pages saved or not. Four fences.
     pub fn close(self) -> Result<(), FsError> {
         let shared = Arc::try_unwrap(self.shared).map_err(|_| FsError::InUse)?;
+        shared.save()?;
         Ok(shared.volume.heap.close()?)
     }
 }

@@ -94,7 +94,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// Durable when this returns; a crash before that leaves the old ones or the new ones. One fence.
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<(), FsError> {
-        let volume = &self.shared.volume;
+        let volume = self.shared.prepared()?;
         let inode = &self.state.inode;
         let _inner = self.state.write();
         let now = volume.now();

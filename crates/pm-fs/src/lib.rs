@@ -25,13 +25,13 @@
 //!
 //! # How it is stored
 //! Metadata is in blocks of a `pm-alloc` heap, and file data in 4 KiB pages behind it. Every change of metadata is one transaction of the heap. Data is stored
-//! around the cache, and fenced before the transaction that makes it visible. Which pages are free is known in DRAM only: an open finds those in use by a pass over
-//! the metadata. The format is in `docs/format/fs.md`.
+//! around the cache, and fenced before the transaction that makes it visible. Which pages are free is known in DRAM only. Closing a file system saves it; after a crash
+//! the first change finds the pages in use by a pass over the metadata. The format is in `docs/format/fs.md`.
 //!
 //! # What is guaranteed after a crash
 //! * Every call that has returned is durable.
 //! * A call that changes a directory is atomic. A file's length never covers bytes that were not written.
-//! * A file that was open without a name is freed at the next open.
+//! * A file that was open without a name is freed before the first change.
 //!
 //! # Limitations
 //! Permissions are stored and not checked: a process that maps the pool owns it. The metadata has a fixed share of the pool.
@@ -52,7 +52,9 @@ mod handle;
 mod inode;
 mod namei;
 mod options;
+mod orphans;
 mod pages;
+mod recovery;
 mod seal;
 mod shared;
 mod table;

@@ -62,7 +62,7 @@ pub(crate) fn create<P: Pmem>(
     if target.len() > TARGET_MAX {
         return Err(FsError::NameTooLong);
     }
-    let volume = &shared.volume;
+    let volume = shared.prepared()?;
     shared.ensure_index(dir)?;
     let mut inner = dir.write();
     let entries = index(&inner)?;
@@ -114,7 +114,7 @@ pub(crate) fn link<P: Pmem>(
     if state.inode.kind == FileKind::Directory {
         return Err(FsError::NotPermitted);
     }
-    let volume = &shared.volume;
+    let volume = shared.prepared()?;
     shared.ensure_index(dir)?;
     let mut locked = Locked::new(&[state, dir]);
     if locked.get(state).life != Life::Named {
@@ -150,7 +150,7 @@ pub(crate) fn unlink<P: Pmem>(
     name: &[u8],
     of_dir: bool,
 ) -> Result<(), FsError> {
-    let volume = &shared.volume;
+    let volume = shared.prepared()?;
     loop {
         let child = held(shared, dir, name)?;
         let state = &*child.state;
@@ -239,6 +239,7 @@ pub(crate) fn rename<P: Pmem>(
 ) -> Result<(), FsError> {
     check_name(from)?;
     check_name(to)?;
+    shared.prepared()?;
     shared.ensure_index(from_dir)?;
     shared.ensure_index(to_dir)?;
     let is_across = from_dir.inode.ino != to_dir.inode.ino;
@@ -385,7 +386,7 @@ pub(crate) fn exchange<P: Pmem>(
     shared.ensure_index(other_dir)?;
     let is_across = one_dir.inode.ino != other_dir.inode.ino;
     let _renames = is_across.then(|| shared.lock_renames());
-    let volume = &shared.volume;
+    let volume = shared.prepared()?;
     loop {
         let (first, second) = (held(shared, one_dir, one)?, held(shared, other_dir, other)?);
         let (first, second) = (&*first.state, &*second.state);

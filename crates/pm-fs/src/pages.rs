@@ -9,12 +9,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Pages {
     range: Range<u64>,
-    map: Mutex<Map>,
+    map: Mutex<PageMap>,
 }
 
-/// A bit for each page, set if it is in use.
-#[derive(Debug)]
-struct Map {
+/// A bit for each page, set if it is in use. Bits behind the last page are set.
+#[derive(Clone, Debug)]
+pub(crate) struct PageMap {
+    range: Range<u64>,
     words: Vec<u64>,
     free: u64,
     /// The word at which the next search begins.
@@ -28,21 +29,73 @@ pub(crate) struct Taken<'p> {
     numbers: Vec<u64>,
 }
 
+impl PageMap {
+    /// A map in which all pages are free.
+    fn new(range: Range<u64>) -> Self {
+        let count = range.end - range.start;
+        let mut words = vec![0; word(count.div_ceil(64))];
+        if let Some(last) = words.last_mut() {
+            *last = bits_behind(count);
+        }
+        Self { range, words, free: count, cursor: 0 }
+    }
+
+    /// Marks a page as in use. Returns false if it is, or is not one of these pages.
+    pub(crate) fn mark(&mut self, page: u64) -> bool {
+        if !self.range.contains(&page) {
+            return false;
+        }
+        let (word, bit) = place(page - self.range.start);
+        let is_free = self.words[word] & bit == 0;
+        self.words[word] |= bit;
+        self.free -= u64::from(is_free);
+        is_free
+    }
+
+    /// The bits, as they are saved.
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// The map with these bits. `None` if they are not those of a map of as many pages.
+    pub(crate) fn with_words(self, words: Vec<u64>) -> Option<Self> {
+        let behind = bits_behind(self.range.end - self.range.start);
+        let is_right =
+            words.len() == self.words.len() && words.last().is_none_or(|last| last & behind == behind);
+        let free = words.iter().map(|word| u64::from(word.count_zeros())).sum();
+        is_right.then_some(Self { words, free, ..self })
+    }
+}
+
+/// The bits of the last word of a map that are behind its last page.
+const fn bits_behind(count: u64) -> u64 {
+    if count.is_multiple_of(64) { 0 } else { u64::MAX << (count % 64) }
+}
+
 impl Pages {
-    /// The pages between these offsets, all free.
+    /// The pages between these offsets. None is free until [`set_map`](Self::set_map) says so.
     pub(crate) fn new(space: &Range<u64>) -> Self {
-        let range = space.start.div_ceil(PAGE_BYTES)..space.end / PAGE_BYTES;
-        let count = range.end.saturating_sub(range.start);
-        let mut words = vec![0; usize::try_from(count.div_ceil(64)).expect("a pool is in memory")];
-        if let Some(last) = words.last_mut()
-            && !count.is_multiple_of(64)
-        {
-            *last = u64::MAX << (count % 64);
-        }
-        Self {
-            range: range.start..range.start + count,
-            map: Mutex::new(Map { words, free: count, cursor: 0 }),
-        }
+        let first = space.start.div_ceil(PAGE_BYTES);
+        let range = first..(space.end / PAGE_BYTES).max(first);
+        let mut map = PageMap::new(range.clone());
+        map.words.fill(u64::MAX);
+        map.free = 0;
+        Self { range, map: Mutex::new(map) }
+    }
+
+    /// A map of these pages in which all are free.
+    pub(crate) fn empty_map(&self) -> PageMap {
+        PageMap::new(self.range.clone())
+    }
+
+    /// Sets which pages are in use.
+    pub(crate) fn set_map(&self, map: PageMap) {
+        *self.lock() = map;
+    }
+
+    /// Which pages are in use.
+    pub(crate) fn map(&self) -> PageMap {
+        self.lock().clone()
     }
 
     pub(crate) const fn count(&self) -> u64 {
@@ -55,21 +108,6 @@ impl Pages {
 
     pub(crate) fn contains(&self, page: u64) -> bool {
         self.range.contains(&page)
-    }
-
-    /// Marks a page as in use. Returns false if it is, or is not one of these pages.
-    pub(crate) fn mark(&self, page: u64) -> bool {
-        if !self.contains(page) {
-            return false;
-        }
-        let (word, bit) = place(page - self.range.start);
-        let mut map = self.lock();
-        let is_free = map.words[word] & bit == 0;
-        if is_free {
-            map.words[word] |= bit;
-            map.free -= 1;
-        }
-        is_free
     }
 
     /// Whether a page is in use.
@@ -121,14 +159,19 @@ impl Pages {
     }
 
     /// A panic under the lock is a bug of this module.
-    fn lock(&self) -> MutexGuard<'_, Map> {
+    fn lock(&self) -> MutexGuard<'_, PageMap> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The word and the bit of a page.
 fn place(index: u64) -> (usize, u64) {
-    (usize::try_from(index / 64).expect("a pool is in memory"), 1 << (index % 64))
+    (word(index / 64), 1 << (index % 64))
+}
+
+/// The index of a word.
+fn word(index: u64) -> usize {
+    usize::try_from(index).expect("a pool is in memory")
 }
 
 impl Taken<'_> {

@@ -1,19 +1,23 @@
 //! What all handles of a file system share.
 
 use crate::dir::{DirIndex, Found};
-use crate::error::FsError;
+use crate::error::{Corruption, FsError};
 use crate::inode::{FileKind, InodeRef, offset_of_ino};
+use crate::orphans;
+use crate::recovery;
 use crate::table::{Inner, Life, State, Table};
 use crate::tree;
 use crate::volume::{Change, Volume};
+use core::sync::atomic::{AtomicBool, Ordering};
 use pm_core::Pmem;
+use pm_core::line::LINE_BYTES;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
 
 /// An open file system.
 ///
 /// # Locks
 /// First the lock of renames between directories, then those of inodes in ascending order of their numbers and births, then that of the orphans, then the
-/// table.
+/// table. The lock of the preparation is taken and left before them.
 #[derive(Debug)]
 pub(crate) struct Shared<P: Pmem> {
     pub(crate) volume: Volume<P>,
@@ -22,6 +26,17 @@ pub(crate) struct Shared<P: Pmem> {
     /// The directory of inodes without a name, whose names there are their numbers.
     pub(crate) orphans: Arc<State>,
     renames: Mutex<()>,
+    preparation: Preparation,
+}
+
+/// What an open leaves to the first change: see [`recovery`].
+#[derive(Debug)]
+struct Preparation {
+    is_done: AtomicBool,
+    /// The offset of what the last close has saved.
+    saved_at: u64,
+    /// Why it cannot be done: then nothing changes.
+    failed: Mutex<Option<Corruption>>,
 }
 
 /// The locks of some inodes.
@@ -59,10 +74,48 @@ pub(crate) fn index(inner: &Inner) -> Result<&DirIndex, FsError> {
 }
 
 impl<P: Pmem> Shared<P> {
-    pub(crate) fn new(volume: Volume<P>, root: InodeRef, orphans: InodeRef) -> Self {
+    pub(crate) fn new(volume: Volume<P>, root: InodeRef, orphans: InodeRef, saved_at: u64) -> Self {
         let table = Table::default();
         let (root, orphans) = (table.open(root), table.open(orphans));
-        Self { volume, table, root, orphans, renames: Mutex::new(()) }
+        let preparation = Preparation { is_done: AtomicBool::new(false), saved_at, failed: Mutex::new(None) };
+        Self { volume, table, root, orphans, renames: Mutex::new(()), preparation }
+    }
+
+    /// The storage for a call that changes something. The first one waits for the preparation.
+    pub(crate) fn prepared(&self) -> Result<&Volume<P>, FsError> {
+        let Preparation { is_done, saved_at, failed } = &self.preparation;
+        if is_done.load(Ordering::Acquire) {
+            return Ok(&self.volume);
+        }
+        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(corruption) = &*failed {
+            return Err(corruption.clone().into());
+        }
+        if !is_done.load(Ordering::Acquire) {
+            match recovery::recover(&self.volume, &self.orphans.inode, *saved_at) {
+                Ok(()) => is_done.store(true, Ordering::Release),
+                Err(FsError::Corrupted(corruption)) => {
+                    *failed = Some(corruption.clone());
+                    return Err(corruption.into());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(&self.volume)
+    }
+
+    /// Saves what the next open would have to look for. Nothing changes after that.
+    pub(crate) fn save(&self) -> Result<(), FsError> {
+        match self.preparation.is_done.load(Ordering::Acquire) {
+            true => recovery::save(&self.volume, self.preparation.saved_at),
+            // What was saved still is.
+            false => Ok(()),
+        }
+    }
+
+    /// The blocks of the heap with what an open saves.
+    pub(crate) const fn saved_at(&self) -> u64 {
+        self.preparation.saved_at
     }
 
     /// Keeps directories from getting other parents.
@@ -94,10 +147,20 @@ impl<P: Pmem> Shared<P> {
                 "the name of a directory that has none",
             ));
         }
-        match inode.kind == found.kind {
-            true => Ok(self.table.open(inode)),
-            false => Err(FsError::corrupted(offset_of_ino(found.ino), "the type of an inode")),
+        if inode.kind != found.kind {
+            return Err(FsError::corrupted(offset_of_ino(found.ino), "the type of an inode"));
         }
+        self.persist_status(&inode)?;
+        Ok(self.table.open(inode))
+    }
+
+    /// Before the preparation, makes what is in an inode besides logged words durable: a killed process may have stored it in place.
+    pub(crate) fn persist_status(&self, inode: &InodeRef) -> Result<(), FsError> {
+        if !self.preparation.is_done.load(Ordering::Acquire) {
+            self.volume.pmem().flush(inode.size_at(), LINE_BYTES);
+            self.volume.pmem().fence()?;
+        }
+        Ok(())
     }
 
     /// Ends a handle. With the last one, an inode without a name is freed.
@@ -110,19 +173,12 @@ impl<P: Pmem> Shared<P> {
 
     /// Frees an inode that has neither a name nor a handle, in steps. A crash between two of them leaves it an orphan.
     pub(crate) fn evict(&self, state: &State) -> Result<(), FsError> {
-        let inode = &state.inode;
-        while self.volume.transaction(|change| tree::cut(change, inode, 0))? {}
+        let (volume, inode) = (self.prepared()?, &state.inode);
+        orphans::free_contents(volume, inode)?;
         self.ensure_index(&self.orphans)?;
-        let mut orphans = self.orphans.write();
-        let name = orphan_name(inode.ino);
-        let corrupted = FsError::corrupted(offset_of_ino(inode.ino), "the name of an inode without a name");
-        let found = index(&orphans)?.find(&name).ok_or(corrupted)?;
-        let removed = self.volume.transaction(|change| {
-            inode.free_xattr(change)?;
-            change.free(offset_of_ino(inode.ino))?;
-            DirIndex::remove(change, &name, found)
-        })?;
-        apply(&mut orphans, removed);
+        let mut list = self.orphans.write();
+        let freed = orphans::free(volume, inode, index(&list)?)?;
+        apply(&mut list, freed);
         state.write().life = Life::Freed;
         self.table.forget(state);
         Ok(())
@@ -137,7 +193,7 @@ impl<P: Pmem> Shared<P> {
         orphans: Option<&Inner>,
     ) -> Result<Option<crate::dir::DirChange>, FsError> {
         let inode = &state.inode;
-        let Some(orphans) = orphans else {
+        let Some(list) = orphans else {
             tree::cut(change, inode, 0)?;
             inode.free_xattr(change)?;
             change.free(offset_of_ino(inode.ino))?;
@@ -146,7 +202,7 @@ impl<P: Pmem> Shared<P> {
         inode.set_nlink(change, 0)?;
         change.set(inode.ctime_at(), now)?;
         let target = (inode.ino, inode.kind);
-        index(orphans)?.add(change, &self.orphans.inode, &orphan_name(inode.ino), target).map(Some)
+        index(list)?.add(change, &self.orphans.inode, &orphans::name_of(inode.ino), target).map(Some)
     }
 
     /// Whether an inode whose last name goes can be freed by the same transaction: the caller has its only handle, and it has few pages.
@@ -161,9 +217,4 @@ pub(crate) fn apply(inner: &mut Inner, change: crate::dir::DirChange) {
     if let Some(index) = &mut inner.index {
         index.apply(change);
     }
-}
-
-/// The name of an orphan.
-pub(crate) fn orphan_name(ino: u64) -> Vec<u8> {
-    format!("{ino:x}").into_bytes()
 }

@@ -123,7 +123,14 @@ pub(crate) fn next(
     if height == NO_TREE {
         return Ok(None);
     }
-    next_in(source, inode, (inode.slots_at(), ROOT_SLOTS), height, 0, from)
+    next_in(source, inode, (inode.slots_at(), ROOT_SLOTS), height, 0, from, &mut source.nodes_max())
+}
+
+/// Counts a node of a walk: if slots of a corrupted index share nodes, it would hardly end.
+fn count_node(inode: &InodeRef, left: &mut u64) -> Result<(), FsError> {
+    *left =
+        left.checked_sub(1).ok_or(FsError::corrupted(inode.slots_at(), "a file index with shared nodes"))?;
+    Ok(())
 }
 
 fn next_in(
@@ -133,7 +140,9 @@ fn next_in(
     level: u64,
     first: u64,
     from: u64,
+    nodes_left: &mut u64,
 ) -> Result<Option<(u64, Slot)>, FsError> {
+    count_node(inode, nodes_left)?;
     for index in from.saturating_sub(first) / reach(level)..count {
         let Some(slot) = load(source, inode, slots + 8 * index)? else { continue };
         let number = first + index * reach(level);
@@ -141,7 +150,8 @@ fn next_in(
             return Ok(Some((number, slot)));
         }
         let below = node_slots(source, inode, slot, level)?;
-        if let Some(found) = next_in(source, inode, (below, NODE_SLOTS), level - 1, number, from)? {
+        if let Some(found) = next_in(source, inode, (below, NODE_SLOTS), level - 1, number, from, nodes_left)?
+        {
             return Ok(Some(found));
         }
     }
@@ -369,7 +379,7 @@ pub(crate) fn visit(
     if height == NO_TREE {
         return Ok(());
     }
-    visit_list(source, inode, (inode.slots_at(), ROOT_SLOTS), height, 0, each)
+    visit_list(source, inode, (inode.slots_at(), ROOT_SLOTS), height, 0, each, &mut source.nodes_max())
 }
 
 fn visit_list(
@@ -379,14 +389,16 @@ fn visit_list(
     level: u64,
     first: u64,
     each: &mut impl FnMut(u64, Slot) -> Result<(), FsError>,
+    nodes_left: &mut u64,
 ) -> Result<(), FsError> {
+    count_node(inode, nodes_left)?;
     for index in 0..count {
         let Some(slot) = load(source, inode, slots + 8 * index)? else { continue };
         let number = first + index * reach(level);
         each(number, slot)?;
         if level > 0 {
             let below = node_slots(source, inode, slot, level)?;
-            visit_list(source, inode, (below, NODE_SLOTS), level - 1, number, each)?;
+            visit_list(source, inode, (below, NODE_SLOTS), level - 1, number, each, nodes_left)?;
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The heap with the metadata and the pages with the data: checked loads, and transactions.
 
 use crate::error::FsError;
-use crate::format::{PAGE_BYTES, ROOT, Superblock};
+use crate::format::{Node, PAGE_BYTES, ROOT, Superblock};
 use crate::pages::Pages;
 use crate::seal::{Owner, seal, unseal};
 use core::cell::RefCell;
@@ -16,6 +16,9 @@ pub(crate) trait Source {
 
     /// The seed of all checksums.
     fn seed(&self) -> u64;
+
+    /// More nodes, and inodes with slots, than there is room for.
+    fn nodes_max(&self) -> u64;
 
     /// Loads a sealed word.
     fn sealed(&self, owner: Owner, offset: u64) -> Result<u64, FsError> {
@@ -54,6 +57,11 @@ impl<P: Pmem> Volume<P> {
     /// Notes the number of an inode that exists.
     pub(crate) fn note_birth(&self, birth: u64) {
         self.birth.fetch_max(birth, Ordering::Relaxed);
+    }
+
+    /// The last number of an inode.
+    pub(crate) fn last_birth(&self) -> u64 {
+        self.birth.load(Ordering::Relaxed)
     }
 
     pub(crate) const fn pmem(&self) -> PoisoningPmem<'_, P> {
@@ -122,6 +130,11 @@ impl<P: Pmem> Source for Volume<P> {
 
     fn seed(&self) -> u64 {
         self.seed
+    }
+
+    fn nodes_max(&self) -> u64 {
+        let heap_bytes = self.heap.space_behind().start - self.heap.layout().chunks_start;
+        heap_bytes / size_of::<Node>() as u64 + 2
     }
 }
 
@@ -217,5 +230,9 @@ impl<P: Pmem> Source for Change<'_, '_, P> {
 
     fn seed(&self) -> u64 {
         self.volume.seed
+    }
+
+    fn nodes_max(&self) -> u64 {
+        self.volume.nodes_max()
     }
 }

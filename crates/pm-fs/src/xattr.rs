@@ -81,7 +81,7 @@ fn change<P: Pmem>(
     state: &State,
     edit: impl FnOnce(&mut Attributes) -> Result<(), FsError>,
 ) -> Result<(), FsError> {
-    let (volume, inode) = (&shared.volume, &state.inode);
+    let (volume, inode) = (shared.prepared()?, &state.inode);
     let inner = state.write();
     if inner.life == Life::Freed {
         return Err(FsError::NotFound);

@@ -34,7 +34,7 @@ const GROUP_EXECUTE: u32 = 0o010;
 
 /// A mounted file system.
 pub(crate) struct Mounted {
-    fs: Fs<Region>,
+    fs: Arc<Fs<Region>>,
     /// The files that the kernel knows, with the number of its references. They exist as long as it knows them.
     known: Mutex<HashMap<u64, (Handle, u64)>>,
     /// The entries of open directories.
@@ -87,7 +87,7 @@ const fn file_type(kind: FileKind) -> FileType {
 }
 
 impl Mounted {
-    pub(crate) fn new(fs: Fs<Region>) -> Self {
+    pub(crate) fn new(fs: Arc<Fs<Region>>) -> Self {
         Self { fs, known: Mutex::default(), listings: Mutex::default(), clears_set_id: false }
     }
 
@@ -543,7 +543,10 @@ impl Filesystem for Mounted {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let stats = self.fs.stats();
+        let stats = match self.fs.stats() {
+            Ok(stats) => stats,
+            Err(error) => return reply.error(errno(&error)),
+        };
         // The most files that the metadata has room for.
         let files = stats.metadata_bytes / 320;
         reply.statfs(stats.pages, stats.free_pages, stats.free_pages, files, files, 4096, 255, 4096);

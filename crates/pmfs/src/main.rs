@@ -14,10 +14,12 @@ use miette::{Context as _, IntoDiagnostic as _, Result, miette};
 use pm_cli_common::{Docs, Size};
 use pm_core::RegionOptions;
 use pm_fs::{Fs, FsOptions};
-use pool::{at, open, open_with};
+use pool::{at, close, open, open_with};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::thread;
 
 /// A POSIX file system in persistent memory: every call is durable when it returns.
 #[derive(Debug, Parser)]
@@ -105,7 +107,7 @@ fn mkfs(file: &Path, size: Size, metadata_share: u32) -> Result<ExitCode> {
     let user = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let options = FsOptions::new().metadata_share(metadata_share).owner(user.0, user.1);
     let fs = Fs::create(file, size.0, &options).into_diagnostic().wrap_err_with(|| at(file))?;
-    fs.close().into_diagnostic()?;
+    close(fs, file)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -125,15 +127,29 @@ fn mount(file: &Path, directory: &Path, threads: usize, populate: bool, json: bo
     ];
     config.acl = if rustix::process::getuid().is_root() { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(threads.max(1));
+    let fs = Arc::new(fs);
     let mounting = || format!("mounting {} at {}", file.display(), directory.display());
-    let session = fuser::Session::new(Mounted::new(fs), directory, &config);
+    let session = fuser::Session::new(Mounted::new(Arc::clone(&fs)), directory, &config);
     let session = session.into_diagnostic().wrap_err_with(mounting)?;
     if json {
         println!("{}", serde_json::json!({ "event": "mounted", "file": file, "directory": directory }));
     } else {
         println!("{} is mounted at {}", file.display(), directory.display());
     }
+    let for_thread = (Arc::clone(&fs), file.to_path_buf());
+    // Reads are served meanwhile, and changes wait.
+    let preparing = thread::spawn(move || {
+        let (fs, file) = for_thread;
+        if let Err(error) = fs.prepare() {
+            eprintln!("{}: files can be read and not changed, run pmfs fsck: {error}", file.display());
+        }
+    });
     session.run().into_diagnostic()?;
+    drop(preparing.join());
+    match Arc::into_inner(fs) {
+        Some(fs) => close(fs, file)?,
+        None => return Err(miette!("{} is still in use", file.display())),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -156,7 +172,9 @@ fn umount(directory: &Path, detaches: bool) -> Result<ExitCode> {
 }
 
 fn info(file: &Path, json: bool) -> Result<ExitCode> {
-    let stats = open(file)?.stats();
+    let fs = open(file)?;
+    let stats = fs.stats().into_diagnostic().wrap_err_with(|| at(file))?;
+    close(fs, file)?;
     let [all, free] = [stats.pages, stats.free_pages].map(|pages| pages * 4096);
     if json {
         let stats = serde_json::json!({
@@ -176,7 +194,9 @@ fn info(file: &Path, json: bool) -> Result<ExitCode> {
 }
 
 fn fsck(file: &Path, json: bool) -> Result<ExitCode> {
-    let report = open(file)?.check();
+    let fs = open(file)?;
+    let report = fs.check();
+    close(fs, file)?;
     let is_clean = report.problems.is_empty();
     if json {
         let report = serde_json::json!({

@@ -20,6 +20,11 @@ pub(crate) fn open_with(file: &Path, options: &FsOptions) -> Result<Fs> {
     Fs::open(file, options).into_diagnostic().wrap_err_with(|| at(file))
 }
 
+/// Closes the file system in a file.
+pub(crate) fn close(fs: Fs, file: &Path) -> Result<()> {
+    fs.close().into_diagnostic().wrap_err_with(|| at(file))
+}
+
 /// A path of the host in an error.
 pub(crate) fn at(file: &Path) -> String {
     file.display().to_string()

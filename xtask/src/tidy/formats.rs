@@ -5,7 +5,7 @@ use pm_btree::format::{ExtentChunk, ExtentRow, NodeHeader, StoreBlock, StoreHead
 use pm_core::pool::format::{Header, RootSlot};
 use pm_core::{FieldLayout, Persist};
 use pm_fs::format::{
-    AttributeBlock, AttributeEntry, DirBlock, DirEntry, Identity, Inode, Node, Status, Superblock,
+    AttributeBlock, AttributeEntry, DirBlock, DirEntry, Identity, Inode, Node, Saved, Status, Superblock,
 };
 use pmbd::buffer::format::{SlotHeader, SlotsHeader};
 use pmbd::disk::format::Descriptor;
@@ -41,6 +41,7 @@ const LAYOUTS: &[Layout] = &[
     layout::<ExtentRow<'static>>("ExtentRow", "crates/pm-btree/src/format.rs", "docs/format/store.md"),
     layout::<NodeHeader>("NodeHeader", "crates/pm-btree/src/format.rs", "docs/format/store.md"),
     layout::<Superblock>("Superblock", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
+    layout::<Saved>("Saved", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
     layout::<Inode>("Inode", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
     layout::<Identity>("Identity", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
     layout::<Status>("Status", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),

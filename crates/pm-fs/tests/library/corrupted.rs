@@ -1,6 +1,6 @@
 //! Corrupted file systems: every call returns a value or an error, and ends.
 
-use crate::edits::{EDIT_BYTES, Edit, Image, kind, open};
+use crate::edits::{EDIT_BYTES, Edit, Image, kind, open, open_prepared};
 use pm_fs::FsError;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -113,7 +113,7 @@ fn last_birth_is_refused() {
     // The checksum of the height covers the birth.
     let height = Edit::of(kind::INODE_WORD, pipe, HEIGHT, contents(15));
     let edits = [Edit::of(kind::IDENTITY, pipe, BIRTH, u64::MAX), height];
-    assert!(matches!(open(&image.edited(&edits)), Err(FsError::Corrupted(_))));
+    assert!(matches!(open_prepared(&image.edited(&edits)), Err(FsError::Corrupted(_))));
 }
 
 #[test]
@@ -127,6 +127,22 @@ fn longest_sizes_are_errors_or_values() {
     }
 }
 
+/// What needs the pages in use is refused, and what does not is there.
+#[test]
+fn files_are_read_when_the_pages_in_use_cannot_be_found() {
+    let image = Image::get(false);
+    let pipe = image.inode(image.ino("/dir/pipe"));
+    let height = Edit::of(kind::INODE_WORD, pipe, HEIGHT, contents(15));
+    let edits = [Edit::of(kind::IDENTITY, pipe, BIRTH, u64::MAX), height];
+    let fs = open(&image.edited(&edits)).unwrap();
+    assert!(fs.lookup("short").unwrap().read_at(0, &mut [0; 10]).unwrap() > 0);
+    for _ in 0..2 {
+        let created = fs.root().create("new", pm_fs::NewFile::default());
+        assert!(matches!(created, Err(FsError::Corrupted(_))), "{created:?}");
+    }
+    assert!(!fs.check().problems.is_empty());
+}
+
 /// All slots of a node refer to one node: with three levels a walk would have 512 * 512 * 512 steps.
 #[test]
 fn nodes_with_several_slots_are_refused() {
@@ -136,7 +152,7 @@ fn nodes_with_several_slots_are_refused() {
             let block = image.blocks.iter().position(|block| block == child).unwrap();
             let word = u64::try_from(block).unwrap() << 8 | 4;
             let edits = [Edit::of(kind::NODE_SLOTS, node, 0, word), Edit::of(kind::NODE, node, 2, 2)];
-            assert!(open(&image.edited(&edits)).is_err());
+            assert!(open_prepared(&image.edited(&edits)).is_err());
         }
     }
 }
@@ -187,7 +203,7 @@ fn orphan_with_a_link_is_not_freed() {
             continue;
         }
         let edit = Edit::of(kind::INODE_WORD, position, NLINK, contents(1));
-        match open(&image.edited(&[edit])) {
+        match open_prepared(&image.edited(&[edit])) {
             Err(FsError::Corrupted(_)) => refused += 1,
             // Recovery has replayed the removal of its name, and so the number of its links.
             opened => assert_eq!(opened.unwrap().check().problems, Vec::<String>::new(), "{ino}"),

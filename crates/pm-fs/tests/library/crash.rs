@@ -38,16 +38,32 @@ enum Op {
     /// Sets the attribute `user.a` to so many bytes.
     SetXattr(&'static str, usize),
     RemoveXattr(&'static str),
+    /// Closes the file system, and opens it again.
+    Reopen,
 }
 use Op::{
-    Allocate, Append, Chmod, Create, Exchange, Link, Mkdir, Overwrite, Punch, RemoveXattr, Rename, Rmdir,
-    SetXattr, Symlink, Truncate, Unlink, UnlinkOpen, Zero,
+    Allocate, Append, Chmod, Create, Exchange, Link, Mkdir, Overwrite, Punch, RemoveXattr, Rename, Reopen,
+    Rmdir, SetXattr, Symlink, Truncate, Unlink, UnlinkOpen, Zero,
 };
 
 /// A file system with a file `f` of so many bytes, a file `g`, and a directory `d` with a file `d/x`.
 #[derive(Clone, Copy, Debug)]
 struct SmallFs {
     len: usize,
+    /// Whether the first change prepares it, and not the open, and files are only read before that.
+    is_lazy: bool,
+}
+
+/// An open one. `None` if it could not be opened again.
+struct Store {
+    pmem: Arc<SimPmem>,
+    fs: Option<SimFs>,
+}
+
+impl Store {
+    fn fs(&self) -> &SimFs {
+        self.fs.as_ref().expect("it is open")
+    }
 }
 
 /// What a path has.
@@ -137,6 +153,7 @@ fn apply(fs: &SimFs, op: &Op) -> Result<(), FsError> {
         }
         SetXattr(path, len) => fs.lookup(path)?.set_xattr("user.a", vec![b'v'; len], pm_fs::SetXattr::Any),
         RemoveXattr(path) => fs.lookup(path)?.remove_xattr("user.a"),
+        Reopen => unreachable!("needs the region"),
     }
 }
 
@@ -191,36 +208,48 @@ const fn is_refusal(error: &FsError) -> bool {
 impl Subject for SmallFs {
     type Op = Op;
     type State = State;
-    type Store = SimFs;
+    type Store = Store;
     type Error = Failure;
 
-    fn create(&self, pmem: Arc<SimPmem>) -> Result<SimFs, Failure> {
-        let fs = Fs::format(pmem, &options())?;
+    fn create(&self, pmem: Arc<SimPmem>) -> Result<Store, Failure> {
+        let fs = Fs::format(Arc::clone(&pmem), &options())?;
         for op in [Create("f"), Append("f", self.len, b'f'), Create("g"), Mkdir("d"), Create("d/x")] {
             apply(&fs, &op)?;
         }
-        Ok(fs)
+        Ok(Store { pmem, fs: Some(fs) })
     }
 
-    fn open(&self, pmem: Arc<SimPmem>) -> Result<SimFs, Failure> {
-        Ok(Fs::attach(pmem, &options())?)
+    fn open(&self, pmem: Arc<SimPmem>) -> Result<Store, Failure> {
+        let fs = Fs::attach(Arc::clone(&pmem), &options())?;
+        if !self.is_lazy {
+            fs.prepare()?;
+        }
+        Ok(Store { pmem, fs: Some(fs) })
     }
 
-    fn apply(&self, store: &mut SimFs, op: &Op) -> Result<(), Failure> {
-        match apply(store, op) {
+    fn apply(&self, store: &mut Store, op: &Op) -> Result<(), Failure> {
+        if *op == Reopen {
+            store.fs.take().expect("it is open").close()?;
+            store.fs = self.open(Arc::clone(&store.pmem))?.fs;
+            return Ok(());
+        }
+        match apply(store.fs(), op) {
             Err(error) if !is_refusal(&error) => Err(error.into()),
             _ => Ok(()),
         }
     }
 
-    fn observe(&self, store: &SimFs) -> Result<State, Failure> {
-        let report = store.check();
-        if !report.problems.is_empty() {
-            return Err(Failure::Unsound(report.problems));
-        }
+    fn observe(&self, store: &Store) -> Result<State, Failure> {
         let mut state = State::new();
-        observe(&store.root(), "", &mut BTreeMap::new(), &mut state)?;
-        Ok(state)
+        observe(&store.fs().root(), "", &mut BTreeMap::new(), &mut state)?;
+        if self.is_lazy {
+            return Ok(state);
+        }
+        let report = store.fs().check();
+        match report.problems.is_empty() {
+            true => Ok(state),
+            false => Err(Failure::Unsound(report.problems)),
+        }
     }
 }
 
@@ -297,6 +326,7 @@ impl Oracle for SmallFs {
             Chmod(path, mode) => edit(state, path, &|file| file.mode = mode),
             SetXattr(path, len) => edit(state, path, &|file| file.xattr = Some(len)),
             RemoveXattr(path) => edit(state, path, &|file| file.xattr = None),
+            Reopen => {}
         }
         normalize(state);
     }
@@ -410,7 +440,11 @@ const CALLS: [Op; 25] = [
 const LENGTHS: [usize; 2] = [100, 8 * 4096 + 5];
 
 fn explore(explorer: Explorer, len: usize, ops: &[Op]) {
-    let sequences = Sequences::new(SmallFs { len }, REGION_BYTES).unwrap();
+    explore_in(SmallFs { len, is_lazy: false }, explorer, ops);
+}
+
+fn explore_in(fs: SmallFs, explorer: Explorer, ops: &[Op]) {
+    let sequences = Sequences::new(fs, REGION_BYTES).unwrap();
     sequences.explorer(explorer).crash_onward(0).check(ops);
 }
 
@@ -441,6 +475,35 @@ fn calls_of_killed_processes_are_atomic() {
             let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(4);
             explore(explorer, len, &[op]);
         }
+    }
+}
+
+/// As before, and files are read before the pages in use are found: what was read is not taken back.
+#[test]
+fn what_is_read_at_first_stays() {
+    let fs = SmallFs { len: 100, is_lazy: true };
+    for ops in
+        [&[Append("f", 200, 7)][..], &[Truncate("f", 50)], &[Reopen, Append("f", 20, 7)], &[Unlink("f")]]
+    {
+        let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(4);
+        explore_in(fs, explorer, ops);
+    }
+}
+
+/// What a close saves is not used after a change, nor lost with its block.
+#[test]
+fn pages_that_were_saved_are_those_in_use() {
+    let sequences: [&[Op]; 5] = [
+        &[Reopen],
+        &[Reopen, Append("g", 200, 7)],
+        &[Append("g", 200, 7), Reopen, Unlink("f")],
+        &[Reopen, Create("new"), Reopen, Append("new", 5000, 7)],
+        &[UnlinkOpen("f"), Reopen, Append("g", 9000, 7), Reopen],
+    ];
+    for ops in sequences {
+        let explorer =
+            Explorer::new(Model::Px86Line).crashes(1).choices_per_point(8).nested_choices_per_point(4);
+        explore(explorer, LENGTHS[1], ops);
     }
 }
 

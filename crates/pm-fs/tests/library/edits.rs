@@ -91,6 +91,13 @@ fn new() -> NewFile {
     NewFile { mode: 0o644, uid: 1, gid: 2 }
 }
 
+/// Opens a file system, and prepares it for changes.
+pub(crate) fn open_prepared(pmem: &Arc<Region>) -> Result<Fs<Arc<Region>>, FsError> {
+    let fs = open(pmem)?;
+    fs.prepare()?;
+    Ok(fs)
+}
+
 /// Opens a file system.
 pub(crate) fn open(pmem: &Arc<Region>) -> Result<Fs<Arc<Region>>, FsError> {
     Fs::attach(Arc::clone(pmem), &options())
@@ -371,8 +378,9 @@ impl Image {
         let pmem = self.edited(edits);
         for round in 0..2 {
             let Ok(fs) = open(&pmem) else { return };
-            let report = fs.check();
+            // Before the preparation, which finds more.
             let found = walk(&fs.root());
+            let report = fs.check();
             if let ([Edit { kind: kind::FLIP, .. }], 0, Ok(found)) = (edits, round, &found)
                 && report.problems.is_empty()
             {

@@ -3,8 +3,8 @@
 use pm_alloc::HeapOptions;
 use pm_core::{Pmem as _, PoolOptions, Region, Uuid, bytes_of};
 use pm_fs::format::{
-    AttributeBlock, DIR_TAG, DirBlock, DirEntry, INODE_TAG, Identity, MAGIC, NODE_TAG, Node, Superblock,
-    VERSION, XATTR_TAG,
+    AttributeBlock, DIR_TAG, DirBlock, DirEntry, INODE_TAG, Identity, MAGIC, NODE_TAG, Node, SAVED_TAG,
+    Saved, Superblock, VERSION, XATTR_TAG,
 };
 use pm_fs::{Fs, FsOptions, NewFile, SetXattr};
 use std::fmt::Write as _;
@@ -27,11 +27,22 @@ fn heads_have_golden_checksums() {
         root: 100,
         orphans: 104,
         created_ns: 1,
-        reserved: [0; 22],
+        saved: 7000,
+        reserved: [0; 21],
         crc: 0,
         reserved_1: 0,
     };
-    assert_eq!(hex(&bytes_of(&superblock)[..16]), "504d46530d0a1a0a0100000000000000");
+    assert_eq!(hex(&bytes_of(&superblock)[..16]), "504d46530d0a1a0a0200000000000000");
+    let saved = Saved {
+        tag: SAVED_TAG,
+        crc: 0,
+        map: 6400,
+        map_bytes: 8,
+        birth: 3,
+        map_crc: 9,
+        reserved: 0,
+        reserved_1: [0; 3],
+    };
     let identity = Identity {
         tag: INODE_TAG,
         crc: 0,
@@ -54,6 +65,7 @@ fn heads_have_golden_checksums() {
     assert_eq!(hex(&bytes_of(&block)[..24]), "44495242000000006400000000000000\n0300000000000000");
     let checksums = [
         superblock.expected_crc(),
+        saved.expected_crc(7, 7000),
         identity.expected_crc(7, 100),
         node.expected_crc(7, 6400),
         entry.expected_crc(7, 6400, b"a"),

@@ -10,4 +10,5 @@ mod format_golden;
 mod kill;
 mod model;
 mod prices;
+mod saved;
 mod threads;

@@ -424,17 +424,17 @@ fn ranges_without_room_change_nothing() {
     let fs = Fs::format(pmem, &FsOptions::new()).unwrap();
     let file = fs.root().create("file", new()).unwrap();
     file.write_at(0, &[7; 5000]).unwrap();
-    let free = fs.stats().free_pages;
+    let free = fs.stats().unwrap().free_pages;
     for len in [(free + 3) * 4096, 1 << 40] {
         assert!(matches!(file.zero_range(0, len, false), Err(FsError::NoSpace)));
         assert!(matches!(file.allocate(0, len, true), Err(FsError::NoSpace)));
     }
     let mut found = [0; 6000];
-    assert_eq!((file.read_at(0, &mut found).unwrap(), fs.stats().free_pages), (5000, free));
+    assert_eq!((file.read_at(0, &mut found).unwrap(), fs.stats().unwrap().free_pages), (5000, free));
     assert!(found[..5000].iter().all(|byte| *byte == 7));
     // Exactly the rest: the two pages of the file are there.
     file.allocate(0, (free + 2) * 4096, true).unwrap();
-    assert_eq!(fs.stats().free_pages, 0);
+    assert_eq!(fs.stats().unwrap().free_pages, 0);
 }
 
 fn remove_all(dir: &Handle<Memory>) {

@@ -3,8 +3,8 @@
 use super::export::Export;
 use super::import::Import;
 use super::tally::Tally;
-use crate::pool::{PoolPath, at, open};
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail, miette};
+use crate::pool::{PoolPath, close, open};
+use miette::{Result, bail, miette};
 use pm_fs::{FileKind, Fs, Handle};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Cp, is_json: bool) -> Result<ExitCode> {
     };
     tally.end();
     copied?;
-    fs.close().into_diagnostic().wrap_err_with(|| at(&args.file))?;
+    close(fs, &args.file)?;
     tally.print(&args.file, is_json);
     Ok(if tally.refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

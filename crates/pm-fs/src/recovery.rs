@@ -1,0 +1,229 @@
+//! What an open leaves to the first change: finding the pages in use, and freeing the inodes that were open without a name.
+
+use crate::dir::DirIndex;
+use crate::error::FsError;
+use crate::format::{INODE_TAG, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SAVED_TAG, Saved, SlotKind};
+use crate::inode::{FileKind, InodeRef, offset_of_ino};
+use crate::orphans;
+use crate::pages::PageMap;
+use crate::tree::{self, Slot};
+use crate::volume::{Source as _, Volume};
+use core::mem::offset_of;
+use pm_core::line::LINE_BYTES;
+use pm_core::{Pmem, crc32c_bytes};
+use std::collections::HashSet;
+
+/// More inodes than are ever created.
+const BIRTHS_MAX: u64 = 1 << 62;
+
+/// Prepares an open file system for changes.
+///
+/// # Durability
+/// What was saved is forgotten before anything else changes. A crash inside this leaves the file system as it was, without some of the orphans. One fence, one more
+/// if something was saved, and those of freeing orphans.
+pub(crate) fn recover<P: Pmem>(
+    volume: &Volume<P>,
+    dir_of_orphans: &InodeRef,
+    saved_at: u64,
+) -> Result<(), FsError> {
+    let saved = load_saved(volume, saved_at)?;
+    let found = match &saved {
+        Some(saved) => load_map(volume, saved)?.map(|map| (map, saved.birth)),
+        None => None,
+    };
+    let (map, birth) = match found {
+        Some(found) => found,
+        None => scan(volume)?,
+    };
+    volume.note_birth(birth);
+    volume.pages.set_map(map);
+    if saved.is_none_or(|saved| saved.map != 0) {
+        volume.transaction(|change| {
+            if let Some(saved) = saved {
+                change.free(saved.map)?;
+            }
+            change.write(saved_at, &nothing().sealed(volume.seed, saved_at))
+        })?;
+    }
+    free_orphans(volume, dir_of_orphans)
+}
+
+/// That nothing is saved; not sealed yet.
+pub(crate) const fn nothing() -> Saved {
+    Saved {
+        tag: SAVED_TAG,
+        crc: 0,
+        map: 0,
+        map_bytes: 0,
+        birth: 0,
+        map_crc: 0,
+        reserved: 0,
+        reserved_1: [0; 3],
+    }
+}
+
+/// What the last close has saved. `None` if that is corrupted: it can be found again.
+fn load_saved<P: Pmem>(volume: &Volume<P>, at: u64) -> Result<Option<Saved>, FsError> {
+    let saved: Saved = volume.load(at)?;
+    Ok((saved.tag == SAVED_TAG && saved.crc == saved.expected_crc(volume.seed, at)).then_some(saved))
+}
+
+/// The map of pages that was saved. `None` if none was, or if it is corrupted.
+fn load_map<P: Pmem>(volume: &Volume<P>, saved: &Saved) -> Result<Option<PageMap>, FsError> {
+    let map = volume.pages.empty_map();
+    if saved.map == 0 || saved.map_bytes != 8 * map.words().len() as u64 || saved.birth >= BIRTHS_MAX {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; 8 * map.words().len()];
+    volume.bytes(saved.map, &mut bytes)?;
+    if crc32c_bytes(0, &bytes) != saved.map_crc {
+        return Ok(None);
+    }
+    let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    Ok(map.with_words(words))
+}
+
+/// Saves the map of pages and the last birth, for the next open. The caller changes nothing after that. Without room nothing is saved.
+///
+/// # Durability
+/// Durable when this returns; a crash before that leaves nothing saved. Two fences.
+pub(crate) fn save<P: Pmem>(volume: &Volume<P>, saved_at: u64) -> Result<(), FsError> {
+    let map = volume.pages.map();
+    let bytes: Vec<u8> = map.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let saved = volume.transaction(|change| {
+        let offset = change.alloc_uninit(bytes.len() as u64)?;
+        // Not through the log: nothing links to the block before the commit, which fences first.
+        change.volume.pmem().store_nt(offset, &bytes);
+        change.note_data();
+        let (map_bytes, map_crc) = (bytes.len() as u64, crc32c_bytes(0, &bytes));
+        let saved = Saved { map: offset, map_bytes, birth: volume.last_birth(), map_crc, ..nothing() };
+        change.write(saved_at, &saved.sealed(volume.seed, saved_at))
+    });
+    match saved {
+        Err(FsError::NoSpace) => Ok(()),
+        saved => saved,
+    }
+}
+
+/// Frees the inodes without a name that earlier processes have left, and gives their directory its first block, so that a file that is open can be removed when there
+/// is no room for metadata.
+fn free_orphans<P: Pmem>(volume: &Volume<P>, dir: &InodeRef) -> Result<(), FsError> {
+    let mut index = DirIndex::load(volume, dir)?;
+    let left: Vec<_> = index.found().copied().collect();
+    for found in left {
+        let inode = InodeRef::find(volume, found.ino)?;
+        if inode.kind != found.kind || inode.ino == dir.ino || inode.nlink(volume)? != 0 {
+            return Err(FsError::corrupted(offset_of_ino(found.ino), "an inode without a name"));
+        }
+        orphans::free_contents(volume, &inode)?;
+        let freed = orphans::free(volume, &inode, &index)?;
+        index.apply(freed);
+    }
+    match volume.transaction(|change| index.reserve(change, dir)) {
+        // An older file system may be full.
+        Ok(_) | Err(FsError::NoSpace) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Marks the pages of all files as in use, by one pass over the blocks of the heap, and finds the last birth of an inode. Makes lengths and times durable that a
+/// killed process has stored in place: what is read from now on must not be taken back by a power failure.
+///
+/// No slot refers to another slot's page or node.
+///
+/// # Durability
+/// One fence.
+fn scan<P: Pmem>(volume: &Volume<P>) -> Result<(PageMap, u64), FsError> {
+    let mut found =
+        Scan { map: volume.pages.empty_map(), birth: 0, nodes: HashSet::new(), children: HashSet::new() };
+    for block in volume.heap.blocks() {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        match volume.word(block)? as u32 {
+            INODE_TAG => found.note_inode(volume, block)?,
+            NODE_TAG => found.note_node(volume, block)?,
+            _ => {}
+        }
+    }
+    match found.children.difference(&found.nodes).next() {
+        Some(child) => Err(FsError::corrupted(*child, "a node of a file index")),
+        None => {
+            volume.pmem().fence()?;
+            Ok((found.map, found.birth))
+        }
+    }
+}
+
+/// What a pass over the blocks of the heap has found.
+struct Scan {
+    map: PageMap,
+    birth: u64,
+    nodes: HashSet<u64>,
+    /// The nodes that slots refer to.
+    children: HashSet<u64>,
+}
+
+impl Scan {
+    fn note_inode<P: Pmem>(&mut self, volume: &Volume<P>, block: u64) -> Result<(), FsError> {
+        let inode = InodeRef::find(volume, block / LINE_BYTES)?;
+        if inode.birth >= BIRTHS_MAX {
+            return Err(FsError::corrupted(block, "the birth of an inode"));
+        }
+        self.birth = self.birth.max(inode.birth);
+        volume.pmem().flush(inode.size_at(), LINE_BYTES);
+        match inode.height(volume)? {
+            NO_TREE => Ok(()),
+            0 => self.note_pages(volume, &inode, inode.slots_at(), ROOT_SLOTS),
+            _ => self.note_children(volume, &inode, inode.slots_at(), ROOT_SLOTS),
+        }
+    }
+
+    fn note_node<P: Pmem>(&mut self, volume: &Volume<P>, block: u64) -> Result<(), FsError> {
+        let field = |field: usize| volume.word(block + field as u64);
+        let (ino, birth) = (field(offset_of!(Node, owner))?, field(offset_of!(Node, birth))?);
+        let owner = InodeRef { ino, birth, kind: FileKind::File };
+        let level = field(offset_of!(Node, level))?;
+        let slots = tree::node_slots(volume, &owner, Slot::block(SlotKind::Node, block), level)?;
+        self.nodes.insert(block);
+        match level {
+            1 => self.note_pages(volume, &owner, slots, NODE_SLOTS),
+            _ => self.note_children(volume, &owner, slots, NODE_SLOTS),
+        }
+    }
+
+    fn note_children<P: Pmem>(
+        &mut self,
+        volume: &Volume<P>,
+        inode: &InodeRef,
+        slots: u64,
+        count: u64,
+    ) -> Result<(), FsError> {
+        for index in 0..count {
+            let at = slots + 8 * index;
+            if let Some(slot) = tree::load(volume, inode, at)?
+                && (slot.kind != SlotKind::Node || !self.children.insert(slot.offset()))
+            {
+                return Err(FsError::corrupted(at, "the number of a node, or another slot's: a slot"));
+            }
+        }
+        Ok(())
+    }
+
+    fn note_pages<P: Pmem>(
+        &mut self,
+        volume: &Volume<P>,
+        inode: &InodeRef,
+        slots: u64,
+        count: u64,
+    ) -> Result<(), FsError> {
+        for index in 0..count {
+            let at = slots + 8 * index;
+            if let Some(slot) = tree::load(volume, inode, at)?
+                && slot.kind == SlotKind::Page
+                && !self.map.mark(slot.number)
+            {
+                return Err(FsError::corrupted(at, "the number of a page, or another file's: a slot"));
+            }
+        }
+        Ok(())
+    }
+}
