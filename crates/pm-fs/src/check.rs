@@ -1,11 +1,12 @@
 //! Finding the pages in use after an open, and checking that everything is accounted for exactly once.
 
-use crate::dir::DirIndex;
+use crate::dir::{self, DirIndex, Entry};
 use crate::error::{Corruption, FsError};
 use crate::format::{INLINE_LINK_MAX, SlotKind};
 use crate::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
 use crate::shared::Shared;
 use crate::tree;
+use crate::volume::Volume;
 use pm_core::Pmem;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,6 +58,12 @@ pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> CheckReport {
     checker.directory_of_orphans();
     checker.compare();
     checker.report
+}
+
+/// The entries of a directory, after checks that none is there twice.
+fn entries<P: Pmem>(volume: &Volume<P>, dir: &InodeRef) -> Result<Vec<Entry>, FsError> {
+    DirIndex::load(volume, dir)?;
+    dir::entries(volume, dir, 0)
 }
 
 impl<P: Pmem> Checker<'_, P> {
@@ -128,9 +135,9 @@ impl<P: Pmem> Checker<'_, P> {
         {
             self.problem(format!("{name}: its parent is {} and not {parent}", identity.parent));
         }
-        let Some(index) = self.attempt(&name, DirIndex::load(volume, dir)) else { return };
+        let Some(entries) = self.attempt(&name, entries(volume, dir)) else { return };
         let mut subdirectories = 0;
-        for found in index.found() {
+        for found in entries {
             let inode = InodeRef::find(volume, found.ino);
             let Some(inode) = self.attempt(&name, inode) else { continue };
             if inode.kind != found.kind {
@@ -160,8 +167,8 @@ impl<P: Pmem> Checker<'_, P> {
     fn directory_of_orphans(&mut self) {
         let (volume, dir) = (&self.shared.volume, self.shared.orphans.inode);
         self.inode(&dir);
-        let Some(index) = self.attempt("orphans", DirIndex::load(volume, &dir)) else { return };
-        for found in index.found() {
+        let Some(entries) = self.attempt("orphans", entries(volume, &dir)) else { return };
+        for found in entries {
             let inode = InodeRef::find(volume, found.ino);
             let Some(inode) = self.attempt("orphans", inode) else { continue };
             self.inode(&inode);

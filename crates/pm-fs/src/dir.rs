@@ -8,12 +8,18 @@ use crate::inode::{FileKind, InodeRef};
 use crate::seal::seal;
 use crate::tree::{self, Slot};
 use crate::volume::{Change, Source as _, Volume};
+use core::hash::BuildHasher as _;
 use core::mem::offset_of;
+use hashbrown::HashTable;
 use pm_core::{Pmem, bytes_of, from_bytes};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::hash::RandomState;
 
 const END_AT: u64 = offset_of!(DirBlock, end) as u64;
 const ENTRIES_AT: u64 = offset_of!(DirBlock, entries) as u64;
+
+/// The most blocks of a directory, so that cookies have 64 bits.
+const BLOCKS_MAX: u64 = u64::MAX / PAGE_BYTES;
 
 /// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +27,14 @@ pub(crate) struct Found {
     pub(crate) ino: u64,
     pub(crate) kind: FileKind,
     place: Place,
+    /// The hash of its name.
+    hash: u32,
 }
 
 /// An entry of a directory, for its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where to go on: [`Handle::entries`](crate::Handle::entries) returns the entries behind it.
+    /// Where to go on: [`Handle::entries`](crate::Handle::entries) returns the entries behind it. The number of its block and its offset in the block.
     pub cookie: u64,
     /// The name.
     pub name: Vec<u8>,
@@ -42,14 +50,14 @@ struct Place {
     /// The offset in the pool.
     offset: u64,
     len_bytes: u16,
-    /// The number of its block, and its offset in the block: entries are listed in this order.
-    cookie: u64,
 }
 
-/// The entries of a directory, in DRAM.
+/// Where the entries of a directory are, in DRAM, by the hashes of their names. The names are on the medium only.
 #[derive(Debug, Default)]
 pub(crate) struct DirIndex {
-    names: HashMap<Box<[u8]>, Found>,
+    places: HashTable<Hashed>,
+    /// With random keys: names may be chosen so that their hashes under known keys are the same.
+    hasher: RandomState,
     /// Free entries.
     free: Vec<Place>,
     /// The offset of the last block, and the length of its entries.
@@ -57,17 +65,33 @@ pub(crate) struct DirIndex {
     block_count: u64,
 }
 
+/// An entry in an index.
+#[derive(Clone, Copy, Debug)]
+struct Hashed {
+    offset: u64,
+    hash: u32,
+}
+
+impl Hashed {
+    const fn of(found: &Found) -> Self {
+        Self { offset: found.place.offset, hash: found.hash }
+    }
+
+    /// The hash in the table, whose lower and upper bits the table uses.
+    fn spread(hash: u32) -> u64 {
+        u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
 /// What a transaction does to a directory. It is done to the index when the transaction is durable.
 #[derive(Debug)]
 pub(crate) enum DirChange {
     /// An entry was added: in a free place, behind the last entry, or in a new block.
-    Added { name: Box<[u8]>, found: Found, source: AddedTo },
+    Added { found: Found, source: AddedTo },
     /// An entry became free.
-    Removed { name: Box<[u8]> },
+    Removed { found: Found },
     /// A first block was added, without entries.
     Reserved { block: u64 },
-    /// An entry has another inode.
-    Replaced { name: Box<[u8]>, found: Found },
 }
 
 /// Where an entry was added.
@@ -105,82 +129,49 @@ impl DirIndex {
             return Err(FsError::corrupted(dir.slots_at(), "a directory whose block is there twice"));
         }
         for (number, block) in blocks {
-            index.load_block(volume, dir, number, block)?;
+            let end = read_block(volume, dir, (number, block), |place, entry| {
+                let Some((ino, kind, name)) = entry else {
+                    index.free.push(place);
+                    return Ok(());
+                };
+                if index.find(volume, name)?.is_some() {
+                    return Err(FsError::corrupted(place.offset, "a name that is there twice"));
+                }
+                index.insert(&Found { ino, kind, place, hash: index.hash(name) });
+                Ok(())
+            })?;
+            index.last = Some((block, end));
+            index.block_count = number + 1;
         }
         Ok(index)
     }
 
-    fn load_block<P: Pmem>(
-        &mut self,
-        volume: &Volume<P>,
-        dir: &InodeRef,
-        number: u64,
-        block: u64,
-    ) -> Result<(), FsError> {
-        let found: DirBlock = volume.load(block)?;
-        if (found.tag, found.owner, found.birth) != (DIR_TAG, dir.ino, dir.birth) {
-            return Err(FsError::corrupted(block, "a directory block"));
-        }
-        let end = volume.sealed(dir.owner(), block + END_AT)?;
-        if end > DIR_ENTRIES_BYTES {
-            return Err(FsError::corrupted(block + END_AT, "the length of a directory block"));
-        }
-        let mut at = 0;
-        while at < end {
-            let offset = block + ENTRIES_AT + at;
-            let corrupted = FsError::corrupted(offset, "an entry of a directory");
-            let start = usize::try_from(at).expect("a block is short");
-            let Some(head) = found.entries.get(start..start + 16) else { return Err(corrupted) };
-            let entry: DirEntry = from_bytes(|bytes| bytes.copy_from_slice(head));
-            let name = found.entries.get(start + 16..start + 16 + usize::from(entry.name_len));
-            let is_long_enough = u64::from(entry.len_bytes) >= DirEntry::len_for(entry.name_len.into());
-            let Some(name) = name.filter(|_| is_long_enough && at + u64::from(entry.len_bytes) <= end) else {
-                return Err(corrupted);
-            };
-            if entry.crc != entry.expected_crc(volume.seed, offset, name) {
-                return Err(corrupted);
-            }
-            let place =
-                Place { offset, len_bytes: entry.len_bytes, cookie: number * PAGE_BYTES + ENTRIES_AT + at };
-            if entry.name_len == 0 {
-                self.free.push(place);
-            } else {
-                let kind = FileKind::from_number(entry.kind).filter(|_| check_name(name).is_ok());
-                let Some(kind) = kind else { return Err(corrupted) };
-                let found = Found { ino: entry.ino, kind, place };
-                if self.names.insert(name.into(), found).is_some() {
-                    return Err(FsError::corrupted(offset, "a name that is there twice"));
-                }
-            }
-            at += u64::from(entry.len_bytes);
-        }
-        self.last = Some((block, end));
-        self.block_count = number + 1;
-        Ok(())
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    fn hash(&self, name: &[u8]) -> u32 {
+        self.hasher.hash_one(name) as u32
     }
 
-    pub(crate) fn find(&self, name: &[u8]) -> Option<Found> {
-        self.names.get(name).copied()
+    fn insert(&mut self, found: &Found) {
+        let hashed = Hashed::of(found);
+        self.places.insert_unique(Hashed::spread(hashed.hash), hashed, |hashed| Hashed::spread(hashed.hash));
+    }
+
+    /// The entry with this name.
+    pub(crate) fn find<P: Pmem>(&self, volume: &Volume<P>, name: &[u8]) -> Result<Option<Found>, FsError> {
+        let hash = self.hash(name);
+        let mut found = Ok(None);
+        self.places.find(Hashed::spread(hash), |hashed| {
+            if hashed.hash != hash {
+                return false;
+            }
+            found = read_named(volume, hashed, name);
+            !matches!(found, Ok(None))
+        });
+        found
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.names.len()
-    }
-
-    /// All entries behind the one with this cookie, in ascending order of their cookies.
-    pub(crate) fn entries(&self, behind: u64) -> Vec<Entry> {
-        let mut entries = Vec::new();
-        for (name, found) in self.names.iter().filter(|(_, found)| found.place.cookie > behind) {
-            let (cookie, name) = (found.place.cookie, name.to_vec());
-            entries.push(Entry { cookie, name, ino: found.ino, kind: found.kind });
-        }
-        entries.sort_unstable_by_key(|entry| entry.cookie);
-        entries
-    }
-
-    /// The inodes of all entries.
-    pub(crate) fn found(&self) -> impl Iterator<Item = &Found> {
-        self.names.values()
+        self.places.len()
     }
 
     /// Adds an entry, in a transaction. The name is not in the directory.
@@ -196,28 +187,30 @@ impl DirIndex {
         if let Some(at) = self.free.iter().rposition(fits) {
             let place = self.free[at];
             write_entry(change, place, name, target)?;
-            return Ok(DirChange::added(name, target, place, AddedTo::Free(at)));
+            return Ok(self.added(name, target, place, AddedTo::Free(at)));
         }
         let len_bytes = u16::try_from(needed).expect("a name is short");
         if let Some((block, end)) = self.last.filter(|(_, end)| end + needed <= DIR_ENTRIES_BYTES) {
-            let cookie = (self.block_count - 1) * PAGE_BYTES + ENTRIES_AT + end;
-            let place = Place { offset: block + ENTRIES_AT + end, len_bytes, cookie };
+            let place = Place { offset: block + ENTRIES_AT + end, len_bytes };
             write_entry(change, place, name, target)?;
             let end = end + needed;
             change.set_sealed(dir.owner(), block + END_AT, end)?;
-            return Ok(DirChange::added(name, target, place, AddedTo::End { block, end, is_new: false }));
+            return Ok(self.added(name, target, place, AddedTo::End { block, end, is_new: false }));
         }
         let seed = change.seed();
         let block = self.add_block(change, dir, needed, |block| {
-            let place = Place { offset: block + ENTRIES_AT, len_bytes, cookie: 0 };
+            let place = Place { offset: block + ENTRIES_AT, len_bytes };
             let mut entries = [0; 4048];
             let bytes = entry_bytes(seed, place, name, target);
             entries[..bytes.len()].copy_from_slice(&bytes);
             entries
         })?;
-        let cookie = self.block_count * PAGE_BYTES + ENTRIES_AT;
-        let place = Place { offset: block + ENTRIES_AT, len_bytes, cookie };
-        Ok(DirChange::added(name, target, place, AddedTo::End { block, end: needed, is_new: true }))
+        let place = Place { offset: block + ENTRIES_AT, len_bytes };
+        Ok(self.added(name, target, place, AddedTo::End { block, end: needed, is_new: true }))
+    }
+
+    fn added(&self, name: &[u8], (ino, kind): (u64, FileKind), place: Place, source: AddedTo) -> DirChange {
+        DirChange::Added { found: Found { ino, kind, place, hash: self.hash(name) }, source }
     }
 
     /// Adds a block without entries to a directory that has none, in a transaction: then the next names need no room. `None` if it has one.
@@ -259,32 +252,29 @@ impl DirIndex {
     /// Makes an entry free, in a transaction.
     pub(crate) fn remove<P: Pmem>(
         change: &mut Change<'_, '_, P>,
-        name: &[u8],
         found: Found,
     ) -> Result<DirChange, FsError> {
         let entry = DirEntry { ino: 0, len_bytes: found.place.len_bytes, name_len: 0, kind: 0, crc: 0 };
         let crc = entry.expected_crc(change.seed(), found.place.offset, b"");
         change.write(found.place.offset, &DirEntry { crc, ..entry })?;
-        Ok(DirChange::Removed { name: name.into() })
+        Ok(DirChange::Removed { found })
     }
 
-    /// Gives an entry another inode, in a transaction.
+    /// Gives an entry another inode, in a transaction. The index stays as it is.
     pub(crate) fn replace<P: Pmem>(
         change: &mut Change<'_, '_, P>,
         name: &[u8],
         found: Found,
         target: (u64, FileKind),
-    ) -> Result<DirChange, FsError> {
+    ) -> Result<(), FsError> {
         let entry = head(change.seed(), found.place, name, target);
-        change.write(found.place.offset, &entry)?;
-        let found = Found { ino: target.0, kind: target.1, place: found.place };
-        Ok(DirChange::Replaced { name: name.into(), found })
+        change.write(found.place.offset, &entry)
     }
 
     /// Does to the index what a transaction has done to the directory.
     pub(crate) fn apply(&mut self, change: DirChange) {
         match change {
-            DirChange::Added { name, found, source } => {
+            DirChange::Added { found, source } => {
                 match source {
                     AddedTo::Free(at) => drop(self.free.swap_remove(at)),
                     AddedTo::End { block, end, is_new } => {
@@ -292,26 +282,104 @@ impl DirIndex {
                         self.block_count += u64::from(is_new);
                     }
                 }
-                self.names.insert(name, found);
+                self.insert(&found);
             }
             DirChange::Reserved { block } => {
                 self.last = Some((block, 0));
                 self.block_count += 1;
             }
-            DirChange::Removed { name } => {
-                if let Some(found) = self.names.remove(&name) {
+            DirChange::Removed { found } => {
+                let is_it = |hashed: &Hashed| hashed.offset == found.place.offset;
+                if let Ok(entry) = self.places.find_entry(Hashed::spread(found.hash), is_it) {
+                    entry.remove();
                     self.free.push(found.place);
                 }
             }
-            DirChange::Replaced { name, found } => drop(self.names.insert(name, found)),
         }
     }
 }
 
-impl DirChange {
-    fn added(name: &[u8], (ino, kind): (u64, FileKind), place: Place, source: AddedTo) -> Self {
-        Self::Added { name: name.into(), found: Found { ino, kind, place }, source }
+/// All entries of a directory behind the one with this cookie, in ascending order of their cookies.
+pub(crate) fn entries<P: Pmem>(
+    volume: &Volume<P>,
+    dir: &InodeRef,
+    behind: u64,
+) -> Result<Vec<Entry>, FsError> {
+    let mut entries = Vec::new();
+    let mut from = behind / PAGE_BYTES;
+    while let Some((number, slot)) = tree::next(volume, dir, from)? {
+        from = number + 1;
+        let block = slot.offset();
+        read_block(volume, dir, (number, block), |place, entry| {
+            let cookie = number * PAGE_BYTES + (place.offset - block);
+            if let Some((ino, kind, name)) = entry.filter(|_| cookie > behind) {
+                entries.push(Entry { cookie, name: name.to_vec(), ino, kind });
+            }
+            Ok(())
+        })?;
     }
+    Ok(entries)
+}
+
+/// An entry that is not free: the number and type of its inode, and its name.
+type Named<'b> = (u64, FileKind, &'b [u8]);
+
+/// Reads and verifies a block of a directory with its number. Calls `each` with every entry, or with `None` for a free one. Returns the length of the entries.
+fn read_block<P: Pmem>(
+    volume: &Volume<P>,
+    dir: &InodeRef,
+    (number, block): (u64, u64),
+    mut each: impl FnMut(Place, Option<Named<'_>>) -> Result<(), FsError>,
+) -> Result<u64, FsError> {
+    let loaded: DirBlock = volume.load(block)?;
+    if (loaded.tag, loaded.owner, loaded.birth) != (DIR_TAG, dir.ino, dir.birth) || number > BLOCKS_MAX {
+        return Err(FsError::corrupted(block, "a directory block"));
+    }
+    let end = volume.sealed(dir.owner(), block + END_AT)?;
+    if end > DIR_ENTRIES_BYTES {
+        return Err(FsError::corrupted(block + END_AT, "the length of a directory block"));
+    }
+    let mut at = 0;
+    while at < end {
+        let offset = block + ENTRIES_AT + at;
+        let corrupted = FsError::corrupted(offset, "an entry of a directory");
+        let start = usize::try_from(at).expect("a block is short");
+        let Some(head) = loaded.entries.get(start..start + 16) else { return Err(corrupted) };
+        let entry: DirEntry = from_bytes(|bytes| bytes.copy_from_slice(head));
+        let name = loaded.entries.get(start + 16..start + 16 + usize::from(entry.name_len));
+        let is_long_enough = u64::from(entry.len_bytes) >= DirEntry::len_for(entry.name_len.into());
+        let Some(name) = name.filter(|_| is_long_enough && at + u64::from(entry.len_bytes) <= end) else {
+            return Err(corrupted);
+        };
+        if entry.crc != entry.expected_crc(volume.seed, offset, name) {
+            return Err(corrupted);
+        }
+        let place = Place { offset, len_bytes: entry.len_bytes };
+        if entry.name_len == 0 {
+            each(place, None)?;
+        } else {
+            let kind = FileKind::from_number(entry.kind).filter(|_| check_name(name).is_ok());
+            let Some(kind) = kind else { return Err(corrupted) };
+            each(place, Some((entry.ino, kind, name)))?;
+        }
+        at += u64::from(entry.len_bytes);
+    }
+    Ok(end)
+}
+
+/// Reads and verifies an entry that has this name by its hash. `None` if its name is another one.
+fn read_named<P: Pmem>(volume: &Volume<P>, hashed: &Hashed, name: &[u8]) -> Result<Option<Found>, FsError> {
+    let Hashed { offset, hash } = *hashed;
+    let entry: DirEntry = volume.load(offset)?;
+    let mut bytes = [0; NAME_MAX];
+    let found = &mut bytes[..entry.name_len.into()];
+    volume.bytes(offset + DIR_ENTRY_BYTES, found)?;
+    let kind = FileKind::from_number(entry.kind);
+    let Some(kind) = kind.filter(|_| entry.crc == entry.expected_crc(volume.seed, offset, found)) else {
+        return Err(FsError::corrupted(offset, "an entry of a directory"));
+    };
+    let place = Place { offset, len_bytes: entry.len_bytes };
+    Ok((found == name).then_some(Found { ino: entry.ino, kind, place, hash }))
 }
 
 /// An entry without its name.

@@ -1,12 +1,13 @@
 //! Calls that change directories: each is one transaction.
 
-use crate::dir::{DirIndex, Entry, Found, check_name};
+use crate::dir::{self, DirIndex, Entry, Found, check_name};
 use crate::error::FsError;
 use crate::format::{INLINE_LINK_MAX, NAME_MAX, PAGE_BYTES};
 use crate::inode::{FileKind, InodeRef, NewInode, load_identity};
 use crate::shared::{Locked, Shared, apply, index};
 use crate::table::{Life, State};
 use crate::tree::{self, Slot};
+use crate::volume::Volume;
 use pm_core::Pmem;
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ pub(crate) fn lookup<P: Pmem>(shared: &Shared<P>, dir: &State, name: &[u8]) -> R
     }
     shared.ensure_index(dir)?;
     let inner = dir.read();
-    let found = index(&inner)?.find(name).ok_or(FsError::NotFound)?;
+    let found = index(&inner)?.find(&shared.volume, name)?.ok_or(FsError::NotFound)?;
     shared.open_found(&found)
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn create<P: Pmem>(
     shared.ensure_index(dir)?;
     let mut inner = dir.write();
     let entries = index(&inner)?;
-    if entries.find(name).is_some() {
+    if entries.find(volume, name)?.is_some() {
         return Err(FsError::Exists);
     }
     let is_dir = new.kind == FileKind::Directory;
@@ -121,7 +122,7 @@ pub(crate) fn link<P: Pmem>(
         return Err(FsError::NotFound);
     }
     let entries = locked.index(dir)?;
-    if entries.find(name).is_some() {
+    if entries.find(volume, name)?.is_some() {
         return Err(FsError::Exists);
     }
     let nlink = state.inode.nlink(volume)?;
@@ -161,7 +162,7 @@ pub(crate) fn unlink<P: Pmem>(
             (false, false) => {}
         }
         let mut locked = Locked::new(&[dir, state]);
-        let Some(found) = is_still(&locked, dir, name, Some(state))? else { continue };
+        let Some(found) = is_still(volume, &locked, dir, name, Some(state))? else { continue };
         let Some(found) = found else { continue };
         check_empty(&locked, state)?;
         let nlink = state.inode.nlink(volume)?;
@@ -174,7 +175,7 @@ pub(crate) fn unlink<P: Pmem>(
         }
         let (now, dir_nlink) = (volume.now(), dir.inode.nlink(volume)?);
         let (removed, orphaned) = volume.transaction(|change| {
-            let removed = DirIndex::remove(change, name, found)?;
+            let removed = DirIndex::remove(change, found)?;
             dir.inode.touch(change, now)?;
             if of_dir {
                 dir.inode.set_nlink(change, dir.inode.changed_nlink(dir_nlink, 0, 1)?)?;
@@ -208,13 +209,14 @@ fn finish_drop<P: Pmem>(shared: &Shared<P>, locked: &mut Locked<'_>, state: &Sta
 }
 
 /// The entry of a name, if it is still that of `expected`, or if there is still none. `None` if it has changed.
-fn is_still(
+fn is_still<P: Pmem>(
+    volume: &Volume<P>,
     locked: &Locked<'_>,
     dir: &State,
     name: &[u8],
     expected: Option<&State>,
 ) -> Result<Option<Option<Found>>, FsError> {
-    let found = locked.index(dir)?.find(name);
+    let found = locked.index(dir)?.find(volume, name)?;
     let is_same = found.map(|found| found.ino) == expected.map(|state| state.inode.ino)
         && expected.is_none_or(|state| locked.get(state).life == Life::Named);
     Ok(is_same.then_some(found))
@@ -239,7 +241,7 @@ pub(crate) fn rename<P: Pmem>(
 ) -> Result<(), FsError> {
     check_name(from)?;
     check_name(to)?;
-    shared.prepared()?;
+    let volume = shared.prepared()?;
     shared.ensure_index(from_dir)?;
     shared.ensure_index(to_dir)?;
     let is_across = from_dir.inode.ino != to_dir.inode.ino;
@@ -259,16 +261,17 @@ pub(crate) fn rename<P: Pmem>(
         }
         let all: Vec<&State> = [from_dir, to_dir, state].into_iter().chain(replaced).collect();
         let mut locked = Locked::new(&all);
-        let (Some(Some(found)), Some(old)) =
-            (is_still(&locked, from_dir, from, Some(state))?, is_still(&locked, to_dir, to, replaced)?)
-        else {
+        let (Some(Some(found)), Some(old)) = (
+            is_still(volume, &locked, from_dir, from, Some(state))?,
+            is_still(volume, &locked, to_dir, to, replaced)?,
+        ) else {
             continue;
         };
         if is_across && state.inode.kind == FileKind::Directory {
             check_no_ancestor(shared, state, to_dir)?;
         }
         let Some(replaced) = replaced else {
-            return rename_to(shared, &mut locked, (from_dir, from, found), (to_dir, to, None), state);
+            return rename_to(shared, &mut locked, (from_dir, found), (to_dir, to, None), state);
         };
         if keeps_target {
             return Err(FsError::Exists);
@@ -282,7 +285,7 @@ pub(crate) fn rename<P: Pmem>(
             _ => check_empty(&locked, replaced)?,
         }
         let old = old.map(|old| (old, replaced));
-        return rename_to(shared, &mut locked, (from_dir, from, found), (to_dir, to, old), state);
+        return rename_to(shared, &mut locked, (from_dir, found), (to_dir, to, old), state);
     }
 }
 
@@ -306,7 +309,7 @@ fn check_no_ancestor<P: Pmem>(shared: &Shared<P>, dir: &State, of: &State) -> Re
 fn rename_to<P: Pmem>(
     shared: &Shared<P>,
     locked: &mut Locked<'_>,
-    (from_dir, from, found): (&State, &[u8], Found),
+    (from_dir, found): (&State, Found),
     (to_dir, to, old): (&State, &[u8], Option<(Found, &State)>),
     state: &State,
 ) -> Result<(), FsError> {
@@ -333,10 +336,13 @@ fn rename_to<P: Pmem>(
     let target = (state.inode.ino, state.inode.kind);
     let (placed, removed, orphaned) = volume.transaction(|change| {
         let placed = match old {
-            Some((old, _)) => DirIndex::replace(change, to, old, target)?,
-            None => entries.add(change, &to_dir.inode, to, target)?,
+            Some((old, _)) => {
+                DirIndex::replace(change, to, old, target)?;
+                None
+            }
+            None => Some(entries.add(change, &to_dir.inode, to, target)?),
         };
-        let removed = DirIndex::remove(change, from, found)?;
+        let removed = DirIndex::remove(change, found)?;
         to_dir.inode.touch(change, now)?;
         if is_across {
             from_dir.inode.touch(change, now)?;
@@ -360,7 +366,9 @@ fn rename_to<P: Pmem>(
         };
         Ok((placed, removed, orphaned))
     })?;
-    apply(locked.get_mut(to_dir), placed);
+    if let Some(placed) = placed {
+        apply(locked.get_mut(to_dir), placed);
+    }
     apply(locked.get_mut(from_dir), removed);
     if let Some((_, old)) = old {
         finish_drop(shared, locked, old, is_freed);
@@ -392,10 +400,10 @@ pub(crate) fn exchange<P: Pmem>(
         let (first, second) = (&*first.state, &*second.state);
         let [first_is_dir, second_is_dir] =
             [first, second].map(|state| state.inode.kind == FileKind::Directory);
-        let mut locked = Locked::new(&[one_dir, other_dir, first, second]);
+        let locked = Locked::new(&[one_dir, other_dir, first, second]);
         let (Some(Some(found)), Some(Some(other_found))) = (
-            is_still(&locked, one_dir, one, Some(first))?,
-            is_still(&locked, other_dir, other, Some(second))?,
+            is_still(volume, &locked, one_dir, one, Some(first))?,
+            is_still(volume, &locked, other_dir, other, Some(second))?,
         ) else {
             continue;
         };
@@ -412,9 +420,9 @@ pub(crate) fn exchange<P: Pmem>(
         let (one_nlink, other_nlink) = (one_dir.inode.nlink(volume)?, other_dir.inode.nlink(volume)?);
         let [first_count, second_count] = [first_is_dir, second_is_dir].map(u64::from);
         let target = |state: &State| (state.inode.ino, state.inode.kind);
-        let (replaced, other_replaced) = volume.transaction(|change| {
-            let replaced = DirIndex::replace(change, one, found, target(second))?;
-            let other_replaced = DirIndex::replace(change, other, other_found, target(first))?;
+        volume.transaction(|change| {
+            DirIndex::replace(change, one, found, target(second))?;
+            DirIndex::replace(change, other, other_found, target(first))?;
             one_dir.inode.touch(change, now)?;
             if is_across {
                 other_dir.inode.touch(change, now)?;
@@ -432,11 +440,8 @@ pub(crate) fn exchange<P: Pmem>(
                 }
             }
             change.set(first.inode.ctime_at(), now)?;
-            change.set(second.inode.ctime_at(), now)?;
-            Ok((replaced, other_replaced))
+            change.set(second.inode.ctime_at(), now)
         })?;
-        apply(locked.get_mut(one_dir), replaced);
-        apply(locked.get_mut(other_dir), other_replaced);
         return Ok(());
     }
 }
@@ -465,5 +470,8 @@ const _: () = assert!((TARGET_MAX as u64) < PAGE_BYTES);
 /// The entries of a directory behind the one with a cookie.
 pub(crate) fn entries<P: Pmem>(shared: &Shared<P>, dir: &State, behind: u64) -> Result<Vec<Entry>, FsError> {
     shared.ensure_index(dir)?;
-    Ok(index(&dir.read())?.entries(behind))
+    let inner = dir.read();
+    // Fails if it has no name any more.
+    index(&inner)?;
+    dir::entries(&shared.volume, &dir.inode, behind)
 }

@@ -29,10 +29,10 @@ pub(crate) fn free<P: Pmem>(
 ) -> Result<DirChange, FsError> {
     let name = name_of(inode.ino);
     let corrupted = FsError::corrupted(offset_of_ino(inode.ino), "the name of an inode without a name");
-    let found = index.find(&name).ok_or(corrupted)?;
+    let found = index.find(volume, &name)?.ok_or(corrupted)?;
     volume.transaction(|change| {
         inode.free_xattr(change)?;
         change.free(offset_of_ino(inode.ino))?;
-        DirIndex::remove(change, &name, found)
+        DirIndex::remove(change, found)
     })
 }

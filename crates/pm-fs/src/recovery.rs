@@ -1,6 +1,6 @@
 //! What an open leaves to the first change: finding the pages in use, and freeing the inodes that were open without a name.
 
-use crate::dir::DirIndex;
+use crate::dir::{self, DirIndex};
 use crate::error::FsError;
 use crate::format::{INODE_TAG, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SAVED_TAG, Saved, SlotKind};
 use crate::inode::{FileKind, InodeRef, offset_of_ino};
@@ -107,19 +107,18 @@ pub(crate) fn save<P: Pmem>(volume: &Volume<P>, saved_at: u64) -> Result<(), FsE
 
 /// Frees the inodes without a name that earlier processes have left, and gives their directory its first block, so that a file that is open can be removed when there
 /// is no room for metadata.
-fn free_orphans<P: Pmem>(volume: &Volume<P>, dir: &InodeRef) -> Result<(), FsError> {
-    let mut index = DirIndex::load(volume, dir)?;
-    let left: Vec<_> = index.found().copied().collect();
-    for found in left {
+fn free_orphans<P: Pmem>(volume: &Volume<P>, parent: &InodeRef) -> Result<(), FsError> {
+    let mut index = DirIndex::load(volume, parent)?;
+    for found in dir::entries(volume, parent, 0)? {
         let inode = InodeRef::find(volume, found.ino)?;
-        if inode.kind != found.kind || inode.ino == dir.ino || inode.nlink(volume)? != 0 {
+        if inode.kind != found.kind || inode.ino == parent.ino || inode.nlink(volume)? != 0 {
             return Err(FsError::corrupted(offset_of_ino(found.ino), "an inode without a name"));
         }
         orphans::free_contents(volume, &inode)?;
         let freed = orphans::free(volume, &inode, &index)?;
         index.apply(freed);
     }
-    match volume.transaction(|change| index.reserve(change, dir)) {
+    match volume.transaction(|change| index.reserve(change, parent)) {
         // An older file system may be full.
         Ok(_) | Err(FsError::NoSpace) => Ok(()),
         Err(error) => Err(error),
