@@ -10,10 +10,10 @@ use crate::tree::{self, Slot};
 use crate::volume::{Change, Source as _, Volume};
 use core::hash::BuildHasher as _;
 use core::mem::offset_of;
-use hashbrown::HashTable;
+use hashbrown::hash_table::Entry as TableEntry;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use pm_core::{Pmem, bytes_of, from_bytes};
 use std::collections::HashSet;
-use std::hash::RandomState;
 
 const END_AT: u64 = offset_of!(DirBlock, end) as u64;
 const ENTRIES_AT: u64 = offset_of!(DirBlock, entries) as u64;
@@ -57,7 +57,7 @@ struct Place {
 pub(crate) struct DirIndex {
     places: HashTable<Hashed>,
     /// With random keys: names may be chosen so that their hashes under known keys are the same.
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     /// Free entries.
     free: Vec<Place>,
     /// The offset of the last block, and the length of its entries.
@@ -128,22 +128,42 @@ impl DirIndex {
         if distinct.len() != blocks.len() {
             return Err(FsError::corrupted(dir.slots_at(), "a directory whose block is there twice"));
         }
+        let mut named = Vec::new();
         for (number, block) in blocks {
             let end = read_block(volume, dir, (number, block), |place, entry| {
-                let Some((ino, kind, name)) = entry else {
-                    index.free.push(place);
-                    return Ok(());
-                };
-                if index.find(volume, name)?.is_some() {
-                    return Err(FsError::corrupted(place.offset, "a name that is there twice"));
+                match entry {
+                    Some((.., name)) => named.push(Hashed { offset: place.offset, hash: index.hash(name) }),
+                    None => index.free.push(place),
                 }
-                index.insert(&Found { ino, kind, place, hash: index.hash(name) });
                 Ok(())
             })?;
             index.last = Some((block, end));
             index.block_count = number + 1;
         }
+        // At once: a table that grows would move its entries several times.
+        index.places.reserve(named.len(), |_| unreachable!("it is empty"));
+        named.into_iter().try_for_each(|hashed| index.insert_new(volume, hashed))?;
         Ok(index)
+    }
+
+    /// Adds an entry, unless there is one with its name.
+    fn insert_new<P: Pmem>(&mut self, volume: &Volume<P>, hashed: Hashed) -> Result<(), FsError> {
+        let mut is_new = Ok(true);
+        let entry = self.places.entry(
+            Hashed::spread(hashed.hash),
+            |other| {
+                if other.hash == hashed.hash && matches!(is_new, Ok(true)) {
+                    is_new = has_same_name(volume, other.offset, hashed.offset).map(|is_same| !is_same);
+                }
+                !matches!(is_new, Ok(true))
+            },
+            |hashed| Hashed::spread(hashed.hash),
+        );
+        match (is_new?, entry) {
+            (true, TableEntry::Vacant(vacant)) => drop(vacant.insert(hashed)),
+            _ => return Err(FsError::corrupted(hashed.offset, "a name that is there twice")),
+        }
+        Ok(())
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
@@ -365,6 +385,17 @@ fn read_block<P: Pmem>(
         at += u64::from(entry.len_bytes);
     }
     Ok(end)
+}
+
+/// Whether two entries that were verified have the same name.
+fn has_same_name<P: Pmem>(volume: &Volume<P>, one: u64, other: u64) -> Result<bool, FsError> {
+    let [one_len, other_len] =
+        [one, other].map(|offset| volume.load::<DirEntry>(offset).map(|entry| entry.name_len));
+    let len = usize::from(one_len?);
+    let [mut name, mut other_name] = [[0; NAME_MAX]; 2];
+    volume.bytes(one + DIR_ENTRY_BYTES, &mut name[..len])?;
+    volume.bytes(other + DIR_ENTRY_BYTES, &mut other_name[..len])?;
+    Ok(other_len? as usize == len && name[..len] == other_name[..len])
 }
 
 /// Reads and verifies an entry that has this name by its hash. `None` if its name is another one.
