@@ -46,10 +46,10 @@ pub struct Entry {
 
 /// Where an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+pub(crate) struct Place {
     /// The offset in the pool.
-    offset: u64,
-    len_bytes: u16,
+    pub(crate) offset: u64,
+    pub(crate) len_bytes: u16,
 }
 
 /// Where the entries of a directory are, in DRAM, by the hashes of their names. The names are on the medium only.
@@ -274,9 +274,7 @@ impl DirIndex {
         change: &mut Change<'_, '_, P>,
         found: Found,
     ) -> Result<DirChange, FsError> {
-        let entry = DirEntry { ino: 0, len_bytes: found.place.len_bytes, name_len: 0, kind: 0, crc: 0 };
-        let crc = entry.expected_crc(change.seed(), found.place.offset, b"");
-        change.write(found.place.offset, &DirEntry { crc, ..entry })?;
+        free_entry(change, found.place)?;
         Ok(DirChange::Removed { found })
     }
 
@@ -287,8 +285,7 @@ impl DirIndex {
         found: Found,
         target: (u64, FileKind),
     ) -> Result<(), FsError> {
-        let entry = head(change.seed(), found.place, name, target);
-        change.write(found.place.offset, &entry)
+        retarget(change, found.place, name, target)
     }
 
     /// Does to the index what a transaction has done to the directory.
@@ -319,12 +316,40 @@ impl DirIndex {
     }
 }
 
+/// Makes an entry free, in a transaction.
+pub(crate) fn free_entry<P: Pmem>(change: &mut Change<'_, '_, P>, place: Place) -> Result<(), FsError> {
+    let entry = DirEntry { ino: 0, len_bytes: place.len_bytes, name_len: 0, kind: 0, crc: 0 };
+    let crc = entry.expected_crc(change.seed(), place.offset, b"");
+    change.write(place.offset, &DirEntry { crc, ..entry })
+}
+
+/// Gives an entry another inode, in a transaction.
+pub(crate) fn retarget<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    place: Place,
+    name: &[u8],
+    target: (u64, FileKind),
+) -> Result<(), FsError> {
+    let entry = head(change.seed(), place, name, target);
+    change.write(place.offset, &entry)
+}
+
 /// All entries of a directory behind the one with this cookie, in ascending order of their cookies.
 pub(crate) fn entries<P: Pmem>(
     volume: &Volume<P>,
     dir: &InodeRef,
     behind: u64,
 ) -> Result<Vec<Entry>, FsError> {
+    let placed = placed_entries(volume, dir, behind)?;
+    Ok(placed.into_iter().map(|(entry, _)| entry).collect())
+}
+
+/// As [`entries`], and where they are.
+pub(crate) fn placed_entries<P: Pmem>(
+    volume: &Volume<P>,
+    dir: &InodeRef,
+    behind: u64,
+) -> Result<Vec<(Entry, Place)>, FsError> {
     let mut entries = Vec::new();
     let mut from = behind / PAGE_BYTES;
     while let Some((number, slot)) = tree::next(volume, dir, from)? {
@@ -333,7 +358,7 @@ pub(crate) fn entries<P: Pmem>(
         read_block(volume, dir, (number, block), |place, entry| {
             let cookie = number * PAGE_BYTES + (place.offset - block);
             if let Some((ino, kind, name)) = entry.filter(|_| cookie > behind) {
-                entries.push(Entry { cookie, name: name.to_vec(), ino, kind });
+                entries.push((Entry { cookie, name: name.to_vec(), ino, kind }, place));
             }
             Ok(())
         })?;

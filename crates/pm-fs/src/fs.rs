@@ -2,11 +2,12 @@
 
 use crate::check::{self, CheckReport};
 use crate::error::FsError;
-use crate::format::{KNOWN_INCOMPAT, MAGIC, ROOT, Superblock, VERSION};
+use crate::format::{KNOWN_INCOMPAT, MAGIC, PAGE_BYTES, ROOT, Superblock, VERSION};
 use crate::handle::Handle;
 use crate::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
 use crate::options::FsOptions;
 use crate::recovery;
+use crate::repair::{self, RepairReport};
 use crate::shared::Shared;
 use crate::volume::Volume;
 use pm_alloc::Heap;
@@ -35,6 +36,19 @@ pub struct FsStats {
     pub free_pages: u64,
     /// The bytes for metadata.
     pub metadata_bytes: u64,
+}
+
+/// The length of a frame: what one entry of a page directory of x86-64 maps.
+const FRAME_BYTES: u64 = 2 << 20;
+
+/// A frame of 2 MiB of the pool, or that part of the first and the last one that is for data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Frame {
+    /// Its pages, of 4,096 bytes.
+    pub pages: u64,
+    /// Those that are in use.
+    pub used: u64,
 }
 
 impl Fs<Region> {
@@ -189,9 +203,31 @@ impl<P: Pmem> Fs<P> {
         })
     }
 
+    /// The use of the pages, in frames of 2 MiB, in ascending order.
+    ///
+    /// # Errors
+    /// As for [`prepare`](Self::prepare).
+    pub fn frames(&self) -> Result<Vec<Frame>, FsError> {
+        let frames = self.shared.prepared()?.pages.used_in_frames(FRAME_BYTES / PAGE_BYTES);
+        Ok(frames.into_iter().map(|(used, pages)| Frame { pages, used }).collect())
+    }
+
     /// Walks through all directories, and checks that every block and every page is accounted for exactly once. Call this while nothing changes.
     pub fn check(&self) -> CheckReport {
         check::check(&self.shared)
+    }
+
+    /// Repairs what a [`check`](Self::check) finds: removes what cannot be verified, and gives files that have lost their names one in the directory `lost+found`. Pages
+    /// in two files are copied.
+    ///
+    /// # Errors
+    /// When there is a handle to a file. When the root directory is corrupted, or that of files without a name. When there is no room for names in `lost+found`.
+    /// When a fence fails.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves a part of it done, and the next repair does the rest.
+    pub fn repair(&mut self) -> Result<RepairReport, FsError> {
+        repair::repair(Arc::get_mut(&mut self.shared).ok_or(FsError::InUse)?)
     }
 
     /// The heap with the metadata.

@@ -116,6 +116,23 @@ impl Pages {
         self.lock().words[word] & bit != 0
     }
 
+    /// The pages in use in each frame of so many pages, from the frame of the first page on, and how many pages of it are for data.
+    pub(crate) fn used_in_frames(&self, frame_pages: u64) -> Vec<(u64, u64)> {
+        let map = self.lock();
+        let is_used = |page: &u64| {
+            let (word, bit) = place(page - self.range.start);
+            map.words[word] & bit != 0
+        };
+        let mut frames = Vec::new();
+        let mut from = self.range.start;
+        while from < self.range.end {
+            let end = ((from / frame_pages + 1) * frame_pages).min(self.range.end);
+            frames.push(((from..end).filter(is_used).count() as u64, end - from));
+            from = end;
+        }
+        frames
+    }
+
     /// Takes free pages, adjacent ones if possible.
     pub(crate) fn take(&self, count: usize) -> Result<Taken<'_>, FsError> {
         if count == 0 {

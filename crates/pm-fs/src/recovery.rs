@@ -14,7 +14,7 @@ use pm_core::{Pmem, crc32c_bytes};
 use std::collections::HashSet;
 
 /// More inodes than are ever created.
-const BIRTHS_MAX: u64 = 1 << 62;
+pub(crate) const BIRTHS_MAX: u64 = 1 << 62;
 
 /// Prepares an open file system for changes.
 ///

@@ -113,7 +113,14 @@ impl<P: Pmem> Shared<P> {
         }
     }
 
-    /// The blocks of the heap with what an open saves.
+    /// Prepares again at the next change, after a repair.
+    pub(crate) fn forget_preparation(&mut self) {
+        self.preparation.is_done = AtomicBool::new(false);
+        self.preparation.failed = Mutex::new(None);
+        self.table.forget_indexes();
+    }
+
+    /// The offset of what a close saves.
     pub(crate) const fn saved_at(&self) -> u64 {
         self.preparation.saved_at
     }

@@ -93,6 +93,11 @@ impl Table {
         forget(&mut self.lock(), state);
     }
 
+    /// Forgets what is known of directories: the medium was changed otherwise.
+    pub(crate) fn forget_indexes(&self) {
+        self.lock().values().for_each(|state| state.write().index = None);
+    }
+
     /// A panic under the lock leaves the map as it was.
     fn lock(&self) -> MutexGuard<'_, FxHashMap<u64, Arc<State>>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)

@@ -43,7 +43,7 @@ impl Slot {
 }
 
 /// The number of pages below one slot, `levels` levels of nodes above the pages.
-const fn reach(levels: u64) -> u64 {
+pub(crate) const fn reach(levels: u64) -> u64 {
     1 << (levels * NODE_SLOTS.trailing_zeros() as u64)
 }
 
@@ -252,7 +252,7 @@ fn add_node<P: Pmem>(
 }
 
 /// Stores a slot.
-fn store<P: Pmem>(
+pub(crate) fn store<P: Pmem>(
     change: &mut Change<'_, '_, P>,
     inode: &InodeRef,
     at: u64,

@@ -5,6 +5,7 @@
 mod copy;
 mod front;
 mod inspect;
+mod map;
 mod pool;
 
 use clap::{Parser, Subcommand};
@@ -72,6 +73,14 @@ enum Action {
     Fsck {
         /// The file.
         file: PathBuf,
+        /// Remove what is corrupted, and give files that have lost their names one in lost+found. Exits with 1 if there are problems afterwards.
+        #[arg(long)]
+        repair: bool,
+    },
+    /// Show which parts of a file system are in use, a character for each frame of 2 MiB or for several.
+    Map {
+        /// The file.
+        file: PathBuf,
     },
     /// List a directory of a file system that is not mounted, or one file. Control characters are shown as `?` on a terminal.
     Ls(inspect::Ls),
@@ -92,7 +101,8 @@ fn main() -> Result<ExitCode> {
         }
         Action::Umount { directory } => umount(&directory, false),
         Action::Info { file } => info(&file, json),
-        Action::Fsck { file } => fsck(&file, json),
+        Action::Fsck { file, repair } => fsck(&file, repair, json),
+        Action::Map { file } => map::map(&file, json).map(|()| ExitCode::SUCCESS),
         Action::Ls(args) => inspect::ls(&args, json).map(|()| ExitCode::SUCCESS),
         Action::Cat(args) => inspect::cat(&args).map(|()| ExitCode::SUCCESS),
         Action::Cp(args) => copy::run(&args, json),
@@ -193,17 +203,24 @@ fn info(file: &Path, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn fsck(file: &Path, json: bool) -> Result<ExitCode> {
-    let fs = open(file)?;
-    let report = fs.check();
+fn fsck(file: &Path, repairs: bool, json: bool) -> Result<ExitCode> {
+    let mut fs = open(file)?;
+    let (report, repaired) = match repairs {
+        true => {
+            let done = fs.repair().into_diagnostic().wrap_err_with(|| at(file))?;
+            (done.left, done.repaired)
+        }
+        false => (fs.check(), Vec::new()),
+    };
     close(fs, file)?;
     let is_clean = report.problems.is_empty();
     if json {
         let report = serde_json::json!({
-            "file": file, "inodes": report.inodes, "pages": report.pages, "problems": report.problems,
+            "file": file, "inodes": report.inodes, "pages": report.pages, "problems": report.problems, "repaired": repaired,
         });
         println!("{report}");
     } else {
+        repaired.iter().for_each(|repaired| println!("repaired: {repaired}"));
         report.problems.iter().for_each(|problem| println!("{problem}"));
         let result = if is_clean { "clean" } else { "corrupted" };
         let [files, pages] = [(report.inodes, "file"), (report.pages, "page")]

@@ -425,3 +425,51 @@ fn owners_are_kept_by_root_only() {
     assert_eq!(disk.json(&["ls", "/file"])[0]["uid"], original.uid());
     assert_eq!(back.mode() & 0o7777, if is_root { 0o4755 } else { 0o755 });
 }
+
+/// A name that was lost on the medium: what it named is in lost+found.
+#[test]
+fn repair_gives_lost_files_a_name() {
+    let disk = Disk::new("1M");
+    fs::write(disk.host("a-name-to-be-lost"), b"contents").unwrap();
+    disk.run(&["cp", "a-name-to-be-lost", ":/"]);
+    // Recovery replays the last changes, over what is overwritten.
+    for _ in 0..4 {
+        fs::write(disk.host("other"), b"other").unwrap();
+        disk.run(&["cp", "other", ":/"]);
+    }
+    let image = fs::read(disk.file()).unwrap();
+    let lost = b"a-name-to-be-lost";
+    let at = image.windows(lost.len()).rposition(|window| window == lost).unwrap();
+    File::options().write(true).open(disk.file()).unwrap().write_all_at(b"A", at as u64).unwrap();
+
+    let checked = disk.command(&["fsck"]).output().unwrap();
+    assert_eq!(checked.status.code(), Some(1), "{checked:?}");
+    let repaired = disk.json(&["fsck", "--repair"]);
+    assert!(!repaired["repaired"].as_array().unwrap().is_empty(), "{repaired}");
+    assert_eq!(repaired["problems"].as_array().unwrap().len(), 0, "{repaired}");
+    let found = disk.run(&["ls", "/lost+found"]);
+    assert_eq!(disk.run(&["cat", &format!("/lost+found/{}", found.trim())]), "contents");
+    assert_eq!(disk.run(&["cat", "/other"]), "other");
+    disk.check();
+}
+
+#[test]
+fn map_shows_the_frames_in_use() {
+    let disk = Disk::new("32M");
+    let used = |disk: &Disk| {
+        let map = disk.json(&["map"]);
+        let sum =
+            |name: &str| map[name].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum();
+        let [pages, used]: [u64; 2] = ["frame_pages", "frame_used"].map(sum);
+        assert_eq!(pages * 4096, disk.json(&["info"])["data_bytes"]);
+        used
+    };
+    assert_eq!(used(&disk), 0);
+    fs::write(disk.host("file"), vec![1; 5 << 20]).unwrap();
+    disk.run(&["cp", "file", ":/"]);
+    assert_eq!(used(&disk), (5 << 20) / 4096);
+    let picture = disk.run(&["map"]);
+    let line = picture.lines().nth(1).unwrap();
+    assert_eq!(line.len(), disk.json(&["map"])["frame_used"].as_array().unwrap().len());
+    assert!(line.contains('#') && line.contains('.'), "{picture}");
+}

@@ -98,7 +98,7 @@ fn clock() -> u64 {
     NOW.load(Ordering::Relaxed)
 }
 
-fn options() -> FsOptions {
+pub(crate) fn options() -> FsOptions {
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
     let heap = HeapOptions::new().seed(7).pool(pool).lanes(1).lane_entries(126);
     FsOptions::new().heap(heap).metadata_share(2).clock(clock)

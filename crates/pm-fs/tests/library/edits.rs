@@ -195,8 +195,12 @@ impl Image {
 
     /// The position of the entry of an inode in [`entries`](Self::entries).
     pub(crate) fn entry(&self, ino: u64) -> usize {
-        let word = |at: u64| self.bytes[usize::try_from(at).unwrap()..][..8].try_into().unwrap();
-        self.entries.iter().position(|at| u64::from_le_bytes(word(*at)) == ino).unwrap()
+        self.entries.iter().position(|at| self.word(*at) == ino).unwrap()
+    }
+
+    /// The word at an offset.
+    pub(crate) fn word(&self, at: u64) -> u64 {
+        u64::from_le_bytes(self.bytes[usize::try_from(at).unwrap()..][..8].try_into().unwrap())
     }
 
     /// The number of the directory of orphans.
@@ -454,7 +458,7 @@ fn fill(fs: &Fs<Arc<Region>>) -> Vec<Handle<Arc<Region>>> {
 }
 
 /// Looks at all files, and reads them. The result is the first error, but the walk goes on.
-fn walk(root: &Handle<Arc<Region>>) -> Result<View, FsError> {
+pub(crate) fn walk(root: &Handle<Arc<Region>>) -> Result<View, FsError> {
     let mut view = View::new();
     let mut failed = None;
     let mut left = vec![(Vec::new(), root.clone())];

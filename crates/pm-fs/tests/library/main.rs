@@ -10,5 +10,6 @@ mod format_golden;
 mod kill;
 mod model;
 mod prices;
+mod repair;
 mod saved;
 mod threads;

@@ -1,0 +1,247 @@
+//! Names: afterwards each inode has as many as it counts, and each directory one.
+
+use super::Repair;
+use crate::dir::{self, DirIndex, Entry, Place};
+use crate::error::FsError;
+use crate::format::NO_TREE;
+use crate::inode::{FileKind, InodeRef, NewInode, load_identity};
+use crate::orphans;
+use crate::tree;
+use pm_core::Pmem;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The directory for files that have lost their names.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+/// The inodes that a walk has reached, and the number of their names, or of their subdirectories.
+#[derive(Default)]
+struct Reached {
+    names: BTreeMap<u64, u64>,
+    directories: BTreeMap<u64, u64>,
+}
+
+impl Reached {
+    fn has(&self, ino: u64) -> bool {
+        self.names.contains_key(&ino) || self.directories.contains_key(&ino)
+    }
+}
+
+impl<P: Pmem> Repair<'_, P> {
+    /// Verifies all names.
+    pub(super) fn names(&mut self) -> Result<(), FsError> {
+        let mut reached = Reached::default();
+        self.walk(self.root, self.root.ino, &mut reached)?;
+        let mut lost: Vec<InodeRef> = self.inodes.values().copied().collect();
+        lost.retain(|inode| !reached.has(inode.ino) && inode.ino != self.orphans.ino);
+        let children = self.children_of(&lost)?;
+        let orphans = self.orphans_left(&reached, &children)?;
+        lost.retain(|inode| !orphans.contains(&inode.ino));
+        let (dirs, files): (Vec<_>, Vec<_>) =
+            lost.into_iter().partition(|inode| inode.kind == FileKind::Directory);
+        // Directories that are in none of the others first, and then those of circles.
+        let (tops, others): (Vec<_>, Vec<_>) = dirs.into_iter().partition(|dir| !children.contains(&dir.ino));
+        for inode in tops.into_iter().chain(others).chain(files) {
+            if !reached.has(inode.ino) {
+                self.give_name(inode, &mut reached)?;
+            }
+        }
+        for (ino, subdirectories) in &reached.directories {
+            self.set_nlink(*ino, 2 + subdirectories)?;
+        }
+        for (ino, names) in &reached.names {
+            self.set_nlink(*ino, *names)?;
+        }
+        Ok(())
+    }
+
+    fn set_nlink(&mut self, ino: u64, nlink: u64) -> Result<(), FsError> {
+        let inode = self.inodes[&ino];
+        if inode.nlink(self.volume).ok() != Some(nlink) {
+            self.volume.transaction(|change| inode.set_nlink(change, nlink))?;
+            self.note(format!("inode {ino}: its number of links is {nlink}"));
+        }
+        Ok(())
+    }
+
+    /// Walks through a directory and those below it. Removes names of what is no inode, and second names of directories.
+    fn walk(&mut self, top: InodeRef, parent: u64, reached: &mut Reached) -> Result<(), FsError> {
+        let mut left = vec![(top, parent)];
+        reached.directories.insert(top.ino, 0);
+        while let Some((dir, parent)) = left.pop() {
+            self.set_parent(&dir, parent)?;
+            let mut names = BTreeSet::new();
+            let mut subdirectories = 0;
+            for (entry, place) in dir::placed_entries(self.volume, &dir, 0)? {
+                let Some(inode) = self.named(&dir, (&entry, place), &mut names, reached)? else { continue };
+                if inode.kind == FileKind::Directory {
+                    subdirectories += 1;
+                    reached.directories.insert(inode.ino, 0);
+                    left.push((inode, dir.ino));
+                } else {
+                    *reached.names.entry(inode.ino).or_insert(0) += 1;
+                }
+            }
+            reached.directories.insert(dir.ino, subdirectories);
+        }
+        Ok(())
+    }
+
+    /// The inode of an entry. `None` if there is none that can have this name: then the entry is free now.
+    fn named(
+        &mut self,
+        dir: &InodeRef,
+        (entry, place): (&Entry, Place),
+        names: &mut BTreeSet<Vec<u8>>,
+        reached: &Reached,
+    ) -> Result<Option<InodeRef>, FsError> {
+        let is_hidden = [self.root.ino, self.orphans.ino].contains(&entry.ino);
+        let inode = self.inodes.get(&entry.ino).copied().filter(|inode| {
+            let is_second = inode.kind == FileKind::Directory && reached.directories.contains_key(&inode.ino);
+            !is_hidden && !is_second && names.insert(entry.name.clone())
+        });
+        match inode {
+            Some(inode) if inode.kind != entry.kind => {
+                self.volume.transaction(|change| {
+                    dir::retarget(change, place, &entry.name, (inode.ino, inode.kind))
+                })?;
+                self.note(format!("directory {}: the type of inode {}", dir.ino, inode.ino));
+            }
+            Some(_) => {}
+            None => {
+                self.volume.transaction(|change| dir::free_entry(change, place))?;
+                let name = String::from_utf8_lossy(&entry.name).replace(char::is_control, "?");
+                self.note(format!(
+                    "directory {}: the name {name} of inode {} was removed",
+                    dir.ino, entry.ino
+                ));
+            }
+        }
+        Ok(inode)
+    }
+
+    fn set_parent(&mut self, dir: &InodeRef, parent: u64) -> Result<(), FsError> {
+        if load_identity(self.volume, dir.ino)?.parent != parent {
+            self.volume.transaction(|change| dir.edit(change, |identity| identity.parent = parent))?;
+            self.note(format!("directory {}: its parent is {parent}", dir.ino));
+        }
+        Ok(())
+    }
+
+    /// Removes the names of those that are no orphans from the directory of orphans, and returns the others.
+    fn orphans_left(
+        &mut self,
+        reached: &Reached,
+        children: &BTreeSet<u64>,
+    ) -> Result<BTreeSet<u64>, FsError> {
+        let (volume, dir) = (self.volume, self.orphans);
+        let mut orphans = BTreeSet::new();
+        for (entry, place) in dir::placed_entries(volume, &dir, 0)? {
+            let inode = self.inodes.get(&entry.ino).copied().filter(|inode| {
+                let is_right = inode.kind == entry.kind && entry.name == orphans::name_of(inode.ino);
+                let has_name = reached.has(inode.ino) || children.contains(&inode.ino);
+                is_right && !has_name && inode.nlink(volume).ok() == Some(0)
+            });
+            let is_right = match inode {
+                // A directory is an orphan if it is empty.
+                Some(inode) => self.children_of(&[inode])?.is_empty() && orphans.insert(inode.ino),
+                None => false,
+            };
+            if !is_right {
+                volume.transaction(|change| dir::free_entry(change, place))?;
+                self.note(format!("inode {}: is no file without a name", entry.ino));
+            }
+        }
+        self.set_nlink(dir.ino, 2)?;
+        Ok(orphans)
+    }
+
+    /// The inodes that have names in the directories among these inodes.
+    fn children_of(&self, inodes: &[InodeRef]) -> Result<BTreeSet<u64>, FsError> {
+        let mut children = BTreeSet::new();
+        for dir in inodes.iter().filter(|inode| inode.kind == FileKind::Directory) {
+            children.extend(dir::entries(self.volume, dir, 0)?.into_iter().map(|entry| entry.ino));
+        }
+        Ok(children)
+    }
+
+    /// Gives an inode a name in `lost+found`.
+    fn give_name(&mut self, inode: InodeRef, reached: &mut Reached) -> Result<(), FsError> {
+        let dir = self.lost_and_found(reached)?;
+        if inode.kind == FileKind::Directory {
+            self.walk(inode, dir.ino, reached)?;
+            *reached.directories.entry(dir.ino).or_insert(0) += 1;
+        } else {
+            reached.names.insert(inode.ino, 1);
+        }
+        self.add(&dir, format!("#{}", inode.ino).as_bytes(), inode)?;
+        self.report.found += 1;
+        self.note(format!("inode {}: has a name in lost+found", inode.ino));
+        Ok(())
+    }
+
+    fn add(&mut self, dir: &InodeRef, name: &[u8], inode: InodeRef) -> Result<(), FsError> {
+        let index = DirIndex::load(self.volume, dir)?;
+        let blocks = self.blocks_of(dir)?;
+        self.volume.transaction(|change| index.add(change, dir, name, (inode.ino, inode.kind)).map(drop))?;
+        self.note_blocks(dir, &blocks)
+    }
+
+    /// The blocks and nodes of a directory.
+    fn blocks_of(&self, dir: &InodeRef) -> Result<BTreeSet<u64>, FsError> {
+        let mut blocks = BTreeSet::new();
+        tree::visit(self.volume, dir, &mut |_, slot| {
+            blocks.insert(slot.offset());
+            Ok(())
+        })?;
+        Ok(blocks)
+    }
+
+    /// Notes the blocks and nodes that a directory has got.
+    fn note_blocks(&mut self, dir: &InodeRef, before: &BTreeSet<u64>) -> Result<(), FsError> {
+        let after = self.blocks_of(dir)?;
+        self.used.extend(after.difference(before));
+        self.blocks.extend(after.difference(before));
+        Ok(())
+    }
+
+    /// The directory for files that have lost their names.
+    fn lost_and_found(&mut self, reached: &mut Reached) -> Result<InodeRef, FsError> {
+        let root = self.root;
+        let index = DirIndex::load(self.volume, &root)?;
+        let mut name = LOST_AND_FOUND.to_vec();
+        loop {
+            match index.find(self.volume, &name)? {
+                Some(found) if found.kind == FileKind::Directory => return Ok(self.inodes[&found.ino]),
+                // Another file has the name.
+                Some(_) => name.push(b'+'),
+                None => break,
+            }
+        }
+        let identity = load_identity(self.volume, root.ino)?;
+        let new = NewInode {
+            kind: FileKind::Directory,
+            mode: 0o700,
+            uid: identity.uid,
+            gid: identity.gid,
+            rdev: 0,
+            parent: root.ino,
+            nlink: 2,
+            now: self.volume.now(),
+        };
+        let before = self.blocks_of(&root)?;
+        let inode = self.volume.transaction(|change| {
+            let inode = new.create(change)?;
+            index.add(change, &root, &name, (inode.ino, inode.kind))?;
+            Ok(inode)
+        })?;
+        debug_assert_eq!(inode.height(self.volume)?, NO_TREE);
+        self.inodes.insert(inode.ino, inode);
+        let block = crate::inode::offset_of_ino(inode.ino);
+        self.used.insert(block);
+        self.blocks.insert(block);
+        self.note_blocks(&root, &before)?;
+        reached.directories.insert(inode.ino, 0);
+        *reached.directories.entry(root.ino).or_insert(0) += 1;
+        Ok(inode)
+    }
+}

@@ -1,0 +1,49 @@
+//! `pmfs map`: a picture of the pages in use.
+
+use crate::pool::{at, close, open};
+use miette::{Context as _, IntoDiagnostic as _, Result};
+use pm_fs::Frame;
+use std::path::Path;
+
+/// The most characters of a picture, and those of a line.
+const CHARACTERS_MAX: usize = 1024;
+const LINE_CHARACTERS: usize = 64;
+
+/// Prints the use of each frame.
+pub(crate) fn map(file: &Path, json: bool) -> Result<()> {
+    let fs = open(file)?;
+    let frames = fs.frames().into_diagnostic().wrap_err_with(|| at(file))?;
+    close(fs, file)?;
+    if json {
+        let used: Vec<u64> = frames.iter().map(|frame| frame.used).collect();
+        let pages: Vec<u64> = frames.iter().map(|frame| frame.pages).collect();
+        println!("{}", serde_json::json!({ "file": file, "frame_pages": pages, "frame_used": used }));
+        return Ok(());
+    }
+    let (each, picture) = picture(&frames);
+    let of = if each == 1 { "a frame".to_owned() } else { format!("{each} frames") };
+    println!(
+        "{}: {of} of 2 MiB a character: . free, - less than half in use, + half or more, # all",
+        at(file)
+    );
+    for line in picture.as_bytes().chunks(LINE_CHARACTERS) {
+        println!("{}", String::from_utf8_lossy(line));
+    }
+    Ok(())
+}
+
+/// The number of frames that a character stands for, and the characters.
+fn picture(frames: &[Frame]) -> (usize, String) {
+    let each = frames.len().div_ceil(CHARACTERS_MAX).max(1);
+    let character = |frames: &[Frame]| {
+        let [pages, used] = [|frame: &Frame| frame.pages, |frame: &Frame| frame.used]
+            .map(|field| frames.iter().map(field).sum::<u64>());
+        match used {
+            0 => '.',
+            _ if used == pages => '#',
+            _ if 2 * used < pages => '-',
+            _ => '+',
+        }
+    };
+    (each, frames.chunks(each).map(character).collect())
+}
