@@ -1,6 +1,7 @@
 //! The contents of inodes: afterwards every slot refers to a page or block of its own.
 
-use super::{Repair, dir_block};
+use super::dir_block;
+use super::run::Repair;
 use crate::error::FsError;
 use crate::format::{
     HEIGHT_MAX, INLINE_LINK_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, NODE_TAG, Node, PAGE_BYTES, ROOT_SLOTS,

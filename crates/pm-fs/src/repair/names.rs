@@ -1,6 +1,6 @@
 //! Names: afterwards each inode has as many as it counts, and each directory one.
 
-use super::Repair;
+use super::run::Repair;
 use crate::dir::{self, DirIndex, Entry, Place};
 use crate::error::FsError;
 use crate::format::NO_TREE;
