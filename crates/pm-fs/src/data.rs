@@ -1,4 +1,4 @@
-//! File data: reads, writes, and changes of the length.
+//! File data: reads, and changes of the length and of the pages.
 
 use crate::error::FsError;
 use crate::format::PAGE_BYTES;
@@ -12,7 +12,7 @@ use core::ops::Range;
 use pm_core::Pmem;
 
 /// The most pages that one transaction adds to a file.
-const PAGES_ADDED: usize = 64;
+pub(crate) const PAGES_ADDED: usize = 64;
 
 /// The longest file.
 pub(crate) const SIZE_MAX: u64 = {
@@ -20,15 +20,15 @@ pub(crate) const SIZE_MAX: u64 = {
     if by_pages < CONTENTS_MAX { by_pages } else { CONTENTS_MAX }
 };
 
-static ZEROES: [u8; 4096] = [0; 4096];
+pub(crate) static ZEROES: [u8; 4096] = [0; 4096];
 const _: () = assert!(ZEROES.len() as u64 == PAGE_BYTES);
 
 /// The length of a part of a page.
-fn short(bytes: u64) -> usize {
+pub(crate) fn short(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a part of a page")
 }
 
-fn check_is_file(inode: &InodeRef) -> Result<(), FsError> {
+pub(crate) fn check_is_file(inode: &InodeRef) -> Result<(), FsError> {
     match inode.kind {
         FileKind::File => Ok(()),
         FileKind::Directory => Err(FsError::IsADirectory),
@@ -64,119 +64,28 @@ pub(crate) fn read<P: Pmem>(
 }
 
 /// At most `bytes`, and at most `len`.
-fn short_len(bytes: u64, len: usize) -> usize {
+pub(crate) fn short_len(bytes: u64, len: usize) -> usize {
     usize::try_from(bytes).map_or(len, |bytes| bytes.min(len))
 }
 
-/// Writes bytes at an offset, and returns their number: fewer if there is no room for all.
-///
-/// # Durability
-/// Durable when this returns. A crash before that leaves the length old or new, or new up to a part of the bytes, and never before the bytes; of bytes that are
-/// overwritten each 8-byte word is old or new. One fence if the pages are there and the length stays, and else two; two more for each further 64 pages.
-pub(crate) fn write<P: Pmem>(
-    shared: &Shared<P>,
-    state: &State,
-    offset: Option<u64>,
-    bytes: &[u8],
-) -> Result<usize, FsError> {
-    check_is_file(&state.inode)?;
-    let inner = state.write();
-    if inner.life == Life::Freed {
-        return Err(FsError::NotFound);
-    }
-    let volume = shared.prepared()?;
-    let size = state.inode.size(volume)?;
-    let offset = offset.unwrap_or(size);
-    if bytes.is_empty() {
-        return Ok(0);
-    }
-    let end =
-        offset.checked_add(bytes.len() as u64).filter(|end| *end <= SIZE_MAX).ok_or(FsError::TooLong)?;
-    zero(volume, &state.inode, size, offset)?;
-    let mut at = offset;
-    while at < end {
-        match write_some(volume, &state.inode, at, &bytes[short_len(at - offset, bytes.len())..]) {
-            Ok(len) => at += len,
-            Err(_) if at > offset => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(short_len(at - offset, bytes.len()))
-}
-
-/// Writes as many bytes as one transaction can, and returns their number.
-fn write_some<P: Pmem>(
+/// Stores the length and the time of the last change, atomically and durably.
+pub(crate) fn store_size<P: Pmem>(
     volume: &Volume<P>,
     inode: &InodeRef,
-    offset: u64,
-    bytes: &[u8],
-) -> Result<u64, FsError> {
-    let end = offset + bytes.len() as u64;
-    let (first, last) = (offset / PAGE_BYTES, (end - 1) / PAGE_BYTES);
-    let mut missing = Vec::new();
-    let mut present = Vec::new();
-    let mut written_end = end;
-    for index in first..=last {
-        match tree::find(volume, inode, index)? {
-            Some(slot) => present.push((index, volume.page(slot.number)?)),
-            None if missing.len() < PAGES_ADDED => missing.push(index),
-            None => {
-                written_end = index * PAGE_BYTES;
-                break;
-            }
-        }
-    }
-    let taken = volume.pages.take(missing.len())?;
-    // The bytes of a page of the file.
-    let part = |index: u64| {
-        let start = (index * PAGE_BYTES).max(offset);
-        let stop = ((index + 1) * PAGE_BYTES).min(written_end);
-        (start % PAGE_BYTES, &bytes[short(start - offset)..short(stop - offset)])
-    };
-    let pmem = volume.pmem();
-    for (index, page) in present {
-        let (within, part) = part(index);
-        pmem.store_nt(page + within, part);
-    }
-    for (index, number) in missing.iter().zip(taken.numbers()) {
-        let (page, (within, part)) = (volume.page(*number)?, part(*index));
-        let stop = within + part.len() as u64;
-        // The whole page becomes visible.
-        pmem.store_nt(page, &ZEROES[..short(within)]);
-        pmem.store_nt(page + within, part);
-        pmem.store_nt(page + stop, &ZEROES[short(stop)..]);
-    }
-    let size = inode.size(volume)?;
-    let now = inode.wtime_for(volume, volume.now())?;
-    let new_size = size.max(written_end);
-    if missing.is_empty() {
-        if new_size != size {
-            // The length must not be durable before the bytes.
-            pmem.fence()?;
-        }
-        store_size(volume, inode, new_size, now)?;
-    } else {
-        volume.transaction(|change| {
-            change.note_data();
-            for (index, number) in missing.iter().zip(taken.numbers()) {
-                tree::set(change, inode, *index, Slot::page(*number))?;
-            }
-            inode.set_size(change, new_size)?;
-            change.set(inode.wtime_at(), now)
-        })?;
-        taken.keep();
-    }
-    Ok(written_end - offset)
-}
-
-/// Stores the length and the time of the last change, atomically and durably.
-fn store_size<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, size: u64, wtime: u64) -> Result<(), FsError> {
+    size: u64,
+    wtime: u64,
+) -> Result<(), FsError> {
     let at = inode.size_at();
     volume.store_pair(at, [seal(volume.seed, inode.owner(), at, size), wtime])
 }
 
 /// Zeroes a range behind the end of a file, where its pages may hold anything. Returns whether there were pages: then the caller fences.
-fn zero<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, from: u64, to: u64) -> Result<bool, FsError> {
+pub(crate) fn zero<P: Pmem>(
+    volume: &Volume<P>,
+    inode: &InodeRef,
+    from: u64,
+    to: u64,
+) -> Result<bool, FsError> {
     let mut has_stored = false;
     if from >= to {
         return Ok(has_stored);

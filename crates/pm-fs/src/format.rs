@@ -122,6 +122,9 @@ impl Saved {
     }
 }
 
+/// Writes to the file are atomic.
+pub const FLAG_STRICT: u32 = 1;
+
 /// What an inode is: the line that changes as a whole. Its number is its offset divided by 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
@@ -136,7 +139,7 @@ pub struct Identity {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// Zero.
+    /// [`FLAG_STRICT`], or zero.
     pub flags: u32,
     /// The device number of a device file.
     pub rdev: u32,

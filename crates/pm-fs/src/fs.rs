@@ -103,7 +103,7 @@ impl<P: Pmem> Fs<P> {
     fn format_in(heap: Heap<P>, options: &FsOptions) -> Result<Self, FsError> {
         let now = (options.clock)();
         let (high, low) = heap.pool().uuid().as_u64_pair();
-        let volume = Volume::new(heap, high ^ low, options.clock);
+        let volume = Volume::new(heap, high ^ low, options);
         volume.pages.set_map(volume.pages.empty_map());
         let change_seed = volume.seed;
         volume.transaction(|change| {
@@ -152,7 +152,7 @@ impl<P: Pmem> Fs<P> {
         if superblock.version != VERSION || unknown != 0 {
             return Err(FsError::Unknown { version: superblock.version, features: unknown });
         }
-        let volume = Volume::new(heap, superblock.seed, options.clock);
+        let volume = Volume::new(heap, superblock.seed, options);
         let root = InodeRef::find(&volume, superblock.root)?;
         let orphans = InodeRef::find(&volume, superblock.orphans)?;
         if root.ino == orphans.ino || [root, orphans].iter().any(|inode| inode.kind != FileKind::Directory) {

@@ -3,11 +3,13 @@
 use crate::data::{self, Allocation};
 use crate::dir::Entry;
 use crate::error::FsError;
+use crate::format::FLAG_STRICT;
 use crate::inode::{Attributes, FileKind, NewInode, TYPE_MASK};
 use crate::namei;
 use crate::shared::Shared;
-use crate::table::State;
+use crate::table::{Life, State};
 use crate::volume::Source as _;
+use crate::write;
 use crate::xattr::{self, SetXattr};
 use core::fmt;
 use pm_core::{Pmem, Region};
@@ -116,6 +118,41 @@ impl<P: Pmem> Handle<P> {
             }
             change.set(inode.ctime_at(), now.max(old.ctime_ns))
         })
+    }
+
+    /// Makes writes to this file atomic, or only durable. In a strict file, of the bytes that a [`write_at`](Self::write_at) overwrites all are old after a crash, or all
+    /// new, up to [`ATOMIC_WRITE_BYTES`](crate::ATOMIC_WRITE_BYTES); a longer write is several such writes, in ascending order. They go to new pages, and cost two fences.
+    ///
+    /// # Errors
+    /// When this is no regular file, or a fence fails.
+    ///
+    /// # Durability
+    /// Durable when this returns. One fence.
+    pub fn set_strict(&self, is_strict: bool) -> Result<(), FsError> {
+        if self.kind() != FileKind::File {
+            return Err(FsError::Invalid);
+        }
+        let (volume, inode) = (self.shared.prepared()?, &self.state.inode);
+        let inner = self.state.write();
+        if inner.life == Life::Freed {
+            return Err(FsError::NotFound);
+        }
+        let now = volume.now();
+        volume.transaction(|change| {
+            inode.edit(change, |identity| {
+                identity.flags = identity.flags & !FLAG_STRICT | if is_strict { FLAG_STRICT } else { 0 };
+            })?;
+            change.set(inode.ctime_at(), now)
+        })
+    }
+
+    /// Whether writes to this file are atomic, because of [`set_strict`](Self::set_strict) or [`FsOptions::strict`](crate::FsOptions::strict).
+    ///
+    /// # Errors
+    /// When the inode is corrupted.
+    pub fn is_strict(&self) -> Result<bool, FsError> {
+        let _inner = self.state.read();
+        self.state.inode.is_strict(&self.shared.volume)
     }
 
     /// The file with a name in this directory.
@@ -316,9 +353,10 @@ impl<P: Pmem> Handle<P> {
     ///
     /// # Durability
     /// Durable when this returns. A crash before that leaves the old length, the new one, or one between them, and never a length before its bytes; of bytes that
-    /// are overwritten each 8-byte word is old or new. One fence if the pages are there and the length stays, and else two; two more for each further 64 pages.
+    /// are overwritten each 8-byte word is old or new, and in a [strict](Self::set_strict) file all are. One fence if the pages are there and the length stays, and else
+    /// two; two more for each further 64 pages.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize, FsError> {
-        data::write(&self.shared, &self.state, Some(offset), bytes)
+        write::write(&self.shared, &self.state, Some(offset), bytes)
     }
 
     /// Writes bytes at the end.
@@ -329,7 +367,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// As for [`write_at`](Self::write_at).
     pub fn append(&self, bytes: &[u8]) -> Result<usize, FsError> {
-        data::write(&self.shared, &self.state, None, bytes)
+        write::write(&self.shared, &self.state, None, bytes)
     }
 
     /// Changes the length. New bytes are zero.

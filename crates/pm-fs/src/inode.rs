@@ -1,7 +1,7 @@
 //! Inodes: their words, what they say, and how they change.
 
 use crate::error::FsError;
-use crate::format::{HEIGHT_MAX, INODE_TAG, Identity, Inode, NO_TREE, Status};
+use crate::format::{FLAG_STRICT, HEIGHT_MAX, INODE_TAG, Identity, Inode, NO_TREE, Status};
 use crate::seal::{CONTENTS_MAX, Owner};
 use crate::volume::{Change, Source, Volume};
 use core::mem::{offset_of, size_of};
@@ -229,6 +229,11 @@ impl InodeRef {
         let at = offset_of_ino(self.ino) + offset_of!(Identity, mtime_set_at) as u64;
         let set_at = volume.word(at)?;
         Ok(if now == set_at { now + 1 } else { now })
+    }
+
+    /// Whether writes to the file are atomic.
+    pub(crate) fn is_strict<P: Pmem>(&self, volume: &Volume<P>) -> Result<bool, FsError> {
+        Ok(volume.is_strict || load_identity(volume, self.ino)?.flags & FLAG_STRICT != 0)
     }
 
     pub(crate) fn attributes<P: Pmem>(&self, volume: &Volume<P>) -> Result<Attributes, FsError> {

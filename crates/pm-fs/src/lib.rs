@@ -30,7 +30,8 @@
 //!
 //! # What is guaranteed after a crash
 //! * Every call that has returned is durable.
-//! * A call that changes a directory is atomic. A file's length never covers bytes that were not written.
+//! * A call that changes a directory is atomic. A file's length never covers bytes that were not written. Overwritten bytes are atomic in
+//!   [strict](Handle::set_strict) files.
 //! * A file that was open without a name is freed before the first change.
 //!
 //! # Limitations
@@ -61,6 +62,7 @@ mod shared;
 mod table;
 mod tree;
 mod volume;
+mod write;
 mod xattr;
 
 pub use check::CheckReport;
@@ -71,4 +73,5 @@ pub use handle::{Handle, NewFile, SetAttributes};
 pub use inode::{Attributes, FileKind};
 pub use options::FsOptions;
 pub use repair::RepairReport;
+pub use write::ATOMIC_WRITE_BYTES;
 pub use xattr::SetXattr;

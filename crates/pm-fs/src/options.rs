@@ -11,6 +11,7 @@ pub struct FsOptions {
     pub(crate) metadata_share: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    pub(crate) strict: bool,
     pub(crate) clock: fn() -> u64,
 }
 
@@ -26,7 +27,7 @@ impl FsOptions {
     pub fn new() -> Self {
         // A transaction may use half of a lane: the longest one publishes 64 pages.
         let heap = HeapOptions::new().lane_entries(254);
-        Self { heap, metadata_share: 8, uid: 0, gid: 0, clock: now_ns }
+        Self { heap, metadata_share: 8, uid: 0, gid: 0, strict: false, clock: now_ns }
     }
 
     /// Options of the heap for metadata, and through them of the pool and the region. Its transactions are logged for redo, whatever their length.
@@ -55,6 +56,13 @@ impl FsOptions {
     #[must_use]
     pub const fn owner(mut self, uid: u32, gid: u32) -> Self {
         (self.uid, self.gid) = (uid, gid);
+        self
+    }
+
+    /// Whether writes are atomic in all files: see [`Handle::set_strict`](crate::Handle::set_strict). Not stored.
+    #[must_use]
+    pub const fn strict(mut self, is_strict: bool) -> Self {
+        self.strict = is_strict;
         self
     }
 

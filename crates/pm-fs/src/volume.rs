@@ -2,6 +2,7 @@
 
 use crate::error::FsError;
 use crate::format::{Node, PAGE_BYTES, ROOT, Superblock};
+use crate::options::FsOptions;
 use crate::pages::Pages;
 use crate::seal::{Owner, seal, unseal};
 use core::cell::RefCell;
@@ -33,15 +34,18 @@ pub(crate) struct Volume<P: Pmem> {
     pub(crate) heap: Heap<P>,
     pub(crate) pages: Pages,
     pub(crate) seed: u64,
+    /// Whether writes are atomic in all files.
+    pub(crate) is_strict: bool,
     clock: fn() -> u64,
     /// The last number of an inode.
     birth: AtomicU64,
 }
 
 impl<P: Pmem> Volume<P> {
-    pub(crate) fn new(heap: Heap<P>, seed: u64, clock: fn() -> u64) -> Self {
+    pub(crate) fn new(heap: Heap<P>, seed: u64, options: &FsOptions) -> Self {
         let pages = Pages::new(&heap.space_behind());
-        Self { heap, pages, seed, clock, birth: AtomicU64::new(0) }
+        let (is_strict, clock) = (options.strict, options.clock);
+        Self { heap, pages, seed, is_strict, clock, birth: AtomicU64::new(0) }
     }
 
     /// The current time.

@@ -58,6 +58,9 @@ enum Action {
         /// Fault in the whole file at the start, so that the first access to each page is as fast as later ones.
         #[arg(long)]
         populate: bool,
+        /// Make each write atomic: after a crash all or none of what it overwrites is there.
+        #[arg(long)]
+        strict: bool,
     },
     /// Unmount a file system.
     Umount {
@@ -96,8 +99,9 @@ fn main() -> Result<ExitCode> {
     let Arguments { json, action } = Arguments::parse();
     match action {
         Action::Mkfs { file, size, metadata_share } => mkfs(&file, size, metadata_share),
-        Action::Mount { file, directory, threads, populate } => {
-            mount(&file, &directory, threads, populate, json)
+        Action::Mount { file, directory, threads, populate, strict } => {
+            let options = FsOptions::new().strict(strict).region(RegionOptions::new().populate(populate));
+            mount(&file, &directory, threads, &options, json)
         }
         Action::Umount { directory } => umount(&directory, false),
         Action::Info { file } => info(&file, json),
@@ -121,12 +125,12 @@ fn mkfs(file: &Path, size: Size, metadata_share: u32) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn mount(file: &Path, directory: &Path, threads: usize, populate: bool, json: bool) -> Result<ExitCode> {
+fn mount(file: &Path, directory: &Path, threads: usize, options: &FsOptions, json: bool) -> Result<ExitCode> {
     // A server that was killed has left its mount, which answers no request but those that the kernel has cached. Processes may have files in it.
     if std::fs::read_dir(directory).is_err_and(|error| error.raw_os_error() == Some(ENOTCONN)) {
         umount(directory, true)?;
     }
-    let fs = open_with(file, &FsOptions::new().region(RegionOptions::new().populate(populate)))?;
+    let fs = open_with(file, options)?;
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(file.display().to_string()),

@@ -27,6 +27,10 @@ enum Op {
     Append(&'static str, usize, u8),
     /// Stores a word.
     Overwrite(&'static str, u64, u8),
+    /// Stores so many bytes of this value.
+    Write(&'static str, usize, usize, u8),
+    /// Makes writes to a file atomic, or not.
+    SetStrict(&'static str, bool),
     Truncate(&'static str, usize),
     /// Gives a range pages, and the file its length.
     Allocate(&'static str, u64, u64),
@@ -43,7 +47,7 @@ enum Op {
 }
 use Op::{
     Allocate, Append, Chmod, Create, Exchange, Link, Mkdir, Overwrite, Punch, RemoveXattr, Rename, Reopen,
-    Rmdir, SetXattr, Symlink, Truncate, Unlink, UnlinkOpen, Zero,
+    Rmdir, SetStrict, SetXattr, Symlink, Truncate, Unlink, UnlinkOpen, Write, Zero,
 };
 
 /// A file system with a file `f` of so many bytes, a file `g`, and a directory `d` with a file `d/x`.
@@ -52,6 +56,8 @@ struct SmallFs {
     len: usize,
     /// Whether the first change prepares it, and not the open, and files are only read before that.
     is_lazy: bool,
+    /// Whether writes are atomic in all files.
+    is_strict: bool,
 }
 
 /// An open one. `None` if it could not be opened again.
@@ -146,6 +152,8 @@ fn apply(fs: &SimFs, op: &Op) -> Result<(), FsError> {
         Zero(path, at) => fs.lookup(path)?.zero_range(at, 8, true),
         Append(path, len, byte) => fs.lookup(path)?.append(&vec![byte; len]).map(drop),
         Overwrite(path, at, byte) => fs.lookup(path)?.write_at(at, &[byte; 8]).map(drop),
+        Write(path, at, len, byte) => fs.lookup(path)?.write_at(at as u64, &vec![byte; len]).map(drop),
+        SetStrict(path, is_strict) => fs.lookup(path)?.set_strict(is_strict),
         Truncate(path, len) => fs.lookup(path)?.truncate(len as u64),
         Chmod(path, mode) => {
             let set = pm_fs::SetAttributes { mode: Some(mode), ..Default::default() };
@@ -212,7 +220,7 @@ impl Subject for SmallFs {
     type Error = Failure;
 
     fn create(&self, pmem: Arc<SimPmem>) -> Result<Store, Failure> {
-        let fs = Fs::format(Arc::clone(&pmem), &options())?;
+        let fs = Fs::format(Arc::clone(&pmem), &options().strict(self.is_strict))?;
         for op in [Create("f"), Append("f", self.len, b'f'), Create("g"), Mkdir("d"), Create("d/x")] {
             apply(&fs, &op)?;
         }
@@ -220,7 +228,7 @@ impl Subject for SmallFs {
     }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Store, Failure> {
-        let fs = Fs::attach(Arc::clone(&pmem), &options())?;
+        let fs = Fs::attach(Arc::clone(&pmem), &options().strict(self.is_strict))?;
         if !self.is_lazy {
             fs.prepare()?;
         }
@@ -322,6 +330,11 @@ impl Oracle for SmallFs {
                 bytes.resize(bytes.len().max(at + 8), 0);
                 bytes[at..at + 8].fill(byte);
             }),
+            Write(path, at, len, byte) => edit_bytes(state, path, &|bytes| {
+                bytes.resize(bytes.len().max(at + len), 0);
+                bytes[at..at + len].fill(byte);
+            }),
+            SetStrict(..) => {}
             Truncate(path, len) => edit_bytes(state, path, &|bytes| bytes.resize(len, 0)),
             Chmod(path, mode) => edit(state, path, &|file| file.mode = mode),
             SetXattr(path, len) => edit(state, path, &|file| file.xattr = Some(len)),
@@ -440,7 +453,7 @@ const CALLS: [Op; 25] = [
 const LENGTHS: [usize; 2] = [100, 8 * 4096 + 5];
 
 fn explore(explorer: Explorer, len: usize, ops: &[Op]) {
-    explore_in(SmallFs { len, is_lazy: false }, explorer, ops);
+    explore_in(SmallFs { len, is_lazy: false, is_strict: false }, explorer, ops);
 }
 
 fn explore_in(fs: SmallFs, explorer: Explorer, ops: &[Op]) {
@@ -481,13 +494,45 @@ fn calls_of_killed_processes_are_atomic() {
 /// As before, and files are read before the pages in use are found: what was read is not taken back.
 #[test]
 fn what_is_read_at_first_stays() {
-    let fs = SmallFs { len: 100, is_lazy: true };
+    let fs = SmallFs { len: 100, is_lazy: true, is_strict: false };
     for ops in
         [&[Append("f", 200, 7)][..], &[Truncate("f", 50)], &[Reopen, Append("f", 20, 7)], &[Unlink("f")]]
     {
         let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(4);
         explore_in(fs, explorer, ops);
     }
+}
+
+/// Writes inside a page, across pages, over the end, and over pages of which one is a hole; and what others have left.
+#[test]
+fn writes_to_strict_files_are_atomic() {
+    let writes: [&[Op]; 8] = [
+        &[Write("f", 10, 50, 7)],
+        &[Write("f", 0, 100, 7)],
+        &[Write("f", 50, 200, 7)],
+        &[Write("f", 4000, 5000, 7)],
+        &[Write("f", 8, 8, 7)],
+        &[Write("f", 0, 3 * 4096, 7), Write("f", 4096, 4096, 8)],
+        &[Truncate("f", 9000), Punch("f", 4096, 4096), Write("f", 100, 8800, 7)],
+        &[Write("f", 1, 9, 7), Append("f", 30, 8), Unlink("f")],
+    ];
+    for len in LENGTHS {
+        let fs = SmallFs { len, is_lazy: false, is_strict: true };
+        for ops in writes {
+            let explorer =
+                Explorer::new(Model::Px86Line).crashes(1).choices_per_point(6).nested_choices_per_point(1);
+            explore_in(fs, explorer, ops);
+            // A word is stored in place, and not promised to another process before the call has returned.
+            if !matches!(ops, [Write(_, _, 8, _)]) {
+                let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(2);
+                explore_in(fs, explorer, ops);
+            }
+        }
+    }
+    // By file.
+    let explorer =
+        Explorer::new(Model::Px86Line).crashes(1).choices_per_point(6).nested_choices_per_point(1);
+    explore(explorer, 100, &[SetStrict("f", true), Write("f", 10, 50, 7), Reopen, Write("f", 30, 60, 8)]);
 }
 
 /// What a close saves is not used after a change, nor lost with its block.

@@ -199,8 +199,8 @@ fn compare(dir: &Handle<Memory>, model: &Model, id: usize) {
     }
 }
 
-/// Opens the file system again: after a close, or as after a kill.
-fn reopen(fs: Fs<Memory>, pmem: &Memory, is_clean: bool) -> Fs<Memory> {
+/// Opens the file system again: after a close, or as after a kill. Writes are atomic then, or not.
+fn reopen(fs: Fs<Memory>, pmem: &Memory, is_clean: bool, is_strict: bool) -> Fs<Memory> {
     if is_clean {
         fs.close().unwrap();
     } else {
@@ -212,7 +212,7 @@ fn reopen(fs: Fs<Memory>, pmem: &Memory, is_clean: bool) -> Fs<Memory> {
             pmem.store(offset, chunk);
         }
     }
-    Fs::attach(Arc::clone(pmem), &FsOptions::new()).unwrap()
+    Fs::attach(Arc::clone(pmem), &FsOptions::new().strict(is_strict)).unwrap()
 }
 
 fn path(random: &mut fastrand::Rng) -> Path {
@@ -383,7 +383,7 @@ fn file_system_is_a_tree() {
             compare(&fs.root(), &model, 0);
             let report = fs.check();
             assert!(report.problems.is_empty(), "call {number}: {:#?}", report.problems);
-            fs = reopen(fs, &pmem, random.bool());
+            fs = reopen(fs, &pmem, random.bool(), random.bool());
             let report = fs.check();
             assert!(report.problems.is_empty(), "call {number}, opened: {:#?}", report.problems);
         }

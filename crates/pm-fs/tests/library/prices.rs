@@ -42,6 +42,14 @@ fn calls_cost_one_or_two_fences() {
     });
     check(&fs, "append to a page", 2.0, |number| assert_eq!(file(number).append(&[1; 100]).unwrap(), 100));
     check(&fs, "overwrite", 1.0, |number| assert_eq!(file(number).write_at(50, &[2; 64]).unwrap(), 64));
+    check(&fs, "make strict", 1.0, |number| file(number).set_strict(true).unwrap());
+    check(&fs, "overwrite, strict", 2.0, |number| {
+        assert_eq!(file(number).write_at(50, &[3; 64]).unwrap(), 64);
+    });
+    check(&fs, "overwrite a word, strict", 1.0, |number| {
+        assert_eq!(file(number).write_at(48, &[4; 8]).unwrap(), 8);
+    });
+    check(&fs, "make relaxed", 1.0, |number| file(number).set_strict(false).unwrap());
     check(&fs, "read", 0.0, |number| assert_eq!(file(number).read_at(0, &mut [0; 300]).unwrap(), 200));
     check(&fs, "truncate", 1.0, |number| file(number).truncate(10).unwrap());
     check(&fs, "unlink one of two names", 1.0, |number| dir.unlink(format!("new {number}")).unwrap());

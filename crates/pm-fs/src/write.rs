@@ -1,0 +1,157 @@
+//! Writes of file data.
+
+use crate::data::{PAGES_ADDED, SIZE_MAX, ZEROES, check_is_file, short, short_len, store_size, zero};
+use crate::error::FsError;
+use crate::format::PAGE_BYTES;
+use crate::inode::InodeRef;
+use crate::shared::Shared;
+use crate::table::{Life, State};
+use crate::tree::{self, Slot};
+use crate::volume::Volume;
+use core::ops::Range;
+use pm_core::Pmem;
+
+/// The most bytes that a write to a strict file overwrites atomically, wherever it begins.
+pub const ATOMIC_WRITE_BYTES: u64 = (PAGES_ADDED as u64 - 1) * PAGE_BYTES;
+
+/// Writes bytes at an offset, and returns their number: fewer if there is no room for all.
+///
+/// # Durability
+/// Durable when this returns. A crash before that leaves the length old or new, or new up to a part of the bytes, and never before the bytes; of bytes that are
+/// overwritten each 8-byte word is old or new, and in a strict file all of a transaction's are. One fence if the pages are there and the length stays, and else two; two more for each further 64 pages.
+pub(crate) fn write<P: Pmem>(
+    shared: &Shared<P>,
+    state: &State,
+    offset: Option<u64>,
+    bytes: &[u8],
+) -> Result<usize, FsError> {
+    check_is_file(&state.inode)?;
+    let inner = state.write();
+    if inner.life == Life::Freed {
+        return Err(FsError::NotFound);
+    }
+    let volume = shared.prepared()?;
+    let size = state.inode.size(volume)?;
+    let offset = offset.unwrap_or(size);
+    if bytes.is_empty() {
+        return Ok(0);
+    }
+    let end =
+        offset.checked_add(bytes.len() as u64).filter(|end| *end <= SIZE_MAX).ok_or(FsError::TooLong)?;
+    zero(volume, &state.inode, size, offset)?;
+    let mut at = offset;
+    while at < end {
+        match write_some(volume, &state.inode, at, &bytes[short_len(at - offset, bytes.len())..]) {
+            Ok(len) => at += len,
+            Err(_) if at > offset => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(short_len(at - offset, bytes.len()))
+}
+
+/// The pages that one transaction writes.
+struct Plan {
+    /// Pages that are written in place: their numbers in the file, and their offsets in the pool.
+    present: Vec<(u64, u64)>,
+    /// Pages that the file gets: their numbers in it, and the offset of the page that is replaced, if there is one.
+    added: Vec<(u64, Option<u64>)>,
+    /// The end of what is written.
+    end: u64,
+}
+
+impl Plan {
+    /// As many pages of a range as one transaction can write. Bytes before `size` are overwritten in new pages if `is_copied`.
+    fn new<P: Pmem>(
+        volume: &Volume<P>,
+        inode: &InodeRef,
+        bytes: Range<u64>,
+        size: u64,
+        is_copied: bool,
+    ) -> Result<Self, FsError> {
+        let mut plan = Self { present: Vec::new(), added: Vec::new(), end: bytes.end };
+        for index in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
+            let slot = tree::find(volume, inode, index)?;
+            let page = slot.map(|slot| volume.page(slot.number)).transpose()?;
+            match page {
+                Some(page) if !is_copied || index * PAGE_BYTES >= size => plan.present.push((index, page)),
+                _ if plan.added.len() < PAGES_ADDED => plan.added.push((index, page)),
+                _ => {
+                    plan.end = index * PAGE_BYTES;
+                    break;
+                }
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// Writes as many bytes as one transaction can, and returns their number.
+fn write_some<P: Pmem>(
+    volume: &Volume<P>,
+    inode: &InodeRef,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<u64, FsError> {
+    let size = inode.size(volume)?;
+    // An aligned word is stored atomically.
+    let is_word = bytes.len() == 8 && offset.is_multiple_of(8);
+    let is_copied = offset < size && !is_word && inode.is_strict(volume)?;
+    let plan = Plan::new(volume, inode, offset..offset + bytes.len() as u64, size, is_copied)?;
+    let taken = volume.pages.take(plan.added.len())?;
+    // The bytes of a page of the file.
+    let part = |index: u64| {
+        let start = (index * PAGE_BYTES).max(offset);
+        let stop = ((index + 1) * PAGE_BYTES).min(plan.end);
+        (start % PAGE_BYTES, &bytes[short(start - offset)..short(stop - offset)])
+    };
+    for (index, page) in &plan.present {
+        let (within, part) = part(*index);
+        volume.pmem().store_nt(page + within, part);
+    }
+    for ((index, old), number) in plan.added.iter().zip(taken.numbers()) {
+        store_new(volume, volume.page(*number)?, part(*index), *old);
+    }
+    let now = inode.wtime_for(volume, volume.now())?;
+    let new_size = size.max(plan.end);
+    if plan.added.is_empty() {
+        if new_size != size {
+            // The length must not be durable before the bytes.
+            volume.pmem().fence()?;
+        }
+        store_size(volume, inode, new_size, now)?;
+        return Ok(plan.end - offset);
+    }
+    volume.transaction(|change| {
+        change.note_data();
+        for ((index, old), number) in plan.added.iter().zip(taken.numbers()) {
+            tree::set(change, inode, *index, Slot::page(*number))?;
+            if let Some(old) = old {
+                change.free_page(old / PAGE_BYTES);
+            }
+        }
+        inode.set_size(change, new_size)?;
+        change.set(inode.wtime_at(), now)
+    })?;
+    taken.keep();
+    Ok(plan.end - offset)
+}
+
+/// Stores a part of a new page, and around it what is in the old one, or zeroes: the whole page becomes visible.
+fn store_new<P: Pmem>(volume: &Volume<P>, page: u64, (within, part): (u64, &[u8]), old: Option<u64>) {
+    let pmem = volume.pmem();
+    let stop = within + part.len() as u64;
+    let around = |rest: &[u8; 4096]| {
+        pmem.store_nt(page, &rest[..short(within)]);
+        pmem.store_nt(page + within, part);
+        pmem.store_nt(page + stop, &rest[short(stop)..]);
+    };
+    match old {
+        Some(old) if (within, stop) != (0, PAGE_BYTES) => {
+            let mut rest = [0; 4096];
+            pmem.load(old, &mut rest);
+            around(&rest);
+        }
+        _ => around(&ZEROES),
+    }
+}
