@@ -1,4 +1,8 @@
-//! File systems: calls on `pm-fs` in process against the same system calls on tmpfs, by one thread. The rival pays a system call, which is printed too.
+//! File systems: calls on `pm-fs` in process against the same system calls on tmpfs, by one thread. The rival pays a system call, which is printed too. Then strict
+//! files, two threads, opening after a kill, and lookups among many names.
+
+mod opening;
+mod variants;
 
 use clap::Parser;
 use miette::{IntoDiagnostic as _, Result, ensure};
@@ -37,11 +41,13 @@ const PAGES: u64 = 16_384;
 type Rates = [f64; CALLS.len()];
 
 fn main() -> Result<ExitCode> {
+    opening::fill_if_asked()?;
     let options = Options::parse();
     let count = if options.cli.quick { 10_000 } else { 100_000 };
     let mut report = Report::new("fs");
     report.fact("files", count);
     report.fact("system call", format!("{:.0} ns", system_call_ns()));
+    variants::add_hardware(&mut report)?;
     let rounds = options.cli.round_count(5, 2);
     let measured: Vec<[Rates; 2]> = rounds_of(rounds, |index| {
         let directory = tempfile::tempdir_in("/dev/shm").into_diagnostic()?;
@@ -51,6 +57,11 @@ fn main() -> Result<ExitCode> {
         let pair = |[ours, theirs]: &[Rates; 2]| Pair { ours: ours[call], theirs: theirs[call] };
         report.row(name, "tmpfs", "calls/s", measured.iter().map(pair).collect(), Some(goal));
     }
+    variants::add_strict(&mut report, count / 5, rounds)?;
+    variants::add_threads(&mut report, count, rounds)?;
+    let files = if options.cli.quick { 100_000 } else { 1_000_000 };
+    opening::add(&mut report, files, options.cli.round_count(3, 1))?;
+    opening::add_lookups(&mut report, files)?;
     options.cli.finish(&report)
 }
 

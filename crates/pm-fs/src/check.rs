@@ -110,7 +110,7 @@ impl<P: Pmem> Checker<'_, P> {
         self.attempt(&name, visited);
         let xattr = self.attempt(&name, inode.xattr(volume)).flatten();
         if let Some(offset) = xattr {
-            self.attempt(&name, crate::xattr::load(volume, inode));
+            self.attempt(&name, crate::attribute_block::load(volume, inode));
             self.block(offset, &name);
         }
         for slot in slots {

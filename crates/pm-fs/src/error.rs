@@ -36,12 +36,16 @@ pub enum FsError {
     /// The name is longer than 255 bytes, or the target of a link longer than 4,095.
     #[error("the name is too long")]
     NameTooLong,
-    /// The name is empty or has a slash or a zero byte; a directory would be its own ancestor; the file is no link.
+    /// The name is empty or has a slash or a zero byte; a directory would be its own ancestor; the file is no link; an access control list is
+    /// invalid.
     #[error("invalid argument")]
     Invalid,
     /// A directory cannot have another name.
     #[error("not permitted")]
     NotPermitted,
+    /// Only a directory has a default access control list.
+    #[error("permission denied")]
+    AccessDenied,
     /// The file would be too long.
     #[error("the file would be too long")]
     TooLong,
@@ -132,6 +136,7 @@ impl FsError {
             Self::NameTooLong => Errno::NAMETOOLONG,
             Self::Invalid => Errno::INVAL,
             Self::NotPermitted => Errno::PERM,
+            Self::AccessDenied => Errno::ACCESS,
             Self::TooLong => Errno::FBIG,
             Self::TooManyLinks => Errno::MLINK,
             Self::NoData => Errno::NXIO,

@@ -1,5 +1,7 @@
 //! Handles to files and directories, and the calls on them.
 
+use crate::acl;
+use crate::attribute_block;
 use crate::data::{self, Allocation};
 use crate::dir::Entry;
 use crate::error::FsError;
@@ -30,6 +32,8 @@ pub struct NewFile {
     pub uid: u32,
     /// The group.
     pub gid: u32,
+    /// Permissions that it does not get, unless the directory has a default access control list: umask(2).
+    pub umask: u32,
 }
 
 /// What an attribute is to become; `None` leaves it as it is. Times are in nanoseconds since 1970.
@@ -94,14 +98,23 @@ impl<P: Pmem> Handle<P> {
     /// When the inode is corrupted, or a fence fails.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the old ones or the new ones. One fence.
+    /// Durable when this returns; a crash before that leaves the old ones or the new ones. One fence; up to four for the mode of a file with an access control list.
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<(), FsError> {
         let volume = self.shared.prepared()?;
         let inode = &self.state.inode;
         let _inner = self.state.write();
         let now = volume.now();
         let old = inode.attributes(volume)?;
+        let mut xattrs = if set.mode.is_some() {
+            attribute_block::load(volume, inode)?
+        } else {
+            attribute_block::Attributes::new()
+        };
+        let changes_acl = set.mode.is_some_and(|mode| acl::change_mode(&mut xattrs, mode));
         volume.transaction(|change| {
+            if changes_acl {
+                attribute_block::replace(change, inode, &xattrs)?;
+            }
             let stored_wtime = change.word(inode.wtime_at())?;
             inode.edit(change, |identity| {
                 if let Some(mode) = set.mode {
@@ -241,12 +254,12 @@ impl<P: Pmem> Handle<P> {
         rdev: u32,
         target: &[u8],
     ) -> Result<Self, FsError> {
-        let NewFile { mode, uid, gid } = new;
+        let NewFile { mode, uid, gid, umask } = new;
         let is_dir = kind == FileKind::Directory;
         let (parent, nlink) = if is_dir { (self.ino(), 2) } else { (0, 1) };
         let now = self.shared.volume.now();
         let new = NewInode { kind, mode, uid, gid, rdev, parent, nlink, now };
-        Ok(self.with(namei::create(&self.shared, &self.state, name, new, target)?))
+        Ok(self.with(namei::create(&self.shared, &self.state, name, new, (umask, target))?))
     }
 
     /// Gives a file a name in this directory.
@@ -448,15 +461,16 @@ impl<P: Pmem> Handle<P> {
         Ok(self.all_xattrs()?.into_keys().collect())
     }
 
-    fn all_xattrs(&self) -> Result<xattr::Attributes, FsError> {
+    fn all_xattrs(&self) -> Result<attribute_block::Attributes, FsError> {
         let _inner = self.state.read();
-        xattr::load(&self.shared.volume, &self.state.inode)
+        attribute_block::load(&self.shared.volume, &self.state.inode)
     }
 
-    /// Sets an extended attribute. All attributes of a file have 64 KiB.
+    /// Sets an extended attribute. All attributes of a file have 64 KiB. `system.posix_acl_access` and `system.posix_acl_default` are access control lists: the first
+    /// changes the permissions, which change it, and the second one is for directories, and inherited by new files in them.
     ///
     /// # Errors
-    /// When it exists or does not, against `how`; when the name is empty or too long, or there is no room.
+    /// When it exists or does not, against `how`; when the name is empty or too long, an access control list is invalid, or there is no room.
     ///
     /// # Durability
     /// Durable when this returns; a crash before that leaves all attributes as they were. Two fences.

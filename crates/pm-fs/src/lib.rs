@@ -44,6 +44,8 @@
 
 pub mod format;
 
+mod acl;
+mod attribute_block;
 mod check;
 mod data;
 mod dir;

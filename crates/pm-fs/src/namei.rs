@@ -1,5 +1,7 @@
 //! Calls that change directories: each is one transaction.
 
+use crate::acl;
+use crate::attribute_block;
 use crate::dir::{self, DirIndex, Entry, Found, check_name};
 use crate::error::FsError;
 use crate::format::{INLINE_LINK_MAX, NAME_MAX, PAGE_BYTES};
@@ -57,7 +59,7 @@ pub(crate) fn create<P: Pmem>(
     dir: &State,
     name: &[u8],
     new: NewInode,
-    target: &[u8],
+    (umask, target): (u32, &[u8]),
 ) -> Result<Arc<State>, FsError> {
     check_name(name)?;
     if target.len() > TARGET_MAX {
@@ -71,6 +73,9 @@ pub(crate) fn create<P: Pmem>(
         return Err(FsError::Exists);
     }
     let is_dir = new.kind == FileKind::Directory;
+    let (mode, inherited) =
+        acl::inherit(&attribute_block::load(volume, &dir.inode)?, new.kind, new.mode, umask);
+    let new = NewInode { mode, ..new };
     let nlink = dir.inode.nlink(volume)?;
     let page = if target.len() > INLINE_LINK_MAX { Some(volume.pages.take(1)?) } else { None };
     if let Some(page) = &page {
@@ -86,6 +91,9 @@ pub(crate) fn create<P: Pmem>(
         }
         if !target.is_empty() {
             inode.set_size(change, target.len() as u64)?;
+        }
+        if !inherited.is_empty() {
+            attribute_block::replace(change, &inode, &inherited)?;
         }
         let added = entries.add(change, &dir.inode, name, (inode.ino, inode.kind))?;
         dir.inode.touch(change, new.now)?;

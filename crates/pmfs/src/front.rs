@@ -163,12 +163,17 @@ impl Mounted {
     }
 
     /// The attributes of a new file in a directory.
-    fn new_file(dir: &Handle, request: &Request, mode: u32, is_dir: bool) -> Result<NewFile, FsError> {
+    fn new_file(
+        dir: &Handle,
+        request: &Request,
+        (mode, umask): (u32, u32),
+        is_dir: bool,
+    ) -> Result<NewFile, FsError> {
         let parent = dir.attributes()?;
         let inherits = parent.mode & SET_GID != 0;
         let gid = if inherits { parent.gid } else { request.gid() };
         let mode = mode & 0o7777 | if inherits && is_dir { SET_GID } else { 0 };
-        Ok(NewFile { mode, uid: request.uid(), gid })
+        Ok(NewFile { mode, uid: request.uid(), gid, umask })
     }
 }
 
@@ -179,9 +184,13 @@ fn reply_empty(done: Result<(), FsError>, reply: ReplyEmpty) {
     }
 }
 
-/// Whether an attribute with this name is stored. Access control lists and capabilities would need more than to be stored.
+/// The attributes with access control lists.
+const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// Whether an attribute with this name is stored. Capabilities would need more than to be stored.
 fn is_kept(name: &OsStr) -> bool {
-    [&b"user."[..], b"trusted."].iter().any(|prefix| name.as_bytes().starts_with(prefix))
+    let name = name.as_bytes();
+    ACLS.contains(&name) || [&b"user."[..], b"trusted."].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Answers with the bytes, or with their number if `size` is 0.
@@ -199,6 +208,11 @@ impl Filesystem for Mounted {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // An older kernel clears them itself.
         self.clears_set_id = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2).is_ok();
+        // The kernel checks access control lists, and leaves it to this server to inherit them, for which it needs the umask.
+        let inherits = InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
+        if let Err(missing) = config.add_capabilities(inherits) {
+            return Err(io::Error::other(format!("the kernel's FUSE has no {missing:?}")));
+        }
         Ok(())
     }
 
@@ -273,13 +287,13 @@ impl Filesystem for Mounted {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
         let make = || {
             let dir = self.file(parent)?;
-            let new = Self::new_file(&dir, request, mode, false)?;
+            let new = Self::new_file(&dir, request, (mode, umask), false)?;
             let number = u8::try_from(mode >> 12 & 0o17).unwrap_or(0);
             let kind = FileKind::from_number(number).ok_or(FsError::Invalid)?;
             dir.mknod(name.as_bytes(), kind, new, rdev)
@@ -287,10 +301,18 @@ impl Filesystem for Mounted {
         self.reply_entry(make(), reply);
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
         let make = || {
             let dir = self.file(parent)?;
-            dir.mkdir(name.as_bytes(), Self::new_file(&dir, request, mode, true)?)
+            dir.mkdir(name.as_bytes(), Self::new_file(&dir, request, (mode, umask), true)?)
         };
         self.reply_entry(make(), reply);
     }
@@ -306,7 +328,7 @@ impl Filesystem for Mounted {
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let make = || {
             let dir = self.file(parent)?;
-            let new = Self::new_file(&dir, request, 0o777, false)?;
+            let new = Self::new_file(&dir, request, (0o777, 0), false)?;
             dir.symlink(name.as_bytes(), target.as_os_str().as_bytes(), new)
         };
         self.reply_entry(make(), reply);
@@ -439,7 +461,7 @@ impl Filesystem for Mounted {
 
     fn setxattr(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -456,7 +478,19 @@ impl Filesystem for Mounted {
             (false, true) => SetXattr::Replace,
             (false, false) => SetXattr::Any,
         };
-        reply_empty(self.file(ino).and_then(|file| file.set_xattr(name.as_bytes(), value, how)), reply);
+        let set = || {
+            let file = self.file(ino)?;
+            file.set_xattr(name.as_bytes(), value, how)?;
+            // The kernel does not say whether the caller is in the file's group by a supplementary one.
+            let attributes = file.attributes()?;
+            let keeps_set_gid = request.uid() == 0 || request.gid() == attributes.gid;
+            if name.as_bytes() == ACLS[0] && attributes.mode & SET_GID != 0 && !keeps_set_gid {
+                let mode = Some(attributes.mode & !SET_GID);
+                file.set_attributes(&SetAttributes { mode, ..SetAttributes::default() })?;
+            }
+            Ok(())
+        };
+        reply_empty(set(), reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -476,7 +510,12 @@ impl Filesystem for Mounted {
         if !is_kept(name) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        reply_empty(self.file(ino).and_then(|file| file.remove_xattr(name.as_bytes())), reply);
+        let removed = match self.file(ino).and_then(|file| file.remove_xattr(name.as_bytes())) {
+            // The kernel sets no list by removing it.
+            Err(FsError::NoAttribute) if ACLS.contains(&name.as_bytes()) => Ok(()),
+            removed => removed,
+        };
+        reply_empty(removed, reply);
     }
 
     /// Nothing is left to do when a file is closed.
@@ -558,13 +597,13 @@ impl Filesystem for Mounted {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         _: i32,
         reply: ReplyCreate,
     ) {
         let create = || {
             let dir = self.file(parent)?;
-            let new = Self::new_file(&dir, request, mode, false)?;
+            let new = Self::new_file(&dir, request, (mode, umask), false)?;
             self.remember(dir.create(name.as_bytes(), new)?)
         };
         match create() {

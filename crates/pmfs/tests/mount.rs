@@ -246,3 +246,82 @@ fn wrong_files_are_refused() {
     refuses(pmfs().args(["mkfs", "--size", "4K"]).arg(file("small")), "small");
     assert!(!file("small").exists());
 }
+
+/// An entry of an access control list.
+fn acl_entry(tag: u8, permissions: u8, id: u32) -> Vec<u8> {
+    [&[tag, 0, permissions, 0][..], &id.to_le_bytes()].concat()
+}
+
+/// A list with permissions for the owner, user 1, the group, the mask and others.
+fn acl([owner, user, group, mask, other]: [u8; 5]) -> Vec<u8> {
+    let none = u32::MAX;
+    [
+        vec![2, 0, 0, 0],
+        acl_entry(0x01, owner, none),
+        acl_entry(0x02, user, 1),
+        acl_entry(0x04, group, none),
+        acl_entry(0x10, mask, none),
+        acl_entry(0x20, other, none),
+    ]
+    .concat()
+}
+
+#[test]
+fn access_control_lists_are_kept_inherited_and_checked() {
+    const ACCESS: &str = "system.posix_acl_access";
+    const DEFAULT: &str = "system.posix_acl_default";
+    let Some(mut mount) = Mount::new() else { return };
+    let path = |name: &str| mount.path(name);
+    let set = |name: &str, list: &str, value: &[u8]| setxattr(path(name), list, value, XattrFlags::empty());
+    let get = |name: &str, list: &str| {
+        let mut value = [0; 200];
+        getxattr(path(name), list, &mut value).map(|len| value[..len].to_vec())
+    };
+    let mode = |name: &str| fs::metadata(path(name)).unwrap().mode() & 0o7777;
+    let chmod = |name: &str, mode: u32| {
+        fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+
+    fs::write(path("file"), b"secret").unwrap();
+    set("file", ACCESS, &acl([6, 4, 0, 4, 0])).unwrap();
+    assert_eq!(mode("file"), 0o640);
+    chmod("file", 0o600);
+    assert_eq!(get("file", ACCESS), Ok(acl([6, 4, 0, 0, 0])));
+    chmod("file", 0o640);
+    assert_eq!(get("file", ACCESS), Ok(acl([6, 4, 0, 4, 0])));
+    // As user 1, which has an entry, and as user 2, which has none.
+    if rustix::process::getuid().is_root() {
+        chmod("", 0o755);
+        fs::set_permissions(mount.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for (uid, may_read) in [("1", true), ("2", false)] {
+            let ids = ["--reuid", uid, "--regid", uid, "--clear-groups"];
+            let read = Command::new("setpriv").args(ids).arg("cat").arg(path("file")).output().unwrap();
+            assert_eq!(read.status.success(), may_read, "{uid}: {read:?}");
+        }
+    }
+
+    fs::create_dir(path("dir")).unwrap();
+    assert_eq!(set("file", DEFAULT, &acl([7; 5])), Err(Errno::ACCESS));
+    set("dir", DEFAULT, &acl([7, 7, 5, 7, 5])).unwrap();
+    // The umask does not count there.
+    let masked = |script: &str| {
+        let status = Command::new("sh").current_dir(path("")).args(["-c", script]).status().unwrap();
+        assert!(status.success());
+    };
+    masked("umask 077; touch dir/file plain; mkdir dir/below");
+    assert_eq!((mode("dir/file"), mode("plain")), (0o664, 0o600));
+    assert_eq!(get("dir/file", ACCESS), Ok(acl([6, 7, 5, 6, 4])));
+    assert_eq!(get("dir/below", DEFAULT), Ok(acl([7, 7, 5, 7, 5])));
+    assert_eq!(get("plain", ACCESS), Err(Errno::NODATA));
+    removexattr(path("dir"), DEFAULT).unwrap();
+    masked("umask 077; touch dir/plain");
+    assert_eq!(mode("dir/plain"), 0o600);
+
+    mount.stop();
+    mount.check();
+    mount.start();
+    let mut value = [0; 200];
+    let len = getxattr(mount.path("dir/file"), ACCESS, &mut value).unwrap();
+    assert_eq!(value[..len], acl([6, 7, 5, 6, 4]));
+    mount.stop();
+}

@@ -381,7 +381,7 @@ fn special_files_are_refused_and_counted() {
     assert_eq!(disk.run(&["ls", "-R"]), "/:\ntree\n\n/tree:\nfile\n");
 
     let fs_of = Fs::open(disk.file(), &FsOptions::new()).unwrap();
-    let new = NewFile { mode: 0o600, uid: 1, gid: 2 };
+    let new = NewFile { mode: 0o600, uid: 1, gid: 2, umask: 0 };
     fs_of.root().mknod("pipe", FileKind::Pipe, new, 0).unwrap();
     fs_of.root().mknod("null", FileKind::CharDevice, NewFile { mode: 0o4666, ..new }, 0x103).unwrap();
     let in_use = disk.command(&["ls"]).output().unwrap();

@@ -83,7 +83,9 @@ impl<P: Pmem> Repair<'_, P> {
         }
         let is_whole = match inode.xattr(volume) {
             Ok(None) => true,
-            Ok(Some(block)) if self.blocks.contains(&block) && crate::xattr::load(volume, inode).is_ok() => {
+            Ok(Some(block))
+                if self.blocks.contains(&block) && crate::attribute_block::load(volume, inode).is_ok() =>
+            {
                 self.used.insert(block)
             }
             _ => false,

@@ -29,6 +29,8 @@ enum Op {
     Overwrite(&'static str, u64, u8),
     /// Stores so many bytes of this value.
     Write(&'static str, usize, usize, u8),
+    /// Gives a directory a default access control list.
+    SetAcl(&'static str),
     /// Makes writes to a file atomic, or not.
     SetStrict(&'static str, bool),
     Truncate(&'static str, usize),
@@ -47,7 +49,7 @@ enum Op {
 }
 use Op::{
     Allocate, Append, Chmod, Create, Exchange, Link, Mkdir, Overwrite, Punch, RemoveXattr, Rename, Reopen,
-    Rmdir, SetStrict, SetXattr, Symlink, Truncate, Unlink, UnlinkOpen, Write, Zero,
+    Rmdir, SetAcl, SetStrict, SetXattr, Symlink, Truncate, Unlink, UnlinkOpen, Write, Zero,
 };
 
 /// A file system with a file `f` of so many bytes, a file `g`, and a directory `d` with a file `d/x`.
@@ -82,6 +84,8 @@ struct File {
     bytes: Vec<u8>,
     /// The length of the attribute `user.a`.
     xattr: Option<usize>,
+    /// Whether it has a default access control list, and the permissions of the mask of its access list.
+    acl: (bool, Option<u8>),
     /// The first of all paths of this file.
     first: String,
 }
@@ -98,6 +102,17 @@ enum Failure {
     Unsound(Vec<String>),
 }
 
+const ACCESS_ACL: &str = "system.posix_acl_access";
+const DEFAULT_ACL: &str = "system.posix_acl_default";
+
+/// A list with a user: `u::rwx,u:1:rwx,g::r-x,m::rwx,o::r-x`.
+const ACL: &[u8] = b"\x02\0\0\0\
+    \x01\0\x07\0\xff\xff\xff\xff\x02\0\x07\0\x01\0\0\0\x04\0\x05\0\xff\xff\xff\xff\
+    \x10\0\x07\0\xff\xff\xff\xff\x20\0\x05\0\xff\xff\xff\xff";
+
+/// The offset of the permissions of the mask in [`ACL`].
+const MASK_AT: usize = 4 + 3 * 8 + 2;
+
 /// A clock that is the same in each run would need a state of its own; times are not compared.
 fn clock() -> u64 {
     static NOW: AtomicU64 = AtomicU64::new(1);
@@ -111,7 +126,7 @@ pub(crate) fn options() -> FsOptions {
 }
 
 fn new() -> NewFile {
-    NewFile { mode: 0o644, uid: 0, gid: 0 }
+    NewFile { mode: 0o644, uid: 0, gid: 0, umask: 0 }
 }
 
 /// The directory of a path, and its last name.
@@ -153,6 +168,7 @@ fn apply(fs: &SimFs, op: &Op) -> Result<(), FsError> {
         Append(path, len, byte) => fs.lookup(path)?.append(&vec![byte; len]).map(drop),
         Overwrite(path, at, byte) => fs.lookup(path)?.write_at(at, &[byte; 8]).map(drop),
         Write(path, at, len, byte) => fs.lookup(path)?.write_at(at as u64, &vec![byte; len]).map(drop),
+        SetAcl(path) => fs.lookup(path)?.set_xattr(DEFAULT_ACL, ACL, pm_fs::SetXattr::Any),
         SetStrict(path, is_strict) => fs.lookup(path)?.set_strict(is_strict),
         Truncate(path, len) => fs.lookup(path)?.truncate(len as u64),
         Chmod(path, mode) => {
@@ -193,7 +209,8 @@ fn observe(
             Err(FsError::NoAttribute) => None,
             Err(error) => return Err(error),
         };
-        state.insert(path, File { kind: entry.kind, nlink, mode, bytes, xattr, first });
+        let acl = (file.xattr(DEFAULT_ACL).is_ok(), file.xattr(ACCESS_ACL).ok().map(|acl| acl[MASK_AT]));
+        state.insert(path, File { kind: entry.kind, nlink, mode, bytes, xattr, acl, first });
     }
     Ok(())
 }
@@ -274,7 +291,13 @@ impl Oracle for SmallFs {
         let add = |state: &mut State, path: &str, kind, mode, bytes| {
             if has_dir(state, path) && !state.contains_key(path) {
                 let first = path.to_owned();
-                state.insert(path.to_owned(), File { kind, nlink: 0, mode, bytes, xattr: None, first });
+                let dir = path.rsplit_once('/').and_then(|(dir, _)| state.get(dir));
+                let mut file = File { kind, nlink: 0, mode, bytes, xattr: None, acl: (false, None), first };
+                if dir.is_some_and(|dir| dir.acl.0) {
+                    let mask = u8::try_from(mode >> 3 & 7).unwrap();
+                    file.acl = (kind == FileKind::Directory, Some(mask));
+                }
+                state.insert(path.to_owned(), file);
             }
         };
         let edit = |state: &mut State, path: &str, edit: &dyn Fn(&mut File)| {
@@ -336,7 +359,11 @@ impl Oracle for SmallFs {
             }),
             SetStrict(..) => {}
             Truncate(path, len) => edit_bytes(state, path, &|bytes| bytes.resize(len, 0)),
-            Chmod(path, mode) => edit(state, path, &|file| file.mode = mode),
+            SetAcl(path) => edit(state, path, &|file| file.acl.0 = true),
+            Chmod(path, mode) => edit(state, path, &|file| {
+                file.mode = mode;
+                file.acl.1 = file.acl.1.map(|_| u8::try_from(mode >> 3 & 7).unwrap());
+            }),
             SetXattr(path, len) => edit(state, path, &|file| file.xattr = Some(len)),
             RemoveXattr(path) => edit(state, path, &|file| file.xattr = None),
             Reopen => {}
@@ -530,8 +557,7 @@ fn writes_to_strict_files_are_atomic() {
         }
     }
     // By file.
-    let explorer =
-        Explorer::new(Model::Px86Line).crashes(1).choices_per_point(6).nested_choices_per_point(1);
+    let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(6).nested_choices_per_point(1);
     explore(explorer, 100, &[SetStrict("f", true), Write("f", 10, 50, 7), Reopen, Write("f", 30, 60, 8)]);
 }
 
@@ -565,7 +591,9 @@ fn recovery_is_atomic() {
 /// Calls that use what others have left: pages and blocks that were freed, ends of files that were cut off, free entries.
 #[test]
 fn calls_after_others_are_atomic() {
-    let sequences: [&[Op]; 14] = [
+    let sequences: [&[Op]; 16] = [
+        &[SetAcl("d"), Create("d/new"), Chmod("d/new", 0o620), Unlink("d/new")],
+        &[SetAcl("d"), Mkdir("d/e"), Mkdir("d/e/below"), Rmdir("d/e/below")],
         &[Truncate("f", 10), Allocate("f", 0, 60)],
         &[SetXattr("f", 10), SetXattr("f", 700), RemoveXattr("f")],
         &[SetXattr("f", 10), Unlink("f"), SetXattr("d", 20), Exchange("d", "g")],

@@ -88,7 +88,7 @@ fn options() -> FsOptions {
 }
 
 fn new() -> NewFile {
-    NewFile { mode: 0o644, uid: 1, gid: 2 }
+    NewFile { mode: 0o644, uid: 1, gid: 2, umask: 0 }
 }
 
 /// Opens a file system, and prepares it for changes.

@@ -85,7 +85,7 @@ fn file_system_has_golden_bytes() {
     let options = FsOptions::new().heap(heap).metadata_share(2).clock(|| 1_000_000_000_000_000_000);
     let region = Arc::new(Region::anonymous(256 << 10).unwrap());
     let fs = Fs::format(Arc::clone(&region), &options).unwrap();
-    let new = NewFile { mode: 0o644, uid: 1, gid: 2 };
+    let new = NewFile { mode: 0o644, uid: 1, gid: 2, umask: 0 };
     let root = fs.root();
     let long = root.create("long", new).unwrap();
     long.write_at(8 * 4096, b"in a node").unwrap();

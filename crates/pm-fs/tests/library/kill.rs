@@ -16,7 +16,7 @@ const THREADS: u8 = 2;
 const KEPT: u64 = 20;
 
 fn new() -> NewFile {
-    NewFile { mode: 0o644, uid: 0, gid: 0 }
+    NewFile { mode: 0o644, uid: 0, gid: 0, umask: 0 }
 }
 
 /// A record of the log, of which the numbers of complete ones ascend.

@@ -152,7 +152,7 @@ impl Model {
 }
 
 fn new() -> NewFile {
-    NewFile { mode: 0o644, uid: 1, gid: 2 }
+    NewFile { mode: 0o644, uid: 1, gid: 2, umask: 0 }
 }
 
 fn find(fs: &Fs<Memory>, path: &[&str]) -> Result<Handle<Memory>, FsError> {
@@ -452,7 +452,7 @@ fn remove_all(dir: &Handle<Memory>) {
 fn long_names_are_refused() {
     let fs = Fs::format(Region::anonymous(16 << 20).unwrap(), &FsOptions::new()).unwrap();
     let root = &fs.root();
-    let new = NewFile { mode: 0o755, uid: 0, gid: 0 };
+    let new = NewFile { mode: 0o755, uid: 0, gid: 0, umask: 0 };
     let [longest, longer] = [255, 256].map(|len| "n".repeat(len));
     root.create(&longest, new).unwrap();
     root.lookup(&longest).unwrap();

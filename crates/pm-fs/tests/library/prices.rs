@@ -1,14 +1,14 @@
 //! The cost of each call in lines and fences, averaged over many calls, with new blocks of directories in them.
 
 use pm_core::{Counting, Region};
-use pm_fs::{Fs, FsOptions, Handle, NewFile, SetAttributes};
+use pm_fs::{Fs, FsOptions, Handle, NewFile, SetAttributes, SetXattr};
 
 type CountedFs = Fs<Counting<Region>>;
 
 const COUNT: u64 = 1000;
 
 fn new() -> NewFile {
-    NewFile { mode: 0o644, uid: 0, gid: 0 }
+    NewFile { mode: 0o644, uid: 0, gid: 0, umask: 0 }
 }
 
 /// Calls `call` with the numbers up to [`COUNT`], and checks its average fences.
@@ -58,6 +58,33 @@ fn calls_cost_one_or_two_fences() {
     check(&fs, "rmdir", 1.0, |number| dir.rmdir(name(number)).unwrap());
     let report = fs.check();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+#[test]
+fn access_control_lists_are_inherited_without_a_fence() {
+    let region = Counting::new(Region::anonymous(64 << 20).unwrap());
+    let fs = Fs::format(region, &FsOptions::new()).unwrap();
+    let dir = fs.root().mkdir("dir", new()).unwrap();
+    let acl = [
+        &[2, 0, 0, 0][..],
+        &entry(1, 7),
+        &[2, 0, 7, 0, 1, 0, 0, 0],
+        &entry(4, 5),
+        &entry(16, 7),
+        &entry(32, 5),
+    ];
+    dir.set_xattr("system.posix_acl_default", acl.concat(), SetXattr::Any).unwrap();
+    check(&fs, "create with an inherited list", 1.05, |number| {
+        drop(dir.create(name(number), new()).unwrap())
+    });
+    check(&fs, "set an attribute", 2.05, |number| {
+        dir.lookup(name(number)).unwrap().set_xattr("user.a", b"short", SetXattr::Any).unwrap();
+    });
+}
+
+/// An entry of an access control list without a user or group.
+const fn entry(tag: u8, permissions: u8) -> [u8; 8] {
+    [tag, 0, permissions, 0, 0xff, 0xff, 0xff, 0xff]
 }
 
 /// A long write costs two fences for each 64 pages.

@@ -10,7 +10,7 @@ const THREADS: u64 = 3;
 const DIRS: usize = 2;
 
 fn new() -> NewFile {
-    NewFile { mode: 0o755, uid: 0, gid: 0 }
+    NewFile { mode: 0o755, uid: 0, gid: 0, umask: 0 }
 }
 
 /// Calls of each thread. `PM_FS_CALLS` sets it.

@@ -178,13 +178,13 @@ impl<'a> Import<'a> {
     fn new_file(&self, metadata: &Metadata) -> NewFile {
         let mode = metadata.mode() & 0o7777;
         match self.owner {
-            Some((uid, gid)) => NewFile { mode: mode & MODE_OF_OTHERS, uid, gid },
-            None => NewFile { mode, uid: metadata.uid(), gid: metadata.gid() },
+            Some((uid, gid)) => NewFile { mode: mode & MODE_OF_OTHERS, uid, gid, umask: 0 },
+            None => NewFile { mode, uid: metadata.uid(), gid: metadata.gid(), umask: 0 },
         }
     }
 
     fn set_attributes(&self, file: &Handle, metadata: &Metadata) -> Result<(), FsError> {
-        let NewFile { mode, uid, gid } = self.new_file(metadata);
+        let NewFile { mode, uid, gid, .. } = self.new_file(metadata);
         file.set_attributes(&SetAttributes {
             mode: Some(mode),
             uid: Some(uid),
