@@ -547,17 +547,17 @@ fn writes_to_strict_files_are_atomic() {
         let fs = SmallFs { len, is_lazy: false, is_strict: true };
         for ops in writes {
             let explorer =
-                Explorer::new(Model::Px86Line).crashes(1).choices_per_point(6).nested_choices_per_point(1);
+                Explorer::new(Model::Px86Line).crashes(1).choices_per_point(4).nested_choices_per_point(1);
             explore_in(fs, explorer, ops);
             // A word is stored in place, and not promised to another process before the call has returned.
-            if !matches!(ops, [Write(_, _, 8, _)]) {
+            if len == LENGTHS[0] && !matches!(ops, [Write(_, _, 8, _)]) {
                 let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(2);
                 explore_in(fs, explorer, ops);
             }
         }
     }
     // By file.
-    let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(6).nested_choices_per_point(1);
+    let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(4).nested_choices_per_point(1);
     explore(explorer, 100, &[SetStrict("f", true), Write("f", 10, 50, 7), Reopen, Write("f", 30, 60, 8)]);
 }
 
