@@ -87,10 +87,19 @@ pub(crate) fn node_slots(
 
 /// The slot for a page of a file. `None` if it is a hole.
 pub(crate) fn find(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Option<Slot>, FsError> {
+    Ok(find_place(source, inode, index)?.and_then(|(_, slot)| slot))
+}
+
+/// The offset of the slot for a page of a file, and the slot, `None` if it is a hole. `None` if no node leads to it.
+pub(crate) fn find_place(
+    source: &impl Source,
+    inode: &InodeRef,
+    index: u64,
+) -> Result<Option<(u64, Option<Slot>)>, FsError> {
     let Some(at) = place(source, inode, index)? else { return Ok(None) };
     match load(source, inode, at)? {
         Some(slot) if slot.kind != SlotKind::Page => Err(FsError::corrupted(at, "a slot of a page")),
-        slot => Ok(slot),
+        slot => Ok(Some((at, slot))),
     }
 }
 
@@ -249,6 +258,19 @@ fn add_node<P: Pmem>(
         Node { crc: node.expected_crc(seed, offset), ..node }
     })?;
     Ok(Slot::block(SlotKind::Node, offset))
+}
+
+/// Stores adjacent slots, from this offset on.
+pub(crate) fn store_run<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    at: u64,
+    slots: &[Slot],
+) -> Result<(), FsError> {
+    let (seed, owner) = (change.seed(), inode.owner());
+    let word = |(at, slot): (u64, &Slot)| crate::seal::seal(seed, owner, at, slot.contents()).to_le_bytes();
+    let words: Vec<u8> = (at..).step_by(8).zip(slots).flat_map(word).collect();
+    change.write_bytes(at, &words)
 }
 
 /// Stores a slot.

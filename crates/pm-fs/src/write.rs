@@ -7,7 +7,7 @@ use crate::inode::InodeRef;
 use crate::shared::Shared;
 use crate::table::{Life, State};
 use crate::tree::{self, Slot};
-use crate::volume::Volume;
+use crate::volume::{Change, Volume};
 use core::ops::Range;
 use pm_core::Pmem;
 
@@ -54,10 +54,20 @@ pub(crate) fn write<P: Pmem>(
 struct Plan {
     /// Pages that are written in place: their numbers in the file, and their offsets in the pool.
     present: Vec<(u64, u64)>,
-    /// Pages that the file gets: their numbers in it, and the offset of the page that is replaced, if there is one.
-    added: Vec<(u64, Option<u64>)>,
+    /// Pages that the file gets.
+    added: Vec<Added>,
     /// The end of what is written.
     end: u64,
+}
+
+/// A page that a file gets.
+struct Added {
+    /// Its number in the file.
+    index: u64,
+    /// The offset of its slot. `None` if no node leads to it.
+    at: Option<u64>,
+    /// The offset of the page that is replaced, if there is one.
+    old: Option<u64>,
 }
 
 impl Plan {
@@ -71,11 +81,13 @@ impl Plan {
     ) -> Result<Self, FsError> {
         let mut plan = Self { present: Vec::new(), added: Vec::new(), end: bytes.end };
         for index in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
-            let slot = tree::find(volume, inode, index)?;
-            let page = slot.map(|slot| volume.page(slot.number)).transpose()?;
-            match page {
+            let place = tree::find_place(volume, inode, index)?;
+            let old = place.and_then(|(_, slot)| slot).map(|slot| volume.page(slot.number)).transpose()?;
+            match old {
                 Some(page) if !is_copied || index * PAGE_BYTES >= size => plan.present.push((index, page)),
-                _ if plan.added.len() < PAGES_ADDED => plan.added.push((index, page)),
+                _ if plan.added.len() < PAGES_ADDED => {
+                    plan.added.push(Added { index, at: place.map(|(at, _)| at), old });
+                }
                 _ => {
                     plan.end = index * PAGE_BYTES;
                     break;
@@ -109,8 +121,8 @@ fn write_some<P: Pmem>(
         let (within, part) = part(*index);
         volume.pmem().store_nt(page + within, part);
     }
-    for ((index, old), number) in plan.added.iter().zip(taken.numbers()) {
-        store_new(volume, volume.page(*number)?, part(*index), *old);
+    for (added, number) in plan.added.iter().zip(taken.numbers()) {
+        store_new(volume, volume.page(*number)?, part(added.index), added.old);
     }
     let now = inode.wtime_for(volume, volume.now())?;
     let new_size = size.max(plan.end);
@@ -124,17 +136,31 @@ fn write_some<P: Pmem>(
     }
     volume.transaction(|change| {
         change.note_data();
-        for ((index, old), number) in plan.added.iter().zip(taken.numbers()) {
-            tree::set(change, inode, *index, Slot::page(*number))?;
-            if let Some(old) = old {
-                change.free_page(old / PAGE_BYTES);
-            }
-        }
+        set_slots(change, inode, &plan.added, taken.numbers())?;
+        plan.added.iter().filter_map(|added| added.old).for_each(|old| change.free_page(old / PAGE_BYTES));
         inode.set_size(change, new_size)?;
         change.set(inode.wtime_at(), now)
     })?;
     taken.keep();
     Ok(plan.end - offset)
+}
+
+/// Sets the slots of pages that a file gets: adjacent ones at once, if nodes lead to them.
+fn set_slots<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    added: &[Added],
+    numbers: &[u64],
+) -> Result<(), FsError> {
+    let mut slots = numbers.iter().map(|number| Slot::page(*number));
+    for run in added.chunk_by(|one, next| one.at.map(|at| at + 8) == next.at && next.at.is_some()) {
+        let run_slots: Vec<Slot> = slots.by_ref().take(run.len()).collect();
+        match run[0].at {
+            Some(at) => tree::store_run(change, inode, at, &run_slots)?,
+            None => tree::set(change, inode, run[0].index, run_slots[0])?,
+        }
+    }
+    Ok(())
 }
 
 /// Stores a part of a new page, and around it what is in the old one, or zeroes: the whole page becomes visible.
