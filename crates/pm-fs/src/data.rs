@@ -5,7 +5,7 @@ use crate::format::PAGE_BYTES;
 use crate::inode::{FileKind, InodeRef};
 use crate::seal::{CONTENTS_MAX, seal};
 use crate::shared::Shared;
-use crate::table::{Life, State};
+use crate::table::{Inner, Life, State};
 use crate::tree::{self, PAGES_MAX, Slot};
 use crate::volume::Volume;
 use core::ops::Range;
@@ -66,6 +66,38 @@ pub(crate) fn read<P: Pmem>(
 /// At most `bytes`, and at most `len`.
 pub(crate) fn short_len(bytes: u64, len: usize) -> usize {
     usize::try_from(bytes).map_or(len, |bytes| bytes.min(len))
+}
+
+/// The offsets of the pages of a range of a file, after its holes have got pages. The range is in the file, and not empty.
+pub(crate) fn pages_of<P: Pmem>(
+    shared: &Shared<P>,
+    state: &State,
+    inner: &Inner,
+    range: &Range<u64>,
+) -> Result<Vec<u64>, FsError> {
+    check_is_file(&state.inode)?;
+    let (volume, inode) = (shared.prepared()?, &state.inode);
+    if inner.life == Life::Freed {
+        return Err(FsError::NotFound);
+    }
+    if range.is_empty() || range.end > inode.size(volume)? {
+        return Err(FsError::Invalid);
+    }
+    let pages = range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES);
+    check_room(volume, inode, &pages)?;
+    fill(volume, inode, pages.clone())?;
+    let page = |index| match tree::find(volume, inode, index)? {
+        Some(slot) => volume.page(slot.number),
+        None => Err(FsError::corrupted(inode.slots_at(), "a file index")),
+    };
+    pages.map(page).collect()
+}
+
+/// Notes the time of a change, durably, and with it what this thread has flushed.
+pub(crate) fn note_change<P: Pmem>(shared: &Shared<P>, state: &State, _: &Inner) -> Result<(), FsError> {
+    let (volume, inode) = (shared.prepared()?, &state.inode);
+    let now = inode.wtime_for(volume, volume.now())?;
+    store_size(volume, inode, inode.size(volume)?, now)
 }
 
 /// Stores the length and the time of the last change, atomically and durably.
@@ -161,6 +193,17 @@ pub(crate) fn allocate<P: Pmem>(
     if how.zeroes {
         zero(volume, inode, offset, end.min(size))?;
     }
+    fill(volume, inode, pages)?;
+    let now = inode.wtime_for(volume, volume.now())?;
+    if has_zeroes {
+        // The length must not be durable before the zeroes.
+        volume.pmem().fence()?;
+    }
+    store_size(volume, inode, new_size, now)
+}
+
+/// Gives the holes of a range of pages zeroed ones, in several transactions.
+fn fill<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, pages: Range<u64>) -> Result<(), FsError> {
     let Range { start: mut index, end: stop } = pages;
     while index < stop {
         let mut missing = Vec::new();
@@ -172,12 +215,7 @@ pub(crate) fn allocate<P: Pmem>(
         }
         add_zeroed(volume, inode, &missing)?;
     }
-    let now = inode.wtime_for(volume, volume.now())?;
-    if has_zeroes {
-        // The length must not be durable before the zeroes.
-        volume.pmem().fence()?;
-    }
-    store_size(volume, inode, new_size, now)
+    Ok(())
 }
 
 /// Refuses a range with more holes than there are free pages, before anything changes. Other files may take the pages all the same.
@@ -231,6 +269,8 @@ pub(crate) fn punch<P: Pmem>(
         return Err(FsError::NotFound);
     }
     let whole = offset.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
+    // Pages of a mapped file stay.
+    let whole = if inner.maps > 0 { 0..0 } else { whole };
     if whole.is_empty() {
         zero(volume, inode, offset, end)?;
     } else {
@@ -311,7 +351,8 @@ pub(crate) fn truncate<P: Pmem>(shared: &Shared<P>, state: &State, new_size: u64
         }
         return store_size(volume, inode, new_size, now);
     }
-    let keep = new_size.div_ceil(PAGE_BYTES);
+    // Pages of a mapped file stay, behind its end.
+    let keep = if inner.maps > 0 { PAGES_MAX } else { new_size.div_ceil(PAGE_BYTES) };
     let mut has_more = volume.transaction(|change| {
         inode.set_size(change, new_size)?;
         change.set(inode.wtime_at(), now)?;

@@ -71,6 +71,14 @@ impl<P: Pmem> Handle<P> {
         Self { shared, state }
     }
 
+    pub(crate) fn shared(&self) -> &Shared<P> {
+        &self.shared
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
     /// The number of the inode.
     #[must_use]
     pub fn ino(&self) -> u64 {
@@ -195,6 +203,20 @@ impl<P: Pmem> Handle<P> {
         self.make(name.as_ref(), FileKind::File, new, 0, b"")
     }
 
+    /// Creates a regular file without a name, which [`link`](Self::link) may give it: `O_TMPFILE` of open(2). It inherits the access control list of this directory.
+    ///
+    /// # Errors
+    /// When this is no directory, or there is no room.
+    ///
+    /// # Durability
+    /// The file is freed with its last handle, or after a crash, unless it has got a name. One fence; two if the list of such files gets a block.
+    pub fn create_unnamed(&self, new: NewFile) -> Result<Self, FsError> {
+        let NewFile { mode, uid, gid, umask } = new;
+        let now = self.shared.volume.now();
+        let new = NewInode { kind: FileKind::File, mode, uid, gid, rdev: 0, parent: 0, nlink: 0, now };
+        Ok(self.with(namei::create_unnamed(&self.shared, &self.state, new, umask)?))
+    }
+
     /// Creates a directory.
     ///
     /// # Errors
@@ -265,7 +287,8 @@ impl<P: Pmem> Handle<P> {
     /// Gives a file a name in this directory.
     ///
     /// # Errors
-    /// When the name exists or is invalid, the file is a directory or has no name any more, or there is no room.
+    /// When the name exists or is invalid, the file is a directory or has no name any more, or there is no room. A file [without a name](Self::create_unnamed) may get
+    /// its first one.
     ///
     /// # Durability
     /// Durable when this returns; a crash before that leaves the name or not. One fence; two if the directory gets a block.

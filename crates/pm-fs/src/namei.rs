@@ -6,6 +6,7 @@ use crate::dir::{self, DirIndex, Entry, Found, check_name};
 use crate::error::FsError;
 use crate::format::{INLINE_LINK_MAX, NAME_MAX, PAGE_BYTES};
 use crate::inode::{FileKind, InodeRef, NewInode, load_identity};
+use crate::orphans;
 use crate::shared::{Locked, Shared, apply, index};
 use crate::table::{Life, State};
 use crate::tree::{self, Slot};
@@ -109,7 +110,42 @@ pub(crate) fn create<P: Pmem>(
     Ok(shared.table.open(inode))
 }
 
-/// Gives an inode another name.
+/// Creates a file without a name, which inherits the access control list of a directory.
+///
+/// # Durability
+/// Durable when this returns, but freed after a crash. One fence; two if the directory of orphans gets a block.
+pub(crate) fn create_unnamed<P: Pmem>(
+    shared: &Shared<P>,
+    dir: &State,
+    new: NewInode,
+    umask: u32,
+) -> Result<Arc<State>, FsError> {
+    let volume = shared.prepared()?;
+    shared.ensure_index(dir)?;
+    let inner = dir.read();
+    // Fails if it has no name any more.
+    index(&inner)?;
+    let (mode, inherited) =
+        acl::inherit(&attribute_block::load(volume, &dir.inode)?, new.kind, new.mode, umask);
+    shared.ensure_index(&shared.orphans)?;
+    let mut list = shared.orphans.write();
+    let entries = index(&list)?;
+    let (inode, added) = volume.transaction(|change| {
+        let inode = NewInode { mode, ..new }.create(change)?;
+        if !inherited.is_empty() {
+            attribute_block::replace(change, &inode, &inherited)?;
+        }
+        let name = orphans::name_of(inode.ino);
+        let added = entries.add(change, &shared.orphans.inode, &name, (inode.ino, inode.kind))?;
+        Ok((inode, added))
+    })?;
+    apply(&mut list, added);
+    let state = shared.table.open(inode);
+    state.write().life = Life::Unnamed;
+    Ok(state)
+}
+
+/// Gives an inode another name, or its first one.
 ///
 /// # Durability
 /// Durable when this returns; a crash before that leaves the name or not. One fence; two if the directory gets a block.
@@ -126,9 +162,11 @@ pub(crate) fn link<P: Pmem>(
     let volume = shared.prepared()?;
     shared.ensure_index(dir)?;
     let mut locked = Locked::new(&[state, dir]);
-    if locked.get(state).life != Life::Named {
-        return Err(FsError::NotFound);
-    }
+    let is_first = match locked.get(state).life {
+        Life::Named => false,
+        Life::Unnamed => true,
+        Life::Orphan | Life::Freed => return Err(FsError::NotFound),
+    };
     let entries = locked.index(dir)?;
     if entries.find(volume, name)?.is_some() {
         return Err(FsError::Exists);
@@ -137,14 +175,31 @@ pub(crate) fn link<P: Pmem>(
     if nlink >= LINKS_MAX {
         return Err(FsError::TooManyLinks);
     }
+    let mut list = match is_first {
+        true => {
+            shared.ensure_index(&shared.orphans)?;
+            Some(shared.orphans.write())
+        }
+        false => None,
+    };
+    let old_name = match &list {
+        Some(list) => index(list)?.find(volume, &orphans::name_of(state.inode.ino))?,
+        None => None,
+    };
     let now = volume.now();
-    let added = volume.transaction(|change| {
+    let (added, removed) = volume.transaction(|change| {
         state.inode.set_nlink(change, nlink + 1)?;
         change.set(state.inode.ctime_at(), now)?;
         dir.inode.touch(change, now)?;
-        entries.add(change, &dir.inode, name, (state.inode.ino, state.inode.kind))
+        let removed = old_name.map(|found| DirIndex::remove(change, found)).transpose()?;
+        let added = entries.add(change, &dir.inode, name, (state.inode.ino, state.inode.kind))?;
+        Ok((added, removed))
     })?;
     apply(locked.get_mut(dir), added);
+    locked.get_mut(state).life = Life::Named;
+    if let (Some(list), Some(removed)) = (&mut list, removed) {
+        apply(list, removed);
+    }
     Ok(())
 }
 

@@ -172,7 +172,7 @@ impl<P: Pmem> Shared<P> {
 
     /// Ends a handle. With the last one, an inode without a name is freed.
     pub(crate) fn release(&self, state: &State) -> Result<(), FsError> {
-        match self.table.close(state) && state.read().life == Life::Orphan {
+        match self.table.close(state) && matches!(state.read().life, Life::Orphan | Life::Unnamed) {
             true => self.evict(state),
             false => Ok(()),
         }

@@ -21,6 +21,8 @@ pub(crate) struct Inner {
     /// The entries of a directory, once they are needed.
     pub(crate) index: Option<DirIndex>,
     pub(crate) life: Life,
+    /// The maps of a file: as long as there are any, its pages stay where they are.
+    pub(crate) maps: u64,
 }
 
 /// Whether an inode has a name.
@@ -28,6 +30,8 @@ pub(crate) struct Inner {
 pub(crate) enum Life {
     #[default]
     Named,
+    /// It has no name yet; the first link gives it one. Its block is freed with its last handle.
+    Unnamed,
     /// Its block is freed with its last handle.
     Orphan,
     /// Its block is free.

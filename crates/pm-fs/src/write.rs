@@ -41,7 +41,12 @@ pub(crate) fn write<P: Pmem>(
     zero(volume, &state.inode, size, offset)?;
     let mut at = offset;
     while at < end {
-        match write_some(volume, &state.inode, at, &bytes[short_len(at - offset, bytes.len())..]) {
+        match write_some(
+            volume,
+            &state.inode,
+            (at, inner.maps > 0),
+            &bytes[short_len(at - offset, bytes.len())..],
+        ) {
             Ok(len) => at += len,
             Err(_) if at > offset => break,
             Err(error) => return Err(error),
@@ -102,13 +107,13 @@ impl Plan {
 fn write_some<P: Pmem>(
     volume: &Volume<P>,
     inode: &InodeRef,
-    offset: u64,
+    (offset, is_mapped): (u64, bool),
     bytes: &[u8],
 ) -> Result<u64, FsError> {
     let size = inode.size(volume)?;
     // An aligned word is stored atomically.
     let is_word = bytes.len() == 8 && offset.is_multiple_of(8);
-    let is_copied = offset < size && !is_word && inode.is_strict(volume)?;
+    let is_copied = offset < size && !is_word && !is_mapped && inode.is_strict(volume)?;
     let plan = Plan::new(volume, inode, offset..offset + bytes.len() as u64, size, is_copied)?;
     let taken = volume.pages.take(plan.added.len())?;
     // The bytes of a page of the file.

@@ -29,6 +29,10 @@ enum Op {
     Overwrite(&'static str, u64, u8),
     /// Stores so many bytes of this value.
     Write(&'static str, usize, usize, u8),
+    /// Creates a file without a name, appends so many bytes, and gives it this name.
+    Publish(&'static str, usize),
+    /// Stores a word in a map of the whole file.
+    MapStore(&'static str, u64, u8),
     /// Gives a directory a default access control list.
     SetAcl(&'static str),
     /// Makes writes to a file atomic, or not.
@@ -48,8 +52,8 @@ enum Op {
     Reopen,
 }
 use Op::{
-    Allocate, Append, Chmod, Create, Exchange, Link, Mkdir, Overwrite, Punch, RemoveXattr, Rename, Reopen,
-    Rmdir, SetAcl, SetStrict, SetXattr, Symlink, Truncate, Unlink, UnlinkOpen, Write, Zero,
+    Allocate, Append, Chmod, Create, Exchange, Link, MapStore, Mkdir, Overwrite, Publish, Punch, RemoveXattr,
+    Rename, Reopen, Rmdir, SetAcl, SetStrict, SetXattr, Symlink, Truncate, Unlink, UnlinkOpen, Write, Zero,
 };
 
 /// A file system with a file `f` of so many bytes, a file `g`, and a directory `d` with a file `d/x`.
@@ -168,6 +172,18 @@ fn apply(fs: &SimFs, op: &Op) -> Result<(), FsError> {
         Append(path, len, byte) => fs.lookup(path)?.append(&vec![byte; len]).map(drop),
         Overwrite(path, at, byte) => fs.lookup(path)?.write_at(at, &[byte; 8]).map(drop),
         Write(path, at, len, byte) => fs.lookup(path)?.write_at(at as u64, &vec![byte; len]).map(drop),
+        Publish(path, len) => {
+            let (dir, name) = at(path)?;
+            let file = dir.create_unnamed(new())?;
+            file.append(&vec![b'p'; len])?;
+            dir.link(&file, name)
+        }
+        MapStore(path, at, byte) => {
+            let file = fs.lookup(path)?;
+            let map = file.map(0, file.attributes()?.size)?;
+            map.store(at, &[byte; 8])?;
+            map.persist(at..at + 8)
+        }
         SetAcl(path) => fs.lookup(path)?.set_xattr(DEFAULT_ACL, ACL, pm_fs::SetXattr::Any),
         SetStrict(path, is_strict) => fs.lookup(path)?.set_strict(is_strict),
         Truncate(path, len) => fs.lookup(path)?.truncate(len as u64),
@@ -359,6 +375,11 @@ impl Oracle for SmallFs {
             }),
             SetStrict(..) => {}
             Truncate(path, len) => edit_bytes(state, path, &|bytes| bytes.resize(len, 0)),
+            Publish(path, len) => add(state, path, FileKind::File, 0o644, vec![b'p'; len]),
+            MapStore(path, at, byte) => edit_bytes(state, path, &|bytes| {
+                let at = usize::try_from(at).unwrap();
+                bytes[at..at + 8].fill(byte);
+            }),
             SetAcl(path) => edit(state, path, &|file| file.acl.0 = true),
             Chmod(path, mode) => edit(state, path, &|file| {
                 file.mode = mode;
@@ -449,7 +470,7 @@ fn choices() -> u64 {
 }
 
 /// Every kind of call, on files of two lengths: a part of a page, and more than eight pages, whose index has a node.
-const CALLS: [Op; 25] = [
+const CALLS: [Op; 27] = [
     Create("new"),
     Mkdir("new"),
     Symlink("new", 20),
@@ -475,6 +496,8 @@ const CALLS: [Op; 25] = [
     Punch("f", 0, 2 * 4096),
     Zero("f", 16),
     SetXattr("f", 100),
+    Publish("d/new", 5000),
+    MapStore("f", 16, 7),
 ];
 
 const LENGTHS: [usize; 2] = [100, 8 * 4096 + 5];
@@ -508,7 +531,7 @@ fn calls_of_killed_processes_are_atomic() {
     for len in LENGTHS {
         let overwrites = |op: &Op| match op {
             Overwrite(_, at, _) => *at < len as u64,
-            Zero(..) => true,
+            Zero(..) | MapStore(..) => true,
             _ => false,
         };
         for op in CALLS.into_iter().filter(|op| !overwrites(op)) {

@@ -8,6 +8,7 @@ mod directories;
 mod edits;
 mod format_golden;
 mod kill;
+mod map;
 mod model;
 mod prices;
 mod repair;

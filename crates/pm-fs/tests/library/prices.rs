@@ -50,6 +50,18 @@ fn calls_cost_one_or_two_fences() {
         assert_eq!(file(number).write_at(48, &[4; 8]).unwrap(), 8);
     });
     check(&fs, "make relaxed", 1.0, |number| file(number).set_strict(false).unwrap());
+    let map = file(0).map(0, 200).unwrap();
+    check(&fs, "store in a map and persist", 1.0, |number| {
+        map.store(number % 100, &[7; 64]).unwrap();
+        map.persist(0..200).unwrap();
+    });
+    drop(map);
+    let mut unnamed = Vec::new();
+    check(&fs, "create without a name", 1.05, |_| unnamed.push(root.create_unnamed(new()).unwrap()));
+    check(&fs, "link a file without a name", 1.05, |number| {
+        root.link(&unnamed[usize::try_from(number).unwrap()], format!("published {number}")).unwrap();
+    });
+    drop(unnamed);
     check(&fs, "read", 0.0, |number| assert_eq!(file(number).read_at(0, &mut [0; 300]).unwrap(), 200));
     check(&fs, "truncate", 1.0, |number| file(number).truncate(10).unwrap());
     check(&fs, "unlink one of two names", 1.0, |number| dir.unlink(format!("new {number}")).unwrap());

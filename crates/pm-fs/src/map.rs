@@ -1,0 +1,117 @@
+//! Mapped files: a range of a file whose pages stay where they are.
+
+use crate::data::{self, short};
+use crate::error::FsError;
+use crate::format::PAGE_BYTES;
+use crate::handle::Handle;
+use core::fmt;
+use core::ops::Range;
+use pm_core::{Pmem, Region};
+
+/// A range of a file in memory: loads and stores without a call of the file system.
+///
+/// As long as there is a map of a file, its pages stay where they are. What is punched or cut off is zeroed or kept, and freed later; writes are in place, even
+/// in strict files. Threads may share it. A load of bytes that another thread stores may find a part of them.
+pub struct Map<P: Pmem = Region> {
+    file: Handle<P>,
+    /// The range of the file.
+    range: Range<u64>,
+    /// The offsets in the pool of the pages of the range.
+    pages: Vec<u64>,
+}
+
+impl<P: Pmem> fmt::Debug for Map<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Map").field("file", &self.file).field("range", &self.range).finish_non_exhaustive()
+    }
+}
+
+impl<P: Pmem> Drop for Map<P> {
+    fn drop(&mut self) {
+        self.file.state().write().maps -= 1;
+    }
+}
+
+impl<P: Pmem> Handle<P> {
+    /// Maps a range of this file: mmap(2). Holes in it get pages, which are zero.
+    ///
+    /// # Errors
+    /// When this is no regular file, the range is empty or ends behind the file, or there is no room.
+    ///
+    /// # Durability
+    /// Durable when this returns. Nothing is stored if there are no holes; else two fences for each 64 pages.
+    pub fn map(&self, offset: u64, len_bytes: u64) -> Result<Map<P>, FsError> {
+        let range = offset..offset.checked_add(len_bytes).ok_or(FsError::Invalid)?;
+        let mut inner = self.state().write();
+        let pages = data::pages_of(self.shared(), self.state(), &inner, &range)?;
+        inner.maps += 1;
+        drop(inner);
+        Ok(Map { file: self.clone(), range, pages })
+    }
+}
+
+impl<P: Pmem> Map<P> {
+    /// The length in bytes.
+    #[must_use]
+    pub const fn len_bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Loads bytes from an offset in the map.
+    ///
+    /// # Errors
+    /// When they are not in the map.
+    pub fn load(&self, at: u64, out: &mut [u8]) -> Result<(), FsError> {
+        let mut rest = out;
+        self.each_piece(at, rest.len() as u64, |offset, len| {
+            let (piece, after) = core::mem::take(&mut rest).split_at_mut(len);
+            self.file.shared().volume.pmem().load(offset, piece);
+            rest = after;
+        })
+    }
+
+    /// Stores bytes at an offset in the map.
+    ///
+    /// # Errors
+    /// When they are not in the map.
+    ///
+    /// # Durability
+    /// Durable after [`persist`](Self::persist); a crash before that leaves each aligned 8-byte word old or new.
+    pub fn store(&self, at: u64, bytes: &[u8]) -> Result<(), FsError> {
+        let mut rest = bytes;
+        self.each_piece(at, bytes.len() as u64, |offset, len| {
+            let (piece, after) = rest.split_at(len);
+            self.file.shared().volume.pmem().store(offset, piece);
+            rest = after;
+        })
+    }
+
+    /// Makes a range of the map durable, and notes the time of the change: msync(2).
+    ///
+    /// # Errors
+    /// When the range is not in the map, or a fence fails.
+    ///
+    /// # Durability
+    /// What was stored before this call is durable when it returns. One fence.
+    pub fn persist(&self, range: Range<u64>) -> Result<(), FsError> {
+        let len = range.end.checked_sub(range.start).ok_or(FsError::Invalid)?;
+        let shared = self.file.shared();
+        self.each_piece(range.start, len, |offset, len| shared.volume.pmem().flush(offset, len as u64))?;
+        let inner = self.file.state().write();
+        data::note_change(shared, self.file.state(), &inner)
+    }
+
+    /// Calls `each` with the offsets in the pool and the lengths of the pieces of a range, which are in one page each.
+    fn each_piece(&self, at: u64, len: u64, mut each: impl FnMut(u64, usize)) -> Result<(), FsError> {
+        let end = at.checked_add(len).filter(|end| *end <= self.len_bytes()).ok_or(FsError::Invalid)?;
+        let first = self.range.start / PAGE_BYTES;
+        let (mut at, end) = (self.range.start + at, self.range.start + end);
+        while at < end {
+            let stop = ((at / PAGE_BYTES + 1) * PAGE_BYTES).min(end);
+            let page = self.pages[short(at / PAGE_BYTES - first)];
+            each(page + at % PAGE_BYTES, short(stop - at));
+            at = stop;
+        }
+        Ok(())
+    }
+}
