@@ -2,6 +2,7 @@
 //! files, two threads, opening after a kill, and lookups among many names.
 
 mod opening;
+mod programs;
 mod variants;
 
 use clap::Parser;
@@ -21,6 +22,9 @@ use std::time::Instant;
 struct Options {
     #[command(flatten)]
     cli: Cli,
+    /// Only the programs on mounted file systems, against bindfs on ext4; as root.
+    #[arg(long)]
+    programs: bool,
 }
 
 /// The calls, and how much faster ours are to be.
@@ -43,6 +47,11 @@ type Rates = [f64; CALLS.len()];
 fn main() -> Result<ExitCode> {
     opening::fill_if_asked()?;
     let options = Options::parse();
+    if options.programs {
+        let mut report = Report::new("fs-programs");
+        programs::add(&mut report, options.cli.round_count(5, 2))?;
+        return options.cli.finish(&report);
+    }
     let count = if options.cli.quick { 10_000 } else { 100_000 };
     let mut report = Report::new("fs");
     report.fact("files", count);
