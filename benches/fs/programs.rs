@@ -90,7 +90,7 @@ impl Mount {
     }
 }
 
-/// Runs a program whose output nobody needs.
+/// Runs a program, and shows its messages if it fails.
 fn run(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.into_diagnostic().wrap_err_with(|| format!("{command:?}"))?;
