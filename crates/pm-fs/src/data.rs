@@ -93,9 +93,10 @@ pub(crate) fn pages_of<P: Pmem>(
     pages.map(page).collect()
 }
 
-/// Notes the time of a change, durably, and with it what this thread has flushed.
-pub(crate) fn note_change<P: Pmem>(shared: &Shared<P>, state: &State, _: &Inner) -> Result<(), FsError> {
+/// Notes the time of a change, durably, and with it what this thread has flushed. Takes the lock of the file.
+pub(crate) fn note_change<P: Pmem>(shared: &Shared<P>, state: &State) -> Result<(), FsError> {
     let (volume, inode) = (shared.prepared()?, &state.inode);
+    let _inner = state.write();
     let now = inode.wtime_for(volume, volume.now())?;
     store_size(volume, inode, inode.size(volume)?, now)
 }

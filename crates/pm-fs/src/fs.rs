@@ -105,7 +105,7 @@ impl<P: Pmem> Fs<P> {
         let (high, low) = heap.pool().uuid().as_u64_pair();
         let volume = Volume::new(heap, high ^ low, options);
         volume.pages.set_map(volume.pages.empty_map());
-        let change_seed = volume.seed;
+        let seed = volume.seed;
         volume.transaction(|change| {
             let dir = |parent| NewInode {
                 kind: FileKind::Directory,
@@ -120,13 +120,13 @@ impl<P: Pmem> Fs<P> {
             let root = dir(0).create(change)?;
             root.edit(change, |identity| identity.parent = root.ino)?;
             let orphans = dir(0).create(change)?;
-            let saved = change.alloc(|offset| recovery::nothing().sealed(change_seed, offset))?;
+            let saved = change.alloc(|offset| recovery::nothing().sealed(seed, offset))?;
             let superblock = Superblock {
                 magic: MAGIC,
                 version: VERSION,
                 reserved_0: 0,
                 features_incompat: 0,
-                seed: change.volume.seed,
+                seed,
                 root: root.ino,
                 orphans: orphans.ino,
                 created_ns: now,

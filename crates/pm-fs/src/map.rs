@@ -10,7 +10,7 @@ use pm_core::{Pmem, Region};
 
 /// A range of a file in memory: loads and stores without a call of the file system.
 ///
-/// As long as there is a map of a file, its pages stay where they are. What is punched or cut off is zeroed or kept, and freed later; writes are in place, even
+/// As long as there is a map of a file, its pages stay where they are. What is punched or cut off is zeroed or kept, and freed later, at last with the file; writes are in place, even
 /// in strict files. Threads may share it. A load of bytes that another thread stores may find a part of them.
 pub struct Map<P: Pmem = Region> {
     file: Handle<P>,
@@ -97,8 +97,7 @@ impl<P: Pmem> Map<P> {
         let len = range.end.checked_sub(range.start).ok_or(FsError::Invalid)?;
         let shared = self.file.shared();
         self.each_piece(range.start, len, |offset, len| shared.volume.pmem().flush(offset, len as u64))?;
-        let inner = self.file.state().write();
-        data::note_change(shared, self.file.state(), &inner)
+        data::note_change(shared, self.file.state())
     }
 
     /// Calls `each` with the offsets in the pool and the lengths of the pieces of a range, which are in one page each.

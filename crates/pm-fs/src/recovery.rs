@@ -38,14 +38,23 @@ pub(crate) fn recover<P: Pmem>(
     volume.note_birth(birth);
     volume.pages.set_map(map);
     if saved.is_none_or(|saved| saved.map != 0) {
-        volume.transaction(|change| {
-            if let Some(saved) = saved {
-                change.free(saved.map)?;
-            }
-            change.write(saved_at, &nothing().sealed(volume.seed, saved_at))
-        })?;
+        forget(volume, saved_at, saved)?;
     }
     free_orphans(volume, dir_of_orphans)
+}
+
+/// Forgets what was saved, and frees the block of its map if that is known.
+pub(crate) fn forget<P: Pmem>(
+    volume: &Volume<P>,
+    saved_at: u64,
+    saved: Option<Saved>,
+) -> Result<(), FsError> {
+    volume.transaction(|change| {
+        if let Some(saved) = saved {
+            change.free(saved.map)?;
+        }
+        change.write(saved_at, &nothing().sealed(volume.seed, saved_at))
+    })
 }
 
 /// That nothing is saved; not sealed yet.
@@ -63,7 +72,7 @@ pub(crate) const fn nothing() -> Saved {
 }
 
 /// What the last close has saved. `None` if that is corrupted: it can be found again.
-fn load_saved<P: Pmem>(volume: &Volume<P>, at: u64) -> Result<Option<Saved>, FsError> {
+pub(crate) fn load_saved<P: Pmem>(volume: &Volume<P>, at: u64) -> Result<Option<Saved>, FsError> {
     let saved: Saved = volume.load(at)?;
     Ok((saved.tag == SAVED_TAG && saved.crc == saved.expected_crc(volume.seed, at)).then_some(saved))
 }
@@ -171,8 +180,7 @@ impl Scan {
         volume.pmem().flush(inode.size_at(), LINE_BYTES);
         match inode.height(volume)? {
             NO_TREE => Ok(()),
-            0 => self.note_pages(volume, &inode, inode.slots_at(), ROOT_SLOTS),
-            _ => self.note_children(volume, &inode, inode.slots_at(), ROOT_SLOTS),
+            height => self.note_slots(volume, &inode, (inode.slots_at(), ROOT_SLOTS), height == 0),
         }
     }
 
@@ -183,44 +191,30 @@ impl Scan {
         let level = field(offset_of!(Node, level))?;
         let slots = tree::node_slots(volume, &owner, Slot::block(SlotKind::Node, block), level)?;
         self.nodes.insert(block);
-        match level {
-            1 => self.note_pages(volume, &owner, slots, NODE_SLOTS),
-            _ => self.note_children(volume, &owner, slots, NODE_SLOTS),
-        }
+        self.note_slots(volume, &owner, (slots, NODE_SLOTS), level == 1)
     }
 
-    fn note_children<P: Pmem>(
+    /// Notes the pages that the slots of a leaf refer to, or the nodes that others refer to.
+    fn note_slots<P: Pmem>(
         &mut self,
         volume: &Volume<P>,
         inode: &InodeRef,
-        slots: u64,
-        count: u64,
+        (slots, count): (u64, u64),
+        is_leaf: bool,
     ) -> Result<(), FsError> {
-        for index in 0..count {
-            let at = slots + 8 * index;
-            if let Some(slot) = tree::load(volume, inode, at)?
-                && (slot.kind != SlotKind::Node || !self.children.insert(slot.offset()))
-            {
-                return Err(FsError::corrupted(at, "the number of a node, or another slot's: a slot"));
-            }
-        }
-        Ok(())
-    }
-
-    fn note_pages<P: Pmem>(
-        &mut self,
-        volume: &Volume<P>,
-        inode: &InodeRef,
-        slots: u64,
-        count: u64,
-    ) -> Result<(), FsError> {
-        for index in 0..count {
-            let at = slots + 8 * index;
-            if let Some(slot) = tree::load(volume, inode, at)?
-                && slot.kind == SlotKind::Page
-                && !self.map.mark(slot.number)
-            {
-                return Err(FsError::corrupted(at, "the number of a page, or another file's: a slot"));
+        for at in (slots..slots + 8 * count).step_by(8) {
+            let Some(slot) = tree::load(volume, inode, at)? else { continue };
+            let is_right = match (is_leaf, slot.kind) {
+                (true, SlotKind::Page) => self.map.mark(slot.number),
+                (true, _) => true,
+                (false, SlotKind::Node) => self.children.insert(slot.offset()),
+                (false, _) => false,
+            };
+            if !is_right {
+                return Err(FsError::corrupted(
+                    at,
+                    "the number of a page or node, or another slot's: a slot",
+                ));
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
 ///
 /// # Locks
 /// First the lock of renames between directories, then those of inodes in ascending order of their numbers and births, then that of the orphans, then the
-/// table. The lock of the preparation is taken and left before them.
+/// table. The lock of the preparation is taken below any of them: preparing takes none.
 #[derive(Debug)]
 pub(crate) struct Shared<P: Pmem> {
     pub(crate) volume: Volume<P>,

@@ -18,7 +18,8 @@ pub const ATOMIC_WRITE_BYTES: u64 = (PAGES_ADDED as u64 - 1) * PAGE_BYTES;
 ///
 /// # Durability
 /// Durable when this returns. A crash before that leaves the length old or new, or new up to a part of the bytes, and never before the bytes; of bytes that are
-/// overwritten each 8-byte word is old or new, and in a strict file all of a transaction's are. One fence if the pages are there and the length stays, and else two; two more for each further 64 pages.
+/// overwritten each 8-byte word is old or new, and in a strict file all of a transaction's are. One fence if the pages are there and the length stays, and else
+/// two; two more for each further 64 pages.
 pub(crate) fn write<P: Pmem>(
     shared: &Shared<P>,
     state: &State,

@@ -4,8 +4,7 @@ use super::dir_block;
 use super::run::Repair;
 use crate::error::FsError;
 use crate::format::{
-    HEIGHT_MAX, INLINE_LINK_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, NODE_TAG, Node, PAGE_BYTES, ROOT_SLOTS,
-    SlotKind,
+    HEIGHT_MAX, INLINE_LINK_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, Node, PAGE_BYTES, ROOT_SLOTS, SlotKind,
 };
 use crate::inode::{FileKind, InodeRef, offset_of_ino};
 use crate::recovery::BIRTHS_MAX;
@@ -114,6 +113,7 @@ impl<P: Pmem> Repair<'_, P> {
     /// Verifies the index and the size of an inode.
     fn index(&mut self, inode: &InodeRef) -> Result<Walk, FsError> {
         let volume = self.volume;
+        // `None` if the word is corrupted, which is the only error.
         let size = inode.size(volume).ok();
         let mut walk = Walk::default();
         let is_inline =
@@ -198,9 +198,8 @@ impl<P: Pmem> Repair<'_, P> {
         if !self.blocks.contains(&block) || self.used.contains(&block) {
             return None;
         }
-        let tag = self.volume.word(block).ok()?;
         let slots = tree::node_slots(self.volume, inode, slot, level).ok()?;
-        (tag & u64::from(u32::MAX) == u64::from(NODE_TAG)).then(|| self.used.insert(block));
+        self.used.insert(block);
         Some(slots)
     }
 
@@ -225,10 +224,15 @@ impl<P: Pmem> Repair<'_, P> {
             None => change.set(at, 0),
         })?;
         match taken {
-            Some(taken) => taken.keep(),
-            None => self.note(format!("inode {}: there is no room for a copy of a page", inode.ino)),
+            Some(taken) => {
+                taken.keep();
+                self.note(format!("inode {}: page {page} is another file's, and was copied", inode.ino));
+            }
+            None => self.note(format!(
+                "inode {}: a page is another file's, and there is no room to copy it",
+                inode.ino
+            )),
         }
-        self.note(format!("inode {}: page {page} is another file's, and was copied", inode.ino));
         Ok(())
     }
 

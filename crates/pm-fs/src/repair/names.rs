@@ -3,10 +3,8 @@
 use super::run::Repair;
 use crate::dir::{self, DirIndex, Entry, Place};
 use crate::error::FsError;
-use crate::format::NO_TREE;
 use crate::inode::{FileKind, InodeRef, NewInode, load_identity};
 use crate::orphans;
-use crate::tree;
 use pm_core::Pmem;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,10 +38,16 @@ impl<P: Pmem> Repair<'_, P> {
             lost.into_iter().partition(|inode| inode.kind == FileKind::Directory);
         // Directories that are in none of the others first, and then those of circles.
         let (tops, others): (Vec<_>, Vec<_>) = dirs.into_iter().partition(|dir| !children.contains(&dir.ino));
+        let mut lost_and_found = None;
         for inode in tops.into_iter().chain(others).chain(files) {
-            if !reached.has(inode.ino) {
-                self.give_name(inode, &mut reached)?;
+            if reached.has(inode.ino) {
+                continue;
             }
+            let place = match &mut lost_and_found {
+                Some(place) => place,
+                None => lost_and_found.insert(self.lost_and_found(&mut reached)?),
+            };
+            self.give_name(inode, place, &mut reached)?;
         }
         for (ino, subdirectories) in &reached.directories {
             self.set_nlink(*ino, 2 + subdirectories)?;
@@ -165,59 +169,48 @@ impl<P: Pmem> Repair<'_, P> {
     }
 
     /// Gives an inode a name in `lost+found`.
-    fn give_name(&mut self, inode: InodeRef, reached: &mut Reached) -> Result<(), FsError> {
-        let dir = self.lost_and_found(reached)?;
+    fn give_name(
+        &mut self,
+        inode: InodeRef,
+        (dir, names): &mut (InodeRef, DirIndex),
+        reached: &mut Reached,
+    ) -> Result<(), FsError> {
+        let mut name = format!("#{}", inode.ino).into_bytes();
+        // Another file may have been given the name.
+        while names.find(self.volume, &name)?.is_some() {
+            name.push(b'+');
+        }
         if inode.kind == FileKind::Directory {
             self.walk(inode, dir.ino, reached)?;
             *reached.directories.entry(dir.ino).or_insert(0) += 1;
         } else {
             reached.names.insert(inode.ino, 1);
         }
-        self.add(&dir, format!("#{}", inode.ino).as_bytes(), inode)?;
+        let target = (inode.ino, inode.kind);
+        let added = self.volume.transaction(|change| names.add(change, dir, &name, target))?;
+        names.apply(added);
         self.report.found += 1;
         self.note(format!("inode {}: has a name in lost+found", inode.ino));
         Ok(())
     }
 
-    fn add(&mut self, dir: &InodeRef, name: &[u8], inode: InodeRef) -> Result<(), FsError> {
-        let index = DirIndex::load(self.volume, dir)?;
-        let blocks = self.blocks_of(dir)?;
-        self.volume.transaction(|change| index.add(change, dir, name, (inode.ino, inode.kind)).map(drop))?;
-        self.note_blocks(dir, &blocks)
-    }
-
-    /// The blocks and nodes of a directory.
-    fn blocks_of(&self, dir: &InodeRef) -> Result<BTreeSet<u64>, FsError> {
-        let mut blocks = BTreeSet::new();
-        tree::visit(self.volume, dir, &mut |_, slot| {
-            blocks.insert(slot.offset());
-            Ok(())
-        })?;
-        Ok(blocks)
-    }
-
-    /// Notes the blocks and nodes that a directory has got.
-    fn note_blocks(&mut self, dir: &InodeRef, before: &BTreeSet<u64>) -> Result<(), FsError> {
-        let after = self.blocks_of(dir)?;
-        self.used.extend(after.difference(before));
-        self.blocks.extend(after.difference(before));
-        Ok(())
-    }
-
-    /// The directory for files that have lost their names.
-    fn lost_and_found(&mut self, reached: &mut Reached) -> Result<InodeRef, FsError> {
-        let root = self.root;
-        let index = DirIndex::load(self.volume, &root)?;
+    /// The directory for files that have lost their names, with its names. What it is made of is none of [`blocks`](Self::blocks), which were there before.
+    fn lost_and_found(&mut self, reached: &mut Reached) -> Result<(InodeRef, DirIndex), FsError> {
+        let (volume, root) = (self.volume, self.root);
+        let names = DirIndex::load(volume, &root)?;
         let mut name = LOST_AND_FOUND.to_vec();
         loop {
-            match index.find(self.volume, &name)? {
-                Some(found) if found.kind == FileKind::Directory => return Ok(self.inodes[&found.ino]),
+            match names.find(volume, &name)? {
+                Some(found) if found.kind == FileKind::Directory => {
+                    let dir = self.inodes[&found.ino];
+                    return Ok((dir, DirIndex::load(volume, &dir)?));
+                }
                 // Another file has the name.
                 Some(_) => name.push(b'+'),
                 None => break,
             }
         }
-        let identity = load_identity(self.volume, root.ino)?;
+        let identity = load_identity(volume, root.ino)?;
         let new = NewInode {
             kind: FileKind::Directory,
             mode: 0o700,
@@ -226,22 +219,16 @@ impl<P: Pmem> Repair<'_, P> {
             rdev: 0,
             parent: root.ino,
             nlink: 2,
-            now: self.volume.now(),
+            now: volume.now(),
         };
-        let before = self.blocks_of(&root)?;
-        let inode = self.volume.transaction(|change| {
-            let inode = new.create(change)?;
-            index.add(change, &root, &name, (inode.ino, inode.kind))?;
-            Ok(inode)
+        let dir = volume.transaction(|change| {
+            let dir = new.create(change)?;
+            names.add(change, &root, &name, (dir.ino, dir.kind))?;
+            Ok(dir)
         })?;
-        debug_assert_eq!(inode.height(self.volume)?, NO_TREE);
-        self.inodes.insert(inode.ino, inode);
-        let block = crate::inode::offset_of_ino(inode.ino);
-        self.used.insert(block);
-        self.blocks.insert(block);
-        self.note_blocks(&root, &before)?;
-        reached.directories.insert(inode.ino, 0);
+        self.inodes.insert(dir.ino, dir);
+        reached.directories.insert(dir.ino, 0);
         *reached.directories.entry(root.ino).or_insert(0) += 1;
-        Ok(inode)
+        Ok((dir, DirIndex::default()))
     }
 }

@@ -47,6 +47,15 @@ const FREED_MAX: usize = 32;
 /// # Durability
 /// Durable when this returns; a crash before that leaves a part of the repairs done.
 pub(crate) fn repair<P: Pmem>(shared: &mut Shared<P>) -> Result<RepairReport, FsError> {
+    let repaired = repair_all(shared);
+    // Also after an error: a part may have changed.
+    shared.forget_preparation();
+    let mut report = repaired?;
+    report.left = crate::check::check(shared);
+    Ok(report)
+}
+
+fn repair_all<P: Pmem>(shared: &Shared<P>) -> Result<RepairReport, FsError> {
     let volume = &shared.volume;
     let mut repair = Repair {
         volume,
@@ -63,10 +72,7 @@ pub(crate) fn repair<P: Pmem>(shared: &mut Shared<P>) -> Result<RepairReport, Fs
     volume.pages.set_map(repair.map.clone());
     repair.names()?;
     repair.free_unused()?;
-    let mut report = repair.report;
-    shared.forget_preparation();
-    report.left = crate::check::check(shared);
-    Ok(report)
+    Ok(repair.report)
 }
 
 impl<P: Pmem> Repair<'_, P> {
@@ -74,7 +80,7 @@ impl<P: Pmem> Repair<'_, P> {
         self.report.repaired.push(repaired.into());
     }
 
-    /// What was saved is found again, and its block is freed as one that nothing uses.
+    /// Forgets what the last close has saved: it is found again.
     fn forget_saved(&mut self, saved_at: u64) -> Result<(), FsError> {
         let superblock = self.volume.heap.view(|view| {
             let root = view.root::<Superblock>(ROOT)?;
@@ -82,9 +88,9 @@ impl<P: Pmem> Repair<'_, P> {
         })?;
         self.used.extend(superblock);
         self.used.insert(saved_at);
-        self.volume.transaction(|change| {
-            change.write(saved_at, &recovery::nothing().sealed(self.volume.seed, saved_at))
-        })
+        let saved =
+            recovery::load_saved(self.volume, saved_at)?.filter(|saved| self.blocks.remove(&saved.map));
+        recovery::forget(self.volume, saved_at, saved)
     }
 
     /// Frees the blocks that nothing uses.

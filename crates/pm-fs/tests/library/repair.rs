@@ -85,6 +85,45 @@ fn files_without_names_are_in_lost_and_found() {
     assert_eq!(fs.check().problems, Vec::<String>::new());
 }
 
+/// What a close has saved is nothing to repair.
+#[test]
+fn closed_file_system_needs_no_repair() {
+    let pmem = Image::get(false).edited(&[]);
+    open(&pmem).unwrap().repair().unwrap();
+    let fs = open(&pmem).unwrap();
+    fs.prepare().unwrap();
+    fs.close().unwrap();
+    let report = open(&pmem).unwrap().repair().unwrap();
+    assert_eq!((report.repaired, report.left.problems), (Vec::new(), Vec::new()));
+}
+
+/// Another file in `lost+found` has the name that a lost one would get: both are there.
+#[test]
+fn names_in_lost_and_found_are_kept() {
+    let image = Image::get(false);
+    let dir = image.ino("/dir");
+    let entry = image.entries[image.entry(dir)];
+    let pmem = image.edited(&[]);
+    let fs = open(&pmem).unwrap();
+    let found = fs.root().mkdir("lost+found", NewFile::default()).unwrap();
+    found.create(format!("#{dir}"), NewFile::default()).unwrap().append(b"other").unwrap();
+    // Recovery replays the last transactions, over what is edited.
+    for mode in 0..4 {
+        let set = pm_fs::SetAttributes { mode: Some(0o700 + mode), ..Default::default() };
+        found.set_attributes(&set).unwrap();
+    }
+    drop(found);
+    drop(fs);
+    pmem.store_u64(entry + 16, 0xbad);
+    let mut fs = open(&pmem).unwrap();
+    let report = fs.repair().unwrap();
+    assert_eq!((report.found, report.left.problems), (1, Vec::new()));
+    let mut text = [0; 5];
+    fs.lookup(format!("lost+found/#{dir}")).unwrap().read_at(0, &mut text).unwrap();
+    assert_eq!(&text, b"other");
+    assert_eq!(fs.lookup("lost+found").unwrap().entries(0).unwrap().len(), 2);
+}
+
 /// A page that two files have is copied: neither sees the other's changes.
 #[test]
 fn pages_of_two_files_are_copied() {
