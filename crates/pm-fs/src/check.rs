@@ -115,10 +115,13 @@ impl<P: Pmem> Checker<'_, P> {
         }
         for slot in slots {
             match slot.kind {
-                SlotKind::Page if !self.pages.insert(slot.number) => {
-                    self.problem(format!("{name}: page {} is in use twice", slot.number));
+                SlotKind::Page | SlotKind::HugePage => {
+                    for page in slot.pages() {
+                        if !self.pages.insert(page) {
+                            self.problem(format!("{name}: page {page} is in use twice"));
+                        }
+                    }
                 }
-                SlotKind::Page => {}
                 SlotKind::Node | SlotKind::DirBlock => self.block(slot.offset(), &name),
             }
         }

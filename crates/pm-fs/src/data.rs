@@ -1,8 +1,9 @@
 //! File data: reads, and changes of the length and of the pages.
 
 use crate::error::FsError;
-use crate::format::PAGE_BYTES;
+use crate::format::{HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES};
 use crate::inode::{FileKind, InodeRef};
+use crate::pages::Taken;
 use crate::seal::{CONTENTS_MAX, seal};
 use crate::shared::Shared;
 use crate::table::{Inner, Life, State};
@@ -22,6 +23,9 @@ pub(crate) const SIZE_MAX: u64 = {
 
 pub(crate) static ZEROES: [u8; 4096] = [0; 4096];
 const _: () = assert!(ZEROES.len() as u64 == PAGE_BYTES);
+
+/// Those of a huge page are stored in pieces of this length.
+static MANY_ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The length of a part of a page.
 pub(crate) fn short(bytes: u64) -> usize {
@@ -141,11 +145,9 @@ pub(crate) fn zero<P: Pmem>(
         return Ok(has_stored);
     }
     // Mostly holes.
-    tree::visit(volume, inode, &mut |index, slot| match slot.kind == crate::format::SlotKind::Page
-        && pages.contains(&index)
-    {
-        true => zero_page(index, slot),
-        false => Ok(()),
+    tree::visit(volume, inode, &mut |first, slot| {
+        let mut found = (first..).zip(slot.pages()).filter(|(index, _)| pages.contains(index));
+        found.try_for_each(|(index, page)| zero_page(index, Slot::page(page)))
     })?;
     Ok(has_stored)
 }
@@ -170,8 +172,8 @@ fn checked_end(offset: u64, len_bytes: u64) -> Result<u64, FsError> {
 /// Gives the holes of a range pages, full of zeroes.
 ///
 /// # Durability
-/// Durable when this returns. A crash before that leaves the old length or the new one, and pages in a part of the holes. Two fences for each 64 pages, and for a
-/// new length.
+/// Durable when this returns. A crash before that leaves the old length or the new one, and pages in a part of the holes. Two fences for each huge page, else
+/// for each 64 pages, and one for the length.
 pub(crate) fn allocate<P: Pmem>(
     shared: &Shared<P>,
     state: &State,
@@ -207,15 +209,55 @@ pub(crate) fn allocate<P: Pmem>(
 fn fill<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, pages: Range<u64>) -> Result<(), FsError> {
     let Range { start: mut index, end: stop } = pages;
     while index < stop {
+        if let Some(taken) = take_huge(volume, inode, &(index..stop))? {
+            add_huge_zeroed(volume, inode, index, taken)?;
+            index += HUGE_PAGE_PAGES;
+            continue;
+        }
+        let end = (index + 1).next_multiple_of(PAGES_ADDED as u64).min(stop);
         let mut missing = Vec::new();
-        while index < stop && missing.len() < PAGES_ADDED {
+        for index in index..end {
             if tree::find(volume, inode, index)?.is_none() {
                 missing.push(index);
             }
-            index += 1;
         }
         add_zeroed(volume, inode, &missing)?;
+        index = end;
     }
+    Ok(())
+}
+
+/// Takes a huge page for the start of a range of a file. `None` if it would not fit there, the file has pages there, or there is none.
+pub(crate) fn take_huge<'v, P: Pmem>(
+    volume: &'v Volume<P>,
+    inode: &InodeRef,
+    range: &Range<u64>,
+) -> Result<Option<Taken<'v>>, FsError> {
+    if !tree::is_whole_huge(range) {
+        return Ok(None);
+    }
+    let next = tree::next(volume, inode, range.start)?;
+    let is_hole = next.is_none_or(|(index, _)| index >= range.start + HUGE_PAGE_PAGES);
+    Ok(if is_hole { volume.pages.take_huge() } else { None })
+}
+
+/// Gives a file a huge page full of zeroes.
+fn add_huge_zeroed<P: Pmem>(
+    volume: &Volume<P>,
+    inode: &InodeRef,
+    index: u64,
+    taken: Taken<'_>,
+) -> Result<(), FsError> {
+    let first = taken.numbers()[0];
+    let page = volume.page(first)?;
+    for at in (page..page + HUGE_PAGE_BYTES).step_by(MANY_ZEROES.len()) {
+        volume.pmem().store_nt(at, &MANY_ZEROES);
+    }
+    volume.transaction(|change| {
+        change.note_data();
+        tree::set_huge(change, inode, index, first)
+    })?;
+    taken.keep();
     Ok(())
 }
 
@@ -285,8 +327,8 @@ pub(crate) fn punch<P: Pmem>(
         from = volume.transaction(|change| {
             let mut at = index;
             for _ in 0..PAGES_ADDED {
-                tree::clear(change, inode, at)?;
-                match tree::next(change, inode, at + 1)? {
+                let rest = tree::clear(change, inode, &(at..whole.end))?;
+                match tree::next(change, inode, rest)? {
                     Some((index, _)) if whole.contains(&index) => at = index,
                     _ => return Ok(whole.end),
                 }

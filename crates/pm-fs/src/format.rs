@@ -10,13 +10,19 @@ pub const ROOT: &str = "pm-fs";
 pub const MAGIC: [u8; 8] = *b"PMFS\r\n\x1a\n";
 
 /// The format version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The known features that a program must support to open the file system. None exist yet.
 pub const KNOWN_INCOMPAT: u64 = 0;
 
 /// The length of a page, the unit of file data.
 pub const PAGE_BYTES: u64 = 4096;
+
+/// The number of pages of a huge page, 2 MiB. They are adjacent, and the number of the first is a multiple of this.
+pub const HUGE_PAGE_PAGES: u64 = NODE_SLOTS;
+
+/// The length of a huge page.
+pub const HUGE_PAGE_BYTES: u64 = HUGE_PAGE_PAGES * PAGE_BYTES;
 
 /// The number of slots in an inode.
 pub const ROOT_SLOTS: u64 = 8;
@@ -244,6 +250,8 @@ pub enum SlotKind {
     Node = 2,
     /// A directory block: its offset divided by 64.
     DirBlock = 3,
+    /// A huge page, in the place of a node of level 1: its offset divided by 4,096.
+    HugePage = 4,
 }
 
 impl SlotKind {
@@ -254,6 +262,7 @@ impl SlotKind {
             1 => Some(Self::Page),
             2 => Some(Self::Node),
             3 => Some(Self::DirBlock),
+            4 => Some(Self::HugePage),
             _ => None,
         }
     }

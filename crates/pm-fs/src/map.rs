@@ -2,7 +2,7 @@
 
 use crate::data::{self, short};
 use crate::error::FsError;
-use crate::format::PAGE_BYTES;
+use crate::format::{HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES};
 use crate::handle::Handle;
 use core::fmt;
 use core::ops::Range;
@@ -16,9 +16,14 @@ pub struct Map<P: Pmem = Region> {
     file: Handle<P>,
     /// The range of the file.
     range: Range<u64>,
-    /// The offsets in the pool of the pages of the range.
-    pages: Vec<u64>,
+    /// The length of a piece: that of a huge page if there are only huge ones, else of a page.
+    piece_bytes: u64,
+    /// The offsets in the pool of the pieces that the range is in.
+    pieces: Vec<u64>,
 }
+
+#[expect(clippy::cast_possible_truncation, reason = "512")]
+const HUGE_PIECE: usize = HUGE_PAGE_PAGES as usize;
 
 impl<P: Pmem> fmt::Debug for Map<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,7 +38,7 @@ impl<P: Pmem> Drop for Map<P> {
 }
 
 impl<P: Pmem> Handle<P> {
-    /// Maps a range of this file: mmap(2). Holes in it get pages, which are zero.
+    /// Maps a range of this file: mmap(2). Holes in it get pages, which are zero. A range of huge pages, as [`allocate`](Self::allocate) makes them, is the fastest.
     ///
     /// # Errors
     /// When this is no regular file, the range is empty or ends behind the file, or there is no room.
@@ -46,7 +51,16 @@ impl<P: Pmem> Handle<P> {
         let pages = data::pages_of(self.shared(), self.state(), &inner, &range)?;
         inner.maps += 1;
         drop(inner);
-        Ok(Map { file: self.clone(), range, pages })
+        let is_huge = (range.start / PAGE_BYTES).is_multiple_of(HUGE_PAGE_PAGES)
+            && pages.chunks(HUGE_PIECE).all(|pages| {
+                let is_aligned = pages[0].is_multiple_of(HUGE_PAGE_BYTES);
+                is_aligned && pages.windows(2).all(|pages| pages[1] == pages[0] + PAGE_BYTES)
+            });
+        let (piece_bytes, pieces) = match is_huge {
+            true => (HUGE_PAGE_BYTES, pages.into_iter().step_by(HUGE_PIECE).collect()),
+            false => (PAGE_BYTES, pages),
+        };
+        Ok(Map { file: self.clone(), range, piece_bytes, pieces })
     }
 }
 
@@ -100,15 +114,15 @@ impl<P: Pmem> Map<P> {
         data::note_change(shared, self.file.state())
     }
 
-    /// Calls `each` with the offsets in the pool and the lengths of the pieces of a range, which are in one page each.
+    /// Calls `each` with the offsets in the pool and the lengths of the parts of a range, which are in one piece each.
     fn each_piece(&self, at: u64, len: u64, mut each: impl FnMut(u64, usize)) -> Result<(), FsError> {
         let end = at.checked_add(len).filter(|end| *end <= self.len_bytes()).ok_or(FsError::Invalid)?;
-        let first = self.range.start / PAGE_BYTES;
+        let first = self.range.start / self.piece_bytes;
         let (mut at, end) = (self.range.start + at, self.range.start + end);
         while at < end {
-            let stop = ((at / PAGE_BYTES + 1) * PAGE_BYTES).min(end);
-            let page = self.pages[short(at / PAGE_BYTES - first)];
-            each(page + at % PAGE_BYTES, short(stop - at));
+            let stop = ((at / self.piece_bytes + 1) * self.piece_bytes).min(end);
+            let piece = self.pieces[short(at / self.piece_bytes - first)];
+            each(piece + at % self.piece_bytes, short(stop - at));
             at = stop;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The pages behind the heap: which of them are free.
 
 use crate::error::FsError;
-use crate::format::PAGE_BYTES;
+use crate::format::{HUGE_PAGE_PAGES, PAGE_BYTES};
 use core::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +20,8 @@ pub(crate) struct PageMap {
     free: u64,
     /// The word at which the next search begins.
     cursor: usize,
+    /// The place for a huge page at which the next search for one begins, counted from the end down.
+    huge_cursor: u64,
 }
 
 /// Pages that were taken and are not in a file yet. They are given back when this is dropped.
@@ -37,7 +39,7 @@ impl PageMap {
         if let Some(last) = words.last_mut() {
             *last = bits_behind(count);
         }
-        Self { range, words, free: count, cursor: 0 }
+        Self { range, words, free: count, cursor: 0, huge_cursor: 0 }
     }
 
     /// Marks a page as in use. Returns false if it is, or is not one of these pages.
@@ -50,6 +52,22 @@ impl PageMap {
         self.words[word] |= bit;
         self.free -= u64::from(is_free);
         is_free
+    }
+
+    /// Whether one of these pages is in use.
+    pub(crate) fn is_used(&self, page: u64) -> bool {
+        let (word, bit) = place(page - self.range.start);
+        self.words[word] & bit != 0
+    }
+
+    /// Whether adjacent pages, a multiple of 64, are free.
+    fn has_free(&self, from: u64, count: u64) -> bool {
+        (from..from + count).step_by(64).all(|page| {
+            let (at, shift) = (page - self.range.start, (page - self.range.start) % 64);
+            let low = self.words[word(at / 64)] >> shift;
+            // Behind the last word there are no pages of the range.
+            low == 0 && (shift == 0 || self.words[word(at / 64) + 1] << (64 - shift) == 0)
+        })
     }
 
     /// The bits, as they are saved.
@@ -112,17 +130,13 @@ impl Pages {
 
     /// Whether a page is in use.
     pub(crate) fn is_used(&self, page: u64) -> bool {
-        let (word, bit) = place(page - self.range.start);
-        self.lock().words[word] & bit != 0
+        self.lock().is_used(page)
     }
 
     /// The pages in use in each frame of so many pages, from the frame of the first page on, and how many pages of it are for data.
     pub(crate) fn used_in_frames(&self, frame_pages: u64) -> Vec<(u64, u64)> {
         let map = self.lock();
-        let is_used = |page: &u64| {
-            let (word, bit) = place(page - self.range.start);
-            map.words[word] & bit != 0
-        };
+        let is_used = |page: &u64| map.is_used(*page);
         let mut frames = Vec::new();
         let mut from = self.range.start;
         while from < self.range.end {
@@ -160,6 +174,23 @@ impl Pages {
         debug_assert_eq!(numbers.len(), count, "there were so many");
         drop(map);
         Ok(Taken { pages: self, numbers })
+    }
+
+    /// Takes the pages of a huge page. `None` if there are none.
+    pub(crate) fn take_huge(&self) -> Option<Taken<'_>> {
+        let mut map = self.lock();
+        let first = self.range.start.div_ceil(HUGE_PAGE_PAGES);
+        let count = (self.range.end / HUGE_PAGE_PAGES).saturating_sub(first);
+        // From the end down: single pages are taken from the start.
+        let page_of = |step| (first + count - 1 - step % count) * HUGE_PAGE_PAGES;
+        let step = (map.huge_cursor..map.huge_cursor + count)
+            .find(|step| map.has_free(page_of(*step), HUGE_PAGE_PAGES))?;
+        map.huge_cursor = (step + 1) % count;
+        let numbers: Vec<u64> = (page_of(step)..page_of(step) + HUGE_PAGE_PAGES).collect();
+        let marked = numbers.iter().filter(|page| map.mark(**page)).count();
+        debug_assert_eq!(marked, numbers.len(), "they were free");
+        drop(map);
+        Some(Taken { pages: self, numbers })
     }
 
     /// Frees pages that no durable slot refers to. In a corrupted file system they may be free.

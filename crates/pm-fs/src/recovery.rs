@@ -2,7 +2,9 @@
 
 use crate::dir::{self, DirIndex};
 use crate::error::FsError;
-use crate::format::{INODE_TAG, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SAVED_TAG, Saved, SlotKind};
+use crate::format::{
+    HEIGHT_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SAVED_TAG, Saved, SlotKind,
+};
 use crate::inode::{FileKind, InodeRef, offset_of_ino};
 use crate::orphans;
 use crate::pages::PageMap;
@@ -180,7 +182,7 @@ impl Scan {
         volume.pmem().flush(inode.size_at(), LINE_BYTES);
         match inode.height(volume)? {
             NO_TREE => Ok(()),
-            height => self.note_slots(volume, &inode, (inode.slots_at(), ROOT_SLOTS), height == 0),
+            height => self.note_slots(volume, &inode, (inode.slots_at(), ROOT_SLOTS), height),
         }
     }
 
@@ -189,26 +191,29 @@ impl Scan {
         let (ino, birth) = (field(offset_of!(Node, owner))?, field(offset_of!(Node, birth))?);
         let owner = InodeRef { ino, birth, kind: FileKind::File };
         let level = field(offset_of!(Node, level))?;
+        if !(1..=HEIGHT_MAX).contains(&level) {
+            return Err(FsError::corrupted(block, "a node of a file index"));
+        }
         let slots = tree::node_slots(volume, &owner, Slot::block(SlotKind::Node, block), level)?;
         self.nodes.insert(block);
-        self.note_slots(volume, &owner, (slots, NODE_SLOTS), level == 1)
+        self.note_slots(volume, &owner, (slots, NODE_SLOTS), level - 1)
     }
 
-    /// Notes the pages that the slots of a leaf refer to, or the nodes that others refer to.
+    /// Notes the pages or the nodes that slots refer to, `level` levels above the pages.
     fn note_slots<P: Pmem>(
         &mut self,
         volume: &Volume<P>,
         inode: &InodeRef,
         (slots, count): (u64, u64),
-        is_leaf: bool,
+        level: u64,
     ) -> Result<(), FsError> {
         for at in (slots..slots + 8 * count).step_by(8) {
             let Some(slot) = tree::load(volume, inode, at)? else { continue };
-            let is_right = match (is_leaf, slot.kind) {
-                (true, SlotKind::Page) => self.map.mark(slot.number),
-                (true, _) => true,
-                (false, SlotKind::Node) => self.children.insert(slot.offset()),
-                (false, _) => false,
+            let is_right = match (level, slot.kind) {
+                (0, SlotKind::DirBlock) => true,
+                (0, SlotKind::Page) | (1, SlotKind::HugePage) => slot.pages().all(|page| self.map.mark(page)),
+                (1.., SlotKind::Node) => self.children.insert(slot.offset()),
+                _ => false,
             };
             if !is_right {
                 return Err(FsError::corrupted(

@@ -1,12 +1,14 @@
 //! File indexes: radix trees from the number of a page of a file to the page, or from that of a directory block to the block.
 //!
-//! An inode of height 0 has the slots of its first eight pages. Each level of nodes above them multiplies the reach by 512.
+//! An inode of height 0 has the slots of its first eight pages. Each level of nodes above them multiplies the reach by 512. A huge page takes the place of a node of
+//! level 1; where only a part of it changes, it is split: a node with its pages takes its place.
 
 use crate::error::FsError;
-use crate::format::{HEIGHT_MAX, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
+use crate::format::{HEIGHT_MAX, HUGE_PAGE_PAGES, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
 use crate::inode::{FileKind, InodeRef};
 use crate::volume::{Change, Source};
 use core::mem::offset_of;
+use core::ops::Range;
 use pm_core::Pmem;
 use pm_core::line::LINE_BYTES;
 
@@ -25,6 +27,30 @@ pub(crate) struct Slot {
 impl Slot {
     pub(crate) const fn page(number: u64) -> Self {
         Self { kind: SlotKind::Page, number }
+    }
+
+    pub(crate) const fn huge_page(number: u64) -> Self {
+        Self { kind: SlotKind::HugePage, number }
+    }
+
+    /// Its pages.
+    pub(crate) const fn pages(self) -> Range<u64> {
+        let count = match self.kind {
+            SlotKind::Page => 1,
+            SlotKind::HugePage => HUGE_PAGE_PAGES,
+            SlotKind::Node | SlotKind::DirBlock => 0,
+        };
+        self.number..self.number + count
+    }
+
+    /// Whether it is a huge page, in a list of slots `level` levels above the pages.
+    pub(crate) fn is_huge(self, level: u64) -> bool {
+        level == 1 && self.kind == SlotKind::HugePage
+    }
+
+    /// The slot for a page of a file that is in this huge page.
+    const fn part(self, index: u64) -> Self {
+        Self::page(self.number + index % HUGE_PAGE_PAGES)
     }
 
     /// A block of the heap.
@@ -59,7 +85,9 @@ pub(crate) fn load(source: &impl Source, inode: &InodeRef, at: u64) -> Result<Op
     let contents = source.sealed(inode.owner(), at)?;
     let number = contents & ((1 << NUMBER_BITS) - 1);
     let kind = SlotKind::from_number(contents >> NUMBER_BITS);
-    kind.map(|kind| Some(Slot { kind, number })).ok_or(FsError::corrupted(at, "a slot"))
+    let is_aligned = kind != Some(SlotKind::HugePage) || number.is_multiple_of(HUGE_PAGE_PAGES);
+    let slot = kind.filter(|_| is_aligned).map(|kind| Slot { kind, number });
+    slot.map(Some).ok_or(FsError::corrupted(at, "a slot"))
 }
 
 /// Verifies a node, and returns the offset of its slots.
@@ -87,42 +115,59 @@ pub(crate) fn node_slots(
 
 /// The slot for a page of a file. `None` if it is a hole.
 pub(crate) fn find(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Option<Slot>, FsError> {
-    Ok(find_place(source, inode, index)?.and_then(|(_, slot)| slot))
+    Ok(find_slot(source, inode, index)?.1)
 }
 
-/// The offset of the slot for a page of a file, and the slot, `None` if it is a hole. `None` if no node leads to it.
-pub(crate) fn find_place(
+/// The offset of the slot for a page of a file, `None` if no node leads to it; and the slot, `None` if it is a hole.
+pub(crate) fn find_slot(
     source: &impl Source,
     inode: &InodeRef,
     index: u64,
-) -> Result<Option<(u64, Option<Slot>)>, FsError> {
-    let Some(at) = place(source, inode, index)? else { return Ok(None) };
+) -> Result<(Option<u64>, Option<Slot>), FsError> {
+    let at = match place(source, inode, index)? {
+        Place::Missing => return Ok((None, None)),
+        Place::Huge(_, huge) => return Ok((None, Some(huge.part(index)))),
+        Place::Slot(at) => at,
+    };
     match load(source, inode, at)? {
         Some(slot) if slot.kind != SlotKind::Page => Err(FsError::corrupted(at, "a slot of a page")),
-        slot => Ok(Some((at, slot))),
+        slot => Ok((Some(at), slot)),
     }
 }
 
-/// The offset of the slot for a page of a file. `None` if no node leads to it.
-fn place(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Option<u64>, FsError> {
+/// Where the slot for a page of a file is.
+enum Place {
+    /// No node leads to it.
+    Missing,
+    /// At this offset.
+    Slot(u64),
+    /// The page is in this huge page, whose slot has this offset.
+    Huge(u64, Slot),
+}
+
+/// Finds the slot for a page of a file.
+fn place(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Place, FsError> {
     let height = inode.height(source)?;
     if height == NO_TREE || index >= ROOT_SLOTS * reach(height) {
-        return Ok(None);
+        return Ok(Place::Missing);
     }
     let mut slots = inode.slots_at();
     let mut level = height;
     loop {
         let at = slots + 8 * (index / reach(level) % if level == height { ROOT_SLOTS } else { NODE_SLOTS });
         if level == 0 {
-            return Ok(Some(at));
+            return Ok(Place::Slot(at));
         }
-        let Some(slot) = load(source, inode, at)? else { return Ok(None) };
+        let Some(slot) = load(source, inode, at)? else { return Ok(Place::Missing) };
+        if slot.is_huge(level) {
+            return Ok(Place::Huge(at, slot));
+        }
         slots = node_slots(source, inode, slot, level)?;
         level -= 1;
     }
 }
 
-/// The first slot that is no hole, at a page of a file or behind it, with the page's number in the file.
+/// The first slot that is no hole, at a page of a file or behind it, with the page's number in the file. Of a huge page, it is the slot that the page would have.
 pub(crate) fn next(
     source: &impl Source,
     inode: &InodeRef,
@@ -158,6 +203,10 @@ fn next_in(
         if level == 0 {
             return Ok(Some((number, slot)));
         }
+        if slot.is_huge(level) {
+            let number = number.max(from);
+            return Ok(Some((number, slot.part(number))));
+        }
         let below = node_slots(source, inode, slot, level)?;
         if let Some(found) = next_in(source, inode, (below, NODE_SLOTS), level - 1, number, from, nodes_left)?
         {
@@ -167,18 +216,48 @@ fn next_in(
     Ok(None)
 }
 
-/// Makes the slot for a page of a file a hole, and frees the page. Nodes stay.
+/// Makes the first page of a range of a file a hole, and frees it; with it the other pages of a huge page, if all are in the range. Nodes stay. Returns where the rest
+/// of the range begins.
 pub(crate) fn clear<P: Pmem>(
     change: &mut Change<'_, '_, P>,
     inode: &InodeRef,
-    index: u64,
-) -> Result<(), FsError> {
-    let Some(at) = place(change, inode, index)? else { return Ok(()) };
+    range: &Range<u64>,
+) -> Result<u64, FsError> {
+    let index = range.start;
+    let (at, next) = match place(change, inode, index)? {
+        Place::Missing => return Ok(index + 1),
+        Place::Slot(at) => (at, index + 1),
+        Place::Huge(at, _) if is_whole_huge(range) => (at, index + HUGE_PAGE_PAGES),
+        Place::Huge(at, huge) => {
+            let node = split(change, inode, at, huge)?;
+            (node_slots(change, inode, node, 1)? + 8 * (index % NODE_SLOTS), index + 1)
+        }
+    };
     if let Some(slot) = load(change, inode, at)? {
         free(change, slot)?;
         change.set(at, 0)?;
     }
-    Ok(())
+    Ok(next)
+}
+
+/// Whether a range of pages begins with the pages that one huge page may have.
+pub(crate) const fn is_whole_huge(range: &Range<u64>) -> bool {
+    range.start.is_multiple_of(HUGE_PAGE_PAGES) && range.end >= range.start + HUGE_PAGE_PAGES
+}
+
+/// Replaces a huge page, whose slot has this offset, with a node that has its pages.
+pub(crate) fn split<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    at: u64,
+    huge: Slot,
+) -> Result<Slot, FsError> {
+    let (seed, owner) = (change.seed(), inode.owner());
+    let node = add_node(change, inode, 1, |index, at| {
+        crate::seal::seal(seed, owner, at, huge.part(index as u64).contents())
+    })?;
+    store(change, inode, at, node)?;
+    Ok(node)
 }
 
 /// Sets the slot for a page of a file, and adds the nodes that lead to it.
@@ -188,6 +267,32 @@ pub(crate) fn set<P: Pmem>(
     index: u64,
     slot: Slot,
 ) -> Result<(), FsError> {
+    let at = make_place(change, inode, index, 0)?;
+    store(change, inode, at, slot)
+}
+
+/// Gives a file a huge page, where it has none of the pages.
+pub(crate) fn set_huge<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    index: u64,
+    number: u64,
+) -> Result<(), FsError> {
+    let at = make_place(change, inode, index, 1)?;
+    if let Some(node) = load(change, inode, at)? {
+        node_slots(change, inode, node, 1)?;
+        change.free(node.offset())?;
+    }
+    store(change, inode, at, Slot::huge_page(number))
+}
+
+/// The offset of the slot, `bottom` levels above the pages, that leads to a page of a file, after the nodes above it were added.
+fn make_place<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    index: u64,
+    bottom: u64,
+) -> Result<u64, FsError> {
     if index >= PAGES_MAX {
         return Err(FsError::TooLong);
     }
@@ -198,15 +303,19 @@ pub(crate) fn set<P: Pmem>(
         height = 0;
         change.set_sealed(inode.owner(), inode.height_at(), height)?;
     }
-    while index >= ROOT_SLOTS * reach(height) {
+    while height < bottom || index >= ROOT_SLOTS * reach(height) {
         raise(change, inode, height)?;
         height += 1;
     }
     let mut slots = inode.slots_at();
     let mut level = height;
-    while level > 0 {
+    loop {
         let at = slots + 8 * (index / reach(level) % if level == height { ROOT_SLOTS } else { NODE_SLOTS });
+        if level == bottom {
+            return Ok(at);
+        }
         let child = match load(change, inode, at)? {
+            Some(huge) if huge.is_huge(level) => split(change, inode, at, huge)?,
             Some(child) => child,
             None => {
                 let node = add_node(change, inode, level, |_, _| 0)?;
@@ -217,8 +326,6 @@ pub(crate) fn set<P: Pmem>(
         slots = node_slots(change, inode, child, level)?;
         level -= 1;
     }
-    let at = slots + 8 * (index % if height == 0 { ROOT_SLOTS } else { NODE_SLOTS });
-    store(change, inode, at, slot)
 }
 
 /// Adds a level: the root's slots move to a node, to which the first slot refers.
@@ -314,10 +421,19 @@ pub(crate) fn cut<P: Pmem>(
                 break;
             }
         }
-        let Some((index, slot)) = last else { return Ok(false) };
+        let Some((index, mut slot)) = last else { return Ok(false) };
         path.push((slots, index, first));
-        slots = node_slots(change, inode, slot, level)?;
         first += index * reach(level);
+        if slot.is_huge(level) {
+            if first >= keep {
+                return free_nodes(change, inode, &path).map(|()| true);
+            }
+            if first + HUGE_PAGE_PAGES <= keep {
+                return Ok(false);
+            }
+            slot = split(change, inode, slots + 8 * index, slot)?;
+        }
+        slots = node_slots(change, inode, slot, level)?;
         level -= 1;
     }
 }
@@ -357,7 +473,7 @@ fn cut_leaf<P: Pmem>(
     Ok(false)
 }
 
-/// Frees a leaf that nothing is left in, and the nodes above it that would be empty.
+/// Frees a leaf that nothing is left in, or a huge page, and the nodes above it that would be empty.
 fn free_nodes<P: Pmem>(
     change: &mut Change<'_, '_, P>,
     inode: &InodeRef,
@@ -365,8 +481,10 @@ fn free_nodes<P: Pmem>(
 ) -> Result<(), FsError> {
     for (depth, (slots, index, _)) in path.iter().enumerate().rev() {
         let at = slots + 8 * index;
-        if let Some(slot) = load(change, inode, at)? {
-            change.free(slot.offset())?;
+        match load(change, inode, at)? {
+            Some(slot) if slot.kind == SlotKind::Node => change.free(slot.offset())?,
+            Some(slot) => free(change, slot)?,
+            None => {}
         }
         let has_others = (0..*index).try_fold(false, |found, index| {
             Ok::<_, FsError>(found || load(change, inode, slots + 8 * index)?.is_some())
@@ -378,14 +496,14 @@ fn free_nodes<P: Pmem>(
     Ok(())
 }
 
-/// Frees what a slot of a leaf refers to.
+/// Frees what a slot refers to that does not lead to others.
 fn free<P: Pmem>(change: &mut Change<'_, '_, P>, slot: Slot) -> Result<(), FsError> {
     match slot.kind {
-        SlotKind::Page => {
-            change.volume.page(slot.number)?;
-            change.free_page(slot.number);
+        SlotKind::Page | SlotKind::HugePage => slot.pages().try_for_each(|page| {
+            change.volume.page(page)?;
+            change.free_page(page);
             Ok(())
-        }
+        }),
         SlotKind::DirBlock => change.free(slot.offset()),
         SlotKind::Node => Err(FsError::corrupted(slot.offset(), "the last level of a file index")),
     }
@@ -418,7 +536,7 @@ fn visit_list(
         let Some(slot) = load(source, inode, slots + 8 * index)? else { continue };
         let number = first + index * reach(level);
         each(number, slot)?;
-        if level > 0 {
+        if level > 0 && !slot.is_huge(level) {
             let below = node_slots(source, inode, slot, level)?;
             visit_list(source, inode, (below, NODE_SLOTS), level - 1, number, each, nodes_left)?;
         }

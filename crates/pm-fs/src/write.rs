@@ -1,9 +1,12 @@
 //! Writes of file data.
 
-use crate::data::{PAGES_ADDED, SIZE_MAX, ZEROES, check_is_file, short, short_len, store_size, zero};
+use crate::data::{
+    PAGES_ADDED, SIZE_MAX, ZEROES, check_is_file, short, short_len, store_size, take_huge, zero,
+};
 use crate::error::FsError;
-use crate::format::PAGE_BYTES;
+use crate::format::{HUGE_PAGE_BYTES, PAGE_BYTES};
 use crate::inode::InodeRef;
+use crate::pages::Taken;
 use crate::shared::Shared;
 use crate::table::{Life, State};
 use crate::tree::{self, Slot};
@@ -19,7 +22,7 @@ pub const ATOMIC_WRITE_BYTES: u64 = (PAGES_ADDED as u64 - 1) * PAGE_BYTES;
 /// # Durability
 /// Durable when this returns. A crash before that leaves the length old or new, or new up to a part of the bytes, and never before the bytes; of bytes that are
 /// overwritten each 8-byte word is old or new, and in a strict file all of a transaction's are. One fence if the pages are there and the length stays, and else
-/// two; two more for each further 64 pages.
+/// two; two more for each further 64 pages, or huge page where the file has none of its pages.
 pub(crate) fn write<P: Pmem>(
     shared: &Shared<P>,
     state: &State,
@@ -70,7 +73,7 @@ struct Plan {
 struct Added {
     /// Its number in the file.
     index: u64,
-    /// The offset of its slot. `None` if no node leads to it.
+    /// The offset of its slot. `None` if no node leads to it, or the page is a part of a huge one.
     at: Option<u64>,
     /// The offset of the page that is replaced, if there is one.
     old: Option<u64>,
@@ -87,12 +90,12 @@ impl Plan {
     ) -> Result<Self, FsError> {
         let mut plan = Self { present: Vec::new(), added: Vec::new(), end: bytes.end };
         for index in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
-            let place = tree::find_place(volume, inode, index)?;
-            let old = place.and_then(|(_, slot)| slot).map(|slot| volume.page(slot.number)).transpose()?;
+            let (at, slot) = tree::find_slot(volume, inode, index)?;
+            let old = slot.map(|slot| volume.page(slot.number)).transpose()?;
             match old {
                 Some(page) if !is_copied || index * PAGE_BYTES >= size => plan.present.push((index, page)),
                 _ if plan.added.len() < PAGES_ADDED => {
-                    plan.added.push(Added { index, at: place.map(|(at, _)| at), old });
+                    plan.added.push(Added { index, at, old });
                 }
                 _ => {
                     plan.end = index * PAGE_BYTES;
@@ -112,6 +115,12 @@ fn write_some<P: Pmem>(
     bytes: &[u8],
 ) -> Result<u64, FsError> {
     let size = inode.size(volume)?;
+    if offset.is_multiple_of(HUGE_PAGE_BYTES) && bytes.len() as u64 >= HUGE_PAGE_BYTES {
+        let pages = offset / PAGE_BYTES..(offset + bytes.len() as u64) / PAGE_BYTES;
+        if let Some(taken) = take_huge(volume, inode, &pages)? {
+            return write_huge(volume, inode, (offset, size), bytes, taken);
+        }
+    }
     // An aligned word is stored atomically.
     let is_word = bytes.len() == 8 && offset.is_multiple_of(8);
     let is_copied = offset < size && !is_word && !is_mapped && inode.is_strict(volume)?;
@@ -149,6 +158,27 @@ fn write_some<P: Pmem>(
     })?;
     taken.keep();
     Ok(plan.end - offset)
+}
+
+/// Writes the first bytes to a huge page, and gives it to the file at `offset`. Returns their number.
+fn write_huge<P: Pmem>(
+    volume: &Volume<P>,
+    inode: &InodeRef,
+    (offset, size): (u64, u64),
+    bytes: &[u8],
+    taken: Taken<'_>,
+) -> Result<u64, FsError> {
+    let first = taken.numbers()[0];
+    volume.pmem().store_nt(volume.page(first)?, &bytes[..short(HUGE_PAGE_BYTES)]);
+    let now = inode.wtime_for(volume, volume.now())?;
+    volume.transaction(|change| {
+        change.note_data();
+        tree::set_huge(change, inode, offset / PAGE_BYTES, first)?;
+        inode.set_size(change, size.max(offset + HUGE_PAGE_BYTES))?;
+        change.set(inode.wtime_at(), now)
+    })?;
+    taken.keep();
+    Ok(HUGE_PAGE_BYTES)
 }
 
 /// Sets the slots of pages that a file gets: adjacent ones at once, if nodes lead to them.

@@ -4,7 +4,8 @@ use super::dir_block;
 use super::run::Repair;
 use crate::error::FsError;
 use crate::format::{
-    HEIGHT_MAX, INLINE_LINK_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, Node, PAGE_BYTES, ROOT_SLOTS, SlotKind,
+    HEIGHT_MAX, HUGE_PAGE_PAGES, INLINE_LINK_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, Node, PAGE_BYTES,
+    ROOT_SLOTS, SlotKind,
 };
 use crate::inode::{FileKind, InodeRef, offset_of_ino};
 use crate::recovery::BIRTHS_MAX;
@@ -105,7 +106,7 @@ impl<P: Pmem> Repair<'_, P> {
                 let level = self.volume.word(slot.offset() + offset_of!(Node, level) as u64)?;
                 level.min(HEIGHT_MAX)
             }
-            Some(_) => 0,
+            Some(slot) => u64::from(slot.kind == SlotKind::HugePage),
             None => NO_TREE,
         })
     }
@@ -161,8 +162,13 @@ impl<P: Pmem> Repair<'_, P> {
                 Err(error) => return Err(error),
             };
             let number = first + index * tree::reach(level);
+            if slot.is_huge(level) && inode.kind == FileKind::File && self.mark_huge(slot) {
+                walk.len = number + HUGE_PAGE_PAGES;
+                continue;
+            }
             if level > 0 {
-                match self.node(inode, slot, level) {
+                let slot = if slot.is_huge(level) { self.split(inode, at, slot)? } else { Some(slot) };
+                match slot.and_then(|slot| self.node(inode, slot, level)) {
                     Some(below) => self.slots(inode, (below, NODE_SLOTS), level - 1, number, walk)?,
                     None => walk.bad.push(at),
                 }
@@ -190,6 +196,24 @@ impl<P: Pmem> Repair<'_, P> {
             }
         }
         Ok(())
+    }
+
+    /// Marks the pages of a huge page as in use. Returns false, and marks none, if one of them is, or is no page.
+    fn mark_huge(&mut self, slot: Slot) -> bool {
+        let is_free = slot.pages().all(|page| self.volume.pages.contains(page) && !self.map.is_used(page));
+        is_free && slot.pages().all(|page| self.map.mark(page))
+    }
+
+    /// Splits a huge page, so that those of its pages can be replaced that another slot has, too. `None` if there is no room.
+    fn split(&mut self, inode: &InodeRef, at: u64, huge: Slot) -> Result<Option<Slot>, FsError> {
+        match self.volume.transaction(|change| tree::split(change, inode, at, huge)) {
+            Ok(node) => {
+                self.blocks.insert(node.offset());
+                Ok(Some(node))
+            }
+            Err(FsError::NoSpace) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The slots of a node, if it is whole and nothing else uses it.

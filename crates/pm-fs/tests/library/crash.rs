@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use pm_alloc::HeapOptions;
 use pm_core::{PoolOptions, Uuid};
 use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
+use pm_fs::format::HUGE_PAGE_BYTES;
 use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle, NewFile};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,6 +65,13 @@ struct SmallFs {
     is_lazy: bool,
     /// Whether writes are atomic in all files.
     is_strict: bool,
+    region_bytes: u64,
+}
+
+impl SmallFs {
+    const fn new(len: usize) -> Self {
+        Self { len, is_lazy: false, is_strict: false, region_bytes: REGION_BYTES }
+    }
 }
 
 /// An open one. `None` if it could not be opened again.
@@ -503,11 +511,11 @@ const CALLS: [Op; 27] = [
 const LENGTHS: [usize; 2] = [100, 8 * 4096 + 5];
 
 fn explore(explorer: Explorer, len: usize, ops: &[Op]) {
-    explore_in(SmallFs { len, is_lazy: false, is_strict: false }, explorer, ops);
+    explore_in(SmallFs::new(len), explorer, ops);
 }
 
 fn explore_in(fs: SmallFs, explorer: Explorer, ops: &[Op]) {
-    let sequences = Sequences::new(fs, REGION_BYTES).unwrap();
+    let sequences = Sequences::new(fs, fs.region_bytes).unwrap();
     sequences.explorer(explorer).crash_onward(0).check(ops);
 }
 
@@ -544,7 +552,7 @@ fn calls_of_killed_processes_are_atomic() {
 /// As before, and files are read before the pages in use are found: what was read is not taken back.
 #[test]
 fn what_is_read_at_first_stays() {
-    let fs = SmallFs { len: 100, is_lazy: true, is_strict: false };
+    let fs = SmallFs { is_lazy: true, ..SmallFs::new(100) };
     for ops in
         [&[Append("f", 200, 7)][..], &[Truncate("f", 50)], &[Reopen, Append("f", 20, 7)], &[Unlink("f")]]
     {
@@ -567,7 +575,7 @@ fn writes_to_strict_files_are_atomic() {
         &[Write("f", 1, 9, 7), Append("f", 30, 8), Unlink("f")],
     ];
     for len in LENGTHS {
-        let fs = SmallFs { len, is_lazy: false, is_strict: true };
+        let fs = SmallFs { is_strict: true, ..SmallFs::new(len) };
         for ops in writes {
             let explorer =
                 Explorer::new(Model::Px86Line).crashes(1).choices_per_point(4).nested_choices_per_point(1);
@@ -598,6 +606,45 @@ fn pages_that_were_saved_are_those_in_use() {
         let explorer =
             Explorer::new(Model::Px86Line).crashes(1).choices_per_point(8).nested_choices_per_point(4);
         explore(explorer, LENGTHS[1], ops);
+    }
+}
+
+/// Calls that give a file a huge page, split one, and free one, whole and in part. Where all of a huge page is written, it is zeroes: those that are there already
+/// are no points of a crash.
+#[test]
+fn changes_of_huge_pages_are_atomic() {
+    let huge = usize::try_from(HUGE_PAGE_BYTES).unwrap();
+    let region_bytes = 5 * HUGE_PAGE_BYTES;
+    // There is one in such a region, and no node.
+    let fs = Fs::format(pm_core::Region::anonymous(region_bytes).unwrap(), &options()).unwrap();
+    let file = fs.root().create("f", new()).unwrap();
+    let blocks = fs.heap().blocks().len();
+    file.append(&vec![1; huge]).unwrap();
+    assert_eq!(fs.heap().blocks().len(), blocks);
+
+    let small: [&[Op]; 2] =
+        [&[Allocate("g", 0, HUGE_PAGE_BYTES)], &[Write("g", huge, huge, 0), Append("g", 10, 7)]];
+    let whole: [&[Op]; 8] = [
+        &[Punch("f", 0, HUGE_PAGE_BYTES)],
+        &[Punch("f", 4096, 8192), Append("g", 9000, 7)],
+        &[Truncate("f", 8200)],
+        &[Truncate("f", 0), Append("f", 10, 7)],
+        &[Unlink("f")],
+        &[Write("f", 4000, 9000, 7)],
+        &[Append("f", 5000, 7), Unlink("f"), Append("g", 5000, 8)],
+        &[MapStore("f", 16, 7), Zero("f", 16)],
+    ];
+    for (len, sequences) in [(100, &small[..]), (huge, &whole)] {
+        for ops in sequences {
+            let fs = SmallFs { is_strict: true, region_bytes, ..SmallFs::new(len) };
+            let explorer =
+                Explorer::new(Model::Px86Line).crashes(1).choices_per_point(2).nested_choices_per_point(1);
+            explore_in(fs, explorer, ops);
+            if matches!(ops, [Punch(..)]) {
+                let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(1);
+                explore_in(fs, explorer, ops);
+            }
+        }
     }
 }
 

@@ -32,7 +32,7 @@ fn heads_have_golden_checksums() {
         crc: 0,
         reserved_1: 0,
     };
-    assert_eq!(hex(&bytes_of(&superblock)[..16]), "504d46530d0a1a0a0200000000000000");
+    assert_eq!(hex(&bytes_of(&superblock)[..16]), "504d46530d0a1a0a0300000000000000");
     let saved = Saved {
         tag: SAVED_TAG,
         crc: 0,

@@ -7,6 +7,7 @@ mod crash;
 mod directories;
 mod edits;
 mod format_golden;
+mod huge;
 mod kill;
 mod map;
 mod model;
