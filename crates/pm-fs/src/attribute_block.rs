@@ -68,14 +68,29 @@ pub(crate) fn replace<P: Pmem>(
     attributes: &Attributes,
 ) -> Result<(), FsError> {
     let bytes = to_bytes(attributes).ok_or(FsError::AttributesTooLong)?;
+    if let Some(offset) = inode.xattr(change)?
+        && (1..=LOGGED_MAX).contains(&bytes.len())
+        && bytes.len() <= change.load::<AttributeBlock>(offset)?.len_bytes as usize
+    {
+        // In its place: that needs no room.
+        return store(change, inode, offset, &bytes);
+    }
     inode.free_xattr(change)?;
-    let block = if attributes.is_empty() { None } else { Some(store(change, inode, &bytes)?) };
-    inode.set_xattr(change, block)
+    if attributes.is_empty() {
+        return inode.set_xattr(change, None);
+    }
+    let offset = change.alloc_uninit(HEAD_BYTES + bytes.len() as u64)?;
+    store(change, inode, offset, &bytes)?;
+    inode.set_xattr(change, Some(offset))
 }
 
-/// Allocates a block with these entries.
-fn store<P: Pmem>(change: &mut Change<'_, '_, P>, inode: &InodeRef, bytes: &[u8]) -> Result<u64, FsError> {
-    let offset = change.alloc_uninit(HEAD_BYTES + bytes.len() as u64)?;
+/// Stores these entries in a block that is new, or through the log.
+fn store<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), FsError> {
     let len_bytes = u32::try_from(bytes.len()).expect("attributes are short");
     let head = AttributeBlock {
         tag: XATTR_TAG,
@@ -88,13 +103,12 @@ fn store<P: Pmem>(change: &mut Change<'_, '_, P>, inode: &InodeRef, bytes: &[u8]
     let head = AttributeBlock { crc: head.expected_crc(change.volume.seed, offset, bytes), ..head };
     if bytes.len() <= LOGGED_MAX {
         change.write(offset, &head)?;
-        change.write_bytes(offset + HEAD_BYTES, bytes)?;
-        return Ok(offset);
+        return change.write_bytes(offset + HEAD_BYTES, bytes);
     }
     // Not through the log: nothing links to the block before the commit, which fences first.
     let pmem = change.volume.pmem();
     pmem.store_nt(offset, bytes_of(&head));
     pmem.store_nt(offset + HEAD_BYTES, bytes);
     change.note_data();
-    Ok(offset)
+    Ok(())
 }

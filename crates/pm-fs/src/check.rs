@@ -4,6 +4,7 @@ use crate::dir::{self, DirIndex, Entry};
 use crate::error::{Corruption, FsError};
 use crate::format::{INLINE_LINK_MAX, SlotKind};
 use crate::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
+use crate::namei;
 use crate::shared::Shared;
 use crate::tree;
 use crate::volume::Volume;
@@ -98,6 +99,10 @@ impl<P: Pmem> Checker<'_, P> {
         self.block(offset_of_ino(inode.ino), &name);
         let mut slots = Vec::new();
         let volume = &self.shared.volume;
+        self.attempt(&name, inode.size(volume));
+        if inode.kind == FileKind::Symlink {
+            self.attempt(&name, namei::read_link(volume, inode));
+        }
         let visited = match inode.kind {
             FileKind::Symlink if inode.size(volume).is_ok_and(|size| size <= INLINE_LINK_MAX as u64) => {
                 Ok(())
@@ -114,7 +119,12 @@ impl<P: Pmem> Checker<'_, P> {
             self.block(offset, &name);
         }
         for slot in slots {
+            let is_dir = inode.kind == FileKind::Directory;
             match slot.kind {
+                SlotKind::DirBlock if !is_dir => self.problem(format!("{name}: has a directory block")),
+                SlotKind::Page | SlotKind::HugePage if is_dir => {
+                    self.problem(format!("{name}: has a page"));
+                }
                 SlotKind::Page | SlotKind::HugePage => {
                     for page in slot.pages() {
                         if !self.pages.insert(page) {
@@ -196,8 +206,8 @@ impl<P: Pmem> Checker<'_, P> {
                 .flatten()
                 .map(|link| link.offset())
         });
-        self.blocks.extend(superblock);
-        self.blocks.insert(self.shared.saved_at());
+        superblock.into_iter().for_each(|block| self.block(block, "the superblock"));
+        self.block(self.shared.saved_at(), "what a close saves");
         for block in heap.symmetric_difference(&self.blocks.clone()) {
             let how = if heap.contains(block) { "leaked" } else { "not allocated" };
             self.problem(format!("the block at {block} is {how}"));

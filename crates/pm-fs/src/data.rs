@@ -193,10 +193,11 @@ pub(crate) fn allocate<P: Pmem>(
     check_room(volume, inode, &pages)?;
     // Before holes get pages, which are zero already.
     let has_zeroes = zero(volume, inode, size, new_size)?;
+    fill(volume, inode, pages)?;
     if how.zeroes {
+        // After all that may fail.
         zero(volume, inode, offset, end.min(size))?;
     }
-    fill(volume, inode, pages)?;
     let now = inode.wtime_for(volume, volume.now())?;
     if has_zeroes {
         // The length must not be durable before the zeroes.
@@ -324,13 +325,18 @@ pub(crate) fn punch<P: Pmem>(
     while let Some((index, _)) = tree::next(volume, inode, from)?
         && whole.contains(&index)
     {
+        // No further than the node, or the huge page, of the first one.
+        let end = whole.end.min((index + 1).next_multiple_of(HUGE_PAGE_PAGES));
         from = volume.transaction(|change| {
             let mut at = index;
             for _ in 0..PAGES_ADDED {
-                let rest = tree::clear(change, inode, &(at..whole.end))?;
+                let rest = tree::clear(change, inode, &(at..end))?;
                 match tree::next(change, inode, rest)? {
-                    Some((index, _)) if whole.contains(&index) => at = index,
-                    _ => return Ok(whole.end),
+                    Some((index, _)) if index < end => at = index,
+                    _ => {
+                        tree::prune(change, inode, index)?;
+                        return Ok(end);
+                    }
                 }
             }
             Ok(at)
@@ -374,7 +380,7 @@ pub(crate) fn seek<P: Pmem>(
 ///
 /// # Durability
 /// Durable when this returns; a crash before that leaves the old length or the new one. One fence, two if bytes are zeroed, and one for each further 64 pages or
-/// node that are freed; a crash may leave pages behind the end, which belong to the file.
+/// node that are freed; a crash may leave pages behind the end, which belong to the file. To free these, set the same length again.
 pub(crate) fn truncate<P: Pmem>(shared: &Shared<P>, state: &State, new_size: u64) -> Result<(), FsError> {
     check_is_file(&state.inode)?;
     if new_size > SIZE_MAX {
@@ -387,7 +393,7 @@ pub(crate) fn truncate<P: Pmem>(shared: &Shared<P>, state: &State, new_size: u64
     }
     let size = inode.size(volume)?;
     let now = inode.wtime_for(volume, volume.now())?;
-    if new_size >= size {
+    if new_size > size {
         if zero(volume, inode, size, new_size)? {
             // The length must not be durable before the zeroes.
             volume.pmem().fence()?;

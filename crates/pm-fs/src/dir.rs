@@ -58,8 +58,8 @@ pub(crate) struct DirIndex {
     places: HashTable<Hashed>,
     /// With random keys: names may be chosen so that their hashes under known keys are the same.
     hasher: DefaultHashBuilder,
-    /// Free entries.
-    free: Vec<Place>,
+    /// Free entries, by [`class_of`] their lengths.
+    free: Vec<Vec<Place>>,
     /// The offset of the last block, and the length of its entries.
     last: Option<(u64, u64)>,
     block_count: u64,
@@ -97,10 +97,15 @@ pub(crate) enum DirChange {
 /// Where an entry was added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AddedTo {
-    /// A free entry with this position in the list.
+    /// The last free entry of this class.
     Free(usize),
     /// The end of the last block, which is this one; its entries have this length now.
     End { block: u64, end: u64, is_new: bool },
+}
+
+/// The class of free entries of this length, a multiple of 8. Each one has a class of its own up to the longest that a name needs, which longer ones share.
+fn class_of(len_bytes: u64) -> usize {
+    usize::try_from(len_bytes.min(DirEntry::len_for(NAME_MAX)) / 8).expect("an entry is short")
 }
 
 /// Checks a name.
@@ -133,7 +138,7 @@ impl DirIndex {
             let end = read_block(volume, dir, (number, block), |place, entry| {
                 match entry {
                     Some((.., name)) => named.push(Hashed { offset: place.offset, hash: index.hash(name) }),
-                    None => index.free.push(place),
+                    None => index.push_free(place),
                 }
                 Ok(())
             })?;
@@ -164,6 +169,14 @@ impl DirIndex {
             _ => return Err(FsError::corrupted(hashed.offset, "a name that is there twice")),
         }
         Ok(())
+    }
+
+    fn push_free(&mut self, place: Place) {
+        let class = class_of(place.len_bytes.into());
+        if self.free.len() <= class {
+            self.free.resize_with(class + 1, Vec::new);
+        }
+        self.free[class].push(place);
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
@@ -203,11 +216,12 @@ impl DirIndex {
         target: (u64, FileKind),
     ) -> Result<DirChange, FsError> {
         let needed = DirEntry::len_for(name.len());
-        let fits = |place: &Place| u64::from(place.len_bytes) >= needed;
-        if let Some(at) = self.free.iter().rposition(fits) {
-            let place = self.free[at];
+        let mut classes = self.free.iter().enumerate().skip(class_of(needed));
+        if let Some((class, place)) =
+            classes.find_map(|(class, free)| free.last().map(|place| (class, *place)))
+        {
             write_entry(change, place, name, target)?;
-            return Ok(self.added(name, target, place, AddedTo::Free(at)));
+            return Ok(self.added(name, target, place, AddedTo::Free(class)));
         }
         let len_bytes = u16::try_from(needed).expect("a name is short");
         if let Some((block, end)) = self.last.filter(|(_, end)| end + needed <= DIR_ENTRIES_BYTES) {
@@ -293,7 +307,7 @@ impl DirIndex {
         match change {
             DirChange::Added { found, source } => {
                 match source {
-                    AddedTo::Free(at) => drop(self.free.swap_remove(at)),
+                    AddedTo::Free(class) => drop(self.free[class].pop()),
                     AddedTo::End { block, end, is_new } => {
                         self.last = Some((block, end));
                         self.block_count += u64::from(is_new);
@@ -309,7 +323,7 @@ impl DirIndex {
                 let is_it = |hashed: &Hashed| hashed.offset == found.place.offset;
                 if let Ok(entry) = self.places.find_entry(Hashed::spread(found.hash), is_it) {
                     entry.remove();
-                    self.free.push(found.place);
+                    self.push_free(found.place);
                 }
             }
         }

@@ -115,11 +115,10 @@ impl<P: Pmem> Fs<P> {
                 rdev: 0,
                 parent,
                 nlink: 2,
-                now,
             };
-            let root = dir(0).create(change)?;
+            let root = dir(0).create(change, now)?;
             root.edit(change, |identity| identity.parent = root.ino)?;
-            let orphans = dir(0).create(change)?;
+            let orphans = dir(0).create(change, now)?;
             let saved = change.alloc(|offset| recovery::nothing().sealed(seed, offset))?;
             let superblock = Superblock {
                 magic: MAGIC,

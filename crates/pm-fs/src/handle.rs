@@ -6,7 +6,7 @@ use crate::data::{self, Allocation};
 use crate::dir::Entry;
 use crate::error::FsError;
 use crate::format::FLAG_STRICT;
-use crate::inode::{Attributes, FileKind, NewInode, TYPE_MASK};
+use crate::inode::{Attributes, FileKind, NewInode, PERMISSIONS, TYPE_MASK};
 use crate::namei;
 use crate::shared::Shared;
 use crate::table::{Life, State};
@@ -43,8 +43,8 @@ pub struct SetAttributes {
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
-    pub atime_ns: Option<u64>,
-    pub mtime_ns: Option<u64>,
+    pub atime_ns: Option<i64>,
+    pub mtime_ns: Option<i64>,
 }
 
 impl<P: Pmem> fmt::Debug for Handle<P> {
@@ -126,18 +126,18 @@ impl<P: Pmem> Handle<P> {
             let stored_wtime = change.word(inode.wtime_at())?;
             inode.edit(change, |identity| {
                 if let Some(mode) = set.mode {
-                    identity.mode = identity.mode & TYPE_MASK | mode & !TYPE_MASK;
+                    identity.mode = identity.mode & TYPE_MASK | mode & PERMISSIONS;
                 }
                 identity.uid = set.uid.unwrap_or(identity.uid);
                 identity.gid = set.gid.unwrap_or(identity.gid);
                 if let Some(mtime) = set.mtime_ns {
-                    (identity.mtime_set, identity.mtime_set_at) = (mtime, stored_wtime);
+                    (identity.mtime_set, identity.mtime_set_at) = (mtime.cast_unsigned(), stored_wtime);
                 }
             })?;
             if let Some(atime) = set.atime_ns {
-                change.set(inode.atime_at(), atime)?;
+                change.set(inode.atime_at(), atime.cast_unsigned())?;
             }
-            change.set(inode.ctime_at(), now.max(old.ctime_ns))
+            change.set(inode.ctime_at(), now.max(old.ctime_ns.cast_unsigned()))
         })
     }
 
@@ -212,8 +212,7 @@ impl<P: Pmem> Handle<P> {
     /// The file is freed with its last handle, or after a crash, unless it has got a name. One fence; two if the list of such files gets a block.
     pub fn create_unnamed(&self, new: NewFile) -> Result<Self, FsError> {
         let NewFile { mode, uid, gid, umask } = new;
-        let now = self.shared.volume.now();
-        let new = NewInode { kind: FileKind::File, mode, uid, gid, rdev: 0, parent: 0, nlink: 0, now };
+        let new = NewInode { kind: FileKind::File, mode, uid, gid, rdev: 0, parent: 0, nlink: 0 };
         Ok(self.with(namei::create_unnamed(&self.shared, &self.state, new, umask)?))
     }
 
@@ -279,8 +278,7 @@ impl<P: Pmem> Handle<P> {
         let NewFile { mode, uid, gid, umask } = new;
         let is_dir = kind == FileKind::Directory;
         let (parent, nlink) = if is_dir { (self.ino(), 2) } else { (0, 1) };
-        let now = self.shared.volume.now();
-        let new = NewInode { kind, mode, uid, gid, rdev, parent, nlink, now };
+        let new = NewInode { kind, mode, uid, gid, rdev, parent, nlink };
         Ok(self.with(namei::create(&self.shared, &self.state, name, new, (umask, target))?))
     }
 
@@ -371,7 +369,7 @@ impl<P: Pmem> Handle<P> {
     /// When this is none.
     pub fn read_link(&self) -> Result<Vec<u8>, FsError> {
         let _inner = self.state.read();
-        namei::read_link(&self.shared, &self.state.inode)
+        namei::read_link(&self.shared.volume, &self.state.inode)
     }
 
     /// Reads bytes from an offset, and returns their number: fewer at the end of the file.

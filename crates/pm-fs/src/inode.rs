@@ -58,7 +58,7 @@ impl FileKind {
     }
 }
 
-/// The attributes of a file: stat(2). Times are in nanoseconds since 1970.
+/// The attributes of a file: stat(2). Times are in nanoseconds since 1970; those before that are negative. Reads do not change `atime_ns`, as with `noatime` of mount(8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in stat(2)")]
 pub struct Attributes {
@@ -73,9 +73,9 @@ pub struct Attributes {
     pub rdev: u32,
     pub nlink: u64,
     pub size: u64,
-    pub atime_ns: u64,
-    pub mtime_ns: u64,
-    pub ctime_ns: u64,
+    pub atime_ns: i64,
+    pub mtime_ns: i64,
+    pub ctime_ns: i64,
 }
 
 /// An inode that exists.
@@ -96,8 +96,10 @@ pub(crate) struct NewInode {
     pub(crate) rdev: u32,
     pub(crate) parent: u64,
     pub(crate) nlink: u64,
-    pub(crate) now: u64,
 }
+
+/// The bits of a mode that are permissions.
+pub(crate) const PERMISSIONS: u32 = 0o7777;
 
 /// The offset of an inode with this number.
 pub(crate) const fn offset_of_ino(ino: u64) -> u64 {
@@ -250,9 +252,9 @@ impl InodeRef {
             rdev: identity.rdev,
             nlink: self.nlink(volume)?,
             size: self.size(volume)?,
-            atime_ns: status.atime,
-            mtime_ns: if is_set { identity.mtime_set } else { status.wtime },
-            ctime_ns: status.ctime.max(status.wtime),
+            atime_ns: status.atime.cast_signed(),
+            mtime_ns: if is_set { identity.mtime_set } else { status.wtime }.cast_signed(),
+            ctime_ns: status.ctime.max(status.wtime).cast_signed(),
         })
     }
 
@@ -271,14 +273,18 @@ impl InodeRef {
 
 impl NewInode {
     /// Allocates it.
-    pub(crate) fn create<P: Pmem>(&self, change: &mut Change<'_, '_, P>) -> Result<InodeRef, FsError> {
+    pub(crate) fn create<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        now: u64,
+    ) -> Result<InodeRef, FsError> {
         let offset = change.alloc_uninit(size_of::<Inode>() as u64)?;
         let (ino, birth, seed) = (offset / LINE_BYTES, change.volume.next_birth(), change.volume.seed);
         let inode = InodeRef { ino, birth, kind: self.kind };
         let identity = Identity {
             tag: INODE_TAG,
             crc: 0,
-            mode: self.kind.bits() | self.mode & !TYPE_MASK,
+            mode: self.kind.bits() | self.mode & PERMISSIONS,
             uid: self.uid,
             gid: self.gid,
             flags: 0,
@@ -293,9 +299,9 @@ impl NewInode {
         let seal = |at, contents| crate::seal::seal(seed, inode.owner(), at, contents);
         let status = Status {
             size: seal(inode.size_at(), 0),
-            wtime: self.now,
-            ctime: self.now,
-            atime: self.now,
+            wtime: now,
+            ctime: now,
+            atime: now,
             nlink: seal(inode.nlink_at(), self.nlink),
             height: seal(inode.height_at(), NO_TREE),
             xattr: 0,
@@ -304,6 +310,16 @@ impl NewInode {
         change.write(offset + STATUS, &status)?;
         Ok(inode)
     }
+}
+
+/// Loads the birth of an inode, a word that never changes; not verified.
+pub(crate) fn load_birth<P: Pmem>(volume: &Volume<P>, ino: u64) -> Result<u64, FsError> {
+    volume.word(offset_of_ino(ino).saturating_add(offset_of!(Identity, birth) as u64))
+}
+
+/// Loads the parent of a directory, not verified.
+pub(crate) fn load_parent<P: Pmem>(volume: &Volume<P>, ino: u64) -> Result<u64, FsError> {
+    volume.word(offset_of_ino(ino).saturating_add(offset_of!(Identity, parent) as u64))
 }
 
 /// Loads what an inode is, and verifies it.

@@ -5,7 +5,7 @@ use crate::attribute_block;
 use crate::dir::{self, DirIndex, Entry, Found, check_name};
 use crate::error::FsError;
 use crate::format::{INLINE_LINK_MAX, NAME_MAX, PAGE_BYTES};
-use crate::inode::{FileKind, InodeRef, NewInode, load_identity};
+use crate::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
 use crate::orphans;
 use crate::shared::{Locked, Shared, apply, index};
 use crate::table::{Life, State};
@@ -76,14 +76,14 @@ pub(crate) fn create<P: Pmem>(
     let is_dir = new.kind == FileKind::Directory;
     let (mode, inherited) =
         acl::inherit(&attribute_block::load(volume, &dir.inode)?, new.kind, new.mode, umask);
-    let new = NewInode { mode, ..new };
+    let (new, now) = (NewInode { mode, ..new }, volume.now());
     let nlink = dir.inode.nlink(volume)?;
     let page = if target.len() > INLINE_LINK_MAX { Some(volume.pages.take(1)?) } else { None };
     if let Some(page) = &page {
         volume.pmem().store_nt(volume.page(page.numbers()[0])?, target);
     }
     let (inode, added) = volume.transaction(|change| {
-        let inode = new.create(change)?;
+        let inode = new.create(change, now)?;
         if let Some(page) = &page {
             change.note_data();
             tree::set(change, &inode, 0, Slot::page(page.numbers()[0]))?;
@@ -97,7 +97,7 @@ pub(crate) fn create<P: Pmem>(
             attribute_block::replace(change, &inode, &inherited)?;
         }
         let added = entries.add(change, &dir.inode, name, (inode.ino, inode.kind))?;
-        dir.inode.touch(change, new.now)?;
+        dir.inode.touch(change, now)?;
         if is_dir {
             dir.inode.set_nlink(change, dir.inode.changed_nlink(nlink, 1, 0)?)?;
         }
@@ -131,7 +131,7 @@ pub(crate) fn create_unnamed<P: Pmem>(
     let mut list = shared.orphans.write();
     let entries = index(&list)?;
     let (inode, added) = volume.transaction(|change| {
-        let inode = NewInode { mode, ..new }.create(change)?;
+        let inode = NewInode { mode, ..new }.create(change, volume.now())?;
         if !inherited.is_empty() {
             attribute_block::replace(change, &inode, &inherited)?;
         }
@@ -271,7 +271,7 @@ fn finish_drop<P: Pmem>(shared: &Shared<P>, locked: &mut Locked<'_>, state: &Sta
     }
 }
 
-/// The entry of a name, if it is still that of `expected`, or if there is still none. `None` if it has changed.
+/// The entry of a name, if it is still that of `expected`, or if there is still none. `None` if it has changed: then the caller looks again.
 fn is_still<P: Pmem>(
     volume: &Volume<P>,
     locked: &Locked<'_>,
@@ -280,9 +280,15 @@ fn is_still<P: Pmem>(
     expected: Option<&State>,
 ) -> Result<Option<Option<Found>>, FsError> {
     let found = locked.index(dir)?.find(volume, name)?;
-    let is_same = found.map(|found| found.ino) == expected.map(|state| state.inode.ino)
-        && expected.is_none_or(|state| locked.get(state).life == Life::Named);
-    Ok(is_same.then_some(found))
+    let is_same = found.map(|found| found.ino) == expected.map(|state| state.inode.ino);
+    match expected.filter(|_| is_same).map(|state| (state, locked.get(state).life)) {
+        // The number is another inode's by now.
+        Some((_, Life::Freed)) => Ok(None),
+        Some((state, Life::Orphan | Life::Unnamed)) => {
+            Err(FsError::corrupted(offset_of_ino(state.inode.ino), "the number of links"))
+        }
+        _ => Ok(is_same.then_some(found)),
+    }
 }
 
 /// Checks that a directory has no entries; other inodes have none.
@@ -363,9 +369,9 @@ fn check_no_ancestor<P: Pmem>(shared: &Shared<P>, dir: &State, of: &State) -> Re
         if ino == shared.root.inode.ino {
             return Ok(());
         }
-        ino = load_identity(&shared.volume, ino)?.parent;
+        ino = shared.parent_of(ino)?;
     }
-    Err(FsError::corrupted(crate::inode::offset_of_ino(of.inode.ino), "the parent of a directory"))
+    Err(FsError::corrupted(offset_of_ino(of.inode.ino), "the parent of a directory"))
 }
 
 /// Renames, under all locks.
@@ -510,11 +516,10 @@ pub(crate) fn exchange<P: Pmem>(
 }
 
 /// The target of a symbolic link.
-pub(crate) fn read_link<P: Pmem>(shared: &Shared<P>, inode: &InodeRef) -> Result<Vec<u8>, FsError> {
+pub(crate) fn read_link<P: Pmem>(volume: &Volume<P>, inode: &InodeRef) -> Result<Vec<u8>, FsError> {
     if inode.kind != FileKind::Symlink {
         return Err(FsError::Invalid);
     }
-    let volume = &shared.volume;
     let corrupted = FsError::corrupted(inode.size_at(), "the length of a symbolic link");
     let len = usize::try_from(inode.size(volume)?).ok().filter(|len| *len <= TARGET_MAX);
     let mut target = vec![0; len.ok_or(corrupted)?];

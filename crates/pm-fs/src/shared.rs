@@ -2,7 +2,7 @@
 
 use crate::dir::{DirIndex, Found};
 use crate::error::{Corruption, FsError};
-use crate::inode::{FileKind, InodeRef, offset_of_ino};
+use crate::inode::{self, FileKind, InodeRef, offset_of_ino};
 use crate::orphans;
 use crate::recovery;
 use crate::table::{Inner, Life, State, Table};
@@ -147,18 +147,33 @@ impl<P: Pmem> Shared<P> {
 
     /// A handle to the inode of an entry.
     pub(crate) fn open_found(&self, found: &Found) -> Result<Arc<State>, FsError> {
-        let inode = InodeRef::find(&self.volume, found.ino)?;
         if [self.root.inode.ino, self.orphans.inode.ino].contains(&found.ino) {
             return Err(FsError::corrupted(
                 offset_of_ino(found.ino),
                 "the name of a directory that has none",
             ));
         }
-        if inode.kind != found.kind {
-            return Err(FsError::corrupted(offset_of_ino(found.ino), "the type of an inode"));
+        let birth = inode::load_birth(&self.volume, found.ino)?;
+        let state = self.table.open_verified((found.ino, birth), || {
+            let inode = InodeRef::find(&self.volume, found.ino)?;
+            self.persist_status(&inode)?;
+            Ok(inode)
+        })?;
+        if state.inode.kind == found.kind {
+            return Ok(state);
         }
-        self.persist_status(&inode)?;
-        Ok(self.table.open(inode))
+        self.table.close(&state);
+        Err(FsError::corrupted(offset_of_ino(found.ino), "the type of an inode"))
+    }
+
+    /// The number of the parent of a directory. Under the lock of renames it stays, but another thread may be changing what else is in its line.
+    pub(crate) fn parent_of(&self, ino: u64) -> Result<u64, FsError> {
+        let birth = inode::load_birth(&self.volume, ino)?;
+        self.table.with_use((ino, birth), |is_used| match is_used {
+            // Verified when it was opened.
+            true => inode::load_parent(&self.volume, ino),
+            false => inode::load_identity(&self.volume, ino).map(|identity| identity.parent),
+        })
     }
 
     /// Before the preparation, makes what is in an inode besides logged words durable: a killed process may have stored it in place.

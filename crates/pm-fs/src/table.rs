@@ -1,6 +1,7 @@
 //! The inodes in use: their locks, and what is kept of them in DRAM.
 
 use crate::dir::DirIndex;
+use crate::error::FsError;
 use crate::inode::{FileKind, InodeRef};
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustc_hash::FxHashMap;
@@ -64,7 +65,30 @@ pub(crate) struct Table {
 impl Table {
     /// A handle to an inode. The caller has the lock of a directory that names it, or another handle.
     pub(crate) fn open(&self, inode: InodeRef) -> Arc<State> {
+        Self::open_in(&mut self.lock(), inode)
+    }
+
+    /// As [`open`](Self::open), for the inode with this number and birth, which `verify` verifies if it is not in use yet: then it does not change meanwhile.
+    pub(crate) fn open_verified(
+        &self,
+        (ino, birth): (u64, u64),
+        verify: impl FnOnce() -> Result<InodeRef, FsError>,
+    ) -> Result<Arc<State>, FsError> {
         let mut states = self.lock();
+        let inode = match states.get(&ino).map(|state| state.inode).filter(|inode| inode.birth == birth) {
+            Some(inode) => inode,
+            None => verify()?,
+        };
+        Ok(Self::open_in(&mut states, inode))
+    }
+
+    /// Calls `call` with whether an inode is in use. If it is not, it does not change meanwhile.
+    pub(crate) fn with_use<R>(&self, (ino, birth): (u64, u64), call: impl FnOnce(bool) -> R) -> R {
+        let states = self.lock();
+        call(states.get(&ino).is_some_and(|state| state.inode.birth == birth))
+    }
+
+    fn open_in(states: &mut FxHashMap<u64, Arc<State>>, inode: InodeRef) -> Arc<State> {
         let new = || Arc::new(State { inode, handles: AtomicU64::new(0), inner: RwLock::default() });
         let state = states.entry(inode.ino).or_insert_with(new);
         if state.inode != inode {

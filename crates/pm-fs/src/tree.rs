@@ -216,8 +216,8 @@ fn next_in(
     Ok(None)
 }
 
-/// Makes the first page of a range of a file a hole, and frees it; with it the other pages of a huge page, if all are in the range. Nodes stay. Returns where the rest
-/// of the range begins.
+/// Makes the first page of a range of a file a hole, and frees it; with it the other pages of a huge page, if all are in the range. Nodes stay, for [`prune`]. Returns
+/// where the rest of the range begins.
 pub(crate) fn clear<P: Pmem>(
     change: &mut Change<'_, '_, P>,
     inode: &InodeRef,
@@ -234,10 +234,44 @@ pub(crate) fn clear<P: Pmem>(
         }
     };
     if let Some(slot) = load(change, inode, at)? {
-        free(change, slot)?;
+        free(change, inode, slot)?;
         change.set(at, 0)?;
     }
     Ok(next)
+}
+
+/// Frees the nodes that lead to a page of a file and to no other.
+pub(crate) fn prune<P: Pmem>(
+    change: &mut Change<'_, '_, P>,
+    inode: &InodeRef,
+    index: u64,
+) -> Result<(), FsError> {
+    let height = inode.height(change)?;
+    if height == NO_TREE || index >= ROOT_SLOTS * reach(height) {
+        return Ok(());
+    }
+    // The slots that lead to nodes, and the nodes' slots.
+    let mut path: Vec<(u64, u64)> = Vec::new();
+    let (mut slots, mut level) = (inode.slots_at(), height);
+    while level > 0 {
+        let at = slots + 8 * (index / reach(level) % if level == height { ROOT_SLOTS } else { NODE_SLOTS });
+        match load(change, inode, at)? {
+            Some(slot) if !slot.is_huge(level) => slots = node_slots(change, inode, slot, level)?,
+            _ => break,
+        }
+        path.push((at, slots));
+        level -= 1;
+    }
+    for (at, slots) in path.into_iter().rev() {
+        for slot in (slots..slots + 8 * NODE_SLOTS).step_by(8) {
+            if change.word(slot)? != 0 {
+                return Ok(());
+            }
+        }
+        change.free(slots - NODE_SLOTS_AT)?;
+        change.set(at, 0)?;
+    }
+    Ok(())
 }
 
 /// Whether a range of pages begins with the pages that one huge page may have.
@@ -421,7 +455,13 @@ pub(crate) fn cut<P: Pmem>(
                 break;
             }
         }
-        let Some((index, mut slot)) = last else { return Ok(false) };
+        let Some((index, mut slot)) = last else {
+            // A repair has emptied it.
+            return match first >= keep && !path.is_empty() {
+                true => free_nodes(change, inode, &path).map(|()| true),
+                false => Ok(false),
+            };
+        };
         path.push((slots, index, first));
         first += index * reach(level);
         if slot.is_huge(level) {
@@ -455,7 +495,7 @@ fn cut_leaf<P: Pmem>(
             used.extend(load(change, inode, slots + 8 * index)?);
         }
         if inode.kind != FileKind::Directory || used.len() <= most {
-            used.into_iter().try_for_each(|slot| free(change, slot))?;
+            used.into_iter().try_for_each(|slot| free(change, inode, slot))?;
             return free_nodes(change, inode, path).map(|()| true);
         }
     }
@@ -466,7 +506,7 @@ fn cut_leaf<P: Pmem>(
         if cleared == most {
             return Ok(true);
         }
-        free(change, slot)?;
+        free(change, inode, slot)?;
         change.set(at, 0)?;
         cleared += 1;
     }
@@ -483,7 +523,7 @@ fn free_nodes<P: Pmem>(
         let at = slots + 8 * index;
         match load(change, inode, at)? {
             Some(slot) if slot.kind == SlotKind::Node => change.free(slot.offset())?,
-            Some(slot) => free(change, slot)?,
+            Some(slot) => free(change, inode, slot)?,
             None => {}
         }
         let has_others = (0..*index).try_fold(false, |found, index| {
@@ -497,15 +537,16 @@ fn free_nodes<P: Pmem>(
 }
 
 /// Frees what a slot refers to that does not lead to others.
-fn free<P: Pmem>(change: &mut Change<'_, '_, P>, slot: Slot) -> Result<(), FsError> {
+fn free<P: Pmem>(change: &mut Change<'_, '_, P>, inode: &InodeRef, slot: Slot) -> Result<(), FsError> {
+    let is_dir = inode.kind == FileKind::Directory;
     match slot.kind {
-        SlotKind::Page | SlotKind::HugePage => slot.pages().try_for_each(|page| {
+        SlotKind::Page | SlotKind::HugePage if !is_dir => slot.pages().try_for_each(|page| {
             change.volume.page(page)?;
             change.free_page(page);
             Ok(())
         }),
-        SlotKind::DirBlock => change.free(slot.offset()),
-        SlotKind::Node => Err(FsError::corrupted(slot.offset(), "the last level of a file index")),
+        SlotKind::DirBlock if is_dir => change.free(slot.offset()),
+        _ => Err(FsError::corrupted(slot.offset(), "the last level of a file index")),
     }
 }
 

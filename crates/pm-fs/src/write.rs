@@ -40,8 +40,12 @@ pub(crate) fn write<P: Pmem>(
     if bytes.is_empty() {
         return Ok(0);
     }
-    let end =
-        offset.checked_add(bytes.len() as u64).filter(|end| *end <= SIZE_MAX).ok_or(FsError::TooLong)?;
+    // As write(2): up to the greatest length.
+    let bytes = &bytes[..short_len(SIZE_MAX.saturating_sub(offset), bytes.len())];
+    if bytes.is_empty() {
+        return Err(FsError::TooLong);
+    }
+    let end = offset + bytes.len() as u64;
     zero(volume, &state.inode, size, offset)?;
     let mut at = offset;
     while at < end {
@@ -80,7 +84,7 @@ struct Added {
 }
 
 impl Plan {
-    /// As many pages of a range as one transaction can write. Bytes before `size` are overwritten in new pages if `is_copied`.
+    /// As many pages of a range as one transaction can write, and as there is room for. Bytes before `size` are overwritten in new pages if `is_copied`: then all or none.
     fn new<P: Pmem>(
         volume: &Volume<P>,
         inode: &InodeRef,
@@ -89,12 +93,14 @@ impl Plan {
         is_copied: bool,
     ) -> Result<Self, FsError> {
         let mut plan = Self { present: Vec::new(), added: Vec::new(), end: bytes.end };
+        let free = usize::try_from(volume.pages.free_count()).unwrap_or(usize::MAX);
+        let most = if is_copied { PAGES_ADDED } else { PAGES_ADDED.min(free) };
         for index in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
             let (at, slot) = tree::find_slot(volume, inode, index)?;
             let old = slot.map(|slot| volume.page(slot.number)).transpose()?;
             match old {
                 Some(page) if !is_copied || index * PAGE_BYTES >= size => plan.present.push((index, page)),
-                _ if plan.added.len() < PAGES_ADDED => {
+                _ if plan.added.len() < most => {
                     plan.added.push(Added { index, at, old });
                 }
                 _ => {
@@ -125,6 +131,9 @@ fn write_some<P: Pmem>(
     let is_word = bytes.len() == 8 && offset.is_multiple_of(8);
     let is_copied = offset < size && !is_word && !is_mapped && inode.is_strict(volume)?;
     let plan = Plan::new(volume, inode, offset..offset + bytes.len() as u64, size, is_copied)?;
+    if plan.end <= offset {
+        return Err(FsError::NoSpace);
+    }
     let taken = volume.pages.take(plan.added.len())?;
     // The bytes of a page of the file.
     let part = |index: u64| {
@@ -132,16 +141,19 @@ fn write_some<P: Pmem>(
         let stop = ((index + 1) * PAGE_BYTES).min(plan.end);
         (start % PAGE_BYTES, &bytes[short(start - offset)..short(stop - offset)])
     };
-    for (index, page) in &plan.present {
-        let (within, part) = part(*index);
-        volume.pmem().store_nt(page + within, part);
-    }
+    let overwrite = || {
+        for (index, page) in &plan.present {
+            let (within, part) = part(*index);
+            volume.pmem().store_nt(page + within, part);
+        }
+    };
     for (added, number) in plan.added.iter().zip(taken.numbers()) {
         store_new(volume, volume.page(*number)?, part(added.index), added.old);
     }
     let now = inode.wtime_for(volume, volume.now())?;
     let new_size = size.max(plan.end);
     if plan.added.is_empty() {
+        overwrite();
         if new_size != size {
             // The length must not be durable before the bytes.
             volume.pmem().fence()?;
@@ -154,7 +166,10 @@ fn write_some<P: Pmem>(
         set_slots(change, inode, &plan.added, taken.numbers())?;
         plan.added.iter().filter_map(|added| added.old).for_each(|old| change.free_page(old / PAGE_BYTES));
         inode.set_size(change, new_size)?;
-        change.set(inode.wtime_at(), now)
+        change.set(inode.wtime_at(), now)?;
+        // After all that may fail for want of room.
+        overwrite();
+        Ok(())
     })?;
     taken.keep();
     Ok(plan.end - offset)

@@ -55,7 +55,8 @@ pub(crate) fn set<P: Pmem>(
     (name, value): (&[u8], &[u8]),
     how: SetXattr,
 ) -> Result<(), FsError> {
-    if name.is_empty() || name.len() > NAME_MAX {
+    // listxattr(2) ends names with a zero byte.
+    if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
         return Err(FsError::Invalid);
     }
     if value.len() as u64 > ATTRIBUTES_MAX {

@@ -8,6 +8,7 @@ use crate::format::{
     ROOT_SLOTS, SlotKind,
 };
 use crate::inode::{FileKind, InodeRef, offset_of_ino};
+use crate::namei;
 use crate::recovery::BIRTHS_MAX;
 use crate::tree::{self, Slot};
 use crate::volume::Source as _;
@@ -68,9 +69,9 @@ impl<P: Pmem> Repair<'_, P> {
         Ok(())
     }
 
-    /// Whether the length of a symbolic link is known; other files need not have one.
+    /// Whether the target of a symbolic link can be read; other files have none.
     fn has_target(&self, inode: &InodeRef) -> bool {
-        inode.kind != FileKind::Symlink || inode.size(self.volume).is_ok_and(|size| size < PAGE_BYTES)
+        inode.kind != FileKind::Symlink || namei::read_link(self.volume, inode).is_ok()
     }
 
     /// Corrects the sealed words of an inode, except the number of its names.

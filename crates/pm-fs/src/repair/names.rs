@@ -219,10 +219,9 @@ impl<P: Pmem> Repair<'_, P> {
             rdev: 0,
             parent: root.ino,
             nlink: 2,
-            now: volume.now(),
         };
         let dir = volume.transaction(|change| {
-            let dir = new.create(change)?;
+            let dir = new.create(change, volume.now())?;
             names.add(change, &root, &name, (dir.ino, dir.kind))?;
             Ok(dir)
         })?;

@@ -2,6 +2,7 @@
 
 use crate::edits::{EDIT_BYTES, Edit, Image, kind, open, open_prepared};
 use pm_fs::FsError;
+use pm_fs::format::{ROOT, Superblock};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -210,4 +211,67 @@ fn orphan_with_a_link_is_not_freed() {
         }
     }
     assert!(refused > 0);
+}
+
+/// A file with two names and one link, which is open: both names are removed, or an error.
+#[test]
+fn removing_two_names_of_one_link_ends() {
+    let (done, finished) = mpsc::channel();
+    std::thread::spawn(move || {
+        let image = Image::get(false);
+        let short = image.inode(image.ino("/short"));
+        let fs = open(&image.edited(&[Edit::of(kind::INODE_WORD, short, 9, 1 << 8)])).unwrap();
+        let file = fs.lookup("short").unwrap();
+        let long = fs.lookup("long").unwrap();
+        let first = fs.root().unlink("short").map_err(|error| error.to_string());
+        let second = long.unlink(&long.entries(0).unwrap()[0].name).map_err(|error| error.to_string());
+        drop(file);
+        done.send((first, second)).unwrap();
+    });
+    let ended = finished.recv_timeout(TIME_MAX);
+    assert!(ended.is_ok(), "unlink hangs: {ended:?}");
+}
+
+/// A symbolic link with an impossible length.
+#[test]
+fn impossible_length_of_a_link_is_reported() {
+    let image = Image::get(false);
+    let near = image.inode(image.ino("/dir/near"));
+    for size in [300, 5000] {
+        let fs = open(&image.edited(&[Edit::of(kind::INODE_WORD, near, 8, size << 8)])).unwrap();
+        let target = fs.lookup("dir/near").unwrap().read_link();
+        let problems = fs.check().problems;
+        assert!(target.is_ok() || !problems.is_empty(), "{size}: {target:?}, and the check finds nothing");
+    }
+}
+
+/// A slot of a file that refers to the block of the superblock, as a directory block, or to that of what a close saves: the check
+/// finds it, and removing the file does not free the superblock.
+#[test]
+fn slot_with_the_superblock_is_reported() {
+    let image = Image::get(false);
+    let fs = open(&image.edited(&[])).unwrap();
+    let superblock = fs.heap().view(|view| view.root::<Superblock>(ROOT).unwrap().unwrap().offset());
+    drop(fs);
+    let position = image.blocks.iter().position(|block| *block == superblock).unwrap() as u64;
+    let file = image.inode(image.ino("/dir/below/file"));
+    let pmem = image.edited(&[Edit::of(kind::INODE_WORD, file, 0, position << 8 | 5)]);
+    let fs = open(&pmem).unwrap();
+    let problems = fs.check().problems;
+    let removed = fs.lookup("dir/below").unwrap().unlink("file");
+    assert!(matches!(removed, Err(FsError::Corrupted(_))), "{removed:?}");
+    assert!(!problems.is_empty());
+}
+
+/// A flipped bit in the length of a file, which cannot be looked at any more: the check finds it, as the repair does.
+#[test]
+fn flipped_bit_in_the_length_of_a_file_is_reported_by_the_check() {
+    let image = Image::get(false);
+    let at = image.ino("/dir/below/file") * 64 + 64;
+    let pmem = image.edited(&[Edit { place: u32::try_from(at).unwrap(), kind: kind::FLIP, word: 13 }]);
+    let mut fs = open(&pmem).unwrap();
+    let found = fs.lookup("dir/below/file").unwrap().attributes();
+    let problems = fs.check().problems;
+    let repaired = fs.repair().unwrap().repaired;
+    assert!(!problems.is_empty(), "stat: {found:?}, the check finds nothing, and a repair: {repaired:?}");
 }

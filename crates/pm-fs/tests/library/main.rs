@@ -13,5 +13,6 @@ mod map;
 mod model;
 mod prices;
 mod repair;
+mod room;
 mod saved;
 mod threads;

@@ -3,7 +3,7 @@
 use crate::edits::{EDIT_BYTES, Edit, Image, kind, open, walk};
 use pm_core::{Pmem as _, Region};
 use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
-use pm_fs::{Corruption, FileKind, Fs, FsError, Handle, NewFile, RepairReport};
+use pm_fs::{Corruption, FileKind, Fs, FsError, FsOptions, Handle, NewFile, RepairReport};
 use std::sync::{Arc, Mutex};
 
 /// Repairs an image with these edits. Checks that nothing is left to repair, and that the file system can be changed and opened again.
@@ -240,4 +240,61 @@ fn repair_is_repeatable_after_a_crash() {
     assert!(found.contains(&("file", 100)) && found.contains(&("linked", 0)), "{found:?}");
     let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(8).nested_choices_per_point(1);
     Sequences::new(DamagedFs, CRASH_BYTES).unwrap().explorer(explorer).crash_onward(0).check(&[()]);
+}
+
+/// A file system with a file `file` of 401 pages, whose last one is lost with the only slot of its inner node. The repair empties that node.
+fn with_emptied_node() -> Fs<Arc<Region>> {
+    let pmem = Arc::new(Region::anonymous(8 << 20).unwrap());
+    let fs = Fs::format(Arc::clone(&pmem), &FsOptions::new()).unwrap();
+    let file = fs.root().create("file", NewFile::default()).unwrap();
+    file.write_at(0, &[7; 400 * 4096]).unwrap();
+    // The second slot of a root of height 2.
+    file.write_at(1 << 30, &[7; 4096]).unwrap();
+    let node = (pmem.load_u64(file.ino() * 64 + 128 + 8) & ((1 << 40) - 1)) * 64;
+    drop(file);
+    fs.close().unwrap();
+    assert_ne!(pmem.load_u64(node + 48), 0, "its only slot");
+    pmem.store_u64(node + 48, 0xdead);
+    let mut fs = Fs::attach(Arc::clone(&pmem), &FsOptions::new()).unwrap();
+    let report = fs.repair().unwrap();
+    assert_eq!(report.left.problems, Vec::<String>::new());
+    assert_eq!(report.repaired.len(), 2, "{:?}", report.repaired);
+    fs
+}
+
+#[test]
+fn file_with_an_emptied_node_is_removed_wholly() {
+    let fs = with_emptied_node();
+    fs.root().unlink("file").unwrap();
+    assert_eq!(fs.check().problems, Vec::<String>::new());
+    let stats = fs.stats().unwrap();
+    assert_eq!(stats.pages, stats.free_pages);
+}
+
+#[test]
+fn file_with_an_emptied_node_is_truncated_wholly() {
+    let fs = with_emptied_node();
+    fs.lookup("file").unwrap().truncate(0).unwrap();
+    let stats = fs.stats().unwrap();
+    assert_eq!(stats.pages, stats.free_pages);
+}
+
+/// A symbolic link whose page was lost is not reported, and stays unreadable after a repair.
+#[test]
+fn repaired_symbolic_link_is_readable_or_gone() {
+    let image = Image::get(false);
+    let far = image.inode(image.ino("/dir/far"));
+    // Its only slot refers to no page.
+    let edit = Edit::of(kind::INODE_WORD, far, 0, (0xff_ffff << 8) | 3);
+    let pmem = image.edited(&[edit]);
+    // A wrong checksum.
+    let mut fs = open(&pmem).unwrap();
+    let report = fs.repair().unwrap();
+    let target = fs.lookup("dir/far").and_then(|file| file.read_link());
+    assert!(
+        !report.left.problems.is_empty() || !matches!(target, Err(FsError::Corrupted(_))),
+        "repaired: {:?}, left: {:?}, but readlink: {target:?}",
+        report.repaired,
+        report.left.problems
+    );
 }

@@ -3,8 +3,10 @@
 
 use fastrand::Rng;
 use pm_core::Region;
-use pm_fs::{Fs, FsError, FsOptions, Handle, NewFile};
+use pm_fs::{Fs, FsError, FsOptions, Handle, NewFile, SetAttributes};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const THREADS: u64 = 3;
 const DIRS: usize = 2;
@@ -148,4 +150,90 @@ fn calls_on_the_same_names_leave_everything_accounted_for() {
     assert!(succeeded > calls() / 10, "{succeeded} calls have succeeded");
     let problems = fs.check().problems;
     assert!(problems.is_empty(), "{problems:#?}");
+}
+
+/// lookup(2) of a file beside chmod(2) of it.
+#[test]
+fn lookup_beside_chmod_reports_no_corruption() {
+    let fs = formatted();
+    let root = fs.root();
+    let file = root.create("file", new()).unwrap();
+    let stop = AtomicBool::new(false);
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                file.set_attributes(&SetAttributes { mode: Some(n & 0o777), ..SetAttributes::default() })
+                    .unwrap();
+            }
+        });
+        let end = Instant::now() + Duration::from_secs(2);
+        let mut found = None;
+        while Instant::now() < end && found.is_none() {
+            found = root.lookup("file").err();
+        }
+        stop.store(true, Ordering::Relaxed);
+        found
+    });
+    assert!(error.is_none(), "{error:?}");
+}
+
+/// Moving a directory beside chmod(2) of an ancestor of the new parent.
+#[test]
+fn rename_beside_chmod_of_an_ancestor_reports_no_corruption() {
+    let fs = formatted();
+    let root = fs.root();
+    let a = root.mkdir("a", new()).unwrap();
+    let b = a.mkdir("b", new()).unwrap();
+    let c = b.mkdir("c", new()).unwrap();
+    root.mkdir("moved", new()).unwrap();
+    let stop = AtomicBool::new(false);
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                a.set_attributes(&SetAttributes { mode: Some(n & 0o777), ..SetAttributes::default() })
+                    .unwrap();
+            }
+        });
+        let end = Instant::now() + Duration::from_secs(2);
+        let mut found = None;
+        while Instant::now() < end && found.is_none() {
+            found = root.rename("moved", &c, "moved").and_then(|()| c.rename("moved", &root, "moved")).err();
+        }
+        stop.store(true, Ordering::Relaxed);
+        found
+    });
+    assert!(error.is_none(), "{error:?}");
+}
+
+/// A clock that a thread with the name `slow` is late to hear.
+fn clock() -> u64 {
+    static NOW: AtomicU64 = AtomicU64::new(1000);
+    let now = NOW.fetch_add(1, Ordering::SeqCst);
+    if std::thread::current().name() == Some("slow") {
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    now
+}
+
+/// The time of a directory does not go back if two threads create files in it: the time is that at which the lock is held.
+#[test]
+fn time_of_a_directory_does_not_go_back() {
+    let fs = Fs::format(Region::anonymous(4 << 20).unwrap(), &FsOptions::new().clock(clock)).unwrap();
+    let dir = fs.root().mkdir("d", new()).unwrap();
+    let (one, two) = std::thread::scope(|scope| {
+        let slow = std::thread::Builder::new().name("slow".into());
+        let slow = slow.spawn_scoped(scope, || drop(dir.create("slow", new()).unwrap())).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        drop(dir.create("fast", new()).unwrap());
+        let one = dir.attributes().unwrap();
+        slow.join().unwrap();
+        (one, dir.attributes().unwrap())
+    });
+    assert!(one.mtime_ns <= two.mtime_ns && one.ctime_ns <= two.ctime_ns, "{one:?} {two:?}");
 }
