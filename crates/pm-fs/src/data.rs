@@ -376,6 +376,13 @@ pub(crate) fn seek<P: Pmem>(
     Ok((index * PAGE_BYTES).clamp(offset, size))
 }
 
+/// The bytes of the pages of a file.
+pub(crate) fn allocated_bytes<P: Pmem>(shared: &Shared<P>, state: &State) -> Result<u64, FsError> {
+    check_is_file(&state.inode)?;
+    let _inner = state.read();
+    Ok(tree::page_count(&shared.volume, &state.inode)? * PAGE_BYTES)
+}
+
 /// Changes the length of a file. New bytes are zero.
 ///
 /// # Durability

@@ -85,6 +85,20 @@ impl<P: Pmem> Handle<P> {
         self.state.inode.ino
     }
 
+    /// A number that tells the file apart from others that have had its number.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.state.inode.birth
+    }
+
+    /// The bytes of the pages of a file, without its holes: `st_blocks` of stat(2), in bytes. Takes longer for longer files: it counts.
+    ///
+    /// # Errors
+    /// When this is no regular file, or its index is corrupted.
+    pub fn allocated_bytes(&self) -> Result<u64, FsError> {
+        data::allocated_bytes(&self.shared, &self.state)
+    }
+
     /// The type.
     #[must_use]
     pub fn kind(&self) -> FileKind {

@@ -550,6 +550,42 @@ fn free<P: Pmem>(change: &mut Change<'_, '_, P>, inode: &InodeRef, slot: Slot) -
     }
 }
 
+/// The number of pages of a file. Slots of the last level are counted, and not verified.
+pub(crate) fn page_count(source: &impl Source, inode: &InodeRef) -> Result<u64, FsError> {
+    match inode.height(source)? {
+        NO_TREE => Ok(0),
+        height => {
+            let slots = (inode.slots_at(), ROOT_SLOTS);
+            count_pages(source, inode, slots, height, &mut source.nodes_max())
+        }
+    }
+}
+
+fn count_pages(
+    source: &impl Source,
+    inode: &InodeRef,
+    (slots, count): (u64, u64),
+    level: u64,
+    nodes_left: &mut u64,
+) -> Result<u64, FsError> {
+    count_node(inode, nodes_left)?;
+    let mut pages = 0;
+    for at in (slots..slots + 8 * count).step_by(8) {
+        if level == 0 {
+            pages += u64::from(source.word(at)? != 0);
+        } else if let Some(slot) = load(source, inode, at)? {
+            pages += match slot.is_huge(level) {
+                true => HUGE_PAGE_PAGES,
+                false => {
+                    let below = node_slots(source, inode, slot, level)?;
+                    count_pages(source, inode, (below, NODE_SLOTS), level - 1, nodes_left)?
+                }
+            };
+        }
+    }
+    Ok(pages)
+}
+
 /// Calls `each` with every slot of a file that is no hole: nodes, and what the leaves have, with its number in the file.
 pub(crate) fn visit(
     source: &impl Source,

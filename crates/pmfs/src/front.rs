@@ -2,7 +2,7 @@
 
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 type Handle = pm_fs::Handle<Region>;
@@ -41,6 +41,8 @@ pub(crate) struct Mounted {
     listings: Mutex<Listings>,
     /// Whether this server clears set-user-ID bits, and not the kernel.
     clears_set_id: bool,
+    /// Tells the kernel that attributes have changed which it has not changed.
+    notifier: Arc<OnceLock<Notifier>>,
 }
 
 #[derive(Default)]
@@ -61,17 +63,22 @@ fn errno(error: &FsError) -> Errno {
     Errno::from_i32(error.errno().raw_os_error())
 }
 
-fn time(ns: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_nanos(ns)
+fn time(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
 }
 
-/// A time to set; times before 1970 become 1970.
-fn time_ns(time: TimeOrNow) -> u64 {
+/// A time to set, to the range of what is stored, the years 1677 to 2262.
+fn time_ns(time: TimeOrNow) -> i64 {
     let time = match time {
         TimeOrNow::SpecificTime(time) => time,
         TimeOrNow::Now => SystemTime::now(),
     };
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    let ns = |distance: Duration| i64::try_from(distance.as_nanos()).unwrap_or(i64::MAX);
+    // Before 1970, fuser 0.18 subtracts the nanoseconds that the kernel means to be added to the seconds.
+    let ns_before =
+        |distance: Duration| i64::from(distance.subsec_nanos()) - ns(Duration::from_secs(distance.as_secs()));
+    time.duration_since(UNIX_EPOCH).map_or_else(|before| ns_before(before.duration()), ns)
 }
 
 const fn file_type(kind: FileKind) -> FileType {
@@ -87,8 +94,9 @@ const fn file_type(kind: FileKind) -> FileType {
 }
 
 impl Mounted {
-    pub(crate) fn new(fs: Arc<Fs<Region>>) -> Self {
-        Self { fs, known: Mutex::default(), listings: Mutex::default(), clears_set_id: false }
+    /// The session that serves this sets `notifier`.
+    pub(crate) fn new(fs: Arc<Fs<Region>>, notifier: Arc<OnceLock<Notifier>>) -> Self {
+        Self { fs, known: Mutex::default(), listings: Mutex::default(), clears_set_id: false, notifier }
     }
 
     /// A file that the kernel knows.
@@ -112,16 +120,23 @@ impl Mounted {
         if cleared == mode {
             return Ok(());
         }
-        file.set_attributes(&SetAttributes { mode: Some(cleared), ..SetAttributes::default() })
+        file.set_attributes(&SetAttributes { mode: Some(cleared), ..SetAttributes::default() })?;
+        if let Some(notifier) = self.notifier.get() {
+            // Fails if the kernel has just forgotten the file. A negative offset is that of no data, only of the attributes.
+            drop(notifier.inval_inode(INodeNo(file.ino()), -1, 0));
+        }
+        Ok(())
     }
 
-    fn for_kernel(&self, attributes: &Attributes) -> FileAttr {
-        let &Attributes { ino, kind, mode, uid, gid, rdev, nlink, size, .. } = attributes;
+    fn for_kernel(&self, file: &Handle) -> Result<FileAttr, FsError> {
+        let attributes = file.attributes()?;
+        let Attributes { ino, kind, mode, uid, gid, rdev, nlink, size, .. } = attributes;
         let is_root = ino == self.fs.root().ino();
-        FileAttr {
+        let blocks = if kind == FileKind::File { file.allocated_bytes()? } else { size }.div_ceil(512);
+        Ok(FileAttr {
             ino: if is_root { INodeNo::ROOT } else { INodeNo(ino) },
             size,
-            blocks: size.div_ceil(512),
+            blocks,
             atime: time(attributes.atime_ns),
             mtime: time(attributes.mtime_ns),
             ctime: time(attributes.ctime_ns),
@@ -134,14 +149,13 @@ impl Mounted {
             rdev,
             blksize: 4096,
             flags: 0,
-        }
+        })
     }
 
     /// Notes that the kernel has another reference to a file, and returns what it gets.
     fn remember(&self, handle: Handle) -> Result<(FileAttr, Generation), FsError> {
-        let attributes = handle.attributes()?;
-        let generation = Generation(attributes.generation);
-        let attributes = self.for_kernel(&attributes);
+        let generation = Generation(handle.generation());
+        let attributes = self.for_kernel(&handle)?;
         if attributes.ino != INodeNo::ROOT {
             lock(&self.known).entry(handle.ino()).or_insert((handle, 0)).1 += 1;
         }
@@ -156,7 +170,7 @@ impl Mounted {
     }
 
     fn reply_attributes(&self, handle: Result<Handle, FsError>, reply: ReplyAttr) {
-        match handle.and_then(|handle| Ok(self.for_kernel(&handle.attributes()?))) {
+        match handle.and_then(|handle| self.for_kernel(&handle)) {
             Ok(attributes) => reply.attr(&TTL, &attributes),
             Err(error) => reply.error(errno(&error)),
         }
@@ -417,7 +431,7 @@ impl Filesystem for Mounted {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -428,7 +442,13 @@ impl Filesystem for Mounted {
         let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
         let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let how = mode - FallocateFlags::KEEP_SIZE;
-        let file = self.file(ino);
+        let file = self.file(ino).and_then(|file| {
+            // As for truncate(2).
+            if request.uid() != 0 {
+                self.clear_set_id(&file)?;
+            }
+            Ok(file)
+        });
         let done = if how.is_empty() {
             file.and_then(|file| file.allocate(offset, length, keeps_size))
         } else if how == FallocateFlags::ZERO_RANGE {

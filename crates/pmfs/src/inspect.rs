@@ -222,7 +222,7 @@ impl Listing {
 }
 
 /// A time; the number itself beyond the range of the calendar.
-fn utc(ns: u64, format: &str) -> String {
+fn utc(ns: i64, format: &str) -> String {
     let time = Timestamp::from_nanosecond(ns.into());
     time.map_or_else(|_| format!("{ns} ns"), |time| time.strftime(format).to_string())
 }
@@ -291,6 +291,7 @@ mod tests {
     fn times_are_utc() {
         assert_eq!(utc(1_000_000_007, "%FT%T.%9fZ"), "1970-01-01T00:00:01.000000007Z");
         assert_eq!(utc(1_700_000_000_000_000_000, "%FT%TZ"), "2023-11-14T22:13:20Z");
-        assert_eq!(utc(u64::MAX, "%FT%TZ"), "2554-07-21T23:34:33Z");
+        assert_eq!(utc(i64::MAX, "%FT%TZ"), "2262-04-11T23:47:16Z");
+        assert_eq!(utc(-1, "%FT%T.%9fZ"), "1969-12-31T23:59:59.999999999Z");
     }
 }

@@ -19,7 +19,7 @@ use pool::{at, close, open, open_with};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 /// A POSIX file system in persistent memory: every call is durable when it returns.
@@ -143,8 +143,11 @@ fn mount(file: &Path, directory: &Path, threads: usize, options: &FsOptions, jso
     config.n_threads = Some(threads.max(1));
     let fs = Arc::new(fs);
     let mounting = || format!("mounting {} at {}", file.display(), directory.display());
-    let session = fuser::Session::new(Mounted::new(Arc::clone(&fs)), directory, &config);
+    let notifier = Arc::new(OnceLock::new());
+    let mounted = Mounted::new(Arc::clone(&fs), Arc::clone(&notifier));
+    let session = fuser::Session::new(mounted, directory, &config);
     let session = session.into_diagnostic().wrap_err_with(mounting)?;
+    notifier.get_or_init(|| session.notifier());
     if json {
         println!("{}", serde_json::json!({ "event": "mounted", "file": file, "directory": directory }));
     } else {

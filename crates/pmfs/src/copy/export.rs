@@ -171,8 +171,8 @@ impl<'a> Export<'a> {
             fs::set_permissions(to, Permissions::from_mode(mode))?;
         }
         let last_modification = Timespec {
-            tv_sec: i64::try_from(mtime_ns / 1_000_000_000).unwrap_or_default(),
-            tv_nsec: i64::try_from(mtime_ns % 1_000_000_000).unwrap_or_default(),
+            tv_sec: mtime_ns.div_euclid(1_000_000_000),
+            tv_nsec: mtime_ns.rem_euclid(1_000_000_000),
         };
         let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let times = Timestamps { last_access, last_modification };

@@ -195,11 +195,8 @@ impl<'a> Import<'a> {
     }
 }
 
-/// A time before 1970 becomes 1970.
-fn mtime_ns(metadata: &Metadata) -> u64 {
-    let seconds = u64::try_from(metadata.mtime());
-    let ns = u64::try_from(metadata.mtime_nsec()).unwrap_or_default();
-    seconds.map_or(0, |seconds| seconds.saturating_mul(1_000_000_000).saturating_add(ns))
+fn mtime_ns(metadata: &Metadata) -> i64 {
+    metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
 }
 
 /// The first range with data at an offset or behind it, in a file of this size.
