@@ -1,19 +1,21 @@
 //! File systems: calls on `pm-fs` in process against the same system calls on tmpfs, by one thread. The rival pays a system call, which is printed too. Then strict
-//! files, two threads, opening after a kill, and lookups among many names.
+//! files, maps of huge pages, two threads, ext4, opening after a kill, and lookups among many names.
 
+mod ext4;
 mod opening;
 mod programs;
+mod sizes;
 mod variants;
 
 use clap::Parser;
-use miette::{IntoDiagnostic as _, Result, ensure};
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, ensure};
 use pm_bench::{Cli, Pair, Report, rounds_of};
 use pm_core::RegionOptions;
 use pm_fs::{Fs, FsOptions, Handle, NewFile};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// pm-fs in process against tmpfs.
@@ -25,6 +27,9 @@ struct Options {
     /// Only the programs on mounted file systems, against bindfs on ext4; as root.
     #[arg(long)]
     programs: bool,
+    /// Only reads and writes of all sizes, against tmpfs.
+    #[arg(long)]
+    sizes: bool,
 }
 
 /// The calls, and how much faster ours are to be.
@@ -52,6 +57,11 @@ fn main() -> Result<ExitCode> {
         programs::add(&mut report, options.cli.round_count(5, 2))?;
         return options.cli.finish(&report);
     }
+    if options.sizes {
+        let mut report = Report::new("fs-sizes");
+        sizes::add(&mut report, options.cli.round_count(5, 2))?;
+        return options.cli.finish(&report);
+    }
     let count = if options.cli.quick { 10_000 } else { 100_000 };
     let mut report = Report::new("fs");
     report.fact("files", count);
@@ -67,11 +77,21 @@ fn main() -> Result<ExitCode> {
         report.row(name, "tmpfs", "calls/s", measured.iter().map(pair).collect(), Some(goal));
     }
     variants::add_strict(&mut report, count / 5, rounds)?;
+    variants::add_maps(&mut report, count * 20, rounds)?;
     variants::add_threads(&mut report, count, rounds)?;
+    ext4::add_appends(&mut report, count / 20, rounds)?;
     let files = if options.cli.quick { 100_000 } else { 1_000_000 };
     opening::add(&mut report, files, options.cli.round_count(3, 1))?;
     opening::add_lookups(&mut report, files)?;
     options.cli.finish(&report)
+}
+
+/// Runs a program, and shows its messages if it fails.
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.into_diagnostic().wrap_err_with(|| format!("{command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }
 
 /// The time of a system call that does nothing.

@@ -1,8 +1,10 @@
 //! Programs on a mounted file system: pmfs against bindfs on ext4, both by FUSE. As root.
 
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, ensure, miette};
+use super::ext4::{self, Ext4};
+use super::run;
+use miette::{IntoDiagnostic as _, Result, ensure, miette};
 use pm_bench::{Pair, Report, Server, rounds_of};
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,7 +16,7 @@ use xtask::cargo;
 const NEEDS: [Need; 6] = [
     Need::new("fusermount3", "fuse3"),
     Need::new("bindfs", "bindfs"),
-    Need::new("mke2fs", "e2fsprogs"),
+    ext4::NEED,
     Need::new("postmark", "postmark"),
     Need::new("dbench", "dbench"),
     Need::new("git", "git"),
@@ -39,16 +41,15 @@ struct Mount {
     server: Option<Server>,
     mount: PathBuf,
     /// What is mounted below it.
-    below: Option<PathBuf>,
+    below: Option<Ext4>,
     directory: TempDir,
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        for mount in [Some(&self.mount), self.below.as_ref()].into_iter().flatten() {
-            Command::new("umount").arg("-l").arg(mount).stderr(Stdio::null()).status().ok();
-        }
+        Command::new("umount").arg("-l").arg(&self.mount).stderr(Stdio::null()).status().ok();
         drop(self.server.take());
+        drop(self.below.take());
     }
 }
 
@@ -73,14 +74,8 @@ impl Mount {
     /// bindfs shows a directory of an ext4 in memory.
     fn bindfs() -> Result<Self> {
         let mut mounted = Self::new()?;
-        let disk = mounted.directory.path().join("disk");
-        File::create(&disk).and_then(|file| file.set_len(BYTES)).into_diagnostic()?;
-        run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&disk))?;
-        let below = mounted.directory.path().join("ext4");
-        fs::create_dir(&below).into_diagnostic()?;
-        run(Command::new("mount").args(["-o", "loop"]).arg(&disk).arg(&below))?;
-        mounted.below = Some(below.clone());
-        let server = Server::start(Command::new("bindfs").arg("-f").arg(&below).arg(&mounted.mount))?;
+        let below = &mounted.below.insert(Ext4::new(BYTES)?).mount;
+        let server = Server::start(Command::new("bindfs").arg("-f").arg(below).arg(&mounted.mount))?;
         let mount = mounted.mount.clone();
         mounted.server.insert(server).wait_until(|| {
             fs::read_to_string("/proc/mounts")
@@ -88,14 +83,6 @@ impl Mount {
         })?;
         Ok(mounted)
     }
-}
-
-/// Runs a program, and shows its messages if it fails.
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.into_diagnostic().wrap_err_with(|| format!("{command:?}"))?;
-    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
 }
 
 /// Runs a script in a directory, and returns how often it would run in a second.

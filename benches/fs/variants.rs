@@ -4,12 +4,14 @@ use miette::{IntoDiagnostic as _, Result};
 use pm_bench::{Pair, Report, rounds_of};
 use pm_core::{Pmem as _, RegionOptions};
 use pm_fs::{Fs, FsOptions, Handle, NewFile};
+use std::process::Command;
 use std::time::Instant;
 
 const FILE_BYTES: u64 = 64 << 20;
 const WRITE_BYTES: usize = 64 << 10;
+const MAPPED_BYTES: u64 = 128 << 20;
 
-fn new_fs(directory: &std::path::Path, pool_bytes: u64) -> Result<Fs> {
+pub(crate) fn new_fs(directory: &std::path::Path, pool_bytes: u64) -> Result<Fs> {
     let options = FsOptions::new().region(RegionOptions::new().populate(true));
     Fs::create(directory.join("disk.pm"), pool_bytes, &options).into_diagnostic()
 }
@@ -33,6 +35,40 @@ pub(crate) fn add_strict(report: &mut Report, writes: u64, rounds: usize) -> Res
     })?;
     let pairs = measured.iter().map(|[ours, theirs]| Pair { ours: *ours, theirs: *theirs }).collect();
     report.row("overwrite 64 KiB, strict", "relaxed", "calls/s", pairs, Some(0.8));
+    Ok(())
+}
+
+/// Loads of 64 bytes at random from a map of huge pages, against one of single pages. On a tmpfs of huge pages, if this process may mount one.
+pub(crate) fn add_maps(report: &mut Report, loads: u64, rounds: usize) -> Result<()> {
+    let directory = tempfile::tempdir_in("/dev/shm").into_diagnostic()?;
+    let mut mount = Command::new("mount");
+    let mount = mount.args(["-t", "tmpfs", "-o", "huge=always,size=1G", "none"]).arg(directory.path());
+    let is_huge = mount.output().is_ok_and(|output| output.status.success());
+    report.fact("the tmpfs of the maps has huge pages", if is_huge { "yes" } else { "no" });
+    let measured = rounds_of(rounds, |index| {
+        let directory = tempfile::tempdir_in(directory.path()).into_diagnostic()?;
+        let fs = new_fs(directory.path(), 4 * MAPPED_BYTES)?;
+        let file = fs.root().create("file", NewFile::default()).into_diagnostic()?;
+        file.truncate(MAPPED_BYTES).into_diagnostic()?;
+        let mut random = fastrand::Rng::with_seed(7);
+        if index == 1 {
+            // In this order, so that they are nowhere adjacent.
+            let mut pages: Vec<u64> = (0..MAPPED_BYTES / 4096).collect();
+            random.shuffle(&mut pages);
+            pages
+                .into_iter()
+                .try_for_each(|page| file.write_at(page * 4096, &[1]).map(drop))
+                .into_diagnostic()?;
+        }
+        let map = file.map(0, MAPPED_BYTES).into_diagnostic()?;
+        let mut line = [0; 64];
+        super::rate(loads, |_| map.load(random.u64(..MAPPED_BYTES / 64) * 64, &mut line).into_diagnostic())
+    });
+    if is_huge {
+        super::run(Command::new("umount").arg("-l").arg(directory.path()))?;
+    }
+    let pairs = measured?.iter().map(|[ours, theirs]| Pair { ours: *ours, theirs: *theirs }).collect();
+    report.row("load 64 B from a map of 2 MiB pages", "4 KiB pages", "calls/s", pairs, Some(1.3));
     Ok(())
 }
 
