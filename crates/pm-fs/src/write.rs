@@ -93,14 +93,18 @@ impl Plan {
         is_copied: bool,
     ) -> Result<Self, FsError> {
         let mut plan = Self { present: Vec::new(), added: Vec::new(), end: bytes.end };
-        let free = usize::try_from(volume.pages.free_count()).unwrap_or(usize::MAX);
-        let most = if is_copied { PAGES_ADDED } else { PAGES_ADDED.min(free) };
+        let free = || usize::try_from(volume.pages.free_count()).unwrap_or(usize::MAX);
+        let mut most = None;
         for index in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
             let (at, slot) = tree::find_slot(volume, inode, index)?;
             let old = slot.map(|slot| volume.page(slot.number)).transpose()?;
             match old {
                 Some(page) if !is_copied || index * PAGE_BYTES >= size => plan.present.push((index, page)),
-                _ if plan.added.len() < most => {
+                _ if plan.added.len()
+                    < *most.get_or_insert_with(|| {
+                        if is_copied { PAGES_ADDED } else { PAGES_ADDED.min(free()) }
+                    }) =>
+                {
                     plan.added.push(Added { index, at, old });
                 }
                 _ => {
@@ -130,6 +134,11 @@ fn write_some<P: Pmem>(
     // An aligned word is stored atomically.
     let is_word = bytes.len() == 8 && offset.is_multiple_of(8);
     let is_copied = offset < size && !is_word && !is_mapped && inode.is_strict(volume)?;
+    if !is_copied && let Some(at) = in_one_page(volume, inode, (offset, bytes.len() as u64), size)? {
+        volume.pmem().store_nt(at, bytes);
+        finish_in_place(volume, inode, size, offset + bytes.len() as u64)?;
+        return Ok(bytes.len() as u64);
+    }
     let plan = Plan::new(volume, inode, offset..offset + bytes.len() as u64, size, is_copied)?;
     if plan.end <= offset {
         return Err(FsError::NoSpace);
@@ -150,22 +159,17 @@ fn write_some<P: Pmem>(
     for (added, number) in plan.added.iter().zip(taken.numbers()) {
         store_new(volume, volume.page(*number)?, part(added.index), added.old);
     }
-    let now = inode.wtime_for(volume, volume.now())?;
-    let new_size = size.max(plan.end);
     if plan.added.is_empty() {
         overwrite();
-        if new_size != size {
-            // The length must not be durable before the bytes.
-            volume.pmem().fence()?;
-        }
-        store_size(volume, inode, new_size, now)?;
+        finish_in_place(volume, inode, size, plan.end)?;
         return Ok(plan.end - offset);
     }
+    let now = inode.wtime_for(volume, volume.now())?;
     volume.transaction(|change| {
         change.note_data();
         set_slots(change, inode, &plan.added, taken.numbers())?;
         plan.added.iter().filter_map(|added| added.old).for_each(|old| change.free_page(old / PAGE_BYTES));
-        inode.set_size(change, new_size)?;
+        inode.set_size(change, size.max(plan.end))?;
         change.set(inode.wtime_at(), now)?;
         // After all that may fail for want of room.
         overwrite();
@@ -173,6 +177,35 @@ fn write_some<P: Pmem>(
     })?;
     taken.keep();
     Ok(plan.end - offset)
+}
+
+/// Where bytes are that are in one page of the file. `None` if they are in several, or if it has hardly got that page.
+fn in_one_page<P: Pmem>(
+    volume: &Volume<P>,
+    inode: &InodeRef,
+    (offset, len): (u64, u64),
+    size: u64,
+) -> Result<Option<u64>, FsError> {
+    let (index, within) = (offset / PAGE_BYTES, offset % PAGE_BYTES);
+    if within + len > PAGE_BYTES || index * PAGE_BYTES >= size {
+        return Ok(None);
+    }
+    let slot = tree::find(volume, inode, index)?;
+    slot.map(|slot| Ok(volume.page(slot.number)? + within)).transpose()
+}
+
+/// Makes bytes that were stored in place durable, with the time and a length that covers them.
+fn finish_in_place<P: Pmem>(
+    volume: &Volume<P>,
+    inode: &InodeRef,
+    size: u64,
+    end: u64,
+) -> Result<(), FsError> {
+    if end > size {
+        // The length must not be durable before the bytes.
+        volume.pmem().fence()?;
+    }
+    store_size(volume, inode, size.max(end), inode.wtime_for(volume, volume.now())?)
 }
 
 /// Writes the first bytes to a huge page, and gives it to the file at `offset`. Returns their number.
