@@ -186,7 +186,7 @@ pub struct Status {
     pub wtime: u64,
     /// The time of the last change of the inode.
     pub ctime: u64,
-    /// The time of the last read.
+    /// The time of access that was set, at first that of creation.
     pub atime: u64,
     /// The number of names, sealed; of a directory, two and the number of its subdirectories.
     pub nlink: u64,

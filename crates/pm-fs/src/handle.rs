@@ -429,7 +429,8 @@ impl<P: Pmem> Handle<P> {
         data::truncate(&self.shared, &self.state, size)
     }
 
-    /// Gives the holes of a range pages, so that writes to it find room: fallocate(2). The file gets longer if it ends before the range, unless `keeps_size`.
+    /// Gives the holes of a range pages, so that writes to it find room: fallocate(2). The file gets longer if it ends before the range, unless `keeps_size`. Where 2 MiB of holes
+    /// begin at a multiple of 2 MiB, they get a huge page, if there is one.
     ///
     /// # Errors
     /// When this is no regular file, the range is empty, or there is no room: then a part of the range may have pages.

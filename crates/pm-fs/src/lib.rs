@@ -35,7 +35,8 @@
 //! * A file that was open without a name is freed before the first change.
 //!
 //! # Limitations
-//! Permissions are stored and not checked: a process that maps the pool owns it. The metadata has a fixed share of the pool.
+//! Permissions are stored and not checked: a process that maps the pool owns it. The metadata has a fixed share of the pool. Reads do not change the time of access. File data and
+//! the targets of symbolic links have no checksum. `docs/pmfs.md` has all limits.
 //!
 //! # Source
 //! PMFS (EuroSys 2014), sections 3 and 4.
