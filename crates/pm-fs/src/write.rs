@@ -93,18 +93,18 @@ impl Plan {
         is_copied: bool,
     ) -> Result<Self, FsError> {
         let mut plan = Self { present: Vec::new(), added: Vec::new(), end: bytes.end };
-        let free = || usize::try_from(volume.pages.free_count()).unwrap_or(usize::MAX);
+        // The most pages that the file gets. Counting free ones takes their lock.
+        let most_added = || match usize::try_from(volume.pages.free_count()) {
+            Ok(free) if !is_copied => free.min(PAGES_ADDED),
+            _ => PAGES_ADDED,
+        };
         let mut most = None;
         for index in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
             let (at, slot) = tree::find_slot(volume, inode, index)?;
             let old = slot.map(|slot| volume.page(slot.number)).transpose()?;
             match old {
                 Some(page) if !is_copied || index * PAGE_BYTES >= size => plan.present.push((index, page)),
-                _ if plan.added.len()
-                    < *most.get_or_insert_with(|| {
-                        if is_copied { PAGES_ADDED } else { PAGES_ADDED.min(free()) }
-                    }) =>
-                {
+                _ if plan.added.len() < *most.get_or_insert_with(most_added) => {
                     plan.added.push(Added { index, at, old });
                 }
                 _ => {

@@ -1,8 +1,9 @@
 //! Huge pages: where files have them, and what becomes of them when a part changes.
 
+use pm_alloc::HeapOptions;
 use pm_core::{Pmem as _, Region, crc32c_words};
 use pm_fs::format::{HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, Inode, PAGE_BYTES, ROOT, Superblock};
-use pm_fs::{Fs, FsOptions, Handle, NewFile};
+use pm_fs::{ATOMIC_WRITE_BYTES, Fs, FsOptions, Handle, NewFile};
 use std::mem::offset_of;
 use std::sync::Arc;
 
@@ -129,6 +130,25 @@ fn bytes_behind_the_end_become_zero() {
     assert_eq!(bytes(&file), [vec![7; 100], vec![0; (2 << 20) - 100]].concat());
     drop(map);
     check(&fs);
+}
+
+/// The longest atomic write, which splits a huge page in the same transaction, fits in the shortest lanes.
+#[test]
+fn longest_atomic_write_splits_a_huge_page() {
+    for lane_entries in [62, 126] {
+        let options = FsOptions::new().heap(HeapOptions::new().lane_entries(lane_entries));
+        let fs = Fs::format(Arc::new(Region::anonymous(REGION_BYTES).unwrap()), &options).unwrap();
+        let file = create(&fs, "file");
+        let mut expected = pattern(HUGE_PAGE_BYTES);
+        file.append(&expected).unwrap();
+        file.set_strict(true).unwrap();
+        let bytes = vec![7; usize::try_from(ATOMIC_WRITE_BYTES).unwrap()];
+        assert_eq!(file.write_at(4095, &bytes).unwrap(), bytes.len());
+        expected[4095..4095 + bytes.len()].copy_from_slice(&bytes);
+        assert!(self::bytes(&file) == expected);
+        file.punch_hole(4096, 400 << 10).unwrap();
+        check(&fs);
+    }
 }
 
 /// Where no huge page is left, single pages do.

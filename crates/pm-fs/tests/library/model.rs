@@ -305,7 +305,11 @@ fn change_file(fs: &Fs<Memory>, model: &mut Model, random: &mut fastrand::Rng, f
             (find(fs, first).and_then(|file| file.append(&bytes)).map(drop), expected.is_some())
         }
         4 => {
-            let (at, len, keeps) = (size(random), size(random) + 1, random.bool());
+            let (mut at, mut len, keeps) = (size(random), size(random) + 1, random.bool());
+            if random.u32(..16) == 0 {
+                // A huge page.
+                (at, len) = (random.usize(..2) << 21, len + (1 << 21));
+            }
             let zeroes = random.bool();
             let expected = model.file_mut(first).map(|file| {
                 if zeroes {
@@ -369,8 +373,8 @@ fn change_file(fs: &Fs<Memory>, model: &mut Model, random: &mut fastrand::Rng, f
 fn file_system_is_a_tree() {
     let count = std::env::var("PM_FS_OPS").map_or(20_000, |count| count.parse().expect("a number"));
     let mut random = fastrand::Rng::with_seed(7);
-    let pmem = Arc::new(Region::anonymous(32 << 20).unwrap());
-    let mut fs = Fs::format(Arc::clone(&pmem), &FsOptions::new().metadata_share(4)).unwrap();
+    let pmem = Arc::new(Region::anonymous(256 << 20).unwrap());
+    let mut fs = Fs::format(Arc::clone(&pmem), &FsOptions::new()).unwrap();
     let mut model = Model::new();
     for number in 0..count {
         let (first, second) = (path(&mut random), path(&mut random));
