@@ -253,10 +253,25 @@ impl<P: Pmem> Repair<'_, P> {
                 taken.keep();
                 self.note(format!("inode {}: page {page} is another file's, and was copied", inode.ino));
             }
-            None => self.note(format!(
-                "inode {}: a page is another file's, and there is no room to copy it",
-                inode.ino
-            )),
+            None => {
+                self.note(format!(
+                    "inode {}: a page is another file's, and there is no room to copy it",
+                    inode.ino
+                ));
+                self.remove_without_target(inode)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a symbolic link whose target is lost; its names follow.
+    fn remove_without_target(&mut self, inode: &InodeRef) -> Result<(), FsError> {
+        if !self.has_target(inode) {
+            self.inodes.remove(&inode.ino);
+            self.used.remove(&offset_of_ino(inode.ino));
+            if let Some(block) = inode.xattr(self.volume)? {
+                self.used.remove(&block);
+            }
         }
         Ok(())
     }
