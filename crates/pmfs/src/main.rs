@@ -13,7 +13,7 @@ use front::Mounted;
 use fuser::{Config, MountOption, SessionACL};
 use miette::{Context as _, IntoDiagnostic as _, Result, miette};
 use pm_cli_common::{Docs, Size};
-use pm_core::RegionOptions;
+use pm_core::{Pmem as _, RegionOptions};
 use pm_fs::{Fs, FsOptions};
 use pool::{at, close, open, open_with};
 use rustix::mount::UnmountFlags;
@@ -191,11 +191,13 @@ fn umount(directory: &Path, detaches: bool) -> Result<ExitCode> {
 fn info(file: &Path, json: bool) -> Result<ExitCode> {
     let fs = open(file)?;
     let stats = fs.stats().into_diagnostic().wrap_err_with(|| at(file))?;
+    let domain = fs.heap().pool().pmem().domain();
     close(fs, file)?;
     let [all, free] = [stats.pages, stats.free_pages].map(|pages| pages * 4096);
     if json {
         let stats = serde_json::json!({
             "file": file, "data_bytes": all, "free_bytes": free, "metadata_bytes": stats.metadata_bytes,
+            "domain": domain.name(),
         });
         println!("{stats}");
     } else {
@@ -206,6 +208,7 @@ fn info(file: &Path, json: bool) -> Result<ExitCode> {
             Size(all),
             Size(free)
         );
+        println!("persistence domain {domain}: {}", domain.promise());
     }
     Ok(ExitCode::SUCCESS)
 }
