@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use miette::{Result, miette};
+use miette::{IntoDiagnostic, Result, WrapErr, miette};
 use serde_json::Value;
 
 use crate::process;
@@ -40,6 +40,21 @@ pub fn build_test(package: &str, test: &str) -> Result<PathBuf> {
     let mut programs = messages.filter(|message| message["target"]["name"] == test);
     let program = programs.find_map(|message| message["executable"].as_str().map(PathBuf::from));
     program.ok_or_else(|| miette!("cargo has built no test {test}"))
+}
+
+/// The metadata of the workspace in `root`: its packages, and its target directory.
+pub(crate) fn metadata(root: &Path) -> Result<Value> {
+    let metadata = output(root, &["metadata", "--no-deps", "--format-version", "1"])?;
+    serde_json::from_str(&metadata).into_diagnostic().wrap_err("cargo metadata")
+}
+
+/// The directory of the build results of the workspace in `root`.
+pub(crate) fn target_directory(root: &Path) -> Result<PathBuf> {
+    let metadata = metadata(root)?;
+    metadata["target_directory"]
+        .as_str()
+        .map(PathBuf::from)
+        .ok_or_else(|| miette!("cargo names no target directory"))
 }
 
 /// Runs cargo in `root`, and returns its standard output.

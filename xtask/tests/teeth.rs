@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use miette::Result;
-use xtask::teeth::{Campaign, Report, Site, Verdict, packages};
+use xtask::programs::packages;
+use xtask::teeth::{Baseline, Campaign, Report, Selection, Site, Verdict};
 
 /// Copies the crate out of the workspace, and uses the workspace's target directory. The path of a test's copy is always the same, so that a second run
 /// builds nothing.
@@ -31,10 +32,10 @@ fn fixture(test: &str) -> PathBuf {
     copy
 }
 
-fn campaign(fixture: &Path, files: &[String]) -> Result<Campaign> {
-    let packages = packages(fixture, &[])?;
+fn campaign(fixture: &Path, selection: &Selection) -> Result<Campaign> {
+    let packages = packages(fixture)?;
     assert_eq!(packages.len(), 1);
-    Campaign::new(fixture, &packages, files, &|_, _, _| ())
+    Campaign::new(fixture, &packages, selection, &|_, _, _| ())
 }
 
 /// The verdicts on the sites of a file, with the line's text and the kind.
@@ -48,7 +49,7 @@ fn verdicts(fixture: &Path, report: &Report, file: &str) -> Vec<(String, &'stati
 #[test]
 fn verdict_of_each_site() {
     let fixture = fixture("teeth-verdicts");
-    let report = campaign(&fixture, &[]).unwrap().run(&|_, _, _| ()).unwrap();
+    let report = campaign(&fixture, &Selection::All).unwrap().run(&|_, _, _| ()).unwrap();
     let test = || "slot_is_published_atomically".to_owned();
     let killed = || Verdict::Killed(test());
     let expected = [
@@ -79,7 +80,7 @@ fn verdict_of_each_site() {
 #[test]
 fn list_names_tests_and_filters_by_file() {
     let fixture = fixture("teeth-list");
-    let campaign = campaign(&fixture, &["src/".to_owned()]).unwrap();
+    let campaign = campaign(&fixture, &Selection::Containing(vec!["src/".to_owned()])).unwrap();
     let listed: Vec<_> = campaign.list().collect();
     assert_eq!(listed.len(), 5);
     for listed in listed {
@@ -90,14 +91,33 @@ fn list_names_tests_and_filters_by_file() {
 }
 
 #[test]
+fn changed_files_alone_are_tried() {
+    let fixture = fixture("teeth-changed");
+    fs::create_dir_all(fixture.join(".ci")).unwrap();
+    let files = || campaign(&fixture, &Selection::Changed).unwrap().files();
+    Baseline::write(&fixture, &[]).unwrap();
+    let all = ["src/lib.rs", "tests/crash.rs"].map(str::to_owned);
+    assert_eq!(files(), all);
+    Baseline::write(&fixture, &all).unwrap();
+    assert_eq!(files(), [""; 0]);
+    let report = campaign(&fixture, &Selection::Changed).unwrap().run(&|_, _, _| ()).unwrap();
+    assert!(report.is_good() && report.tried.is_empty(), "{report}");
+    // A redundant flush is added to one of them.
+    let source = fs::read_to_string(fixture.join(&all[0])).unwrap();
+    fs::write(fixture.join(&all[0]), source.replace("pmem.fence()", "pmem.flush(0, 8);\n    pmem.fence()"))
+        .unwrap();
+    assert_eq!(files(), all[..1]);
+}
+
+#[test]
 fn failing_test_is_an_error() {
     let fixture = fixture("teeth-broken");
     let test = fixture.join("tests/crash.rs");
     let broken = fs::read_to_string(&test).unwrap().replace("Some(7), 0 | 1", "Some(8), 0 | 1");
     fs::write(&test, broken).unwrap();
-    let error = campaign(&fixture, &[]).unwrap_err();
+    let error = campaign(&fixture, &Selection::All).unwrap_err();
     assert_eq!(
-        error.to_string(),
-        "with all sites, tests/crash.rs of teeth-broken: slot_is_published_atomically ends with Failed"
+        error.to_string().lines().next().unwrap().trim_end_matches(':'),
+        "with all sites, teeth-broken tests/crash.rs: slot_is_published_atomically ends with Failed"
     );
 }

@@ -32,7 +32,6 @@ fn every_rule_finds_a_violation_in_this_repository() {
             "crates/pm-core/src/new.rs",
             "//! New.\nfn a() {\n    // DURABILITY POINT\n    b();\n}\n",
         ),
-        ("formats", "crates/pm-core/src/new/format.rs", "//! New.\n#[derive(Persist)]\nstruct New;\n"),
         ("heads", "xtask/src/new.rs", "fn new() {}\n"),
         ("imports", "xtask/src/tidy/mod.rs", "//! New.\nfn a() {}\n"),
         ("links", "docs/new.md", "[gone](gone.md)\n"),

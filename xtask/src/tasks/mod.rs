@@ -6,6 +6,7 @@ pub(crate) mod fs_demo;
 mod fs_suites;
 pub(crate) mod fuzz;
 mod mounted;
+pub(crate) mod steps;
 pub(crate) mod teeth;
 pub(crate) mod test;
 pub(crate) mod tidy;

@@ -4,10 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
-use miette::Result;
+use miette::{Result, miette};
 use serde_json::json;
 use xtask::cargo::root;
-use xtask::teeth::{Campaign, Listed, Program, packages};
+use xtask::programs::{Package, Program, packages};
+use xtask::teeth::{Campaign, Listed, Selection};
 
 /// Arguments of `cargo xtask teeth`.
 #[derive(Debug, Default, clap::Args)]
@@ -28,14 +29,18 @@ pub(crate) struct Args {
 
 /// Prints the sites whose removal no test detects, and succeeds if there are none.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let packages = packages(root(), &args.crates)?;
+    let packages = selected(packages(root())?, &args.crates)?;
+    let selection = match &args.files[..] {
+        [] => Selection::All,
+        files => Selection::Containing(files.to_vec()),
+    };
     let bar = bar();
     let progress = |what: &str, done: usize, of: usize| {
         bar.set_length(of as u64);
         bar.set_position(done as u64);
         bar.set_message(what.to_owned());
     };
-    let campaign = Campaign::new(root(), &packages, &args.files, &progress)?;
+    let campaign = Campaign::new(root(), &packages, &selection, &progress)?;
     if args.list {
         bar.finish_and_clear();
         print_list(campaign.list(), args.json);
@@ -48,6 +53,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         false => println!("{report}"),
     }
     Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The crates of these names, or all that use the simulator if `names` is empty.
+fn selected(mut all: Vec<Package>, names: &[String]) -> Result<Vec<Package>> {
+    if names.is_empty() {
+        all.retain(|package| package.can_simulate);
+        return Ok(all);
+    }
+    let named = |name: &String| {
+        let package = all.iter().find(|package| package.name == *name).cloned();
+        package.ok_or_else(|| miette!("there is no crate {name} in the workspace"))
+    };
+    names.iter().map(named).collect()
 }
 
 fn print_list<'a>(sites: impl Iterator<Item = Listed<'a>>, json: bool) {

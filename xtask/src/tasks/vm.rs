@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use miette::{Result, bail, miette};
-use pm_cli_common::Size;
 use xtask::vm::{Put, Share, TimedOut, Vm};
 
 /// The exit code after a timeout, as of timeout(1).
@@ -25,8 +24,8 @@ pub(crate) struct Args {
     #[arg(long)]
     fresh: bool,
     /// The size of the persistent memory, a multiple of 128M.
-    #[arg(long, default_value = "512M")]
-    size: Size,
+    #[arg(long, default_value = "512M", value_parser = size)]
+    size: u64,
     /// The file with the persistent memory [default: one in the cache].
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
@@ -46,8 +45,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 2)]
     cpus: u32,
     /// The size of the volatile memory.
-    #[arg(long, default_value = "3G")]
-    memory: Size,
+    #[arg(long, default_value = "3G", value_parser = size)]
+    memory: u64,
     /// Check for a newer kernel than the cached one.
     #[arg(long)]
     update_kernel: bool,
@@ -93,9 +92,9 @@ fn builder(args: Args) -> xtask::vm::Builder {
     let mut builder = Vm::builder()
         .dax(args.dax)
         .fresh(args.fresh)
-        .size_bytes(args.size.0)
+        .size_bytes(args.size)
         .cpu_count(args.cpus)
-        .memory_mib(args.memory.0 / xtask::vm::MIB)
+        .memory_mib(args.memory / xtask::vm::MIB)
         .update_kernel(args.update_kernel);
     if let Some(image) = args.image {
         builder = builder.image(image);
@@ -105,6 +104,11 @@ fn builder(args: Args) -> xtask::vm::Builder {
     }
     builder = args.share.into_iter().fold(builder.puts(args.put), xtask::vm::Builder::share);
     args.module.into_iter().fold(builder, xtask::vm::Builder::module)
+}
+
+/// Bytes from a number with an optional suffix, whose unit is a power of 1,024.
+fn size(text: &str) -> Result<u64, parse_size::Error> {
+    parse_size::Config::new().with_binary().parse_size(text)
 }
 
 fn put(text: &str) -> Result<Put> {

@@ -1,26 +1,23 @@
 //! A campaign: the sites that tests execute, and the verdict on each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ignore::WalkBuilder;
 use miette::{IntoDiagnostic, Result, WrapErr, bail};
-use rayon::ThreadPoolBuilder;
-use rayon::iter::{IndexedParallelIterator, IntoParallelRefIterator, ParallelIterator};
 
+use super::baseline::Baseline;
 use super::marks::{Mark, marks};
-use super::packages::build;
-use super::program::{Outcome, Package, Program, SITES, SUPPRESS, listed};
+use super::records::{Executed, Killer, Records};
 use super::report::{Report, Tried, Verdict, WrongMark};
 use super::site::Site;
+use crate::programs::{Outcome, Package, Program, SUPPRESS, build, in_parallel};
 
-/// The number of concurrent tests.
-const AT_ONCE: usize = 2;
 /// The time limit of a test, in addition to ten times its duration with all sites.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The number of a file's killers that run before the other tests.
@@ -53,6 +50,7 @@ pub struct Campaign {
     sites: Vec<(Package, Site, Vec<usize>)>,
     marks: BTreeMap<String, Vec<Mark>>,
     wrong_marks: Vec<WrongMark>,
+    records: Records,
 }
 
 /// A test that has passed with all sites.
@@ -60,60 +58,79 @@ pub struct Campaign {
 struct Test {
     /// The index of its program.
     program: usize,
-    name: String,
-    took: Duration,
-    sites: Vec<Site>,
+    executed: Executed,
+}
+
+/// Which sites a campaign has.
+#[derive(Debug, Clone)]
+pub enum Selection {
+    /// All.
+    All,
+    /// Those in files whose path contains one of these.
+    Containing(Vec<String>),
+    /// Those in files whose contents the [`Baseline`] does not have.
+    Changed,
 }
 
 impl Campaign {
-    /// Builds the tests of `packages` in the workspace at `root`, and runs them with all sites. The campaign has the sites in files whose path contains
-    /// one of `files`, or all if that is empty.
+    /// Builds the tests of `packages`, and runs with all sites those that have not run since they were built. The campaign has the selected sites.
     ///
     /// # Errors
-    /// If the tests do not build or do not pass, or execute no site.
-    pub fn new(root: &Path, packages: &[Package], files: &[String], progress: Progress<'_>) -> Result<Self> {
+    /// If the tests do not build or do not pass, or execute none of the sites that are named.
+    pub fn new(
+        root: &Path,
+        packages: &[Package],
+        selection: &Selection,
+        progress: Progress<'_>,
+    ) -> Result<Self> {
         progress("building", 0, 1);
         let root = root.canonicalize().into_diagnostic().wrap_err_with(|| root.display().to_string())?;
-        let programs = build(&root, packages)?;
-        let mut names = Vec::new();
-        for (program, of) in programs.iter().enumerate() {
-            names.extend(of.tests()?.into_iter().map(|name| (program, name)));
+        let records = Records::of(&root)?;
+        let mut programs = Vec::new();
+        for program in build(&root, packages)? {
+            if program.has_simulator()? {
+                programs.push(program);
+            }
         }
-        let mut tests = in_parallel(&names, |number, (program, name)| {
-            progress("with all sites", number, names.len());
-            let (sites, took) = executed_by(&programs[*program], name)?;
-            Ok(Test { program: *program, name: name.clone(), took, sites })
-        })?;
-        tests.sort_by_key(|test| test.took);
-        let is_wanted =
-            |file: &str| files.is_empty() || files.iter().any(|part| file.contains(part.as_str()));
+        let mut tests = executed(&programs, &records, progress)?;
+        tests.sort_by_key(|test| test.executed.took);
         let mut by: BTreeMap<(String, Site), Vec<usize>> = BTreeMap::new();
         for (number, test) in tests.iter().enumerate() {
             let package = &programs[test.program].package;
-            for site in &test.sites {
-                if belongs(&root.join(&site.file), package) && is_wanted(&site.file) {
+            for site in &test.executed.sites {
+                if belongs(&root.join(&site.file), package) {
                     by.entry((package.name.clone(), site.clone())).or_default().push(number);
                 }
             }
         }
-        if by.is_empty() {
-            bail!("no test executes a flush or fence of the selected crates and files");
-        }
+        let files: BTreeSet<&String> = by.keys().map(|(_, site)| &site.file).collect();
+        let files: Vec<String> = files.into_iter().cloned().collect();
+        let wanted = selection.of(&root, &files)?;
         let package = |name: &str| packages.iter().find(|package| package.name == name).cloned();
-        let sites = by.into_iter();
+        let sites = by.into_iter().filter(|((_, site), _)| wanted.contains(&site.file));
         let sites = sites.filter_map(|((name, site), tests)| Some((package(&name)?, site, tests))).collect();
-        let mut campaign = Self { programs, tests, sites, marks: BTreeMap::new(), wrong_marks: Vec::new() };
+        let mut campaign =
+            Self { programs, tests, sites, marks: BTreeMap::new(), wrong_marks: Vec::new(), records };
+        // A mark in a file without a site is wrong too.
+        let is_wanted = |file: &str| wanted.contains(file) || selection.has(file) == Some(true);
         for package in packages {
             campaign.read_marks(&root, package, &is_wanted)?;
         }
         Ok(campaign)
     }
 
+    /// The files with the campaign's sites, sorted.
+    #[must_use]
+    pub fn files(&self) -> Vec<String> {
+        let files: BTreeSet<&String> = self.sites.iter().map(|(_, site, _)| &site.file).collect();
+        files.into_iter().cloned().collect()
+    }
+
     /// All sites.
     pub fn list(&self) -> impl Iterator<Item = Listed<'_>> {
         let test = |&number: &usize| {
             let test = &self.tests[number];
-            (&self.programs[test.program], test.name.as_str())
+            (&self.programs[test.program], test.executed.test.as_str())
         };
         self.sites.iter().map(move |(package, site, tests)| Listed {
             package,
@@ -123,37 +140,58 @@ impl Campaign {
         })
     }
 
-    /// Without each site in turn, runs the tests that execute it until one fails: first those that failed without other sites of the same file, then
-    /// quick ones.
+    /// Without each site in turn, runs the tests that execute it until one fails: first the one that failed in an earlier campaign, then those that
+    /// failed without other sites of the same file, then quick ones.
     pub fn run(&self, progress: Progress<'_>) -> Result<Report> {
+        let mut known = self.records.killers()?;
         let (done, killers) = (AtomicUsize::new(0), Killers::default());
         let tried = in_parallel(&self.sites, |_, (package, site, tests)| {
-            let tests = killers.first(&site.file, tests);
+            let earlier = known.get(&site.to_string()).and_then(|killer| self.number(killer, tests));
+            let tests = killers.first(&site.file, earlier, tests);
             let (verdict, killer) = self.judge(site, &tests).wrap_err_with(|| format!("without {site}"))?;
             if let Some(killer) = killer {
                 killers.remember(&site.file, killer);
             }
             progress(&site.to_string(), done.fetch_add(1, Ordering::Relaxed) + 1, self.sites.len());
-            Ok(Tried { package: package.name.clone(), site: site.clone(), verdict })
+            Ok((Tried { package: package.name.clone(), site: site.clone(), verdict }, killer))
         })?;
+        for (Tried { site, .. }, killer) in &tried {
+            if let Some(test) = killer.map(|number| &self.tests[number]) {
+                let program = self.programs[test.program].describe();
+                known.insert(site.to_string(), (program, test.executed.test.clone()));
+            }
+        }
+        self.records.keep_killers(&known)?;
+        let tried = tried.into_iter().map(|(tried, _)| tried).collect();
         Ok(Report { tried, wrong_marks: self.wrong_marks.clone() })
+    }
+
+    /// The number of a killer among `tests`.
+    fn number(&self, (program, name): &Killer, tests: &[usize]) -> Option<usize> {
+        tests.iter().copied().find(|&number| {
+            let test = &self.tests[number];
+            test.executed.test == *name && self.programs[test.program].describe() == *program
+        })
     }
 
     /// The verdict on a site, and the test that failed.
     fn judge(&self, site: &Site, tests: &[usize]) -> Result<(Verdict, Option<usize>)> {
         let mark = self.mark(site);
-        let name = site.to_string();
+        let suppressed = site.to_string();
         for &number in tests {
-            let test = &self.tests[number];
-            let limit = PATIENCE + test.took * 10;
-            let missed =
-                match self.programs[test.program].run(&test.name, (SUPPRESS, OsStr::new(&name)), limit)? {
-                    Outcome::Passed => continue,
-                    Outcome::Failed | Outcome::TimedOut if mark.is_some() => Verdict::MarkedButMissed,
-                    Outcome::Failed => Verdict::Killed,
-                    Outcome::TimedOut => Verdict::TimedOut,
-                };
-            return Ok((missed(test.name.clone()), Some(number)));
+            let Test { program, executed: Executed { test, took, .. } } = &self.tests[number];
+            let program = &self.programs[*program];
+            let ran = program.run(test, (SUPPRESS, OsStr::new(&suppressed)), PATIENCE + *took * 10)?;
+            let missed = match ran.outcome {
+                Outcome::Passed => continue,
+                Outcome::Failed | Outcome::TimedOut if mark.is_some() => Verdict::MarkedButMissed,
+                Outcome::Failed => Verdict::Killed,
+                Outcome::TimedOut => Verdict::TimedOut,
+                Outcome::Crashed(status) => {
+                    bail!("{test} of {} ended with {status}:\n{}", program.describe(), ran.output)
+                }
+            };
+            return Ok((missed(test.clone()), Some(number)));
         }
         Ok((mark.map_or(Verdict::Survived, |mark| Verdict::SetAside(mark.reason.clone())), None))
     }
@@ -192,6 +230,30 @@ impl Campaign {
     }
 }
 
+impl Selection {
+    /// Whether it has a file of this path; `None` if that depends on the contents.
+    fn has(&self, file: &str) -> Option<bool> {
+        match self {
+            Self::All => Some(true),
+            Self::Containing(parts) => Some(parts.iter().any(|part| file.contains(part.as_str()))),
+            Self::Changed => None,
+        }
+    }
+
+    /// Those of `files` that it has.
+    fn of(&self, root: &Path, files: &[String]) -> Result<BTreeSet<String>> {
+        if matches!(self, Self::Changed) {
+            return Ok(Baseline::read(root)?.changed(files)?.into_iter().collect());
+        }
+        let had: BTreeSet<String> =
+            files.iter().filter(|file| self.has(file) == Some(true)).cloned().collect();
+        if had.is_empty() {
+            bail!("no test executes a flush or fence of the selected crates and files");
+        }
+        Ok(had)
+    }
+}
+
 /// The indices of tests that failed without a site, by the site's file: they are likely to fail without other sites of the file.
 #[derive(Debug, Default)]
 struct Killers {
@@ -200,12 +262,12 @@ struct Killers {
 }
 
 impl Killers {
-    /// `tests` in the order in which they run for a site of `file`: first the file's latest killers, then the others in their order.
-    fn first(&self, file: &str, tests: &[usize]) -> Vec<usize> {
+    /// `tests` in the order in which they run for a site of `file`: first `earlier`, then the file's latest killers, then the others in their order.
+    fn first(&self, file: &str, earlier: Option<usize>, tests: &[usize]) -> Vec<usize> {
         let by_file = self.by_file.lock().unwrap_or_else(PoisonError::into_inner);
         let killers = by_file.get(file).into_iter().flatten().rev();
-        let mut order: Vec<usize> =
-            killers.filter(|test| tests.contains(test)).take(FIRST).copied().collect();
+        let killers = killers.filter(|test| tests.contains(test) && earlier != Some(**test));
+        let mut order: Vec<usize> = earlier.into_iter().chain(killers.take(FIRST).copied()).collect();
         let others: Vec<usize> = tests.iter().filter(|test| !order.contains(test)).copied().collect();
         order.extend(others);
         order
@@ -220,20 +282,35 @@ impl Killers {
     }
 }
 
-/// Runs a test with all sites, and returns the executed sites and the duration.
-fn executed_by(program: &Program, test: &str) -> Result<(Vec<Site>, Duration)> {
-    let directory = tempfile::tempdir().into_diagnostic()?;
-    let start = Instant::now();
-    let outcome = program.run(test, (SITES, directory.path().as_os_str()), Duration::MAX)?;
-    let took = start.elapsed();
-    if outcome != Outcome::Passed {
-        let (package, source) = (&program.package.name, &program.source);
-        bail!("with all sites, {source} of {package}: {test} ends with {outcome:?}");
+/// The tests of `programs`, from the records or by running them with all sites.
+fn executed(programs: &[Program], records: &Records, progress: Progress<'_>) -> Result<Vec<Test>> {
+    let (mut tests, mut names) = (Vec::new(), Vec::new());
+    for (number, program) in programs.iter().enumerate() {
+        match records.executed(program)? {
+            Some(executed) => {
+                tests.extend(executed.into_iter().map(|executed| Test { program: number, executed }));
+            }
+            None => names.extend(program.tests()?.into_iter().map(|name| (number, name))),
+        }
     }
-    let mut sites = listed(&directory)?.lines().map(str::parse).collect::<Result<Vec<Site>>>()?;
-    sites.sort();
-    sites.dedup();
-    Ok((sites, took))
+    let ran = in_parallel(&names, |at, (number, name)| {
+        progress("with all sites", at, names.len());
+        let (ran, executed) = Executed::by(&programs[*number], name)?;
+        let Some(executed) = executed else {
+            let program = programs[*number].describe();
+            bail!("with all sites, {program}: {name} ends with {:?}:\n{}", ran.outcome, ran.output);
+        };
+        Ok(Test { program: *number, executed })
+    })?;
+    for (number, program) in programs.iter().enumerate() {
+        let of_program = ran.iter().filter(|test| test.program == number);
+        let of_program: Vec<Executed> = of_program.map(|test| test.executed.clone()).collect();
+        if !of_program.is_empty() {
+            records.record(program, &of_program)?;
+        }
+    }
+    tests.extend(ran);
+    Ok(tests)
 }
 
 /// Whether the file is one of the crate's own.
@@ -252,35 +329,13 @@ fn sources_below(folder: &Path) -> Result<Vec<PathBuf>> {
     paths.filter(|path| path.as_ref().map_or(true, is_source)).collect()
 }
 
-/// Runs `work` on the items in parallel, and returns the results in the items' order.
-fn in_parallel<T: Sync, R: Send>(
-    items: &[T],
-    work: impl Fn(usize, &T) -> Result<R> + Sync,
-) -> Result<Vec<R>> {
-    let pool = ThreadPoolBuilder::new().num_threads(AT_ONCE).build().into_diagnostic()?;
-    // Items are not batched, because one takes from milliseconds to minutes.
-    let work = |(number, item)| work(number, item);
-    pool.install(|| items.par_iter().enumerate().with_max_len(1).map(work).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use miette::miette;
-
-    #[test]
-    fn parallel_results_keep_their_order() {
-        let items: Vec<usize> = (0..50).collect();
-        let doubled = in_parallel(&items, |number, item| Ok(number + item)).expect("nothing fails");
-        assert_eq!(doubled, items.iter().map(|item| item * 2).collect::<Vec<_>>());
-        let fails = |_, &item: &usize| if item == 7 { Err(miette!("seven")) } else { Ok(item) };
-        assert_eq!(in_parallel(&items, fails).expect_err("one fails").to_string(), "seven");
-        assert_eq!(in_parallel(&[0_u8; 0], |_, _| Ok(())).expect("nothing to do"), []);
-    }
 
     #[test]
     fn sources_belong_to_their_crate() {
-        let package = Package { name: "a".to_owned(), directory: "/w/a".into() };
+        let package = Package { name: "a".to_owned(), directory: "/w/a".into(), can_simulate: true };
         for (file, is_own) in [
             ("/w/a/src/b/c.rs", true),
             ("/w/a/tests/d.rs", true),
@@ -298,9 +353,15 @@ mod tests {
         for killer in [5, 6, 7, 8, 5] {
             killers.remember("src/log.rs", killer);
         }
-        assert_eq!(killers.first("src/log.rs", &[1, 2, 5, 7]), [5, 7, 1, 2]);
-        assert_eq!(killers.first("src/log.rs", &[8, 7, 6, 5]), [5, 8, 7, 6], "no more than three of them");
-        assert_eq!(killers.first("src/log.rs", &[1, 2]), [1, 2]);
-        assert_eq!(killers.first("src/heap.rs", &[5, 1]), [5, 1]);
+        assert_eq!(killers.first("src/log.rs", None, &[1, 2, 5, 7]), [5, 7, 1, 2]);
+        assert_eq!(killers.first("src/log.rs", Some(2), &[1, 2, 5, 7]), [2, 5, 7, 1]);
+        assert_eq!(killers.first("src/log.rs", Some(7), &[1, 2, 5, 7]), [7, 5, 1, 2]);
+        assert_eq!(
+            killers.first("src/log.rs", None, &[8, 7, 6, 5]),
+            [5, 8, 7, 6],
+            "no more than three of them"
+        );
+        assert_eq!(killers.first("src/log.rs", None, &[1, 2]), [1, 2]);
+        assert_eq!(killers.first("src/heap.rs", None, &[5, 1]), [5, 1]);
     }
 }

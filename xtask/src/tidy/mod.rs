@@ -12,7 +12,7 @@
 //! ```
 
 mod durability;
-mod formats;
+pub mod formats;
 mod heads;
 mod imports;
 mod links;

@@ -1,7 +1,7 @@
 //! What a rule is, and the list of them.
 
 use super::tree::{Tree, Violation};
-use super::{durability, formats, heads, imports, links, unsafe_code, words};
+use super::{durability, heads, imports, links, unsafe_code, words};
 
 /// One rule of the house.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +18,6 @@ pub struct Rule {
 pub const RULES: &[Rule] = &[
     Rule { name: "unsafe", about: "unsafe stands only where the list has it", check: unsafe_code::check },
     Rule { name: "durability", about: "durability points are marked and listed", check: durability::check },
-    Rule { name: "formats", about: "format documents say what the code says", check: formats::check },
     Rule { name: "heads", about: "files have a head, one purpose and no loose ends", check: heads::check },
     Rule { name: "imports", about: "modules import each other in one direction", check: imports::check },
     Rule { name: "links", about: "links between documents lead somewhere", check: links::check },

@@ -57,7 +57,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/pmbd-ublk/src/ublk/control.rs", "the kernel answers into memory whose address it is given"),
     ("crates/pmbd-ublk/src/ublk/daemons.rs", "the kernel is given commands with the address of a buffer"),
     ("crates/pmbd-ublk/src/ublk/mounts.rs", "leaving a namespace has no safe wrapper"),
-    ("xtask/src/bin/half-takeover.rs", "the kernel is given commands with the address of a buffer"),
+    ("system-tests/src/bin/half-takeover.rs", "the kernel is given commands with the address of a buffer"),
 ];
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {

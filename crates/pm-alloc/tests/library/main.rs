@@ -25,7 +25,7 @@ mod random;
 mod sim;
 mod stray;
 
-/// Whether everything is tried, and not only what takes seconds: `PM_TEST_DEPTH=deep`, which `./x test --deep` sets.
+/// Whether everything is tried, and not only what takes seconds: `PM_TEST_DEPTH=deep`.
 fn is_deep() -> bool {
     std::env::var_os("PM_TEST_DEPTH").is_some_and(|depth| depth == "deep")
 }

@@ -21,7 +21,7 @@ mod region;
 mod roots;
 mod roots_threads;
 
-/// Whether everything is tried, and not only what takes seconds: `PM_TEST_DEPTH=deep`, which `./x test --deep` sets.
+/// Whether everything is tried, and not only what takes seconds: `PM_TEST_DEPTH=deep`.
 fn is_deep() -> bool {
     std::env::var_os("PM_TEST_DEPTH").is_some_and(|depth| depth == "deep")
 }

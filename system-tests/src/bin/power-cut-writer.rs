@@ -23,7 +23,7 @@ use std::thread;
 use clap::{Parser, Subcommand};
 use miette::{IntoDiagnostic, Result, WrapErr, miette};
 use pm_alloc::{Heap, HeapOptions};
-use xtask::powercut::{DeviceSlots, FileSlots, Held, Sequence, Slots};
+use pm_system_tests::powercut::{DeviceSlots, FileSlots, Held, Sequence, Slots};
 
 const HEAP_BYTES: u64 = 16 << 20;
 /// A report acknowledges all of them.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::lab::{Lab, from_env};
 use miette::{Result, WrapErr, bail, ensure};
+use pm_system_tests::powercut::{Ledger, Tally};
 use xtask::pmbd::{Guest, Server};
-use xtask::powercut::{Ledger, Tally};
 
 /// The default of PM_POWER_CUTS, the number of power cuts.
 const CUTS: u32 = 4;
