@@ -15,11 +15,11 @@
 use crate::core::Core;
 use crate::entry::entry_offset;
 use crate::error::{LeafError, ReadError};
-use crate::fence::Fence;
 use crate::format::{ENTRY_BYTES, NodeHeader, checked};
 use crate::frame::{Frame, FrameId, slots_of};
 use crate::header::Verified;
 use crate::leaf::{Tree, offset_in_entry, settle_owed};
+use crate::separator::Separator;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 use pm_core::{FenceError, Pmem};
@@ -27,8 +27,8 @@ use pm_core::{FenceError, Pmem};
 /// A leaf whose right siblings are empty.
 struct Run {
     leaf: FrameId,
-    /// The empty leaves with their low fences, read before anything changes: a header that cannot be read is an error only until then.
-    empty: Vec<(FrameId, Fence)>,
+    /// The empty leaves with their low separators, read before anything changes: a header that cannot be read is an error only until then.
+    empty: Vec<(FrameId, Separator)>,
     /// The first leaf beyond them that has entries.
     next: Option<FrameId>,
 }

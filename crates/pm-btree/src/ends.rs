@@ -5,10 +5,10 @@
 //! leaf's lock and before readers see the entry. A thread moves an end inwards only while it has the lock of the leaf at the end, which is empty.
 
 use crate::core::Core;
-use crate::fence::Fence;
 use crate::format::NodeHeader;
 use crate::frame::{FrameId, FrameLock};
 use crate::key::SearchKey;
+use crate::separator::Separator;
 use core::sync::atomic::{AtomicU32, Ordering};
 use pm_core::{Pmem, from_bytes};
 
@@ -86,8 +86,8 @@ impl Ends {
     }
 }
 
-/// The low fence of the node at `node`, which never changes.
-pub(crate) fn low_of<P: Pmem>(pmem: &P, node: u64) -> Fence {
+/// The low separator of the node at `node`, which never changes.
+pub(crate) fn low_of<P: Pmem>(pmem: &P, node: u64) -> Separator {
     let header: NodeHeader = from_bytes(|bytes| pmem.load(node, bytes));
-    Fence { head: header.low, record: header.low_record, len: header.low_record_len }
+    Separator { head: header.low, record: header.low_record, len: header.low_record_len }
 }

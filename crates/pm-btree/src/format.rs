@@ -141,11 +141,11 @@ pub struct NodeHeader {
     pub table: u16,
     /// A [checked word](checked): 1 for a live node. Other values are reserved for nodes that were merged into their left sibling.
     pub state: u64,
-    /// The low fence key: a key of up to eight bytes, big-endian, or the first eight bytes of a longer one.
+    /// The low separator: a key of up to eight bytes, big-endian, or the first eight bytes of a longer one.
     pub low: u64,
     /// A [checked word](checked): the offset of the right sibling, or 0.
     pub next: u64,
-    /// The offset of the record with the whole low fence key, or 0 if the key fits in `low`.
+    /// The offset of the record with the whole low separator, or 0 if the key fits in `low`.
     pub low_record: u64,
     /// Unique for each creation of a node.
     pub birth: u64,

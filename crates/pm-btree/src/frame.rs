@@ -4,7 +4,7 @@
 //! crash could take back.
 //!
 //! # Readers
-//! A reader waits for no lock and writes no shared line. It loads the version, `live`, the fences and the slots that it needs, and then the version
+//! A reader waits for no lock and writes no shared line. It loads the version, `live`, the separators and the slots that it needs, and then the version
 //! and `live` again. If they have not changed, what it has read was the state of the leaf at one moment; otherwise it starts again. The version is
 //! odd while a writer changes the frame or the node. A reader does not wait for an even one: until the writer publishes, the slots in `live` are
 //! unchanged. Frames are never freed while the store is open, so reading one is safe at any time.
@@ -14,8 +14,8 @@
 //! [`crate::recover`].
 
 use crate::entry::entry_offset;
-use crate::fence::Fence;
 use crate::format::ENTRY_BYTES;
+use crate::separator::Separator;
 #[cfg(not(all(loom, test)))]
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(all(loom, test))]
@@ -33,7 +33,7 @@ pub(crate) struct FrameId(pub(crate) u32);
 impl FrameId {
     /// No frame.
     pub(crate) const NONE: Self = Self(u32::MAX);
-    /// The sibling of a leaf whose upper fence is being changed.
+    /// The sibling of a leaf whose upper separator is being changed.
     const CHANGING: Self = Self(u32::MAX - 1);
 
     pub(crate) const fn new(extent: u32, index: u32) -> Self {
@@ -70,7 +70,7 @@ pub(crate) struct Frame {
     pub(crate) owed: AtomicU64,
     /// Slots of corrupted entries, which are kept as evidence: they are neither live nor free.
     pub(crate) held: AtomicU64,
-    /// The upper fence: the head of the right sibling's low key.
+    /// The upper separator: the head of the right sibling's low key.
     pub(crate) high: AtomicU64,
     /// The record of the right sibling's low key, or 0.
     pub(crate) high_record: AtomicU64,
@@ -145,18 +145,18 @@ impl Frame {
         live == snapshot.live && self.version.load(Ordering::Relaxed) == snapshot.version
     }
 
-    /// The upper fence. It counts only if there is a [right sibling](Self::next).
+    /// The upper separator. It counts only if there is a [right sibling](Self::next).
     #[inline]
-    pub(crate) fn high(&self) -> Fence {
+    pub(crate) fn high(&self) -> Separator {
         let record = self.high_record.load(Ordering::Acquire);
         let len = if record == 0 { 0 } else { self.high_len.load(Ordering::Acquire) };
-        Fence { head: self.high.load(Ordering::Acquire), record, len }
+        Separator { head: self.high.load(Ordering::Acquire), record, len }
     }
 
-    /// Sets the upper fence and the right sibling.
-    pub(crate) fn set_next(&self, next: FrameId, high: Fence) {
+    /// Sets the upper separator and the right sibling.
+    pub(crate) fn set_next(&self, next: FrameId, high: Separator) {
         self.next.store(FrameId::CHANGING.0, Ordering::Relaxed);
-        // No store of the fence becomes visible before.
+        // No store of the separator becomes visible before.
         fence(Ordering::Release);
         self.high_record.store(high.record, Ordering::Release);
         self.high_len.store(high.len, Ordering::Release);
@@ -164,9 +164,9 @@ impl Frame {
         self.next.store(next.0, Ordering::Release);
     }
 
-    /// The right sibling and the upper fence, which belong together.
+    /// The right sibling and the upper separator, which belong together.
     #[inline]
-    pub(crate) fn right(&self) -> Option<(FrameId, Fence)> {
+    pub(crate) fn right(&self) -> Option<(FrameId, Separator)> {
         let mut next = self.next()?;
         loop {
             let high = self.high();
@@ -455,7 +455,7 @@ mod interleaved {
         fn split(&self) {
             let leaf = self.frame.lock();
             leaf.begin();
-            leaf.set_next(FrameId(1), Fence { head: KEY, record: 0, len: 0 });
+            leaf.set_next(FrameId(1), Separator { head: KEY, record: 0, len: 0 });
             leaf.live.store(0, Ordering::Release);
             leaf.end();
         }

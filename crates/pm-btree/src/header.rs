@@ -2,11 +2,11 @@
 
 use crate::entry::node_seed;
 use crate::error::{Corruption, CorruptionKind};
-use crate::fence::Fence;
 use crate::format::{
     KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, unchecked,
 };
 use crate::key::head_of;
+use crate::separator::Separator;
 use core::mem::offset_of;
 use pm_core::{Pmem, crc32c_bytes, from_bytes};
 
@@ -59,16 +59,16 @@ impl Verified {
             && (header.table, header.kind) == (tree.table, kind)
             && unchecked(header.state, state) == Some(STATE_LIVE);
         let verified = Self { offset, header };
-        let is_right = is_right && verified.is_fence_right(pmem);
+        let is_right = is_right && verified.is_separator_right(pmem);
         if is_right { Ok(verified) } else { Err(corrupted) }
     }
 
-    fn is_fence_right<P: Pmem>(&self, pmem: &P) -> bool {
-        let fence = self.low();
-        fence.record == 0 || {
-            let bytes = fence.load(pmem);
-            bytes.len() == fence.len as usize
-                && head_of(&bytes) == fence.head
+    fn is_separator_right<P: Pmem>(&self, pmem: &P) -> bool {
+        let separator = self.low();
+        separator.record == 0 || {
+            let bytes = separator.load(pmem);
+            bytes.len() == separator.len as usize
+                && head_of(&bytes) == separator.head
                 && crc32c_bytes(0, &bytes) == self.header.low_record_crc
         }
     }
@@ -82,9 +82,9 @@ impl Verified {
         self.header.level
     }
 
-    pub(crate) const fn low(&self) -> Fence {
+    pub(crate) const fn low(&self) -> Separator {
         let NodeHeader { low, low_record, low_record_len, .. } = self.header;
-        Fence { head: low, record: low_record, len: low_record_len }
+        Separator { head: low, record: low_record, len: low_record_len }
     }
 
     /// The offset of the right sibling, or 0.

@@ -1,6 +1,6 @@
 //! Hint nodes: inner nodes in persistent memory, from which the [index](crate::index) is built when it is first used after an open.
 //!
-//! A hint node holds only offsets of nodes; which keys a node has, its own header says. Leaves stay linked and keep their fences, so a hint node
+//! A hint node holds only offsets of nodes; which keys a node has, its own header says. Leaves stay linked and keep their separators, so a hint node
 //! whose nodes have the right headers leads to the leaf of a key, or to one on its left. A word that a crash has lost costs steps to the right, and
 //! never gives a wrong answer. Therefore a word is flushed without a fence of its own: the next fence of the thread covers it.
 //!
@@ -8,14 +8,14 @@
 
 use crate::core::Core;
 use crate::error::{Corruption, CorruptionKind, WriteError};
-use crate::fence::Fence;
 use crate::format::{ANCHOR_LEVEL, NODE_HEADER_BYTES, NodeHeader, STATE_LIVE, checked, unchecked};
 use crate::header::{TreeId, Verified};
 use crate::inner::FANOUT_MAX;
+use crate::separator::Separator;
 use core::mem::offset_of;
 use pm_core::{Pmem, bytes_of, from_bytes};
 
-/// Creates a hint node with these children, and returns its offset. The first child has the lowest fence.
+/// Creates a hint node with these children, and returns its offset. The first child has the lowest separator.
 ///
 /// # Durability
 /// Durable when this returns, at one fence. Nothing refers to it yet, and a crash frees it.
@@ -51,7 +51,7 @@ pub(crate) fn create_anchor<P: Pmem>(core: &Core<P>, leaf: u64) -> Result<u64, W
     Ok(offset)
 }
 
-/// Stores a header with the level, the table and the fence of `header`.
+/// Stores a header with the level, the table and the separator of `header`.
 fn store_header<P: Pmem>(core: &Core<P>, node: u64, header: NodeHeader) {
     let state = checked(STATE_LIVE, node + offset_of!(NodeHeader, state) as u64);
     let header = NodeHeader { state, next: 0, birth: core.session.next_birth(), ..header };
@@ -88,13 +88,13 @@ pub(crate) fn add<P: Pmem>(core: &Core<P>, hint: u64, child: u64, children: &[u6
     }
 }
 
-/// The children of a hint node with their fences, in ascending order. The first has the hint node's fence, and there is at least one.
+/// The children of a hint node with their separators, in ascending order. The first has the hint node's separator, and there is at least one.
 pub(crate) fn children<P: Pmem>(
     core: &Core<P>,
     tree: TreeId,
     hint: u64,
     level: u8,
-) -> Result<Vec<(Fence, u64)>, Corruption> {
+) -> Result<Vec<(Separator, u64)>, Corruption> {
     let pmem = &core.pmem();
     let corrupted = Corruption::new(hint, CorruptionKind::NodeHeader);
     let low = Verified::load_at_level(pmem, hint, tree, level)?.low();
@@ -104,11 +104,11 @@ pub(crate) fn children<P: Pmem>(
         .filter(|child| *child != 0)
         .collect();
     offsets.iter().for_each(|child| pmem.prefetch_read(*child));
-    let fence = |child: u64| {
+    let separator = |child: u64| {
         let header = Verified::load_at_level(pmem, child, tree, level - 1).ok()?;
         Some((header.low(), child))
     };
-    let mut children: Vec<(Fence, u64)> = offsets.into_iter().filter_map(fence).collect();
+    let mut children: Vec<(Separator, u64)> = offsets.into_iter().filter_map(separator).collect();
     if tree.is_word {
         children.sort_unstable_by_key(|child| child.0.head);
     } else {
@@ -140,6 +140,6 @@ pub(crate) fn root<P: Pmem>(core: &Core<P>, tree: TreeId, anchor: u64) -> Result
     let root = unchecked(pmem.load_u64(place), place).ok_or_else(corrupted)?;
     let node = Verified::load_any(pmem, root, tree)?;
     // After a rebuild and a crash, the anchor may name an old root whose space is a leaf's by now. From a leftmost node every leaf is reached.
-    let is_leftmost = node.low() == Fence::LOWEST && node.level() != ANCHOR_LEVEL;
+    let is_leftmost = node.low() == Separator::LOWEST && node.level() != ANCHOR_LEVEL;
     if is_leftmost { Ok((root, node.level())) } else { Err(corrupted()) }
 }

@@ -5,20 +5,20 @@
 //! has loaded the version of a child, that the parent still points to the child and has its version; a retired node has another version. Readers wait
 //! for no lock. Writers of the index exclude each other.
 //!
-//! The index may lag behind the leaves: a leaf that was split is found through its left sibling until its low fence is posted here.
+//! The index may lag behind the leaves: a leaf that was split is found through its left sibling until its low separator is posted here.
 //!
 //! Each inner node has a [hint node](crate::hints) in persistent memory. After an open only hint nodes exist; an inner node is built from its hint
 //! node when a search comes to it.
 
 use crate::core::Core;
 use crate::error::{Corruption, CorruptionKind, LeafError};
-pub(crate) use crate::fence::Fence;
 use crate::format::NODE_HEADER_BYTES;
 use crate::frame::FrameId;
 use crate::header::{TreeId, Verified};
 use crate::hints;
 use crate::inner::{Inner, Kid};
 use crate::key::{OwnedKey, SearchKey};
+use crate::separator::Separator;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use pm_core::Pmem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -146,18 +146,18 @@ impl Index {
             self.descend(core, |node| node.word_child(key.head()))
         } else {
             let pmem = &core.pmem();
-            self.descend(core, |node| node.child(|fence| fence.is_at_or_below(pmem, key)))
+            self.descend(core, |node| node.child(|separator| separator.is_at_or_below(pmem, key)))
         }
     }
 
-    /// The last leaf with a fence below `key`, or one to the left of it; the last leaf if there is no key.
+    /// The last leaf with a separator below `key`, or one to the left of it; the last leaf if there is no key.
     pub(crate) fn find_below<P: Pmem>(
         &self,
         core: &Core<P>,
         key: Option<&SearchKey<'_>>,
     ) -> Result<Followed, LeafError> {
         let pmem = &core.pmem();
-        self.descend(core, |node| node.child(|fence| key.is_none_or(|key| fence.is_below(pmem, key))))
+        self.descend(core, |node| node.child(|separator| key.is_none_or(|key| separator.is_below(pmem, key))))
     }
 
     #[inline]
@@ -252,15 +252,15 @@ impl Index {
         let offset = core.space.node_offset(hint);
         let kid = |unit| if level == 1 { Kid::leaf(unit) } else { Kid::Hint(unit) };
         let mut children = hints::children(core, self.tree, offset, level).ok()?;
-        if let Some(high) = place.and_then(|(parent, at)| core.inner.get(parent).fence_at(at + 1)) {
+        if let Some(high) = place.and_then(|(parent, at)| core.inner.get(parent).separator_at(at + 1)) {
             // These belong to the hint node on the right, since a split.
             let pmem = &core.pmem();
-            let key = |fence: Fence| fence.to_key(pmem, self.tree.is_word);
-            children.retain(|(fence, _)| !high.is_at_or_below(pmem, &key(*fence).as_key()));
+            let key = |separator: Separator| separator.to_key(pmem, self.tree.is_word);
+            children.retain(|(separator, _)| !high.is_at_or_below(pmem, &key(*separator).as_key()));
         }
-        let children: Option<Vec<(Fence, Kid)>> = children
+        let children: Option<Vec<(Separator, Kid)>> = children
             .into_iter()
-            .map(|(fence, child)| Some((fence, kid(core.space.frame_of(child)?))))
+            .map(|(separator, child)| Some((separator, kid(core.space.frame_of(child)?))))
             .collect();
         let id = core.inner.add(offset, &children?);
         core.space.mark_node(offset);
@@ -334,7 +334,7 @@ impl Index {
     ///
     /// # Durability
     /// The next fence of this thread makes it durable; one more fence for each new inner node. A crash before that costs steps to the right.
-    pub(crate) fn post<P: Pmem>(&self, core: &Core<P>, low: Fence, leaf: FrameId, key: &SearchKey<'_>) {
+    pub(crate) fn post<P: Pmem>(&self, core: &Core<P>, low: Separator, leaf: FrameId, key: &SearchKey<'_>) {
         let _writers = self.lock();
         self.post_locked(core, low, leaf, key);
     }
@@ -343,7 +343,7 @@ impl Index {
     pub(crate) fn post_missing<P: Pmem>(
         &self,
         core: &Core<P>,
-        low: Fence,
+        low: Separator,
         leaf: FrameId,
     ) -> Result<(), LeafError> {
         let key: OwnedKey = low.to_key(&core.pmem(), self.tree.is_word);
@@ -383,21 +383,21 @@ impl Index {
                 return (place, Some(kid));
             }
             let node = core.inner.get(id);
-            let at = node.child(|fence| fence.is_at_or_below(pmem, key));
+            let at = node.child(|separator| separator.is_at_or_below(pmem, key));
             place = Some((id, at));
             kid = Kid::from_word(node.kid(at).load(Ordering::Relaxed));
             at_level -= 1;
         }
     }
 
-    fn post_locked<P: Pmem>(&self, core: &Core<P>, low: Fence, leaf: FrameId, key: &SearchKey<'_>) {
+    fn post_locked<P: Pmem>(&self, core: &Core<P>, low: Separator, leaf: FrameId, key: &SearchKey<'_>) {
         let pmem = &core.pmem();
-        let (mut fence, mut child) = (low, Kid::leaf(leaf));
+        let (mut separator, mut child) = (low, Kid::leaf(leaf));
         let mut level = 1;
         loop {
             let (root_level, root) = root_parts(self.root.load(Ordering::Relaxed));
             if root_level < level {
-                self.grow(core, level, root, fence, child);
+                self.grow(core, level, root, separator, child);
                 return;
             }
             // If a hint node on the way is corrupted, the leaf is not posted: the next search finds that, and makes a new index.
@@ -405,27 +405,29 @@ impl Index {
             let node = core.inner.get(id);
             let hint = node.hint();
             let mut children = node.children();
-            let at = node.child(|fence| fence.is_at_or_below(pmem, key));
-            children.insert(at + 1, (fence, child));
+            let at = node.child(|separator| separator.is_at_or_below(pmem, key));
+            children.insert(at + 1, (separator, child));
             let right = (children.len() > core.fanout()).then(|| children.split_off(core.fanout() / 2));
             let left = core.inner.add(hint, &children);
             if let Some(right) = right {
                 let right_hint = self.create_hint_node(core, level, &right);
                 let right_id = core.inner.add(right_hint, &right);
-                let right_fence = right[0].0;
+                let right_separator = right[0].0;
                 if at + 1 < core.fanout() / 2 {
                     self.add_to_hint_node(core, level, hint, child, &children);
                 }
                 match place {
                     Some(_) => self.replace(core, place, level, Kid::Built(left)),
                     // Until the new root exists, keys of the right half would not be found below the left one.
-                    None => self.grow(core, level + 1, Kid::Built(left), right_fence, Kid::Built(right_id)),
+                    None => {
+                        self.grow(core, level + 1, Kid::Built(left), right_separator, Kid::Built(right_id))
+                    }
                 }
                 core.inner.retire(id);
                 if place.is_none() {
                     return;
                 }
-                (fence, child) = (right_fence, Kid::Built(right_id));
+                (separator, child) = (right_separator, Kid::Built(right_id));
                 level += 1;
             } else {
                 self.add_to_hint_node(core, level, hint, child, &children);
@@ -437,8 +439,8 @@ impl Index {
     }
 
     /// Makes a new root above the old one and its right sibling.
-    fn grow<P: Pmem>(&self, core: &Core<P>, level: u8, left: Kid, fence: Fence, right: Kid) {
-        let children = [(Fence::LOWEST, left), (fence, right)];
+    fn grow<P: Pmem>(&self, core: &Core<P>, level: u8, left: Kid, separator: Separator, right: Kid) {
+        let children = [(Separator::LOWEST, left), (separator, right)];
         let hint = self.create_hint_node(core, level, &children);
         let id = core.inner.add(hint, &children);
         self.root.store(root_word(level, Kid::Built(id)), Ordering::Release);
@@ -458,7 +460,7 @@ impl Index {
 
     /// Creates a hint node for an inner node. Returns 0 if there is no room, or the tree has no hint nodes: then a later open finds the children
     /// through their left siblings.
-    fn create_hint_node<P: Pmem>(&self, core: &Core<P>, level: u8, children: &[(Fence, Kid)]) -> u64 {
+    fn create_hint_node<P: Pmem>(&self, core: &Core<P>, level: u8, children: &[(Separator, Kid)]) -> u64 {
         let offsets: Vec<u64> =
             children.iter().map(|(_, child)| self.offset_of(core, level - 1, *child)).collect();
         if self.anchor == 0 || offsets.contains(&0) {
@@ -474,7 +476,7 @@ impl Index {
         level: u8,
         hint: u64,
         child: Kid,
-        children: &[(Fence, Kid)],
+        children: &[(Separator, Kid)],
     ) {
         let offset = |child: Kid| self.offset_of(core, level - 1, child);
         if hint != 0 && offset(child) != 0 {

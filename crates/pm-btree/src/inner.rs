@@ -1,7 +1,7 @@
 //! Inner nodes in DRAM: their memory, and the search in one of them.
 
-use crate::fence::Fence;
 use crate::frame::FrameId;
+use crate::separator::Separator;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -97,26 +97,26 @@ impl Inner {
         (self.len.load(Ordering::Relaxed) as usize).min(FANOUT_MAX)
     }
 
-    /// The fence of a child, if there are so many.
-    pub(crate) fn fence_at(&self, index: usize) -> Option<Fence> {
-        (index < self.len()).then(|| self.fence(index))
+    /// The separator of a child, if there are so many.
+    pub(crate) fn separator_at(&self, index: usize) -> Option<Separator> {
+        (index < self.len()).then(|| self.separator(index))
     }
 
-    fn fence(&self, index: usize) -> Fence {
-        Fence {
+    fn separator(&self, index: usize) -> Separator {
+        Separator {
             head: self.heads[index].load(Ordering::Relaxed),
             record: self.records[index].load(Ordering::Relaxed),
             len: self.lens[index].load(Ordering::Relaxed),
         }
     }
 
-    /// The index of the last child whose fence `is_left` accepts; the first child if there is none.
+    /// The index of the last child whose separator `is_left` accepts; the first child if there is none.
     #[inline]
-    pub(crate) fn child(&self, mut is_left: impl FnMut(&Fence) -> bool) -> usize {
+    pub(crate) fn child(&self, mut is_left: impl FnMut(&Separator) -> bool) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low + 1 < high {
             let middle = usize::midpoint(low, high);
-            if is_left(&self.fence(middle)) { low = middle } else { high = middle }
+            if is_left(&self.separator(middle)) { low = middle } else { high = middle }
         }
         low
     }
@@ -133,11 +133,11 @@ impl Inner {
         base
     }
 
-    fn fill(&self, hint: u64, children: &[(Fence, Kid)]) {
-        for (index, (fence, kid)) in children.iter().enumerate() {
-            self.heads[index].store(fence.head, Ordering::Relaxed);
-            self.records[index].store(fence.record, Ordering::Relaxed);
-            self.lens[index].store(fence.len, Ordering::Relaxed);
+    fn fill(&self, hint: u64, children: &[(Separator, Kid)]) {
+        for (index, (separator, kid)) in children.iter().enumerate() {
+            self.heads[index].store(separator.head, Ordering::Relaxed);
+            self.records[index].store(separator.record, Ordering::Relaxed);
+            self.lens[index].store(separator.len, Ordering::Relaxed);
             self.kids[index].store(kid.word(), Ordering::Relaxed);
         }
         self.hint.store(hint, Ordering::Relaxed);
@@ -148,9 +148,9 @@ impl Inner {
     }
 
     /// The children, for a writer.
-    pub(crate) fn children(&self) -> Vec<(Fence, Kid)> {
+    pub(crate) fn children(&self) -> Vec<(Separator, Kid)> {
         (0..self.len())
-            .map(|index| (self.fence(index), Kid::from_word(self.kids[index].load(Ordering::Relaxed))))
+            .map(|index| (self.separator(index), Kid::from_word(self.kids[index].load(Ordering::Relaxed))))
             .collect()
     }
 }
@@ -180,7 +180,7 @@ impl InnerNodes {
     }
 
     /// Makes an inner node.
-    pub(crate) fn add(&self, hint: u64, children: &[(Fence, Kid)]) -> u32 {
+    pub(crate) fn add(&self, hint: u64, children: &[(Separator, Kid)]) -> u32 {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let id = free.retired.pop().unwrap_or_else(|| {
             free.used += 1;

@@ -15,8 +15,9 @@ pub(crate) use crate::frame::slots_of;
 use crate::frame::{Frame, FrameId, FrameLock, Snapshot, line_mate};
 use crate::header::TreeId;
 use crate::hints;
-use crate::index::{Fence, Followed, Index};
+use crate::index::{Followed, Index};
 use crate::key::SearchKey;
+use crate::separator::Separator;
 use crate::space::Reserved;
 use crate::split_point::{Moving, SplitPoint, sorted_entries, split_point};
 use core::mem::offset_of;
@@ -62,11 +63,11 @@ impl NewEntry<'_> {
     }
 }
 
-/// A new leaf, whose fence is posted to the index after the leaves are unlocked.
+/// A new leaf, whose separator is posted to the index after the leaves are unlocked.
 pub(crate) struct Posting {
     id: FrameId,
-    pub(crate) low: Fence,
-    fence_bytes: Vec<u8>,
+    pub(crate) low: Separator,
+    separator_bytes: Vec<u8>,
 }
 
 impl Tree {
@@ -90,13 +91,13 @@ impl Tree {
         }
     }
 
-    /// The first leaf, from one that the index led to, whose upper fence `is_left` does not accept. `None` if one of them changed meanwhile.
+    /// The first leaf, from one that the index led to, whose upper separator `is_left` does not accept. `None` if one of them changed meanwhile.
     #[inline]
     pub(crate) fn move_right<'c, P: Pmem>(
         &self,
         core: &'c Core<P>,
         followed: &Followed,
-        is_left: impl Fn(&Fence) -> bool,
+        is_left: impl Fn(&Separator) -> bool,
     ) -> Result<Option<(&'c Frame, Snapshot)>, LeafError> {
         let mut frame = self.leaf(core, followed.leaf())?;
         let mut snapshot = frame.snapshot();
@@ -429,20 +430,20 @@ impl Tree {
         Ok(())
     }
 
-    /// [Splits](Self::split) a leaf behind so many of its sorted entries, and returns the lock of the right sibling with this low fence.
+    /// [Splits](Self::split) a leaf behind so many of its sorted entries, and returns the lock of the right sibling with this low separator.
     pub(crate) fn split_at<'c, P: Pmem>(
         &self,
         core: &'c Core<P>,
         leaf: &FrameLock<'_>,
         moving: &[Moving],
-        (kept, fence_bytes): SplitPoint,
+        (kept, separator_bytes): SplitPoint,
         new: Option<NewEntry<'_>>,
     ) -> Result<(FrameLock<'c>, Posting), WriteError> {
         // Under the lock, as for a stamp.
         core.check_not_poisoned()?;
         let pmem = &core.pmem();
         let right = core.space.reserve_node(&core.heap)?;
-        let (low, low_record) = self.store_fence(core, &fence_bytes)?;
+        let (low, low_record) = self.store_separator(core, &separator_bytes)?;
         let goes_right = |new: &&NewEntry<'_>| low.is_at_or_below(pmem, new.key);
         let new_in_right = new.as_ref().filter(goes_right);
         let new_in_left = new.as_ref().filter(|new| !goes_right(new));
@@ -466,7 +467,7 @@ impl Tree {
             self.id,
             right.offset(),
             &low,
-            low_record_crc(&low, &fence_bytes),
+            low_record_crc(&low, &separator_bytes),
             birth,
             leaf.next(),
         );
@@ -483,13 +484,13 @@ impl Tree {
         let right = frame.lock();
         right.publish();
         self.link_sibling(core, leaf, id, low, new_in_left, &moving[kept..])?;
-        Ok((right, Posting { id, low, fence_bytes }))
+        Ok((right, Posting { id, low, separator_bytes }))
     }
 
     /// Posts a new leaf to the index.
     pub(crate) fn post<P: Pmem>(&self, core: &Core<P>, posting: &Posting) {
-        let Posting { id, low, fence_bytes } = posting;
-        self.index.post(core, *low, *id, &self.fence_key(fence_bytes));
+        let Posting { id, low, separator_bytes } = posting;
+        self.index.post(core, *low, *id, &self.separator_key(separator_bytes));
     }
 
     /// Links the right sibling, and writes an entry into the left half if there is one.
@@ -498,7 +499,7 @@ impl Tree {
         core: &Core<P>,
         leaf: &FrameLock<'_>,
         right: FrameId,
-        low: Fence,
+        low: Separator,
         new: Option<&NewEntry<'_>>,
         moved: &[Moving],
     ) -> Result<(), WriteError> {
@@ -543,7 +544,7 @@ impl Tree {
 
     /// Empties the slots of entries that were moved to the right sibling, whose lock the caller has too, and fences.
     ///
-    /// Only its record shows that an entry of a byte key was moved, if the first eight bytes of the key are those of the fence. So the slot is durably
+    /// Only its record shows that an entry of a byte key was moved, if the first eight bytes of the key are those of the separator. So the slot is durably
     /// empty before a later change of the sibling releases the record.
     fn clear_moved<P: Pmem>(
         &self,
@@ -561,32 +562,32 @@ impl Tree {
         Ok(core.fence()?)
     }
 
-    /// A fence's bytes as a key.
-    fn fence_key<'a>(&self, bytes: &'a [u8]) -> SearchKey<'a> {
+    /// A separator's bytes as a key.
+    fn separator_key<'a>(&self, bytes: &'a [u8]) -> SearchKey<'a> {
         if self.is_word() { SearchKey::word(crate::key::head_of(bytes)) } else { SearchKey::bytes_key(bytes) }
     }
 
-    /// The fence with these bytes. If they do not fit in a word, stores them in a record, which the caller fences.
-    fn store_fence<'c, P: Pmem>(
+    /// The separator with these bytes. If they do not fit in a word, stores them in a record, which the caller fences.
+    fn store_separator<'c, P: Pmem>(
         &self,
         core: &'c Core<P>,
         bytes: &[u8],
-    ) -> Result<(Fence, Option<Reserved<'c>>), WriteError> {
+    ) -> Result<(Separator, Option<Reserved<'c>>), WriteError> {
         let head = crate::key::head_of(bytes);
         if self.is_word() || (bytes.len() <= INLINE_BYTES && bytes.last() != Some(&0)) {
-            return Ok((Fence { head, record: 0, len: 0 }, None));
+            return Ok((Separator { head, record: 0, len: 0 }, None));
         }
         let record = core.space.reserve_record(&core.heap, bytes.len() as u64)?;
         core.pmem().store_nt(record.offset(), bytes);
         let len = u32::try_from(bytes.len()).expect("a key is shorter than a record");
-        Ok((Fence { head, record: record.offset(), len }, Some(record)))
+        Ok((Separator { head, record: record.offset(), len }, Some(record)))
     }
 
     fn store_header<P: Pmem>(
         core: &Core<P>,
         id: TreeId,
         node: u64,
-        low: &Fence,
+        low: &Separator,
         low_record_crc: u32,
         birth: u64,
         next: Option<FrameId>,
@@ -649,7 +650,7 @@ impl Tree {
         let (offset, first) = (node.offset(), node.frame());
         let birth = core.session.next_birth();
         let id = TreeId { table, is_word: key_width.is_some() };
-        Self::store_header(core, id, offset, &Fence::LOWEST, 0, birth, None);
+        Self::store_header(core, id, offset, &Separator::LOWEST, 0, birth, None);
         core.pmem().flush(offset, NODE_HEADER_BYTES);
         // The catalogue has few leaves, and nothing that could name its anchor.
         let anchor = if table == CATALOGUE { 0 } else { hints::create_anchor(core, offset)? };
@@ -659,7 +660,7 @@ impl Tree {
         let frame = core.frames.get(first).lock();
         frame.node.store(offset, Ordering::Relaxed);
         frame.seed.store(node_seed(table, offset, birth), Ordering::Relaxed);
-        frame.set_next(FrameId::NONE, Fence::LOWEST);
+        frame.set_next(FrameId::NONE, Separator::LOWEST);
         frame.is_swept.store(true, Ordering::Relaxed);
         frame.publish();
         drop(frame);
@@ -668,9 +669,9 @@ impl Tree {
     }
 }
 
-/// The checksum of the low record of a fence with these bytes.
-fn low_record_crc(fence: &Fence, bytes: &[u8]) -> u32 {
-    if fence.record == 0 { 0 } else { crc32c_bytes(0, bytes) }
+/// The checksum of the low record of a separator with these bytes.
+fn low_record_crc(separator: &Separator, bytes: &[u8]) -> u32 {
+    if separator.record == 0 { 0 } else { crc32c_bytes(0, bytes) }
 }
 
 /// Notes that the replaced entries of the last change are durably gone, and releases their records.

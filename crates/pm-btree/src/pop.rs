@@ -5,9 +5,9 @@ use crate::core::Core;
 use crate::ends::low_of;
 use crate::entry::{Entry, entry_offset};
 use crate::error::{Corruption, LeafError};
-use crate::fence::Fence;
 use crate::frame::{FrameId, FrameLock};
 use crate::leaf::{Tree, held_entry, slots_of};
+use crate::separator::Separator;
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
 
@@ -106,7 +106,7 @@ impl Tree {
 
     /// Moves the last end from an empty leaf, which is not the first one, to its left sibling. Leaves are locked from left to right: so the caller has
     /// unlocked it, and whether it is still empty and the end is checked here.
-    fn step_left<P: Pmem>(&self, core: &Core<P>, id: FrameId, low: Fence) -> Result<bool, LeafError> {
+    fn step_left<P: Pmem>(&self, core: &Core<P>, id: FrameId, low: Separator) -> Result<bool, LeafError> {
         let pmem = &core.pmem();
         let low = low.to_key(pmem, self.is_word());
         let low = low.as_key();

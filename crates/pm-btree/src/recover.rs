@@ -16,9 +16,10 @@ use crate::error::{Corruption, CorruptionKind, LeafError};
 use crate::format::ENTRY_BYTES;
 use crate::frame::{Frame, FrameId};
 use crate::header::{TreeId, Verified};
-use crate::index::{Fence, Index};
+use crate::index::Index;
 use crate::key::SearchKey;
 use crate::leaf::Tree;
+use crate::separator::Separator;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_core::{FenceError, Pmem};
 use std::sync::OnceLock;
@@ -52,7 +53,7 @@ impl Tree {
     ) -> Result<Self, LeafError> {
         let id = TreeId { table, is_word: key_width.is_some() };
         let node = Verified::load(&core.pmem(), first, id)?;
-        let frame = core.space.frame_of(first).filter(|_| node.low() == Fence::LOWEST);
+        let frame = core.space.frame_of(first).filter(|_| node.low() == Separator::LOWEST);
         let frame = frame.ok_or(Corruption::new(first, CorruptionKind::NodeHeader))?;
         let index = Index::open(core, id, frame, anchor)?;
         let (len, unreadable) = (AtomicU64::new(0), OnceLock::new());
@@ -99,7 +100,7 @@ impl Tree {
         }
         frame.node.store(node.offset(), Ordering::Relaxed);
         frame.seed.store(node.seed(), Ordering::Relaxed);
-        let high = next.map_or(Fence::LOWEST, |next| next.low());
+        let high = next.map_or(Separator::LOWEST, |next| next.low());
         frame.set_next(right.unwrap_or(FrameId::NONE), high);
         let is_live = |candidate: &&Candidate| slots.live >> candidate.slot & 1 == 1;
         for Candidate { slot, entry, bytes } in slots.candidates.iter().filter(is_live) {
@@ -139,7 +140,7 @@ fn is_durable<P: Pmem>(core: &Core<P>, entry: &Entry) -> bool {
 }
 
 /// Sorts the slots of a node into live, free, held, and to be cleared.
-fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Fence>, is_word: bool) -> Slots {
+fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Separator>, is_word: bool) -> Slots {
     let pmem = &core.pmem();
     let mut slots = Slots::default();
     let may_be_torn = |entry: &Entry| {
@@ -162,7 +163,7 @@ fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Fence>, is_
         }
         // The entries of a committed batch are durable.
         let bad = if kind.is_batch() { &mut slots.held } else { bad };
-        // Entries above the high fence were moved to the right sibling: their slots are free.
+        // Entries above the high separator were moved to the right sibling: their slots are free.
         let low = node.low();
         let is_outside = |head: u64| head < low.head || high.is_some_and(|high| head > high.head);
         if is_outside(entry.key) {

@@ -11,9 +11,9 @@ use crate::entry::{Entry, entry_offset};
 use crate::error::{Corruption, LeafError};
 use crate::frame::{Frame, Snapshot};
 use crate::header::Verified;
-use crate::index::Fence;
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::{Tree, held_entry, slots_of};
+use crate::separator::Separator;
 use core::ops::{Bound, Range, RangeInclusive};
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
@@ -78,7 +78,7 @@ pub(crate) struct Leaf<'c> {
     /// Slots, in the order of their keys.
     pub(crate) order: [u8; SLOTS],
     pub(crate) rest: Range<usize>,
-    /// The fence at the far end: the leaf beyond it is the next one. `None` if there is no leaf.
+    /// The separator at the far end: the leaf beyond it is the next one. `None` if there is no leaf.
     pub(crate) edge: Option<OwnedKey>,
     /// The lines of the next leaf that were prefetched.
     prefetched: u64,
@@ -419,7 +419,7 @@ impl Tree {
                 (Side::Back, _) => self.locate_last(core, &bounds.to)?,
             };
             let high = frame.right().map(|(_, high)| high.to_key(pmem, self.is_word()));
-            // A fence never changes while the node is in use.
+            // A separator never changes while the node is in use.
             let low = (side == Side::Back && !core::ptr::eq(frame, core.frames.get(self.first)))
                 .then(|| Verified::load(pmem, frame.node(), self.id));
             let Some((mut leaf, corrupted)) = self.read_order(core, frame, snapshot, bounds, high.as_ref())
@@ -460,7 +460,7 @@ impl Tree {
         };
         loop {
             let followed = self.index.find_below(core, key.as_ref())?;
-            let is_left = |high: &Fence| key.as_ref().is_none_or(|key| high.is_below(pmem, key));
+            let is_left = |high: &Separator| key.as_ref().is_none_or(|key| high.is_below(pmem, key));
             if let Some(found) = self.move_right(core, &followed, is_left)? {
                 return Ok(found);
             }

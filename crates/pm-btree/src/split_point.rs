@@ -14,7 +14,7 @@ pub(crate) struct Moving {
     bytes: Vec<u8>,
 }
 
-/// The number of entries that stay in the leaf, and the low fence of the right half.
+/// The number of entries that stay in the leaf, and the low separator of the right half.
 pub(crate) type SplitPoint = (usize, Vec<u8>);
 
 /// The live entries of a locked leaf, in the order of their keys.
@@ -39,11 +39,11 @@ pub(crate) fn split_point(is_word: bool, sorted: &[Moving], appended: Option<&Se
     if let Some(key) = appended
         && (key.head(), key.bytes()) > (last.entry.key, last.bytes.as_slice())
     {
-        return (sorted.len(), fence_between(is_word, &last.bytes, (key.head(), key.bytes())));
+        return (sorted.len(), separator_between(is_word, &last.bytes, (key.head(), key.bytes())));
     }
     let kept = sorted.len() / 2;
     let right = (sorted[kept].entry.key, sorted[kept].bytes.as_slice());
-    (kept, fence_between(is_word, &sorted[kept - 1].bytes, right))
+    (kept, separator_between(is_word, &sorted[kept - 1].bytes, right))
 }
 
 /// A key of a leaf that is split for a batch, or of the batch.
@@ -95,15 +95,15 @@ pub(crate) fn batch_split_point<'k>(
     // A single key has room in any leaf.
     let at = at.clamp(1, places.len() - 1);
     let kept = places[..at].iter().filter(|place| place.is_live).count();
-    (kept, fence_between(is_word, places[at - 1].key.1, places[at].key))
+    (kept, separator_between(is_word, places[at - 1].key.1, places[at].key))
 }
 
 fn live(moving: &Moving, slots: usize) -> Place<'_> {
     Place { key: (moving.entry.key, &moving.bytes), slots, is_live: true }
 }
 
-/// The low fence of a leaf that begins with the key `right`, and whose left sibling ends with `left`.
-fn fence_between(is_word: bool, left: &[u8], right: (u64, &[u8])) -> Vec<u8> {
+/// The low separator of a leaf that begins with the key `right`, and whose left sibling ends with `left`.
+fn separator_between(is_word: bool, left: &[u8], right: (u64, &[u8])) -> Vec<u8> {
     if is_word { right.0.to_be_bytes().to_vec() } else { separator(left, right.1).to_vec() }
 }
 
@@ -123,8 +123,8 @@ mod tests {
     fn point(live: &[u64], changes: &[(u64, bool)], node_slots: Option<usize>) -> (usize, u64) {
         let changes: Vec<_> = changes.iter().map(|(key, is_new)| (SearchKey::word(*key), *is_new)).collect();
         let changes = changes.iter().map(|(key, is_new)| (key, *is_new));
-        let (kept, fence) = batch_split_point(true, &entries(live), changes, node_slots);
-        (kept, crate::key::head_of(&fence))
+        let (kept, separator) = batch_split_point(true, &entries(live), changes, node_slots);
+        (kept, crate::key::head_of(&separator))
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::leaf::Tree;
 use pm_core::Pmem;
 
 impl Tree {
-    /// Verifies that `key` is in the range of the leaf at `node`: a corrupted fence may have led to a wrong leaf.
+    /// Verifies that `key` is in the range of the leaf at `node`: a corrupted separator may have led to a wrong leaf.
     #[cold]
     pub(crate) fn verify_range<P: Pmem>(
         &self,
