@@ -1,10 +1,10 @@
 //! Batches: operations on several keys and tables that become durable together.
 
 use crate::commit::commit;
-use crate::core::Core;
 use crate::error::WriteError;
 use crate::group::Group;
 use crate::op_list::OpList;
+use crate::session::Session;
 use crate::sweep::Sweep;
 use crate::table::Table;
 use crate::types::{Key, Value};
@@ -34,7 +34,7 @@ use pm_core::{Pmem, Region};
 /// ```
 #[must_use = "a batch changes nothing until it is committed"]
 pub struct WriteBatch<'s, P: Pmem = Region> {
-    core: &'s Core<P>,
+    session: &'s Session<P>,
     sweep: &'s Sweep,
     group: &'s Group,
     ops: OpList,
@@ -47,8 +47,8 @@ impl<P: Pmem> fmt::Debug for WriteBatch<'_, P> {
 }
 
 impl<'s, P: Pmem> WriteBatch<'s, P> {
-    pub(crate) const fn new(core: &'s Core<P>, sweep: &'s Sweep, group: &'s Group) -> Self {
-        Self { core, sweep, group, ops: OpList::new() }
+    pub(crate) const fn new(session: &'s Session<P>, sweep: &'s Sweep, group: &'s Group) -> Self {
+        Self { session, sweep, group, ops: OpList::new() }
     }
 
     /// Adds an insertion of a key with its value, or a replacement of its value.
@@ -101,7 +101,7 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
         key: K::View<'_>,
         value: Option<&[u8]>,
     ) -> Result<(), WriteError> {
-        if !core::ptr::eq(table.core(), self.core) {
+        if !core::ptr::eq(table.session(), self.session) {
             return Err(WriteError::OtherStore);
         }
         let mut buffer = Vec::new();
@@ -121,8 +121,8 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
     /// entries, and one line; and nothing if there is nothing to change. Leaves without room are split before, as by [`Table::insert`]; a crash leaves
     /// them split, with the same contents.
     pub fn commit(self) -> Result<(), WriteError> {
-        let _settled = self.group.settle(self.core, self.sweep)?;
+        let _settled = self.group.settle(self.session, self.sweep)?;
         let tables = self.ops.tables();
-        self.sweep.change(self.core, || commit(self.core, &tables))
+        self.sweep.change(self.session, || commit(self.session, &tables))
     }
 }

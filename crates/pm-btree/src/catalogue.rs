@@ -1,9 +1,7 @@
 //! The descriptions of tables, which are the values of the catalogue, a tree with the tables' names as keys.
 
+use crate::format::CATALOGUE;
 use crate::types::{Key, Value};
-
-/// The number of the catalogue among the tables.
-pub(crate) const CATALOGUE: u16 = 0;
 
 /// The key width of a table with byte keys.
 const NO_WIDTH: u8 = 0xff;

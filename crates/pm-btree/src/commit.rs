@@ -6,12 +6,12 @@
 //! hidden entry is durably gone, which the next change of the leaf ensures.
 
 use crate::batch_slots::BatchSlot;
-use crate::core::Core;
 use crate::entry::{Commit, Entry, Kind, RecordRef, Stamp, entry_offset};
 use crate::error::{LeafError, WriteError};
 use crate::frame::{FrameLock, slots_of};
 use crate::key::SearchKey;
 use crate::leaf::{Content, Posting, Tree, flush_owed, held_entry, offset_in_entry, settle_owed};
+use crate::session::Session;
 use crate::split_point::{batch_split_point, sorted_entries};
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
@@ -65,12 +65,12 @@ struct Locked<'c, 'b> {
 /// A batch in progress. If it panics, it may leave entries that are not committed: the store is poisoned before its slot and its place in the grace
 /// period are given back, so that no later batch and no later durable epoch commits them.
 struct Unfinished<'c, P: Pmem> {
-    core: &'c Core<P>,
+    session: &'c Session<P>,
 }
 
 impl<P: Pmem> Drop for Unfinished<'_, P> {
     fn drop(&mut self) {
-        self.core.poison();
+        self.session.poison();
     }
 }
 
@@ -80,25 +80,25 @@ impl<P: Pmem> Drop for Unfinished<'_, P> {
 /// All changes are durable when this returns; a crash before that leaves all of them or none. Costs the lines of the records and entries, one line for
 /// the batch slot, and two fences, and nothing if only absent keys are removed. Splits of full leaves come before, with the fences of splits.
 pub(crate) fn commit<'c, P: Pmem>(
-    core: &'c Core<P>,
+    session: &'c Session<P>,
     tables: &[(&'c Tree, Vec<Op<'c>>)],
 ) -> Result<(), WriteError> {
-    let _active = core.begin_change()?;
-    let slot = core.batches.acquire(core.session.batch_slots()?);
+    let _active = session.begin_change()?;
+    let slot = session.batches.acquire(session.epochs.batch_slots()?);
     // The batch that had the slot before may have failed.
-    core.check_not_poisoned()?;
+    session.check_not_poisoned()?;
     let mut locked = Locked { parts: Vec::new(), postings: Vec::new() };
-    let unfinished = Unfinished { core };
-    let result = commit_in(core, &slot, tables, &mut locked);
+    let unfinished = Unfinished { session };
+    let result = commit_in(session, &slot, tables, &mut locked);
     core::mem::forget(unfinished);
     let Locked { parts, postings } = locked;
     drop(parts);
-    postings.iter().for_each(|(tree, posting)| tree.post(core, posting));
+    postings.iter().for_each(|(tree, posting)| tree.post(session, posting));
     result
 }
 
 fn commit_in<'c, P: Pmem>(
-    core: &'c Core<P>,
+    session: &'c Session<P>,
     slot: &BatchSlot<'_>,
     tables: &[(&'c Tree, Vec<Op<'c>>)],
     locked: &mut Locked<'c, 'c>,
@@ -109,7 +109,7 @@ fn commit_in<'c, P: Pmem>(
     for (tree, ops) in tables {
         let mut writes = Vec::with_capacity(ops.len());
         for op in ops {
-            let content = op.value.map(|value| store_content(core, tree, &op.key, value)).transpose()?;
+            let content = op.value.map(|value| store_content(session, tree, &op.key, value)).transpose()?;
             let value = content.map(|content| {
                 let value = (content.payload, content.low, content.record.is_some());
                 records.extend(content.record);
@@ -120,30 +120,30 @@ fn commit_in<'c, P: Pmem>(
         writes_of_tables.push((*tree, writes));
     }
     for (tree, writes) in &writes_of_tables {
-        tree.prefetch_leaves(core, writes);
+        tree.prefetch_leaves(session, writes);
     }
     for (tree, writes) in writes_of_tables {
-        locked.lock_leaves(core, tree, writes)?;
+        locked.lock_leaves(session, tree, writes)?;
     }
     // The locks of leaves from which only absent keys are removed are kept, too: the keys stay absent.
     let mut writes = locked.parts.iter().flat_map(|part| &part.writes);
     if writes.next().is_none() {
         return Ok(());
     }
-    let epoch = core.batch_epoch()?;
+    let epoch = session.batch_epoch()?;
     // From here on the records may be durable and referred to, even if a fence fails.
     records.into_iter().for_each(crate::space::Reserved::keep);
     let written: Vec<Vec<usize>> =
-        locked.parts.iter().map(|part| part.write(core, Stamp { epoch, order: slot.number() })).collect();
-    let fenced = core.fence().and_then(|()| {
-        slot.store(&core.pmem(), epoch);
+        locked.parts.iter().map(|part| part.write(session, Stamp { epoch, order: slot.number() })).collect();
+    let fenced = session.fence().and_then(|()| {
+        slot.store(&session.pmem(), epoch);
         // DURABILITY POINT
-        core.fence()
+        session.fence()
     });
     for (part, slots) in locked.parts.iter().zip(&written) {
         if !slots.is_empty() {
             if fenced.is_ok() {
-                part.publish(core, slots);
+                part.publish(session, slots);
             }
             part.leaf.end();
         }
@@ -153,15 +153,15 @@ fn commit_in<'c, P: Pmem>(
 
 /// Takes space for a value, and stores its record, which the caller fences.
 fn store_content<'c, P: Pmem>(
-    core: &'c Core<P>,
+    session: &'c Session<P>,
     tree: &Tree,
     key: &SearchKey<'_>,
     value: &[u8],
 ) -> Result<Content<'c>, WriteError> {
     let mut buffer = Vec::new();
-    let content = tree.prepare(core, key, value, &mut buffer)?;
+    let content = tree.prepare(session, key, value, &mut buffer)?;
     if let Some(record) = &content.record {
-        core.pmem().store_nt(record.offset(), if tree.is_word() { value } else { &buffer });
+        session.pmem().store_nt(record.offset(), if tree.is_word() { value } else { &buffer });
     }
     Ok(content)
 }
@@ -170,24 +170,24 @@ impl<'c, 'b> Locked<'c, 'b> {
     /// Locks the leaves of these changes of a tree, and makes room in them. Leaves of the tree that are locked already are to the left.
     fn lock_leaves<P: Pmem>(
         &mut self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         tree: &'c Tree,
         writes: Vec<Write<'b>>,
     ) -> Result<(), WriteError> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let mut writes = writes.into_iter().peekable();
         while let Some(first) = writes.peek() {
-            let leaf = tree.lock_leaf_rightwards(core, &first.key)?;
+            let leaf = tree.lock_leaf_rightwards(session, &first.key)?;
             let is_inside =
                 |write: &Write<'_>| leaf.next().is_none() || !leaf.high().is_at_or_below(pmem, &write.key);
             let mut inside = Vec::new();
             while let Some(mut write) = writes.next_if(is_inside) {
-                write.old = tree.find_in(core, &leaf, &write.key)?;
+                write.old = tree.find_in(session, &leaf, &write.key)?;
                 if write.value.is_some() || write.old.is_some() {
                     inside.push(write);
                 }
             }
-            self.make_room(core, tree, leaf, inside)?;
+            self.make_room(session, tree, leaf, inside)?;
         }
         Ok(())
     }
@@ -195,30 +195,30 @@ impl<'c, 'b> Locked<'c, 'b> {
     /// Splits a leaf until its changes have room, and keeps all locks.
     fn make_room<P: Pmem>(
         &mut self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         tree: &'c Tree,
         leaf: FrameLock<'c>,
         mut writes: Vec<Write<'b>>,
     ) -> Result<(), WriteError> {
         let mut leaf = leaf;
-        while !has_room(core, &leaf, &writes) {
+        while !has_room(session, &leaf, &writes) {
             match leaf.held.load(Ordering::Relaxed) {
                 0 => (),
                 held => return Err(held_entry(leaf.node(), held).into()),
             }
-            let entries = sorted_entries(&core.pmem(), tree.is_word(), &leaf);
+            let entries = sorted_entries(&session.pmem(), tree.is_word(), &leaf);
             let changes = writes.iter().map(|write| (&write.key, write.old.is_none()));
-            let node_slots = leaf.next().is_none().then_some(core.slots);
+            let node_slots = leaf.next().is_none().then_some(session.slots);
             let point = batch_split_point(tree.is_word(), &entries, changes, node_slots);
-            let (right, posting) = tree.split_at(core, &leaf, &entries, point, None)?;
+            let (right, posting) = tree.split_at(session, &leaf, &entries, point, None)?;
             let low = posting.low;
             self.postings.push((tree, posting));
-            let is_left = |write: &Write<'_>| !low.is_at_or_below(&core.pmem(), &write.key);
+            let is_left = |write: &Write<'_>| !low.is_at_or_below(&session.pmem(), &write.key);
             let mut of_right = writes.split_off(writes.partition_point(is_left));
             for write in &mut of_right {
-                write.old = tree.find_in(core, &right, &write.key)?;
+                write.old = tree.find_in(session, &right, &write.key)?;
             }
-            self.make_room(core, tree, leaf, writes)?;
+            self.make_room(session, tree, leaf, writes)?;
             (leaf, writes) = (right, of_right);
         }
         self.parts.push(Part { tree, leaf, writes });
@@ -227,8 +227,8 @@ impl<'c, 'b> Locked<'c, 'b> {
 }
 
 /// Whether the leaf has a free slot for each change, and one is left when they are published.
-fn has_room<P: Pmem>(core: &Core<P>, leaf: &FrameLock<'_>, writes: &[Write<'_>]) -> bool {
-    let free = (core.all_slots() & !leaf.taken()).count_ones() as usize;
+fn has_room<P: Pmem>(session: &Session<P>, leaf: &FrameLock<'_>, writes: &[Write<'_>]) -> bool {
+    let free = (session.all_slots() & !leaf.taken()).count_ones() as usize;
     let insertions = writes.iter().filter(|write| write.old.is_none()).count();
     writes.len() <= free && (insertions < free || insertions == 0)
 }
@@ -236,13 +236,13 @@ fn has_room<P: Pmem>(core: &Core<P>, leaf: &FrameLock<'_>, writes: &[Write<'_>])
 impl Part<'_, '_> {
     /// Writes the entries into free slots, first into those whose lines must be flushed anyway, and flushes them. Returns the slots. Unless there are
     /// none, the leaf is being changed afterwards.
-    fn write<P: Pmem>(&self, core: &Core<P>, stamp: Stamp) -> Vec<usize> {
-        let (pmem, leaf) = (&core.pmem(), &self.leaf);
+    fn write<P: Pmem>(&self, session: &Session<P>, stamp: Stamp) -> Vec<usize> {
+        let (pmem, leaf) = (&session.pmem(), &self.leaf);
         if self.writes.is_empty() {
             return Vec::new();
         }
         let owed = leaf.owed.load(Ordering::Relaxed);
-        let free = core.all_slots() & !leaf.taken();
+        let free = session.all_slots() & !leaf.taken();
         leaf.begin();
         let slots: Vec<usize> =
             slots_of(owed).chain(slots_of(free & !owed)).take(self.writes.len()).collect();
@@ -256,12 +256,12 @@ impl Part<'_, '_> {
     }
 
     /// Shows the entries in these slots to readers, and clears the commit words of those that they replace and hide.
-    fn publish<P: Pmem>(&self, core: &Core<P>, slots: &[usize]) {
-        let (pmem, leaf) = (&core.pmem(), &self.leaf);
-        settle_owed(core, leaf);
+    fn publish<P: Pmem>(&self, session: &Session<P>, slots: &[usize]) {
+        let (pmem, leaf) = (&session.pmem(), &self.leaf);
+        settle_owed(session, leaf);
         let mut live = leaf.live.load(Ordering::Relaxed);
         if live == 0 {
-            self.tree.ends.widen(core, leaf, &self.writes[0].key);
+            self.tree.ends.widen(session, leaf, &self.writes[0].key);
         }
         let (mut owed, mut tombstones, mut records) = (0, 0, Vec::new());
         let (mut inserted, mut removed) = (0, 0);
@@ -293,7 +293,7 @@ impl Part<'_, '_> {
             [] => 0,
             [record] => record.payload(),
             _ => {
-                core.batches.put_replaced(leaf.node(), records);
+                session.batches.put_replaced(leaf.node(), records);
                 RecordRef::LIST_PAYLOAD
             }
         };
@@ -308,18 +308,18 @@ impl Part<'_, '_> {
 impl Tree {
     /// Prefetches the frames of the leaves of these changes, and then the lines that the changes store to or compare, so that the cache misses of different leaves
     /// overlap. Another thread may change the leaves before they are locked, which costs speed only.
-    fn prefetch_leaves<P: Pmem>(&self, core: &Core<P>, writes: &[Write<'_>]) {
+    fn prefetch_leaves<P: Pmem>(&self, session: &Session<P>, writes: &[Write<'_>]) {
         let mut frames = Vec::with_capacity(writes.len());
         for write in writes {
             // The lookup under the lock reports an error.
-            let Ok(followed) = self.index.find(core, &write.key) else { return };
-            let frame = core.frames.get(followed.leaf());
+            let Ok(followed) = self.index.find(session, &write.key) else { return };
+            let frame = session.frames.get(followed.leaf());
             frame.prefetch();
             frames.push(frame);
         }
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         for (write, frame) in writes.iter().zip(frames).filter(|(_, frame)| frame.is_filled()) {
-            let free = core.all_slots() & !frame.taken();
+            let free = session.all_slots() & !frame.taken();
             let owed = frame.owed.load(Ordering::Relaxed);
             let next = if owed == 0 { free } else { owed };
             let next = next & next.wrapping_neg();
@@ -333,15 +333,15 @@ impl Tree {
     /// Locks the leaf whose range includes `key`, by a thread that has locked leaves to the left of it: no lock to the left is waited for.
     fn lock_leaf_rightwards<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         key: &SearchKey<'_>,
     ) -> Result<FrameLock<'c>, LeafError> {
         // Leaves are not merged while the tree is in use, so the leaf of a key is this one or moves to the right.
-        let mut leaf = self.locate(core, key)?.0.lock();
+        let mut leaf = self.locate(session, key)?.0.lock();
         while let Some(next) = leaf.next()
-            && leaf.high().is_at_or_below(&core.pmem(), key)
+            && leaf.high().is_at_or_below(&session.pmem(), key)
         {
-            leaf = self.leaf(core, next)?.lock();
+            leaf = self.leaf(session, next)?.lock();
         }
         Ok(leaf)
     }

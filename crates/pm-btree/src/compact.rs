@@ -12,7 +12,6 @@
 //! old root again, whose space is another hint node's by then; hint nodes that name one another and linked leaves only are right
 //! [whichever they are](crate::hints).
 
-use crate::core::Core;
 use crate::entry::entry_offset;
 use crate::error::{LeafError, ReadError};
 use crate::format::{ENTRY_BYTES, NodeHeader, checked};
@@ -20,6 +19,7 @@ use crate::frame::{Frame, FrameId, slots_of};
 use crate::header::Verified;
 use crate::leaf::{Tree, offset_in_entry, settle_owed};
 use crate::separator::Separator;
+use crate::session::Session;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 use pm_core::{FenceError, Pmem};
@@ -37,14 +37,14 @@ struct Run {
 ///
 /// # Durability
 /// Two fences for each tree that has empty leaves, and one for each new hint node; nothing if no leaf is empty. A crash leaves all entries.
-pub(crate) fn compact<P: Pmem>(core: &mut Core<P>, trees: &[&Tree]) -> Result<(), ReadError> {
+pub(crate) fn compact<P: Pmem>(session: &mut Session<P>, trees: &[&Tree]) -> Result<(), ReadError> {
     for tree in trees {
-        let runs = tree.runs(core)?;
+        let runs = tree.runs(session)?;
         if !runs.is_empty() {
-            tree.unlink(core, &runs)?;
-            tree.release(core, &runs);
-            core.space.search_anew();
-            tree.index.renew(core)?;
+            tree.unlink(session, &runs)?;
+            tree.release(session, &runs);
+            session.space.search_anew();
+            tree.index.renew(session)?;
         }
     }
     Ok(())
@@ -56,17 +56,17 @@ fn is_empty(frame: &Frame) -> bool {
 
 impl Tree {
     /// The leaves whose right siblings are empty. The first leaf stays, even if it is empty.
-    fn runs<P: Pmem>(&self, core: &Core<P>) -> Result<Vec<Run>, LeafError> {
+    fn runs<P: Pmem>(&self, session: &Session<P>) -> Result<Vec<Run>, LeafError> {
         let mut runs = Vec::new();
         let mut at = Some(self.first);
         while let Some(leaf) = at {
-            let (mut empty, mut next) = (Vec::new(), self.leaf(core, leaf)?.next());
+            let (mut empty, mut next) = (Vec::new(), self.leaf(session, leaf)?.next());
             while let Some(right) = next {
-                let frame = self.leaf(core, right)?;
+                let frame = self.leaf(session, right)?;
                 if !is_empty(frame) {
                     break;
                 }
-                let low = Verified::load(&core.pmem(), frame.node(), self.id)?.low();
+                let low = Verified::load(&session.pmem(), frame.node(), self.id)?.low();
                 empty.push((right, low));
                 next = frame.next();
             }
@@ -79,12 +79,12 @@ impl Tree {
     }
 
     /// The first two steps.
-    fn unlink<P: Pmem>(&self, core: &Core<P>, runs: &[Run]) -> Result<(), FenceError> {
-        let pmem = &core.pmem();
-        self.index.forget_hints(core);
+    fn unlink<P: Pmem>(&self, session: &Session<P>, runs: &[Run]) -> Result<(), FenceError> {
+        let pmem = &session.pmem();
+        self.index.forget_hints(session);
         for run in runs {
-            let leaf = core.frames.get(run.leaf);
-            for slot in slots_of(core.all_slots() & !leaf.taken()) {
+            let leaf = session.frames.get(run.leaf);
+            for slot in slots_of(session.all_slots() & !leaf.taken()) {
                 let place = entry_offset(leaf.node(), slot);
                 if pmem.load_u64(place + offset_in_entry::COMMIT) != 0 {
                     pmem.store_u64(place + offset_in_entry::COMMIT, 0);
@@ -92,34 +92,34 @@ impl Tree {
                 }
             }
         }
-        core.fence()?;
+        session.fence()?;
         for run in runs {
-            let place = core.frames.get(run.leaf).node() + offset_of!(NodeHeader, next) as u64;
-            let next = run.next.map_or(0, |next| core.space.node_offset(next));
+            let place = session.frames.get(run.leaf).node() + offset_of!(NodeHeader, next) as u64;
+            let next = run.next.map_or(0, |next| session.space.node_offset(next));
             pmem.store_u64(place, checked(next, place));
             pmem.flush(place, 8);
         }
         // DURABILITY POINT
-        core.fence()
+        session.fence()
     }
 
     /// Releases what the unlinked leaves have used, and makes the frames say what the leaves do.
-    fn release<P: Pmem>(&self, core: &mut Core<P>, runs: &[Run]) {
+    fn release<P: Pmem>(&self, session: &mut Session<P>, runs: &[Run]) {
         for Run { leaf, empty, next } in runs {
             let (last, _) = empty.last().expect("a run has an empty leaf");
-            let high = core.frames.get(*last).high();
-            let frame = core.frames.get(*leaf).lock();
+            let high = session.frames.get(*last).high();
+            let frame = session.frames.get(*leaf).lock();
             frame.begin();
             frame.set_next(next.unwrap_or(FrameId::NONE), high);
             frame.end();
             drop(frame);
             for (id, low) in empty {
                 if low.record != 0 {
-                    core.space.release_record(low.record, low.len.into());
+                    session.space.release_record(low.record, low.len.into());
                 }
-                settle_owed(core, &core.frames.get(*id).lock());
-                core.space.release_node(core.space.node_offset(*id));
-                core.frames.reset(*id);
+                settle_owed(session, &session.frames.get(*id).lock());
+                session.space.release_node(session.space.node_offset(*id));
+                session.frames.reset(*id);
             }
         }
         self.ends.reset(self.first);

@@ -4,11 +4,11 @@
 //! knows a leaf at each end beyond which all leaves are empty. An insertion into an empty leaf may lie beyond, and moves the end there, under the
 //! leaf's lock and before readers see the entry. A thread moves an end inwards only while it has the lock of the leaf at the end, which is empty.
 
-use crate::core::Core;
 use crate::format::NodeHeader;
 use crate::frame::{FrameId, FrameLock};
 use crate::key::SearchKey;
 use crate::separator::Separator;
+use crate::session::Session;
 use core::sync::atomic::{AtomicU32, Ordering};
 use pm_core::{Pmem, from_bytes};
 
@@ -54,15 +54,15 @@ impl Ends {
 
     /// Moves the ends so that an empty leaf, into which `key` is inserted, lies between them. The caller has the lock of the leaf, and publishes the entry
     /// after this.
-    pub(crate) fn widen<P: Pmem>(&self, core: &Core<P>, leaf: &FrameLock<'_>, key: &SearchKey<'_>) {
-        let pmem = &core.pmem();
-        let Some(id) = core.space.frame_of(leaf.node()) else { return };
+    pub(crate) fn widen<P: Pmem>(&self, session: &Session<P>, leaf: &FrameLock<'_>, key: &SearchKey<'_>) {
+        let pmem = &session.pmem();
+        let Some(id) = session.space.frame_of(leaf.node()) else { return };
         let move_to = |end: &AtomicU32, seen: FrameId| {
             end.compare_exchange(seen.0, id.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         loop {
             let first = self.first();
-            let is_inside = || low_of(pmem, core.space.node_offset(first)).is_at_or_below(pmem, key);
+            let is_inside = || low_of(pmem, session.space.node_offset(first)).is_at_or_below(pmem, key);
             if first == id || is_inside() || move_to(&self.first, first) {
                 break;
             }
@@ -70,7 +70,7 @@ impl Ends {
         loop {
             let last = self.last();
             let is_inside = || {
-                let frame = core.frames.get(last);
+                let frame = session.frames.get(last);
                 loop {
                     let snapshot = frame.snapshot();
                     let is_inside = frame.right().is_none_or(|(_, high)| !high.is_at_or_below(pmem, key));

@@ -280,7 +280,7 @@ impl Entry {
     /// Calls `with` with the bytes of the key and of the value. The record is not copied if the region can lend it. `key_width`: that of word keys,
     /// whose records hold values only.
     ///
-    /// The entry was in a leaf, and its seal right, after the caller had [announced](crate::core::Core::begin_lending) itself.
+    /// The entry was in a leaf, and its seal right, after the caller had [announced](crate::session::Session::begin_lending) itself.
     #[inline]
     #[expect(unsafe_code, reason = "the bytes of records are immutable")]
     pub(crate) fn lend<P: Pmem>(

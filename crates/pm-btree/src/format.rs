@@ -175,6 +175,9 @@ pub const KIND_BYTES: u8 = 1;
 /// [`NodeHeader::level`] of an anchor.
 pub const ANCHOR_LEVEL: u8 = u8::MAX;
 
+/// The number of the catalogue among the tables.
+pub(crate) const CATALOGUE: u16 = 0;
+
 /// [`NodeHeader::state`] of a live node, before it is [checked].
 pub const STATE_LIVE: u64 = 1;
 

@@ -10,12 +10,12 @@
 //! commit, and for writing under `order` only.
 
 use crate::commit::commit;
-use crate::core::Core;
 use crate::entry::INLINE_BYTES;
 use crate::error::WriteError;
 use crate::key::SearchKey;
 use crate::leaf::Tree;
 use crate::op_list::OpList;
+use crate::session::Session;
 use crate::sweep::Sweep;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -67,21 +67,21 @@ impl Group {
     /// Adds a change. If there is no room, the group is committed first.
     pub(crate) fn push<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         sweep: &Sweep,
         tree: &Arc<Tree>,
         key: &SearchKey<'_>,
         value: Option<&[u8]>,
     ) -> Result<(), WriteError> {
-        core.check_not_poisoned()?;
+        session.check_not_poisoned()?;
         let len_bytes = record_bytes(tree, key, value.map_or(0, <[u8]>::len));
-        let max_bytes = core.space.record_bytes_max();
+        let max_bytes = session.space.record_bytes_max();
         if len_bytes > max_bytes {
             return Err(WriteError::TooLong { len_bytes, max_bytes });
         }
         let mut order = self.order();
         if self.len() >= self.limit {
-            self.commit(core, sweep, &mut order)?;
+            self.commit(session, sweep, &mut order)?;
         }
         let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
         if changes.len() == 0 {
@@ -106,21 +106,21 @@ impl Group {
     #[inline]
     pub(crate) fn settle<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         sweep: &Sweep,
     ) -> Result<Option<Settled<'_>>, WriteError> {
         if !self.is_enabled() {
             return Ok(None);
         }
         let mut order = self.order();
-        self.commit(core, sweep, &mut order)?;
+        self.commit(session, sweep, &mut order)?;
         Ok(Some(Settled { _order: order }))
     }
 
     /// As [`settle`](Self::settle), if the oldest change has waited for so long. Returns whether it had.
     pub(crate) fn settle_older<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         sweep: &Sweep,
         age: Duration,
     ) -> Result<bool, WriteError> {
@@ -130,13 +130,18 @@ impl Group {
         let mut order = self.order();
         let is_due = order.since.is_some_and(|since| since.elapsed() >= age);
         if is_due {
-            self.commit(core, sweep, &mut order)?;
+            self.commit(session, sweep, &mut order)?;
         }
         Ok(is_due)
     }
 
     /// Commits the group. If that fails, its changes go on waiting.
-    fn commit<P: Pmem>(&self, core: &Core<P>, sweep: &Sweep, order: &mut Order) -> Result<(), WriteError> {
+    fn commit<P: Pmem>(
+        &self,
+        session: &Session<P>,
+        sweep: &Sweep,
+        order: &mut Order,
+    ) -> Result<(), WriteError> {
         if self.len() == 0 {
             return Ok(());
         }
@@ -144,7 +149,7 @@ impl Group {
             // Readers find the changes here until they are in the leaves.
             let changes = self.changes.read().unwrap_or_else(PoisonError::into_inner);
             let tables = changes.tables();
-            sweep.change(core, || commit(core, &tables))?;
+            sweep.change(session, || commit(session, &tables))?;
         }
         self.changes.write().unwrap_or_else(PoisonError::into_inner).clear();
         self.len.store(0, Ordering::Release);

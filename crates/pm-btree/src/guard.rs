@@ -1,7 +1,7 @@
-//! Values that were read.
+//! What the calls of a table take and return: values that were read, encoded values, and the result of a compare-and-swap.
 
 use crate::bytes::Bytes;
-use crate::error::{DecodeError, ReadError};
+use crate::error::{DecodeError, EncodeError, ReadError};
 use crate::types::{Key, Value};
 use core::fmt;
 use core::marker::PhantomData;
@@ -63,5 +63,45 @@ impl<T: Value> Clone for Guard<T> {
 impl<T: Value> fmt::Debug for Guard<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Guard").field(&self.value()).finish()
+    }
+}
+
+/// A value for [`Table::update`](crate::Table::update), encoded.
+pub struct Encoded<V: Value> {
+    pub(crate) bytes: Result<Vec<u8>, EncodeError>,
+    of: PhantomData<fn() -> V>,
+}
+
+impl<V: Value> Encoded<V> {
+    /// Encodes a value. If it has no encoding, the update returns the error.
+    #[must_use]
+    pub fn new(value: V::View<'_>) -> Self {
+        let mut bytes = Vec::new();
+        let encoded = V::encode(value, &mut bytes);
+        Self { bytes: encoded.map(|()| bytes), of: PhantomData }
+    }
+}
+
+impl<V: Value> fmt::Debug for Encoded<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Encoded").field(&self.bytes).finish()
+    }
+}
+
+/// What came of [`Table::compare_and_swap`](crate::Table::compare_and_swap).
+#[derive(Clone, Debug)]
+#[must_use = "if the value was not the expected one, nothing was changed"]
+pub enum Swap<V: Value> {
+    /// The value was the expected one, and the new one is durable.
+    Swapped,
+    /// The value was this one, and not the expected one: nothing was changed. `None` if the key was absent.
+    Unequal(Option<Guard<V>>),
+}
+
+impl<V: Value> Swap<V> {
+    /// Whether the new value is durable.
+    #[must_use]
+    pub const fn is_swapped(&self) -> bool {
+        matches!(self, Self::Swapped)
     }
 }

@@ -6,12 +6,12 @@
 //!
 //! An *anchor* is a node with one word, the offset of the root: the highest hint node, or the only leaf. The catalogue names a table's anchor.
 
-use crate::core::Core;
 use crate::error::{Corruption, CorruptionKind, WriteError};
 use crate::format::{ANCHOR_LEVEL, NODE_HEADER_BYTES, NodeHeader, STATE_LIVE, checked, unchecked};
 use crate::header::{TreeId, Verified};
 use crate::inner::FANOUT_MAX;
 use crate::separator::Separator;
+use crate::session::Session;
 use core::mem::offset_of;
 use pm_core::{Pmem, bytes_of, from_bytes};
 
@@ -19,17 +19,17 @@ use pm_core::{Pmem, bytes_of, from_bytes};
 ///
 /// # Durability
 /// Durable when this returns, at one fence. Nothing refers to it yet, and a crash frees it.
-pub(crate) fn create<P: Pmem>(core: &Core<P>, level: u8, children: &[u64]) -> Result<u64, WriteError> {
-    let pmem = &core.pmem();
-    let node = core.space.reserve_node(&core.heap)?;
+pub(crate) fn create<P: Pmem>(session: &Session<P>, level: u8, children: &[u64]) -> Result<u64, WriteError> {
+    let pmem = &session.pmem();
+    let node = session.space.reserve_node(&session.heap)?;
     let first: NodeHeader = from_bytes(|bytes| pmem.load(children[0], bytes));
-    store_header(core, node.offset(), NodeHeader { level, ..first });
+    store_header(session, node.offset(), NodeHeader { level, ..first });
     for (word, child) in (0..).zip(children) {
         let place = word_offset(node.offset(), word);
         pmem.store_u64(place, checked(*child, place));
     }
     pmem.flush(node.offset(), NODE_HEADER_BYTES + 8 * children.len() as u64);
-    core.fence()?;
+    session.fence()?;
     let offset = node.offset();
     node.keep();
     Ok(offset)
@@ -39,33 +39,33 @@ pub(crate) fn create<P: Pmem>(core: &Core<P>, level: u8, children: &[u64]) -> Re
 ///
 /// # Durability
 /// The caller fences. Nothing refers to it yet, and a crash frees it.
-pub(crate) fn create_anchor<P: Pmem>(core: &Core<P>, leaf: u64) -> Result<u64, WriteError> {
-    let pmem = &core.pmem();
-    let node = core.space.reserve_node(&core.heap)?;
+pub(crate) fn create_anchor<P: Pmem>(session: &Session<P>, leaf: u64) -> Result<u64, WriteError> {
+    let pmem = &session.pmem();
+    let node = session.space.reserve_node(&session.heap)?;
     let first: NodeHeader = from_bytes(|bytes| pmem.load(leaf, bytes));
-    store_header(core, node.offset(), NodeHeader { level: ANCHOR_LEVEL, ..first });
+    store_header(session, node.offset(), NodeHeader { level: ANCHOR_LEVEL, ..first });
     pmem.flush(node.offset(), NODE_HEADER_BYTES);
-    set_root(core, node.offset(), leaf);
+    set_root(session, node.offset(), leaf);
     let offset = node.offset();
     node.keep();
     Ok(offset)
 }
 
 /// Stores a header with the level, the table and the separator of `header`.
-fn store_header<P: Pmem>(core: &Core<P>, node: u64, header: NodeHeader) {
+fn store_header<P: Pmem>(session: &Session<P>, node: u64, header: NodeHeader) {
     let state = checked(STATE_LIVE, node + offset_of!(NodeHeader, state) as u64);
-    let header = NodeHeader { state, next: 0, birth: core.session.next_birth(), ..header };
+    let header = NodeHeader { state, next: 0, birth: session.epochs.next_birth(), ..header };
     let header = NodeHeader { crc: header.expected_crc(node), ..header };
-    core.pmem().store(node, bytes_of(&header));
+    session.pmem().store(node, bytes_of(&header));
 }
 
 const fn word_offset(node: u64, word: usize) -> u64 {
     node + NODE_HEADER_BYTES + 8 * word as u64
 }
 
-fn load_words<P: Pmem>(core: &Core<P>, hint: u64) -> [u64; FANOUT_MAX] {
+fn load_words<P: Pmem>(session: &Session<P>, hint: u64) -> [u64; FANOUT_MAX] {
     let mut words = [0; FANOUT_MAX];
-    core.pmem().load_words(word_offset(hint, 0), &mut words[..core.fanout()]);
+    session.pmem().load_words(word_offset(hint, 0), &mut words[..session.fanout()]);
     words
 }
 
@@ -74,32 +74,32 @@ fn load_words<P: Pmem>(core: &Core<P>, hint: u64) -> [u64; FANOUT_MAX] {
 ///
 /// # Durability
 /// The next fence of this thread makes it durable.
-pub(crate) fn add<P: Pmem>(core: &Core<P>, hint: u64, child: u64, children: &[u64]) {
-    let words = load_words(core, hint);
+pub(crate) fn add<P: Pmem>(session: &Session<P>, hint: u64, child: u64, children: &[u64]) {
+    let words = load_words(session, hint);
     let is_free = |word: usize| {
         unchecked(words[word], word_offset(hint, word)).is_none_or(|child| !children.contains(&child))
     };
-    let places = || 0..core.fanout();
+    let places = || 0..session.fanout();
     let free = places().find(|word| words[*word] == 0).or_else(|| places().find(|word| is_free(*word)));
     if let Some(free) = free {
         let place = word_offset(hint, free);
-        core.pmem().store_u64(place, checked(child, place));
-        core.pmem().flush(place, 8);
+        session.pmem().store_u64(place, checked(child, place));
+        session.pmem().flush(place, 8);
     }
 }
 
 /// The children of a hint node with their separators, in ascending order. The first has the hint node's separator, and there is at least one.
 pub(crate) fn children<P: Pmem>(
-    core: &Core<P>,
+    session: &Session<P>,
     tree: TreeId,
     hint: u64,
     level: u8,
 ) -> Result<Vec<(Separator, u64)>, Corruption> {
-    let pmem = &core.pmem();
+    let pmem = &session.pmem();
     let corrupted = Corruption::new(hint, CorruptionKind::NodeHeader);
     let low = Verified::load_at_level(pmem, hint, tree, level)?.low();
-    let words = load_words(core, hint);
-    let offsets: Vec<u64> = (0..core.fanout())
+    let words = load_words(session, hint);
+    let offsets: Vec<u64> = (0..session.fanout())
         .filter_map(|word| unchecked(words[word], word_offset(hint, word)))
         .filter(|child| *child != 0)
         .collect();
@@ -125,15 +125,19 @@ pub(crate) fn children<P: Pmem>(
 ///
 /// # Durability
 /// The next fence of this thread makes it durable. A crash leaves the old root, from which every leaf is reached, or the new one.
-pub(crate) fn set_root<P: Pmem>(core: &Core<P>, anchor: u64, root: u64) {
+pub(crate) fn set_root<P: Pmem>(session: &Session<P>, anchor: u64, root: u64) {
     let place = word_offset(anchor, 0);
-    core.pmem().store_u64(place, checked(root, place));
-    core.pmem().flush(place, 8);
+    session.pmem().store_u64(place, checked(root, place));
+    session.pmem().flush(place, 8);
 }
 
 /// The offset of the root, and its level: 0 for a leaf.
-pub(crate) fn root<P: Pmem>(core: &Core<P>, tree: TreeId, anchor: u64) -> Result<(u64, u8), Corruption> {
-    let pmem = &core.pmem();
+pub(crate) fn root<P: Pmem>(
+    session: &Session<P>,
+    tree: TreeId,
+    anchor: u64,
+) -> Result<(u64, u8), Corruption> {
+    let pmem = &session.pmem();
     Verified::load_at_level(pmem, anchor, tree, ANCHOR_LEVEL)?;
     let place = word_offset(anchor, 0);
     let corrupted = || Corruption::new(place, CorruptionKind::NodeHeader);

@@ -1,14 +1,13 @@
 //! The leaves of a tree: finding a key's leaf and its entry, and changing entries under the leaf's lock.
 
-use crate::catalogue::CATALOGUE;
 use crate::change::{Expected, Outcome};
-use crate::core::Core;
 use crate::ends::Ends;
 pub(crate) use crate::entry::held_entry;
 use crate::entry::{Commit, Entry, INLINE_BYTES, Kind, RecordRef, entry_offset, inline_lengths, node_seed};
 use crate::error::{Corruption, CorruptionKind, LeafError, WriteError};
 use crate::format::{
-    ENTRY_BYTES, KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, checked,
+    CATALOGUE, ENTRY_BYTES, KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE,
+    checked,
 };
 pub(crate) use crate::frame::flush_owed;
 pub(crate) use crate::frame::slots_of;
@@ -18,6 +17,7 @@ use crate::hints;
 use crate::index::{Followed, Index};
 use crate::key::SearchKey;
 use crate::separator::Separator;
+use crate::session::Session;
 use crate::space::Reserved;
 use crate::split_point::{Moving, SplitPoint, sorted_entries, split_point};
 use core::mem::offset_of;
@@ -57,8 +57,8 @@ pub(crate) struct NewEntry<'a> {
 }
 
 impl NewEntry<'_> {
-    fn entry<P: Pmem>(&self, core: &Core<P>, leaf: &FrameLock<'_>) -> Result<Entry, WriteError> {
-        let commit = Commit::new(Kind::Value, self.is_inline, core.next_stamp(leaf)?);
+    fn entry<P: Pmem>(&self, session: &Session<P>, leaf: &FrameLock<'_>) -> Result<Entry, WriteError> {
+        let commit = Commit::new(Kind::Value, self.is_inline, session.next_stamp(leaf)?);
         Ok(Entry { key: self.key.head(), payload: self.payload, low: self.low, commit })
     }
 }
@@ -79,13 +79,13 @@ impl Tree {
     #[inline]
     pub(crate) fn locate<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         key: &SearchKey<'_>,
     ) -> Result<(&'c Frame, Snapshot), LeafError> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         loop {
-            let followed = self.index.find(core, key)?;
-            if let Some(found) = self.move_right(core, &followed, |high| high.is_at_or_below(pmem, key))? {
+            let followed = self.index.find(session, key)?;
+            if let Some(found) = self.move_right(session, &followed, |high| high.is_at_or_below(pmem, key))? {
                 return Ok(found);
             }
         }
@@ -95,25 +95,25 @@ impl Tree {
     #[inline]
     pub(crate) fn move_right<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         followed: &Followed,
         is_left: impl Fn(&Separator) -> bool,
     ) -> Result<Option<(&'c Frame, Snapshot)>, LeafError> {
-        let mut frame = self.leaf(core, followed.leaf())?;
+        let mut frame = self.leaf(session, followed.leaf())?;
         let mut snapshot = frame.snapshot();
-        if !self.index.is_current(core, followed) {
+        if !self.index.is_current(session, followed) {
             return Ok(None);
         }
         while let Some((next, high)) = frame.right()
             && is_left(&high)
         {
-            let right = self.leaf(core, next)?;
+            let right = self.leaf(session, next)?;
             let of_right = right.snapshot();
             if !frame.is_current(snapshot) {
                 return Ok(None);
             }
             (frame, snapshot) = (right, of_right);
-            core.count_step();
+            session.count_step();
         }
         Ok(Some((frame, snapshot)))
     }
@@ -124,24 +124,24 @@ impl Tree {
     #[inline]
     pub(crate) fn get<P: Pmem, R>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         key: &SearchKey<'_>,
         verifies_seal: bool,
         mut read: impl FnMut(&Entry) -> R,
     ) -> Result<Option<R>, LeafError> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         loop {
-            let (frame, snapshot) = self.locate(core, key)?;
+            let (frame, snapshot) = self.locate(session, key)?;
             let node = frame.node();
             let mut found = None;
             for slot in slots_of(frame.matches(key.fingerprint(), snapshot.live)) {
                 let (entry, seal) = Entry::load(pmem, entry_offset(node, slot));
                 let has_key = entry.has_key(pmem, key);
                 // The key of a corrupted record may have been this one.
-                if has_key || core.verifies_reads && entry.key == key.head() {
-                    let is_intact = (!verifies_seal && !core.verifies_reads
+                if has_key || session.verifies_reads && entry.key == key.head() {
+                    let is_intact = (!verifies_seal && !session.verifies_reads
                         || entry.seal(frame.seed()) == seal)
-                        && (!core.verifies_reads || entry.is_record_intact(pmem, self.is_word()));
+                        && (!session.verifies_reads || entry.is_record_intact(pmem, self.is_word()));
                     let corruption = Corruption::new(entry_offset(node, slot), CorruptionKind::Record);
                     if !is_intact {
                         found = Some(Err(corruption));
@@ -153,14 +153,15 @@ impl Tree {
                     break;
                 }
             }
-            if found.is_none() && core.verifies_reads && self.has_broken_seal(core, frame, snapshot) {
+            if found.is_none() && session.verifies_reads && self.has_broken_seal(session, frame, snapshot) {
                 found = Some(Err(Corruption::new(node, CorruptionKind::Entry)));
             }
-            if found.is_none() && core.verifies_reads {
-                found = self.verify_range(core, node, key).err().map(Err);
+            if found.is_none() && session.verifies_reads {
+                found = self.verify_range(session, node, key).err().map(Err);
             }
             // A change in progress may have stored a part of an entry.
-            if matches!(found, Some(Err(_))) && !snapshot.is_settled() && core.check_not_poisoned().is_ok() {
+            if matches!(found, Some(Err(_))) && !snapshot.is_settled() && session.check_not_poisoned().is_ok()
+            {
                 core::hint::spin_loop();
                 continue;
             }
@@ -178,22 +179,22 @@ impl Tree {
     #[inline]
     fn lock_leaf<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         key: &SearchKey<'_>,
     ) -> Result<FrameLock<'c>, LeafError> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         loop {
-            let followed = self.index.find(core, key)?;
-            let mut leaf = self.leaf(core, followed.leaf())?.lock();
-            if !self.index.is_current(core, &followed) {
+            let followed = self.index.find(session, key)?;
+            let mut leaf = self.leaf(session, followed.leaf())?.lock();
+            if !self.index.is_current(session, &followed) {
                 continue;
             }
             while let Some(next) = leaf.next()
                 && leaf.high().is_at_or_below(pmem, key)
             {
                 drop(leaf);
-                leaf = self.leaf(core, next)?.lock();
-                core.count_step();
+                leaf = self.leaf(session, next)?.lock();
+                session.count_step();
             }
             return Ok(leaf);
         }
@@ -203,11 +204,11 @@ impl Tree {
     #[inline]
     pub(crate) fn find_in<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         leaf: &Frame,
         key: &SearchKey<'_>,
     ) -> Result<Option<(usize, Entry)>, Corruption> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let live = leaf.live.load(Ordering::Relaxed);
         for slot in slots_of(leaf.matches(key.fingerprint(), live)) {
             let (entry, _) = Entry::load(pmem, entry_offset(leaf.node(), slot));
@@ -224,7 +225,7 @@ impl Tree {
     /// Takes space for a value, and computes what the entry says about it. Nothing is stored.
     pub(crate) fn prepare<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         key: &SearchKey<'_>,
         value: &[u8],
         record: &mut Vec<u8>,
@@ -236,7 +237,7 @@ impl Tree {
             return Ok(Content { payload: u64::from_le_bytes(payload), low, record: None });
         }
         let too_long =
-            |len_bytes| WriteError::TooLong { len_bytes, max_bytes: core.space.record_bytes_max() };
+            |len_bytes| WriteError::TooLong { len_bytes, max_bytes: session.space.record_bytes_max() };
         if !self.is_word() {
             let len = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len() as u64));
             record.clear();
@@ -247,7 +248,7 @@ impl Tree {
         }
         let bytes = if self.is_word() { value } else { record };
         let len = bytes.len() as u64;
-        let reserved = core.space.reserve_record(&core.heap, len)?;
+        let reserved = session.space.reserve_record(&session.heap, len)?;
         let payload = RecordRef { offset: reserved.offset(), len }.payload();
         Ok(Content { payload, low: crc32c_bytes(0, bytes), record: Some(reserved) })
     }
@@ -259,17 +260,17 @@ impl Tree {
     /// one line more if an earlier update of the leaf left a line to be flushed; if the leaf is split, the lines of half a leaf and one fence more.
     pub(crate) fn put<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         key: &SearchKey<'_>,
         value: &[u8],
         expected: Expected<'_>,
     ) -> Result<Outcome, WriteError> {
-        let _active = core.begin_change()?;
+        let _active = session.begin_change()?;
         let mut buffer = Vec::new();
-        let content = self.prepare(core, key, value, &mut buffer)?;
+        let content = self.prepare(session, key, value, &mut buffer)?;
         let leaf = loop {
-            let leaf = self.lock_leaf(core, key)?;
-            if leaf.taken() != core.all_slots() {
+            let leaf = self.lock_leaf(session, key)?;
+            if leaf.taken() != session.all_slots() {
                 break leaf;
             }
             match leaf.held.load(Ordering::Relaxed) {
@@ -277,14 +278,14 @@ impl Tree {
                 held => return Err(held_entry(leaf.node(), held).into()),
             }
             // A crash lost the link to the right half of a split, but kept the entry that took the last slot.
-            self.split(core, leaf, None)?;
+            self.split(session, leaf, None)?;
         };
-        let old = self.find_in(core, &leaf, key)?;
-        if let Some(refused) = expected.refusal(core, self.is_word(), &leaf, old.as_ref())? {
+        let old = self.find_in(session, &leaf, key)?;
+        if let Some(refused) = expected.refusal(session, self.is_word(), &leaf, old.as_ref())? {
             return Ok(refused);
         }
         if let Some(record) = &content.record {
-            core.pmem().store_nt(record.offset(), if self.is_word() { value } else { &buffer });
+            session.pmem().store_nt(record.offset(), if self.is_word() { value } else { &buffer });
         }
         let new =
             NewEntry { key, payload: content.payload, low: content.low, is_inline: content.record.is_none() };
@@ -293,18 +294,18 @@ impl Tree {
         if let Some(record) = content.record {
             record.keep();
         }
-        let is_last = (core.all_slots() & !leaf.taken()).is_power_of_two();
+        let is_last = (session.all_slots() & !leaf.taken()).is_power_of_two();
         let is_split = old.is_none() && is_last;
         let payload = new.payload;
         let is_counted = leaf.is_swept.load(Ordering::Relaxed);
         let written = match is_split {
-            true => self.split(core, leaf, Some(new)),
-            false => self.put_in_place(core, &leaf, &new, old.as_ref()),
+            true => self.split(session, leaf, Some(new)),
+            false => self.put_in_place(session, &leaf, &new, old.as_ref()),
         };
         if matches!(written, Err(WriteError::Full)) && has_record {
             // There is no room for the right sibling, and nothing was changed.
             let record = RecordRef::from_payload(payload);
-            core.space.release_record(record.offset, record.len);
+            session.space.release_record(record.offset, record.len);
         }
         written?;
         if old.is_none() && is_counted {
@@ -316,29 +317,29 @@ impl Tree {
     /// Writes the entry into a free slot, and publishes it in place of the entry in slot `old`.
     fn put_in_place<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         leaf: &FrameLock<'_>,
         new: &NewEntry<'_>,
         old: Option<&(usize, Entry)>,
     ) -> Result<(), WriteError> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let live = leaf.live.load(Ordering::Relaxed);
         let owed = leaf.owed.load(Ordering::Relaxed);
-        let free = core.all_slots() & !leaf.taken();
+        let free = session.all_slots() & !leaf.taken();
         // A slot whose line must be flushed anyway, if there is one.
         let slot = if owed == 0 { free } else { owed }.trailing_zeros() as usize;
         let place = entry_offset(leaf.node(), slot);
-        let entry = new.entry(core, leaf)?;
+        let entry = new.entry(session, leaf)?;
         leaf.begin();
         entry.store(pmem, place, leaf.seed());
         pmem.flush(place, ENTRY_BYTES);
         flush_owed(pmem, leaf, owed & !line_mate(slot));
         // DURABILITY POINT
-        let fenced = core.fence();
+        let fenced = session.fence();
         if fenced.is_ok() {
-            settle_owed(core, leaf);
+            settle_owed(session, leaf);
             if live == 0 {
-                self.ends.widen(core, leaf, new.key);
+                self.ends.widen(session, leaf, new.key);
             }
             leaf.set_fingerprint(slot, new.key.fingerprint());
             let replaced = old.map_or(0, |(old, _)| 1 << old);
@@ -360,18 +361,18 @@ impl Tree {
     /// update of the leaf left a line to be flushed. If there is no such key, costs nothing.
     pub(crate) fn remove<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         key: &SearchKey<'_>,
         expected: Expected<'_>,
     ) -> Result<Outcome, WriteError> {
-        let _active = core.begin_change()?;
-        let leaf = self.lock_leaf(core, key)?;
-        let old = self.find_in(core, &leaf, key)?;
-        if let Some(refused) = expected.refusal(core, self.is_word(), &leaf, old.as_ref())? {
+        let _active = session.begin_change()?;
+        let leaf = self.lock_leaf(session, key)?;
+        let old = self.find_in(session, &leaf, key)?;
+        if let Some(refused) = expected.refusal(session, self.is_word(), &leaf, old.as_ref())? {
             return Ok(refused);
         }
         if let Some((slot, old)) = &old {
-            self.remove_from(core, &leaf, *slot, old)?;
+            self.remove_from(session, &leaf, *slot, old)?;
         }
         Ok(Outcome::Changed { was_present: old.is_some() })
     }
@@ -381,28 +382,28 @@ impl Tree {
     /// the record too.
     pub(crate) fn remove_from<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         leaf: &FrameLock<'_>,
         slot: usize,
         old: &Entry,
     ) -> Result<(), WriteError> {
-        let pmem = &core.pmem();
-        let commit = Commit::new(Kind::Tombstone, old.commit.is_inline(), core.next_stamp(leaf)?);
+        let pmem = &session.pmem();
+        let commit = Commit::new(Kind::Tombstone, old.commit.is_inline(), session.next_stamp(leaf)?);
         let place = entry_offset(leaf.node(), slot);
         leaf.begin();
         Entry { commit, ..*old }.store_commit(pmem, place, leaf.seed());
         pmem.flush(place, ENTRY_BYTES);
         flush_owed(pmem, leaf, leaf.owed.load(Ordering::Relaxed) & !line_mate(slot));
         // DURABILITY POINT
-        let fenced = core.fence();
+        let fenced = session.fence();
         if fenced.is_ok() {
-            settle_owed(core, leaf);
+            settle_owed(session, leaf);
             leaf.live.fetch_and(!(1 << slot), Ordering::Release);
         }
         leaf.end();
         fenced?;
         if let Some(record) = old.record() {
-            core.release_record(record);
+            session.release_record(record);
         }
         if leaf.is_swept.load(Ordering::Relaxed) {
             self.len.fetch_sub(1, Ordering::Relaxed);
@@ -417,39 +418,39 @@ impl Tree {
     /// finds both halves and the new entry.
     fn split<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         leaf: FrameLock<'_>,
         new: Option<NewEntry<'_>>,
     ) -> Result<(), WriteError> {
-        let moving = sorted_entries(&core.pmem(), self.is_word(), &leaf);
+        let moving = sorted_entries(&session.pmem(), self.is_word(), &leaf);
         let key = new.as_ref().map(|new| new.key).filter(|_| leaf.next().is_none());
         let point = split_point(self.is_word(), &moving, key);
-        let (right, posting) = self.split_at(core, &leaf, &moving, point, new)?;
+        let (right, posting) = self.split_at(session, &leaf, &moving, point, new)?;
         drop((leaf, right));
-        self.post(core, &posting);
+        self.post(session, &posting);
         Ok(())
     }
 
     /// [Splits](Self::split) a leaf behind so many of its sorted entries, and returns the lock of the right sibling with this low separator.
     pub(crate) fn split_at<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         leaf: &FrameLock<'_>,
         moving: &[Moving],
         (kept, separator_bytes): SplitPoint,
         new: Option<NewEntry<'_>>,
     ) -> Result<(FrameLock<'c>, Posting), WriteError> {
         // Under the lock, as for a stamp.
-        core.check_not_poisoned()?;
-        let pmem = &core.pmem();
-        let right = core.space.reserve_node(&core.heap)?;
-        let (low, low_record) = self.store_separator(core, &separator_bytes)?;
+        session.check_not_poisoned()?;
+        let pmem = &session.pmem();
+        let right = session.space.reserve_node(&session.heap)?;
+        let (low, low_record) = self.store_separator(session, &separator_bytes)?;
         let goes_right = |new: &&NewEntry<'_>| low.is_at_or_below(pmem, new.key);
         let new_in_right = new.as_ref().filter(goes_right);
         let new_in_left = new.as_ref().filter(|new| !goes_right(new));
 
-        let birth = core.session.next_birth();
-        let frame = core.frames.get(right.frame());
+        let birth = session.epochs.next_birth();
+        let frame = session.frames.get(right.frame());
         let seed = node_seed(self.id.table, right.offset(), birth);
         let mut filled = 0;
         for moving in &moving[kept..] {
@@ -458,12 +459,12 @@ impl Tree {
             filled += 1;
         }
         if let Some(new) = new_in_right {
-            new.entry(core, leaf)?.store(pmem, entry_offset(right.offset(), filled), seed);
+            new.entry(session, leaf)?.store(pmem, entry_offset(right.offset(), filled), seed);
             frame.set_fingerprint(filled, new.key.fingerprint());
             filled += 1;
         }
         Self::store_header(
-            core,
+            session,
             self.id,
             right.offset(),
             &low,
@@ -472,7 +473,7 @@ impl Tree {
             leaf.next(),
         );
         pmem.flush(right.offset(), NODE_HEADER_BYTES + filled as u64 * ENTRY_BYTES);
-        core.fence()?;
+        session.fence()?;
         // Nothing refers to the sibling yet, so until here a failure has given both units back.
         let (id, right_node) = (right.frame(), right.offset());
         right.keep();
@@ -480,40 +481,40 @@ impl Tree {
             record.keep();
         }
 
-        self.init_frame(core, id, right_node, seed, (1 << filled) - 1, leaf);
+        self.init_frame(session, id, right_node, seed, (1 << filled) - 1, leaf);
         let right = frame.lock();
         right.publish();
-        self.link_sibling(core, leaf, id, low, new_in_left, &moving[kept..])?;
+        self.link_sibling(session, leaf, id, low, new_in_left, &moving[kept..])?;
         Ok((right, Posting { id, low, separator_bytes }))
     }
 
     /// Posts a new leaf to the index.
-    pub(crate) fn post<P: Pmem>(&self, core: &Core<P>, posting: &Posting) {
+    pub(crate) fn post<P: Pmem>(&self, session: &Session<P>, posting: &Posting) {
         let Posting { id, low, separator_bytes } = posting;
-        self.index.post(core, *low, *id, &self.separator_key(separator_bytes));
+        self.index.post(session, *low, *id, &self.separator_key(separator_bytes));
     }
 
     /// Links the right sibling, and writes an entry into the left half if there is one.
     fn link_sibling<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         leaf: &FrameLock<'_>,
         right: FrameId,
         low: Separator,
         new: Option<&NewEntry<'_>>,
         moved: &[Moving],
     ) -> Result<(), WriteError> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let owed = leaf.owed.load(Ordering::Relaxed);
         let live = leaf.live.load(Ordering::Relaxed);
         let mut remaining = moved.iter().fold(live, |live, moved| live & !(1 << moved.slot));
         // The moved entries are still in their slots, and the link to the sibling may be lost: so only a slot that was free before may be written.
-        let free = core.all_slots() & !leaf.taken();
+        let free = session.all_slots() & !leaf.taken();
         let slot = if owed == 0 { free } else { owed }.trailing_zeros() as usize;
-        let entry = new.map(|new| new.entry(core, leaf)).transpose()?;
+        let entry = new.map(|new| new.entry(session, leaf)).transpose()?;
         let next = leaf.node() + offset_of!(NodeHeader, next) as u64;
         leaf.begin();
-        pmem.store_u64(next, checked(core.space.node_offset(right), next));
+        pmem.store_u64(next, checked(session.space.node_offset(right), next));
         pmem.flush(next, 8);
         if let Some(entry) = entry {
             entry.store(pmem, entry_offset(leaf.node(), slot), leaf.seed());
@@ -521,14 +522,14 @@ impl Tree {
         }
         flush_owed(pmem, leaf, owed);
         // DURABILITY POINT
-        let fenced = core.fence();
+        let fenced = session.fence();
         if fenced.is_ok() {
-            settle_owed(core, leaf);
+            settle_owed(session, leaf);
             if let Some(new) = new {
                 leaf.set_fingerprint(slot, new.key.fingerprint());
                 remaining |= 1 << slot;
             }
-            if let Some(id) = core.space.frame_of(leaf.node()) {
+            if let Some(id) = session.space.frame_of(leaf.node()) {
                 self.ends.move_last(id, right);
             }
             leaf.set_next(right, low);
@@ -537,7 +538,7 @@ impl Tree {
         leaf.end();
         fenced?;
         if !self.is_word() && !moved.is_empty() {
-            self.clear_moved(core, leaf, moved)?;
+            self.clear_moved(session, leaf, moved)?;
         }
         Ok(())
     }
@@ -548,18 +549,18 @@ impl Tree {
     /// empty before a later change of the sibling releases the record.
     fn clear_moved<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         leaf: &FrameLock<'_>,
         moved: &[Moving],
     ) -> Result<(), WriteError> {
         let mut slots = 0;
         for moved in moved {
-            core.pmem().store_u64(entry_offset(leaf.node(), moved.slot) + offset_in_entry::COMMIT, 0);
+            session.pmem().store_u64(entry_offset(leaf.node(), moved.slot) + offset_in_entry::COMMIT, 0);
             slots |= 1 << moved.slot;
         }
         // The slot of the new entry may be in one of these lines, and is durable already.
-        flush_owed(&core.pmem(), leaf, slots);
-        Ok(core.fence()?)
+        flush_owed(&session.pmem(), leaf, slots);
+        Ok(session.fence()?)
     }
 
     /// A separator's bytes as a key.
@@ -570,21 +571,21 @@ impl Tree {
     /// The separator with these bytes. If they do not fit in a word, stores them in a record, which the caller fences.
     fn store_separator<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         bytes: &[u8],
     ) -> Result<(Separator, Option<Reserved<'c>>), WriteError> {
         let head = crate::key::head_of(bytes);
         if self.is_word() || (bytes.len() <= INLINE_BYTES && bytes.last() != Some(&0)) {
             return Ok((Separator { head, record: 0, len: 0 }, None));
         }
-        let record = core.space.reserve_record(&core.heap, bytes.len() as u64)?;
-        core.pmem().store_nt(record.offset(), bytes);
+        let record = session.space.reserve_record(&session.heap, bytes.len() as u64)?;
+        session.pmem().store_nt(record.offset(), bytes);
         let len = u32::try_from(bytes.len()).expect("a key is shorter than a record");
         Ok((Separator { head, record: record.offset(), len }, Some(record)))
     }
 
     fn store_header<P: Pmem>(
-        core: &Core<P>,
+        session: &Session<P>,
         id: TreeId,
         node: u64,
         low: &Separator,
@@ -592,7 +593,7 @@ impl Tree {
         birth: u64,
         next: Option<FrameId>,
     ) {
-        let next = next.map_or(0, |next| core.space.node_offset(next));
+        let next = next.map_or(0, |next| session.space.node_offset(next));
         let place = |offset: usize| node + offset as u64;
         let header = NodeHeader {
             magic: NODE_MAGIC,
@@ -610,20 +611,20 @@ impl Tree {
             reserved: 0,
         };
         let header = NodeHeader { crc: header.expected_crc(node), ..header };
-        core.pmem().store(node, bytes_of(&header));
+        session.pmem().store(node, bytes_of(&header));
     }
 
     /// Initializes the frame of a new node, which no reader finds yet.
     fn init_frame<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         id: FrameId,
         node: u64,
         seed: u32,
         live: u64,
         left: &Frame,
     ) {
-        let frame = core.frames.get(id);
+        let frame = session.frames.get(id);
         frame.node.store(node, Ordering::Relaxed);
         frame.seed.store(seed, Ordering::Relaxed);
         frame.owed.store(0, Ordering::Relaxed);
@@ -641,23 +642,23 @@ impl Tree {
     /// # Durability
     /// Durable when this returns, at one fence. Nothing refers to the tree yet, and a crash frees it.
     pub(crate) fn create<P: Pmem>(
-        core: &Core<P>,
+        session: &Session<P>,
         table: u16,
         key_width: Option<usize>,
     ) -> Result<(u64, Self), WriteError> {
-        core.check_not_poisoned()?;
-        let node = core.space.reserve_node(&core.heap)?;
+        session.check_not_poisoned()?;
+        let node = session.space.reserve_node(&session.heap)?;
         let (offset, first) = (node.offset(), node.frame());
-        let birth = core.session.next_birth();
+        let birth = session.epochs.next_birth();
         let id = TreeId { table, is_word: key_width.is_some() };
-        Self::store_header(core, id, offset, &Separator::LOWEST, 0, birth, None);
-        core.pmem().flush(offset, NODE_HEADER_BYTES);
+        Self::store_header(session, id, offset, &Separator::LOWEST, 0, birth, None);
+        session.pmem().flush(offset, NODE_HEADER_BYTES);
         // The catalogue has few leaves, and nothing that could name its anchor.
-        let anchor = if table == CATALOGUE { 0 } else { hints::create_anchor(core, offset)? };
-        core.fence()?;
+        let anchor = if table == CATALOGUE { 0 } else { hints::create_anchor(session, offset)? };
+        session.fence()?;
         node.keep();
         let index = Index::new(id, first, anchor);
-        let frame = core.frames.get(first).lock();
+        let frame = session.frames.get(first).lock();
         frame.node.store(offset, Ordering::Relaxed);
         frame.seed.store(node_seed(table, offset, birth), Ordering::Relaxed);
         frame.set_next(FrameId::NONE, Separator::LOWEST);
@@ -675,22 +676,22 @@ fn low_record_crc(separator: &Separator, bytes: &[u8]) -> u32 {
 }
 
 /// Notes that the replaced entries of the last change are durably gone, and releases their records.
-pub(crate) fn settle_owed<P: Pmem>(core: &Core<P>, leaf: &FrameLock<'_>) {
+pub(crate) fn settle_owed<P: Pmem>(session: &Session<P>, leaf: &FrameLock<'_>) {
     leaf.owed.store(0, Ordering::Relaxed);
     leaf.tombstones.store(0, Ordering::Relaxed);
-    let release = |record: RecordRef| core.release_record(record);
+    let release = |record: RecordRef| session.release_record(record);
     match leaf.owed_payload.swap(0, Ordering::Relaxed) {
         0 => (),
-        RecordRef::LIST_PAYLOAD => core.batches.take_replaced(leaf.node()).into_iter().for_each(release),
+        RecordRef::LIST_PAYLOAD => session.batches.take_replaced(leaf.node()).into_iter().for_each(release),
         payload => release(RecordRef::from_payload(payload)),
     }
 }
 
 /// The records of the replaced entries of the last change, which are not released yet.
-pub(crate) fn owed_records<P: Pmem>(core: &Core<P>, leaf: &FrameLock<'_>) -> Vec<RecordRef> {
+pub(crate) fn owed_records<P: Pmem>(session: &Session<P>, leaf: &FrameLock<'_>) -> Vec<RecordRef> {
     match leaf.owed_payload.load(Ordering::Relaxed) {
         0 => Vec::new(),
-        RecordRef::LIST_PAYLOAD => core.batches.replaced(leaf.node()),
+        RecordRef::LIST_PAYLOAD => session.batches.replaced(leaf.node()),
         payload => vec![RecordRef::from_payload(payload)],
     }
 }

@@ -1,11 +1,11 @@
 //! Reads that lend the bytes of records, without copying them.
 
-use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
 use crate::error::{Corruption, CorruptionKind, LeafError};
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::{Tree, held_entry, slots_of};
 use crate::scan::{Bounds, Leaf, Side, is_below};
+use crate::session::Session;
 use core::ops::{Bound, ControlFlow};
 use pm_core::Pmem;
 
@@ -17,15 +17,15 @@ impl Tree {
     #[inline]
     pub(crate) fn lend<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         key: &SearchKey<'_>,
         with: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, LeafError> {
-        let _lending = core.begin_lending();
+        let _lending = session.begin_lending();
         // A corrupted entry can lead to bytes that are stored to while they are lent.
-        let found = self.get(core, key, true, |entry| *entry)?;
+        let found = self.get(session, key, true, |entry| *entry)?;
         if let Some(entry) = &found {
-            entry.lend(&core.pmem(), self.key_width, &mut |_, value| with(value));
+            entry.lend(&session.pmem(), self.key_width, &mut |_, value| with(value));
         }
         Ok(found.is_some())
     }
@@ -34,17 +34,17 @@ impl Tree {
     /// before the other entries of this leaf. Ends with the first error of a leaf that cannot be read.
     pub(crate) fn visit_range<P: Pmem, B>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         mut bounds: Bounds,
         mut each: impl FnMut(Result<(&[u8], &[u8]), LeafError>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let mut left = None;
         let (mut last_node, mut reported) = (0, 0);
         loop {
             // Announced anew for each leaf, so that a long scan does not keep all released space.
-            let _lending = core.begin_lending();
-            let (mut leaf, corrupted) = match self.enter(core, &bounds, Side::Front, left.take()) {
+            let _lending = session.begin_lending();
+            let (mut leaf, corrupted) = match self.enter(session, &bounds, Side::Front, left.take()) {
                 Ok(entered) => entered,
                 Err(error) => return each(Err(error)),
             };
@@ -64,13 +64,13 @@ impl Tree {
                 if at + ENTRIES_AHEAD < leaf.rest.end {
                     load(&leaf, at + ENTRIES_AHEAD).prefetch_key(pmem);
                 } else {
-                    leaf.prefetch_next(core);
+                    leaf.prefetch_next(session);
                 }
                 let (entry, seal) = Entry::load(pmem, place(&leaf, at));
                 let is_intact = entry.seal(leaf.frame.seed()) == seal;
                 // A change in progress may have stored a part of the entry.
                 let is_partial =
-                    !is_intact && !leaf.snapshot.is_settled() && core.check_not_poisoned().is_ok();
+                    !is_intact && !leaf.snapshot.is_settled() && session.check_not_poisoned().is_ok();
                 if is_partial || !leaf.frame.is_current(leaf.snapshot) {
                     is_changed = true;
                     break;

@@ -80,9 +80,9 @@ mod change;
 mod classes;
 mod commit;
 mod compact;
-mod core;
 mod ends;
 mod entry;
+mod epochs;
 mod error;
 mod frame;
 mod grace;
@@ -104,6 +104,7 @@ mod recover;
 mod report;
 mod scan;
 mod separator;
+mod session;
 mod space;
 mod split_point;
 mod store;
@@ -114,11 +115,10 @@ mod verify;
 
 pub use batch::WriteBatch;
 pub use catalogue::TableInfo;
-pub use change::{Encoded, Swap};
 pub use error::{
     Corruption, CorruptionKind, DecodeError, EncodeError, OpenError, ReadError, TableError, WriteError,
 };
-pub use guard::Guard;
+pub use guard::{Encoded, Guard, Swap};
 pub use load::{LoadError, LoadFailure};
 pub use options::StoreOptions;
 pub use report::{CheckReport, StoreStats};

@@ -50,13 +50,15 @@ impl<K: Key, V: Value, P: Pmem> Table<'_, K, V, P> {
         entries: impl IntoIterator<Item = (K::View<'i>, V::View<'i>)>,
     ) -> Result<u64, LoadError> {
         let mut durable = 0;
-        let mut batch = WriteBatch::new(self.core(), self.sweep(), self.group());
+        let mut batch = WriteBatch::new(self.session(), self.sweep(), self.group());
         let mut last: Option<OwnedKey> = None;
         for (key, value) in entries {
             let added = self.add(&mut batch, &mut last, key, value);
             if added.is_err() || batch.len() >= BATCH_LEN || batch.len_bytes() >= BATCH_BYTES {
-                let full =
-                    core::mem::replace(&mut batch, WriteBatch::new(self.core(), self.sweep(), self.group()));
+                let full = core::mem::replace(
+                    &mut batch,
+                    WriteBatch::new(self.session(), self.sweep(), self.group()),
+                );
                 durable += commit(full).map_err(|failure| LoadError { durable, failure })?;
             }
             added.map_err(|failure| LoadError { durable, failure })?;

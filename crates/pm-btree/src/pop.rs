@@ -1,13 +1,13 @@
 //! The first and the last entry of a tree, under the lock of their leaf.
 
 use crate::change::verify_slots;
-use crate::core::Core;
 use crate::ends::low_of;
 use crate::entry::{Entry, entry_offset};
 use crate::error::{Corruption, LeafError};
 use crate::frame::{FrameId, FrameLock};
 use crate::leaf::{Tree, held_entry, slots_of};
 use crate::separator::Separator;
+use crate::session::Session;
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
 
@@ -33,27 +33,27 @@ impl Tree {
     /// The entry is the first or the last one at the moment when this returns. Afterwards, another thread may insert a key beyond it in another leaf.
     pub(crate) fn lock_end<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         end: End,
     ) -> Result<Option<EndEntry<'c>>, LeafError> {
         loop {
             let (id, leaf) = match end {
-                End::First => self.lock_first(core)?,
-                End::Last => self.lock_last(core)?,
+                End::First => self.lock_first(session)?,
+                End::Last => self.lock_last(session)?,
             };
             match leaf.held.load(Ordering::Relaxed) {
                 0 => (),
                 held => return Err(held_entry(leaf.node(), held).into()),
             }
             if leaf.live.load(Ordering::Relaxed) != 0 {
-                return Ok(Some(self.end_of_leaf(core, leaf, end)?));
+                return Ok(Some(self.end_of_leaf(session, leaf, end)?));
             }
             let is_moved = match end {
                 End::First => self.step_right(&leaf, id),
                 End::Last => {
-                    let low = low_of(&core.pmem(), leaf.node());
+                    let low = low_of(&session.pmem(), leaf.node());
                     drop(leaf);
-                    id != self.first && self.step_left(core, id, low)?
+                    id != self.first && self.step_left(session, id, low)?
                 }
             };
             if !is_moved {
@@ -63,10 +63,13 @@ impl Tree {
     }
 
     /// Locks the leaf at the first end.
-    fn lock_first<'c, P: Pmem>(&self, core: &'c Core<P>) -> Result<(FrameId, FrameLock<'c>), LeafError> {
+    fn lock_first<'c, P: Pmem>(
+        &self,
+        session: &'c Session<P>,
+    ) -> Result<(FrameId, FrameLock<'c>), LeafError> {
         loop {
             let id = self.ends.first();
-            let leaf = self.leaf(core, id)?.lock();
+            let leaf = self.leaf(session, id)?.lock();
             // An insertion may have moved the end meanwhile.
             if self.ends.first() == id {
                 return Ok((id, leaf));
@@ -75,23 +78,23 @@ impl Tree {
     }
 
     /// Locks the leaf at the last end.
-    fn lock_last<'c, P: Pmem>(&self, core: &'c Core<P>) -> Result<(FrameId, FrameLock<'c>), LeafError> {
+    fn lock_last<'c, P: Pmem>(&self, session: &'c Session<P>) -> Result<(FrameId, FrameLock<'c>), LeafError> {
         loop {
             let id = self.ends.last();
             if id != FrameId::NONE {
-                let leaf = self.leaf(core, id)?.lock();
+                let leaf = self.leaf(session, id)?.lock();
                 if self.ends.last() == id {
                     return Ok((id, leaf));
                 }
                 continue;
             }
-            let followed = self.index.find_below(core, None)?;
-            let Some((frame, _)) = self.move_right(core, &followed, |_| true)? else { continue };
+            let followed = self.index.find_below(session, None)?;
+            let Some((frame, _)) = self.move_right(session, &followed, |_| true)? else { continue };
             let mut leaf = frame.lock();
             while let Some(next) = leaf.next() {
-                leaf = self.leaf(core, next)?.lock();
+                leaf = self.leaf(session, next)?.lock();
             }
-            if let Some(id) = core.space.frame_of(leaf.node()) {
+            if let Some(id) = session.space.frame_of(leaf.node()) {
                 self.ends.move_last(FrameId::NONE, id);
             }
         }
@@ -106,23 +109,28 @@ impl Tree {
 
     /// Moves the last end from an empty leaf, which is not the first one, to its left sibling. Leaves are locked from left to right: so the caller has
     /// unlocked it, and whether it is still empty and the end is checked here.
-    fn step_left<P: Pmem>(&self, core: &Core<P>, id: FrameId, low: Separator) -> Result<bool, LeafError> {
-        let pmem = &core.pmem();
+    fn step_left<P: Pmem>(
+        &self,
+        session: &Session<P>,
+        id: FrameId,
+        low: Separator,
+    ) -> Result<bool, LeafError> {
+        let pmem = &session.pmem();
         let low = low.to_key(pmem, self.is_word());
         let low = low.as_key();
         let left = loop {
-            let followed = self.index.find_below(core, Some(&low))?;
-            if let Some(found) = self.move_right(core, &followed, |high| high.is_below(pmem, &low))? {
+            let followed = self.index.find_below(session, Some(&low))?;
+            if let Some(found) = self.move_right(session, &followed, |high| high.is_below(pmem, &low))? {
                 break found.0;
             }
         };
         let mut left = left.lock();
         while let Some(next) = left.next().filter(|next| *next != id) {
-            left = self.leaf(core, next)?.lock();
+            left = self.leaf(session, next)?.lock();
         }
-        let leaf = self.leaf(core, id)?.lock();
+        let leaf = self.leaf(session, id)?.lock();
         if leaf.live.load(Ordering::Relaxed) == 0
-            && let Some(left) = core.space.frame_of(left.node())
+            && let Some(left) = session.space.frame_of(left.node())
         {
             self.ends.move_last(id, left);
         }
@@ -132,12 +140,12 @@ impl Tree {
     /// The first or last entry of a locked leaf that has entries.
     fn end_of_leaf<'c, P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         leaf: FrameLock<'c>,
         end: End,
     ) -> Result<EndEntry<'c>, Corruption> {
-        let pmem = &core.pmem();
-        if core.verifies_reads {
+        let pmem = &session.pmem();
+        if session.verifies_reads {
             // Which entry is at the end, depends on all of them.
             verify_slots(pmem, self.is_word(), &leaf, leaf.live.load(Ordering::Relaxed))?;
         }

@@ -9,7 +9,6 @@
 //! An entry with a wrong seal or record whose epoch is below the durable epoch was durable, so it is corrupted and not torn. Its slot is *held*:
 //! it is not reused, and a key that is not found in this leaf is reported as corruption.
 
-use crate::core::Core;
 use crate::ends::Ends;
 use crate::entry::{Entry, Kind, RecordRef, entry_offset};
 use crate::error::{Corruption, CorruptionKind, LeafError};
@@ -20,6 +19,7 @@ use crate::index::Index;
 use crate::key::SearchKey;
 use crate::leaf::Tree;
 use crate::separator::Separator;
+use crate::session::Session;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_core::{FenceError, Pmem};
 use std::sync::OnceLock;
@@ -45,17 +45,17 @@ struct Slots {
 impl Tree {
     /// Opens the tree whose first leaf is at `first`, and whose anchor is at `anchor`. Fills no frame.
     pub(crate) fn open<P: Pmem>(
-        core: &Core<P>,
+        session: &Session<P>,
         table: u16,
         key_width: Option<usize>,
         first: u64,
         anchor: u64,
     ) -> Result<Self, LeafError> {
         let id = TreeId { table, is_word: key_width.is_some() };
-        let node = Verified::load(&core.pmem(), first, id)?;
-        let frame = core.space.frame_of(first).filter(|_| node.low() == Separator::LOWEST);
+        let node = Verified::load(&session.pmem(), first, id)?;
+        let frame = session.space.frame_of(first).filter(|_| node.low() == Separator::LOWEST);
         let frame = frame.ok_or(Corruption::new(first, CorruptionKind::NodeHeader))?;
-        let index = Index::open(core, id, frame, anchor)?;
+        let index = Index::open(session, id, frame, anchor)?;
         let (len, unreadable) = (AtomicU64::new(0), OnceLock::new());
         let ends = Ends::new(frame);
         Ok(Self { id, key_width, first: frame, index, ends, len, unreadable })
@@ -63,10 +63,14 @@ impl Tree {
 
     /// The frame of a leaf. If it is not filled, fills it.
     #[inline]
-    pub(crate) fn leaf<'c, P: Pmem>(&self, core: &'c Core<P>, id: FrameId) -> Result<&'c Frame, LeafError> {
-        let frame = core.frames.get(id);
+    pub(crate) fn leaf<'c, P: Pmem>(
+        &self,
+        session: &'c Session<P>,
+        id: FrameId,
+    ) -> Result<&'c Frame, LeafError> {
+        let frame = session.frames.get(id);
         if !frame.is_filled() {
-            self.fill(core, id)?;
+            self.fill(session, id)?;
         }
         Ok(frame)
     }
@@ -77,26 +81,26 @@ impl Tree {
     /// After a clean close changes nothing. Otherwise costs one fence, or two if there are entries to be cleared; a crash at any point leaves the same
     /// contents.
     #[cold]
-    fn fill<P: Pmem>(&self, core: &Core<P>, id: FrameId) -> Result<(), LeafError> {
-        let pmem = &core.pmem();
-        let frame = core.frames.get(id).lock();
+    fn fill<P: Pmem>(&self, session: &Session<P>, id: FrameId) -> Result<(), LeafError> {
+        let pmem = &session.pmem();
+        let frame = session.frames.get(id).lock();
         // Another thread may have filled it.
         if frame.is_filled() {
             return Ok(());
         }
-        let node = Verified::load(pmem, core.space.node_offset(id), self.id)?;
+        let node = Verified::load(pmem, session.space.node_offset(id), self.id)?;
         let next = match node.next()? {
             0 => None,
             next => Some(Verified::load(pmem, next, self.id)?),
         };
         let right = next.map(|next| {
-            let id = core.space.frame_of(next.offset()).filter(|_| node.is_left_of(pmem, &next));
+            let id = session.space.frame_of(next.offset()).filter(|_| node.is_left_of(pmem, &next));
             id.ok_or(Corruption::new(node.offset(), CorruptionKind::Sibling))
         });
         let right = right.transpose()?;
-        let slots = read_slots(core, &node, next.map(|next| next.low()), self.is_word());
-        if core.session.is_unclean {
-            clean_up(core, &node, &slots)?;
+        let slots = read_slots(session, &node, next.map(|next| next.low()), self.is_word());
+        if session.epochs.is_unclean {
+            clean_up(session, &node, &slots)?;
         }
         frame.node.store(node.offset(), Ordering::Relaxed);
         frame.seed.store(node.seed(), Ordering::Relaxed);
@@ -115,39 +119,44 @@ impl Tree {
 }
 
 /// Makes what a frame relies on durable, and then clears torn and replaced entries.
-fn clean_up<P: Pmem>(core: &Core<P>, node: &Verified, slots: &Slots) -> Result<(), FenceError> {
-    let pmem = &core.pmem();
-    pmem.flush(node.offset(), core.node_bytes());
-    let records = slots.candidates.iter().filter(|candidate| !is_durable(core, &candidate.entry));
+fn clean_up<P: Pmem>(session: &Session<P>, node: &Verified, slots: &Slots) -> Result<(), FenceError> {
+    let pmem = &session.pmem();
+    pmem.flush(node.offset(), session.node_bytes());
+    let records = slots.candidates.iter().filter(|candidate| !is_durable(session, &candidate.entry));
     for RecordRef { offset, len } in records.filter_map(|candidate| candidate.entry.record()) {
         pmem.flush(offset, len);
     }
-    core.fence()?;
+    session.fence()?;
     for slot in crate::leaf::slots_of(slots.to_clear) {
         let place = entry_offset(node.offset(), slot);
         pmem.store_u64(place + 24, 0);
         pmem.flush(place, ENTRY_BYTES);
     }
     if slots.to_clear != 0 {
-        core.fence()?;
+        session.fence()?;
     }
     Ok(())
 }
 
 /// Whether the entry was durable before the session that was not closed.
-fn is_durable<P: Pmem>(core: &Core<P>, entry: &Entry) -> bool {
-    entry.commit.stamp().epoch < core.session.durable_epoch
+fn is_durable<P: Pmem>(session: &Session<P>, entry: &Entry) -> bool {
+    entry.commit.stamp().epoch < session.epochs.durable_epoch
 }
 
 /// Sorts the slots of a node into live, free, held, and to be cleared.
-fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Separator>, is_word: bool) -> Slots {
-    let pmem = &core.pmem();
+fn read_slots<P: Pmem>(
+    session: &Session<P>,
+    node: &Verified,
+    high: Option<Separator>,
+    is_word: bool,
+) -> Slots {
+    let pmem = &session.pmem();
     let mut slots = Slots::default();
     let may_be_torn = |entry: &Entry| {
         let epoch = entry.commit.stamp().epoch;
-        core.session.is_unclean && !is_durable(core, entry) && epoch < core.session.limit()
+        session.epochs.is_unclean && !is_durable(session, entry) && epoch < session.epochs.limit()
     };
-    for slot in 0..core.slots {
+    for slot in 0..session.slots {
         let (entry, seal) = Entry::load(pmem, entry_offset(node.offset(), slot));
         if entry.commit.0 == 0 {
             continue;
@@ -157,7 +166,7 @@ fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Separator>,
             *bad |= 1 << slot;
             continue;
         };
-        if !core.batches.is_committed(entry.commit, core.session.durable_epoch) {
+        if !session.batches.is_committed(entry.commit, session.epochs.durable_epoch) {
             slots.to_clear |= 1 << slot;
             continue;
         }
@@ -171,7 +180,7 @@ fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Separator>,
         }
         let is_tombstone = !kind.is_value();
         // The record of a tombstone may have been reused. In a table of byte keys, its key is then unknown.
-        let is_checked = !is_word || (core.session.is_unclean && !is_durable(core, &entry));
+        let is_checked = !is_word || (session.epochs.is_unclean && !is_durable(session, &entry));
         let is_intact = if is_checked && !(is_tombstone && is_word) {
             entry.is_record_intact(pmem, is_word)
         } else {
@@ -192,7 +201,7 @@ fn read_slots<P: Pmem>(core: &Core<P>, node: &Verified, high: Option<Separator>,
             low.is_at_or_below(pmem, &key) && high.is_none_or(|high| !high.is_at_or_below(pmem, &key));
         if is_inside {
             slots.candidates.push(Candidate { slot, entry, bytes });
-        } else if core.session.is_unclean {
+        } else if session.epochs.is_unclean {
             // It was moved to the right sibling. Once a change of the sibling has released the record, nothing would show that any more.
             slots.to_clear |= 1 << slot;
         }

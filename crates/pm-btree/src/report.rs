@@ -1,11 +1,11 @@
 //! Checking a store, and its statistics.
 
-use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
 use crate::error::{Corruption, CorruptionKind, LeafError};
 use crate::header::Verified;
 use crate::key::SearchKey;
 use crate::leaf::{Tree, held_entry, slots_of};
+use crate::session::Session;
 use core::sync::atomic::Ordering;
 use pm_alloc::CheckReport as HeapReport;
 use pm_core::Pmem;
@@ -54,14 +54,14 @@ impl Tree {
     /// Verifies all leaves up to one that cannot be read.
     pub(crate) fn check<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         name: &str,
         report: &mut CheckReport,
     ) -> Result<(), LeafError> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let mut id = Some(self.first);
         while let Some(leaf) = id {
-            let frame = self.leaf(core, leaf)?.lock();
+            let frame = self.leaf(session, leaf)?.lock();
             report.leaves += 1;
             if let Err(corruption) = Verified::load(pmem, frame.node(), self.id) {
                 report.push(name, corruption);

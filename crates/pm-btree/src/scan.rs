@@ -6,7 +6,6 @@
 //! for some time returns what is stored then. Where it continues is kept as a key, which is right however leaves were changed in between.
 
 use crate::bytes::Bytes;
-use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
 use crate::error::{Corruption, LeafError};
 use crate::frame::{Frame, Snapshot};
@@ -14,6 +13,7 @@ use crate::header::Verified;
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::{Tree, held_entry, slots_of};
 use crate::separator::Separator;
+use crate::session::Session;
 use core::ops::{Bound, Range, RangeInclusive};
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
@@ -163,7 +163,7 @@ impl<'c> Scan<'c> {
     #[inline]
     pub(crate) fn next<P: Pmem>(
         &mut self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         tree: &Tree,
         side: Side,
     ) -> Option<Result<Found<'_>, LeafError>> {
@@ -178,18 +178,18 @@ impl<'c> Scan<'c> {
             };
             return Some(Ok(Found { bytes, item: items[at], key_width: tree.key_width }));
         }
-        self.next_chunk(core, tree, side)
+        self.next_chunk(session, tree, side)
     }
 
     /// [`next`](Self::next) when all entries that this end has copied were delivered.
     #[inline(never)]
     fn next_chunk<P: Pmem>(
         &mut self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         tree: &Tree,
         side: Side,
     ) -> Option<Result<Found<'_>, LeafError>> {
-        let filled = match self.fill(core, tree, side) {
+        let filled = match self.fill(session, tree, side) {
             Ok(filled) => filled,
             Err(error) => {
                 self.bounds = None;
@@ -210,7 +210,7 @@ impl<'c> Scan<'c> {
     }
 
     /// Copies entries, or finds corrupted ones. False if the bounds have none.
-    fn fill<P: Pmem>(&mut self, core: &'c Core<P>, tree: &Tree, side: Side) -> Result<bool, LeafError> {
+    fn fill<P: Pmem>(&mut self, session: &'c Session<P>, tree: &Tree, side: Side) -> Result<bool, LeafError> {
         let (own, other) = match side {
             Side::Front => (&mut self.front, &mut self.back),
             Side::Back => (&mut self.back, &mut self.front),
@@ -220,14 +220,14 @@ impl<'c> Scan<'c> {
         }
         while let Some(bounds) = &mut self.bounds {
             let Some(leaf) = &mut own.leaf else {
-                let (leaf, corrupted) = tree.enter(core, bounds, side, own.left.take())?;
+                let (leaf, corrupted) = tree.enter(session, bounds, side, own.left.take())?;
                 let node = leaf.frame.node();
                 let of_other = if other.node == node { other.reported } else { 0 };
                 own.reported = if own.node == node { own.reported } else { 0 };
                 own.node = node;
                 own.errors = corrupted & !(own.reported | of_other);
                 own.reported |= corrupted;
-                leaf.prefetch_first(core, side);
+                leaf.prefetch_first(session, side);
                 own.leaf = Some(leaf);
                 if own.errors != 0 {
                     return Ok(true);
@@ -239,7 +239,7 @@ impl<'c> Scan<'c> {
                 other.leaf = None;
             }
             if !leaf.rest.is_empty() {
-                let is_unchanged = leaf.copy(core, tree, side, own.chunk_entries, &mut own.chunk);
+                let is_unchanged = leaf.copy(session, tree, side, own.chunk_entries, &mut own.chunk);
                 if !is_unchanged {
                     own.leaf = None;
                     continue;
@@ -287,8 +287,8 @@ fn exclude(bound: &mut Bound<OwnedKey>, chunk: &Chunk, at: usize, is_word: bool)
 
 impl Leaf<'_> {
     /// Starts to load the records of the first copy.
-    fn prefetch_first<P: Pmem>(&self, core: &Core<P>, side: Side) {
-        let pmem = &core.pmem();
+    fn prefetch_first<P: Pmem>(&self, session: &Session<P>, side: Side) {
+        let pmem = &session.pmem();
         let first = match side {
             Side::Front => self.rest.start..self.rest.end.min(CHUNK_ENTRIES),
             Side::Back => self.rest.end.saturating_sub(CHUNK_ENTRIES)..self.rest.end,
@@ -302,13 +302,13 @@ impl Leaf<'_> {
     /// Copies the next entries, at most `count`. False if the leaf has changed since its order was read: then nothing was copied.
     fn copy<P: Pmem>(
         &mut self,
-        core: &Core<P>,
+        session: &Session<P>,
         tree: &Tree,
         side: Side,
         count: usize,
         chunk: &mut Chunk,
     ) -> bool {
-        let (pmem, is_word) = (&core.pmem(), tree.is_word());
+        let (pmem, is_word) = (&session.pmem(), tree.is_word());
         let node = self.frame.node();
         let load = |at: usize| Entry::load(pmem, entry_offset(node, self.order[at].into())).0;
         let Range { start, end } = self.rest;
@@ -346,20 +346,20 @@ impl Leaf<'_> {
             Side::Back => self.rest.end -= taken_entries,
         }
         if side == Side::Front && self.rest.len() < NEXT_LEAF_ENTRIES {
-            self.prefetch_next(core);
+            self.prefetch_next(session);
         }
         true
     }
 
     /// Starts to load some lines of the next leaf.
-    pub(crate) fn prefetch_next<P: Pmem>(&mut self, core: &Core<P>) {
-        let lines = core.node_bytes() / 64;
+    pub(crate) fn prefetch_next<P: Pmem>(&mut self, session: &Session<P>) {
+        let lines = session.node_bytes() / 64;
         if let Some(next) = self.frame.next()
             && self.prefetched < lines
         {
-            let node = core.space.node_offset(next);
+            let node = session.space.node_offset(next);
             let end = lines.min(self.prefetched + NEXT_LEAF_LINES);
-            (self.prefetched..end).for_each(|line| core.pmem().prefetch_read(node + 64 * line));
+            (self.prefetched..end).for_each(|line| session.pmem().prefetch_read(node + 64 * line));
             self.prefetched = end;
         }
     }
@@ -398,16 +398,16 @@ impl Tree {
     /// The order of the entries within the bounds in the leaf at one end of them, and the slots of corrupted entries.
     pub(crate) fn enter<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         bounds: &Bounds,
         side: Side,
         left: Option<(&'c Frame, Snapshot)>,
     ) -> Result<(Leaf<'c>, u64), LeafError> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let mut right_of_left = match left.and_then(|(left, snapshot)| Some((left, snapshot, left.next()?))) {
             None => None,
             Some((left, snapshot, next)) => {
-                let right = self.leaf(core, next)?;
+                let right = self.leaf(session, next)?;
                 let of_right = right.snapshot();
                 left.is_current(snapshot).then_some((right, of_right))
             }
@@ -415,14 +415,15 @@ impl Tree {
         loop {
             let (frame, snapshot) = match (side, right_of_left.take()) {
                 (Side::Front, Some(found)) => found,
-                (Side::Front, None) => self.locate_first(core, &bounds.from)?,
-                (Side::Back, _) => self.locate_last(core, &bounds.to)?,
+                (Side::Front, None) => self.locate_first(session, &bounds.from)?,
+                (Side::Back, _) => self.locate_last(session, &bounds.to)?,
             };
             let high = frame.right().map(|(_, high)| high.to_key(pmem, self.is_word()));
             // A separator never changes while the node is in use.
-            let low = (side == Side::Back && !core::ptr::eq(frame, core.frames.get(self.first)))
+            let low = (side == Side::Back && !core::ptr::eq(frame, session.frames.get(self.first)))
                 .then(|| Verified::load(pmem, frame.node(), self.id));
-            let Some((mut leaf, corrupted)) = self.read_order(core, frame, snapshot, bounds, high.as_ref())
+            let Some((mut leaf, corrupted)) =
+                self.read_order(session, frame, snapshot, bounds, high.as_ref())
             else {
                 continue;
             };
@@ -436,32 +437,32 @@ impl Tree {
 
     fn locate_first<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         from: &Bound<OwnedKey>,
     ) -> Result<(&'c Frame, Snapshot), LeafError> {
         let lowest = OwnedKey { head: 0, bytes: Vec::new(), is_word: self.is_word() };
         match from {
-            Bound::Included(key) | Bound::Excluded(key) => self.locate(core, &key.as_key()),
-            Bound::Unbounded => self.locate(core, &lowest.as_key()),
+            Bound::Included(key) | Bound::Excluded(key) => self.locate(session, &key.as_key()),
+            Bound::Unbounded => self.locate(session, &lowest.as_key()),
         }
     }
 
     /// The last leaf that can hold keys up to this bound.
     fn locate_last<'c, P: Pmem>(
         &self,
-        core: &'c Core<P>,
+        session: &'c Session<P>,
         to: &Bound<OwnedKey>,
     ) -> Result<(&'c Frame, Snapshot), LeafError> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let key = match to {
-            Bound::Included(key) => return self.locate(core, &key.as_key()),
+            Bound::Included(key) => return self.locate(session, &key.as_key()),
             Bound::Excluded(key) => Some(key.as_key()),
             Bound::Unbounded => None,
         };
         loop {
-            let followed = self.index.find_below(core, key.as_ref())?;
+            let followed = self.index.find_below(session, key.as_ref())?;
             let is_left = |high: &Separator| key.as_ref().is_none_or(|key| high.is_below(pmem, key));
-            if let Some(found) = self.move_right(core, &followed, is_left)? {
+            if let Some(found) = self.move_right(session, &followed, is_left)? {
                 return Ok(found);
             }
         }
@@ -471,23 +472,23 @@ impl Tree {
     /// changed since the snapshot.
     fn read_order<'c, P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         frame: &'c Frame,
         snapshot: Snapshot,
         bounds: &Bounds,
         high: Option<&OwnedKey>,
     ) -> Option<(Leaf<'c>, u64)> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let node = frame.node();
         // The even slots of all lines with a live entry.
         for slot in slots_of((snapshot.live | snapshot.live >> 1) & 0x5555_5555_5555_5555) {
             pmem.prefetch_read(entry_offset(node, slot));
         }
         let mut broken = 0;
-        if core.verifies_reads {
-            broken = self.broken_entries(core, frame, snapshot, bounds);
+        if session.verifies_reads {
+            broken = self.broken_entries(session, frame, snapshot, bounds);
             // A change in progress may have stored a part of an entry.
-            if broken != 0 && !snapshot.is_settled() && core.check_not_poisoned().is_ok() {
+            if broken != 0 && !snapshot.is_settled() && session.check_not_poisoned().is_ok() {
                 return None;
             }
         }
@@ -504,12 +505,12 @@ impl Tree {
     #[cold]
     fn broken_entries<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         frame: &Frame,
         snapshot: Snapshot,
         bounds: &Bounds,
     ) -> u64 {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let words = words_of(bounds, None);
         let is_broken = |slot: &usize| {
             let (entry, seal) = Entry::load(pmem, entry_offset(frame.node(), *slot));

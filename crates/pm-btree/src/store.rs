@@ -1,13 +1,13 @@
 //! An open store: its tables, and operations on the whole store.
 
 use crate::batch::WriteBatch;
-use crate::catalogue::{CATALOGUE, Described, TableInfo};
+use crate::catalogue::{Described, TableInfo};
 use crate::change::Expected;
 use crate::compact::compact;
-use crate::core::Core;
 use crate::error::{Corruption, CorruptionKind, LeafError, OpenError, ReadError, TableError, WriteError};
 use crate::format::{
-    EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, ROOT, ROWS, StoreBlock, StoreHeader, VERSION, checked,
+    CATALOGUE, EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, ROOT, ROWS, StoreBlock, StoreHeader,
+    VERSION, checked,
 };
 use crate::group::Group;
 use crate::key::SearchKey;
@@ -15,6 +15,7 @@ use crate::leaf::Tree;
 use crate::options::StoreOptions;
 use crate::report::{CheckReport, StoreStats};
 use crate::scan::{Bounds, Scan, Side};
+use crate::session::Session;
 use crate::sweep::Sweep;
 use crate::table::Table;
 use crate::types::{Key, Value};
@@ -38,7 +39,7 @@ const FIRST_EPOCH: u64 = 2;
 pub struct Store<P: Pmem = Region> {
     /// The process that opened the store. A child of fork(2) does not own it.
     process: ProcessId,
-    core: Core<P>,
+    session: Session<P>,
     sweep: Sweep,
     /// Changes that wait to be committed together.
     group: Group,
@@ -137,13 +138,13 @@ impl Store<Region> {
         if !self.process.is_current() {
             return Err(HeapError::from(PoolError::InUse).into());
         }
-        if self.core.check_not_poisoned().is_err() {
+        if self.session.check_not_poisoned().is_err() {
             return Err(FenceError::Poisoned.into());
         }
         match self.sync() {
             // Room is what the group may wait for.
             Err(WriteError::Fence(error)) => Err(error.into()),
-            _ => self.core.grow(pool_bytes),
+            _ => self.session.grow(pool_bytes),
         }
     }
 }
@@ -214,13 +215,13 @@ impl<P: Pmem> Store<P> {
     }
 
     fn open_in(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
-        let core = Core::open(heap, options)?;
-        let catalogue = Catalogue::open(&core)?;
+        let session = Session::open(heap, options)?;
+        let catalogue = Catalogue::open(&session)?;
         let sweep = catalogue.sweep();
-        sweep.visit(&core, options.leaves_swept_at_open())?;
+        sweep.visit(&session, options.leaves_swept_at_open())?;
         Ok(Self {
             process: ProcessId::current(),
-            core,
+            session,
             sweep,
             group: Group::new(options.group_changes()),
             catalogue: RwLock::new(catalogue),
@@ -247,11 +248,11 @@ impl<P: Pmem> Store<P> {
         if !catalogue.tables.contains_key(name) {
             let described = Described::of::<K, V>();
             let was_done = self.sweep.is_done();
-            match catalogue.create(&self.core, name, &described) {
+            match catalogue.create(&self.session, name, &described) {
                 Err(TableError::Write(WriteError::Full))
-                    if !was_done && self.sweep.complete(&self.core)? =>
+                    if !was_done && self.sweep.complete(&self.session)? =>
                 {
-                    catalogue.create(&self.core, name, &described)?;
+                    catalogue.create(&self.session, name, &described)?;
                 }
                 created => created?,
             }
@@ -273,12 +274,12 @@ impl<P: Pmem> Store<P> {
             let (stored, wanted) = (opened.described.types(), wanted.types());
             return Err(TableError::Type { name: name.to_owned(), stored, wanted });
         }
-        Ok(Some(Table::new(&self.core, &self.sweep, &self.group, opened.tree.clone()?)))
+        Ok(Some(Table::new(&self.session, &self.sweep, &self.group, opened.tree.clone()?)))
     }
 
     /// Starts a batch, whose operations become durable together.
     pub const fn batch(&self) -> WriteBatch<'_, P> {
-        WriteBatch::new(&self.core, &self.sweep, &self.group)
+        WriteBatch::new(&self.session, &self.sweep, &self.group)
     }
 
     /// Makes the changes of the [group](Table::insert_grouped) durable.
@@ -290,7 +291,7 @@ impl<P: Pmem> Store<P> {
     /// # Durability
     /// When this returns, every change that had returned before the call is durable. Costs two fences, besides those of splits, and nothing if no change waits.
     pub fn sync(&self) -> Result<(), WriteError> {
-        self.group.settle(&self.core, &self.sweep).map(drop)
+        self.group.settle(&self.session, &self.sweep).map(drop)
     }
 
     /// As [`sync`](Self::sync), if the oldest change of the group has waited for so long; returns whether it had. A program that bounds the time for which a
@@ -302,7 +303,7 @@ impl<P: Pmem> Store<P> {
     /// # Durability
     /// As for [`sync`](Self::sync).
     pub fn sync_older(&self, age: Duration) -> Result<bool, WriteError> {
-        self.group.settle_older(&self.core, &self.sweep, age)
+        self.group.settle_older(&self.session, &self.sweep, age)
     }
 
     /// The number of changes of the group: those that a crash may lose.
@@ -330,7 +331,7 @@ impl<P: Pmem> Store<P> {
         let Some(opened) = catalogue.tables.get(name) else { return Ok(None) };
         let tree = opened.tree.as_ref().map_err(Corruption::clone)?;
         self.sync().map_err(ReadError::of_group)?;
-        self.sweep.len_of(&self.core, tree).map(Some)
+        self.sweep.len_of(&self.session, tree).map(Some)
     }
 
     /// Verifies the checksums of all nodes, entries and records, and that every entry is in the right leaf. Changes nothing.
@@ -345,7 +346,7 @@ impl<P: Pmem> Store<P> {
         let mut report = CheckReport::default();
         for (name, opened) in &catalogue.tables {
             match &opened.tree {
-                Ok(tree) => match tree.check(&self.core, name, &mut report) {
+                Ok(tree) => match tree.check(&self.session, name, &mut report) {
                     Err(LeafError::Corrupted(corruption)) => report.push(name, corruption),
                     Err(LeafError::Fence(error)) => return Err(error),
                     Ok(()) => (),
@@ -353,7 +354,7 @@ impl<P: Pmem> Store<P> {
                 Err(corruption) => report.push(name, corruption.clone()),
             }
         }
-        report.heap = self.core.heap.check();
+        report.heap = self.session.heap.check();
         Ok(report)
     }
 
@@ -363,13 +364,13 @@ impl<P: Pmem> Store<P> {
     /// When a fence fails. A leaf that is read for the first time after a crash is made durable first.
     pub fn stats(&self) -> Result<StoreStats, FenceError> {
         self.settle_if_possible()?;
-        self.sweep.complete(&self.core)?;
-        let (extent_bytes, used_bytes) = self.core.space.usage();
+        self.sweep.complete(&self.session)?;
+        let (extent_bytes, used_bytes) = self.session.space.usage();
         Ok(StoreStats {
-            pool_bytes: self.core.pmem().len_bytes(),
+            pool_bytes: self.session.pmem().len_bytes(),
             extent_bytes,
             used_bytes,
-            dram_bytes: self.core.frames.bytes() + self.core.inner.bytes(),
+            dram_bytes: self.session.frames.bytes() + self.session.inner.bytes(),
         })
     }
 
@@ -394,46 +395,46 @@ impl<P: Pmem> Store<P> {
     /// A crash leaves all entries, and some of the empty leaves. Two fences for each table with empty leaves, and one for each new inner node.
     #[expect(clippy::missing_panics_doc, reason = "a check reports what has stopped the sweep")]
     pub fn compact(&mut self) -> Result<u64, ReadError> {
-        if self.core.check_not_poisoned().is_err() || !self.process.is_current() {
+        if self.session.check_not_poisoned().is_err() || !self.process.is_current() {
             return Err(FenceError::Poisoned.into());
         }
         self.sync().map_err(ReadError::of_group)?;
-        if !self.sweep.complete(&self.core)? {
+        if !self.sweep.complete(&self.session)? {
             let report = self.check()?;
             let corruption = report.corruptions.into_iter().next().expect("the sweep was stopped by it").1;
             return Err(corruption.into());
         }
-        let (_, before) = self.core.space.usage();
+        let (_, before) = self.session.space.usage();
         let catalogue = self.catalogue.get_mut().unwrap_or_else(PoisonError::into_inner);
         let trees: Vec<&Tree> =
             catalogue.tables.values().filter_map(|opened| opened.tree.as_deref().ok()).collect();
-        compact(&mut self.core, &trees)?;
-        let (_, after) = self.core.space.usage();
+        compact(&mut self.session, &trees)?;
+        let (_, after) = self.session.space.usage();
         Ok(before.saturating_sub(after))
     }
 
     /// The number of steps to a right sibling, because the index lacked it.
     #[doc(hidden)]
     pub fn steps_right(&self) -> u64 {
-        self.core.steps_right()
+        self.session.steps_right()
     }
 
     /// The number of indexes of tables that were made from the leaves, because a hint node was corrupted.
     #[doc(hidden)]
     pub fn new_indexes(&self) -> u64 {
-        self.core.new_indexes()
+        self.session.new_indexes()
     }
 
     /// The heap that holds the store.
     pub const fn heap(&self) -> &Heap<P> {
-        &self.core.heap
+        &self.session.heap
     }
 
     /// The offsets of the heap's blocks that belong to the store; every other block of the heap is not in use.
     #[doc(hidden)]
     pub fn blocks(&self) -> Vec<u64> {
-        let mut blocks = self.core.space.extent_offsets();
-        blocks.extend(self.core.heap.view(|view| {
+        let mut blocks = self.session.space.extent_offsets();
+        blocks.extend(self.session.heap.view(|view| {
             let mut offsets = Vec::new();
             if let Ok(Some(store)) = view.root::<StoreBlock<'_>>(ROOT) {
                 offsets.push(store.offset());
@@ -472,7 +473,7 @@ impl<P: Pmem> Store<P> {
             return Ok(());
         }
         // After a failed fence or a panic the state is that of a killed process.
-        if self.core.check_not_poisoned().is_err() {
+        if self.session.check_not_poisoned().is_err() {
             return Err(FenceError::Poisoned.into());
         }
         if std::thread::panicking() {
@@ -482,8 +483,8 @@ impl<P: Pmem> Store<P> {
         if let Err(WriteError::Fence(error)) = synced {
             return Err(error.into());
         }
-        self.core.flush_owed();
-        self.core.end_session(!self.core.session.is_unclean || self.sweep.is_done())?;
+        self.session.flush_owed();
+        self.session.end_session(!self.session.epochs.is_unclean || self.sweep.is_done())?;
         Ok(synced?)
     }
 }
@@ -498,22 +499,22 @@ impl<P: Pmem> Drop for Store<P> {
 
 impl Catalogue {
     /// Opens the catalogue and all tables in it.
-    fn open<P: Pmem>(core: &Core<P>) -> Result<Self, OpenError> {
-        let first = core.catalogue()?;
+    fn open<P: Pmem>(session: &Session<P>) -> Result<Self, OpenError> {
+        let first = session.catalogue()?;
         if first == 0 {
             return Ok(Self::default());
         }
-        let tree = Tree::open(core, CATALOGUE, None, first, 0)?;
+        let tree = Tree::open(session, CATALOGUE, None, first, 0)?;
         let mut tables = BTreeMap::new();
         let mut scan = Scan::new(Some(Bounds { from: Bound::Unbounded, to: Bound::Unbounded }));
-        while let Some(found) = scan.next(core, &tree, Side::Front) {
+        while let Some(found) = scan.next(session, &tree, Side::Front) {
             let found = found?;
             let name = core::str::from_utf8(found.key().as_slice()).map(str::to_owned).ok();
             let (name, described) = name
                 .zip(Described::decode(found.value().as_slice()))
                 .ok_or_else(|| Corruption::new(first, CorruptionKind::Catalogue))?;
             let Described { table, first, anchor, .. } = described;
-            let opened = match Tree::open(core, table, described.key_width(), first, anchor) {
+            let opened = match Tree::open(session, table, described.key_width(), first, anchor) {
                 Ok(tree) => Ok(tree),
                 Err(LeafError::Corrupted(corruption)) => Err(corruption),
                 Err(LeafError::Fence(error)) => return Err(error.into()),
@@ -536,7 +537,7 @@ impl Catalogue {
     /// The first leaf is durable before the catalogue refers to it.
     fn create<P: Pmem>(
         &mut self,
-        core: &Core<P>,
+        session: &Session<P>,
         name: &str,
         described: &Described,
     ) -> Result<(), TableError> {
@@ -544,23 +545,23 @@ impl Catalogue {
             return Err(TableError::Name { len_bytes: name.len() });
         }
         if self.tree.is_none() {
-            let (first, tree) = Tree::create(core, CATALOGUE, None)?;
-            core.set_catalogue(first);
+            let (first, tree) = Tree::create(session, CATALOGUE, None)?;
+            session.set_catalogue(first);
             self.tree = Some(Arc::new(tree));
         }
         // An earlier call, perhaps in a killed process, may have set it without a fence. The fence of the new leaf covers it.
-        core.flush_catalogue();
+        session.flush_catalogue();
         let last = self.tables.values().map(|opened| opened.described.table).max().unwrap_or(CATALOGUE);
         let table = last.checked_add(1).ok_or(TableError::TooMany)?;
         let key_width = described.key_width();
-        let (first, tree) = Tree::create(core, table, key_width)?;
+        let (first, tree) = Tree::create(session, table, key_width)?;
         let described = Described { table, first, anchor: tree.index.anchor(), ..described.clone() };
         let catalogue = self.tree.as_ref().expect("it was created above");
         let name_key = SearchKey::bytes_key(name.as_bytes());
-        if let Err(error) = catalogue.put(core, &name_key, &described.encode(), Expected::Any) {
+        if let Err(error) = catalogue.put(session, &name_key, &described.encode(), Expected::Any) {
             if matches!(error, WriteError::Full) {
-                core.space.release_node(first);
-                core.space.release_node(tree.index.anchor());
+                session.space.release_node(first);
+                session.space.release_node(tree.index.anchor());
             }
             return Err(error.into());
         }

@@ -7,12 +7,12 @@
 //! If a leaf cannot be read, or has a corrupted entry, the sweep never ends: the space that existed at the open is not reused, so that a repair can
 //! find the entries in it, and the next open verifies all leaves again.
 
-use crate::core::Core;
 use crate::entry::{Entry, RecordRef, entry_offset};
 use crate::error::{LeafError, ReadError, WriteError};
 use crate::frame::FrameId;
 use crate::header::Verified;
 use crate::leaf::{Tree, owed_records, slots_of};
+use crate::session::Session;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pm_core::{FenceError, Pmem};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,43 +67,43 @@ impl Sweep {
     #[inline]
     pub(crate) fn change<P: Pmem, R>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         change: impl Fn() -> Result<R, WriteError>,
     ) -> Result<R, WriteError> {
         let was_done = self.is_done();
         let mut changed = change();
-        if matches!(changed, Err(WriteError::Full)) && core.release_waiting() {
+        if matches!(changed, Err(WriteError::Full)) && session.release_waiting() {
             changed = change();
         }
         if matches!(changed, Err(WriteError::Full | WriteError::Unverified { .. }))
             && !was_done
-            && self.complete(core)?
+            && self.complete(session)?
         {
             changed = change();
         }
-        self.take_due_steps(core)?;
+        self.take_due_steps(session)?;
         changed
     }
 
     /// Takes the steps that are due because extents were added, unless another thread does.
     #[inline]
-    fn take_due_steps<P: Pmem>(&self, core: &Core<P>) -> Result<(), FenceError> {
+    fn take_due_steps<P: Pmem>(&self, session: &Session<P>) -> Result<(), FenceError> {
         if self.is_done() {
             return Ok(());
         }
-        let added = core.space.take_added();
+        let added = session.space.take_added();
         let due = self.due.load(Ordering::Relaxed) + added * LEAVES_PER_EXTENT;
         if due == 0 {
             return Ok(());
         }
         // Inexact if several threads make changes: then more leaves or fewer are visited, and the next extent makes others due.
         self.due.store(due.saturating_sub(LEAVES_PER_CHANGE), Ordering::Relaxed);
-        self.visit(core, LEAVES_PER_CHANGE)
+        self.visit(session, LEAVES_PER_CHANGE)
     }
 
     /// The length of a tree, after completing the sweep.
-    pub(crate) fn len_of<P: Pmem>(&self, core: &Core<P>, tree: &Tree) -> Result<u64, ReadError> {
-        self.complete(core)?;
+    pub(crate) fn len_of<P: Pmem>(&self, session: &Session<P>, tree: &Tree) -> Result<u64, ReadError> {
+        self.complete(session)?;
         match tree.unreadable.get() {
             None => Ok(tree.len.load(Ordering::Relaxed)),
             Some(corruption) => Err(corruption.clone().into()),
@@ -111,38 +111,43 @@ impl Sweep {
     }
 
     /// Visits all leaves that are left. Returns whether the sweep has ended: then there may be more space than before.
-    pub(crate) fn complete<P: Pmem>(&self, core: &Core<P>) -> Result<bool, FenceError> {
+    pub(crate) fn complete<P: Pmem>(&self, session: &Session<P>) -> Result<bool, FenceError> {
         if self.is_done() {
             return Ok(true);
         }
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        self.visit_some(core, &mut rest, u64::MAX)?;
+        self.visit_some(session, &mut rest, u64::MAX)?;
         Ok(self.is_done())
     }
 
     /// Visits up to `count` leaves, unless another thread is sweeping.
-    pub(crate) fn visit<P: Pmem>(&self, core: &Core<P>, count: u64) -> Result<(), FenceError> {
+    pub(crate) fn visit<P: Pmem>(&self, session: &Session<P>, count: u64) -> Result<(), FenceError> {
         match self.rest.try_lock() {
-            Ok(mut rest) => self.visit_some(core, &mut rest, count),
+            Ok(mut rest) => self.visit_some(session, &mut rest, count),
             Err(_) => Ok(()),
         }
     }
 
-    fn visit_some<P: Pmem>(&self, core: &Core<P>, rest: &mut Rest, count: u64) -> Result<(), FenceError> {
+    fn visit_some<P: Pmem>(
+        &self,
+        session: &Session<P>,
+        rest: &mut Rest,
+        count: u64,
+    ) -> Result<(), FenceError> {
         let mut left = count;
         while left > 0 && !self.is_done() {
             let Some(tree) = rest.trees.last() else {
                 if !rest.has_failed {
-                    core.session.end_verification(&core.pmem());
-                    core.space.unseal();
+                    session.epochs.end_verification(&session.pmem());
+                    session.space.unseal();
                     self.is_done.store(true, Ordering::Release);
                 }
                 return Ok(());
             };
             if rest.leaf.is_none() && tree.index.anchor() != 0 {
-                core.space.mark_node(tree.index.anchor());
+                session.space.mark_node(tree.index.anchor());
             }
-            match tree.visit(core, rest.leaf.unwrap_or(tree.first)) {
+            match tree.visit(session, rest.leaf.unwrap_or(tree.first)) {
                 Ok(Visited { next, has_corrupted }) => {
                     rest.has_failed |= has_corrupted;
                     match next {
@@ -172,20 +177,20 @@ struct Visited {
 
 impl Tree {
     /// Counts the entries of a leaf, marks the space that it uses, and adds it to the index if it is missing there.
-    fn visit<P: Pmem>(&self, core: &Core<P>, id: FrameId) -> Result<Visited, LeafError> {
-        let pmem = &core.pmem();
-        let leaf = self.leaf(core, id)?.lock();
+    fn visit<P: Pmem>(&self, session: &Session<P>, id: FrameId) -> Result<Visited, LeafError> {
+        let pmem = &session.pmem();
+        let leaf = self.leaf(session, id)?.lock();
         let next = leaf.next();
         if leaf.is_swept.load(Ordering::Relaxed) {
             return Ok(Visited { next, has_corrupted: false });
         }
         let low = Verified::load(pmem, leaf.node(), self.id)?.low();
-        core.space.mark_node(leaf.node());
+        session.space.mark_node(leaf.node());
         if low.record != 0 {
-            core.space.mark_record(low.record, low.len.into());
+            session.space.mark_record(low.record, low.len.into());
         }
-        for RecordRef { offset, len } in owed_records(core, &leaf) {
-            core.space.mark_record(offset, len);
+        for RecordRef { offset, len } in owed_records(session, &leaf) {
+            session.space.mark_record(offset, len);
         }
         let (live, held) = (leaf.live.load(Ordering::Relaxed), leaf.held.load(Ordering::Relaxed));
         let mut shared = 0;
@@ -197,7 +202,7 @@ impl Tree {
             }
             // A record that is not in an extent, or belongs to another entry too, is corrupted.
             if let Some(record) = entry.record()
-                && !core.space.mark_record(record.offset, record.len)
+                && !session.space.mark_record(record.offset, record.len)
             {
                 shared |= 1 << slot & live;
             }
@@ -213,7 +218,7 @@ impl Tree {
         leaf.is_swept.store(true, Ordering::Relaxed);
         drop(leaf);
         // This also builds the inner nodes that lead to the leaf, which marks their hint nodes.
-        self.index.post_missing(core, low, id)?;
+        self.index.post_missing(session, low, id)?;
         Ok(Visited { next, has_corrupted })
     }
 }

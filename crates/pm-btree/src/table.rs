@@ -1,14 +1,14 @@
 //! Typed tables.
 
-use crate::change::{Encoded, Expected, Outcome, Swap};
-use crate::core::Core;
+use crate::change::{Expected, Outcome};
 use crate::error::{EncodeError, ReadError, WriteError};
 use crate::group::Group;
-use crate::guard::Guard;
+use crate::guard::{Encoded, Guard, Swap};
 use crate::key::{OwnedKey, SearchKey};
 use crate::leaf::Tree;
 use crate::pop::End;
 use crate::scan::{Bounds, Found, Scan, Side};
+use crate::session::Session;
 use crate::sweep::Sweep;
 use crate::types::{Key, Value};
 use core::fmt;
@@ -27,7 +27,7 @@ pub type KeyValue<K, V> = (Guard<K>, Guard<V>);
 ///
 /// Threads may share a table. Reads wait for no lock. Changes of keys in different leaves run in parallel.
 pub struct Table<'s, K: Key, V: Value, P: Pmem = Region> {
-    core: &'s Core<P>,
+    session: &'s Session<P>,
     sweep: &'s Sweep,
     group: &'s Group,
     tree: Arc<Tree>,
@@ -43,7 +43,7 @@ impl<K: Key, V: Value, P: Pmem> fmt::Debug for Table<'_, K, V, P> {
 impl<K: Key, V: Value, P: Pmem> Clone for Table<'_, K, V, P> {
     fn clone(&self) -> Self {
         Self {
-            core: self.core,
+            session: self.session,
             sweep: self.sweep,
             group: self.group,
             tree: Arc::clone(&self.tree),
@@ -53,18 +53,23 @@ impl<K: Key, V: Value, P: Pmem> Clone for Table<'_, K, V, P> {
 }
 
 impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
-    pub(crate) const fn new(core: &'s Core<P>, sweep: &'s Sweep, group: &'s Group, tree: Arc<Tree>) -> Self {
-        Self { core, sweep, group, tree, types: PhantomData }
+    pub(crate) const fn new(
+        session: &'s Session<P>,
+        sweep: &'s Sweep,
+        group: &'s Group,
+        tree: Arc<Tree>,
+    ) -> Self {
+        Self { session, sweep, group, tree, types: PhantomData }
     }
 
     /// Makes a change, if necessary after completing the sweep.
     fn change<R>(&self, change: impl Fn(&Tree) -> Result<R, WriteError>) -> Result<R, WriteError> {
-        let _settled = self.group.settle(self.core, self.sweep)?;
-        self.sweep.change(self.core, || change(&self.tree))
+        let _settled = self.group.settle(self.session, self.sweep)?;
+        self.sweep.change(self.session, || change(&self.tree))
     }
 
-    pub(crate) const fn core(&self) -> &'s Core<P> {
-        self.core
+    pub(crate) const fn session(&self) -> &'s Session<P> {
+        self.session
     }
 
     pub(crate) const fn sweep(&self) -> &'s Sweep {
@@ -86,7 +91,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// have held it.
     pub fn get(&self, key: K::View<'_>) -> Result<Option<Guard<V>>, ReadError> {
         let read = |key: &SearchKey<'_>| {
-            self.tree.get(self.core, key, false, |entry| entry.value(&self.core.pmem(), self.tree.is_word()))
+            self.tree
+                .get(self.session, key, false, |entry| entry.value(&self.session.pmem(), self.tree.is_word()))
         };
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
@@ -127,7 +133,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
             return Ok(waiting.map(|value| V::decode(&value).map(with)).transpose()?);
         }
         let (mut with, mut result) = (Some(with), None);
-        self.tree.lend(self.core, &key, &mut |bytes| {
+        self.tree.lend(self.session, &key, &mut |bytes| {
             let with = with.take();
             result = with.map(|with| V::decode(bytes).map(with));
         })?;
@@ -144,7 +150,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         if let Some(waiting) = self.group.find(&self.tree, &key) {
             return Ok(waiting.is_some());
         }
-        Ok(self.tree.get(self.core, &key, false, |_| ())?.is_some())
+        Ok(self.tree.get(self.session, &key, false, |_| ())?.is_some())
     }
 
     /// Inserts a key with its value, or replaces its value. Returns whether the key is new.
@@ -161,7 +167,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         let key = self.encode(key, &mut buffer)?;
         let mut bytes = Vec::new();
         V::encode(value, &mut bytes)?;
-        let outcome = self.change(|tree| tree.put(self.core, &key, &bytes, Expected::Any))?;
+        let outcome = self.change(|tree| tree.put(self.session, &key, &bytes, Expected::Any))?;
         Ok(outcome == Outcome::Changed { was_present: false })
     }
 
@@ -175,7 +181,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     pub fn remove(&self, key: K::View<'_>) -> Result<bool, WriteError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        let outcome = self.change(|tree| tree.remove(self.core, &key, Expected::Any))?;
+        let outcome = self.change(|tree| tree.remove(self.session, &key, Expected::Any))?;
         Ok(outcome == Outcome::Changed { was_present: true })
     }
 
@@ -227,11 +233,11 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 
     fn change_grouped(&self, key: &SearchKey<'_>, value: Option<&[u8]>) -> Result<(), WriteError> {
         if self.group.is_enabled() {
-            return self.group.push(self.core, self.sweep, &self.tree, key, value);
+            return self.group.push(self.session, self.sweep, &self.tree, key, value);
         }
-        let made = self.sweep.change(self.core, || match value {
-            Some(value) => self.tree.put(self.core, key, value, Expected::Any),
-            None => self.tree.remove(self.core, key, Expected::Any),
+        let made = self.sweep.change(self.session, || match value {
+            Some(value) => self.tree.put(self.session, key, value, Expected::Any),
+            None => self.tree.remove(self.session, key, Expected::Any),
         });
         made.map(drop)
     }
@@ -241,7 +247,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     fn settle(&self) -> Result<(), ReadError> {
         match self.group.len() {
             0 => Ok(()),
-            _ => self.group.settle(self.core, self.sweep).map(drop).map_err(ReadError::of_group),
+            _ => self.group.settle(self.session, self.sweep).map(drop).map_err(ReadError::of_group),
         }
     }
 
@@ -345,12 +351,12 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     }
 
     fn pop(&self, end: End) -> Result<Option<KeyValue<K, V>>, WriteError> {
-        let _settled = self.group.settle(self.core, self.sweep)?;
-        let _active = self.core.begin_change()?;
-        let Some(found) = self.tree.lock_end(self.core, end)? else { return Ok(None) };
-        let value = found.entry.value(&self.core.pmem(), self.tree.is_word());
+        let _settled = self.group.settle(self.session, self.sweep)?;
+        let _active = self.session.begin_change()?;
+        let Some(found) = self.tree.lock_end(self.session, end)? else { return Ok(None) };
+        let value = found.entry.value(&self.session.pmem(), self.tree.is_word());
         let entry = (Guard::of_key(found.key[..].into())?, Guard::of_value(value)?);
-        self.tree.remove_from(self.core, &found.leaf, found.slot, &found.entry)?;
+        self.tree.remove_from(self.session, &found.leaf, found.slot, &found.entry)?;
         Ok(Some(entry))
     }
 
@@ -396,8 +402,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     ) -> Result<Swap<V>, WriteError> {
         let expected = Expected::Value(expected);
         let outcome = self.change(|tree| match new {
-            Some(new) => tree.put(self.core, key, new, expected),
-            None => tree.remove(self.core, key, expected),
+            Some(new) => tree.put(self.session, key, new, expected),
+            None => tree.remove(self.session, key, expected),
         })?;
         Ok(match outcome {
             Outcome::Changed { .. } => Swap::Swapped,
@@ -411,7 +417,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// When a leaf cannot be read, so that its entries cannot be counted.
     pub fn len(&self) -> Result<u64, ReadError> {
         self.settle()?;
-        self.sweep.len_of(self.core, &self.tree)
+        self.sweep.len_of(self.session, &self.tree)
     }
 
     /// Whether the table is empty.
@@ -451,7 +457,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
             Err(error) => (None, Some(error)),
         };
         Range {
-            core: self.core,
+            session: self.session,
             tree: Arc::clone(&self.tree),
             scan: Scan::new(bounds),
             error,
@@ -495,7 +501,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
             Ok(bounds) => bounds,
             Err(error) => return each(Err(error)),
         };
-        self.tree.visit_range(self.core, bounds, |entry| match entry {
+        self.tree.visit_range(self.session, bounds, |entry| match entry {
             Ok((key, value)) => match (K::decode_key(key), V::decode(value)) {
                 (Ok(key), Ok(value)) => each(Ok((key, value))),
                 (Err(error), _) | (_, Err(error)) => each(Err(error.into())),
@@ -542,7 +548,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 
 /// The entries in a range of keys, from [`Table::range`].
 pub struct Range<'s, K: Key, V: Value, P: Pmem = Region> {
-    core: &'s Core<P>,
+    session: &'s Session<P>,
     tree: Arc<Tree>,
     scan: Scan<'s>,
     /// Why a bound has no encoding, until it is returned.
@@ -559,7 +565,7 @@ impl<K: Key, V: Value, P: Pmem> fmt::Debug for Range<'_, K, V, P> {
 impl<K: Key, V: Value, P: Pmem> Range<'_, K, V, P> {
     #[inline]
     fn next_from(&mut self, side: Side) -> Option<Result<KeyValue<K, V>, ReadError>> {
-        match self.scan.next(self.core, &self.tree, side) {
+        match self.scan.next(self.session, &self.tree, side) {
             Some(Ok(found)) => Some(key_value(&found)),
             Some(Err(error)) => Some(Err(error.into())),
             None => self.error.take().map(Err),

@@ -1,12 +1,12 @@
 //! Verification of reads that have not found a key: whether corruption may have hidden it.
 
-use crate::core::Core;
 use crate::entry::{Entry, entry_offset};
 use crate::error::{Corruption, CorruptionKind};
 use crate::frame::{Frame, Snapshot, slots_of};
 use crate::header::Verified;
 use crate::key::SearchKey;
 use crate::leaf::Tree;
+use crate::session::Session;
 use pm_core::Pmem;
 
 impl Tree {
@@ -14,11 +14,11 @@ impl Tree {
     #[cold]
     pub(crate) fn verify_range<P: Pmem>(
         &self,
-        core: &Core<P>,
+        session: &Session<P>,
         node: u64,
         key: &SearchKey<'_>,
     ) -> Result<(), Corruption> {
-        let pmem = &core.pmem();
+        let pmem = &session.pmem();
         let leaf = Verified::load(pmem, node, self.id)?;
         let right = match leaf.next()? {
             0 => None,
@@ -33,9 +33,14 @@ impl Tree {
     }
 
     /// Whether a live entry of the leaf has a wrong seal: then a key that is not found may have been in it.
-    pub(crate) fn has_broken_seal<P: Pmem>(&self, core: &Core<P>, frame: &Frame, snapshot: Snapshot) -> bool {
+    pub(crate) fn has_broken_seal<P: Pmem>(
+        &self,
+        session: &Session<P>,
+        frame: &Frame,
+        snapshot: Snapshot,
+    ) -> bool {
         slots_of(snapshot.live).any(|slot| {
-            let (entry, seal) = Entry::load(&core.pmem(), entry_offset(frame.node(), slot));
+            let (entry, seal) = Entry::load(&session.pmem(), entry_offset(frame.node(), slot));
             entry.seal(frame.seed()) != seal
         })
     }
