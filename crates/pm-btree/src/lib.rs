@@ -72,56 +72,21 @@
 pub mod format;
 pub mod guide;
 
-mod batch;
-mod batch_slots;
-mod bytes;
-mod catalogue;
-mod change;
-mod classes;
-mod commit;
-mod compact;
-mod ends;
-mod entry;
-mod epochs;
+mod api;
 mod error;
-mod frame;
-mod grace;
-mod group;
-mod guard;
-mod header;
-mod hints;
-mod index;
-mod inner;
-mod key;
-mod leaf;
-mod lend;
-mod limbo;
-mod load;
-mod op_list;
-mod options;
-mod pop;
-mod recover;
-mod report;
-mod scan;
-mod separator;
+mod maintenance;
+mod node;
+mod ops;
 mod session;
-mod space;
-mod split_point;
-mod store;
-mod sweep;
-mod table;
+mod tree;
 mod types;
-mod verify;
 
-pub use batch::WriteBatch;
-pub use catalogue::TableInfo;
+pub use api::{
+    Encoded, Guard, KeyValue, LoadError, LoadFailure, Range, Store, Swap, Table, TableInfo, WriteBatch,
+};
 pub use error::{
     Corruption, CorruptionKind, DecodeError, EncodeError, OpenError, ReadError, TableError, WriteError,
 };
-pub use guard::{Encoded, Guard, Swap};
-pub use load::{LoadError, LoadFailure};
-pub use options::StoreOptions;
-pub use report::{CheckReport, StoreStats};
-pub use store::Store;
-pub use table::{KeyValue, Range, Table};
+pub use maintenance::{CheckReport, StoreStats};
+pub use session::StoreOptions;
 pub use types::{Key, LeadingKey, Plain, Value};

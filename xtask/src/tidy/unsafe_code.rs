@@ -12,7 +12,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/pm-alloc/src/links.rs", "makes links of offsets"),
     ("crates/pm-alloc/tests/fork.rs", "makes children that inherit a heap"),
     ("crates/pm-alloc/tests/library/links/mod.rs", "makes links of offsets"),
-    ("crates/pm-btree/src/entry.rs", "makes a slice of a record, which is immutable while it is lent"),
+    ("crates/pm-btree/src/node/entry.rs", "makes a slice of a record, which is immutable while it is lent"),
     ("crates/pm-core-derive/src/lib.rs", "the derive writes `unsafe impl Persist`, having checked the type"),
     ("crates/pm-core/examples/one_persist.rs", "no_mangle, so that the assembly can be found by name"),
     ("crates/pm-core/src/fault.rs", "installs a signal handler, and continues where it says"),

@@ -1,0 +1,105 @@
+//! The descriptions of tables, which are the values of the catalogue, a tree with the tables' names as keys.
+
+use crate::format::CATALOGUE;
+use crate::types::{Key, Value};
+
+/// The key width of a table with byte keys.
+const NO_WIDTH: u8 = 0xff;
+
+/// A table, as [`Store::tables`](crate::Store::tables) lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableInfo {
+    /// The name.
+    pub name: String,
+    /// The name of the type of its keys.
+    pub key_type: String,
+    /// The name of the type of its values.
+    pub value_type: String,
+}
+
+/// The description of a table: its number (2 bytes), its key width (1, 255 for byte keys), zeros (5), the offsets of its first leaf (8) and of its
+/// [anchor](crate::tree::hints) (8), the length of the key type's name (4), and both types' names; integers are little-endian.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Described {
+    pub(crate) table: u16,
+    pub(crate) width: u8,
+    pub(crate) first: u64,
+    pub(crate) anchor: u64,
+    pub(crate) key_type: String,
+    pub(crate) value_type: String,
+}
+
+impl Described {
+    /// The description of a table that does not exist yet.
+    pub(crate) fn of<K: Key, V: Value>() -> Self {
+        let width = K::FIXED_WIDTH
+            .filter(|width| *width <= 8)
+            .and_then(|width| u8::try_from(width).ok())
+            .unwrap_or(NO_WIDTH);
+        Self { table: 0, width, first: 0, anchor: 0, key_type: K::type_name(), value_type: V::type_name() }
+    }
+
+    /// The width of keys that are words; `None` for byte keys.
+    pub(crate) fn key_width(&self) -> Option<usize> {
+        (self.width != NO_WIDTH).then_some(self.width.into())
+    }
+
+    pub(crate) fn has_types_of(&self, other: &Self) -> bool {
+        (self.width, &self.key_type, &self.value_type) == (other.width, &other.key_type, &other.value_type)
+    }
+
+    /// The types, for messages.
+    pub(crate) fn types(&self) -> String {
+        format!("{} to {}", self.key_type, self.value_type)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&self.table.to_le_bytes());
+        bytes.extend_from_slice(&[self.width, 0, 0, 0, 0, 0]);
+        bytes.extend_from_slice(&self.first.to_le_bytes());
+        bytes.extend_from_slice(&self.anchor.to_le_bytes());
+        bytes.extend_from_slice(&u32::try_from(self.key_type.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend_from_slice(self.key_type.as_bytes());
+        bytes.extend_from_slice(self.value_type.as_bytes());
+        bytes
+    }
+
+    /// `None` if the bytes are no description.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (table, rest) = bytes.split_first_chunk::<2>()?;
+        let ([width, zeros @ ..], rest) = rest.split_first_chunk::<6>()?;
+        let (first, rest) = rest.split_first_chunk::<8>()?;
+        let (anchor, rest) = rest.split_first_chunk::<8>()?;
+        let (key_len, names) = rest.split_first_chunk::<4>()?;
+        let (key_type, value_type) = names.split_at_checked(u32::from_le_bytes(*key_len) as usize)?;
+        let is_width = *width <= 8 || *width == NO_WIDTH;
+        let text = |bytes: &[u8]| core::str::from_utf8(bytes).ok().map(str::to_owned);
+        let described = Self {
+            table: u16::from_le_bytes(*table),
+            width: *width,
+            first: u64::from_le_bytes(*first),
+            anchor: u64::from_le_bytes(*anchor),
+            key_type: text(key_type)?,
+            value_type: text(value_type)?,
+        };
+        (is_width && *zeros == [0; 5] && described.table != CATALOGUE).then_some(described)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn description_is_decoded() {
+        let described = Described { table: 7, first: 4096, anchor: 8192, ..Described::of::<u32, &str>() };
+        assert_eq!(Described::decode(&described.encode()), Some(described.clone()));
+        assert_eq!(described.key_width(), Some(4));
+        assert_eq!(Described::of::<&str, ()>().key_width(), None);
+        for len in 0..28 {
+            assert_eq!(Described::decode(&described.encode()[..len]), None);
+        }
+    }
+}

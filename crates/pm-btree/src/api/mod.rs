@@ -1,0 +1,17 @@
+//! The public calls: a store, its tables, batches and groups. Each encodes what it is given, and calls one operation.
+
+mod batch;
+mod catalogue;
+mod group;
+mod guard;
+mod load;
+mod op_list;
+mod store;
+mod table;
+
+pub use batch::WriteBatch;
+pub use catalogue::TableInfo;
+pub use guard::{Encoded, Guard, Swap};
+pub use load::{LoadError, LoadFailure};
+pub use store::Store;
+pub use table::{KeyValue, Range, Table};

@@ -1,0 +1,567 @@
+//! An open store: its tables, and operations on the whole store.
+
+use super::batch::WriteBatch;
+use super::catalogue::{Described, TableInfo};
+use super::group::Group;
+use super::table::Table;
+use crate::error::{Corruption, CorruptionKind, LeafError, OpenError, ReadError, TableError, WriteError};
+use crate::format::{
+    CATALOGUE, EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, ROOT, ROWS, StoreBlock, StoreHeader,
+    VERSION, checked,
+};
+use crate::maintenance::{CheckReport, StoreStats, Sweep, compact};
+use crate::node::SearchKey;
+use crate::ops::{Bounds, Scan, Side};
+use crate::session::{Session, StoreOptions};
+use crate::tree::{Expected, Tree};
+use crate::types::{Key, Value};
+use core::mem::offset_of;
+use core::ops::Bound;
+use core::time::Duration;
+use pm_alloc::{Heap, HeapError, TxError};
+use pm_core::{FenceError, Link, OpenError as RegionError, Pmem, PoolError, ProcessId, Region};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The first epoch of a new store.
+const FIRST_EPOCH: u64 = 2;
+
+/// An ordered store in a file: tables of keys and values, in which every operation is durable when it returns.
+///
+/// Several threads may use it at once, but only one process at a time can open it. It need not be closed: after a kill or a power failure, all
+/// completed operations are there. Dropping it [closes](Store::close) it. The crate's documentation has an example.
+#[derive(Debug)]
+pub struct Store<P: Pmem = Region> {
+    /// The process that opened the store. A child of fork(2) does not own it.
+    process: ProcessId,
+    session: Session<P>,
+    sweep: Sweep,
+    /// Changes that wait to be committed together.
+    group: Group,
+    catalogue: RwLock<Catalogue>,
+    /// Whether the session has ended, or cannot be.
+    is_closed: bool,
+}
+
+/// The tables of a store.
+#[derive(Debug, Default)]
+struct Catalogue {
+    /// The tree of descriptions; `None` while there is no table.
+    tree: Option<Arc<Tree>>,
+    tables: BTreeMap<String, Opened>,
+}
+
+#[derive(Clone, Debug)]
+struct Opened {
+    described: Described,
+    tree: Result<Arc<Tree>, Corruption>,
+}
+
+impl Store<Region> {
+    /// Creates a file of `pool_bytes` at `path` with an empty store in it.
+    ///
+    /// # Errors
+    /// When the path exists, the layout is impossible, or a system call fails.
+    ///
+    /// # Durability
+    /// A crash leaves no file, an empty heap without a store, or the store. Where `path` is an empty heap, this call creates the store in it.
+    pub fn create(
+        path: impl AsRef<Path>,
+        pool_bytes: u64,
+        options: &StoreOptions,
+    ) -> Result<Self, OpenError> {
+        let heap_options = options.of_new_heap(pool_bytes);
+        if let Some(reason) = options.refusal(pool_bytes) {
+            return Err(OpenError::Layout { pool_bytes, reason });
+        }
+        let heap = match Heap::create(&path, pool_bytes, &heap_options) {
+            Err(HeapError::Pool(PoolError::Region(error @ RegionError::Exists { .. }))) => {
+                let is_empty = |heap: &Heap| heap.pool().roots().len() == 1 && heap.blocks().is_empty();
+                let found = Heap::open(&path, options.of_heap()).ok().filter(is_empty);
+                found.ok_or_else(|| HeapError::from(error))?
+            }
+            created => created?,
+        };
+        Self::format_in(heap, options)
+    }
+
+    /// Opens the store in the file or device-dax at `path`. This takes a few milliseconds, however large the store is: an operation that comes to a leaf
+    /// for the first time reads it, and after a kill or a power failure verifies it and cleans up what operations in progress have left.
+    ///
+    /// # Errors
+    /// When there is no store. When it has an unknown version or feature, or another process has it open. When a structure that all tables need is
+    /// corrupted. When a fence or a system call fails. If a leaf is corrupted, only operations that come to it fail, and no space that existed at
+    /// this open is reused, so that a repair can find its entries.
+    ///
+    /// # Durability
+    /// Operations that earlier sessions have completed are durable. One that was in progress at a kill is durable before an operation reads what it has
+    /// stored.
+    pub fn open(path: impl AsRef<Path>, options: &StoreOptions) -> Result<Self, OpenError> {
+        Self::open_in(Heap::open(path, options.of_heap())?, options)
+    }
+
+    /// Grows the file and the store in it, which keeps its entries. Takes `&mut self`, because the mapping may move: handles of tables are opened again
+    /// after it.
+    ///
+    /// # Errors
+    /// As for [`Heap::grow`]: when the size is less than the present one or not possible, or the medium is full; then nothing was changed. When a fence
+    /// fails: then the store accepts no more changes, and the next open finds the old size or the new one.
+    ///
+    /// # Durability
+    /// A crash leaves the old size or the new one. When this returns, the new size is durable.
+    ///
+    /// # Examples
+    /// ```
+    /// use pm_btree::{Store, StoreOptions, WriteError};
+    /// use pm_core::Region;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let mut next = 0_u64;
+    /// while next < 50_000 {
+    ///     let squares = store.table::<u64, u64>("squares")?;
+    ///     match (next..50_000).try_for_each(|n| squares.insert(n, n * n).map(|_| next = n + 1)) {
+    ///         Err(WriteError::Full) => store.grow(2 * store.stats()?.pool_bytes)?,
+    ///         result => result?,
+    ///     }
+    /// }
+    /// assert_eq!(store.table::<u64, u64>("squares")?.len()?, 50_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn grow(&mut self, pool_bytes: u64) -> Result<(), OpenError> {
+        if !self.process.is_current() {
+            return Err(HeapError::from(PoolError::InUse).into());
+        }
+        if self.session.check_not_poisoned().is_err() {
+            return Err(FenceError::Poisoned.into());
+        }
+        match self.sync() {
+            // Room is what the group may wait for.
+            Err(WriteError::Fence(error)) => Err(error.into()),
+            _ => self.session.grow(pool_bytes),
+        }
+    }
+}
+
+impl<P: Pmem> Store<P> {
+    /// Creates a store over a whole region that holds none.
+    ///
+    /// # Errors
+    /// As for [`Heap::format`], and when the options are impossible.
+    ///
+    /// # Durability
+    /// As for [`create`](Store::create).
+    pub fn format(pmem: P, options: &StoreOptions) -> Result<Self, OpenError> {
+        let pool_bytes = pmem.len_bytes();
+        if let Some(reason) = options.refusal(pool_bytes) {
+            return Err(OpenError::Layout { pool_bytes, reason });
+        }
+        Self::format_in(Heap::format(pmem, &options.of_new_heap(pool_bytes))?, options)
+    }
+
+    /// Opens the store in a region.
+    ///
+    /// # Errors
+    /// As for [`open`](Store::open).
+    ///
+    /// # Durability
+    /// As for [`open`](Store::open).
+    pub fn attach(pmem: P, options: &StoreOptions) -> Result<Self, OpenError> {
+        Self::open_in(Heap::attach(pmem, options.of_heap())?, options)
+    }
+
+    /// Creates a store in an empty heap, in one transaction.
+    fn format_in(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
+        let pool_bytes = heap.pmem().len_bytes();
+        // The heap adds a block header to an extent, and a line at the start of a chunk.
+        let extent_bytes = options.extent_length(pool_bytes) - 128;
+        let header = StoreHeader {
+            magic: MAGIC,
+            version: VERSION,
+            node_slots: options.slots(),
+            features_incompat: 0,
+            extent_bytes,
+            pool_uuid: *heap.pool().uuid().as_bytes(),
+            reserved: [0; 12],
+            crc: 0,
+        };
+        let header = StoreHeader { crc: header.expected_crc(), ..header };
+        heap.transaction(|tx| {
+            let extents = tx.alloc(&ExtentChunk {
+                magic: EXTENT_CHUNK_MAGIC,
+                next: Link::NULL,
+                reserved: [0; 6],
+                rows: [ExtentRow { extent: Link::NULL, class: 0 }; ROWS],
+            })?;
+            let store: Link<'_, StoreBlock<'_>> = tx.alloc_uninit(1)?;
+            let words = store.offset() + offset_of!(StoreBlock<'_>, state) as u64;
+            let mut state = [0; 8];
+            state[1] = checked(FIRST_EPOCH, words + 8);
+            let (readers, batches) = ([0; 488], [0; 512]);
+            tx.write(
+                store,
+                &StoreBlock { header, state, catalogue: 0, reserved: [0; 6], extents, readers, batches },
+            )?;
+            tx.set_root(ROOT, store)?;
+            Ok::<(), TxError>(())
+        })?;
+        Self::open_in(heap, options)
+    }
+
+    fn open_in(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
+        let session = Session::open(heap, options)?;
+        let catalogue = Catalogue::open(&session)?;
+        let sweep = catalogue.sweep();
+        sweep.visit(&session, options.leaves_swept_at_open())?;
+        Ok(Self {
+            process: ProcessId::current(),
+            session,
+            sweep,
+            group: Group::new(options.group_changes()),
+            catalogue: RwLock::new(catalogue),
+            is_closed: false,
+        })
+    }
+
+    /// Opens the table with this name, and creates it if there is none.
+    ///
+    /// # Errors
+    /// When the table holds other types, or is corrupted. When it cannot be created.
+    ///
+    /// # Durability
+    /// A new table is durable when this returns; a crash before that leaves no table or an empty one. Costs up to three fences, and none if the table
+    /// exists.
+    ///
+    /// # Panics
+    /// Never: tables are not removed.
+    pub fn table<K: Key, V: Value>(&self, name: &str) -> Result<Table<'_, K, V, P>, TableError> {
+        if let Some(table) = self.open_table(name)? {
+            return Ok(table);
+        }
+        let mut catalogue = self.catalogue.write().unwrap_or_else(PoisonError::into_inner);
+        if !catalogue.tables.contains_key(name) {
+            let described = Described::of::<K, V>();
+            let was_done = self.sweep.is_done();
+            match catalogue.create(&self.session, name, &described) {
+                Err(TableError::Write(WriteError::Full))
+                    if !was_done && self.sweep.complete(&self.session)? =>
+                {
+                    catalogue.create(&self.session, name, &described)?;
+                }
+                created => created?,
+            }
+        }
+        drop(catalogue);
+        // Another thread may have created it, with other types.
+        self.open_table(name).map(|table| table.expect("tables are not removed"))
+    }
+
+    /// Opens the table with this name. `None` if there is none.
+    ///
+    /// # Errors
+    /// When the table holds other types, or is corrupted.
+    pub fn open_table<K: Key, V: Value>(&self, name: &str) -> Result<Option<Table<'_, K, V, P>>, TableError> {
+        let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(opened) = catalogue.tables.get(name) else { return Ok(None) };
+        let wanted = Described::of::<K, V>();
+        if !opened.described.has_types_of(&wanted) {
+            let (stored, wanted) = (opened.described.types(), wanted.types());
+            return Err(TableError::Type { name: name.to_owned(), stored, wanted });
+        }
+        Ok(Some(Table::new(&self.session, &self.sweep, &self.group, opened.tree.clone()?)))
+    }
+
+    /// Starts a batch, whose operations become durable together.
+    pub const fn batch(&self) -> WriteBatch<'_, P> {
+        WriteBatch::new(&self.session, &self.sweep, &self.group)
+    }
+
+    /// Makes the changes of the [group](Table::insert_grouped) durable.
+    ///
+    /// # Errors
+    /// When a change cannot be made: the pool is full, or a leaf is corrupted. Then all of them go on waiting, visible to readers. When a fence fails: then the
+    /// next open decides whether all are durable, or none.
+    ///
+    /// # Durability
+    /// When this returns, every change that had returned before the call is durable. Costs two fences, besides those of splits, and nothing if no change waits.
+    pub fn sync(&self) -> Result<(), WriteError> {
+        self.group.settle(&self.session, &self.sweep).map(drop)
+    }
+
+    /// As [`sync`](Self::sync), if the oldest change of the group has waited for so long; returns whether it had. A program that bounds the time for which a
+    /// change may wait calls this from a thread of its own.
+    ///
+    /// # Errors
+    /// As for [`sync`](Self::sync).
+    ///
+    /// # Durability
+    /// As for [`sync`](Self::sync).
+    pub fn sync_older(&self, age: Duration) -> Result<bool, WriteError> {
+        self.group.settle_older(&self.session, &self.sweep, age)
+    }
+
+    /// The number of changes of the group: those that a crash may lose.
+    pub fn grouped_len(&self) -> usize {
+        self.group.len()
+    }
+
+    /// The tables, in the order of their names.
+    pub fn tables(&self) -> Vec<TableInfo> {
+        let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
+        let info = |(name, opened): (&String, &Opened)| TableInfo {
+            name: name.clone(),
+            key_type: opened.described.key_type.clone(),
+            value_type: opened.described.value_type.clone(),
+        };
+        catalogue.tables.iter().map(info).collect()
+    }
+
+    /// The number of entries in the table with this name, as [`Table::len`]. `None` if there is no such table.
+    ///
+    /// # Errors
+    /// When a leaf cannot be read, so that its entries cannot be counted.
+    pub fn table_len(&self, name: &str) -> Result<Option<u64>, ReadError> {
+        let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(opened) = catalogue.tables.get(name) else { return Ok(None) };
+        let tree = opened.tree.as_ref().map_err(Corruption::clone)?;
+        self.sync().map_err(ReadError::of_group)?;
+        self.sweep.len_of(&self.session, tree).map(Some)
+    }
+
+    /// Verifies the checksums of all nodes, entries and records, and that every entry is in the right leaf. Changes nothing.
+    ///
+    /// Call this while no operation is in progress, because an operation in progress may be reported as corruption.
+    ///
+    /// # Errors
+    /// When a fence fails. A leaf that is read for the first time after a crash is made durable first.
+    pub fn check(&self) -> Result<CheckReport, FenceError> {
+        self.settle_if_possible()?;
+        let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
+        let mut report = CheckReport::default();
+        for (name, opened) in &catalogue.tables {
+            match &opened.tree {
+                Ok(tree) => match tree.check(&self.session, name, &mut report) {
+                    Err(LeafError::Corrupted(corruption)) => report.push(name, corruption),
+                    Err(LeafError::Fence(error)) => return Err(error),
+                    Ok(()) => (),
+                },
+                Err(corruption) => report.push(name, corruption.clone()),
+            }
+        }
+        report.heap = self.session.heap.check();
+        Ok(report)
+    }
+
+    /// Statistics of the space in use. The first call after an open waits until every leaf was visited, as [`Table::len`] does.
+    ///
+    /// # Errors
+    /// When a fence fails. A leaf that is read for the first time after a crash is made durable first.
+    pub fn stats(&self) -> Result<StoreStats, FenceError> {
+        self.settle_if_possible()?;
+        self.sweep.complete(&self.session)?;
+        let (extent_bytes, used_bytes) = self.session.space.usage();
+        Ok(StoreStats {
+            pool_bytes: self.session.pmem().len_bytes(),
+            extent_bytes,
+            used_bytes,
+            dram_bytes: self.session.frames.bytes() + self.session.inner.bytes(),
+        })
+    }
+
+    /// Commits the group. If a change of it cannot be made, the caller does without.
+    fn settle_if_possible(&self) -> Result<(), FenceError> {
+        match self.sync() {
+            Err(WriteError::Fence(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Unlinks the leaves that removals have left empty, and returns how many bytes can be used again. Takes `&mut self`: handles of tables are opened again
+    /// after it. Takes as long as [`Table::len`] after an open, and some microseconds for each leaf of tables with empty leaves.
+    ///
+    /// Removals release records at once; leaves stay, because keys of their ranges may return. A table that is used as a queue leaves an empty leaf of
+    /// 2 KiB for each 30 to 60 entries that were removed.
+    ///
+    /// # Errors
+    /// When a leaf cannot be read or an entry is corrupted: then nothing was changed. When a fence fails: then the store accepts no more changes.
+    ///
+    /// # Durability
+    /// A crash leaves all entries, and some of the empty leaves. Two fences for each table with empty leaves, and one for each new inner node.
+    #[expect(clippy::missing_panics_doc, reason = "a check reports what has stopped the sweep")]
+    pub fn compact(&mut self) -> Result<u64, ReadError> {
+        if self.session.check_not_poisoned().is_err() || !self.process.is_current() {
+            return Err(FenceError::Poisoned.into());
+        }
+        self.sync().map_err(ReadError::of_group)?;
+        if !self.sweep.complete(&self.session)? {
+            let report = self.check()?;
+            let corruption = report.corruptions.into_iter().next().expect("the sweep was stopped by it").1;
+            return Err(corruption.into());
+        }
+        let (_, before) = self.session.space.usage();
+        let catalogue = self.catalogue.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let trees: Vec<&Tree> =
+            catalogue.tables.values().filter_map(|opened| opened.tree.as_deref().ok()).collect();
+        compact(&mut self.session, &trees)?;
+        let (_, after) = self.session.space.usage();
+        Ok(before.saturating_sub(after))
+    }
+
+    /// The number of steps to a right sibling, because the index lacked it.
+    #[doc(hidden)]
+    pub fn steps_right(&self) -> u64 {
+        self.session.steps_right()
+    }
+
+    /// The number of indexes of tables that were made from the leaves, because a hint node was corrupted.
+    #[doc(hidden)]
+    pub fn new_indexes(&self) -> u64 {
+        self.session.new_indexes()
+    }
+
+    /// The heap that holds the store.
+    pub const fn heap(&self) -> &Heap<P> {
+        &self.session.heap
+    }
+
+    /// The offsets of the heap's blocks that belong to the store; every other block of the heap is not in use.
+    #[doc(hidden)]
+    pub fn blocks(&self) -> Vec<u64> {
+        let mut blocks = self.session.space.extent_offsets();
+        blocks.extend(self.session.heap.view(|view| {
+            let mut offsets = Vec::new();
+            if let Ok(Some(store)) = view.root::<StoreBlock<'_>>(ROOT) {
+                offsets.push(store.offset());
+                let mut chunk =
+                    view.read(store.field(pm_core::field!(StoreBlock<'_>, extents))).unwrap_or(Link::NULL);
+                while !chunk.is_null() {
+                    offsets.push(chunk.offset());
+                    chunk =
+                        view.read(chunk.field(pm_core::field!(ExtentChunk<'_>, next))).unwrap_or(Link::NULL);
+                }
+            }
+            offsets
+        }));
+        blocks.sort_unstable();
+        blocks
+    }
+
+    /// Closes the store, so that later opens have nothing to verify, except leaves that an earlier kill has left and no operation has read since. Not
+    /// needed for durability. Dropping the store does the same without reporting errors.
+    ///
+    /// # Errors
+    /// When a fence fails or has failed. The next open verifies the store. When the changes of a [group](Table::insert_grouped) cannot be made: they are lost.
+    ///
+    /// # Durability
+    /// Three fences, two of them of the heap. After a crash before the second one, the next open may verify all nodes.
+    pub fn close(mut self) -> Result<(), OpenError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), OpenError> {
+        // The store of a child of fork(2) belongs to the parent, whose session goes on.
+        if !self.process.is_current() {
+            return Err(HeapError::from(PoolError::InUse).into());
+        }
+        if core::mem::replace(&mut self.is_closed, true) {
+            return Ok(());
+        }
+        // After a failed fence or a panic the state is that of a killed process.
+        if self.session.check_not_poisoned().is_err() {
+            return Err(FenceError::Poisoned.into());
+        }
+        if std::thread::panicking() {
+            return Ok(());
+        }
+        let synced = self.sync();
+        if let Err(WriteError::Fence(error)) = synced {
+            return Err(error.into());
+        }
+        self.session.flush_owed();
+        self.session.end_session(!self.session.epochs.is_unclean || self.sweep.is_done())?;
+        Ok(synced?)
+    }
+}
+
+impl<P: Pmem> Drop for Store<P> {
+    /// [Closes](Store::close) the store. The heap closes after it.
+    fn drop(&mut self) {
+        // After an error the next open verifies the store. `close` reports such errors.
+        drop(self.end());
+    }
+}
+
+impl Catalogue {
+    /// Opens the catalogue and all tables in it.
+    fn open<P: Pmem>(session: &Session<P>) -> Result<Self, OpenError> {
+        let first = session.catalogue()?;
+        if first == 0 {
+            return Ok(Self::default());
+        }
+        let tree = Tree::open(session, CATALOGUE, None, first, 0)?;
+        let mut tables = BTreeMap::new();
+        let mut scan = Scan::new(Some(Bounds { from: Bound::Unbounded, to: Bound::Unbounded }));
+        while let Some(found) = scan.next(session, &tree, Side::Front) {
+            let found = found?;
+            let name = core::str::from_utf8(found.key().as_slice()).map(str::to_owned).ok();
+            let (name, described) = name
+                .zip(Described::decode(found.value().as_slice()))
+                .ok_or_else(|| Corruption::new(first, CorruptionKind::Catalogue))?;
+            let Described { table, first, anchor, .. } = described;
+            let opened = match Tree::open(session, table, described.key_width(), first, anchor) {
+                Ok(tree) => Ok(tree),
+                Err(LeafError::Corrupted(corruption)) => Err(corruption),
+                Err(LeafError::Fence(error)) => return Err(error.into()),
+            };
+            tables.insert(name, Opened { described, tree: opened.map(Arc::new) });
+        }
+        Ok(Self { tree: Some(Arc::new(tree)), tables })
+    }
+
+    /// A sweep of all trees.
+    fn sweep(&self) -> Sweep {
+        let trees = self.tables.values().filter_map(|opened| opened.tree.clone().ok());
+        let is_complete = self.tables.values().all(|opened| opened.tree.is_ok());
+        Sweep::new(trees.chain(self.tree.clone()).collect(), is_complete)
+    }
+
+    /// Creates a table.
+    ///
+    /// # Durability
+    /// The first leaf is durable before the catalogue refers to it.
+    fn create<P: Pmem>(
+        &mut self,
+        session: &Session<P>,
+        name: &str,
+        described: &Described,
+    ) -> Result<(), TableError> {
+        if !(1..=255).contains(&name.len()) {
+            return Err(TableError::Name { len_bytes: name.len() });
+        }
+        if self.tree.is_none() {
+            let (first, tree) = Tree::create(session, CATALOGUE, None)?;
+            session.set_catalogue(first);
+            self.tree = Some(Arc::new(tree));
+        }
+        // An earlier call, perhaps in a killed process, may have set it without a fence. The fence of the new leaf covers it.
+        session.flush_catalogue();
+        let last = self.tables.values().map(|opened| opened.described.table).max().unwrap_or(CATALOGUE);
+        let table = last.checked_add(1).ok_or(TableError::TooMany)?;
+        let key_width = described.key_width();
+        let (first, tree) = Tree::create(session, table, key_width)?;
+        let described = Described { table, first, anchor: tree.index.anchor(), ..described.clone() };
+        let catalogue = self.tree.as_ref().expect("it was created above");
+        let name_key = SearchKey::bytes_key(name.as_bytes());
+        if let Err(error) = catalogue.put(session, &name_key, &described.encode(), Expected::Any) {
+            if matches!(error, WriteError::Full) {
+                session.space.release_node(first);
+                session.space.release_node(tree.index.anchor());
+            }
+            return Err(error.into());
+        }
+        self.tables.insert(name.to_owned(), Opened { described, tree: Ok(Arc::new(tree)) });
+        Ok(())
+    }
+}

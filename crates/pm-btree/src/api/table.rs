@@ -1,0 +1,595 @@
+//! Typed tables.
+
+use super::group::Group;
+use super::guard::{Encoded, Guard, Swap};
+use crate::error::{EncodeError, ReadError, WriteError};
+use crate::maintenance::Sweep;
+use crate::node::{OwnedKey, SearchKey};
+use crate::ops::{Bounds, End, Found, Scan, Side};
+use crate::session::Session;
+use crate::tree::{Expected, Outcome, Tree};
+use crate::types::{Key, Value};
+use core::fmt;
+use core::iter::FusedIterator;
+use core::marker::PhantomData;
+use core::ops::{Bound, ControlFlow, RangeBounds};
+use pm_core::{Pmem, Region};
+use std::sync::Arc;
+
+/// A key and its value.
+pub type KeyValue<K, V> = (Guard<K>, Guard<V>);
+
+/// A table of a store: an ordered map of `K` to `V`. [`Store::table`](crate::Store::table) opens it.
+///
+/// Keys and values are passed and returned as the [views](Value::View) of their types, by value: `insert("ada", 7)` for `Table<&str, u64>`.
+///
+/// Threads may share a table. Reads wait for no lock. Changes of keys in different leaves run in parallel.
+pub struct Table<'s, K: Key, V: Value, P: Pmem = Region> {
+    session: &'s Session<P>,
+    sweep: &'s Sweep,
+    group: &'s Group,
+    tree: Arc<Tree>,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+impl<K: Key, V: Value, P: Pmem> fmt::Debug for Table<'_, K, V, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("table", &self.tree.id.table).finish_non_exhaustive()
+    }
+}
+
+impl<K: Key, V: Value, P: Pmem> Clone for Table<'_, K, V, P> {
+    fn clone(&self) -> Self {
+        Self {
+            session: self.session,
+            sweep: self.sweep,
+            group: self.group,
+            tree: Arc::clone(&self.tree),
+            types: PhantomData,
+        }
+    }
+}
+
+impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
+    pub(crate) const fn new(
+        session: &'s Session<P>,
+        sweep: &'s Sweep,
+        group: &'s Group,
+        tree: Arc<Tree>,
+    ) -> Self {
+        Self { session, sweep, group, tree, types: PhantomData }
+    }
+
+    /// Makes a change, if necessary after completing the sweep.
+    fn change<R>(&self, change: impl Fn(&Tree) -> Result<R, WriteError>) -> Result<R, WriteError> {
+        let _settled = self.group.settle(self.session, self.sweep)?;
+        self.sweep.change(self.session, || change(&self.tree))
+    }
+
+    pub(crate) const fn session(&self) -> &'s Session<P> {
+        self.session
+    }
+
+    pub(crate) const fn sweep(&self) -> &'s Sweep {
+        self.sweep
+    }
+
+    pub(crate) const fn group(&self) -> &'s Group {
+        self.group
+    }
+
+    pub(crate) const fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// When the key has no encoding, or the stored bytes are no value. When the entry is corrupted, or the key was not found and a corrupted entry may
+    /// have held it.
+    pub fn get(&self, key: K::View<'_>) -> Result<Option<Guard<V>>, ReadError> {
+        let read = |key: &SearchKey<'_>| {
+            self.tree
+                .get(self.session, key, false, |entry| entry.value(&self.session.pmem(), self.tree.is_word()))
+        };
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        if let Some(waiting) = self.group.find(&self.tree, &key) {
+            return waiting.map(|value| Guard::of_value(value[..].into())).transpose();
+        }
+        read(&key)?.map(Guard::of_value).transpose()
+    }
+
+    /// Calls `with` with the value of a key, and returns its result: `None` if there is no value. The value is not copied.
+    ///
+    /// While `with` runs, the space of values that are replaced or removed is not used again, also those of other keys and tables. Keep it short.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # use pm_btree::{Store, StoreOptions};
+    /// # use pm_core::Region;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let pages = store.table::<&str, &[u8]>("pages")?;
+    /// pages.insert("/", &[b'x'; 900])?;
+    /// assert_eq!(pages.get_with("/", |page| page.iter().filter(|byte| **byte == b'x').count())?, Some(900));
+    /// assert_eq!(pages.get_with("/none", <[u8]>::len)?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn get_with<R>(
+        &self,
+        key: K::View<'_>,
+        with: impl FnOnce(V::View<'_>) -> R,
+    ) -> Result<Option<R>, ReadError> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        if let Some(waiting) = self.group.find(&self.tree, &key) {
+            return Ok(waiting.map(|value| V::decode(&value).map(with)).transpose()?);
+        }
+        let (mut with, mut result) = (Some(with), None);
+        self.tree.lend(self.session, &key, &mut |bytes| {
+            let with = with.take();
+            result = with.map(|with| V::decode(bytes).map(with));
+        })?;
+        Ok(result.transpose()?)
+    }
+
+    /// Whether the table has a value for a key.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn contains_key(&self, key: K::View<'_>) -> Result<bool, ReadError> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        if let Some(waiting) = self.group.find(&self.tree, &key) {
+            return Ok(waiting.is_some());
+        }
+        Ok(self.tree.get(self.session, &key, false, |_| ())?.is_some())
+    }
+
+    /// Inserts a key with its value, or replaces its value. Returns whether the key is new.
+    ///
+    /// # Errors
+    /// When the key or the value has no encoding, or both together are too long. When the pool is full. When a corrupted entry may have held the key.
+    /// In these cases nothing was changed. When a fence fails: then the next open decides whether the change is durable.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the old value or the new one. Costs the lines of the value, one line and one fence; 8-byte
+    /// keys and values cost one line in all. About one insertion in 30 splits a leaf, at one fence more and some 19 lines.
+    pub fn insert(&self, key: K::View<'_>, value: V::View<'_>) -> Result<bool, WriteError> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        let mut bytes = Vec::new();
+        V::encode(value, &mut bytes)?;
+        let outcome = self.change(|tree| tree.put(self.session, &key, &bytes, Expected::Any))?;
+        Ok(outcome == Outcome::Changed { was_present: false })
+    }
+
+    /// Removes a key. Returns false if there is no such key.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert).
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the entry or removes it. Costs one line and one fence, and nothing if there is no such key.
+    pub fn remove(&self, key: K::View<'_>) -> Result<bool, WriteError> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        let outcome = self.change(|tree| tree.remove(self.session, &key, Expected::Any))?;
+        Ok(outcome == Outcome::Changed { was_present: true })
+    }
+
+    /// Inserts a key with its value, or replaces its value, in a group: the change is visible to all readers when this returns, and durable when the group is
+    /// committed, with all changes before it. Without [`StoreOptions::group_commits`](crate::StoreOptions::group_commits), as [`insert`](Self::insert).
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert): the change was not made. An error may also belong to an earlier change, because the group is full and cannot be committed;
+    /// its changes go on waiting.
+    ///
+    /// # Durability
+    /// A crash leaves a prefix of all changes of the store, of all threads, without at most as many of the last ones as the group has room for. Costs no fence;
+    /// a commit costs two for all changes of a group, besides those of splits.
+    ///
+    /// # Examples
+    /// ```
+    /// use pm_btree::{Store, StoreOptions};
+    /// # use pm_core::Region;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new().group_commits(64))?;
+    /// let hits = store.table::<&str, u64>("hits")?;
+    /// hits.insert_grouped("/", 1)?; // visible from here on
+    /// assert_eq!((store.grouped_len(), hits.get("/")?.unwrap().value()), (1, 1));
+    /// store.sync()?; // durable from here on
+    /// assert_eq!(store.grouped_len(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn insert_grouped(&self, key: K::View<'_>, value: V::View<'_>) -> Result<(), WriteError> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        let mut bytes = Vec::new();
+        V::encode(value, &mut bytes)?;
+        self.change_grouped(&key, Some(&bytes))
+    }
+
+    /// Removes a key, if it is there, in a group: see [`insert_grouped`](Self::insert_grouped).
+    ///
+    /// # Errors
+    /// As for [`insert_grouped`](Self::insert_grouped).
+    ///
+    /// # Durability
+    /// As for [`insert_grouped`](Self::insert_grouped).
+    pub fn remove_grouped(&self, key: K::View<'_>) -> Result<(), WriteError> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        self.change_grouped(&key, None)
+    }
+
+    fn change_grouped(&self, key: &SearchKey<'_>, value: Option<&[u8]>) -> Result<(), WriteError> {
+        if self.group.is_enabled() {
+            return self.group.push(self.session, self.sweep, &self.tree, key, value);
+        }
+        let made = self.sweep.change(self.session, || match value {
+            Some(value) => self.tree.put(self.session, key, value, Expected::Any),
+            None => self.tree.remove(self.session, key, Expected::Any),
+        });
+        made.map(drop)
+    }
+
+    /// Makes the changes of the group durable, so that the leaves have them: for reads that do not look at the group.
+    #[inline]
+    fn settle(&self) -> Result<(), ReadError> {
+        match self.group.len() {
+            0 => Ok(()),
+            _ => self.group.settle(self.session, self.sweep).map(drop).map_err(ReadError::of_group),
+        }
+    }
+
+    /// Changes the value of a key from `expected` to `new`, if it is `expected`, which is decided under the lock of the key's leaf. `None` means that the
+    /// key is absent: so this inserts, replaces or removes. Values are equal if their encodings are.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert). When the value is not as expected, and cannot be decoded.
+    ///
+    /// # Durability
+    /// As for [`insert`](Self::insert) and [`remove`](Self::remove). If the value is not as expected, costs nothing.
+    pub fn compare_and_swap(
+        &self,
+        key: K::View<'_>,
+        expected: Option<V::View<'_>>,
+        new: Option<V::View<'_>>,
+    ) -> Result<Swap<V>, WriteError> {
+        let encode = |value: Option<V::View<'_>>| {
+            value.map(|value| {
+                let mut bytes = Vec::new();
+                V::encode(value, &mut bytes).map(|()| bytes)
+            })
+        };
+        let (expected, new) = (encode(expected).transpose()?, encode(new).transpose()?);
+        let mut buffer = Vec::new();
+        self.swap(&self.encode(key, &mut buffer)?, expected.as_deref(), new.as_deref())
+    }
+
+    /// Replaces the value of a key by what `change` makes of it, and returns the new value. `None` means that the key is absent: so `change` may insert,
+    /// replace or remove.
+    ///
+    /// `change` is called without a lock, and may use the table. If another thread has changed the value meanwhile, `change` is called again, with the
+    /// value found then. The last call decides.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert) and [`get`](Self::get).
+    ///
+    /// # Panics
+    /// When `change` panics. Nothing was changed then.
+    ///
+    /// # Durability
+    /// As for [`insert`](Self::insert) and [`remove`](Self::remove). If `change` returns the value that it was given, costs nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use pm_btree::{Encoded, Store, StoreOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("hits.pm"), 16 << 20, &StoreOptions::new())?;
+    /// let hits = store.table::<&str, u64>("hits")?;
+    /// hits.update("/", |count| Some(Encoded::new(count.unwrap_or(0) + 1)))?;
+    /// let count = hits.update("/", |count| Some(Encoded::new(count.unwrap_or(0) + 1)))?;
+    /// assert_eq!(count.unwrap().value(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn update(
+        &self,
+        key: K::View<'_>,
+        mut change: impl FnMut(Option<V::View<'_>>) -> Option<Encoded<V>>,
+    ) -> Result<Option<Guard<V>>, WriteError> {
+        let mut buffer = Vec::new();
+        let encoded = self.encode(key, &mut buffer)?;
+        let mut found = self.get(key)?;
+        loop {
+            let new = change(found.as_ref().map(Guard::value)).map(|new| new.bytes).transpose()?;
+            let old = found.as_ref().map(Guard::bytes);
+            if new.as_deref() == old {
+                return Ok(found);
+            }
+            match self.swap(&encoded, old, new.as_deref())? {
+                Swap::Swapped => return Ok(new.map(|new| Guard::of_value(new[..].into())).transpose()?),
+                Swap::Unequal(other) => found = other,
+            }
+        }
+    }
+
+    /// Removes the entry with the smallest key, and returns it. `None` if the table is empty.
+    ///
+    /// One thread only pops an entry. It was the first one at a moment during this call; a smaller key that another thread inserts after that moment
+    /// does not change the choice.
+    ///
+    /// # Errors
+    /// As for [`remove`](Self::remove). When the entry cannot be decoded; then it is not removed.
+    ///
+    /// # Durability
+    /// Durable when this returns; a crash before that leaves the entry or removes it. Costs one line and one fence, and nothing if the table is empty.
+    pub fn pop_first(&self) -> Result<Option<KeyValue<K, V>>, WriteError> {
+        self.pop(End::First)
+    }
+
+    /// Removes the entry with the greatest key, and returns it. `None` if the table is empty. Otherwise like [`pop_first`](Self::pop_first).
+    ///
+    /// # Errors
+    /// As for [`pop_first`](Self::pop_first).
+    ///
+    /// # Durability
+    /// As for [`pop_first`](Self::pop_first).
+    pub fn pop_last(&self) -> Result<Option<KeyValue<K, V>>, WriteError> {
+        self.pop(End::Last)
+    }
+
+    fn pop(&self, end: End) -> Result<Option<KeyValue<K, V>>, WriteError> {
+        let _settled = self.group.settle(self.session, self.sweep)?;
+        let _active = self.session.begin_change()?;
+        let Some(found) = self.tree.lock_end(self.session, end)? else { return Ok(None) };
+        let value = found.entry.value(&self.session.pmem(), self.tree.is_word());
+        let entry = (Guard::of_key(found.key[..].into())?, Guard::of_value(value)?);
+        self.tree.remove_from(self.session, &found.leaf, found.slot, &found.entry)?;
+        Ok(Some(entry))
+    }
+
+    /// Removes the entries for which `keep` returns false, and returns their number. Entries that other threads insert meanwhile may be missed. `keep` is
+    /// called without a lock; an entry is removed only if it has the value for which `keep` has returned false.
+    ///
+    /// # Errors
+    /// As for [`range`](Self::range) and [`remove`](Self::remove). What was removed before remains removed.
+    ///
+    /// # Panics
+    /// When `keep` panics. What was removed before remains removed.
+    ///
+    /// # Durability
+    /// Each removal is durable by itself, at one line and one fence; a crash leaves the last ones undone.
+    pub fn retain(&self, mut keep: impl FnMut(K::View<'_>, V::View<'_>) -> bool) -> Result<u64, WriteError> {
+        let mut removed = 0;
+        for entry in self.range(..) {
+            let (key, value) = entry?;
+            let encoded = match self.tree.is_word() {
+                true => SearchKey::word(crate::node::head_of(key.bytes())),
+                false => SearchKey::bytes_key(key.bytes()),
+            };
+            let mut found = Some(value);
+            while let Some(value) = found.filter(|value| !keep(key.value(), value.value())) {
+                found = match self.swap(&encoded, Some(value.bytes()), None)? {
+                    Swap::Swapped => {
+                        removed += 1;
+                        None
+                    }
+                    Swap::Unequal(other) => other,
+                };
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Compares and swaps encoded values.
+    fn swap(
+        &self,
+        key: &SearchKey<'_>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swap<V>, WriteError> {
+        let expected = Expected::Value(expected);
+        let outcome = self.change(|tree| match new {
+            Some(new) => tree.put(self.session, key, new, expected),
+            None => tree.remove(self.session, key, expected),
+        })?;
+        Ok(match outcome {
+            Outcome::Changed { .. } => Swap::Swapped,
+            Outcome::Unequal(found) => Swap::Unequal(found.map(Guard::of_value).transpose()?),
+        })
+    }
+
+    /// The number of entries. The first call after an open waits until every leaf was visited: up to 0.1 s for a million entries.
+    ///
+    /// # Errors
+    /// When a leaf cannot be read, so that its entries cannot be counted.
+    pub fn len(&self) -> Result<u64, ReadError> {
+        self.settle()?;
+        self.sweep.len_of(self.session, &self.tree)
+    }
+
+    /// Whether the table is empty.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn is_empty(&self) -> Result<bool, ReadError> {
+        Ok(self.first()?.is_none())
+    }
+
+    /// The entry with the smallest key.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn first(&self) -> Result<Option<KeyValue<K, V>>, ReadError> {
+        self.range(..).next().transpose()
+    }
+
+    /// The entry with the greatest key.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn last(&self) -> Result<Option<KeyValue<K, V>>, ReadError> {
+        self.range(..).next_back().transpose()
+    }
+
+    /// The entries whose keys are in a range, in ascending order, or from the end in descending order.
+    ///
+    /// Entries are read when they are needed, up to eight neighbouring ones at a time, and these at one moment. A change made after that is not seen
+    /// in them, and is seen in later ones.
+    ///
+    /// A corrupted entry makes one item an error, before the other items of its leaf, which are some 40 neighbouring keys; the intact entries are all
+    /// returned. A bound that has no encoding makes the first item an error, and the only one.
+    pub fn range<'k>(&self, range: impl RangeBounds<K::View<'k>>) -> Range<'s, K, V, P> {
+        let (bounds, error) = match self.bounds(&range) {
+            Ok(bounds) => (Some(bounds), None),
+            Err(error) => (None, Some(error)),
+        };
+        Range {
+            session: self.session,
+            tree: Arc::clone(&self.tree),
+            scan: Scan::new(bounds),
+            error,
+            types: PhantomData,
+        }
+    }
+
+    /// Calls `each` with the keys and values in a range, in ascending order, until it breaks. Values are not copied: [`range`](Self::range) copies them.
+    ///
+    /// An entry is in the table at a moment between the start and the call for it. As with `range`, a corrupted entry makes one call with an error.
+    /// A leaf that cannot be read makes the last one. While `each` runs, the space of values that are replaced or removed is not used again.
+    ///
+    /// # Examples
+    /// ```
+    /// # use core::ops::ControlFlow;
+    /// # use pm_btree::{Store, StoreOptions};
+    /// # use pm_core::Region;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let ages = store.table::<&str, u64>("ages")?;
+    /// ages.insert("ada", 36)?;
+    /// ages.insert("grace", 85)?;
+    /// let mut sum = 0;
+    /// let ended = ages.visit(.., |entry| match entry {
+    ///     Ok((_, age)) => {
+    ///         sum += age;
+    ///         ControlFlow::Continue(())
+    ///     }
+    ///     Err(error) => ControlFlow::Break(error),
+    /// });
+    /// assert!(ended.is_continue() && sum == 121);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn visit<'k, B>(
+        &self,
+        range: impl RangeBounds<K::View<'k>>,
+        mut each: impl FnMut(Result<(K::View<'_>, V::View<'_>), ReadError>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let bounds = match self.bounds(&range) {
+            Ok(bounds) => bounds,
+            Err(error) => return each(Err(error)),
+        };
+        self.tree.visit_range(self.session, bounds, |entry| match entry {
+            Ok((key, value)) => match (K::decode_key(key), V::decode(value)) {
+                (Ok(key), Ok(value)) => each(Ok((key, value))),
+                (Err(error), _) | (_, Err(error)) => each(Err(error.into())),
+            },
+            Err(error) => each(Err(error.into())),
+        })
+    }
+
+    fn bounds<'k>(&self, range: &impl RangeBounds<K::View<'k>>) -> Result<Bounds, ReadError> {
+        self.settle()?;
+        Ok(Bounds { from: self.bound(range.start_bound())?, to: self.bound(range.end_bound())? })
+    }
+
+    fn bound(&self, bound: Bound<&K::View<'_>>) -> Result<Bound<OwnedKey>, ReadError> {
+        let owned = |key: &K::View<'_>| {
+            let mut buffer = Vec::new();
+            self.encode(*key, &mut buffer).map(|key| OwnedKey::of(&key))
+        };
+        Ok(match bound {
+            Bound::Included(key) => Bound::Included(owned(key)?),
+            Bound::Excluded(key) => Bound::Excluded(owned(key)?),
+            Bound::Unbounded => Bound::Unbounded,
+        })
+    }
+
+    /// The encoded key; its bytes are in `buffer`.
+    #[inline]
+    pub(crate) fn encode<'b>(
+        &self,
+        key: K::View<'_>,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<SearchKey<'b>, EncodeError> {
+        if self.tree.is_word() {
+            if let Some(word) = K::encode_word(key) {
+                return Ok(SearchKey::word(word));
+            }
+            K::encode_key(key, buffer)?;
+            return Ok(SearchKey::word(crate::node::head_of(buffer)));
+        }
+        K::encode_key(key, buffer)?;
+        Ok(SearchKey::bytes_key(buffer))
+    }
+}
+
+/// The entries in a range of keys, from [`Table::range`].
+pub struct Range<'s, K: Key, V: Value, P: Pmem = Region> {
+    session: &'s Session<P>,
+    tree: Arc<Tree>,
+    scan: Scan<'s>,
+    /// Why a bound has no encoding, until it is returned.
+    error: Option<ReadError>,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+impl<K: Key, V: Value, P: Pmem> fmt::Debug for Range<'_, K, V, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Range").field("scan", &self.scan).finish_non_exhaustive()
+    }
+}
+
+impl<K: Key, V: Value, P: Pmem> Range<'_, K, V, P> {
+    #[inline]
+    fn next_from(&mut self, side: Side) -> Option<Result<KeyValue<K, V>, ReadError>> {
+        match self.scan.next(self.session, &self.tree, side) {
+            Some(Ok(found)) => Some(key_value(&found)),
+            Some(Err(error)) => Some(Err(error.into())),
+            None => self.error.take().map(Err),
+        }
+    }
+}
+
+#[inline]
+fn key_value<K: Key, V: Value>(found: &Found<'_>) -> Result<KeyValue<K, V>, ReadError> {
+    Ok((Guard::of_key(found.key())?, Guard::of_value(found.value())?))
+}
+
+impl<K: Key, V: Value, P: Pmem> Iterator for Range<'_, K, V, P> {
+    type Item = Result<KeyValue<K, V>, ReadError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_from(Side::Front)
+    }
+}
+
+impl<K: Key, V: Value, P: Pmem> DoubleEndedIterator for Range<'_, K, V, P> {
+    #[inline]
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.next_from(Side::Back)
+    }
+}
+
+impl<K: Key, V: Value, P: Pmem> FusedIterator for Range<'_, K, V, P> {}

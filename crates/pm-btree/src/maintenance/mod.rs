@@ -1,0 +1,9 @@
+//! What concerns all leaves of a store: the sweep after an open, compaction, and checks.
+
+mod check;
+mod compact;
+mod sweep;
+
+pub use check::{CheckReport, StoreStats};
+pub(crate) use compact::compact;
+pub(crate) use sweep::Sweep;

@@ -1,0 +1,347 @@
+//! Committing a batch: all its changes become durable by one store of one word.
+//!
+//! The leaves of a batch are locked in the order of tables and keys, and split until each has room for its entries. Then the batch takes an epoch of its
+//! own, writes its entries into free slots, and fences; stores the epoch into its batch slot, and fences again; and publishes leaf by leaf. A removal
+//! is a tombstone in a slot of its own, because the entry that it hides stays valid until the batch is committed. That slot is not reused before the
+//! hidden entry is durably gone, which the next change of the leaf ensures.
+
+use crate::error::{LeafError, WriteError};
+use crate::node::{
+    Commit, Entry, FrameLock, Kind, RecordRef, SearchKey, Stamp, entry_offset, flush_owed, held_entry,
+    slots_of,
+};
+use crate::session::{BatchSlot, Session};
+use crate::tree::{Content, Posting, Tree, batch_split_point, offset_in_entry, settle_owed, sorted_entries};
+use core::sync::atomic::Ordering;
+use pm_core::Pmem;
+
+/// An operation of a batch on a key.
+#[derive(Debug)]
+pub(crate) struct Op<'b> {
+    pub(crate) key: SearchKey<'b>,
+    /// The new value; `None` removes the key.
+    pub(crate) value: Option<&'b [u8]>,
+}
+
+/// An entry to be written.
+struct Write<'b> {
+    key: SearchKey<'b>,
+    /// The payload and the low half of the check word of a new value, and whether it has a record; `None` for a removal.
+    value: Option<(u64, u32, bool)>,
+    /// The entry of the key, and its slot.
+    old: Option<(usize, Entry)>,
+}
+
+impl Write<'_> {
+    fn entry(&self, stamp: Stamp) -> Entry {
+        let commit = |kind, is_inline| Commit::new(kind, is_inline, stamp);
+        match (self.value, &self.old) {
+            (Some((payload, low, has_record)), _) => {
+                Entry { key: self.key.head(), payload, low, commit: commit(Kind::BatchValue, !has_record) }
+            }
+            // The record of the hidden entry, which has the key, exists as long as that entry.
+            (None, Some((_, old))) => {
+                Entry { commit: commit(Kind::BatchTombstone, old.commit.is_inline()), ..*old }
+            }
+            (None, None) => unreachable!("the removal of an absent key writes nothing"),
+        }
+    }
+}
+
+/// A locked leaf of a batch, with its changes in the order of their keys.
+struct Part<'c, 'b> {
+    tree: &'c Tree,
+    leaf: FrameLock<'c>,
+    writes: Vec<Write<'b>>,
+}
+
+/// What a batch has locked, and the leaves that it has added.
+struct Locked<'c, 'b> {
+    parts: Vec<Part<'c, 'b>>,
+    postings: Vec<(&'c Tree, Posting)>,
+}
+
+/// A batch in progress. If it panics, it may leave entries that are not committed: the store is poisoned before its slot and its place in the grace
+/// period are given back, so that no later batch and no later durable epoch commits them.
+struct Unfinished<'c, P: Pmem> {
+    session: &'c Session<P>,
+}
+
+impl<P: Pmem> Drop for Unfinished<'_, P> {
+    fn drop(&mut self) {
+        self.session.poison();
+    }
+}
+
+/// Commits a batch: for each table its operations, in ascending order of the tables' numbers and of the keys, one for each key.
+///
+/// # Durability
+/// All changes are durable when this returns; a crash before that leaves all of them or none. Costs the lines of the records and entries, one line for
+/// the batch slot, and two fences, and nothing if only absent keys are removed. Splits of full leaves come before, with the fences of splits.
+pub(crate) fn commit<'c, P: Pmem>(
+    session: &'c Session<P>,
+    tables: &[(&'c Tree, Vec<Op<'c>>)],
+) -> Result<(), WriteError> {
+    let _active = session.begin_change()?;
+    let slot = session.batches.acquire(session.epochs.batch_slots()?);
+    // The batch that had the slot before may have failed.
+    session.check_not_poisoned()?;
+    let mut locked = Locked { parts: Vec::new(), postings: Vec::new() };
+    let unfinished = Unfinished { session };
+    let result = commit_in(session, &slot, tables, &mut locked);
+    core::mem::forget(unfinished);
+    let Locked { parts, postings } = locked;
+    drop(parts);
+    postings.iter().for_each(|(tree, posting)| tree.post(session, posting));
+    result
+}
+
+fn commit_in<'c, P: Pmem>(
+    session: &'c Session<P>,
+    slot: &BatchSlot<'_>,
+    tables: &[(&'c Tree, Vec<Op<'c>>)],
+    locked: &mut Locked<'c, 'c>,
+) -> Result<(), WriteError> {
+    // Before any lock: this may allocate extents.
+    let mut records = Vec::new();
+    let mut writes_of_tables = Vec::with_capacity(tables.len());
+    for (tree, ops) in tables {
+        let mut writes = Vec::with_capacity(ops.len());
+        for op in ops {
+            let content = op.value.map(|value| store_content(session, tree, &op.key, value)).transpose()?;
+            let value = content.map(|content| {
+                let value = (content.payload, content.low, content.record.is_some());
+                records.extend(content.record);
+                value
+            });
+            writes.push(Write { key: op.key, value, old: None });
+        }
+        writes_of_tables.push((*tree, writes));
+    }
+    for (tree, writes) in &writes_of_tables {
+        tree.prefetch_leaves(session, writes);
+    }
+    for (tree, writes) in writes_of_tables {
+        locked.lock_leaves(session, tree, writes)?;
+    }
+    // The locks of leaves from which only absent keys are removed are kept, too: the keys stay absent.
+    let mut writes = locked.parts.iter().flat_map(|part| &part.writes);
+    if writes.next().is_none() {
+        return Ok(());
+    }
+    let epoch = session.batch_epoch()?;
+    // From here on the records may be durable and referred to, even if a fence fails.
+    records.into_iter().for_each(crate::session::Reserved::keep);
+    let written: Vec<Vec<usize>> =
+        locked.parts.iter().map(|part| part.write(session, Stamp { epoch, order: slot.number() })).collect();
+    let fenced = session.fence().and_then(|()| {
+        slot.store(&session.pmem(), epoch);
+        // DURABILITY POINT
+        session.fence()
+    });
+    for (part, slots) in locked.parts.iter().zip(&written) {
+        if !slots.is_empty() {
+            if fenced.is_ok() {
+                part.publish(session, slots);
+            }
+            part.leaf.end();
+        }
+    }
+    Ok(fenced?)
+}
+
+/// Takes space for a value, and stores its record, which the caller fences.
+fn store_content<'c, P: Pmem>(
+    session: &'c Session<P>,
+    tree: &Tree,
+    key: &SearchKey<'_>,
+    value: &[u8],
+) -> Result<Content<'c>, WriteError> {
+    let mut buffer = Vec::new();
+    let content = tree.prepare(session, key, value, &mut buffer)?;
+    if let Some(record) = &content.record {
+        session.pmem().store_nt(record.offset(), if tree.is_word() { value } else { &buffer });
+    }
+    Ok(content)
+}
+
+impl<'c, 'b> Locked<'c, 'b> {
+    /// Locks the leaves of these changes of a tree, and makes room in them. Leaves of the tree that are locked already are to the left.
+    fn lock_leaves<P: Pmem>(
+        &mut self,
+        session: &'c Session<P>,
+        tree: &'c Tree,
+        writes: Vec<Write<'b>>,
+    ) -> Result<(), WriteError> {
+        let pmem = &session.pmem();
+        let mut writes = writes.into_iter().peekable();
+        while let Some(first) = writes.peek() {
+            let leaf = tree.lock_leaf_rightwards(session, &first.key)?;
+            let is_inside =
+                |write: &Write<'_>| leaf.next().is_none() || !leaf.high().is_at_or_below(pmem, &write.key);
+            let mut inside = Vec::new();
+            while let Some(mut write) = writes.next_if(is_inside) {
+                write.old = tree.find_in(session, &leaf, &write.key)?;
+                if write.value.is_some() || write.old.is_some() {
+                    inside.push(write);
+                }
+            }
+            self.make_room(session, tree, leaf, inside)?;
+        }
+        Ok(())
+    }
+
+    /// Splits a leaf until its changes have room, and keeps all locks.
+    fn make_room<P: Pmem>(
+        &mut self,
+        session: &'c Session<P>,
+        tree: &'c Tree,
+        leaf: FrameLock<'c>,
+        mut writes: Vec<Write<'b>>,
+    ) -> Result<(), WriteError> {
+        let mut leaf = leaf;
+        while !has_room(session, &leaf, &writes) {
+            match leaf.held.load(Ordering::Relaxed) {
+                0 => (),
+                held => return Err(held_entry(leaf.node(), held).into()),
+            }
+            let entries = sorted_entries(&session.pmem(), tree.is_word(), &leaf);
+            let changes = writes.iter().map(|write| (&write.key, write.old.is_none()));
+            let node_slots = leaf.next().is_none().then_some(session.slots);
+            let point = batch_split_point(tree.is_word(), &entries, changes, node_slots);
+            let (right, posting) = tree.split_at(session, &leaf, &entries, point, None)?;
+            let low = posting.low;
+            self.postings.push((tree, posting));
+            let is_left = |write: &Write<'_>| !low.is_at_or_below(&session.pmem(), &write.key);
+            let mut of_right = writes.split_off(writes.partition_point(is_left));
+            for write in &mut of_right {
+                write.old = tree.find_in(session, &right, &write.key)?;
+            }
+            self.make_room(session, tree, leaf, writes)?;
+            (leaf, writes) = (right, of_right);
+        }
+        self.parts.push(Part { tree, leaf, writes });
+        Ok(())
+    }
+}
+
+/// Whether the leaf has a free slot for each change, and one is left when they are published.
+fn has_room<P: Pmem>(session: &Session<P>, leaf: &FrameLock<'_>, writes: &[Write<'_>]) -> bool {
+    let free = (session.all_slots() & !leaf.taken()).count_ones() as usize;
+    let insertions = writes.iter().filter(|write| write.old.is_none()).count();
+    writes.len() <= free && (insertions < free || insertions == 0)
+}
+
+impl Part<'_, '_> {
+    /// Writes the entries into free slots, first into those whose lines must be flushed anyway, and flushes them. Returns the slots. Unless there are
+    /// none, the leaf is being changed afterwards.
+    fn write<P: Pmem>(&self, session: &Session<P>, stamp: Stamp) -> Vec<usize> {
+        let (pmem, leaf) = (&session.pmem(), &self.leaf);
+        if self.writes.is_empty() {
+            return Vec::new();
+        }
+        let owed = leaf.owed.load(Ordering::Relaxed);
+        let free = session.all_slots() & !leaf.taken();
+        leaf.begin();
+        let slots: Vec<usize> =
+            slots_of(owed).chain(slots_of(free & !owed)).take(self.writes.len()).collect();
+        let mut lines = owed;
+        for (write, slot) in self.writes.iter().zip(&slots) {
+            write.entry(stamp).store(pmem, entry_offset(leaf.node(), *slot), leaf.seed());
+            lines |= 1 << slot;
+        }
+        flush_owed(pmem, leaf, lines);
+        slots
+    }
+
+    /// Shows the entries in these slots to readers, and clears the commit words of those that they replace and hide.
+    fn publish<P: Pmem>(&self, session: &Session<P>, slots: &[usize]) {
+        let (pmem, leaf) = (&session.pmem(), &self.leaf);
+        settle_owed(session, leaf);
+        let mut live = leaf.live.load(Ordering::Relaxed);
+        if live == 0 {
+            self.tree.ends.widen(session, leaf, &self.writes[0].key);
+        }
+        let (mut owed, mut tombstones, mut records) = (0, 0, Vec::new());
+        let (mut inserted, mut removed) = (0, 0);
+        for (write, slot) in self.writes.iter().zip(slots) {
+            match write.value {
+                Some(_) => {
+                    leaf.set_fingerprint(*slot, write.key.fingerprint());
+                    live |= 1 << slot;
+                }
+                None => tombstones |= 1 << slot,
+            }
+            match &write.old {
+                None => inserted += 1,
+                Some((old, entry)) => {
+                    live &= !(1 << old);
+                    owed |= 1 << old;
+                    records.extend(entry.record());
+                    removed += u64::from(write.value.is_none());
+                }
+            }
+        }
+        leaf.live.store(live, Ordering::Release);
+        for old in slots_of(owed) {
+            pmem.store_u64(entry_offset(leaf.node(), old) + offset_in_entry::COMMIT, 0);
+        }
+        leaf.owed.store(owed, Ordering::Relaxed);
+        leaf.tombstones.store(tombstones, Ordering::Relaxed);
+        let payload = match records.as_slice() {
+            [] => 0,
+            [record] => record.payload(),
+            _ => {
+                session.batches.put_replaced(leaf.node(), records);
+                RecordRef::LIST_PAYLOAD
+            }
+        };
+        leaf.owed_payload.store(payload, Ordering::Relaxed);
+        if leaf.is_swept.load(Ordering::Relaxed) {
+            self.tree.len.fetch_add(inserted, Ordering::Relaxed);
+            self.tree.len.fetch_sub(removed, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Tree {
+    /// Prefetches the frames of the leaves of these changes, and then the lines that the changes store to or compare, so that the cache misses of different leaves
+    /// overlap. Another thread may change the leaves before they are locked, which costs speed only.
+    fn prefetch_leaves<P: Pmem>(&self, session: &Session<P>, writes: &[Write<'_>]) {
+        let mut frames = Vec::with_capacity(writes.len());
+        for write in writes {
+            // The lookup under the lock reports an error.
+            let Ok(followed) = self.index.find(session, &write.key) else { return };
+            let frame = session.frames.get(followed.leaf());
+            frame.prefetch();
+            frames.push(frame);
+        }
+        let pmem = &session.pmem();
+        for (write, frame) in writes.iter().zip(frames).filter(|(_, frame)| frame.is_filled()) {
+            let free = session.all_slots() & !frame.taken();
+            let owed = frame.owed.load(Ordering::Relaxed);
+            let next = if owed == 0 { free } else { owed };
+            let next = next & next.wrapping_neg();
+            let live = frame.live.load(Ordering::Relaxed);
+            for slot in slots_of(next | frame.matches(write.key.fingerprint(), live)) {
+                pmem.prefetch(entry_offset(frame.node(), slot));
+            }
+        }
+    }
+
+    /// Locks the leaf whose range includes `key`, by a thread that has locked leaves to the left of it: no lock to the left is waited for.
+    fn lock_leaf_rightwards<'c, P: Pmem>(
+        &self,
+        session: &'c Session<P>,
+        key: &SearchKey<'_>,
+    ) -> Result<FrameLock<'c>, LeafError> {
+        // Leaves are not merged while the tree is in use, so the leaf of a key is this one or moves to the right.
+        let mut leaf = self.locate(session, key)?.0.lock();
+        while let Some(next) = leaf.next()
+            && leaf.high().is_at_or_below(&session.pmem(), key)
+        {
+            leaf = self.leaf(session, next)?.lock();
+        }
+        Ok(leaf)
+    }
+}

@@ -1,0 +1,16 @@
+//! An open store: its space, and the numbers of its changes.
+
+mod batch_slots;
+mod classes;
+mod epochs;
+mod grace;
+mod limbo;
+mod options;
+#[expect(clippy::module_inception, reason = "the folder is named after its main type")]
+mod session;
+mod space;
+
+pub(crate) use batch_slots::BatchSlot;
+pub use options::StoreOptions;
+pub(crate) use session::Session;
+pub(crate) use space::Reserved;
