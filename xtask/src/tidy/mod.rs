@@ -11,18 +11,13 @@
 //! assert!(violations.contains(&"crates/a/src/one.rs:2: todo! is unfinished code".to_owned()));
 //! ```
 
-mod durability;
-pub mod formats;
-mod heads;
-mod imports;
-mod links;
 mod markdown;
 mod modules;
 mod rule;
+mod rules;
 mod rust;
 mod tree;
-mod unsafe_code;
-mod words;
 
 pub use rule::{RULES, Rule, check};
+pub use rules::formats;
 pub use tree::{File, Tree, Violation};

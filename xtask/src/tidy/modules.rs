@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Attribute, ImplItem, Item, Meta, Token, UseTree};
+use syn::{Attribute, Expr, ImplItem, Item, Meta, Token, Type, UseTree};
 
 use super::tree::{File, Tree};
 
@@ -67,9 +67,10 @@ impl<'a> Modules<'a> {
         self.modules.iter().map(|module| module.file)
     }
 
-    /// Every import between two files, except in tests.
+    /// Every import between two files, except in tests. Where the `impl` blocks of a type are in several
+    /// files, the call of a method of `self` is an import of the file that defines it.
     pub(super) fn imports(&self) -> Vec<Import<'_>> {
-        let mut imports = Vec::new();
+        let mut imports = self.calls();
         for (index, module) in self.modules.iter().enumerate().filter(|(_, module)| !module.is_test) {
             for Path { segments, line } in &module.uses.paths {
                 let Some(to) = self.resolve(index, segments, 0).map(|to| &self.modules[to]) else { continue };
@@ -77,6 +78,26 @@ impl<'a> Modules<'a> {
                     let modules = [&module.path[..], &to.path[..]];
                     imports.push(Import { from: module.file, line: *line, to: to.file, modules });
                 }
+            }
+        }
+        imports
+    }
+
+    /// The calls of methods of `self` that other files define.
+    fn calls(&self) -> Vec<Import<'_>> {
+        let modules = || self.modules.iter().filter(|module| !module.is_test);
+        let mut homes = BTreeMap::new();
+        for module in modules() {
+            homes.extend(module.uses.methods.iter().map(|method| (method, module)));
+        }
+        let mut imports = Vec::new();
+        for module in modules() {
+            for (method, line) in &module.uses.calls {
+                let home = homes.get(method).filter(|home| home.file.path() != module.file.path());
+                imports.extend(home.map(|home| {
+                    let modules = [&module.path[..], &home.path[..]];
+                    Import { from: module.file, line: *line, to: home.file, modules }
+                }));
             }
         }
         imports
@@ -183,6 +204,12 @@ fn name_of(item: &Item) -> Option<String> {
     Some(name.to_string())
 }
 
+/// The name of a type without its path and parameters.
+fn name_of_type(type_: &Type) -> Option<String> {
+    let Type::Path(path) = type_ else { return None };
+    path.path.segments.last().map(|segment| segment.ident.to_string())
+}
+
 /// Whether this file is the root of a library or a program.
 pub(super) fn is_root(path: &str) -> bool {
     let Some((_, inside)) = path.split_once("/src/") else { return false };
@@ -208,6 +235,9 @@ pub(super) fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
+/// A method, by the names of its type and its own.
+type Method = (String, String);
+
 /// The names and paths that one module uses, without its inner modules.
 #[derive(Debug, Default)]
 struct Uses {
@@ -217,6 +247,12 @@ struct Uses {
     globs: Vec<Vec<String>>,
     /// All paths in its code.
     paths: Vec<Path>,
+    /// The methods in its `impl` blocks.
+    methods: BTreeSet<Method>,
+    /// The methods of `self` that it calls, and the lines.
+    calls: Vec<(Method, usize)>,
+    /// The type of the `impl` block that is being visited.
+    type_: Option<String>,
 }
 
 impl Uses {
@@ -260,6 +296,28 @@ impl<'ast> Visit<'ast> for Uses {
         }
     }
 
+    fn visit_item_impl(&mut self, block: &'ast syn::ItemImpl) {
+        let Some(name) = name_of_type(&block.self_ty) else { return visit::visit_item_impl(self, block) };
+        let methods = block.items.iter().filter_map(|item| match item {
+            ImplItem::Fn(function) if !is_for_tests(&function.attrs) => Some(&function.sig.ident),
+            _ => None,
+        });
+        if block.trait_.is_none() {
+            self.methods.extend(methods.map(|method| (name.clone(), method.to_string())));
+        }
+        self.type_ = Some(name);
+        visit::visit_item_impl(self, block);
+        self.type_ = None;
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let is_self = matches!(&*call.receiver, Expr::Path(path) if path.path.is_ident("self"));
+        if let Some(type_) = self.type_.as_ref().filter(|_| is_self) {
+            self.calls.push(((type_.clone(), call.method.to_string()), call.method.span().start().line));
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
         if item.leading_colon.is_none() {
             self.add_use(&item.tree, &[]);
@@ -268,7 +326,14 @@ impl<'ast> Visit<'ast> for Uses {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         if path.leading_colon.is_none() && path.segments.len() > 1 {
-            let segments = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+            let segments: Vec<String> =
+                path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+            if let ([self_, method], Some(type_)) = (&segments[..], &self.type_)
+                && self_ == "Self"
+            {
+                let line = syn::spanned::Spanned::span(path).start().line;
+                self.calls.push(((type_.clone(), method.clone()), line));
+            }
             self.paths.push(Path { segments, line: syn::spanned::Spanned::span(path).start().line });
         }
         visit::visit_path(self, path);

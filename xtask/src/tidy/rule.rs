@@ -1,7 +1,7 @@
 //! What a rule is, and the list of them.
 
+use super::rules::{durability, folders, heads, imports, links, unsafe_code, words};
 use super::tree::{Tree, Violation};
-use super::{durability, heads, imports, links, unsafe_code, words};
 
 /// One rule of the house.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +18,7 @@ pub struct Rule {
 pub const RULES: &[Rule] = &[
     Rule { name: "unsafe", about: "unsafe stands only where the list has it", check: unsafe_code::check },
     Rule { name: "durability", about: "durability points are marked and listed", check: durability::check },
+    Rule { name: "folders", about: "folders hold a dozen files at most", check: folders::check },
     Rule { name: "heads", about: "files have a head, one purpose and no loose ends", check: heads::check },
     Rule { name: "imports", about: "modules import each other in one direction", check: imports::check },
     Rule { name: "links", about: "links between documents lead somewhere", check: links::check },

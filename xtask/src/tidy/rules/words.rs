@@ -1,7 +1,7 @@
 //! Words: the subject of a sentence is a component, a thread, a record or the caller, not a person.
 
-use super::rust::{Rust, words};
-use super::tree::{File, Tree, Violation};
+use crate::tidy::rust::{Rust, words};
+use crate::tidy::tree::{File, Tree, Violation};
 
 /// Words for persons, which do not name the component.
 const PERSONS: &str =
@@ -10,7 +10,7 @@ const PERSONS: &str =
 /// At most ten exceptions, by file and a part of the line.
 const ALLOWED: [(&str, &str); 0] = [];
 
-pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+pub(in crate::tidy) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
     let texts = tree
         .files()
@@ -53,8 +53,8 @@ fn prose(file: &File) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::places;
     use super::*;
+    use crate::tidy::tree::places;
 
     #[test]
     fn persons_in_comments_documents_and_names_are_violations() {

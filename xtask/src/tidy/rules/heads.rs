@@ -1,7 +1,7 @@
 //! Files: a head that states the purpose, a limited length, no unfinished code.
 
-use super::rust::{Rust, words};
-use super::tree::{File, Tree, Violation};
+use crate::tidy::rust::{Rust, words};
+use crate::tidy::tree::{File, Tree, Violation};
 
 /// The maximum number of lines of a file in `src/`.
 const MAX_LINES: usize = 700;
@@ -12,7 +12,7 @@ const DEFERRED: [&str; 4] = ["TODO", "FIXME", "HACK", "XXX"];
 /// Macros of unfinished code.
 const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];
 
-pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+pub(in crate::tidy) fn check(tree: &Tree) -> Vec<Violation> {
     tree.with_extension("rs").flat_map(check_file).collect()
 }
 
@@ -49,8 +49,8 @@ fn check_file(file: &File) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::places;
     use super::*;
+    use crate::tidy::tree::places;
 
     fn places_in(path: &str, text: &str) -> Vec<String> {
         places(&check(&Tree::of(&[(path, text)])))

@@ -1,10 +1,10 @@
 //! Format documents equal the code: the fields, their offsets and their sizes.
 //!
-//! Not one of the [`RULES`](super::RULES): the layouts come from the compiled code, on which this crate does not depend. A test has the list of them.
+//! Not one of the [`RULES`](crate::tidy::RULES): the layouts come from the compiled code, on which this crate does not depend. A test has the list of them.
 
-use super::markdown::{Document, Row};
-use super::modules::items_of;
-use super::tree::{Tree, Violation};
+use crate::tidy::markdown::{Document, Row};
+use crate::tidy::modules::items_of;
+use crate::tidy::tree::{Tree, Violation};
 
 const COLUMNS: [&str; 3] = ["offset", "bytes", "field"];
 
@@ -132,8 +132,8 @@ fn is_heading_of(heading: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::places;
     use super::*;
+    use crate::tidy::tree::places;
 
     const DOCUMENT: &str = "docs/format/a.md";
     const SOURCE: &str = "crates/a/src/format.rs";

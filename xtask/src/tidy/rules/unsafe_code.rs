@@ -1,8 +1,8 @@
 //! `unsafe` is restricted to listed files, and crates without it forbid it.
 
-use super::modules::{Modules, is_root};
-use super::rust::{Rust, words};
-use super::tree::{File, Tree, Violation};
+use crate::tidy::modules::{Modules, is_root};
+use crate::tidy::rust::{Rust, words};
+use crate::tidy::tree::{File, Tree, Violation};
 
 /// The files that may contain `unsafe`, with reasons.
 const ALLOWED: &[(&str, &str)] = &[
@@ -60,7 +60,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("system-tests/src/bin/half-takeover.rs", "the kernel is given commands with the address of a buffer"),
 ];
 
-pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+pub(in crate::tidy) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = outside(tree, ALLOWED);
     violations.extend(unused(tree, ALLOWED));
     violations.extend(not_forbidden(tree));
@@ -103,8 +103,8 @@ fn has_unsafe(file: &File) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::places;
     use super::*;
+    use crate::tidy::tree::places;
 
     const FORBID: &str = "#![forbid(unsafe_code)]\n";
 

@@ -8,9 +8,9 @@ use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Stmt};
 
-use super::markdown::{Document, Table};
-use super::rust::Rust;
-use super::tree::{File, Tree, Violation};
+use crate::tidy::markdown::{Document, Table};
+use crate::tidy::rust::Rust;
+use crate::tidy::tree::{File, Tree, Violation};
 
 const MARK: &str = "// DURABILITY POINT";
 const DOCUMENT: &str = "ARCHITECTURE.md";
@@ -34,7 +34,7 @@ impl Point {
     }
 }
 
-pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+pub(in crate::tidy) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut points = Vec::new();
     let sources = tree.with_extension("rs");
@@ -212,8 +212,8 @@ fn path(cell: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::places;
     use super::*;
+    use crate::tidy::tree::places;
 
     const CODE: &str = "\
 impl Log {

@@ -1,9 +1,9 @@
 //! Targets of links in documents exist, headings included, and so do Rust files that documents name.
 
-use super::markdown::{Document, anchor};
-use super::tree::{File, Tree, Violation};
+use crate::tidy::markdown::{Document, anchor};
+use crate::tidy::tree::{File, Tree, Violation};
 
-pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+pub(in crate::tidy) fn check(tree: &Tree) -> Vec<Violation> {
     tree.with_extension("md").flat_map(|file| check_file(tree, file)).collect()
 }
 
@@ -64,8 +64,8 @@ fn resolve(from: &str, target: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::places;
     use super::*;
+    use crate::tidy::tree::places;
 
     fn places_of(text: &str) -> Vec<String> {
         let other = ("docs/b/c.md", "# One `two`\n");

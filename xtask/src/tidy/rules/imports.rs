@@ -1,14 +1,14 @@
 //! Modules: no import cycles, no imports of siblings by `format` and `error`, only declarations and re-exports in `mod.rs`.
 
-use super::modules::{Modules, Parts, items_of};
-use super::tree::{File, Tree, Violation};
+use crate::tidy::modules::{Modules, Parts, items_of};
+use crate::tidy::tree::{File, Tree, Violation};
 use syn::Item;
 use syn::spanned::Spanned as _;
 
 /// Modules that their siblings import, and that import no siblings.
 const LEAVES: [&str; 2] = ["format", "error"];
 
-pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+pub(in crate::tidy) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations: Vec<_> = Modules::of_all(tree).iter().flat_map(check_crate).collect();
     let declaring = |path: &str| path.contains("/src/") && path.ends_with("/mod.rs");
     violations.extend(tree.files().filter(|file| declaring(file.path())).flat_map(check_declaring));
@@ -49,8 +49,8 @@ fn check_declaring(file: &File) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::places;
     use super::*;
+    use crate::tidy::tree::places;
 
     fn places_of(files: &[(&str, &str)]) -> Vec<String> {
         places(&check(&Tree::of(files)))
@@ -93,6 +93,33 @@ mod tests {
             ("c/src/b/y.rs", "fn f() { crate::a::y::Y }\n"),
         ];
         assert_eq!(places_of(&files), ["c/src/a/x.rs:1"]);
+    }
+
+    #[test]
+    fn cycle_of_calls_through_impl_blocks_is_found() {
+        let files = |back: &str| {
+            [
+                ("c/src/lib.rs", "mod get;\nmod put;\nmod tree;\n".to_owned()),
+                ("c/src/tree.rs", "pub struct Tree;\n".to_owned()),
+                (
+                    "c/src/get.rs",
+                    format!(
+                        "use crate::tree::Tree;\nimpl Tree {{\n    fn find_leaf(&self) {{\n        {back}\n    }}\n}}\n"
+                    ),
+                ),
+                (
+                    "c/src/put.rs",
+                    "use crate::tree::Tree;\nimpl Tree {\n    fn put_entry(&self) { self.find_leaf() }\n}\n"
+                        .to_owned(),
+                ),
+            ]
+        };
+        let places = |files: [(&str, String); 4]| {
+            places_of(&files.each_ref().map(|(path, text)| (*path, text.as_str())))
+        };
+        assert_eq!(places(files("")), [""; 0]);
+        assert_eq!(places(files("self.put_entry();")), ["c/src/get.rs:4"]);
+        assert_eq!(places(files("#[cfg(test)] mod tests { fn f() { a.put_entry() } }")), [""; 0]);
     }
 
     #[test]
