@@ -5,7 +5,6 @@ use super::op_list::OpList;
 use super::table::Table;
 use crate::error::WriteError;
 use crate::maintenance::Sweep;
-use crate::ops::commit;
 use crate::session::Session;
 use crate::types::{Key, Value};
 use core::fmt;
@@ -90,11 +89,6 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
         self.len() == 0
     }
 
-    /// The bytes of the keys and values.
-    pub(crate) const fn len_bytes(&self) -> usize {
-        self.ops.len_bytes()
-    }
-
     fn push<K: Key, V: Value>(
         &mut self,
         table: &Table<'_, K, V, P>,
@@ -122,7 +116,6 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
     /// them split, with the same contents.
     pub fn commit(self) -> Result<(), WriteError> {
         let _settled = self.group.settle(self.session, self.sweep)?;
-        let tables = self.ops.tables();
-        self.sweep.change(self.session, || commit(self.session, &tables))
+        self.ops.commit(self.session, self.sweep)
     }
 }

@@ -1,7 +1,17 @@
-//! The descriptions of tables, which are the values of the catalogue, a tree with the tables' names as keys.
+//! The catalogue: the tables of a store. Their descriptions are the values of a tree, with the tables' names as keys.
 
+use crate::error::{Corruption, CorruptionKind, LeafError, OpenError, TableError, WriteError};
 use crate::format::CATALOGUE;
+use crate::maintenance::Sweep;
+use crate::node::SearchKey;
+use crate::ops::{Bounds, Expected, Scan, Side, put};
+use crate::session::Session;
+use crate::tree::Tree;
 use crate::types::{Key, Value};
+use core::ops::Bound;
+use pm_core::Pmem;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The key width of a table with byte keys.
 const NO_WIDTH: u8 = 0xff;
@@ -85,6 +95,94 @@ impl Described {
             value_type: text(value_type)?,
         };
         (is_width && *zeros == [0; 5] && described.table != CATALOGUE).then_some(described)
+    }
+}
+
+/// The tables of a store.
+#[derive(Debug, Default)]
+pub(super) struct Catalogue {
+    /// The tree of descriptions; `None` while there is no table.
+    tree: Option<Arc<Tree>>,
+    pub(super) tables: BTreeMap<String, Opened>,
+}
+
+/// A table that was opened, or could not be.
+#[derive(Clone, Debug)]
+pub(super) struct Opened {
+    pub(super) described: Described,
+    pub(super) tree: Result<Arc<Tree>, Corruption>,
+}
+
+impl Catalogue {
+    /// Opens the catalogue and all tables in it.
+    pub(super) fn open<P: Pmem>(session: &Session<P>) -> Result<Self, OpenError> {
+        let first = session.catalogue()?;
+        if first == 0 {
+            return Ok(Self::default());
+        }
+        let tree = Tree::open(session, CATALOGUE, None, first, 0)?;
+        let mut tables = BTreeMap::new();
+        let mut scan = Scan::new(Some(Bounds { from: Bound::Unbounded, to: Bound::Unbounded }));
+        while let Some(found) = scan.next(session, &tree, Side::Front) {
+            let found = found?;
+            let name = core::str::from_utf8(found.key().as_slice()).map(str::to_owned).ok();
+            let (name, described) = name
+                .zip(Described::decode(found.value().as_slice()))
+                .ok_or_else(|| Corruption::new(first, CorruptionKind::Catalogue))?;
+            let Described { table, first, anchor, .. } = described;
+            let opened = match Tree::open(session, table, described.key_width(), first, anchor) {
+                Ok(tree) => Ok(tree),
+                Err(LeafError::Corrupted(corruption)) => Err(corruption),
+                Err(LeafError::Fence(error)) => return Err(error.into()),
+            };
+            tables.insert(name, Opened { described, tree: opened.map(Arc::new) });
+        }
+        Ok(Self { tree: Some(Arc::new(tree)), tables })
+    }
+
+    /// A sweep of all trees.
+    pub(super) fn sweep(&self) -> Sweep {
+        let trees = self.tables.values().filter_map(|opened| opened.tree.clone().ok());
+        let is_complete = self.tables.values().all(|opened| opened.tree.is_ok());
+        Sweep::new(trees.chain(self.tree.clone()).collect(), is_complete)
+    }
+
+    /// Creates a table.
+    ///
+    /// # Durability
+    /// The first leaf is durable before the catalogue refers to it.
+    pub(super) fn create<P: Pmem>(
+        &mut self,
+        session: &Session<P>,
+        name: &str,
+        described: &Described,
+    ) -> Result<(), TableError> {
+        if !(1..=255).contains(&name.len()) {
+            return Err(TableError::Name { len_bytes: name.len() });
+        }
+        if self.tree.is_none() {
+            let (first, tree) = Tree::create(session, CATALOGUE, None)?;
+            session.set_catalogue(first);
+            self.tree = Some(Arc::new(tree));
+        }
+        // An earlier call, perhaps in a killed process, may have set it without a fence. The fence of the new leaf covers it.
+        session.flush_catalogue();
+        let last = self.tables.values().map(|opened| opened.described.table).max().unwrap_or(CATALOGUE);
+        let table = last.checked_add(1).ok_or(TableError::TooMany)?;
+        let key_width = described.key_width();
+        let (first, tree) = Tree::create(session, table, key_width)?;
+        let described = Described { table, first, anchor: tree.index.anchor(), ..described.clone() };
+        let catalogue = self.tree.as_ref().expect("it was created above");
+        let name_key = SearchKey::bytes_key(name.as_bytes());
+        if let Err(error) = put(session, catalogue, &name_key, &described.encode(), Expected::Any) {
+            if matches!(error, WriteError::Full) {
+                session.space.release_node(first);
+                session.space.release_node(tree.index.anchor());
+            }
+            return Err(error.into());
+        }
+        self.tables.insert(name.to_owned(), Opened { described, tree: Ok(Arc::new(tree)) });
+        Ok(())
     }
 }
 

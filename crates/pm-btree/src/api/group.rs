@@ -12,8 +12,8 @@
 use super::op_list::OpList;
 use crate::error::WriteError;
 use crate::maintenance::Sweep;
-use crate::node::{INLINE_BYTES, SearchKey};
-use crate::ops::commit;
+use crate::node::SearchKey;
+use crate::ops::record_bytes;
 use crate::session::Session;
 use crate::tree::Tree;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -73,7 +73,7 @@ impl Group {
         value: Option<&[u8]>,
     ) -> Result<(), WriteError> {
         session.check_not_poisoned()?;
-        let len_bytes = record_bytes(tree, key, value.map_or(0, <[u8]>::len));
+        let len_bytes = record_bytes(tree.is_word(), key, value.map_or(0, <[u8]>::len));
         let max_bytes = session.space.record_bytes_max();
         if len_bytes > max_bytes {
             return Err(WriteError::TooLong { len_bytes, max_bytes });
@@ -147,8 +147,7 @@ impl Group {
         {
             // Readers find the changes here until they are in the leaves.
             let changes = self.changes.read().unwrap_or_else(PoisonError::into_inner);
-            let tables = changes.tables();
-            sweep.change(session, || commit(session, &tables))?;
+            changes.commit(session, sweep)?;
         }
         self.changes.write().unwrap_or_else(PoisonError::into_inner).clear();
         self.len.store(0, Ordering::Release);
@@ -160,13 +159,4 @@ impl Group {
     fn order(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The length of the record of a key and a value of this length; zero if the entry holds both.
-fn record_bytes(tree: &Tree, key: &SearchKey<'_>, value_len: usize) -> u64 {
-    if value_len <= INLINE_BYTES && key.bytes().len() <= INLINE_BYTES {
-        return 0;
-    }
-    let lengths_and_key = if tree.is_word() { 0 } else { 8 + key.bytes().len() };
-    (lengths_and_key + value_len) as u64
 }

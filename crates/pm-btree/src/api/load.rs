@@ -1,11 +1,14 @@
-//! Loading sorted entries.
+//! Loading sorted entries: they are committed in batches.
 
-use super::batch::WriteBatch;
-use super::table::Table;
+use super::group::Group;
+use super::op_list::OpList;
 use crate::error::WriteError;
-use crate::node::OwnedKey;
-use crate::types::{Key, Value};
+use crate::maintenance::Sweep;
+use crate::node::{OwnedKey, SearchKey};
+use crate::session::Session;
+use crate::tree::Tree;
 use pm_core::Pmem;
+use std::sync::Arc;
 
 /// The entries of one batch of a load, and the bytes of keys and values at which a batch ends.
 const BATCH_LEN: usize = 4096;
@@ -35,59 +38,57 @@ pub enum LoadFailure {
     Write(#[from] WriteError),
 }
 
-impl<K: Key, V: Value, P: Pmem> Table<'_, K, V, P> {
-    /// Inserts entries in ascending order of their keys, and returns their number. Values of keys that exist are replaced.
-    ///
-    /// # Errors
-    /// When a key is not above the one before it, or as for [`insert`](Self::insert). The error has the number of the entries that are durable.
-    ///
-    /// # Durability
-    /// The entries are committed in [batches](WriteBatch) of some thousands. A crash leaves the first ones, in whole batches. Behind the last key of
-    /// the table, leaves are filled to the end; so it costs the lines of the entries and records, three lines and two fences for each leaf, which
-    /// has some 60 entries, and two fences for each batch.
-    pub fn extend_sorted<'i>(
-        &self,
-        entries: impl IntoIterator<Item = (K::View<'i>, V::View<'i>)>,
-    ) -> Result<u64, LoadError> {
-        let mut durable = 0;
-        let mut batch = WriteBatch::new(self.session(), self.sweep(), self.group());
-        let mut last: Option<OwnedKey> = None;
-        for (key, value) in entries {
-            let added = self.add(&mut batch, &mut last, key, value);
-            if added.is_err() || batch.len() >= BATCH_LEN || batch.len_bytes() >= BATCH_BYTES {
-                let full = core::mem::replace(
-                    &mut batch,
-                    WriteBatch::new(self.session(), self.sweep(), self.group()),
-                );
-                durable += commit(full).map_err(|failure| LoadError { durable, failure })?;
-            }
-            added.map_err(|failure| LoadError { durable, failure })?;
-        }
-        durable += commit(batch).map_err(|failure| LoadError { durable, failure })?;
-        Ok(durable)
-    }
-
-    /// Adds an insertion, if its key is above the last one.
-    fn add(
-        &self,
-        batch: &mut WriteBatch<'_, P>,
-        last: &mut Option<OwnedKey>,
-        key: K::View<'_>,
-        value: V::View<'_>,
-    ) -> Result<(), LoadFailure> {
-        let mut buffer = Vec::new();
-        let encoded = self.encode(key, &mut buffer).map_err(WriteError::from)?;
-        if last.as_ref().is_some_and(|last| encoded.order(&last.as_key()).is_le()) {
-            return Err(LoadFailure::OutOfOrder);
-        }
-        batch.insert(self, key, value)?;
-        *last = Some(OwnedKey::of(&encoded));
-        Ok(())
-    }
+/// A load in progress: the entries of the next batch.
+#[derive(Debug)]
+pub(super) struct Load<'s, P: Pmem> {
+    session: &'s Session<P>,
+    sweep: &'s Sweep,
+    group: &'s Group,
+    ops: OpList,
+    last: Option<OwnedKey>,
+    durable: u64,
 }
 
-fn commit<P: Pmem>(batch: WriteBatch<'_, P>) -> Result<u64, LoadFailure> {
-    let len = batch.len() as u64;
-    batch.commit()?;
-    Ok(len)
+impl<'s, P: Pmem> Load<'s, P> {
+    pub(super) const fn new(session: &'s Session<P>, sweep: &'s Sweep, group: &'s Group) -> Self {
+        Self { session, sweep, group, ops: OpList::new(), last: None, durable: 0 }
+    }
+
+    /// Checks that the key of the next entry is above that of the last one.
+    pub(super) fn check_order(&self, key: &SearchKey<'_>) -> Result<(), LoadFailure> {
+        let is_above = self.last.as_ref().is_none_or(|last| key.order(&last.as_key()).is_gt());
+        if is_above { Ok(()) } else { Err(LoadFailure::OutOfOrder) }
+    }
+
+    /// Adds an entry, whose key was [checked](Self::check_order).
+    pub(super) fn push(&mut self, tree: &Arc<Tree>, key: &SearchKey<'_>, value: &[u8]) {
+        self.ops.push(tree, key, Some(value));
+        self.last = Some(OwnedKey::of(key));
+    }
+
+    /// Commits the entries that were added, if they fill a batch.
+    pub(super) fn commit_full(&mut self) -> Result<(), LoadError> {
+        let is_full = self.ops.len() >= BATCH_LEN || self.ops.len_bytes() >= BATCH_BYTES;
+        if is_full { self.commit().map(drop) } else { Ok(()) }
+    }
+
+    /// Commits the entries that were added, and returns the number of all that are durable.
+    ///
+    /// # Durability
+    /// As that of a [batch](crate::WriteBatch::commit).
+    pub(super) fn commit(&mut self) -> Result<u64, LoadError> {
+        let committed = self
+            .group
+            .settle(self.session, self.sweep)
+            .and_then(|_settled| self.ops.commit(self.session, self.sweep));
+        committed.map_err(|error| self.error(error.into()))?;
+        self.durable += self.ops.len() as u64;
+        self.ops.clear();
+        Ok(self.durable)
+    }
+
+    /// The error of a load that ends for this reason.
+    pub(super) const fn error(&self, failure: LoadFailure) -> LoadError {
+        LoadError { durable: self.durable, failure }
+    }
 }

@@ -1,9 +1,13 @@
-//! Encoded operations on tables, in the order of their calls.
+//! Encoded operations on tables, in the order of their calls, which are committed as one batch.
 
+use crate::error::WriteError;
+use crate::maintenance::Sweep;
 use crate::node::SearchKey;
-use crate::ops::Op;
+use crate::ops::{Op, commit};
+use crate::session::Session;
 use crate::tree::Tree;
 use core::ops::Range;
+use pm_core::Pmem;
 use std::sync::Arc;
 
 /// Operations of a batch or of a group.
@@ -74,7 +78,7 @@ impl OpList {
     }
 
     /// The operations of each table, in ascending order of the tables' numbers and of the keys: the last one of each key.
-    pub(crate) fn tables(&self) -> Vec<(&Tree, Vec<Op<'_>>)> {
+    fn tables(&self) -> Vec<(&Tree, Vec<Op<'_>>)> {
         let order = |op: &Queued| (self.trees[op.tree].id.table, op.head, self.part(&op.key));
         let mut ops: Vec<&Queued> = self.ops.iter().collect();
         // A stable sort: of equal keys, the last operation comes last.
@@ -96,6 +100,24 @@ impl OpList {
             }
         }
         tables
+    }
+
+    /// Commits the operations as one batch. If there is no room, makes some, and tries again.
+    ///
+    /// # Durability
+    /// As that of a [batch](crate::WriteBatch::commit).
+    pub(super) fn commit<P: Pmem>(&self, session: &Session<P>, sweep: &Sweep) -> Result<(), WriteError> {
+        let tables = self.tables();
+        let mut room = sweep.room();
+        loop {
+            match commit(session, &tables) {
+                Err(error) if room.make(session, &error)? => (),
+                committed => {
+                    sweep.take_due_steps(session)?;
+                    return committed;
+                }
+            }
+        }
     }
 
     fn position(&self, tree: &Arc<Tree>) -> Option<usize> {

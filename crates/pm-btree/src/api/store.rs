@@ -1,28 +1,23 @@
 //! An open store: its tables, and operations on the whole store.
 
 use super::batch::WriteBatch;
-use super::catalogue::{Described, TableInfo};
+use super::catalogue::{Catalogue, Described, Opened, TableInfo};
 use super::group::Group;
 use super::table::Table;
-use crate::error::{Corruption, CorruptionKind, LeafError, OpenError, ReadError, TableError, WriteError};
+use crate::error::{Corruption, LeafError, OpenError, ReadError, TableError, WriteError};
 use crate::format::{
-    CATALOGUE, EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, ROOT, ROWS, StoreBlock, StoreHeader,
-    VERSION, checked,
+    EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, ROOT, ROWS, StoreBlock, StoreHeader, VERSION, checked,
 };
-use crate::maintenance::{CheckReport, StoreStats, Sweep, compact};
-use crate::node::SearchKey;
-use crate::ops::{Bounds, Scan, Side};
+use crate::maintenance::{CheckReport, StoreStats, Sweep, check_tree, compact};
 use crate::session::{Session, StoreOptions};
-use crate::tree::{Expected, Tree};
+use crate::tree::Tree;
 use crate::types::{Key, Value};
 use core::mem::offset_of;
-use core::ops::Bound;
 use core::time::Duration;
 use pm_alloc::{Heap, HeapError, TxError};
 use pm_core::{FenceError, Link, OpenError as RegionError, Pmem, PoolError, ProcessId, Region};
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 /// The first epoch of a new store.
 const FIRST_EPOCH: u64 = 2;
@@ -42,20 +37,6 @@ pub struct Store<P: Pmem = Region> {
     catalogue: RwLock<Catalogue>,
     /// Whether the session has ended, or cannot be.
     is_closed: bool,
-}
-
-/// The tables of a store.
-#[derive(Debug, Default)]
-struct Catalogue {
-    /// The tree of descriptions; `None` while there is no table.
-    tree: Option<Arc<Tree>>,
-    tables: BTreeMap<String, Opened>,
-}
-
-#[derive(Clone, Debug)]
-struct Opened {
-    described: Described,
-    tree: Result<Arc<Tree>, Corruption>,
 }
 
 impl Store<Region> {
@@ -342,7 +323,7 @@ impl<P: Pmem> Store<P> {
         let mut report = CheckReport::default();
         for (name, opened) in &catalogue.tables {
             match &opened.tree {
-                Ok(tree) => match tree.check(&self.session, name, &mut report) {
+                Ok(tree) => match check_tree(&self.session, tree, name, &mut report) {
                     Err(LeafError::Corrupted(corruption)) => report.push(name, corruption),
                     Err(LeafError::Fence(error)) => return Err(error),
                     Ok(()) => (),
@@ -490,78 +471,5 @@ impl<P: Pmem> Drop for Store<P> {
     fn drop(&mut self) {
         // After an error the next open verifies the store. `close` reports such errors.
         drop(self.end());
-    }
-}
-
-impl Catalogue {
-    /// Opens the catalogue and all tables in it.
-    fn open<P: Pmem>(session: &Session<P>) -> Result<Self, OpenError> {
-        let first = session.catalogue()?;
-        if first == 0 {
-            return Ok(Self::default());
-        }
-        let tree = Tree::open(session, CATALOGUE, None, first, 0)?;
-        let mut tables = BTreeMap::new();
-        let mut scan = Scan::new(Some(Bounds { from: Bound::Unbounded, to: Bound::Unbounded }));
-        while let Some(found) = scan.next(session, &tree, Side::Front) {
-            let found = found?;
-            let name = core::str::from_utf8(found.key().as_slice()).map(str::to_owned).ok();
-            let (name, described) = name
-                .zip(Described::decode(found.value().as_slice()))
-                .ok_or_else(|| Corruption::new(first, CorruptionKind::Catalogue))?;
-            let Described { table, first, anchor, .. } = described;
-            let opened = match Tree::open(session, table, described.key_width(), first, anchor) {
-                Ok(tree) => Ok(tree),
-                Err(LeafError::Corrupted(corruption)) => Err(corruption),
-                Err(LeafError::Fence(error)) => return Err(error.into()),
-            };
-            tables.insert(name, Opened { described, tree: opened.map(Arc::new) });
-        }
-        Ok(Self { tree: Some(Arc::new(tree)), tables })
-    }
-
-    /// A sweep of all trees.
-    fn sweep(&self) -> Sweep {
-        let trees = self.tables.values().filter_map(|opened| opened.tree.clone().ok());
-        let is_complete = self.tables.values().all(|opened| opened.tree.is_ok());
-        Sweep::new(trees.chain(self.tree.clone()).collect(), is_complete)
-    }
-
-    /// Creates a table.
-    ///
-    /// # Durability
-    /// The first leaf is durable before the catalogue refers to it.
-    fn create<P: Pmem>(
-        &mut self,
-        session: &Session<P>,
-        name: &str,
-        described: &Described,
-    ) -> Result<(), TableError> {
-        if !(1..=255).contains(&name.len()) {
-            return Err(TableError::Name { len_bytes: name.len() });
-        }
-        if self.tree.is_none() {
-            let (first, tree) = Tree::create(session, CATALOGUE, None)?;
-            session.set_catalogue(first);
-            self.tree = Some(Arc::new(tree));
-        }
-        // An earlier call, perhaps in a killed process, may have set it without a fence. The fence of the new leaf covers it.
-        session.flush_catalogue();
-        let last = self.tables.values().map(|opened| opened.described.table).max().unwrap_or(CATALOGUE);
-        let table = last.checked_add(1).ok_or(TableError::TooMany)?;
-        let key_width = described.key_width();
-        let (first, tree) = Tree::create(session, table, key_width)?;
-        let described = Described { table, first, anchor: tree.index.anchor(), ..described.clone() };
-        let catalogue = self.tree.as_ref().expect("it was created above");
-        let name_key = SearchKey::bytes_key(name.as_bytes());
-        if let Err(error) = catalogue.put(session, &name_key, &described.encode(), Expected::Any) {
-            if matches!(error, WriteError::Full) {
-                session.space.release_node(first);
-                session.space.release_node(tree.index.anchor());
-            }
-            return Err(error.into());
-        }
-        self.tables.insert(name.to_owned(), Opened { described, tree: Ok(Arc::new(tree)) });
-        Ok(())
     }
 }

@@ -2,12 +2,16 @@
 
 use super::group::Group;
 use super::guard::{Encoded, Guard, Swap};
+use super::load::{Load, LoadError, LoadFailure};
 use crate::error::{EncodeError, ReadError, WriteError};
 use crate::maintenance::Sweep;
-use crate::node::{OwnedKey, SearchKey};
-use crate::ops::{Bounds, End, Found, Scan, Side};
+use crate::node::{OwnedKey, SearchKey, head_of};
+use crate::ops::{
+    Bounds, End, Expected, Found, Outcome, Scan, Side, contains, get, lend, lock_end, put, remove,
+    visit_range,
+};
 use crate::session::Session;
-use crate::tree::{Expected, Outcome, Tree};
+use crate::tree::Tree;
 use crate::types::{Key, Value};
 use core::fmt;
 use core::iter::FusedIterator;
@@ -60,22 +64,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         Self { session, sweep, group, tree, types: PhantomData }
     }
 
-    /// Makes a change, if necessary after completing the sweep.
-    fn change<R>(&self, change: impl Fn(&Tree) -> Result<R, WriteError>) -> Result<R, WriteError> {
-        let _settled = self.group.settle(self.session, self.sweep)?;
-        self.sweep.change(self.session, || change(&self.tree))
-    }
-
     pub(crate) const fn session(&self) -> &'s Session<P> {
         self.session
-    }
-
-    pub(crate) const fn sweep(&self) -> &'s Sweep {
-        self.sweep
-    }
-
-    pub(crate) const fn group(&self) -> &'s Group {
-        self.group
     }
 
     pub(crate) const fn tree(&self) -> &Arc<Tree> {
@@ -88,16 +78,12 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// When the key has no encoding, or the stored bytes are no value. When the entry is corrupted, or the key was not found and a corrupted entry may
     /// have held it.
     pub fn get(&self, key: K::View<'_>) -> Result<Option<Guard<V>>, ReadError> {
-        let read = |key: &SearchKey<'_>| {
-            self.tree
-                .get(self.session, key, false, |entry| entry.value(&self.session.pmem(), self.tree.is_word()))
-        };
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
         if let Some(waiting) = self.group.find(&self.tree, &key) {
             return waiting.map(|value| Guard::of_value(value[..].into())).transpose();
         }
-        read(&key)?.map(Guard::of_value).transpose()
+        get(self.session, &self.tree, &key)?.map(Guard::of_value).transpose()
     }
 
     /// Calls `with` with the value of a key, and returns its result: `None` if there is no value. The value is not copied.
@@ -131,7 +117,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
             return Ok(waiting.map(|value| V::decode(&value).map(with)).transpose()?);
         }
         let (mut with, mut result) = (Some(with), None);
-        self.tree.lend(self.session, &key, &mut |bytes| {
+        lend(self.session, &self.tree, &key, &mut |bytes| {
             let with = with.take();
             result = with.map(|with| V::decode(bytes).map(with));
         })?;
@@ -148,7 +134,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         if let Some(waiting) = self.group.find(&self.tree, &key) {
             return Ok(waiting.is_some());
         }
-        Ok(self.tree.get(self.session, &key, false, |_| ())?.is_some())
+        Ok(contains(self.session, &self.tree, &key)?)
     }
 
     /// Inserts a key with its value, or replaces its value. Returns whether the key is new.
@@ -165,7 +151,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         let key = self.encode(key, &mut buffer)?;
         let mut bytes = Vec::new();
         V::encode(value, &mut bytes)?;
-        let outcome = self.change(|tree| tree.put(self.session, &key, &bytes, Expected::Any))?;
+        let outcome = self.change(&key, Some(&bytes), Expected::Any)?;
         Ok(outcome == Outcome::Changed { was_present: false })
     }
 
@@ -179,7 +165,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     pub fn remove(&self, key: K::View<'_>) -> Result<bool, WriteError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        let outcome = self.change(|tree| tree.remove(self.session, &key, Expected::Any))?;
+        let outcome = self.change(&key, None, Expected::Any)?;
         Ok(outcome == Outcome::Changed { was_present: true })
     }
 
@@ -229,15 +215,75 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         self.change_grouped(&key, None)
     }
 
+    /// Inserts entries in ascending order of their keys, and returns their number. Values of keys that exist are replaced.
+    ///
+    /// # Errors
+    /// When a key is not above the one before it, or as for [`insert`](Self::insert). The error has the number of the entries that are durable.
+    ///
+    /// # Durability
+    /// The entries are committed in [batches](crate::WriteBatch) of some thousands. A crash leaves the first ones, in whole batches. Behind the last key of
+    /// the table, leaves are filled to the end; so it costs the lines of the entries and records, three lines and two fences for each leaf, which
+    /// has some 60 entries, and two fences for each batch.
+    pub fn extend_sorted<'i>(
+        &self,
+        entries: impl IntoIterator<Item = (K::View<'i>, V::View<'i>)>,
+    ) -> Result<u64, LoadError> {
+        let mut load = Load::new(self.session, self.sweep, self.group);
+        for (key, value) in entries {
+            if let Err(failure) = self.add_to_load(&mut load, key, value) {
+                load.commit()?;
+                return Err(load.error(failure));
+            }
+            load.commit_full()?;
+        }
+        load.commit()
+    }
+
+    /// Adds an entry to a load, if its key is above the last one.
+    fn add_to_load(
+        &self,
+        load: &mut Load<'_, P>,
+        key: K::View<'_>,
+        value: V::View<'_>,
+    ) -> Result<(), LoadFailure> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer).map_err(WriteError::from)?;
+        load.check_order(&key)?;
+        let mut bytes = Vec::new();
+        V::encode(value, &mut bytes).map_err(WriteError::from)?;
+        load.push(&self.tree, &key, &bytes);
+        Ok(())
+    }
+
     fn change_grouped(&self, key: &SearchKey<'_>, value: Option<&[u8]>) -> Result<(), WriteError> {
         if self.group.is_enabled() {
             return self.group.push(self.session, self.sweep, &self.tree, key, value);
         }
-        let made = self.sweep.change(self.session, || match value {
-            Some(value) => self.tree.put(self.session, key, value, Expected::Any),
-            None => self.tree.remove(self.session, key, Expected::Any),
-        });
-        made.map(drop)
+        self.change(key, value, Expected::Any).map(drop)
+    }
+
+    /// Gives a key a new value, or removes it, if its value is the expected one. If there is no room, makes some, and tries again.
+    fn change(
+        &self,
+        key: &SearchKey<'_>,
+        new: Option<&[u8]>,
+        expected: Expected<'_>,
+    ) -> Result<Outcome, WriteError> {
+        let _settled = self.group.settle(self.session, self.sweep)?;
+        let mut room = self.sweep.room();
+        loop {
+            let changed = match new {
+                Some(new) => put(self.session, &self.tree, key, new, expected),
+                None => remove(self.session, &self.tree, key, expected),
+            };
+            match changed {
+                Err(error) if room.make(self.session, &error)? => (),
+                changed => {
+                    self.sweep.take_due_steps(self.session)?;
+                    return changed;
+                }
+            }
+        }
     }
 
     /// Makes the changes of the group durable, so that the leaves have them: for reads that do not look at the group.
@@ -351,10 +397,10 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     fn pop(&self, end: End) -> Result<Option<KeyValue<K, V>>, WriteError> {
         let _settled = self.group.settle(self.session, self.sweep)?;
         let _active = self.session.begin_change()?;
-        let Some(found) = self.tree.lock_end(self.session, end)? else { return Ok(None) };
+        let Some(found) = lock_end(self.session, &self.tree, end)? else { return Ok(None) };
         let value = found.entry.value(&self.session.pmem(), self.tree.is_word());
         let entry = (Guard::of_key(found.key[..].into())?, Guard::of_value(value)?);
-        self.tree.remove_from(self.session, &found.leaf, found.slot, &found.entry)?;
+        found.remove(self.session, &self.tree)?;
         Ok(Some(entry))
     }
 
@@ -374,7 +420,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         for entry in self.range(..) {
             let (key, value) = entry?;
             let encoded = match self.tree.is_word() {
-                true => SearchKey::word(crate::node::head_of(key.bytes())),
+                true => SearchKey::word(head_of(key.bytes())),
                 false => SearchKey::bytes_key(key.bytes()),
             };
             let mut found = Some(value);
@@ -398,12 +444,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Swap<V>, WriteError> {
-        let expected = Expected::Value(expected);
-        let outcome = self.change(|tree| match new {
-            Some(new) => tree.put(self.session, key, new, expected),
-            None => tree.remove(self.session, key, expected),
-        })?;
-        Ok(match outcome {
+        Ok(match self.change(key, new, Expected::Value(expected))? {
             Outcome::Changed { .. } => Swap::Swapped,
             Outcome::Unequal(found) => Swap::Unequal(found.map(Guard::of_value).transpose()?),
         })
@@ -499,7 +540,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
             Ok(bounds) => bounds,
             Err(error) => return each(Err(error)),
         };
-        self.tree.visit_range(self.session, bounds, |entry| match entry {
+        visit_range(self.session, &self.tree, bounds, |entry| match entry {
             Ok((key, value)) => match (K::decode_key(key), V::decode(value)) {
                 (Ok(key), Ok(value)) => each(Ok((key, value))),
                 (Err(error), _) | (_, Err(error)) => each(Err(error.into())),
@@ -537,7 +578,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
                 return Ok(SearchKey::word(word));
             }
             K::encode_key(key, buffer)?;
-            return Ok(SearchKey::word(crate::node::head_of(buffer)));
+            return Ok(SearchKey::word(head_of(buffer)));
         }
         K::encode_key(key, buffer)?;
         Ok(SearchKey::bytes_key(buffer))

@@ -48,50 +48,45 @@ pub struct StoreStats {
     pub dram_bytes: u64,
 }
 
-impl Tree {
-    /// Verifies all leaves up to one that cannot be read.
-    pub(crate) fn check<P: Pmem>(
-        &self,
-        session: &Session<P>,
-        name: &str,
-        report: &mut CheckReport,
-    ) -> Result<(), LeafError> {
-        let pmem = &session.pmem();
-        let mut id = Some(self.first);
-        while let Some(leaf) = id {
-            let frame = self.leaf(session, leaf)?.lock();
-            report.leaves += 1;
-            if let Err(corruption) = Verified::load(pmem, frame.node(), self.id) {
-                report.push(name, corruption);
-            }
-            for slot in slots_of(frame.held.load(Ordering::Relaxed)) {
-                report.push(name, held_entry(frame.node(), 1 << slot));
-            }
-            for slot in slots_of(frame.live.load(Ordering::Relaxed)) {
-                report.entries += 1;
-                let place = entry_offset(frame.node(), slot);
-                let (entry, seal) = Entry::load(pmem, place);
-                if entry.seal(frame.seed()) != seal {
+/// Verifies all leaves up to one that cannot be read.
+pub(crate) fn check_tree<P: Pmem>(
+    session: &Session<P>,
+    tree: &Tree,
+    name: &str,
+    report: &mut CheckReport,
+) -> Result<(), LeafError> {
+    let pmem = &session.pmem();
+    let mut id = Some(tree.first);
+    while let Some(leaf) = id {
+        let frame = tree.leaf(session, leaf)?.lock();
+        report.leaves += 1;
+        if let Err(corruption) = Verified::load(pmem, frame.node(), tree.id) {
+            report.push(name, corruption);
+        }
+        for slot in slots_of(frame.held.load(Ordering::Relaxed)) {
+            report.push(name, held_entry(frame.node(), 1 << slot));
+        }
+        for slot in slots_of(frame.live.load(Ordering::Relaxed)) {
+            report.entries += 1;
+            let place = entry_offset(frame.node(), slot);
+            let (entry, seal) = Entry::load(pmem, place);
+            if entry.seal(frame.seed()) != seal {
+                report.push(name, Corruption::new(place, CorruptionKind::Entry));
+            } else if !entry.is_record_intact(pmem, tree.is_word()) {
+                report.push(name, Corruption::new(place, CorruptionKind::Record));
+            } else {
+                let mut bytes = Vec::new();
+                if !tree.is_word() {
+                    entry.push_key(pmem, &mut bytes);
+                }
+                let key =
+                    if tree.is_word() { SearchKey::word(entry.key) } else { SearchKey::bytes_key(&bytes) };
+                if frame.next().is_some() && frame.high().is_at_or_below(pmem, &key) {
                     report.push(name, Corruption::new(place, CorruptionKind::Entry));
-                } else if !entry.is_record_intact(pmem, self.is_word()) {
-                    report.push(name, Corruption::new(place, CorruptionKind::Record));
-                } else {
-                    let mut bytes = Vec::new();
-                    if !self.is_word() {
-                        entry.push_key(pmem, &mut bytes);
-                    }
-                    let key = if self.is_word() {
-                        SearchKey::word(entry.key)
-                    } else {
-                        SearchKey::bytes_key(&bytes)
-                    };
-                    if frame.next().is_some() && frame.high().is_at_or_below(pmem, &key) {
-                        report.push(name, Corruption::new(place, CorruptionKind::Entry));
-                    }
                 }
             }
-            id = frame.next();
         }
-        Ok(())
+        id = frame.next();
     }
+    Ok(())
 }

@@ -14,9 +14,9 @@
 
 use crate::error::{LeafError, ReadError};
 use crate::format::{ENTRY_BYTES, NodeHeader, checked};
-use crate::node::{Frame, FrameId, Separator, Verified, entry_offset, slots_of};
+use crate::node::{Frame, FrameId, Separator, Verified, clear_slot, entry_offset, is_slot_cleared, slots_of};
 use crate::session::Session;
-use crate::tree::{Tree, offset_in_entry, settle_owed};
+use crate::tree::Tree;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 use pm_core::{FenceError, Pmem};
@@ -36,10 +36,10 @@ struct Run {
 /// Two fences for each tree that has empty leaves, and one for each new hint node; nothing if no leaf is empty. A crash leaves all entries.
 pub(crate) fn compact<P: Pmem>(session: &mut Session<P>, trees: &[&Tree]) -> Result<(), ReadError> {
     for tree in trees {
-        let runs = tree.runs(session)?;
+        let runs = runs(session, tree)?;
         if !runs.is_empty() {
-            tree.unlink(session, &runs)?;
-            tree.release(session, &runs);
+            unlink(session, tree, &runs)?;
+            release(session, tree, &runs);
             session.space.search_anew();
             tree.index.renew(session)?;
         }
@@ -51,74 +51,72 @@ fn is_empty(frame: &Frame) -> bool {
     frame.live.load(Ordering::Relaxed) | frame.held.load(Ordering::Relaxed) == 0
 }
 
-impl Tree {
-    /// The leaves whose right siblings are empty. The first leaf stays, even if it is empty.
-    fn runs<P: Pmem>(&self, session: &Session<P>) -> Result<Vec<Run>, LeafError> {
-        let mut runs = Vec::new();
-        let mut at = Some(self.first);
-        while let Some(leaf) = at {
-            let (mut empty, mut next) = (Vec::new(), self.leaf(session, leaf)?.next());
-            while let Some(right) = next {
-                let frame = self.leaf(session, right)?;
-                if !is_empty(frame) {
-                    break;
-                }
-                let low = Verified::load(&session.pmem(), frame.node(), self.id)?.low();
-                empty.push((right, low));
-                next = frame.next();
+/// The leaves whose right siblings are empty. The first leaf stays, even if it is empty.
+fn runs<P: Pmem>(session: &Session<P>, tree: &Tree) -> Result<Vec<Run>, LeafError> {
+    let mut runs = Vec::new();
+    let mut at = Some(tree.first);
+    while let Some(leaf) = at {
+        let (mut empty, mut next) = (Vec::new(), tree.leaf(session, leaf)?.next());
+        while let Some(right) = next {
+            let frame = tree.leaf(session, right)?;
+            if !is_empty(frame) {
+                break;
             }
-            if !empty.is_empty() {
-                runs.push(Run { leaf, empty, next });
-            }
-            at = next;
+            let low = Verified::load(&session.pmem(), frame.node(), tree.id)?.low();
+            empty.push((right, low));
+            next = frame.next();
         }
-        Ok(runs)
+        if !empty.is_empty() {
+            runs.push(Run { leaf, empty, next });
+        }
+        at = next;
     }
+    Ok(runs)
+}
 
-    /// The first two steps.
-    fn unlink<P: Pmem>(&self, session: &Session<P>, runs: &[Run]) -> Result<(), FenceError> {
-        let pmem = &session.pmem();
-        self.index.forget_hints(session);
-        for run in runs {
-            let leaf = session.frames.get(run.leaf);
-            for slot in slots_of(session.all_slots() & !leaf.taken()) {
-                let place = entry_offset(leaf.node(), slot);
-                if pmem.load_u64(place + offset_in_entry::COMMIT) != 0 {
-                    pmem.store_u64(place + offset_in_entry::COMMIT, 0);
-                    pmem.flush(place, ENTRY_BYTES);
-                }
+/// The first two steps.
+fn unlink<P: Pmem>(session: &Session<P>, tree: &Tree, runs: &[Run]) -> Result<(), FenceError> {
+    let pmem = &session.pmem();
+    tree.index.forget_hints(session);
+    for run in runs {
+        let leaf = session.frames.get(run.leaf);
+        for slot in slots_of(session.all_slots() & !leaf.taken()) {
+            let place = entry_offset(leaf.node(), slot);
+            if !is_slot_cleared(pmem, place) {
+                clear_slot(pmem, place);
+                pmem.flush(place, ENTRY_BYTES);
             }
         }
-        session.fence()?;
-        for run in runs {
-            let place = session.frames.get(run.leaf).node() + offset_of!(NodeHeader, next) as u64;
-            let next = run.next.map_or(0, |next| session.space.node_offset(next));
-            pmem.store_u64(place, checked(next, place));
-            pmem.flush(place, 8);
-        }
-        // DURABILITY POINT
-        session.fence()
     }
+    session.fence()?;
+    for run in runs {
+        let place = session.frames.get(run.leaf).node() + offset_of!(NodeHeader, next) as u64;
+        let next = run.next.map_or(0, |next| session.space.node_offset(next));
+        pmem.store_u64(place, checked(next, place));
+        pmem.flush(place, 8);
+    }
+    // DURABILITY POINT
+    session.fence()
+}
 
-    /// Releases what the unlinked leaves have used, and makes the frames say what the leaves do.
-    fn release<P: Pmem>(&self, session: &mut Session<P>, runs: &[Run]) {
-        for Run { leaf, empty, next } in runs {
-            let (last, _) = empty.last().expect("a run has an empty leaf");
-            let high = session.frames.get(*last).high();
-            let frame = session.frames.get(*leaf).lock();
-            frame.begin();
-            frame.set_next(next.unwrap_or(FrameId::NONE), high);
-            frame.end();
-            drop(frame);
-            for (id, low) in empty {
-                if low.record != 0 {
-                    session.space.release_record(low.record, low.len.into());
-                }
-                settle_owed(session, &session.frames.get(*id).lock());
-                session.space.release_node(session.space.node_offset(*id));
-                session.frames.reset(*id);
+/// Releases what the unlinked leaves have used, and makes the frames say what the leaves do.
+fn release<P: Pmem>(session: &mut Session<P>, tree: &Tree, runs: &[Run]) {
+    for Run { leaf, empty, next } in runs {
+        let (last, _) = empty.last().expect("a run has an empty leaf");
+        let high = session.frames.get(*last).high();
+        let frame = session.frames.get(*leaf).lock();
+        frame.begin();
+        frame.set_next(next.unwrap_or(FrameId::NONE), high);
+        frame.end();
+        drop(frame);
+        for (id, low) in empty {
+            if low.record != 0 {
+                session.space.release_record(low.record, low.len.into());
             }
+            session.settle_owed(&session.frames.get(*id).lock());
+            session.space.release_node(session.space.node_offset(*id));
+            session.frames.reset(*id);
         }
-        self.ends.reset(self.first);
     }
+    tree.ends.reset(tree.first);
 }

@@ -10,7 +10,7 @@
 use crate::error::{LeafError, ReadError, WriteError};
 use crate::node::{Entry, FrameId, RecordRef, Verified, entry_offset, slots_of};
 use crate::session::Session;
-use crate::tree::{Tree, owed_records};
+use crate::tree::Tree;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pm_core::{FenceError, Pmem};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,31 +61,15 @@ impl Sweep {
         self.is_done.load(Ordering::Acquire)
     }
 
-    /// Makes a change. If that needs the end of the sweep, because the pool is full or the batch slots are in use, completes it and tries again.
+    /// What a change that is about to be made can still wait for, if it fails for want of space.
     #[inline]
-    pub(crate) fn change<P: Pmem, R>(
-        &self,
-        session: &Session<P>,
-        change: impl Fn() -> Result<R, WriteError>,
-    ) -> Result<R, WriteError> {
-        let was_done = self.is_done();
-        let mut changed = change();
-        if matches!(changed, Err(WriteError::Full)) && session.release_waiting() {
-            changed = change();
-        }
-        if matches!(changed, Err(WriteError::Full | WriteError::Unverified { .. }))
-            && !was_done
-            && self.complete(session)?
-        {
-            changed = change();
-        }
-        self.take_due_steps(session)?;
-        changed
+    pub(crate) fn room(&self) -> Room<'_> {
+        Room { sweep: self, may_release: true, may_sweep: !self.is_done() }
     }
 
     /// Takes the steps that are due because extents were added, unless another thread does.
     #[inline]
-    fn take_due_steps<P: Pmem>(&self, session: &Session<P>) -> Result<(), FenceError> {
+    pub(crate) fn take_due_steps<P: Pmem>(&self, session: &Session<P>) -> Result<(), FenceError> {
         if self.is_done() {
             return Ok(());
         }
@@ -145,7 +129,7 @@ impl Sweep {
             if rest.leaf.is_none() && tree.index.anchor() != 0 {
                 session.space.mark_node(tree.index.anchor());
             }
-            match tree.visit(session, rest.leaf.unwrap_or(tree.first)) {
+            match visit_leaf(session, tree, rest.leaf.unwrap_or(tree.first)) {
                 Ok(Visited { next, has_corrupted }) => {
                     rest.has_failed |= has_corrupted;
                     match next {
@@ -166,6 +150,34 @@ impl Sweep {
     }
 }
 
+/// What a change can still wait for, if it fails for want of space or of a verified batch slot. The caller makes the change again as long as this
+/// [makes](Self::make) room.
+#[derive(Debug)]
+pub(crate) struct Room<'s> {
+    sweep: &'s Sweep,
+    may_release: bool,
+    may_sweep: bool,
+}
+
+impl Room<'_> {
+    /// After a change that has failed with this error: releases records that wait for readers, and then completes the sweep, each at most once.
+    /// Returns whether the change may succeed now.
+    #[cold]
+    pub(crate) fn make<P: Pmem>(
+        &mut self,
+        session: &Session<P>,
+        error: &WriteError,
+    ) -> Result<bool, FenceError> {
+        let is_full = matches!(error, WriteError::Full);
+        let may_release = core::mem::replace(&mut self.may_release, false);
+        if is_full && may_release && session.release_waiting() {
+            return Ok(true);
+        }
+        let is_waiting = is_full || matches!(error, WriteError::Unverified { .. });
+        Ok(is_waiting && core::mem::replace(&mut self.may_sweep, false) && self.sweep.complete(session)?)
+    }
+}
+
 /// What a visit of a leaf has found.
 struct Visited {
     next: Option<FrameId>,
@@ -173,50 +185,48 @@ struct Visited {
     has_corrupted: bool,
 }
 
-impl Tree {
-    /// Counts the entries of a leaf, marks the space that it uses, and adds it to the index if it is missing there.
-    fn visit<P: Pmem>(&self, session: &Session<P>, id: FrameId) -> Result<Visited, LeafError> {
-        let pmem = &session.pmem();
-        let leaf = self.leaf(session, id)?.lock();
-        let next = leaf.next();
-        if leaf.is_swept.load(Ordering::Relaxed) {
-            return Ok(Visited { next, has_corrupted: false });
-        }
-        let low = Verified::load(pmem, leaf.node(), self.id)?.low();
-        session.space.mark_node(leaf.node());
-        if low.record != 0 {
-            session.space.mark_record(low.record, low.len.into());
-        }
-        for RecordRef { offset, len } in owed_records(session, &leaf) {
-            session.space.mark_record(offset, len);
-        }
-        let (live, held) = (leaf.live.load(Ordering::Relaxed), leaf.held.load(Ordering::Relaxed));
-        let mut shared = 0;
-        for slot in slots_of(live | held) {
-            let (entry, seal) = Entry::load(pmem, entry_offset(leaf.node(), slot));
-            // Which record a corrupted entry has, is unknown.
-            if entry.seal(leaf.seed()) != seal {
-                continue;
-            }
-            // A record that is not in an extent, or belongs to another entry too, is corrupted.
-            if let Some(record) = entry.record()
-                && !session.space.mark_record(record.offset, record.len)
-            {
-                shared |= 1 << slot & live;
-            }
-        }
-        if shared != 0 {
-            leaf.begin();
-            leaf.held.store(held | shared, Ordering::Relaxed);
-            leaf.live.store(live & !shared, Ordering::Release);
-            leaf.end();
-        }
-        let has_corrupted = held | shared != 0;
-        self.len.fetch_add((live & !shared).count_ones().into(), Ordering::Relaxed);
-        leaf.is_swept.store(true, Ordering::Relaxed);
-        drop(leaf);
-        // This also builds the inner nodes that lead to the leaf, which marks their hint nodes.
-        self.index.post_missing(session, low, id)?;
-        Ok(Visited { next, has_corrupted })
+/// Counts the entries of a leaf, marks the space that it uses, and adds it to the index if it is missing there.
+fn visit_leaf<P: Pmem>(session: &Session<P>, tree: &Tree, id: FrameId) -> Result<Visited, LeafError> {
+    let pmem = &session.pmem();
+    let leaf = tree.leaf(session, id)?.lock();
+    let next = leaf.next();
+    if leaf.is_swept.load(Ordering::Relaxed) {
+        return Ok(Visited { next, has_corrupted: false });
     }
+    let low = Verified::load(pmem, leaf.node(), tree.id)?.low();
+    session.space.mark_node(leaf.node());
+    if low.record != 0 {
+        session.space.mark_record(low.record, low.len.into());
+    }
+    for RecordRef { offset, len } in session.owed_records(&leaf) {
+        session.space.mark_record(offset, len);
+    }
+    let (live, held) = (leaf.live.load(Ordering::Relaxed), leaf.held.load(Ordering::Relaxed));
+    let mut shared = 0;
+    for slot in slots_of(live | held) {
+        let (entry, seal) = Entry::load(pmem, entry_offset(leaf.node(), slot));
+        // Which record a corrupted entry has, is unknown.
+        if entry.seal(leaf.seed()) != seal {
+            continue;
+        }
+        // A record that is not in an extent, or belongs to another entry too, is corrupted.
+        if let Some(record) = entry.record()
+            && !session.space.mark_record(record.offset, record.len)
+        {
+            shared |= 1 << slot & live;
+        }
+    }
+    if shared != 0 {
+        leaf.begin();
+        leaf.held.store(held | shared, Ordering::Relaxed);
+        leaf.live.store(live & !shared, Ordering::Release);
+        leaf.end();
+    }
+    let has_corrupted = held | shared != 0;
+    tree.len.fetch_add((live & !shared).count_ones().into(), Ordering::Relaxed);
+    leaf.is_swept.store(true, Ordering::Relaxed);
+    drop(leaf);
+    // This also builds the inner nodes that lead to the leaf, which marks their hint nodes.
+    tree.index.post_missing(session, low, id)?;
+    Ok(Visited { next, has_corrupted })
 }

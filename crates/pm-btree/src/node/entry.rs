@@ -13,6 +13,9 @@ const RECORD_OFFSET_BITS: u32 = 40;
 /// The longest key and the longest value that an entry holds without a record.
 pub(crate) const INLINE_BYTES: usize = 8;
 
+/// The offset of the commit word in an entry.
+const COMMIT: u64 = 24;
+
 /// The bytes before the key in a record that has lengths.
 pub(crate) const RECORD_LENGTHS_BYTES: u64 = 8;
 
@@ -127,6 +130,18 @@ pub(crate) struct Entry {
     pub(crate) commit: Commit,
 }
 
+/// Whether the slot at `offset` is cleared: its commit word is 0.
+pub(crate) fn is_slot_cleared<P: Pmem>(pmem: &P, offset: u64) -> bool {
+    pmem.load_u64(offset + COMMIT) == 0
+}
+
+/// Clears the slot at `offset`: its commit word becomes 0. The caller flushes it.
+#[inline]
+#[track_caller]
+pub(crate) fn clear_slot<P: Pmem>(pmem: &P, offset: u64) {
+    pmem.store_u64(offset + COMMIT, 0);
+}
+
 /// The lengths of an inline key and value, as [`Entry::low`].
 #[expect(clippy::cast_possible_truncation, reason = "both are at most 8")]
 pub(crate) const fn inline_lengths(key: usize, value: usize) -> u32 {
@@ -172,8 +187,8 @@ impl Entry {
     /// Stores the entry into a free slot, whose commit word becomes 0 first: so a crash never leaves the old commit word with a new key or payload.
     #[track_caller]
     pub(crate) fn store<P: Pmem>(&self, pmem: &P, offset: u64, seed: u32) {
-        if pmem.load_u64(offset + 24) != 0 {
-            pmem.store_u64(offset + 24, 0);
+        if !is_slot_cleared(pmem, offset) {
+            clear_slot(pmem, offset);
         }
         pmem.store_u64(offset, self.key);
         pmem.store_u64(offset + 8, self.payload);

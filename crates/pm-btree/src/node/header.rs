@@ -1,14 +1,14 @@
-//! Headers of nodes, verified when they are loaded.
+//! Headers of nodes: verified when they are loaded, and stored for a new leaf.
 
 use super::entry::node_seed;
 use super::key::head_of;
 use super::separator::Separator;
 use crate::error::{Corruption, CorruptionKind};
 use crate::format::{
-    KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, unchecked,
+    KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, checked, unchecked,
 };
 use core::mem::offset_of;
-use pm_core::{Pmem, crc32c_bytes, from_bytes};
+use pm_core::{Pmem, bytes_of, crc32c_bytes, from_bytes};
 
 /// What the header of each node of a tree says about the tree.
 #[derive(Clone, Copy, Debug)]
@@ -106,4 +106,40 @@ impl Verified {
     pub(crate) fn seed(&self) -> u32 {
         node_seed(self.header.table, self.offset, self.header.birth)
     }
+}
+
+/// Stores the header of a leaf, which the caller flushes: a new one with this number, low separator, checksum of the separator's record, and right
+/// sibling.
+pub(crate) fn store_header<P: Pmem>(
+    pmem: &P,
+    node: u64,
+    tree: TreeId,
+    birth: u64,
+    (low, low_record_crc): (&Separator, u32),
+    next: u64,
+) {
+    let place = |offset: usize| node + offset as u64;
+    let header = NodeHeader {
+        magic: NODE_MAGIC,
+        level: 0,
+        kind: if tree.is_word { KIND_WORD } else { KIND_BYTES },
+        table: tree.table,
+        state: checked(STATE_LIVE, place(offset_of!(NodeHeader, state))),
+        low: low.head,
+        next: checked(next, place(offset_of!(NodeHeader, next))),
+        low_record: low.record,
+        birth,
+        crc: 0,
+        low_record_crc,
+        low_record_len: low.len,
+        reserved: 0,
+    };
+    let header = NodeHeader { crc: header.expected_crc(node), ..header };
+    pmem.store(node, bytes_of(&header));
+}
+
+/// The low separator of the node at `node`, which never changes.
+pub(crate) fn low_of<P: Pmem>(pmem: &P, node: u64) -> Separator {
+    let header: NodeHeader = from_bytes(|bytes| pmem.load(node, bytes));
+    Separator { head: header.low, record: header.low_record, len: header.low_record_len }
 }

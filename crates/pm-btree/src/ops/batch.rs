@@ -5,13 +5,16 @@
 //! is a tombstone in a slot of its own, because the entry that it hides stays valid until the batch is committed. That slot is not reused before the
 //! hidden entry is durably gone, which the next change of the leaf ensures.
 
-use crate::error::{LeafError, WriteError};
+use super::change::Content;
+use super::split::{Posting, split_at};
+use super::split_point::{batch_split_point, sorted_entries};
+use crate::error::WriteError;
 use crate::node::{
-    Commit, Entry, FrameLock, Kind, RecordRef, SearchKey, Stamp, entry_offset, flush_owed, held_entry,
-    slots_of,
+    Commit, Entry, FrameLock, Kind, RecordRef, SearchKey, Stamp, clear_slot, entry_offset, flush_owed,
+    held_entry, slots_of,
 };
-use crate::session::{BatchSlot, Session};
-use crate::tree::{Content, Posting, Tree, batch_split_point, offset_in_entry, settle_owed, sorted_entries};
+use crate::session::{BatchSlot, Reserved, Session};
+use crate::tree::Tree;
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
 
@@ -92,7 +95,7 @@ pub(crate) fn commit<'c, P: Pmem>(
     core::mem::forget(unfinished);
     let Locked { parts, postings } = locked;
     drop(parts);
-    postings.iter().for_each(|(tree, posting)| tree.post(session, posting));
+    postings.iter().for_each(|(tree, posting)| posting.post(session, tree));
     result
 }
 
@@ -119,7 +122,7 @@ fn commit_in<'c, P: Pmem>(
         writes_of_tables.push((*tree, writes));
     }
     for (tree, writes) in &writes_of_tables {
-        tree.prefetch_leaves(session, writes);
+        prefetch_leaves(session, tree, writes);
     }
     for (tree, writes) in writes_of_tables {
         locked.lock_leaves(session, tree, writes)?;
@@ -131,7 +134,7 @@ fn commit_in<'c, P: Pmem>(
     }
     let epoch = session.batch_epoch()?;
     // From here on the records may be durable and referred to, even if a fence fails.
-    records.into_iter().for_each(crate::session::Reserved::keep);
+    records.into_iter().for_each(Reserved::keep);
     let written: Vec<Vec<usize>> =
         locked.parts.iter().map(|part| part.write(session, Stamp { epoch, order: slot.number() })).collect();
     let fenced = session.fence().and_then(|()| {
@@ -158,7 +161,7 @@ fn store_content<'c, P: Pmem>(
     value: &[u8],
 ) -> Result<Content<'c>, WriteError> {
     let mut buffer = Vec::new();
-    let content = tree.prepare(session, key, value, &mut buffer)?;
+    let content = Content::reserve(session, tree.is_word(), key, value, &mut buffer)?;
     if let Some(record) = &content.record {
         session.pmem().store_nt(record.offset(), if tree.is_word() { value } else { &buffer });
     }
@@ -209,7 +212,7 @@ impl<'c, 'b> Locked<'c, 'b> {
             let changes = writes.iter().map(|write| (&write.key, write.old.is_none()));
             let node_slots = leaf.next().is_none().then_some(session.slots);
             let point = batch_split_point(tree.is_word(), &entries, changes, node_slots);
-            let (right, posting) = tree.split_at(session, &leaf, &entries, point, None)?;
+            let (right, posting) = split_at(session, tree, &leaf, &entries, point, None)?;
             let low = posting.low;
             self.postings.push((tree, posting));
             let is_left = |write: &Write<'_>| !low.is_at_or_below(&session.pmem(), &write.key);
@@ -257,7 +260,7 @@ impl Part<'_, '_> {
     /// Shows the entries in these slots to readers, and clears the commit words of those that they replace and hide.
     fn publish<P: Pmem>(&self, session: &Session<P>, slots: &[usize]) {
         let (pmem, leaf) = (&session.pmem(), &self.leaf);
-        settle_owed(session, leaf);
+        session.settle_owed(leaf);
         let mut live = leaf.live.load(Ordering::Relaxed);
         if live == 0 {
             self.tree.ends.widen(session, leaf, &self.writes[0].key);
@@ -284,7 +287,7 @@ impl Part<'_, '_> {
         }
         leaf.live.store(live, Ordering::Release);
         for old in slots_of(owed) {
-            pmem.store_u64(entry_offset(leaf.node(), old) + offset_in_entry::COMMIT, 0);
+            clear_slot(pmem, entry_offset(leaf.node(), old));
         }
         leaf.owed.store(owed, Ordering::Relaxed);
         leaf.tombstones.store(tombstones, Ordering::Relaxed);
@@ -304,44 +307,26 @@ impl Part<'_, '_> {
     }
 }
 
-impl Tree {
-    /// Prefetches the frames of the leaves of these changes, and then the lines that the changes store to or compare, so that the cache misses of different leaves
-    /// overlap. Another thread may change the leaves before they are locked, which costs speed only.
-    fn prefetch_leaves<P: Pmem>(&self, session: &Session<P>, writes: &[Write<'_>]) {
-        let mut frames = Vec::with_capacity(writes.len());
-        for write in writes {
-            // The lookup under the lock reports an error.
-            let Ok(followed) = self.index.find(session, &write.key) else { return };
-            let frame = session.frames.get(followed.leaf());
-            frame.prefetch();
-            frames.push(frame);
-        }
-        let pmem = &session.pmem();
-        for (write, frame) in writes.iter().zip(frames).filter(|(_, frame)| frame.is_filled()) {
-            let free = session.all_slots() & !frame.taken();
-            let owed = frame.owed.load(Ordering::Relaxed);
-            let next = if owed == 0 { free } else { owed };
-            let next = next & next.wrapping_neg();
-            let live = frame.live.load(Ordering::Relaxed);
-            for slot in slots_of(next | frame.matches(write.key.fingerprint(), live)) {
-                pmem.prefetch(entry_offset(frame.node(), slot));
-            }
-        }
+/// Prefetches the frames of the leaves of these changes, and then the lines that the changes store to or compare, so that the cache misses of different leaves
+/// overlap. Another thread may change the leaves before they are locked, which costs speed only.
+fn prefetch_leaves<P: Pmem>(session: &Session<P>, tree: &Tree, writes: &[Write<'_>]) {
+    let mut frames = Vec::with_capacity(writes.len());
+    for write in writes {
+        // The lookup under the lock reports an error.
+        let Ok(followed) = tree.index.find(session, &write.key) else { return };
+        let frame = session.frames.get(followed.leaf());
+        frame.prefetch();
+        frames.push(frame);
     }
-
-    /// Locks the leaf whose range includes `key`, by a thread that has locked leaves to the left of it: no lock to the left is waited for.
-    fn lock_leaf_rightwards<'c, P: Pmem>(
-        &self,
-        session: &'c Session<P>,
-        key: &SearchKey<'_>,
-    ) -> Result<FrameLock<'c>, LeafError> {
-        // Leaves are not merged while the tree is in use, so the leaf of a key is this one or moves to the right.
-        let mut leaf = self.locate(session, key)?.0.lock();
-        while let Some(next) = leaf.next()
-            && leaf.high().is_at_or_below(&session.pmem(), key)
-        {
-            leaf = self.leaf(session, next)?.lock();
+    let pmem = &session.pmem();
+    for (write, frame) in writes.iter().zip(frames).filter(|(_, frame)| frame.is_filled()) {
+        let free = session.all_slots() & !frame.taken();
+        let owed = frame.owed.load(Ordering::Relaxed);
+        let next = if owed == 0 { free } else { owed };
+        let next = next & next.wrapping_neg();
+        let live = frame.live.load(Ordering::Relaxed);
+        for slot in slots_of(next | frame.matches(write.key.fingerprint(), live)) {
+            pmem.prefetch(entry_offset(frame.node(), slot));
         }
-        Ok(leaf)
     }
 }

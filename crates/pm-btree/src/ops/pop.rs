@@ -1,9 +1,10 @@
-//! The first and the last entry of a tree, under the lock of their leaf.
+//! Popping: the first or the last entry of a tree is found under the lock of its leaf, and removed under it.
 
-use crate::error::{Corruption, LeafError};
-use crate::node::{Entry, FrameId, FrameLock, Separator, entry_offset, held_entry, slots_of};
+use super::remove::remove_from;
+use crate::error::{Corruption, LeafError, WriteError};
+use crate::node::{Entry, FrameId, FrameLock, Separator, entry_offset, held_entry, low_of, slots_of};
 use crate::session::Session;
-use crate::tree::{Tree, low_of, verify_slots};
+use crate::tree::{Tree, verify_slots};
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
 
@@ -17,148 +18,151 @@ pub(crate) enum End {
 /// The first or the last entry of a tree, and the lock of its leaf: so it remains that.
 #[derive(Debug)]
 pub(crate) struct EndEntry<'c> {
-    pub(crate) leaf: FrameLock<'c>,
-    pub(crate) slot: usize,
+    leaf: FrameLock<'c>,
+    slot: usize,
     pub(crate) entry: Entry,
     pub(crate) key: Vec<u8>,
 }
 
-impl Tree {
-    /// The entry at an end of the tree, with the lock of its leaf. `None` if the tree is empty.
+impl EndEntry<'_> {
+    /// Removes the entry. The caller has [begun](Session::begin_change) a change before it was found.
     ///
-    /// The entry is the first or the last one at the moment when this returns. Afterwards, another thread may insert a key beyond it in another leaf.
-    pub(crate) fn lock_end<'c, P: Pmem>(
-        &self,
-        session: &'c Session<P>,
-        end: End,
-    ) -> Result<Option<EndEntry<'c>>, LeafError> {
-        loop {
-            let (id, leaf) = match end {
-                End::First => self.lock_first(session)?,
-                End::Last => self.lock_last(session)?,
-            };
-            match leaf.held.load(Ordering::Relaxed) {
-                0 => (),
-                held => return Err(held_entry(leaf.node(), held).into()),
-            }
-            if leaf.live.load(Ordering::Relaxed) != 0 {
-                return Ok(Some(self.end_of_leaf(session, leaf, end)?));
-            }
-            let is_moved = match end {
-                End::First => self.step_right(&leaf, id),
-                End::Last => {
-                    let low = low_of(&session.pmem(), leaf.node());
-                    drop(leaf);
-                    id != self.first && self.step_left(session, id, low)?
-                }
-            };
-            if !is_moved {
-                return Ok(None);
-            }
+    /// # Durability
+    /// As that of a [removal](super::remove).
+    pub(crate) fn remove<P: Pmem>(self, session: &Session<P>, tree: &Tree) -> Result<(), WriteError> {
+        remove_from(session, tree, &self.leaf, self.slot, &self.entry)
+    }
+}
+
+/// The entry at an end of the tree, with the lock of its leaf. `None` if the tree is empty.
+///
+/// The entry is the first or the last one at the moment when this returns. Afterwards, another thread may insert a key beyond it in another leaf.
+pub(crate) fn lock_end<'c, P: Pmem>(
+    session: &'c Session<P>,
+    tree: &Tree,
+    end: End,
+) -> Result<Option<EndEntry<'c>>, LeafError> {
+    loop {
+        let (id, leaf) = match end {
+            End::First => lock_first(session, tree)?,
+            End::Last => lock_last(session, tree)?,
+        };
+        match leaf.held.load(Ordering::Relaxed) {
+            0 => (),
+            held => return Err(held_entry(leaf.node(), held).into()),
         }
-    }
-
-    /// Locks the leaf at the first end.
-    fn lock_first<'c, P: Pmem>(
-        &self,
-        session: &'c Session<P>,
-    ) -> Result<(FrameId, FrameLock<'c>), LeafError> {
-        loop {
-            let id = self.ends.first();
-            let leaf = self.leaf(session, id)?.lock();
-            // An insertion may have moved the end meanwhile.
-            if self.ends.first() == id {
-                return Ok((id, leaf));
-            }
+        if leaf.live.load(Ordering::Relaxed) != 0 {
+            return Ok(Some(end_of_leaf(session, tree, leaf, end)?));
         }
-    }
-
-    /// Locks the leaf at the last end.
-    fn lock_last<'c, P: Pmem>(&self, session: &'c Session<P>) -> Result<(FrameId, FrameLock<'c>), LeafError> {
-        loop {
-            let id = self.ends.last();
-            if id != FrameId::NONE {
-                let leaf = self.leaf(session, id)?.lock();
-                if self.ends.last() == id {
-                    return Ok((id, leaf));
-                }
-                continue;
-            }
-            let followed = self.index.find_below(session, None)?;
-            let Some((frame, _)) = self.move_right(session, &followed, |_| true)? else { continue };
-            let mut leaf = frame.lock();
-            while let Some(next) = leaf.next() {
-                leaf = self.leaf(session, next)?.lock();
-            }
-            if let Some(id) = session.space.frame_of(leaf.node()) {
-                self.ends.move_last(FrameId::NONE, id);
-            }
-        }
-    }
-
-    /// Moves the first end from an empty leaf to its right sibling. False if there is none, or the end is elsewhere meanwhile and there is an entry.
-    fn step_right(&self, leaf: &FrameLock<'_>, id: FrameId) -> bool {
-        let Some(next) = leaf.next() else { return false };
-        self.ends.move_first(id, next);
-        true
-    }
-
-    /// Moves the last end from an empty leaf, which is not the first one, to its left sibling. Leaves are locked from left to right: so the caller has
-    /// unlocked it, and whether it is still empty and the end is checked here.
-    fn step_left<P: Pmem>(
-        &self,
-        session: &Session<P>,
-        id: FrameId,
-        low: Separator,
-    ) -> Result<bool, LeafError> {
-        let pmem = &session.pmem();
-        let low = low.to_key(pmem, self.is_word());
-        let low = low.as_key();
-        let left = loop {
-            let followed = self.index.find_below(session, Some(&low))?;
-            if let Some(found) = self.move_right(session, &followed, |high| high.is_below(pmem, &low))? {
-                break found.0;
+        let is_moved = match end {
+            End::First => step_right(tree, &leaf, id),
+            End::Last => {
+                let low = low_of(&session.pmem(), leaf.node());
+                drop(leaf);
+                id != tree.first && step_left(session, tree, id, low)?
             }
         };
-        let mut left = left.lock();
-        while let Some(next) = left.next().filter(|next| *next != id) {
-            left = self.leaf(session, next)?.lock();
+        if !is_moved {
+            return Ok(None);
         }
-        let leaf = self.leaf(session, id)?.lock();
-        if leaf.live.load(Ordering::Relaxed) == 0
-            && let Some(left) = session.space.frame_of(left.node())
-        {
-            self.ends.move_last(id, left);
-        }
-        Ok(true)
     }
+}
 
-    /// The first or last entry of a locked leaf that has entries.
-    fn end_of_leaf<'c, P: Pmem>(
-        &self,
-        session: &Session<P>,
-        leaf: FrameLock<'c>,
-        end: End,
-    ) -> Result<EndEntry<'c>, Corruption> {
-        let pmem = &session.pmem();
-        if session.verifies_reads {
-            // Which entry is at the end, depends on all of them.
-            verify_slots(pmem, self.is_word(), &leaf, leaf.live.load(Ordering::Relaxed))?;
+/// Locks the leaf at the first end.
+fn lock_first<'c, P: Pmem>(
+    session: &'c Session<P>,
+    tree: &Tree,
+) -> Result<(FrameId, FrameLock<'c>), LeafError> {
+    loop {
+        let id = tree.ends.first();
+        let leaf = tree.leaf(session, id)?.lock();
+        // An insertion may have moved the end meanwhile.
+        if tree.ends.first() == id {
+            return Ok((id, leaf));
         }
-        let mut found: Option<(usize, Entry, Vec<u8>)> = None;
-        for slot in slots_of(leaf.live.load(Ordering::Relaxed)) {
-            let (entry, _) = Entry::load(pmem, entry_offset(leaf.node(), slot));
-            let mut key = Vec::new();
-            match self.key_width {
-                Some(width) => key.extend_from_slice(&entry.key.to_be_bytes()[..width]),
-                None => entry.push_key(pmem, &mut key),
-            }
-            let is_beyond = found.as_ref().is_none_or(|(_, _, other)| (key < *other) == (end == End::First));
-            if is_beyond {
-                found = Some((slot, entry, key));
-            }
-        }
-        let (slot, entry, key) = found.expect("the leaf has entries");
-        Ok(EndEntry { leaf, slot, entry, key })
     }
+}
+
+/// Locks the leaf at the last end.
+fn lock_last<'c, P: Pmem>(
+    session: &'c Session<P>,
+    tree: &Tree,
+) -> Result<(FrameId, FrameLock<'c>), LeafError> {
+    loop {
+        let id = tree.ends.last();
+        if id != FrameId::NONE {
+            let leaf = tree.leaf(session, id)?.lock();
+            if tree.ends.last() == id {
+                return Ok((id, leaf));
+            }
+            continue;
+        }
+        let mut leaf = tree.locate_below(session, None)?.0.lock();
+        while let Some(next) = leaf.next() {
+            leaf = tree.leaf(session, next)?.lock();
+        }
+        if let Some(id) = session.space.frame_of(leaf.node()) {
+            tree.ends.move_last(FrameId::NONE, id);
+        }
+    }
+}
+
+/// Moves the first end from an empty leaf to its right sibling. False if there is none, or the end is elsewhere meanwhile and there is an entry.
+fn step_right(tree: &Tree, leaf: &FrameLock<'_>, id: FrameId) -> bool {
+    let Some(next) = leaf.next() else { return false };
+    tree.ends.move_first(id, next);
+    true
+}
+
+/// Moves the last end from an empty leaf, which is not the first one, to its left sibling. Leaves are locked from left to right: so the caller has
+/// unlocked it, and whether it is still empty and the end is checked here.
+fn step_left<P: Pmem>(
+    session: &Session<P>,
+    tree: &Tree,
+    id: FrameId,
+    low: Separator,
+) -> Result<bool, LeafError> {
+    let pmem = &session.pmem();
+    let low = low.to_key(pmem, tree.is_word());
+    let low = low.as_key();
+    let mut left = tree.locate_below(session, Some(&low))?.0.lock();
+    while let Some(next) = left.next().filter(|next| *next != id) {
+        left = tree.leaf(session, next)?.lock();
+    }
+    let leaf = tree.leaf(session, id)?.lock();
+    if leaf.live.load(Ordering::Relaxed) == 0
+        && let Some(left) = session.space.frame_of(left.node())
+    {
+        tree.ends.move_last(id, left);
+    }
+    Ok(true)
+}
+
+/// The first or last entry of a locked leaf that has entries.
+fn end_of_leaf<'c, P: Pmem>(
+    session: &Session<P>,
+    tree: &Tree,
+    leaf: FrameLock<'c>,
+    end: End,
+) -> Result<EndEntry<'c>, Corruption> {
+    let pmem = &session.pmem();
+    if session.verifies_reads {
+        // Which entry is at the end, depends on all of them.
+        verify_slots(pmem, tree.is_word(), &leaf, leaf.live.load(Ordering::Relaxed))?;
+    }
+    let mut found: Option<(usize, Entry, Vec<u8>)> = None;
+    for slot in slots_of(leaf.live.load(Ordering::Relaxed)) {
+        let (entry, _) = Entry::load(pmem, entry_offset(leaf.node(), slot));
+        let mut key = Vec::new();
+        match tree.key_width {
+            Some(width) => key.extend_from_slice(&entry.key.to_be_bytes()[..width]),
+            None => entry.push_key(pmem, &mut key),
+        }
+        let is_beyond = found.as_ref().is_none_or(|(_, _, other)| (key < *other) == (end == End::First));
+        if is_beyond {
+            found = Some((slot, entry, key));
+        }
+    }
+    let (slot, entry, key) = found.expect("the leaf has entries");
+    Ok(EndEntry { leaf, slot, entry, key })
 }

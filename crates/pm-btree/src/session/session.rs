@@ -186,6 +186,27 @@ impl<P: Pmem> Session<P> {
         self.limbo.release(record, keep, |record| self.space.release_record(record.offset, record.len));
     }
 
+    /// Notes that the entries that the last change of a leaf has replaced are durably gone, and releases their records.
+    pub(crate) fn settle_owed(&self, leaf: &FrameLock<'_>) {
+        leaf.owed.store(0, Ordering::Relaxed);
+        leaf.tombstones.store(0, Ordering::Relaxed);
+        let release = |record: RecordRef| self.release_record(record);
+        match leaf.owed_payload.swap(0, Ordering::Relaxed) {
+            0 => (),
+            RecordRef::LIST_PAYLOAD => self.batches.take_replaced(leaf.node()).into_iter().for_each(release),
+            payload => release(RecordRef::from_payload(payload)),
+        }
+    }
+
+    /// The records of the entries that the last change of a leaf has replaced, which are not released yet.
+    pub(crate) fn owed_records(&self, leaf: &FrameLock<'_>) -> Vec<RecordRef> {
+        match leaf.owed_payload.load(Ordering::Relaxed) {
+            0 => Vec::new(),
+            RecordRef::LIST_PAYLOAD => self.batches.replaced(leaf.node()),
+            payload => vec![RecordRef::from_payload(payload)],
+        }
+    }
+
     /// Releases the records whose readers have ended. Returns whether there were any.
     pub(crate) fn release_waiting(&self) -> bool {
         self.limbo.drain(|record| self.space.release_record(record.offset, record.len))

@@ -4,11 +4,10 @@
 //! knows a leaf at each end beyond which all leaves are empty. An insertion into an empty leaf may lie beyond, and moves the end there, under the
 //! leaf's lock and before readers see the entry. A thread moves an end inwards only while it has the lock of the leaf at the end, which is empty.
 
-use crate::format::NodeHeader;
-use crate::node::{FrameId, FrameLock, SearchKey, Separator};
+use crate::node::{FrameId, FrameLock, SearchKey, low_of};
 use crate::session::Session;
 use core::sync::atomic::{AtomicU32, Ordering};
-use pm_core::{Pmem, from_bytes};
+use pm_core::Pmem;
 
 /// The leaves beyond which all leaves of a tree are empty.
 #[derive(Debug)]
@@ -82,10 +81,4 @@ impl Ends {
             }
         }
     }
-}
-
-/// The low separator of the node at `node`, which never changes.
-pub(crate) fn low_of<P: Pmem>(pmem: &P, node: u64) -> Separator {
-    let header: NodeHeader = from_bytes(|bytes| pmem.load(node, bytes));
-    Separator { head: header.low, record: header.low_record, len: header.low_record_len }
 }

@@ -9,18 +9,15 @@
 //! An entry with a wrong seal or record whose epoch is below the durable epoch was durable, so it is corrupted and not torn. Its slot is *held*:
 //! it is not reused, and a key that is not found in this leaf is reported as corruption.
 
-use super::ends::Ends;
-use super::index::Index;
-use super::tree::Tree;
 use crate::error::{Corruption, CorruptionKind, LeafError};
 use crate::format::ENTRY_BYTES;
 use crate::node::{
-    Entry, Frame, FrameId, Kind, RecordRef, SearchKey, Separator, TreeId, Verified, entry_offset,
+    Entry, FrameId, Kind, RecordRef, SearchKey, Separator, TreeId, Verified, clear_slot, entry_offset,
+    slots_of,
 };
 use crate::session::Session;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use pm_core::{FenceError, Pmem};
-use std::sync::OnceLock;
 
 /// An entry that may be the newest of its key.
 struct Candidate {
@@ -40,80 +37,46 @@ struct Slots {
     candidates: Vec<Candidate>,
 }
 
-impl Tree {
-    /// Opens the tree whose first leaf is at `first`, and whose anchor is at `anchor`. Fills no frame.
-    pub(crate) fn open<P: Pmem>(
-        session: &Session<P>,
-        table: u16,
-        key_width: Option<usize>,
-        first: u64,
-        anchor: u64,
-    ) -> Result<Self, LeafError> {
-        let id = TreeId { table, is_word: key_width.is_some() };
-        let node = Verified::load(&session.pmem(), first, id)?;
-        let frame = session.space.frame_of(first).filter(|_| node.low() == Separator::LOWEST);
-        let frame = frame.ok_or(Corruption::new(first, CorruptionKind::NodeHeader))?;
-        let index = Index::open(session, id, frame, anchor)?;
-        let (len, unreadable) = (AtomicU64::new(0), OnceLock::new());
-        let ends = Ends::new(frame);
-        Ok(Self { id, key_width, first: frame, index, ends, len, unreadable })
+/// Fills the frame of a leaf.
+///
+/// # Durability
+/// After a clean close changes nothing. Otherwise costs one fence, or two if there are entries to be cleared; a crash at any point leaves the same
+/// contents.
+#[cold]
+pub(super) fn fill<P: Pmem>(session: &Session<P>, tree: TreeId, id: FrameId) -> Result<(), LeafError> {
+    let pmem = &session.pmem();
+    let frame = session.frames.get(id).lock();
+    // Another thread may have filled it.
+    if frame.is_filled() {
+        return Ok(());
     }
-
-    /// The frame of a leaf. If it is not filled, fills it.
-    #[inline]
-    pub(crate) fn leaf<'c, P: Pmem>(
-        &self,
-        session: &'c Session<P>,
-        id: FrameId,
-    ) -> Result<&'c Frame, LeafError> {
-        let frame = session.frames.get(id);
-        if !frame.is_filled() {
-            self.fill(session, id)?;
-        }
-        Ok(frame)
+    let node = Verified::load(pmem, session.space.node_offset(id), tree)?;
+    let next = match node.next()? {
+        0 => None,
+        next => Some(Verified::load(pmem, next, tree)?),
+    };
+    let right = next.map(|next| {
+        let id = session.space.frame_of(next.offset()).filter(|_| node.is_left_of(pmem, &next));
+        id.ok_or(Corruption::new(node.offset(), CorruptionKind::Sibling))
+    });
+    let right = right.transpose()?;
+    let slots = read_slots(session, &node, next.map(|next| next.low()), tree.is_word);
+    if session.epochs.is_unclean {
+        clean_up(session, &node, &slots)?;
     }
-
-    /// Fills the frame of a leaf.
-    ///
-    /// # Durability
-    /// After a clean close changes nothing. Otherwise costs one fence, or two if there are entries to be cleared; a crash at any point leaves the same
-    /// contents.
-    #[cold]
-    fn fill<P: Pmem>(&self, session: &Session<P>, id: FrameId) -> Result<(), LeafError> {
-        let pmem = &session.pmem();
-        let frame = session.frames.get(id).lock();
-        // Another thread may have filled it.
-        if frame.is_filled() {
-            return Ok(());
-        }
-        let node = Verified::load(pmem, session.space.node_offset(id), self.id)?;
-        let next = match node.next()? {
-            0 => None,
-            next => Some(Verified::load(pmem, next, self.id)?),
-        };
-        let right = next.map(|next| {
-            let id = session.space.frame_of(next.offset()).filter(|_| node.is_left_of(pmem, &next));
-            id.ok_or(Corruption::new(node.offset(), CorruptionKind::Sibling))
-        });
-        let right = right.transpose()?;
-        let slots = read_slots(session, &node, next.map(|next| next.low()), self.is_word());
-        if session.epochs.is_unclean {
-            clean_up(session, &node, &slots)?;
-        }
-        frame.node.store(node.offset(), Ordering::Relaxed);
-        frame.seed.store(node.seed(), Ordering::Relaxed);
-        let high = next.map_or(Separator::LOWEST, |next| next.low());
-        frame.set_next(right.unwrap_or(FrameId::NONE), high);
-        let is_live = |candidate: &&Candidate| slots.live >> candidate.slot & 1 == 1;
-        for Candidate { slot, entry, bytes } in slots.candidates.iter().filter(is_live) {
-            let key = if self.is_word() { SearchKey::word(entry.key) } else { SearchKey::bytes_key(bytes) };
-            frame.set_fingerprint(*slot, key.fingerprint());
-        }
-        frame.held.store(slots.held, Ordering::Relaxed);
-        frame.live.store(slots.live, Ordering::Release);
-        frame.publish();
-        Ok(())
+    frame.node.store(node.offset(), Ordering::Relaxed);
+    frame.seed.store(node.seed(), Ordering::Relaxed);
+    let high = next.map_or(Separator::LOWEST, |next| next.low());
+    frame.set_next(right.unwrap_or(FrameId::NONE), high);
+    let is_live = |candidate: &&Candidate| slots.live >> candidate.slot & 1 == 1;
+    for Candidate { slot, entry, bytes } in slots.candidates.iter().filter(is_live) {
+        let key = if tree.is_word { SearchKey::word(entry.key) } else { SearchKey::bytes_key(bytes) };
+        frame.set_fingerprint(*slot, key.fingerprint());
     }
+    frame.held.store(slots.held, Ordering::Relaxed);
+    frame.live.store(slots.live, Ordering::Release);
+    frame.publish();
+    Ok(())
 }
 
 /// Makes what a frame relies on durable, and then clears torn and replaced entries.
@@ -125,9 +88,9 @@ fn clean_up<P: Pmem>(session: &Session<P>, node: &Verified, slots: &Slots) -> Re
         pmem.flush(offset, len);
     }
     session.fence()?;
-    for slot in crate::node::slots_of(slots.to_clear) {
+    for slot in slots_of(slots.to_clear) {
         let place = entry_offset(node.offset(), slot);
-        pmem.store_u64(place + 24, 0);
+        clear_slot(pmem, place);
         pmem.flush(place, ENTRY_BYTES);
     }
     if slots.to_clear != 0 {
