@@ -34,16 +34,16 @@
 //! # What is guaranteed after a crash
 //! * Every operation that has returned is durable. An operation in progress is atomic: a crash leaves its change or none of it. So is a batch of
 //!   operations. Readers may see a part of a batch that is being committed.
-//! * Operations of a [group](Table::insert_grouped) return before they are durable. What survives is a prefix of all operations of all threads, and lacks at
-//!   most the last [few](StoreOptions::group_commits); [`Store::sync`] makes all durable.
+//! * Operations of a [group](Table::insert_grouped) return before they are durable. What survives is a prefix of all operations of all threads, and
+//!   lacks at most the last [few](StoreOptions::group_commits); [`Store::sync`] makes all durable.
 //! * A crash during an open or a close loses nothing.
 //! * Space that an operation in progress had taken is free after the next open.
 //! * After a failed fence the store accepts no more changes until it is opened again, and the next open decides whether the change is durable.
 //!
 //! # What is guaranteed after corruption
-//! Nodes, entries and records have checksums. The checksums of a node and its entries are verified when an operation first comes to it after an open, those
-//! of the values of a table with fixed-width keys after a crash, by [`Store::check`], and by every read with [`StoreOptions::verify_reads`]. A corrupted entry is
-//! reported: a key that it may have held is an error, and never absent.
+//! Nodes, entries and records have checksums. The checksums of a node and its entries are verified when an operation first comes to it after an open,
+//! those of the values of a table with fixed-width keys after a crash, by [`Store::check`], and by every read with [`StoreOptions::verify_reads`]. A
+//! corrupted entry is reported: a key that it may have held is an error, and never absent.
 //!
 //! # What it costs
 //!

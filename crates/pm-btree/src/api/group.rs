@@ -1,13 +1,13 @@
 //! Group commit: changes that return before they are durable, and are committed as one batch.
 //!
-//! A group is a list in DRAM. Its changes are visible to all readers, and are durable when the group is committed: when the next change would make it longer than
-//! its limit, before any change that does not wait, and by [`Store::sync`](crate::Store::sync). A group is a batch, which a crash leaves whole or not at all, and
-//! groups are committed one after the other. So what survives a crash is a prefix of all changes, of all threads.
+//! A group is a list in DRAM. Its changes are visible to all readers, and are durable when the group is committed: when the next change would make it
+//! longer than its limit, before any change that does not wait, and by [`Store::sync`](crate::Store::sync). A group is a batch, which a crash leaves
+//! whole or not at all, and groups are committed one after the other. So what survives a crash is a prefix of all changes, of all threads.
 //!
 //! # Locks
 //! `order` is held by each change while it is added, and by the thread that commits. A change that does not wait holds it from the commit of the
-//! group until it is durable itself: else it could survive a change that a reader has seen before it. `changes` is locked for reading by readers and during a
-//! commit, and for writing under `order` only.
+//! group until it is durable itself: else it could survive a change that a reader has seen before it. `changes` is locked for reading by readers and
+//! during a commit, and for writing under `order` only.
 
 use super::op_list::OpList;
 use crate::error::WriteError;

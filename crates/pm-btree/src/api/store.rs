@@ -67,8 +67,8 @@ impl Store<Region> {
         Self::format_in(heap, options)
     }
 
-    /// Opens the store in the file or device-dax at `path`. This takes a few milliseconds, however large the store is: an operation that comes to a leaf
-    /// for the first time reads it, and after a kill or a power failure verifies it and cleans up what operations in progress have left.
+    /// Opens the store in the file or device-dax at `path`. This takes a few milliseconds, however large the store is: an operation that comes to a
+    /// leaf for the first time reads it, and after a kill or a power failure verifies it and cleans up what operations in progress have left.
     ///
     /// # Errors
     /// When there is no store. When it has an unknown version or feature, or another process has it open. When a structure that all tables need is
@@ -76,18 +76,18 @@ impl Store<Region> {
     /// this open is reused, so that a repair can find its entries.
     ///
     /// # Durability
-    /// Operations that earlier sessions have completed are durable. One that was in progress at a kill is durable before an operation reads what it has
-    /// stored.
+    /// Operations that earlier sessions have completed are durable. One that was in progress at a kill is durable before an operation reads what it
+    /// has stored.
     pub fn open(path: impl AsRef<Path>, options: &StoreOptions) -> Result<Self, OpenError> {
         Self::open_in(Heap::open(path, options.of_heap())?, options)
     }
 
-    /// Grows the file and the store in it, which keeps its entries. Takes `&mut self`, because the mapping may move: handles of tables are opened again
-    /// after it.
+    /// Grows the file and the store in it, which keeps its entries. Takes `&mut self`, because the mapping may move: handles of tables are opened
+    /// again after it.
     ///
     /// # Errors
-    /// As for [`Heap::grow`]: when the size is less than the present one or not possible, or the medium is full; then nothing was changed. When a fence
-    /// fails: then the store accepts no more changes, and the next open finds the old size or the new one.
+    /// As for [`Heap::grow`]: when the size is less than the present one or not possible, or the medium is full; then nothing was changed. When a
+    /// fence fails: then the store accepts no more changes, and the next open finds the old size or the new one.
     ///
     /// # Durability
     /// A crash leaves the old size or the new one. When this returns, the new size is durable.
@@ -262,17 +262,18 @@ impl<P: Pmem> Store<P> {
     /// Makes the changes of the [group](Table::insert_grouped) durable.
     ///
     /// # Errors
-    /// When a change cannot be made: the pool is full, or a leaf is corrupted. Then all of them go on waiting, visible to readers. When a fence fails: then the
-    /// next open decides whether all are durable, or none.
+    /// When a change cannot be made: the pool is full, or a leaf is corrupted. Then all of them go on waiting, visible to readers. When a fence
+    /// fails: then the next open decides whether all are durable, or none.
     ///
     /// # Durability
-    /// When this returns, every change that had returned before the call is durable. Costs two fences, besides those of splits, and nothing if no change waits.
+    /// When this returns, every change that had returned before the call is durable. Costs two fences, besides those of splits, and nothing if no
+    /// change waits.
     pub fn sync(&self) -> Result<(), WriteError> {
         self.group.settle(&self.session, &self.sweep).map(drop)
     }
 
-    /// As [`sync`](Self::sync), if the oldest change of the group has waited for so long; returns whether it had. A program that bounds the time for which a
-    /// change may wait calls this from a thread of its own.
+    /// As [`sync`](Self::sync), if the oldest change of the group has waited for so long; returns whether it had. A program that bounds the time for
+    /// which a change may wait calls this from a thread of its own.
     ///
     /// # Errors
     /// As for [`sync`](Self::sync).
@@ -359,11 +360,11 @@ impl<P: Pmem> Store<P> {
         }
     }
 
-    /// Unlinks the leaves that removals have left empty, and returns how many bytes can be used again. Takes `&mut self`: handles of tables are opened again
-    /// after it. Takes as long as [`Table::len`] after an open, and some microseconds for each leaf of tables with empty leaves.
+    /// Unlinks the leaves that removals have left empty, and returns how many bytes can be used again. Takes `&mut self`: handles of tables are
+    /// opened again after it. Takes as long as [`Table::len`] after an open, and some microseconds for each leaf of tables with empty leaves.
     ///
-    /// Removals release records at once; leaves stay, because keys of their ranges may return. A table that is used as a queue leaves an empty leaf of
-    /// 2 KiB for each 30 to 60 entries that were removed.
+    /// Removals release records at once; leaves stay, because keys of their ranges may return. A table that is used as a queue leaves an empty leaf
+    /// of 2 KiB for each 30 to 60 entries that were removed.
     ///
     /// # Errors
     /// When a leaf cannot be read or an entry is corrupted: then nothing was changed. When a fence fails: then the store accepts no more changes.
@@ -433,7 +434,8 @@ impl<P: Pmem> Store<P> {
     /// needed for durability. Dropping the store does the same without reporting errors.
     ///
     /// # Errors
-    /// When a fence fails or has failed. The next open verifies the store. When the changes of a [group](Table::insert_grouped) cannot be made: they are lost.
+    /// When a fence fails or has failed. The next open verifies the store. When the changes of a [group](Table::insert_grouped) cannot be made: they
+    /// are lost.
     ///
     /// # Durability
     /// Three fences, two of them of the heap. After a crash before the second one, the next open may verify all nodes.

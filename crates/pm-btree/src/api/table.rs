@@ -75,8 +75,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// The value of a key.
     ///
     /// # Errors
-    /// When the key has no encoding, or the stored bytes are no value. When the entry is corrupted, or the key was not found and a corrupted entry may
-    /// have held it.
+    /// When the key has no encoding, or the stored bytes are no value. When the entry is corrupted, or the key was not found and a corrupted entry
+    /// may have held it.
     pub fn get(&self, key: K::View<'_>) -> Result<Option<Guard<V>>, ReadError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
@@ -144,8 +144,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// In these cases nothing was changed. When a fence fails: then the next open decides whether the change is durable.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the old value or the new one. Costs the lines of the value, one line and one fence; 8-byte
-    /// keys and values cost one line in all. About one insertion in 30 splits a leaf, at one fence more and some 19 lines.
+    /// Durable when this returns; a crash before that leaves the old value or the new one. Costs the lines of the value, one line and one fence;
+    /// 8-byte keys and values cost one line in all. About one insertion in 30 splits a leaf, at one fence more and some 19 lines.
     pub fn insert(&self, key: K::View<'_>, value: V::View<'_>) -> Result<bool, WriteError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
@@ -161,7 +161,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// As for [`insert`](Self::insert).
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the entry or removes it. Costs one line and one fence, and nothing if there is no such key.
+    /// Durable when this returns; a crash before that leaves the entry or removes it. Costs one line and one fence, and nothing if there is no such
+    /// key.
     pub fn remove(&self, key: K::View<'_>) -> Result<bool, WriteError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
@@ -169,16 +170,17 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         Ok(outcome == Outcome::Changed { was_present: true })
     }
 
-    /// Inserts a key with its value, or replaces its value, in a group: the change is visible to all readers when this returns, and durable when the group is
-    /// committed, with all changes before it. Without [`StoreOptions::group_commits`](crate::StoreOptions::group_commits), as [`insert`](Self::insert).
+    /// Inserts a key with its value, or replaces its value, in a group: the change is visible to all readers when this returns, and durable when the
+    /// group is committed, with all changes before it. Without [`StoreOptions::group_commits`](crate::StoreOptions::group_commits), as
+    /// [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As for [`insert`](Self::insert): the change was not made. An error may also belong to an earlier change, because the group is full and cannot be committed;
-    /// its changes go on waiting.
+    /// As for [`insert`](Self::insert): the change was not made. An error may also belong to an earlier change, because the group is full and cannot
+    /// be committed; its changes go on waiting.
     ///
     /// # Durability
-    /// A crash leaves a prefix of all changes of the store, of all threads, without at most as many of the last ones as the group has room for. Costs no fence;
-    /// a commit costs two for all changes of a group, besides those of splits.
+    /// A crash leaves a prefix of all changes of the store, of all threads, without at most as many of the last ones as the group has room for. Costs
+    /// no fence; a commit costs two for all changes of a group, besides those of splits.
     ///
     /// # Examples
     /// ```
@@ -221,9 +223,9 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// When a key is not above the one before it, or as for [`insert`](Self::insert). The error has the number of the entries that are durable.
     ///
     /// # Durability
-    /// The entries are committed in [batches](crate::WriteBatch) of some thousands. A crash leaves the first ones, in whole batches. Behind the last key of
-    /// the table, leaves are filled to the end; so it costs the lines of the entries and records, three lines and two fences for each leaf, which
-    /// has some 60 entries, and two fences for each batch.
+    /// The entries are committed in [batches](crate::WriteBatch) of some thousands. A crash leaves the first ones, in whole batches. Behind the last
+    /// key of the table, leaves are filled to the end; so it costs the lines of the entries and records, three lines and two fences for each leaf,
+    /// which has some 60 entries, and two fences for each batch.
     pub fn extend_sorted<'i>(
         &self,
         entries: impl IntoIterator<Item = (K::View<'i>, V::View<'i>)>,
@@ -295,8 +297,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         }
     }
 
-    /// Changes the value of a key from `expected` to `new`, if it is `expected`, which is decided under the lock of the key's leaf. `None` means that the
-    /// key is absent: so this inserts, replaces or removes. Values are equal if their encodings are.
+    /// Changes the value of a key from `expected` to `new`, if it is `expected`, which is decided under the lock of the key's leaf. `None` means that
+    /// the key is absent: so this inserts, replaces or removes. Values are equal if their encodings are.
     ///
     /// # Errors
     /// As for [`insert`](Self::insert). When the value is not as expected, and cannot be decoded.
@@ -320,11 +322,11 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         self.swap(&self.encode(key, &mut buffer)?, expected.as_deref(), new.as_deref())
     }
 
-    /// Replaces the value of a key by what `change` makes of it, and returns the new value. `None` means that the key is absent: so `change` may insert,
-    /// replace or remove.
+    /// Replaces the value of a key by what `change` makes of it, and returns the new value. `None` means that the key is absent: so `change` may
+    /// insert, replace or remove.
     ///
-    /// `change` is called without a lock, and may use the table. If another thread has changed the value meanwhile, `change` is called again, with the
-    /// value found then. The last call decides.
+    /// `change` is called without a lock, and may use the table. If another thread has changed the value meanwhile, `change` is called again, with
+    /// the value found then. The last call decides.
     ///
     /// # Errors
     /// As for [`insert`](Self::insert) and [`get`](Self::get).
@@ -378,7 +380,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// As for [`remove`](Self::remove). When the entry cannot be decoded; then it is not removed.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the entry or removes it. Costs one line and one fence, and nothing if the table is empty.
+    /// Durable when this returns; a crash before that leaves the entry or removes it. Costs one line and one fence, and nothing if the table is
+    /// empty.
     pub fn pop_first(&self) -> Result<Option<KeyValue<K, V>>, WriteError> {
         self.pop(End::First)
     }
@@ -396,16 +399,15 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 
     fn pop(&self, end: End) -> Result<Option<KeyValue<K, V>>, WriteError> {
         let _settled = self.group.settle(self.session, self.sweep)?;
-        let _active = self.session.begin_change()?;
         let Some(found) = lock_end(self.session, &self.tree, end)? else { return Ok(None) };
-        let value = found.entry.value(&self.session.pmem(), self.tree.is_word());
-        let entry = (Guard::of_key(found.key[..].into())?, Guard::of_value(value)?);
+        let value = found.value(self.session, &self.tree);
+        let entry = (Guard::of_key(found.key().into())?, Guard::of_value(value)?);
         found.remove(self.session, &self.tree)?;
         Ok(Some(entry))
     }
 
-    /// Removes the entries for which `keep` returns false, and returns their number. Entries that other threads insert meanwhile may be missed. `keep` is
-    /// called without a lock; an entry is removed only if it has the value for which `keep` has returned false.
+    /// Removes the entries for which `keep` returns false, and returns their number. Entries that other threads insert meanwhile may be missed.
+    /// `keep` is called without a lock; an entry is removed only if it has the value for which `keep` has returned false.
     ///
     /// # Errors
     /// As for [`range`](Self::range) and [`remove`](Self::remove). What was removed before remains removed.
@@ -504,7 +506,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         }
     }
 
-    /// Calls `each` with the keys and values in a range, in ascending order, until it breaks. Values are not copied: [`range`](Self::range) copies them.
+    /// Calls `each` with the keys and values in a range, in ascending order, until it breaks. Values are not copied: [`range`](Self::range) copies
+    /// them.
     ///
     /// An entry is in the table at a moment between the start and the call for it. As with `range`, a corrupted entry makes one call with an error.
     /// A leaf that cannot be read makes the last one. While `each` runs, the space of values that are replaced or removed is not used again.

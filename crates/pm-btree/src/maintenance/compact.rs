@@ -8,8 +8,8 @@
 //! 3. Nodes, low records and hint nodes that nothing refers to any more are released, and a new index is made.
 //!
 //! A crash leaves some of the empty leaves linked, and perhaps an index that later operations complete. After a kill, what a step has stored may be
-//! visible and not durable. Filling a frame makes its leaf durable before the [sweep](crate::maintenance::sweep) lets free space be taken. The anchor may name the
-//! old root again, whose space is another hint node's by then; hint nodes that name one another and linked leaves only are right
+//! visible and not durable. Filling a frame makes its leaf durable before the [sweep](crate::maintenance::sweep) lets free space be taken. The anchor
+//! may name the old root again, whose space is another hint node's by then; hint nodes that name one another and linked leaves only are right
 //! [whichever they are](crate::tree::hints).
 
 use crate::error::{LeafError, ReadError};

@@ -26,7 +26,8 @@ pub(crate) enum Kind {
     Value,
     /// The key was removed.
     Tombstone,
-    /// The key has a value, if the batch is committed. The order in the commit word is the number of the batch slot, and the epoch is that of the batch.
+    /// The key has a value, if the batch is committed. The order in the commit word is the number of the batch slot, and the epoch is that of the
+    /// batch.
     BatchValue,
     /// The key was removed, if the batch is committed.
     BatchTombstone,

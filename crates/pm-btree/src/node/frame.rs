@@ -4,10 +4,10 @@
 //! crash could take back.
 //!
 //! # Readers
-//! A reader waits for no lock and writes no shared line. It loads the version, `live`, the separators and the slots that it needs, and then the version
-//! and `live` again. If they have not changed, what it has read was the state of the leaf at one moment; otherwise it starts again. The version is
-//! odd while a writer changes the frame or the node. A reader does not wait for an even one: until the writer publishes, the slots in `live` are
-//! unchanged. Frames are never freed while the store is open, so reading one is safe at any time.
+//! A reader waits for no lock and writes no shared line. It loads the version, `live`, the separators and the slots that it needs, and then the
+//! version and `live` again. If they have not changed, what it has read was the state of the leaf at one moment; otherwise it starts again. The
+//! version is odd while a writer changes the frame or the node. A reader does not wait for an even one: until the writer publishes, the slots in
+//! `live` are unchanged. Frames are never freed while the store is open, so reading one is safe at any time.
 //!
 //! # Filling
 //! A new frame has the version 0, and says nothing about its node. The first thread that needs it fills it, under its lock, from the node: see

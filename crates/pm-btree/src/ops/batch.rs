@@ -1,9 +1,9 @@
 //! Committing a batch: all its changes become durable by one store of one word.
 //!
-//! The leaves of a batch are locked in the order of tables and keys, and split until each has room for its entries. Then the batch takes an epoch of its
-//! own, writes its entries into free slots, and fences; stores the epoch into its batch slot, and fences again; and publishes leaf by leaf. A removal
-//! is a tombstone in a slot of its own, because the entry that it hides stays valid until the batch is committed. That slot is not reused before the
-//! hidden entry is durably gone, which the next change of the leaf ensures.
+//! The leaves of a batch are locked in the order of tables and keys, and split until each has room for its entries. Then the batch takes an epoch of
+//! its own, writes its entries into free slots, and fences; stores the epoch into its batch slot, and fences again; and publishes leaf by leaf. A
+//! removal is a tombstone in a slot of its own, because the entry that it hides stays valid until the batch is committed. That slot is not reused
+//! before the hidden entry is durably gone, which the next change of the leaf ensures.
 
 use super::change::Content;
 use super::split::{Posting, split_at};
@@ -79,8 +79,8 @@ impl<P: Pmem> Drop for Unfinished<'_, P> {
 /// Commits a batch: for each table its operations, in ascending order of the tables' numbers and of the keys, one for each key.
 ///
 /// # Durability
-/// All changes are durable when this returns; a crash before that leaves all of them or none. Costs the lines of the records and entries, one line for
-/// the batch slot, and two fences, and nothing if only absent keys are removed. Splits of full leaves come before, with the fences of splits.
+/// All changes are durable when this returns; a crash before that leaves all of them or none. Costs the lines of the records and entries, one line
+/// for the batch slot, and two fences, and nothing if only absent keys are removed. Splits of full leaves come before, with the fences of splits.
 pub(crate) fn commit<'c, P: Pmem>(
     session: &'c Session<P>,
     tables: &[(&'c Tree, Vec<Op<'c>>)],
@@ -307,8 +307,8 @@ impl Part<'_, '_> {
     }
 }
 
-/// Prefetches the frames of the leaves of these changes, and then the lines that the changes store to or compare, so that the cache misses of different leaves
-/// overlap. Another thread may change the leaves before they are locked, which costs speed only.
+/// Prefetches the frames of the leaves of these changes, and then the lines that the changes store to or compare, so that the cache misses of
+/// different leaves overlap. Another thread may change the leaves before they are locked, which costs speed only.
 fn prefetch_leaves<P: Pmem>(session: &Session<P>, tree: &Tree, writes: &[Write<'_>]) {
     let mut frames = Vec::with_capacity(writes.len());
     for write in writes {

@@ -2,8 +2,8 @@
 
 use super::remove::remove_from;
 use crate::error::{Corruption, LeafError, WriteError};
-use crate::node::{Entry, FrameId, FrameLock, Separator, entry_offset, held_entry, low_of, slots_of};
-use crate::session::Session;
+use crate::node::{Bytes, Entry, FrameId, FrameLock, Separator, entry_offset, held_entry, low_of, slots_of};
+use crate::session::{Active, Session};
 use crate::tree::{Tree, verify_slots};
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
@@ -20,12 +20,23 @@ pub(crate) enum End {
 pub(crate) struct EndEntry<'c> {
     leaf: FrameLock<'c>,
     slot: usize,
-    pub(crate) entry: Entry,
-    pub(crate) key: Vec<u8>,
+    entry: Entry,
+    key: Vec<u8>,
+    _change: Active<'c>,
 }
 
 impl EndEntry<'_> {
-    /// Removes the entry. The caller has [begun](Session::begin_change) a change before it was found.
+    /// The key, encoded.
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The value, encoded.
+    pub(crate) fn value<P: Pmem>(&self, session: &Session<P>, tree: &Tree) -> Bytes {
+        self.entry.value(&session.pmem(), tree.is_word())
+    }
+
+    /// Removes the entry.
     ///
     /// # Durability
     /// As that of a [removal](super::remove).
@@ -34,14 +45,15 @@ impl EndEntry<'_> {
     }
 }
 
-/// The entry at an end of the tree, with the lock of its leaf. `None` if the tree is empty.
+/// Begins a change, and finds the entry at an end of the tree, with the lock of its leaf. `None` if the tree is empty.
 ///
 /// The entry is the first or the last one at the moment when this returns. Afterwards, another thread may insert a key beyond it in another leaf.
 pub(crate) fn lock_end<'c, P: Pmem>(
     session: &'c Session<P>,
     tree: &Tree,
     end: End,
-) -> Result<Option<EndEntry<'c>>, LeafError> {
+) -> Result<Option<EndEntry<'c>>, WriteError> {
+    let change = session.begin_change()?;
     loop {
         let (id, leaf) = match end {
             End::First => lock_first(session, tree)?,
@@ -52,7 +64,8 @@ pub(crate) fn lock_end<'c, P: Pmem>(
             held => return Err(held_entry(leaf.node(), held).into()),
         }
         if leaf.live.load(Ordering::Relaxed) != 0 {
-            return Ok(Some(end_of_leaf(session, tree, leaf, end)?));
+            let (slot, entry, key) = end_of_leaf(session, tree, &leaf, end)?;
+            return Ok(Some(EndEntry { leaf, slot, entry, key, _change: change }));
         }
         let is_moved = match end {
             End::First => step_right(tree, &leaf, id),
@@ -138,17 +151,17 @@ fn step_left<P: Pmem>(
     Ok(true)
 }
 
-/// The first or last entry of a locked leaf that has entries.
-fn end_of_leaf<'c, P: Pmem>(
+/// The first or last entry of a locked leaf that has entries: its slot, itself, and its key.
+fn end_of_leaf<P: Pmem>(
     session: &Session<P>,
     tree: &Tree,
-    leaf: FrameLock<'c>,
+    leaf: &FrameLock<'_>,
     end: End,
-) -> Result<EndEntry<'c>, Corruption> {
+) -> Result<(usize, Entry, Vec<u8>), Corruption> {
     let pmem = &session.pmem();
     if session.verifies_reads {
         // Which entry is at the end, depends on all of them.
-        verify_slots(pmem, tree.is_word(), &leaf, leaf.live.load(Ordering::Relaxed))?;
+        verify_slots(pmem, tree.is_word(), leaf, leaf.live.load(Ordering::Relaxed))?;
     }
     let mut found: Option<(usize, Entry, Vec<u8>)> = None;
     for slot in slots_of(leaf.live.load(Ordering::Relaxed)) {
@@ -163,6 +176,5 @@ fn end_of_leaf<'c, P: Pmem>(
             found = Some((slot, entry, key));
         }
     }
-    let (slot, entry, key) = found.expect("the leaf has entries");
-    Ok(EndEntry { leaf, slot, entry, key })
+    Ok(found.expect("the leaf has entries"))
 }

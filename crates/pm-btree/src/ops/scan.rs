@@ -2,8 +2,8 @@
 //!
 //! # Consistency
 //! A scan notes the order of a leaf's slots with a snapshot of its frame. Each time that it copies entries, it checks the snapshot afterwards; if the
-//! leaf has changed, it reads the order of the rest again. So the entries of one copy were in the leaf at one moment, and a scan that is not continued
-//! for some time returns what is stored then. Where it continues is kept as a key, which is right however leaves were changed in between.
+//! leaf has changed, it reads the order of the rest again. So the entries of one copy were in the leaf at one moment, and a scan that is not
+//! continued for some time returns what is stored then. Where it continues is kept as a key, which is right however leaves were changed in between.
 
 use super::order::{Bounds, Side, SortedLeaf, enter, is_above, is_below};
 use crate::error::{Corruption, LeafError};
@@ -14,8 +14,8 @@ use core::ops::{Bound, Range};
 use pm_core::Pmem;
 use std::sync::Arc;
 
-/// The most entries that are copied at a time: enough that the loads of their records overlap, and few enough that a scan of some entries does not load
-/// many more.
+/// The most entries that are copied at a time: enough that the loads of their records overlap, and few enough that a scan of some entries does not
+/// load many more.
 const CHUNK_ENTRIES: usize = 8;
 /// The entries that the first copy of a scan takes; each later copy takes twice as many as the one before, up to the most.
 const FIRST_CHUNK_ENTRIES: usize = 2;
@@ -250,7 +250,8 @@ fn exclude(bound: &mut Bound<OwnedKey>, chunk: &Chunk, at: usize, is_word: bool)
 }
 
 impl Chunk {
-    /// Copies the next entries at one end of a leaf, at most `count`. False if the leaf has changed since its order was read: then nothing was copied.
+    /// Copies the next entries at one end of a leaf, at most `count`. False if the leaf has changed since its order was read: then nothing was
+    /// copied.
     fn copy<P: Pmem>(
         &mut self,
         session: &Session<P>,

@@ -157,8 +157,8 @@ fn link_sibling<P: Pmem>(
 
 /// Empties the slots of entries that were moved to the right sibling, whose lock the caller has too, and fences.
 ///
-/// Only its record shows that an entry of a byte key was moved, if the first eight bytes of the key are those of the separator. So the slot is durably
-/// empty before a later change of the sibling releases the record.
+/// Only its record shows that an entry of a byte key was moved, if the first eight bytes of the key are those of the separator. So the slot is
+/// durably empty before a later change of the sibling releases the record.
 fn clear_moved<P: Pmem>(
     session: &Session<P>,
     leaf: &FrameLock<'_>,

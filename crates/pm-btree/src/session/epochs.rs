@@ -1,8 +1,8 @@
 //! Epochs: the numbers of a session, by which the next open tells what is durable.
 //!
-//! Each entry has a stamp: the epoch at which it was written, and its order within the leaf. A session uses epochs above all that were used before it.
-//! A limit that is durable bounds the epochs in use, so that a torn commit word is not mistaken for an old entry. Everything below the durable epoch
-//! is durable; it advances while the store is in use, so that a recovery has little to verify.
+//! Each entry has a stamp: the epoch at which it was written, and its order within the leaf. A session uses epochs above all that were used before
+//! it. A limit that is durable bounds the epochs in use, so that a torn commit word is not mistaken for an old entry. Everything below the durable
+//! epoch is durable; it advances while the store is in use, so that a recovery has little to verify.
 
 use super::batch_slots::SLOTS_PER_SESSION;
 use super::grace::{Active, Grace};
@@ -86,7 +86,8 @@ impl Epochs {
         Ok(epochs)
     }
 
-    /// Records that everything that earlier sessions left is verified and durable. Not fenced: a crash leaves old words or new ones, and both are right.
+    /// Records that everything that earlier sessions left is verified and durable. Not fenced: a crash leaves old words or new ones, and both are
+    /// right.
     pub(crate) fn end_verification<P: Pmem>(&self, pmem: &P) {
         if self.is_unclean {
             self.store(pmem, state::DURABLE_EPOCH, self.first_epoch);

@@ -1,7 +1,7 @@
 //! Grace periods: from when on every change that was in progress at some moment has ended.
 //!
-//! They move the durable epoch while a store is in use: everything that changes have stored before the start of a period is fenced at its end. A change
-//! announces itself on a line that few other threads write, before it reads the epoch.
+//! They move the durable epoch while a store is in use: everything that changes have stored before the start of a period is fenced at its end. A
+//! change announces itself on a line that few other threads write, before it reads the epoch.
 
 #[cfg(not(all(loom, test)))]
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

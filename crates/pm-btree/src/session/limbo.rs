@@ -1,8 +1,8 @@
 //! Records that readers may still look at: their space is used again when these readers have ended.
 //!
-//! A reader that is lent a record's bytes announces itself before it looks for the record. A writer takes the record out of the leaf, and then releases
-//! its space: at once if no reader is announced, because a reader that comes later does not find it. Otherwise the record waits until every reader
-//! has ended that was announced when the record began to wait.
+//! A reader that is lent a record's bytes announces itself before it looks for the record. A writer takes the record out of the leaf, and then
+//! releases its space: at once if no reader is announced, because a reader that comes later does not find it. Otherwise the record waits until every
+//! reader has ended that was announced when the record began to wait.
 
 use super::grace::{Active, Grace};
 use crate::node::RecordRef;
@@ -45,55 +45,52 @@ impl Limbo {
         active
     }
 
-    /// Releases a record that is not in a leaf any more, with `release`; or calls `keep`, and lets it wait.
+    /// Whether readers are announced that may look at a record that was taken out of its leaf before this call. Otherwise its space can be used
+    /// again.
     #[inline]
-    pub(crate) fn release(
-        &self,
-        record: RecordRef,
-        keep: impl FnOnce(RecordRef),
-        mut release: impl FnMut(RecordRef),
-    ) {
+    pub(crate) fn has_readers(&self) -> bool {
         fence(Ordering::SeqCst);
-        if !self.readers.is_idle() {
-            keep(record);
-            self.wait(record, release);
-            return;
-        }
-        release(record);
-        if self.is_used.load(Ordering::Relaxed) {
-            self.drain(release);
-        }
+        !self.readers.is_idle()
     }
 
+    /// Whether records wait.
+    #[inline]
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// Lets a record wait for the readers. Returns the records that have waited long enough, if it is time to look.
     #[cold]
-    fn wait(&self, record: RecordRef, release: impl FnMut(RecordRef)) {
+    #[must_use = "the space of these records can be used again"]
+    pub(crate) fn wait(&self, record: RecordRef) -> Vec<RecordRef> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_used.store(true, Ordering::Relaxed);
         waiting.new.push(record);
-        if waiting.new.len() >= BATCH && self.readers.has_ended() {
-            waiting.old.drain(..).for_each(release);
-            waiting.old = core::mem::take(&mut waiting.new);
-            self.readers.start();
+        if waiting.new.len() < BATCH || !self.readers.has_ended() {
+            return Vec::new();
         }
+        let new = core::mem::take(&mut waiting.new);
+        self.readers.start();
+        core::mem::replace(&mut waiting.old, new)
     }
 
-    /// Releases the records whose readers have ended. Returns whether there were any.
+    /// The records that have waited long enough: their readers have ended.
     #[cold]
-    pub(crate) fn drain(&self, mut release: impl FnMut(RecordRef)) -> bool {
+    #[must_use = "the space of these records can be used again"]
+    pub(crate) fn drain(&self) -> Vec<RecordRef> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut has_released = false;
+        let mut ended = Vec::new();
         for _ in 0..2 {
             if !self.readers.has_ended() {
                 break;
             }
-            has_released |= !waiting.old.is_empty();
-            waiting.old.drain(..).for_each(&mut release);
+            ended.append(&mut waiting.old);
             waiting.old = core::mem::take(&mut waiting.new);
             self.readers.start();
         }
         let is_empty = waiting.old.is_empty() && waiting.new.is_empty();
         self.is_used.store(!is_empty, Ordering::Relaxed);
-        has_released
+        ended
     }
 }
 
@@ -108,21 +105,18 @@ mod tests {
     #[test]
     fn records_wait_for_readers_from_before() {
         let limbo = Limbo::new(2);
-        let mut released = Vec::new();
-        limbo.release(record(1), |_| (), |record| released.push(record.offset));
-        assert_eq!(released, [1], "no reader");
+        assert!(!limbo.has_readers());
         let first = limbo.enter(0);
-        limbo.release(record(2), |_| (), |record| released.push(record.offset));
+        assert!(limbo.has_readers());
+        assert_eq!(limbo.wait(record(2)), []);
         let later = limbo.enter(1);
-        assert!(!limbo.drain(|record| released.push(record.offset)));
+        assert_eq!(limbo.drain(), []);
         drop(first);
-        assert!(
-            !limbo.drain(|record| released.push(record.offset)),
-            "the later reader began before the period ended"
-        );
+        assert_eq!(limbo.drain(), [], "the later reader began before the period ended");
         drop(later);
-        limbo.release(record(3), |_| (), |record| released.push(record.offset));
-        assert_eq!(released, [1, 3, 2]);
+        assert!(limbo.is_used() && !limbo.has_readers());
+        assert_eq!(limbo.drain(), [record(2)]);
+        assert!(!limbo.is_used());
     }
 
     #[test]
@@ -131,7 +125,7 @@ mod tests {
         let mut released = 0;
         let mut reader = limbo.enter(0);
         for number in 0..10 * BATCH as u64 {
-            limbo.release(record(number), |_| (), |_| released += 1);
+            released += limbo.wait(record(number)).len();
             // There is always a reader.
             let next = limbo.enter(0);
             drop(core::mem::replace(&mut reader, next));
@@ -167,9 +161,12 @@ mod interleaved {
                 })
             };
             named.store(8, Ordering::Release);
-            let release = |_| is_reused.store(1, Ordering::Relaxed);
-            limbo.release(RecordRef { offset: 7, len: 1 }, |_| (), release);
-            limbo.drain(release);
+            let record = RecordRef { offset: 7, len: 1 };
+            let waits = limbo.has_readers();
+            let released = if waits { limbo.wait(record) } else { vec![record] };
+            if !released.is_empty() || !limbo.drain().is_empty() {
+                is_reused.store(1, Ordering::Relaxed);
+            }
             reader.join().expect("no thread panics");
         });
     }

@@ -11,6 +11,7 @@ mod session;
 mod space;
 
 pub(crate) use batch_slots::BatchSlot;
+pub(crate) use grace::Active;
 pub use options::StoreOptions;
 pub(crate) use session::Session;
 pub(crate) use space::Reserved;

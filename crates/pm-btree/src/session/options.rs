@@ -38,8 +38,8 @@ impl StoreOptions {
         }
     }
 
-    /// Options of the heap that holds the store, and through them of the pool and the region. A store chooses the length of chunks itself. Its heap has
-    /// two lanes of 62 entries by default.
+    /// Options of the heap that holds the store, and through them of the pool and the region. A store chooses the length of chunks itself. Its heap
+    /// has two lanes of 62 entries by default.
     #[must_use]
     pub fn heap(mut self, heap: HeapOptions) -> Self {
         self.heap = heap;
@@ -70,8 +70,8 @@ impl StoreOptions {
         self
     }
 
-    /// The number of leaves that an open visits, by default 8, which takes up to a millisecond after a kill. The others are visited when they are needed, when
-    /// changes need space, or when the length of a table is asked for.
+    /// The number of leaves that an open visits, by default 8, which takes up to a millisecond after a kill. The others are visited when they are
+    /// needed, when changes need space, or when the length of a table is asked for.
     #[must_use]
     pub const fn sweep_at_open(mut self, leaves: u64) -> Self {
         self.leaves_swept_at_open = Some(leaves);
@@ -82,8 +82,8 @@ impl StoreOptions {
         self.leaves_swept_at_open.unwrap_or(8)
     }
 
-    /// The number of changes after which the store notes that all earlier ones are durable, by default 4,096. An open after a crash verifies the values of
-    /// later changes; a smaller number makes it faster, and the changes slower.
+    /// The number of changes after which the store notes that all earlier ones are durable, by default 4,096. An open after a crash verifies the
+    /// values of later changes; a smaller number makes it faster, and the changes slower.
     #[must_use]
     pub const fn changes_per_epoch(mut self, changes: u32) -> Self {
         self.changes_per_epoch = Some(changes);
@@ -95,7 +95,8 @@ impl StoreOptions {
     }
 
     /// Lets up to so many changes wait to be committed together: those of [`Table::insert_grouped`](crate::Table::insert_grouped) and
-    /// [`remove_grouped`](crate::Table::remove_grouped). By default none. Other changes of a store with groups are made one after the other, over all threads.
+    /// [`remove_grouped`](crate::Table::remove_grouped). By default none. Other changes of a store with groups are made one after the other, over all
+    /// threads.
     #[must_use]
     pub const fn group_commits(mut self, changes: u32) -> Self {
         self.group_changes = changes;
@@ -110,8 +111,8 @@ impl StoreOptions {
         self.verifies_reads
     }
 
-    /// The options of the heap of a new store. Chunks hold 16 extents where the pool is large enough, because an extent that does not fit into the rest
-    /// of a chunk wastes that rest.
+    /// The options of the heap of a new store. Chunks hold 16 extents where the pool is large enough, because an extent that does not fit into the
+    /// rest of a chunk wastes that rest.
     pub(crate) fn of_new_heap(&self, pool_bytes: u64) -> HeapOptions {
         let extent = self.extent_length(pool_bytes);
         match pool_bytes / (extent * 16) {

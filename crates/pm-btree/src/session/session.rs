@@ -181,9 +181,22 @@ impl<P: Pmem> Session<P> {
     /// Releases a record that is not in a leaf any more, once no reader looks at it. The caller has the lock of the leaf.
     #[inline]
     pub(crate) fn release_record(&self, record: RecordRef) {
-        // The sweep does not find a record that waits. If it has not visited the leaf yet, it cannot end before the record is marked here.
-        let keep = |record: RecordRef| _ = self.space.mark_record(record.offset, record.len);
-        self.limbo.release(record, keep, |record| self.space.release_record(record.offset, record.len));
+        if self.limbo.has_readers() {
+            // The sweep does not find a record that waits. If it has not visited the leaf yet, it cannot end before the record is marked here.
+            self.space.mark_record(record.offset, record.len);
+            self.reuse(self.limbo.wait(record));
+            return;
+        }
+        self.space.release_record(record.offset, record.len);
+        if self.limbo.is_used() {
+            self.reuse(self.limbo.drain());
+        }
+    }
+
+    /// Lets the space of records be used again.
+    #[cold]
+    fn reuse(&self, records: Vec<RecordRef>) {
+        records.iter().for_each(|record| self.space.release_record(record.offset, record.len));
     }
 
     /// Notes that the entries that the last change of a leaf has replaced are durably gone, and releases their records.
@@ -209,7 +222,10 @@ impl<P: Pmem> Session<P> {
 
     /// Releases the records whose readers have ended. Returns whether there were any.
     pub(crate) fn release_waiting(&self) -> bool {
-        self.limbo.drain(|record| self.space.release_record(record.offset, record.len))
+        let ended = self.limbo.drain();
+        let has_ended = !ended.is_empty();
+        self.reuse(ended);
+        has_ended
     }
 
     /// The stamp of the next entry of a leaf, whose lock the caller has.

@@ -1,8 +1,9 @@
 //! The ends of a tree: leaves beyond which all leaves are empty.
 //!
-//! Leaves that become empty [stay](crate::maintenance::compact) while the tree is in use. So that popping all entries of a table does not walk over all leaves that it has emptied before, a tree
-//! knows a leaf at each end beyond which all leaves are empty. An insertion into an empty leaf may lie beyond, and moves the end there, under the
-//! leaf's lock and before readers see the entry. A thread moves an end inwards only while it has the lock of the leaf at the end, which is empty.
+//! Leaves that become empty [stay](crate::maintenance::compact) while the tree is in use. So that popping all entries of a table does not walk over
+//! all leaves that it has emptied before, a tree knows a leaf at each end beyond which all leaves are empty. An insertion into an empty leaf may lie
+//! beyond, and moves the end there, under the leaf's lock and before readers see the entry. A thread moves an end inwards only while it has the lock
+//! of the leaf at the end, which is empty.
 
 use crate::node::{FrameId, FrameLock, SearchKey, low_of};
 use crate::session::Session;
@@ -49,8 +50,8 @@ impl Ends {
         let _moved = self.last.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Moves the ends so that an empty leaf, into which `key` is inserted, lies between them. The caller has the lock of the leaf, and publishes the entry
-    /// after this.
+    /// Moves the ends so that an empty leaf, into which `key` is inserted, lies between them. The caller has the lock of the leaf, and publishes the
+    /// entry after this.
     pub(crate) fn widen<P: Pmem>(&self, session: &Session<P>, leaf: &FrameLock<'_>, key: &SearchKey<'_>) {
         let pmem = &session.pmem();
         let Some(id) = session.space.frame_of(leaf.node()) else { return };

@@ -1,10 +1,10 @@
 //! Filling frames from nodes when they are first used after an open: what readers may see is computed from the entries, and what a crash left is
 //! cleaned up.
 //!
-//! After a session that was not closed, a node may hold entries that are visible but not durable, because a process was killed; torn entries, whose seal
-//! or record is wrong; and replaced entries, whose commit word was not cleared durably. Filling a frame first flushes all that it relies on, and fences.
-//! Only then does it clear torn and replaced entries, and fences again. Clearing them before would be wrong: the cleared word could survive without
-//! the newer entry.
+//! After a session that was not closed, a node may hold entries that are visible but not durable, because a process was killed; torn entries, whose
+//! seal or record is wrong; and replaced entries, whose commit word was not cleared durably. Filling a frame first flushes all that it relies on, and
+//! fences. Only then does it clear torn and replaced entries, and fences again. Clearing them before would be wrong: the cleared word could survive
+//! without the newer entry.
 //!
 //! An entry with a wrong seal or record whose epoch is below the durable epoch was durable, so it is corrupted and not torn. Its slot is *held*:
 //! it is not reused, and a key that is not found in this leaf is reported as corruption.

@@ -7,8 +7,8 @@
 //!
 //! The index may lag behind the leaves: a leaf that was split is found through its left sibling until its low separator is posted here.
 //!
-//! Each inner node has a [hint node](crate::tree::hints) in persistent memory. After an open only hint nodes exist; an inner node is built from its hint
-//! node when a search comes to it.
+//! Each inner node has a [hint node](crate::tree::hints) in persistent memory. After an open only hint nodes exist; an inner node is built from its
+//! hint node when a search comes to it.
 
 use super::hints;
 use crate::error::{Corruption, CorruptionKind, LeafError};
@@ -300,7 +300,8 @@ impl Index {
     /// corrupted, the old index stays.
     ///
     /// # Durability
-    /// The links between the leaves are flushed: a hint node must not name a leaf whose link a crash can lose, and is fenced before anything names it.
+    /// The links between the leaves are flushed: a hint node must not name a leaf whose link a crash can lose, and is fenced before anything names
+    /// it.
     #[cold]
     fn rebuild<P: Pmem>(&self, session: &Session<P>, _writers: &MutexGuard<'_, ()>) -> Result<(), LeafError> {
         let pmem = &session.pmem();

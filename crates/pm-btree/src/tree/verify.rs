@@ -1,4 +1,7 @@
 //! Verification of what is read: whether corruption may have hidden a key that was not found, and the checksums of entries.
+//!
+//! Filling a frame verifies a leaf once after an open. This detects what flips later, and costs a read of all that an answer depends on; so only
+//! stores with [`verify_reads`](crate::StoreOptions::verify_reads) do it.
 
 use crate::error::{Corruption, CorruptionKind};
 use crate::node::{Entry, Frame, SearchKey, Snapshot, TreeId, Verified, entry_offset, held_entry, slots_of};
