@@ -1,14 +1,14 @@
 //! What an open leaves to the first change: finding the pages in use, and freeing the inodes that were open without a name.
 
-use crate::dir::{self, DirIndex};
 use crate::error::FsError;
 use crate::format::{
     HEIGHT_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SAVED_TAG, Saved, SlotKind,
 };
-use crate::inode::{FileKind, InodeRef, offset_of_ino};
-use crate::orphans;
-use crate::pages::PageMap;
-use crate::tree::{self, Slot};
+use crate::node::dir::{self, DirIndex};
+use crate::node::inode::{FileKind, InodeRef, offset_of_ino};
+use crate::node::tree::{self, Slot};
+use crate::session::orphans;
+use crate::volume::pages::PageMap;
 use crate::volume::{Source as _, Volume};
 use core::mem::offset_of;
 use pm_core::line::LINE_BYTES;

@@ -1,9 +1,9 @@
 //! Inodes without a name that are still open. A directory of its own lists them, so that the next open frees what a crash has left.
 
-use crate::dir::{DirChange, DirIndex};
 use crate::error::FsError;
-use crate::inode::{InodeRef, offset_of_ino};
-use crate::tree;
+use crate::node::dir::{DirChange, DirIndex};
+use crate::node::inode::{InodeRef, offset_of_ino};
+use crate::node::tree;
 use crate::volume::Volume;
 use pm_core::Pmem;
 

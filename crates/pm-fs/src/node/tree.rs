@@ -5,7 +5,7 @@
 
 use crate::error::FsError;
 use crate::format::{HEIGHT_MAX, HUGE_PAGE_PAGES, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
-use crate::inode::{FileKind, InodeRef};
+use crate::node::inode::{FileKind, InodeRef};
 use crate::volume::{Change, Source};
 use core::mem::offset_of;
 use core::ops::Range;
@@ -288,7 +288,7 @@ pub(crate) fn split<P: Pmem>(
 ) -> Result<Slot, FsError> {
     let (seed, owner) = (change.seed(), inode.owner());
     let node = add_node(change, inode, 1, |index, at| {
-        crate::seal::seal(seed, owner, at, huge.part(index as u64).contents())
+        crate::volume::seal::seal(seed, owner, at, huge.part(index as u64).contents())
     })?;
     store(change, inode, at, node)?;
     Ok(node)
@@ -371,7 +371,7 @@ fn raise<P: Pmem>(change: &mut Change<'_, '_, P>, inode: &InodeRef, height: u64)
     let (seed, owner) = (change.seed(), inode.owner());
     let node = add_node(change, inode, height + 1, |index, at| {
         let slot = moved.get(index).copied().flatten();
-        slot.map_or(0, |slot: Slot| crate::seal::seal(seed, owner, at, slot.contents()))
+        slot.map_or(0, |slot: Slot| crate::volume::seal::seal(seed, owner, at, slot.contents()))
     })?;
     change.write(inode.slots_at(), &[0_u64; 8])?;
     store(change, inode, inode.slots_at(), node)?;
@@ -409,7 +409,8 @@ pub(crate) fn store_run<P: Pmem>(
     slots: &[Slot],
 ) -> Result<(), FsError> {
     let (seed, owner) = (change.seed(), inode.owner());
-    let word = |(at, slot): (u64, &Slot)| crate::seal::seal(seed, owner, at, slot.contents()).to_le_bytes();
+    let word =
+        |(at, slot): (u64, &Slot)| crate::volume::seal::seal(seed, owner, at, slot.contents()).to_le_bytes();
     let words: Vec<u8> = (at..).step_by(8).zip(slots).flat_map(word).collect();
     change.write_bytes(at, &words)
 }

@@ -1,10 +1,10 @@
 //! Names: afterwards each inode has as many as it counts, and each directory one.
 
 use super::run::Repair;
-use crate::dir::{self, DirIndex, Entry, Place};
 use crate::error::FsError;
-use crate::inode::{FileKind, InodeRef, NewInode, load_identity};
-use crate::orphans;
+use crate::node::dir::{self, DirIndex, Entry, Place};
+use crate::node::inode::{FileKind, InodeRef, NewInode, load_identity};
+use crate::session::orphans;
 use pm_core::Pmem;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -7,10 +7,10 @@ use crate::format::{
     HEIGHT_MAX, HUGE_PAGE_PAGES, INLINE_LINK_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, Node, PAGE_BYTES,
     ROOT_SLOTS, SlotKind,
 };
-use crate::inode::{FileKind, InodeRef, offset_of_ino};
-use crate::namei;
-use crate::recovery::BIRTHS_MAX;
-use crate::tree::{self, Slot};
+use crate::node::inode::{FileKind, InodeRef, offset_of_ino};
+use crate::node::tree::{self, Slot};
+use crate::ops::namei;
+use crate::session::recovery::BIRTHS_MAX;
 use crate::volume::Source as _;
 use core::mem::offset_of;
 use pm_core::Pmem;
@@ -85,7 +85,8 @@ impl<P: Pmem> Repair<'_, P> {
         let is_whole = match inode.xattr(volume) {
             Ok(None) => true,
             Ok(Some(block))
-                if self.blocks.contains(&block) && crate::attribute_block::load(volume, inode).is_ok() =>
+                if self.blocks.contains(&block)
+                    && crate::node::attribute_block::load(volume, inode).is_ok() =>
             {
                 self.used.insert(block)
             }

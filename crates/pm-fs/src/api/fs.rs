@@ -1,15 +1,15 @@
 //! An open file system.
 
-use crate::check::{self, CheckReport};
+use crate::api::handle::Handle;
 use crate::error::FsError;
 use crate::format::{KNOWN_INCOMPAT, MAGIC, PAGE_BYTES, ROOT, Superblock, VERSION};
-use crate::handle::Handle;
-use crate::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
-use crate::options::FsOptions;
-use crate::recovery;
-use crate::repair::{self, RepairReport};
-use crate::shared::Shared;
+use crate::maintenance::check::{self, CheckReport};
+use crate::maintenance::repair::{self, RepairReport};
+use crate::node::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
+use crate::session::recovery;
+use crate::session::shared::Shared;
 use crate::volume::Volume;
+use crate::volume::options::FsOptions;
 use pm_alloc::Heap;
 use pm_core::{Pmem, Region};
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! A block of a directory: afterwards each of its entries is whole or free.
 
-use crate::dir::{self, Place};
 use crate::error::FsError;
 use crate::format::{DIR_ENTRIES_BYTES, DIR_ENTRY_BYTES, DIR_TAG, DirBlock, DirEntry};
-use crate::inode::{FileKind, InodeRef};
+use crate::node::dir::{self, Place};
+use crate::node::inode::{FileKind, InodeRef};
 use crate::volume::{Source as _, Volume};
 use core::mem::offset_of;
 use pm_core::{Pmem, from_bytes};

@@ -4,9 +4,9 @@ use crate::error::FsError;
 use crate::format::{
     DIR_ENTRIES_BYTES, DIR_ENTRY_BYTES, DIR_TAG, DirBlock, DirEntry, NAME_MAX, PAGE_BYTES, SlotKind,
 };
-use crate::inode::{FileKind, InodeRef};
-use crate::seal::seal;
-use crate::tree::{self, Slot};
+use crate::node::inode::{FileKind, InodeRef};
+use crate::node::tree::{self, Slot};
+use crate::volume::seal::seal;
 use crate::volume::{Change, Source as _, Volume};
 use core::hash::BuildHasher as _;
 use core::mem::offset_of;

@@ -3,9 +3,9 @@
 //! # Source
 //! acl(5); `include/uapi/linux/posix_acl_xattr.h` of Linux.
 
-use crate::attribute_block::Attributes;
 use crate::error::FsError;
-use crate::inode::FileKind;
+use crate::node::attribute_block::Attributes;
+use crate::node::inode::FileKind;
 
 /// The name of the list that permissions are checked by.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";

@@ -1,18 +1,18 @@
 //! Handles to files and directories, and the calls on them.
 
-use crate::acl;
-use crate::attribute_block;
-use crate::data::{self, Allocation};
-use crate::dir::Entry;
 use crate::error::FsError;
 use crate::format::FLAG_STRICT;
-use crate::inode::{Attributes, FileKind, NewInode, PERMISSIONS, TYPE_MASK};
-use crate::namei;
-use crate::shared::Shared;
-use crate::table::{Life, State};
+use crate::node::acl;
+use crate::node::attribute_block;
+use crate::node::dir::Entry;
+use crate::node::inode::{Attributes, FileKind, NewInode, PERMISSIONS, TYPE_MASK};
+use crate::ops::data::{self, Allocation};
+use crate::ops::namei;
+use crate::ops::write;
+use crate::ops::xattr::{self, SetXattr};
+use crate::session::shared::Shared;
+use crate::session::table::{Life, State};
 use crate::volume::Source as _;
-use crate::write;
-use crate::xattr::{self, SetXattr};
 use core::fmt;
 use pm_core::{Pmem, Region};
 use std::sync::Arc;

@@ -2,13 +2,13 @@
 
 use crate::error::FsError;
 use crate::format::{HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES};
-use crate::inode::{FileKind, InodeRef};
-use crate::pages::Taken;
-use crate::seal::{CONTENTS_MAX, seal};
-use crate::shared::Shared;
-use crate::table::{Inner, Life, State};
-use crate::tree::{self, PAGES_MAX, Slot};
+use crate::node::inode::{FileKind, InodeRef};
+use crate::node::tree::{self, PAGES_MAX, Slot};
+use crate::session::shared::Shared;
+use crate::session::table::{Inner, Life, State};
 use crate::volume::Volume;
+use crate::volume::pages::Taken;
+use crate::volume::seal::{CONTENTS_MAX, seal};
 use core::ops::Range;
 use pm_core::Pmem;
 

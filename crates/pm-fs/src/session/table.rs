@@ -1,8 +1,8 @@
 //! The inodes in use: their locks, and what is kept of them in DRAM.
 
-use crate::dir::DirIndex;
 use crate::error::FsError;
-use crate::inode::{FileKind, InodeRef};
+use crate::node::dir::DirIndex;
+use crate::node::inode::{FileKind, InodeRef};
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

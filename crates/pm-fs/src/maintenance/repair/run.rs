@@ -1,13 +1,13 @@
 //! The steps of a repair.
 
-use crate::check::CheckReport;
 use crate::error::FsError;
 use crate::format::{ROOT, Superblock};
-use crate::inode::InodeRef;
-use crate::pages::PageMap;
-use crate::recovery;
-use crate::shared::Shared;
+use crate::maintenance::check::CheckReport;
+use crate::node::inode::InodeRef;
+use crate::session::recovery;
+use crate::session::shared::Shared;
 use crate::volume::Volume;
+use crate::volume::pages::PageMap;
 use pm_core::Pmem;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ pub(crate) fn repair<P: Pmem>(shared: &mut Shared<P>) -> Result<RepairReport, Fs
     // Also after an error: a part may have changed.
     shared.forget_preparation();
     let mut report = repaired?;
-    report.left = crate::check::check(shared);
+    report.left = crate::maintenance::check::check(shared);
     Ok(report)
 }
 

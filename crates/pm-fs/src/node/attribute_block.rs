@@ -2,7 +2,7 @@
 
 use crate::error::FsError;
 use crate::format::{ATTRIBUTES_MAX, AttributeBlock, AttributeEntry, XATTR_TAG};
-use crate::inode::InodeRef;
+use crate::node::inode::InodeRef;
 use crate::volume::{Change, Volume};
 use pm_core::{Pmem, bytes_of, from_bytes};
 use std::collections::BTreeMap;

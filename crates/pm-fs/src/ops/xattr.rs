@@ -1,12 +1,12 @@
 //! Calls that change extended attributes.
 
-use crate::acl;
-use crate::attribute_block::{self, Attributes};
 use crate::error::FsError;
 use crate::format::{ATTRIBUTES_MAX, NAME_MAX};
-use crate::inode::load_identity;
-use crate::shared::Shared;
-use crate::table::{Life, State};
+use crate::node::acl;
+use crate::node::attribute_block::{self, Attributes};
+use crate::node::inode::load_identity;
+use crate::session::shared::Shared;
+use crate::session::table::{Life, State};
 use pm_core::Pmem;
 
 /// Whether an attribute must exist before it is set.

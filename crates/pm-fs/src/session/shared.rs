@@ -1,12 +1,12 @@
 //! What all handles of a file system share.
 
-use crate::dir::{DirIndex, Found};
 use crate::error::{Corruption, FsError};
-use crate::inode::{self, FileKind, InodeRef, offset_of_ino};
-use crate::orphans;
-use crate::recovery;
-use crate::table::{Inner, Life, State, Table};
-use crate::tree;
+use crate::node::dir::{DirIndex, Found};
+use crate::node::inode::{self, FileKind, InodeRef, offset_of_ino};
+use crate::node::tree;
+use crate::session::orphans;
+use crate::session::recovery;
+use crate::session::table::{Inner, Life, State, Table};
 use crate::volume::{Change, Volume};
 use core::sync::atomic::{AtomicBool, Ordering};
 use pm_core::Pmem;
@@ -213,7 +213,7 @@ impl<P: Pmem> Shared<P> {
         state: &State,
         now: u64,
         orphans: Option<&Inner>,
-    ) -> Result<Option<crate::dir::DirChange>, FsError> {
+    ) -> Result<Option<crate::node::dir::DirChange>, FsError> {
         let inode = &state.inode;
         let Some(list) = orphans else {
             tree::cut(change, inode, 0)?;
@@ -235,7 +235,7 @@ impl<P: Pmem> Shared<P> {
 }
 
 /// Does to a directory's index what a transaction has done.
-pub(crate) fn apply(inner: &mut Inner, change: crate::dir::DirChange) {
+pub(crate) fn apply(inner: &mut Inner, change: crate::node::dir::DirChange) {
     if let Some(index) = &mut inner.index {
         index.apply(change);
     }

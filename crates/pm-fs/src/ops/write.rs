@@ -1,15 +1,15 @@
 //! Writes of file data.
 
-use crate::data::{
-    PAGES_ADDED, SIZE_MAX, ZEROES, check_is_file, short, short_len, store_size, take_huge, zero,
-};
 use crate::error::FsError;
 use crate::format::{HUGE_PAGE_BYTES, PAGE_BYTES};
-use crate::inode::InodeRef;
-use crate::pages::Taken;
-use crate::shared::Shared;
-use crate::table::{Life, State};
-use crate::tree::{self, Slot};
+use crate::node::inode::InodeRef;
+use crate::node::tree::{self, Slot};
+use crate::ops::data::{
+    PAGES_ADDED, SIZE_MAX, ZEROES, check_is_file, short, short_len, store_size, take_huge, zero,
+};
+use crate::session::shared::Shared;
+use crate::session::table::{Life, State};
+use crate::volume::pages::Taken;
 use crate::volume::{Change, Volume};
 use core::ops::Range;
 use pm_core::Pmem;

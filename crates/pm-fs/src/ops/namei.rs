@@ -1,15 +1,15 @@
 //! Calls that change directories: each is one transaction.
 
-use crate::acl;
-use crate::attribute_block;
-use crate::dir::{self, DirIndex, Entry, Found, check_name};
 use crate::error::FsError;
 use crate::format::{INLINE_LINK_MAX, NAME_MAX, PAGE_BYTES};
-use crate::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
-use crate::orphans;
-use crate::shared::{Locked, Shared, apply, index};
-use crate::table::{Life, State};
-use crate::tree::{self, Slot};
+use crate::node::acl;
+use crate::node::attribute_block;
+use crate::node::dir::{self, DirIndex, Entry, Found, check_name};
+use crate::node::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
+use crate::node::tree::{self, Slot};
+use crate::session::orphans;
+use crate::session::shared::{Locked, Shared, apply, index};
+use crate::session::table::{Life, State};
 use crate::volume::Volume;
 use pm_core::Pmem;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Mapped files: a range of a file whose pages stay where they are.
 
-use crate::data::{self, short};
+use crate::api::handle::Handle;
 use crate::error::FsError;
 use crate::format::{HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES};
-use crate::handle::Handle;
+use crate::ops::data::{self, short};
 use core::fmt;
 use core::ops::Range;
 use pm_core::{Pmem, Region};

@@ -1,12 +1,12 @@
 //! Finding the pages in use after an open, and checking that everything is accounted for exactly once.
 
-use crate::dir::{self, DirIndex, Entry};
 use crate::error::{Corruption, FsError};
 use crate::format::{INLINE_LINK_MAX, SlotKind};
-use crate::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
-use crate::namei;
-use crate::shared::Shared;
-use crate::tree;
+use crate::node::dir::{self, DirIndex, Entry};
+use crate::node::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
+use crate::node::tree;
+use crate::ops::namei;
+use crate::session::shared::Shared;
 use crate::volume::Volume;
 use pm_core::Pmem;
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,7 +115,7 @@ impl<P: Pmem> Checker<'_, P> {
         self.attempt(&name, visited);
         let xattr = self.attempt(&name, inode.xattr(volume)).flatten();
         if let Some(offset) = xattr {
-            self.attempt(&name, crate::attribute_block::load(volume, inode));
+            self.attempt(&name, crate::node::attribute_block::load(volume, inode));
             self.block(offset, &name);
         }
         for slot in slots {

@@ -2,9 +2,9 @@
 
 use crate::error::FsError;
 use crate::format::{Node, PAGE_BYTES, ROOT, Superblock};
-use crate::options::FsOptions;
-use crate::pages::Pages;
-use crate::seal::{Owner, seal, unseal};
+use crate::volume::options::FsOptions;
+use crate::volume::pages::Pages;
+use crate::volume::seal::{Owner, seal, unseal};
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_alloc::{Heap, PoisoningPmem, Tx};

@@ -1,0 +1,4 @@
+//! Work on a whole file system: checks and repairs.
+
+pub(crate) mod check;
+pub(crate) mod repair;

@@ -1,0 +1,7 @@
+//! One inode and the structures that belong to it: its file index, the entries of a directory, and the extended attributes.
+
+pub(crate) mod acl;
+pub(crate) mod attribute_block;
+pub(crate) mod dir;
+pub(crate) mod inode;
+pub(crate) mod tree;

@@ -1,0 +1,6 @@
+//! An open file system: its locks, the inodes in use, and recovery.
+
+pub(crate) mod orphans;
+pub(crate) mod recovery;
+pub(crate) mod shared;
+pub(crate) mod table;
