@@ -53,7 +53,7 @@ mod ops;
 mod session;
 mod volume;
 
-pub use api::fs::{Frame, Fs, FsStats};
+pub use api::fs::{Fs, FsStats};
 pub use api::handle::{Handle, NewFile, SetAttributes};
 pub use api::map::Map;
 pub use error::{Corruption, FsError};
@@ -64,3 +64,4 @@ pub use node::inode::{Attributes, FileKind};
 pub use ops::write::ATOMIC_WRITE_BYTES;
 pub use ops::xattr::SetXattr;
 pub use volume::options::FsOptions;
+pub use volume::pages::Frame;

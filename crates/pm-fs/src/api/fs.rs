@@ -2,7 +2,7 @@
 
 use crate::api::handle::Handle;
 use crate::error::FsError;
-use crate::format::{KNOWN_INCOMPAT, MAGIC, PAGE_BYTES, ROOT, Superblock, VERSION};
+use crate::format::{KNOWN_INCOMPAT, MAGIC, ROOT, Superblock, VERSION};
 use crate::maintenance::check::{self, CheckReport};
 use crate::maintenance::repair::{self, RepairReport};
 use crate::node::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
@@ -10,6 +10,7 @@ use crate::session::recovery;
 use crate::session::shared::Shared;
 use crate::volume::Volume;
 use crate::volume::options::FsOptions;
+use crate::volume::pages::Frame;
 use pm_alloc::Heap;
 use pm_core::{Pmem, Region};
 use std::path::Path;
@@ -36,19 +37,6 @@ pub struct FsStats {
     pub free_pages: u64,
     /// The bytes for metadata.
     pub metadata_bytes: u64,
-}
-
-/// The length of a frame: what one entry of a page directory of x86-64 maps.
-const FRAME_BYTES: u64 = 2 << 20;
-
-/// A frame of 2 MiB of the pool, or that part of the first and the last one that is for data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Frame {
-    /// Its pages, of 4,096 bytes.
-    pub pages: u64,
-    /// Those that are in use.
-    pub used: u64,
 }
 
 impl Fs<Region> {
@@ -207,8 +195,7 @@ impl<P: Pmem> Fs<P> {
     /// # Errors
     /// As for [`prepare`](Self::prepare).
     pub fn frames(&self) -> Result<Vec<Frame>, FsError> {
-        let frames = self.shared.prepared()?.pages.used_in_frames(FRAME_BYTES / PAGE_BYTES);
-        Ok(frames.into_iter().map(|(used, pages)| Frame { pages, used }).collect())
+        Ok(self.shared.prepared()?.pages.frames())
     }
 
     /// Walks through all directories, and checks that every block and every page is accounted for exactly once. Call this while nothing changes.

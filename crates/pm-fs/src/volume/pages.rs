@@ -5,6 +5,9 @@ use crate::format::{HUGE_PAGE_PAGES, PAGE_BYTES};
 use core::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The pages of a frame: what one entry of a page directory of x86-64 maps.
+const FRAME_PAGES: u64 = (2 << 20) / PAGE_BYTES;
+
 /// The pages, by their numbers: offsets divided by 4,096.
 #[derive(Debug)]
 pub(crate) struct Pages {
@@ -22,6 +25,16 @@ pub(crate) struct PageMap {
     cursor: usize,
     /// The place for a huge page at which the next search for one begins, counted from the end down.
     huge_cursor: u64,
+}
+
+/// A frame of 2 MiB of the pool, or that part of the first and the last one that is for data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Frame {
+    /// Its pages, of 4,096 bytes.
+    pub pages: u64,
+    /// Those that are in use.
+    pub used: u64,
 }
 
 /// Pages that were taken and are not in a file yet. They are given back when this is dropped.
@@ -47,17 +60,17 @@ impl PageMap {
         if !self.range.contains(&page) {
             return false;
         }
-        let (word, bit) = place(page - self.range.start);
-        let is_free = self.words[word] & bit == 0;
-        self.words[word] |= bit;
+        let Bit { word, mask } = Bit::of(page - self.range.start);
+        let is_free = self.words[word] & mask == 0;
+        self.words[word] |= mask;
         self.free -= u64::from(is_free);
         is_free
     }
 
     /// Whether one of these pages is in use.
     pub(crate) fn is_used(&self, page: u64) -> bool {
-        let (word, bit) = place(page - self.range.start);
-        self.words[word] & bit != 0
+        let Bit { word, mask } = Bit::of(page - self.range.start);
+        self.words[word] & mask != 0
     }
 
     /// Whether adjacent pages, a multiple of 64, are free.
@@ -133,15 +146,15 @@ impl Pages {
         self.lock().is_used(page)
     }
 
-    /// The pages in use in each frame of so many pages, from the frame of the first page on, and how many pages of it are for data.
-    pub(crate) fn used_in_frames(&self, frame_pages: u64) -> Vec<(u64, u64)> {
+    /// The use of the pages in each frame, from the frame of the first page on.
+    pub(crate) fn frames(&self) -> Vec<Frame> {
         let map = self.lock();
         let is_used = |page: &u64| map.is_used(*page);
         let mut frames = Vec::new();
         let mut from = self.range.start;
         while from < self.range.end {
-            let end = ((from / frame_pages + 1) * frame_pages).min(self.range.end);
-            frames.push(((from..end).filter(is_used).count() as u64, end - from));
+            let end = ((from / FRAME_PAGES + 1) * FRAME_PAGES).min(self.range.end);
+            frames.push(Frame { pages: end - from, used: (from..end).filter(is_used).count() as u64 });
             from = end;
         }
         frames
@@ -200,9 +213,9 @@ impl Pages {
         }
         let mut map = self.lock();
         for page in numbers {
-            let (word, bit) = place(page - self.range.start);
-            map.free += u64::from(map.words[word] & bit != 0);
-            map.words[word] &= !bit;
+            let Bit { word, mask } = Bit::of(page - self.range.start);
+            map.free += u64::from(map.words[word] & mask != 0);
+            map.words[word] &= !mask;
         }
     }
 
@@ -212,9 +225,18 @@ impl Pages {
     }
 }
 
-/// The word and the bit of a page.
-fn place(index: u64) -> (usize, u64) {
-    (word(index / 64), 1 << (index % 64))
+/// Where the bit of a page is.
+struct Bit {
+    /// The index of its word.
+    word: usize,
+    /// The bit in the word.
+    mask: u64,
+}
+
+impl Bit {
+    fn of(index: u64) -> Self {
+        Self { word: word(index / 64), mask: 1 << (index % 64) }
+    }
 }
 
 /// The index of a word.
