@@ -1,10 +1,10 @@
-//! Finding the pages in use after an open, and checking that everything is accounted for exactly once.
+//! Checks that every block and every page of a file system is accounted for exactly once.
 
 use crate::error::{Corruption, FsError};
 use crate::format::{INLINE_LINK_MAX, SlotKind};
 use crate::node::dir::{self, DirIndex, Entry};
 use crate::node::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
-use crate::node::tree;
+use crate::node::tree::{self, Slot};
 use crate::ops::namei;
 use crate::session::shared::Shared;
 use crate::volume::Volume;
@@ -33,8 +33,14 @@ struct Checker<'s, P: Pmem> {
     names: BTreeMap<u64, u64>,
     /// The directories that were found: a corrupted one may be below itself.
     directories: BTreeSet<u64>,
-    /// Those that were not checked yet, and the number of their parents.
-    left: Vec<(InodeRef, u64)>,
+    /// Those that were not checked yet.
+    left: Vec<Subdirectory>,
+}
+
+/// A directory, and the number of the one that names it.
+struct Subdirectory {
+    dir: InodeRef,
+    parent: u64,
 }
 
 /// Walks through all directories, and compares what is in use with the heap's blocks and the map of pages. Call this while nothing changes.
@@ -49,16 +55,24 @@ pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> CheckReport {
         pages,
         names: BTreeMap::new(),
         directories: BTreeSet::from([root.ino, orphans.ino]),
-        left: vec![(root, root.ino)],
+        left: vec![Subdirectory { dir: root, parent: root.ino }],
     };
     checker.attempt("preparing", shared.prepared());
     // Not by recursion: a tree may be deeper than the stack.
-    while let Some((dir, parent)) = checker.left.pop() {
+    while let Some(Subdirectory { dir, parent }) = checker.left.pop() {
         checker.directory(&dir, parent);
     }
     checker.directory_of_orphans();
     checker.compare();
     checker.report
+}
+
+/// Collects the slots of a file that are no holes, up to the first that is corrupted.
+fn slots_of<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, slots: &mut Vec<Slot>) -> Result<(), FsError> {
+    for visited in tree::walk(volume, inode)? {
+        slots.push(visited?.slot);
+    }
+    Ok(())
 }
 
 /// The entries of a directory, after checks that none is there twice.
@@ -107,10 +121,7 @@ impl<P: Pmem> Checker<'_, P> {
             FileKind::Symlink if inode.size(volume).is_ok_and(|size| size <= INLINE_LINK_MAX as u64) => {
                 Ok(())
             }
-            _ => tree::visit(volume, inode, &mut |_, slot| {
-                slots.push(slot);
-                Ok(())
-            }),
+            _ => slots_of(volume, inode, &mut slots),
         };
         self.attempt(&name, visited);
         let xattr = self.attempt(&name, inode.xattr(volume)).flatten();
@@ -158,7 +169,7 @@ impl<P: Pmem> Checker<'_, P> {
             } else if inode.kind == FileKind::Directory {
                 subdirectories += 1;
                 match self.directories.insert(inode.ino) {
-                    true => self.left.push((inode, dir.ino)),
+                    true => self.left.push(Subdirectory { dir: inode, parent: dir.ino }),
                     false => self.problem(format!("{name}: directory {} has another name", inode.ino)),
                 }
             } else {

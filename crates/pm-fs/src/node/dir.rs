@@ -5,7 +5,7 @@ use crate::format::{
     DIR_ENTRIES_BYTES, DIR_ENTRY_BYTES, DIR_TAG, DirBlock, DirEntry, NAME_MAX, PAGE_BYTES, SlotKind,
 };
 use crate::node::inode::{FileKind, InodeRef};
-use crate::node::tree::{self, Slot};
+use crate::node::tree::{self, Slot, Visited};
 use crate::volume::seal::seal;
 use crate::volume::{Change, Source as _, Volume};
 use core::hash::BuildHasher as _;
@@ -60,9 +60,26 @@ pub(crate) struct DirIndex {
     hasher: DefaultHashBuilder,
     /// Free entries, by [`class_of`] their lengths.
     free: Vec<Vec<Place>>,
-    /// The offset of the last block, and the length of its entries.
-    last: Option<(u64, u64)>,
+    last: Option<LastBlock>,
     block_count: u64,
+}
+
+/// The last block of a directory, behind whose entries there is room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastBlock {
+    /// The offset in the pool.
+    offset: u64,
+    /// The length of its entries.
+    end: u64,
+}
+
+/// A block of a directory.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    /// Its number in the directory.
+    number: u64,
+    /// The offset in the pool.
+    offset: u64,
 }
 
 /// An entry in an index.
@@ -99,8 +116,8 @@ pub(crate) enum DirChange {
 pub(crate) enum AddedTo {
     /// The last free entry of this class.
     Free(usize),
-    /// The end of the last block, which is this one; its entries have this length now.
-    End { block: u64, end: u64, is_new: bool },
+    /// The end of the last block, which is this one now.
+    End { last: LastBlock, is_new: bool },
 }
 
 /// The class of free entries of this length, a multiple of 8. Each one has a class of its own up to the longest that a name needs, which longer ones share.
@@ -123,27 +140,24 @@ impl DirIndex {
     pub(crate) fn load<P: Pmem>(volume: &Volume<P>, dir: &InodeRef) -> Result<Self, FsError> {
         let mut index = Self::default();
         let mut blocks = Vec::new();
-        tree::visit(volume, dir, &mut |number, slot| {
+        for visited in tree::walk(volume, dir)? {
+            let Visited { index, slot, .. } = visited?;
             if slot.kind == SlotKind::DirBlock {
-                blocks.push((number, slot.offset()));
+                blocks.push(Block { number: index, offset: slot.offset() });
             }
-            Ok(())
-        })?;
-        let distinct: HashSet<u64> = blocks.iter().map(|(_, block)| *block).collect();
+        }
+        let distinct: HashSet<u64> = blocks.iter().map(|block| block.offset).collect();
         if distinct.len() != blocks.len() {
             return Err(FsError::corrupted(dir.slots_at(), "a directory whose block is there twice"));
         }
         let mut named = Vec::new();
-        for (number, block) in blocks {
-            let end = read_block(volume, dir, (number, block), |place, entry| {
-                match entry {
-                    Some((.., name)) => named.push(Hashed { offset: place.offset, hash: index.hash(name) }),
-                    None => index.push_free(place),
-                }
-                Ok(())
+        for block in blocks {
+            let end = read_block(volume, dir, block, |place, entry| match entry {
+                Some(entry) => named.push(Hashed { offset: place.offset, hash: index.hash(entry.name) }),
+                None => index.push_free(place),
             })?;
-            index.last = Some((block, end));
-            index.block_count = number + 1;
+            index.last = Some(LastBlock { offset: block.offset, end });
+            index.block_count = block.number + 1;
         }
         // At once: a table that grows would move its entries several times.
         index.places.reserve(named.len(), |_| unreachable!("it is empty"));
@@ -213,7 +227,7 @@ impl DirIndex {
         change: &mut Change<'_, '_, P>,
         dir: &InodeRef,
         name: &[u8],
-        target: (u64, FileKind),
+        target: &InodeRef,
     ) -> Result<DirChange, FsError> {
         let needed = DirEntry::len_for(name.len());
         let mut classes = self.free.iter().enumerate().skip(class_of(needed));
@@ -224,12 +238,12 @@ impl DirIndex {
             return Ok(self.added(name, target, place, AddedTo::Free(class)));
         }
         let len_bytes = u16::try_from(needed).expect("a name is short");
-        if let Some((block, end)) = self.last.filter(|(_, end)| end + needed <= DIR_ENTRIES_BYTES) {
-            let place = Place { offset: block + ENTRIES_AT + end, len_bytes };
+        if let Some(last) = self.last.filter(|last| last.end + needed <= DIR_ENTRIES_BYTES) {
+            let place = Place { offset: last.offset + ENTRIES_AT + last.end, len_bytes };
             write_entry(change, place, name, target)?;
-            let end = end + needed;
-            change.set_sealed(dir.owner(), block + END_AT, end)?;
-            return Ok(self.added(name, target, place, AddedTo::End { block, end, is_new: false }));
+            let last = LastBlock { end: last.end + needed, ..last };
+            change.set_sealed(dir.owner(), last.offset + END_AT, last.end)?;
+            return Ok(self.added(name, target, place, AddedTo::End { last, is_new: false }));
         }
         let seed = change.seed();
         let block = self.add_block(change, dir, needed, |block| {
@@ -240,11 +254,17 @@ impl DirIndex {
             entries
         })?;
         let place = Place { offset: block + ENTRIES_AT, len_bytes };
-        Ok(self.added(name, target, place, AddedTo::End { block, end: needed, is_new: true }))
+        Ok(self.added(
+            name,
+            target,
+            place,
+            AddedTo::End { last: LastBlock { offset: block, end: needed }, is_new: true },
+        ))
     }
 
-    fn added(&self, name: &[u8], (ino, kind): (u64, FileKind), place: Place, source: AddedTo) -> DirChange {
-        DirChange::Added { found: Found { ino, kind, place, hash: self.hash(name) }, source }
+    fn added(&self, name: &[u8], target: &InodeRef, place: Place, source: AddedTo) -> DirChange {
+        let found = Found { ino: target.ino, kind: target.kind, place, hash: self.hash(name) };
+        DirChange::Added { found, source }
     }
 
     /// Adds a block without entries to a directory that has none, in a transaction: then the next names need no room. `None` if it has one.
@@ -297,7 +317,7 @@ impl DirIndex {
         change: &mut Change<'_, '_, P>,
         name: &[u8],
         found: Found,
-        target: (u64, FileKind),
+        target: &InodeRef,
     ) -> Result<(), FsError> {
         retarget(change, found.place, name, target)
     }
@@ -308,15 +328,15 @@ impl DirIndex {
             DirChange::Added { found, source } => {
                 match source {
                     AddedTo::Free(class) => drop(self.free[class].pop()),
-                    AddedTo::End { block, end, is_new } => {
-                        self.last = Some((block, end));
+                    AddedTo::End { last, is_new } => {
+                        self.last = Some(last);
                         self.block_count += u64::from(is_new);
                     }
                 }
                 self.insert(&found);
             }
             DirChange::Reserved { block } => {
-                self.last = Some((block, 0));
+                self.last = Some(LastBlock { offset: block, end: 0 });
                 self.block_count += 1;
             }
             DirChange::Removed { found } => {
@@ -342,7 +362,7 @@ pub(crate) fn retarget<P: Pmem>(
     change: &mut Change<'_, '_, P>,
     place: Place,
     name: &[u8],
-    target: (u64, FileKind),
+    target: &InodeRef,
 ) -> Result<(), FsError> {
     let entry = head(change.seed(), place, name, target);
     change.write(place.offset, &entry)
@@ -355,7 +375,14 @@ pub(crate) fn entries<P: Pmem>(
     behind: u64,
 ) -> Result<Vec<Entry>, FsError> {
     let placed = placed_entries(volume, dir, behind)?;
-    Ok(placed.into_iter().map(|(entry, _)| entry).collect())
+    Ok(placed.into_iter().map(|placed| placed.entry).collect())
+}
+
+/// An entry of a directory, and where it is.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) entry: Entry,
+    pub(crate) place: Place,
 }
 
 /// As [`entries`], and where they are.
@@ -363,32 +390,36 @@ pub(crate) fn placed_entries<P: Pmem>(
     volume: &Volume<P>,
     dir: &InodeRef,
     behind: u64,
-) -> Result<Vec<(Entry, Place)>, FsError> {
+) -> Result<Vec<Placed>, FsError> {
     let mut entries = Vec::new();
     let mut from = behind / PAGE_BYTES;
-    while let Some((number, slot)) = tree::next(volume, dir, from)? {
+    while let Some(Visited { index: number, slot, .. }) = tree::next(volume, dir, from)? {
         from = number + 1;
-        let block = slot.offset();
-        read_block(volume, dir, (number, block), |place, entry| {
-            let cookie = number * PAGE_BYTES + (place.offset - block);
-            if let Some((ino, kind, name)) = entry.filter(|_| cookie > behind) {
-                entries.push((Entry { cookie, name: name.to_vec(), ino, kind }, place));
+        let block = Block { number, offset: slot.offset() };
+        read_block(volume, dir, block, |place, entry| {
+            let cookie = number * PAGE_BYTES + (place.offset - block.offset);
+            if let Some(Named { ino, kind, name }) = entry.filter(|_| cookie > behind) {
+                entries.push(Placed { entry: Entry { cookie, name: name.to_vec(), ino, kind }, place });
             }
-            Ok(())
         })?;
     }
     Ok(entries)
 }
 
-/// An entry that is not free: the number and type of its inode, and its name.
-type Named<'b> = (u64, FileKind, &'b [u8]);
+/// An entry that is not free.
+#[derive(Clone, Copy, Debug)]
+struct Named<'b> {
+    ino: u64,
+    kind: FileKind,
+    name: &'b [u8],
+}
 
-/// Reads and verifies a block of a directory with its number. Calls `each` with every entry, or with `None` for a free one. Returns the length of the entries.
+/// Reads and verifies a block of a directory. Calls `each` with every entry, or with `None` for a free one. Returns the length of the entries.
 fn read_block<P: Pmem>(
     volume: &Volume<P>,
     dir: &InodeRef,
-    (number, block): (u64, u64),
-    mut each: impl FnMut(Place, Option<Named<'_>>) -> Result<(), FsError>,
+    Block { number, offset: block }: Block,
+    mut each: impl FnMut(Place, Option<Named<'_>>),
 ) -> Result<u64, FsError> {
     let loaded: DirBlock = volume.load(block)?;
     if (loaded.tag, loaded.owner, loaded.birth) != (DIR_TAG, dir.ino, dir.birth) || number > BLOCKS_MAX {
@@ -415,11 +446,11 @@ fn read_block<P: Pmem>(
         }
         let place = Place { offset, len_bytes: entry.len_bytes };
         if entry.name_len == 0 {
-            each(place, None)?;
+            each(place, None);
         } else {
             let kind = FileKind::from_number(entry.kind).filter(|_| check_name(name).is_ok());
             let Some(kind) = kind else { return Err(corrupted) };
-            each(place, Some((entry.ino, kind, name)))?;
+            each(place, Some(Named { ino: entry.ino, kind, name }));
         }
         at += u64::from(entry.len_bytes);
     }
@@ -453,14 +484,15 @@ fn read_named<P: Pmem>(volume: &Volume<P>, hashed: &Hashed, name: &[u8]) -> Resu
 }
 
 /// An entry without its name.
-fn head(seed: u64, place: Place, name: &[u8], (ino, kind): (u64, FileKind)) -> DirEntry {
+fn head(seed: u64, place: Place, name: &[u8], target: &InodeRef) -> DirEntry {
     let name_len = u8::try_from(name.len()).expect("a name is short");
-    let entry = DirEntry { ino, len_bytes: place.len_bytes, name_len, kind: kind as u8, crc: 0 };
+    let (ino, kind) = (target.ino, target.kind as u8);
+    let entry = DirEntry { ino, len_bytes: place.len_bytes, name_len, kind, crc: 0 };
     DirEntry { crc: entry.expected_crc(seed, place.offset, name), ..entry }
 }
 
 /// An entry with its name.
-fn entry_bytes(seed: u64, place: Place, name: &[u8], target: (u64, FileKind)) -> Vec<u8> {
+fn entry_bytes(seed: u64, place: Place, name: &[u8], target: &InodeRef) -> Vec<u8> {
     let mut bytes = bytes_of(&head(seed, place, name, target)).to_vec();
     debug_assert_eq!(bytes.len() as u64, DIR_ENTRY_BYTES);
     bytes.extend_from_slice(name);
@@ -472,7 +504,7 @@ fn write_entry<P: Pmem>(
     change: &mut Change<'_, '_, P>,
     place: Place,
     name: &[u8],
-    target: (u64, FileKind),
+    target: &InodeRef,
 ) -> Result<(), FsError> {
     let bytes = entry_bytes(change.seed(), place, name, target);
     change.write_bytes(place.offset, &bytes)

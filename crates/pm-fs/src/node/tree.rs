@@ -69,12 +69,87 @@ impl Slot {
 }
 
 /// The number of pages below one slot, `levels` levels of nodes above the pages.
-pub(crate) const fn reach(levels: u64) -> u64 {
+const fn reach(levels: u64) -> u64 {
     1 << (levels * NODE_SLOTS.trailing_zeros() as u64)
 }
 
 /// The number of pages of the longest file.
 pub(crate) const PAGES_MAX: u64 = ROOT_SLOTS * reach(HEIGHT_MAX);
+
+/// The slots of an inode or of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotList {
+    /// The offset of the first slot.
+    at: u64,
+    count: u64,
+    /// The levels of nodes between these slots and the pages.
+    pub(crate) level: u64,
+    /// The number, in the file, of the first page below them.
+    first: u64,
+}
+
+impl SlotList {
+    /// Those of an inode whose index has this height.
+    pub(crate) const fn of_inode(inode: &InodeRef, height: u64) -> Self {
+        Self { at: inode.slots_at(), count: ROOT_SLOTS, level: height, first: 0 }
+    }
+
+    /// Those of the node to which slot `index` of this list refers. Verifies the node.
+    pub(crate) fn below(
+        &self,
+        source: &impl Source,
+        inode: &InodeRef,
+        index: u64,
+        node: Slot,
+    ) -> Result<Self, FsError> {
+        let below = node_slots(source, inode, node, self.level)?;
+        Ok(Self { first: self.page(index), ..below })
+    }
+
+    /// The offset of a slot.
+    pub(crate) const fn slot_at(&self, index: u64) -> u64 {
+        self.at + 8 * index
+    }
+
+    /// The offsets of all slots.
+    pub(crate) fn all_at(&self) -> impl Iterator<Item = u64> + use<> {
+        (self.at..self.at + 8 * self.count).step_by(8)
+    }
+
+    /// The indexes of all slots.
+    pub(crate) const fn indexes(&self) -> Range<u64> {
+        0..self.count
+    }
+
+    /// The number, in the file, of the first page below a slot.
+    pub(crate) const fn page(&self, index: u64) -> u64 {
+        self.first + index * reach(self.level)
+    }
+
+    /// The index of the slot that leads to a page of the file, which is below these slots.
+    const fn index_of(&self, page: u64) -> u64 {
+        (page - self.first) / reach(self.level)
+    }
+}
+
+/// A slot that is no hole, where a walk has found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Visited {
+    /// The number, in the file, of the page that it is for, or of the first one below it.
+    pub(crate) index: u64,
+    /// The levels of nodes between it and the pages.
+    pub(crate) level: u64,
+    pub(crate) slot: Slot,
+}
+
+/// What an index has for a page of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lookup {
+    /// The offset of the page's slot. `None` if no node leads to it, or the page is a part of a huge one.
+    pub(crate) at: Option<u64>,
+    /// `None` if it is a hole.
+    pub(crate) slot: Option<Slot>,
+}
 
 /// Loads a slot.
 pub(crate) fn load(source: &impl Source, inode: &InodeRef, at: u64) -> Result<Option<Slot>, FsError> {
@@ -90,13 +165,13 @@ pub(crate) fn load(source: &impl Source, inode: &InodeRef, at: u64) -> Result<Op
     slot.map(Some).ok_or(FsError::corrupted(at, "a slot"))
 }
 
-/// Verifies a node, and returns the offset of its slots.
+/// Verifies a node of this level, and returns its slots, as if they were for the first pages of the file.
 pub(crate) fn node_slots(
     source: &impl Source,
     inode: &InodeRef,
     slot: Slot,
     level: u64,
-) -> Result<u64, FsError> {
+) -> Result<SlotList, FsError> {
     let offset = slot.offset();
     let word = |field: usize| source.word(offset.saturating_add(field as u64));
     let tag_and_crc = word(offset_of!(Node, tag))?;
@@ -107,7 +182,7 @@ pub(crate) fn node_slots(
         && tag_and_crc == u64::from(crc) << 32 | u64::from(NODE_TAG)
         && (owner, birth, node[4]) == (inode.ino, inode.birth, level);
     if is_right {
-        Ok(offset + NODE_SLOTS_AT)
+        Ok(SlotList { at: offset + NODE_SLOTS_AT, count: NODE_SLOTS, level: level - 1, first: 0 })
     } else {
         Err(FsError::corrupted(offset, "a node of a file index"))
     }
@@ -115,23 +190,19 @@ pub(crate) fn node_slots(
 
 /// The slot for a page of a file. `None` if it is a hole.
 pub(crate) fn find(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Option<Slot>, FsError> {
-    Ok(find_slot(source, inode, index)?.1)
+    Ok(find_slot(source, inode, index)?.slot)
 }
 
-/// The offset of the slot for a page of a file, `None` if no node leads to it; and the slot, `None` if it is a hole.
-pub(crate) fn find_slot(
-    source: &impl Source,
-    inode: &InodeRef,
-    index: u64,
-) -> Result<(Option<u64>, Option<Slot>), FsError> {
+/// The slot for a page of a file, and where it is.
+pub(crate) fn find_slot(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Lookup, FsError> {
     let at = match place(source, inode, index)? {
-        Place::Missing => return Ok((None, None)),
-        Place::Huge(_, huge) => return Ok((None, Some(huge.part(index)))),
+        Place::Missing => return Ok(Lookup { at: None, slot: None }),
+        Place::Huge(_, huge) => return Ok(Lookup { at: None, slot: Some(huge.part(index)) }),
         Place::Slot(at) => at,
     };
     match load(source, inode, at)? {
         Some(slot) if slot.kind != SlotKind::Page => Err(FsError::corrupted(at, "a slot of a page")),
-        slot => Ok((Some(at), slot)),
+        slot => Ok(Lookup { at: Some(at), slot }),
     }
 }
 
@@ -151,33 +222,110 @@ fn place(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Place, Fs
     if height == NO_TREE || index >= ROOT_SLOTS * reach(height) {
         return Ok(Place::Missing);
     }
-    let mut slots = inode.slots_at();
-    let mut level = height;
+    let mut slots = SlotList::of_inode(inode, height);
     loop {
-        let at = slots + 8 * (index / reach(level) % if level == height { ROOT_SLOTS } else { NODE_SLOTS });
-        if level == 0 {
+        let below = slots.index_of(index);
+        let at = slots.slot_at(below);
+        if slots.level == 0 {
             return Ok(Place::Slot(at));
         }
         let Some(slot) = load(source, inode, at)? else { return Ok(Place::Missing) };
-        if slot.is_huge(level) {
+        if slot.is_huge(slots.level) {
             return Ok(Place::Huge(at, slot));
         }
-        slots = node_slots(source, inode, slot, level)?;
-        level -= 1;
+        slots = slots.below(source, inode, below, slot)?;
     }
 }
 
-/// The first slot that is no hole, at a page of a file or behind it, with the page's number in the file. Of a huge page, it is the slot that the page would have.
-pub(crate) fn next(
-    source: &impl Source,
-    inode: &InodeRef,
-    from: u64,
-) -> Result<Option<(u64, Slot)>, FsError> {
-    let height = inode.height(source)?;
-    if height == NO_TREE {
-        return Ok(None);
+/// The first slot of a page or block, at a page of a file or behind it. Of a huge page, it is the slot that the page would have.
+pub(crate) fn next(source: &impl Source, inode: &InodeRef, from: u64) -> Result<Option<Visited>, FsError> {
+    for visited in Walk::new(source, inode, from)? {
+        let Visited { index, level, slot } = visited?;
+        if level == 0 {
+            return Ok(Some(Visited { index, level, slot }));
+        }
+        if slot.is_huge(level) {
+            let index = index.max(from);
+            return Ok(Some(Visited { index, level: 0, slot: slot.part(index) }));
+        }
     }
-    next_in(source, inode, (inode.slots_at(), ROOT_SLOTS), height, 0, from, &mut source.nodes_max())
+    Ok(None)
+}
+
+/// Every slot of a file that is no hole: nodes, and what the leaves have.
+pub(crate) fn walk<'w, S: Source>(source: &'w S, inode: &InodeRef) -> Result<Walk<'w, S>, FsError> {
+    Walk::new(source, inode, 0)
+}
+
+/// A walk through the slots of a file from a page on, in ascending order: a node comes before the slots that it has.
+pub(crate) struct Walk<'w, S: Source> {
+    source: &'w S,
+    inode: InodeRef,
+    from: u64,
+    /// The lists of slots that lead to the next one, from the root down.
+    path: Vec<Cursor>,
+    /// The node that was visited last: its slots are next.
+    entered: Option<Visited>,
+    nodes_left: u64,
+}
+
+/// A list of slots, and the index of the next one.
+struct Cursor {
+    slots: SlotList,
+    next: u64,
+}
+
+impl<'w, S: Source> Walk<'w, S> {
+    fn new(source: &'w S, inode: &InodeRef, from: u64) -> Result<Self, FsError> {
+        let mut walk = Self {
+            source,
+            inode: *inode,
+            from,
+            path: Vec::new(),
+            entered: None,
+            nodes_left: source.nodes_max(),
+        };
+        match inode.height(source)? {
+            NO_TREE => {}
+            height => walk.enter(SlotList::of_inode(inode, height))?,
+        }
+        Ok(walk)
+    }
+
+    fn enter(&mut self, slots: SlotList) -> Result<(), FsError> {
+        count_node(&self.inode, &mut self.nodes_left)?;
+        let next = self.from.saturating_sub(slots.first) / reach(slots.level);
+        self.path.push(Cursor { slots, next });
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<Option<Visited>, FsError> {
+        if let Some(Visited { index, level, slot }) = self.entered.take() {
+            let slots = node_slots(self.source, &self.inode, slot, level)?;
+            self.enter(SlotList { first: index, ..slots })?;
+        }
+        while let Some(Cursor { slots, next }) = self.path.last_mut() {
+            let (slots, index) = (*slots, *next);
+            *next += 1;
+            if index >= slots.count {
+                self.path.pop();
+                continue;
+            }
+            let Some(slot) = load(self.source, &self.inode, slots.slot_at(index))? else { continue };
+            let visited = Visited { index: slots.page(index), level: slots.level, slot };
+            self.entered = (slots.level > 0 && !slot.is_huge(slots.level)).then_some(visited);
+            return Ok(Some(visited));
+        }
+        Ok(None)
+    }
+}
+
+impl<S: Source> Iterator for Walk<'_, S> {
+    type Item = Result<Visited, FsError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step().transpose()
+    }
 }
 
 /// Counts a node of a walk: if slots of a corrupted index share nodes, it would hardly end.
@@ -185,35 +333,6 @@ fn count_node(inode: &InodeRef, left: &mut u64) -> Result<(), FsError> {
     *left =
         left.checked_sub(1).ok_or(FsError::corrupted(inode.slots_at(), "a file index with shared nodes"))?;
     Ok(())
-}
-
-fn next_in(
-    source: &impl Source,
-    inode: &InodeRef,
-    (slots, count): (u64, u64),
-    level: u64,
-    first: u64,
-    from: u64,
-    nodes_left: &mut u64,
-) -> Result<Option<(u64, Slot)>, FsError> {
-    count_node(inode, nodes_left)?;
-    for index in from.saturating_sub(first) / reach(level)..count {
-        let Some(slot) = load(source, inode, slots + 8 * index)? else { continue };
-        let number = first + index * reach(level);
-        if level == 0 {
-            return Ok(Some((number, slot)));
-        }
-        if slot.is_huge(level) {
-            let number = number.max(from);
-            return Ok(Some((number, slot.part(number))));
-        }
-        let below = node_slots(source, inode, slot, level)?;
-        if let Some(found) = next_in(source, inode, (below, NODE_SLOTS), level - 1, number, from, nodes_left)?
-        {
-            return Ok(Some(found));
-        }
-    }
-    Ok(None)
 }
 
 /// Makes the first page of a range of a file a hole, and frees it; with it the other pages of a huge page, if all are in the range. Nodes stay, for [`prune`]. Returns
@@ -230,7 +349,7 @@ pub(crate) fn clear<P: Pmem>(
         Place::Huge(at, _) if is_whole_huge(range) => (at, index + HUGE_PAGE_PAGES),
         Place::Huge(at, huge) => {
             let node = split(change, inode, at, huge)?;
-            (node_slots(change, inode, node, 1)? + 8 * (index % NODE_SLOTS), index + 1)
+            (node_slots(change, inode, node, 1)?.slot_at(index % NODE_SLOTS), index + 1)
         }
     };
     if let Some(slot) = load(change, inode, at)? {
@@ -251,27 +370,33 @@ pub(crate) fn prune<P: Pmem>(
         return Ok(());
     }
     // The slots that lead to nodes, and the nodes' slots.
-    let mut path: Vec<(u64, u64)> = Vec::new();
-    let (mut slots, mut level) = (inode.slots_at(), height);
-    while level > 0 {
-        let at = slots + 8 * (index / reach(level) % if level == height { ROOT_SLOTS } else { NODE_SLOTS });
+    let mut path: Vec<Link> = Vec::new();
+    let mut slots = SlotList::of_inode(inode, height);
+    while slots.level > 0 {
+        let below = slots.index_of(index);
+        let at = slots.slot_at(below);
         match load(change, inode, at)? {
-            Some(slot) if !slot.is_huge(level) => slots = node_slots(change, inode, slot, level)?,
+            Some(slot) if !slot.is_huge(slots.level) => slots = slots.below(change, inode, below, slot)?,
             _ => break,
         }
-        path.push((at, slots));
-        level -= 1;
+        path.push(Link { at, node: slots });
     }
-    for (at, slots) in path.into_iter().rev() {
-        for slot in (slots..slots + 8 * NODE_SLOTS).step_by(8) {
+    for Link { at, node } in path.into_iter().rev() {
+        for slot in node.all_at() {
             if change.word(slot)? != 0 {
                 return Ok(());
             }
         }
-        change.free(slots - NODE_SLOTS_AT)?;
+        change.free(node.at - NODE_SLOTS_AT)?;
         change.set(at, 0)?;
     }
     Ok(())
+}
+
+/// The offset of a slot that leads to a node, and the node's slots.
+struct Link {
+    at: u64,
+    node: SlotList,
 }
 
 /// Whether a range of pages begins with the pages that one huge page may have.
@@ -341,24 +466,23 @@ fn make_place<P: Pmem>(
         raise(change, inode, height)?;
         height += 1;
     }
-    let mut slots = inode.slots_at();
-    let mut level = height;
+    let mut slots = SlotList::of_inode(inode, height);
     loop {
-        let at = slots + 8 * (index / reach(level) % if level == height { ROOT_SLOTS } else { NODE_SLOTS });
-        if level == bottom {
+        let below = slots.index_of(index);
+        let at = slots.slot_at(below);
+        if slots.level == bottom {
             return Ok(at);
         }
         let child = match load(change, inode, at)? {
-            Some(huge) if huge.is_huge(level) => split(change, inode, at, huge)?,
+            Some(huge) if huge.is_huge(slots.level) => split(change, inode, at, huge)?,
             Some(child) => child,
             None => {
-                let node = add_node(change, inode, level, |_, _| 0)?;
+                let node = add_node(change, inode, slots.level, |_, _| 0)?;
                 store(change, inode, at, node)?;
                 node
             }
         };
-        slots = node_slots(change, inode, child, level)?;
-        level -= 1;
+        slots = slots.below(change, inode, below, child)?;
     }
 }
 
@@ -441,59 +565,62 @@ pub(crate) fn cut<P: Pmem>(
     if height == NO_TREE {
         return Ok(false);
     }
-    // The slots that lead to the last leaf: the offset of the slot's list, the slot's index, and the number of the first page below.
-    let mut path: Vec<(u64, u64, u64)> = Vec::new();
-    let (mut slots, mut level, mut first) = (inode.slots_at(), height, 0);
+    // The slots that lead to the last leaf.
+    let mut path: Vec<Step> = Vec::new();
+    let mut slots = SlotList::of_inode(inode, height);
     loop {
-        let count = if level == height { ROOT_SLOTS } else { NODE_SLOTS };
-        if level == 0 {
-            return cut_leaf(change, inode, (slots, count), first, keep, &path);
+        if slots.level == 0 {
+            return cut_leaf(change, inode, slots, keep, &path);
         }
         let mut last = None;
-        for index in (0..count).rev() {
-            if let Some(slot) = load(change, inode, slots + 8 * index)? {
+        for index in slots.indexes().rev() {
+            if let Some(slot) = load(change, inode, slots.slot_at(index))? {
                 last = Some((index, slot));
                 break;
             }
         }
         let Some((index, mut slot)) = last else {
             // A repair has emptied it.
-            return match first >= keep && !path.is_empty() {
+            return match slots.first >= keep && !path.is_empty() {
                 true => free_nodes(change, inode, &path).map(|()| true),
                 false => Ok(false),
             };
         };
-        path.push((slots, index, first));
-        first += index * reach(level);
-        if slot.is_huge(level) {
+        path.push(Step { slots, index });
+        if slot.is_huge(slots.level) {
+            let first = slots.page(index);
             if first >= keep {
                 return free_nodes(change, inode, &path).map(|()| true);
             }
             if first + HUGE_PAGE_PAGES <= keep {
                 return Ok(false);
             }
-            slot = split(change, inode, slots + 8 * index, slot)?;
+            slot = split(change, inode, slots.slot_at(index), slot)?;
         }
-        slots = node_slots(change, inode, slot, level)?;
-        level -= 1;
+        slots = slots.below(change, inode, index, slot)?;
     }
+}
+
+/// A slot on the way to a leaf.
+struct Step {
+    slots: SlotList,
+    index: u64,
 }
 
 /// Frees the last leaf, or the slots of it behind page `keep`.
 fn cut_leaf<P: Pmem>(
     change: &mut Change<'_, '_, P>,
     inode: &InodeRef,
-    (slots, count): (u64, u64),
-    first: u64,
+    leaf: SlotList,
     keep: u64,
-    path: &[(u64, u64, u64)],
+    path: &[Step],
 ) -> Result<bool, FsError> {
     // Blocks are in all slots or in none.
     let most = if inode.kind == FileKind::Directory { BLOCKS_FREED_MAX } else { CLEARED_MAX };
-    if first >= keep && !path.is_empty() {
+    if leaf.first >= keep && !path.is_empty() {
         let mut used = Vec::new();
-        for index in 0..count {
-            used.extend(load(change, inode, slots + 8 * index)?);
+        for at in leaf.all_at() {
+            used.extend(load(change, inode, at)?);
         }
         if inode.kind != FileKind::Directory || used.len() <= most {
             used.into_iter().try_for_each(|slot| free(change, inode, slot))?;
@@ -501,8 +628,8 @@ fn cut_leaf<P: Pmem>(
         }
     }
     let mut cleared = 0;
-    for index in (keep.saturating_sub(first)..count).rev() {
-        let at = slots + 8 * index;
+    for index in (keep.saturating_sub(leaf.first)..leaf.count).rev() {
+        let at = leaf.slot_at(index);
         let Some(slot) = load(change, inode, at)? else { continue };
         if cleared == most {
             return Ok(true);
@@ -518,17 +645,17 @@ fn cut_leaf<P: Pmem>(
 fn free_nodes<P: Pmem>(
     change: &mut Change<'_, '_, P>,
     inode: &InodeRef,
-    path: &[(u64, u64, u64)],
+    path: &[Step],
 ) -> Result<(), FsError> {
-    for (depth, (slots, index, _)) in path.iter().enumerate().rev() {
-        let at = slots + 8 * index;
+    for (depth, Step { slots, index }) in path.iter().enumerate().rev() {
+        let at = slots.slot_at(*index);
         match load(change, inode, at)? {
             Some(slot) if slot.kind == SlotKind::Node => change.free(slot.offset())?,
             Some(slot) => free(change, inode, slot)?,
             None => {}
         }
         let has_others = (0..*index).try_fold(false, |found, index| {
-            Ok::<_, FsError>(found || load(change, inode, slots + 8 * index)?.is_some())
+            Ok::<_, FsError>(found || load(change, inode, slots.slot_at(index))?.is_some())
         })?;
         if has_others || depth == 0 {
             return change.set(at, 0);
@@ -556,8 +683,8 @@ pub(crate) fn page_count(source: &impl Source, inode: &InodeRef) -> Result<u64, 
     match inode.height(source)? {
         NO_TREE => Ok(0),
         height => {
-            let slots = (inode.slots_at(), ROOT_SLOTS);
-            count_pages(source, inode, slots, height, &mut source.nodes_max())
+            let slots = SlotList::of_inode(inode, height);
+            count_pages(source, inode, slots, &mut source.nodes_max())
         }
     }
 }
@@ -565,59 +692,24 @@ pub(crate) fn page_count(source: &impl Source, inode: &InodeRef) -> Result<u64, 
 fn count_pages(
     source: &impl Source,
     inode: &InodeRef,
-    (slots, count): (u64, u64),
-    level: u64,
+    slots: SlotList,
     nodes_left: &mut u64,
 ) -> Result<u64, FsError> {
     count_node(inode, nodes_left)?;
     let mut pages = 0;
-    for at in (slots..slots + 8 * count).step_by(8) {
-        if level == 0 {
+    for index in slots.indexes() {
+        let at = slots.slot_at(index);
+        if slots.level == 0 {
             pages += u64::from(source.word(at)? != 0);
         } else if let Some(slot) = load(source, inode, at)? {
-            pages += match slot.is_huge(level) {
+            pages += match slot.is_huge(slots.level) {
                 true => HUGE_PAGE_PAGES,
                 false => {
-                    let below = node_slots(source, inode, slot, level)?;
-                    count_pages(source, inode, (below, NODE_SLOTS), level - 1, nodes_left)?
+                    let below = slots.below(source, inode, index, slot)?;
+                    count_pages(source, inode, below, nodes_left)?
                 }
             };
         }
     }
     Ok(pages)
-}
-
-/// Calls `each` with every slot of a file that is no hole: nodes, and what the leaves have, with its number in the file.
-pub(crate) fn visit(
-    source: &impl Source,
-    inode: &InodeRef,
-    each: &mut impl FnMut(u64, Slot) -> Result<(), FsError>,
-) -> Result<(), FsError> {
-    let height = inode.height(source)?;
-    if height == NO_TREE {
-        return Ok(());
-    }
-    visit_list(source, inode, (inode.slots_at(), ROOT_SLOTS), height, 0, each, &mut source.nodes_max())
-}
-
-fn visit_list(
-    source: &impl Source,
-    inode: &InodeRef,
-    (slots, count): (u64, u64),
-    level: u64,
-    first: u64,
-    each: &mut impl FnMut(u64, Slot) -> Result<(), FsError>,
-    nodes_left: &mut u64,
-) -> Result<(), FsError> {
-    count_node(inode, nodes_left)?;
-    for index in 0..count {
-        let Some(slot) = load(source, inode, slots + 8 * index)? else { continue };
-        let number = first + index * reach(level);
-        each(number, slot)?;
-        if level > 0 && !slot.is_huge(level) {
-            let below = node_slots(source, inode, slot, level)?;
-            visit_list(source, inode, (below, NODE_SLOTS), level - 1, number, each, nodes_left)?;
-        }
-    }
-    Ok(())
 }

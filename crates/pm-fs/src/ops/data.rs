@@ -3,7 +3,7 @@
 use crate::error::FsError;
 use crate::format::{HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES};
 use crate::node::inode::{FileKind, InodeRef};
-use crate::node::tree::{self, PAGES_MAX, Slot};
+use crate::node::tree::{self, PAGES_MAX, Slot, Visited};
 use crate::session::shared::Shared;
 use crate::session::table::{Inner, Life, State};
 use crate::volume::Volume;
@@ -134,7 +134,7 @@ pub(crate) fn zero<P: Pmem>(
         let page = volume.page(slot.number)?;
         volume.pmem().store_nt(page + start % PAGE_BYTES, &ZEROES[..short(stop - start)]);
         has_stored = true;
-        Ok(())
+        Ok::<_, FsError>(())
     };
     if pages.end - pages.start <= 64 {
         for index in pages {
@@ -145,10 +145,11 @@ pub(crate) fn zero<P: Pmem>(
         return Ok(has_stored);
     }
     // Mostly holes.
-    tree::visit(volume, inode, &mut |first, slot| {
+    for visited in tree::walk(volume, inode)? {
+        let Visited { index: first, slot, .. } = visited?;
         let mut found = (first..).zip(slot.pages()).filter(|(index, _)| pages.contains(index));
-        found.try_for_each(|(index, page)| zero_page(index, Slot::page(page)))
-    })?;
+        found.try_for_each(|(index, page)| zero_page(index, Slot::page(page)))?;
+    }
     Ok(has_stored)
 }
 
@@ -238,7 +239,7 @@ pub(crate) fn take_huge<'v, P: Pmem>(
         return Ok(None);
     }
     let next = tree::next(volume, inode, range.start)?;
-    let is_hole = next.is_none_or(|(index, _)| index >= range.start + HUGE_PAGE_PAGES);
+    let is_hole = next.is_none_or(|next| next.index >= range.start + HUGE_PAGE_PAGES);
     Ok(if is_hole { volume.pages.take_huge() } else { None })
 }
 
@@ -269,7 +270,7 @@ fn check_room<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, pages: &Range<u64>)
     let mut from = pages.start;
     while holes > free {
         match tree::next(volume, inode, from)? {
-            Some((index, _)) if pages.contains(&index) => (holes, from) = (holes - 1, index + 1),
+            Some(Visited { index, .. }) if pages.contains(&index) => (holes, from) = (holes - 1, index + 1),
             _ => return Err(FsError::NoSpace),
         }
     }
@@ -322,7 +323,7 @@ pub(crate) fn punch<P: Pmem>(
         zero(volume, inode, whole.end * PAGE_BYTES, end)?;
     }
     let mut from = whole.start;
-    while let Some((index, _)) = tree::next(volume, inode, from)?
+    while let Some(Visited { index, .. }) = tree::next(volume, inode, from)?
         && whole.contains(&index)
     {
         // No further than the node, or the huge page, of the first one.
@@ -332,7 +333,7 @@ pub(crate) fn punch<P: Pmem>(
             for _ in 0..PAGES_ADDED {
                 let rest = tree::clear(change, inode, &(at..end))?;
                 match tree::next(change, inode, rest)? {
-                    Some((index, _)) if index < end => at = index,
+                    Some(Visited { index, .. }) if index < end => at = index,
                     _ => {
                         tree::prune(change, inode, index)?;
                         return Ok(end);
@@ -363,7 +364,7 @@ pub(crate) fn seek<P: Pmem>(
     }
     let mut index = offset / PAGE_BYTES;
     if for_data {
-        let found = tree::next(volume, inode, index)?.map(|(index, _)| (index * PAGE_BYTES).max(offset));
+        let found = tree::next(volume, inode, index)?.map(|next| (next.index * PAGE_BYTES).max(offset));
         return found.filter(|at| *at < size).ok_or(FsError::NoData);
     }
     let first = index;

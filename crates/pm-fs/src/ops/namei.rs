@@ -96,7 +96,7 @@ pub(crate) fn create<P: Pmem>(
         if !inherited.is_empty() {
             attribute_block::replace(change, &inode, &inherited)?;
         }
-        let added = entries.add(change, &dir.inode, name, (inode.ino, inode.kind))?;
+        let added = entries.add(change, &dir.inode, name, &inode)?;
         dir.inode.touch(change, now)?;
         if is_dir {
             dir.inode.set_nlink(change, dir.inode.changed_nlink(nlink, 1, 0)?)?;
@@ -136,7 +136,7 @@ pub(crate) fn create_unnamed<P: Pmem>(
             attribute_block::replace(change, &inode, &inherited)?;
         }
         let name = orphans::name_of(inode.ino);
-        let added = entries.add(change, &shared.orphans.inode, &name, (inode.ino, inode.kind))?;
+        let added = entries.add(change, &shared.orphans.inode, &name, &inode)?;
         Ok((inode, added))
     })?;
     apply(&mut list, added);
@@ -192,7 +192,7 @@ pub(crate) fn link<P: Pmem>(
         change.set(state.inode.ctime_at(), now)?;
         dir.inode.touch(change, now)?;
         let removed = old_name.map(|found| DirIndex::remove(change, found)).transpose()?;
-        let added = entries.add(change, &dir.inode, name, (state.inode.ino, state.inode.kind))?;
+        let added = entries.add(change, &dir.inode, name, &state.inode)?;
         Ok((added, removed))
     })?;
     apply(locked.get_mut(dir), added);
@@ -402,7 +402,7 @@ fn rename_to<P: Pmem>(
     let gained = u64::from(is_dir && is_across);
     let lost = u64::from(replaces_dir);
     let entries = locked.index(to_dir)?;
-    let target = (state.inode.ino, state.inode.kind);
+    let target = &state.inode;
     let (placed, removed, orphaned) = volume.transaction(|change| {
         let placed = match old {
             Some((old, _)) => {
@@ -488,10 +488,9 @@ pub(crate) fn exchange<P: Pmem>(
         let now = volume.now();
         let (one_nlink, other_nlink) = (one_dir.inode.nlink(volume)?, other_dir.inode.nlink(volume)?);
         let [first_count, second_count] = [first_is_dir, second_is_dir].map(u64::from);
-        let target = |state: &State| (state.inode.ino, state.inode.kind);
         volume.transaction(|change| {
-            DirIndex::replace(change, one, found, target(second))?;
-            DirIndex::replace(change, other, other_found, target(first))?;
+            DirIndex::replace(change, one, found, &second.inode)?;
+            DirIndex::replace(change, other, other_found, &first.inode)?;
             one_dir.inode.touch(change, now)?;
             if is_across {
                 other_dir.inode.touch(change, now)?;

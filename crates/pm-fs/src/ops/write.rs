@@ -3,7 +3,7 @@
 use crate::error::FsError;
 use crate::format::{HUGE_PAGE_BYTES, PAGE_BYTES};
 use crate::node::inode::InodeRef;
-use crate::node::tree::{self, Slot};
+use crate::node::tree::{self, Lookup, Slot};
 use crate::ops::data::{
     PAGES_ADDED, SIZE_MAX, ZEROES, check_is_file, short, short_len, store_size, take_huge, zero,
 };
@@ -100,7 +100,7 @@ impl Plan {
         };
         let mut most = None;
         for index in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
-            let (at, slot) = tree::find_slot(volume, inode, index)?;
+            let Lookup { at, slot } = tree::find_slot(volume, inode, index)?;
             let old = slot.map(|slot| volume.page(slot.number)).transpose()?;
             match old {
                 Some(page) if !is_copied || index * PAGE_BYTES >= size => plan.present.push((index, page)),

@@ -1,12 +1,10 @@
 //! What an open leaves to the first change: finding the pages in use, and freeing the inodes that were open without a name.
 
 use crate::error::FsError;
-use crate::format::{
-    HEIGHT_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SAVED_TAG, Saved, SlotKind,
-};
+use crate::format::{HEIGHT_MAX, INODE_TAG, NO_TREE, NODE_TAG, Node, SAVED_TAG, Saved, SlotKind};
 use crate::node::dir::{self, DirIndex};
 use crate::node::inode::{FileKind, InodeRef, offset_of_ino};
-use crate::node::tree::{self, Slot};
+use crate::node::tree::{self, Slot, SlotList};
 use crate::session::orphans;
 use crate::volume::pages::PageMap;
 use crate::volume::{Source as _, Volume};
@@ -30,10 +28,10 @@ pub(crate) fn recover<P: Pmem>(
 ) -> Result<(), FsError> {
     let saved = load_saved(volume, saved_at)?;
     let found = match &saved {
-        Some(saved) => load_map(volume, saved)?.map(|map| (map, saved.birth)),
+        Some(saved) => load_map(volume, saved)?.map(|map| InUse { map, birth: saved.birth }),
         None => None,
     };
-    let (map, birth) = match found {
+    let InUse { map, birth } = match found {
         Some(found) => found,
         None => scan(volume)?,
     };
@@ -43,6 +41,14 @@ pub(crate) fn recover<P: Pmem>(
         forget(volume, saved_at, saved)?;
     }
     free_orphans(volume, dir_of_orphans)
+}
+
+/// What is in use in a file system.
+struct InUse {
+    /// The pages.
+    map: PageMap,
+    /// The last birth of an inode.
+    birth: u64,
 }
 
 /// Forgets what was saved, and frees the block of its map if that is known.
@@ -143,7 +149,7 @@ fn free_orphans<P: Pmem>(volume: &Volume<P>, parent: &InodeRef) -> Result<(), Fs
 ///
 /// # Durability
 /// One fence.
-fn scan<P: Pmem>(volume: &Volume<P>) -> Result<(PageMap, u64), FsError> {
+fn scan<P: Pmem>(volume: &Volume<P>) -> Result<InUse, FsError> {
     let mut found =
         Scan { map: volume.pages.empty_map(), birth: 0, nodes: HashSet::new(), children: HashSet::new() };
     for block in volume.heap.blocks() {
@@ -158,7 +164,7 @@ fn scan<P: Pmem>(volume: &Volume<P>) -> Result<(PageMap, u64), FsError> {
         Some(child) => Err(FsError::corrupted(*child, "a node of a file index")),
         None => {
             volume.pmem().fence()?;
-            Ok((found.map, found.birth))
+            Ok(InUse { map: found.map, birth: found.birth })
         }
     }
 }
@@ -182,7 +188,7 @@ impl Scan {
         volume.pmem().flush(inode.size_at(), LINE_BYTES);
         match inode.height(volume)? {
             NO_TREE => Ok(()),
-            height => self.note_slots(volume, &inode, (inode.slots_at(), ROOT_SLOTS), height),
+            height => self.note_slots(volume, &inode, SlotList::of_inode(&inode, height)),
         }
     }
 
@@ -196,20 +202,19 @@ impl Scan {
         }
         let slots = tree::node_slots(volume, &owner, Slot::block(SlotKind::Node, block), level)?;
         self.nodes.insert(block);
-        self.note_slots(volume, &owner, (slots, NODE_SLOTS), level - 1)
+        self.note_slots(volume, &owner, slots)
     }
 
-    /// Notes the pages or the nodes that slots refer to, `level` levels above the pages.
+    /// Notes the pages or the nodes that slots refer to.
     fn note_slots<P: Pmem>(
         &mut self,
         volume: &Volume<P>,
         inode: &InodeRef,
-        (slots, count): (u64, u64),
-        level: u64,
+        slots: SlotList,
     ) -> Result<(), FsError> {
-        for at in (slots..slots + 8 * count).step_by(8) {
+        for at in slots.all_at() {
             let Some(slot) = tree::load(volume, inode, at)? else { continue };
-            let is_right = match (level, slot.kind) {
+            let is_right = match (slots.level, slot.kind) {
                 (0, SlotKind::DirBlock) => true,
                 (0, SlotKind::Page) | (1, SlotKind::HugePage) => slot.pages().all(|page| self.map.mark(page)),
                 (1.., SlotKind::Node) => self.children.insert(slot.offset()),

@@ -223,8 +223,7 @@ impl<P: Pmem> Shared<P> {
         };
         inode.set_nlink(change, 0)?;
         change.set(inode.ctime_at(), now)?;
-        let target = (inode.ino, inode.kind);
-        index(list)?.add(change, &self.orphans.inode, &orphans::name_of(inode.ino), target).map(Some)
+        index(list)?.add(change, &self.orphans.inode, &orphans::name_of(inode.ino), inode).map(Some)
     }
 
     /// Whether an inode whose last name goes can be freed by the same transaction: the caller has its only handle, and it has few pages.

@@ -4,11 +4,10 @@ use super::dir_block;
 use super::run::Repair;
 use crate::error::FsError;
 use crate::format::{
-    HEIGHT_MAX, HUGE_PAGE_PAGES, INLINE_LINK_MAX, INODE_TAG, NO_TREE, NODE_SLOTS, Node, PAGE_BYTES,
-    ROOT_SLOTS, SlotKind,
+    HEIGHT_MAX, HUGE_PAGE_PAGES, INLINE_LINK_MAX, INODE_TAG, NO_TREE, Node, PAGE_BYTES, SlotKind,
 };
 use crate::node::inode::{FileKind, InodeRef, offset_of_ino};
-use crate::node::tree::{self, Slot};
+use crate::node::tree::{self, Slot, SlotList};
 use crate::ops::namei;
 use crate::session::recovery::BIRTHS_MAX;
 use crate::volume::Source as _;
@@ -24,10 +23,18 @@ const CLEARED_MAX: usize = 64;
 struct Walk {
     /// Slots that are cleared.
     bad: Vec<u64>,
-    /// Slots whose page another slot has, too, with that page.
-    shared: Vec<(u64, u64)>,
+    /// Slots whose page another slot has, too.
+    shared: Vec<SharedPage>,
     /// The number of pages or directory blocks up to the last one.
     len: u64,
+}
+
+/// A slot whose page another slot has, too.
+#[derive(Clone, Copy)]
+struct SharedPage {
+    /// The offset of the slot.
+    at: u64,
+    page: u64,
 }
 
 impl<P: Pmem> Repair<'_, P> {
@@ -59,11 +66,11 @@ impl<P: Pmem> Repair<'_, P> {
             if inode.kind == FileKind::Directory {
                 self.directory_blocks(&inode)?;
             }
-            shared.extend(walk.shared.into_iter().map(|(at, page)| (inode, at, page)));
+            shared.extend(walk.shared.into_iter().map(|shared| (inode, shared)));
         }
         self.volume.pages.set_map(self.map.clone());
-        for (inode, at, page) in shared {
-            self.copy_page(&inode, at, page)?;
+        for (inode, shared) in shared {
+            self.copy_page(&inode, shared)?;
         }
         self.map = self.volume.pages.map();
         Ok(())
@@ -126,7 +133,7 @@ impl<P: Pmem> Repair<'_, P> {
             volume.transaction(|change| change.set_sealed(inode.owner(), inode.height_at(), NO_TREE))?;
             self.note(format!("inode {}: is a symbolic link without an index", inode.ino));
         } else if height != NO_TREE {
-            self.slots(inode, (inode.slots_at(), ROOT_SLOTS), height, 0, &mut walk)?;
+            self.slots(inode, SlotList::of_inode(inode, height), &mut walk)?;
         }
         for slots in walk.bad.chunks(CLEARED_MAX) {
             volume.transaction(|change| slots.iter().try_for_each(|at| change.set(*at, 0)))?;
@@ -144,16 +151,10 @@ impl<P: Pmem> Repair<'_, P> {
         Ok(walk)
     }
 
-    fn slots(
-        &mut self,
-        inode: &InodeRef,
-        (slots, count): (u64, u64),
-        level: u64,
-        first: u64,
-        walk: &mut Walk,
-    ) -> Result<(), FsError> {
-        for index in 0..count {
-            let at = slots + 8 * index;
+    fn slots(&mut self, inode: &InodeRef, slots: SlotList, walk: &mut Walk) -> Result<(), FsError> {
+        let level = slots.level;
+        for index in slots.indexes() {
+            let at = slots.slot_at(index);
             let slot = match tree::load(self.volume, inode, at) {
                 Ok(None) => continue,
                 Ok(Some(slot)) => slot,
@@ -163,15 +164,15 @@ impl<P: Pmem> Repair<'_, P> {
                 }
                 Err(error) => return Err(error),
             };
-            let number = first + index * tree::reach(level);
+            let number = slots.page(index);
             if slot.is_huge(level) && inode.kind == FileKind::File && self.mark_huge(slot) {
                 walk.len = number + HUGE_PAGE_PAGES;
                 continue;
             }
             if level > 0 {
                 let slot = if slot.is_huge(level) { self.split(inode, at, slot)? } else { Some(slot) };
-                match slot.and_then(|slot| self.node(inode, slot, level)) {
-                    Some(below) => self.slots(inode, (below, NODE_SLOTS), level - 1, number, walk)?,
+                match slot.and_then(|slot| self.node(inode, slots, index, slot)) {
+                    Some(below) => self.slots(inode, below, walk)?,
                     None => walk.bad.push(at),
                 }
                 continue;
@@ -181,7 +182,7 @@ impl<P: Pmem> Repair<'_, P> {
                     if self.volume.pages.contains(slot.number) =>
                 {
                     if !self.map.mark(slot.number) {
-                        walk.shared.push((at, slot.number));
+                        walk.shared.push(SharedPage { at, page: slot.number });
                     }
                     true
                 }
@@ -218,19 +219,19 @@ impl<P: Pmem> Repair<'_, P> {
         }
     }
 
-    /// The slots of a node, if it is whole and nothing else uses it.
-    fn node(&mut self, inode: &InodeRef, slot: Slot, level: u64) -> Option<u64> {
+    /// The slots of a node, to which slot `index` of `above` refers, if it is whole and nothing else uses it.
+    fn node(&mut self, inode: &InodeRef, above: SlotList, index: u64, slot: Slot) -> Option<SlotList> {
         let block = slot.offset();
         if !self.blocks.contains(&block) || self.used.contains(&block) {
             return None;
         }
-        let slots = tree::node_slots(self.volume, inode, slot, level).ok()?;
+        let slots = above.below(self.volume, inode, index, slot).ok()?;
         self.used.insert(block);
         Some(slots)
     }
 
     /// Gives a slot a copy of a page that another slot has.
-    fn copy_page(&mut self, inode: &InodeRef, at: u64, page: u64) -> Result<(), FsError> {
+    fn copy_page(&mut self, inode: &InodeRef, SharedPage { at, page }: SharedPage) -> Result<(), FsError> {
         let volume = self.volume;
         let taken = match volume.pages.take(1) {
             Ok(taken) => Some(taken),
@@ -280,12 +281,12 @@ impl<P: Pmem> Repair<'_, P> {
     /// Frees the entries of a directory that are corrupted.
     fn directory_blocks(&mut self, inode: &InodeRef) -> Result<(), FsError> {
         let mut blocks = Vec::new();
-        tree::visit(self.volume, inode, &mut |_, slot| {
+        for visited in tree::walk(self.volume, inode)? {
+            let slot = visited?.slot;
             if slot.kind == SlotKind::DirBlock {
                 blocks.push(slot.offset());
             }
-            Ok(())
-        })?;
+        }
         for block in blocks {
             if dir_block::salvage(self.volume, inode, block)? {
                 self.note(format!("directory {}: corrupted names were removed", inode.ino));

@@ -2,7 +2,7 @@
 
 use super::run::Repair;
 use crate::error::FsError;
-use crate::node::dir::{self, DirIndex, Entry, Place};
+use crate::node::dir::{self, DirIndex, Placed};
 use crate::node::inode::{FileKind, InodeRef, NewInode, load_identity};
 use crate::session::orphans;
 use pm_core::Pmem;
@@ -10,6 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The directory for files that have lost their names.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+/// The directory for files that have lost their names, with its names.
+struct LostAndFound {
+    dir: InodeRef,
+    names: DirIndex,
+}
 
 /// The inodes that a walk has reached, and the number of their names, or of their subdirectories.
 #[derive(Default)]
@@ -75,8 +81,8 @@ impl<P: Pmem> Repair<'_, P> {
             self.set_parent(&dir, parent)?;
             let mut names = BTreeSet::new();
             let mut subdirectories = 0;
-            for (entry, place) in dir::placed_entries(self.volume, &dir, 0)? {
-                let Some(inode) = self.named(&dir, (&entry, place), &mut names, reached)? else { continue };
+            for placed in dir::placed_entries(self.volume, &dir, 0)? {
+                let Some(inode) = self.named(&dir, &placed, &mut names, reached)? else { continue };
                 if inode.kind == FileKind::Directory {
                     subdirectories += 1;
                     reached.directories.insert(inode.ino, 0);
@@ -94,7 +100,7 @@ impl<P: Pmem> Repair<'_, P> {
     fn named(
         &mut self,
         dir: &InodeRef,
-        (entry, place): (&Entry, Place),
+        Placed { entry, place }: &Placed,
         names: &mut BTreeSet<Vec<u8>>,
         reached: &Reached,
     ) -> Result<Option<InodeRef>, FsError> {
@@ -105,14 +111,12 @@ impl<P: Pmem> Repair<'_, P> {
         });
         match inode {
             Some(inode) if inode.kind != entry.kind => {
-                self.volume.transaction(|change| {
-                    dir::retarget(change, place, &entry.name, (inode.ino, inode.kind))
-                })?;
+                self.volume.transaction(|change| dir::retarget(change, *place, &entry.name, &inode))?;
                 self.note(format!("directory {}: the type of inode {}", dir.ino, inode.ino));
             }
             Some(_) => {}
             None => {
-                self.volume.transaction(|change| dir::free_entry(change, place))?;
+                self.volume.transaction(|change| dir::free_entry(change, *place))?;
                 let name = String::from_utf8_lossy(&entry.name).replace(char::is_control, "?");
                 self.note(format!(
                     "directory {}: the name {name} of inode {} was removed",
@@ -139,7 +143,7 @@ impl<P: Pmem> Repair<'_, P> {
     ) -> Result<BTreeSet<u64>, FsError> {
         let (volume, dir) = (self.volume, self.orphans);
         let mut orphans = BTreeSet::new();
-        for (entry, place) in dir::placed_entries(volume, &dir, 0)? {
+        for Placed { entry, place } in dir::placed_entries(volume, &dir, 0)? {
             let inode = self.inodes.get(&entry.ino).copied().filter(|inode| {
                 let is_right = inode.kind == entry.kind && entry.name == orphans::name_of(inode.ino);
                 let has_name = reached.has(inode.ino) || children.contains(&inode.ino);
@@ -172,7 +176,7 @@ impl<P: Pmem> Repair<'_, P> {
     fn give_name(
         &mut self,
         inode: InodeRef,
-        (dir, names): &mut (InodeRef, DirIndex),
+        LostAndFound { dir, names }: &mut LostAndFound,
         reached: &mut Reached,
     ) -> Result<(), FsError> {
         let mut name = format!("#{}", inode.ino).into_bytes();
@@ -186,16 +190,15 @@ impl<P: Pmem> Repair<'_, P> {
         } else {
             reached.names.insert(inode.ino, 1);
         }
-        let target = (inode.ino, inode.kind);
-        let added = self.volume.transaction(|change| names.add(change, dir, &name, target))?;
+        let added = self.volume.transaction(|change| names.add(change, dir, &name, &inode))?;
         names.apply(added);
         self.report.found += 1;
         self.note(format!("inode {}: has a name in lost+found", inode.ino));
         Ok(())
     }
 
-    /// The directory for files that have lost their names, with its names. What it is made of is none of [`blocks`](Self::blocks), which were there before.
-    fn lost_and_found(&mut self, reached: &mut Reached) -> Result<(InodeRef, DirIndex), FsError> {
+    /// Finds or makes the directory for files that have lost their names. What it is made of is none of [`blocks`](Self::blocks), which were there before.
+    fn lost_and_found(&mut self, reached: &mut Reached) -> Result<LostAndFound, FsError> {
         let (volume, root) = (self.volume, self.root);
         let names = DirIndex::load(volume, &root)?;
         let mut name = LOST_AND_FOUND.to_vec();
@@ -203,7 +206,7 @@ impl<P: Pmem> Repair<'_, P> {
             match names.find(volume, &name)? {
                 Some(found) if found.kind == FileKind::Directory => {
                     let dir = self.inodes[&found.ino];
-                    return Ok((dir, DirIndex::load(volume, &dir)?));
+                    return Ok(LostAndFound { dir, names: DirIndex::load(volume, &dir)? });
                 }
                 // Another file has the name.
                 Some(_) => name.push(b'+'),
@@ -222,12 +225,12 @@ impl<P: Pmem> Repair<'_, P> {
         };
         let dir = volume.transaction(|change| {
             let dir = new.create(change, volume.now())?;
-            names.add(change, &root, &name, (dir.ino, dir.kind))?;
+            names.add(change, &root, &name, &dir)?;
             Ok(dir)
         })?;
         self.inodes.insert(dir.ino, dir);
         reached.directories.insert(dir.ino, 0);
         *reached.directories.entry(root.ino).or_insert(0) += 1;
-        Ok((dir, DirIndex::default()))
+        Ok(LostAndFound { dir, names: DirIndex::default() })
     }
 }
