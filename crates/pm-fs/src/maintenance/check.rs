@@ -4,7 +4,8 @@ use crate::error::{Corruption, FsError};
 use crate::format::{INLINE_LINK_MAX, SlotKind};
 use crate::node::dir::{self, DirIndex, Entry};
 use crate::node::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
-use crate::node::tree::{self, Slot};
+use crate::node::slot::Slot;
+use crate::node::walk;
 use crate::ops::namei;
 use crate::session::shared::Shared;
 use crate::volume::Volume;
@@ -69,7 +70,7 @@ pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> CheckReport {
 
 /// Collects the slots of a file that are no holes, up to the first that is corrupted.
 fn slots_of<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, slots: &mut Vec<Slot>) -> Result<(), FsError> {
-    for visited in tree::walk(volume, inode)? {
+    for visited in walk::walk(volume, inode)? {
         slots.push(visited?.slot);
     }
     Ok(())

@@ -5,7 +5,9 @@ use crate::format::{
     DIR_ENTRIES_BYTES, DIR_ENTRY_BYTES, DIR_TAG, DirBlock, DirEntry, NAME_MAX, PAGE_BYTES, SlotKind,
 };
 use crate::node::inode::{FileKind, InodeRef};
-use crate::node::tree::{self, Slot, Visited};
+use crate::node::slot::Slot;
+use crate::node::tree;
+use crate::node::walk::{self, Visited};
 use crate::volume::seal::seal;
 use crate::volume::{Change, Source as _, Volume};
 use core::hash::BuildHasher as _;
@@ -140,7 +142,7 @@ impl DirIndex {
     pub(crate) fn load<P: Pmem>(volume: &Volume<P>, dir: &InodeRef) -> Result<Self, FsError> {
         let mut index = Self::default();
         let mut blocks = Vec::new();
-        for visited in tree::walk(volume, dir)? {
+        for visited in walk::walk(volume, dir)? {
             let Visited { index, slot, .. } = visited?;
             if slot.kind == SlotKind::DirBlock {
                 blocks.push(Block { number: index, offset: slot.offset() });
@@ -393,7 +395,7 @@ pub(crate) fn placed_entries<P: Pmem>(
 ) -> Result<Vec<Placed>, FsError> {
     let mut entries = Vec::new();
     let mut from = behind / PAGE_BYTES;
-    while let Some(Visited { index: number, slot, .. }) = tree::next(volume, dir, from)? {
+    while let Some(Visited { index: number, slot, .. }) = walk::next(volume, dir, from)? {
         from = number + 1;
         let block = Block { number, offset: slot.offset() };
         read_block(volume, dir, block, |place, entry| {

@@ -4,4 +4,6 @@ pub(crate) mod acl;
 pub(crate) mod attribute_block;
 pub(crate) mod dir;
 pub(crate) mod inode;
+pub(crate) mod slot;
 pub(crate) mod tree;
+pub(crate) mod walk;

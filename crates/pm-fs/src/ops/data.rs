@@ -3,7 +3,9 @@
 use crate::error::FsError;
 use crate::format::{HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES};
 use crate::node::inode::{FileKind, InodeRef};
-use crate::node::tree::{self, PAGES_MAX, Slot, Visited};
+use crate::node::slot::{PAGES_MAX, Slot};
+use crate::node::tree;
+use crate::node::walk::{self, Visited};
 use crate::session::shared::Shared;
 use crate::session::table::{Inner, Life, State};
 use crate::volume::Volume;
@@ -145,7 +147,7 @@ pub(crate) fn zero<P: Pmem>(
         return Ok(has_stored);
     }
     // Mostly holes.
-    for visited in tree::walk(volume, inode)? {
+    for visited in walk::walk(volume, inode)? {
         let Visited { index: first, slot, .. } = visited?;
         let mut found = (first..).zip(slot.pages()).filter(|(index, _)| pages.contains(index));
         found.try_for_each(|(index, page)| zero_page(index, Slot::page(page)))?;
@@ -238,7 +240,7 @@ pub(crate) fn take_huge<'v, P: Pmem>(
     if !tree::is_whole_huge(range) {
         return Ok(None);
     }
-    let next = tree::next(volume, inode, range.start)?;
+    let next = walk::next(volume, inode, range.start)?;
     let is_hole = next.is_none_or(|next| next.index >= range.start + HUGE_PAGE_PAGES);
     Ok(if is_hole { volume.pages.take_huge() } else { None })
 }
@@ -269,7 +271,7 @@ fn check_room<P: Pmem>(volume: &Volume<P>, inode: &InodeRef, pages: &Range<u64>)
     let mut holes = pages.end - pages.start;
     let mut from = pages.start;
     while holes > free {
-        match tree::next(volume, inode, from)? {
+        match walk::next(volume, inode, from)? {
             Some(Visited { index, .. }) if pages.contains(&index) => (holes, from) = (holes - 1, index + 1),
             _ => return Err(FsError::NoSpace),
         }
@@ -323,7 +325,7 @@ pub(crate) fn punch<P: Pmem>(
         zero(volume, inode, whole.end * PAGE_BYTES, end)?;
     }
     let mut from = whole.start;
-    while let Some(Visited { index, .. }) = tree::next(volume, inode, from)?
+    while let Some(Visited { index, .. }) = walk::next(volume, inode, from)?
         && whole.contains(&index)
     {
         // No further than the node, or the huge page, of the first one.
@@ -332,7 +334,7 @@ pub(crate) fn punch<P: Pmem>(
             let mut at = index;
             for _ in 0..PAGES_ADDED {
                 let rest = tree::clear(change, inode, &(at..end))?;
-                match tree::next(change, inode, rest)? {
+                match walk::next(change, inode, rest)? {
                     Some(Visited { index, .. }) if index < end => at = index,
                     _ => {
                         tree::prune(change, inode, index)?;
@@ -364,7 +366,7 @@ pub(crate) fn seek<P: Pmem>(
     }
     let mut index = offset / PAGE_BYTES;
     if for_data {
-        let found = tree::next(volume, inode, index)?.map(|next| (next.index * PAGE_BYTES).max(offset));
+        let found = walk::next(volume, inode, index)?.map(|next| (next.index * PAGE_BYTES).max(offset));
         return found.filter(|at| *at < size).ok_or(FsError::NoData);
     }
     let first = index;
@@ -381,7 +383,7 @@ pub(crate) fn seek<P: Pmem>(
 pub(crate) fn allocated_bytes<P: Pmem>(shared: &Shared<P>, state: &State) -> Result<u64, FsError> {
     check_is_file(&state.inode)?;
     let _inner = state.read();
-    Ok(tree::page_count(&shared.volume, &state.inode)? * PAGE_BYTES)
+    Ok(walk::page_count(&shared.volume, &state.inode)? * PAGE_BYTES)
 }
 
 /// Changes the length of a file. New bytes are zero.

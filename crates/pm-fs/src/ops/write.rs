@@ -3,7 +3,8 @@
 use crate::error::FsError;
 use crate::format::{HUGE_PAGE_BYTES, PAGE_BYTES};
 use crate::node::inode::InodeRef;
-use crate::node::tree::{self, Lookup, Slot};
+use crate::node::slot::{self, Slot};
+use crate::node::tree::{self, Lookup};
 use crate::ops::data::{
     PAGES_ADDED, SIZE_MAX, ZEROES, check_is_file, short, short_len, store_size, take_huge, zero,
 };
@@ -240,7 +241,7 @@ fn set_slots<P: Pmem>(
     for run in added.chunk_by(|one, next| one.at.map(|at| at + 8) == next.at && next.at.is_some()) {
         let run_slots: Vec<Slot> = slots.by_ref().take(run.len()).collect();
         match run[0].at {
-            Some(at) => tree::store_run(change, inode, at, &run_slots)?,
+            Some(at) => slot::store_run(change, inode, at, &run_slots)?,
             None => tree::set(change, inode, run[0].index, run_slots[0])?,
         }
     }

@@ -4,7 +4,7 @@ use crate::error::FsError;
 use crate::format::{HEIGHT_MAX, INODE_TAG, NO_TREE, NODE_TAG, Node, SAVED_TAG, Saved, SlotKind};
 use crate::node::dir::{self, DirIndex};
 use crate::node::inode::{FileKind, InodeRef, offset_of_ino};
-use crate::node::tree::{self, Slot, SlotList};
+use crate::node::slot::{self, Slot, SlotList};
 use crate::session::orphans;
 use crate::volume::pages::PageMap;
 use crate::volume::{Source as _, Volume};
@@ -200,7 +200,7 @@ impl Scan {
         if !(1..=HEIGHT_MAX).contains(&level) {
             return Err(FsError::corrupted(block, "a node of a file index"));
         }
-        let slots = tree::node_slots(volume, &owner, Slot::block(SlotKind::Node, block), level)?;
+        let slots = slot::node_slots(volume, &owner, Slot::block(SlotKind::Node, block), level)?;
         self.nodes.insert(block);
         self.note_slots(volume, &owner, slots)
     }
@@ -213,7 +213,7 @@ impl Scan {
         slots: SlotList,
     ) -> Result<(), FsError> {
         for at in slots.all_at() {
-            let Some(slot) = tree::load(volume, inode, at)? else { continue };
+            let Some(slot) = slot::load(volume, inode, at)? else { continue };
             let is_right = match (slots.level, slot.kind) {
                 (0, SlotKind::DirBlock) => true,
                 (0, SlotKind::Page) | (1, SlotKind::HugePage) => slot.pages().all(|page| self.map.mark(page)),

@@ -7,7 +7,8 @@ use crate::format::{
     HEIGHT_MAX, HUGE_PAGE_PAGES, INLINE_LINK_MAX, INODE_TAG, NO_TREE, Node, PAGE_BYTES, SlotKind,
 };
 use crate::node::inode::{FileKind, InodeRef, offset_of_ino};
-use crate::node::tree::{self, Slot, SlotList};
+use crate::node::slot::{self, Slot, SlotList};
+use crate::node::{tree, walk};
 use crate::ops::namei;
 use crate::session::recovery::BIRTHS_MAX;
 use crate::volume::Source as _;
@@ -109,7 +110,7 @@ impl<P: Pmem> Repair<'_, P> {
     /// The height of an index, by its first node.
     fn height_by_slots(&self, inode: &InodeRef) -> Result<u64, FsError> {
         let slots = (inode.slots_at()..).step_by(8).take(8);
-        let found = slots.filter_map(|at| tree::load(self.volume, inode, at).ok().flatten()).next();
+        let found = slots.filter_map(|at| slot::load(self.volume, inode, at).ok().flatten()).next();
         Ok(match found {
             Some(slot) if slot.kind == SlotKind::Node && self.blocks.contains(&slot.offset()) => {
                 let level = self.volume.word(slot.offset() + offset_of!(Node, level) as u64)?;
@@ -155,7 +156,7 @@ impl<P: Pmem> Repair<'_, P> {
         let level = slots.level;
         for index in slots.indexes() {
             let at = slots.slot_at(index);
-            let slot = match tree::load(self.volume, inode, at) {
+            let slot = match slot::load(self.volume, inode, at) {
                 Ok(None) => continue,
                 Ok(Some(slot)) => slot,
                 Err(FsError::Corrupted(_)) => {
@@ -246,7 +247,7 @@ impl<P: Pmem> Repair<'_, P> {
         volume.transaction(|change| match &taken {
             Some(taken) => {
                 change.note_data();
-                tree::store(change, inode, at, Slot::page(taken.numbers()[0]))
+                slot::store(change, inode, at, Slot::page(taken.numbers()[0]))
             }
             None => change.set(at, 0),
         })?;
@@ -281,7 +282,7 @@ impl<P: Pmem> Repair<'_, P> {
     /// Frees the entries of a directory that are corrupted.
     fn directory_blocks(&mut self, inode: &InodeRef) -> Result<(), FsError> {
         let mut blocks = Vec::new();
-        for visited in tree::walk(self.volume, inode)? {
+        for visited in walk::walk(self.volume, inode)? {
             let slot = visited?.slot;
             if slot.kind == SlotKind::DirBlock {
                 blocks.push(slot.offset());

@@ -1,0 +1,150 @@
+//! Walks through the file index of an inode, in the order of the pages.
+
+use crate::error::FsError;
+use crate::format::{HUGE_PAGE_PAGES, NO_TREE};
+use crate::node::inode::InodeRef;
+use crate::node::slot::{self, Slot, SlotList, reach};
+use crate::volume::Source;
+
+/// A slot that is no hole, where a walk has found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Visited {
+    /// The number, in the file, of the page that it is for, or of the first one below it.
+    pub(crate) index: u64,
+    /// The levels of nodes between it and the pages.
+    pub(crate) level: u64,
+    pub(crate) slot: Slot,
+}
+
+/// The first slot of a page or block, at a page of a file or behind it. Of a huge page, it is the slot that the page would have.
+pub(crate) fn next(source: &impl Source, inode: &InodeRef, from: u64) -> Result<Option<Visited>, FsError> {
+    for visited in Walk::new(source, inode, from)? {
+        let Visited { index, level, slot } = visited?;
+        if level == 0 {
+            return Ok(Some(Visited { index, level, slot }));
+        }
+        if slot.is_huge(level) {
+            let index = index.max(from);
+            return Ok(Some(Visited { index, level: 0, slot: slot.part(index) }));
+        }
+    }
+    Ok(None)
+}
+
+/// Every slot of a file that is no hole: nodes, and what the leaves have.
+pub(crate) fn walk<'w, S: Source>(source: &'w S, inode: &InodeRef) -> Result<Walk<'w, S>, FsError> {
+    Walk::new(source, inode, 0)
+}
+
+/// A walk through the slots of a file from a page on, in ascending order: a node comes before the slots that it has.
+pub(crate) struct Walk<'w, S: Source> {
+    source: &'w S,
+    inode: InodeRef,
+    from: u64,
+    /// The lists of slots that lead to the next one, from the root down.
+    path: Vec<Cursor>,
+    /// The node that was visited last: its slots are next.
+    entered: Option<Slot>,
+    nodes_left: u64,
+}
+
+/// A list of slots, and the index of the next one.
+struct Cursor {
+    slots: SlotList,
+    next: u64,
+}
+
+impl<'w, S: Source> Walk<'w, S> {
+    fn new(source: &'w S, inode: &InodeRef, from: u64) -> Result<Self, FsError> {
+        let mut walk = Self {
+            source,
+            inode: *inode,
+            from,
+            path: Vec::new(),
+            entered: None,
+            nodes_left: source.nodes_max(),
+        };
+        match inode.height(source)? {
+            NO_TREE => {}
+            height => walk.enter(SlotList::of_inode(inode, height))?,
+        }
+        Ok(walk)
+    }
+
+    fn enter(&mut self, slots: SlotList) -> Result<(), FsError> {
+        count_node(&self.inode, &mut self.nodes_left)?;
+        let next = self.from.saturating_sub(slots.first) / reach(slots.level);
+        self.path.push(Cursor { slots, next });
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<Option<Visited>, FsError> {
+        if let (Some(node), Some(Cursor { slots, next })) = (self.entered.take(), self.path.last()) {
+            let below = slots.below(self.source, &self.inode, next - 1, node)?;
+            self.enter(below)?;
+        }
+        while let Some(Cursor { slots, next }) = self.path.last_mut() {
+            let (slots, index) = (*slots, *next);
+            *next += 1;
+            if index >= slots.count {
+                self.path.pop();
+                continue;
+            }
+            let Some(slot) = slot::load(self.source, &self.inode, slots.slot_at(index))? else { continue };
+            self.entered = (slots.level > 0 && !slot.is_huge(slots.level)).then_some(slot);
+            return Ok(Some(Visited { index: slots.page(index), level: slots.level, slot }));
+        }
+        Ok(None)
+    }
+}
+
+impl<S: Source> Iterator for Walk<'_, S> {
+    type Item = Result<Visited, FsError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step().transpose()
+    }
+}
+
+/// Counts a node of a walk: if slots of a corrupted index share nodes, it would hardly end.
+fn count_node(inode: &InodeRef, left: &mut u64) -> Result<(), FsError> {
+    *left =
+        left.checked_sub(1).ok_or(FsError::corrupted(inode.slots_at(), "a file index with shared nodes"))?;
+    Ok(())
+}
+
+/// The number of pages of a file. Slots of the last level are counted, and not verified.
+pub(crate) fn page_count(source: &impl Source, inode: &InodeRef) -> Result<u64, FsError> {
+    match inode.height(source)? {
+        NO_TREE => Ok(0),
+        height => {
+            let slots = SlotList::of_inode(inode, height);
+            count_pages(source, inode, slots, &mut source.nodes_max())
+        }
+    }
+}
+
+fn count_pages(
+    source: &impl Source,
+    inode: &InodeRef,
+    slots: SlotList,
+    nodes_left: &mut u64,
+) -> Result<u64, FsError> {
+    count_node(inode, nodes_left)?;
+    let mut pages = 0;
+    for index in slots.indexes() {
+        let at = slots.slot_at(index);
+        if slots.level == 0 {
+            pages += u64::from(source.word(at)? != 0);
+        } else if let Some(slot) = slot::load(source, inode, at)? {
+            pages += match slot.is_huge(slots.level) {
+                true => HUGE_PAGE_PAGES,
+                false => {
+                    let below = slots.below(source, inode, index, slot)?;
+                    count_pages(source, inode, below, nodes_left)?
+                }
+            };
+        }
+    }
+    Ok(pages)
+}
