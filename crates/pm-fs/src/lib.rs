@@ -54,13 +54,14 @@ mod session;
 mod volume;
 
 pub use api::fs::{Fs, FsStats};
-pub use api::handle::{Handle, NewFile, SetAttributes};
+pub use api::handle::{Handle, NewFile};
 pub use api::map::Map;
 pub use error::{Corruption, FsError};
 pub use maintenance::check::CheckReport;
 pub use maintenance::repair::RepairReport;
 pub use node::dir::Entry;
 pub use node::inode::{Attributes, FileKind};
+pub use ops::attributes::SetAttributes;
 pub use ops::write::ATOMIC_WRITE_BYTES;
 pub use ops::xattr::SetXattr;
 pub use volume::options::FsOptions;

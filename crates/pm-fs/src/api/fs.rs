@@ -6,6 +6,7 @@ use crate::format::{KNOWN_INCOMPAT, MAGIC, ROOT, Superblock, VERSION};
 use crate::maintenance::check::{self, CheckReport};
 use crate::maintenance::repair::{self, RepairReport};
 use crate::node::inode::{FileKind, InodeRef, NewInode, offset_of_ino};
+use crate::session::open::OpenInode;
 use crate::session::recovery;
 use crate::session::shared::Shared;
 use crate::volume::Volume;
@@ -164,7 +165,7 @@ impl<P: Pmem> Fs<P> {
 
     /// The root directory.
     pub fn root(&self) -> Handle<P> {
-        Handle::new(Arc::clone(&self.shared), self.shared.table.open_again(&self.shared.root))
+        Handle::new(OpenInode::root(&self.shared))
     }
 
     /// The file at a path, whose names are separated by slashes, from the root. `.` and `..` are no names here, and symbolic links are not followed.

@@ -1,26 +1,28 @@
 //! Handles to files and directories, and the calls on them.
 
+use crate::api::map::Map;
 use crate::error::FsError;
-use crate::format::FLAG_STRICT;
-use crate::node::acl;
 use crate::node::attribute_block;
+use crate::node::contents::ByteRange;
 use crate::node::dir::Entry;
-use crate::node::inode::{Attributes, FileKind, NewInode, PERMISSIONS, TYPE_MASK};
-use crate::ops::data::{self, Allocation};
-use crate::ops::namei;
-use crate::ops::write;
+use crate::node::inode::{Attributes, FileKind, NewInode};
+use crate::node::symlink;
+use crate::ops::allocate::{self, Allocation};
+use crate::ops::attributes::{self, SetAttributes};
+use crate::ops::create::{self, NewNode};
+use crate::ops::lookup::{self, DirName};
 use crate::ops::xattr::{self, SetXattr};
+use crate::ops::{link, read, rename, truncate, unlink, write};
+use crate::session::open::OpenInode;
 use crate::session::shared::Shared;
-use crate::session::table::{Life, State};
-use crate::volume::Source as _;
+use crate::session::table::State;
 use core::fmt;
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
 
 /// A handle to a file, a directory or another inode. The file exists as long as a handle to it, with or without a name, and the file system stays open.
 pub struct Handle<P: Pmem = Region> {
-    shared: Arc<Shared<P>>,
-    state: Arc<State>,
+    open: OpenInode<P>,
 }
 
 /// The attributes of a new file.
@@ -36,59 +38,54 @@ pub struct NewFile {
     pub umask: u32,
 }
 
-/// What an attribute is to become; `None` leaves it as it is. Times are in nanoseconds since 1970.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as in stat(2)")]
-pub struct SetAttributes {
-    pub mode: Option<u32>,
-    pub uid: Option<u32>,
-    pub gid: Option<u32>,
-    pub atime_ns: Option<i64>,
-    pub mtime_ns: Option<i64>,
+impl NewFile {
+    /// An inode of this kind with one name.
+    const fn node(self, kind: FileKind) -> NewNode<'static> {
+        let Self { mode, uid, gid, umask } = self;
+        let inode = NewInode { kind, mode, uid, gid, rdev: 0, parent: 0, nlink: 1 };
+        NewNode { inode, umask, target: b"" }
+    }
 }
 
 impl<P: Pmem> fmt::Debug for Handle<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("inode", &self.state.inode).finish_non_exhaustive()
+        f.debug_struct("Handle").field("inode", self.open.inode()).finish_non_exhaustive()
     }
 }
 
 impl<P: Pmem> Clone for Handle<P> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), state: self.shared.table.open_again(&self.state) }
-    }
-}
-
-impl<P: Pmem> Drop for Handle<P> {
-    /// Frees the file if it has no name and this was its last handle. If that fails, the next open frees it.
-    fn drop(&mut self) {
-        drop(self.shared.release(&self.state));
+        Self { open: self.open.clone() }
     }
 }
 
 impl<P: Pmem> Handle<P> {
-    pub(crate) const fn new(shared: Arc<Shared<P>>, state: Arc<State>) -> Self {
-        Self { shared, state }
+    pub(crate) const fn new(open: OpenInode<P>) -> Self {
+        Self { open }
     }
 
-    pub(crate) fn shared(&self) -> &Shared<P> {
-        &self.shared
+    fn shared(&self) -> &Shared<P> {
+        self.open.shared()
     }
 
-    pub(crate) fn state(&self) -> &State {
-        &self.state
+    fn state(&self) -> &State {
+        self.open.state()
+    }
+
+    fn named<'s>(&'s self, name: &'s impl AsRef<[u8]>) -> DirName<'s> {
+        DirName { dir: self.state(), name: name.as_ref() }
     }
 
     /// The number of the inode.
     #[must_use]
     pub fn ino(&self) -> u64 {
-        self.state.inode.ino
+        self.open.inode().ino
     }
 
     /// A number that tells the file apart from others that have had its number.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.state.inode.birth
+        self.open.inode().birth
     }
 
     /// The bytes of the pages of a file, without its holes: `st_blocks` of stat(2), in bytes. Takes longer for longer files: it counts.
@@ -96,13 +93,13 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When this is no regular file, or its index is corrupted.
     pub fn allocated_bytes(&self) -> Result<u64, FsError> {
-        data::allocated_bytes(&self.shared, &self.state)
+        read::allocated_bytes(self.shared(), self.state())
     }
 
     /// The type.
     #[must_use]
     pub fn kind(&self) -> FileKind {
-        self.state.inode.kind
+        self.open.inode().kind
     }
 
     /// The attributes: stat(2).
@@ -110,8 +107,8 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When the inode is corrupted.
     pub fn attributes(&self) -> Result<Attributes, FsError> {
-        let _inner = self.state.read();
-        self.state.inode.attributes(&self.shared.volume)
+        let _inner = self.state().read();
+        self.open.inode().attributes(&self.shared().volume)
     }
 
     /// Changes attributes.
@@ -122,37 +119,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// Durable when this returns; a crash before that leaves the old ones or the new ones. One fence; up to four for the mode of a file with an access control list.
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<(), FsError> {
-        let volume = self.shared.prepared()?;
-        let inode = &self.state.inode;
-        let _inner = self.state.write();
-        let now = volume.now();
-        let old = inode.attributes(volume)?;
-        let mut xattrs = if set.mode.is_some() {
-            attribute_block::load(volume, inode)?
-        } else {
-            attribute_block::Attributes::new()
-        };
-        let changes_acl = set.mode.is_some_and(|mode| acl::change_mode(&mut xattrs, mode));
-        volume.transaction(|change| {
-            if changes_acl {
-                attribute_block::replace(change, inode, &xattrs)?;
-            }
-            let stored_wtime = change.word(inode.wtime_at())?;
-            inode.edit(change, |identity| {
-                if let Some(mode) = set.mode {
-                    identity.mode = identity.mode & TYPE_MASK | mode & PERMISSIONS;
-                }
-                identity.uid = set.uid.unwrap_or(identity.uid);
-                identity.gid = set.gid.unwrap_or(identity.gid);
-                if let Some(mtime) = set.mtime_ns {
-                    (identity.mtime_set, identity.mtime_set_at) = (mtime.cast_unsigned(), stored_wtime);
-                }
-            })?;
-            if let Some(atime) = set.atime_ns {
-                change.set(inode.atime_at(), atime.cast_unsigned())?;
-            }
-            change.set(inode.ctime_at(), now.max(old.ctime_ns.cast_unsigned()))
-        })
+        attributes::set(self.shared(), self.state(), set)
     }
 
     /// Makes writes to this file atomic, or only durable. In a strict file, of the bytes that a [`write_at`](Self::write_at) overwrites all are old after a crash, or all
@@ -164,21 +131,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// Durable when this returns. One fence.
     pub fn set_strict(&self, is_strict: bool) -> Result<(), FsError> {
-        if self.kind() != FileKind::File {
-            return Err(FsError::Invalid);
-        }
-        let (volume, inode) = (self.shared.prepared()?, &self.state.inode);
-        let inner = self.state.write();
-        if inner.life == Life::Freed {
-            return Err(FsError::NotFound);
-        }
-        let now = volume.now();
-        volume.transaction(|change| {
-            inode.edit(change, |identity| {
-                identity.flags = identity.flags & !FLAG_STRICT | if is_strict { FLAG_STRICT } else { 0 };
-            })?;
-            change.set(inode.ctime_at(), now)
-        })
+        attributes::set_strict(self.shared(), self.state(), is_strict)
     }
 
     /// Whether writes to this file are atomic, because of [`set_strict`](Self::set_strict) or [`FsOptions::strict`](crate::FsOptions::strict).
@@ -186,8 +139,8 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When the inode is corrupted.
     pub fn is_strict(&self) -> Result<bool, FsError> {
-        let _inner = self.state.read();
-        self.state.inode.is_strict(&self.shared.volume)
+        let _inner = self.state().read();
+        self.open.inode().is_strict(&self.shared().volume)
     }
 
     /// The file with a name in this directory.
@@ -195,7 +148,7 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When there is none, or this is no directory.
     pub fn lookup(&self, name: impl AsRef<[u8]>) -> Result<Self, FsError> {
-        Ok(self.with(namei::lookup(&self.shared, &self.state, name.as_ref())?))
+        Ok(self.with(lookup::lookup(self.shared(), self.named(&name))?))
     }
 
     /// The entries of this directory behind the one with a cookie, all of them for 0. `.` and `..` are not among them.
@@ -203,7 +156,7 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When this is no directory, or has no name any more.
     pub fn entries(&self, behind: u64) -> Result<Vec<Entry>, FsError> {
-        namei::entries(&self.shared, &self.state, behind)
+        lookup::entries(self.shared(), self.state(), behind)
     }
 
     /// Creates a regular file.
@@ -214,7 +167,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// Durable when this returns; a crash before that leaves the file or not. One fence; two if the directory gets a block.
     pub fn create(&self, name: impl AsRef<[u8]>, new: NewFile) -> Result<Self, FsError> {
-        self.make(name.as_ref(), FileKind::File, new, 0, b"")
+        self.make(name.as_ref(), new.node(FileKind::File))
     }
 
     /// Creates a regular file without a name, which [`link`](Self::link) may give it: `O_TMPFILE` of open(2). It inherits the access control list of this directory.
@@ -225,9 +178,9 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// The file is freed with its last handle, or after a crash, unless it has got a name. One fence; two if the list of such files gets a block.
     pub fn create_unnamed(&self, new: NewFile) -> Result<Self, FsError> {
-        let NewFile { mode, uid, gid, umask } = new;
-        let new = NewInode { kind: FileKind::File, mode, uid, gid, rdev: 0, parent: 0, nlink: 0 };
-        Ok(self.with(namei::create_unnamed(&self.shared, &self.state, new, umask)?))
+        let NewNode { inode, umask, .. } = new.node(FileKind::File);
+        let inode = NewInode { nlink: 0, ..inode };
+        Ok(self.with(create::create_unnamed(self.shared(), self.state(), inode, umask)?))
     }
 
     /// Creates a directory.
@@ -238,7 +191,9 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// As for [`create`](Self::create).
     pub fn mkdir(&self, name: impl AsRef<[u8]>, new: NewFile) -> Result<Self, FsError> {
-        self.make(name.as_ref(), FileKind::Directory, new, 0, b"")
+        let mut node = new.node(FileKind::Directory);
+        (node.inode.parent, node.inode.nlink) = (self.ino(), 2);
+        self.make(name.as_ref(), node)
     }
 
     /// Creates a symbolic link.
@@ -258,7 +213,8 @@ impl<P: Pmem> Handle<P> {
         if target.is_empty() {
             return Err(FsError::NotFound);
         }
-        self.make(name.as_ref(), FileKind::Symlink, NewFile { mode: 0o777, ..new }, 0, target)
+        let new = NewFile { mode: 0o777, ..new };
+        self.make(name.as_ref(), NewNode { target, ..new.node(FileKind::Symlink) })
     }
 
     /// Creates a pipe, a socket, or a device file with a device number.
@@ -277,23 +233,12 @@ impl<P: Pmem> Handle<P> {
     ) -> Result<Self, FsError> {
         match kind {
             FileKind::Directory | FileKind::Symlink => Err(FsError::Invalid),
-            _ => self.make(name.as_ref(), kind, new, rdev, b""),
+            _ => {
+                let mut node = new.node(kind);
+                node.inode.rdev = rdev;
+                self.make(name.as_ref(), node)
+            }
         }
-    }
-
-    fn make(
-        &self,
-        name: &[u8],
-        kind: FileKind,
-        new: NewFile,
-        rdev: u32,
-        target: &[u8],
-    ) -> Result<Self, FsError> {
-        let NewFile { mode, uid, gid, umask } = new;
-        let is_dir = kind == FileKind::Directory;
-        let (parent, nlink) = if is_dir { (self.ino(), 2) } else { (0, 1) };
-        let new = NewInode { kind, mode, uid, gid, rdev, parent, nlink };
-        Ok(self.with(namei::create(&self.shared, &self.state, name, new, (umask, target))?))
     }
 
     /// Gives a file a name in this directory.
@@ -305,7 +250,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// Durable when this returns; a crash before that leaves the name or not. One fence; two if the directory gets a block.
     pub fn link(&self, file: &Self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
-        namei::link(&self.shared, &file.state, &self.state, name.as_ref())
+        link::link(self.shared(), file.state(), self.named(&name))
     }
 
     /// Removes a name of a file that is no directory.
@@ -317,7 +262,7 @@ impl<P: Pmem> Handle<P> {
     /// Durable when this returns; a crash before that leaves the name or not. One fence. A file that is open or has more than eight pages is freed later, or by
     /// further transactions.
     pub fn unlink(&self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
-        namei::unlink(&self.shared, &self.state, name.as_ref(), false)
+        unlink::unlink(self.shared(), self.named(&name), false)
     }
 
     /// Removes an empty directory.
@@ -328,7 +273,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// As for [`unlink`](Self::unlink).
     pub fn rmdir(&self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
-        namei::unlink(&self.shared, &self.state, name.as_ref(), true)
+        unlink::unlink(self.shared(), self.named(&name), true)
     }
 
     /// Renames a file, from this directory to `to_dir`. A file that has the new name loses it, if it is no directory with entries.
@@ -339,8 +284,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// Durable when this returns; a crash before that leaves the old state. One fence; two if the directory gets a block.
     pub fn rename(&self, from: impl AsRef<[u8]>, to_dir: &Self, to: impl AsRef<[u8]>) -> Result<(), FsError> {
-        let (from, to) = ((&*self.state, from.as_ref()), (&*to_dir.state, to.as_ref()));
-        namei::rename(&self.shared, from, to, false)
+        rename::rename(self.shared(), self.named(&from), to_dir.named(&to), false)
     }
 
     /// As [`rename`](Self::rename), but a name that exists is an error.
@@ -356,8 +300,7 @@ impl<P: Pmem> Handle<P> {
         to_dir: &Self,
         to: impl AsRef<[u8]>,
     ) -> Result<(), FsError> {
-        let (from, to) = ((&*self.state, from.as_ref()), (&*to_dir.state, to.as_ref()));
-        namei::rename(&self.shared, from, to, true)
+        rename::rename(self.shared(), self.named(&from), to_dir.named(&to), true)
     }
 
     /// Exchanges two files: each gets the other's name, in this directory and in `other_dir`, whatever their types.
@@ -373,8 +316,7 @@ impl<P: Pmem> Handle<P> {
         other_dir: &Self,
         other: impl AsRef<[u8]>,
     ) -> Result<(), FsError> {
-        let (one, other) = ((&*self.state, name.as_ref()), (&*other_dir.state, other.as_ref()));
-        namei::exchange(&self.shared, one, other)
+        rename::exchange(self.shared(), self.named(&name), other_dir.named(&other))
     }
 
     /// The target of a symbolic link.
@@ -382,8 +324,8 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When this is none.
     pub fn read_link(&self) -> Result<Vec<u8>, FsError> {
-        let _inner = self.state.read();
-        namei::read_link(&self.shared.volume, &self.state.inode)
+        let _inner = self.state().read();
+        symlink::read(&self.shared().volume, self.open.inode())
     }
 
     /// Reads bytes from an offset, and returns their number: fewer at the end of the file.
@@ -391,7 +333,7 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When this is no regular file.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
-        data::read(&self.shared, &self.state, offset, out)
+        read::read(self.shared(), self.state(), offset, out)
     }
 
     /// Writes bytes at an offset, and returns their number: fewer if there is no room for all.
@@ -404,7 +346,7 @@ impl<P: Pmem> Handle<P> {
     /// are overwritten each 8-byte word is old or new, and in a [strict](Self::set_strict) file all are. One fence if the pages are there and the length stays, and else
     /// two; two more for each further 64 pages.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize, FsError> {
-        write::write(&self.shared, &self.state, Some(offset), bytes)
+        write::write(self.shared(), self.state(), Some(offset), bytes)
     }
 
     /// Writes bytes at the end.
@@ -415,7 +357,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// As for [`write_at`](Self::write_at).
     pub fn append(&self, bytes: &[u8]) -> Result<usize, FsError> {
-        write::write(&self.shared, &self.state, None, bytes)
+        write::write(self.shared(), self.state(), None, bytes)
     }
 
     /// Changes the length. New bytes are zero.
@@ -426,7 +368,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// Durable when this returns; a crash before that leaves the old length or the new one.
     pub fn truncate(&self, size: u64) -> Result<(), FsError> {
-        data::truncate(&self.shared, &self.state, size)
+        truncate::truncate(self.shared(), self.state(), size)
     }
 
     /// Gives the holes of a range pages, so that writes to it find room: fallocate(2). The file gets longer if it ends before the range, unless `keeps_size`. Where 2 MiB of holes
@@ -439,7 +381,7 @@ impl<P: Pmem> Handle<P> {
     /// Durable when this returns; a crash before that leaves the old length or the new one.
     pub fn allocate(&self, offset: u64, len_bytes: u64, keeps_size: bool) -> Result<(), FsError> {
         let how = Allocation { grows: !keeps_size, zeroes: false };
-        data::allocate(&self.shared, &self.state, (offset, len_bytes), how)
+        allocate::allocate(self.shared(), self.state(), ByteRange { offset, len_bytes }, how)
     }
 
     /// As [`allocate`](Self::allocate), and makes the bytes that are there zero: `FALLOC_FL_ZERO_RANGE`.
@@ -451,7 +393,7 @@ impl<P: Pmem> Handle<P> {
     /// Durable when this returns; a crash before that leaves each 8-byte word of the range old or zero.
     pub fn zero_range(&self, offset: u64, len_bytes: u64, keeps_size: bool) -> Result<(), FsError> {
         let how = Allocation { grows: !keeps_size, zeroes: true };
-        data::allocate(&self.shared, &self.state, (offset, len_bytes), how)
+        allocate::allocate(self.shared(), self.state(), ByteRange { offset, len_bytes }, how)
     }
 
     /// Makes a range zero, and frees the pages that are wholly in it: `FALLOC_FL_PUNCH_HOLE`. The length stays.
@@ -462,7 +404,7 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// Durable when this returns; a crash before that leaves each 8-byte word of the range old or zero.
     pub fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<(), FsError> {
-        data::punch(&self.shared, &self.state, (offset, len_bytes))
+        truncate::punch(self.shared(), self.state(), ByteRange { offset, len_bytes })
     }
 
     /// The first offset that has data, from `offset` on: `SEEK_DATA` of lseek(2).
@@ -470,7 +412,7 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// [`NoData`](FsError::NoData) when only a hole follows.
     pub fn seek_data(&self, offset: u64) -> Result<u64, FsError> {
-        data::seek(&self.shared, &self.state, offset, true)
+        read::seek(self.shared(), self.state(), offset, true)
     }
 
     /// The first offset in a hole, from `offset` on, at last the end of the file: `SEEK_HOLE` of lseek(2).
@@ -478,7 +420,7 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// [`NoData`](FsError::NoData) when `offset` is behind the end.
     pub fn seek_hole(&self, offset: u64) -> Result<u64, FsError> {
-        data::seek(&self.shared, &self.state, offset, false)
+        read::seek(self.shared(), self.state(), offset, false)
     }
 
     /// The value of an extended attribute: getxattr(2).
@@ -498,8 +440,8 @@ impl<P: Pmem> Handle<P> {
     }
 
     fn all_xattrs(&self) -> Result<attribute_block::Attributes, FsError> {
-        let _inner = self.state.read();
-        attribute_block::load(&self.shared.volume, &self.state.inode)
+        let _inner = self.state().read();
+        attribute_block::load(&self.shared().volume, self.open.inode())
     }
 
     /// Sets an extended attribute. All attributes of a file have 64 KiB. `system.posix_acl_access` and `system.posix_acl_default` are access control lists: the first
@@ -516,7 +458,7 @@ impl<P: Pmem> Handle<P> {
         value: impl AsRef<[u8]>,
         how: SetXattr,
     ) -> Result<(), FsError> {
-        xattr::set(&self.shared, &self.state, (name.as_ref(), value.as_ref()), how)
+        xattr::set(self.shared(), self.state(), name.as_ref(), value.as_ref(), how)
     }
 
     /// Removes an extended attribute.
@@ -527,10 +469,27 @@ impl<P: Pmem> Handle<P> {
     /// # Durability
     /// As for [`set_xattr`](Self::set_xattr).
     pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
-        xattr::remove(&self.shared, &self.state, name.as_ref())
+        xattr::remove(self.shared(), self.state(), name.as_ref())
+    }
+
+    /// Maps a range of this file: mmap(2). Holes in it get pages, which are zero. A range of huge pages, as [`allocate`](Self::allocate) makes them, is the fastest.
+    ///
+    /// # Errors
+    /// When this is no regular file, the range is empty or ends behind the file, or there is no room.
+    ///
+    /// # Durability
+    /// The pages of the holes are durable when this returns, with the commit of the last [`Heap::transaction`](pm_alloc::Heap::transaction). Nothing is stored if there
+    /// are no holes; else two fences for each 64 pages.
+    pub fn map(&self, offset: u64, len_bytes: u64) -> Result<Map<P>, FsError> {
+        Map::new(&self.open, ByteRange { offset, len_bytes })
+    }
+
+    fn make(&self, name: &[u8], new: NewNode<'_>) -> Result<Self, FsError> {
+        let at = DirName { dir: self.state(), name };
+        Ok(self.with(create::create(self.shared(), at, new)?))
     }
 
     fn with(&self, state: Arc<State>) -> Self {
-        Self { shared: Arc::clone(&self.shared), state }
+        Self { open: self.open.another(state) }
     }
 }

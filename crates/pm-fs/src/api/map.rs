@@ -1,9 +1,10 @@
 //! Mapped files: a range of a file whose pages stay where they are.
 
-use crate::api::handle::Handle;
 use crate::error::FsError;
 use crate::format::{HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES};
-use crate::ops::data::{self, short};
+use crate::node::contents::{ByteRange, short};
+use crate::ops::{allocate, write};
+use crate::session::open::OpenInode;
 use core::fmt;
 use core::ops::Range;
 use pm_core::{Pmem, Region};
@@ -13,7 +14,7 @@ use pm_core::{Pmem, Region};
 /// As long as there is a map of a file, its pages stay where they are. What is punched or cut off is zeroed or kept, and freed later, at last with the file; writes are in place, even
 /// in strict files. Threads may share it. A load of bytes that another thread stores may find a part of them.
 pub struct Map<P: Pmem = Region> {
-    file: Handle<P>,
+    file: OpenInode<P>,
     /// The range of the file.
     range: Range<u64>,
     /// The length of a piece: that of a huge page if there are only huge ones, else of a page.
@@ -37,18 +38,13 @@ impl<P: Pmem> Drop for Map<P> {
     }
 }
 
-impl<P: Pmem> Handle<P> {
-    /// Maps a range of this file: mmap(2). Holes in it get pages, which are zero. A range of huge pages, as [`allocate`](Self::allocate) makes them, is the fastest.
-    ///
-    /// # Errors
-    /// When this is no regular file, the range is empty or ends behind the file, or there is no room.
-    ///
-    /// # Durability
-    /// Durable when this returns. Nothing is stored if there are no holes; else two fences for each 64 pages.
-    pub fn map(&self, offset: u64, len_bytes: u64) -> Result<Map<P>, FsError> {
+impl<P: Pmem> Map<P> {
+    /// See [`Handle::map`](crate::Handle::map).
+    pub(crate) fn new(file: &OpenInode<P>, range: ByteRange) -> Result<Self, FsError> {
+        let ByteRange { offset, len_bytes } = range;
         let range = offset..offset.checked_add(len_bytes).ok_or(FsError::Invalid)?;
-        let mut inner = self.state().write();
-        let pages = data::pages_of(self.shared(), self.state(), &inner, &range)?;
+        let mut inner = file.state().write();
+        let pages = allocate::present_pages(file.shared(), file.state(), &inner, &range)?;
         inner.maps += 1;
         drop(inner);
         let is_huge = (range.start / PAGE_BYTES).is_multiple_of(HUGE_PAGE_PAGES)
@@ -60,11 +56,9 @@ impl<P: Pmem> Handle<P> {
             true => (HUGE_PAGE_BYTES, pages.into_iter().step_by(HUGE_PIECE).collect()),
             false => (PAGE_BYTES, pages),
         };
-        Ok(Map { file: self.clone(), range, piece_bytes, pieces })
+        Ok(Self { file: file.clone(), range, piece_bytes, pieces })
     }
-}
 
-impl<P: Pmem> Map<P> {
     /// The length in bytes.
     #[must_use]
     pub const fn len_bytes(&self) -> u64 {
@@ -111,7 +105,7 @@ impl<P: Pmem> Map<P> {
         let len = range.end.checked_sub(range.start).ok_or(FsError::Invalid)?;
         let shared = self.file.shared();
         self.each_piece(range.start, len, |offset, len| shared.volume.pmem().flush(offset, len as u64))?;
-        data::note_change(shared, self.file.state())
+        write::note_change(shared, self.file.state())
     }
 
     /// Calls `each` with the offsets in the pool and the lengths of the parts of a range, which are in one piece each.

@@ -5,8 +5,7 @@ use crate::format::{INLINE_LINK_MAX, SlotKind};
 use crate::node::dir::{self, DirIndex, Entry};
 use crate::node::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
 use crate::node::slot::Slot;
-use crate::node::walk;
-use crate::ops::namei;
+use crate::node::{symlink, walk};
 use crate::session::shared::Shared;
 use crate::volume::Volume;
 use pm_core::Pmem;
@@ -116,7 +115,7 @@ impl<P: Pmem> Checker<'_, P> {
         let volume = &self.shared.volume;
         self.attempt(&name, inode.size(volume));
         if inode.kind == FileKind::Symlink {
-            self.attempt(&name, namei::read_link(volume, inode));
+            self.attempt(&name, symlink::read(volume, inode));
         }
         let visited = match inode.kind {
             FileKind::Symlink if inode.size(volume).is_ok_and(|size| size <= INLINE_LINK_MAX as u64) => {

@@ -122,7 +122,8 @@ pub(crate) fn set(
     attributes: &mut Attributes,
     name: &[u8],
     value: &[u8],
-    (kind, mode): (FileKind, u32),
+    kind: FileKind,
+    mode: u32,
 ) -> Result<u32, FsError> {
     let acl = Acl::parse(value).ok_or(FsError::Invalid)?;
     match (name == DEFAULT, kind) {
@@ -152,21 +153,28 @@ pub(crate) fn change_mode(attributes: &mut Attributes, mode: u32) -> bool {
     true
 }
 
+/// What a new file gets because of its directory.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Inherited {
+    pub(crate) mode: u32,
+    pub(crate) attributes: Attributes,
+}
+
 /// The mode of a new file in a directory with these attributes, and the attributes that it inherits. `umask` counts if the directory has no default list.
-pub(crate) fn inherit(parent: &Attributes, kind: FileKind, mode: u32, umask: u32) -> (u32, Attributes) {
-    let mut inherited = Attributes::new();
-    let Some(value) = parent.get(DEFAULT).filter(|_| kind != FileKind::Symlink) else {
-        return (mode & !(umask & 0o777), inherited);
+pub(crate) fn inherit(parent: &Attributes, kind: FileKind, mode: u32, umask: u32) -> Inherited {
+    let mut attributes = Attributes::new();
+    let list = parent.get(DEFAULT).filter(|_| kind != FileKind::Symlink);
+    let Some((value, mut acl)) = list.and_then(|value| Some((value, Acl::parse(value)?))) else {
+        return Inherited { mode: mode & !(umask & 0o777), attributes };
     };
-    let Some(mut acl) = Acl::parse(value) else { return (mode & !(umask & 0o777), inherited) };
     if kind == FileKind::Directory {
-        inherited.insert(DEFAULT.to_vec(), value.clone());
+        attributes.insert(DEFAULT.to_vec(), value.clone());
     }
     acl.map_classes(|permissions, shift| permissions & bits(mode, shift));
     if !acl.is_mode_only() {
-        inherited.insert(ACCESS.to_vec(), acl.to_bytes());
+        attributes.insert(ACCESS.to_vec(), acl.to_bytes());
     }
-    (acl.mode(mode), inherited)
+    Inherited { mode: acl.mode(mode), attributes }
 }
 
 #[cfg(test)]
@@ -213,8 +221,9 @@ mod tests {
             (MASK, 5, NONE),
             (OTHER, 1, NONE),
         ]);
-        let file = (FileKind::File, 0o4600);
-        assert_eq!(set(&mut attributes, ACCESS, &named, file).ok(), Some(0o4651));
+        let set =
+            |attributes: &mut Attributes, name, value| set(attributes, name, value, FileKind::File, 0o4600);
+        assert_eq!(set(&mut attributes, ACCESS, &named).ok(), Some(0o4651));
         assert_eq!(attributes[ACCESS], named);
         assert!(change_mode(&mut attributes, 0o720));
         let changed = value(&[
@@ -227,11 +236,11 @@ mod tests {
         assert_eq!(attributes[ACCESS], changed);
         // The mode says all.
         let short = value(&[(USER_OBJ, 6, NONE), (GROUP_OBJ, 4, NONE), (OTHER, 1, NONE)]);
-        assert_eq!(set(&mut attributes, ACCESS, &short, file).ok(), Some(0o4641));
+        assert_eq!(set(&mut attributes, ACCESS, &short).ok(), Some(0o4641));
         assert!(attributes.is_empty());
         assert!(!change_mode(&mut attributes, 0o720));
-        assert!(matches!(set(&mut attributes, DEFAULT, &short, file), Err(FsError::AccessDenied)));
-        assert!(matches!(set(&mut attributes, ACCESS, b"none", file), Err(FsError::Invalid)));
+        assert!(matches!(set(&mut attributes, DEFAULT, &short), Err(FsError::AccessDenied)));
+        assert!(matches!(set(&mut attributes, ACCESS, b"none"), Err(FsError::Invalid)));
     }
 
     #[test]
@@ -244,6 +253,10 @@ mod tests {
             (OTHER, 5, NONE),
         ]);
         let parent = Attributes::from([(DEFAULT.to_vec(), default.clone())]);
+        let inherit = |parent: &Attributes, kind, mode, umask| {
+            let Inherited { mode, attributes } = inherit(parent, kind, mode, umask);
+            (mode, attributes)
+        };
         let (mode, inherited) = inherit(&parent, FileKind::File, 0o644, 0o077);
         let access = value(&[
             (USER_OBJ, 6, NONE),

@@ -2,8 +2,10 @@
 
 pub(crate) mod acl;
 pub(crate) mod attribute_block;
+pub(crate) mod contents;
 pub(crate) mod dir;
 pub(crate) mod inode;
 pub(crate) mod slot;
+pub(crate) mod symlink;
 pub(crate) mod tree;
 pub(crate) mod walk;

@@ -2,14 +2,14 @@
 
 use crate::error::FsError;
 use crate::format::{HUGE_PAGE_BYTES, PAGE_BYTES};
+use crate::node::contents::{
+    PAGES_ADDED, SIZE_MAX, ZEROES, check_is_file, short, short_len, store_size, take_huge, zero,
+};
 use crate::node::inode::InodeRef;
 use crate::node::slot::{self, Slot};
 use crate::node::tree::{self, Lookup};
-use crate::ops::data::{
-    PAGES_ADDED, SIZE_MAX, ZEROES, check_is_file, short, short_len, store_size, take_huge, zero,
-};
 use crate::session::shared::Shared;
-use crate::session::table::{Life, State};
+use crate::session::table::State;
 use crate::volume::pages::Taken;
 use crate::volume::{Change, Volume};
 use core::ops::Range;
@@ -21,7 +21,7 @@ pub const ATOMIC_WRITE_BYTES: u64 = (PAGES_ADDED as u64 - 1) * PAGE_BYTES;
 /// Writes bytes at an offset, and returns their number: fewer if there is no room for all.
 ///
 /// # Durability
-/// Durable when this returns. A crash before that leaves the length old or new, or new up to a part of the bytes, and never before the bytes; of bytes that are
+/// Durable when this returns, with the fence of `View::store_u64_pair` or the commit of a `Heap::transaction`. A crash before that leaves the length old or new, or new up to a part of the bytes, and never before the bytes; of bytes that are
 /// overwritten each 8-byte word is old or new, and in a strict file all of a transaction's are. One fence if the pages are there and the length stays, and else
 /// two; two more for each further 64 pages, or huge page where the file has none of its pages.
 pub(crate) fn write<P: Pmem>(
@@ -31,10 +31,7 @@ pub(crate) fn write<P: Pmem>(
     bytes: &[u8],
 ) -> Result<usize, FsError> {
     check_is_file(&state.inode)?;
-    let inner = state.write();
-    if inner.life == Life::Freed {
-        return Err(FsError::NotFound);
-    }
+    let inner = state.write_existing()?;
     let volume = shared.prepared()?;
     let size = state.inode.size(volume)?;
     let offset = offset.unwrap_or(size);
@@ -47,15 +44,11 @@ pub(crate) fn write<P: Pmem>(
         return Err(FsError::TooLong);
     }
     let end = offset + bytes.len() as u64;
-    zero(volume, &state.inode, size, offset)?;
+    zero(volume, &state.inode, size..offset)?;
     let mut at = offset;
     while at < end {
-        match write_some(
-            volume,
-            &state.inode,
-            (at, inner.maps > 0),
-            &bytes[short_len(at - offset, bytes.len())..],
-        ) {
+        let rest = Piece { at, bytes: &bytes[short_len(at - offset, bytes.len())..] };
+        match write_some(volume, &state.inode, rest, inner.maps > 0) {
             Ok(len) => at += len,
             Err(_) if at > offset => break,
             Err(error) => return Err(error),
@@ -64,14 +57,50 @@ pub(crate) fn write<P: Pmem>(
     Ok(short_len(at - offset, bytes.len()))
 }
 
+/// Notes the time of a change, and with it makes durable what this thread has flushed.
+///
+/// # Durability
+/// Durable when this returns, with the fence of `View::store_u64_pair`.
+pub(crate) fn note_change<P: Pmem>(shared: &Shared<P>, state: &State) -> Result<(), FsError> {
+    let (volume, inode) = (shared.prepared()?, &state.inode);
+    let _inner = state.write();
+    let now = inode.wtime_for(volume, volume.now())?;
+    store_size(volume, inode, inode.size(volume)?, now)
+}
+
+/// Bytes, and where they are written: an offset in a file or in a page.
+#[derive(Clone, Copy)]
+struct Piece<'b> {
+    at: u64,
+    bytes: &'b [u8],
+}
+
+impl Piece<'_> {
+    const fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    const fn end(&self) -> u64 {
+        self.at + self.len()
+    }
+}
+
 /// The pages that one transaction writes.
 struct Plan {
-    /// Pages that are written in place: their numbers in the file, and their offsets in the pool.
-    present: Vec<(u64, u64)>,
+    /// Pages that are written in place.
+    present: Vec<Present>,
     /// Pages that the file gets.
     added: Vec<Added>,
     /// The end of what is written.
     end: u64,
+}
+
+/// A page that a file has.
+struct Present {
+    /// Its number in the file.
+    index: u64,
+    /// Its offset in the pool.
+    page: u64,
 }
 
 /// A page that a file gets.
@@ -104,7 +133,9 @@ impl Plan {
             let Lookup { at, slot } = tree::find_slot(volume, inode, index)?;
             let old = slot.map(|slot| volume.page(slot.number)).transpose()?;
             match old {
-                Some(page) if !is_copied || index * PAGE_BYTES >= size => plan.present.push((index, page)),
+                Some(page) if !is_copied || index * PAGE_BYTES >= size => {
+                    plan.present.push(Present { index, page })
+                }
                 _ if plan.added.len() < *most.get_or_insert_with(most_added) => {
                     plan.added.push(Added { index, at, old });
                 }
@@ -122,25 +153,26 @@ impl Plan {
 fn write_some<P: Pmem>(
     volume: &Volume<P>,
     inode: &InodeRef,
-    (offset, is_mapped): (u64, bool),
-    bytes: &[u8],
+    piece: Piece<'_>,
+    is_mapped: bool,
 ) -> Result<u64, FsError> {
+    let Piece { at: offset, bytes } = piece;
     let size = inode.size(volume)?;
-    if offset.is_multiple_of(HUGE_PAGE_BYTES) && bytes.len() as u64 >= HUGE_PAGE_BYTES {
-        let pages = offset / PAGE_BYTES..(offset + bytes.len() as u64) / PAGE_BYTES;
+    if offset.is_multiple_of(HUGE_PAGE_BYTES) && piece.len() >= HUGE_PAGE_BYTES {
+        let pages = offset / PAGE_BYTES..piece.end() / PAGE_BYTES;
         if let Some(taken) = take_huge(volume, inode, &pages)? {
-            return write_huge(volume, inode, (offset, size), bytes, taken);
+            return write_huge(volume, inode, size, piece, taken);
         }
     }
     // An aligned word is stored atomically.
     let is_word = bytes.len() == 8 && offset.is_multiple_of(8);
     let is_copied = offset < size && !is_word && !is_mapped && inode.is_strict(volume)?;
-    if !is_copied && let Some(at) = in_one_page(volume, inode, (offset, bytes.len() as u64), size)? {
+    if !is_copied && let Some(at) = in_one_page(volume, inode, piece, size)? {
         volume.pmem().store_nt(at, bytes);
-        finish_in_place(volume, inode, size, offset + bytes.len() as u64)?;
-        return Ok(bytes.len() as u64);
+        finish_in_place(volume, inode, size, piece.end())?;
+        return Ok(piece.len());
     }
-    let plan = Plan::new(volume, inode, offset..offset + bytes.len() as u64, size, is_copied)?;
+    let plan = Plan::new(volume, inode, offset..piece.end(), size, is_copied)?;
     if plan.end <= offset {
         return Err(FsError::NoSpace);
     }
@@ -149,12 +181,12 @@ fn write_some<P: Pmem>(
     let part = |index: u64| {
         let start = (index * PAGE_BYTES).max(offset);
         let stop = ((index + 1) * PAGE_BYTES).min(plan.end);
-        (start % PAGE_BYTES, &bytes[short(start - offset)..short(stop - offset)])
+        Piece { at: start % PAGE_BYTES, bytes: &bytes[short(start - offset)..short(stop - offset)] }
     };
     let overwrite = || {
-        for (index, page) in &plan.present {
-            let (within, part) = part(*index);
-            volume.pmem().store_nt(page + within, part);
+        for Present { index, page } in &plan.present {
+            let part = part(*index);
+            volume.pmem().store_nt(page + part.at, part.bytes);
         }
     };
     for (added, number) in plan.added.iter().zip(taken.numbers()) {
@@ -184,11 +216,11 @@ fn write_some<P: Pmem>(
 fn in_one_page<P: Pmem>(
     volume: &Volume<P>,
     inode: &InodeRef,
-    (offset, len): (u64, u64),
+    piece: Piece<'_>,
     size: u64,
 ) -> Result<Option<u64>, FsError> {
-    let (index, within) = (offset / PAGE_BYTES, offset % PAGE_BYTES);
-    if within + len > PAGE_BYTES || index * PAGE_BYTES >= size {
+    let (index, within) = (piece.at / PAGE_BYTES, piece.at % PAGE_BYTES);
+    if within + piece.len() > PAGE_BYTES || index * PAGE_BYTES >= size {
         return Ok(None);
     }
     let slot = tree::find(volume, inode, index)?;
@@ -209,12 +241,12 @@ fn finish_in_place<P: Pmem>(
     store_size(volume, inode, size.max(end), inode.wtime_for(volume, volume.now())?)
 }
 
-/// Writes the first bytes to a huge page, and gives it to the file at `offset`. Returns their number.
+/// Writes the first bytes of a piece to a huge page, and gives it to the file there. Returns their number.
 fn write_huge<P: Pmem>(
     volume: &Volume<P>,
     inode: &InodeRef,
-    (offset, size): (u64, u64),
-    bytes: &[u8],
+    size: u64,
+    Piece { at: offset, bytes }: Piece<'_>,
     taken: Taken<'_>,
 ) -> Result<u64, FsError> {
     let first = taken.numbers()[0];
@@ -249,12 +281,12 @@ fn set_slots<P: Pmem>(
 }
 
 /// Stores a part of a new page, and around it what is in the old one, or zeroes: the whole page becomes visible.
-fn store_new<P: Pmem>(volume: &Volume<P>, page: u64, (within, part): (u64, &[u8]), old: Option<u64>) {
+fn store_new<P: Pmem>(volume: &Volume<P>, page: u64, part: Piece<'_>, old: Option<u64>) {
     let pmem = volume.pmem();
-    let stop = within + part.len() as u64;
+    let (within, stop) = (part.at, part.end());
     let around = |rest: &[u8; 4096]| {
         pmem.store_nt(page, &rest[..short(within)]);
-        pmem.store_nt(page + within, part);
+        pmem.store_nt(page + within, part.bytes);
         pmem.store_nt(page + stop, &rest[short(stop)..]);
     };
     match old {

@@ -6,7 +6,7 @@ use crate::node::acl;
 use crate::node::attribute_block::{self, Attributes};
 use crate::node::inode::load_identity;
 use crate::session::shared::Shared;
-use crate::session::table::{Life, State};
+use crate::session::table::State;
 use pm_core::Pmem;
 
 /// Whether an attribute must exist before it is set.
@@ -21,38 +21,15 @@ pub enum SetXattr {
     Replace,
 }
 
-/// Changes the attributes of a file by `edit`, which gets its mode, and returns the new one.
+/// Sets an attribute.
 ///
 /// # Durability
-/// Durable when this returns; a crash before that leaves the old attributes and the old mode. Two fences.
-fn change<P: Pmem>(
-    shared: &Shared<P>,
-    state: &State,
-    edit: impl FnOnce(&mut Attributes, u32) -> Result<u32, FsError>,
-) -> Result<(), FsError> {
-    let (volume, inode) = (shared.prepared()?, &state.inode);
-    let inner = state.write();
-    if inner.life == Life::Freed {
-        return Err(FsError::NotFound);
-    }
-    let mut attributes = attribute_block::load(volume, inode)?;
-    let mode = load_identity(volume, inode.ino)?.mode;
-    let new_mode = edit(&mut attributes, mode)?;
-    let now = volume.now();
-    volume.transaction(|change| {
-        if new_mode != mode {
-            inode.edit(change, |identity| identity.mode = new_mode)?;
-        }
-        attribute_block::replace(change, inode, &attributes)?;
-        change.set(inode.ctime_at(), now)
-    })
-}
-
-/// Sets an attribute.
+/// As for [`change`].
 pub(crate) fn set<P: Pmem>(
     shared: &Shared<P>,
     state: &State,
-    (name, value): (&[u8], &[u8]),
+    name: &[u8],
+    value: &[u8],
     how: SetXattr,
 ) -> Result<(), FsError> {
     // listxattr(2) ends names with a zero byte.
@@ -66,7 +43,7 @@ pub(crate) fn set<P: Pmem>(
         (true, SetXattr::Create) => Err(FsError::Exists),
         (false, SetXattr::Replace) => Err(FsError::NoAttribute),
         _ if [acl::ACCESS, acl::DEFAULT].contains(&name) => {
-            acl::set(attributes, name, value, (state.inode.kind, mode))
+            acl::set(attributes, name, value, state.inode.kind, mode)
         }
         _ => {
             attributes.insert(name.to_vec(), value.to_vec());
@@ -76,9 +53,36 @@ pub(crate) fn set<P: Pmem>(
 }
 
 /// Removes an attribute.
+///
+/// # Durability
+/// As for [`change`].
 pub(crate) fn remove<P: Pmem>(shared: &Shared<P>, state: &State, name: &[u8]) -> Result<(), FsError> {
     change(shared, state, |attributes, mode| match attributes.remove(name) {
         Some(_) => Ok(mode),
         None => Err(FsError::NoAttribute),
+    })
+}
+
+/// Changes the attributes of a file by `edit`, which gets its mode, and returns the new one.
+///
+/// # Durability
+/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the old attributes and the old mode. Two fences.
+fn change<P: Pmem>(
+    shared: &Shared<P>,
+    state: &State,
+    edit: impl FnOnce(&mut Attributes, u32) -> Result<u32, FsError>,
+) -> Result<(), FsError> {
+    let (volume, inode) = (shared.prepared()?, &state.inode);
+    let _inner = state.write_existing()?;
+    let mut attributes = attribute_block::load(volume, inode)?;
+    let mode = load_identity(volume, inode.ino)?.mode;
+    let new_mode = edit(&mut attributes, mode)?;
+    let now = volume.now();
+    volume.transaction(|change| {
+        if new_mode != mode {
+            inode.edit(change, |identity| identity.mode = new_mode)?;
+        }
+        attribute_block::replace(change, inode, &attributes)?;
+        change.set(inode.ctime_at(), now)
     })
 }

@@ -3,15 +3,15 @@
 use crate::error::{Corruption, FsError};
 use crate::node::dir::{DirIndex, Found};
 use crate::node::inode::{self, FileKind, InodeRef, offset_of_ino};
-use crate::node::tree;
 use crate::session::orphans;
 use crate::session::recovery;
-use crate::session::table::{Inner, Life, State, Table};
-use crate::volume::{Change, Volume};
+use crate::session::table::{Life, State, Table};
+use crate::volume::Volume;
+use crate::volume::seal::Owner;
 use core::sync::atomic::{AtomicBool, Ordering};
 use pm_core::Pmem;
 use pm_core::line::LINE_BYTES;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An open file system.
 ///
@@ -37,40 +37,6 @@ struct Preparation {
     saved_at: u64,
     /// Why it cannot be done: then nothing changes.
     failed: Mutex<Option<Corruption>>,
-}
-
-/// The locks of some inodes.
-pub(crate) struct Locked<'s>(Vec<(InodeRef, RwLockWriteGuard<'s, Inner>)>);
-
-impl<'s> Locked<'s> {
-    /// Locks these inodes, some of which may be the same.
-    pub(crate) fn new(states: &[&'s State]) -> Self {
-        let mut states = states.to_vec();
-        // Two may have the same number, if one was freed since the caller has found it.
-        states.sort_unstable_by_key(|state| (state.inode.ino, state.inode.birth));
-        states.dedup_by_key(|state| state.inode);
-        Self(states.into_iter().map(|state| (state.inode, state.write())).collect())
-    }
-
-    pub(crate) fn get(&self, state: &State) -> &Inner {
-        let found = self.0.iter().find(|(inode, _)| *inode == state.inode);
-        &found.expect("the inode is locked").1
-    }
-
-    pub(crate) fn get_mut(&mut self, state: &State) -> &mut Inner {
-        let found = self.0.iter_mut().find(|(inode, _)| *inode == state.inode);
-        &mut found.expect("the inode is locked").1
-    }
-
-    /// The entries of a directory that has a name.
-    pub(crate) fn index(&self, dir: &State) -> Result<&DirIndex, FsError> {
-        index(self.get(dir))
-    }
-}
-
-/// The entries of a directory that has a name, and whose index was made.
-pub(crate) fn index(inner: &Inner) -> Result<&DirIndex, FsError> {
-    inner.index.as_ref().filter(|_| inner.life == Life::Named).ok_or(FsError::NotFound)
 }
 
 impl<P: Pmem> Shared<P> {
@@ -154,11 +120,17 @@ impl<P: Pmem> Shared<P> {
             ));
         }
         let birth = inode::load_birth(&self.volume, found.ino)?;
-        let state = self.table.open_verified((found.ino, birth), || {
-            let inode = InodeRef::find(&self.volume, found.ino)?;
-            self.persist_status(&inode)?;
-            Ok(inode)
-        })?;
+        let mut in_use = self.table.lock();
+        let inode = match in_use.find(Owner { ino: found.ino, birth }) {
+            Some(inode) => inode,
+            None => {
+                let inode = InodeRef::find(&self.volume, found.ino)?;
+                self.persist_status(&inode)?;
+                inode
+            }
+        };
+        let state = in_use.open(inode);
+        drop(in_use);
         if state.inode.kind == found.kind {
             return Ok(state);
         }
@@ -169,11 +141,12 @@ impl<P: Pmem> Shared<P> {
     /// The number of the parent of a directory. Under the lock of renames it stays, but another thread may be changing what else is in its line.
     pub(crate) fn parent_of(&self, ino: u64) -> Result<u64, FsError> {
         let birth = inode::load_birth(&self.volume, ino)?;
-        self.table.with_use((ino, birth), |is_used| match is_used {
+        let in_use = self.table.lock();
+        match in_use.find(Owner { ino, birth }) {
             // Verified when it was opened.
-            true => inode::load_parent(&self.volume, ino),
-            false => inode::load_identity(&self.volume, ino).map(|identity| identity.parent),
-        })
+            Some(_) => inode::load_parent(&self.volume, ino),
+            None => inode::load_identity(&self.volume, ino).map(|identity| identity.parent),
+        }
     }
 
     /// Before the preparation, makes what is in an inode besides logged words durable: a killed process may have stored it in place.
@@ -199,43 +172,10 @@ impl<P: Pmem> Shared<P> {
         orphans::free_contents(volume, inode)?;
         self.ensure_index(&self.orphans)?;
         let mut list = self.orphans.write();
-        let freed = orphans::free(volume, inode, index(&list)?)?;
-        apply(&mut list, freed);
+        let freed = orphans::free(volume, inode, list.entries()?)?;
+        list.apply(freed);
         state.write().life = Life::Freed;
         self.table.forget(state);
         Ok(())
-    }
-
-    /// Takes the last name from an inode, in a transaction: frees it if that is short work, and else makes it an orphan.
-    pub(crate) fn drop_last_name(
-        &self,
-        change: &mut Change<'_, '_, P>,
-        state: &State,
-        now: u64,
-        orphans: Option<&Inner>,
-    ) -> Result<Option<crate::node::dir::DirChange>, FsError> {
-        let inode = &state.inode;
-        let Some(list) = orphans else {
-            tree::cut(change, inode, 0)?;
-            inode.free_xattr(change)?;
-            change.free(offset_of_ino(inode.ino))?;
-            return Ok(None);
-        };
-        inode.set_nlink(change, 0)?;
-        change.set(inode.ctime_at(), now)?;
-        index(list)?.add(change, &self.orphans.inode, &orphans::name_of(inode.ino), inode).map(Some)
-    }
-
-    /// Whether an inode whose last name goes can be freed by the same transaction: the caller has its only handle, and it has few pages.
-    pub(crate) fn is_freed_at_once(&self, state: &State) -> Result<bool, FsError> {
-        let height = state.inode.height(&self.volume)?;
-        Ok(state.has_one_handle() && matches!(height, 0 | crate::format::NO_TREE))
-    }
-}
-
-/// Does to a directory's index what a transaction has done.
-pub(crate) fn apply(inner: &mut Inner, change: crate::node::dir::DirChange) {
-    if let Some(index) = &mut inner.index {
-        index.apply(change);
     }
 }

@@ -1,8 +1,9 @@
 //! The inodes in use: their locks, and what is kept of them in DRAM.
 
 use crate::error::FsError;
-use crate::node::dir::DirIndex;
+use crate::node::dir::{DirChange, DirIndex};
 use crate::node::inode::{FileKind, InodeRef};
+use crate::volume::seal::Owner;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -39,6 +40,20 @@ pub(crate) enum Life {
     Freed,
 }
 
+impl Inner {
+    /// The entries of a directory that has a name, and whose index was made.
+    pub(crate) fn entries(&self) -> Result<&DirIndex, FsError> {
+        self.index.as_ref().filter(|_| self.life == Life::Named).ok_or(FsError::NotFound)
+    }
+
+    /// Does to a directory's index what a transaction has done.
+    pub(crate) fn apply(&mut self, change: DirChange) {
+        if let Some(index) = &mut self.index {
+            index.apply(change);
+        }
+    }
+}
+
 impl State {
     /// A panic under the lock leaves the inode as the last durable transaction has left it.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Inner> {
@@ -48,6 +63,12 @@ impl State {
     /// See [`read`](Self::read).
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Inner> {
         self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`write`](Self::write), if the inode still exists.
+    pub(crate) fn write_existing(&self) -> Result<RwLockWriteGuard<'_, Inner>, FsError> {
+        let inner = self.write();
+        if inner.life == Life::Freed { Err(FsError::NotFound) } else { Ok(inner) }
     }
 
     /// Whether this handle, of the caller, is the only one.
@@ -62,41 +83,42 @@ pub(crate) struct Table {
     states: Mutex<FxHashMap<u64, Arc<State>>>,
 }
 
-impl Table {
+/// The lock of the table. As long as it is held, an inode that is not in use does not change.
+pub(crate) struct InUse<'t> {
+    states: MutexGuard<'t, FxHashMap<u64, Arc<State>>>,
+}
+
+impl InUse<'_> {
+    /// The inode with this number and birth, if it is in use.
+    pub(crate) fn find(&self, inode: Owner) -> Option<InodeRef> {
+        let found = self.states.get(&inode.ino).map(|state| state.inode);
+        found.filter(|found| found.birth == inode.birth)
+    }
+
     /// A handle to an inode. The caller has the lock of a directory that names it, or another handle.
-    pub(crate) fn open(&self, inode: InodeRef) -> Arc<State> {
-        Self::open_in(&mut self.lock(), inode)
-    }
-
-    /// As [`open`](Self::open), for the inode with this number and birth, which `verify` verifies if it is not in use yet: then it does not change meanwhile.
-    pub(crate) fn open_verified(
-        &self,
-        (ino, birth): (u64, u64),
-        verify: impl FnOnce() -> Result<InodeRef, FsError>,
-    ) -> Result<Arc<State>, FsError> {
-        let mut states = self.lock();
-        let inode = match states.get(&ino).map(|state| state.inode).filter(|inode| inode.birth == birth) {
-            Some(inode) => inode,
-            None => verify()?,
-        };
-        Ok(Self::open_in(&mut states, inode))
-    }
-
-    /// Calls `call` with whether an inode is in use. If it is not, it does not change meanwhile.
-    pub(crate) fn with_use<R>(&self, (ino, birth): (u64, u64), call: impl FnOnce(bool) -> R) -> R {
-        let states = self.lock();
-        call(states.get(&ino).is_some_and(|state| state.inode.birth == birth))
-    }
-
-    fn open_in(states: &mut FxHashMap<u64, Arc<State>>, inode: InodeRef) -> Arc<State> {
+    pub(crate) fn open(&mut self, inode: InodeRef) -> Arc<State> {
         let new = || Arc::new(State { inode, handles: AtomicU64::new(0), inner: RwLock::default() });
-        let state = states.entry(inode.ino).or_insert_with(new);
+        let state = self.states.entry(inode.ino).or_insert_with(new);
         if state.inode != inode {
             // That of an inode whose block is free, and is this one's now, before the thread that freed it has forgotten it.
             *state = new();
         }
         state.handles.fetch_add(1, Ordering::AcqRel);
         Arc::clone(state)
+    }
+
+    /// Removes a state, unless the number is another inode's by now.
+    fn forget(&mut self, state: &State) {
+        if self.states.get(&state.inode.ino).is_some_and(|found| core::ptr::eq(&raw const **found, state)) {
+            self.states.remove(&state.inode.ino);
+        }
+    }
+}
+
+impl Table {
+    /// As [`InUse::open`].
+    pub(crate) fn open(&self, inode: InodeRef) -> Arc<State> {
+        self.lock().open(inode)
     }
 
     /// Another handle.
@@ -111,31 +133,24 @@ impl Table {
         let mut states = self.lock();
         let is_last = state.handles.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last && state.inode.kind != FileKind::Directory {
-            forget(&mut states, state);
+            states.forget(state);
         }
         is_last
     }
 
     /// Forgets an inode whose block is free.
     pub(crate) fn forget(&self, state: &State) {
-        forget(&mut self.lock(), state);
+        self.lock().forget(state);
     }
 
     /// Forgets what is known of directories: the medium was changed otherwise.
     pub(crate) fn forget_indexes(&self) {
-        self.lock().values().for_each(|state| state.write().index = None);
+        self.lock().states.values().for_each(|state| state.write().index = None);
     }
 
     /// A panic under the lock leaves the map as it was.
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<u64, Arc<State>>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Removes a state, unless the number is another inode's by now.
-fn forget(states: &mut FxHashMap<u64, Arc<State>>, state: &State) {
-    if states.get(&state.inode.ino).is_some_and(|found| core::ptr::eq(&raw const **found, state)) {
-        states.remove(&state.inode.ino);
+    pub(crate) fn lock(&self) -> InUse<'_> {
+        InUse { states: self.states.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 }
 

@@ -8,8 +8,7 @@ use crate::format::{
 };
 use crate::node::inode::{FileKind, InodeRef, offset_of_ino};
 use crate::node::slot::{self, Slot, SlotList};
-use crate::node::{tree, walk};
-use crate::ops::namei;
+use crate::node::{symlink, tree, walk};
 use crate::session::recovery::BIRTHS_MAX;
 use crate::volume::Source as _;
 use core::mem::offset_of;
@@ -79,7 +78,7 @@ impl<P: Pmem> Repair<'_, P> {
 
     /// Whether the target of a symbolic link can be read; other files have none.
     fn has_target(&self, inode: &InodeRef) -> bool {
-        inode.kind != FileKind::Symlink || namei::read_link(self.volume, inode).is_ok()
+        inode.kind != FileKind::Symlink || symlink::read(self.volume, inode).is_ok()
     }
 
     /// Corrects the sealed words of an inode, except the number of its names.
