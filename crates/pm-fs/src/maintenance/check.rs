@@ -5,7 +5,7 @@ use crate::format::{INLINE_LINK_MAX, SlotKind};
 use crate::node::dir::{self, DirIndex, Entry};
 use crate::node::inode::{FileKind, InodeRef, load_identity, offset_of_ino};
 use crate::node::slot::Slot;
-use crate::node::{symlink, walk};
+use crate::node::{attribute_block, symlink, walk};
 use crate::session::shared::Shared;
 use crate::volume::Volume;
 use pm_core::Pmem;
@@ -126,7 +126,7 @@ impl<P: Pmem> Checker<'_, P> {
         self.attempt(&name, visited);
         let xattr = self.attempt(&name, inode.xattr(volume)).flatten();
         if let Some(offset) = xattr {
-            self.attempt(&name, crate::node::attribute_block::load(volume, inode));
+            self.attempt(&name, attribute_block::load(volume, inode));
             self.block(offset, &name);
         }
         for slot in slots {

@@ -6,7 +6,8 @@
 mod contents;
 mod dir_block;
 mod names;
+mod progress;
 mod run;
 
-pub use run::RepairReport;
+pub use progress::RepairReport;
 pub(crate) use run::repair;
