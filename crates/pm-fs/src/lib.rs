@@ -24,9 +24,9 @@
 //! ```
 //!
 //! # How it is stored
-//! Metadata is in blocks of a `pm-alloc` heap, and file data in 4 KiB pages behind it. Every change of metadata is one transaction of the heap. Data is stored
-//! around the cache, and fenced before the transaction that makes it visible. Which pages are free is known in DRAM only. Closing a file system saves it; after a crash
-//! the first change finds the pages in use by a pass over the metadata. The format is in `docs/format/fs.md`.
+//! Metadata is in blocks of a `pm-alloc` heap, and file data in 4 KiB pages behind it. Every change of metadata is one transaction of the heap. Data
+//! is stored around the cache, and fenced before the transaction that makes it visible. Which pages are free is known in DRAM only. Closing a file
+//! system saves it; after a crash the first change finds the pages in use by a pass over the metadata. The format is in `docs/format/fs.md`.
 //!
 //! # What is guaranteed after a crash
 //! * Every call that has returned is durable.
@@ -35,8 +35,8 @@
 //! * A file that was open without a name is freed before the first change.
 //!
 //! # Limitations
-//! Permissions are stored and not checked: a process that maps the pool owns it. The metadata has a fixed share of the pool. Reads do not change the time of access. File data and
-//! the targets of symbolic links have no checksum. `docs/pmfs.md` has all limits.
+//! Permissions are stored and not checked: a process that maps the pool owns it. The metadata has a fixed share of the pool. Reads do not change the
+//! time of access. File data and the targets of symbolic links have no checksum. `docs/pmfs.md` has all limits.
 //!
 //! # Source
 //! PMFS (EuroSys 2014), sections 3 and 4.

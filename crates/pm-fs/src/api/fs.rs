@@ -47,7 +47,8 @@ impl Fs<Region> {
     /// When the path exists, the pool is too small, or a system call fails.
     ///
     /// # Durability
-    /// A crash leaves no file, a pool without a file system, or the file system.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction) in the new heap. A crash before that
+    /// leaves no file, a pool without a file system, or the file system.
     pub fn create(path: impl AsRef<Path>, pool_bytes: u64, options: &FsOptions) -> Result<Self, FsError> {
         let heap = Heap::create(path, pool_bytes, &heap_options(pool_bytes, options)?)?;
         Self::format_in(heap, options)
@@ -59,7 +60,8 @@ impl Fs<Region> {
     /// When there is none, another process has it open, or a part that is needed is corrupted.
     ///
     /// # Durability
-    /// All calls of earlier processes that have returned are durable, and those that were interrupted are whole or undone.
+    /// All calls of earlier processes that have returned are durable, and those that were interrupted are whole or undone, with the recovery of
+    /// [`Heap::open`].
     pub fn open(path: impl AsRef<Path>, options: &FsOptions) -> Result<Self, FsError> {
         Self::open_in(Heap::open(path, &options.heap)?, options)
     }
@@ -72,7 +74,8 @@ impl<P: Pmem> Fs<P> {
     /// As for [`create`](Fs::create).
     ///
     /// # Durability
-    /// A crash leaves no pool, a pool without a file system, or the file system.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction) in the new heap. A crash before that
+    /// leaves no pool, a pool without a file system, or the file system.
     pub fn format(pmem: P, options: &FsOptions) -> Result<Self, FsError> {
         let pool_bytes = pmem.len_bytes();
         Self::format_in(Heap::format(pmem, &heap_options(pool_bytes, options)?)?, options)
@@ -84,7 +87,7 @@ impl<P: Pmem> Fs<P> {
     /// As for [`open`](Fs::open).
     ///
     /// # Durability
-    /// As for [`open`](Fs::open).
+    /// As for [`open`](Fs::open), with the recovery of [`Heap::attach`].
     pub fn attach(pmem: P, options: &FsOptions) -> Result<Self, FsError> {
         Self::open_in(Heap::attach(pmem, &options.heap)?, options)
     }
@@ -151,14 +154,15 @@ impl<P: Pmem> Fs<P> {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Does what an open leaves to the first change: finds the pages in use, by a pass over all blocks of metadata unless the last [`close`](Self::close) has saved them,
-    /// and frees the files that were open without a name. Reads do not wait for this.
+    /// Does what an open leaves to the first change: finds the pages in use, by a pass over all blocks of metadata unless the last
+    /// [`close`](Self::close) has saved them, and frees the files that were open without a name. Reads do not wait for this.
     ///
     /// # Errors
     /// When a part that this needs is corrupted: then all calls that change something return the same error. When a fence fails.
     ///
     /// # Durability
-    /// A crash leaves the file system as it was, without some of the files without a name.
+    /// Durable when this returns: each step is one [`Heap::transaction`](pm_alloc::Heap::transaction). A crash before that leaves the file system as
+    /// it was, without some of the files without a name.
     pub fn prepare(&self) -> Result<(), FsError> {
         self.shared.prepared().map(drop)
     }
@@ -204,15 +208,16 @@ impl<P: Pmem> Fs<P> {
         check::check(&self.shared)
     }
 
-    /// Repairs what a [`check`](Self::check) finds: removes what cannot be verified, and gives files that have lost their names one in the directory `lost+found`. Pages
-    /// in two files are copied.
+    /// Repairs what a [`check`](Self::check) finds: removes what cannot be verified, and gives files that have lost their names one in the directory
+    /// `lost+found`. Pages in two files are copied.
     ///
     /// # Errors
-    /// When there is a handle to a file. When the root directory is corrupted, or that of files without a name. When there is no room for names in `lost+found`.
-    /// When a fence fails.
+    /// When there is a handle to a file. When the root directory is corrupted, or that of files without a name. When there is no room for names in
+    /// `lost+found`. When a fence fails.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves a part of it done, and the next repair does the rest.
+    /// Durable when this returns: each step is one [`Heap::transaction`](pm_alloc::Heap::transaction). A crash before that leaves a part of it done,
+    /// and the next repair does the rest.
     pub fn repair(&mut self) -> Result<RepairReport, FsError> {
         repair::repair(Arc::get_mut(&mut self.shared).ok_or(FsError::InUse)?)
     }
@@ -228,7 +233,8 @@ impl<P: Pmem> Fs<P> {
     /// When there is a handle to a file: then the file system stays open until it is dropped. When a fence fails or has failed.
     ///
     /// # Durability
-    /// A crash leaves the file system as it is, with the pages saved or not. Four fences.
+    /// Durable when this returns: the pages with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction), the close with
+    /// [`Heap::close`]. A crash before that leaves the file system as it is, with the pages saved or not. Four fences.
     pub fn close(self) -> Result<(), FsError> {
         let shared = Arc::try_unwrap(self.shared).map_err(|_| FsError::InUse)?;
         shared.save()?;

@@ -20,7 +20,8 @@ use core::fmt;
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
 
-/// A handle to a file, a directory or another inode. The file exists as long as a handle to it, with or without a name, and the file system stays open.
+/// A handle to a file, a directory or another inode. The file exists as long as a handle to it, with or without a name, and the file system stays
+/// open.
 pub struct Handle<P: Pmem = Region> {
     open: OpenInode<P>,
 }
@@ -117,19 +118,21 @@ impl<P: Pmem> Handle<P> {
     /// When the inode is corrupted, or a fence fails.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the old ones or the new ones. One fence; up to four for the mode of a file with an access control list.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction); a crash before that leaves the old ones
+    /// or the new ones. One fence; up to four for the mode of a file with an access control list.
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<(), FsError> {
         attributes::set(self.shared(), self.state(), set)
     }
 
-    /// Makes writes to this file atomic, or only durable. In a strict file, of the bytes that a [`write_at`](Self::write_at) overwrites all are old after a crash, or all
-    /// new, up to [`ATOMIC_WRITE_BYTES`](crate::ATOMIC_WRITE_BYTES); a longer write is several such writes, in ascending order. They go to new pages, and cost two fences.
+    /// Makes writes to this file atomic, or only durable. In a strict file, of the bytes that a [`write_at`](Self::write_at) overwrites all are old
+    /// after a crash, or all new, up to [`ATOMIC_WRITE_BYTES`](crate::ATOMIC_WRITE_BYTES); a longer write is several such writes, in ascending order.
+    /// They go to new pages, and cost two fences.
     ///
     /// # Errors
     /// When this is no regular file, or a fence fails.
     ///
     /// # Durability
-    /// Durable when this returns. One fence.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction). One fence.
     pub fn set_strict(&self, is_strict: bool) -> Result<(), FsError> {
         attributes::set_strict(self.shared(), self.state(), is_strict)
     }
@@ -165,18 +168,21 @@ impl<P: Pmem> Handle<P> {
     /// When the name exists or is invalid, this is no directory, or there is no room.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the file or not. One fence; two if the directory gets a block.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction); a crash before that leaves the file or
+    /// not. One fence; two if the directory gets a block.
     pub fn create(&self, name: impl AsRef<[u8]>, new: NewFile) -> Result<Self, FsError> {
         self.make(name.as_ref(), new.node(FileKind::File))
     }
 
-    /// Creates a regular file without a name, which [`link`](Self::link) may give it: `O_TMPFILE` of open(2). It inherits the access control list of this directory.
+    /// Creates a regular file without a name, which [`link`](Self::link) may give it: `O_TMPFILE` of open(2). It inherits the access control list of
+    /// this directory.
     ///
     /// # Errors
     /// When this is no directory, or there is no room.
     ///
     /// # Durability
-    /// The file is freed with its last handle, or after a crash, unless it has got a name. One fence; two if the list of such files gets a block.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction). The file is freed with its last handle,
+    /// or after a crash, unless it has got a name. One fence; two if the list of such files gets a block.
     pub fn create_unnamed(&self, new: NewFile) -> Result<Self, FsError> {
         let NewNode { inode, umask, .. } = new.node(FileKind::File);
         let inode = NewInode { nlink: 0, ..inode };
@@ -244,11 +250,12 @@ impl<P: Pmem> Handle<P> {
     /// Gives a file a name in this directory.
     ///
     /// # Errors
-    /// When the name exists or is invalid, the file is a directory or has no name any more, or there is no room. A file [without a name](Self::create_unnamed) may get
-    /// its first one.
+    /// When the name exists or is invalid, the file is a directory or has no name any more, or there is no room. A file [without a
+    /// name](Self::create_unnamed) may get its first one.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the name or not. One fence; two if the directory gets a block.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction); a crash before that leaves the name or
+    /// not. One fence; two if the directory gets a block.
     pub fn link(&self, file: &Self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
         link::link(self.shared(), file.state(), self.named(&name))
     }
@@ -259,8 +266,8 @@ impl<P: Pmem> Handle<P> {
     /// When there is none, or it is a directory's.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the name or not. One fence. A file that is open or has more than eight pages is freed later, or by
-    /// further transactions.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction); a crash before that leaves the name or
+    /// not. One fence. A file that is open or has more than eight pages is freed later, or by further transactions.
     pub fn unlink(&self, name: impl AsRef<[u8]>) -> Result<(), FsError> {
         unlink::unlink(self.shared(), self.named(&name), false)
     }
@@ -282,7 +289,8 @@ impl<P: Pmem> Handle<P> {
     /// When there is no such file; when a directory would be below itself, would replace a file, or the other way round.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the old state. One fence; two if the directory gets a block.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction); a crash before that leaves the old
+    /// state. One fence; two if the directory gets a block.
     pub fn rename(&self, from: impl AsRef<[u8]>, to_dir: &Self, to: impl AsRef<[u8]>) -> Result<(), FsError> {
         rename::rename(self.shared(), self.named(&from), to_dir.named(&to), false)
     }
@@ -309,7 +317,8 @@ impl<P: Pmem> Handle<P> {
     /// When one of them does not exist, or a directory would be below itself.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the old state. One fence.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction); a crash before that leaves the old
+    /// state. One fence.
     pub fn exchange(
         &self,
         name: impl AsRef<[u8]>,
@@ -342,9 +351,10 @@ impl<P: Pmem> Handle<P> {
     /// When this is no regular file, it would be too long, or there is no room.
     ///
     /// # Durability
-    /// Durable when this returns. A crash before that leaves the old length, the new one, or one between them, and never a length before its bytes; of bytes that
-    /// are overwritten each 8-byte word is old or new, and in a [strict](Self::set_strict) file all are. One fence if the pages are there and the length stays, and else
-    /// two; two more for each further 64 pages.
+    /// Durable when this returns: in pages that are there with the fence of [`View::store_u64_pair`](pm_alloc::View::store_u64_pair), else with the
+    /// commit of the last [`Heap::transaction`](pm_alloc::Heap::transaction). A crash before that leaves the old length, the new one, or one between
+    /// them, and never a length before its bytes; of bytes that are overwritten each 8-byte word is old or new, and in a [strict](Self::set_strict)
+    /// file all are. One fence if the pages are there and the length stays, and else two; two more for each further 64 pages.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize, FsError> {
         write::write(self.shared(), self.state(), Some(offset), bytes)
     }
@@ -366,19 +376,22 @@ impl<P: Pmem> Handle<P> {
     /// When this is no regular file, or it would be too long.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the old length or the new one.
+    /// Durable when this returns: a greater length with the fence of [`View::store_u64_pair`](pm_alloc::View::store_u64_pair), a smaller one with the
+    /// commit of the first [`Heap::transaction`](pm_alloc::Heap::transaction), after which others free pages. A crash before that leaves the old
+    /// length or the new one.
     pub fn truncate(&self, size: u64) -> Result<(), FsError> {
         truncate::truncate(self.shared(), self.state(), size)
     }
 
-    /// Gives the holes of a range pages, so that writes to it find room: fallocate(2). The file gets longer if it ends before the range, unless `keeps_size`. Where 2 MiB of holes
-    /// begin at a multiple of 2 MiB, they get a huge page, if there is one.
+    /// Gives the holes of a range pages, so that writes to it find room: fallocate(2). The file gets longer if it ends before the range, unless
+    /// `keeps_size`. Where 2 MiB of holes begin at a multiple of 2 MiB, they get a huge page, if there is one.
     ///
     /// # Errors
     /// When this is no regular file, the range is empty, or there is no room: then a part of the range may have pages.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the old length or the new one.
+    /// Durable when this returns: the pages with the commits of several [`Heap::transaction`](pm_alloc::Heap::transaction)s, the length with the
+    /// fence of [`View::store_u64_pair`](pm_alloc::View::store_u64_pair). A crash before that leaves the old length or the new one.
     pub fn allocate(&self, offset: u64, len_bytes: u64, keeps_size: bool) -> Result<(), FsError> {
         let how = Allocation { grows: !keeps_size, zeroes: false };
         allocate::allocate(self.shared(), self.state(), ByteRange { offset, len_bytes }, how)
@@ -390,7 +403,8 @@ impl<P: Pmem> Handle<P> {
     /// As for [`allocate`](Self::allocate).
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves each 8-byte word of the range old or zero.
+    /// Durable when this returns, with the fence of [`View::store_u64_pair`](pm_alloc::View::store_u64_pair); a crash before that leaves each 8-byte
+    /// word of the range old or zero.
     pub fn zero_range(&self, offset: u64, len_bytes: u64, keeps_size: bool) -> Result<(), FsError> {
         let how = Allocation { grows: !keeps_size, zeroes: true };
         allocate::allocate(self.shared(), self.state(), ByteRange { offset, len_bytes }, how)
@@ -402,7 +416,8 @@ impl<P: Pmem> Handle<P> {
     /// When this is no regular file, or the range is empty.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves each 8-byte word of the range old or zero.
+    /// Durable when this returns, with the fence of [`View::store_u64_pair`](pm_alloc::View::store_u64_pair); a crash before that leaves each 8-byte
+    /// word of the range old or zero.
     pub fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<(), FsError> {
         truncate::punch(self.shared(), self.state(), ByteRange { offset, len_bytes })
     }
@@ -444,14 +459,15 @@ impl<P: Pmem> Handle<P> {
         attribute_block::load(&self.shared().volume, self.open.inode())
     }
 
-    /// Sets an extended attribute. All attributes of a file have 64 KiB. `system.posix_acl_access` and `system.posix_acl_default` are access control lists: the first
-    /// changes the permissions, which change it, and the second one is for directories, and inherited by new files in them.
+    /// Sets an extended attribute. All attributes of a file have 64 KiB. `system.posix_acl_access` and `system.posix_acl_default` are access control
+    /// lists: the first changes the permissions, which change it, and the second one is for directories, and inherited by new files in them.
     ///
     /// # Errors
     /// When it exists or does not, against `how`; when the name is empty or too long, an access control list is invalid, or there is no room.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves all attributes as they were. Two fences.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`](pm_alloc::Heap::transaction); a crash before that leaves all
+    /// attributes as they were. Two fences.
     pub fn set_xattr(
         &self,
         name: impl AsRef<[u8]>,
@@ -472,14 +488,15 @@ impl<P: Pmem> Handle<P> {
         xattr::remove(self.shared(), self.state(), name.as_ref())
     }
 
-    /// Maps a range of this file: mmap(2). Holes in it get pages, which are zero. A range of huge pages, as [`allocate`](Self::allocate) makes them, is the fastest.
+    /// Maps a range of this file: mmap(2). Holes in it get pages, which are zero. A range of huge pages, as [`allocate`](Self::allocate) makes them,
+    /// is the fastest.
     ///
     /// # Errors
     /// When this is no regular file, the range is empty or ends behind the file, or there is no room.
     ///
     /// # Durability
-    /// The pages of the holes are durable when this returns, with the commit of the last [`Heap::transaction`](pm_alloc::Heap::transaction). Nothing is stored if there
-    /// are no holes; else two fences for each 64 pages.
+    /// Durable when this returns: the pages of the holes with the commits of several [`Heap::transaction`](pm_alloc::Heap::transaction)s. Nothing is
+    /// stored if there are no holes; else two fences for each 64 pages.
     pub fn map(&self, offset: u64, len_bytes: u64) -> Result<Map<P>, FsError> {
         Map::new(&self.open, ByteRange { offset, len_bytes })
     }

@@ -11,8 +11,8 @@ use pm_core::{Pmem, Region};
 
 /// A range of a file in memory: loads and stores without a call of the file system.
 ///
-/// As long as there is a map of a file, its pages stay where they are. What is punched or cut off is zeroed or kept, and freed later, at last with the file; writes are in place, even
-/// in strict files. Threads may share it. A load of bytes that another thread stores may find a part of them.
+/// As long as there is a map of a file, its pages stay where they are. What is punched or cut off is zeroed or kept, and freed later, at last with
+/// the file; writes are in place, even in strict files. Threads may share it. A load of bytes that another thread stores may find a part of them.
 pub struct Map<P: Pmem = Region> {
     file: OpenInode<P>,
     /// The range of the file.
@@ -100,7 +100,8 @@ impl<P: Pmem> Map<P> {
     /// When the range is not in the map, or a fence fails.
     ///
     /// # Durability
-    /// What was stored before this call is durable when it returns. One fence.
+    /// What was stored before this call is durable when it returns, with the fence of [`View::store_u64_pair`](pm_alloc::View::store_u64_pair). One
+    /// fence.
     pub fn persist(&self, range: Range<u64>) -> Result<(), FsError> {
         let len = range.end.checked_sub(range.start).ok_or(FsError::Invalid)?;
         let shared = self.file.shared();

@@ -1,4 +1,5 @@
-//! POSIX access control lists: two extended attributes, of which the access list agrees with the permissions, and the default list of a directory is inherited.
+//! POSIX access control lists: two extended attributes, of which the access list agrees with the permissions, and the default list of a directory is
+//! inherited.
 //!
 //! # Source
 //! acl(5); `include/uapi/linux/posix_acl_xattr.h` of Linux.
@@ -160,7 +161,8 @@ pub(crate) struct Inherited {
     pub(crate) attributes: Attributes,
 }
 
-/// The mode of a new file in a directory with these attributes, and the attributes that it inherits. `umask` counts if the directory has no default list.
+/// The mode of a new file in a directory with these attributes, and the attributes that it inherits. `umask` counts if the directory has no default
+/// list.
 pub(crate) fn inherit(parent: &Attributes, kind: FileKind, mode: u32, umask: u32) -> Inherited {
     let mut attributes = Attributes::new();
     let list = parent.get(DEFAULT).filter(|_| kind != FileKind::Symlink);

@@ -36,7 +36,8 @@ pub(crate) struct Found {
 /// An entry of a directory, for its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where to go on: [`Handle::entries`](crate::Handle::entries) returns the entries behind it. The number of its block and its offset in the block.
+    /// Where to go on: [`Handle::entries`](crate::Handle::entries) returns the entries behind it. The number of its block and its offset in the
+    /// block.
     pub cookie: u64,
     /// The name.
     pub name: Vec<u8>,
@@ -122,7 +123,8 @@ pub(crate) enum AddedTo {
     End { last: LastBlock, is_new: bool },
 }
 
-/// The class of free entries of this length, a multiple of 8. Each one has a class of its own up to the longest that a name needs, which longer ones share.
+/// The class of free entries of this length, a multiple of 8. Each one has a class of its own up to the longest that a name needs, which longer ones
+/// share.
 fn class_of(len_bytes: u64) -> usize {
     usize::try_from(len_bytes.min(DirEntry::len_for(NAME_MAX)) / 8).expect("an entry is short")
 }

@@ -58,7 +58,8 @@ impl FileKind {
     }
 }
 
-/// The attributes of a file: stat(2). Times are in nanoseconds since 1970; those before that are negative. Reads do not change `atime_ns`, as with `noatime` of mount(8).
+/// The attributes of a file: stat(2). Times are in nanoseconds since 1970; those before that are negative. Reads do not change `atime_ns`, as with
+/// `noatime` of mount(8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in stat(2)")]
 pub struct Attributes {

@@ -1,7 +1,7 @@
 //! File indexes: radix trees from the number of a page of a file to the page, or from that of a directory block to the block.
 //!
-//! An inode of height 0 has the slots of its first eight pages. Each level of nodes above them multiplies the reach by 512. A huge page takes the place of a node of
-//! level 1; where only a part of it changes, it is split: a node with its pages takes its place.
+//! An inode of height 0 has the slots of its first eight pages. Each level of nodes above them multiplies the reach by 512. A huge page takes the
+//! place of a node of level 1; where only a part of it changes, it is split: a node with its pages takes its place.
 
 use crate::error::FsError;
 use crate::format::{HUGE_PAGE_PAGES, NO_TREE, NODE_SLOTS, NODE_TAG, Node, ROOT_SLOTS, SlotKind};
@@ -70,8 +70,8 @@ fn place(source: &impl Source, inode: &InodeRef, index: u64) -> Result<Place, Fs
     }
 }
 
-/// Makes the first page of a range of a file a hole, and frees it; with it the other pages of a huge page, if all are in the range. Nodes stay, for [`prune`]. Returns
-/// where the rest of the range begins.
+/// Makes the first page of a range of a file a hole, and frees it; with it the other pages of a huge page, if all are in the range. Nodes stay, for
+/// [`prune`]. Returns where the rest of the range begins.
 pub(crate) fn clear<P: Pmem>(
     change: &mut Change<'_, '_, P>,
     inode: &InodeRef,
@@ -262,7 +262,8 @@ fn add_node<P: Pmem>(
 /// The most slots that one step of [`cut`] clears one by one.
 const CLEARED_MAX: usize = 64;
 
-/// The most blocks of a directory that one step of [`cut`] frees. Unlike a page, each takes entries of the log: the words of the heap's bitmap, and its slot.
+/// The most blocks of a directory that one step of [`cut`] frees. Unlike a page, each takes entries of the log: the words of the heap's bitmap, and
+/// its slot.
 const BLOCKS_FREED_MAX: usize = 32;
 
 /// Frees the end of a file, behind its first `keep` pages: at most one node, or so many slots. Returns whether something is left to free.

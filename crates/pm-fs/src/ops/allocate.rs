@@ -29,8 +29,8 @@ pub(crate) struct Allocation {
 /// Gives the holes of a range pages, full of zeroes.
 ///
 /// # Durability
-/// Durable when this returns, with the fence of `View::store_u64_pair`. A crash before that leaves the old length or the new one, and pages in a part of the holes. Two fences for each huge page, else
-/// for each 64 pages, and one for the length.
+/// Durable when this returns, with the fence of `View::store_u64_pair`. A crash before that leaves the old length or the new one, and pages in a part
+/// of the holes. Two fences for each huge page, else for each 64 pages, and one for the length.
 pub(crate) fn allocate<P: Pmem>(
     shared: &Shared<P>,
     state: &State,
@@ -60,11 +60,12 @@ pub(crate) fn allocate<P: Pmem>(
     store_size(volume, inode, new_size, now)
 }
 
-/// The offsets of the pages of a range of a file, after its holes have got pages. The range is in the file, and not empty. The caller has the lock of the file.
+/// The offsets of the pages of a range of a file, after its holes have got pages. The range is in the file, and not empty. The caller has the lock of
+/// the file.
 ///
 /// # Durability
-/// Durable when this returns, with the commit of the last `Heap::transaction`; a crash before that leaves pages in a part of the holes. Two fences for each huge
-/// page, else for each 64 pages; none if there are no holes.
+/// Durable when this returns, with the commit of the last `Heap::transaction`; a crash before that leaves pages in a part of the holes. Two fences
+/// for each huge page, else for each 64 pages; none if there are no holes.
 pub(crate) fn present_pages<P: Pmem>(
     shared: &Shared<P>,
     state: &State,

@@ -23,8 +23,8 @@ pub struct SetAttributes {
 /// Changes attributes.
 ///
 /// # Durability
-/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the old ones or the new ones. One fence; up to four for the
-/// mode of a file with an access control list.
+/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the old ones or the new ones. One fence; up to
+/// four for the mode of a file with an access control list.
 pub(crate) fn set<P: Pmem>(shared: &Shared<P>, state: &State, set: &SetAttributes) -> Result<(), FsError> {
     let volume = shared.prepared()?;
     let inode = &state.inode;

@@ -27,8 +27,8 @@ pub(crate) struct NewNode<'n> {
 /// Creates an inode with a name.
 ///
 /// # Durability
-/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the file or not. One fence; two if the directory gets a
-/// block.
+/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the file or not. One fence; two if the directory
+/// gets a block.
 pub(crate) fn create<P: Pmem>(
     shared: &Shared<P>,
     at: DirName<'_>,
@@ -68,7 +68,8 @@ pub(crate) fn create<P: Pmem>(
 /// Creates a file without a name, which inherits the access control list of a directory.
 ///
 /// # Durability
-/// Durable when this returns, with the commit of one `Heap::transaction`, but freed after a crash. One fence; two if the directory of orphans gets a block.
+/// Durable when this returns, with the commit of one `Heap::transaction`, but freed after a crash. One fence; two if the directory of orphans gets a
+/// block.
 pub(crate) fn create_unnamed<P: Pmem>(
     shared: &Shared<P>,
     dir: &State,

@@ -22,8 +22,8 @@ struct Linked {
 /// Gives an inode another name, or its first one.
 ///
 /// # Durability
-/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the name or not. One fence; two if the directory gets a
-/// block.
+/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the name or not. One fence; two if the directory
+/// gets a block.
 pub(crate) fn link<P: Pmem>(shared: &Shared<P>, state: &State, at: DirName<'_>) -> Result<(), FsError> {
     at.check()?;
     if state.inode.kind == FileKind::Directory {

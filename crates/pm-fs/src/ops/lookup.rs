@@ -42,8 +42,8 @@ pub(crate) fn hold<'s, P: Pmem>(shared: &'s Shared<P>, at: DirName<'_>) -> Resul
     lookup(shared, at).map(|state| Held::new(shared, state))
 }
 
-/// The entry of a name, under the lock of its directory, after the caller has found and locked the inode `child` that had it. `None` if the name is another
-/// inode's by now, or no one's: then the caller looks again.
+/// The entry of a name, under the lock of its directory, after the caller has found and locked the inode `child` that had it. `None` if the name is
+/// another inode's by now, or no one's: then the caller looks again.
 pub(crate) fn find_again<P: Pmem>(
     volume: &Volume<P>,
     locked: &Locked<'_>,

@@ -14,11 +14,12 @@ use pm_core::Pmem;
 /// The most ancestors of a directory that are looked at: a corrupted parent may lead in a circle.
 const DEPTH_MAX: u32 = 1 << 20;
 
-/// Gives a file another name, in the same directory or in another one. An inode that has that name loses it, unless `keeps_target`: then that is an error.
+/// Gives a file another name, in the same directory or in another one. An inode that has that name loses it, unless `keeps_target`: then that is an
+/// error.
 ///
 /// # Durability
-/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the old state. One fence; two if the directory gets a block.
-/// An inode that is replaced is freed as by [`unlink`](super::unlink::unlink).
+/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the old state. One fence; two if the directory
+/// gets a block. An inode that is replaced is freed as by [`unlink`](super::unlink::unlink).
 pub(crate) fn rename<P: Pmem>(
     shared: &Shared<P>,
     from: DirName<'_>,
@@ -136,8 +137,8 @@ pub(crate) fn exchange<P: Pmem>(
     }
 }
 
-/// Checks that a directory is no ancestor of another one, nor the same. The caller has the lock of renames, so that no directory gets another parent, and that of
-/// `of`, which has a name, so that none of its ancestors is removed.
+/// Checks that a directory is no ancestor of another one, nor the same. The caller has the lock of renames, so that no directory gets another parent,
+/// and that of `of`, which has a name, so that none of its ancestors is removed.
 fn check_no_ancestor<P: Pmem>(shared: &Shared<P>, dir: &State, of: &State) -> Result<(), FsError> {
     let mut ino = of.inode.ino;
     for _ in 0..DEPTH_MAX {

@@ -14,8 +14,9 @@ use pm_core::Pmem;
 /// Changes the length of a file. New bytes are zero.
 ///
 /// # Durability
-/// Durable when this returns, with the fence of `View::store_u64_pair` or the commit of a `Heap::transaction`; a crash before that leaves the old length or the new one. One fence, two if bytes are zeroed, and one for each further 64 pages or
-/// node that are freed; a crash may leave pages behind the end, which belong to the file. To free these, set the same length again.
+/// Durable when this returns, with the fence of `View::store_u64_pair` or the commit of a `Heap::transaction`; a crash before that leaves the old
+/// length or the new one. One fence, two if bytes are zeroed, and one for each further 64 pages or node that are freed; a crash may leave pages
+/// behind the end, which belong to the file. To free these, set the same length again.
 pub(crate) fn truncate<P: Pmem>(shared: &Shared<P>, state: &State, new_size: u64) -> Result<(), FsError> {
     check_is_file(&state.inode)?;
     if new_size > SIZE_MAX {
@@ -48,7 +49,8 @@ pub(crate) fn truncate<P: Pmem>(shared: &Shared<P>, state: &State, new_size: u64
 /// Makes a range zero, and frees the pages that are wholly in it. The length stays.
 ///
 /// # Durability
-/// Durable when this returns, with the fence of `View::store_u64_pair`. A crash before that leaves each 8-byte word of the range old or zero. One fence, and one for each 64 pages.
+/// Durable when this returns, with the fence of `View::store_u64_pair`. A crash before that leaves each 8-byte word of the range old or zero. One
+/// fence, and one for each 64 pages.
 pub(crate) fn punch<P: Pmem>(shared: &Shared<P>, state: &State, range: ByteRange) -> Result<(), FsError> {
     check_is_file(&state.inode)?;
     let len_bytes = range.len_bytes.min(SIZE_MAX.saturating_sub(range.offset));

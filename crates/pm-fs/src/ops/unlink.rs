@@ -18,8 +18,8 @@ struct Unlinked {
 /// Removes a name, of a directory if `of_dir`, and else of another file.
 ///
 /// # Durability
-/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the name or not. One fence. A file that is open or has more
-/// than eight pages is freed by further transactions.
+/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the name or not. One fence. A file that is open
+/// or has more than eight pages is freed by further transactions.
 pub(crate) fn unlink<P: Pmem>(shared: &Shared<P>, at: DirName<'_>, of_dir: bool) -> Result<(), FsError> {
     let volume = shared.prepared()?;
     let dir = at.dir;

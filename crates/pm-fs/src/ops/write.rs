@@ -21,9 +21,10 @@ pub const ATOMIC_WRITE_BYTES: u64 = (PAGES_ADDED as u64 - 1) * PAGE_BYTES;
 /// Writes bytes at an offset, and returns their number: fewer if there is no room for all.
 ///
 /// # Durability
-/// Durable when this returns, with the fence of `View::store_u64_pair` or the commit of a `Heap::transaction`. A crash before that leaves the length old or new, or new up to a part of the bytes, and never before the bytes; of bytes that are
-/// overwritten each 8-byte word is old or new, and in a strict file all of a transaction's are. One fence if the pages are there and the length stays, and else
-/// two; two more for each further 64 pages, or huge page where the file has none of its pages.
+/// Durable when this returns, with the fence of `View::store_u64_pair` or the commit of a `Heap::transaction`. A crash before that leaves the length
+/// old or new, or new up to a part of the bytes, and never before the bytes; of bytes that are overwritten each 8-byte word is old or new, and in a
+/// strict file all of a transaction's are. One fence if the pages are there and the length stays, and else two; two more for each further 64 pages,
+/// or huge page where the file has none of its pages.
 pub(crate) fn write<P: Pmem>(
     shared: &Shared<P>,
     state: &State,
@@ -114,7 +115,8 @@ struct Added {
 }
 
 impl Plan {
-    /// As many pages of a range as one transaction can write, and as there is room for. Bytes before `size` are overwritten in new pages if `is_copied`: then all or none.
+    /// As many pages of a range as one transaction can write, and as there is room for. Bytes before `size` are overwritten in new pages if
+    /// `is_copied`: then all or none.
     fn new<P: Pmem>(
         volume: &Volume<P>,
         inode: &InodeRef,

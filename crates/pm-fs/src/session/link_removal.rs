@@ -13,7 +13,8 @@ use crate::volume::Change;
 use pm_core::Pmem;
 use std::sync::RwLockWriteGuard;
 
-/// The removal of a name from an inode, which the caller has locked: prepared, then stored in a transaction with the directory's change, then finished.
+/// The removal of a name from an inode, which the caller has locked: prepared, then stored in a transaction with the directory's change, then
+/// finished.
 pub(crate) struct LinkRemoval<'s, P: Pmem> {
     shared: &'s Shared<P>,
     state: &'s State,

@@ -21,7 +21,7 @@ pub(crate) fn free_contents<P: Pmem>(volume: &Volume<P>, inode: &InodeRef) -> Re
 /// Frees an orphan without contents, and removes its name.
 ///
 /// # Durability
-/// Durable when this returns; a crash before that leaves the orphan. One fence.
+/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves the orphan. One fence.
 pub(crate) fn free<P: Pmem>(
     volume: &Volume<P>,
     inode: &InodeRef,

@@ -19,8 +19,8 @@ pub(crate) const BIRTHS_MAX: u64 = 1 << 62;
 /// Prepares an open file system for changes.
 ///
 /// # Durability
-/// What was saved is forgotten before anything else changes. A crash inside this leaves the file system as it was, without some of the orphans. One fence, one more
-/// if something was saved, and those of freeing orphans.
+/// Durable when this returns: each step is one `Heap::transaction`. What was saved is forgotten before anything else changes. A crash inside this
+/// leaves the file system as it was, without some of the orphans. One fence, one more if something was saved, and those of freeing orphans.
 pub(crate) fn recover<P: Pmem>(
     volume: &Volume<P>,
     dir_of_orphans: &InodeRef,
@@ -103,7 +103,7 @@ fn load_map<P: Pmem>(volume: &Volume<P>, saved: &Saved) -> Result<Option<PageMap
 /// Saves the map of pages and the last birth, for the next open. The caller changes nothing after that. Without room nothing is saved.
 ///
 /// # Durability
-/// Durable when this returns; a crash before that leaves nothing saved. Two fences.
+/// Durable when this returns, with the commit of one `Heap::transaction`; a crash before that leaves nothing saved. Two fences.
 pub(crate) fn save<P: Pmem>(volume: &Volume<P>, saved_at: u64) -> Result<(), FsError> {
     let map = volume.pages.map();
     let bytes: Vec<u8> = map.words().iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -122,8 +122,8 @@ pub(crate) fn save<P: Pmem>(volume: &Volume<P>, saved_at: u64) -> Result<(), FsE
     }
 }
 
-/// Frees the inodes without a name that earlier processes have left, and gives their directory its first block, so that a file that is open can be removed when there
-/// is no room for metadata.
+/// Frees the inodes without a name that earlier processes have left, and gives their directory its first block, so that a file that is open can be
+/// removed when there is no room for metadata.
 fn free_orphans<P: Pmem>(volume: &Volume<P>, parent: &InodeRef) -> Result<(), FsError> {
     let mut index = DirIndex::load(volume, parent)?;
     for found in dir::entries(volume, parent, 0)? {
@@ -142,13 +142,13 @@ fn free_orphans<P: Pmem>(volume: &Volume<P>, parent: &InodeRef) -> Result<(), Fs
     }
 }
 
-/// Marks the pages of all files as in use, by one pass over the blocks of the heap, and finds the last birth of an inode. Makes lengths and times durable that a
-/// killed process has stored in place: what is read from now on must not be taken back by a power failure.
+/// Marks the pages of all files as in use, by one pass over the blocks of the heap, and finds the last birth of an inode. Makes lengths and times
+/// durable that a killed process has stored in place: what is read from now on must not be taken back by a power failure.
 ///
 /// No slot refers to another slot's page or node.
 ///
 /// # Durability
-/// One fence.
+/// The lengths and times are durable when this returns. One fence.
 fn scan<P: Pmem>(volume: &Volume<P>) -> Result<InUse, FsError> {
     let mut found =
         Scan { map: volume.pages.empty_map(), birth: 0, nodes: HashSet::new(), children: HashSet::new() };
@@ -163,6 +163,7 @@ fn scan<P: Pmem>(volume: &Volume<P>) -> Result<InUse, FsError> {
     match found.children.difference(&found.nodes).next() {
         Some(child) => Err(FsError::corrupted(*child, "a node of a file index")),
         None => {
+            // DURABILITY POINT
             volume.pmem().fence()?;
             Ok(InUse { map: found.map, birth: found.birth })
         }

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// An open file system.
 ///
 /// # Locks
-/// First the lock of renames between directories, then those of inodes in ascending order of their numbers and births, then that of the orphans, then the
-/// table. The lock of the preparation is taken below any of them: preparing takes none.
+/// First the lock of renames between directories, then those of inodes in ascending order of their numbers and births, then that of the orphans, then
+/// the table. The lock of the preparation is taken below any of them: preparing takes none.
 #[derive(Debug)]
 pub(crate) struct Shared<P: Pmem> {
     pub(crate) volume: Volume<P>,
@@ -150,9 +150,13 @@ impl<P: Pmem> Shared<P> {
     }
 
     /// Before the preparation, makes what is in an inode besides logged words durable: a killed process may have stored it in place.
+    ///
+    /// # Durability
+    /// Durable when this returns. One fence, and none after the preparation.
     pub(crate) fn persist_status(&self, inode: &InodeRef) -> Result<(), FsError> {
         if !self.preparation.is_done.load(Ordering::Acquire) {
             self.volume.pmem().flush(inode.size_at(), LINE_BYTES);
+            // DURABILITY POINT
             self.volume.pmem().fence()?;
         }
         Ok(())

@@ -44,8 +44,8 @@ impl FsOptions {
         self
     }
 
-    /// The part of the pool that is for metadata: one of so many, 2 to 256. A file takes 256 bytes, a name 16 bytes and its length, and 2 MiB of a long file
-    /// 4 KiB. Used when a file system is created.
+    /// The part of the pool that is for metadata: one of so many, 2 to 256. A file takes 256 bytes, a name 16 bytes and its length, and 2 MiB of a
+    /// long file 4 KiB. Used when a file system is created.
     #[must_use]
     pub const fn metadata_share(mut self, one_of: u32) -> Self {
         self.metadata_share = one_of;
