@@ -110,13 +110,14 @@ impl OpList {
         let tables = self.tables();
         let mut room = sweep.room();
         loop {
-            match commit(session, &tables) {
-                Err(error) if room.make(session, &error)? => (),
-                committed => {
-                    sweep.take_due_steps(session)?;
-                    return committed;
-                }
+            let committed = commit(session, &tables);
+            if let Err(error) = &committed
+                && room.make(session, error)?
+            {
+                continue;
             }
+            sweep.take_due_steps(session)?;
+            return committed;
         }
     }
 
