@@ -2,11 +2,9 @@
 
 use crate::api::map::Map;
 use crate::error::FsError;
-use crate::node::attribute_block;
 use crate::node::contents::ByteRange;
 use crate::node::dir::Entry;
 use crate::node::inode::{Attributes, FileKind, NewInode};
-use crate::node::symlink;
 use crate::ops::allocate::{self, Allocation};
 use crate::ops::attributes::{self, SetAttributes};
 use crate::ops::create::{self, NewNode};
@@ -108,8 +106,7 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When the inode is corrupted.
     pub fn attributes(&self) -> Result<Attributes, FsError> {
-        let _inner = self.state().read();
-        self.open.inode().attributes(&self.shared().volume)
+        attributes::get(self.shared(), self.state())
     }
 
     /// Changes attributes.
@@ -142,8 +139,7 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When the inode is corrupted.
     pub fn is_strict(&self) -> Result<bool, FsError> {
-        let _inner = self.state().read();
-        self.open.inode().is_strict(&self.shared().volume)
+        attributes::is_strict(self.shared(), self.state())
     }
 
     /// The file with a name in this directory.
@@ -333,8 +329,7 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When this is none.
     pub fn read_link(&self) -> Result<Vec<u8>, FsError> {
-        let _inner = self.state().read();
-        symlink::read(&self.shared().volume, self.open.inode())
+        read::read_link(self.shared(), self.state())
     }
 
     /// Reads bytes from an offset, and returns their number: fewer at the end of the file.
@@ -443,7 +438,7 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// [`NoAttribute`](FsError::NoAttribute) when there is none, or when the attributes are corrupted.
     pub fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>, FsError> {
-        self.all_xattrs()?.remove(name.as_ref()).ok_or(FsError::NoAttribute)
+        xattr::all(self.shared(), self.state())?.remove(name.as_ref()).ok_or(FsError::NoAttribute)
     }
 
     /// The names of all extended attributes, in ascending order.
@@ -451,12 +446,7 @@ impl<P: Pmem> Handle<P> {
     /// # Errors
     /// When the attributes are corrupted.
     pub fn xattrs(&self) -> Result<Vec<Vec<u8>>, FsError> {
-        Ok(self.all_xattrs()?.into_keys().collect())
-    }
-
-    fn all_xattrs(&self) -> Result<attribute_block::Attributes, FsError> {
-        let _inner = self.state().read();
-        attribute_block::load(&self.shared().volume, self.open.inode())
+        Ok(xattr::all(self.shared(), self.state())?.into_keys().collect())
     }
 
     /// Sets an extended attribute. All attributes of a file have 64 KiB. `system.posix_acl_access` and `system.posix_acl_default` are access control

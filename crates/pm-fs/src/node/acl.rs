@@ -5,7 +5,7 @@
 //! acl(5); `include/uapi/linux/posix_acl_xattr.h` of Linux.
 
 use crate::error::FsError;
-use crate::node::attribute_block::Attributes;
+use crate::node::attribute_block::Xattrs;
 use crate::node::inode::FileKind;
 
 /// The name of the list that permissions are checked by.
@@ -120,7 +120,7 @@ impl Acl {
 
 /// Sets a list among the attributes of a file. Returns the file's new mode.
 pub(crate) fn set(
-    attributes: &mut Attributes,
+    attributes: &mut Xattrs,
     name: &[u8],
     value: &[u8],
     kind: FileKind,
@@ -145,7 +145,7 @@ pub(crate) fn set(
 }
 
 /// Changes the access list among the attributes of a file to agree with a new mode. Returns whether there is one.
-pub(crate) fn change_mode(attributes: &mut Attributes, mode: u32) -> bool {
+pub(crate) fn change_mode(attributes: &mut Xattrs, mode: u32) -> bool {
     let Some(value) = attributes.get_mut(ACCESS) else { return false };
     // One that is no list, from the medium, has no permissions to change.
     let Some(mut acl) = Acl::parse(value) else { return false };
@@ -158,13 +158,13 @@ pub(crate) fn change_mode(attributes: &mut Attributes, mode: u32) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Inherited {
     pub(crate) mode: u32,
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: Xattrs,
 }
 
 /// The mode of a new file in a directory with these attributes, and the attributes that it inherits. `umask` counts if the directory has no default
 /// list.
-pub(crate) fn inherit(parent: &Attributes, kind: FileKind, mode: u32, umask: u32) -> Inherited {
-    let mut attributes = Attributes::new();
+pub(crate) fn inherit(parent: &Xattrs, kind: FileKind, mode: u32, umask: u32) -> Inherited {
+    let mut attributes = Xattrs::new();
     let list = parent.get(DEFAULT).filter(|_| kind != FileKind::Symlink);
     let Some((value, mut acl)) = list.and_then(|value| Some((value, Acl::parse(value)?))) else {
         return Inherited { mode: mode & !(umask & 0o777), attributes };
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn access_list_is_the_mode() {
-        let mut attributes = Attributes::new();
+        let mut attributes = Xattrs::new();
         let named = value(&[
             (USER_OBJ, 6, NONE),
             (USER, 7, 1),
@@ -223,8 +223,7 @@ mod tests {
             (MASK, 5, NONE),
             (OTHER, 1, NONE),
         ]);
-        let set =
-            |attributes: &mut Attributes, name, value| set(attributes, name, value, FileKind::File, 0o4600);
+        let set = |attributes: &mut Xattrs, name, value| set(attributes, name, value, FileKind::File, 0o4600);
         assert_eq!(set(&mut attributes, ACCESS, &named).ok(), Some(0o4651));
         assert_eq!(attributes[ACCESS], named);
         assert!(change_mode(&mut attributes, 0o720));
@@ -254,8 +253,8 @@ mod tests {
             (MASK, 7, NONE),
             (OTHER, 5, NONE),
         ]);
-        let parent = Attributes::from([(DEFAULT.to_vec(), default.clone())]);
-        let inherit = |parent: &Attributes, kind, mode, umask| {
+        let parent = Xattrs::from([(DEFAULT.to_vec(), default.clone())]);
+        let inherit = |parent: &Xattrs, kind, mode, umask| {
             let Inherited { mode, attributes } = inherit(parent, kind, mode, umask);
             (mode, attributes)
         };
@@ -267,14 +266,14 @@ mod tests {
             (MASK, 4, NONE),
             (OTHER, 4, NONE),
         ]);
-        assert_eq!((mode, inherited), (0o644, Attributes::from([(ACCESS.to_vec(), access)])));
+        assert_eq!((mode, inherited), (0o644, Xattrs::from([(ACCESS.to_vec(), access)])));
         let (mode, inherited) = inherit(&parent, FileKind::Directory, 0o777, 0o077);
         assert_eq!((mode, &inherited[DEFAULT], &inherited[ACCESS]), (0o775, &default, &default));
-        assert_eq!(inherit(&parent, FileKind::Symlink, 0o777, 0), (0o777, Attributes::new()));
-        assert_eq!(inherit(&Attributes::new(), FileKind::File, 0o666, 0o027), (0o640, Attributes::new()));
+        assert_eq!(inherit(&parent, FileKind::Symlink, 0o777, 0), (0o777, Xattrs::new()));
+        assert_eq!(inherit(&Xattrs::new(), FileKind::File, 0o666, 0o027), (0o640, Xattrs::new()));
         // A list that the mode says all of is not stored.
         let short = value(&[(USER_OBJ, 7, NONE), (GROUP_OBJ, 5, NONE), (OTHER, 0, NONE)]);
-        let parent = Attributes::from([(DEFAULT.to_vec(), short)]);
-        assert_eq!(inherit(&parent, FileKind::File, 0o666, 0o777), (0o640, Attributes::new()));
+        let parent = Xattrs::from([(DEFAULT.to_vec(), short)]);
+        assert_eq!(inherit(&parent, FileKind::File, 0o666, 0o777), (0o640, Xattrs::new()));
     }
 }

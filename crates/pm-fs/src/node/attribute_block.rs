@@ -8,7 +8,7 @@ use pm_core::{Pmem, bytes_of, from_bytes};
 use std::collections::BTreeMap;
 
 /// The attributes of a file, by their names.
-pub(crate) type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const HEAD_BYTES: u64 = size_of::<AttributeBlock>() as u64;
 const ENTRY_BYTES: usize = size_of::<AttributeEntry>();
@@ -17,8 +17,8 @@ const ENTRY_BYTES: usize = size_of::<AttributeEntry>();
 const LOGGED_MAX: usize = 160;
 
 /// Loads and verifies all attributes of a file.
-pub(crate) fn load<P: Pmem>(volume: &Volume<P>, inode: &InodeRef) -> Result<Attributes, FsError> {
-    let Some(offset) = inode.xattr(volume)? else { return Ok(Attributes::new()) };
+pub(crate) fn load<P: Pmem>(volume: &Volume<P>, inode: &InodeRef) -> Result<Xattrs, FsError> {
+    let Some(offset) = inode.xattr(volume)? else { return Ok(Xattrs::new()) };
     let corrupted = || FsError::corrupted(offset, "the attributes of a file");
     let head: AttributeBlock = volume.load(offset)?;
     let is_known = (head.tag, head.owner, head.birth) == (XATTR_TAG, inode.ino, inode.birth);
@@ -33,8 +33,8 @@ pub(crate) fn load<P: Pmem>(volume: &Volume<P>, inode: &InodeRef) -> Result<Attr
     parse(&bytes).ok_or_else(corrupted)
 }
 
-fn parse(mut bytes: &[u8]) -> Option<Attributes> {
-    let mut attributes = Attributes::new();
+fn parse(mut bytes: &[u8]) -> Option<Xattrs> {
+    let mut attributes = Xattrs::new();
     while !bytes.is_empty() {
         let (head, rest) = bytes.split_at_checked(ENTRY_BYTES)?;
         let entry: AttributeEntry = from_bytes(|bytes| bytes.copy_from_slice(head));
@@ -48,7 +48,7 @@ fn parse(mut bytes: &[u8]) -> Option<Attributes> {
 }
 
 /// The entries of a block; `None` if they are too long.
-fn to_bytes(attributes: &Attributes) -> Option<Vec<u8>> {
+fn to_bytes(attributes: &Xattrs) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     for (name, value) in attributes {
         let name_len = u8::try_from(name.len()).ok()?;
@@ -65,7 +65,7 @@ fn to_bytes(attributes: &Attributes) -> Option<Vec<u8>> {
 pub(crate) fn replace<P: Pmem>(
     change: &mut Change<'_, '_, P>,
     inode: &InodeRef,
-    attributes: &Attributes,
+    attributes: &Xattrs,
 ) -> Result<(), FsError> {
     let bytes = to_bytes(attributes).ok_or(FsError::AttributesTooLong)?;
     if let Some(offset) = inode.xattr(change)?

@@ -2,7 +2,7 @@
 
 use crate::error::FsError;
 use crate::format::{FLAG_STRICT, HEIGHT_MAX, INODE_TAG, Identity, Inode, NO_TREE, Status};
-use crate::volume::seal::{CONTENTS_MAX, Owner};
+use crate::volume::seal::{self, CONTENTS_MAX, Owner};
 use crate::volume::{Change, Source, Volume};
 use core::mem::{offset_of, size_of};
 use pm_core::Pmem;
@@ -300,7 +300,7 @@ impl NewInode {
             mtime_set_at: 0,
         };
         change.write(offset, &identity.sealed(seed, ino))?;
-        let seal = |at, contents| crate::volume::seal::seal(seed, inode.owner(), at, contents);
+        let seal = |at, contents| seal::seal(seed, inode.owner(), at, contents);
         let status = Status {
             size: seal(inode.size_at(), 0),
             wtime: now,

@@ -1,8 +1,8 @@
-//! Changes the attributes of inodes: owners, permissions and times, and whether writes are atomic.
+//! The attributes of inodes, and how they change: owners, permissions and times, and whether writes are atomic.
 
 use crate::error::FsError;
 use crate::format::FLAG_STRICT;
-use crate::node::inode::{FileKind, PERMISSIONS, TYPE_MASK};
+use crate::node::inode::{Attributes, FileKind, PERMISSIONS, TYPE_MASK};
 use crate::node::{acl, attribute_block};
 use crate::session::shared::Shared;
 use crate::session::table::State;
@@ -20,6 +20,12 @@ pub struct SetAttributes {
     pub mtime_ns: Option<i64>,
 }
 
+/// The attributes.
+pub(crate) fn get<P: Pmem>(shared: &Shared<P>, state: &State) -> Result<Attributes, FsError> {
+    let _inner = state.read();
+    state.inode.attributes(&shared.volume)
+}
+
 /// Changes attributes.
 ///
 /// # Durability
@@ -34,7 +40,7 @@ pub(crate) fn set<P: Pmem>(shared: &Shared<P>, state: &State, set: &SetAttribute
     let mut xattrs = if set.mode.is_some() {
         attribute_block::load(volume, inode)?
     } else {
-        attribute_block::Attributes::new()
+        attribute_block::Xattrs::new()
     };
     let changes_acl = set.mode.is_some_and(|mode| acl::change_mode(&mut xattrs, mode));
     volume.transaction(|change| {
@@ -76,4 +82,10 @@ pub(crate) fn set_strict<P: Pmem>(shared: &Shared<P>, state: &State, is_strict: 
         })?;
         change.set(inode.ctime_at(), now)
     })
+}
+
+/// Whether writes to a file are atomic.
+pub(crate) fn is_strict<P: Pmem>(shared: &Shared<P>, state: &State) -> Result<bool, FsError> {
+    let _inner = state.read();
+    state.inode.is_strict(&shared.volume)
 }

@@ -2,7 +2,7 @@
 
 use crate::error::FsError;
 use crate::node::acl::{self, Inherited};
-use crate::node::attribute_block::{self, Attributes};
+use crate::node::attribute_block::{self, Xattrs};
 use crate::node::dir::DirChange;
 use crate::node::inode::{FileKind, InodeRef, NewInode};
 use crate::node::symlink::{NewTarget, TARGET_MAX};
@@ -106,7 +106,7 @@ struct Created {
 /// A new inode, and the attributes that it inherits from its directory.
 struct Initial {
     new: NewInode,
-    attributes: Attributes,
+    attributes: Xattrs,
 }
 
 impl Initial {

@@ -1,9 +1,9 @@
-//! Reads of file data, and of where it is.
+//! Reads file data and the targets of symbolic links, and finds where a file has data.
 
 use crate::error::FsError;
 use crate::format::PAGE_BYTES;
 use crate::node::contents::{check_is_file, short_len};
-use crate::node::{tree, walk};
+use crate::node::{symlink, tree, walk};
 use crate::session::shared::Shared;
 use crate::session::table::State;
 use pm_core::Pmem;
@@ -69,4 +69,10 @@ pub(crate) fn allocated_bytes<P: Pmem>(shared: &Shared<P>, state: &State) -> Res
     check_is_file(&state.inode)?;
     let _inner = state.read();
     Ok(walk::page_count(&shared.volume, &state.inode)? * PAGE_BYTES)
+}
+
+/// The target of a symbolic link.
+pub(crate) fn read_link<P: Pmem>(shared: &Shared<P>, state: &State) -> Result<Vec<u8>, FsError> {
+    let _inner = state.read();
+    symlink::read(&shared.volume, &state.inode)
 }

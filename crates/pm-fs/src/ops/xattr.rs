@@ -1,9 +1,9 @@
-//! Calls that change extended attributes.
+//! Extended attributes, and how they change.
 
 use crate::error::FsError;
 use crate::format::{ATTRIBUTES_MAX, NAME_MAX};
 use crate::node::acl;
-use crate::node::attribute_block::{self, Attributes};
+use crate::node::attribute_block::{self, Xattrs};
 use crate::node::inode::load_identity;
 use crate::session::shared::Shared;
 use crate::session::table::State;
@@ -19,6 +19,12 @@ pub enum SetXattr {
     Create,
     /// It must: `XATTR_REPLACE`.
     Replace,
+}
+
+/// All attributes of a file.
+pub(crate) fn all<P: Pmem>(shared: &Shared<P>, state: &State) -> Result<Xattrs, FsError> {
+    let _inner = state.read();
+    attribute_block::load(&shared.volume, &state.inode)
 }
 
 /// Sets an attribute.
@@ -70,7 +76,7 @@ pub(crate) fn remove<P: Pmem>(shared: &Shared<P>, state: &State, name: &[u8]) ->
 fn change<P: Pmem>(
     shared: &Shared<P>,
     state: &State,
-    edit: impl FnOnce(&mut Attributes, u32) -> Result<u32, FsError>,
+    edit: impl FnOnce(&mut Xattrs, u32) -> Result<u32, FsError>,
 ) -> Result<(), FsError> {
     let (volume, inode) = (shared.prepared()?, &state.inode);
     let _inner = state.write_existing()?;

@@ -28,10 +28,10 @@ pub(crate) fn recover<P: Pmem>(
 ) -> Result<(), FsError> {
     let saved = load_saved(volume, saved_at)?;
     let found = match &saved {
-        Some(saved) => load_map(volume, saved)?.map(|map| InUse { map, birth: saved.birth }),
+        Some(saved) => load_map(volume, saved)?.map(|map| Usage { map, birth: saved.birth }),
         None => None,
     };
-    let InUse { map, birth } = match found {
+    let Usage { map, birth } = match found {
         Some(found) => found,
         None => scan(volume)?,
     };
@@ -44,7 +44,7 @@ pub(crate) fn recover<P: Pmem>(
 }
 
 /// What is in use in a file system.
-struct InUse {
+struct Usage {
     /// The pages.
     map: PageMap,
     /// The last birth of an inode.
@@ -149,7 +149,7 @@ fn free_orphans<P: Pmem>(volume: &Volume<P>, parent: &InodeRef) -> Result<(), Fs
 ///
 /// # Durability
 /// The lengths and times are durable when this returns. One fence.
-fn scan<P: Pmem>(volume: &Volume<P>) -> Result<InUse, FsError> {
+fn scan<P: Pmem>(volume: &Volume<P>) -> Result<Usage, FsError> {
     let mut found =
         Scan { map: volume.pages.empty_map(), birth: 0, nodes: HashSet::new(), children: HashSet::new() };
     for block in volume.heap.blocks() {
@@ -165,7 +165,7 @@ fn scan<P: Pmem>(volume: &Volume<P>) -> Result<InUse, FsError> {
         None => {
             // DURABILITY POINT
             volume.pmem().fence()?;
-            Ok(InUse { map: found.map, birth: found.birth })
+            Ok(Usage { map: found.map, birth: found.birth })
         }
     }
 }

@@ -171,7 +171,7 @@ impl<P: Pmem> Shared<P> {
     }
 
     /// Frees an inode that has neither a name nor a handle, in steps. A crash between two of them leaves it an orphan.
-    pub(crate) fn evict(&self, state: &State) -> Result<(), FsError> {
+    fn evict(&self, state: &State) -> Result<(), FsError> {
         let (volume, inode) = (self.prepared()?, &state.inode);
         orphans::free_contents(volume, inode)?;
         self.ensure_index(&self.orphans)?;

@@ -20,7 +20,7 @@ const CLEARED_MAX: usize = 64;
 
 /// What a walk through the index of an inode has found.
 #[derive(Default)]
-struct Walk {
+struct Findings {
     /// Slots that are cleared.
     bad: Vec<u64>,
     /// Slots whose page another slot has, too.
@@ -61,11 +61,11 @@ pub(super) fn verify<P: Pmem>(repair: &mut Repair<'_, P>) -> Result<(), FsError>
     let mut shared = Vec::new();
     for inode in repair.inodes.clone().into_values() {
         verify_status(repair, &inode)?;
-        let walk = verify_index(repair, &inode)?;
+        let found = verify_index(repair, &inode)?;
         if inode.kind == FileKind::Directory {
             verify_directory(repair, &inode)?;
         }
-        shared.extend(walk.shared.into_iter().map(|shared| (inode, shared)));
+        shared.extend(found.shared.into_iter().map(|shared| (inode, shared)));
     }
     repair.volume.pages.set_map(repair.map.clone());
     for (inode, shared) in shared {
@@ -117,11 +117,11 @@ fn height_by_slots<P: Pmem>(repair: &Repair<'_, P>, inode: &InodeRef) -> Result<
 }
 
 /// Verifies the index and the size of an inode.
-fn verify_index<P: Pmem>(repair: &mut Repair<'_, P>, inode: &InodeRef) -> Result<Walk, FsError> {
+fn verify_index<P: Pmem>(repair: &mut Repair<'_, P>, inode: &InodeRef) -> Result<Findings, FsError> {
     let volume = repair.volume;
     // `None` if the word is corrupted, which is the only error.
     let size = inode.size(volume).ok();
-    let mut walk = Walk::default();
+    let mut found = Findings::default();
     let is_inline =
         inode.kind == FileKind::Symlink && size.is_some_and(|size| size <= INLINE_LINK_MAX as u64);
     let height = inode.height(volume)?;
@@ -129,29 +129,29 @@ fn verify_index<P: Pmem>(repair: &mut Repair<'_, P>, inode: &InodeRef) -> Result
         volume.transaction(|change| change.set_sealed(inode.owner(), inode.height_at(), NO_TREE))?;
         repair.note(format!("inode {}: is a symbolic link without an index", inode.ino));
     } else if height != NO_TREE {
-        verify_slots(repair, inode, SlotList::of_inode(inode, height), &mut walk)?;
+        verify_slots(repair, inode, SlotList::of_inode(inode, height), &mut found)?;
     }
-    for slots in walk.bad.chunks(CLEARED_MAX) {
+    for slots in found.bad.chunks(CLEARED_MAX) {
         volume.transaction(|change| slots.iter().try_for_each(|at| change.set(*at, 0)))?;
     }
-    if !walk.bad.is_empty() {
-        repair.note(format!("inode {}: {} parts of its contents are lost", inode.ino, walk.bad.len()));
+    if !found.bad.is_empty() {
+        repair.note(format!("inode {}: {} parts of its contents are lost", inode.ino, found.bad.len()));
     }
     // A directory's size is that of its blocks; another file's is lost with its word.
-    let by_pages = walk.len * PAGE_BYTES;
+    let by_pages = found.len * PAGE_BYTES;
     let right = if inode.kind == FileKind::Directory { by_pages } else { size.unwrap_or(by_pages) };
     if size != Some(right) {
         volume.transaction(|change| inode.set_size(change, right))?;
         repair.note(format!("inode {}: its size is {right}", inode.ino));
     }
-    Ok(walk)
+    Ok(found)
 }
 
 fn verify_slots<P: Pmem>(
     repair: &mut Repair<'_, P>,
     inode: &InodeRef,
     slots: SlotList,
-    walk: &mut Walk,
+    found: &mut Findings,
 ) -> Result<(), FsError> {
     let level = slots.level;
     for index in slots.indexes() {
@@ -160,21 +160,21 @@ fn verify_slots<P: Pmem>(
             Ok(None) => continue,
             Ok(Some(slot)) => slot,
             Err(FsError::Corrupted(_)) => {
-                walk.bad.push(at);
+                found.bad.push(at);
                 continue;
             }
             Err(error) => return Err(error),
         };
         let number = slots.page(index);
         if slot.is_huge(level) && inode.kind == FileKind::File && mark_huge(repair, slot) {
-            walk.len = number + HUGE_PAGE_PAGES;
+            found.len = number + HUGE_PAGE_PAGES;
             continue;
         }
         if level > 0 {
             let slot = if slot.is_huge(level) { split_huge(repair, inode, at, slot)? } else { Some(slot) };
             match slot.and_then(|slot| verified_node(repair, inode, slots, index, slot)) {
-                Some(below) => verify_slots(repair, inode, below, walk)?,
-                None => walk.bad.push(at),
+                Some(below) => verify_slots(repair, inode, below, found)?,
+                None => found.bad.push(at),
             }
             continue;
         }
@@ -183,7 +183,7 @@ fn verify_slots<P: Pmem>(
                 if repair.volume.pages.contains(slot.number) =>
             {
                 if !repair.map.mark(slot.number) {
-                    walk.shared.push(SharedPage { at, page: slot.number });
+                    found.shared.push(SharedPage { at, page: slot.number });
                 }
                 true
             }
@@ -195,8 +195,8 @@ fn verify_slots<P: Pmem>(
             _ => false,
         };
         match is_right {
-            true => walk.len = number + 1,
-            false => walk.bad.push(at),
+            true => found.len = number + 1,
+            false => found.bad.push(at),
         }
     }
     Ok(())
