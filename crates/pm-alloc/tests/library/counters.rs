@@ -3,6 +3,8 @@
 use pm_alloc::{Heap, HeapOptions};
 use pm_core::counters::{CounterOptions, LineCounters};
 use pm_core::{Persist, Region};
+use pm_testkit::any;
+use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
@@ -14,10 +16,9 @@ struct Value {
 fn heap_works_over_counters() {
     for lines_max in [255, 1] {
         let region = Region::anonymous(1 << 20).unwrap();
-        let pmem = LineCounters::new(region, &CounterOptions::new().lines_max(lines_max));
-        let heap = Heap::format(pmem, &HeapOptions::new()).unwrap();
-        let counters = || heap.pool().pmem();
-        counters().sgroup().unwrap();
+        let counters = Arc::new(LineCounters::new(region, &CounterOptions::new().lines_max(lines_max)));
+        let heap = Heap::format(any(&counters), &HeapOptions::new()).unwrap();
+        counters.sgroup().unwrap();
         for number in 0..100 {
             let value = Value { words: [number; 40] };
             heap.transaction(|tx| {
@@ -25,9 +26,9 @@ fn heap_works_over_counters() {
                 tx.set_root("value", link)
             })
             .unwrap();
-            let group = counters().sgroup().unwrap();
-            counters().write_back().unwrap();
-            assert_eq!(counters().scheck(group), 0);
+            let group = counters.sgroup().unwrap();
+            counters.write_back().unwrap();
+            assert_eq!(counters.scheck(group), 0);
             heap.view(|view| {
                 let link = view.root::<Value>("value").unwrap().unwrap();
                 assert_eq!(view.read(link).unwrap(), value);

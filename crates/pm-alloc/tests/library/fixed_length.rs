@@ -2,6 +2,7 @@
 
 use pm_alloc::{Heap, HeapError, HeapOptions, TxError};
 use pm_core::{Counting, PlaceError, Pmem, Region, RegionOptions};
+use pm_testkit::any;
 use std::sync::Arc;
 
 const POOL_BYTES: u64 = 1 << 20;
@@ -42,7 +43,7 @@ fn heap_keeps_its_length() {
     drop(heap);
     // A region that is opened again, too.
     let region = RegionOptions::new().open(&path).unwrap();
-    assert_eq!(Heap::attach(region, &HeapOptions::new()).unwrap().space_behind().start, behind.start);
+    assert_eq!(Heap::attach(any(region), &HeapOptions::new()).unwrap().space_behind().start, behind.start);
 }
 
 #[test]
@@ -76,7 +77,7 @@ fn links_are_made_from_offsets() {
 #[test]
 fn noted_stores_are_fenced_before_the_commit() {
     let pmem = Arc::new(Counting::new(Region::anonymous(POOL_BYTES).unwrap()));
-    let heap = Heap::format(Arc::clone(&pmem), &options(4)).unwrap();
+    let heap = Heap::format(any(Arc::clone(&pmem)), &options(4)).unwrap();
     let slot = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc(&0_u64)?.offset())).unwrap();
     let page = heap.space_behind().start;
     for (notes, fences) in [(false, 1), (true, 2)] {

@@ -3,6 +3,7 @@
 use pm_alloc::format::{COPY_START, Lsn, STATE_COPY_DISTANCE, STATE_START, announce, seal};
 use pm_alloc::{Heap, HeapOptions, TxError};
 use pm_core::{Pmem, PoolOptions, Region, Uuid};
+use pm_testkit::any;
 
 fn hex(bytes: &[u8]) -> String {
     let lines =
@@ -21,7 +22,7 @@ fn closed_heap_with_one_block_has_golden_bytes() {
     let region = Region::anonymous(1 << 16).unwrap();
     let pool = PoolOptions::new().uuid(Uuid::from_bytes(*b"0123456789abcdef")).created_s(1_000_000_000);
     let options = HeapOptions::new().pool(pool).seed(7).lanes(2).lane_entries(16).chunk_bytes(4096);
-    let heap = Heap::format(&region, &options).unwrap();
+    let heap = Heap::format(any(&region), &options).unwrap();
     let layout = *heap.layout();
     let block = heap.transaction(|tx| tx.alloc(&[1_u64, 2]).map(pm_core::Link::offset));
     let block = block.map_err(|error: TxError| error).unwrap();

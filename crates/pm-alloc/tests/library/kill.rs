@@ -2,9 +2,9 @@
 
 use crate::queues::{THREADS, check, step};
 use pm_alloc::{Heap, HeapOptions};
-use std::io::{Read, Write};
+use pm_testkit::run_and_kill;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// The environment variable with the heap's file. It is set in the child process only.
@@ -46,24 +46,10 @@ fn acknowledged_transactions_survive_kills() {
     drop(Heap::create(&path, 16 << 20, &HeapOptions::new()).unwrap());
     let (mut acknowledged, mut reopened) = (0, Vec::new());
     for round in 0..rounds {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["kill::child_process_commits_until_killed", "--exact", "--nocapture", "--test-threads=1"])
-            .env(FILE, &path)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut pipe = child.stderr.take().unwrap();
-        let reader = std::thread::spawn(move || {
-            let mut messages = Vec::new();
-            pipe.read_to_end(&mut messages).unwrap();
-            messages
-        });
         // The earliest kills are during the open, the latest ones after thousands of transactions.
-        std::thread::sleep(Duration::from_micros(500 + round * 7919 % 40_000));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let messages = reader.join().unwrap();
+        let time = Duration::from_micros(500 + round * 7919 % 40_000);
+        let variables = [(FILE, path.as_os_str())];
+        let messages = run_and_kill("kill::child_process_commits_until_killed", &variables, time);
         let begun = std::time::Instant::now();
         let text = String::from_utf8_lossy(&messages);
         assert!(!text.contains("panicked"), "round {round}: {text}");

@@ -15,7 +15,6 @@ mod fixed_length;
 mod format_golden;
 mod harness;
 mod heap;
-mod hooked;
 mod kill;
 mod links;
 mod prop_header;

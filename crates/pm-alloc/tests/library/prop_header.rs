@@ -4,6 +4,7 @@
 use pm_alloc::format::{BlockHeader, BlockState, COPY_START, ChunkCount, HeapHeader, Lsn, seal, unseal};
 use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, TxError};
 use pm_core::{Pmem, Pool, PoolError, Region, RegionOptions, bytes_of, from_bytes};
+use pm_testkit::AnyPmem;
 use proptest::prelude::*;
 
 const REGION_BYTES: u64 = 1 << 17;
@@ -15,7 +16,7 @@ fn options() -> HeapOptions {
 /// A heap and its header.
 fn heap() -> (Region, HeapHeader) {
     let region = Region::anonymous(REGION_BYTES).unwrap();
-    let start = Heap::format(&region, &options()).unwrap().layout().heap_start;
+    let start = Heap::format(AnyPmem::from(&region), &options()).unwrap().layout().heap_start;
     let header = from_bytes(|bytes| region.load(start, bytes));
     (region, header)
 }
@@ -31,7 +32,7 @@ fn store(region: &Region, header: HeapHeader, start: u64, copies: [bool; 2]) {
 /// Opens the heap and uses it. Returns the error if it cannot be opened.
 fn use_heap(region: &Region) -> Result<(), HeapError> {
     let seen = Pool::attach_read_only(region).map(|pool| HeapInspection::of(&pool));
-    let heap = Heap::attach(region, &options());
+    let heap = Heap::attach(AnyPmem::from(region), &options());
     assert_eq!(heap.is_ok(), matches!(seen, Ok(Ok(_))), "inspecting and opening agree");
     let heap = heap?;
     heap.check();

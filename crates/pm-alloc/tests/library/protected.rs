@@ -4,6 +4,7 @@ use pm_alloc::{Heap, HeapError, HeapOptions, TxError};
 use pm_core::protection::{Method, Protected, Protection, ProtectionError};
 use pm_core::{Link, Persist, Pmem, Region, RegionOptions, field};
 use pm_crashsim::{CheckedWindows, Crash, Explorer, Model, Run, SimPmem, Windowed};
+use pm_testkit::any;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Persist)]
@@ -81,7 +82,7 @@ fn work<P: Pmem>(heap: &Heap<P>) {
 #[test]
 fn every_store_of_a_heap_is_in_a_window() {
     let pmem = CheckedWindows::new(Region::anonymous(4 << 20).unwrap());
-    let heap = Heap::format(Protected::with_windows(pmem, Windowed), &HeapOptions::new()).unwrap();
+    let heap = Heap::format(any(Protected::with_windows(pmem, Windowed)), &HeapOptions::new()).unwrap();
     work(&heap);
 }
 
@@ -95,7 +96,7 @@ fn heap_on_protected_region_is_an_ordinary_heap() {
             Err(ProtectionError::NoKey(_)) => continue,
             other => other.unwrap(),
         };
-        let heap = Heap::format(region, &HeapOptions::new()).unwrap();
+        let heap = Heap::format(any(region), &HeapOptions::new()).unwrap();
         work(&heap);
         let expected = values(&heap);
         drop(heap);
@@ -115,7 +116,7 @@ fn attach(pmem: &Arc<SimPmem>) -> Result<Heap<Simulated>, HeapError> {
 fn protected_heap_survives_kills_and_crashes() {
     let image = {
         let sim = Arc::new(SimPmem::new(1 << 20));
-        let heap = Heap::format(Arc::clone(&sim), &HeapOptions::new()).unwrap();
+        let heap = Heap::format(any(Arc::clone(&sim)), &HeapOptions::new()).unwrap();
         begin(&heap);
         push(&heap);
         drop(heap);

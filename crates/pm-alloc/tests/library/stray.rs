@@ -1,10 +1,12 @@
 //! Stray writes to a region with a heap: the pool's header, the roots, the logs, and the headers and contents of blocks. Afterwards no call panics,
 //! no live blocks overlap, each corrupted header is reported, and the contents of blocks are unchanged except for the stray writes.
 
-use crate::harness::{Rng, bytes};
+use crate::harness::bytes;
 use crate::links::link_to;
 use pm_alloc::{Corruption, CorruptionKind, FreeError, Heap, HeapError, HeapOptions, TxError};
 use pm_core::{Link, Pmem, Region};
+use pm_testkit::Rng;
+use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -12,7 +14,7 @@ use std::ops::Range;
 const WRITES: &str = "PM_STRAY_WRITES";
 const REGION_BYTES: u64 = 1 << 17;
 
-type HeapOn<'r> = Heap<&'r Region>;
+type HeapOn<'r> = Heap<AnyPmem<'r>>;
 
 /// The contents of blocks, by offset.
 type Blocks = BTreeMap<u64, Vec<u8>>;
@@ -35,7 +37,7 @@ fn free(heap: &HeapOn<'_>, payload: u64) -> Result<(), TxError> {
 
 /// Allocates blocks of many lengths, one longer than a chunk, with free extents between them.
 fn populate(region: &Region, random: &mut Rng) -> Blocks {
-    let heap = Heap::format(region, &options()).unwrap();
+    let heap = Heap::format(any(region), &options()).unwrap();
     let mut blocks = Blocks::new();
     for number in 0..120 {
         let len = if number == 40 { 7000 } else { 1 + random.below(700) };
@@ -165,7 +167,7 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
     };
     let is_hit = |payload: &&u64| region.load_u64(**payload - 8) != before[*payload];
     let hit = || -> Vec<u64> { blocks.keys().filter(is_hit).copied().collect() };
-    let open = seed.is_multiple_of(2).then(|| Heap::attach(region, &options()).unwrap());
+    let open = seed.is_multiple_of(2).then(|| Heap::attach(any(region), &options()).unwrap());
     if let Some(heap) = &open {
         heap.scan_ahead(usize::MAX).unwrap();
     }
@@ -176,7 +178,7 @@ fn round(region: &Region, image: &[u8], blocks: &Blocks, seed: u64, tally: &mut 
     if let Some(heap) = open {
         check_open_heap(region, &heap, blocks, &hit, &stray);
     } else {
-        match Heap::attach(region, &options()) {
+        match Heap::attach(any(region), &options()) {
             Ok(heap) => check_reopened(region, &heap, blocks, &hit, &stray),
             // Several writes may corrupt both copies of a structure that opening needs.
             Err(
@@ -246,7 +248,7 @@ struct RepairTally {
 
 impl<'r> Campaign<'r> {
     fn new(region: &'r Region, seed: u64, tally: &'r mut RepairTally) -> Self {
-        let heap = Heap::format(region, &options()).unwrap();
+        let heap = Heap::format(any(region), &options()).unwrap();
         Self { region, heap: Some(heap), live: BTreeMap::new(), random: Rng::of(seed), tally }
     }
 
@@ -256,7 +258,7 @@ impl<'r> Campaign<'r> {
 
     fn reopen(&mut self) {
         self.heap = None;
-        self.heap = Some(Heap::attach(self.region, &options()).unwrap());
+        self.heap = Some(Heap::attach(any(self.region), &options()).unwrap());
         self.tally.reopened += 1;
     }
 

@@ -5,6 +5,7 @@ use pm_alloc::HeapOptions;
 use pm_btree::{Key, OpenError, ReadError, Store, StoreOptions, Table, Value, WriteError};
 use pm_core::{PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Model, Oracle, Run, Sequences, SimPmem, Subject};
+use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -69,8 +70,8 @@ enum Failure {
     Unsound(String),
 }
 
-type SimStore = Store<Arc<SimPmem>>;
-type SimTable<'s> = Table<'s, &'static [u8], &'static [u8], Arc<SimPmem>>;
+type SimStore = Store<AnyPmem<'static>>;
+type SimTable<'s> = Table<'s, &'static [u8], &'static [u8], AnyPmem<'static>>;
 
 impl Small {
     fn options(&self) -> StoreOptions {
@@ -186,7 +187,7 @@ impl Small {
 }
 
 fn change<'v, K: Key, V: Value>(
-    table: &Table<'_, K, V, Arc<SimPmem>>,
+    table: &Table<'_, K, V, AnyPmem<'static>>,
     op: Op,
     key_of: impl Fn(u8) -> K::View<'v>,
     number_of: impl Fn(K::View<'_>) -> u8,
@@ -222,7 +223,7 @@ impl Subject for Small {
     type Error = Failure;
 
     fn create(&self, pmem: Arc<SimPmem>) -> Result<SimStore, Failure> {
-        let store = Store::format(pmem, &self.options())?;
+        let store = Store::format(any(pmem), &self.options())?;
         for key in self.keys {
             self.put(&store, *key, *key)?;
         }
@@ -230,7 +231,7 @@ impl Subject for Small {
     }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<SimStore, Failure> {
-        Ok(Store::attach(pmem, &self.options())?)
+        Ok(Store::attach(any(pmem), &self.options())?)
     }
 
     fn apply(&self, store: &mut SimStore, op: &Op) -> Result<(), Failure> {
@@ -418,9 +419,9 @@ fn retain_removes_entries_in_order() {
 fn creation_of_tables_is_atomic() {
     let small = Small { shape: Shape::Inline, slots: 4, keys: &[] };
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
-    drop(Store::format(Arc::clone(&sim), &small.options()).unwrap());
+    drop(Store::format(any(Arc::clone(&sim)), &small.options()).unwrap());
     let operation = |run: &Run<u8>| {
-        let store = Store::attach(Arc::clone(run.pmem()), &small.options()).unwrap();
+        let store = Store::attach(any(Arc::clone(run.pmem())), &small.options()).unwrap();
         for (number, name) in (1..).step_by(2).zip(["first", "second"]) {
             let table = store.table::<u64, u64>(name).unwrap();
             run.ack(number);
@@ -539,9 +540,9 @@ fn split_of_inner_node_is_atomic() {
 fn index_is_durable() {
     let small = Small { shape: Shape::Records, slots: 4, keys: &[] };
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
-    drop(Store::format(Arc::clone(&sim), &small.options()).unwrap());
+    drop(Store::format(any(Arc::clone(&sim)), &small.options()).unwrap());
     let operation = |run: &Run<u8>| {
-        let store = Store::attach(Arc::clone(run.pmem()), &small.options()).unwrap();
+        let store = Store::attach(any(Arc::clone(run.pmem())), &small.options()).unwrap();
         for number in 1..=60_u8 {
             small.put(&store, number.wrapping_mul(89), number).unwrap();
             run.ack(number);

@@ -5,6 +5,7 @@ use pm_alloc::HeapOptions;
 use pm_btree::{OpenError, ReadError, Store, StoreOptions, Table, TableError, WriteError};
 use pm_core::{PoolOptions, Uuid};
 use pm_crashsim::{Durability, Explorer, Model, Oracle, Sequences, SimPmem, Subject};
+use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ enum Failure {
     Unsound(String),
 }
 
-type SimStore = Store<Arc<SimPmem>>;
+type SimStore = Store<AnyPmem<'static>>;
 
 fn options() -> StoreOptions {
     // Fixed numbers, so that a crash has the same name in each run.
@@ -74,8 +75,8 @@ fn name(key: u8) -> Vec<u8> {
 }
 
 struct Tables<'s> {
-    words: Table<'s, u64, u64, Arc<SimPmem>>,
-    names: Table<'s, &'static [u8], &'static [u8], Arc<SimPmem>>,
+    words: Table<'s, u64, u64, AnyPmem<'static>>,
+    names: Table<'s, &'static [u8], &'static [u8], AnyPmem<'static>>,
 }
 
 impl<'s> Tables<'s> {
@@ -123,7 +124,7 @@ impl Subject for TwoTables {
     type Error = Failure;
 
     fn create(&self, pmem: Arc<SimPmem>) -> Result<SimStore, Failure> {
-        let store = Store::format(pmem, &options())?;
+        let store = Store::format(any(pmem), &options())?;
         let tables = Tables::open(&store)?;
         for key in self.keys {
             tables.change((Words, *key, *key))?;
@@ -134,7 +135,7 @@ impl Subject for TwoTables {
     }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<SimStore, Failure> {
-        Ok(Store::attach(pmem, &options())?)
+        Ok(Store::attach(any(pmem), &options())?)
     }
 
     fn apply(&self, store: &mut SimStore, op: &Op) -> Result<(), Failure> {

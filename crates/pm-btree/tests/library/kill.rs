@@ -2,10 +2,11 @@
 //! prefix of their changes.
 
 use pm_btree::{Store, StoreOptions, Table};
+use pm_testkit::run_and_kill;
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::ffi::OsStr;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The environment variables for the child: the file of the store, and for each thread the number of its first operation.
@@ -106,14 +107,6 @@ fn run(path: &Path) -> ! {
     unreachable!("the threads do not end");
 }
 
-fn spawn(path: &Path, starts: &[u64]) -> Child {
-    let starts: Vec<String> = starts.iter().map(u64::to_string).collect();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["kill::reported_changes_survive_kills", "--exact", "--nocapture"]);
-    command.env(FILE, path).env(START, starts.join(","));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
 fn read(store: &Store) -> State {
     let mut state = State::default();
     for entry in store.table::<u64, u64>("numbers").unwrap().range(..) {
@@ -154,17 +147,10 @@ fn reported_changes_survive_kills() {
     let mut starts = [0; 2];
     let mut expected: [State; 2] = Default::default();
     for kill in 0..kills {
-        let mut child = spawn(&path, &starts);
-        let mut stderr = child.stderr.take().unwrap();
-        let reader = std::thread::spawn(move || {
-            let mut reports = Vec::new();
-            stderr.read_to_end(&mut reports).unwrap();
-            reports
-        });
-        std::thread::sleep(Duration::from_millis(random.u64(5..150)));
-        child.kill().unwrap();
-        assert!(child.wait().unwrap().code().is_none(), "the child ended before it was killed");
-        let reports = reader.join().unwrap();
+        let firsts = starts.each_ref().map(u64::to_string).join(",");
+        let variables = [(FILE, path.as_os_str()), (START, OsStr::new(&firsts))];
+        let time = Duration::from_millis(random.u64(5..150));
+        let reports = run_and_kill("kill::reported_changes_survive_kills", &variables, time);
 
         let store = Store::open(&path, &StoreOptions::new().sweep_at_open(random.u64(..100))).unwrap();
         let found = read(&store);
@@ -233,20 +219,9 @@ fn killed_groups_leave_a_prefix() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut durable = [0; 2];
     for kill in 0..kills {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["kill::killed_groups_leave_a_prefix", "--exact", "--nocapture"]).env(FILE, &path);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut stderr = child.stderr.take().unwrap();
-        let reader = std::thread::spawn(move || {
-            let mut reports = Vec::new();
-            stderr.read_to_end(&mut reports).unwrap();
-            reports
-        });
-        std::thread::sleep(Duration::from_millis(random.u64(5..150)));
-        child.kill().unwrap();
-        assert!(child.wait().unwrap().code().is_none(), "the child ended before it was killed");
-        for report in reader.join().unwrap().as_chunks::<9>().0 {
+        let time = Duration::from_millis(random.u64(5..150));
+        let reports = run_and_kill("kill::killed_groups_leave_a_prefix", &[(FILE, path.as_os_str())], time);
+        for report in reports.as_chunks::<9>().0 {
             let number = u64::from_le_bytes(report[1..].try_into().unwrap());
             let known: &mut u64 = &mut durable[usize::from(report[0])];
             *known = number.max(*known);

@@ -2,9 +2,9 @@
 
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Pmem, Region};
+use pm_testkit::any;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Arc;
 
 /// The number of operations of each test.
 fn operation_count() -> u64 {
@@ -76,8 +76,8 @@ macro_rules! model_test {
         fn $name() {
             let options: StoreOptions = $options;
             let mut random = fastrand::Rng::with_seed(7);
-            let pmem = Arc::new(Region::anonymous(256 << 20).unwrap());
-            let mut store = Store::format(Arc::clone(&pmem), &options).unwrap();
+            let pmem = any(Region::anonymous(256 << 20).unwrap());
+            let mut store = Store::format(pmem.clone(), &options).unwrap();
             let mut map: BTreeMap<<$sample as Sample>::Owned, Vec<u8>> = BTreeMap::new();
             let view = $view;
             let own = $own;

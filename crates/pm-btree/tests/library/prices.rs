@@ -3,9 +3,10 @@
 use pm_btree::format::{ExtentChunk, ROOT, StoreBlock, unchecked};
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Counting, Link, Region, field};
+use pm_testkit::{AnyPmem, any};
 use std::fmt;
 
-type CountedStore = Store<Counting<Region>>;
+type CountedStore = Store<AnyPmem<'static>>;
 
 /// The number of operations of each average.
 const COUNT: u64 = 100_000;
@@ -32,7 +33,7 @@ impl Price {
 
 fn store() -> CountedStore {
     let region = Counting::new(Region::anonymous(256 << 20).unwrap());
-    Store::format(region, &StoreOptions::new()).unwrap()
+    Store::format(any(region), &StoreOptions::new()).unwrap()
 }
 
 /// Different keys in no order: multiples of an odd number, of which each word has one.
@@ -64,7 +65,7 @@ fn node_extents(store: &CountedStore) -> (u64, u64) {
 /// are not in the price; the fence is.
 fn price(store: &CountedStore, operation: impl FnMut(u64)) -> Price {
     let (before, extent_bytes) = node_extents(store);
-    let ((), cost) = store.heap().pool().pmem().count(|| (0..COUNT).for_each(operation));
+    let ((), cost) = store.heap().pool().pmem().counted().count(|| (0..COUNT).for_each(operation));
     let zeroed = (node_extents(store).0 - before) * extent_bytes.div_ceil(64);
     let average = |total: u64| total as f64 / COUNT as f64;
     Price { lines: average(cost.lines - zeroed), fences: average(cost.fences) }
@@ -99,7 +100,7 @@ fn record_costs_its_lines_in_addition() {
 #[test]
 fn changes_of_groups_share_fences() {
     let region = Counting::new(Region::anonymous(256 << 20).unwrap());
-    let store = Store::format(region, &StoreOptions::new().group_commits(64)).unwrap();
+    let store = Store::format(any(region), &StoreOptions::new().group_commits(64)).unwrap();
     let table = store.table::<u64, [u8; 256]>("records").unwrap();
     let insert = price(&store, |number| table.insert_grouped(key(number), [7; 256]).unwrap());
     insert.assert_at_most("in groups of 64: 8 B key, 256 B value, insert", 5.7, 0.1);

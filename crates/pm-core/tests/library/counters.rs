@@ -1,7 +1,9 @@
 //! Cache-line counters: counts, actions, order, threads, and what they cost in lines and fences.
 
+use core::ops::Range;
 use pm_core::counters::{CounterOptions, LineCounters};
-use pm_core::{Counting, FenceError, Pmem, Region, forward_pmem};
+use pm_core::{Counting, FenceError, Pmem, Region};
+use pm_testkit::{Hook, Hooked};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -157,23 +159,19 @@ fn groups_in_order_wait_for_earlier_ones() {
     }
 }
 
-/// A region of which fences can fail.
-struct Failing {
-    inner: Region,
-    is_broken: AtomicBool,
-}
+/// Fails fences while this is set.
+#[derive(Debug)]
+struct Broken(AtomicBool);
 
-impl Pmem for Failing {
-    forward_pmem!(|this| this.inner => len_bytes, domain, load, load_u64, store, store_nt, store_u64, store_u128, compare_exchange_u64, flush);
-
-    fn fence(&self) -> Result<(), FenceError> {
-        if self.is_broken.load(Ordering::Relaxed) { Err(FenceError::Poisoned) } else { self.inner.fence() }
+impl Hook<Region> for Broken {
+    fn fence(&self, region: &Region) -> Result<(), FenceError> {
+        if self.0.load(Ordering::Relaxed) { Err(FenceError::Poisoned) } else { region.fence() }
     }
 }
 
 #[test]
 fn groups_wait_if_the_fence_fails() {
-    let inner = Failing { inner: Region::anonymous(1 << 20).unwrap(), is_broken: AtomicBool::new(true) };
+    let inner = Hooked::new(Region::anonymous(1 << 20).unwrap(), Broken(AtomicBool::new(true)));
     let pmem = LineCounters::new(inner, &CounterOptions::new().lag(1));
     pmem.store(0, &[1; 8]);
     let first = pmem.sgroup().unwrap();
@@ -181,7 +179,7 @@ fn groups_wait_if_the_fence_fails() {
     assert_eq!(pmem.sgroup(), Err(FenceError::Poisoned));
     assert_eq!((pmem.scheck(first), pmem.lag()), (1, 2));
     assert_eq!(pmem.write_back(), Err(FenceError::Poisoned));
-    pmem.get_ref().is_broken.store(false, Ordering::Relaxed);
+    pmem.get_ref().hook.0.store(false, Ordering::Relaxed);
     pmem.write_back().unwrap();
     assert_eq!((pmem.scheck(first), pmem.lag()), (0, 0));
 }
@@ -254,26 +252,23 @@ fn group_of_a_thread_that_ends_is_written_back() {
     assert_eq!(pmem.scheck(pmem.sgroup().unwrap()), 1, "a counter is free");
 }
 
-/// A region that is never stored to around the cache, because other threads could see such stores in another order, and whose flushes can panic.
+/// Panics at a store around the cache, because other threads could see such stores in another order, and on request at a flush.
+#[derive(Debug, Default)]
 struct Ordered {
-    inner: Region,
     panics: AtomicBool,
 }
 
-impl Pmem for Ordered {
-    forward_pmem!(|this| this.inner => len_bytes, domain, load, load_u64, store, store_u64, store_u128, compare_exchange_u64, fence);
-
-    fn store_nt(&self, offset: u64, _: &[u8]) {
-        panic!("a store around the cache at {offset}");
+impl Hook<Region> for Ordered {
+    fn before_store_nt(&self, range: Range<u64>) {
+        panic!("a store around the cache at {}", range.start);
     }
-    fn flush(&self, offset: u64, len_bytes: u64) {
+    fn before_flush(&self, _: Range<u64>) {
         assert!(!self.panics.load(Ordering::Relaxed), "the flush fails");
-        self.inner.flush(offset, len_bytes);
     }
 }
 
-fn ordered() -> Ordered {
-    Ordered { inner: Region::anonymous(1 << 20).unwrap(), panics: AtomicBool::new(false) }
+fn ordered() -> Hooked<Region, Ordered> {
+    Hooked::new(Region::anonymous(1 << 20).unwrap(), Ordered::default())
 }
 
 #[test]
@@ -293,11 +288,11 @@ fn panic_loses_neither_groups_nor_actions() {
     let pmem = LineCounters::new(ordered(), &CounterOptions::new().in_order(true));
     pmem.store(0, &[1; 8]);
     let group = pmem.sgroup().unwrap();
-    pmem.get_ref().panics.store(true, Ordering::Relaxed);
+    pmem.get_ref().hook.panics.store(true, Ordering::Relaxed);
     let fails = |run: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err();
     assert!(fails(&|| drop(pmem.write_back())));
     assert_eq!((pmem.scheck(group), pmem.lag()), (1, 1));
-    pmem.get_ref().panics.store(false, Ordering::Relaxed);
+    pmem.get_ref().hook.panics.store(false, Ordering::Relaxed);
     let is_done = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&is_done);
     pmem.on_durable(group, || panic!("an action fails"));

@@ -2,32 +2,30 @@
 //! pool then shows or acknowledges survives a crash.
 
 use crate::pools::{LONGER_BYTES, POOL_BYTES, get, longer, options, set, try_set};
-use pm_core::{FenceError, Pmem, Pool, forward_pmem};
+use pm_core::{FenceError, Pmem, Pool};
 use pm_crashsim::{Crash, Explorer, Image, Model, Run, SimPmem};
+use pm_testkit::{Hook, Hooked};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// A region whose fence fails once, after `fences_left` successful fences.
-struct Failing {
-    sim: Arc<SimPmem>,
-    fences_left: AtomicU64,
-}
+/// Fails one fence, after this number of successful ones.
+#[derive(Debug)]
+struct FailsOnce(AtomicU64);
 
-impl Pmem for Failing {
-    forward_pmem!(|this| this.sim => len_bytes, domain, load, store, store_nt, load_u64, store_u64, store_u128);
-    forward_pmem!(|this| this.sim => compare_exchange_u64, flush);
-
-    fn fence(&self) -> Result<(), FenceError> {
-        match self.fences_left.fetch_sub(1, SeqCst) {
+impl Hook<Arc<SimPmem>> for FailsOnce {
+    fn fence(&self, sim: &Arc<SimPmem>) -> Result<(), FenceError> {
+        match self.0.fetch_sub(1, SeqCst) {
             0 => {
                 // As at a kill, the flushes before the failed fence no longer count.
-                self.sim.kill();
+                sim.kill();
                 Err(FenceError::Poisoned)
             }
-            _ => self.sim.fence(),
+            _ => sim.fence(),
         }
     }
 }
+
+type Failing = Hooked<Arc<SimPmem>, FailsOnce>;
 
 type State = (u64, u64, u64); // the pool's length, and the values of `a` and `b`, 0 if absent
 
@@ -65,8 +63,8 @@ fn state_after_failed_fence_and_reopening_is_durable() {
             for fences in 0..9 {
                 let failed = std::sync::atomic::AtomicBool::new(false);
                 let operation = |run: &Run<State>| {
-                    let failing =
-                        Failing { sim: Arc::clone(run.pmem()), fences_left: AtomicU64::new(fences) };
+                    let failing: Failing =
+                        Hooked::new(Arc::clone(run.pmem()), FailsOnce(AtomicU64::new(fences)));
                     failed.store(
                         match Pool::attach(failing) {
                             Ok(mut pool) => change(&mut pool, number),
@@ -100,7 +98,7 @@ fn acknowledged_change_after_failed_fence_is_durable() {
     for (first, second) in (0..4).flat_map(|first| (0..4).map(move |second| (first, second))) {
         for fences in 1..6 {
             let operation = |run: &Run<State>| {
-                let failing = Failing { sim: Arc::clone(run.pmem()), fences_left: AtomicU64::new(fences) };
+                let failing: Failing = Hooked::new(Arc::clone(run.pmem()), FailsOnce(AtomicU64::new(fences)));
                 let mut pool = Pool::attach(failing).unwrap();
                 if change(&mut pool, first) && !change(&mut pool, second) {
                     run.ack(state(&pool));

@@ -6,6 +6,7 @@ use pm_core::{PoolOptions, Uuid};
 use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
 use pm_fs::format::HUGE_PAGE_BYTES;
 use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle, NewFile};
+use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -104,7 +105,7 @@ struct File {
 
 type State = BTreeMap<String, File>;
 
-type SimFs = Fs<Arc<SimPmem>>;
+type SimFs = Fs<AnyPmem<'static>>;
 
 #[derive(Debug, thiserror::Error)]
 enum Failure {
@@ -142,7 +143,7 @@ fn new() -> NewFile {
 }
 
 /// The directory of a path, and its last name.
-fn place<'n>(fs: &SimFs, path: &'n str) -> Result<(Handle<Arc<SimPmem>>, &'n str), FsError> {
+fn place<'n>(fs: &SimFs, path: &'n str) -> Result<(Handle<AnyPmem<'static>>, &'n str), FsError> {
     match path.rsplit_once('/') {
         Some((dir, name)) => Ok((fs.lookup(dir)?, name)),
         None => Ok((fs.root(), path)),
@@ -206,7 +207,7 @@ fn apply(fs: &SimFs, op: &Op) -> Result<(), FsError> {
 }
 
 fn observe(
-    dir: &Handle<Arc<SimPmem>>,
+    dir: &Handle<AnyPmem<'static>>,
     prefix: &str,
     firsts: &mut BTreeMap<u64, String>,
     state: &mut State,
@@ -261,7 +262,7 @@ impl Subject for SmallFs {
     type Error = Failure;
 
     fn create(&self, pmem: Arc<SimPmem>) -> Result<Store, Failure> {
-        let fs = Fs::format(Arc::clone(&pmem), &options().strict(self.is_strict))?;
+        let fs = Fs::format(any(Arc::clone(&pmem)), &options().strict(self.is_strict))?;
         for op in [Create("f"), Append("f", self.len, b'f'), Create("g"), Mkdir("d"), Create("d/x")] {
             apply(&fs, &op)?;
         }
@@ -269,7 +270,7 @@ impl Subject for SmallFs {
     }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Store, Failure> {
-        let fs = Fs::attach(Arc::clone(&pmem), &options().strict(self.is_strict))?;
+        let fs = Fs::attach(any(Arc::clone(&pmem)), &options().strict(self.is_strict))?;
         if !self.is_lazy {
             fs.prepare()?;
         }
@@ -616,7 +617,7 @@ fn changes_of_huge_pages_are_atomic() {
     let huge = usize::try_from(HUGE_PAGE_BYTES).unwrap();
     let region_bytes = 5 * HUGE_PAGE_BYTES;
     // There is one in such a region, and no node.
-    let fs = Fs::format(pm_core::Region::anonymous(region_bytes).unwrap(), &options()).unwrap();
+    let fs = Fs::format(any(pm_core::Region::anonymous(region_bytes).unwrap()), &options()).unwrap();
     let file = fs.root().create("f", new()).unwrap();
     let blocks = fs.heap().blocks().len();
     file.append(&vec![1; huge]).unwrap();

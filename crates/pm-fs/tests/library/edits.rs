@@ -14,6 +14,7 @@ use pm_fs::format::{
     Status, Superblock, XATTR_TAG,
 };
 use pm_fs::{Attributes, FileKind, Fs, FsError, FsOptions, Handle, NewFile, SetAttributes, SetXattr};
+use pm_testkit::{AnyPmem, any};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
@@ -92,15 +93,15 @@ fn new() -> NewFile {
 }
 
 /// Opens a file system, and prepares it for changes.
-pub(crate) fn open_prepared(pmem: &Arc<Region>) -> Result<Fs<Arc<Region>>, FsError> {
+pub(crate) fn open_prepared(pmem: &Arc<Region>) -> Result<Fs<AnyPmem<'static>>, FsError> {
     let fs = open(pmem)?;
     fs.prepare()?;
     Ok(fs)
 }
 
 /// Opens a file system.
-pub(crate) fn open(pmem: &Arc<Region>) -> Result<Fs<Arc<Region>>, FsError> {
-    Fs::attach(Arc::clone(pmem), &options())
+pub(crate) fn open(pmem: &Arc<Region>) -> Result<Fs<AnyPmem<'static>>, FsError> {
+    Fs::attach(any(Arc::clone(pmem)), &options())
 }
 
 /// An image of a file system, and the places of its structures.
@@ -137,7 +138,7 @@ impl Image {
 
     fn make(has_orphans: bool) -> Self {
         let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
-        let fs = Fs::format(Arc::clone(&pmem), &options()).unwrap();
+        let fs = Fs::format(any(Arc::clone(&pmem)), &options()).unwrap();
         let (root, orphans) = (fs.root(), fill(&fs));
         if !has_orphans {
             drop(orphans);
@@ -421,7 +422,7 @@ fn field(edit: &Edit, count: usize) -> usize {
 }
 
 /// Fills the file system, and returns handles to files without a name.
-fn fill(fs: &Fs<Arc<Region>>) -> Vec<Handle<Arc<Region>>> {
+fn fill(fs: &Fs<AnyPmem<'static>>) -> Vec<Handle<AnyPmem<'static>>> {
     let root = fs.root();
     let short = root.create("short", new()).unwrap();
     short.append(&[1; 100]).unwrap();
@@ -458,7 +459,7 @@ fn fill(fs: &Fs<Arc<Region>>) -> Vec<Handle<Arc<Region>>> {
 }
 
 /// Looks at all files, and reads them. The result is the first error, but the walk goes on.
-pub(crate) fn walk(root: &Handle<Arc<Region>>) -> Result<View, FsError> {
+pub(crate) fn walk(root: &Handle<AnyPmem<'static>>) -> Result<View, FsError> {
     let mut view = View::new();
     let mut failed = None;
     let mut left = vec![(Vec::new(), root.clone())];
@@ -487,7 +488,7 @@ pub(crate) fn walk(root: &Handle<Arc<Region>>) -> Result<View, FsError> {
 }
 
 /// Reads all of a file that is short.
-fn look(file: &Handle<Arc<Region>>, buffer: &mut [u8]) -> Result<(Attributes, Vec<Vec<u8>>), FsError> {
+fn look(file: &Handle<AnyPmem<'static>>, buffer: &mut [u8]) -> Result<(Attributes, Vec<Vec<u8>>), FsError> {
     let attributes = file.attributes()?;
     let mut xattrs = Vec::new();
     for name in file.xattrs()? {
@@ -508,7 +509,7 @@ fn look(file: &Handle<Arc<Region>>, buffer: &mut [u8]) -> Result<(Attributes, Ve
 }
 
 /// Some changes of each file and directory.
-fn change(fs: &Fs<Arc<Region>>) {
+fn change(fs: &Fs<AnyPmem<'static>>) {
     let root = fs.root();
     let mut left = vec![(root.clone(), 0)];
     let (mut seen, mut changed) = (0, BTreeSet::new());
@@ -548,7 +549,7 @@ fn change(fs: &Fs<Arc<Region>>) {
     }
 }
 
-fn change_file(file: &Handle<Arc<Region>>, number: usize) {
+fn change_file(file: &Handle<AnyPmem<'static>>, number: usize) {
     match number % 4 {
         0 => drop((file.truncate(6000), file.truncate(100_000))),
         1 => drop(file.punch_hole(1000, u64::MAX)),

@@ -7,6 +7,7 @@ use pm_fs::format::{
     Saved, Superblock, VERSION, XATTR_TAG,
 };
 use pm_fs::{Fs, FsOptions, NewFile, SetXattr};
+use pm_testkit::any;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -84,7 +85,7 @@ fn file_system_has_golden_bytes() {
     let heap = HeapOptions::new().pool(pool).seed(7).lanes(1).lane_entries(126);
     let options = FsOptions::new().heap(heap).metadata_share(2).clock(|| 1_000_000_000_000_000_000);
     let region = Arc::new(Region::anonymous(256 << 10).unwrap());
-    let fs = Fs::format(Arc::clone(&region), &options).unwrap();
+    let fs = Fs::format(any(Arc::clone(&region)), &options).unwrap();
     let new = NewFile { mode: 0o644, uid: 1, gid: 2, umask: 0 };
     let root = fs.root();
     let long = root.create("long", new).unwrap();

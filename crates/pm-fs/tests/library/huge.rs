@@ -4,16 +4,17 @@ use pm_alloc::HeapOptions;
 use pm_core::{Pmem as _, Region, crc32c_words};
 use pm_fs::format::{HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, Inode, PAGE_BYTES, ROOT, Superblock};
 use pm_fs::{ATOMIC_WRITE_BYTES, Fs, FsOptions, Handle, NewFile};
+use pm_testkit::{AnyPmem, any};
 use std::mem::offset_of;
 use std::sync::Arc;
 
-type Memory = Arc<Region>;
+type Memory = AnyPmem<'static>;
 
 const REGION_BYTES: u64 = 16 << 20;
 
 fn new_fs() -> (Memory, Fs<Memory>) {
-    let memory = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
-    let fs = Fs::format(Arc::clone(&memory), &FsOptions::new()).unwrap();
+    let memory = any(Region::anonymous(REGION_BYTES).unwrap());
+    let fs = Fs::format(memory.clone(), &FsOptions::new()).unwrap();
     (memory, fs)
 }
 
@@ -44,7 +45,7 @@ fn pattern(len: u64) -> Vec<u8> {
 fn reopened(memory: &Memory, fs: Fs<Memory>, files: impl IntoIterator<Item = Handle<Memory>>) -> Fs<Memory> {
     files.into_iter().for_each(drop);
     drop(fs);
-    Fs::attach(Arc::clone(memory), &FsOptions::new()).unwrap()
+    Fs::attach(memory.clone(), &FsOptions::new()).unwrap()
 }
 
 /// Each change of a part splits the huge page, and leaves the other pages where they are.
@@ -137,7 +138,7 @@ fn bytes_behind_the_end_become_zero() {
 fn longest_atomic_write_splits_a_huge_page() {
     for lane_entries in [62, 126] {
         let options = FsOptions::new().heap(HeapOptions::new().lane_entries(lane_entries));
-        let fs = Fs::format(Arc::new(Region::anonymous(REGION_BYTES).unwrap()), &options).unwrap();
+        let fs = Fs::format(any(Arc::new(Region::anonymous(REGION_BYTES).unwrap())), &options).unwrap();
         let file = create(&fs, "file");
         let mut expected = pattern(HUGE_PAGE_BYTES);
         file.append(&expected).unwrap();

@@ -2,9 +2,9 @@
 //! everything is accounted for.
 
 use pm_fs::{Fs, FsError, FsOptions, Handle, NewFile};
-use std::io::{Read as _, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use pm_testkit::run_and_kill;
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The environment variable for the child: the file of the file system.
@@ -88,7 +88,9 @@ fn reported_changes_survive_kills() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut reported = [0; THREADS as usize];
     for kill in 0..kills {
-        run_and_kill(&path, Duration::from_millis(random.u64(20..150)), &mut reported);
+        let time = Duration::from_millis(random.u64(20..150));
+        let variables = [(FILE, path.as_os_str())];
+        count(&run_and_kill("kill::reported_changes_survive_kills", &variables, time), &mut reported);
         let fs = Fs::open(&path, &FsOptions::new()).unwrap();
         let report = fs.check();
         assert!(report.problems.is_empty(), "kill {kill}: {:#?}", report.problems);
@@ -112,25 +114,11 @@ fn reported_changes_survive_kills() {
     assert!(reported.iter().all(|count| *count > 50), "the threads have made {reported:?} changes");
 }
 
-/// Runs the child for this time, and counts what it reports.
-fn run_and_kill(path: &Path, time: Duration, reported: &mut [u64]) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["kill::reported_changes_survive_kills", "--exact", "--nocapture"]).env(FILE, path);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut stderr = child.stderr.take().unwrap();
-    let reader = std::thread::spawn(move || {
-        let mut reports = Vec::new();
-        stderr.read_to_end(&mut reports).unwrap();
-        reports
-    });
-    std::thread::sleep(time);
-    child.kill().unwrap();
-    assert!(child.wait().unwrap().code().is_none(), "the child ended before it was killed");
-    let reports = reader.join().unwrap();
-    for report in &reports {
+/// Adds what the child has reported: bytes with the numbers of its threads.
+fn count(reports: &[u8], reported: &mut [u64]) {
+    for report in reports {
         let count = reported.get_mut(usize::from(*report));
         // All else is the message of a panic.
-        *count.unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&reports))) += 1;
+        *count.unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(reports))) += 1;
     }
 }

@@ -2,12 +2,13 @@
 
 use pm_core::Region;
 use pm_fs::{Fs, FsError, FsOptions, Handle, NewFile};
+use pm_testkit::{AnyPmem, any};
 use std::sync::Arc;
 
-type Memory = Arc<Region>;
+type Memory = AnyPmem<'static>;
 
 fn new_fs() -> Fs<Memory> {
-    Fs::format(Arc::new(Region::anonymous(4 << 20).unwrap()), &FsOptions::new()).unwrap()
+    Fs::format(any(Arc::new(Region::anonymous(4 << 20).unwrap())), &FsOptions::new()).unwrap()
 }
 
 fn file_of(fs: &Fs<Memory>, len: u64) -> Handle<Memory> {

@@ -2,10 +2,11 @@
 
 use pm_core::{Pmem as _, Region};
 use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle, NewFile, SetXattr};
+use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-type Memory = Arc<Region>;
+type Memory = AnyPmem<'static>;
 
 /// A file of the model.
 #[derive(Clone, Debug)]
@@ -212,7 +213,7 @@ fn reopen(fs: Fs<Memory>, pmem: &Memory, is_clean: bool, is_strict: bool) -> Fs<
             pmem.store(offset, chunk);
         }
     }
-    Fs::attach(Arc::clone(pmem), &FsOptions::new().strict(is_strict)).unwrap()
+    Fs::attach(pmem.clone(), &FsOptions::new().strict(is_strict)).unwrap()
 }
 
 fn path(random: &mut fastrand::Rng) -> Path {
@@ -373,8 +374,8 @@ fn change_file(fs: &Fs<Memory>, model: &mut Model, random: &mut fastrand::Rng, f
 fn file_system_is_a_tree() {
     let count = std::env::var("PM_FS_OPS").map_or(20_000, |count| count.parse().expect("a number"));
     let mut random = fastrand::Rng::with_seed(7);
-    let pmem = Arc::new(Region::anonymous(256 << 20).unwrap());
-    let mut fs = Fs::format(Arc::clone(&pmem), &FsOptions::new()).unwrap();
+    let pmem = any(Region::anonymous(256 << 20).unwrap());
+    let mut fs = Fs::format(pmem.clone(), &FsOptions::new()).unwrap();
     let mut model = Model::new();
     for number in 0..count {
         let (first, second) = (path(&mut random), path(&mut random));
@@ -425,7 +426,7 @@ fn check_holes(file: &Handle<Memory>, start: u64, end: u64) -> Result<(), FsErro
 #[test]
 fn ranges_without_room_change_nothing() {
     let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
-    let fs = Fs::format(pmem, &FsOptions::new()).unwrap();
+    let fs = Fs::format(any(pmem), &FsOptions::new()).unwrap();
     let file = fs.root().create("file", new()).unwrap();
     file.write_at(0, &[7; 5000]).unwrap();
     let free = fs.stats().unwrap().free_pages;

@@ -1,12 +1,14 @@
 //! The cost of each call in lines and fences, averaged over many calls, with new blocks of directories in them.
 
+use core::ops::Range;
 use pm_core::line::{LINE_BYTES, lines_spanned};
-use pm_core::{Counting, FenceError, Pmem, Region, forward_pmem};
+use pm_core::{Counting, Pmem, Region};
 use pm_fs::{Fs, FsOptions, Handle, NewFile, SetAttributes, SetXattr};
+use pm_testkit::{AnyPmem, Hook, Hooked, any};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type CountedFs = Fs<Counting<Region>>;
+type CountedFs = Fs<AnyPmem<'static>>;
 
 const COUNT: u64 = 1000;
 
@@ -16,7 +18,7 @@ fn new() -> NewFile {
 
 /// Calls `call` with the numbers up to [`COUNT`], and checks its average fences.
 fn check(fs: &CountedFs, name: &str, most: f64, call: impl FnMut(u64)) {
-    let ((), cost) = fs.heap().pool().pmem().count(|| (0..COUNT).for_each(call));
+    let ((), cost) = fs.heap().pool().pmem().counted().count(|| (0..COUNT).for_each(call));
     let [lines, fences] = [cost.lines, cost.fences].map(|total| total as f64 / COUNT as f64);
     println!("{name}: {lines:.2} lines, {fences:.3} fences");
     assert!(fences <= most, "{name}: {fences}");
@@ -29,7 +31,7 @@ fn name(number: u64) -> String {
 #[test]
 fn calls_cost_one_or_two_fences() {
     let region = Counting::new(Region::anonymous(64 << 20).unwrap());
-    let fs = Fs::format(region, &FsOptions::new()).unwrap();
+    let fs = Fs::format(any(region), &FsOptions::new()).unwrap();
     let root = fs.root();
     let dir = root.mkdir("dir", new()).unwrap();
     let file = |number: u64| -> Handle<_> { root.lookup(name(number)).unwrap() };
@@ -78,7 +80,7 @@ fn calls_cost_one_or_two_fences() {
 #[test]
 fn access_control_lists_are_inherited_without_a_fence() {
     let region = Counting::new(Region::anonymous(64 << 20).unwrap());
-    let fs = Fs::format(region, &FsOptions::new()).unwrap();
+    let fs = Fs::format(any(region), &FsOptions::new()).unwrap();
     let dir = fs.root().mkdir("dir", new()).unwrap();
     let acl = [
         &[2, 0, 0, 0][..],
@@ -106,71 +108,64 @@ const fn entry(tag: u8, permissions: u8) -> [u8; 8] {
 #[test]
 fn long_writes_share_fences() {
     let region = Counting::new(Region::anonymous(64 << 20).unwrap());
-    let fs = Fs::format(region, &FsOptions::new()).unwrap();
+    let fs = Fs::format(any(region), &FsOptions::new()).unwrap();
     let file = fs.root().create("file", new()).unwrap();
     let bytes = vec![7; 4 << 20];
-    let (written, cost) = fs.heap().pool().pmem().count(|| file.write_at(0, &bytes).unwrap());
+    let (written, cost) = fs.heap().pool().pmem().counted().count(|| file.write_at(0, &bytes).unwrap());
     assert_eq!((written, cost.fences), (4 << 20, 2 * 2));
     println!("4 MiB: {} lines, {} of them data", cost.lines, (4 << 20) / 64);
     assert!(cost.lines < (4 << 20) / 64 + 100, "{}", cost.lines);
     let other = fs.root().create("other", new()).unwrap();
-    let (_, cost) = fs.heap().pool().pmem().count(|| other.write_at(256 << 10, &bytes).unwrap());
+    let (_, cost) = fs.heap().pool().pmem().counted().count(|| other.write_at(256 << 10, &bytes).unwrap());
     assert_eq!(cost.fences, 2 * (7 + 1 + 1), "a huge page, and 64 pages at once before and behind it");
     assert!(cost.lines < (4 << 20) / 64 * 102 / 100, "{}", cost.lines);
-    let (_, cost) = fs.heap().pool().pmem().count(|| other.allocate(8 << 20, 4 << 20, true).unwrap());
+    let (_, cost) =
+        fs.heap().pool().pmem().counted().count(|| other.allocate(8 << 20, 4 << 20, true).unwrap());
     assert_eq!(cost.fences, 2 * 2 + 1);
-    let (_, cost) = fs.heap().pool().pmem().count(|| file.write_at(0, &bytes).unwrap());
+    let (_, cost) = fs.heap().pool().pmem().counted().count(|| file.write_at(0, &bytes).unwrap());
     assert_eq!(cost.fences, 1, "all pages are there");
 }
 
 /// Counts the lines that are made durable in a range.
+#[derive(Debug, Default)]
 struct CountedRange {
-    inner: Region,
     range: [AtomicU64; 2],
     lines: AtomicU64,
 }
 
 impl CountedRange {
-    fn note(&self, offset: u64, len_bytes: u64) {
+    fn note(&self, written: &Range<u64>) {
         let [start, end] = [0, 1].map(|end| self.range[end].load(Ordering::Relaxed));
-        if (start..end).contains(&offset) {
-            self.lines.fetch_add(lines_spanned(offset, len_bytes), Ordering::Relaxed);
+        if (start..end).contains(&written.start) {
+            self.lines
+                .fetch_add(lines_spanned(written.start, written.end - written.start), Ordering::Relaxed);
         }
     }
 }
 
-impl Pmem for CountedRange {
-    forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load, store);
-    forward_pmem!(|this| this.inner => load_u64, load_words, store_u64, store_u128, compare_exchange_u64, lend);
-
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.inner.store_nt(offset, bytes);
-        self.note(offset, bytes.len() as u64);
+impl<R: Pmem> Hook<R> for CountedRange {
+    fn before_store_nt(&self, range: Range<u64>) {
+        self.note(&range);
     }
-    fn flush(&self, offset: u64, len_bytes: u64) {
-        self.inner.flush(offset, len_bytes);
-        self.note(offset, len_bytes);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        self.inner.fence()
+    fn before_flush(&self, range: Range<u64>) {
+        self.note(&range);
     }
 }
 
 /// The bytes that calls write to the log, as in Table 3 of the paper about PMFS (EuroSys 2014): 512 for touch, 320 for mkdir, 384 for mv.
 #[test]
 fn calls_log_few_bytes() {
-    let inner = Region::anonymous(64 << 20).unwrap();
-    let pmem =
-        Arc::new(CountedRange { inner, range: [const { AtomicU64::new(0) }; 2], lines: AtomicU64::new(0) });
-    let fs = Fs::format(Arc::clone(&pmem), &FsOptions::new()).unwrap();
+    let counted = Arc::new(CountedRange::default());
+    let pmem = any(Hooked::new(Region::anonymous(64 << 20).unwrap(), Arc::clone(&counted)));
+    let fs = Fs::format(pmem, &FsOptions::new()).unwrap();
     let layout = fs.heap().layout();
-    pmem.range[0].store(layout.lane_offset(0), Ordering::Relaxed);
-    pmem.range[1].store(layout.lanes_end(), Ordering::Relaxed);
+    counted.range[0].store(layout.lane_offset(0), Ordering::Relaxed);
+    counted.range[1].store(layout.lanes_end(), Ordering::Relaxed);
     let root = fs.root();
     let check = |name: &str, most: f64, call: &dyn Fn(u64)| {
-        let before = pmem.lines.load(Ordering::Relaxed);
+        let before = counted.lines.load(Ordering::Relaxed);
         (0..COUNT).for_each(call);
-        let lines = pmem.lines.load(Ordering::Relaxed) - before;
+        let lines = counted.lines.load(Ordering::Relaxed) - before;
         let bytes = (lines * LINE_BYTES) as f64 / COUNT as f64;
         println!("{name}: {bytes:.0} bytes");
         assert!(bytes > 0.0 && bytes <= most, "{name}: {bytes}");

@@ -4,10 +4,11 @@ use crate::edits::{EDIT_BYTES, Edit, Image, kind, open, walk};
 use pm_core::{Pmem as _, Region};
 use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
 use pm_fs::{Corruption, FileKind, Fs, FsError, FsOptions, Handle, NewFile, RepairReport};
+use pm_testkit::{AnyPmem, any};
 use std::sync::{Arc, Mutex};
 
 /// Repairs an image with these edits. Checks that nothing is left to repair, and that the file system can be changed and opened again.
-fn repair(image: &Image, edits: &[Edit]) -> Option<(Fs<Arc<Region>>, RepairReport)> {
+fn repair(image: &Image, edits: &[Edit]) -> Option<(Fs<AnyPmem<'static>>, RepairReport)> {
     let pmem = image.edited(edits);
     let mut fs = match open(&pmem) {
         Ok(fs) => fs,
@@ -155,12 +156,12 @@ fn repair_needs_the_file_system_alone() {
 #[derive(Clone, Copy, Debug)]
 struct DamagedFs;
 
-type SimFs = Fs<Arc<SimPmem>>;
+type SimFs = Fs<AnyPmem<'static>>;
 
 /// The sorted paths, and the lengths of files.
 type Paths = Vec<(String, u64)>;
 
-fn paths(dir: &Handle<Arc<SimPmem>>, prefix: &str, paths: &mut Paths) -> Result<(), FsError> {
+fn paths(dir: &Handle<AnyPmem<'static>>, prefix: &str, paths: &mut Paths) -> Result<(), FsError> {
     for entry in dir.entries(0)? {
         let file = dir.lookup(&entry.name)?;
         let path = format!("{prefix}/{}", String::from_utf8(entry.name).unwrap());
@@ -181,7 +182,7 @@ impl Subject for DamagedFs {
     type Error = FsError;
 
     fn create(&self, pmem: Arc<SimPmem>) -> Result<Mutex<SimFs>, FsError> {
-        let fs = Fs::format(Arc::clone(&pmem), &crate::crash::options())?;
+        let fs = Fs::format(any(Arc::clone(&pmem)), &crate::crash::options())?;
         let (root, new) = (fs.root(), NewFile::default());
         let (dir, other) = (root.mkdir("lost", new)?, root.mkdir("other", new)?);
         dir.create("file", new)?.append(&[7; 100])?;
@@ -199,11 +200,11 @@ impl Subject for DamagedFs {
         }
         drop((root, dir, other, linked));
         drop(fs);
-        Ok(Mutex::new(Fs::attach(pmem, &crate::crash::options())?))
+        Ok(Mutex::new(Fs::attach(any(pmem), &crate::crash::options())?))
     }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Mutex<SimFs>, FsError> {
-        Fs::attach(pmem, &crate::crash::options()).map(Mutex::new)
+        Fs::attach(any(pmem), &crate::crash::options()).map(Mutex::new)
     }
 
     fn apply(&self, fs: &mut Mutex<SimFs>, (): &()) -> Result<(), FsError> {
@@ -243,9 +244,9 @@ fn repair_is_repeatable_after_a_crash() {
 }
 
 /// A file system with a file `file` of 401 pages, whose last one is lost with the only slot of its inner node. The repair empties that node.
-fn with_emptied_node() -> Fs<Arc<Region>> {
+fn with_emptied_node() -> Fs<AnyPmem<'static>> {
     let pmem = Arc::new(Region::anonymous(8 << 20).unwrap());
-    let fs = Fs::format(Arc::clone(&pmem), &FsOptions::new()).unwrap();
+    let fs = Fs::format(any(Arc::clone(&pmem)), &FsOptions::new()).unwrap();
     let file = fs.root().create("file", NewFile::default()).unwrap();
     file.write_at(0, &[7; 400 * 4096]).unwrap();
     // The second slot of a root of height 2.
@@ -255,7 +256,7 @@ fn with_emptied_node() -> Fs<Arc<Region>> {
     fs.close().unwrap();
     assert_ne!(pmem.load_u64(node + 48), 0, "its only slot");
     pmem.store_u64(node + 48, 0xdead);
-    let mut fs = Fs::attach(Arc::clone(&pmem), &FsOptions::new()).unwrap();
+    let mut fs = Fs::attach(any(Arc::clone(&pmem)), &FsOptions::new()).unwrap();
     let report = fs.repair().unwrap();
     assert_eq!(report.left.problems, Vec::<String>::new());
     assert_eq!(report.repaired.len(), 2, "{:?}", report.repaired);

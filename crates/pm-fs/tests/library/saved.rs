@@ -3,19 +3,20 @@
 use pm_core::{Pmem as _, Region, bytes_of, crc32c_bytes, from_bytes};
 use pm_fs::format::{ROOT, Saved, Superblock};
 use pm_fs::{Fs, FsError, FsOptions, NewFile};
+use pm_testkit::{AnyPmem, any};
 use std::sync::Arc;
 
 /// A file system that was closed with a file of so many pages, and the offset of what was saved.
 fn closed(pages: usize) -> (Arc<Region>, u64) {
     let region = Arc::new(Region::anonymous(1 << 20).unwrap());
-    let fs = Fs::format(Arc::clone(&region), &FsOptions::new()).unwrap();
+    let fs = Fs::format(any(Arc::clone(&region)), &FsOptions::new()).unwrap();
     fs.root().create("file", NewFile::default()).unwrap().append(&vec![7; 4096 * pages]).unwrap();
     let at = superblock(&fs).saved;
     fs.close().unwrap();
     (region, at)
 }
 
-fn superblock(fs: &Fs<Arc<Region>>) -> Superblock {
+fn superblock(fs: &Fs<AnyPmem<'static>>) -> Superblock {
     let load = |view: &pm_alloc::View<'_, _>| view.read(view.root::<Superblock>(ROOT).unwrap().unwrap());
     fs.heap().view(load).unwrap()
 }
@@ -24,8 +25,8 @@ fn saved(region: &Region, at: u64) -> Saved {
     from_bytes(|bytes| region.load(at, bytes))
 }
 
-fn open(region: &Arc<Region>) -> Fs<Arc<Region>> {
-    Fs::attach(Arc::clone(region), &FsOptions::new()).unwrap()
+fn open(region: &Arc<Region>) -> Fs<AnyPmem<'static>> {
+    Fs::attach(any(Arc::clone(region)), &FsOptions::new()).unwrap()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! No older copy of a request runs after a newer one that was acknowledged, over whichever connections they arrived.
 
-use crate::nbd_common::watched::Watched;
+use crate::nbd_common::watched::{Watched, WatchedMemory};
 use crate::nbd_common::{Client, MIB, PATIENCE, Server, engine_over, info_request};
 use pm_core::Domain;
 use pmbd::nbd::protocol::{
@@ -54,9 +54,9 @@ impl Socket for TcpStream {
 }
 
 /// A write-back device over memory whose fences can be delayed.
-fn device() -> (Arc<Watched>, Arc<Engine<Arc<Watched>>>) {
-    let memory = Arc::new(Watched::new(Domain::Page, 4 * MIB));
-    (Arc::clone(&memory), Arc::new(engine_over(memory)))
+fn device() -> (Arc<Watched>, Arc<Engine<WatchedMemory>>) {
+    let (watched, memory) = Watched::memory(Domain::Page, 4 * MIB);
+    (watched, Arc::new(engine_over(memory)))
 }
 
 /// Such a device, served on a socket and over TCP.

@@ -1,6 +1,6 @@
 //! Transmission: every command, flag and error, both styles of replies, durability at replies, and the end of a server under load.
 
-use crate::nbd_common::watched::Watched;
+use crate::nbd_common::watched::{Watched, WatchedMemory};
 use crate::nbd_common::{Answer, Client, MIB, Server, engine, engine_over, error_of, pattern, served};
 use fastrand::Rng;
 use pm_core::{Domain, Region, RegionOptions};
@@ -460,9 +460,9 @@ fn counters_match_requests() {
     server.await_counts(|c| c.clients == 0);
 }
 
-fn watched(domain: Domain) -> (Arc<Watched>, Engine<Arc<Watched>>) {
-    let memory = Arc::new(Watched::new(domain, MIB));
-    (Arc::clone(&memory), engine_over(memory))
+fn watched(domain: Domain) -> (Arc<Watched>, Engine<WatchedMemory>) {
+    let (watched, memory) = Watched::memory(domain, MIB);
+    (watched, engine_over(memory))
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Write policies: their costs in lines and fences, what they store, and their failures.
 
-use pm_core::{Counting, Counts, FenceError, LineCounting, Pmem, Region, RegionOptions, forward_pmem};
+use core::ops::Range;
+use pm_core::{Counting, Counts, LineCounting, Pmem, Region, RegionOptions};
+use pm_testkit::{Hook, Hooked};
 use pmbd::{
     BlockError, BlockOp, BufferError, BufferOptions, Engine, Geometry, SectorSize, Slots, WriteBackError,
     WriteBackMark, WriteCache, WritePolicy, WriteScheme, WriteSetup,
 };
 use proptest::prelude::*;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const START: u64 = 8192;
 const CAPACITY: u64 = 1 << 18;
@@ -178,40 +180,25 @@ proptest! {
 fn adjacent_blocks_are_stored_in_batches() {
     for (is_batched, is_sequential) in [(true, true), (true, false), (false, true)] {
         let options = BufferOptions { buffer_bytes: 1 << 20, is_batched, ..BufferOptions::default() };
-        let engine = buffered(Calls::new(region()), options);
+        let engine = buffered(Hooked::new(region(), Calls::default()), options);
         for number in 0..64_u64 {
             // Backwards, if they arrive in another order.
             let block = if is_sequential { number } else { 63 - number };
             engine.execute(block * 4096, BlockOp::Write { data: &[1; 4096], fua: false }).unwrap();
         }
-        assert_eq!(engine.pmem().count(), 0);
+        assert_eq!(engine.pmem().hook.0.load(Ordering::Relaxed), 0);
         engine.execute(0, BlockOp::Flush).unwrap();
-        assert_eq!(engine.pmem().count(), if is_batched { 1 } else { 64 });
+        assert_eq!(engine.pmem().hook.0.load(Ordering::Relaxed), if is_batched { 1 } else { 64 });
     }
 }
 
-/// Counts the stores.
-struct Calls {
-    region: Region,
-    count: std::sync::atomic::AtomicU64,
-}
+/// Counts the stores around the cache.
+#[derive(Debug, Default)]
+struct Calls(AtomicU64);
 
-impl Calls {
-    fn new(region: Region) -> Self {
-        Self { region, count: 0.into() }
-    }
-
-    fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
-    }
-}
-
-impl Pmem for Calls {
-    forward_pmem!(|this| this.region => len_bytes, domain, load, load_u64, store_u64, store_u128, compare_exchange_u64, flush, store, fence);
-
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.region.store_nt(offset, bytes);
+impl Hook<Region> for Calls {
+    fn before_store_nt(&self, _: Range<u64>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -307,36 +294,24 @@ fn corrupted_slots_are_refused() {
     assert_eq!((device.load_u64(START + 4096), device.load_u64(4096)), (0x0101_0101_0101_0101, 0));
 }
 
-/// Loses stores of the device while `is_broken`.
-struct Lossy {
-    region: Region,
-    is_broken: AtomicBool,
-}
+/// Loses stores of the device while this is set.
+#[derive(Debug, Default)]
+struct Lossy(AtomicBool);
 
-impl Pmem for Lossy {
-    forward_pmem!(|this| this.region => len_bytes, domain, load, load_u64, store_u64, store_u128, compare_exchange_u64, flush);
-
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        if !self.is_broken.load(Ordering::Relaxed) {
-            self.region.store(offset, bytes);
-        }
-    }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        self.store(offset, bytes);
-    }
-    fn fence(&self) -> Result<(), FenceError> {
-        self.region.fence()
+impl Hook<Region> for Lossy {
+    fn keeps_store(&self, _: Range<u64>) -> bool {
+        !self.0.load(Ordering::Relaxed)
     }
 }
 
 #[test]
 fn lost_store_is_found_if_writes_are_verified() {
     for policy in policies() {
-        let pmem = Lossy { region: region(), is_broken: AtomicBool::new(false) };
+        let pmem = Hooked::new(region(), Lossy::default());
         let engine = engine_over(pmem, policy);
         let write = |value: u8| engine.execute(512, BlockOp::Write { data: &[value; 8192], fua: true });
         assert_eq!(write(1), Ok(()));
-        engine.pmem().is_broken.store(true, Ordering::Relaxed);
+        engine.pmem().hook.0.store(true, Ordering::Relaxed);
         let expected = match policy.verify {
             true => Err(BlockError::Mismatch { offset_bytes: 512, len_bytes: 8192 }),
             false => Ok(()),

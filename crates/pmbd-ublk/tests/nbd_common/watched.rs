@@ -1,34 +1,38 @@
 //! Memory that counts, delays and fails fences.
 
-use pm_core::{Domain, FenceError, Pmem, Region, forward_pmem};
-use std::sync::Mutex;
+use core::ops::Range;
+use pm_core::{Domain, FenceError, Pmem, Region};
+use pm_testkit::{Hook, Hooked};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
-/// Memory in a given domain that counts fences, and delays or fails them on request.
+/// Makes memory one of a given domain, counts its fences, and delays or fails them on request.
 #[derive(Debug)]
 pub struct Watched {
-    memory: Region,
     domain: Domain,
     fences: AtomicU64,
     pub fails: AtomicBool,
     /// Fences wait while it is locked.
     pub gate: Mutex<()>,
-    /// The next store waits, too.
+    /// The next store around the cache waits, too.
     pub delays_store: AtomicBool,
 }
 
+/// Memory that is watched.
+pub type WatchedMemory = Hooked<Region, Arc<Watched>>;
+
 impl Watched {
-    /// Of `len_bytes`.
-    pub fn new(domain: Domain, len_bytes: u64) -> Self {
-        let memory = Region::anonymous(len_bytes).unwrap();
-        Self {
-            memory,
+    /// Memory of `len_bytes`, and what watches it.
+    pub fn memory(domain: Domain, len_bytes: u64) -> (Arc<Self>, WatchedMemory) {
+        let watched = Arc::new(Self {
             domain,
             fences: AtomicU64::new(0),
             fails: AtomicBool::new(false),
             gate: Mutex::new(()),
             delays_store: AtomicBool::new(false),
-        }
+        });
+        let memory = Hooked::new(Region::anonymous(len_bytes).unwrap(), Arc::clone(&watched));
+        (watched, memory)
     }
 
     pub fn fences(&self) -> u64 {
@@ -36,21 +40,18 @@ impl Watched {
     }
 }
 
-impl Pmem for Watched {
-    forward_pmem!(|this| this.memory => len_bytes, load, store, load_u64, store_u64, store_u128, compare_exchange_u64, flush);
-
-    fn domain(&self) -> Domain {
+impl Hook<Region> for Watched {
+    fn domain(&self, _: &Region) -> Domain {
         self.domain
     }
-    fn store_nt(&self, offset: u64, bytes: &[u8]) {
+    fn before_store_nt(&self, _: Range<u64>) {
         if self.delays_store.swap(false, SeqCst) {
             drop(self.gate.lock().unwrap());
         }
-        self.memory.store_nt(offset, bytes);
     }
-    fn fence(&self) -> Result<(), FenceError> {
+    fn fence(&self, region: &Region) -> Result<(), FenceError> {
         self.fences.fetch_add(1, SeqCst);
         drop(self.gate.lock().unwrap());
-        if self.fails.load(SeqCst) { Err(FenceError::Poisoned) } else { self.memory.fence() }
+        if self.fails.load(SeqCst) { Err(FenceError::Poisoned) } else { region.fence() }
     }
 }

@@ -1,13 +1,14 @@
 //! A crash while an entry is written over an older one. Recovery recognizes the incomplete line, even if a checksum matches its contents by chance.
 
-use super::hooked::{Hook, Hooked};
 use super::support::{at, exhaustive, image, layout, load, recover, words};
 use crate::format::{LogEntry, Lsn, announce, announced, seal, unseal};
 use crate::log::LaneGuard;
 use crate::log::entry::{self, Line};
 use core::cell::RefCell;
+use core::ops::Range;
 use pm_core::{Pmem, Region};
 use pm_crashsim::{Crash, Image, Model, Run, SimPmem};
+use pm_testkit::{Hook, Hooked};
 
 const SEED: u64 = 7;
 const AT: u64 = 64 * 91;
@@ -22,7 +23,7 @@ struct Recorder<'r> {
 }
 
 impl Hook<&Region> for Recorder<'_> {
-    fn after_store(&self, _: u64) {
+    fn after_store(&self, _: Range<u64>) {
         self.states.borrow_mut().push(PLACES.map(|at| self.region.load_u64(at)));
     }
 }

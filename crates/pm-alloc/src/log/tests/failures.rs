@@ -1,12 +1,12 @@
 //! Failing fences, abandoned transactions, and exhausted LSNs.
 
-use super::hooked::{Hook, Hooked};
 use super::support::{at, image, layout, load, recover, with_log, words};
 use crate::format::Lsn;
 use crate::log::{CommitError, LaneGuard, Log, Writes};
 use core::cell::Cell;
 use pm_core::{FenceError, Pmem};
 use pm_crashsim::SimPmem;
+use pm_testkit::{Hook, Hooked};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A region in which `left` more fences succeed. Later fences panic if `panics` is set, and fail otherwise.

@@ -21,9 +21,6 @@ mod crash_restored;
 mod crash_undo;
 #[cfg(not(loom))]
 mod failures;
-#[cfg(not(loom))]
-#[path = "../../../tests/library/hooked/mod.rs"]
-mod hooked;
 #[cfg(loom)]
 mod loom_log;
 #[cfg(not(loom))]

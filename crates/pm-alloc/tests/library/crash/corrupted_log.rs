@@ -10,11 +10,11 @@ fn options() -> HeapOptions {
     crate::harness::options().lanes(1).lane_entries(ENTRIES).chunk_bytes(4096)
 }
 
-fn attach(region: &Region) -> Heap<&Region> {
-    Heap::attach(region, &options()).unwrap()
+fn attach(region: &Region) -> Heap<AnyPmem<'_>> {
+    Heap::attach(any(region), &options()).unwrap()
 }
 
-fn write(heap: &Heap<&Region>, place: u64, value: u64) {
+fn write(heap: &Heap<AnyPmem<'_>>, place: u64, value: u64) {
     heap.transact(|tx| tx.write(link_to(place), &value)).unwrap();
 }
 
@@ -26,12 +26,12 @@ const CORRUPTIONS: [fn(&Region, u64); 4] = [
     |region, line| region.store(line, &[0xA5; 64]),
 ];
 
-/// An empty region, and a heap in another: a transaction wrote the word `x`, `commits` later ones wrote `y`, and then `x` was stored in place.
-fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
+/// An empty region, another one, and a heap in that: a transaction wrote the word `x`, `commits` later ones wrote `y`, and then `x` was stored in place.
+fn two_words(commits: u64) -> (Region, &'static Region, Heap<AnyPmem<'static>>, [u64; 2], u64) {
     let region = Region::anonymous(1 << 16).unwrap();
     // The heap borrows the region until the test ends.
     let held: &'static Region = Box::leak(Box::new(region));
-    let heap = Heap::format(held, &options()).unwrap();
+    let heap = Heap::format(any(held), &options()).unwrap();
     let at = heap.transact(|tx| tx.alloc_zeroed::<u64>(48).map(Link::offset)).unwrap();
     drop(heap);
     let heap = attach(held);
@@ -40,20 +40,20 @@ fn two_words(commits: u64) -> (Region, Heap<&'static Region>, [u64; 2], u64) {
     (1..=commits).for_each(|value| write(&heap, y, value));
     heap.view(|view| view.store_u64(link_to(x), 2)).unwrap();
     let first_entry = heap.layout().entry_offset(0, 0);
-    (Region::anonymous(1 << 16).unwrap(), heap, [x, y], first_entry)
+    (Region::anonymous(1 << 16).unwrap(), held, heap, [x, y], first_entry)
 }
 
 /// A heap with longer rings and a block of 3,000 bytes, closed and opened again.
-fn with_long_block(region: &Region) -> (Heap<&Region>, u64) {
-    let heap = Heap::format(region, &options().lanes(2).lane_entries(256)).unwrap();
+fn with_long_block(region: &Region) -> (Heap<AnyPmem<'_>>, u64) {
+    let heap = Heap::format(any(region), &options().lanes(2).lane_entries(256)).unwrap();
     let at = heap.transact(|tx| tx.alloc_zeroed::<u8>(3000).map(Link::offset)).unwrap();
     drop(heap);
     (attach(region), at)
 }
 
 /// Copies the contents that a kill of the process would leave to another region.
-fn killed(heap: Heap<&'static Region>, into: &Region) {
-    let bytes = crate::harness::bytes(*heap.pool().pmem());
+fn killed(heap: Heap<AnyPmem<'static>>, into: &Region) {
+    let bytes = crate::harness::bytes(heap.pool().pmem());
     drop(heap);
     into.store(0, &bytes);
 }
@@ -62,8 +62,7 @@ fn killed(heap: Heap<&'static Region>, into: &Region) {
 fn corruption_of_closed_log_changes_nothing() {
     for corrupt in CORRUPTIONS {
         for entry in 0..u64::from(ENTRIES) {
-            let (_, heap, [x, y], first_entry) = two_words(2);
-            let region: &'static Region = heap.pool().pmem();
+            let (_, region, heap, [x, y], first_entry) = two_words(2);
             drop(heap);
             corrupt(region, first_entry + 64 * entry);
             let heap = attach(region);
@@ -79,10 +78,10 @@ fn one_corrupted_line_reverts_no_data_of_other_transactions() {
     for commits in 2..40 {
         for corrupt in CORRUPTIONS {
             for entry in 0..u64::from(ENTRIES) {
-                let (region, heap, [x, y], first_entry) = two_words(commits);
+                let (region, _, heap, [x, y], first_entry) = two_words(commits);
                 killed(heap, &region);
                 corrupt(&region, first_entry + 64 * entry);
-                match Heap::attach(&region, &options()) {
+                match Heap::attach(any(&region), &options()) {
                     Ok(heap) => {
                         let recovery = &heap.open_report().recovery;
                         assert_eq!(recovery.corrupted_entries, 1, "{commits}, {entry}: {recovery:?}");
@@ -94,7 +93,7 @@ fn one_corrupted_line_reverts_no_data_of_other_transactions() {
                     Err(error) => panic!("{error}"),
                 }
                 assert_eq!(region.load_u64(x), 2, "{commits} commits, entry {entry}");
-                let heap = Heap::attach(&region, &options().discard_corrupted_records(true)).unwrap();
+                let heap = Heap::attach(any(&region), &options().discard_corrupted_records(true)).unwrap();
                 assert_eq!(region.load_u64(x), 2, "discarded: {commits} commits, entry {entry}");
                 let found = region.load_u64(y);
                 assert!(
@@ -125,7 +124,7 @@ fn committed_long_write_survives_corrupted_commit_entry() {
             let commits: Vec<u64> = commits.collect();
             assert!(!commits.is_empty());
             commits.iter().for_each(|&entry| corrupt(region, entry));
-            let heap = Heap::attach(region, &options().discard_corrupted_records(true)).unwrap();
+            let heap = Heap::attach(any(region), &options().discard_corrupted_records(true)).unwrap();
             assert_eq!(heap.open_report().recovery.rolled_back, 0);
             let mut found = vec![0; 3000];
             region.load(at, &mut found);
@@ -162,7 +161,7 @@ fn corrupted_undo_entry_of_open_transaction_is_refused() {
                 let inspection = HeapInspection::of(&pool).unwrap();
                 drop(pool);
                 assert!(inspection.log.lanes[0].is_corruption_live, "entry {entry}");
-                match Heap::attach(&killed, &options()) {
+                match Heap::attach(any(&killed), &options()) {
                     Err(HeapError::Recover(RecoverError::Corrupted { lane, offset })) => {
                         assert_eq!((lane, offset), (0, line));
                     }
@@ -197,6 +196,6 @@ fn stray_write_to_log_of_open_heap_causes_at_most_an_error() {
     let refused = heap.transaction(|tx| tx.write(link_to(at), &8_u64));
     assert!(matches!(refused, Err(TxError::Commit(pm_alloc::CommitError::Corrupted { .. }))), "{refused:?}");
     drop(heap);
-    let reopened = Heap::attach(&region, &options());
+    let reopened = Heap::attach(any(&region), &options());
     assert!(matches!(reopened, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
 }

@@ -2,7 +2,8 @@
 
 use super::prelude::*;
 use crate::discarding::{entry_lines, free_payloads, in_two_lanes, slot};
-use crate::sim::{Sim, SimHeap, State};
+use crate::sim::SimHeap;
+use pm_testkit::{SampledPmem, State};
 
 type Value = [u64; 20];
 
@@ -16,7 +17,7 @@ fn discarding() -> HeapOptions {
 
 /// A heap with eight slots for links, and the offset of a long value.
 fn heap() -> (SimHeap, u64) {
-    let heap = Heap::format(Arc::new(Sim::new(40 << 10)), &options()).unwrap();
+    let heap = Heap::format(any(Arc::new(SampledPmem::new(40 << 10))), &options()).unwrap();
     let made = heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(8)?;
         tx.set_root("slots", slots)?;
@@ -38,7 +39,7 @@ fn failed<R: Send + 'static>(
     second: impl FnOnce(&SimHeap) -> R + Send + 'static,
 ) -> (Image, R) {
     let (heap, long) = heap();
-    let sim = heap.pool().pmem();
+    let sim = heap.pool().pmem().sampled();
     let lane_1 = heap.layout().lane_offset(1) as usize;
     let mut after = State::default();
     let first = || {
@@ -64,12 +65,12 @@ fn discarded_allocation_keeps_blocks_of_other_transactions() {
     let check = |crash: &Crash<()>| {
         let pmem = Arc::clone(crash.pmem());
         if crash.acked().is_empty() {
-            let refused = Heap::attach(Arc::clone(&pmem), &options());
+            let refused = Heap::attach(any(Arc::clone(&pmem)), &options());
             let is_refused = matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. })));
             // An open without discarding succeeds only once the entries are dead. Then the split is durable.
             assert!(is_refused || refused.is_ok());
         }
-        let heap = Heap::attach(pmem, &discarding()).map_err(|error| error.to_string())?;
+        let heap = Heap::attach(any(pmem), &discarding()).map_err(|error| error.to_string())?;
         for (slot_number, block) in [(1, blocks[0]), (2, blocks[1])] {
             let slot = slot(&heap, slot_number);
             let found = heap.view(|view| {
@@ -90,7 +91,7 @@ fn discarded_allocation_keeps_blocks_of_other_transactions() {
         }
     };
     let operation = |run: &Run<()>| {
-        let heap = Heap::attach(Arc::clone(run.pmem()), &discarding()).unwrap();
+        let heap = Heap::attach(any(Arc::clone(run.pmem())), &discarding()).unwrap();
         assert_eq!(heap.open_report().recovery.discarded_in_lanes, [0]);
         run.ack(());
         // The process ends without closing the heap.

@@ -10,13 +10,13 @@ fn options() -> HeapOptions {
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> Result<SimHeap, HeapError> {
-    Heap::attach(Arc::clone(pmem), &options())
+    Heap::attach(any(Arc::clone(pmem)), &options())
 }
 
 /// The image of a closed heap that `make` has used. If it `is_reopened`, it was opened and closed once more, so that the log has no live entry.
 fn image(is_reopened: bool, make: impl FnOnce(&SimHeap)) -> Image {
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
-    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+    let heap = Heap::format(any(Arc::clone(&sim)), &options()).unwrap();
     make(&heap);
     drop(heap);
     if is_reopened {
@@ -58,7 +58,7 @@ fn explore(
 #[test]
 fn creation_is_atomic() {
     let operation = |run: &Run<()>| {
-        Heap::format(Arc::clone(run.pmem()), &options()).unwrap();
+        Heap::format(any(Arc::clone(run.pmem())), &options()).unwrap();
         run.ack(());
     };
     let check = |crash: &Crash<()>| match attach(crash.pmem()) {

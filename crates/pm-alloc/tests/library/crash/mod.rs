@@ -16,13 +16,14 @@ mod prelude {
     pub(crate) use pm_alloc::{Heap, HeapError, HeapInspection, HeapOptions, RecoverError, TxError};
     pub(crate) use pm_core::{Link, Pmem, Pool};
     pub(crate) use pm_crashsim::{Crash, Explorer, Image, Lint, Lints, Model, Run, SimPmem};
+    pub(crate) use pm_testkit::{AnyPmem, any};
     pub(crate) use std::sync::Arc;
 
-    pub(crate) type SimHeap = Heap<Arc<SimPmem>>;
+    pub(crate) type SimHeap = Heap<AnyPmem<'static>>;
 
     /// Opens the heap that a crash has left.
     pub(crate) fn recovered_heap<A>(crash: &Crash<A>, options: &HeapOptions) -> Result<SimHeap, String> {
-        Heap::attach(Arc::clone(crash.pmem()), options).map_err(|error| error.to_string())
+        Heap::attach(any(Arc::clone(crash.pmem())), options).map_err(|error| error.to_string())
     }
 
     /// All lints except six. The targets of a transaction are not flushed before the lane's next commit, because the log has their contents.

@@ -14,11 +14,11 @@ fn options() -> HeapOptions {
 /// A heap with three blocks, and their offsets.
 fn prepared() -> (Image, Vec<u64>) {
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
-    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+    let heap = Heap::format(any(Arc::clone(&sim)), &options()).unwrap();
     heap.transact(|tx| (1..=3_u64).try_for_each(|value| tx.alloc(&value).map(drop))).unwrap();
     drop(heap);
     // The heap is opened once more, so that no log entry is replayed over the corruption that the tests cause.
-    let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
+    let heap = Heap::attach(any(Arc::clone(&sim)), &options()).unwrap();
     (sim.to_image(), heap.blocks())
 }
 
@@ -61,7 +61,7 @@ fn either_corrupted_copy_is_restored() {
             assert!(seen.header_corrupted.contains(&true) || seen.chunk_count_corrupted == 1, "{seen:?}");
 
             let operation = |run: &Run<()>| {
-                let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
+                let heap = Heap::attach(any(Arc::clone(run.pmem())), &options()).unwrap();
                 assert!(heap.open_report().is_header_restored || heap.open_report().is_chunk_count_restored);
                 run.ack(());
             };
@@ -93,7 +93,7 @@ fn copy_restored_by_killed_process_is_durable_after_next_open() {
             if !crash.acked().is_empty() {
                 pmem.store_u64(other, !pmem.load_u64(other));
             }
-            let heap = Heap::attach(Arc::clone(pmem), &options()).map_err(|error| error.to_string())?;
+            let heap = Heap::attach(any(Arc::clone(pmem)), &options()).map_err(|error| error.to_string())?;
             assert_eq!(heap.blocks(), blocks);
             Ok(())
         };
@@ -127,7 +127,7 @@ fn restored_copy_is_durable_before_the_other_is_restored() {
         let pmem = crash.pmem();
         // Until a process has stored to the second copy, both copies may be corrupted.
         let is_begun = [pair, pair + 8].into_iter().any(|word| pmem.load_u64(word) != u64::MAX);
-        match Heap::attach(Arc::clone(pmem), &options()) {
+        match Heap::attach(any(Arc::clone(pmem)), &options()) {
             Err(error) if is_begun => Err(error.to_string()),
             _ => Ok(()),
         }
@@ -136,11 +136,11 @@ fn restored_copy_is_durable_before_the_other_is_restored() {
 }
 
 fn opened(run: &Run<()>) -> Result<(), HeapError> {
-    Heap::attach(Arc::clone(run.pmem()), &options()).map(drop)
+    Heap::attach(any(Arc::clone(run.pmem())), &options()).map(drop)
 }
 
 fn acknowledged(run: &Run<()>) -> Result<(), HeapError> {
-    let heap = Heap::attach(Arc::clone(run.pmem()), &options())?;
+    let heap = Heap::attach(any(Arc::clone(run.pmem())), &options())?;
     run.ack(());
     drop(heap);
     Ok(())
@@ -154,7 +154,7 @@ fn lost_heap_root_is_restored() {
     let name = bytes.windows(13).position(|bytes| bytes == b"pm-alloc.heap").unwrap() as u64;
     let image = corrupted(&image, name);
     let operation = |run: &Run<()>| {
-        let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
+        let heap = Heap::attach(any(Arc::clone(run.pmem())), &options()).unwrap();
         assert!(heap.open_report().is_root_restored);
         run.ack(());
     };
@@ -166,10 +166,10 @@ fn lost_heap_root_is_restored() {
     };
     explore(&image, operation, check);
     // The header is invalid if its data area belongs to another pool.
-    let sim = SimPmem::from_image(&image, Model::Px86Line);
+    let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
     Pool::format(&sim, &PoolOptions::new().overwrite()).unwrap();
     sim.store_u64(4096 + 64, 1);
-    assert!(matches!(Heap::attach(&sim, &options()), Err(HeapError::Root(_))));
+    assert!(matches!(Heap::attach(any(&sim), &options()), Err(HeapError::Root(_))));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn repair_is_atomic() {
     let (image, blocks) = prepared();
     let image = corrupted(&image, blocks[1] - 8);
     let operation = |run: &Run<()>| {
-        let mut heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
+        let mut heap = Heap::attach(any(Arc::clone(run.pmem())), &options()).unwrap();
         let corruptions = heap.check().corruptions;
         let [corruption] = corruptions.as_slice() else { panic!("{corruptions:?}") };
         assert!(heap.repair(corruption).unwrap());
@@ -201,10 +201,10 @@ fn repair_is_atomic() {
 fn repair_frees_only_what_is_proven_free() {
     let (image, blocks) = prepared();
     let sim = Arc::new(SimPmem::from_image(&corrupted(&image, blocks[1] - 8), Model::Px86Line));
-    let mut heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
+    let mut heap = Heap::attach(any(Arc::clone(&sim)), &options()).unwrap();
     // The allocation scans the chunk.
     heap.transaction(|tx| tx.alloc(&4_u64).map(drop)).unwrap();
-    let fill = |heap: &Heap<Arc<SimPmem>>| {
+    let fill = |heap: &Heap<AnyPmem<'static>>| {
         let mut count = 0;
         while heap.transact(|tx| tx.alloc(&5_u64).map(drop)).is_ok() {
             count += 1;
@@ -231,7 +231,7 @@ fn repair_frees_only_what_is_proven_free() {
     assert_eq!(sim.load_u64(blocks[2] - 8), header, "freeing stores no header after a corrupted one");
 
     let sim = Arc::new(SimPmem::from_image(&image, Model::Px86Line));
-    let mut heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
+    let mut heap = Heap::attach(any(Arc::clone(&sim)), &options()).unwrap();
     assert_eq!(heap.scan_ahead(usize::MAX).unwrap(), 0);
     let header = blocks[1] - 8;
     sim.store_u64(header, !sim.load_u64(header));
@@ -241,7 +241,7 @@ fn repair_frees_only_what_is_proven_free() {
     assert_eq!(heap.check().lost_bytes, 64);
     assert!(fill(&heap) > 32, "the rest of a chunk of 64 lines");
     drop(heap);
-    let heap = Heap::attach(Arc::clone(&sim), &options()).unwrap();
+    let heap = Heap::attach(any(Arc::clone(&sim)), &options()).unwrap();
     let report = heap.check();
     assert_eq!((report.is_clean(), report.free_blocks, report.lost_bytes), (true, 0, 64));
 }
@@ -250,11 +250,11 @@ fn repair_frees_only_what_is_proven_free() {
 #[test]
 fn repaired_end_of_chunk_is_not_replayed() {
     let sim = Arc::new(SimPmem::new(1 << 17));
-    let layout = *Heap::format(Arc::clone(&sim), &options()).unwrap().layout();
+    let layout = *Heap::format(any(Arc::clone(&sim)), &options()).unwrap().layout();
     sim.store_u64(layout.chunk_offset(1) - 8, 0xdead);
     let contents: Vec<u64> = (1..=1000).collect();
     let operation = |run: &Run<()>| {
-        let mut heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
+        let mut heap = Heap::attach(any(Arc::clone(run.pmem())), &options()).unwrap();
         for corruption in heap.check().corruptions {
             assert!(heap.repair(&corruption).unwrap());
         }

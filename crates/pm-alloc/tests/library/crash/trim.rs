@@ -11,20 +11,20 @@ const CHUNK_BYTES: u64 = 1 << 15;
 /// A trim for the first transaction keeps this many lines of a new chunk.
 const FIRST_PART_LINES: u64 = 64;
 
-type SimTx<'p> = Tx<'p, Arc<SimPmem>>;
+type SimTx<'p> = Tx<'p, AnyPmem<'static>>;
 
 fn options() -> HeapOptions {
     crate::harness::options().lanes(2).lane_entries(8).chunk_bytes(CHUNK_BYTES)
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
-    Heap::attach(Arc::clone(pmem), &options()).unwrap()
+    Heap::attach(any(Arc::clone(pmem)), &options()).unwrap()
 }
 
 /// A heap of one chunk, with a block of `lines` lines that starts with three slots.
 fn prepared(lines: u64) -> Image {
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
-    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+    let heap = Heap::format(any(Arc::clone(&sim)), &options()).unwrap();
     assert_eq!(heap.check().chunks.len(), 1);
     let slots = |tx: &mut SimTx<'_>| {
         let slots = tx.alloc_zeroed::<Link<'_, u64>>(8 * lines - 1)?;

@@ -2,10 +2,10 @@
 //! and no block is leaked, overlaps another or is corrupted.
 
 use super::prelude::*;
-use crate::harness::Rng;
 use pm_alloc::{Tx, View};
 use pm_core::{Persist, field};
 use pm_crashsim::Coverage;
+use pm_testkit::{AnyPmem, Rng, any};
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ fn options() -> HeapOptions {
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
-    Heap::attach(Arc::clone(pmem), &options()).unwrap()
+    Heap::attach(any(Arc::clone(pmem)), &options()).unwrap()
 }
 
 /// A heap with a list of two nodes, 1 and 2, a pair of zeroes, and two slots for links.
@@ -44,7 +44,7 @@ fn prepared() -> &'static Image {
 
 fn prepare() -> Image {
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
-    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+    let heap = Heap::format(any(Arc::clone(&sim)), &options()).unwrap();
     heap.transact(|tx| {
         let second = tx.alloc(&Node { next: Link::NULL, value: 2 })?;
         let first = tx.alloc(&Node { next: second, value: 1 })?;
@@ -123,14 +123,14 @@ fn state(heap: &SimHeap) -> State {
     state
 }
 
-fn push(tx: &mut Tx<'_, Arc<SimPmem>>, value: u64) -> Result<(), TxError> {
+fn push(tx: &mut Tx<'_, AnyPmem<'static>>, value: u64) -> Result<(), TxError> {
     let head = tx.root::<Link<Node>>("head")?.unwrap();
     let next = tx.read(head)?;
     let node = tx.alloc(&Node { next, value })?;
     tx.write(head, &node)
 }
 
-fn pop(tx: &mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError> {
+fn pop(tx: &mut Tx<'_, AnyPmem<'static>>) -> Result<(), TxError> {
     let head = tx.root::<Link<Node>>("head")?.unwrap();
     let first = tx.read(head)?;
     if first.is_null() {
@@ -141,14 +141,14 @@ fn pop(tx: &mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError> {
     tx.free(first)
 }
 
-fn set_pair(tx: &mut Tx<'_, Arc<SimPmem>>, value: u64) -> Result<(), TxError> {
+fn set_pair(tx: &mut Tx<'_, AnyPmem<'static>>, value: u64) -> Result<(), TxError> {
     let pair = tx.root::<Pair>("pair")?.unwrap();
     tx.write(pair.field(field!(Pair, left)), &value)?;
     tx.write(pair.field(field!(Pair, right)), &value)
 }
 
 /// Links a null slot to a new block, or frees the block of a slot. New blocks are initialized in slot 0, and uninitialized in slot 1.
-fn toggle<'p>(view: &View<'p, Arc<SimPmem>>, number: u64) -> Result<(), TxError> {
+fn toggle<'p>(view: &View<'p, AnyPmem<'static>>, number: u64) -> Result<(), TxError> {
     let slots = view.root::<Link<'p, [u64; 24]>>("slots")?.unwrap();
     let slot = slots.element(number);
     if !view.read(slot)?.is_null() {
@@ -165,9 +165,9 @@ fn toggle<'p>(view: &View<'p, Arc<SimPmem>>, number: u64) -> Result<(), TxError>
 #[derive(Clone, Copy)]
 enum Step {
     /// A transaction.
-    Tx(fn(&mut Tx<'_, Arc<SimPmem>>) -> Result<(), TxError>),
+    Tx(fn(&mut Tx<'_, AnyPmem<'static>>) -> Result<(), TxError>),
     /// A call of a view.
-    Call(fn(&View<'_, Arc<SimPmem>>) -> Result<(), TxError>),
+    Call(fn(&View<'_, AnyPmem<'static>>) -> Result<(), TxError>),
 }
 
 impl Step {

@@ -17,14 +17,14 @@ fn options() -> HeapOptions {
 }
 
 fn attach(pmem: &Arc<SimPmem>) -> SimHeap {
-    Heap::attach(Arc::clone(pmem), &options()).unwrap()
+    Heap::attach(any(Arc::clone(pmem)), &options()).unwrap()
 }
 
 fn prepared() -> &'static Image {
     static IMAGE: OnceLock<Image> = OnceLock::new();
     IMAGE.get_or_init(|| {
         let sim = Arc::new(SimPmem::new(REGION_BYTES));
-        let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+        let heap = Heap::format(any(Arc::clone(&sim)), &options()).unwrap();
         let slots = |tx: &mut pm_alloc::Tx<'_, _>| {
             let slots = tx.alloc_zeroed::<Link<'_, u64>>(SLOTS)?;
             tx.set_root("slots", slots)?;
@@ -141,7 +141,7 @@ fn uninit_blocks_over_several_free_blocks_survive_crashes() {
     let default = if crate::is_deep() { 20 } else { 6 };
     let count: u64 = std::env::var("PM_CRASH_SEQUENCES").map_or(default, |count| count.parse().unwrap());
     for seed in 0..count {
-        let mut random = crate::harness::Rng::of(seed);
+        let mut random = pm_testkit::Rng::of(seed);
         let steps: Vec<Step> = (0..60).map(|_| (random.below(SLOTS), 1 + random.below(12))).collect();
         explore(&steps, seed);
     }

@@ -12,7 +12,7 @@ fn options() -> HeapOptions {
 
 fn prepared() -> Image {
     let sim = Arc::new(SimPmem::new(48 << 10));
-    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+    let heap = Heap::format(any(Arc::clone(&sim)), &options()).unwrap();
     heap.transact(|tx| {
         let words = tx.alloc_zeroed::<u64>(40)?;
         tx.set_root("words", words)
@@ -38,7 +38,7 @@ fn store_u64_pair(heap: &SimHeap, number: usize) -> Result<(), TxError> {
 
 fn explore(is_rolled_back: bool) {
     let operation = |run: &Run<()>| {
-        let heap = Heap::attach(Arc::clone(run.pmem()), &options()).unwrap();
+        let heap = Heap::attach(any(Arc::clone(run.pmem())), &options()).unwrap();
         let done = heap.transaction(|tx| {
             let words = link_to::<u64>(offset(&heap, 0));
             tx.write_slice(words, &[1; LONG])?;

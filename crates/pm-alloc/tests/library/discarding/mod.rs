@@ -11,11 +11,12 @@
 
 use crate::harness::{self, Transact as _, assert_clean};
 use crate::links::link_to;
+use crate::sim::SimHeap;
 use crate::sim::programs::stopped_recoveries;
-use crate::sim::{Rng, Sim, SimHeap, State};
 use pm_alloc::format::{BlockHeader, BlockState};
 use pm_alloc::{Heap, HeapError, HeapOptions, RecoverError, TxError};
 use pm_core::{Link, Pmem};
+use pm_testkit::{AnyPmem, Rng, SampledPmem, State, any};
 use std::sync::{Arc, mpsc};
 use std::thread::Scope;
 
@@ -26,7 +27,7 @@ pub(crate) fn options() -> HeapOptions {
 }
 
 pub(crate) fn heap() -> SimHeap {
-    let heap = Heap::format(Arc::new(Sim::new(64 << 10)), &options()).unwrap();
+    let heap = Heap::format(any(Arc::new(SampledPmem::new(64 << 10))), &options()).unwrap();
     let made = heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(8)?;
         tx.set_root("slots", slots)?;
@@ -49,9 +50,9 @@ pub(crate) fn heap_with_an_old_header() -> SimHeap {
     assert_eq!([alloc(&heap, 0, 20), alloc(&heap, 1, 10)], [3, 23]);
     heap.transact(|tx| tx.write_slice(link_to::<u64>(at_line(&heap, 23)), &[0x59; 20])).unwrap();
     free_now(&heap, 0);
-    let sim = Arc::clone(heap.pool().pmem());
+    let sim = Arc::clone(heap.pool().pmem().sampled());
     heap.close().unwrap();
-    let heap = Heap::attach(sim, &options()).unwrap();
+    let heap = Heap::attach(any(sim), &options()).unwrap();
     assert_clean(&heap);
     // All chunks are scanned, so that the shortest free extent is used.
     heap.scan_ahead(64).unwrap();
@@ -164,15 +165,15 @@ pub(crate) fn entry_lines(heap: &SimHeap, before: &State, after: &State) -> Vec<
     lines.filter(|&at| before.durable[at..at + 64] != after.durable[at..at + 64]).collect()
 }
 
-pub(crate) fn sim_of(bytes: Vec<u8>) -> Arc<Sim> {
+pub(crate) fn sim_of(bytes: Vec<u8>) -> Arc<SampledPmem> {
     let mut state = State::default();
     (state.visible, state.durable) = (bytes.clone(), bytes);
-    Arc::new(Sim::of(state))
+    Arc::new(SampledPmem::of(state))
 }
 
 /// Opens a heap. `None` if the open is refused because of a corrupted line.
-pub(crate) fn opened(sim: Arc<Sim>, options: &HeapOptions) -> Option<SimHeap> {
-    match Heap::attach(sim, options) {
+pub(crate) fn opened(sim: Arc<SampledPmem>, options: &HeapOptions) -> Option<SimHeap> {
+    match Heap::attach(any(sim), options) {
         Err(HeapError::Recover(RecoverError::Corrupted { .. })) => None,
         opened => Some(opened.unwrap()),
     }
@@ -182,7 +183,7 @@ pub(crate) fn opened(sim: Arc<Sim>, options: &HeapOptions) -> Option<SimHeap> {
 pub(crate) fn discard(mut bytes: Vec<u8>, lines: &[usize], options: &HeapOptions) -> SimHeap {
     lines.iter().for_each(|line| bytes[line + 20] ^= 4);
     assert!(opened(sim_of(bytes.clone()), options).is_none());
-    Heap::attach(sim_of(bytes), &options.clone().discard_corrupted_records(true)).unwrap()
+    Heap::attach(any(sim_of(bytes)), &options.clone().discard_corrupted_records(true)).unwrap()
 }
 
 /// Asserts that a slot links to the block at `line`, that the block is listed, and that no call allocates any of these `lines` lines again.
@@ -198,7 +199,7 @@ pub(crate) fn assert_in_use(heap: &SimHeap, number: u64, line: u64, lines: u64) 
 type Job<'s, P> = Box<dyn FnOnce(&Heap<P>) + Send + 's>;
 
 /// A thread that runs jobs one after the other.
-pub(crate) struct Worker<'s, P: Pmem = Arc<Sim>>(mpsc::Sender<Job<'s, P>>);
+pub(crate) struct Worker<'s, P: Pmem = AnyPmem<'static>>(mpsc::Sender<Job<'s, P>>);
 
 impl<'s, P: Pmem + 's> Worker<'s, P>
 where
@@ -254,9 +255,9 @@ pub(crate) fn in_two_lanes<R: Send + 'static>(
 
 /// Runs a function. Returns the offsets of the log entries that it changed.
 pub(crate) fn entries_of(heap: &SimHeap, run: impl FnOnce()) -> Vec<usize> {
-    let before = heap.pool().pmem().power_failure();
+    let before = heap.pool().pmem().sampled().power_failure();
     run();
-    entry_lines(heap, &before, &heap.pool().pmem().power_failure())
+    entry_lines(heap, &before, &heap.pool().pmem().sampled().power_failure())
 }
 
 /// Runs a function with a worker that commits in the other lane.
@@ -280,11 +281,11 @@ pub(crate) fn with_worker<R>(heap: &SimHeap, run: impl FnOnce(&Worker<'_>) -> R)
 pub(crate) fn opened_after_stops(left: State, options: &HeapOptions, rng: &mut Rng) -> SimHeap {
     let discarding = options.clone().discard_corrupted_records(true);
     let left = stopped_recoveries(left, &discarding, rng);
-    let heap = Heap::attach(Arc::new(Sim::of(left)), &discarding).unwrap();
+    let heap = Heap::attach(any(Arc::new(SampledPmem::of(left))), &discarding).unwrap();
     if rng.one_in(2) {
         return heap;
     }
-    let bytes = heap.pool().pmem().power_failure().durable;
+    let bytes = heap.pool().pmem().sampled().power_failure().durable;
     core::mem::forget(heap);
-    Heap::attach(sim_of(bytes), options).unwrap()
+    Heap::attach(any(sim_of(bytes)), options).unwrap()
 }

@@ -44,36 +44,3 @@ pub(crate) fn assert_clean<P: Pmem>(heap: &Heap<P>) -> CheckReport {
     assert!(report.is_clean(), "{report:?}");
     report
 }
-
-/// Random numbers: xorshift64*.
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn of(seed: u64) -> Self {
-        let mut rng = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        // The first numbers are discarded: those of small seeds are similar.
-        for _ in 0..5 {
-            rng.next();
-        }
-        rng
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub(crate) fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.below(len as u64)).unwrap()
-    }
-
-    pub(crate) fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-}

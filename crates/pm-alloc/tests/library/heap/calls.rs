@@ -412,9 +412,9 @@ fn block_has_at_least_the_alignment_of_its_type() {
 
 #[test]
 fn uninitialized_block_is_aligned_and_not_stored_to() {
-    let region = pm_core::Counting::new(Region::anonymous(1 << 20).unwrap());
+    let region = Arc::new(pm_core::Counting::new(Region::anonymous(1 << 20).unwrap()));
     region.store(0, &[0xEE; 1 << 20]);
-    let heap = Heap::format(&region, &options()).unwrap();
+    let heap = Heap::format(any(&region), &options()).unwrap();
     for align_bytes in [1, 64, 256, 4096] {
         let block =
             heap.transact(|tx| tx.alloc_uninit_aligned::<Aligned>(3, align_bytes).map(Link::offset)).unwrap();
@@ -434,7 +434,7 @@ fn uninitialized_block_is_aligned_and_not_stored_to() {
 fn lost_bytes_count_blocks_with_corrupted_headers() {
     for bytes in [500, 150_000] {
         let region = Region::anonymous(1 << 18).unwrap();
-        let heap = Heap::format(&region, &HeapOptions::new().chunk_bytes(4096)).unwrap();
+        let heap = Heap::format(any(&region), &HeapOptions::new().chunk_bytes(4096)).unwrap();
         let block = heap.transact(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset)).unwrap();
         region.store_u64(block - 8, 1);
         let freed = heap.transaction(|tx| tx.free(link_to::<u8>(block)));

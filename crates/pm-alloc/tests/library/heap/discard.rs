@@ -10,9 +10,9 @@ use crate::sim::SimHeap;
 /// The power fails. Opens an intact copy of the heap for `check`. Then corrupts the entry, opens the heap, and discards the entry.
 fn discarded(heap: SimHeap, entries: &[usize], check: impl FnOnce(&SimHeap)) -> SimHeap {
     assert_eq!(entries.len(), 1);
-    let bytes = heap.pool().pmem().power_failure().durable;
+    let bytes = heap.pool().pmem().sampled().power_failure().durable;
     core::mem::forget(heap);
-    check(&Heap::attach(sim_of(bytes.clone()), &options()).unwrap());
+    check(&Heap::attach(any(sim_of(bytes.clone())), &options()).unwrap());
     discard(bytes, entries, &options())
 }
 
@@ -22,7 +22,7 @@ fn discarded(heap: SimHeap, entries: &[usize], check: impl FnOnce(&SimHeap)) -> 
 #[test]
 fn discarded_half_durable_split_reallocates_no_older_block() {
     let heap = heap_with_an_old_header();
-    let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
+    let (sim, y) = (Arc::clone(heap.pool().pmem().sampled()), at_line(&heap, 23));
     let entries = entries_of(&heap, || assert_eq!(alloc(&heap, 0, 8), 3, "A"));
     let state = sim.state();
     let mut bytes = state.durable.clone();
@@ -34,7 +34,7 @@ fn discarded_half_durable_split_reallocates_no_older_block() {
     core::mem::forget(heap);
 
     // Recovery without corruption keeps Y.
-    let heap = Heap::attach(sim_of(bytes.clone()), &options()).unwrap();
+    let heap = Heap::attach(any(sim_of(bytes.clone())), &options()).unwrap();
     assert!(heap.check().is_clean() && heap.blocks().contains(&y));
     assert!(free_lines(&heap).iter().all(|line| !(23..33).contains(line)));
     drop(heap);

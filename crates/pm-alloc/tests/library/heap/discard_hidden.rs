@@ -6,7 +6,7 @@ use crate::discarding::{
     ENTRIES, alloc, assert_in_use, at_line, discard, entries_of, entry_lines, free, free_now, heap,
     heap_with_an_old_header, line_of, listed, options, sim_of, slot, with_worker, write_word,
 };
-use crate::sim::{Rng, Sim, SimHeap, crash};
+use crate::sim::SimHeap;
 
 /// A transaction T allocates in lane 0, which then is idle. Lane 1 has an entry older than T; its next entry allocates W in the rest of T's free
 /// block. Then its ring wraps around, so that the older entry is dead. T's entry and that dead entry are corrupted.
@@ -25,7 +25,7 @@ fn dead_corrupted_entry_of_another_lane_hides_no_block() {
         (t, dead, w)
     });
     assert_eq!((w, t.len(), dead.len()), (a + 4, 1, 1));
-    let bytes = heap.pool().pmem().power_failure().durable;
+    let bytes = heap.pool().pmem().sampled().power_failure().durable;
     core::mem::forget(heap);
     for lines in [vec![t[0]], vec![t[0], dead[0]]] {
         assert_in_use(&discard(bytes.clone(), &lines, &options()), 2, w, 4);
@@ -39,7 +39,7 @@ fn assert_w_stays(
     t: impl FnOnce(&SimHeap),
     others: impl FnOnce(&SimHeap) -> u64 + Send + 'static,
 ) {
-    let sim = Arc::clone(heap.pool().pmem());
+    let sim = Arc::clone(heap.pool().pmem().sampled());
     let (entries, w) = with_worker(&heap, |other| (entries_of(&heap, || t(&heap)), other.run(others)));
     assert_eq!(entries.len(), 1);
     core::mem::forget(heap);
@@ -56,9 +56,9 @@ fn heap_with_former_header(with_b: bool) -> SimHeap {
     if with_b {
         assert_eq!(alloc(&heap, 0, 10), 3, "B");
     }
-    let sim = Arc::clone(heap.pool().pmem());
+    let sim = Arc::clone(heap.pool().pmem().sampled());
     heap.close().unwrap();
-    let heap = Heap::attach(sim, &options()).unwrap();
+    let heap = Heap::attach(any(sim), &options()).unwrap();
     heap.scan_ahead(64).unwrap();
     heap
 }
@@ -124,10 +124,10 @@ fn written_back_words_of_discarded_block_hide_no_block() {
 #[test]
 fn discarded_dead_freeing_before_trim_hides_no_block() {
     let options = options().chunk_bytes(1 << 14);
-    let heap = Heap::format(Arc::new(Sim::new(56 << 10)), &options).unwrap();
+    let heap = Heap::format(any(Arc::new(SampledPmem::new(56 << 10))), &options).unwrap();
     let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_zeroed::<u64>(8)?.offset()));
     assert_eq!((made.unwrap(), heap.check().chunks.len()), (heap.layout().first_payload(0), 1));
-    let sim = Arc::clone(heap.pool().pmem());
+    let sim = Arc::clone(heap.pool().pmem().sampled());
     let (mut bytes, mut entries, mut w) = (vec![], vec![], 0);
     with_worker(&heap, |other| {
         let (f, p) = (alloc(&heap, 0, 2), alloc(&heap, 1, 235));
@@ -148,7 +148,7 @@ fn discarded_dead_freeing_before_trim_hides_no_block() {
     });
     core::mem::forget(heap);
     assert_eq!(entries.len(), 1);
-    let intact = listed(&Heap::attach(sim_of(bytes.clone()), &options).unwrap());
+    let intact = listed(&Heap::attach(any(sim_of(bytes.clone())), &options).unwrap());
     assert!(intact.contains(&w), "{intact:?}");
     let heap = discard(bytes, &entries, &options);
     assert_eq!(listed(&heap), intact, "P is free, because T was applied");
@@ -161,7 +161,7 @@ fn discarded_dead_freeing_before_trim_hides_no_block() {
 #[test]
 fn discarded_half_replayed_entry_reallocates_no_older_block() {
     let heap = heap_with_an_old_header();
-    let (sim, y) = (Arc::clone(heap.pool().pmem()), at_line(&heap, 23));
+    let (sim, y) = (Arc::clone(heap.pool().pmem().sampled()), at_line(&heap, 23));
     let before = sim.power_failure();
     assert_eq!(alloc(&heap, 0, 8), 3, "A");
     let after = sim.power_failure();
@@ -181,16 +181,16 @@ fn discarded_half_replayed_entry_reallocates_no_older_block() {
     // Recovery runs until the power fails, right after A's header was stored.
     let sim = sim_of(bytes.clone());
     sim.stop_at_change(front as u64 / 64 * 64);
-    core::mem::forget(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+    core::mem::forget(Heap::attach(any(Arc::clone(&sim)), &options()).unwrap());
     let stopped = sim.stopped().unwrap();
-    let crashed = (0..64).map(|seed| crash(&stopped, &mut Rng::of(seed)).durable);
+    let crashed = (0..64).map(|seed| stopped.crash(&mut Rng::of(seed)).durable);
     let mut crashed: Vec<_> =
         crashed.filter(|left| left[front..front + 8] != bytes[front..front + 8]).collect();
     assert!(!crashed.is_empty(), "in some crashes A's header is durable");
     crashed.dedup();
     for left in crashed {
         // Recovery without corruption keeps Y.
-        let heap = Heap::attach(sim_of(left.clone()), &options()).unwrap();
+        let heap = Heap::attach(any(sim_of(left.clone())), &options()).unwrap();
         assert!(heap.check().is_clean() && heap.blocks().contains(&y));
         drop(heap);
 
@@ -203,7 +203,7 @@ fn discarded_half_replayed_entry_reallocates_no_older_block() {
 #[test]
 fn retired_lane_with_corrupted_words_hides_no_block() {
     let heap = heap();
-    let sim = Arc::clone(heap.pool().pmem());
+    let sim = Arc::clone(heap.pool().pmem().sampled());
     with_worker(&heap, |other| {
         assert_eq!([alloc(&heap, 0, 10), alloc(&heap, 1, 51)], [3, 13]);
         free_now(&heap, 0);

@@ -5,7 +5,7 @@ use super::prelude::*;
 use crate::discarding::{
     Worker, alloc, assert_in_use, at_line, discard, free_now, holding_a_lane, listed, slot, write_word,
 };
-use crate::sim::{Sim, SimHeap};
+use crate::sim::SimHeap;
 use pm_alloc::format::BlockHeader;
 use std::sync::mpsc;
 
@@ -16,7 +16,7 @@ fn options() -> HeapOptions {
 /// Lane 2 allocates four blocks and is idle. The main thread frees three of them, allocates one block over all three, and wraps around its own ring.
 /// Then lane 1, which was idle, too, runs `last`, which returns the medium. The first entry of `last` is corrupted and discarded.
 fn run(last: impl FnOnce(&SimHeap, u64) -> Vec<u8> + Send + 'static) {
-    let heap = Heap::format(Arc::new(Sim::new(64 << 10)), &options()).unwrap();
+    let heap = Heap::format(any(Arc::new(SampledPmem::new(64 << 10))), &options()).unwrap();
     let heap = &heap;
     let made = heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(8)?;
@@ -48,7 +48,7 @@ fn run(last: impl FnOnce(&SimHeap, u64) -> Vec<u8> + Send + 'static) {
         let over_all = alloc(heap, 4, 8);
         assert_eq!([over_all, over_all + 4, over_all + 6, over_all + 8], blocks);
         (0..200).for_each(|value| write_word(heap, slot(heap, 7), value));
-        let before = heap.pool().pmem().power_failure().durable;
+        let before = heap.pool().pmem().sampled().power_failure().durable;
         let bytes = second.run(move |heap| last(heap, other_long));
         let layout = heap.layout();
         let ring =
@@ -66,7 +66,7 @@ fn run(last: impl FnOnce(&SimHeap, u64) -> Vec<u8> + Send + 'static) {
 fn discarded_group_of_idle_lane_changes_no_allocated_block() {
     run(|heap, long| {
         heap.transact(|tx| tx.write(link_to(long), &[5_u64; 9])).unwrap();
-        heap.pool().pmem().power_failure().durable
+        heap.pool().pmem().sampled().power_failure().durable
     });
 }
 
@@ -74,7 +74,7 @@ fn discarded_group_of_idle_lane_changes_no_allocated_block() {
 fn discarded_undo_entry_of_idle_lane_changes_no_allocated_block() {
     run(|heap, long| {
         let mut bytes = Vec::new();
-        holding_a_lane(heap, long, || bytes = heap.pool().pmem().power_failure().durable);
+        holding_a_lane(heap, long, || bytes = heap.pool().pmem().sampled().power_failure().durable);
         bytes
     });
 }

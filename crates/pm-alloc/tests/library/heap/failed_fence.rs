@@ -1,35 +1,48 @@
 //! After a failed fence the heap stores nothing more, because its state on the medium is unknown.
 
 use super::prelude::*;
-use core::cell::Cell;
+use core::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 const REGION_BYTES: u64 = 1 << 17;
 
 /// Lets `left` fences succeed and fails the later ones. Counts the stores after the first failed fence. Flushed lines reach the medium in any case.
+#[derive(Debug)]
 struct Failing {
-    left: Cell<u32>,
-    has_failed: Cell<bool>,
-    stored_after: Cell<u32>,
+    left: AtomicU32,
+    has_failed: AtomicBool,
+    stored_after: AtomicU32,
 }
 
-impl Hook<&Region> for Failing {
-    fn before_store(&self, _: u64) {
-        self.stored_after.update(|stores| stores + u32::from(self.has_failed.get()));
+impl Failing {
+    fn let_succeed(&self, fences: u32) {
+        self.left.store(fences, Relaxed);
     }
-    fn fence(&self, region: &&Region) -> Result<(), FenceError> {
-        let left = self.left.get().checked_sub(1);
-        self.has_failed.set(self.has_failed.get() || left.is_none());
-        self.left.set(left.ok_or(FenceError::Poisoned)?);
+    fn stored_after(&self) -> u32 {
+        self.stored_after.load(Relaxed)
+    }
+}
+
+impl<'r> Hook<&'r Region> for Failing {
+    fn before_store(&self, _: Range<u64>) {
+        self.stored_after.fetch_add(u32::from(self.has_failed.load(Relaxed)), Relaxed);
+    }
+    fn fence(&self, region: &&'r Region) -> Result<(), FenceError> {
+        let left = self.left.load(Relaxed).checked_sub(1);
+        self.has_failed.fetch_or(left.is_none(), Relaxed);
+        self.left.store(left.ok_or(FenceError::Poisoned)?, Relaxed);
         region.fence()
     }
 }
 
-fn failing(region: &Region) -> Hooked<&Region, Failing> {
-    let hook = Failing { left: Cell::new(1000), has_failed: Cell::new(false), stored_after: Cell::new(0) };
-    Hooked { region, hook }
+/// A region whose fences fail as the hook says.
+fn failing(region: &Region) -> (AnyPmem<'_>, Arc<Failing>) {
+    let hook = Failing { left: 1000.into(), has_failed: false.into(), stored_after: 0.into() };
+    let hook = Arc::new(hook);
+    (any(Hooked::new(region, Arc::clone(&hook))), hook)
 }
 
-type FailingHeap<'r> = Heap<Hooked<&'r Region, Failing>>;
+type FailingHeap<'r> = Heap<AnyPmem<'r>>;
 type Block<'p> = Link<'p, [u64; 40]>;
 
 fn options() -> HeapOptions {
@@ -39,7 +52,7 @@ fn options() -> HeapOptions {
 /// A heap with two slots, the first of which links to a block of ones.
 fn prepared() -> Region {
     let region = Region::anonymous(REGION_BYTES).unwrap();
-    let heap = Heap::format(&region, &options()).unwrap();
+    let heap = Heap::format(any(&region), &options()).unwrap();
     heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<Block<'_>>(2)?;
         let block = tx.alloc(&[1_u64; 40])?;
@@ -99,15 +112,16 @@ fn nothing_is_stored_after_failed_fence() {
     for fences in 0..2 {
         for (number, call) in CALLS.iter().enumerate() {
             let region = prepared();
-            let heap = Heap::attach(failing(&region), &options()).unwrap();
-            heap.pool().pmem().hook.left.set(fences);
+            let (pmem, hook) = failing(&region);
+            let heap = Heap::attach(pmem, &options()).unwrap();
+            hook.let_succeed(fences);
             assert!(matches!(publish(&heap, 0xAA), Err(TxError::Commit(_))));
             let before = bytes(&region);
             call(&heap).unwrap_err();
             assert!(before == bytes(&region), "call {number} stored something");
             drop(heap);
             assert!(before == bytes(&region), "dropping the heap stored something");
-            let heap = Heap::attach(&region, &options()).unwrap();
+            let heap = Heap::attach(any(&region), &options()).unwrap();
             let found = heap.view(|view| {
                 let slots = view.root::<Block<'_>>("slots").unwrap().unwrap();
                 let block = view.read(slots.element(1)).unwrap();
@@ -122,17 +136,18 @@ fn nothing_is_stored_after_failed_fence() {
 #[test]
 fn failed_fence_of_a_structure_poisons_the_heap() {
     let region = prepared();
-    let heap = Heap::attach(failing(&region), &options()).unwrap();
+    let (pmem, hook) = failing(&region);
+    let heap = Heap::attach(pmem, &options()).unwrap();
     let block = heap.transact(|tx| tx.alloc_uninit::<u64>(8).map(Link::offset)).unwrap();
     let pmem: pm_alloc::PoisoningPmem<'_, _> = heap.pmem();
     pmem.store_u64(block, 7);
     pmem.persist(block, 8).unwrap();
     publish(&heap, 0xAA).unwrap();
-    heap.pool().pmem().hook.left.set(0);
+    hook.let_succeed(0);
     let copy = pmem;
     copy.store_u64(block + 8, 8);
     copy.persist(block + 8, 8).unwrap_err();
-    heap.pool().pmem().hook.left.set(1000);
+    hook.let_succeed(1000);
     let before = bytes(&region);
     let error = publish(&heap, 0xBB).unwrap_err();
     assert!(matches!(error, TxError::Commit(CommitError::Fence(_))), "{error}");
@@ -146,26 +161,28 @@ fn failed_fence_of_a_structure_poisons_the_heap() {
 #[test]
 fn checkpoint_after_failed_fence_fails() {
     let region = prepared();
-    let heap = Heap::attach(failing(&region), &options()).unwrap();
+    let (pmem, hook) = failing(&region);
+    let heap = Heap::attach(pmem, &options()).unwrap();
     heap.checkpoint().unwrap();
-    heap.pool().pmem().hook.left.set(0);
+    hook.let_succeed(0);
     let word = heap.layout().first_payload(0);
     let stored = heap.view(|view| view.store_u64(link_to(word), 0));
     assert!(matches!(stored, Err(TxError::Commit(CommitError::Fence(_)))), "{stored:?}");
-    heap.pool().pmem().hook.left.set(100);
+    hook.let_succeed(100);
     assert!(matches!(heap.checkpoint(), Err(CommitError::Fence(_))));
 }
 
 #[test]
 fn unlogged_heap_stores_nothing_after_failed_fence() {
     let region = prepared();
-    let heap = Heap::attach(failing(&region), &options()).unwrap();
+    let (pmem, hook) = failing(&region);
+    let heap = Heap::attach(pmem, &options()).unwrap();
     let unlogged = UnloggedHeap::new(heap).durable(true);
     let block = unlogged.alloc(100, 64).unwrap();
-    unlogged.heap().pool().pmem().hook.left.set(0);
+    hook.let_succeed(0);
     unlogged.alloc(100, 64).unwrap_err();
     let before = bytes(&region);
-    unlogged.heap().pool().pmem().hook.left.set(100);
+    hook.let_succeed(100);
     unlogged.alloc(100, 64).unwrap_err();
     unlogged.free(block).unwrap_err();
     drop(unlogged);
@@ -177,26 +194,27 @@ fn unlogged_heap_stores_nothing_after_failed_fence() {
 fn unlogged_free_after_open_reports_failed_fence() {
     for durable in [false, true] {
         let region = prepared();
-        let (closed, [_, short]) = unlogged(&region);
+        let (closed, _, [_, short]) = unlogged(&region);
         drop(closed);
-        let heap = UnloggedHeap::new(Heap::attach(failing(&region), &options()).unwrap()).durable(durable);
-        let hook = &heap.heap().pool().pmem().hook;
-        hook.left.set(0);
+        let (pmem, hook) = failing(&region);
+        let heap = UnloggedHeap::new(Heap::attach(pmem, &options()).unwrap()).durable(durable);
+        hook.let_succeed(0);
         let failed = heap.free(short).unwrap_err();
         assert!(matches!(failed, UnloggedError::Fence(_)), "{failed:?}");
-        assert_eq!(hook.stored_after.get(), 0);
+        assert_eq!(hook.stored_after(), 0);
     }
 }
 
-type Unlogged<'r> = UnloggedHeap<Hooked<&'r Region, Failing>>;
+type Unlogged<'r> = UnloggedHeap<AnyPmem<'r>>;
 
 /// An unlogged heap with a block of 12 KiB and a short one.
-fn unlogged(region: &Region) -> (Unlogged<'_>, [u64; 2]) {
-    let heap = Heap::attach(failing(region), &options()).unwrap();
+fn unlogged(region: &Region) -> (Unlogged<'_>, Arc<Failing>, [u64; 2]) {
+    let (pmem, hook) = failing(region);
+    let heap = Heap::attach(pmem, &options()).unwrap();
     let unlogged = UnloggedHeap::new(heap).durable(true);
     let short = unlogged.alloc(1000, 64).unwrap();
     let long = unlogged.alloc(12 << 10, 64).unwrap();
-    (unlogged, [long, short])
+    (unlogged, hook, [long, short])
 }
 
 /// No call of an unlogged heap stores anything after its first failed fence, whichever fence fails.
@@ -220,11 +238,10 @@ fn unlogged_calls_stop_at_first_failed_fence() {
         let mut fences = 0;
         loop {
             let region = prepared();
-            let (unlogged, blocks) = unlogged(&region);
-            let pmem = unlogged.heap().pool().pmem();
-            pmem.hook.left.set(fences);
+            let (unlogged, hook, blocks) = unlogged(&region);
+            hook.let_succeed(fences);
             let result = call(&unlogged, blocks);
-            assert_eq!(pmem.hook.stored_after.get(), 0, "{name}, after {fences} fences");
+            assert_eq!(hook.stored_after(), 0, "{name}, after {fences} fences");
             match result {
                 Ok(()) => break,
                 Err(
@@ -234,9 +251,9 @@ fn unlogged_calls_stop_at_first_failed_fence() {
                 ) => {}
                 Err(error) => panic!("{name}: {error}"),
             }
-            pmem.hook.left.set(100);
+            hook.let_succeed(100);
             unlogged.alloc(100, 64).unwrap_err();
-            assert_eq!(pmem.hook.stored_after.get(), 0, "{name}, after {fences} fences, next call");
+            assert_eq!(hook.stored_after(), 0, "{name}, after {fences} fences, next call");
             fences += 1;
         }
         assert!(fences > 0, "{name} has no fence");
@@ -263,17 +280,18 @@ fn failed_fence_of_chunk_scan_poisons_heap() {
     for (name, call) in calls {
         let region = prepared();
         let block = {
-            let heap = Heap::attach(&region, &options()).unwrap();
+            let heap = Heap::attach(any(&region), &options()).unwrap();
             let block = heap.transact(|tx| tx.alloc(&[1_u64; 40]).map(Link::offset));
             block.unwrap()
         };
         if name == "repair" {
             region.store_u64(block - 8, 1);
         }
-        let mut heap = Heap::attach(failing(&region), &options()).unwrap();
-        heap.pool().pmem().hook.left.set(0);
+        let (pmem, hook) = failing(&region);
+        let mut heap = Heap::attach(pmem, &options()).unwrap();
+        hook.let_succeed(0);
         assert!(!call(&mut heap, block), "{name} has no fence");
-        heap.pool().pmem().hook.left.set(100);
+        hook.let_succeed(100);
         let before = bytes(&region);
         assert!(!call(&mut heap, block), "{name} fails again after its fence has failed");
         let refused = publish(&heap, 0xAA);
@@ -288,7 +306,7 @@ fn failed_fence_of_chunk_scan_poisons_heap() {
 #[test]
 fn replay_does_not_change_unlogged_heap() {
     let region = prepared();
-    let heap = Heap::attach(&region, &options()).unwrap();
+    let heap = Heap::attach(any(&region), &options()).unwrap();
     let freed = heap.transact(|tx| tx.alloc(&[1_u64; 30]).map(Link::offset)).unwrap();
     heap.transact(|tx| tx.free(link_to::<u8>(freed))).unwrap();
     let unlogged = UnloggedHeap::new(heap).durable(true);
@@ -299,7 +317,7 @@ fn replay_does_not_change_unlogged_heap() {
     let killed = bytes(&region);
     drop(unlogged);
     region.store(0, &killed);
-    let heap = Heap::attach(&region, &options()).unwrap();
+    let heap = Heap::attach(any(&region), &options()).unwrap();
     assert!(blocks.iter().all(|block| heap.blocks().contains(block)));
 }
 
@@ -309,23 +327,19 @@ fn failed_fence_of_trim_reallocates_nothing() {
     let options = || options().chunk_bytes(1 << 15);
     for fences in 0..2 {
         let region = Region::anonymous(9 << 13).unwrap();
-        drop(Heap::format(&region, &options()).unwrap());
-        let heap = Heap::attach(failing(&region), &options()).unwrap();
+        drop(Heap::format(any(&region), &options()).unwrap());
+        let (pmem, hook) = failing(&region);
+        let heap = Heap::attach(pmem, &options()).unwrap();
         heap.scan_ahead(1).unwrap();
-        let pmem = heap.pool().pmem();
-        pmem.hook.left.set(fences);
+        hook.let_succeed(fences);
         for _ in 0..2 {
             let refused = heap.transaction(|tx| tx.alloc(&1_u64).map(drop));
             assert!(matches!(refused, Err(TxError::Commit(CommitError::Fence(_)))), "{refused:?}");
-            pmem.hook.left.set(100);
+            hook.let_succeed(100);
         }
-        assert_eq!(
-            (pmem.hook.stored_after.get(), heap.stats().reservations),
-            (0, 0),
-            "after {fences} fences"
-        );
+        assert_eq!((hook.stored_after(), heap.stats().reservations), (0, 0), "after {fences} fences");
         drop(heap);
-        let heap = Heap::attach(&region, &options()).unwrap();
+        let heap = Heap::attach(any(&region), &options()).unwrap();
         let report = assert_clean(&heap);
         assert_eq!((report.chunks.len(), report.free_blocks), (1, u64::from(fences) + 1));
         heap.transact(|tx| tx.alloc_uninit::<u8>(511 * 64 - 8).map(drop)).unwrap();

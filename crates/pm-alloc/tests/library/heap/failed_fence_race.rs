@@ -1,7 +1,6 @@
 //! A fence fails in one thread while another thread is about to reserve an extent.
 
 use super::prelude::*;
-use crate::sim::Sim;
 use core::cell::Cell;
 use std::sync::{Condvar, Mutex};
 
@@ -19,8 +18,8 @@ struct Failing {
 }
 
 impl Failing {
-    fn of(sim: Sim) -> Hooked<Sim, Self> {
-        Hooked { region: sim, hook: Self { phase: Mutex::new(0), changed: Condvar::new() } }
+    fn new() -> Arc<Self> {
+        Arc::new(Self { phase: Mutex::new(0), changed: Condvar::new() })
     }
     fn reach(&self, phase: u32) {
         *self.phase.lock().unwrap() = phase;
@@ -31,14 +30,14 @@ impl Failing {
     }
 }
 
-impl Hook<Sim> for Failing {
-    fn before_load_u64(&self) {
+impl Hook<Arc<SampledPmem>> for Failing {
+    fn before_load_u64(&self, _: u64) {
         if WAITS.take() {
             self.reach(2);
             self.wait_for(3);
         }
     }
-    fn fence(&self, region: &Sim) -> Result<(), FenceError> {
+    fn fence(&self, region: &Arc<SampledPmem>) -> Result<(), FenceError> {
         match LEFT.get() {
             Some(0) => {
                 LEFT.set(None);
@@ -64,8 +63,8 @@ fn alloc<P: Pmem>(heap: &Heap<P>, lines: u64) -> Result<u64, TxError> {
 fn transaction_with_failed_fence_is_atomic_while_extent_is_trimmed() {
     let (lines, other_lines) = (450_u64, 8);
     let options = HeapOptions::new().seed(7).lanes(2).lane_entries(30).chunk_bytes(64 * CHUNK_LINES);
-    let sim = Arc::new(Sim::new(256 << 10));
-    let heap = Heap::format(Arc::clone(&sim), &options).unwrap();
+    let sim = Arc::new(SampledPmem::new(256 << 10));
+    let heap = Heap::format(any(Arc::clone(&sim)), &options).unwrap();
     let mut blocks = vec![];
     while let Ok(block) = alloc(&heap, CHUNK_LINES - 1) {
         blocks.push(block);
@@ -76,12 +75,12 @@ fn transaction_with_failed_fence_is_atomic_while_extent_is_trimmed() {
         heap.transact(|tx| tx.free(link_to::<u64>(block))).unwrap();
     }
     drop(heap);
-    let heap = Heap::attach(Arc::new(Failing::of(Sim::of(sim.state()))), &options).unwrap();
-    let pmem = heap.pool().pmem();
+    let (sim, hook) = (Arc::new(SampledPmem::of(sim.state())), Failing::new());
+    let heap = Heap::attach(any(Hooked::new(Arc::clone(&sim), Arc::clone(&hook))), &options).unwrap();
     let block = Cell::new(0);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
-            pmem.hook.wait_for(1);
+            hook.wait_for(1);
             WAITS.set(true);
             alloc(&heap, other_lines)
         });
@@ -91,14 +90,14 @@ fn transaction_with_failed_fence_is_atomic_while_extent_is_trimmed() {
             Ok(())
         });
         assert!(matches!(failed, Err(TxError::Commit(_))), "{failed:?}");
-        pmem.hook.reach(3);
+        hook.reach(3);
         assert!(other.join().unwrap().is_err(), "the heap refuses after a failed fence");
     });
     // The process is killed, or ends without closing the heap.
-    let state = pmem.region.state();
+    let state = sim.state();
     core::mem::forget(heap);
-    let sim = Arc::new(Sim::of(state));
-    let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
+    let sim = Arc::new(SampledPmem::of(state));
+    let heap = Heap::attach(any(Arc::clone(&sim)), &options).unwrap();
     assert_clean(&heap);
     if heap.blocks().contains(&block.get()) {
         for word in 0..8 * lines - 1 {

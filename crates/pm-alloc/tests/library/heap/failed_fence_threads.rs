@@ -1,8 +1,8 @@
 //! A fence fails in one thread while another thread computes a checkpoint LSN that covers the groups of the first thread's lane.
 
 use super::prelude::*;
-use crate::sim::Sim;
 use core::cell::Cell;
+use core::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
@@ -18,15 +18,15 @@ struct FailingThread {
     other: Mutex<Option<(SyncSender<()>, Receiver<()>)>>,
 }
 
-impl Hook<Sim> for FailingThread {
-    fn after_flush(&self) {
+impl Hook<Arc<SampledPmem>> for FailingThread {
+    fn after_flush(&self, _: Range<u64>) {
         if WAITS.take() {
             let (go_on, is_done) = self.other.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap();
             go_on.send(()).unwrap();
             is_done.recv().unwrap();
         }
     }
-    fn fence(&self, region: &Sim) -> Result<(), FenceError> {
+    fn fence(&self, region: &Arc<SampledPmem>) -> Result<(), FenceError> {
         if FAILS.get() { Err(FenceError::Poisoned) } else { region.fence() }
     }
 }
@@ -40,8 +40,9 @@ fn checkpoint_lsn_is_not_raised_after_failed_fence_in_other_thread() {
     let (go_on, may_go_on) = sync_channel(0);
     let (done, is_done) = sync_channel(0);
     let hook = FailingThread { other: Mutex::new(Some((go_on, is_done))) };
-    let pmem = Hooked { region: Sim::new(1 << 16), hook };
-    let heap = Heap::format(Arc::new(pmem), &options()).unwrap();
+    let sim = Arc::new(SampledPmem::new(1 << 16));
+    let pmem = Hooked::new(Arc::clone(&sim), hook);
+    let heap = Heap::format(any(pmem), &options()).unwrap();
     let blocks = heap
         .transact(|tx| {
             let blocks = [tx.alloc_zeroed::<u64>(40)?, tx.alloc_zeroed(40)?, tx.alloc_zeroed(40)?];
@@ -78,8 +79,8 @@ fn checkpoint_lsn_is_not_raised_after_failed_fence_in_other_thread() {
         let refused = heap.checkpoint();
         assert!(matches!(refused, Err(CommitError::Fence(_))), "{refused:?}");
     });
-    let left = heap.pool().pmem().region.power_failure();
-    let heap = Heap::attach(Arc::new(Sim::of(left)), &options()).unwrap();
+    let left = sim.power_failure();
+    let heap = Heap::attach(any(Arc::new(SampledPmem::of(left))), &options()).unwrap();
     let found = heap.view(|view| view.read(view.root::<u64>("word").unwrap().unwrap()).unwrap());
     assert_eq!(found, 1, "the acknowledged transaction is durable");
 }

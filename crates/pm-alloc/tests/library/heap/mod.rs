@@ -19,12 +19,12 @@ mod visibility;
 
 /// Imports of most of these tests.
 mod prelude {
-    pub(crate) use crate::harness::{Rng, Transact as _, assert_clean, bytes};
-    pub(crate) use crate::hooked::{Hook, Hooked};
+    pub(crate) use crate::harness::{Transact as _, assert_clean, bytes};
     pub(crate) use crate::links::link_to;
     pub(crate) use pm_alloc::{
         CommitError, Heap, HeapOptions, SpaceError, TxError, UnloggedError, UnloggedHeap,
     };
     pub(crate) use pm_core::{FenceError, Link, Pmem, Region};
+    pub(crate) use pm_testkit::{AnyPmem, Hook, Hooked, Rng, SampledPmem, any};
     pub(crate) use std::sync::Arc;
 }

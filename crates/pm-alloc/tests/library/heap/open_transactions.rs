@@ -10,13 +10,13 @@ const LANES: u32 = 8;
 /// A region with room for one chunk.
 const ONE_CHUNK_BYTES: u64 = 1 << 19;
 
-fn heap<P: Pmem>(region: P) -> Heap<P> {
+fn heap<'r>(region: impl Into<AnyPmem<'r>>) -> Heap<AnyPmem<'r>> {
     let options = HeapOptions::new().lanes(LANES).lane_entries(60).chunk_bytes(1 << 18);
-    Heap::format(region, &options).unwrap()
+    Heap::format(any(region), &options).unwrap()
 }
 
 /// Runs `count` concurrent transactions. Each allocates a block, and none commits before all have allocated.
-fn open(heap: &Heap<&Region>, count: usize) -> Vec<Result<u64, TxError>> {
+fn open(heap: &Heap<AnyPmem<'_>>, count: usize) -> Vec<Result<u64, TxError>> {
     let barrier = Barrier::new(count);
     let transaction = || {
         heap.transaction(|tx| {
@@ -32,7 +32,7 @@ fn open(heap: &Heap<&Region>, count: usize) -> Vec<Result<u64, TxError>> {
 }
 
 /// The blocks of a heap. Asserts that no header is corrupted.
-fn blocks(heap: &Heap<&Region>) -> BTreeSet<u64> {
+fn blocks(heap: &Heap<AnyPmem<'_>>) -> BTreeSet<u64> {
     assert_clean(heap);
     heap.blocks().into_iter().collect()
 }
@@ -46,7 +46,7 @@ fn more_open_transactions_than_free_extents_find_room() {
         let first = open(&heap, count).into_iter().collect::<Result<BTreeSet<u64>, _>>().unwrap();
         assert_eq!((first.len(), blocks(&heap)), (count, first.clone()));
         drop(heap);
-        let heap = Heap::attach(&region, &HeapOptions::new()).unwrap();
+        let heap = Heap::attach(any(&region), &HeapOptions::new()).unwrap();
         assert_eq!(blocks(&heap), first);
         let second = open(&heap, count).into_iter().collect::<Result<BTreeSet<u64>, _>>().unwrap();
         assert_eq!(blocks(&heap), &first | &second);
@@ -119,17 +119,16 @@ impl Hook<Region> for AtNextFence {
     }
 }
 
-type Interrupted = Hooked<Region, AtNextFence>;
-
 /// A heap of one chunk that calls a function in its next fence.
-fn interrupted(at_fence: AtFence) -> Heap<Interrupted> {
+fn interrupted(at_fence: AtFence) -> Heap<AnyPmem<'static>> {
     let region = Region::anonymous(ONE_CHUNK_BYTES).unwrap();
-    let heap = heap(Hooked { region, hook: AtNextFence(Mutex::new(None)) });
-    *heap.pool().pmem().hook.0.lock().unwrap() = Some(at_fence);
+    let hook = Arc::new(AtNextFence(Mutex::new(None)));
+    let heap = heap(Hooked::new(region, Arc::clone(&hook)));
+    *hook.0.lock().unwrap() = Some(at_fence);
     heap
 }
 
-fn alloc(heap: &Heap<Interrupted>) -> Result<(), TxError> {
+fn alloc(heap: &Heap<AnyPmem<'static>>) -> Result<(), TxError> {
     heap.transaction(|tx| tx.alloc(&1_u64).map(drop))
 }
 

@@ -5,14 +5,14 @@ use pm_alloc::{Tx, View};
 use pm_core::{Counting, Counts, LineCounting};
 use std::time::Duration;
 
-type CountedHeap = Heap<Counting<Region>>;
-type CountedTx<'p> = Tx<'p, Counting<Region>>;
-type CountedView<'p> = View<'p, Counting<Region>>;
+type CountedHeap = Heap<AnyPmem<'static>>;
+type CountedTx<'p> = Tx<'p, AnyPmem<'static>>;
+type CountedView<'p> = View<'p, AnyPmem<'static>>;
 
 /// A heap with a slot, a pair and a long array, each in its own lines.
 fn heap() -> CountedHeap {
     let region = Counting::new(Region::anonymous(16 << 20).unwrap());
-    let heap = Heap::format(region, &HeapOptions::new()).unwrap();
+    let heap = Heap::format(any(region), &HeapOptions::new()).unwrap();
     heap.transact(|tx| {
         let slot = tx.alloc_zeroed::<Link<[u64; 40]>>(1)?;
         tx.set_root("slot", slot)?;
@@ -34,7 +34,7 @@ fn heap() -> CountedHeap {
 /// The flushed lines and the fences of a transaction. They include the target lines of its lane's previous transaction, which it flushes. Its own
 /// target lines are flushed by the next transaction.
 fn cost(heap: &CountedHeap, transaction: impl FnOnce(&mut CountedTx<'_>) -> Result<(), TxError>) -> Counts {
-    let (result, cost) = heap.pool().pmem().count(|| heap.transaction(transaction));
+    let (result, cost) = heap.pool().pmem().counted().count(|| heap.transaction(transaction));
     result.unwrap();
     cost
 }
@@ -48,7 +48,7 @@ fn slot_cost<T>(
     heap.view(|view| {
         let array = view.root::<u8>("array").unwrap().unwrap();
         let slot = link_to(array.offset() + 4096 * number);
-        let (result, cost) = heap.pool().pmem().count(|| call(view, slot));
+        let (result, cost) = heap.pool().pmem().counted().count(|| call(view, slot));
         result.unwrap();
         cost
     })
@@ -116,7 +116,7 @@ fn allocating_and_linking_short_block_costs_one_fence() {
 #[test]
 fn trimming_the_last_free_extent_costs_two_lines_and_two_fences() {
     let options = HeapOptions::new().lanes(8).lane_entries(60).chunk_bytes(1 << 18);
-    let heap = Heap::format(Counting::new(Region::anonymous(1 << 19).unwrap()), &options).unwrap();
+    let heap = Heap::format(any(Counting::new(Region::anonymous(1 << 19).unwrap())), &options).unwrap();
     assert_eq!(heap.check().chunks.len(), 1);
     let alloc = |tx: &mut CountedTx<'_>| tx.alloc_uninit::<u64>(7).map(drop);
     // The trim: two lines and two fences. The transaction: its log entry, and the header of the rest.
@@ -133,7 +133,7 @@ fn trimming_the_last_free_extent_costs_two_lines_and_two_fences() {
     assert_eq!(cost(&heap, long), Counts { lines: 2 + 2 + (1 + 2), fences: 2 + 1 + 2 });
 
     // If the heap has unused chunks, no extent is trimmed.
-    let heap = Heap::format(Counting::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
+    let heap = Heap::format(any(Counting::new(Region::anonymous(1 << 20).unwrap())), &options).unwrap();
     assert_eq!(heap.check().chunks.len(), 3);
     assert_eq!(cost(&heap, alloc), Counts { lines: 2, fences: 1 });
 }
@@ -224,8 +224,9 @@ fn long_write_in_place_costs_three_fences() {
 #[test]
 fn line_is_written_at_most_five_times_during_quarantine() {
     let options = HeapOptions::new().lanes(1).lane_entries(1000).quarantine(Duration::from_secs(3600));
-    let heap = Heap::format(LineCounting::new(Region::anonymous(1 << 20).unwrap()), &options).unwrap();
-    heap.pool().pmem().reset();
+    let region = Arc::new(LineCounting::new(Region::anonymous(1 << 20).unwrap()));
+    let heap = Heap::format(any(&region), &options).unwrap();
+    region.reset();
     let (mut live, mut random) = (Vec::new(), Rng::of(1));
     loop {
         let len = 120 + random.index(512);
@@ -241,7 +242,7 @@ fn line_is_written_at_most_five_times_during_quarantine() {
         }
     }
     let chunks_start = heap.layout().chunks_start;
-    let lines = heap.pool().pmem().stored().by_line();
+    let lines = region.stored().by_line();
     let worst = lines.into_iter().filter(|(line, _)| *line >= chunks_start).map(|(_, count)| count).max();
     assert!(worst <= Some(5), "{worst:?}");
 }

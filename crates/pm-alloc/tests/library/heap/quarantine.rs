@@ -17,8 +17,8 @@ fn free<P: Pmem>(heap: &Heap<P>, block: u64) {
 }
 
 /// A heap that was filled, and of which two blocks that are not adjacent were then freed.
-fn full_but_for_two<P: Pmem>(region: P) -> (Heap<P>, [u64; 2]) {
-    let heap = Heap::format(region, &options()).unwrap();
+fn full_but_for_two<'r>(region: impl Into<AnyPmem<'r>>) -> (Heap<AnyPmem<'r>>, [u64; 2]) {
+    let heap = Heap::format(any(region), &options()).unwrap();
     let blocks: Vec<u64> = std::iter::from_fn(|| alloc(&heap).ok()).collect();
     let two = [blocks[3], blocks[5]];
     two.iter().for_each(|block| free(&heap, *block));
@@ -59,7 +59,7 @@ fn reopening_ends_quarantine() {
     killed.store(0, &bytes(&region));
     drop(heap);
     for region in [&region, &killed] {
-        let heap = Heap::attach(region, &options()).unwrap();
+        let heap = Heap::attach(any(region), &options()).unwrap();
         let mut again = [(); 2].map(|()| alloc(&heap).unwrap());
         again.sort_unstable();
         assert_eq!(again, two);
@@ -77,19 +77,19 @@ fn alloc_long<P: Pmem>(heap: &Heap<P>) -> Result<u64, TxError> {
 #[test]
 fn reopening_ends_quarantine_of_long_block() {
     let (region, options) = (Region::anonymous(1 << 18).unwrap(), options().chunk_bytes(4096));
-    let heap = Heap::format(&region, &options).unwrap();
+    let heap = Heap::format(any(&region), &options).unwrap();
     let block = alloc_long(&heap).unwrap();
     free(&heap, block);
     assert!(is_quarantined(&alloc_long(&heap).unwrap_err()));
     drop(heap);
-    let heap = Heap::attach(&region, &options).unwrap();
+    let heap = Heap::attach(any(&region), &options).unwrap();
     assert_eq!(alloc_long(&heap).unwrap(), block);
 }
 
 #[test]
 fn rolled_back_long_block_is_not_quarantined() {
     let region = Region::anonymous(1 << 18).unwrap();
-    let heap = Heap::format(&region, &options().chunk_bytes(4096)).unwrap();
+    let heap = Heap::format(any(&region), &options().chunk_bytes(4096)).unwrap();
     let rolled_back = heap.transaction(|tx| {
         tx.alloc_uninit::<u8>(150_000)?;
         Err::<(), _>(TxError::Nested)

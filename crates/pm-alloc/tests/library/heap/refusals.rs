@@ -371,7 +371,7 @@ fn copy_excludes_bytes_after_last_chunk() {
         other => panic!("{other:?}"),
     });
     assert_eq!(after_bytes, 4096, "the backup of the pool's header");
-    let copy = Heap::attach(copy, &options).unwrap();
+    let copy = Heap::attach(any(copy), &options).unwrap();
     assert_eq!((copy.blocks(), copy.check().is_clean()), (vec![block], true));
     assert_eq!(copy.pool().header_state(), heap.pool().header_state());
 }
@@ -380,7 +380,7 @@ fn copy_excludes_bytes_after_last_chunk() {
 #[test]
 fn second_heap_on_same_region_is_refused() {
     let heap = heap();
-    let second = Heap::attach(heap.pool().pmem(), &options());
+    let second = Heap::attach(any(heap.pool().pmem()), &options());
     assert!(matches!(second, Err(HeapError::Pool(PoolError::InUse))), "{second:?}");
 }
 

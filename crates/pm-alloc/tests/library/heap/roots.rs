@@ -7,7 +7,7 @@ use pm_core::{Pool, RootError};
 const LEN: u64 = 1 << 17;
 const SLOTS: core::ops::Range<u64> = 4096..8192;
 
-type RegionHeap = Heap<&'static Region>;
+type RegionHeap = Heap<AnyPmem<'static>>;
 
 fn options() -> HeapOptions {
     crate::harness::options().lanes(2).lane_entries(64).chunk_bytes(4096).in_place_from_bytes(64)
@@ -19,13 +19,13 @@ fn region() -> &'static Region {
 
 fn format() -> (&'static Region, RegionHeap) {
     let region = region();
-    (region, Heap::format(region, &options()).unwrap())
+    (region, Heap::format(any(region), &options()).unwrap())
 }
 
 /// A copy of the medium, as a kill leaves it.
 fn killed(heap: RegionHeap) -> &'static Region {
     let crashed = region();
-    crashed.store(0, &bytes(*heap.pool().pmem()));
+    crashed.store(0, &bytes(heap.pool().pmem()));
     core::mem::forget(heap);
     crashed
 }
@@ -74,7 +74,7 @@ fn removed_and_set_again() -> (&'static Region, u64, u64) {
     }
     let long = heap.transact(|tx| tx.alloc_zeroed::<u8>(256).map(Link::offset)).unwrap();
     drop(heap);
-    let heap = Heap::attach(live, &options()).unwrap();
+    let heap = Heap::attach(any(live), &options()).unwrap();
     remove(&heap, "x").unwrap();
     let at = slot_of(live, "a");
     let mut old = [0; 64];
@@ -100,7 +100,7 @@ fn removed_and_set_again() -> (&'static Region, u64, u64) {
 fn root_removed_and_set_again_survives() {
     let (region, last, _) = removed_and_set_again();
     for _ in 0..2 {
-        assert_eq!(root(&Heap::attach(region, &options()).unwrap(), "a"), Ok(Some(last)));
+        assert_eq!(root(&Heap::attach(any(region), &options()).unwrap(), "a"), Ok(Some(last)));
     }
 }
 
@@ -109,7 +109,7 @@ fn root_removed_and_set_again_survives() {
 fn discarded_removal_keeps_later_root() {
     let (region, last, entry) = removed_and_set_again();
     region.store(entry, &[0xA5; 64]);
-    let heap = Heap::attach(region, &options().discard_corrupted_records(true)).unwrap();
+    let heap = Heap::attach(any(region), &options().discard_corrupted_records(true)).unwrap();
     assert_eq!(root(&heap, "a"), Ok(Some(last)));
     remove(&heap, "a").unwrap();
     assert_eq!(root(&heap, "a"), Ok(None), "no slot has an older value");
@@ -120,7 +120,7 @@ fn refused_open_changes_nothing() {
     let (region, _, entry) = removed_and_set_again();
     region.store(entry, &[0xA5; 64]);
     let before = bytes(region);
-    let refused = Heap::attach(region, &options());
+    let refused = Heap::attach(any(region), &options());
     assert!(matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. }))), "{refused:?}");
     let after = bytes(region);
     let changed: Vec<usize> = (0..before.len()).filter(|at| before[*at] != after[*at]).collect();
@@ -142,7 +142,7 @@ fn pool_of_heap_refuses_root_changes() {
             assert_eq!(pm.set_root_in_flight("mine", value).map(drop), Err(RootError::Logged));
         });
         drop(pool);
-        let heap = Heap::attach(crashed, &options()).unwrap();
+        let heap = Heap::attach(any(crashed), &options()).unwrap();
         assert_eq!((root(&heap, "x"), root(&heap, "mine")), (Ok(Some(at)), Ok(None)));
     }
 }
@@ -159,7 +159,7 @@ fn lost_heap_root_is_restored_in_full_directory() {
         drop(heap);
         corrupt(region, format::ROOT);
         for is_restored in [true, false] {
-            let heap = Heap::attach(region, &options()).unwrap();
+            let heap = Heap::attach(any(region), &options()).unwrap();
             assert_eq!(heap.open_report().is_root_restored, is_restored);
             assert_eq!(heap.pool().corrupted_root_count(), 0);
             assert_eq!(heap.pool().roots().len() as u64, count + 1);
@@ -175,13 +175,13 @@ fn heap_opens_when_all_root_slots_are_lost() {
         let (region, heap) = format();
         drop(heap);
         region.store(SLOTS.start, &vec![0xDE; lost_bytes]);
-        let mut heap = Heap::attach(region, &options()).unwrap();
+        let mut heap = Heap::attach(any(region), &options()).unwrap();
         assert!(heap.open_report().is_root_restored);
         assert_eq!(heap.discard_corrupted_roots().unwrap(), lost_bytes / 64 - 1);
         assert_eq!(heap.discard_corrupted_roots().unwrap(), 0);
         set(&heap, "a", 1).unwrap();
         drop(heap);
-        assert!(root(&Heap::attach(region, &options()).unwrap(), "a").unwrap().is_some());
+        assert!(root(&Heap::attach(any(region), &options()).unwrap(), "a").unwrap().is_some());
     }
 }
 
@@ -192,12 +192,12 @@ fn discarded_root_stays_discarded() {
     set(&heap, "a", 1).unwrap();
     corrupt(region, "a");
     drop(heap);
-    let mut heap = Heap::attach(region, &options()).unwrap();
+    let mut heap = Heap::attach(any(region), &options()).unwrap();
     assert!(matches!(remove(&heap, "a"), Err(TxError::Root(RootError::Corrupted { slots: 1 }))));
     set(&heap, "b", 2).unwrap();
     corrupt(region, "b");
     assert_eq!(heap.discard_corrupted_roots().unwrap(), 2);
-    let heap = Heap::attach(killed(heap), &options()).unwrap();
+    let heap = Heap::attach(any(killed(heap)), &options()).unwrap();
     assert_eq!((root(&heap, "a"), root(&heap, "b")), (Ok(None), Ok(None)));
 }
 
@@ -207,7 +207,7 @@ fn discarded_root_stays_discarded() {
 fn name_is_absent_once_its_torn_slot_is_freed() {
     let (_, heap) = format();
     let a = set(&heap, "a", 1).unwrap();
-    let before = bytes(*heap.pool().pmem());
+    let before = bytes(heap.pool().pmem());
     set(&heap, "b", 2).unwrap();
     let layout = *heap.layout();
     let left = killed(heap);
@@ -218,9 +218,9 @@ fn name_is_absent_once_its_torn_slot_is_freed() {
     assert!(!entries.is_empty());
     corrupt(left, "b");
     entries.iter().for_each(|&at| left.store_u64(at + 8, !left.load_u64(at + 8)));
-    let refused = Heap::attach(left, &options());
+    let refused = Heap::attach(any(left), &options());
     assert!(matches!(refused, Err(HeapError::Recover(RecoverError::Corrupted { .. }))));
-    let mut heap = Heap::attach(left, &options().discard_corrupted_records(true)).unwrap();
+    let mut heap = Heap::attach(any(left), &options().discard_corrupted_records(true)).unwrap();
     assert_eq!(root(&heap, "a"), Ok(Some(a)));
     let corrupted = Err(RootError::Corrupted { slots: 1 });
     assert_eq!((root(&heap, "b"), root(&heap, "none")), (corrupted.clone(), corrupted));
@@ -245,7 +245,7 @@ fn roots_are_replaced_in_full_directory() {
         tx.remove_root("0")
     })
     .unwrap();
-    let heap = Heap::attach(killed(heap), &options()).unwrap();
+    let heap = Heap::attach(any(killed(heap)), &options()).unwrap();
     let found = ["0", "1", "2", "new", "newer"].map(|name| root(&heap, name).unwrap().is_some());
     assert_eq!((found, heap.pool().roots().len()), ([false, false, true, true, true], 63));
     // A root that is removed and set again in one transaction needs no other slot.
@@ -263,8 +263,8 @@ fn recovery_leaves_no_torn_slot() {
     use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
     use std::sync::Arc;
     let sim = Arc::new(SimPmem::new(LEN));
-    let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
-    let set = |heap: &Heap<Arc<SimPmem>>| {
+    let heap = Heap::format(any(Arc::clone(&sim)), &options()).unwrap();
+    let set = |heap: &Heap<AnyPmem<'static>>| {
         heap.transact(|tx| {
             let link = tx.alloc(&7_u64)?;
             tx.set_root("a", link)
@@ -274,11 +274,12 @@ fn recovery_leaves_no_torn_slot() {
     set(&heap);
     drop(heap);
     let torn = std::sync::atomic::AtomicBool::new(false);
-    let operation = |run: &Run<()>| set(&Heap::attach(Arc::clone(run.pmem()), &options()).unwrap());
+    let operation = |run: &Run<()>| set(&Heap::attach(any(Arc::clone(run.pmem())), &options()).unwrap());
     let check = |crash: &Crash<()>| {
         let corrupted = Pool::attach_read_only(crash.pmem()).unwrap().corrupted_root_count();
         torn.fetch_or(corrupted != 0, std::sync::atomic::Ordering::Relaxed);
-        let heap = Heap::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
+        let heap =
+            Heap::attach(any(Arc::clone(crash.pmem())), &options()).map_err(|error| error.to_string())?;
         match (heap.pool().corrupted_root_count(), heap.pool().find_root("a")) {
             (0, Ok(Some(_))) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -298,7 +299,7 @@ fn heap_opens_after_its_own_root_was_discarded() {
     assert_eq!(heap.discard_corrupted_roots().unwrap(), 2);
     assert_eq!(root(&heap, "a"), Ok(None));
     drop(heap);
-    let heap = Heap::attach(region, &options()).unwrap();
+    let heap = Heap::attach(any(region), &options()).unwrap();
     assert!(!heap.open_report().is_root_restored);
     assert_eq!(heap.pool().corrupted_root_count(), 0);
 }

@@ -4,7 +4,7 @@ use super::prelude::*;
 use crate::discarding::{
     alloc, assert_in_use, at_line, discard, entries_of, heap, options, sim_of, slot, with_worker, write_word,
 };
-use crate::sim::{Rng, Sim, SimHeap, crash};
+use crate::sim::SimHeap;
 use pm_alloc::HeapInspection;
 use pm_alloc::format::{Lsn, seal};
 use pm_core::Pool;
@@ -17,7 +17,7 @@ fn stopped_recoveries(
     t: impl FnOnce(&SimHeap),
     second: impl FnOnce(&SimHeap) -> u64 + Send + 'static,
 ) -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
-    let sim = Arc::clone(heap.pool().pmem());
+    let sim = Arc::clone(heap.pool().pmem().sampled());
     let (entries, line) = with_worker(&heap, |other| {
         let entries = entries_of(&heap, || t(&heap));
         let line = other.run(|heap| {
@@ -32,11 +32,11 @@ fn stopped_recoveries(
     let bytes = sim.power_failure().durable;
     let sim = sim_of(bytes.clone());
     sim.stop_at_change(line);
-    core::mem::forget(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+    core::mem::forget(Heap::attach(any(Arc::clone(&sim)), &options()).unwrap());
     let stopped = sim.stopped().unwrap();
     // The images of a kill and of power failures.
     let mut left = vec![stopped.visible.clone()];
-    left.extend((0..64).map(|seed| crash(&stopped, &mut Rng::of(seed)).durable));
+    left.extend((0..64).map(|seed| stopped.crash(&mut Rng::of(seed)).durable));
     left.sort();
     left.dedup();
     (bytes, left, entries)
@@ -57,7 +57,11 @@ fn word_of_intact_transaction_is_not_reverted() {
     let found = |heap: &SimHeap| heap.pool().pmem().load_u64(word);
     assert_eq!(found(&discard(bytes, &entries, &options())), 2, "without a stopped recovery");
     for left in left {
-        assert_eq!(found(&Heap::attach(sim_of(left.clone()), &options()).unwrap()), 2, "without corruption");
+        assert_eq!(
+            found(&Heap::attach(any(sim_of(left.clone())), &options()).unwrap()),
+            2,
+            "without corruption"
+        );
         assert_eq!(
             found(&discard(left, &entries, &options())),
             2,
@@ -79,7 +83,7 @@ fn block_of_intact_transaction_is_not_reallocated() {
     );
     assert_in_use(&discard(bytes, &entries, &options()), 2, 7, 4);
     for left in left {
-        let heap = Heap::attach(sim_of(left.clone()), &options()).unwrap();
+        let heap = Heap::attach(any(sim_of(left.clone())), &options()).unwrap();
         assert_in_use(&heap, 2, 7, 4);
         drop(heap);
         assert_in_use(&discard(left, &entries, &options()), 2, 7, 4);
@@ -90,7 +94,7 @@ fn block_of_intact_transaction_is_not_reallocated() {
 #[test]
 fn power_failure_while_rings_are_erased_is_not_corruption() {
     let heap = heap();
-    let sim = Arc::clone(heap.pool().pmem());
+    let sim = Arc::clone(heap.pool().pmem().sampled());
     (0..5).for_each(|value| write_word(&heap, slot(&heap, 0), value));
     let layout = *heap.layout();
     heap.close().unwrap();
@@ -100,19 +104,20 @@ fn power_failure_while_rings_are_erased_is_not_corruption() {
         sim.store_u64(offset, seal(floor, layout.seed, offset, &[]));
         sim.persist(offset, 8).unwrap();
     }
-    let inspect = |sim: Arc<Sim>| HeapInspection::of(&Pool::attach_read_only(sim).unwrap()).unwrap().log;
-    let corruption = |sim: Arc<Sim>| -> u64 {
+    let inspect =
+        |sim: Arc<SampledPmem>| HeapInspection::of(&Pool::attach_read_only(sim).unwrap()).unwrap().log;
+    let corruption = |sim: Arc<SampledPmem>| -> u64 {
         inspect(sim).lanes.iter().map(|lane| lane.corrupted_count + u64::from(lane.retired_corrupted)).sum()
     };
     let bytes = sim.power_failure().durable;
     assert_eq!(corruption(sim_of(bytes.clone())), 0);
     let sim = sim_of(bytes);
     sim.stop_at_change(layout.entry_offset(0, 0));
-    core::mem::forget(Heap::attach(Arc::clone(&sim), &options()).unwrap());
+    core::mem::forget(Heap::attach(any(Arc::clone(&sim)), &options()).unwrap());
     let stopped = sim.stopped().unwrap();
     for seed in 0..200 {
-        let left = crash(&stopped, &mut Rng::of(seed)).durable;
-        let opened = Heap::attach(sim_of(left.clone()), &options()).unwrap();
+        let left = stopped.crash(&mut Rng::of(seed)).durable;
+        let opened = Heap::attach(any(sim_of(left.clone())), &options()).unwrap();
         assert_eq!(opened.open_report().recovery.corrupted_entries, 0, "open finds no corruption");
         drop(opened);
         assert_eq!(corruption(sim_of(left)), 0, "seed {seed}");

@@ -1,10 +1,9 @@
 //! An unlogged heap that is not durable is dropped, or its process is killed. Later handles of the heap rely on its blocks.
 
 use super::prelude::*;
-use crate::sim::Sim;
 
-type SimHeap = Heap<Arc<Sim>>;
-type Unlogged = UnloggedHeap<Arc<Sim>>;
+type SimHeap = Heap<AnyPmem<'static>>;
+type Unlogged = UnloggedHeap<AnyPmem<'static>>;
 
 /// How the process ends: it drops the unlogged heap, or it is killed and closes nothing.
 const ENDS: [fn(Unlogged); 2] = [drop::<Unlogged>, core::mem::forget::<Unlogged>];
@@ -13,28 +12,28 @@ fn options() -> HeapOptions {
     HeapOptions::new().lanes(1).lane_entries(30).chunk_bytes(4096).seed(7)
 }
 
-fn attach(sim: &Arc<Sim>) -> SimHeap {
-    Heap::attach(Arc::clone(sim), &options()).unwrap()
+fn attach(sim: &Arc<SampledPmem>) -> SimHeap {
+    Heap::attach(any(Arc::clone(sim)), &options()).unwrap()
 }
 
 /// A new heap, used without durability.
-fn unlogged() -> (Arc<Sim>, Unlogged) {
-    let sim = Arc::new(Sim::new(1 << 17));
-    drop(Heap::format(Arc::clone(&sim), &options()).unwrap());
+fn unlogged() -> (Arc<SampledPmem>, Unlogged) {
+    let sim = Arc::new(SampledPmem::new(1 << 17));
+    drop(Heap::format(any(Arc::clone(&sim)), &options()).unwrap());
     let heap = UnloggedHeap::new(attach(&sim));
     (sim, heap)
 }
 
 /// A heap with one block that was allocated unlogged, without durability.
-fn with_unlogged_block(end: fn(Unlogged)) -> (Arc<Sim>, u64) {
+fn with_unlogged_block(end: fn(Unlogged)) -> (Arc<SampledPmem>, u64) {
     let (sim, heap) = unlogged();
     let block = heap.alloc(500, 64).unwrap();
     end(heap);
     (sim, block)
 }
 
-fn after_power_failure(sim: &Sim) -> SimHeap {
-    Heap::attach(Arc::new(Sim::of(sim.power_failure())), &options()).unwrap()
+fn after_power_failure(sim: &SampledPmem) -> SimHeap {
+    Heap::attach(any(Arc::new(SampledPmem::of(sim.power_failure()))), &options()).unwrap()
 }
 
 #[test]
@@ -106,8 +105,8 @@ fn tx_free(heap: &SimHeap, block: u64) {
 #[test]
 fn committed_block_after_shrunk_one_is_not_reallocated() {
     for end in ENDS {
-        let sim = Arc::new(Sim::new(1 << 17));
-        let heap = Heap::format(Arc::clone(&sim), &options()).unwrap();
+        let sim = Arc::new(SampledPmem::new(1 << 17));
+        let heap = Heap::format(any(Arc::clone(&sim)), &options()).unwrap();
         let layout = *heap.layout();
         let line = |line: u64| layout.chunk_offset(0) + 64 * line;
         assert_eq!([tx_alloc(&heap, 5), tx_alloc(&heap, 40)], [line(1), line(6)]);
@@ -162,8 +161,8 @@ fn headers_read_by_allocating_thread_are_durable() {
 }
 
 fn block_survives(freezes: bool) {
-    let sim = Arc::new(Sim::new(48 << 10));
-    let heap = UnloggedHeap::new(Heap::format(Arc::clone(&sim), &options()).unwrap()).durable(true);
+    let sim = Arc::new(SampledPmem::new(48 << 10));
+    let heap = UnloggedHeap::new(Heap::format(any(Arc::clone(&sim)), &options()).unwrap()).durable(true);
     let first = heap.heap().layout().first_payload(0);
     assert_eq!(heap.alloc(64 * 70, 64).unwrap(), first);
     heap.free(first).unwrap();
@@ -173,7 +172,7 @@ fn block_survives(freezes: bool) {
     let killed = sim.stopped().unwrap();
     core::mem::forget(heap);
 
-    let sim = Arc::new(Sim::of(killed));
+    let sim = Arc::new(SampledPmem::of(killed));
     let heap = UnloggedHeap::new(attach(&sim)).durable(true);
     let layout = *heap.heap().layout();
     if freezes {
@@ -193,8 +192,8 @@ fn block_survives(freezes: bool) {
 /// Blocks are allocated first without durability, then with it.
 #[test]
 fn durable_block_survives_after_volatile_ones() {
-    let sim = Arc::new(Sim::new(48 << 10));
-    let heap = UnloggedHeap::new(Heap::format(Arc::clone(&sim), &options()).unwrap());
+    let sim = Arc::new(SampledPmem::new(48 << 10));
+    let heap = UnloggedHeap::new(Heap::format(any(Arc::clone(&sim)), &options()).unwrap());
     heap.alloc(64 * 8 - 8, 64).unwrap();
     let heap = heap.durable(true);
     let block = heap.alloc(64 * 4 - 8, 64).unwrap();

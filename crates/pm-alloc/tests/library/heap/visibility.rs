@@ -1,6 +1,7 @@
 //! Visibility of transactions to other threads, and the absence of deadlocks.
 
 use super::prelude::*;
+use core::ops::Range;
 use pm_core::RootError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, mpsc};
@@ -53,8 +54,8 @@ fn transactions_that_set_roots_do_not_deadlock() {
 struct Watch<'w>(&'w (dyn Fn(u64) + Sync));
 
 impl<R: Pmem> Hook<R> for Watch<'_> {
-    fn after_store(&self, offset: u64) {
-        (self.0)(offset);
+    fn after_store(&self, range: Range<u64>) {
+        (self.0)(range.start);
     }
 }
 
@@ -71,7 +72,8 @@ fn root_lookup_during_change_finds_old_or_new() {
         }
     };
     let heap =
-        Heap::format(Hooked { region: &region, hook: Watch(&watch) }, &HeapOptions::new().lanes(4)).unwrap();
+        Heap::format(any(Hooked { region: &region, hook: Watch(&watch) }), &HeapOptions::new().lanes(4))
+            .unwrap();
     let at = heap
         .transact(|tx| {
             let block = tx.alloc_zeroed::<u64>(8)?;
@@ -137,7 +139,8 @@ fn block_is_initialized_before_its_link_is_visible() {
             assert!((0..8).all(|word| region.load_u64(link + 8 * word) == 7), "a linked block is filled");
         }
     };
-    let heap = Heap::format(Hooked { region: &region, hook: Watch(&watch) }, &HeapOptions::new()).unwrap();
+    let heap =
+        Heap::format(any(Hooked { region: &region, hook: Watch(&watch) }), &HeapOptions::new()).unwrap();
     let slots = heap.transact(|tx| tx.alloc_zeroed::<u64>(8).map(Link::offset)).unwrap();
     slot.store(slots, Ordering::SeqCst);
     heap.view(|view| view.alloc_and_link(link_to(slots), &[7_u64; 8]).map(drop)).unwrap();

@@ -58,7 +58,7 @@ fn formatted(order: Order, rng: &mut Rng) -> Option<(SimHeap, Place)> {
     .map(|choices| choices[rng.below(3) as usize]);
     let options = crate::harness::options().lanes(order.threads() as u32).lane_entries(entries as u32);
     let options = options.chunk_bytes(chunk_kib << 10).in_place_from_bytes(256);
-    let heap = Heap::format(Arc::new(Sim::new(kib << 10)), &options).ok()?;
+    let heap = Heap::format(any(Arc::new(SampledPmem::new(kib << 10))), &options).ok()?;
     let made = heap.transact(|tx| {
         let slots = tx.alloc_zeroed::<u64>(order.slot_count())?;
         Ok((slots.offset(), tx.alloc_zeroed::<u64>(50 * order.threads())?.offset()))
@@ -113,7 +113,7 @@ struct Team<'s> {
 impl<'s> Team<'s> {
     fn left(&self) -> (State, Program) {
         let program = self.program.lock().unwrap().clone();
-        (self.heap.pool().pmem().state(), Program { lens: live_blocks(self.heap), ..program })
+        (self.heap.pool().pmem().sampled().state(), Program { lens: live_blocks(self.heap), ..program })
     }
 
     /// Runs one operation in the thread of this number.
@@ -137,11 +137,11 @@ impl<'s> Team<'s> {
     }
 
     fn durable(&self) -> Vec<u8> {
-        self.heap.pool().pmem().power_failure().durable
+        self.heap.pool().pmem().sampled().power_failure().durable
     }
 
     fn fill(&self, block: u64) {
-        let (pmem, lines) = (self.heap.pool().pmem(), line_count_of(self.heap, block));
+        let (pmem, lines) = (self.heap.pool().pmem().sampled(), line_count_of(self.heap, block));
         let is_filled = self.program.lock().unwrap().is_filled;
         filled_words(block, lines, is_filled).for_each(|at| pmem.store_u64(at, block));
         let filled = pmem.persist(block, 64 * lines - 8);
@@ -203,7 +203,7 @@ impl<'s> Team<'s> {
             }),
             _ => {
                 let done = heap.checkpoint();
-                assert!(done.is_ok() || heap.pool().pmem().has_failed());
+                assert!(done.is_ok() || heap.pool().pmem().sampled().has_failed());
                 Ok(())
             }
         };
@@ -211,7 +211,7 @@ impl<'s> Team<'s> {
         program.log.push(format!("{me}@{depth}: {kind} {changes:?} {:?}", result.as_ref().err()));
         let mut shadow = program.shadow.clone();
         changes.iter().for_each(|&(slot, new)| shadow[slot as usize] = new);
-        let sim = heap.pool().pmem();
+        let sim = heap.pool().pmem().sampled();
         match result {
             Ok(()) => {
                 let after = self.durable();
@@ -244,7 +244,7 @@ impl<'s> Team<'s> {
     }
 }
 
-fn alloc(tx: &mut Tx<'_, Arc<Sim>>, rng: &mut Rng, slot: u64) -> Result<u64, TxError> {
+fn alloc(tx: &mut Tx<'_, AnyPmem<'static>>, rng: &mut Rng, slot: u64) -> Result<u64, TxError> {
     Ok(match rng.below(5) {
         0 => tx.alloc_aligned::<u64>(lines(rng).min(9), 256)?.offset(),
         1 => tx.alloc_slice(&[slot; 30])?.offset(),
@@ -314,7 +314,7 @@ impl Place {
         let case = format!("lost {victim:?}\n{}", program.log.join("\n"));
         left.visible[line + 20] ^= 4;
         left.durable[line + 20] ^= 4;
-        if opened(Arc::new(Sim::of(left.clone())), &self.options).is_some() {
+        if opened(Arc::new(SampledPmem::of(left.clone())), &self.options).is_some() {
             return false;
         }
         let heap = opened_after_stops(left, &self.options, rng);
@@ -353,16 +353,16 @@ fn run_with_discard(order: Order, seed: u64) -> bool {
     let mut rng = Rng::of(seed);
     let Some((mut heap, place)) = formatted(order, &mut rng) else { return false };
     if rng.one_in(2) {
-        let sim = Arc::clone(heap.pool().pmem());
+        let sim = Arc::clone(heap.pool().pmem().sampled());
         drop(heap);
-        heap = Heap::attach(sim, &place.options).unwrap();
+        heap = Heap::attach(any(sim), &place.options).unwrap();
     }
     let shadow = vec![0; order.slot_count() as usize];
     let (crashed, at_end) = place.run(&heap, shadow, 15 + rng.below(60), &mut rng);
     let (state, program) = crashed.unwrap_or(at_end);
     let victims = &program.victims;
     core::mem::forget(heap);
-    let left = stopped_recoveries(crash(&state, &mut rng), &place.options, &mut rng);
+    let left = stopped_recoveries(state.crash(&mut rng), &place.options, &mut rng);
     // The number of last transactions from which the victim is chosen.
     let most = match order {
         Order::InTurn => 2,
@@ -383,11 +383,11 @@ fn run_with_discard(order: Order, seed: u64) -> bool {
 fn run_with_crashes(seed: u64) {
     let mut rng = Rng::of(seed);
     let Some((heap, place)) = formatted(Order::Nested, &mut rng) else { return };
-    let mut sim = Arc::clone(heap.pool().pmem());
+    let mut sim = Arc::clone(heap.pool().pmem().sampled());
     let mut shadow = vec![0; place.order.slot_count() as usize];
     drop(heap);
     for process in 0..1 + rng.below(3) {
-        let heap = Heap::attach(Arc::clone(&sim), &place.options).unwrap();
+        let heap = Heap::attach(any(Arc::clone(&sim)), &place.options).unwrap();
         let stop = sim.events() + rng.below(6000);
         sim.stop_at(stop);
         let (_, (state, program)) = place.run(&heap, shadow.clone(), 10 + rng.below(30), &mut rng);
@@ -398,10 +398,10 @@ fn run_with_crashes(seed: u64) {
         let history = &program.history;
         let before = history.iter().rfind(|state| state.0 <= stop).map_or(&shadow, |found| &found.1);
         let after = history.iter().find(|state| state.0 > stop).map(|found| &found.1);
-        let left = if rng.one_in(3) { state } else { crash(&state, &mut rng) };
-        sim = Arc::new(Sim::of(left));
+        let left = if rng.one_in(3) { state } else { state.crash(&mut rng) };
+        sim = Arc::new(SampledPmem::of(left));
         let case = format!("process {process}\n{}", program.log.join("\n"));
-        let found = place.assert_sound(&Heap::attach(Arc::clone(&sim), &place.options).unwrap(), &case);
+        let found = place.assert_sound(&Heap::attach(any(Arc::clone(&sim)), &place.options).unwrap(), &case);
         assert!(found == *before || Some(&found) == after, "{case}: {found:?}, {before:?}, {after:?}");
         shadow = found;
     }
@@ -411,15 +411,16 @@ fn run_with_crashes(seed: u64) {
 fn run_with_failed_fence(seed: u64) -> bool {
     let mut rng = Rng::of(seed);
     let Some((heap, place)) = formatted(Order::Nested, &mut rng) else { return false };
-    let sim = Arc::clone(heap.pool().pmem());
+    let sim = Arc::clone(heap.pool().pmem().sampled());
     let shadow = vec![0; place.order.slot_count() as usize];
     sim.fail_at(sim.events() + rng.below(5000));
     let (_, (state, program)) = place.run(&heap, shadow.clone(), 10 + rng.below(30), &mut rng);
     let case = program.log.join("\n");
     let before = program.history.last().map_or(&shadow, |last| &last.1);
     core::mem::forget(heap);
-    let left = if rng.one_in(3) { state } else { crash(&state, &mut rng) };
-    let found = place.assert_sound(&Heap::attach(Arc::new(Sim::of(left)), &place.options).unwrap(), &case);
+    let left = if rng.one_in(3) { state } else { state.crash(&mut rng) };
+    let found = place
+        .assert_sound(&Heap::attach(any(Arc::new(SampledPmem::of(left))), &place.options).unwrap(), &case);
     let after = program.failed.as_ref().map(|failed| &failed.0);
     let fits = |after: &Vec<u64>| {
         after.iter().zip(&found).all(|(after, found)| after == found || *after == u64::MAX)

@@ -46,7 +46,7 @@ fn at_most_one_corrupted_line_of_a_lane_is_refused_after_checkpoint() {
             }
         });
         heap.checkpoint().unwrap();
-        let bytes = heap.pool().pmem().power_failure().durable;
+        let bytes = heap.pool().pmem().sampled().power_failure().durable;
         let layout = *heap.layout();
         core::mem::forget(heap);
         for lane in 0..2 {
@@ -75,7 +75,7 @@ fn heap_with_corrupted_line_is_refused_or_unchanged() {
     for seed in seeds(150) {
         let mut rng = Rng::of(seed ^ 0x1234_5678);
         let (heap, [mine, theirs]) = heap_with_two_blocks();
-        let sim = Arc::clone(heap.pool().pmem());
+        let sim = Arc::clone(heap.pool().pmem().sampled());
         with_worker(&heap, |other| {
             for _ in 0..rng.below(60) {
                 let seed = rng.next();
@@ -98,12 +98,13 @@ fn heap_with_corrupted_line_is_refused_or_unchanged() {
             assert!(rolled_back.is_err());
             (0..4).for_each(|_| commit(&heap, mine, rng.next()));
         });
-        let base = crash(&sim.stopped().unwrap_or_else(|| sim.state()), &mut rng).durable;
+        let base = sim.stopped().unwrap_or_else(|| sim.state()).crash(&mut rng).durable;
         let layout = *heap.layout();
         core::mem::forget(heap);
-        let data = |sim: &Arc<Sim>| sim.power_failure().durable[layout.chunks_start as usize..].to_vec();
+        let data =
+            |sim: &Arc<SampledPmem>| sim.power_failure().durable[layout.chunks_start as usize..].to_vec();
         let intact = sim_of(base.clone());
-        let intact_heap = Heap::attach(Arc::clone(&intact), &options()).unwrap();
+        let intact_heap = Heap::attach(any(Arc::clone(&intact)), &options()).unwrap();
         let intact = data(&intact);
         drop(intact_heap);
         let places = (0..2).flat_map(|lane| (0..ENTRIES).map(move |entry| layout.entry_offset(lane, entry)));

@@ -17,8 +17,8 @@ enum Mode {
 }
 
 /// Runs one transaction. Returns the offset of its block; 0 if there was no room.
-fn transact(actor: &mut Actor, heap: &Heap<Arc<Sim>>, shadow: &mut Shadow) -> u64 {
-    let pmem = heap.pool().pmem();
+fn transact(actor: &mut Actor, heap: &Heap<AnyPmem<'static>>, shadow: &mut Shadow) -> u64 {
+    let pmem = heap.pool().pmem().sampled();
     match (actor.rng.below(10), actor.random_block(shadow)) {
         (0..=4, _) | (_, None) => {
             let bytes = actor.bytes();
@@ -49,7 +49,7 @@ fn step_unlogged(actor: &mut Actor, heap: &Unlogged, shadow: &mut Shadow, option
     let block = actor.step(heap, shadow);
     if actor.is_alone && actor.rng.one_in(10) {
         let copy = copy(heap);
-        assert_eq!(listed(&Heap::attach(Arc::clone(&copy), options).unwrap()), rooms([&*shadow]));
+        assert_eq!(listed(&Heap::attach(any(Arc::clone(&copy)), options).unwrap()), rooms([&*shadow]));
         shadow.iter().for_each(|(offset, (room, id))| check(&copy, *offset, *room, *id));
     }
     block
@@ -63,7 +63,7 @@ fn rooms<'s>(shadows: impl IntoIterator<Item = &'s Shadow>) -> BTreeMap<u64, u64
 /// Runs all threads, and `meanwhile` in the calling thread. Returns the state of each thread when the heap is stopped.
 fn run_threads(
     threads: &mut [(Actor, Shadow)],
-    (sim, steps, event): (&Sim, u64, u64),
+    (sim, steps, event): (&SampledPmem, u64, u64),
     step: impl Fn(&mut Actor, &mut Shadow) -> u64 + Sync,
     meanwhile: impl FnOnce(),
 ) -> Vec<Stop> {
@@ -87,14 +87,14 @@ fn run(seed: u64, thread_count: u64, modes: &[Mode]) {
     let options = crate::harness::options().lanes(1 + rng.below(2) as u32);
     let options = options.lane_entries([8, 30][rng.below(2) as usize]).chunk_bytes(chunk_bytes);
     let kib = if is_alone { [64, 100, 160] } else { [64, 160, 260] };
-    let mut sim = Arc::new(Sim::new(kib[rng.below(3) as usize] << 10));
-    drop(Heap::format(Arc::clone(&sim), &options).unwrap());
+    let mut sim = Arc::new(SampledPmem::new(kib[rng.below(3) as usize] << 10));
+    drop(Heap::format(any(Arc::clone(&sim)), &options).unwrap());
     let persists = modes != [Mode::Volatile];
     let actor = |thread| Actor { rng: Rng::of(rng.next()), serial: thread << 24, persists, is_alone };
     let mut threads: Vec<_> = (1..=thread_count).map(actor).map(|actor| (actor, Shadow::new())).collect();
     for round in 0..8 {
         let mode = modes[rng.below(modes.len() as u64) as usize];
-        let heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
+        let heap = Heap::attach(any(Arc::clone(&sim)), &options).unwrap();
         let is_durable = mode != Mode::Volatile;
         // With several threads, a later power failure may revert a call that was not acknowledged, unless the headers are made durable here.
         if !is_alone || is_durable && mode != Mode::VolatileThenDurable && rng.one_in(2) {
@@ -121,7 +121,7 @@ fn run(seed: u64, thread_count: u64, modes: &[Mode]) {
             }
             let step = |actor: &mut Actor, shadow: &mut Shadow| step_unlogged(actor, &heap, shadow, &options);
             let copies = (0..3).filter(|_| !is_alone).map(|_| copy(&heap));
-            let attach = |copy| drop(listed(&Heap::attach(copy, &options).unwrap()));
+            let attach = |copy| drop(listed(&Heap::attach(any(copy), &options).unwrap()));
             let stops = run_threads(&mut threads, stop_soon(), step, || copies.for_each(attach));
             assert_eq!(listed(heap.heap()), rooms(threads.iter().map(|thread| &thread.1)), "round {round}");
             stops
@@ -139,9 +139,9 @@ fn run(seed: u64, thread_count: u64, modes: &[Mode]) {
             }
             None => sim.state(),
         };
-        let left = if is_durable && rng.one_in(2) { crash(&state, &mut rng) } else { state };
-        sim = Arc::new(Sim::of(left));
-        let found = listed(&Heap::attach(Arc::clone(&sim), &options).unwrap());
+        let left = if is_durable && rng.one_in(2) { state.crash(&mut rng) } else { state };
+        sim = Arc::new(SampledPmem::of(left));
+        let found = listed(&Heap::attach(any(Arc::clone(&sim)), &options).unwrap());
         let known =
             threads.iter().flat_map(|thread| &thread.1).map(|(offset, block)| (*offset, *block)).collect();
         let (actor, shadow) = &mut threads[0];

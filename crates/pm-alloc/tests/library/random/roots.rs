@@ -34,7 +34,7 @@ fn read_state(heap: &SimHeap) -> Shadow {
 
 /// Changes one root within a transaction. Asserts that the transaction then reads the changed roots.
 fn change(
-    tx: &mut Tx<'_, Arc<Sim>>,
+    tx: &mut Tx<'_, AnyPmem<'static>>,
     rng: &mut Rng,
     shadow: &mut Shadow,
     (names, block): (u64, u64),
@@ -65,7 +65,7 @@ fn run(seed: u64) {
     let mut rng = Rng::of(seed);
     let options = crate::harness::options().lanes(1 + rng.below(2) as u32);
     let options = options.lane_entries([30, 44, 100][rng.below(3) as usize]).chunk_bytes(4096);
-    let mut heap = Heap::format(Arc::new(Sim::new(100 << 10)), &options).unwrap();
+    let mut heap = Heap::format(any(Arc::new(SampledPmem::new(100 << 10))), &options).unwrap();
     let block = heap.transact(|tx| tx.alloc_zeroed::<u64>(100).map(Link::offset)).unwrap();
     let is_almost_full = rng.one_in(2);
     let names = if is_almost_full { NAMES } else { 4 };
@@ -78,7 +78,7 @@ fn run(seed: u64) {
         }
     }
     for round in 0..10 {
-        let sim = Arc::clone(heap.pool().pmem());
+        let sim = Arc::clone(heap.pool().pmem().sampled());
         let mut stop = sim.events() + rng.below(400);
         sim.stop_at(stop);
         // Each state has the event from which on a crash must not lose the state.
@@ -103,9 +103,9 @@ fn run(seed: u64) {
             stop = u64::MAX - 1;
             sim.state()
         });
-        let left = if rng.one_in(2) { stopped } else { crash(&stopped, &mut rng) };
+        let left = if rng.one_in(2) { stopped } else { stopped.crash(&mut rng) };
         let left = stopped_recoveries(left, &options, &mut rng);
-        heap = Heap::attach(Arc::new(Sim::of(left)), &options).unwrap();
+        heap = Heap::attach(any(Arc::new(SampledPmem::of(left))), &options).unwrap();
         shadow = read_state(&heap);
         assert_allowed(&states, stop, &shadow, &format!("round {round}"));
     }

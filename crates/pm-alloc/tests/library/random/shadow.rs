@@ -57,7 +57,7 @@ fn root(heap: &SimHeap, name: &str) -> u64 {
 
 /// A heap with the initial data of each owner.
 pub(super) fn formatted(region_bytes: u64, options: &HeapOptions, owners: usize) -> SimHeap {
-    let heap = Heap::format(Arc::new(Sim::new(region_bytes)), options).unwrap();
+    let heap = Heap::format(any(Arc::new(SampledPmem::new(region_bytes))), options).unwrap();
     heap.transact(|tx| {
         (0..owners).try_for_each(|owner| {
             let block = tx.alloc_zeroed::<u64>((SLOTS + WORDS + BIG) as u64)?;
@@ -183,13 +183,18 @@ impl Actor {
         (self.owner as u64) << 56 | u64::from(is_scratch) << 55 | self.serial << 16 | len
     }
 
-    fn new_block<'p>(&mut self, tx: &mut Tx<'p, Arc<Sim>>) -> Result<(u64, Link<'p, u64>), TxError> {
+    fn new_block<'p>(&mut self, tx: &mut Tx<'p, AnyPmem<'static>>) -> Result<(u64, Link<'p, u64>), TxError> {
         let id = self.id();
         Ok((id, new_block(tx, &mut self.rng, &content(id, words_of(id)))?))
     }
 
     /// Makes some changes in a transaction, and in the shadow.
-    fn change(&mut self, tx: &mut Tx<'_, Arc<Sim>>, shadow: &mut Shadow, part: &Part) -> Result<(), TxError> {
+    fn change(
+        &mut self,
+        tx: &mut Tx<'_, AnyPmem<'static>>,
+        shadow: &mut Shadow,
+        part: &Part,
+    ) -> Result<(), TxError> {
         for _ in 0..1 + self.rng.below(4) {
             let slot = part.slots.start + self.rng.below(part.slots.len() as u64) as usize;
             let link = link_to::<u64>(self.slot_at(slot));
@@ -230,7 +235,7 @@ impl Actor {
     }
 
     /// Removes, replaces or sets a root.
-    fn change_root(&mut self, tx: &mut Tx<'_, Arc<Sim>>, shadow: &mut Shadow) -> Result<(), TxError> {
+    fn change_root(&mut self, tx: &mut Tx<'_, AnyPmem<'static>>, shadow: &mut Shadow) -> Result<(), TxError> {
         let number = self.rng.below(ROOTS);
         let (name, id) = (root_name(self.owner, number), &mut shadow.roots[number as usize]);
         let is_set = *id != 0;
@@ -249,7 +254,7 @@ impl Actor {
     }
 
     /// Writes to the big array. The write may be long enough to be made in place.
-    fn write_big(&mut self, tx: &mut Tx<'_, Arc<Sim>>, shadow: &mut Shadow) -> Result<(), TxError> {
+    fn write_big(&mut self, tx: &mut Tx<'_, AnyPmem<'static>>, shadow: &mut Shadow) -> Result<(), TxError> {
         let from = self.rng.below(BIG as u64 - 20) as usize;
         let len = 8 + self.rng.below((BIG - from - 8) as u64 + 1) as usize;
         let values: Vec<u64> = (0..len).map(|_| self.rng.next()).collect();
@@ -261,7 +266,9 @@ impl Actor {
     /// Adds the state to which an operation led. After an error the operation may or may not have led to it.
     fn note(&mut self, heap: &SimHeap, next: Shadow, done: Result<(), Failure>, is_deferred: bool) {
         match done {
-            Ok(()) => self.states.push((next, if is_deferred { NEVER } else { heap.pool().pmem().events() })),
+            Ok(()) => self
+                .states
+                .push((next, if is_deferred { NEVER } else { heap.pool().pmem().sampled().events() })),
             Err(Failure::RolledBack) => {}
             Err(Failure::Tx(error)) if is_refusal(&error) => {}
             Err(Failure::Tx(error)) => {
@@ -294,7 +301,7 @@ impl Actor {
         let is_pair = self.rng.one_in(2);
         let (first, values) = (self.rng.below(WORDS as u64) as usize, [self.rng.next(), self.rng.next()]);
         let first = if is_pair { first & !1 } else { first };
-        let (place, begun) = (self.word_at(first), heap.pool().pmem().events());
+        let (place, begun) = (self.word_at(first), heap.pool().pmem().sampled().events());
         let done = heap.view(|view| match is_pair {
             true => view.store_u64_pair(link_to(place), values),
             false => view.store_u64(link_to(place), values[0]),
@@ -302,7 +309,7 @@ impl Actor {
         let mut next = self.last();
         let count = 1 + usize::from(is_pair);
         next.words[first..first + count].copy_from_slice(&values[..count]);
-        self.word_calls.push(begun..if done.is_ok() { heap.pool().pmem().events() } else { NEVER });
+        self.word_calls.push(begun..if done.is_ok() { heap.pool().pmem().sampled().events() } else { NEVER });
         self.note(heap, next, done.map_err(Failure::Tx), false);
     }
 
@@ -312,7 +319,7 @@ impl Actor {
         self.has_failed_call |= done.is_err();
         if done.is_ok() {
             let last = self.states.last_mut().unwrap();
-            last.1 = last.1.min(heap.pool().pmem().events());
+            last.1 = last.1.min(heap.pool().pmem().sampled().events());
         }
     }
 
@@ -360,7 +367,7 @@ impl Actor {
         let (mut outer, mut inner) = (base.clone(), base.clone());
         let done = heap.transaction(|tx| {
             self.write_big(tx, &mut outer)?;
-            let begun = heap.pool().pmem().events();
+            let begun = heap.pool().pmem().sampled().events();
             if is_thread {
                 let other = || heap.transaction(|tx| self.change(tx, &mut inner, &INNER)).is_ok();
                 if !std::thread::scope(|scope| scope.spawn(other).join().unwrap()) {
@@ -370,12 +377,12 @@ impl Actor {
                 let (number, value) = (16 + self.rng.below(8) as usize, self.rng.next());
                 heap.view(|view| view.store_u64(link_to(self.word_at(number)), value))?;
                 inner.words[number] = value;
-                self.word_calls.push(begun..heap.pool().pmem().events());
+                self.word_calls.push(begun..heap.pool().pmem().sampled().events());
             }
             if inner != base {
                 outer.slots[INNER.slots].copy_from_slice(&inner.slots[INNER.slots]);
                 outer.words[INNER.words].copy_from_slice(&inner.words[INNER.words]);
-                self.states.push((inner, heap.pool().pmem().events()));
+                self.states.push((inner, heap.pool().pmem().sampled().events()));
             }
             self.change(tx, &mut outer, &OUTER)?;
             if is_rolled_back { Err(Failure::RolledBack) } else { Ok(()) }

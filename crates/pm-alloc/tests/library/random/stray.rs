@@ -68,7 +68,7 @@ impl Program {
     }
 
     /// Overwrites the header of a block, or a word where a header may be. If `anywhere`, it may instead overwrite any word, or up to 64 bytes.
-    fn hit(&mut self, sim: &Sim, start: u64, end: u64, anywhere: bool) {
+    fn hit(&mut self, sim: &SampledPmem, start: u64, end: u64, anywhere: bool) {
         let headers: Vec<u64> = self.live.keys().map(|at| at - 8).collect();
         let at = if self.rng.one_in(2) && !headers.is_empty() {
             headers[self.rng.below(headers.len() as u64) as usize]
@@ -107,8 +107,8 @@ impl Program {
 fn run(seed: u64, anywhere: bool) {
     let mut rng = Rng::of(seed);
     let options = options([30, 64][rng.below(2) as usize]);
-    let mut sim = Arc::new(Sim::new([52, 72, 100][rng.below(3) as usize] << 10));
-    let mut heap = Heap::format(Arc::clone(&sim), &options).unwrap();
+    let mut sim = Arc::new(SampledPmem::new([52, 72, 100][rng.below(3) as usize] << 10));
+    let mut heap = Heap::format(any(Arc::clone(&sim)), &options).unwrap();
     let mut program = Program { rng, live: BTreeMap::new(), name: String::new() };
     let layout = *heap.layout();
     let end = layout.chunk_offset(heap.check().chunks.len() as u64);
@@ -139,16 +139,16 @@ fn run(seed: u64, anywhere: bool) {
         if program.rng.one_in(2) {
             drop(heap);
         } else {
-            let left = crash(&sim.state(), &mut program.rng);
+            let left = sim.state().crash(&mut program.rng);
             core::mem::forget(heap);
-            sim = Arc::new(Sim::of(left));
+            sim = Arc::new(SampledPmem::of(left));
             // This open replays the log before a header is corrupted.
-            drop(Heap::attach(Arc::clone(&sim), &options).unwrap());
+            drop(Heap::attach(any(Arc::clone(&sim)), &options).unwrap());
         }
         if program.rng.one_in(3) {
             program.hit(&sim, layout.chunks_start, end, anywhere);
         }
-        heap = Heap::attach(Arc::clone(&sim), &options).unwrap();
+        heap = Heap::attach(any(Arc::clone(&sim)), &options).unwrap();
         if program.rng.one_in(2) {
             program.check(&heap);
         }

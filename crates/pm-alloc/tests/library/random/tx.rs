@@ -30,14 +30,14 @@ fn stopped_recoveries(
     failed: &mut u64,
 ) -> Option<State> {
     while rng.one_in(3) == (fault != Fault::RecoveryFence) {
-        let sim = Arc::new(Sim::of(left));
+        let sim = Arc::new(SampledPmem::of(left));
         let event = rng.below(80);
         if fault == Fault::RecoveryFence && rng.one_in(2) {
             sim.fail_once_at(event);
         } else {
             sim.stop_at(event);
         }
-        match Heap::attach(Arc::clone(&sim), options) {
+        match Heap::attach(any(Arc::clone(&sim)), options) {
             Ok(opened) => {
                 let scanned = opened.scan_ahead(rng.below(10) as usize);
                 assert!(scanned.is_ok() || sim.has_failed(), "{scanned:?}");
@@ -48,7 +48,7 @@ fn stopped_recoveries(
         left = sim.stopped().unwrap_or_else(|| sim.state());
         *failed += u64::from(sim.has_failed());
         if !has_kills || rng.one_in(2) {
-            left = crash(&left, rng);
+            left = left.crash(rng);
         }
     }
     Some(left)
@@ -66,7 +66,7 @@ fn run_threads(heap: &SimHeap, actors: &mut [Actor], steps: u64, may_stop: bool,
             scope.spawn(move || {
                 for step in 0..steps {
                     if actor.owner == 0 && hit_step == Some(step) {
-                        corrupt_log(heap.pool().pmem(), heap.layout(), &mut actor.rng);
+                        corrupt_log(heap.pool().pmem().sampled(), heap.layout(), &mut actor.rng);
                     }
                     if !actor.has_failed_call {
                         actor.step(heap, may_stop);
@@ -100,7 +100,7 @@ fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
     for round in 0..8 {
         run_threads(&heap, &mut actors, rng.below(12), false, None);
         let steps = 5 + rng.below(40);
-        let sim = Arc::clone(heap.pool().pmem());
+        let sim = Arc::clone(heap.pool().pmem().sampled());
         let (begun, events) = (sim.events(), threads as u64 * steps * 25);
         let mut stop = begun + rng.below(events);
         sim.stop_at(stop);
@@ -127,11 +127,11 @@ fn run(seed: u64, is_alone: bool, fault: Fault, has_kills: bool) -> u64 {
             sim.state()
         });
         let may_be_killed = has_kills && !actors.iter().any(|actor| actor.is_storing_word(stop));
-        let left = if may_be_killed && rng.one_in(2) { stopped } else { crash(&stopped, &mut rng) };
+        let left = if may_be_killed && rng.one_in(2) { stopped } else { stopped.crash(&mut rng) };
         let faults = (fault, is_hit);
         let left = stopped_recoveries(left, &options, &mut rng, has_kills, faults, &mut failed);
         let Some(left) = left else { return failed };
-        let sim = Arc::new(Sim::of(left));
+        let sim = Arc::new(SampledPmem::of(left));
         if fault == Fault::CorruptedLine && !is_hit && rng.one_in(2) {
             corrupt_log(&sim, &layout, &mut rng);
             is_hit = true;
@@ -157,7 +157,7 @@ fn failing(seed: u64) {
     let heap = formatted(120 << 10, &options, 1);
     let mut actor = Actor::all(&heap, 1, LENS, &mut rng).remove(0);
     (0..1 + rng.below(60)).for_each(|_| actor.step(&heap, true));
-    let sim = Arc::clone(heap.pool().pmem());
+    let sim = Arc::clone(heap.pool().pmem().sampled());
     sim.fail_at(sim.events() + rng.below(60));
     let mut stores = None;
     for _ in 0..40 {
@@ -172,8 +172,8 @@ fn failing(seed: u64) {
     }
     drop(heap);
     assert!(stores.is_none_or(|stores| stores == sim.stores()), "dropping stores nothing");
-    let left = crash(&sim.state(), &mut rng);
-    read_states(&Heap::attach(Arc::new(Sim::of(left)), &options).unwrap(), 1);
+    let left = sim.state().crash(&mut rng);
+    read_states(&Heap::attach(any(Arc::new(SampledPmem::of(left))), &options).unwrap(), 1);
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn run(seed: u64) -> bool {
     let heap = heap();
     let made = heap.transaction(|tx| Ok::<_, TxError>(tx.alloc_zeroed::<u64>(WORDS)?.offset()));
     let area = made.unwrap();
-    let sim = Arc::clone(heap.pool().pmem());
+    let sim = Arc::clone(heap.pool().pmem().sampled());
     let mut last = vec![0_u64; WORDS as usize];
     let mut owner: HashMap<usize, u64> = HashMap::new();
     let mut ops = vec![];
@@ -83,7 +83,7 @@ fn run(seed: u64) -> bool {
             before = after;
         }
     });
-    let left = crash(&sim.state(), &mut rng);
+    let left = sim.state().crash(&mut rng);
     core::mem::forget(heap);
     let mut left = stopped_recoveries(left, &options(), &mut rng);
     let mut lines: Vec<_> = owner.into_iter().collect();
@@ -113,14 +113,14 @@ fn run(seed: u64) -> bool {
     let (line, victim) = lines[rng.below(lines.len() as u64) as usize];
     left.visible[line + 20] ^= 4;
     left.durable[line + 20] ^= 4;
-    let is_refused_at = |left: &State| opened(Arc::new(Sim::of(left.clone())), &options()).is_none();
+    let is_refused_at = |left: &State| opened(Arc::new(SampledPmem::of(left.clone())), &options()).is_none();
     let was_refused = is_refused_at(&left);
     let discarding = options().discard_corrupted_records(true);
     let left = stopped_recoveries(left, &discarding, &mut rng);
     // A power failure may have reverted a floor that was visible.
     let is_refused = was_refused || is_refused_at(&left);
-    let sim = Arc::new(Sim::of(left));
-    core::mem::forget(Heap::attach(Arc::clone(&sim), &discarding).unwrap());
+    let sim = Arc::new(SampledPmem::of(left));
+    core::mem::forget(Heap::attach(any(Arc::clone(&sim)), &discarding).unwrap());
     let found = sim.power_failure().durable;
     for (word, &id) in last.iter().enumerate() {
         let at = area as usize + 8 * word;

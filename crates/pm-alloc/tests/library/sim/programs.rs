@@ -1,11 +1,14 @@
 //! Functions that random programs on heaps share.
 
-use super::{LINE, Rng, Sim, SimHeap, State, crash, seeds};
+use super::SimHeap;
 use crate::links::link_to;
 use core::fmt::Debug;
 use pm_alloc::layout::Layout;
 use pm_alloc::{CommitError, Heap, HeapOptions, SpaceError, Tx, TxError};
+use pm_core::line::LINE_BYTES;
 use pm_core::{Link, Pmem};
+use pm_testkit::{AnyPmem, SampledPmem, any};
+use pm_testkit::{Rng, State, seeds};
 use std::sync::Arc;
 
 /// Runs the program of each seed in a new thread, and prints the seed if it panics. Returns the results in order.
@@ -38,12 +41,12 @@ pub(crate) fn is_out_of_room(error: &SpaceError) -> bool {
 }
 
 /// Durably corrupts a line of the rings, of a lane's header or of the state words: the whole line or one of its words.
-pub(crate) fn corrupt_log(sim: &Sim, layout: &Layout, rng: &mut Rng) {
+pub(crate) fn corrupt_log(sim: &SampledPmem, layout: &Layout, rng: &mut Rng) {
     let (state, lanes) = (layout.heap_start + 4096, layout.lane_offset(0));
     let line = if rng.one_in(6) {
         state + [0, 64, 2048, 2112][rng.below(4) as usize]
     } else {
-        lanes + LINE * rng.below((layout.lanes_end() - lanes) / LINE)
+        lanes + LINE_BYTES * rng.below((layout.lanes_end() - lanes) / LINE_BYTES)
     };
     match rng.below(4) {
         0 => sim.store(line, &[0; 64]),
@@ -54,7 +57,7 @@ pub(crate) fn corrupt_log(sim: &Sim, layout: &Layout, rng: &mut Rng) {
             sim.store_u64(at, sim.load_u64(at) ^ 1 << rng.below(64));
         }
     }
-    sim.flush(line, LINE);
+    sim.flush(line, LINE_BYTES);
     sim.fence().unwrap();
 }
 
@@ -81,7 +84,7 @@ pub(crate) fn has_committed(done: Result<(), Failure>) -> bool {
 
 /// Allocates a block and writes these contents to it: an aligned block, a slice, or an uninitialized block that is written in parts.
 pub(crate) fn new_block<'p>(
-    tx: &mut Tx<'p, Arc<Sim>>,
+    tx: &mut Tx<'p, AnyPmem<'static>>,
     rng: &mut Rng,
     words: &[u64],
 ) -> Result<Link<'p, u64>, TxError> {
@@ -123,15 +126,15 @@ pub(crate) fn alloc_and_link(heap: &SimHeap, place: u64, words: &[u64]) -> Resul
 /// closing the heap.
 pub(crate) fn stopped_recoveries(mut left: State, options: &HeapOptions, rng: &mut Rng) -> State {
     while rng.one_in(2) {
-        let run = |sim: &Arc<Sim>| drop(Heap::attach(Arc::clone(sim), options).unwrap());
-        let whole = Arc::new(Sim::of(left.clone()));
+        let run = |sim: &Arc<SampledPmem>| drop(Heap::attach(any(Arc::clone(sim)), options).unwrap());
+        let whole = Arc::new(SampledPmem::of(left.clone()));
         run(&whole);
-        let sim = Arc::new(Sim::of(left));
+        let sim = Arc::new(SampledPmem::of(left));
         sim.stop_at(rng.below(whole.events()));
         run(&sim);
         left = sim.stopped().unwrap();
         if rng.one_in(2) {
-            left = crash(&left, rng);
+            left = left.crash(rng);
         }
     }
     left

@@ -1,18 +1,19 @@
 //! Random programs on an unlogged heap, compared with a shadow model.
 
 use super::programs::is_out_of_room;
-use super::{Rng, Sim};
 use pm_alloc::{Heap, Piece, UnloggedError, UnloggedHeap, format::BlockState};
 use pm_core::Pmem;
+use pm_testkit::Rng;
+use pm_testkit::{AnyPmem, SampledPmem};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(crate) type Unlogged = UnloggedHeap<Arc<Sim>>;
+pub(crate) type Unlogged = UnloggedHeap<AnyPmem<'static>>;
 
 /// The capacity in bytes and the number of each block, by offset.
 pub(crate) type Shadow = BTreeMap<u64, (u64, u64)>;
 
-pub(crate) fn fill(pmem: &Sim, offset: u64, room: u64, id: u64, persists: bool) {
+pub(crate) fn fill(pmem: &SampledPmem, offset: u64, room: u64, id: u64, persists: bool) {
     let bytes: Vec<u8> = (0..room / 8).flat_map(|at| (id ^ at << 32).to_le_bytes()).collect();
     pmem.store(offset, &bytes);
     if persists {
@@ -20,7 +21,7 @@ pub(crate) fn fill(pmem: &Sim, offset: u64, room: u64, id: u64, persists: bool) 
     }
 }
 
-pub(crate) fn check(pmem: &Sim, offset: u64, room: u64, id: u64) {
+pub(crate) fn check(pmem: &SampledPmem, offset: u64, room: u64, id: u64) {
     for at in 0..room / 8 {
         assert_eq!(
             pmem.load_u64(offset + 8 * at),
@@ -31,7 +32,7 @@ pub(crate) fn check(pmem: &Sim, offset: u64, room: u64, id: u64) {
 }
 
 /// The capacity of each allocated block, by offset.
-pub(crate) fn listed(heap: &Heap<Arc<Sim>>) -> BTreeMap<u64, u64> {
+pub(crate) fn listed(heap: &Heap<AnyPmem<'static>>) -> BTreeMap<u64, u64> {
     let mut blocks = BTreeMap::new();
     let report = heap.check_with(|block| {
         if block.state == BlockState::Allocated {
@@ -43,8 +44,8 @@ pub(crate) fn listed(heap: &Heap<Arc<Sim>>) -> BTreeMap<u64, u64> {
 }
 
 /// A copy of the region, made from the pieces of the frozen heap as for a forked child.
-pub(crate) fn copy(heap: &Unlogged) -> Arc<Sim> {
-    let sim = heap.heap().pool().pmem();
+pub(crate) fn copy(heap: &Unlogged) -> Arc<SampledPmem> {
+    let sim = heap.heap().pool().pmem().sampled();
     let mut bytes = vec![0xEE_u8; sim.len_bytes() as usize];
     heap.freeze().pieces(|piece| match piece {
         Piece::Bytes(range) => sim.load(range.start, &mut bytes[range.start as usize..range.end as usize]),
@@ -53,7 +54,7 @@ pub(crate) fn copy(heap: &Unlogged) -> Arc<Sim> {
         }
         _ => unreachable!(),
     });
-    let copy = Arc::new(Sim::new(bytes.len() as u64));
+    let copy = Arc::new(SampledPmem::new(bytes.len() as u64));
     copy.store(0, &bytes);
     copy
 }
@@ -61,7 +62,7 @@ pub(crate) fn copy(heap: &Unlogged) -> Arc<Sim> {
 /// Asserts that after a crash the blocks of `known` are allocated and have their contents. Each other allocated block must be that of an interrupted
 /// operation, as it was before or after the operation. Returns the other blocks.
 pub(crate) fn survivors(
-    sim: &Sim,
+    sim: &SampledPmem,
     found: &BTreeMap<u64, u64>,
     known: &Shadow,
     interrupted: &[Interrupted],
@@ -112,7 +113,12 @@ impl Stop {
         Self { event, found: None }
     }
 
-    pub(crate) fn step(&mut self, sim: &Sim, shadow: &mut Shadow, step: impl FnOnce(&mut Shadow) -> u64) {
+    pub(crate) fn step(
+        &mut self,
+        sim: &SampledPmem,
+        shadow: &mut Shadow,
+        step: impl FnOnce(&mut Shadow) -> u64,
+    ) {
         let mut unchanged = shadow.clone();
         let offset = step(shadow);
         if self.found.is_none() && sim.events() > self.event {
@@ -155,7 +161,7 @@ impl Actor {
     }
 
     /// Adds a new block to the shadow, and fills it.
-    pub(crate) fn allocated(&mut self, pmem: &Sim, shadow: &mut Shadow, offset: u64, room: u64) {
+    pub(crate) fn allocated(&mut self, pmem: &SampledPmem, shadow: &mut Shadow, offset: u64, room: u64) {
         self.serial += 1;
         assert_apart(shadow, offset, room);
         shadow.insert(offset, (room, self.serial));
@@ -165,7 +171,7 @@ impl Actor {
     /// Executes one operation. Returns the offset of its block; 0 if there was no room.
     pub(crate) fn step(&mut self, heap: &Unlogged, shadow: &mut Shadow) -> u64 {
         let chosen = self.random_block(shadow);
-        let pmem = heap.heap().pool().pmem();
+        let pmem = heap.heap().pool().pmem().sampled();
         match (self.rng.below(10), chosen) {
             (0..=3, _) | (_, None) => {
                 let align = [64, 64, 64, 64, 128, 512, 2048][self.rng.below(7) as usize];
@@ -198,7 +204,7 @@ impl Actor {
     }
 
     fn resize(&mut self, heap: &Unlogged, shadow: &mut Shadow, offset: u64) {
-        let pmem = heap.heap().pool().pmem();
+        let pmem = heap.heap().pool().pmem().sampled();
         let (room, id) = shadow.remove(&offset).unwrap();
         let (least, more) = (self.bytes(), self.bytes());
         let wanted = least..=least + if self.rng.one_in(2) { 0 } else { more };

@@ -2,19 +2,20 @@
 
 use pm_btree::{LoadFailure, Store, StoreOptions, WriteError};
 use pm_core::{Counting, Pmem, Region};
+use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-type CountedStore = Store<Counting<Arc<Region>>>;
+type CountedStore = Store<AnyPmem<'static>>;
 
-fn create(slots: u32) -> (Arc<Region>, CountedStore) {
-    let pmem = Arc::new(Region::anonymous(128 << 20).unwrap());
-    let store = Store::format(Counting::new(Arc::clone(&pmem)), &StoreOptions::new().node_slots(slots));
+fn create(slots: u32) -> (Arc<Counting<Region>>, CountedStore) {
+    let pmem = Arc::new(Counting::new(Region::anonymous(128 << 20).unwrap()));
+    let store = Store::format(any(&pmem), &StoreOptions::new().node_slots(slots));
     (pmem, store.unwrap())
 }
 
 /// Opens the store again, as after a kill if `is_killed`.
-fn reopen(pmem: &Arc<Region>, store: CountedStore, is_killed: bool) -> CountedStore {
+fn reopen(pmem: &Arc<Counting<Region>>, store: CountedStore, is_killed: bool) -> CountedStore {
     if is_killed {
         // The state words say that the session goes on. The lock of the pool is released with the store.
         let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
@@ -26,7 +27,7 @@ fn reopen(pmem: &Arc<Region>, store: CountedStore, is_killed: bool) -> CountedSt
     } else {
         store.close().unwrap();
     }
-    Store::attach(Counting::new(Arc::clone(pmem)), &StoreOptions::new()).unwrap()
+    Store::attach(any(pmem), &StoreOptions::new()).unwrap()
 }
 
 #[test]
@@ -71,7 +72,7 @@ fn table_of_another_store_is_refused() {
 #[test]
 fn refused_batch_changes_nothing() {
     let pmem = Arc::new(Region::anonymous(512 << 10).unwrap());
-    let store = Store::format(pmem, &StoreOptions::new().node_slots(4)).unwrap();
+    let store = Store::format(any(pmem), &StoreOptions::new().node_slots(4)).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     table.insert(5, b"five").unwrap();
     for len in [100, 3_000] {
@@ -106,7 +107,7 @@ fn batch_costs_its_lines_and_two_fences() {
             batch.insert(&table, key * 3, key).unwrap();
             batch.insert(&other, key * 5, key).unwrap();
         }
-        let ((), cost) = store.heap().pool().pmem().count(|| batch.commit().unwrap());
+        let ((), cost) = store.heap().pool().pmem().counted().count(|| batch.commit().unwrap());
         (cost.lines, cost.fences)
     };
     assert_eq!(price(1), (2 + 1, 2));
@@ -116,13 +117,13 @@ fn batch_costs_its_lines_and_two_fences() {
     assert!(lines <= 20 + 1 + 2 && fences == 2, "{lines} lines, {fences} fences");
     let mut batch = store.batch();
     batch.remove(&table, 1).unwrap();
-    let ((), cost) = store.heap().pool().pmem().count(|| batch.commit().unwrap());
+    let ((), cost) = store.heap().pool().pmem().counted().count(|| batch.commit().unwrap());
     assert_eq!((cost.lines, cost.fences), (0, 0), "the key is absent");
     let mut batch = store.batch();
     for key in 0..10 {
         batch.remove(&table, key * 3).unwrap();
     }
-    let ((), cost) = store.heap().pool().pmem().count(|| batch.commit().unwrap());
+    let ((), cost) = store.heap().pool().pmem().counted().count(|| batch.commit().unwrap());
     println!("10 removals: {} lines", cost.lines);
     assert!(cost.lines <= 10 + 1 && cost.fences == 2, "{cost:?}");
 }
@@ -145,7 +146,7 @@ fn batch_of_many_keys_splits_one_leaf_many_times() {
             batch.insert(&names, &format!("a common prefix {key:06}"), "new").unwrap();
         }
         batch.remove(&table, 10).unwrap();
-        let ((), cost) = store.heap().pool().pmem().count(|| batch.commit().unwrap());
+        let ((), cost) = store.heap().pool().pmem().counted().count(|| batch.commit().unwrap());
         println!("{slots} slots, ascending {is_ascending}: {cost:?}");
         let store = reopen(&pmem, store, true);
         let table = store.table::<u64, u64>("t").unwrap();
@@ -402,7 +403,7 @@ fn sorted_entries_fill_leaves() {
     let table = store.table::<u64, u64>("t").unwrap();
     let count = 100_000;
     let load = || table.extend_sorted((0..count).map(|key| (key, !key))).unwrap();
-    let (loaded, cost) = store.heap().pool().pmem().count(load);
+    let (loaded, cost) = store.heap().pool().pmem().counted().count(load);
     assert_eq!((loaded, table.len().unwrap()), (count, count));
     println!("{} entries: {cost:?}", count);
     assert!(cost.fences < count / 25, "{cost:?}");

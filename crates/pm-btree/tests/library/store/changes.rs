@@ -2,15 +2,16 @@
 
 use pm_btree::{Encoded, Store, StoreOptions, Swap, Table, WriteError};
 use pm_core::Region;
+use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type AnonymousStore = Store<Arc<Region>>;
+type AnonymousStore = Store<AnyPmem<'static>>;
 
 fn store_with(slots: u32) -> AnonymousStore {
     let pmem = Arc::new(Region::anonymous(64 << 20).unwrap());
-    Store::format(pmem, &StoreOptions::new().node_slots(slots)).unwrap()
+    Store::format(any(pmem), &StoreOptions::new().node_slots(slots)).unwrap()
 }
 
 #[test]
@@ -163,7 +164,7 @@ fn entry_is_popped_by_one_thread() {
                 random.shuffle(&mut keys);
                 for key in keys {
                     assert!(table.insert(key, key).unwrap());
-                    let pop = |table: &Table<'_, u64, u64, Arc<Region>>| match thread % 2 {
+                    let pop = |table: &Table<'_, u64, u64, AnyPmem<'static>>| match thread % 2 {
                         0 => table.pop_first().unwrap(),
                         _ => table.pop_last().unwrap(),
                     };

@@ -2,6 +2,7 @@
 
 use pm_btree::{ReadError, Store, StoreOptions};
 use pm_core::{Pmem, Region};
+use pm_testkit::any;
 use std::sync::Arc;
 
 // What must not happen: corruption spreads to a healthy entry. The sweep marks the record that a corrupted entry names, although its seal is wrong. If that is the
@@ -10,7 +11,7 @@ use std::sync::Arc;
 fn corrupted_entry_does_not_hold_others() {
     let options = StoreOptions::new().node_slots(8);
     let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     (0..100).for_each(|key| assert!(table.insert(key, &[key as u8; 50]).unwrap()));
     store.close().unwrap();
@@ -28,7 +29,7 @@ fn corrupted_entry_does_not_hold_others() {
         |(key, at): &&(u64, usize)| word(at + 8) & 64 == 0 && payload_of(key + 16) == Some(word(at + 8) | 64);
     let (corrupted, at) = *entries.iter().find(is_wanted).expect("such a key");
     pmem.store_u64(at as u64 + 8, word(at + 8) ^ 64);
-    let mut store = Store::attach(pmem, &options).unwrap();
+    let mut store = Store::attach(any(pmem), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     assert!(table.get(corrupted).is_err());
     assert!(table.len().is_ok(), "all leaves are visited");

@@ -3,6 +3,7 @@
 use pm_btree::format::checked;
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Pmem, Region};
+use pm_testkit::any;
 use std::sync::Arc;
 
 fn load(pmem: &Region) -> Vec<u8> {
@@ -25,7 +26,7 @@ fn nodes(bytes: &[u8], level: u8) -> Vec<(u64, u64)> {
 fn closed_store() -> (Arc<Region>, StoreOptions) {
     let options = StoreOptions::new().node_slots(4).sweep_at_open(0);
     let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     (0..300).for_each(|key| assert!(table.insert(key, key).unwrap()));
     store.close().unwrap();
@@ -42,7 +43,7 @@ fn corrupted_leaf_fails_only_its_own_operations() {
     let (low, _) = hint_nodes[hint_nodes.len() / 2];
     let (_, leaf) = *nodes(&bytes, 0).iter().find(|leaf| leaf.0 == low).unwrap();
     pmem.store_u64(leaf + 40, pmem.load_u64(leaf + 40) ^ 1);
-    let store = Store::attach(pmem, &options).unwrap();
+    let store = Store::attach(any(pmem), &options).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     let of_others = |when: &str| {
         let failed: Vec<u64> = (low + 50..300).filter(|key| table.get(*key).is_err()).collect();
@@ -58,7 +59,7 @@ fn corrupted_leaf_fails_only_its_own_operations() {
 #[test]
 fn many_small_tables_have_inner_nodes() {
     let pmem = Region::anonymous(24 << 20).unwrap();
-    let store = Store::format(pmem, &StoreOptions::new()).unwrap();
+    let store = Store::format(any(pmem), &StoreOptions::new()).unwrap();
     for number in 0..2_400 {
         let table = store.table::<u64, u64>(&number.to_string()).unwrap();
         let loaded = table.extend_sorted((0..63).map(|key| (key, key)));
@@ -73,7 +74,7 @@ fn leaf_in_the_middle_is_no_root() {
     let bytes = load(&pmem);
     let (anchor, leaves) = (nodes(&bytes, 255)[0].1 + 64, nodes(&bytes, 0));
     pmem.store_u64(anchor, checked(leaves[leaves.len() / 2].1, anchor));
-    let store = Store::attach(pmem, &options).unwrap();
+    let store = Store::attach(any(pmem), &options).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     (0..300).for_each(|key| assert_eq!(table.get(key).unwrap().unwrap().value(), key));
 }
@@ -85,7 +86,7 @@ fn open_makes_an_index_for_many_leaves() {
     let bytes = load(&pmem);
     let (anchor, first) = (nodes(&bytes, 255)[0].1, nodes(&bytes, 0)[0].1);
     pmem.store_u64(anchor + 64, checked(first, anchor + 64));
-    let store = Store::attach(Arc::clone(&pmem), &options).unwrap();
+    let store = Store::attach(any(Arc::clone(&pmem)), &options).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     (0..300).rev().for_each(|key| assert_eq!(table.get(key).unwrap().unwrap().value(), key));
     assert_eq!(store.steps_right(), 0);
@@ -94,7 +95,7 @@ fn open_makes_an_index_for_many_leaves() {
     let third = nodes(&bytes, 0)[2];
     pmem.store_u64(anchor + 64, checked(first, anchor + 64));
     pmem.store_u64(third.1 + 40, pmem.load_u64(third.1 + 40) ^ 1);
-    let store = Store::attach(pmem, &options).unwrap();
+    let store = Store::attach(any(pmem), &options).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     assert_eq!(table.get(0).unwrap().unwrap().value(), 0);
     assert!(table.get(third.0).is_err());

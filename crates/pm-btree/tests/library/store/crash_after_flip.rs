@@ -4,6 +4,7 @@ use pm_alloc::HeapOptions;
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Pmem, PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
+use pm_testkit::any;
 use std::sync::Arc;
 
 fn options() -> StoreOptions {
@@ -27,12 +28,12 @@ fn corrupt_anchor(pmem: &SimPmem) {
 /// A leaf is split, and the process is killed; a bit of the anchor flips; the next process pops the last entry; the power fails.
 fn check(is_flipped: bool) {
     let sim = Arc::new(SimPmem::new(96 << 10));
-    let store = Store::format(Arc::clone(&sim), &options()).unwrap();
+    let store = Store::format(any(Arc::clone(&sim)), &options()).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     [3, 5, 7].iter().for_each(|key| assert!(table.insert(*key, *key).unwrap()));
     store.close().unwrap();
     let split = |run: &Run<u64>| {
-        let store = Store::attach(Arc::clone(run.pmem()), &options()).unwrap();
+        let store = Store::attach(any(Arc::clone(run.pmem())), &options()).unwrap();
         store.table::<u64, u64>("t").unwrap().insert(4, 4).unwrap();
         std::mem::forget(store);
     };
@@ -40,13 +41,14 @@ fn check(is_flipped: bool) {
         if is_flipped {
             corrupt_anchor(run.pmem());
         }
-        let store = Store::attach(Arc::clone(run.pmem()), &options()).unwrap();
+        let store = Store::attach(any(Arc::clone(run.pmem())), &options()).unwrap();
         let (key, _) = store.table::<u64, u64>("t").unwrap().pop_last().unwrap().unwrap();
         run.ack(key.value());
         std::mem::forget(store);
     };
     let check = |crash: &Crash<u64>| {
-        let store = Store::attach(Arc::clone(crash.pmem()), &options()).map_err(|error| error.to_string())?;
+        let store =
+            Store::attach(any(Arc::clone(crash.pmem())), &options()).map_err(|error| error.to_string())?;
         let table = store.table::<u64, u64>("t").map_err(|error| error.to_string())?;
         let scanned: Vec<u64> = table.range(..).map(|entry| entry.unwrap().0.value()).collect();
         let got: Vec<u64> = (0..10).filter(|key| table.get(*key).unwrap().is_some()).collect();

@@ -1,7 +1,9 @@
 //! Tests through the seam: fences that fail, and loads and stores of two threads in a chosen order.
 
+use core::ops::Range;
 use pm_btree::{Store, StoreOptions};
-use pm_core::{FenceError, Pmem, Region, forward_pmem};
+use pm_core::{FenceError, Pmem, Region};
+use pm_testkit::{Hook, Hooked, any};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
@@ -12,10 +14,9 @@ fn wait_for(flag: &AtomicBool) {
     }
 }
 
-/// A region of which one fence waits and then fails, and all later ones fail, like a region in the page domain.
-#[derive(Debug)]
+/// Lets one fence wait and then fail, and all later ones fail, like those of a region in the page domain.
+#[derive(Debug, Default)]
 struct Failing {
-    inner: Arc<Region>,
     /// The number of the fence that fails, from 1; 0 for none.
     countdown: AtomicU32,
     is_waiting: AtomicBool,
@@ -23,23 +24,8 @@ struct Failing {
     has_failed: AtomicBool,
 }
 
-impl Failing {
-    fn new(inner: &Arc<Region>) -> Arc<Self> {
-        Arc::new(Self {
-            inner: Arc::clone(inner),
-            countdown: AtomicU32::new(0),
-            is_waiting: AtomicBool::new(false),
-            may_fail: AtomicBool::new(false),
-            has_failed: AtomicBool::new(false),
-        })
-    }
-}
-
-impl Pmem for Failing {
-    forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load, store);
-    forward_pmem!(|this| this.inner => store_nt, load_u64, load_words, store_u64, store_u128, compare_exchange_u64, flush);
-
-    fn fence(&self) -> Result<(), FenceError> {
+impl<R: Pmem> Hook<R> for Failing {
+    fn fence(&self, region: &R) -> Result<(), FenceError> {
         if self.has_failed.load(SeqCst) {
             return Err(FenceError::Poisoned);
         }
@@ -49,7 +35,7 @@ impl Pmem for Failing {
             self.has_failed.store(true, SeqCst);
             return Err(FenceError::Poisoned);
         }
-        self.inner.fence()
+        region.fence()
     }
 }
 
@@ -58,12 +44,13 @@ impl Pmem for Failing {
 #[test]
 fn batch_with_failed_fence_is_atomic() {
     let region = Arc::new(Region::anonymous(4 << 20).unwrap());
-    let pmem = Failing::new(&region);
-    let store = Store::format(Arc::clone(&pmem), &StoreOptions::new()).unwrap();
+    let hook = Arc::new(Failing::default());
+    let pmem = any(Hooked::new(Arc::clone(&region), Arc::clone(&hook)));
+    let store = Store::format(pmem, &StoreOptions::new()).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     table.insert(10, 10).unwrap();
     // The second fence of the batch, behind the store to its slot.
-    pmem.countdown.store(2, SeqCst);
+    hook.countdown.store(2, SeqCst);
     std::thread::scope(|scope| {
         let batch = scope.spawn(|| {
             let table = store.table::<u64, u64>("t").unwrap();
@@ -72,19 +59,18 @@ fn batch_with_failed_fence_is_atomic() {
             batch.insert(&table, 2, 2).unwrap();
             assert!(batch.commit().is_err(), "its fence fails");
         });
-        wait_for(&pmem.is_waiting);
+        wait_for(&hook.is_waiting);
         let change = scope.spawn(|| {
             let table = store.table::<u64, u64>("t").unwrap();
             assert!(table.insert(3, 3).is_err(), "the store is poisoned");
         });
         std::thread::sleep(Duration::from_millis(300));
-        pmem.may_fail.store(true, SeqCst);
+        hook.may_fail.store(true, SeqCst);
         batch.join().unwrap();
         change.join().unwrap();
     });
     drop(store);
-    drop(pmem);
-    let store = Store::attach(region, &StoreOptions::new()).unwrap();
+    let store = Store::attach(any(region), &StoreOptions::new()).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     let found = [1, 2].map(|key| table.get(key).unwrap().map(|value| value.value()));
     assert!(matches!(found, [None, None] | [Some(1), Some(2)]), "a part of the batch: {found:?}");
@@ -94,19 +80,19 @@ fn batch_with_failed_fence_is_atomic() {
 #[test]
 fn close_after_failed_fence_is_an_error() {
     let region = Arc::new(Region::anonymous(4 << 20).unwrap());
-    let pmem = Failing::new(&region);
-    let store = Store::format(Arc::clone(&pmem), &StoreOptions::new()).unwrap();
+    let hook = Arc::new(Failing::default());
+    let pmem = any(Hooked::new(Arc::clone(&region), Arc::clone(&hook)));
+    let store = Store::format(pmem, &StoreOptions::new()).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
-    pmem.may_fail.store(true, SeqCst);
-    pmem.countdown.store(1, SeqCst);
+    hook.may_fail.store(true, SeqCst);
+    hook.countdown.store(1, SeqCst);
     assert!(table.insert(1, 1).is_err());
     assert!(store.close().is_err(), "a fence has failed");
 }
 
-/// A region in which the store of a tombstone waits for a reader that has loaded the first three words of an entry, and the reader for the store.
-#[derive(Debug)]
+/// Lets the store of a tombstone wait for a reader that has loaded the first three words of an entry, and the reader for the store.
+#[derive(Debug, Default)]
 struct Tearing {
-    inner: Arc<Region>,
     is_armed: AtomicBool,
     is_removing: AtomicBool,
     is_loading: AtomicBool,
@@ -114,60 +100,57 @@ struct Tearing {
     is_read: AtomicBool,
 }
 
-impl Pmem for Tearing {
-    forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load, store);
-    forward_pmem!(|this| this.inner => store_nt, load_u64, store_u64, compare_exchange_u64, flush);
-
-    fn load_words(&self, offset: u64, out: &mut [u64]) {
-        for (index, word) in (0..).zip(out) {
-            if index == 3 && self.is_removing.load(SeqCst) && !self.is_loading.swap(true, SeqCst) {
-                wait_for(&self.is_stored);
-            }
-            *word = self.inner.load_u64(offset + 8 * index);
+impl<R: Pmem> Hook<R> for Tearing {
+    fn before_load_words(&self, _: u64, index: usize) {
+        if index == 3 && self.is_removing.load(SeqCst) && !self.is_loading.swap(true, SeqCst) {
+            wait_for(&self.is_stored);
         }
     }
 
-    fn store_u128(&self, offset: u64, value: u128) {
-        if self.is_armed.load(SeqCst) {
+    fn before_store(&self, range: Range<u64>) {
+        if is_pair(&range) && self.is_armed.load(SeqCst) {
             self.is_removing.store(true, SeqCst);
             wait_for(&self.is_loading);
         }
-        self.inner.store_u128(offset, value);
-        self.is_stored.store(true, SeqCst);
     }
 
-    fn fence(&self) -> Result<(), FenceError> {
+    fn after_store(&self, range: Range<u64>) {
+        if is_pair(&range) {
+            self.is_stored.store(true, SeqCst);
+        }
+    }
+
+    fn fence(&self, region: &R) -> Result<(), FenceError> {
         if self.is_removing.load(SeqCst) {
             wait_for(&self.is_read);
         }
-        self.inner.fence()
+        region.fence()
     }
+}
+
+/// Whether this is a pair of words, such as a tombstone.
+fn is_pair(range: &Range<u64>) -> bool {
+    range.end - range.start == 16
 }
 
 // What must not happen: nothing is corrupted. A reader that comes after a removal has begun, and loads half of the entry before the tombstone is stored and half
 // after it, finds version and live slots of the frame unchanged, and reports the wrong seal that it has computed as corruption.
 #[test]
 fn removal_during_verified_read_is_no_corruption() {
-    let pmem = Arc::new(Tearing {
-        inner: Arc::new(Region::anonymous(4 << 20).unwrap()),
-        is_armed: AtomicBool::new(false),
-        is_removing: AtomicBool::new(false),
-        is_loading: AtomicBool::new(false),
-        is_stored: AtomicBool::new(false),
-        is_read: AtomicBool::new(false),
-    });
+    let hook = Arc::new(Tearing::default());
+    let pmem = any(Hooked::new(Region::anonymous(4 << 20).unwrap(), Arc::clone(&hook)));
     let options = StoreOptions::new().verify_reads(true);
-    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let store = Store::format(pmem, &options).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     table.insert(1, 1).unwrap();
-    pmem.is_stored.store(false, SeqCst);
-    pmem.is_armed.store(true, SeqCst);
+    hook.is_stored.store(false, SeqCst);
+    hook.is_armed.store(true, SeqCst);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let table = store.table::<u64, u64>("t").unwrap();
-            wait_for(&pmem.is_removing);
+            wait_for(&hook.is_removing);
             let found = table.get(1).map(|value| value.map(|value| value.value()));
-            pmem.is_read.store(true, SeqCst);
+            hook.is_read.store(true, SeqCst);
             found
         });
         table.remove(1).unwrap();

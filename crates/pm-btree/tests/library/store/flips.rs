@@ -2,6 +2,7 @@
 
 use pm_btree::{ReadError, Store, StoreOptions, TableError};
 use pm_core::{Pmem, Region};
+use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,7 +24,11 @@ fn load(pmem: &Region) -> Vec<u8> {
 }
 
 /// Flips a bit of each image, and reads all keys. Flips lie in the store's own blocks: the headers of the heap have copies, and tests of their own.
-fn check_flips(bytes: &[u8], blocks: &[u64], read_all: impl Fn(&Store<Arc<Region>>) -> Result<(), String>) {
+fn check_flips(
+    bytes: &[u8],
+    blocks: &[u64],
+    read_all: impl Fn(&Store<AnyPmem<'static>>) -> Result<(), String>,
+) {
     let mut random = fastrand::Rng::with_seed(5);
     let (mut errors, mut silent) = (0, 0);
     for _ in 0..flip_count() {
@@ -33,7 +38,7 @@ fn check_flips(bytes: &[u8], blocks: &[u64], read_all: impl Fn(&Store<Arc<Region
         flipped[at] ^= 1 << random.u32(..8);
         let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
         pmem.store(0, &flipped);
-        match Store::attach(pmem, &options()) {
+        match Store::attach(any(pmem), &options()) {
             Ok(store) => match read_all(&store) {
                 Ok(()) => silent += 1,
                 Err(_) => errors += 1,
@@ -79,7 +84,7 @@ macro_rules! read_all {
 #[test]
 fn corrupted_table_is_not_overwritten() {
     let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &options()).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &options()).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     (0..500).for_each(|key| assert!(table.insert(key, &[key as u8; 50]).unwrap()));
     store.close().unwrap();
@@ -91,7 +96,7 @@ fn corrupted_table_is_not_overwritten() {
     let low = pmem.load_u64(node + 16);
     pmem.store_u64(node + 16, low ^ 4);
     for is_closed in [true, false] {
-        let store = Store::attach(Arc::clone(&pmem), &options()).unwrap();
+        let store = Store::attach(any(Arc::clone(&pmem)), &options()).unwrap();
         let table = store.table::<u64, &[u8]>("t").unwrap();
         let failed = (0..500).filter(|key| match table.get(*key) {
             Ok(value) => value.unwrap().value() != [*key as u8; 50],
@@ -110,7 +115,7 @@ fn corrupted_table_is_not_overwritten() {
         }
     }
     pmem.store_u64(node + 16, low);
-    let store = Store::attach(pmem, &options()).unwrap();
+    let store = Store::attach(any(pmem), &options()).unwrap();
     assert!(store.check().unwrap().is_sound());
     for name in ["t", "other"] {
         let table = store.table::<u64, &[u8]>(name).unwrap();
@@ -137,7 +142,7 @@ fn scan_returns_intact_entries_of_corrupted_leaf() {
     const KEYS: u64 = 100;
     const CORRUPTED: u64 = 41;
     let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &options()).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &options()).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     (0..KEYS).for_each(|key| assert!(table.insert(key, &[key as u8; 30]).unwrap()));
     store.close().unwrap();
@@ -150,7 +155,7 @@ fn scan_returns_intact_entries_of_corrupted_leaf() {
         flipped[at] ^= 1 << random.u32(..8);
         let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
         pmem.store(0, &flipped);
-        let store = Store::attach(pmem, &options()).unwrap();
+        let store = Store::attach(any(pmem), &options()).unwrap();
         let table = store.table::<u64, &[u8]>("t").unwrap();
         let is_found = match table.get(CORRUPTED) {
             Ok(value) => value.expect("the key is not absent").value() == [CORRUPTED as u8; 30],
@@ -183,7 +188,7 @@ fn scan_returns_intact_entries_of_corrupted_leaf() {
 #[test]
 fn flipped_bit_in_table_of_words() {
     let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &options()).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &options()).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     let map: BTreeMap<u64, Vec<u8>> =
         (0..60).map(|key| (key * key, vec![key as u8; (key % 40) as usize])).collect();
@@ -201,7 +206,7 @@ fn flipped_bit_in_table_of_words() {
 #[test]
 fn flipped_bit_in_table_of_strings() {
     let pmem = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &options()).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &options()).unwrap();
     let table = store.table::<&str, &[u8]>("t").unwrap();
     let name =
         |key: u64| if key.is_multiple_of(3) { format!("{key}") } else { format!("a common prefix {key}") };

@@ -2,6 +2,7 @@
 
 use pm_btree::{OpenError, Store, StoreOptions, TableError, WriteError};
 use pm_core::{Pmem, Region};
+use pm_testkit::any;
 use std::sync::Arc;
 
 /// A full store takes more entries once it has grown, several times, and keeps all of them over the next open. A size that is too small changes nothing.
@@ -30,7 +31,7 @@ fn full_store_grows() {
     store.heap().pmem().load(0, &mut bytes);
     let killed = Region::anonymous(bytes.len() as u64).unwrap();
     killed.store(0, &bytes);
-    let store = Store::attach(killed, &options).unwrap();
+    let store = Store::attach(any(killed), &options).unwrap();
     assert!(store.check().unwrap().is_sound());
     assert_eq!(store.table::<u64, &[u8]>("t").unwrap().len().unwrap(), keys);
     assert_eq!(store.heap().blocks(), store.blocks());
@@ -42,7 +43,7 @@ fn full_store_grows() {
 fn table_that_cannot_be_created_takes_no_space() {
     let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
     let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
-    let store = Store::format(pmem, &options).unwrap();
+    let store = Store::format(any(pmem), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     let mut keys = 0;
     while table.insert(keys, &[7; 900]).is_ok() {
@@ -69,7 +70,7 @@ fn table_that_cannot_be_created_takes_no_space() {
 fn full_store_ends_the_sweep_also_if_a_record_waits() {
     let options = StoreOptions::new().node_slots(4).extent_bytes(4096).sweep_at_open(0);
     let pmem = Arc::new(Region::anonymous(256 << 10).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     assert!(table.insert(0, &[1; 100]).unwrap());
     let mut keys = 1;
@@ -77,7 +78,7 @@ fn full_store_ends_the_sweep_also_if_a_record_waits() {
         keys += 1;
     }
     store.close().unwrap();
-    let store = Store::attach(pmem, &options).unwrap();
+    let store = Store::attach(any(pmem), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     (1..9).for_each(|key| assert!(table.remove(key).unwrap()));
     table.get_with(0, |_| assert!(table.remove(0).unwrap())).unwrap();

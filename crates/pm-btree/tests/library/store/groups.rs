@@ -2,24 +2,26 @@
 
 use pm_btree::{Encoded, OpenError, Store, StoreOptions, Table, WriteError};
 use pm_core::{Counting, Region};
+use pm_testkit::AnyPmem;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-type CountedStore = Store<Counting<Region>>;
-type Words<'s> = Table<'s, u64, u64, Counting<Region>>;
+type CountedStore = Store<AnyPmem<'static>>;
+type Words<'s> = Table<'s, u64, u64, AnyPmem<'static>>;
 
 fn options(limit: u32) -> StoreOptions {
     StoreOptions::new().group_commits(limit)
 }
 
 fn store(limit: u32) -> CountedStore {
-    Store::format(Counting::new(Region::anonymous(16 << 20).unwrap()), &options(limit)).unwrap()
+    Store::format(AnyPmem::from(Counting::new(Region::anonymous(16 << 20).unwrap())), &options(limit))
+        .unwrap()
 }
 
 fn fences(store: &CountedStore) -> u64 {
-    store.heap().pool().pmem().counts().fences
+    store.heap().pool().pmem().counted().counts().fences
 }
 
 #[test]
@@ -174,10 +176,10 @@ fn group_without_room_waits() {
 #[test]
 fn dropped_store_has_its_group() {
     let pmem = std::sync::Arc::new(Region::anonymous(1 << 20).unwrap());
-    let store = Store::format(std::sync::Arc::clone(&pmem), &options(8)).unwrap();
+    let store = Store::format(AnyPmem::from(&pmem), &options(8)).unwrap();
     store.table::<u64, u64>("t").unwrap().insert_grouped(1, 2).unwrap();
     drop(store);
-    let store = Store::attach(pmem, &options(8)).unwrap();
+    let store = Store::attach(AnyPmem::from(pmem), &options(8)).unwrap();
     assert_eq!(store.table::<u64, u64>("t").unwrap().get(1).unwrap().unwrap().value(), 2);
 }
 

@@ -4,6 +4,7 @@ use core::ops::ControlFlow;
 use pm_btree::{Key, ReadError, Store, StoreOptions, Table, Value, WriteError};
 use pm_core::{Pmem, Region};
 use pm_crashsim::SimPmem;
+use pm_testkit::any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +68,7 @@ fn lent_values_are_those_of_a_map() {
 #[test]
 fn space_of_lent_value_is_used_after_it() {
     let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
-    let store = Store::format(Arc::new(SimPmem::new(96 << 10)), &options).unwrap();
+    let store = Store::format(any(Arc::new(SimPmem::new(96 << 10))), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     let replace = |value: u8| (0..6).try_for_each(|key| table.insert(key, &[value; 900]).map(drop));
     replace(1).unwrap();
@@ -142,7 +143,7 @@ impl Drop for SetOnDrop<'_> {
 #[test]
 fn bytes_that_are_no_value_are_an_error() {
     let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &StoreOptions::new()).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &StoreOptions::new()).unwrap();
     let table = store.table::<u64, &str>("t").unwrap();
     table.insert(1, "a string of more than eight bytes").unwrap();
     drop(store);
@@ -150,7 +151,7 @@ fn bytes_that_are_no_value_are_an_error() {
     pmem.load(0, &mut bytes);
     let at = bytes.windows(8).position(|window| window == b"a string").unwrap() as u64;
     pmem.store(at, &[0xff]);
-    let store = Store::attach(pmem, &StoreOptions::new()).unwrap();
+    let store = Store::attach(any(pmem), &StoreOptions::new()).unwrap();
     let table = store.table::<u64, &str>("t").unwrap();
     assert!(matches!(table.get_with(1, str::len), Err(ReadError::Decode(_))));
     let flow = table.visit(.., |entry| ControlFlow::Break(entry.map(|(key, _)| key)));
@@ -161,7 +162,7 @@ fn bytes_that_are_no_value_are_an_error() {
         let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
         pmem.store(0, &bytes);
         pmem.store(at, &[0xff]);
-        Store::attach(pmem, &StoreOptions::new().verify_reads(true)).unwrap()
+        Store::attach(any(pmem), &StoreOptions::new().verify_reads(true)).unwrap()
     };
     let table = store.table::<u64, &str>("t").unwrap();
     assert!(matches!(table.get_with(1, str::len), Err(ReadError::Corrupted(_))));
@@ -174,11 +175,11 @@ fn bytes_that_are_no_value_are_an_error() {
 fn sweep_does_not_free_space_of_lent_value() {
     let options = StoreOptions::new().node_slots(4).extent_bytes(4096).sweep_at_open(0);
     let sim = Arc::new(SimPmem::new(256 << 10));
-    let store = Store::format(Arc::clone(&sim), &options).unwrap();
+    let store = Store::format(any(Arc::clone(&sim)), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     (0..8).for_each(|key| assert!(table.insert(key, &[1; 900]).unwrap()));
     store.close().unwrap();
-    let store = Store::attach(sim, &options).unwrap();
+    let store = Store::attach(any(sim), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     let mut map: BTreeMap<u64, u8> = (0..8).map(|key| (key, 1)).collect();
     let mut insert = |key: u64, value: u8| {
@@ -204,7 +205,7 @@ fn sweep_does_not_free_space_of_lent_value() {
 #[test]
 fn record_of_corrupted_entry_is_not_lent() {
     let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &StoreOptions::new()).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &StoreOptions::new()).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     (1..9).for_each(|key| assert!(table.insert(key << 40, &[key as u8; 50]).unwrap()));
     let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];

@@ -3,6 +3,7 @@
 use pm_alloc::{Heap, HeapError, HeapOptions};
 use pm_btree::{OpenError, Store, StoreOptions, TableError, WriteError};
 use pm_core::{Pmem, PoolError, Region};
+use pm_testkit::any;
 use std::sync::Arc;
 
 fn anonymous(bytes: u64) -> Arc<Region> {
@@ -13,7 +14,7 @@ fn anonymous(bytes: u64) -> Arc<Region> {
 fn full_store_loses_nothing_and_goes_on() {
     let pmem = anonymous(512 << 10);
     let options = StoreOptions::new().node_slots(4);
-    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     let mut count = 0;
     loop {
@@ -38,14 +39,14 @@ fn full_store_loses_nothing_and_goes_on() {
     }
     assert_eq!(table.len().unwrap(), count);
     drop(store);
-    let store = Store::attach(pmem, &options).unwrap();
+    let store = Store::attach(any(pmem), &options).unwrap();
     assert!(store.check().unwrap().is_sound());
     assert_eq!(store.table::<u64, &[u8]>("t").unwrap().range(..).count() as u64, count);
 }
 
 #[test]
 fn long_value_is_refused() {
-    let store = Store::format(anonymous(1 << 20), &StoreOptions::new()).unwrap();
+    let store = Store::format(any(anonymous(1 << 20)), &StoreOptions::new()).unwrap();
     let table = store.table::<&str, &[u8]>("t").unwrap();
     let Err(WriteError::TooLong { max_bytes, .. }) = table.insert("key", &[1; 300 << 10]) else {
         panic!("longer than the longest record")
@@ -58,7 +59,7 @@ fn long_value_is_refused() {
 
 #[test]
 fn table_of_other_types_is_refused() {
-    let store = Store::format(anonymous(1 << 20), &StoreOptions::new()).unwrap();
+    let store = Store::format(any(anonymous(1 << 20)), &StoreOptions::new()).unwrap();
     store.table::<u64, &str>("t").unwrap().insert(1, "one").unwrap();
     let error = store.table::<u64, u64>("t").unwrap_err();
     assert!(matches!(error, TableError::Type { .. }), "{error}");
@@ -79,16 +80,16 @@ fn impossible_options_are_refused() {
         StoreOptions::new().extent_bytes(5000),
         StoreOptions::new().extent_bytes(2 << 20),
     ] {
-        assert!(matches!(Store::format(anonymous(1 << 20), &options), Err(OpenError::Layout { .. })));
+        assert!(matches!(Store::format(any(anonymous(1 << 20)), &options), Err(OpenError::Layout { .. })));
     }
 }
 
 #[test]
 fn foreign_file_is_refused() {
     let heap = anonymous(1 << 20);
-    drop(Heap::format(Arc::clone(&heap), &HeapOptions::new()).unwrap());
-    assert!(matches!(Store::attach(heap, &StoreOptions::new()), Err(OpenError::NotAStore)));
-    let zeros = Store::attach(anonymous(1 << 20), &StoreOptions::new());
+    drop(Heap::format(any(Arc::clone(&heap)), &HeapOptions::new()).unwrap());
+    assert!(matches!(Store::attach(any(heap), &StoreOptions::new()), Err(OpenError::NotAStore)));
+    let zeros = Store::attach(any(anonymous(1 << 20)), &StoreOptions::new());
     assert!(matches!(zeros, Err(OpenError::Heap(HeapError::Pool(PoolError::NotAPool)))), "{zeros:?}");
     let missing = Store::open("/nonexistent/file.pm", &StoreOptions::new());
     assert!(matches!(missing, Err(OpenError::Heap(HeapError::Pool(PoolError::Region(_))))));
@@ -97,22 +98,22 @@ fn foreign_file_is_refused() {
 #[test]
 fn newer_store_is_refused() {
     let pmem = anonymous(1 << 20);
-    drop(Store::format(Arc::clone(&pmem), &StoreOptions::new()).unwrap());
-    let block = Heap::attach(Arc::clone(&pmem), &HeapOptions::new()).unwrap().blocks();
+    drop(Store::format(any(Arc::clone(&pmem)), &StoreOptions::new()).unwrap());
+    let block = Heap::attach(any(Arc::clone(&pmem)), &HeapOptions::new()).unwrap().blocks();
     let block =
         block.into_iter().find(|block| pmem.load_u64(*block) == u64::from_le_bytes(*b"PMBTREE\n")).unwrap();
     let mut header = [0; 64];
     pmem.load(block, &mut header);
     header[8] = 2;
     pmem.store(block, &header);
-    let refused = Store::attach(Arc::clone(&pmem), &StoreOptions::new());
+    let refused = Store::attach(any(Arc::clone(&pmem)), &StoreOptions::new());
     assert!(matches!(refused, Err(OpenError::Corrupted(_))), "the checksum covers the version: {refused:?}");
     let crc = pm_core::crc32c_bytes(0, &header[..60]);
     // The checksum is that of the 60 bytes, padded with zeros to whole words.
     let crc = pm_core::crc32c_bytes(crc, &[0; 4]);
     header[60..].copy_from_slice(&crc.to_le_bytes());
     pmem.store(block, &header);
-    let refused = Store::attach(pmem, &StoreOptions::new());
+    let refused = Store::attach(any(pmem), &StoreOptions::new());
     assert!(matches!(refused, Err(OpenError::Version { found: 2, supported: 1 })), "{refused:?}");
 }
 

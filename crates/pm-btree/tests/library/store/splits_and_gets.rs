@@ -2,6 +2,7 @@
 
 use pm_btree::{Store, StoreOptions};
 use pm_core::Region;
+use pm_testkit::any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[test]
 fn inserted_key_is_found_during_splits() {
     let pmem = Arc::new(Region::anonymous(256 << 20).unwrap());
-    let store = Store::format(pmem, &StoreOptions::new().node_slots(4)).unwrap();
+    let store = Store::format(any(pmem), &StoreOptions::new().node_slots(4)).unwrap();
     let count = std::env::var("PM_SPLIT_KEYS").map_or(100_000, |count| count.parse().expect("a number"));
     let (last, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {

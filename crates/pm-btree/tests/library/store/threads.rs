@@ -2,6 +2,7 @@
 
 use pm_btree::{Key, Store, StoreOptions, Table, Value};
 use pm_core::Region;
+use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,14 +33,14 @@ fn version_of(key: u64, value: &[u8]) -> u64 {
 fn run<K: Key>(
     options: &StoreOptions,
     view: impl Fn(u64) -> Vec<u8> + Sync,
-    get: impl for<'t> Fn(&Table<'t, K, &'static [u8], Arc<Region>>, u64, &[u8]) -> Option<Vec<u8>> + Sync,
-    put: impl for<'t> Fn(&Table<'t, K, &'static [u8], Arc<Region>>, u64, &[u8], &[u8]) + Sync,
-    remove: impl for<'t> Fn(&Table<'t, K, &'static [u8], Arc<Region>>, u64, &[u8]) -> bool + Sync,
+    get: impl for<'t> Fn(&Table<'t, K, &'static [u8], AnyPmem<'static>>, u64, &[u8]) -> Option<Vec<u8>> + Sync,
+    put: impl for<'t> Fn(&Table<'t, K, &'static [u8], AnyPmem<'static>>, u64, &[u8], &[u8]) + Sync,
+    remove: impl for<'t> Fn(&Table<'t, K, &'static [u8], AnyPmem<'static>>, u64, &[u8]) -> bool + Sync,
 ) where
     &'static [u8]: Value,
 {
     let pmem = Arc::new(Region::anonymous(64 << 20).unwrap());
-    let store = Store::format(Arc::clone(&pmem), options).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), options).unwrap();
     let is_over = AtomicBool::new(false);
     let written: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let finals: Vec<BTreeMap<u64, u64>> = std::thread::scope(|scope| {
@@ -104,7 +105,7 @@ fn run<K: Key>(
     let report = store.check().unwrap();
     assert!(report.is_sound(), "{report:?}");
     drop(store);
-    let store = Store::attach(pmem, options).unwrap();
+    let store = Store::attach(any(pmem), options).unwrap();
     let table = store.table::<K, &[u8]>("t").unwrap();
     let expected: BTreeMap<u64, u64> = finals.into_iter().flatten().collect();
     assert_eq!(table.len().unwrap(), expected.len() as u64);

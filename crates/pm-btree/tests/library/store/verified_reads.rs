@@ -2,6 +2,7 @@
 
 use pm_btree::{Store, StoreOptions};
 use pm_core::{Pmem, Region};
+use pm_testkit::any;
 use std::sync::Arc;
 
 /// The places of these bytes.
@@ -26,7 +27,7 @@ fn flip(pmem: &Region, at: u64, bit: u32) {
 #[test]
 fn flipped_key_in_record_is_not_absent() {
     let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
-    let store = Store::format(Arc::clone(&pmem), &StoreOptions::new().verify_reads(true)).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &StoreOptions::new().verify_reads(true)).unwrap();
     let table = store.table::<&str, u64>("t").unwrap();
     table.insert("a common prefix 1", 1).unwrap();
     let places = find_all(&pmem, b"a common prefix 1");
@@ -43,7 +44,7 @@ fn flipped_key_in_record_is_not_absent() {
 fn flipped_fence_does_not_hide_keys() {
     let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
     let options = StoreOptions::new().node_slots(4).verify_reads(true);
-    let store = Store::format(Arc::clone(&pmem), &options).unwrap();
+    let store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
     let table = store.table::<&str, u64>("t").unwrap();
     let name = |key: u64| format!("a common prefix {key:02}");
     (0..100).for_each(|key| assert!(table.insert(&name(key), key).unwrap()));
