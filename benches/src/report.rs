@@ -49,6 +49,17 @@ impl Row {
         quartiles(self.pairs.iter().map(|pair| pair.ratio()))
     }
 
+    /// The ratio with its quartiles and the goal. A ratio of one pair could be off by any amount, so it is not printed.
+    fn verdict(&self) -> String {
+        if self.pairs.len() == 1 {
+            return format!("{:>6}  one round", "-");
+        }
+        let (low, high) = self.spread();
+        let verdict = if self.is_met() { "met" } else { "MISSED" };
+        let goal = self.goal.map_or_else(String::new, |goal| format!(">= {goal:.2} {verdict}"));
+        format!("{:>6.3}  {low:.3}..{high:.3}  {goal}", self.ratio())
+    }
+
     fn to_json(&self) -> Value {
         let [name, rival] = &self.label;
         let (low, high) = self.spread();
@@ -158,20 +169,14 @@ impl Report {
             ),
         );
         for row in &self.rows {
-            let (low, high) = row.spread();
-            let verdict = if row.is_met() { "met" } else { "MISSED" };
-            let goal = row.goal.map_or_else(String::new, |goal| format!(">= {goal:.2} {verdict}"));
-            put(
-                &mut text,
-                format_args!(
-                    "{:width$}  {:>10} {:>10} {:6} {:>6.3}  {low:.3}..{high:.3}  {goal}\n",
-                    row.label(),
-                    short(row.ours()),
-                    short(row.theirs()),
-                    row.unit,
-                    row.ratio(),
-                ),
+            let measured = format!(
+                "{:width$}  {:>10} {:>10} {:6}",
+                row.label(),
+                short(row.ours()),
+                short(row.theirs()),
+                row.unit,
             );
+            put(&mut text, format_args!("{measured} {}\n", row.verdict()));
         }
         text
     }
@@ -305,6 +310,14 @@ mod tests {
         for name in ["unit-test-points.svg", "unit-test.svg"] {
             assert!(fs::read_to_string(path.with_file_name(name)).unwrap().starts_with("<svg"), "{name}");
         }
+    }
+
+    #[test]
+    fn ratio_of_one_pair_is_not_printed() {
+        let mut report = Report::new("unit-test");
+        report.row("64 B", "C", "op/s", vec![Pair { ours: 1234.0, theirs: 1000.0 }], Some(0.95));
+        let table = report.table();
+        assert!(table.contains("one round") && !table.contains("1.234"), "{table}");
     }
 
     #[test]
