@@ -361,6 +361,44 @@ fn messages_caused_by_clients_are_limited() {
     }
 }
 
+/// Standard error, and what keeps it as it is.
+type Log = fn() -> (Option<std::io::PipeReader>, Stdio);
+
+/// The log's disk is full, its pipe has no reader, or a reader that does not read. Each would end or block a server that writes its log itself.
+#[test]
+fn log_that_cannot_be_written_does_not_disturb_requests() {
+    // More than a pipe holds: a line for each request.
+    const REQUESTS: u64 = 3000;
+    let logs: [(&str, Log); 3] = [
+        ("full", || (None, fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into())),
+        ("closed", || (None, std::io::pipe().unwrap().1.into())),
+        ("unread", || {
+            let (reader, writer) = std::io::pipe().unwrap();
+            (Some(reader), writer.into())
+        }),
+    ];
+    for (name, log) in logs {
+        let scratch = Scratch::new();
+        fs::write(scratch.path("image"), vec![7; 1 << 20]).unwrap();
+        let mut command = scratch.command(&["--json", "serve", "image", "--raw", "--transport", "nbd"]);
+        let (held, stderr) = log();
+        let (mut server, _) = serving(command.env("RUST_LOG", "trace").stderr(stderr));
+        drop(command);
+        let mut client = Client::ready(&scratch.path("image.sock"), true);
+        for number in 0..REQUESTS {
+            assert_eq!(client.write(number % 100 * 512, &[9; 512]), Ok(vec![]), "{name}, request {number}");
+            // Each connection has lines of its own.
+            if number % 30 == 0 {
+                drop(Client::ready(&scratch.path("image.sock"), true));
+            }
+        }
+        drop(client);
+        assert!(server.0.try_wait().unwrap().is_none(), "{name}: the server has ended");
+        drop(server);
+        drop(held);
+    }
+}
+
 #[test]
 fn stop_is_refused_while_clients_are_connected() {
     let scratch = Scratch::new();

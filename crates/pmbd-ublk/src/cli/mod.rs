@@ -6,6 +6,7 @@ mod commands;
 mod emulation;
 mod error;
 mod identity;
+mod log;
 mod open;
 mod protect;
 mod registry;

@@ -1,8 +1,8 @@
 //! Parses and runs the command line.
 
 use super::args::{Cli, Command};
-use super::{commands, serve};
-use anstream::{AutoStream, ColorChoice};
+use super::log::last_words;
+use super::{commands, log, serve};
 use clap::{CommandFactory as _, Parser as _};
 use serde_json::json;
 use std::process::ExitCode;
@@ -18,19 +18,18 @@ pub(crate) fn main() -> ExitCode {
         Err(error) if error.use_stderr() && std::env::args().any(|arg| arg == "--json") => {
             let message = error.render().to_string();
             let message = message.strip_prefix("error: ").unwrap_or(&message);
-            eprintln!("{}", json!({ "error": message.trim_end(), "causes": [], "help": null }));
+            last_words(&json!({ "error": message.trim_end(), "causes": [], "help": null }).to_string());
             return ExitCode::from(USAGE);
         }
         Err(error) => error.exit(),
     };
-    start_log();
+    let log = log::start();
     let json = cli.json;
-    run(cli).unwrap_or_else(|report| {
-        if json {
-            eprintln!("{}", error_object(&report));
-        } else {
-            eprintln!("Error: {report:?}");
-        }
+    let ended = run(cli);
+    // Its lines come before the error.
+    drop(log);
+    ended.unwrap_or_else(|report| {
+        last_words(&if json { error_object(&report).to_string() } else { format!("Error: {report:?}") });
         ExitCode::FAILURE
     })
 }
@@ -53,13 +52,4 @@ fn error_object(report: &miette::Report) -> serde_json::Value {
     let causes: Vec<_> = report.chain().skip(1).map(ToString::to_string).collect();
     let help = report.help().map(|help| help.to_string());
     json!({ "error": report.to_string(), "causes": causes, "help": help })
-}
-
-/// Logs to stderr, by default warnings; `RUST_LOG` selects. In colour on a terminal.
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    // As clap decides for `--help`.
-    let colour = AutoStream::choice(&std::io::stderr()) != ColorChoice::Never;
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colour).with_writer(std::io::stderr).init();
 }
