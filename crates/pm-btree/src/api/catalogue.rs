@@ -29,7 +29,7 @@ pub struct TableInfo {
 }
 
 /// The description of a table: its number (2 bytes), its key width (1, 255 for byte keys), zeros (5), the offsets of its first leaf (8) and of its
-/// [anchor](crate::tree::hints) (8), the length of the key type's name (4), and both types' names; integers are little-endian.
+/// anchor (8), the length of the key type's name (4), and both types' names; integers are little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Described {
     pub(crate) table: u16,

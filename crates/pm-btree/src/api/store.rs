@@ -46,7 +46,8 @@ impl Store<Region> {
     /// When the path exists, the layout is impossible, or a system call fails.
     ///
     /// # Durability
-    /// A crash leaves no file, an empty heap without a store, or the store. Where `path` is an empty heap, this call creates the store in it.
+    /// Durable when this returns, with the commit of one [`Heap::transaction`] in the new heap. A crash before that leaves no file, an empty heap
+    /// without a store, or the store. Where `path` is an empty heap, this call creates the store in it.
     pub fn create(
         path: impl AsRef<Path>,
         pool_bytes: u64,
@@ -90,7 +91,7 @@ impl Store<Region> {
     /// fence fails: then the store accepts no more changes, and the next open finds the old size or the new one.
     ///
     /// # Durability
-    /// A crash leaves the old size or the new one. When this returns, the new size is durable.
+    /// Durable when this returns, as [`Heap::grow`] makes it. A crash before that leaves the old size or the new one.
     ///
     /// # Examples
     /// ```
@@ -212,8 +213,8 @@ impl<P: Pmem> Store<P> {
     /// When the table holds other types, or is corrupted. When it cannot be created.
     ///
     /// # Durability
-    /// A new table is durable when this returns; a crash before that leaves no table or an empty one. Costs up to three fences, and none if the table
-    /// exists.
+    /// A new table is durable when this returns, with the [insertion](Table::insert) of its description into the catalogue; a crash before that
+    /// leaves no table or an empty one. Costs up to three fences, and none if the table exists.
     ///
     /// # Panics
     /// Never: tables are not removed.
@@ -266,8 +267,8 @@ impl<P: Pmem> Store<P> {
     /// fails: then the next open decides whether all are durable, or none.
     ///
     /// # Durability
-    /// When this returns, every change that had returned before the call is durable. Costs two fences, besides those of splits, and nothing if no
-    /// change waits.
+    /// When this returns, every change that had returned before the call is durable, with one [commit](WriteBatch::commit). Costs two fences, besides
+    /// those of splits, and nothing if no change waits.
     pub fn sync(&self) -> Result<(), WriteError> {
         self.group.settle(&self.session, &self.sweep).map(drop)
     }
@@ -438,7 +439,7 @@ impl<P: Pmem> Store<P> {
     /// are lost.
     ///
     /// # Durability
-    /// Three fences, two of them of the heap. After a crash before the second one, the next open may verify all nodes.
+    /// Three fences, two of them of [`Heap::close`]. After a crash before the second one, the next open may verify all nodes.
     pub fn close(mut self) -> Result<(), OpenError> {
         self.end()
     }

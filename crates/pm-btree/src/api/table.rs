@@ -383,8 +383,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// As for [`remove`](Self::remove). When the entry cannot be decoded; then it is not removed.
     ///
     /// # Durability
-    /// Durable when this returns; a crash before that leaves the entry or removes it. Costs one line and one fence, and nothing if the table is
-    /// empty.
+    /// As for [`remove`](Self::remove). Costs nothing if the table is empty.
     pub fn pop_first(&self) -> Result<Option<KeyValue<K, V>>, WriteError> {
         self.pop(End::First)
     }
@@ -419,7 +418,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// When `keep` panics. What was removed before remains removed.
     ///
     /// # Durability
-    /// Each removal is durable by itself, at one line and one fence; a crash leaves the last ones undone.
+    /// Each [removal](Self::remove) is durable by itself, at one line and one fence; a crash leaves the last ones undone.
     pub fn retain(&self, mut keep: impl FnMut(K::View<'_>, V::View<'_>) -> bool) -> Result<u64, WriteError> {
         let mut removed = 0;
         for entry in self.range(..) {

@@ -8,9 +8,9 @@
 //! 3. Nodes, low records and hint nodes that nothing refers to any more are released, and a new index is made.
 //!
 //! A crash leaves some of the empty leaves linked, and perhaps an index that later operations complete. After a kill, what a step has stored may be
-//! visible and not durable. Filling a frame makes its leaf durable before the [sweep](crate::maintenance::sweep) lets free space be taken. The anchor
-//! may name the old root again, whose space is another hint node's by then; hint nodes that name one another and linked leaves only are right
-//! [whichever they are](crate::tree::hints).
+//! visible and not durable. Filling a frame makes its leaf durable before the [sweep](super::sweep) lets free space be taken. The anchor
+//! may name the old root again, whose space is another hint node's by then; hint nodes that name one another and linked leaves only are right,
+//! whichever they are: see `tree/hints.rs`.
 
 use crate::error::{LeafError, ReadError};
 use crate::format::{ENTRY_BYTES, NodeHeader, checked};
@@ -33,7 +33,8 @@ struct Run {
 /// Compacts all these trees, of which every leaf is filled and swept.
 ///
 /// # Durability
-/// Two fences for each tree that has empty leaves, and one for each new hint node; nothing if no leaf is empty. A crash leaves all entries.
+/// Two fences for each tree that has empty leaves, of which [`unlink`] has the second, and one for each new hint node; nothing if no leaf is empty. A
+/// crash leaves all entries.
 pub(crate) fn compact<P: Pmem>(session: &mut Session<P>, trees: &[&Tree]) -> Result<(), ReadError> {
     for tree in trees {
         let runs = runs(session, tree)?;

@@ -11,7 +11,7 @@
 //!
 //! # Filling
 //! A new frame has the version 0, and says nothing about its node. The first thread that needs it fills it, under its lock, from the node: see
-//! [`crate::tree::fill`].
+//! `tree/fill.rs`.
 
 use super::entry::entry_offset;
 use super::separator::Separator;
@@ -92,7 +92,7 @@ pub(crate) struct Frame {
     pub(crate) tombstones: AtomicU64,
     /// The order of the last entry written.
     pub(crate) order: AtomicU16,
-    /// Whether the length of the tree includes the entries, and the space maps include the node and its records: see [`crate::maintenance::sweep`].
+    /// Whether the length of the tree includes the entries, and the space maps include the node and its records: see `maintenance/sweep.rs`.
     pub(crate) is_swept: AtomicBool,
 }
 

@@ -79,8 +79,9 @@ impl<P: Pmem> Drop for Unfinished<'_, P> {
 /// Commits a batch: for each table its operations, in ascending order of the tables' numbers and of the keys, one for each key.
 ///
 /// # Durability
-/// All changes are durable when this returns; a crash before that leaves all of them or none. Costs the lines of the records and entries, one line
-/// for the batch slot, and two fences, and nothing if only absent keys are removed. Splits of full leaves come before, with the fences of splits.
+/// All changes are durable when this returns, with the second fence of [`commit_in`]; a crash before that leaves all of them or none. Costs the lines
+/// of the records and entries, one line for the batch slot, and two fences, and nothing if only absent keys are removed. Splits of full leaves come
+/// before, with the fences of splits.
 pub(crate) fn commit<'c, P: Pmem>(
     session: &'c Session<P>,
     tables: &[(&'c Tree, Vec<Op<'c>>)],

@@ -39,7 +39,7 @@ impl EndEntry<'_> {
     /// Removes the entry.
     ///
     /// # Durability
-    /// As that of a [removal](super::remove).
+    /// As for a [removal](super::remove()).
     pub(crate) fn remove<P: Pmem>(self, session: &Session<P>, tree: &Tree) -> Result<(), WriteError> {
         remove_from(session, tree, &self.leaf, self.slot, &self.entry)
     }

@@ -15,8 +15,9 @@ use pm_core::Pmem;
 /// Inserts or updates a key, if its value is the expected one.
 ///
 /// # Durability
-/// Durable when this returns; a crash before that leaves the old value or the new one. Costs the lines of the record and one line, and one fence;
-/// one line more if an earlier update of the leaf left a line to be flushed; if the leaf is split, the lines of half a leaf and one fence more.
+/// Durable when this returns, with the fence of [`put_in_place`] or of a [`split`]; a crash before that leaves the old value or the new one. Costs
+/// the lines of the record and one line, and one fence; one line more if an earlier update of the leaf left a line to be flushed; if the leaf is
+/// split, the lines of half a leaf and one fence more.
 pub(crate) fn put<P: Pmem>(
     session: &Session<P>,
     tree: &Tree,

@@ -12,8 +12,8 @@ use pm_core::Pmem;
 /// Removes a key, if its value is the expected one.
 ///
 /// # Durability
-/// Durable when this returns; a crash before that leaves the key or removes it. Costs one line and one fence, and one line more if an earlier
-/// update of the leaf left a line to be flushed. If there is no such key, costs nothing.
+/// Durable when this returns, with the fence of [`remove_from`]; a crash before that leaves the key or removes it. Costs one line and one fence, and
+/// one line more if an earlier update of the leaf left a line to be flushed. If there is no such key, costs nothing.
 pub(crate) fn remove<P: Pmem>(
     session: &Session<P>,
     tree: &Tree,

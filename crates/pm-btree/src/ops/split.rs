@@ -38,8 +38,8 @@ impl Posting {
 /// Moves the upper half of the leaf's entries to a new right sibling. `new` is an entry to be written by the way, into either half.
 ///
 /// # Durability
-/// Two fences, and the lines of the new node. A crash before the second one leaves the leaf whole, with or without the new entry; a crash after it
-/// finds both halves and the new entry.
+/// Two fences, of which [`link_sibling`] has the second, and the lines of the new node. A crash before the second one leaves the leaf whole, with or
+/// without the new entry; a crash after it finds both halves and the new entry.
 pub(super) fn split<P: Pmem>(
     session: &Session<P>,
     tree: &Tree,

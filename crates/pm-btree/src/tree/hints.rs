@@ -16,7 +16,7 @@ use pm_core::{Pmem, bytes_of, from_bytes};
 /// Creates a hint node with these children, and returns its offset. The first child has the lowest separator.
 ///
 /// # Durability
-/// Durable when this returns, at one fence. Nothing refers to it yet, and a crash frees it.
+/// Fenced when this returns. Nothing refers to it yet, and a crash frees it.
 pub(crate) fn create<P: Pmem>(session: &Session<P>, level: u8, children: &[u64]) -> Result<u64, WriteError> {
     let pmem = &session.pmem();
     let node = session.space.reserve_node(&session.heap)?;

@@ -56,7 +56,7 @@ impl Tree {
     /// Creates a tree with an empty leaf, and returns the offset of the leaf.
     ///
     /// # Durability
-    /// Durable when this returns, at one fence. Nothing refers to the tree yet, and a crash frees it.
+    /// Fenced when this returns. Nothing refers to the tree yet, and a crash frees it: the table exists when its description is in the catalogue.
     pub(crate) fn create<P: Pmem>(
         session: &Session<P>,
         table: u16,
