@@ -109,9 +109,11 @@ impl<P: Pmem> Fs<P> {
                 nlink: 2,
             };
             let root = dir(0).create(change, now)?;
-            root.edit(change, |identity| identity.parent = root.ino)?;
+            root.set_parent(change, root.ino)?;
             let orphans = dir(0).create(change, now)?;
-            let saved = change.alloc(|offset| recovery::nothing().sealed(seed, offset))?;
+            let block = change.alloc()?;
+            let nothing = recovery::nothing().sealed(seed, block.offset);
+            let saved = change.init(block, &nothing);
             let superblock = Superblock {
                 magic: MAGIC,
                 version: VERSION,

@@ -293,15 +293,16 @@ impl DirIndex {
         end: u64,
         entries: impl FnOnce(u64) -> [u8; 4048],
     ) -> Result<u64, FsError> {
-        let (seed, owner) = (change.seed(), dir.owner());
-        let block = change.alloc(|block| DirBlock {
+        let block = change.alloc()?;
+        let contents = DirBlock {
             tag: DIR_TAG,
             reserved: 0,
             owner: dir.ino,
             birth: dir.birth,
-            end: seal(seed, owner, block + END_AT, end),
-            entries: entries(block),
-        })?;
+            end: seal(change.seed(), dir.owner(), block.offset + END_AT, end),
+            entries: entries(block.offset),
+        };
+        let block = change.init(block, &contents);
         tree::set(change, dir, self.block_count, Slot::block(SlotKind::DirBlock, block))?;
         dir.set_size(change, (self.block_count + 1) * PAGE_BYTES)?;
         Ok(block)

@@ -262,16 +262,28 @@ impl InodeRef {
         })
     }
 
-    /// Changes what the inode is.
-    pub(crate) fn edit<P: Pmem>(
+    /// What the inode is, with the changes of a transaction.
+    pub(crate) fn identity<P: Pmem>(&self, change: &Change<'_, '_, P>) -> Result<Identity, FsError> {
+        verified(change.load(offset_of_ino(self.ino))?, change.volume.seed, self.ino)
+    }
+
+    /// Changes what the inode is. The checksum of `identity` may be wrong.
+    pub(crate) fn set_identity<P: Pmem>(
         &self,
         change: &mut Change<'_, '_, P>,
-        edit: impl FnOnce(&mut Identity),
+        identity: Identity,
     ) -> Result<(), FsError> {
-        let offset = offset_of_ino(self.ino);
-        let mut identity = verified(change.load(offset)?, change.volume.seed, self.ino)?;
-        edit(&mut identity);
         change.write(offset_of_ino(self.ino), &identity.sealed(change.volume.seed, self.ino))
+    }
+
+    /// Gives a directory another parent.
+    pub(crate) fn set_parent<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        parent: u64,
+    ) -> Result<(), FsError> {
+        let identity = self.identity(change)?;
+        self.set_identity(change, Identity { parent, ..identity })
     }
 }
 

@@ -243,19 +243,19 @@ fn add_node<P: Pmem>(
     level: u64,
     word: impl Fn(usize, u64) -> u64,
 ) -> Result<Slot, FsError> {
-    let seed = change.seed();
-    let offset = change.alloc(|offset| {
-        let node = Node {
-            tag: NODE_TAG,
-            crc: 0,
-            owner: inode.ino,
-            birth: inode.birth,
-            level,
-            reserved: [0; 2],
-            slots: core::array::from_fn(|index| word(index, offset + NODE_SLOTS_AT + 8 * index as u64)),
-        };
-        Node { crc: node.expected_crc(seed, offset), ..node }
-    })?;
+    let block = change.alloc()?;
+    let slots_at = block.offset + NODE_SLOTS_AT;
+    let node = Node {
+        tag: NODE_TAG,
+        crc: 0,
+        owner: inode.ino,
+        birth: inode.birth,
+        level,
+        reserved: [0; 2],
+        slots: core::array::from_fn(|index| word(index, slots_at + 8 * index as u64)),
+    };
+    let node = Node { crc: node.expected_crc(change.seed(), block.offset), ..node };
+    let offset = change.init(block, &node);
     Ok(Slot::block(SlotKind::Node, offset))
 }
 

@@ -48,16 +48,16 @@ pub(crate) fn set<P: Pmem>(shared: &Shared<P>, state: &State, set: &SetAttribute
             attribute_block::replace(change, inode, &xattrs)?;
         }
         let stored_wtime = change.word(inode.wtime_at())?;
-        inode.edit(change, |identity| {
-            if let Some(mode) = set.mode {
-                identity.mode = identity.mode & TYPE_MASK | mode & PERMISSIONS;
-            }
-            identity.uid = set.uid.unwrap_or(identity.uid);
-            identity.gid = set.gid.unwrap_or(identity.gid);
-            if let Some(mtime) = set.mtime_ns {
-                (identity.mtime_set, identity.mtime_set_at) = (mtime.cast_unsigned(), stored_wtime);
-            }
-        })?;
+        let mut identity = inode.identity(change)?;
+        if let Some(mode) = set.mode {
+            identity.mode = identity.mode & TYPE_MASK | mode & PERMISSIONS;
+        }
+        identity.uid = set.uid.unwrap_or(identity.uid);
+        identity.gid = set.gid.unwrap_or(identity.gid);
+        if let Some(mtime) = set.mtime_ns {
+            (identity.mtime_set, identity.mtime_set_at) = (mtime.cast_unsigned(), stored_wtime);
+        }
+        inode.set_identity(change, identity)?;
         if let Some(atime) = set.atime_ns {
             change.set(inode.atime_at(), atime.cast_unsigned())?;
         }
@@ -77,9 +77,9 @@ pub(crate) fn set_strict<P: Pmem>(shared: &Shared<P>, state: &State, is_strict: 
     let _inner = state.write_existing()?;
     let now = volume.now();
     volume.transaction(|change| {
-        inode.edit(change, |identity| {
-            identity.flags = identity.flags & !FLAG_STRICT | if is_strict { FLAG_STRICT } else { 0 };
-        })?;
+        let mut identity = inode.identity(change)?;
+        identity.flags = identity.flags & !FLAG_STRICT | if is_strict { FLAG_STRICT } else { 0 };
+        inode.set_identity(change, identity)?;
         change.set(inode.ctime_at(), now)
     })
 }

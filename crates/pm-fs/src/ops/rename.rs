@@ -118,10 +118,10 @@ pub(crate) fn exchange<P: Pmem>(
             if is_across {
                 other_dir.touch(change, now)?;
                 if first_is_dir {
-                    first.inode.edit(change, |identity| identity.parent = other_dir.ino)?;
+                    first.inode.set_parent(change, other_dir.ino)?;
                 }
                 if second_is_dir {
-                    second.inode.edit(change, |identity| identity.parent = one_dir.ino)?;
+                    second.inode.set_parent(change, one_dir.ino)?;
                 }
                 if first_is_dir != second_is_dir {
                     let nlink = one_dir.changed_nlink(one_nlink, second_count, first_count)?;
@@ -238,7 +238,7 @@ impl Move<'_> {
             }
             if gained != 0 {
                 from_dir.set_nlink(change, from_dir.changed_nlink(from_nlink, 0, 1)?)?;
-                inode.edit(change, |identity| identity.parent = to_dir.ino)?;
+                inode.set_parent(change, to_dir.ino)?;
             }
             if gained != lost {
                 to_dir.set_nlink(change, to_dir.changed_nlink(to_nlink, gained, lost)?)?;

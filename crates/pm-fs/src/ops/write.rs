@@ -178,6 +178,17 @@ fn write_some<P: Pmem>(
     if plan.end <= offset {
         return Err(FsError::NoSpace);
     }
+    write_pages(volume, inode, size, piece, &plan)
+}
+
+/// Writes the bytes of a plan: in place, and to new pages, which a transaction gives to the file. Returns their number.
+fn write_pages<P: Pmem>(
+    volume: &Volume<P>,
+    inode: &InodeRef,
+    size: u64,
+    Piece { at: offset, bytes }: Piece<'_>,
+    plan: &Plan,
+) -> Result<u64, FsError> {
     let taken = volume.pages.take(plan.added.len())?;
     // The bytes of a page of the file.
     let part = |index: u64| {

@@ -1,7 +1,7 @@
 //! Extended attributes, and how they change.
 
 use crate::error::FsError;
-use crate::format::{ATTRIBUTES_MAX, NAME_MAX};
+use crate::format::{ATTRIBUTES_MAX, Identity, NAME_MAX};
 use crate::node::acl;
 use crate::node::attribute_block::{self, Xattrs};
 use crate::node::inode::load_identity;
@@ -86,7 +86,8 @@ fn change<P: Pmem>(
     let now = volume.now();
     volume.transaction(|change| {
         if new_mode != mode {
-            inode.edit(change, |identity| identity.mode = new_mode)?;
+            let identity = inode.identity(change)?;
+            inode.set_identity(change, Identity { mode: new_mode, ..identity })?;
         }
         attribute_block::replace(change, inode, &attributes)?;
         change.set(inode.ctime_at(), now)

@@ -5,6 +5,16 @@ use crate::format::{HUGE_PAGE_PAGES, PAGE_BYTES};
 use core::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// A frame of 2 MiB of the pool, or that part of the first and the last one that is for data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Frame {
+    /// Its pages, of 4,096 bytes.
+    pub pages: u64,
+    /// Those that are in use.
+    pub used: u64,
+}
+
 /// The pages of a frame: what one entry of a page directory of x86-64 maps.
 const FRAME_PAGES: u64 = (2 << 20) / PAGE_BYTES;
 
@@ -25,16 +35,6 @@ pub(crate) struct PageMap {
     cursor: usize,
     /// The place for a huge page at which the next search for one begins, counted from the end down.
     huge_cursor: u64,
-}
-
-/// A frame of 2 MiB of the pool, or that part of the first and the last one that is for data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Frame {
-    /// Its pages, of 4,096 bytes.
-    pub pages: u64,
-    /// Those that are in use.
-    pub used: u64,
 }
 
 /// Pages that were taken and are not in a file yet. They are given back when this is dropped.

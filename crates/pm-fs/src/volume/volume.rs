@@ -6,6 +6,7 @@ use crate::volume::options::FsOptions;
 use crate::volume::pages::Pages;
 use crate::volume::seal::{Owner, seal, unseal};
 use core::cell::RefCell;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_alloc::{Heap, PoisoningPmem, Tx};
 use pm_core::{InPool, Persist, Pmem, from_bytes};
@@ -142,6 +143,13 @@ impl<P: Pmem> Source for Volume<P> {
     }
 }
 
+/// A block that a transaction has allocated, and whose contents are not stored yet. They depend on the offset, which their checksums cover.
+#[must_use = "its contents are not stored yet"]
+pub(crate) struct NewBlock<T> {
+    pub(crate) offset: u64,
+    contents: PhantomData<T>,
+}
+
 /// A transaction in progress.
 pub(crate) struct Change<'c, 'p, P: Pmem> {
     tx: &'c mut Tx<'p, P>,
@@ -199,14 +207,18 @@ impl<P: Pmem> Change<'_, '_, P> {
         Ok(self.tx.alloc_uninit::<u8>(len_bytes)?.offset())
     }
 
-    /// Allocates a block for a value, whose contents `fill` makes from its offset.
-    pub(crate) fn alloc<T: Persist>(&mut self, fill: impl FnOnce(u64) -> T) -> Result<u64, FsError> {
+    /// Allocates a block for a value.
+    pub(crate) fn alloc<T: Persist>(&mut self) -> Result<NewBlock<T>, FsError> {
         let offset = self.alloc_uninit(size_of::<T>() as u64)?;
+        Ok(NewBlock { offset, contents: PhantomData })
+    }
+
+    /// Stores the contents of a new block, and returns its offset.
+    pub(crate) fn init<T: Persist>(&mut self, block: NewBlock<T>, contents: &T) -> u64 {
         // Not through the log: nothing links to the block before the commit, which fences first.
-        let pmem = self.volume.pmem();
-        pmem.store_nt(offset, pm_core::bytes_of(&fill(offset)));
+        self.volume.pmem().store_nt(block.offset, pm_core::bytes_of(contents));
         self.tx.note_unfenced_stores();
-        Ok(offset)
+        block.offset
     }
 
     /// Frees a block.

@@ -130,7 +130,7 @@ fn inode_of<P: Pmem>(
 
 fn set_parent<P: Pmem>(repair: &mut Repair<'_, P>, dir: &InodeRef, parent: u64) -> Result<(), FsError> {
     if load_identity(repair.volume, dir.ino)?.parent != parent {
-        repair.volume.transaction(|change| dir.edit(change, |identity| identity.parent = parent))?;
+        repair.volume.transaction(|change| dir.set_parent(change, parent))?;
         repair.note(format!("directory {}: its parent is {parent}", dir.ino));
     }
     Ok(())
