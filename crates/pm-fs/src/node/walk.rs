@@ -18,14 +18,34 @@ pub(crate) struct Visited {
 
 /// The first slot of a page or block, at a page of a file or behind it. Of a huge page, it is the slot that the page would have.
 pub(crate) fn next(source: &impl Source, inode: &InodeRef, from: u64) -> Result<Option<Visited>, FsError> {
-    for visited in Walk::new(source, inode, from)? {
-        let Visited { index, level, slot } = visited?;
-        if level == 0 {
-            return Ok(Some(Visited { index, level, slot }));
+    match inode.height(source)? {
+        NO_TREE => Ok(None),
+        height => next_in(source, inode, SlotList::of_inode(inode, height), from, &mut source.nodes_max()),
+    }
+}
+
+// Not by a walk, whose state takes 3 % of the time of punching a page.
+fn next_in(
+    source: &impl Source,
+    inode: &InodeRef,
+    slots: SlotList,
+    from: u64,
+    nodes_left: &mut u64,
+) -> Result<Option<Visited>, FsError> {
+    count_node(inode, nodes_left)?;
+    for index in from.saturating_sub(slots.first) / reach(slots.level)..slots.count {
+        let Some(slot) = slot::load(source, inode, slots.slot_at(index))? else { continue };
+        let page = slots.page(index);
+        if slots.level == 0 {
+            return Ok(Some(Visited { index: page, level: 0, slot }));
         }
-        if slot.is_huge(level) {
-            let index = index.max(from);
-            return Ok(Some(Visited { index, level: 0, slot: slot.part(index) }));
+        if slot.is_huge(slots.level) {
+            let page = page.max(from);
+            return Ok(Some(Visited { index: page, level: 0, slot: slot.part(page) }));
+        }
+        let below = slots.below(source, inode, index, slot)?;
+        if let Some(found) = next_in(source, inode, below, from, nodes_left)? {
+            return Ok(Some(found));
         }
     }
     Ok(None)
@@ -33,14 +53,13 @@ pub(crate) fn next(source: &impl Source, inode: &InodeRef, from: u64) -> Result<
 
 /// Every slot of a file that is no hole: nodes, and what the leaves have.
 pub(crate) fn walk<'w, S: Source>(source: &'w S, inode: &InodeRef) -> Result<Walk<'w, S>, FsError> {
-    Walk::new(source, inode, 0)
+    Walk::new(source, inode)
 }
 
-/// A walk through the slots of a file from a page on, in ascending order: a node comes before the slots that it has.
+/// A walk through the slots of a file, in ascending order: a node comes before the slots that it has.
 pub(crate) struct Walk<'w, S: Source> {
     source: &'w S,
     inode: InodeRef,
-    from: u64,
     /// The lists of slots that lead to the next one, from the root down.
     path: Vec<Cursor>,
     /// The node that was visited last: its slots are next.
@@ -55,15 +74,9 @@ struct Cursor {
 }
 
 impl<'w, S: Source> Walk<'w, S> {
-    fn new(source: &'w S, inode: &InodeRef, from: u64) -> Result<Self, FsError> {
-        let mut walk = Self {
-            source,
-            inode: *inode,
-            from,
-            path: Vec::new(),
-            entered: None,
-            nodes_left: source.nodes_max(),
-        };
+    fn new(source: &'w S, inode: &InodeRef) -> Result<Self, FsError> {
+        let mut walk =
+            Self { source, inode: *inode, path: Vec::new(), entered: None, nodes_left: source.nodes_max() };
         match inode.height(source)? {
             NO_TREE => {}
             height => walk.enter(SlotList::of_inode(inode, height))?,
@@ -73,8 +86,7 @@ impl<'w, S: Source> Walk<'w, S> {
 
     fn enter(&mut self, slots: SlotList) -> Result<(), FsError> {
         count_node(&self.inode, &mut self.nodes_left)?;
-        let next = self.from.saturating_sub(slots.first) / reach(slots.level);
-        self.path.push(Cursor { slots, next });
+        self.path.push(Cursor { slots, next: 0 });
         Ok(())
     }
 
