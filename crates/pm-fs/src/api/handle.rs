@@ -48,7 +48,7 @@ impl NewFile {
 
 impl<P: Pmem> fmt::Debug for Handle<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("inode", self.open.inode()).finish_non_exhaustive()
+        fmt::Debug::fmt(&self.open, f)
     }
 }
 

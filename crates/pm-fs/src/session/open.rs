@@ -39,7 +39,8 @@ impl<P: Pmem> OpenInode<P> {
 
 impl<P: Pmem> fmt::Debug for OpenInode<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenInode").field("inode", self.inode()).finish_non_exhaustive()
+        // By the name of its public face.
+        f.debug_struct("Handle").field("inode", self.inode()).finish_non_exhaustive()
     }
 }
 
