@@ -133,10 +133,11 @@ fn read_slots<P: Pmem>(
         }
         // The entries of a committed batch are durable.
         let bad = if kind.is_batch() { &mut slots.held } else { bad };
-        // Entries above the high separator were moved to the right sibling: their slots are free.
+        // Entries from the high separator on were moved to the right sibling: their slots are free. Changes of the sibling may have released their records, so
+        // these are not looked at.
         let low = node.low();
-        let is_outside = |head: u64| head < low.head || high.is_some_and(|high| head > high.head);
-        if is_outside(entry.key) {
+        let head = entry.key;
+        if head < low.head || high.is_some_and(|high| high.is_at_or_below_all_of(head)) {
             continue;
         }
         let is_tombstone = !kind.is_value();

@@ -132,24 +132,30 @@ fn of_thread(state: &State, thread: u64) -> State {
     }
 }
 
-/// `PM_KILLS` sets the number of kills.
+/// With default options, where splits are rare and large, and with small nodes. `PM_KILLS` sets the number of kills of each.
 #[test]
 fn reported_changes_survive_kills() {
     if let Some(path) = std::env::var_os(FILE) {
         run(&PathBuf::from(path));
     }
+    for options in [StoreOptions::new(), StoreOptions::new().node_slots(4)] {
+        survive_kills(&options);
+    }
+}
+
+fn survive_kills(options: &StoreOptions) {
     let kills = std::env::var("PM_KILLS").map_or(10, |count| count.parse().expect("a number"));
     // In memory: on a disk a thread would make a few changes only before it is killed.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("store.pm");
-    Store::create(&path, 64 << 20, &StoreOptions::new()).unwrap().close().unwrap();
+    Store::create(&path, 64 << 20, options).unwrap().close().unwrap();
     let mut random = fastrand::Rng::with_seed(1);
     let mut starts = [0; 2];
     let mut expected: [State; 2] = Default::default();
     for kill in 0..kills {
         let firsts = starts.each_ref().map(u64::to_string).join(",");
         let variables = [(FILE, path.as_os_str()), (START, OsStr::new(&firsts))];
-        let time = Duration::from_millis(random.u64(5..150));
+        let time = Duration::from_millis(random.u64(3..60));
         let reports = run_and_kill("kill::reported_changes_survive_kills", &variables, time);
 
         let store = Store::open(&path, &StoreOptions::new().sweep_at_open(random.u64(..100))).unwrap();

@@ -441,3 +441,41 @@ fn key_out_of_order_ends_a_load() {
     assert!(matches!(error.failure, LoadFailure::Write(WriteError::TooLong { .. })), "{error}");
     assert_eq!((error.durable, bytes.len().unwrap()), (0, 0));
 }
+
+/// A batch writes entries with records. A split moves them, but leaves the moved ones in the slots of the left leaf, where one has the key that separates the
+/// leaves. Then changes in the right leaf release their records, whose space is used again. After a kill none of these stale entries counts.
+#[test]
+fn entries_that_a_split_has_moved_do_not_count_after_a_kill() {
+    for (slots, count) in [(62, 60), (6, 6), (4, 4)] {
+        // The first key that is changed later: at one of them, only the right leaf is.
+        for first in 0..count {
+            let pmem = Arc::new(Counting::new(Region::anonymous(4 << 20).unwrap()));
+            let store = Store::format(any(&pmem), &StoreOptions::new().node_slots(slots)).unwrap();
+            let table = store.table::<u64, [u8; 100]>("t").unwrap();
+            let mut batch = store.batch();
+            for key in 0..count {
+                batch.insert(&table, 2 * key, [1; 100]).unwrap();
+            }
+            batch.commit().unwrap();
+            for key in count * 5 / 6..count * 5 / 6 + 8.min(count) {
+                table.insert(2 * key + 1, [2; 100]).unwrap();
+            }
+            for round in 3..43 {
+                for key in first..count {
+                    table.insert(2 * key, [round; 100]).unwrap();
+                }
+            }
+            drop(table);
+            let store = reopen(&pmem, store, true);
+            let table = store.table::<u64, [u8; 100]>("t").unwrap();
+            let case = format!("{slots} slots, changed from {first} on");
+            for key in 0..count {
+                let value = table.get(2 * key).unwrap_or_else(|error| panic!("{case}, key {key}: {error}"));
+                assert_eq!(value.unwrap().value(), [if key < first { 1 } else { 42 }; 100], "{case}");
+            }
+            let report = store.check().unwrap();
+            assert!(report.is_sound(), "{case}: {report:?}");
+            (0..count).for_each(|key| assert!(table.insert(2 * key, [43; 100]).is_ok()));
+        }
+    }
+}
