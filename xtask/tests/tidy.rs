@@ -32,7 +32,7 @@ fn every_rule_finds_a_violation_in_this_repository() {
             "crates/pm-core/src/new.rs",
             "//! New.\nfn a() {\n    // DURABILITY POINT\n    b();\n}\n",
         ),
-        ("folders", "xtask/src/vm/new.rs", "//! New.\n"),
+        ("folders", "xtask/src/vm/zone.rs", "//! New.\n"),
         ("heads", "xtask/src/new.rs", "fn new() {}\n"),
         ("imports", "xtask/src/tidy/mod.rs", "//! New.\nfn a() {}\n"),
         ("links", "docs/new.md", "[gone](gone.md)\n"),

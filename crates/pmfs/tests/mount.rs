@@ -14,9 +14,12 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, UNIX_EPOCH};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 use tempfile::TempDir;
+
+/// The time limit for files to be closed by children of other tests, generous for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A file system in memory, mounted.
 struct Mount {
@@ -64,7 +67,17 @@ impl Mount {
     }
 
     fn stop(&mut self) {
-        run(pmfs().arg("umount").arg(self.path("")));
+        // A child that another test starts has this one's open files, too, until it runs its program.
+        let begin = Instant::now();
+        let is_busy = |output: &Output| String::from_utf8_lossy(&output.stderr).contains("os error 16");
+        loop {
+            let output = pmfs().arg("umount").arg(self.path("")).output().unwrap();
+            if output.status.success() {
+                break;
+            }
+            assert!(is_busy(&output) && begin.elapsed() < PATIENCE, "{output:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         assert!(self.server.take().unwrap().wait().unwrap().success());
     }
 

@@ -48,7 +48,12 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, order: Mutex::default(), changes: RwLock::new(OpList::new()), len: AtomicUsize::new(0) }
+        Self {
+            limit,
+            order: Mutex::default(),
+            changes: RwLock::new(OpList::indexed()),
+            len: AtomicUsize::new(0),
+        }
     }
 
     /// Whether changes may wait.

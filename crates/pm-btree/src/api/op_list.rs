@@ -7,7 +7,11 @@ use crate::ops::{Op, commit};
 use crate::session::Session;
 use crate::tree::Tree;
 use core::ops::Range;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use pm_core::Pmem;
+use rustc_hash::FxHasher;
+use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 
 /// Operations of a batch or of a group.
@@ -18,6 +22,8 @@ pub(crate) struct OpList {
     /// The keys and values.
     bytes: Vec<u8>,
     ops: Vec<Queued>,
+    /// The number of the last operation on each key, if operations are looked up.
+    last: Option<HashTable<usize>>,
 }
 
 /// An operation, with the places of its key and value among the bytes.
@@ -32,7 +38,12 @@ struct Queued {
 
 impl OpList {
     pub(crate) const fn new() -> Self {
-        Self { trees: Vec::new(), bytes: Vec::new(), ops: Vec::new() }
+        Self { trees: Vec::new(), bytes: Vec::new(), ops: Vec::new(), last: None }
+    }
+
+    /// A list in which operations are looked up.
+    pub(crate) fn indexed() -> Self {
+        Self { last: Some(HashTable::new()), ..Self::new() }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -59,6 +70,16 @@ impl OpList {
         let key_bytes = add(key.bytes());
         let value = value.map(add);
         self.ops.push(Queued { tree: number, head: key.head(), key: key_bytes, value });
+        if let Some(mut last) = self.last.take() {
+            let op = self.ops.len() - 1;
+            let hash_of = |op: &usize| self.hash_of(*op);
+            let entry = last.entry(hash_of(&op), |other| self.is_of_same_key(*other, op), hash_of);
+            match entry {
+                Entry::Occupied(mut earlier) => *earlier.get_mut() = op,
+                Entry::Vacant(new) => drop(new.insert(op)),
+            }
+            self.last = Some(last);
+        }
     }
 
     /// Removes all operations, and keeps their memory for others.
@@ -66,15 +87,29 @@ impl OpList {
         self.trees.clear();
         self.bytes.clear();
         self.ops.clear();
+        self.last.iter_mut().for_each(HashTable::clear);
     }
 
-    /// The value that the last operation on a key gives it, `Some(None)` if it removes the key; `None` if there is no operation on it.
+    /// The value that the last operation on a key gives it, `Some(None)` if it removes the key; `None` if there is no operation on it, or the list is not
+    /// [`indexed`](Self::indexed).
     pub(crate) fn find(&self, tree: &Arc<Tree>, key: &SearchKey<'_>) -> Option<Option<&[u8]>> {
         let number = self.position(tree)?;
-        let is_of_key =
-            |op: &&Queued| op.head == key.head() && op.tree == number && self.part(&op.key) == key.bytes();
-        let last = self.ops.iter().rev().find(is_of_key)?;
-        Some(last.value.as_ref().map(|value| self.part(value)))
+        let is_of_key = |op: &usize| {
+            let op = &self.ops[*op];
+            op.head == key.head() && op.tree == number && self.part(&op.key) == key.bytes()
+        };
+        let last = self.last.as_ref()?.find(hash(number, key.head(), key.bytes()), is_of_key)?;
+        Some(self.ops[*last].value.as_ref().map(|value| self.part(value)))
+    }
+
+    fn hash_of(&self, op: usize) -> u64 {
+        let op = &self.ops[op];
+        hash(op.tree, op.head, self.part(&op.key))
+    }
+
+    fn is_of_same_key(&self, one: usize, other: usize) -> bool {
+        let [one, other] = [one, other].map(|op| &self.ops[op]);
+        (one.tree, one.head) == (other.tree, other.head) && self.part(&one.key) == self.part(&other.key)
     }
 
     /// The operations of each table, in ascending order of the tables' numbers and of the keys: the last one of each key.
@@ -128,4 +163,10 @@ impl OpList {
     fn part(&self, range: &Range<usize>) -> &[u8] {
         &self.bytes[range.clone()]
     }
+}
+
+fn hash(tree: usize, head: u64, bytes: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    (tree, head, bytes).hash(&mut hasher);
+    hasher.finish()
 }

@@ -3,12 +3,11 @@
 use super::group::Group;
 use super::guard::{Encoded, Guard, Swap};
 use super::load::{Load, LoadError, LoadFailure};
-use crate::error::{EncodeError, ReadError, WriteError};
+use crate::error::{EncodeError, LeafError, ReadError, WriteError};
 use crate::maintenance::Sweep;
 use crate::node::{OwnedKey, SearchKey, head_of};
 use crate::ops::{
-    Bounds, End, Expected, Found, Outcome, Scan, Side, contains, get, lend, lock_end, put, remove,
-    visit_range,
+    Bounds, End, Expected, Found, Outcome, Scan, Side, Visit, contains, get, lend, lock_end, put, remove,
 };
 use crate::session::Session;
 use crate::tree::Tree;
@@ -499,13 +498,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
             Ok(bounds) => (Some(bounds), None),
             Err(error) => (None, Some(error)),
         };
-        Range {
-            session: self.session,
-            tree: Arc::clone(&self.tree),
-            scan: Scan::new(bounds),
-            error,
-            types: PhantomData,
-        }
+        Range { table: self.clone(), scan: Scan::new(bounds), error }
     }
 
     /// Calls `each` with the keys and values in a range, in ascending order, until it breaks. Values are not copied: [`range`](Self::range) copies
@@ -545,13 +538,21 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
             Ok(bounds) => bounds,
             Err(error) => return each(Err(error)),
         };
-        visit_range(self.session, &self.tree, bounds, |entry| match entry {
+        let mut entry = |entry: Result<(&[u8], &[u8]), LeafError>| match entry {
             Ok((key, value)) => match (K::decode_key(key), V::decode(value)) {
                 (Ok(key), Ok(value)) => each(Ok((key, value))),
                 (Err(error), _) | (_, Err(error)) => each(Err(error.into())),
             },
             Err(error) => each(Err(error.into())),
-        })
+        };
+        let mut visit = Visit::new(bounds);
+        while visit.next_leaf(self.session, &self.tree, &mut entry)? {
+            // Changes that have joined a group meanwhile are seen like others.
+            if let Err(error) = self.settle() {
+                return each(Err(error));
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     fn bounds<'k>(&self, range: &impl RangeBounds<K::View<'k>>) -> Result<Bounds, ReadError> {
@@ -592,12 +593,10 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
 
 /// The entries in a range of keys, from [`Table::range`].
 pub struct Range<'s, K: Key, V: Value, P: Pmem = Region> {
-    session: &'s Session<P>,
-    tree: Arc<Tree>,
+    table: Table<'s, K, V, P>,
     scan: Scan<'s>,
     /// Why a bound has no encoding, until it is returned.
     error: Option<ReadError>,
-    types: PhantomData<fn() -> (K, V)>,
 }
 
 impl<K: Key, V: Value, P: Pmem> fmt::Debug for Range<'_, K, V, P> {
@@ -609,7 +608,15 @@ impl<K: Key, V: Value, P: Pmem> fmt::Debug for Range<'_, K, V, P> {
 impl<K: Key, V: Value, P: Pmem> Range<'_, K, V, P> {
     #[inline]
     fn next_from(&mut self, side: Side) -> Option<Result<KeyValue<K, V>, ReadError>> {
-        match self.scan.next(self.session, &self.tree, side) {
+        // Changes that have joined a group meanwhile are seen like others.
+        if !self.scan.has_copied(side)
+            && let Err(error) = self.table.settle()
+        {
+            self.scan = Scan::new(None);
+            return Some(Err(error));
+        }
+        let Table { session, tree, .. } = &self.table;
+        match self.scan.next(session, tree, side) {
             Some(Ok(found)) => Some(key_value(&found)),
             Some(Err(error)) => Some(Err(error.into())),
             None => self.error.take().map(Err),

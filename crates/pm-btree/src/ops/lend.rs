@@ -3,7 +3,7 @@
 use super::get::get_entry;
 use super::order::{Bounds, Side, SortedLeaf, enter, is_below};
 use crate::error::{Corruption, CorruptionKind, LeafError};
-use crate::node::{Entry, OwnedKey, SearchKey, entry_offset, held_entry, slots_of};
+use crate::node::{Entry, Frame, OwnedKey, SearchKey, Snapshot, entry_offset, held_entry, slots_of};
 use crate::session::Session;
 use crate::tree::Tree;
 use core::ops::{Bound, ControlFlow};
@@ -29,30 +29,47 @@ pub(crate) fn lend<P: Pmem>(
     Ok(found.is_some())
 }
 
-/// Calls `each` with the bytes of the keys and values within the bounds, in ascending order, and with an error for each corrupted entry of a leaf
-/// before the other entries of this leaf. Ends with the first error of a leaf that cannot be read.
-pub(crate) fn visit_range<P: Pmem, B>(
-    session: &Session<P>,
-    tree: &Tree,
-    mut bounds: Bounds,
-    mut each: impl FnMut(Result<(&[u8], &[u8]), LeafError>) -> ControlFlow<B>,
-) -> ControlFlow<B> {
-    let pmem = &session.pmem();
-    let mut left = None;
-    let (mut last_node, mut reported) = (0, 0);
-    loop {
+/// A visit of the entries within bounds, leaf by leaf.
+#[derive(Debug)]
+pub(crate) struct Visit<'c> {
+    bounds: Bounds,
+    /// The leaf before the next one, whose right sibling that is.
+    left: Option<(&'c Frame, Snapshot)>,
+    /// The node that was visited last, and its corrupted slots, which were reported.
+    last_node: u64,
+    reported: u64,
+}
+
+impl<'c> Visit<'c> {
+    pub(crate) const fn new(bounds: Bounds) -> Self {
+        Self { bounds, left: None, last_node: 0, reported: 0 }
+    }
+
+    /// Calls `each` with the bytes of the keys and values of the next leaf, or of a part of it if the leaf is changed meanwhile, in ascending order, and with an
+    /// error for each corrupted entry of the leaf before its other entries. Returns whether there may be more. Ends with the first error of a leaf that
+    /// cannot be read.
+    pub(crate) fn next_leaf<P: Pmem, B>(
+        &mut self,
+        session: &'c Session<P>,
+        tree: &Tree,
+        mut each: impl FnMut(Result<(&[u8], &[u8]), LeafError>) -> ControlFlow<B>,
+    ) -> ControlFlow<B, bool> {
+        let pmem = &session.pmem();
         // Announced anew for each leaf, so that a long scan does not keep all released space.
         let _lending = session.begin_lending();
-        let (mut leaf, corrupted) = match enter(session, tree, &bounds, Side::Front, left.take()) {
+        let (mut leaf, corrupted) = match enter(session, tree, &self.bounds, Side::Front, self.left.take()) {
             Ok(entered) => entered,
-            Err(error) => return each(Err(error)),
+            Err(error) => {
+                each(Err(error))?;
+                return ControlFlow::Continue(false);
+            }
         };
         let node = leaf.frame.node();
-        reported = if last_node == node { reported } else { 0 };
+        let reported = if self.last_node == node { self.reported } else { 0 };
         for slot in slots_of(corrupted & !reported) {
             each(Err(held_entry(node, 1 << slot).into()))?;
         }
-        (last_node, reported) = (node, reported | corrupted);
+        (self.last_node, self.reported) = (node, reported | corrupted);
 
         let place = |leaf: &SortedLeaf<'_>, at: usize| entry_offset(node, leaf.order[at].into());
         let load = |leaf: &SortedLeaf<'_>, at: usize| Entry::load(pmem, place(leaf, at)).0;
@@ -90,16 +107,18 @@ pub(crate) fn visit_range<P: Pmem, B>(
                 if !tree.is_word() {
                     entry.push_key(pmem, &mut bytes);
                 }
-                bounds.from = Bound::Excluded(OwnedKey { head: entry.key, bytes, is_word: tree.is_word() });
+                self.bounds.from =
+                    Bound::Excluded(OwnedKey { head: entry.key, bytes, is_word: tree.is_word() });
             }
-            continue;
+            return ControlFlow::Continue(true);
         }
         match leaf.edge {
-            Some(high) if is_below(&high, &bounds.to) => {
-                bounds.from = Bound::Included(high);
-                left = Some((leaf.frame, leaf.snapshot));
+            Some(high) if is_below(&high, &self.bounds.to) => {
+                self.bounds.from = Bound::Included(high);
+                self.left = Some((leaf.frame, leaf.snapshot));
+                ControlFlow::Continue(true)
             }
-            _ => return ControlFlow::Continue(()),
+            _ => ControlFlow::Continue(false),
         }
     }
 }

@@ -15,7 +15,7 @@ mod split_point;
 pub(crate) use batch::{Op, commit};
 pub(crate) use change::{Expected, Outcome, record_bytes};
 pub(crate) use get::{contains, get};
-pub(crate) use lend::{lend, visit_range};
+pub(crate) use lend::{Visit, lend};
 pub(crate) use order::{Bounds, Side};
 pub(crate) use pop::{End, lock_end};
 pub(crate) use put::put;

@@ -123,6 +123,16 @@ impl<'c> Scan<'c> {
         Self { bounds, front: End::new(), back: End::new() }
     }
 
+    /// Whether the [`next`](Self::next) entry at this end has been copied, so that nothing is read for it.
+    #[inline]
+    pub(crate) fn has_copied(&self, side: Side) -> bool {
+        let own = match side {
+            Side::Front => &self.front,
+            Side::Back => &self.back,
+        };
+        !own.chunk.rest.is_empty()
+    }
+
     /// The next entry at one end, or an error for each corrupted entry of a leaf before the other entries of this leaf.
     #[inline]
     pub(crate) fn next<P: Pmem>(

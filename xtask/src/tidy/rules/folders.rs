@@ -26,25 +26,27 @@ pub(in crate::tidy) fn check(tree: &Tree) -> Vec<Violation> {
 }
 
 fn against(tree: &Tree, larger: &[(&str, usize, &str)]) -> Vec<Violation> {
-    let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut folders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for file in tree.with_extension("rs") {
         let Some((folder, name)) = file.path().rsplit_once('/') else { continue };
         let is_source = format!("{folder}/").contains("/src/") && !folder.ends_with("/tests");
         if is_source && !["mod.rs", "lib.rs", "main.rs"].contains(&name) {
-            *folders.entry(folder).or_default() += 1;
+            folders.entry(folder).or_default().push(file.path());
         }
     }
     let mut violations = Vec::new();
-    for (&folder, &count) in &folders {
-        let max = larger.iter().find(|(of, ..)| *of == folder).map_or(MAX_FILES, |(_, max, _)| *max);
+    for (folder, files) in &folders {
+        let max = larger.iter().find(|(of, ..)| of == folder).map_or(MAX_FILES, |(_, max, _)| *max);
+        let (count, last) = (files.len(), files.last().unwrap_or(folder));
         if count > max {
-            let message =
-                format!("{count} files, more than {max}: group them by what they know of each other");
-            violations.push(Violation::new(folder, 1, message));
+            let message = format!(
+                "{folder} has {count} files, more than {max}: group them by what they know of each other"
+            );
+            violations.push(Violation::new(last, 1, message));
         }
     }
     for (folder, max, _) in larger {
-        let count = folders.get(folder).copied().unwrap_or_default();
+        let count = folders.get(folder).map_or(0, Vec::len);
         if count < *max {
             let message = format!("{folder} has {count} files: the exception of {max} is not needed");
             violations.push(Violation::new("xtask/src/tidy/rules/folders.rs", 1, message));
@@ -69,8 +71,8 @@ mod tests {
     #[test]
     fn folder_has_at_most_a_dozen_files() {
         assert_eq!(places_of("crates/a/src/b", MAX_FILES, &[]), [""; 0]);
-        assert_eq!(places_of("crates/a/src/b", MAX_FILES + 1, &[]), ["crates/a/src/b:1"]);
-        assert_eq!(places_of("crates/a/src", MAX_FILES + 1, &[]), ["crates/a/src:1"]);
+        assert_eq!(places_of("crates/a/src/b", MAX_FILES + 1, &[]), ["crates/a/src/b/f9.rs:1"]);
+        assert_eq!(places_of("crates/a/src", MAX_FILES + 1, &[]), ["crates/a/src/f9.rs:1"]);
         for folder in ["crates/a/tests/library", "crates/a/src/b/tests"] {
             assert_eq!(places_of(folder, MAX_FILES + 1, &[]), [""; 0], "{folder}");
         }
@@ -80,7 +82,7 @@ mod tests {
     fn exception_is_exact() {
         let larger = [("a/src/b", 20, "reason")];
         assert_eq!(places_of("a/src/b", 20, &larger), [""; 0]);
-        assert_eq!(places_of("a/src/b", 21, &larger), ["a/src/b:1"]);
+        assert_eq!(places_of("a/src/b", 21, &larger), ["a/src/b/f9.rs:1"]);
         assert_eq!(places_of("a/src/b", 19, &larger), ["xtask/src/tidy/rules/folders.rs:1"]);
     }
 }

@@ -1,5 +1,6 @@
 //! Groups: what readers see of them, when they are committed, and what happens when they cannot be.
 
+use core::ops::ControlFlow;
 use pm_btree::{Encoded, OpenError, Store, StoreOptions, Table, WriteError};
 use pm_core::{Counting, Region};
 use pm_testkit::AnyPmem;
@@ -64,6 +65,40 @@ fn waiting_changes_are_visible() {
 }
 
 /// The limit bounds what a crash can lose.
+/// A change that joins a group ahead of an open range or a visit is seen like one that does not wait.
+#[test]
+fn open_ranges_see_changes_that_join_a_group_ahead_of_them() {
+    let store = store(100);
+    let table = store.table::<u64, u64>("t").unwrap();
+    (0..200).for_each(|key| table.insert(key * 10, key).map(drop).unwrap());
+    let keys = |rest: &mut dyn Iterator<Item = u64>| rest.filter(|key| key % 10 != 0).collect::<Vec<_>>();
+    let mut range = table.range(..);
+    range.next().unwrap().unwrap();
+    table.insert_grouped(1995, 1).unwrap();
+    table.remove_grouped(1990).unwrap();
+    let rest: Vec<u64> = range.map(|entry| entry.unwrap().0.value()).collect();
+    assert_eq!(keys(&mut rest.iter().copied()), [1995]);
+    assert!(!rest.contains(&1990));
+
+    let mut range = table.range(..);
+    assert_eq!(range.next_back().unwrap().unwrap().0.value(), 1995);
+    table.insert_grouped(5, 1).unwrap();
+    let rest: Vec<u64> = range.rev().map(|entry| entry.unwrap().0.value()).collect();
+    assert_eq!(keys(&mut rest.iter().copied()), [5]);
+
+    let mut seen = Vec::new();
+    let ended = table.visit(.., |entry| {
+        let (key, _) = entry.unwrap();
+        if key == 0 {
+            table.insert_grouped(1994, 1).unwrap();
+        }
+        seen.push(key);
+        ControlFlow::<()>::Continue(())
+    });
+    assert!(ended.is_continue());
+    assert_eq!(keys(&mut seen.into_iter()), [5, 1994, 1995]);
+}
+
 #[test]
 fn full_group_is_committed_by_the_next_change() {
     let store = store(4);
