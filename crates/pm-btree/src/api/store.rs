@@ -39,11 +39,28 @@ pub struct Store<P: Pmem = Region> {
     is_closed: bool,
 }
 
+/// A pool that is shorter is tried in memory before its file is made: whether it has room for a table depends on all options.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// Creates a store and a table in memory, and inserts an entry.
+fn try_in_memory(pool_bytes: u64, options: &StoreOptions) -> Result<(), OpenError> {
+    // If there is no such region, the file's error says why.
+    let Ok(region) = Region::anonymous(pool_bytes) else { return Ok(()) };
+    let reason = "it has no room for a table";
+    let store = match Store::format_in(Heap::format(region, &options.of_new_heap(pool_bytes))?, options) {
+        Err(OpenError::Tx(TxError::Space(_))) => return Err(OpenError::Layout { pool_bytes, reason }),
+        formatted => formatted?,
+    };
+    let table = store.table::<u64, u64>("trial");
+    let has_room = table.is_ok_and(|table| table.insert(0, 0).is_ok());
+    if has_room { Ok(()) } else { Err(OpenError::Layout { pool_bytes, reason }) }
+}
+
 impl Store<Region> {
     /// Creates a file of `pool_bytes` at `path` with an empty store in it.
     ///
     /// # Errors
-    /// When the path exists, the layout is impossible, or a system call fails.
+    /// When the path exists, the layout is impossible, the pool would have no room for a table, or a system call fails.
     ///
     /// # Durability
     /// Durable when this returns, with the commit of one [`Heap::transaction`] in the new heap. A crash before that leaves no file, an empty heap
@@ -56,6 +73,9 @@ impl Store<Region> {
         let heap_options = options.of_new_heap(pool_bytes);
         if let Some(reason) = options.refusal(pool_bytes) {
             return Err(OpenError::Layout { pool_bytes, reason });
+        }
+        if pool_bytes < SMALL_BYTES {
+            try_in_memory(pool_bytes, options)?;
         }
         let heap = match Heap::create(&path, pool_bytes, &heap_options) {
             Err(HeapError::Pool(PoolError::Region(error @ RegionError::Exists { .. }))) => {

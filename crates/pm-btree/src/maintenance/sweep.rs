@@ -8,7 +8,7 @@
 //! find the entries in it, and the next open verifies all leaves again.
 
 use crate::error::{LeafError, ReadError, WriteError};
-use crate::node::{Entry, FrameId, RecordRef, Verified, entry_offset, slots_of};
+use crate::node::{Entry, FrameId, RecordRef, Verified, entry_offset, held_entry, slots_of};
 use crate::session::Session;
 use crate::tree::Tree;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -222,11 +222,15 @@ fn visit_leaf<P: Pmem>(session: &Session<P>, tree: &Tree, id: FrameId) -> Result
         leaf.live.store(live & !shared, Ordering::Release);
         leaf.end();
     }
-    let has_corrupted = held | shared != 0;
+    let corrupted = held | shared;
+    if corrupted != 0 {
+        // The entries cannot be counted.
+        tree.unreadable.get_or_init(|| held_entry(leaf.node(), corrupted));
+    }
     tree.len.fetch_add((live & !shared).count_ones().into(), Ordering::Relaxed);
     leaf.is_swept.store(true, Ordering::Relaxed);
     drop(leaf);
     // This also builds the inner nodes that lead to the leaf, which marks their hint nodes.
     tree.index.post_missing(session, low, id)?;
-    Ok(Visited { next, has_corrupted })
+    Ok(Visited { next, has_corrupted: corrupted != 0 })
 }

@@ -26,7 +26,7 @@ pub(crate) struct Tree {
     pub(crate) ends: Ends,
     /// The number of entries in the leaves that are swept.
     pub(crate) len: AtomicU64,
-    /// The first leaf that the sweep could not read.
+    /// The first leaf or entry that the sweep could not read.
     pub(crate) unreadable: OnceLock<Corruption>,
 }
 

@@ -154,17 +154,18 @@ fn stat(args: &Target, json: bool) -> miette::Result<()> {
     describe(&args.file, json)
 }
 
-/// Prints the properties of the store at a path.
+/// Prints the properties of the store at a path. Fails after that if a table cannot be read.
 fn describe(path: &Path, json: bool) -> miette::Result<()> {
     let handle = Handle::open_unchanged(path)?;
     let tables = handle.tables();
-    let keys: u64 = tables.iter().filter_map(|table| handle.len(&table.name)).sum();
+    let lens: Vec<Result<u64, Failure>> = tables.iter().map(|table| handle.len(&table.name)).collect();
+    let keys: u64 = lens.iter().flatten().sum();
     let stats = handle.store().stats().into_diagnostic()?;
     if json {
-        let tables = tables.iter().map(|table| {
+        let tables = tables.iter().zip(&lens).map(|(table, len)| {
             json!({
                 "name": table.name, "key_type": table.key_type, "value_type": table.value_type,
-                "len": handle.len(&table.name),
+                "len": len.as_ref().ok(),
             })
         });
         say(json!({
@@ -175,19 +176,23 @@ fn describe(path: &Path, json: bool) -> miette::Result<()> {
             "extent_bytes": stats.extent_bytes,
             "used_bytes": stats.used_bytes,
         }));
-        return Ok(());
+        return all_readable(lens);
     }
     let (path, keys) = (path.display(), count(keys, "key", "keys"));
     say(format_args!("{path}: a store of {keys} in {}", count(tables.len() as u64, "table", "tables")));
     let (used, extents, pool) = (bytes(stats.used_bytes), bytes(stats.extent_bytes), bytes(stats.pool_bytes));
     field("space", format_args!("{used} in use, of {extents} in extents, in a pool of {pool}"));
-    for table in &tables {
-        let keys = handle.len(&table.name);
-        let keys = keys.map_or_else(|| "unreadable".to_owned(), |keys| count(keys, "key", "keys"));
+    for (table, len) in tables.iter().zip(&lens) {
+        let keys = len.as_ref().map_or_else(|_| "unreadable".to_owned(), |keys| count(*keys, "key", "keys"));
         let (name, key, value) = (&table.name, &table.key_type, &table.value_type);
         field("table", format_args!("{name}: {keys}, {key} to {value}"));
     }
-    Ok(())
+    all_readable(lens)
+}
+
+/// The first error.
+fn all_readable(lens: Vec<Result<u64, Failure>>) -> miette::Result<()> {
+    lens.into_iter().find_map(Result::err).map_or(Ok(()), |failure| Err(failure.into()))
 }
 
 fn check(args: &Target, json: bool) -> miette::Result<ExitCode> {

@@ -89,7 +89,7 @@ fn write(
         handle.table(table)?; // there is no such table
     }
     let style = ProgressStyle::with_template("{msg} {bar:30} {pos} of {len} rows, {elapsed}");
-    let bar = ProgressBar::new(tables.iter().filter_map(|info| handle.len(&info.name)).sum());
+    let bar = ProgressBar::new(tables.iter().filter_map(|info| handle.len(&info.name).ok()).sum());
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_message("writing");
     let mut rows = RowWriter::new(format, out);

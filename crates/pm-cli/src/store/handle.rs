@@ -94,9 +94,10 @@ impl Handle {
         self.store.tables()
     }
 
-    /// The number of keys of a table; `None` if a part of it cannot be read.
-    pub(super) fn len(&self, table: &str) -> Option<u64> {
-        self.store.table_len(table).ok().flatten()
+    /// The number of keys of a table; an error if a part of it cannot be read.
+    pub(super) fn len(&self, table: &str) -> Result<u64, Failure> {
+        let len = self.store.table_len(table).map_err(|error| self.failure(error))?;
+        Ok(len.unwrap_or_default())
     }
 
     /// Makes the changes that wait in the group durable.

@@ -139,3 +139,26 @@ fn creation_goes_on_in_an_empty_heap() {
     drop(Store::create(&path, 4 << 20, &StoreOptions::new()).unwrap());
     drop(Store::open(&path, &StoreOptions::new()).unwrap());
 }
+
+/// A pool that is too short for a table is refused before its file is made.
+#[test]
+fn store_without_room_for_a_table_is_not_created() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut created = 0;
+    for kib in (16..=256).step_by(8) {
+        let path = dir.path().join(format!("{kib}.pm"));
+        match Store::create(&path, kib << 10, &StoreOptions::new()) {
+            Ok(store) => {
+                store.table::<u64, u64>("t").unwrap().insert(1, 1).unwrap();
+                created += 1;
+            }
+            Err(OpenError::Layout { pool_bytes, .. }) => assert_eq!(pool_bytes, kib << 10),
+            Err(OpenError::Heap(_)) => {}
+            Err(error) => panic!("{kib} KiB: {error}"),
+        }
+        assert_eq!(path.exists(), Store::open(&path, &StoreOptions::new()).is_ok(), "{kib} KiB");
+    }
+    assert!(created > 15, "{created}");
+    let refused = Store::create(dir.path().join("64"), 64 << 10, &StoreOptions::new());
+    assert!(matches!(refused, Err(OpenError::Layout { .. })), "{refused:?}");
+}
