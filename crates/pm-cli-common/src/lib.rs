@@ -1,4 +1,4 @@
-//! Shared by the commands `pm`, `pmbd` and `pmcrash`: sizes as text, and subcommands for shell completions and manual pages.
+//! Shared by the commands `pm`, `pmbd`, `pmcrash` and `pmfs`: sizes as text, lines of results, and subcommands for shell completions and manual pages.
 
 #![forbid(unsafe_code)]
 
@@ -40,6 +40,20 @@ impl fmt::Display for Size {
             Some(digits) => write!(f, "{:.digits$} {name}", self.0 as f64 / unit as f64),
             None => write!(f, "{} {name}", self.0 / unit),
         }
+    }
+}
+
+/// Prints a line of a command's result. A closed pipe is not an error: the reader has read enough.
+///
+/// # Errors
+/// When the line cannot be written.
+pub fn say(line: impl fmt::Display) -> miette::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).into_diagnostic().wrap_err("cannot write the answer")
+        }
+        _ => Ok(()),
     }
 }
 

@@ -12,11 +12,14 @@ use clap::{Parser, Subcommand};
 use front::Mounted;
 use fuser::{Config, MountOption, SessionACL};
 use miette::{Context as _, IntoDiagnostic as _, Result, miette};
-use pm_cli_common::{Docs, Size};
+use pm_cli_common::{Docs, Size, say};
 use pm_core::{Pmem as _, RegionOptions};
 use pm_fs::{Fs, FsOptions};
 use pool::{at, close, open, open_with};
 use rustix::mount::UnmountFlags;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, OnceLock};
@@ -148,17 +151,21 @@ fn mount(file: &Path, directory: &Path, threads: usize, options: &FsOptions, jso
     let session = fuser::Session::new(mounted, directory, &config);
     let session = session.into_diagnostic().wrap_err_with(mounting)?;
     notifier.get_or_init(|| session.notifier());
-    if json {
-        println!("{}", serde_json::json!({ "event": "mounted", "file": file, "directory": directory }));
-    } else {
-        println!("{} is mounted at {}", file.display(), directory.display());
-    }
+    unmount_at_signals(directory)?;
+    // A server outlives its terminal: it goes on if this cannot be printed.
+    drop(match json {
+        true => say(serde_json::json!({ "event": "mounted", "file": file, "directory": directory })),
+        false => say(format_args!("{} is mounted at {}", file.display(), directory.display())),
+    });
     let for_thread = (Arc::clone(&fs), file.to_path_buf());
     // Reads are served meanwhile, and changes wait.
     let preparing = thread::spawn(move || {
         let (fs, file) = for_thread;
         if let Err(error) = fs.prepare() {
-            eprintln!("{}: files can be read and not changed, run pmfs fsck: {error}", file.display());
+            warn(format_args!(
+                "{}: files can be read and not changed, run pmfs fsck: {error}",
+                file.display()
+            ));
         }
     });
     session.run().into_diagnostic()?;
@@ -168,6 +175,33 @@ fn mount(file: &Path, directory: &Path, threads: usize, options: &FsOptions, jso
         None => return Err(miette!("{} is still in use", file.display())),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Unmounts the directory at SIGTERM, SIGINT and SIGHUP, as `umount` does, and also while files in it are open: these are served until they are closed. A
+/// second signal ends the server without that. Every call that has returned is durable, so the next mount has it.
+fn unmount_at_signals(directory: &Path) -> Result<()> {
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT, SIGHUP]).into_diagnostic().wrap_err("catching signals")?;
+    let directory = directory.to_path_buf();
+    thread::spawn(move || {
+        let mut is_unmounting = false;
+        for _ in signals.forever() {
+            if is_unmounting {
+                warn("a second signal: files that are still open are not served any more");
+                std::process::exit(1);
+            }
+            match umount(&directory, true) {
+                Ok(_) => is_unmounting = true,
+                Err(error) => warn(format_args!("{error:?}")),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Prints a warning. The server goes on if that fails.
+fn warn(message: impl std::fmt::Display) {
+    drop(writeln!(std::io::stderr(), "{message}"));
 }
 
 /// "Transport endpoint is not connected": errno(3).
@@ -199,16 +233,15 @@ fn info(file: &Path, json: bool) -> Result<ExitCode> {
             "file": file, "data_bytes": all, "free_bytes": free, "metadata_bytes": stats.metadata_bytes,
             "domain": domain.name(),
         });
-        println!("{stats}");
+        say(stats)?;
     } else {
         let metadata = Size(stats.metadata_bytes);
-        println!(
-            "{}: {:.1} for data, {:.1} free; {metadata:.1} for metadata",
-            file.display(),
-            Size(all),
-            Size(free)
-        );
-        println!("persistence domain {domain}: {}", domain.promise());
+        let (all, free) = (Size(all), Size(free));
+        say(format_args!(
+            "{}: {all:.1} for data, {free:.1} free; {metadata:.1} for metadata",
+            file.display()
+        ))?;
+        say(format_args!("persistence domain {domain}: {}", domain.promise()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -228,14 +261,14 @@ fn fsck(file: &Path, repairs: bool, json: bool) -> Result<ExitCode> {
         let report = serde_json::json!({
             "file": file, "inodes": report.inodes, "pages": report.pages, "problems": report.problems, "repaired": repaired,
         });
-        println!("{report}");
+        say(report)?;
     } else {
-        repaired.iter().for_each(|repaired| println!("repaired: {repaired}"));
-        report.problems.iter().for_each(|problem| println!("{problem}"));
+        repaired.iter().try_for_each(|repaired| say(format_args!("repaired: {repaired}")))?;
+        report.problems.iter().try_for_each(say)?;
         let result = if is_clean { "clean" } else { "corrupted" };
         let [files, pages] = [(report.inodes, "file"), (report.pages, "page")]
             .map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
-        println!("{}: {files}, {pages}: {result}", file.display());
+        say(format_args!("{}: {files}, {pages}: {result}", file.display()))?;
     }
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -2,6 +2,7 @@
 
 use crate::pool::{at, close, open};
 use miette::{Context as _, IntoDiagnostic as _, Result};
+use pm_cli_common::say;
 use pm_fs::Frame;
 use std::path::Path;
 
@@ -17,19 +18,16 @@ pub(crate) fn map(file: &Path, json: bool) -> Result<()> {
     if json {
         let used: Vec<u64> = frames.iter().map(|frame| frame.used).collect();
         let pages: Vec<u64> = frames.iter().map(|frame| frame.pages).collect();
-        println!("{}", serde_json::json!({ "file": file, "frame_pages": pages, "frame_used": used }));
-        return Ok(());
+        return say(serde_json::json!({ "file": file, "frame_pages": pages, "frame_used": used }));
     }
     let (each, picture) = picture(&frames);
     let of = if each == 1 { "a frame".to_owned() } else { format!("{each} frames") };
-    println!(
+    say(format_args!(
         "{}: {of} of 2 MiB a character: . free, - less than half in use, + half or more, # all",
         at(file)
-    );
-    for line in picture.as_bytes().chunks(LINE_CHARACTERS) {
-        println!("{}", String::from_utf8_lossy(line));
-    }
-    Ok(())
+    ))?;
+    let mut lines = picture.as_bytes().chunks(LINE_CHARACTERS);
+    lines.try_for_each(|line| say(String::from_utf8_lossy(line)))
 }
 
 /// The number of frames that a character stands for, and the characters.

@@ -81,6 +81,11 @@ impl Mount {
         assert!(self.server.take().unwrap().wait().unwrap().success());
     }
 
+    fn signal(&self, signal: rustix::process::Signal) {
+        let server = self.server.as_ref().unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(server), signal).unwrap();
+    }
+
     fn check(&self) {
         run(pmfs().arg("fsck").arg(self.file()));
     }
@@ -357,4 +362,42 @@ fn access_control_lists_are_kept_inherited_and_checked() {
     let len = getxattr(mount.path("dir/file"), ACCESS, &mut value).unwrap();
     assert_eq!(value[..len], acl([6, 7, 5, 6, 4]));
     mount.stop();
+}
+
+/// A signal unmounts: it leaves no mount that answers nothing, and the file system is closed.
+#[test]
+fn signals_unmount() {
+    use rustix::process::Signal;
+    let Some(mut mount) = Mount::new() else { return };
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        fs::write(mount.path("file"), "contents").unwrap();
+        mount.signal(signal);
+        assert!(mount.server.take().unwrap().wait().unwrap().success(), "{signal:?}");
+        assert_eq!(fs::read_dir(mount.path("")).unwrap().count(), 0, "{signal:?}: the directory is usable");
+        mount.check();
+        mount.start();
+    }
+    // Files that are open are served until they are closed.
+    let mut open = fs::File::create(mount.path("open")).unwrap();
+    mount.signal(Signal::TERM);
+    let begin = Instant::now();
+    while fs::read_dir(mount.path("")).unwrap().count() != 0 {
+        assert!(begin.elapsed() < PATIENCE, "the directory is not unmounted");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::io::Write::write_all(&mut open, b"written after the signal").unwrap();
+    drop(open);
+    assert!(mount.server.take().unwrap().wait().unwrap().success());
+    mount.start();
+    assert_eq!(fs::read(mount.path("open")).unwrap(), b"written after the signal");
+    // A second signal does not wait for them.
+    let open = fs::File::open(mount.path("open")).unwrap();
+    mount.signal(Signal::TERM);
+    while fs::read_dir(mount.path("")).unwrap().count() != 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    mount.signal(Signal::TERM);
+    assert_eq!(mount.server.take().unwrap().wait().unwrap().code(), Some(1));
+    drop(open);
+    mount.check();
 }

@@ -478,3 +478,23 @@ fn map_shows_the_frames_in_use() {
     assert_eq!(line.len(), disk.json(&["map"])["frame_used"].as_array().unwrap().len());
     assert!(line.contains('#') && line.contains('.'), "{picture}");
 }
+
+/// Standard output that cannot be written is an error, or, if it is a closed pipe, none; never a panic.
+#[test]
+fn answers_that_cannot_be_written_are_errors() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let file = dir.path().join("disk.pm");
+    run(pmfs().args(["mkfs", "--size", "64M"]).arg(&file));
+    for command in ["info", "map", "fsck"] {
+        for (is_full, code) in [(true, 1), (false, 0)] {
+            let out = match is_full {
+                true => Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap()),
+                false => Stdio::from(std::io::pipe().unwrap().1),
+            };
+            let ended = pmfs().arg(command).arg(&file).stdout(out).stderr(Stdio::piped()).output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert_eq!(ended.status.code(), Some(code), "{command}: {said}");
+            assert!(!said.contains("panicked"), "{command}: {said}");
+        }
+    }
+}

@@ -7,6 +7,7 @@ use super::open::{may_any_wait, region, sector};
 use super::registry::{self, Entry};
 use super::report;
 use miette::{Context as _, IntoDiagnostic as _, bail, miette};
+use pm_cli_common::say;
 use pm_core::{HeaderState, Pool, PoolError, RegionOptions};
 use pmbd::disk::{DiskKind, read_geometry};
 use pmbd::ublk;
@@ -76,7 +77,7 @@ pub(super) fn list(json: bool) -> miette::Result<()> {
         report::say_either(json, text, || json!({ "device": path, "waits_for_server": true }))?;
     }
     if entries.is_empty() && !json {
-        report::say(format_args!("no disk is being served"))?;
+        say(format_args!("no disk is being served"))?;
     }
     Ok(())
 }
@@ -115,24 +116,24 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
     let code = if corruption.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CORRUPTED) };
     if json {
         let path = args.path.to_string_lossy();
-        report::say(json!({ "path": path, "corruption": corruption, "repaired": repaired }))?;
+        say(json!({ "path": path, "corruption": corruption, "repaired": repaired }))?;
         return Ok(code);
     }
     let path = args.path.display();
     if corruption.is_empty() {
-        report::say(format_args!("{path}: both headers, the roots and the disk's descriptor are sound"))?;
+        say(format_args!("{path}: both headers, the roots and the disk's descriptor are sound"))?;
         return Ok(code);
     }
-    report::say(format_args!("{path}:"))?;
+    say(format_args!("{path}:"))?;
     for corruption in &corruption {
-        report::say(report::line("corruption", corruption))?;
+        say(report::line("corruption", corruption))?;
     }
     let repair = match (repaired, args.repair) {
         (true, _) => "the corrupted header was restored from the other",
         (false, true) => "nothing that could be restored",
         (false, false) => "nothing was changed; --repair restores a corrupted header from the other",
     };
-    report::say(report::line("repair", repair))?;
+    say(report::line("repair", repair))?;
     Ok(code)
 }
 
@@ -237,12 +238,12 @@ fn print_stopped(target: &str, json: bool) -> miette::Result<()> {
 
 fn print_entry(entry: &Entry, json: bool) -> miette::Result<()> {
     if json {
-        return report::say(serde_json::to_value(entry).into_diagnostic()?);
+        return say(serde_json::to_value(entry).into_diagnostic()?);
     }
     let address = entry.device.as_ref().or(entry.socket.as_ref());
     let address = address.map_or_else(String::new, |address| format!(" at {}", address.display()));
     let (path, transport, pid) = (entry.path.display(), &entry.transport, entry.process.pid);
     let namespace = if entry.process.is_here().into_diagnostic()? { "" } else { " of another PID namespace" };
-    report::say(format_args!("{path}: served over {transport}{address} by process {pid}{namespace}"))?;
-    entry.clients.iter().try_for_each(|client| report::say(report::line("client", client)))
+    say(format_args!("{path}: served over {transport}{address} by process {pid}{namespace}"))?;
+    entry.clients.iter().try_for_each(|client| say(report::line("client", client)))
 }

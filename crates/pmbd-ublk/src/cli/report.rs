@@ -1,13 +1,11 @@
 //! Output: properties of a disk, as text and as JSON.
 
-use miette::{Context as _, IntoDiagnostic as _};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
-use pm_cli_common::Size;
+use pm_cli_common::{Size, say};
 use pmbd::DiskInfo;
 use pmbd::disk::DiskKind;
 use serde_json::{Value, json};
 use std::fmt::Display;
-use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -39,17 +37,6 @@ pub(crate) fn say_either(
     json: impl FnOnce() -> Value,
 ) -> miette::Result<()> {
     if is_json { say(json()) } else { say(text) }
-}
-
-/// Prints a line of a command's result. A closed pipe is not an error.
-pub(crate) fn say(line: impl Display) -> miette::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match writeln!(out, "{line}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).into_diagnostic().wrap_err("cannot write the answer")
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Prints a line of a server. A server continues if that fails, as it outlives its terminal.
