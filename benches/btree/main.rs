@@ -1,5 +1,6 @@
 //! Durable ordered stores: single insertions, lookups, scans and removals, against redb, LMDB and fjall. `docs/benchmarks.md` explains the table.
 
+mod batches;
 mod btree_map;
 mod details;
 mod fjall;
@@ -75,6 +76,8 @@ enum Part {
     Details,
     /// Opening a store after a kill.
     Opening,
+    /// Long batches against short ones.
+    Batches,
     /// A tree with sorted nodes, and groups of changes, after the paper NVMalloc.
     Paper,
 }
@@ -103,6 +106,9 @@ fn main() -> Result<ExitCode> {
     if includes(Part::Opening) {
         let killed_records = if quick { 1_000_000 } else { 10_000_000 };
         opening::add(&mut report, &options.directory, &Records::new(256), killed_records, 1 + rounds / 3)?;
+    }
+    if includes(Part::Batches) {
+        batches::add(&mut report, &options.directory, records, rounds)?;
     }
     if includes(Part::Paper) {
         let count = options.records.unwrap_or(if quick { 100_000 } else { 1_000_000 });

@@ -112,8 +112,8 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
     ///
     /// # Durability
     /// All changes are durable when this returns; a crash before that leaves all of them or none. Costs two fences, the lines of the records and of
-    /// the entries, and one line; and nothing if there is nothing to change. Leaves without room are split before, as by [`Table::insert`]; a crash
-    /// leaves them split, with the same contents.
+    /// the entries, and one line; and nothing if there is nothing to change. Leaves without room are split before: each into as many as its changes
+    /// need, at two fences, or three with byte keys, and the lines of the new leaves; a crash leaves them split, with the same contents.
     pub fn commit(self) -> Result<(), WriteError> {
         let _settled = self.group.settle(self.session, self.sweep)?;
         self.ops.commit(self.session, self.sweep)

@@ -223,8 +223,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     ///
     /// # Durability
     /// The entries are committed in [batches](crate::WriteBatch) of some thousands. A crash leaves the first ones, in whole batches. Behind the last
-    /// key of the table, leaves are filled to the end; so it costs the lines of the entries and records, three lines and two fences for each leaf,
-    /// which has some 60 entries, and two fences for each batch.
+    /// key of the table, leaves are filled to the end; so it costs the lines of the entries and records, three lines for each leaf, which has some 60
+    /// entries, and some six fences for each batch.
     pub fn extend_sorted<'i>(
         &self,
         entries: impl IntoIterator<Item = (K::View<'i>, V::View<'i>)>,

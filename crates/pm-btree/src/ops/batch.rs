@@ -1,12 +1,12 @@
 //! Committing a batch: all its changes become durable by one store of one word.
 //!
-//! The leaves of a batch are locked in the order of tables and keys, and split until each has room for its entries. Then the batch takes an epoch of
-//! its own, writes its entries into free slots, and fences; stores the epoch into its batch slot, and fences again; and publishes leaf by leaf. A
-//! removal is a tombstone in a slot of its own, because the entry that it hides stays valid until the batch is committed. That slot is not reused
-//! before the hidden entry is durably gone, which the next change of the leaf ensures.
+//! The leaves of a batch are locked in the order of tables and keys. Each without room is split into as many as its entries need. Then the batch takes
+//! an epoch of its own, writes its entries into free slots, and fences; stores the epoch into its batch slot, and fences again; and publishes leaf by
+//! leaf. A removal is a tombstone in a slot of its own, because the entry that it hides stays valid until the batch is committed. That slot is not
+//! reused before the hidden entry is durably gone, which the next change of the leaf ensures.
 
 use super::change::Content;
-use super::split::{Posting, split_at};
+use super::split::{Posting, link, store_sibling};
 use super::split_point::{batch_split_point, sorted_entries};
 use crate::error::WriteError;
 use crate::node::{
@@ -80,8 +80,8 @@ impl<P: Pmem> Drop for Unfinished<'_, P> {
 ///
 /// # Durability
 /// All changes are durable when this returns, with the second fence of [`commit_in`]; a crash before that leaves all of them or none. Costs the lines
-/// of the records and entries, one line for the batch slot, and two fences, and nothing if only absent keys are removed. Splits of full leaves come
-/// before, with the fences of splits.
+/// of the records and entries, one line for the batch slot, and two fences, and nothing if only absent keys are removed. Leaves without room are
+/// split before, each with the two or three fences of [`link`].
 pub(crate) fn commit<'c, P: Pmem>(
     session: &'c Session<P>,
     tables: &[(&'c Tree, Vec<Op<'c>>)],
@@ -195,7 +195,7 @@ impl<'c, 'b> Locked<'c, 'b> {
         Ok(())
     }
 
-    /// Splits a leaf until its changes have room, and keeps all locks.
+    /// Splits a leaf into as many as its changes need, and keeps all locks.
     fn make_room<P: Pmem>(
         &mut self,
         session: &'c Session<P>,
@@ -203,37 +203,47 @@ impl<'c, 'b> Locked<'c, 'b> {
         leaf: FrameLock<'c>,
         mut writes: Vec<Write<'b>>,
     ) -> Result<(), WriteError> {
-        let mut leaf = leaf;
-        while !has_room(session, &leaf, &writes) {
-            match leaf.held.load(Ordering::Relaxed) {
-                0 => (),
-                held => return Err(held_entry(leaf.node(), held).into()),
-            }
-            let entries = sorted_entries(&session.pmem(), tree.is_word(), &leaf);
-            let changes = writes.iter().map(|write| (&write.key, write.old.is_none()));
-            let node_slots = leaf.next().is_none().then_some(session.slots);
-            let point = batch_split_point(tree.is_word(), &entries, changes, node_slots);
-            let (right, posting) = split_at(session, tree, &leaf, &entries, point, None)?;
-            let low = posting.low;
-            self.postings.push((tree, posting));
-            let is_left = |write: &Write<'_>| !low.is_at_or_below(&session.pmem(), &write.key);
-            let mut of_right = writes.split_off(writes.partition_point(is_left));
-            for write in &mut of_right {
-                write.old = tree.find_in(session, &right, &write.key)?;
-            }
-            self.make_room(session, tree, leaf, writes)?;
-            (leaf, writes) = (right, of_right);
+        if has_room((session.all_slots() & !leaf.taken()).count_ones() as usize, &writes) {
+            self.parts.push(Part { tree, leaf, writes });
+            return Ok(());
         }
+        match leaf.held.load(Ordering::Relaxed) {
+            0 => (),
+            held => return Err(held_entry(leaf.node(), held).into()),
+        }
+        let entries = sorted_entries(&session.pmem(), tree.is_word(), &leaf);
+        let mut kept = entries.len();
+        let mut next = leaf.next().map_or(0, |next| session.space.node_offset(next));
+        let was_last = next == 0;
+        let (mut siblings, mut writes_of_siblings) = (Vec::new(), Vec::new());
+        // From right to left: each entry is moved once, and each change looked at once.
+        while siblings.is_empty() || !has_room(session.slots - kept, &writes) {
+            let keys = writes.iter().map(|write| &write.key);
+            let cut = batch_split_point(tree.is_word(), &entries[..kept], keys, session.slots, was_last);
+            let moving = &entries[cut.entries..kept];
+            let sibling = store_sibling(session, tree, &leaf, moving, cut.separator, next, None)?;
+            next = sibling.node();
+            siblings.push(sibling);
+            writes_of_siblings.push(writes.split_off(cut.changes));
+            kept = cut.entries;
+        }
+        let linked = link(session, tree, &leaf, siblings, &entries[kept..], None)?;
         self.parts.push(Part { tree, leaf, writes });
+        for ((leaf, posting), mut writes) in linked.into_iter().zip(writes_of_siblings).rev() {
+            self.postings.push((tree, posting));
+            for write in writes.iter_mut().filter(|write| write.old.is_some()) {
+                write.old = tree.find_in(session, &leaf, &write.key)?;
+            }
+            self.parts.push(Part { tree, leaf, writes });
+        }
         Ok(())
     }
 }
 
-/// Whether the leaf has a free slot for each change, and one is left when they are published.
-fn has_room<P: Pmem>(session: &Session<P>, leaf: &FrameLock<'_>, writes: &[Write<'_>]) -> bool {
-    let free = (session.all_slots() & !leaf.taken()).count_ones() as usize;
-    let insertions = writes.iter().filter(|write| write.old.is_none()).count();
-    writes.len() <= free && (insertions < free || insertions == 0)
+/// Whether so many free slots are enough for the changes of a leaf, and one is left when they are published.
+fn has_room(free: usize, writes: &[Write<'_>]) -> bool {
+    let has_update = || writes.iter().any(|write| write.old.is_some());
+    writes.is_empty() || writes.len() < free || (writes.len() == free && has_update())
 }
 
 impl Part<'_, '_> {

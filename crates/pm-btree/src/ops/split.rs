@@ -1,10 +1,10 @@
-//! Splitting: the upper half of a full leaf moves to a new right sibling.
+//! Splitting: the upper entries of a leaf move to new right siblings, to one of them unless the leaf is split for a batch.
 //!
-//! The sibling is durable before the leaf is linked to it. The link and the entry for which the leaf is split become durable under one fence. The
-//! sibling is posted to the index when the leaves are unlocked; until then it is found through the leaf.
+//! The siblings are durable before the leaf is linked to the first of them. The link and the entry for which the leaf is split become durable under
+//! one fence. The siblings are posted to the index when the leaves are unlocked; until then they are found through the leaf.
 
 use super::change::NewEntry;
-use super::split_point::{Moving, SplitPoint, sorted_entries, split_point};
+use super::split_point::{Moving, sorted_entries, split_point};
 use crate::error::WriteError;
 use crate::format::{ENTRY_BYTES, NODE_HEADER_BYTES, NodeHeader, checked};
 use crate::node::{
@@ -20,7 +20,7 @@ use pm_core::{Pmem, crc32c_bytes};
 /// A new leaf, whose separator is posted to the index after the leaves are unlocked.
 pub(super) struct Posting {
     id: FrameId,
-    pub(super) low: Separator,
+    low: Separator,
     separator_bytes: Vec<u8>,
 }
 
@@ -38,8 +38,8 @@ impl Posting {
 /// Moves the upper half of the leaf's entries to a new right sibling. `new` is an entry to be written by the way, into either half.
 ///
 /// # Durability
-/// Two fences, of which [`link_sibling`] has the second, and the lines of the new node. A crash before the second one leaves the leaf whole, with or
-/// without the new entry; a crash after it finds both halves and the new entry.
+/// The fences of [`link`], and the lines of the new node. A crash before the second one leaves the leaf whole, with or without the new entry; a crash
+/// after it finds both halves and the new entry.
 pub(super) fn split<P: Pmem>(
     session: &Session<P>,
     tree: &Tree,
@@ -48,75 +48,124 @@ pub(super) fn split<P: Pmem>(
 ) -> Result<(), WriteError> {
     let moving = sorted_entries(&session.pmem(), tree.is_word(), &leaf);
     let key = new.as_ref().map(|new| new.key).filter(|_| leaf.next().is_none());
-    let point = split_point(tree.is_word(), &moving, key);
-    let (right, posting) = split_at(session, tree, &leaf, &moving, point, new)?;
-    drop((leaf, right));
-    posting.post(session, tree);
+    let (kept, separator_bytes) = split_point(tree.is_word(), &moving, key);
+    let moved = &moving[kept..];
+    let next = leaf.next().map_or(0, |next| session.space.node_offset(next));
+    let sibling = store_sibling(session, tree, &leaf, moved, separator_bytes, next, new.as_ref())?;
+    let new_in_left = new.as_ref().filter(|new| !sibling.low.is_at_or_below(&session.pmem(), new.key));
+    let linked = link(session, tree, &leaf, vec![sibling], moved, new_in_left)?;
+    drop(leaf);
+    linked.into_iter().for_each(|(right, posting)| {
+        drop(right);
+        posting.post(session, tree);
+    });
     Ok(())
 }
 
-/// [Splits](split) a leaf behind so many of its sorted entries, and returns the lock of the right sibling with this low separator.
-pub(super) fn split_at<'c, P: Pmem>(
+/// A right sibling that is stored, and to which nothing refers yet. If it is dropped, its space is free again.
+pub(super) struct Sibling<'s> {
+    node: Reserved<'s>,
+    seed: u32,
+    /// The number of its entries.
+    filled: usize,
+    low: Separator,
+    low_record: Option<Reserved<'s>>,
+    separator_bytes: Vec<u8>,
+}
+
+impl Sibling<'_> {
+    /// The offset of the node.
+    pub(super) const fn node(&self) -> u64 {
+        self.node.offset()
+    }
+}
+
+/// Stores and flushes a right sibling with these entries of a leaf and this low separator, left of the node at `next`. `new` is stored, too, if it
+/// belongs there.
+pub(super) fn store_sibling<'c, P: Pmem>(
     session: &'c Session<P>,
     tree: &Tree,
     leaf: &FrameLock<'_>,
     moving: &[Moving],
-    (kept, separator_bytes): SplitPoint,
-    new: Option<NewEntry<'_>>,
-) -> Result<(FrameLock<'c>, Posting), WriteError> {
+    separator_bytes: Vec<u8>,
+    next: u64,
+    new: Option<&NewEntry<'_>>,
+) -> Result<Sibling<'c>, WriteError> {
     // Under the lock, as for a stamp.
     session.check_not_poisoned()?;
     let pmem = &session.pmem();
-    let right = session.space.reserve_node(&session.heap)?;
+    let node = session.space.reserve_node(&session.heap)?;
     let (low, low_record) = store_separator(session, tree, &separator_bytes)?;
-    let goes_right = |new: &&NewEntry<'_>| low.is_at_or_below(pmem, new.key);
-    let new_in_right = new.as_ref().filter(goes_right);
-    let new_in_left = new.as_ref().filter(|new| !goes_right(new));
-
     let birth = session.epochs.next_birth();
-    let frame = session.frames.get(right.frame());
-    let seed = node_seed(tree.id.table, right.offset(), birth);
+    let frame = session.frames.get(node.frame());
+    let seed = node_seed(tree.id.table, node.offset(), birth);
     let mut filled = 0;
-    for moving in &moving[kept..] {
-        moving.entry.store(pmem, entry_offset(right.offset(), filled), seed);
+    for moving in moving {
+        moving.entry.store(pmem, entry_offset(node.offset(), filled), seed);
         frame.set_fingerprint(filled, leaf.fingerprint(moving.slot));
         filled += 1;
     }
-    if let Some(new) = new_in_right {
-        new.entry(session, leaf)?.store(pmem, entry_offset(right.offset(), filled), seed);
+    if let Some(new) = new.filter(|new| low.is_at_or_below(pmem, new.key)) {
+        new.entry(session, leaf)?.store(pmem, entry_offset(node.offset(), filled), seed);
         frame.set_fingerprint(filled, new.key.fingerprint());
         filled += 1;
     }
-    let next = leaf.next().map_or(0, |next| session.space.node_offset(next));
     let low_record_crc = low_record.as_ref().map_or(0, |_| crc32c_bytes(0, &separator_bytes));
-    store_header(pmem, right.offset(), tree.id, birth, (&low, low_record_crc), next);
-    pmem.flush(right.offset(), NODE_HEADER_BYTES + filled as u64 * ENTRY_BYTES);
-    session.fence()?;
-    // Nothing refers to the sibling yet, so until here a failure has given both units back.
-    let (id, right_node) = (right.frame(), right.offset());
-    right.keep();
-    if let Some(record) = low_record {
-        record.keep();
-    }
-
-    init_frame(session, id, right_node, seed, (1 << filled) - 1, leaf);
-    let right = frame.lock();
-    right.publish();
-    link_sibling(session, tree, leaf, id, low, new_in_left, &moving[kept..])?;
-    Ok((right, Posting { id, low, separator_bytes }))
+    store_header(pmem, node.offset(), tree.id, birth, (&low, low_record_crc), next);
+    pmem.flush(node.offset(), NODE_HEADER_BYTES + filled as u64 * ENTRY_BYTES);
+    Ok(Sibling { node, seed, filled, low, low_record, separator_bytes })
 }
 
-/// Links the right sibling, and writes an entry into the left half if there is one.
+/// A locked right sibling, and how it is posted to the index.
+pub(super) type Linked<'c> = (FrameLock<'c>, Posting);
+
+/// Makes the right siblings of a leaf durable, and links the leaf to them. `siblings`: from right to left, as they are returned; `moved`: the entries
+/// of the leaf that they have. `new` is an entry to be written into the leaf by the way.
+///
+/// # Durability
+/// Two fences, of which [`link_sibling`] has the second; one more if entries of byte keys were moved. A crash before the second one leaves the leaf
+/// whole; a crash after it finds all siblings.
+pub(super) fn link<'c, P: Pmem>(
+    session: &'c Session<P>,
+    tree: &Tree,
+    leaf: &FrameLock<'_>,
+    siblings: Vec<Sibling<'c>>,
+    moved: &[Moving],
+    new: Option<&NewEntry<'_>>,
+) -> Result<Vec<Linked<'c>>, WriteError> {
+    // Nothing refers to the siblings yet, so until here a failure gives their space back.
+    session.fence()?;
+    let mut next = (leaf.next().unwrap_or(FrameId::NONE), leaf.high());
+    let mut linked = Vec::with_capacity(siblings.len());
+    for sibling in siblings {
+        let (id, low) = (sibling.node.frame(), sibling.low);
+        init_frame(session, &sibling, leaf, next);
+        sibling.node.keep();
+        if let Some(record) = sibling.low_record {
+            record.keep();
+        }
+        let right = session.frames.get(id).lock();
+        right.publish();
+        linked.push((right, Posting { id, low, separator_bytes: sibling.separator_bytes }));
+        next = (id, low);
+    }
+    link_sibling(session, tree, leaf, &linked, new, moved)?;
+    Ok(linked)
+}
+
+/// Links the first right sibling, and writes an entry into the leaf if there is one.
 fn link_sibling<P: Pmem>(
     session: &Session<P>,
     tree: &Tree,
     leaf: &FrameLock<'_>,
-    right: FrameId,
-    low: Separator,
+    siblings: &[Linked<'_>],
     new: Option<&NewEntry<'_>>,
     moved: &[Moving],
 ) -> Result<(), WriteError> {
     let pmem = &session.pmem();
+    let (Some((_, last)), Some((_, first))) = (siblings.first(), siblings.last()) else {
+        unreachable!("a split makes a sibling")
+    };
     let owed = leaf.owed.load(Ordering::Relaxed);
     let live = leaf.live.load(Ordering::Relaxed);
     let mut remaining = moved.iter().fold(live, |live, moved| live & !(1 << moved.slot));
@@ -126,7 +175,7 @@ fn link_sibling<P: Pmem>(
     let entry = new.map(|new| new.entry(session, leaf)).transpose()?;
     let next = leaf.node() + offset_of!(NodeHeader, next) as u64;
     leaf.begin();
-    pmem.store_u64(next, checked(session.space.node_offset(right), next));
+    pmem.store_u64(next, checked(session.space.node_offset(first.id), next));
     pmem.flush(next, 8);
     if let Some(entry) = entry {
         entry.store(pmem, entry_offset(leaf.node(), slot), leaf.seed());
@@ -142,9 +191,9 @@ fn link_sibling<P: Pmem>(
             remaining |= 1 << slot;
         }
         if let Some(id) = session.space.frame_of(leaf.node()) {
-            tree.ends.move_last(id, right);
+            tree.ends.move_last(id, last.id);
         }
-        leaf.set_next(right, low);
+        leaf.set_next(first.id, first.low);
         leaf.live.store(remaining, Ordering::Release);
     }
     leaf.end();
@@ -155,7 +204,7 @@ fn link_sibling<P: Pmem>(
     Ok(())
 }
 
-/// Empties the slots of entries that were moved to the right sibling, whose lock the caller has too, and fences.
+/// Empties the slots of entries that were moved to right siblings, whose locks the caller has too, and fences.
 ///
 /// Only its record shows that an entry of a byte key was moved, if the first eight bytes of the key are those of the separator. So the slot is
 /// durably empty before a later change of the sibling releases the record.
@@ -190,17 +239,22 @@ fn store_separator<'c, P: Pmem>(
     Ok((Separator { head, record: record.offset(), len }, Some(record)))
 }
 
-/// Initializes the frame of a new node, which no reader finds yet.
-fn init_frame<P: Pmem>(session: &Session<P>, id: FrameId, node: u64, seed: u32, live: u64, left: &Frame) {
-    let frame = session.frames.get(id);
-    frame.node.store(node, Ordering::Relaxed);
-    frame.seed.store(seed, Ordering::Relaxed);
+/// Initializes the frame of a right sibling of a leaf, which no reader finds yet.
+fn init_frame<P: Pmem>(
+    session: &Session<P>,
+    sibling: &Sibling<'_>,
+    leaf: &Frame,
+    (next, high): (FrameId, Separator),
+) {
+    let frame = session.frames.get(sibling.node.frame());
+    frame.node.store(sibling.node(), Ordering::Relaxed);
+    frame.seed.store(sibling.seed, Ordering::Relaxed);
     frame.owed.store(0, Ordering::Relaxed);
     frame.held.store(0, Ordering::Relaxed);
     frame.tombstones.store(0, Ordering::Relaxed);
     // The stamps of the moved entries are in the left node's order, and later ones must be greater.
-    frame.order.store(left.order.load(Ordering::Relaxed), Ordering::Relaxed);
-    frame.set_next(left.next().unwrap_or(FrameId::NONE), left.high());
-    frame.is_swept.store(left.is_swept.load(Ordering::Relaxed), Ordering::Relaxed);
-    frame.live.store(live, Ordering::Release);
+    frame.order.store(leaf.order.load(Ordering::Relaxed), Ordering::Relaxed);
+    frame.set_next(next, high);
+    frame.is_swept.store(leaf.is_swept.load(Ordering::Relaxed), Ordering::Relaxed);
+    frame.live.store((1 << sibling.filled) - 1, Ordering::Release);
 }

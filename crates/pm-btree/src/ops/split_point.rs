@@ -12,6 +12,12 @@ pub(crate) struct Moving {
     bytes: Vec<u8>,
 }
 
+impl Moving {
+    fn key(&self) -> (u64, &[u8]) {
+        (self.entry.key, &self.bytes)
+    }
+}
+
 /// The number of entries that stay in the leaf, and the low separator of the right half.
 pub(crate) type SplitPoint = (usize, Vec<u8>);
 
@@ -44,60 +50,61 @@ pub(crate) fn split_point(is_word: bool, sorted: &[Moving], appended: Option<&Se
     (kept, separator_between(is_word, &sorted[kept - 1].bytes, right))
 }
 
-/// A key of a leaf that is split for a batch, or of the batch.
-struct Place<'a> {
-    key: (u64, &'a [u8]),
-    /// The number of slots that the key needs, until the batch is committed.
-    slots: usize,
-    is_live: bool,
+/// What moves to the last right sibling of a leaf that is split for a batch: all behind so many entries and changes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) entries: usize,
+    pub(crate) changes: usize,
+    /// The low separator of the sibling.
+    pub(crate) separator: Vec<u8>,
 }
 
-/// The point at which a leaf is split that has no room for the changes of a batch: their keys, and whether each key is new, in order. The halves need
-/// the same number of slots; but if all keys are behind the end of the last leaf, `node_slots` tells how far it is filled.
+/// The point at which the last right sibling begins of a leaf that has no room for its entries and the changes of a batch, whose keys are given in
+/// order. The caller splits what is left again, as long as it has no room; the cost is that of the sibling's entries and changes only.
+///
+/// A change needs a slot of its own until the batch is committed. All leaves get the same number of slots, which are at most three quarters of a
+/// leaf; but if the leaf `was_last` in its tree and all keys are behind its end, all leaves but the last one are full.
 pub(crate) fn batch_split_point<'k>(
     is_word: bool,
     sorted: &[Moving],
-    changes: impl Iterator<Item = (&'k SearchKey<'k>, bool)>,
-    node_slots: Option<usize>,
-) -> SplitPoint {
-    let mut places: Vec<Place<'_>> = Vec::new();
-    let mut rest = sorted;
-    let mut is_appended = true;
-    for (key, is_new) in changes {
-        let key = (key.head(), key.bytes());
-        let below = rest.partition_point(|moving| (moving.entry.key, moving.bytes.as_slice()) < key);
-        is_appended &= is_new && below == rest.len();
-        places.extend(rest[..below].iter().map(|moving| live(moving, 1)));
-        rest = &rest[below..];
-        match is_new {
-            true => places.push(Place { key, slots: 1, is_live: false }),
-            false => {
-                places.push(live(&rest[0], 2));
-                rest = &rest[1..];
-            }
+    changes: impl DoubleEndedIterator<Item = &'k SearchKey<'k>> + ExactSizeIterator + Clone,
+    node_slots: usize,
+    was_last: bool,
+) -> Cut {
+    let key_of = |key: &'k SearchKey<'k>| (key.head(), key.bytes());
+    let total = sorted.len() + changes.len();
+    let is_appended = was_last && changes.clone().next().map(key_of) > sorted.last().map(Moving::key);
+    let slots = if is_appended {
+        // One slot of a leaf is always free.
+        let full = node_slots - 1;
+        let behind = total.saturating_sub(full.max(sorted.len())).max(1);
+        (behind - 1) % full + 1
+    } else {
+        total / total.div_ceil(node_slots * 3 / 4).max(2)
+    };
+    let (mut entries, mut taken, mut low) = (sorted.len(), 0, None);
+    let mut changes = changes.rev();
+    let mut change = changes.next().map(key_of);
+    loop {
+        let entry = sorted[..entries].last().map(Moving::key);
+        let order = entry.cmp(&change);
+        let key = if order.is_ge() { entry } else { change }.expect("a single key has room in any leaf");
+        let needed = usize::from(order.is_ge()) + usize::from(order.is_le());
+        if let Some(low) = low
+            && taken + needed > slots
+        {
+            let changes = changes.len() + usize::from(change.is_some());
+            return Cut { entries, changes, separator: separator_between(is_word, key.1, low) };
+        }
+        taken += needed;
+        low = Some(key);
+        if order.is_ge() {
+            entries -= 1;
+        }
+        if order.is_le() {
+            change = changes.next().map(key_of);
         }
     }
-    places.extend(rest.iter().map(|moving| live(moving, 1)));
-    let at = match node_slots.filter(|_| is_appended) {
-        // One slot of a leaf is always free.
-        Some(slots) => (slots - 1).max(sorted.len()),
-        None => {
-            let half = places.iter().map(|place| place.slots).sum::<usize>() / 2;
-            let sums = places.iter().scan(0, |sum, place| {
-                *sum += place.slots;
-                Some(*sum)
-            });
-            sums.take_while(|sum| *sum <= half).count()
-        }
-    };
-    // A single key has room in any leaf.
-    let at = at.clamp(1, places.len() - 1);
-    let kept = places[..at].iter().filter(|place| place.is_live).count();
-    (kept, separator_between(is_word, places[at - 1].key.1, places[at].key))
-}
-
-fn live(moving: &Moving, slots: usize) -> Place<'_> {
-    Place { key: (moving.entry.key, &moving.bytes), slots, is_live: true }
 }
 
 /// The low separator of a leaf that begins with the key `right`, and whose left sibling ends with `left`.
@@ -109,6 +116,7 @@ fn separator_between(is_word: bool, left: &[u8], right: (u64, &[u8])) -> Vec<u8>
 mod tests {
     use super::*;
     use crate::node::{Commit, inline_lengths};
+    use core::cell::Cell;
 
     fn entries(keys: &[u64]) -> Vec<Moving> {
         let entry = |key| Entry { key, payload: 0, low: inline_lengths(0, 8), commit: Commit(0) };
@@ -118,28 +126,96 @@ mod tests {
             .collect()
     }
 
-    fn point(live: &[u64], changes: &[(u64, bool)], node_slots: Option<usize>) -> (usize, u64) {
-        let changes: Vec<_> = changes.iter().map(|(key, is_new)| (SearchKey::word(*key), *is_new)).collect();
-        let changes = changes.iter().map(|(key, is_new)| (key, *is_new));
-        let (kept, separator) = batch_split_point(true, &entries(live), changes, node_slots);
-        (kept, crate::node::head_of(&separator))
+    /// The numbers of entries and of changes that stay, and the separator.
+    fn point(live: &[u64], changes: &[u64], node_slots: usize, was_last: bool) -> (usize, usize, u64) {
+        let changes: Vec<_> = changes.iter().map(|key| SearchKey::word(*key)).collect();
+        let cut = batch_split_point(true, &entries(live), changes.iter(), node_slots, was_last);
+        (cut.entries, cut.changes, crate::node::head_of(&cut.separator))
     }
 
     #[test]
-    fn halves_need_the_same_number_of_slots() {
-        assert_eq!(point(&[1, 2, 3, 4], &[(5, true), (6, true)], None), (3, 4));
-        assert_eq!(point(&[4, 5], &[(1, true), (2, true), (3, true), (6, true)], None), (0, 4));
+    fn leaves_need_the_same_number_of_slots() {
+        assert_eq!(point(&[1, 2, 3, 4], &[5, 6], 4, false), (3, 0, 4));
+        assert_eq!(point(&[4, 5], &[1, 2, 3, 6], 4, false), (0, 3, 4));
         // The two updated keys need four of six slots.
-        assert_eq!(point(&[1, 2, 3, 4], &[(1, false), (2, false)], None), (1, 2));
-        assert_eq!(point(&[1], &[(0, true)], None), (0, 1));
-        assert_eq!(point(&[], &[(7, true), (8, true)], None), (0, 8));
+        assert_eq!(point(&[1, 2, 3, 4], &[1, 2], 4, false), (2, 2, 3));
+        assert_eq!(point(&[1], &[0], 4, false), (0, 1, 1));
+        assert_eq!(point(&[], &[7, 8], 4, false), (0, 1, 8));
+        // Three leaves, of three slots.
+        assert_eq!(point(&[1, 2], &[3, 4, 5, 6, 7, 8, 9], 4, false), (2, 4, 7));
+        // The last key needs two slots, of one.
+        assert_eq!(point(&[1, 2], &[2], 4, false), (1, 0, 2));
     }
 
     #[test]
-    fn last_leaf_is_filled_by_keys_behind_its_end() {
-        assert_eq!(point(&[1, 2], &[(3, true), (4, true), (5, true)], Some(4)), (2, 4));
-        assert_eq!(point(&[1, 2, 3], &[(4, true), (5, true)], Some(4)), (3, 4));
-        assert_eq!(point(&[1, 3], &[(2, true), (4, true), (5, true)], Some(4)), (1, 3));
-        assert_eq!(point(&[1, 2, 3], &[(3, false), (4, true)], Some(4)), (2, 3));
+    fn leaves_are_filled_by_keys_behind_the_end_of_the_last_leaf() {
+        assert_eq!(point(&[1, 2], &[3, 4, 5], 4, true), (2, 1, 4));
+        assert_eq!(point(&[1, 2], &[3, 4, 5, 6, 7, 8, 9], 4, true), (2, 4, 7));
+        assert_eq!(point(&[1, 2], &[3, 4, 5, 6, 7, 8, 9, 10], 4, true), (2, 7, 10));
+        assert_eq!(point(&[], &[3, 4, 5, 6], 4, true), (0, 3, 6));
+        assert_eq!(point(&[1, 2, 3, 4], &[5, 6], 4, true), (4, 0, 5));
+        // Not all are behind the end.
+        assert_eq!(point(&[1, 3], &[2, 4, 5], 4, true), (2, 1, 4));
+        assert_eq!(point(&[1, 2, 3], &[3, 4], 4, true), (3, 1, 4));
+    }
+
+    /// The keys of changes, which counts how many are looked at.
+    #[derive(Clone)]
+    struct Counted<'a> {
+        keys: core::slice::Iter<'a, SearchKey<'a>>,
+        visits: &'a Cell<usize>,
+    }
+
+    impl Counted<'_> {
+        fn visit<T>(&self, key: T) -> T {
+            self.visits.set(self.visits.get() + 1);
+            key
+        }
+    }
+
+    impl<'a> Iterator for Counted<'a> {
+        type Item = &'a SearchKey<'a>;
+        fn next(&mut self) -> Option<Self::Item> {
+            let key = self.keys.next();
+            self.visit(key)
+        }
+        fn size_hint(&self) -> (usize, Option<usize>) {
+            self.keys.size_hint()
+        }
+    }
+
+    impl DoubleEndedIterator for Counted<'_> {
+        fn next_back(&mut self) -> Option<Self::Item> {
+            let key = self.keys.next_back();
+            self.visit(key)
+        }
+    }
+
+    impl ExactSizeIterator for Counted<'_> {}
+
+    #[test]
+    fn all_cuts_look_at_each_change_once() {
+        let live = entries(&[0, 20_002, 20_003]);
+        for (first, was_last) in [(1, false), (1, true), (20_004, true)] {
+            for count in [1_000, 20_000] {
+                let keys: Vec<_> = (first..first + count as u64).map(SearchKey::word).collect();
+                let visits = Cell::new(0);
+                let (mut kept, mut changes, mut leaves) = (live.len(), keys.len(), 1);
+                while kept + changes >= 62 {
+                    let counted = Counted { keys: keys[..changes].iter(), visits: &visits };
+                    let cut = batch_split_point(true, &live[..kept], counted, 62, was_last);
+                    let moved = kept + changes - cut.entries - cut.changes;
+                    assert!((1..62).contains(&moved), "{moved} slots");
+                    (kept, changes, leaves) = (cut.entries, cut.changes, leaves + 1);
+                }
+                // The first change of each leaf tells where the leaf begins, and the first of all whether all are behind the end.
+                let visits = visits.get();
+                assert!(
+                    visits <= count + 3 * leaves,
+                    "{visits} visits of {count} changes for {leaves} leaves"
+                );
+                assert!(leaves <= count / 45 + 1, "{leaves} leaves for {count} changes");
+            }
+        }
     }
 }
