@@ -127,6 +127,10 @@ impl Suite {
             let text = text_of(&mut output)?;
             print(format!("\n     Running {}\n{text}", program.describe()).as_bytes())?;
             summary.add(&text);
+            let has_result = text.lines().any(|line| line.starts_with("test result: "));
+            if status.success() && !has_result {
+                summary.failed.push(format!("{}: no result", program.describe()));
+            }
             if !status.success() && summary.add_failed(&program.describe(), &text) == 0 {
                 summary.failed.push(format!("{}: {status}", program.describe()));
             }
@@ -210,6 +214,33 @@ mod tests {
         summary.add(output);
         assert_eq!(summary.add_failed("p tests/a.rs", output), 1);
         assert_eq!((summary.passed, summary.failed), (5, vec!["p tests/a.rs: b".to_owned()]));
+    }
+
+    /// What must not happen: a program whose process ends before its tests do, with 0, because one of them or a child of it calls `exit`, is counted as
+    /// passed. The other lane expects the closing line of libtest, too.
+    #[test]
+    fn program_without_results_has_not_passed() {
+        use crate::programs::Package;
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().expect("a directory");
+        let program = |name: &str, script: &str| {
+            let executable = directory.path().join(name);
+            std::fs::write(&executable, format!("#!/bin/sh\n{script}\n")).expect("written");
+            std::fs::set_permissions(&executable, std::fs::Permissions::from_mode(0o755))
+                .expect("executable");
+            let package =
+                Package { name: name.to_owned(), directory: directory.path().into(), can_simulate: false };
+            Program { package, source: "tests/b.rs".to_owned(), executable }
+        };
+        let ended = |program: Program| {
+            let records = Records::of(crate::cargo::root()).expect("a directory");
+            let suite = Suite { records, simulated: Vec::new(), others: vec![program] };
+            suite.run().expect("it runs").failed
+        };
+        let good = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out'";
+        assert_eq!(ended(program("good", good)), [""; 0]);
+        assert_eq!(ended(program("killed", "kill -9 $$")).len(), 1);
+        assert_eq!(ended(program("exits", "echo 'running 2 tests'; exit 0")).len(), 1, "no results");
     }
 
     #[test]

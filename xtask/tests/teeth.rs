@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use miette::Result;
 use xtask::programs::packages;
-use xtask::teeth::{Baseline, Campaign, Report, Selection, Site, Verdict};
+use xtask::teeth::{Baseline, Blobs, Campaign, Report, Selection, Site, Verdict, blobs};
 
 /// Copies the crate out of the workspace, and uses the workspace's target directory. The path of a test's copy is always the same, so that a second run
 /// builds nothing.
@@ -94,11 +94,14 @@ fn list_names_tests_and_filters_by_file() {
 fn changed_files_alone_are_tried() {
     let fixture = fixture("teeth-changed");
     fs::create_dir_all(fixture.join(".ci")).unwrap();
-    let files = || campaign(&fixture, &Selection::Changed).unwrap().files();
-    Baseline::write(&fixture, &[]).unwrap();
+    let files = || {
+        let campaign = campaign(&fixture, &Selection::Changed).unwrap();
+        campaign.files().keys().cloned().collect::<Vec<_>>()
+    };
+    Baseline::write(&fixture, &Blobs::new()).unwrap();
     let all = ["src/lib.rs", "tests/crash.rs"].map(str::to_owned);
     assert_eq!(files(), all);
-    Baseline::write(&fixture, &all).unwrap();
+    Baseline::write(&fixture, &blobs(&fixture, &all).unwrap()).unwrap();
     assert_eq!(files(), [""; 0]);
     let report = campaign(&fixture, &Selection::Changed).unwrap().run(&|_, _, _| ()).unwrap();
     assert!(report.is_good() && report.tried.is_empty(), "{report}");
@@ -120,4 +123,49 @@ fn failing_test_is_an_error() {
         error.to_string().lines().next().unwrap().trim_end_matches(':'),
         "with all sites, teeth-broken tests/crash.rs: slot_is_published_atomically ends with Failed"
     );
+}
+
+/// What must not happen: a test that fails with all sites, because of a file that it reads and not of its program, "kills" the sites that it executes.
+/// Its program is as it was when the test passed, so the record of that is taken for valid, and a campaign finds teeth where there are none:
+/// the redundant flush and the mark.
+#[test]
+fn test_that_fails_since_it_was_recorded_kills_nothing() {
+    let fixture = fixture("teeth-stale");
+    let test = fixture.join("tests/crash.rs");
+    let text = fs::read_to_string(&test).unwrap();
+    let reads = "Explorer::default().check(&Image::zeroed(256), operation, check);\n    \
+        assert_eq!(std::fs::read(\"golden\").unwrap(), b\"right\");";
+    let text = text.replace("Explorer::default().check(&Image::zeroed(256), operation, check);", reads);
+    fs::write(&test, text).unwrap();
+    fs::write(fixture.join("golden"), "right").unwrap();
+    let selection = Selection::Containing(vec!["src/".to_owned()]);
+    let report = campaign(&fixture, &selection).unwrap().run(&|_, _, _| ()).unwrap();
+    assert!(report.tried.iter().any(|tried| tried.verdict == Verdict::Survived), "{report}");
+    // The program stays.
+    fs::write(fixture.join("golden"), "wrong").unwrap();
+    match campaign(&fixture, &selection).and_then(|campaign| campaign.run(&|_, _, _| ())) {
+        Err(_) => {}
+        Ok(report) => {
+            let killed = report.tried.iter().filter(|tried| matches!(tried.verdict, Verdict::Killed(_)));
+            assert_eq!(killed.count(), 0, "a broken test has killed sites:\n{report}");
+        }
+    }
+}
+
+/// What must not happen: a file that is edited while a campaign runs, for an hour, is listed in `.ci/teeth` with its new contents, whose sites nothing has
+/// tried.
+#[test]
+fn file_that_is_edited_during_a_campaign_is_not_listed_as_tried() {
+    let fixture = fixture("teeth-edited");
+    fs::create_dir_all(fixture.join(".ci")).unwrap();
+    // As `./x test --deep` does.
+    let campaign = campaign(&fixture, &Selection::All).unwrap();
+    let files: Vec<String> = campaign.files().keys().cloned().collect();
+    let source = fs::read_to_string(fixture.join("src/lib.rs")).unwrap();
+    let edited = source.replace("pmem.fence()", "pmem.flush(0, 8);\n    pmem.fence()");
+    fs::write(fixture.join("src/lib.rs"), edited).unwrap();
+    campaign.run(&|_, _, _| ()).unwrap();
+    Baseline::write(&fixture, campaign.files()).unwrap();
+    let now = blobs(&fixture, &files).unwrap();
+    assert_eq!(Baseline::read(&fixture).unwrap().changed(&now), ["src/lib.rs"]);
 }

@@ -232,11 +232,14 @@ impl Pmem for SampledPmem {
     }
 
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        let found = self.load_u64(offset);
+        let mut inner = self.inner();
+        let mut word = [0; 8];
+        word.copy_from_slice(&inner.now.visible[offset as usize..offset as usize + 8]);
+        let found = u64::from_le_bytes(word);
         if found != current {
             return Err(found);
         }
-        self.store_u64(offset, new);
+        inner.put(offset, &new.to_le_bytes());
         Ok(found)
     }
 

@@ -399,6 +399,63 @@ fn log_that_cannot_be_written_does_not_disturb_requests() {
     }
 }
 
+/// What must not happen: because lines were lost once, in a burst long ago, the last lines of the log are lost, too: those that say why a server ends, and
+/// that completed writes could not be written back. Here the reader reads again; so the lines that wait at the end can all be written.
+#[test]
+fn last_lines_are_written_although_earlier_ones_were_lost() {
+    use std::io::Read as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
+    const LAST: u64 = 6000;
+    for has_lost in [false, true] {
+        let scratch = Scratch::new();
+        fs::write(scratch.path("image"), vec![7; 1 << 20]).unwrap();
+        let mut command = scratch.command(&["--json", "serve", "image", "--raw", "--transport", "nbd"]);
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let (server, _) = serving(command.env("RUST_LOG", "trace").stderr(writer));
+        drop(command);
+        let (may_read, said) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let reading = {
+            let (may_read, said) = (Arc::clone(&may_read), Arc::clone(&said));
+            std::thread::spawn(move || {
+                let mut buffer = [0; 1 << 12];
+                loop {
+                    while !may_read.load(Ordering::Acquire) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    match reader.read(&mut buffer).unwrap() {
+                        0 => return,
+                        len => said.lock().unwrap().extend_from_slice(&buffer[..len]),
+                    }
+                }
+            })
+        };
+        // Each connection has a line of its own.
+        let connect = |count: u64| {
+            (0..count).for_each(|_| drop(Client::ready(&scratch.path("image.sock"), true)));
+            std::thread::sleep(Duration::from_millis(300));
+        };
+        connect(if has_lost { 14_000 } else { 10 });
+        // All that waits is read.
+        may_read.store(true, Ordering::Release);
+        let mut before = usize::MAX;
+        while before != said.lock().unwrap().len() {
+            before = said.lock().unwrap().len();
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        // Fewer than may wait.
+        may_read.store(false, Ordering::Release);
+        connect(LAST);
+        said.lock().unwrap().clear();
+        may_read.store(true, Ordering::Release);
+        drop(server);
+        reading.join().unwrap();
+        let lines = said.lock().unwrap().iter().filter(|byte| **byte == b'\n').count() as u64;
+        // One may have been read before.
+        assert!(lines >= LAST - 9, "{lines} lines of {LAST} connections, after lines were lost: {has_lost}");
+    }
+}
+
 #[test]
 fn stop_is_refused_while_clients_are_connected() {
     let scratch = Scratch::new();

@@ -80,8 +80,11 @@ impl Program {
     pub fn run(&self, test: &str, variable: (&str, &OsStr), limit: Duration) -> Result<Ran> {
         let mut output = tempfile::tempfile().into_diagnostic()?;
         let mut command = self.command();
-        // Failing inputs are not saved, because they may fail only without a site.
-        command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1").env("INSTA_UPDATE", "no");
+        if variable.0 == SUPPRESS {
+            // Failing inputs are not saved, because they may fail only without a site; saved ones are tried with all sites.
+            command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
+        }
+        command.env("INSTA_UPDATE", "no");
         command.env("RUST_BACKTRACE", "0").env(variable.0, variable.1).args([test, "--exact"]);
         // One file: the output of a test that fails is in the order in which it was written.
         let stream = || output.try_clone().into_diagnostic();

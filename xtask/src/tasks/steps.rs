@@ -17,7 +17,7 @@ use xtask::cargo::{command as cargo_command, root};
 use xtask::process::succeeds;
 use xtask::programs::{Program, build, packages};
 use xtask::suite::Suite;
-use xtask::teeth::{Campaign, Selection};
+use xtask::teeth::{Blobs, Campaign, Selection};
 use xtask::vm::Vm;
 
 use super::{fs_suites, tidy};
@@ -83,7 +83,7 @@ const NEEDS: [Need; 15] = [
 pub(crate) struct Context {
     deep: bool,
     /// The files whose flushes and fences have all been tried.
-    tried: OnceLock<Vec<String>>,
+    tried: OnceLock<Blobs>,
 }
 
 impl Context {
@@ -93,8 +93,8 @@ impl Context {
     }
 
     /// The files whose flushes and fences have all been tried; `None` if only some files' have.
-    pub(crate) fn tried(&self) -> Option<&[String]> {
-        self.tried.get().map(Vec::as_slice)
+    pub(crate) fn tried(&self) -> Option<&Blobs> {
+        self.tried.get()
     }
 }
 
@@ -233,7 +233,7 @@ fn tests(output: &Output) -> Result<String> {
 fn kernel(deep: bool, output: &Output) -> Result<String> {
     apt::ensure(&[NEEDS.to_vec(), Vm::needs()].concat())?;
     let programs = build(root(), &packages(root())?)?;
-    let (mut count, mut failed) = (0, Vec::new());
+    let (mut count, mut ran, mut failed) = (0, 0, Vec::new());
     for program in programs.iter().filter(|program| boots_guests(program)) {
         let tests = program.tests()?;
         count += tests.len();
@@ -241,12 +241,15 @@ fn kernel(deep: bool, output: &Output) -> Result<String> {
         if !deep && !tests.iter().any(|test| test.contains(ONE_KERNEL_TEST)) {
             continue;
         }
+        ran += 1;
         output.print(&format!("     Running {}", program.describe()))?;
         if !program.run_all(&filters, &output.file()?)?.success() {
             failed.push(program.describe());
         }
     }
     ensure!(count > 0, "there are no tests on a real kernel");
+    // It may have been renamed: then none would run.
+    ensure!(ran > 0, "there is no test {ONE_KERNEL_TEST}");
     ensure!(failed.is_empty(), "tests of {} have failed", failed.join(" and "));
     Ok(if deep {
         format!("{count} tests")
@@ -273,17 +276,16 @@ fn teeth(context: &Context, output: &Output) -> Result<String> {
     packages.retain(|package| package.can_simulate);
     let selection = if context.deep { Selection::All } else { Selection::Changed };
     let campaign = Campaign::new(root(), &packages, &selection, &|_, _, _| ())?;
-    let files = campaign.files();
     let report = campaign.run(&|_, _, _| ())?;
     output.print(&report.to_string())?;
     ensure!(report.is_good(), "redundant flushes and fences, or missing tests, are listed above");
     let sites = report.tried.len();
     if context.deep {
         let note = format!("{sites} flushes and fences");
-        context.tried.get_or_init(|| files);
+        context.tried.get_or_init(|| campaign.files().clone());
         return Ok(note);
     }
-    let files = files.len();
+    let files = campaign.files().len();
     Ok(format!("{sites} flushes and fences in {files} files that have changed; all: ./x test --deep teeth"))
 }
 

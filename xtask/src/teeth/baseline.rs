@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use miette::{IntoDiagnostic, Result, WrapErr, ensure};
@@ -16,12 +16,13 @@ use crate::process;
 /// The path of the list in the repository.
 const LIST: &str = ".ci/teeth";
 
+/// Files, by their paths in the repository, and the git blobs of their contents.
+pub type Blobs = BTreeMap<String, String>;
+
 /// The list of a repository.
 #[derive(Debug)]
 pub struct Baseline {
-    root: PathBuf,
-    /// The blob of each file.
-    tried: BTreeMap<String, String>,
+    tried: Blobs,
 }
 
 impl Baseline {
@@ -41,43 +42,43 @@ impl Baseline {
             ensure!(!file.is_empty(), "{LIST}: {line:?} is not a blob and a path");
             tried.insert(file.to_owned(), blob.to_owned());
         }
-        Ok(Self { root: root.to_owned(), tried })
+        Ok(Self { tried })
     }
 
-    /// Those of `files`, paths in the repository, whose contents the list does not have.
-    ///
-    /// # Errors
-    /// If git cannot hash them.
-    pub fn changed(&self, files: &[String]) -> Result<Vec<String>> {
-        let blobs = blobs(&self.root, files)?;
-        let changed = files.iter().zip(blobs).filter(|(file, blob)| self.tried.get(*file) != Some(blob));
-        Ok(changed.map(|(file, _)| file.clone()).collect())
+    /// Those of these files whose contents the list does not have.
+    #[must_use]
+    pub fn changed<'b>(&self, files: &'b Blobs) -> Vec<&'b str> {
+        let changed = files.iter().filter(|(file, blob)| self.tried.get(*file) != Some(*blob));
+        changed.map(|(file, _)| file.as_str()).collect()
     }
 
-    /// Replaces the list: all sites of these files, as they are now, have been tried.
+    /// Replaces the list: all sites of these files, with these contents, have been tried.
     ///
     /// # Errors
-    /// If git cannot hash the files, or the list cannot be written.
-    pub fn write(root: &Path, files: &[String]) -> Result<()> {
+    /// If the list cannot be written.
+    pub fn write(root: &Path, files: &Blobs) -> Result<()> {
         let mut text =
             "# Files whose flushes and fences were all tried; written by ./x test --deep.\n".to_owned();
-        for (file, blob) in files.iter().zip(blobs(root, files)?) {
+        for (file, blob) in files {
             text += &format!("{blob} {file}\n");
         }
         fs::write(root.join(LIST), text).into_diagnostic().wrap_err(LIST)
     }
 }
 
-/// The git blob of each file's contents.
-fn blobs(root: &Path, files: &[String]) -> Result<Vec<String>> {
+/// The git blob of the contents of each of these files of the repository in `root`, as they are now.
+///
+/// # Errors
+/// If git cannot hash them.
+pub fn blobs(root: &Path, files: &[String]) -> Result<Blobs> {
     if files.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Blobs::new());
     }
     let blobs =
         process::output(Command::new("git").current_dir(root).arg("hash-object").arg("--").args(files))?;
     let blobs: Vec<String> = blobs.lines().map(str::to_owned).collect();
     ensure!(blobs.len() == files.len(), "git has hashed {} of {} files", blobs.len(), files.len());
-    Ok(blobs)
+    Ok(files.iter().cloned().zip(blobs).collect())
 }
 
 #[cfg(test)]
@@ -93,17 +94,21 @@ mod tests {
         for file in &files {
             fs::write(root.join(file), file).expect("written");
         }
-        let changed = || Baseline::read(root).expect("a list").changed(&files).expect("hashed");
-        assert_eq!(changed(), files);
-        Baseline::write(root, &files).expect("written");
-        assert_eq!(changed(), [""; 0]);
+        let now = |files: &[String]| blobs(root, files).expect("hashed");
+        let changed = || {
+            let now = now(&files);
+            Baseline::read(root).expect("a list").changed(&now).join(" ")
+        };
+        assert_eq!(changed(), "a.rs b c.rs");
+        Baseline::write(root, &now(&files)).expect("written");
+        assert_eq!(changed(), "");
         fs::write(root.join("b c.rs"), "new").expect("written");
-        assert_eq!(changed(), ["b c.rs"]);
+        assert_eq!(changed(), "b c.rs");
         fs::write(root.join("b c.rs"), "b c.rs").expect("written");
-        assert_eq!(changed(), [""; 0]);
+        assert_eq!(changed(), "");
 
-        Baseline::write(root, &files[..1]).expect("written");
-        assert_eq!(changed(), ["b c.rs"]);
+        Baseline::write(root, &now(&files[..1])).expect("written");
+        assert_eq!(changed(), "b c.rs");
         fs::write(root.join(LIST), "no-blob\n").expect("written");
         assert!(Baseline::read(root).is_err());
     }

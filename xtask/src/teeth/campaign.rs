@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ignore::WalkBuilder;
-use miette::{IntoDiagnostic, Result, WrapErr, bail};
+use miette::{IntoDiagnostic, Result, WrapErr, bail, miette};
 
-use super::baseline::Baseline;
+use super::baseline::{Baseline, Blobs, blobs};
 use super::marks::{Mark, marks};
 use super::records::{Executed, Killer, Records};
 use super::report::{Report, Tried, Verdict, WrongMark};
@@ -51,6 +51,9 @@ pub struct Campaign {
     marks: BTreeMap<String, Vec<Mark>>,
     wrong_marks: Vec<WrongMark>,
     records: Records,
+    files: Blobs,
+    /// The tests that have passed with all sites during this campaign. A record only says that a test once did; a file that it reads may have changed.
+    confirmed: Mutex<BTreeSet<usize>>,
 }
 
 /// A test that has passed with all sites.
@@ -85,6 +88,8 @@ impl Campaign {
     ) -> Result<Self> {
         progress("building", 0, 1);
         let root = root.canonicalize().into_diagnostic().wrap_err_with(|| root.display().to_string())?;
+        // Before the build: what is edited from now on is not tried.
+        let blobs = blobs(&root, &sources(&root, packages)?)?;
         let records = Records::of(&root)?;
         let mut programs = Vec::new();
         for program in build(&root, packages)? {
@@ -104,13 +109,14 @@ impl Campaign {
             }
         }
         let files: BTreeSet<&String> = by.keys().map(|(_, site)| &site.file).collect();
-        let files: Vec<String> = files.into_iter().cloned().collect();
+        let mut files: Blobs = blobs.into_iter().filter(|(file, _)| files.contains(file)).collect();
         let wanted = selection.of(&root, &files)?;
+        files.retain(|file, _| wanted.contains(file));
         let package = |name: &str| packages.iter().find(|package| package.name == name).cloned();
         let sites = by.into_iter().filter(|((_, site), _)| wanted.contains(&site.file));
         let sites = sites.filter_map(|((name, site), tests)| Some((package(&name)?, site, tests))).collect();
-        let mut campaign =
-            Self { programs, tests, sites, marks: BTreeMap::new(), wrong_marks: Vec::new(), records };
+        let (marks, wrong_marks, confirmed) = (BTreeMap::new(), Vec::new(), Mutex::default());
+        let mut campaign = Self { programs, tests, sites, files, marks, wrong_marks, records, confirmed };
         // A mark in a file without a site is wrong too.
         let is_wanted = |file: &str| wanted.contains(file) || selection.has(file) == Some(true);
         for package in packages {
@@ -119,11 +125,10 @@ impl Campaign {
         Ok(campaign)
     }
 
-    /// The files with the campaign's sites, sorted.
+    /// The files with the campaign's sites, as they were when it began.
     #[must_use]
-    pub fn files(&self) -> Vec<String> {
-        let files: BTreeSet<&String> = self.sites.iter().map(|(_, site, _)| &site.file).collect();
-        files.into_iter().cloned().collect()
+    pub const fn files(&self) -> &Blobs {
+        &self.files
     }
 
     /// All sites.
@@ -191,9 +196,22 @@ impl Campaign {
                     bail!("{test} of {} ended with {status}:\n{}", program.describe(), ran.output)
                 }
             };
+            self.confirm(number)?;
             return Ok((missed(test.clone()), Some(number)));
         }
         Ok((mark.map_or(Verdict::Survived, |mark| Verdict::SetAside(mark.reason.clone())), None))
+    }
+
+    /// Runs a test that has failed without a site with all sites, once.
+    fn confirm(&self, number: usize) -> Result<()> {
+        let confirmed = || self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known = confirmed().contains(&number);
+        if !is_known {
+            let Test { program, executed } = &self.tests[number];
+            passed(&self.programs[*program], &executed.test)?;
+            confirmed().insert(number);
+        }
+        Ok(())
     }
 
     fn mark(&self, site: &Site) -> Option<&Mark> {
@@ -241,12 +259,12 @@ impl Selection {
     }
 
     /// Those of `files` that it has.
-    fn of(&self, root: &Path, files: &[String]) -> Result<BTreeSet<String>> {
+    fn of(&self, root: &Path, files: &Blobs) -> Result<BTreeSet<String>> {
         if matches!(self, Self::Changed) {
-            return Ok(Baseline::read(root)?.changed(files)?.into_iter().collect());
+            return Ok(Baseline::read(root)?.changed(files).into_iter().map(str::to_owned).collect());
         }
         let had: BTreeSet<String> =
-            files.iter().filter(|file| self.has(file) == Some(true)).cloned().collect();
+            files.keys().filter(|file| self.has(file) == Some(true)).cloned().collect();
         if had.is_empty() {
             bail!("no test executes a flush or fence of the selected crates and files");
         }
@@ -295,12 +313,7 @@ fn executed(programs: &[Program], records: &Records, progress: Progress<'_>) -> 
     }
     let ran = in_parallel(&names, |at, (number, name)| {
         progress("with all sites", at, names.len());
-        let (ran, executed) = Executed::by(&programs[*number], name)?;
-        let Some(executed) = executed else {
-            let program = programs[*number].describe();
-            bail!("with all sites, {program}: {name} ends with {:?}:\n{}", ran.outcome, ran.output);
-        };
-        Ok(Test { program: *number, executed })
+        Ok(Test { program: *number, executed: passed(&programs[*number], name)? })
     })?;
     for (number, program) in programs.iter().enumerate() {
         let of_program = ran.iter().filter(|test| test.program == number);
@@ -311,6 +324,29 @@ fn executed(programs: &[Program], records: &Records, progress: Progress<'_>) -> 
     }
     tests.extend(ran);
     Ok(tests)
+}
+
+/// Runs a test with all sites, which must pass.
+fn passed(program: &Program, test: &str) -> Result<Executed> {
+    let (ran, executed) = Executed::by(program, test)?;
+    executed.ok_or_else(|| {
+        let (program, outcome) = (program.describe(), ran.outcome);
+        miette!("with all sites, {program}: {test} ends with {outcome:?}:\n{}", ran.output)
+    })
+}
+
+/// The paths in the repository of all source files of these crates that may have sites.
+fn sources(root: &Path, packages: &[Package]) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    for package in packages {
+        for folder in FOLDERS {
+            let below = sources_below(&package.directory.join(folder))?;
+            files.extend(
+                below.iter().map(|path| path.strip_prefix(root).unwrap_or(path).display().to_string()),
+            );
+        }
+    }
+    Ok(files)
 }
 
 /// Whether the file is one of the crate's own.

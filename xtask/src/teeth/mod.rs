@@ -14,7 +14,7 @@ mod records;
 mod report;
 mod site;
 
-pub use baseline::Baseline;
+pub use baseline::{Baseline, Blobs, blobs};
 pub use campaign::{Campaign, Listed, Progress, Selection};
 pub use marks::{Mark, marks};
 pub use records::{Executed, Records};

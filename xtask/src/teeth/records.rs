@@ -26,7 +26,13 @@ pub struct Executed {
     pub took: Duration,
     /// The sites that it executes, sorted.
     pub sites: Vec<Site>,
+    /// The build of the program, and the environment, with which it ran.
+    build: Build,
 }
+
+/// Identifies a build of a program, by its size and modification time, and the variables that change what its tests do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Build(Value);
 
 impl Executed {
     /// Runs a test with all sites. The record is `None` if it has not passed.
@@ -35,11 +41,13 @@ impl Executed {
     /// If the test cannot be run, or has listed what is not a site.
     pub fn by(program: &Program, test: &str) -> Result<(Ran, Option<Self>)> {
         let directory = tempfile::tempdir().into_diagnostic()?;
+        let build = Build::of(program)?;
         let ran = program.run(test, (SITES, directory.path().as_os_str()), Duration::MAX)?;
         if ran.outcome != Outcome::Passed {
             return Ok((ran, None));
         }
-        let executed = Self { test: test.to_owned(), took: ran.took, sites: listed(directory.path())? };
+        let executed =
+            Self { test: test.to_owned(), took: ran.took, sites: listed(directory.path())?, build };
         Ok((ran, Some(executed)))
     }
 }
@@ -70,24 +78,29 @@ impl Records {
     /// If the program or the record cannot be read.
     pub fn executed(&self, program: &Program) -> Result<Option<Vec<Executed>>> {
         let Some(record) = read(&self.file(program))? else { return Ok(None) };
-        if record["build"] != build(program)? {
+        let build = Build::of(program)?;
+        if record["build"] != build.0 {
             return Ok(None);
         }
         let tests = record["tests"].as_array().into_iter().flatten();
-        Ok(tests.map(executed_of).collect())
+        Ok(tests.map(|test| executed_of(test, &build)).collect())
     }
 
-    /// Records all tests of a program.
+    /// Records all tests of a program, unless it was built again since one of them began.
     ///
     /// # Errors
     /// If the record cannot be written.
     pub fn record(&self, program: &Program, tests: &[Executed]) -> Result<()> {
+        let build = Build::of(program)?;
+        if tests.iter().any(|executed| executed.build != build) {
+            return Ok(());
+        }
         let test = |executed: &Executed| {
             let sites: Vec<String> = executed.sites.iter().map(Site::to_string).collect();
             json!({"test": executed.test, "micros": micros(executed.took), "sites": sites})
         };
         let tests: Vec<Value> = tests.iter().map(test).collect();
-        write(&self.file(program), &json!({"build": build(program)?, "tests": tests}))
+        write(&self.file(program), &json!({"build": build.0, "tests": tests}))
     }
 
     /// The last test that failed without each site, by the site's name.
@@ -99,8 +112,11 @@ impl Records {
         Ok(killers.as_object().into_iter().flatten().filter_map(killer).collect())
     }
 
+    /// Adds to the killers, of which another campaign may have found others meanwhile.
     pub(super) fn keep_killers(&self, killers: &BTreeMap<String, Killer>) -> Result<()> {
-        write(&self.directory.join(KILLERS), &json!(killers))
+        let mut all = self.killers()?;
+        all.extend(killers.iter().map(|(site, killer)| (site.clone(), killer.clone())));
+        write(&self.directory.join(KILLERS), &json!(all))
     }
 
     fn file(&self, program: &Program) -> PathBuf {
@@ -109,20 +125,28 @@ impl Records {
     }
 }
 
-/// Identifies a build of a program: its size and modification time.
-fn build(program: &Program) -> Result<Value> {
-    let metadata = program.executable.metadata().into_diagnostic().wrap_err_with(|| program.describe())?;
-    let modified = metadata.modified().into_diagnostic()?;
-    let since = modified.duration_since(SystemTime::UNIX_EPOCH).into_diagnostic()?;
-    Ok(json!([metadata.len(), since.as_secs(), since.subsec_nanos()]))
+impl Build {
+    fn of(program: &Program) -> Result<Self> {
+        let metadata =
+            program.executable.metadata().into_diagnostic().wrap_err_with(|| program.describe())?;
+        let modified = metadata.modified().into_diagnostic()?;
+        let since = modified.duration_since(SystemTime::UNIX_EPOCH).into_diagnostic()?;
+        let is_for_tests = |name: &str| name.starts_with("PM_") || name.starts_with("PROPTEST_");
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok().filter(|name| is_for_tests(name))?, value.display().to_string()))
+        });
+        let variables: BTreeMap<String, String> = variables.collect();
+        Ok(Self(json!([metadata.len(), since.as_secs(), since.subsec_nanos(), variables])))
+    }
 }
 
-fn executed_of(record: &Value) -> Option<Executed> {
+fn executed_of(record: &Value, build: &Build) -> Option<Executed> {
     let sites = record["sites"].as_array()?.iter();
     Some(Executed {
         test: record["test"].as_str()?.to_owned(),
         took: Duration::from_micros(record["micros"].as_u64()?),
         sites: sites.map(|site| site.as_str()?.parse().ok()).collect::<Option<_>>()?,
+        build: build.clone(),
     })
 }
 
@@ -139,8 +163,11 @@ fn read(path: &Path) -> Result<Option<Value>> {
     }
 }
 
+/// Replaces a file at once: another process may read it.
 fn write(path: &Path, value: &Value) -> Result<()> {
-    fs::write(path, value.to_string()).into_diagnostic().wrap_err_with(|| path.display().to_string())
+    let new = path.with_extension(format!("{}.new", std::process::id()));
+    let written = fs::write(&new, value.to_string()).and_then(|()| fs::rename(&new, path));
+    written.into_diagnostic().wrap_err_with(|| path.display().to_string())
 }
 
 /// The sites in the files of a directory where processes have listed them, sorted.
@@ -179,10 +206,47 @@ mod tests {
         assert_eq!(records.executed(&program).expect("readable"), None);
         let site = |name: &str| name.parse().expect("a site");
         let sites = vec![site("flush@a/src/b.rs:1:2"), site("fence@a/src/b.rs:1:2")];
-        let tests = [Executed { test: "m::t".to_owned(), took: Duration::from_millis(3), sites }];
+        let build = Build::of(&program).expect("it is there");
+        let tests = [Executed { test: "m::t".to_owned(), took: Duration::from_millis(3), sites, build }];
         records.record(&program, &tests).expect("written");
         assert_eq!(records.executed(&program).expect("readable").as_deref(), Some(&tests[..]));
         fs::write(&program.executable, "another").expect("written");
+        assert_eq!(records.executed(&program).expect("readable"), None);
+    }
+
+    /// What must not happen: `./x test` runs a property test without the failing inputs that earlier runs have saved for it, in `proptest-regressions`. A
+    /// mistake that comes back is then found by chance only. proptest neither saves nor reads them if this variable is set.
+    #[test]
+    fn saved_inputs_are_tried_with_all_sites() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_, program) = records(&directory);
+        let script = "#!/bin/sh\n[ -z \"$PROPTEST_DISABLE_FAILURE_PERSISTENCE\" ] || { echo 'test result: FAILED'; exit 101; }\n\
+            echo 'test result: ok. 1 passed'\n";
+        let package = Package { directory: directory.path().to_owned(), ..program.package };
+        let program = Program { package, executable: directory.path().join("script"), ..program };
+        fs::write(&program.executable, script).expect("written");
+        fs::set_permissions(&program.executable, fs::Permissions::from_mode(0o755)).expect("executable");
+        let (ran, _) = Executed::by(&program, "a").expect("it runs");
+        assert_eq!(ran.outcome, Outcome::Passed, "saved inputs are not read: {}", ran.output);
+    }
+
+    /// What must not happen: what a program has executed is taken for what another build of it executes, because it was built again while its tests ran:
+    /// the record has the build of its end.
+    #[test]
+    fn program_that_is_built_while_its_tests_run_has_no_record() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().expect("a directory");
+        let (records, program) = records(&directory);
+        let package = Package { directory: directory.path().to_owned(), ..program.package };
+        let program = Program { package, executable: directory.path().join("script"), ..program };
+        // Its test replaces it, as another cargo would.
+        let script = "#!/bin/sh\necho 'test result: ok. 1 passed'\necho new > new && mv new script\n";
+        fs::write(&program.executable, script).expect("written");
+        fs::set_permissions(&program.executable, fs::Permissions::from_mode(0o755)).expect("executable");
+        let (_, executed) = Executed::by(&program, "a").expect("it runs");
+        // As the suite and a campaign do after the last test.
+        records.record(&program, &[executed.expect("it passes")]).expect("written");
         assert_eq!(records.executed(&program).expect("readable"), None);
     }
 
@@ -194,6 +258,20 @@ mod tests {
             fs::write(records.file(&program), text).expect("written");
             assert_eq!(records.executed(&program).expect("readable"), None, "{text}");
         }
+    }
+
+    /// What must not happen: of two campaigns at the same time, as the tests of teeth and teeth themselves are, in one target directory, one forgets what the
+    /// other has found. That costs time only.
+    #[test]
+    fn killers_of_two_campaigns_are_kept() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (records, _) = records(&directory);
+        let mut known = [(); 2].map(|()| records.killers().expect("readable"));
+        for (number, known) in known.iter_mut().enumerate() {
+            known.insert(format!("flush@a.rs:{number}:2"), ("a tests/b.rs".to_owned(), "t".to_owned()));
+            records.keep_killers(known).expect("written");
+        }
+        assert_eq!(records.killers().expect("readable").len(), 2);
     }
 
     #[test]

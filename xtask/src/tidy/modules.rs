@@ -68,7 +68,8 @@ impl<'a> Modules<'a> {
     }
 
     /// Every import between two files, except in tests. Where the `impl` blocks of a type are in several
-    /// files, the call of a method of `self` is an import of the file that defines it.
+    /// files, the call of a method of `self` is an import of the file that defines it. A call by
+    /// another name of `self` is not found.
     pub(super) fn imports(&self) -> Vec<Import<'_>> {
         let mut imports = self.calls();
         for (index, module) in self.modules.iter().enumerate().filter(|(_, module)| !module.is_test) {
@@ -85,15 +86,23 @@ impl<'a> Modules<'a> {
 
     /// The calls of methods of `self` that other files define.
     fn calls(&self) -> Vec<Import<'_>> {
-        let modules = || self.modules.iter().filter(|module| !module.is_test);
+        let modules = || self.modules.iter().enumerate().filter(|(_, module)| !module.is_test);
+        // Types of one name in different modules are different types.
+        let resolved = |at: usize, (type_, method): &Method| {
+            let home = self.resolve_in(at, std::slice::from_ref(type_), 0)?;
+            Some((home, type_.clone(), method.clone()))
+        };
         let mut homes = BTreeMap::new();
-        for module in modules() {
-            homes.extend(module.uses.methods.iter().map(|method| (method, module)));
+        for (at, module) in modules() {
+            homes.extend(
+                module.uses.methods.iter().filter_map(|method| Some((resolved(at, method)?, module))),
+            );
         }
         let mut imports = Vec::new();
-        for module in modules() {
+        for (at, module) in modules() {
             for (method, line) in &module.uses.calls {
-                let home = homes.get(method).filter(|home| home.file.path() != module.file.path());
+                let home = resolved(at, method).and_then(|method| homes.get(&method));
+                let home = home.filter(|home| home.file.path() != module.file.path());
                 imports.extend(home.map(|home| {
                     let modules = [&module.path[..], &home.path[..]];
                     Import { from: module.file, line: *line, to: home.file, modules }
@@ -204,6 +213,17 @@ fn name_of(item: &Item) -> Option<String> {
     Some(name.to_string())
 }
 
+/// Whether this is `self`, also dereferenced or in parentheses.
+fn is_self(expression: &Expr) -> bool {
+    match expression {
+        Expr::Path(path) => path.path.is_ident("self"),
+        Expr::Paren(inner) => is_self(&inner.expr),
+        Expr::Unary(inner) => is_self(&inner.expr),
+        Expr::Reference(inner) => is_self(&inner.expr),
+        _ => false,
+    }
+}
+
 /// The name of a type without its path and parameters.
 fn name_of_type(type_: &Type) -> Option<String> {
     let Type::Path(path) = type_ else { return None };
@@ -305,14 +325,13 @@ impl<'ast> Visit<'ast> for Uses {
         if block.trait_.is_none() {
             self.methods.extend(methods.map(|method| (name.clone(), method.to_string())));
         }
-        self.type_ = Some(name);
+        let outer = self.type_.replace(name);
         visit::visit_item_impl(self, block);
-        self.type_ = None;
+        self.type_ = outer;
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        let is_self = matches!(&*call.receiver, Expr::Path(path) if path.path.is_ident("self"));
-        if let Some(type_) = self.type_.as_ref().filter(|_| is_self) {
+        if let Some(type_) = self.type_.as_ref().filter(|_| is_self(&call.receiver)) {
             self.calls.push(((type_.clone(), call.method.to_string()), call.method.span().start().line));
         }
         visit::visit_expr_method_call(self, call);
@@ -329,7 +348,7 @@ impl<'ast> Visit<'ast> for Uses {
             let segments: Vec<String> =
                 path.segments.iter().map(|segment| segment.ident.to_string()).collect();
             if let ([self_, method], Some(type_)) = (&segments[..], &self.type_)
-                && self_ == "Self"
+                && (self_ == "Self" || self_ == type_)
             {
                 let line = syn::spanned::Spanned::span(path).start().line;
                 self.calls.push(((type_.clone(), method.clone()), line));

@@ -39,7 +39,7 @@ pub struct Store<P: Pmem = Region> {
     is_closed: bool,
 }
 
-/// A pool that is shorter is tried in memory before its file is made: whether it has room for a table depends on all options.
+/// A pool that is shorter, or has room for a few extents only, is tried in memory before its file is made: whether it has room for a table depends on all options.
 const SMALL_BYTES: u64 = 1 << 20;
 
 /// Creates a store and a table in memory, and inserts an entry.
@@ -74,7 +74,7 @@ impl Store<Region> {
         if let Some(reason) = options.refusal(pool_bytes) {
             return Err(OpenError::Layout { pool_bytes, reason });
         }
-        if pool_bytes < SMALL_BYTES {
+        if pool_bytes < SMALL_BYTES.max(4 * options.extent_length(pool_bytes)) {
             try_in_memory(pool_bytes, options)?;
         }
         let heap = match Heap::create(&path, pool_bytes, &heap_options) {

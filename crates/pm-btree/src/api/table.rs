@@ -609,7 +609,7 @@ impl<K: Key, V: Value, P: Pmem> Range<'_, K, V, P> {
     #[inline]
     fn next_from(&mut self, side: Side) -> Option<Result<KeyValue<K, V>, ReadError>> {
         // Changes that have joined a group meanwhile are seen like others.
-        if !self.scan.has_copied(side)
+        if self.scan.reads_next(side)
             && let Err(error) = self.table.settle()
         {
             self.scan = Scan::new(None);

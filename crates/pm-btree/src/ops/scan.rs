@@ -123,14 +123,14 @@ impl<'c> Scan<'c> {
         Self { bounds, front: End::new(), back: End::new() }
     }
 
-    /// Whether the [`next`](Self::next) entry at this end has been copied, so that nothing is read for it.
+    /// Whether leaves are read for the [`next`](Self::next) entry at this end: it has not been copied, and may be outside of what either end has copied.
     #[inline]
-    pub(crate) fn has_copied(&self, side: Side) -> bool {
+    pub(crate) fn reads_next(&self, side: Side) -> bool {
         let own = match side {
             Side::Front => &self.front,
             Side::Back => &self.back,
         };
-        !own.chunk.rest.is_empty()
+        own.chunk.rest.is_empty() && self.bounds.is_some()
     }
 
     /// The next entry at one end, or an error for each corrupted entry of a leaf before the other entries of this leaf.

@@ -2,17 +2,50 @@
 //! error is: a pipe that nothing reads, a full disk, closed.
 
 use anstream::{AutoStream, ColorChoice};
-use std::io::{self, Write as _};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use core::time::Duration;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::thread;
+use std::time::Instant;
 
 /// The lines that wait for the thread, at most. Further ones are lost.
 const WAITING_LINES: usize = 1 << 13;
+/// How long the end of a command waits for its lines to be written.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The log. Its lines are written until this is dropped.
 pub(crate) struct Log {
-    /// Taken out if lines were lost.
-    writer: Option<WorkerGuard>,
-    lost: ErrorCounter,
+    lines: Lines,
+    ended: Receiver<()>,
+}
+
+/// What the thread receives.
+enum Message {
+    Line(Vec<u8>),
+    End,
+}
+
+/// The writer of lines, each with one call.
+#[derive(Clone)]
+struct Lines {
+    queue: SyncSender<Message>,
+    /// The number of lines for which there was no room, and that have not been mentioned.
+    lost: Arc<AtomicU64>,
+}
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.queue.try_send(Message::Line(line.to_vec())).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Logs to standard error, by default warnings; `RUST_LOG` selects. In colour on a terminal.
@@ -21,21 +54,45 @@ pub(crate) fn start() -> Log {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     // As clap decides for `--help`.
     let colour = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
-    let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_LINES);
-    let (lines, writer) = queue.finish(io::stderr());
-    let lost = lines.error_counter();
+    let ((queue, messages), (end, ended)) = (mpsc::sync_channel(WAITING_LINES), mpsc::channel());
+    let lines = Lines { queue, lost: Arc::default() };
+    let lost = Arc::clone(&lines.lost);
+    thread::spawn(move || {
+        write_all(&messages, &lost);
+        drop(end);
+    });
     // What the subscriber itself cannot write it would report on standard error, and panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colour).log_internal_errors(false);
-    log.with_writer(lines).init();
-    Log { writer: Some(writer), lost }
+    let writer = lines.clone();
+    log.with_writer(move || writer.clone()).init();
+    Log { lines, ended }
+}
+
+/// Writes lines until the end. What cannot be written is lost.
+fn write_all(messages: &Receiver<Message>, lost: &AtomicU64) {
+    while let Ok(Message::Line(line)) = messages.recv() {
+        let mut written = io::stderr().write_all(&line);
+        let count = lost.swap(0, Ordering::Relaxed);
+        if count > 0 {
+            written = writeln!(io::stderr(), "{count} lines of the log were lost");
+        }
+        // There is no other place to say so.
+        drop(written);
+    }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // The thread may be blocked for ever, so it is not waited for.
-        if self.lost.dropped_lines() > 0 {
-            core::mem::forget(self.writer.take());
+        let end = Instant::now() + PATIENCE;
+        // The queue may be full, and the thread blocked for ever.
+        while let Err(TrySendError::Full(_)) = self.lines.queue.try_send(Message::End) {
+            if Instant::now() > end {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
         }
+        let waited = self.ended.recv_timeout(end.saturating_duration_since(Instant::now()));
+        debug_assert!(matches!(waited, Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout)));
     }
 }
 

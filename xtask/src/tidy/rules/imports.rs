@@ -122,6 +122,60 @@ mod tests {
         assert_eq!(places(files("#[cfg(test)] mod tests { fn f() { a.put_entry() } }")), [""; 0]);
     }
 
+    /// What must not happen: two types of one name, in different modules, are taken for one, so that their calls of their own methods make a cycle that
+    /// does not exist.
+    #[test]
+    fn types_of_one_name_are_not_one_type() {
+        let both = "pub struct End;\nimpl End {\n    fn new() -> Self { Self }\n    fn again() -> Self { Self::new() }\n}\n";
+        let files = [
+            ("c/src/lib.rs", "mod scan;\nmod pop;\n"),
+            ("c/src/pop.rs", both),
+            ("c/src/scan.rs", &format!("use crate::pop::Pop;\n{both}")),
+        ];
+        assert_eq!(places_of(&files), [""; 0]);
+        // One that imports the other.
+        let files = [
+            ("c/src/lib.rs", "mod a;\nmod b;\n"),
+            ("c/src/a.rs", &format!("use crate::b::Other;\n{both}")),
+            ("c/src/b.rs", &format!("pub struct Other;\n{both}")),
+        ];
+        assert_eq!(places_of(&files), [""; 0]);
+        let files = [
+            ("c/src/lib.rs", "mod a;\nmod b;\n"),
+            ("c/src/a.rs", both),
+            ("c/src/b.rs", &format!("use crate::a::End as First;\n{both}")),
+        ];
+        assert_eq!(places_of(&files), [""; 0]);
+    }
+
+    /// What must not happen: calls through `impl` blocks make a cycle that is not found: behind an inner `impl` block, by the name of the type, and through
+    /// a dereference.
+    #[test]
+    fn cycle_of_calls_is_found_however_they_are_written() {
+        let places = |back: &str| {
+            let get = format!(
+                "use crate::tree::Tree;\nimpl Tree {{\n    fn find_leaf(&self) {{\n        {back}\n    }}\n}}\n"
+            );
+            let put =
+                "use crate::tree::Tree;\nimpl Tree {\n    fn put_entry(&self) { self.find_leaf() }\n}\n";
+            let files = [
+                ("c/src/lib.rs", "mod get;\nmod put;\nmod tree;\n"),
+                ("c/src/tree.rs", "pub struct Tree;\n"),
+                ("c/src/get.rs", &get),
+                ("c/src/put.rs", put),
+            ];
+            places_of(&files)
+        };
+        let ways = [
+            "self.put_entry();",
+            "struct S; impl S { fn f() {} } self.put_entry();",
+            "Tree::put_entry(self);",
+            "(*self).put_entry();",
+        ];
+        let missed: Vec<&str> = ways.into_iter().filter(|back| places(back).is_empty()).collect();
+        assert_eq!(missed, [""; 0]);
+    }
+
     #[test]
     fn formats_and_errors_import_no_siblings() {
         let files = [

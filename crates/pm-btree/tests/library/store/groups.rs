@@ -321,3 +321,27 @@ proptest! {
         }
     }
 }
+
+/// What must not happen: a range over a table whose group cannot be committed gives the same error for ever. It says so once, and ends: `count`, or
+/// a loop that logs errors and goes on, would not end.
+#[test]
+fn range_ends_after_a_group_that_cannot_be_committed() {
+    let store =
+        Store::format(Region::anonymous(256 << 10).unwrap(), &options(64).extent_bytes(4096)).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    table.insert(0, &[7]).unwrap();
+    let mut range = table.range(..);
+    assert!(range.next().unwrap().is_ok());
+    assert!(range.next().is_none());
+    let mut keys = 0_u64;
+    while table.insert_grouped(keys, &[7; 900]).is_ok() {
+        keys += 1;
+    }
+    assert!(matches!(store.sync(), Err(WriteError::Full)));
+    let results: Vec<bool> = table.range(..).take(5).map(|entry| entry.is_ok()).collect();
+    assert_eq!(results, [false], "one error, and no entry");
+    let results: Vec<bool> = table.range(..).rev().take(5).map(|entry| entry.is_ok()).collect();
+    assert_eq!(results, [false], "one error, and no entry");
+    // It is a FusedIterator: one that has ended stays so.
+    assert!(range.next().is_none(), "a range that has ended goes on");
+}

@@ -162,3 +162,25 @@ fn store_without_room_for_a_table_is_not_created() {
     let refused = Store::create(dir.path().join("64"), 64 << 10, &StoreOptions::new());
     assert!(matches!(refused, Err(OpenError::Layout { .. })), "{refused:?}");
 }
+
+/// What must not happen: a store is created in which no table fits, because its pool is not small, but its extents are long or its heap has much to
+/// keep for itself. Whether there is room depends on all options, not on the length of the pool alone.
+#[test]
+fn store_with_long_extents_has_room_for_a_table_or_is_not_created() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut wrong = Vec::new();
+    for extent in [256 << 10, 512 << 10, 1 << 20] {
+        for pool in
+            [1_u64 << 20, 1280 << 10, 1536 << 10, 1792 << 10, 2 << 20, 2304 << 10, 2560 << 10, 3 << 20]
+        {
+            let path = dir.path().join(format!("{extent}-{pool}.pm"));
+            let options = StoreOptions::new().extent_bytes(extent);
+            let Ok(store) = Store::create(&path, pool, &options) else { continue };
+            let inserted = store.table::<u64, u64>("t").map(|table| table.insert(1, 1).is_ok());
+            if !matches!(inserted, Ok(true)) {
+                wrong.push((extent >> 10, pool >> 10));
+            }
+        }
+    }
+    assert_eq!(wrong, [], "KiB of an extent and of the pool: no table fits");
+}
