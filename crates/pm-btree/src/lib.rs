@@ -64,6 +64,7 @@
 //! # Limitations
 //! A key with its value has at most a quarter of an extent, 256 KiB in a pool of 256 MiB or more. Leaves that become empty stay until
 //! [`Store::compact`].
+//! A child of fork(2) cannot use its parent's store: the region is not mapped there, and the first access ends the child by SIGSEGV.
 //! The pool grows by a call, [`Store::grow`], while no handle of a table exists. After an open, [`Table::len`] waits until every leaf was visited.
 //!
 //! # Source
