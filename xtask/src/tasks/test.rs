@@ -48,6 +48,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if outcomes.len() > 1 {
         println!("\n{} in {:.1} s", table(&outcomes), start.elapsed().as_secs_f64());
     }
+    if args.steps.is_empty() {
+        println!("left out: {}, other projects' suites", Step::FsSuites.name());
+    }
     for outcome in outcomes.iter().filter(|outcome| outcome.result.is_err()) {
         println!("this step alone: ./x test {}", outcome.step.name());
     }
