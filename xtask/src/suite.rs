@@ -99,7 +99,7 @@ impl Suite {
                 None => of_program.failed.push(test.clone()),
             }
             if of_program.executed.len() + of_program.failed.len() == tests.len() {
-                print(of_program.line(&program.describe()).as_bytes())?;
+                print(of_program.closing_line(&program.describe()).as_bytes())?;
             }
             Ok(())
         })?;
@@ -148,9 +148,16 @@ struct Results {
 }
 
 impl Results {
-    fn line(&self, program: &str) -> String {
+    /// Libtest's closing line, as for the programs that run their tests in one process.
+    fn closing_line(&self, program: &str) -> String {
         let (passed, failed) = (self.executed.len(), self.failed.len());
-        format!("{program}: {passed} passed; {failed} failed; {:.1} s\n", self.took.as_secs_f64())
+        let result = if failed == 0 { "ok" } else { "FAILED" };
+        let took = self.took.as_secs_f64();
+        format!(
+            "\n     Ran {program}, a process for each test\n\
+             test result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out; \
+             finished in {took:.2}s\n"
+        )
     }
 }
 
@@ -241,6 +248,14 @@ mod tests {
         assert_eq!(ended(program("good", good)), [""; 0]);
         assert_eq!(ended(program("killed", "kill -9 $$")).len(), 1);
         assert_eq!(ended(program("exits", "echo 'running 2 tests'; exit 0")).len(), 1, "no results");
+    }
+
+    #[test]
+    fn closing_line_is_that_of_libtest() {
+        let executed = Vec::new();
+        let results = Results { executed, failed: vec!["a".to_owned()], took: Duration::from_millis(1_500) };
+        let line = "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s";
+        assert_eq!(results.closing_line("p tests/a.rs").lines().last(), Some(line));
     }
 
     #[test]
