@@ -72,7 +72,7 @@ pub(crate) enum HeapCommand {
     /// Verify every header, log entry and root, as they are after recovery. Changes nothing: the file is not recovered.
     Check(Target),
     /// Recover the heap, and replace corrupted headers; the blocks below them are lost.
-    Repair(Repair),
+    Repair(HeapRepair),
     /// Draw the heap: allocated, free and lost space, and how often lines were written.
     Map(Map),
 }
@@ -90,6 +90,16 @@ pub(crate) struct Repair {
     /// Repair without asking.
     #[arg(long, short)]
     pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HeapRepair {
+    #[command(flatten)]
+    pub(crate) repair: Repair,
+    /// Also free corrupted lines of the directory of roots, and repair what else is corrupted: what their roots led to, such as a file system, is not
+    /// found any more. Without this option nothing is stored if there is such a line.
+    #[arg(long)]
+    pub(crate) discard_roots: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,13 +1,14 @@
 //! `pm heap repair`
 
-use crate::args::Repair;
+use crate::args::HeapRepair;
 use crate::error::AtPath;
 use crate::findings::{self, CORRUPTED, Finding, Remedy, print_repair};
 use crate::pool::repair_options;
-use crate::report::{Asker, bytes, say};
+use crate::report::{Asker, bytes, field, say};
 use crate::view::{Checked, View};
 use miette::IntoDiagnostic as _;
 use pm_alloc::{Corruption, CorruptionKind, Heap, HeapOptions};
+use pm_core::Pmem;
 use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,13 +17,13 @@ use std::process::ExitCode;
 ///
 /// Corruption is found without opening the heap for writing, so nothing is written before the user has agreed, and the heap is then recovered
 /// from the same bytes.
-pub(crate) fn run(args: &Repair, json: bool) -> miette::Result<ExitCode> {
-    let path = &args.file;
+pub(crate) fn run(args: &HeapRepair, json: bool) -> miette::Result<ExitCode> {
+    let path = &args.repair.file;
     let Checked { view, report, findings, .. } = View::open(path)?.check(|_| ());
+    let mut done = Done { refusal: refusal(&view.heap, &findings, args.discard_roots), ..Done::default() };
     drop(view);
-    let mut done = Done::default();
-    if findings.iter().any(|finding| finding.remedy != Remedy::None) {
-        let asker = Asker::new(args.yes)?;
+    if done.refusal.is_none() && findings.iter().any(|finding| finding.remedy != Remedy::None) {
+        let asker = Asker::new(args.repair.yes)?;
         if let Some(agreed) = ask(&asker, path, &findings, &report.corruptions)? {
             done = repair(path, &findings, &agreed)?;
         }
@@ -32,9 +33,31 @@ pub(crate) fn run(args: &Repair, json: bool) -> miette::Result<ExitCode> {
     Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CORRUPTED) })
 }
 
+/// Why a repair would destroy what the heap's owner may still reach, and so stores nothing.
+fn refusal<P: Pmem>(heap: &Heap<P>, findings: &[Finding], discards_roots: bool) -> Option<&'static str> {
+    let has_slots = findings.iter().any(Finding::is_of_slots);
+    let is_broken = findings.iter().any(|finding| finding.is_of_block() && finding.remedy == Remedy::Lose);
+    let is_file_system = heap.pool().roots().iter().any(|root| root.name() == pm_fs::format::ROOT);
+    if has_slots && !discards_roots {
+        Some(
+            "a root is lost with its line, and with it a file system or what else it leads to. Keep a copy of the file as it is; \
+             --discard-roots frees the line",
+        )
+    } else if is_broken && is_file_system {
+        Some(
+            "the heap has a file system, whose files may be in the block. Keep a copy of the file as it is, and copy the files out with \
+             `pmfs cp`",
+        )
+    } else {
+        None
+    }
+}
+
 /// The result of a repair.
 #[derive(Default)]
 struct Done {
+    /// Why nothing was stored.
+    refusal: Option<&'static str>,
     restored: Vec<Finding>,
     lost: Vec<Corruption>,
     slots: Option<Finding>,
@@ -107,7 +130,7 @@ fn repair(path: &Path, findings: &[Finding], agreed: &Agreed) -> miette::Result<
 }
 
 fn print(path: &Path, json: bool, done: &Done, left: &[Finding]) {
-    let Done { restored, lost, slots } = done;
+    let Done { refusal, restored, lost, slots } = done;
     let slots = slots.as_slice();
     if json {
         let lost: Vec<_> = lost.iter().map(|Corruption { extent, .. }| {
@@ -115,7 +138,9 @@ fn print(path: &Path, json: bool, done: &Done, left: &[Finding]) {
         }).collect();
         let [restored, slots, left] = [restored, slots, left].map(findings::to_json);
         let path = path.to_string_lossy();
-        say(json!({ "path": path, "restored": restored, "lost": lost, "lost_roots": slots, "left": left }));
+        say(json!({
+            "path": path, "restored": restored, "lost": lost, "lost_roots": slots, "left": left, "refusal": refusal,
+        }));
         return;
     }
     let lost = lost.iter().map(|Corruption { extent, kind, .. }| {
@@ -124,4 +149,5 @@ fn print(path: &Path, json: bool, done: &Done, left: &[Finding]) {
         format!("{len} from {:#x} to {:#x}{except}", extent.start, extent.end)
     });
     print_repair(path, restored, slots, &lost.collect::<Vec<_>>(), left);
+    refusal.iter().for_each(|refusal| field("refused", format_args!("nothing was stored: {refusal}")));
 }

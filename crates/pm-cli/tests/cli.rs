@@ -207,7 +207,12 @@ fn corrupted_root_slots_are_discarded() {
     }
     // Slots of a heap are repaired by `heap repair` only: the log may have the root.
     assert_has(&scratch.run(&["pool", "repair", "data.pm", "--yes"], 3), &["corruption is left"]);
-    let output = scratch.run(&["heap", "repair", "data.pm", "--yes"], 0);
+    let output = scratch.unchanged(&["heap", "repair", "data.pm", "--yes"], 3);
+    assert_has(
+        &output,
+        &["corruption is left", "  refused    nothing was stored: a root is lost", "--discard-roots"],
+    );
+    let output = scratch.run(&["heap", "repair", "data.pm", "--yes", "--discard-roots"], 0);
     assert!(output.starts_with("data.pm: repaired\n  discarded  a slot of the root directory"), "{output}");
     scratch.run(&["heap", "check", "data.pm"], 0);
 
@@ -477,5 +482,29 @@ fn inspection_keeps_pages_cached() {
         let output = Command::new(env!("CARGO_BIN_EXE_pm")).args(args).arg(&path).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         assert_eq!(resident(), before, "{args:?}");
+    }
+}
+
+/// A file system needs the blocks below a corrupted header: a repair of its heap stores nothing, and says so.
+#[test]
+fn heap_of_file_system_with_broken_chain_is_not_repaired() {
+    let scratch = Scratch::new();
+    let path = scratch.path("data.pm");
+    let ino = files::opening(|| {
+        let fs = pm_fs::Fs::create(&path, 1 << 20, &pm_fs::FsOptions::new()).unwrap();
+        let ino = fs.root().create("file", pm_fs::NewFile::default()).unwrap().ino();
+        fs.close().unwrap();
+        ino
+    });
+    assert_eq!(scratch.run(&["heap", "repair", "data.pm", "--yes"], 0), "data.pm: nothing to repair\n");
+    flip(&path, ino * 64 - 8);
+    for options in [&["--yes"][..], &["--yes", "--discard-roots"]] {
+        let output = scratch.unchanged(&[&["heap", "repair", "data.pm"], options].concat(), 3);
+        assert_has(
+            &output,
+            &["corruption is left", "nothing was stored: the heap has a file system", "pmfs cp"],
+        );
+        let json = scratch.json(&[&["heap", "repair", "data.pm"], options].concat(), 3);
+        assert!(json["refusal"].is_string() && json["lost"] == Value::Array(Vec::new()), "{json}");
     }
 }

@@ -67,6 +67,12 @@ pub enum FsError {
     /// A part of the file system is corrupted.
     #[error(transparent)]
     Corrupted(#[from] Corruption),
+    /// A part that all changes need is corrupted: files can be read, and nothing can be changed.
+    #[error("the file system accepts no changes: {0}")]
+    NoChanges(Corruption),
+    /// It is not known which blocks of the heap are in use, because of this corruption: a repair would free blocks that files need, so it stores nothing.
+    #[error("a repair stores nothing, because it is not known which blocks are in use: {0}")]
+    NoRepair(Corruption),
     /// The heap with the metadata holds no file system.
     #[error("the pool holds no file system")]
     NotAFileSystem,
@@ -141,6 +147,7 @@ impl FsError {
             Self::TooManyLinks => Errno::MLINK,
             Self::NoData => Errno::NXIO,
             Self::NoAttribute => Errno::NODATA,
+            Self::NoChanges(_) => Errno::ROFS,
             Self::NoSpace | Self::TooSmall(_) | Self::AttributesTooLong => Errno::NOSPC,
             _ => Errno::IO,
         }

@@ -12,9 +12,10 @@ use clap::{Parser, Subcommand};
 use front::Mounted;
 use fuser::{Config, MountOption, SessionACL};
 use miette::{Context as _, IntoDiagnostic as _, Result, miette};
+use pm_alloc::HeapError;
 use pm_cli_common::{Docs, Size, say};
-use pm_core::{Pmem as _, RegionOptions};
-use pm_fs::{Fs, FsOptions};
+use pm_core::{OpenError, Pmem as _, PoolError, RegionOptions};
+use pm_fs::{Fs, FsError, FsOptions};
 use pool::{at, close, open, open_with};
 use rustix::mount::UnmountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -162,9 +163,9 @@ fn mount(file: &Path, directory: &Path, threads: usize, options: &FsOptions, jso
     let preparing = thread::spawn(move || {
         let (fs, file) = for_thread;
         if let Err(error) = fs.prepare() {
+            let file = file.display();
             warn(format_args!(
-                "{}: files can be read and not changed, run pmfs fsck: {error}",
-                file.display()
+                "{file} is mounted read-only, run pmfs fsck, and keep a copy of the file: {error}"
             ));
         }
     });
@@ -246,7 +247,27 @@ fn info(file: &Path, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Refuses a file that a repair would destroy, before it is opened for writing. A device-dax cannot be opened otherwise: its repair checks the same.
+fn check_repairable(file: &Path) -> Result<()> {
+    let scratch = FsOptions::new().region(RegionOptions::new().scratch().keep_pages(true));
+    let fs = match Fs::open(file, &scratch) {
+        Err(FsError::Heap(HeapError::Pool(PoolError::Region(OpenError::NoScratch { .. })))) => return Ok(()),
+        fs => fs.into_diagnostic().wrap_err_with(|| at(file))?,
+    };
+    fs.check_repairable().map_err(|error| {
+        let file = file.display();
+        miette!(
+            help = "keep a copy of the file as it is, and copy out what can be read: `pmfs cp {file} -r :/ DIRECTORY`; a file system in which a repair \
+                does not know which blocks are in use is made anew from that",
+            "{file}: nothing was stored: {error}"
+        )
+    })
+}
+
 fn fsck(file: &Path, repairs: bool, json: bool) -> Result<ExitCode> {
+    if repairs {
+        check_repairable(file)?;
+    }
     let mut fs = open(file)?;
     let (report, repaired) = match repairs {
         true => {

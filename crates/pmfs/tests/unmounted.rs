@@ -498,3 +498,27 @@ fn answers_that_cannot_be_written_are_errors() {
         }
     }
 }
+
+/// A flipped bit in a header of the heap, before a file's inode: a repair would remove the file, so it stores nothing.
+#[test]
+fn broken_heap_is_not_repaired() {
+    let disk = Disk::new("1M");
+    fs::write(disk.host("source"), bytes(10_000)).unwrap();
+    disk.run(&["cp", "source", ":/file"]);
+    let ino = {
+        let fs = Fs::open(disk.file(), &FsOptions::new()).unwrap();
+        fs.lookup("file").unwrap().ino()
+    };
+    let file = File::options().read(true).write(true).open(disk.file()).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, ino * 64 - 8).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], ino * 64 - 8).unwrap();
+    drop(file);
+    let corrupted = fs::read(disk.file()).unwrap();
+    let output = disk.command(&["fsck", "--repair"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("nothing was stored"), "{text}");
+    assert!(text.contains("keep a copy of the file"), "{text}");
+    assert!(fs::read(disk.file()).unwrap() == corrupted);
+    assert_eq!(disk.command(&["cat", "/file"]).output().unwrap().stdout, bytes(10_000));
+}

@@ -160,13 +160,14 @@ impl<P: Pmem> Fs<P> {
     /// [`close`](Self::close) has saved them, and frees the files that were open without a name. Reads do not wait for this.
     ///
     /// # Errors
-    /// When a part that this needs is corrupted: then all calls that change something return the same error. When a fence fails.
+    /// When a part that this needs is corrupted, among them any header of the heap: then all calls that change something return
+    /// [`NoChanges`](FsError::NoChanges). When a fence fails.
     ///
     /// # Durability
     /// Durable when this returns: each step is one [`Heap::transaction`](pm_alloc::Heap::transaction). A crash before that leaves the file system as
     /// it was, without some of the files without a name.
     pub fn prepare(&self) -> Result<(), FsError> {
-        self.shared.prepared().map(drop)
+        self.shared.prepare().map(drop)
     }
 
     /// The root directory.
@@ -214,14 +215,22 @@ impl<P: Pmem> Fs<P> {
     /// `lost+found`. Pages in two files are copied.
     ///
     /// # Errors
-    /// When there is a handle to a file. When the root directory is corrupted, or that of files without a name. When there is no room for names in
-    /// `lost+found`. When a fence fails.
+    /// As for [`check_repairable`](Self::check_repairable): then nothing is stored. When there is a handle to a file. When the root directory is
+    /// corrupted, or that of files without a name. When there is no room for names in `lost+found`. When a fence fails.
     ///
     /// # Durability
     /// Durable when this returns: each step is one [`Heap::transaction`](pm_alloc::Heap::transaction). A crash before that leaves a part of it done,
     /// and the next repair does the rest.
     pub fn repair(&mut self) -> Result<RepairReport, FsError> {
         repair::repair(Arc::get_mut(&mut self.shared).ok_or(FsError::InUse)?)
+    }
+
+    /// Checks that a [`repair`](Self::repair) may store: it relies on the heap's list of blocks, and frees those that nothing uses. Stores nothing.
+    ///
+    /// # Errors
+    /// [`NoRepair`](FsError::NoRepair) when a chain of headers of the heap is broken, or a root line of the pool is corrupted.
+    pub fn check_repairable(&self) -> Result<(), FsError> {
+        repair::blocks(&self.shared).map(drop)
     }
 
     /// The heap with the metadata.

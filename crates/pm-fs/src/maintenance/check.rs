@@ -57,7 +57,7 @@ pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> CheckReport {
         directories: BTreeSet::from([root.ino, orphans.ino]),
         left: vec![Subdirectory { dir: root, parent: root.ino }],
     };
-    checker.attempt("preparing", shared.prepared());
+    checker.attempt("preparing", shared.prepare());
     // Not by recursion: a tree may be deeper than the stack.
     while let Some(Subdirectory { dir, parent }) = checker.left.pop() {
         checker.directory(&dir, parent);

@@ -9,6 +9,8 @@ use crate::session::orphans;
 use crate::volume::pages::PageMap;
 use crate::volume::{Source as _, Volume};
 use core::mem::offset_of;
+use pm_alloc::CorruptionKind;
+use pm_alloc::format::BlockState;
 use pm_core::line::LINE_BYTES;
 use pm_core::{Pmem, crc32c_bytes};
 use std::collections::HashSet;
@@ -142,17 +144,44 @@ fn free_orphans<P: Pmem>(volume: &Volume<P>, parent: &InodeRef) -> Result<(), Fs
     }
 }
 
+/// All allocated blocks of the heap.
+///
+/// # Errors
+/// When a chain of its headers is broken, was broken when a repair of the heap marked what followed, or a root line of the pool is corrupted: a block
+/// that is not listed may be in use.
+pub(crate) fn blocks<P: Pmem>(volume: &Volume<P>) -> Result<Vec<u64>, FsError> {
+    let pool = volume.heap.pool();
+    if pool.corrupted_root_count() > 0 {
+        return Err(FsError::corrupted(0, "a root line of the pool"));
+    }
+    let mut blocks = Vec::new();
+    let mut lost = None;
+    let report = volume.heap.check_with(|block| match block.state {
+        BlockState::Allocated => blocks.push(block.payload),
+        BlockState::Free | BlockState::End => {}
+        BlockState::Lost | BlockState::Unreachable => lost = lost.or(Some(block.payload)),
+    });
+    // A chain that arrives at the end of its chunk lists all blocks, whatever the word there.
+    let broken = report.corruptions.iter().find(|corruption| corruption.kind != CorruptionKind::End);
+    let broken = broken.map(|corruption| corruption.header_offset);
+    match broken.or(lost) {
+        Some(offset) => Err(FsError::corrupted(offset, "a chain of headers of the heap")),
+        None => Ok(blocks),
+    }
+}
+
 /// Marks the pages of all files as in use, by one pass over the blocks of the heap, and finds the last birth of an inode. Makes lengths and times
 /// durable that a killed process has stored in place: what is read from now on must not be taken back by a power failure.
 ///
-/// No slot refers to another slot's page or node.
+/// No slot refers to another slot's page or node. A block that the heap does not list would be missed, and its pages given to other files: so the heap's
+/// chains of headers are intact.
 ///
 /// # Durability
 /// The lengths and times are durable when this returns. One fence.
 fn scan<P: Pmem>(volume: &Volume<P>) -> Result<Usage, FsError> {
     let mut found =
         Scan { map: volume.pages.empty_map(), birth: 0, nodes: HashSet::new(), children: HashSet::new() };
-    for block in volume.heap.blocks() {
+    for block in blocks(volume)? {
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
         match volume.word(block)? as u32 {
             INODE_TAG => found.note_inode(volume, block)?,

@@ -49,6 +49,14 @@ impl<P: Pmem> Shared<P> {
 
     /// The storage for a call that changes something. The first one waits for the preparation.
     pub(crate) fn prepared(&self) -> Result<&Volume<P>, FsError> {
+        match self.prepare() {
+            Err(FsError::Corrupted(corruption)) => Err(FsError::NoChanges(corruption)),
+            prepared => prepared,
+        }
+    }
+
+    /// Prepares the storage for changes, once, and returns it.
+    pub(crate) fn prepare(&self) -> Result<&Volume<P>, FsError> {
         let Preparation { is_done, saved_at, failed } = &self.preparation;
         if is_done.load(Ordering::Acquire) {
             return Ok(&self.volume);

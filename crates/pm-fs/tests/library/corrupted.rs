@@ -1,9 +1,14 @@
 //! Corrupted file systems: every call returns a value or an error, and ends.
 
-use crate::edits::{EDIT_BYTES, Edit, Image, kind, open, open_prepared};
-use pm_fs::FsError;
+use crate::edits::{EDIT_BYTES, Edit, Image, kind, open, open_prepared, walk};
+use pm_alloc::{Heap, HeapOptions};
+use pm_core::{Pmem as _, Region, RootError};
 use pm_fs::format::{ROOT, Superblock};
-use std::sync::mpsc;
+use pm_fs::{FileKind, FsError};
+use pm_testkit::any;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Far longer than an attack takes on a busy machine.
@@ -139,9 +144,117 @@ fn files_are_read_when_the_pages_in_use_cannot_be_found() {
     assert!(fs.lookup("short").unwrap().read_at(0, &mut [0; 10]).unwrap() > 0);
     for _ in 0..2 {
         let created = fs.root().create("new", pm_fs::NewFile::default());
-        assert!(matches!(created, Err(FsError::Corrupted(_))), "{created:?}");
+        let created = created.unwrap_err();
+        assert!(matches!(created, FsError::NoChanges(_)), "{created:?}");
+        assert_eq!(created.errno(), Errno::ROFS);
     }
     assert!(!fs.check().problems.is_empty());
+}
+
+/// The contents of a region.
+fn bytes(pmem: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
+    pmem.load(0, &mut bytes);
+    bytes
+}
+
+/// Opens a file system whose chains of headers or roots are corrupted: all files are read, and nothing is stored by changes or by a repair.
+fn check_refused(image: &Image, pmem: &Arc<Region>, told: &str) {
+    let mut fs = open(pmem).unwrap();
+    let opened = bytes(pmem);
+    assert!(walk(&fs.root()).unwrap() == image.view, "{told}");
+    let created = fs.root().create("new", pm_fs::NewFile::default()).map(drop);
+    assert!(matches!(created, Err(FsError::NoChanges(_))), "{told}: {created:?}");
+    let written = fs.lookup("short").unwrap().write_at(0, &[0xee; 9 * 4096]);
+    assert!(matches!(written, Err(FsError::NoChanges(_))), "{told}: {written:?}");
+    assert!(matches!(fs.check_repairable(), Err(FsError::NoRepair(_))), "{told}");
+    let repaired = fs.repair();
+    assert!(matches!(repaired, Err(FsError::NoRepair(_))), "{told}: {repaired:?}");
+    assert!(walk(&fs.root()).unwrap() == image.view, "{told}");
+    assert!(bytes(pmem) == opened, "{told}: stored");
+}
+
+/// A flipped bit in the header of any block of an image that was not closed: the pages of the inode or node behind it would be given to other files, and
+/// a repair would remove it.
+#[test]
+fn broken_chain_keeps_unclosed_file_system_unchanged() {
+    for has_orphans in [false, true] {
+        let image = Image::get(has_orphans);
+        for block in &image.blocks {
+            let place = u32::try_from(block - 8).unwrap();
+            let pmem = image.edited(&[Edit { place, kind: kind::FLIP, word: 2 }]);
+            check_refused(image, &pmem, &format!("the header before {block:#x}"));
+        }
+    }
+}
+
+/// As above, after a repair of the heap, which marks what follows the corrupted header as lost: its blocks may still be in use.
+#[test]
+fn lost_extent_keeps_unclosed_file_system_unchanged() {
+    let image = Image::get(false);
+    for block in &image.blocks {
+        let place = u32::try_from(block - 8).unwrap();
+        let pmem = image.edited(&[Edit { place, kind: kind::FLIP, word: 2 }]);
+        let mut heap = Heap::attach(any(Arc::clone(&pmem)), &HeapOptions::new()).unwrap();
+        let found = heap.check().corruptions;
+        found.iter().for_each(|corruption| drop(heap.repair(corruption).unwrap()));
+        assert!(heap.check().is_clean());
+        drop(heap);
+        check_refused(image, &pmem, &format!("the header before {block:#x}"));
+    }
+}
+
+#[test]
+fn corrupted_root_line_keeps_file_system_unchanged() {
+    let image = Image::get(false);
+    let sound = image.edited(&[]);
+    // The directory of roots is in the second page, a line each, with the name at its end.
+    let is_in_use = |at: &u64| sound.load_u64(*at + 40) != 0;
+    let lines: Vec<u64> = (4096..8192).step_by(64).filter(is_in_use).collect();
+    assert_eq!(lines.len(), 2);
+    let flip =
+        |at: u64| image.edited(&[Edit { place: u32::try_from(at).unwrap(), kind: kind::FLIP, word: 3 }]);
+    let error = lines.iter().filter_map(|line| open(&flip(line + 16)).err());
+    let errors: Vec<_> = error.collect();
+    // The heap is found by its header, and an open restores its root.
+    assert!(matches!(errors[..], [FsError::Root(RootError::Corrupted { .. })]), "{errors:?}");
+    check_refused(image, &flip(lines[1] + 64), "a line behind the roots");
+}
+
+/// After a close the pages in use are known, so files can be changed, and never lose what they have. A repair is refused all the same.
+#[test]
+fn broken_chain_of_closed_file_system_takes_no_page_twice() {
+    let image = Image::get(false);
+    let closed = image.edited(&[]);
+    open_prepared(&closed).unwrap().close().unwrap();
+    let closed = bytes(&closed);
+    for block in &image.blocks {
+        let pmem = Arc::new(Region::anonymous(closed.len() as u64).unwrap());
+        pmem.store(0, &closed);
+        pmem.store_u64(block - 8, pmem.load_u64(block - 8) ^ 4);
+        let mut fs = open(&pmem).unwrap();
+        let before = contents_of(&fs);
+        assert!(matches!(fs.repair(), Err(FsError::NoRepair(_))), "{block:#x}");
+        match fs.root().create("new", pm_fs::NewFile::default()) {
+            Ok(new) => drop(new.append(&[0xee; 30 * 4096])),
+            Err(error) => assert!(matches!(error, FsError::NoSpace), "{block:#x}: {error:?}"),
+        }
+        let after = contents_of(&fs);
+        assert!(before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)), "{block:#x}");
+    }
+}
+
+/// The contents of all regular files.
+fn contents_of(fs: &pm_fs::Fs<pm_testkit::AnyPmem<'static>>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut contents = BTreeMap::new();
+    for (path, (attributes, _)) in walk(&fs.root()).unwrap() {
+        if attributes.kind == FileKind::File {
+            let mut bytes = vec![0; usize::try_from(attributes.size.min(1 << 20)).unwrap()];
+            fs.lookup(&path).unwrap().read_at(0, &mut bytes).unwrap();
+            contents.insert(path, bytes);
+        }
+    }
+    contents
 }
 
 /// All slots of a node refer to one node: with three levels a walk would have 512 * 512 * 512 steps.

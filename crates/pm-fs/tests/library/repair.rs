@@ -17,7 +17,8 @@ fn repair(image: &Image, edits: &[Edit]) -> Option<(Fs<AnyPmem<'static>>, Repair
     };
     let report = match fs.repair() {
         Ok(report) => report,
-        Err(FsError::NoSpace) => return None,
+        // The heap's list of blocks is not to be relied on.
+        Err(FsError::NoSpace | FsError::NoRepair(_)) => return None,
         Err(FsError::Corrupted(Corruption { what: "a directory of the superblock", .. })) => return None,
         Err(error) => panic!("{edits:x?}: {error}"),
     };

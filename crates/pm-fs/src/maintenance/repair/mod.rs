@@ -11,4 +11,4 @@ mod progress;
 mod run;
 
 pub use progress::RepairReport;
-pub(crate) use run::repair;
+pub(crate) use run::{blocks, repair};

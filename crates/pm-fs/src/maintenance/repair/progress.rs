@@ -37,14 +37,14 @@ pub(super) struct Repair<'v, P: Pmem> {
 }
 
 impl<'v, P: Pmem> Repair<'v, P> {
-    pub(super) fn new(shared: &'v Shared<P>) -> Self {
+    pub(super) fn new(shared: &'v Shared<P>, blocks: Vec<u64>) -> Self {
         let volume = &shared.volume;
         Self {
             volume,
             root: shared.root.inode,
             orphans: shared.orphans.inode,
             report: RepairReport::default(),
-            blocks: volume.heap.blocks().into_iter().collect(),
+            blocks: blocks.into_iter().collect(),
             used: BTreeSet::new(),
             map: volume.pages.empty_map(),
             inodes: BTreeMap::new(),

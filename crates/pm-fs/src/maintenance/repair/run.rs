@@ -17,7 +17,8 @@ const FREED_MAX: usize = 32;
 /// # Durability
 /// Durable when this returns, with the commit of the last `Heap::transaction`; a crash before that leaves a part of the repairs done.
 pub(crate) fn repair<P: Pmem>(shared: &mut Shared<P>) -> Result<RepairReport, FsError> {
-    let repaired = repair_all(shared);
+    let blocks = blocks(shared)?;
+    let repaired = repair_all(shared, blocks);
     // Also after an error: a part may have changed.
     shared.forget_preparation();
     let mut report = repaired?;
@@ -25,8 +26,16 @@ pub(crate) fn repair<P: Pmem>(shared: &mut Shared<P>) -> Result<RepairReport, Fs
     Ok(report)
 }
 
-fn repair_all<P: Pmem>(shared: &Shared<P>) -> Result<RepairReport, FsError> {
-    let mut repair = Repair::new(shared);
+/// All blocks of the heap, if they are known: what a repair does not know of it would remove or free, although it is in use.
+pub(crate) fn blocks<P: Pmem>(shared: &Shared<P>) -> Result<Vec<u64>, FsError> {
+    match recovery::blocks(&shared.volume) {
+        Err(FsError::Corrupted(corruption)) => Err(FsError::NoRepair(corruption)),
+        blocks => blocks,
+    }
+}
+
+fn repair_all<P: Pmem>(shared: &Shared<P>, blocks: Vec<u64>) -> Result<RepairReport, FsError> {
+    let mut repair = Repair::new(shared, blocks);
     forget_saved(&mut repair, shared.saved_at())?;
     contents::verify(&mut repair)?;
     shared.volume.pages.set_map(repair.map.clone());
