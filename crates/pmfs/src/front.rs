@@ -2,9 +2,9 @@
 
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    InitFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use pm_core::Region;
 use pm_fs::{Attributes, Entry, FileKind, Fs, FsError, NewFile, SetAttributes, SetXattr};
@@ -35,8 +35,8 @@ const GROUP_EXECUTE: u32 = 0o010;
 /// A mounted file system.
 pub(crate) struct Mounted {
     fs: Arc<Fs<Region>>,
-    /// The files that the kernel knows, with the number of its references. They exist as long as it knows them.
-    known: Mutex<HashMap<u64, (Handle, u64)>>,
+    /// The files that the kernel knows. They exist as long as it knows them.
+    known: Mutex<HashMap<u64, Known>>,
     /// The entries of open directories.
     listings: Mutex<Listings>,
     /// Whether this server clears set-user-ID bits, and not the kernel.
@@ -44,6 +44,21 @@ pub(crate) struct Mounted {
     /// Tells the kernel that attributes have changed which it has not changed.
     notifier: Arc<OnceLock<Notifier>>,
 }
+
+/// A file that the kernel knows.
+struct Known {
+    handle: Handle,
+    /// The number of the kernel's references.
+    references: u64,
+    /// The number of times that it is open for reading and writing: only then programs may store to maps of it that they share. What they have stored
+    /// is in the kernel alone until it is written back, at last before the kernel releases the open file.
+    mappable: u64,
+}
+
+/// What the kernel calls an open file: [`MAPPABLE`] if it may be mapped to be stored to.
+const NOT_MAPPABLE: FileHandle = FileHandle(0);
+/// See [`NOT_MAPPABLE`].
+const MAPPABLE: FileHandle = FileHandle(1);
 
 #[derive(Default)]
 struct Listings {
@@ -104,7 +119,23 @@ impl Mounted {
         if ino == INodeNo::ROOT {
             return Ok(self.fs.root());
         }
-        lock(&self.known).get(&ino.0).map(|(handle, _)| handle.clone()).ok_or(FsError::NotFound)
+        lock(&self.known).get(&ino.0).map(|known| known.handle.clone()).ok_or(FsError::NotFound)
+    }
+
+    /// Notes that a file is opened, and returns what the kernel calls it.
+    fn note_open(&self, ino: u64, flags: OpenFlags) -> FileHandle {
+        match lock(&self.known).get_mut(&ino) {
+            Some(known) if flags.acc_mode() == OpenAccMode::O_RDWR => {
+                known.mappable += 1;
+                MAPPABLE
+            }
+            _ => NOT_MAPPABLE,
+        }
+    }
+
+    /// Whether the kernel may have data of a file that it has not written yet.
+    fn is_mappable(&self, ino: INodeNo) -> bool {
+        lock(&self.known).get(&ino.0).is_some_and(|known| known.mappable > 0)
     }
 
     /// Clears the set-user-ID bit of a file, and the set-group-ID bit of one that its group may execute, if that is left to this server.
@@ -133,6 +164,8 @@ impl Mounted {
         let Attributes { ino, kind, mode, uid, gid, rdev, nlink, size, .. } = attributes;
         let is_root = ino == self.fs.root().ino();
         let blocks = if kind == FileKind::File { file.allocated_bytes()? } else { size }.div_ceil(512);
+        // Programs such as tar take a file without blocks for one hole and do not read it, but a program may have stored to a map of it.
+        let blocks = blocks.max(u64::from(size > 0));
         Ok(FileAttr {
             ino: if is_root { INodeNo::ROOT } else { INodeNo(ino) },
             size,
@@ -157,7 +190,8 @@ impl Mounted {
         let generation = Generation(handle.generation());
         let attributes = self.for_kernel(&handle)?;
         if attributes.ino != INodeNo::ROOT {
-            lock(&self.known).entry(handle.ino()).or_insert((handle, 0)).1 += 1;
+            let new = Known { handle, references: 0, mappable: 0 };
+            lock(&self.known).entry(attributes.ino.0).or_insert(new).references += 1;
         }
         Ok((attributes, generation))
     }
@@ -236,9 +270,9 @@ impl Filesystem for Mounted {
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
         let mut known = lock(&self.known);
-        let is_last = known.get_mut(&ino.0).is_some_and(|(_, references)| {
-            *references = references.saturating_sub(count);
-            *references == 0
+        let is_last = known.get_mut(&ino.0).is_some_and(|known| {
+            known.references = known.references.saturating_sub(count);
+            known.references == 0
         });
         let forgotten = if is_last { known.remove(&ino.0) } else { None };
         drop(known);
@@ -382,8 +416,26 @@ impl Filesystem for Mounted {
         self.reply_entry(link(), reply);
     }
 
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(self.note_open(ino.0, flags), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        open: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        if open == MAPPABLE
+            && let Some(known) = lock(&self.known).get_mut(&ino.0)
+        {
+            known.mappable = known.mappable.saturating_sub(1);
+        }
+        reply.ok();
     }
 
     fn read(
@@ -461,12 +513,18 @@ impl Filesystem for Mounted {
         reply_empty(done, reply);
     }
 
+    /// Where the kernel may have data that it has not written yet, all of the file is data: a hole is not copied.
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let seek = || {
             // The kernel has refused a negative one.
             let offset = u64::try_from(offset).map_err(|_| FsError::NoData)?;
             let file = self.file(ino)?;
+            let is_mappable = self.is_mappable(ino);
+            let size = if is_mappable { file.attributes()?.size } else { 0 };
             let found = match whence {
+                SEEK_DATA | SEEK_HOLE if is_mappable && offset >= size => return Err(FsError::NoData),
+                SEEK_DATA if is_mappable => offset,
+                SEEK_HOLE if is_mappable => size,
                 SEEK_DATA => file.seek_data(offset)?,
                 SEEK_HOLE => file.seek_hole(offset)?,
                 _ => return Err(FsError::Invalid),
@@ -618,7 +676,7 @@ impl Filesystem for Mounted {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
         let create = || {
@@ -628,8 +686,8 @@ impl Filesystem for Mounted {
         };
         match create() {
             Ok((attributes, generation)) => {
-                let flags = FopenFlags::FOPEN_KEEP_CACHE;
-                reply.created(&TTL, &attributes, generation, FileHandle(0), flags);
+                let open = self.note_open(attributes.ino.0, OpenFlags(flags));
+                reply.created(&TTL, &attributes, generation, open, FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(error) => reply.error(errno(&error)),
         }

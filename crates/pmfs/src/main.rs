@@ -20,7 +20,7 @@ use pool::{at, close, open, open_with};
 use rustix::mount::UnmountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, OnceLock};
@@ -169,7 +169,11 @@ fn mount(file: &Path, directory: &Path, threads: usize, options: &FsOptions, jso
             ));
         }
     });
-    session.run().into_diagnostic()?;
+    match session.run() {
+        // The connection has ended while the kernel passed the last requests, to whose answers nothing waits.
+        Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+        ended => ended.into_diagnostic()?,
+    }
     drop(preparing.join());
     match Arc::into_inner(fs) {
         Some(fs) => close(fs, file)?,
