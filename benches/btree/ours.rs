@@ -48,7 +48,7 @@ pub(crate) fn memory(directory: &Path, records: &Records, count: u64, key: fn(u6
     Ok(format!("{dram:.2} B of DRAM an entry; pool in use {pool:.2} of keys and values"))
 }
 
-struct Ours<'s>(Table<'s, u64, &'static [u8]>);
+struct Ours<'s>(Table<u64, &'static [u8]>);
 
 impl OrderedStore for Ours<'_> {
     fn load(&mut self, records: &Records, numbers: Range<u64>) -> Result<()> {
@@ -79,7 +79,7 @@ impl OrderedStore for Ours<'_> {
     }
 }
 
-struct OursOfStrings<'s>(Table<'s, &'static str, &'static [u8]>);
+struct OursOfStrings<'s>(Table<&'static str, &'static [u8]>);
 
 impl OrderedStore for OursOfStrings<'_> {
     fn load(&mut self, records: &Records, numbers: Range<u64>) -> Result<()> {
@@ -111,7 +111,7 @@ impl OrderedStore for OursOfStrings<'_> {
     }
 }
 
-fn scan<'k, K: Key>(table: &Table<'_, K, &'static [u8]>, from: K::View<'k>, count: usize) -> Result<Scanned> {
+fn scan<'k, K: Key>(table: &Table<K, &'static [u8]>, from: K::View<'k>, count: usize) -> Result<Scanned> {
     let mut scanned = Scanned::default();
     let flow = table.visit(from.., |record| match record {
         Ok((_, value)) => {

@@ -67,7 +67,7 @@ fn change(pmem: &Region, change: &[u8]) {
     }
 }
 
-fn use_words(table: &Table<'_, u64, &'static [u8], Arc<Region>>) {
+fn use_words(table: &Table<u64, &'static [u8], Arc<Region>>) {
     for key in (0..130).chain(1_000..1_010) {
         drop(table.get(key));
     }

@@ -3,6 +3,7 @@
 use core::fmt;
 use pm_alloc::{HeapError, SpaceError, TxError};
 use pm_core::{FenceError, PlaceError, RootError};
+use std::path::PathBuf;
 
 /// Corruption of a store: bytes that no operation and no crash leaves.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +66,21 @@ pub enum OpenError {
     /// The heap that holds the store could not be created, opened or closed.
     #[error(transparent)]
     Heap(#[from] HeapError),
+    /// The store in the file is open in this process: a store that was dropped is open until its tables, iterators and batches are dropped, too.
+    #[error(
+        "{path} is still open in this process: the store, or a table, iterator or batch of it, exists",
+        path = .path.display()
+    )]
+    StillOpen {
+        /// The requested path.
+        path: PathBuf,
+    },
+    /// The call needs a store that has no handles.
+    #[error("the store cannot be grown while {handles} tables, iterators or batches of it exist")]
+    InUse {
+        /// The number of tables, iterators and batches.
+        handles: usize,
+    },
     /// The heap holds no store.
     #[error("the heap holds no store: it has no root `pm-btree`")]
     NotAStore,
@@ -202,6 +218,12 @@ pub enum WriteError {
     /// The stored bytes of a key or value that the change depends on are no encoding of the type.
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    /// The call needs a store that has no handles.
+    #[error("the store cannot be compacted while {handles} tables, iterators or batches of it exist")]
+    InUse {
+        /// The number of tables, iterators and batches.
+        handles: usize,
+    },
     /// The table of a batch's operation belongs to another store.
     #[error("a table of another store")]
     OtherStore,

@@ -108,6 +108,7 @@
 //! let accounts = store.table::<&str, u64>("accounts")?;
 //! accounts.insert("ada", 70)?;
 //! accounts.insert("grace", 30)?;
+//! drop(accounts);
 //! store.close()?;
 //!
 //! let operation = |run: &Run<()>| {

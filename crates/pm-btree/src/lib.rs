@@ -13,7 +13,7 @@
 //! scores.insert("ada", 7)?; // durable from here on
 //! scores.insert("grace", 9)?;
 //! scores.remove("ada")?;
-//! drop(store);
+//! drop((store, scores)); // the last handle closes the store
 //!
 //! let store = Store::open(&path, &StoreOptions::new())?;
 //! let scores = store.table::<&str, u64>("scores")?;
@@ -65,7 +65,7 @@
 //! A key with its value has at most a quarter of an extent, 256 KiB in a pool of 256 MiB or more. Leaves that become empty stay until
 //! [`Store::compact`].
 //! A child of fork(2) cannot use its parent's store: the region is not mapped there, and the first access ends the child by SIGSEGV.
-//! The pool grows by a call, [`Store::grow`], while no handle of a table exists. After an open, [`Table::len`] waits until every leaf was visited.
+//! The pool grows by a call, [`Store::grow`], while the store has no [handles](Store#handles). After an open, [`Table::len`] waits until every leaf was visited.
 //!
 //! # Source
 //! NVMalloc 6 (a B-tree whose nodes are unsorted, with links to the right); FPTree (SIGMOD 2016) for fingerprints; Lehman and Yao, "Efficient Locking
@@ -86,7 +86,8 @@ mod tree;
 mod types;
 
 pub use api::{
-    Encoded, Guard, KeyValue, LoadError, LoadFailure, Range, Store, Swap, Table, TableInfo, WriteBatch,
+    CloseError, Encoded, Guard, KeyValue, LoadError, LoadFailure, Range, Store, Swap, Table, TableInfo,
+    WriteBatch,
 };
 pub use error::{
     Corruption, CorruptionKind, DecodeError, EncodeError, OpenError, ReadError, TableError, WriteError,

@@ -1,19 +1,18 @@
 //! Batches: operations on several keys and tables that become durable together.
 
-use super::group::Group;
 use super::op_list::OpList;
+use super::shared::Shared;
 use super::table::Table;
 use crate::error::WriteError;
-use crate::maintenance::Sweep;
-use crate::session::Session;
 use crate::types::{Key, Value};
 use core::fmt;
 use pm_core::{Pmem, Region};
+use std::sync::Arc;
 
 /// Operations that become durable together, on any number of keys in any tables of one store. [`Store::batch`](crate::Store::batch) starts one.
 ///
 /// A batch only collects operations until it is [committed](Self::commit). Of several operations on a key, the last one counts. Dropping a batch
-/// changes nothing.
+/// changes nothing. It keeps the store open.
 ///
 /// # Examples
 /// ```
@@ -32,22 +31,20 @@ use pm_core::{Pmem, Region};
 /// # }
 /// ```
 #[must_use = "a batch changes nothing until it is committed"]
-pub struct WriteBatch<'s, P: Pmem = Region> {
-    session: &'s Session<P>,
-    sweep: &'s Sweep,
-    group: &'s Group,
+pub struct WriteBatch<P: Pmem = Region> {
+    shared: Arc<Shared<P>>,
     ops: OpList,
 }
 
-impl<P: Pmem> fmt::Debug for WriteBatch<'_, P> {
+impl<P: Pmem> fmt::Debug for WriteBatch<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WriteBatch").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 
-impl<'s, P: Pmem> WriteBatch<'s, P> {
-    pub(crate) const fn new(session: &'s Session<P>, sweep: &'s Sweep, group: &'s Group) -> Self {
-        Self { session, sweep, group, ops: OpList::new() }
+impl<P: Pmem> WriteBatch<P> {
+    pub(super) const fn new(shared: Arc<Shared<P>>) -> Self {
+        Self { shared, ops: OpList::new() }
     }
 
     /// Adds an insertion of a key with its value, or a replacement of its value.
@@ -56,7 +53,7 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
     /// When the key or the value has no encoding, or the table belongs to another store. Then nothing is added.
     pub fn insert<K: Key, V: Value>(
         &mut self,
-        table: &Table<'_, K, V, P>,
+        table: &Table<K, V, P>,
         key: K::View<'_>,
         value: V::View<'_>,
     ) -> Result<(), WriteError> {
@@ -71,7 +68,7 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
     /// As for [`insert`](Self::insert).
     pub fn remove<K: Key, V: Value>(
         &mut self,
-        table: &Table<'_, K, V, P>,
+        table: &Table<K, V, P>,
         key: K::View<'_>,
     ) -> Result<(), WriteError> {
         self.push(table, key, None)
@@ -91,11 +88,11 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
 
     fn push<K: Key, V: Value>(
         &mut self,
-        table: &Table<'_, K, V, P>,
+        table: &Table<K, V, P>,
         key: K::View<'_>,
         value: Option<&[u8]>,
     ) -> Result<(), WriteError> {
-        if !core::ptr::eq(table.session(), self.session) {
+        if !Arc::ptr_eq(table.shared(), &self.shared) {
             return Err(WriteError::OtherStore);
         }
         let mut buffer = Vec::new();
@@ -115,7 +112,7 @@ impl<'s, P: Pmem> WriteBatch<'s, P> {
     /// the entries, and one line; and nothing if there is nothing to change. Leaves without room are split before: each into as many as its changes
     /// need, at two fences, or three with byte keys, and the lines of the new leaves; a crash leaves them split, with the same contents.
     pub fn commit(self) -> Result<(), WriteError> {
-        let _settled = self.group.settle(self.session, self.sweep)?;
-        self.ops.commit(self.session, self.sweep)
+        let _settled = self.shared.settle()?;
+        self.ops.commit(&self.shared.session, &self.shared.sweep)
     }
 }

@@ -1,11 +1,9 @@
 //! Loading sorted entries: they are committed in batches.
 
-use super::group::Group;
 use super::op_list::OpList;
+use super::shared::Shared;
 use crate::error::WriteError;
-use crate::maintenance::Sweep;
 use crate::node::{OwnedKey, SearchKey};
-use crate::session::Session;
 use crate::tree::Tree;
 use pm_core::Pmem;
 use std::sync::Arc;
@@ -41,17 +39,15 @@ pub enum LoadFailure {
 /// A load in progress: the entries of the next batch.
 #[derive(Debug)]
 pub(super) struct Load<'s, P: Pmem> {
-    session: &'s Session<P>,
-    sweep: &'s Sweep,
-    group: &'s Group,
+    shared: &'s Shared<P>,
     ops: OpList,
     last: Option<OwnedKey>,
     durable: u64,
 }
 
 impl<'s, P: Pmem> Load<'s, P> {
-    pub(super) const fn new(session: &'s Session<P>, sweep: &'s Sweep, group: &'s Group) -> Self {
-        Self { session, sweep, group, ops: OpList::new(), last: None, durable: 0 }
+    pub(super) const fn new(shared: &'s Shared<P>) -> Self {
+        Self { shared, ops: OpList::new(), last: None, durable: 0 }
     }
 
     /// Checks that the key of the next entry is above that of the last one.
@@ -78,9 +74,9 @@ impl<'s, P: Pmem> Load<'s, P> {
     /// As that of a [batch](crate::WriteBatch::commit).
     pub(super) fn commit(&mut self) -> Result<u64, LoadError> {
         let committed = self
-            .group
-            .settle(self.session, self.sweep)
-            .and_then(|_settled| self.ops.commit(self.session, self.sweep));
+            .shared
+            .settle()
+            .and_then(|_settled| self.ops.commit(&self.shared.session, &self.shared.sweep));
         committed.map_err(|error| self.error(error.into()))?;
         self.durable += self.ops.len() as u64;
         self.ops.clear();

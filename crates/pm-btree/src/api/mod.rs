@@ -6,6 +6,8 @@ mod group;
 mod guard;
 mod load;
 mod op_list;
+mod range;
+mod shared;
 mod store;
 mod table;
 
@@ -13,5 +15,6 @@ pub use batch::WriteBatch;
 pub use catalogue::TableInfo;
 pub use guard::{Encoded, Guard, Swap};
 pub use load::{LoadError, LoadFailure};
-pub use store::Store;
-pub use table::{KeyValue, Range, Table};
+pub use range::{KeyValue, Range};
+pub use store::{CloseError, Store};
+pub use table::Table;

@@ -1,23 +1,24 @@
 //! An open store: its tables, and operations on the whole store.
 
 use super::batch::WriteBatch;
-use super::catalogue::{Catalogue, Described, Opened, TableInfo};
-use super::group::Group;
+use super::catalogue::{Described, Opened, TableInfo};
+use super::shared::Shared;
 use super::table::Table;
 use crate::error::{Corruption, LeafError, OpenError, ReadError, TableError, WriteError};
 use crate::format::{
     EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, ROOT, ROWS, StoreBlock, StoreHeader, VERSION, checked,
 };
-use crate::maintenance::{CheckReport, StoreStats, Sweep, check_tree, compact};
-use crate::session::{Session, StoreOptions};
+use crate::maintenance::{CheckReport, StoreStats, check_tree, compact};
+use crate::session::StoreOptions;
 use crate::tree::Tree;
 use crate::types::{Key, Value};
+use core::fmt;
 use core::mem::offset_of;
 use core::time::Duration;
 use pm_alloc::{Heap, HeapError, TxError};
-use pm_core::{FenceError, Link, OpenError as RegionError, Pmem, PoolError, ProcessId, Region};
+use pm_core::{FenceError, Link, OpenError as RegionError, Pmem, PoolError, Region};
 use std::path::Path;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 /// The first epoch of a new store.
 const FIRST_EPOCH: u64 = 2;
@@ -25,18 +26,51 @@ const FIRST_EPOCH: u64 = 2;
 /// An ordered store in a file: tables of keys and values, in which every operation is durable when it returns.
 ///
 /// Several threads may use it at once, but only one process at a time can open it. It need not be closed: after a kill or a power failure, all
-/// completed operations are there. Dropping it [closes](Store::close) it. The crate's documentation has an example.
-#[derive(Debug)]
+/// completed operations are there. The crate's documentation has an example.
+///
+/// # Handles
+/// [`Table`], [`Range`](crate::Range) and [`WriteBatch`] are handles of the store. They borrow nothing, so they can be in one struct with the store,
+/// and in other threads. The store is open until it and all its handles are dropped: the last one that is dropped [closes](Self::close) it, and
+/// until then the file cannot be opened again. [`close`](Self::close), [`grow`](Store::grow) and [`compact`](Self::compact) need that the store has
+/// no handles.
+///
+/// A store is not `Clone`, because it has one owner that closes, grows and compacts it; an `Arc<Store>` has several.
 pub struct Store<P: Pmem = Region> {
-    /// The process that opened the store. A child of fork(2) does not own it.
-    process: ProcessId,
-    session: Session<P>,
-    sweep: Sweep,
-    /// Changes that wait to be committed together.
-    group: Group,
-    catalogue: RwLock<Catalogue>,
-    /// Whether the session has ended, or cannot be.
-    is_closed: bool,
+    shared: Arc<Shared<P>>,
+}
+
+impl<P: Pmem> fmt::Debug for Store<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("handles", &self.handles()).finish_non_exhaustive()
+    }
+}
+
+/// Why [`Store::close`] has not closed a store without errors.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError<P: Pmem = Region> {
+    /// The store has handles. It is open, and nothing has changed.
+    #[error("the store cannot be closed while {handles} tables, iterators or batches of it exist")]
+    InUse {
+        /// The number of tables, iterators and batches.
+        handles: usize,
+        /// The store.
+        store: Store<P>,
+    },
+    /// The store is closed, with this error.
+    #[error(transparent)]
+    Failed(#[from] OpenError),
+}
+
+impl<P: Pmem> fmt::Debug for CloseError<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { handles, .. } => {
+                f.debug_struct("InUse").field("handles", handles).finish_non_exhaustive()
+            }
+            Self::Failed(error) => f.debug_tuple("Failed").field(error).finish(),
+        }
+    }
 }
 
 /// A pool that is shorter, or has room for a few extents only, is tried in memory before its file is made: whether it has room for a table depends on all options.
@@ -100,14 +134,20 @@ impl Store<Region> {
     /// Operations that earlier sessions have completed are durable. One that was in progress at a kill is durable before an operation reads what it
     /// has stored.
     pub fn open(path: impl AsRef<Path>, options: &StoreOptions) -> Result<Self, OpenError> {
-        Self::open_in(Heap::open(path, options.of_heap())?, options)
+        let opened = Heap::open(&path, options.of_heap()).map_err(|error| match error {
+            HeapError::Pool(PoolError::Region(RegionError::Busy { path })) if is_mapped_here(&path) => {
+                OpenError::StillOpen { path }
+            }
+            error => error.into(),
+        });
+        Self::open_in(opened?, options)
     }
 
-    /// Grows the file and the store in it, which keeps its entries. Takes `&mut self`, because the mapping may move: handles of tables are opened
-    /// again after it.
+    /// Grows the file and the store in it, which keeps its entries. The mapping may move: so the store must have no [handles](Store#handles), and
+    /// tables are opened again after it.
     ///
     /// # Errors
-    /// As for [`Heap::grow`]: when the size is less than the present one or not possible, or the medium is full; then nothing was changed. When a
+    /// When the store has handles. As for [`Heap::grow`]: when the size is less than the present one or not possible, or the medium is full; then nothing was changed. When a
     /// fence fails: then the store accepts no more changes, and the next open finds the old size or the new one.
     ///
     /// # Durability
@@ -123,7 +163,9 @@ impl Store<Region> {
     /// let mut next = 0_u64;
     /// while next < 50_000 {
     ///     let squares = store.table::<u64, u64>("squares")?;
-    ///     match (next..50_000).try_for_each(|n| squares.insert(n, n * n).map(|_| next = n + 1)) {
+    ///     let inserted = (next..50_000).try_for_each(|n| squares.insert(n, n * n).map(|_| next = n + 1));
+    ///     drop(squares);
+    ///     match inserted {
     ///         Err(WriteError::Full) => store.grow(2 * store.stats()?.pool_bytes)?,
     ///         result => result?,
     ///     }
@@ -133,17 +175,18 @@ impl Store<Region> {
     /// # }
     /// ```
     pub fn grow(&mut self, pool_bytes: u64) -> Result<(), OpenError> {
-        if !self.process.is_current() {
+        if !self.shared.is_of_this_process() {
             return Err(HeapError::from(PoolError::InUse).into());
         }
-        if self.session.check_not_poisoned().is_err() {
+        let shared = self.exclusive().map_err(|handles| OpenError::InUse { handles })?;
+        if shared.session.check_not_poisoned().is_err() {
             return Err(FenceError::Poisoned.into());
         }
-        match self.sync() {
-            // Room is what the group may wait for.
-            Err(WriteError::Fence(error)) => Err(error.into()),
-            _ => self.session.grow(pool_bytes),
+        // Room is what the group may wait for.
+        if let Err(WriteError::Fence(error)) = shared.settle().map(drop) {
+            return Err(error.into());
         }
+        shared.session.grow(pool_bytes)
     }
 }
 
@@ -213,18 +256,19 @@ impl<P: Pmem> Store<P> {
     }
 
     fn open_in(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
-        let session = Session::open(heap, options)?;
-        let catalogue = Catalogue::open(&session)?;
-        let sweep = catalogue.sweep();
-        sweep.visit(&session, options.leaves_swept_at_open())?;
-        Ok(Self {
-            process: ProcessId::current(),
-            session,
-            sweep,
-            group: Group::new(options.group_changes()),
-            catalogue: RwLock::new(catalogue),
-            is_closed: false,
-        })
+        Ok(Self { shared: Arc::new(Shared::open(heap, options)?) })
+    }
+
+    /// The number of handles, besides those that other threads make or drop meanwhile.
+    fn handles(&self) -> usize {
+        Arc::strong_count(&self.shared) - 1
+    }
+
+    /// The only reference to the open store, or the number of handles.
+    fn exclusive(&mut self) -> Result<&mut Shared<P>, usize> {
+        // At least one, if another thread has dropped the last one meanwhile.
+        let handles = self.handles().max(1);
+        Arc::get_mut(&mut self.shared).ok_or(handles)
     }
 
     /// Opens the table with this name, and creates it if there is none.
@@ -238,19 +282,18 @@ impl<P: Pmem> Store<P> {
     ///
     /// # Panics
     /// Never: tables are not removed.
-    pub fn table<K: Key, V: Value>(&self, name: &str) -> Result<Table<'_, K, V, P>, TableError> {
+    pub fn table<K: Key, V: Value>(&self, name: &str) -> Result<Table<K, V, P>, TableError> {
         if let Some(table) = self.open_table(name)? {
             return Ok(table);
         }
-        let mut catalogue = self.catalogue.write().unwrap_or_else(PoisonError::into_inner);
+        let mut catalogue = self.shared.catalogue.write().unwrap_or_else(PoisonError::into_inner);
         if !catalogue.tables.contains_key(name) {
             let described = Described::of::<K, V>();
-            let was_done = self.sweep.is_done();
-            match catalogue.create(&self.session, name, &described) {
-                Err(TableError::Write(WriteError::Full))
-                    if !was_done && self.sweep.complete(&self.session)? =>
-                {
-                    catalogue.create(&self.session, name, &described)?;
+            let was_done = self.shared.sweep.is_done();
+            let Shared { session, sweep, .. } = &*self.shared;
+            match catalogue.create(session, name, &described) {
+                Err(TableError::Write(WriteError::Full)) if !was_done && sweep.complete(session)? => {
+                    catalogue.create(session, name, &described)?;
                 }
                 created => created?,
             }
@@ -264,20 +307,20 @@ impl<P: Pmem> Store<P> {
     ///
     /// # Errors
     /// When the table holds other types, or is corrupted.
-    pub fn open_table<K: Key, V: Value>(&self, name: &str) -> Result<Option<Table<'_, K, V, P>>, TableError> {
-        let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
+    pub fn open_table<K: Key, V: Value>(&self, name: &str) -> Result<Option<Table<K, V, P>>, TableError> {
+        let catalogue = self.shared.catalogue.read().unwrap_or_else(PoisonError::into_inner);
         let Some(opened) = catalogue.tables.get(name) else { return Ok(None) };
         let wanted = Described::of::<K, V>();
         if !opened.described.has_types_of(&wanted) {
             let (stored, wanted) = (opened.described.types(), wanted.types());
             return Err(TableError::Type { name: name.to_owned(), stored, wanted });
         }
-        Ok(Some(Table::new(&self.session, &self.sweep, &self.group, opened.tree.clone()?)))
+        Ok(Some(Table::new(Arc::clone(&self.shared), opened.tree.clone()?)))
     }
 
     /// Starts a batch, whose operations become durable together.
-    pub const fn batch(&self) -> WriteBatch<'_, P> {
-        WriteBatch::new(&self.session, &self.sweep, &self.group)
+    pub fn batch(&self) -> WriteBatch<P> {
+        WriteBatch::new(Arc::clone(&self.shared))
     }
 
     /// Makes the changes of the [group](Table::insert_grouped) durable.
@@ -290,7 +333,7 @@ impl<P: Pmem> Store<P> {
     /// When this returns, every change that had returned before the call is durable, with one [commit](WriteBatch::commit). Costs two fences, besides
     /// those of splits, and nothing if no change waits.
     pub fn sync(&self) -> Result<(), WriteError> {
-        self.group.settle(&self.session, &self.sweep).map(drop)
+        self.shared.settle().map(drop)
     }
 
     /// As [`sync`](Self::sync), if the oldest change of the group has waited for so long; returns whether it had. A program that bounds the time for
@@ -302,17 +345,17 @@ impl<P: Pmem> Store<P> {
     /// # Durability
     /// As for [`sync`](Self::sync).
     pub fn sync_older(&self, age: Duration) -> Result<bool, WriteError> {
-        self.group.settle_older(&self.session, &self.sweep, age)
+        self.shared.group.settle_older(&self.shared.session, &self.shared.sweep, age)
     }
 
     /// The number of changes of the group: those that a crash may lose.
     pub fn grouped_len(&self) -> usize {
-        self.group.len()
+        self.shared.group.len()
     }
 
     /// The tables, in the order of their names.
     pub fn tables(&self) -> Vec<TableInfo> {
-        let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
+        let catalogue = self.shared.catalogue.read().unwrap_or_else(PoisonError::into_inner);
         let info = |(name, opened): (&String, &Opened)| TableInfo {
             name: name.clone(),
             key_type: opened.described.key_type.clone(),
@@ -326,11 +369,11 @@ impl<P: Pmem> Store<P> {
     /// # Errors
     /// When a leaf cannot be read, so that its entries cannot be counted.
     pub fn table_len(&self, name: &str) -> Result<Option<u64>, ReadError> {
-        let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
+        let catalogue = self.shared.catalogue.read().unwrap_or_else(PoisonError::into_inner);
         let Some(opened) = catalogue.tables.get(name) else { return Ok(None) };
         let tree = opened.tree.as_ref().map_err(Corruption::clone)?;
         self.sync().map_err(ReadError::of_group)?;
-        self.sweep.len_of(&self.session, tree).map(Some)
+        self.shared.sweep.len_of(&self.shared.session, tree).map(Some)
     }
 
     /// Verifies the checksums of all nodes, entries and records, and that every entry is in the right leaf. Changes nothing.
@@ -341,11 +384,11 @@ impl<P: Pmem> Store<P> {
     /// When a fence fails. A leaf that is read for the first time after a crash is made durable first.
     pub fn check(&self) -> Result<CheckReport, FenceError> {
         self.settle_if_possible()?;
-        let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
+        let catalogue = self.shared.catalogue.read().unwrap_or_else(PoisonError::into_inner);
         let mut report = CheckReport::default();
         for (name, opened) in &catalogue.tables {
             match &opened.tree {
-                Ok(tree) => match check_tree(&self.session, tree, name, &mut report) {
+                Ok(tree) => match check_tree(&self.shared.session, tree, name, &mut report) {
                     Err(LeafError::Corrupted(corruption)) => report.push(name, corruption),
                     Err(LeafError::Fence(error)) => return Err(error),
                     Ok(()) => (),
@@ -353,7 +396,7 @@ impl<P: Pmem> Store<P> {
                 Err(corruption) => report.push(name, corruption.clone()),
             }
         }
-        report.heap = self.session.heap.check();
+        report.heap = self.shared.session.heap.check();
         Ok(report)
     }
 
@@ -363,13 +406,14 @@ impl<P: Pmem> Store<P> {
     /// When a fence fails. A leaf that is read for the first time after a crash is made durable first.
     pub fn stats(&self) -> Result<StoreStats, FenceError> {
         self.settle_if_possible()?;
-        self.sweep.complete(&self.session)?;
-        let (extent_bytes, used_bytes) = self.session.space.usage();
+        let Shared { session, sweep, .. } = &*self.shared;
+        sweep.complete(session)?;
+        let (extent_bytes, used_bytes) = session.space.usage();
         Ok(StoreStats {
-            pool_bytes: self.session.pmem().len_bytes(),
+            pool_bytes: session.pmem().len_bytes(),
             extent_bytes,
             used_bytes,
-            dram_bytes: self.session.frames.bytes() + self.session.inner.bytes(),
+            dram_bytes: session.frames.bytes() + session.inner.bytes(),
         })
     }
 
@@ -381,59 +425,62 @@ impl<P: Pmem> Store<P> {
         }
     }
 
-    /// Unlinks the leaves that removals have left empty, and returns how many bytes can be used again. Takes `&mut self`: handles of tables are
-    /// opened again after it. Takes as long as [`Table::len`] after an open, and some microseconds for each leaf of tables with empty leaves.
+    /// Unlinks the leaves that removals have left empty, and returns how many bytes can be used again. The store must have no [handles](Self#handles):
+    /// tables are opened again after it. Takes as long as [`Table::len`] after an open, and some microseconds for each leaf of tables with empty leaves.
     ///
     /// Removals release records at once; leaves stay, because keys of their ranges may return. A table that is used as a queue leaves an empty leaf
     /// of 2 KiB for each 30 to 60 entries that were removed.
     ///
     /// # Errors
-    /// When a leaf cannot be read or an entry is corrupted: then nothing was changed. When a fence fails: then the store accepts no more changes.
+    /// When the store has handles, when a leaf cannot be read, or an entry is corrupted: then nothing was changed. When a fence fails: then the store
+    /// accepts no more changes.
     ///
     /// # Durability
     /// A crash leaves all entries, and some of the empty leaves. Two fences for each table with empty leaves, and one for each new inner node.
     #[expect(clippy::missing_panics_doc, reason = "a check reports what has stopped the sweep")]
-    pub fn compact(&mut self) -> Result<u64, ReadError> {
-        if self.session.check_not_poisoned().is_err() || !self.process.is_current() {
+    pub fn compact(&mut self) -> Result<u64, WriteError> {
+        if self.shared.session.check_not_poisoned().is_err() || !self.shared.is_of_this_process() {
             return Err(FenceError::Poisoned.into());
         }
-        self.sync().map_err(ReadError::of_group)?;
-        if !self.sweep.complete(&self.session)? {
+        self.exclusive().map_err(|handles| WriteError::InUse { handles })?;
+        self.sync()?;
+        if !self.shared.sweep.complete(&self.shared.session)? {
             let report = self.check()?;
             let corruption = report.corruptions.into_iter().next().expect("the sweep was stopped by it").1;
             return Err(corruption.into());
         }
-        let (_, before) = self.session.space.usage();
-        let catalogue = self.catalogue.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.exclusive().map_err(|handles| WriteError::InUse { handles })?;
+        let (_, before) = shared.session.space.usage();
+        let catalogue = shared.catalogue.get_mut().unwrap_or_else(PoisonError::into_inner);
         let trees: Vec<&Tree> =
             catalogue.tables.values().filter_map(|opened| opened.tree.as_deref().ok()).collect();
-        compact(&mut self.session, &trees)?;
-        let (_, after) = self.session.space.usage();
+        compact(&mut shared.session, &trees)?;
+        let (_, after) = shared.session.space.usage();
         Ok(before.saturating_sub(after))
     }
 
     /// The number of steps to a right sibling, because the index lacked it.
     #[doc(hidden)]
     pub fn steps_right(&self) -> u64 {
-        self.session.steps_right()
+        self.shared.session.steps_right()
     }
 
     /// The number of indexes of tables that were made from the leaves, because a hint node was corrupted.
     #[doc(hidden)]
     pub fn new_indexes(&self) -> u64 {
-        self.session.new_indexes()
+        self.shared.session.new_indexes()
     }
 
     /// The heap that holds the store.
-    pub const fn heap(&self) -> &Heap<P> {
-        &self.session.heap
+    pub fn heap(&self) -> &Heap<P> {
+        &self.shared.session.heap
     }
 
     /// The offsets of the heap's blocks that belong to the store; every other block of the heap is not in use.
     #[doc(hidden)]
     pub fn blocks(&self) -> Vec<u64> {
-        let mut blocks = self.session.space.extent_offsets();
-        blocks.extend(self.session.heap.view(|view| {
+        let mut blocks = self.shared.session.space.extent_offsets();
+        blocks.extend(self.shared.session.heap.view(|view| {
             let mut offsets = Vec::new();
             if let Ok(Some(store)) = view.root::<StoreBlock<'_>>(ROOT) {
                 offsets.push(store.offset());
@@ -452,47 +499,47 @@ impl<P: Pmem> Store<P> {
     }
 
     /// Closes the store, so that later opens have nothing to verify, except leaves that an earlier kill has left and no operation has read since. Not
-    /// needed for durability. Dropping the store does the same without reporting errors.
+    /// needed for durability. Dropping the store and its [handles](Self#handles) does the same without reporting errors.
     ///
     /// # Errors
-    /// When a fence fails or has failed. The next open verifies the store. When the changes of a [group](Table::insert_grouped) cannot be made: they
-    /// are lost.
+    /// When the store has handles: the error returns the store, which is open, and says how many there are. When a fence fails or has failed: the next
+    /// open verifies the store. When the changes of a [group](Table::insert_grouped) cannot be made: they are lost.
     ///
     /// # Durability
     /// Three fences, two of them of [`Heap::close`]. After a crash before the second one, the next open may verify all nodes.
-    pub fn close(mut self) -> Result<(), OpenError> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Result<(), OpenError> {
-        // The store of a child of fork(2) belongs to the parent, whose session goes on.
-        if !self.process.is_current() {
-            return Err(HeapError::from(PoolError::InUse).into());
+    ///
+    /// # Examples
+    /// ```
+    /// use pm_btree::{CloseError, Store, StoreOptions};
+    /// use pm_core::Region;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let squares = store.table::<u64, u64>("squares")?;
+    /// let Err(CloseError::InUse { handles: 1, store }) = store.close() else { panic!("a table exists") };
+    /// squares.insert(3, 9)?;
+    /// drop(squares);
+    /// store.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close(self) -> Result<(), CloseError<P>> {
+        if !self.shared.is_of_this_process() {
+            return Err(OpenError::from(HeapError::from(PoolError::InUse)).into());
         }
-        if core::mem::replace(&mut self.is_closed, true) {
-            return Ok(());
+        let handles = self.handles().max(1);
+        match Arc::try_unwrap(self.shared) {
+            Ok(mut shared) => Ok(shared.end()?),
+            Err(shared) => Err(CloseError::InUse { handles, store: Self { shared } }),
         }
-        // After a failed fence or a panic the state is that of a killed process.
-        if self.session.check_not_poisoned().is_err() {
-            return Err(FenceError::Poisoned.into());
-        }
-        if std::thread::panicking() {
-            return Ok(());
-        }
-        let synced = self.sync();
-        if let Err(WriteError::Fence(error)) = synced {
-            return Err(error.into());
-        }
-        self.session.flush_owed();
-        self.session.end_session(!self.session.epochs.is_unclean || self.sweep.is_done())?;
-        Ok(synced?)
     }
 }
 
-impl<P: Pmem> Drop for Store<P> {
-    /// [Closes](Store::close) the store. The heap closes after it.
-    fn drop(&mut self) {
-        // After an error the next open verifies the store. `close` reports such errors.
-        drop(self.end());
-    }
+/// Whether this process, and not its parent, has the file at a path mapped, as that of an open store is.
+fn is_mapped_here(path: &Path) -> bool {
+    let Ok(path) = path.canonicalize() else { return false };
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
+    // The sixth field of a line is the path of the file.
+    maps.lines()
+        .any(|line| line.splitn(6, ' ').nth(5).is_some_and(|file| Path::new(file.trim_start()) == path))
 }

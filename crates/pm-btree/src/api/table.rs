@@ -1,73 +1,53 @@
 //! Typed tables.
 
-use super::group::Group;
 use super::guard::{Encoded, Guard, Swap};
 use super::load::{Load, LoadError, LoadFailure};
+use super::range::{KeyValue, Range, next_in};
+use super::shared::Shared;
 use crate::error::{EncodeError, LeafError, ReadError, WriteError};
-use crate::maintenance::Sweep;
 use crate::node::{OwnedKey, SearchKey, head_of};
-use crate::ops::{
-    Bounds, End, Expected, Found, Outcome, Scan, Side, Visit, contains, get, lend, lock_end, put, remove,
-};
-use crate::session::Session;
+use crate::ops::{Bounds, End, Expected, Outcome, Scan, Side, Visit, contains, get, lend, lock_end};
 use crate::tree::Tree;
 use crate::types::{Key, Value};
 use core::fmt;
-use core::iter::FusedIterator;
 use core::marker::PhantomData;
 use core::ops::{Bound, ControlFlow, RangeBounds};
 use pm_core::{Pmem, Region};
 use std::sync::Arc;
-
-/// A key and its value.
-pub type KeyValue<K, V> = (Guard<K>, Guard<V>);
 
 /// A table of a store: an ordered map of `K` to `V`. [`Store::table`](crate::Store::table) opens it.
 ///
 /// Keys and values are passed and returned as the [views](Value::View) of their types, by value: `insert("ada", 7)` for `Table<&str, u64>`.
 ///
 /// Threads may share a table. Reads wait for no lock. Changes of keys in different leaves run in parallel.
-pub struct Table<'s, K: Key, V: Value, P: Pmem = Region> {
-    session: &'s Session<P>,
-    sweep: &'s Sweep,
-    group: &'s Group,
+pub struct Table<K: Key, V: Value, P: Pmem = Region> {
+    shared: Arc<Shared<P>>,
     tree: Arc<Tree>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
-impl<K: Key, V: Value, P: Pmem> fmt::Debug for Table<'_, K, V, P> {
+impl<K: Key, V: Value, P: Pmem> fmt::Debug for Table<K, V, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("table", &self.tree.id.table).finish_non_exhaustive()
     }
 }
 
-impl<K: Key, V: Value, P: Pmem> Clone for Table<'_, K, V, P> {
+impl<K: Key, V: Value, P: Pmem> Clone for Table<K, V, P> {
     fn clone(&self) -> Self {
-        Self {
-            session: self.session,
-            sweep: self.sweep,
-            group: self.group,
-            tree: Arc::clone(&self.tree),
-            types: PhantomData,
-        }
+        Self::new(Arc::clone(&self.shared), Arc::clone(&self.tree))
     }
 }
 
-impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
-    pub(crate) const fn new(
-        session: &'s Session<P>,
-        sweep: &'s Sweep,
-        group: &'s Group,
-        tree: Arc<Tree>,
-    ) -> Self {
-        Self { session, sweep, group, tree, types: PhantomData }
+impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
+    pub(super) const fn new(shared: Arc<Shared<P>>, tree: Arc<Tree>) -> Self {
+        Self { shared, tree, types: PhantomData }
     }
 
-    pub(crate) const fn session(&self) -> &'s Session<P> {
-        self.session
+    pub(super) const fn shared(&self) -> &Arc<Shared<P>> {
+        &self.shared
     }
 
-    pub(crate) const fn tree(&self) -> &Arc<Tree> {
+    pub(super) const fn tree(&self) -> &Arc<Tree> {
         &self.tree
     }
 
@@ -79,10 +59,10 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     pub fn get(&self, key: K::View<'_>) -> Result<Option<Guard<V>>, ReadError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        if let Some(waiting) = self.group.find(&self.tree, &key) {
+        if let Some(waiting) = self.shared.group.find(&self.tree, &key) {
             return waiting.map(|value| Guard::of_value(value[..].into())).transpose();
         }
-        get(self.session, &self.tree, &key)?.map(Guard::of_value).transpose()
+        get(&self.shared.session, &self.tree, &key)?.map(Guard::of_value).transpose()
     }
 
     /// Calls `with` with the value of a key, and returns its result: `None` if there is no value. The value is not copied.
@@ -112,11 +92,11 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     ) -> Result<Option<R>, ReadError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        if let Some(waiting) = self.group.find(&self.tree, &key) {
+        if let Some(waiting) = self.shared.group.find(&self.tree, &key) {
             return Ok(waiting.map(|value| V::decode(&value).map(with)).transpose()?);
         }
         let (mut with, mut result) = (Some(with), None);
-        lend(self.session, &self.tree, &key, &mut |bytes| {
+        lend(&self.shared.session, &self.tree, &key, &mut |bytes| {
             let with = with.take();
             result = with.map(|with| V::decode(bytes).map(with));
         })?;
@@ -130,10 +110,10 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     pub fn contains_key(&self, key: K::View<'_>) -> Result<bool, ReadError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        if let Some(waiting) = self.group.find(&self.tree, &key) {
+        if let Some(waiting) = self.shared.group.find(&self.tree, &key) {
             return Ok(waiting.is_some());
         }
-        Ok(contains(self.session, &self.tree, &key)?)
+        Ok(contains(&self.shared.session, &self.tree, &key)?)
     }
 
     /// Inserts a key with its value, or replaces its value. Returns whether the key is new.
@@ -150,7 +130,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         let key = self.encode(key, &mut buffer)?;
         let mut bytes = Vec::new();
         V::encode(value, &mut bytes)?;
-        let outcome = self.change(&key, Some(&bytes), Expected::Any)?;
+        let outcome = self.shared.change(&self.tree, &key, Some(&bytes), Expected::Any)?;
         Ok(outcome == Outcome::Changed { was_present: false })
     }
 
@@ -165,7 +145,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     pub fn remove(&self, key: K::View<'_>) -> Result<bool, WriteError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        let outcome = self.change(&key, None, Expected::Any)?;
+        let outcome = self.shared.change(&self.tree, &key, None, Expected::Any)?;
         Ok(outcome == Outcome::Changed { was_present: true })
     }
 
@@ -200,7 +180,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         let key = self.encode(key, &mut buffer)?;
         let mut bytes = Vec::new();
         V::encode(value, &mut bytes)?;
-        self.change_grouped(&key, Some(&bytes))
+        self.shared.change_grouped(&self.tree, &key, Some(&bytes))
     }
 
     /// Removes a key, if it is there, in a group: see [`insert_grouped`](Self::insert_grouped).
@@ -213,7 +193,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     pub fn remove_grouped(&self, key: K::View<'_>) -> Result<(), WriteError> {
         let mut buffer = Vec::new();
         let key = self.encode(key, &mut buffer)?;
-        self.change_grouped(&key, None)
+        self.shared.change_grouped(&self.tree, &key, None)
     }
 
     /// Inserts entries in ascending order of their keys, and returns their number. Values of keys that exist are replaced.
@@ -229,7 +209,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         &self,
         entries: impl IntoIterator<Item = (K::View<'i>, V::View<'i>)>,
     ) -> Result<u64, LoadError> {
-        let mut load = Load::new(self.session, self.sweep, self.group);
+        let mut load = Load::new(&self.shared);
         for (key, value) in entries {
             if let Err(failure) = self.add_to_load(&mut load, key, value) {
                 load.commit()?;
@@ -254,49 +234,6 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         V::encode(value, &mut bytes).map_err(WriteError::from)?;
         load.push(&self.tree, &key, &bytes);
         Ok(())
-    }
-
-    fn change_grouped(&self, key: &SearchKey<'_>, value: Option<&[u8]>) -> Result<(), WriteError> {
-        if self.group.is_enabled() {
-            return self.group.push(self.session, self.sweep, &self.tree, key, value);
-        }
-        self.change(key, value, Expected::Any).map(drop)
-    }
-
-    /// Gives a key a new value, or removes it, if its value is the expected one. If there is no room, makes some, and tries again.
-    ///
-    /// Inlined, because each caller knows whether there is a new value: an outcome is not moved, and a branch is left out.
-    #[inline(always)]
-    fn change(
-        &self,
-        key: &SearchKey<'_>,
-        new: Option<&[u8]>,
-        expected: Expected<'_>,
-    ) -> Result<Outcome, WriteError> {
-        let _settled = self.group.settle(self.session, self.sweep)?;
-        let mut room = self.sweep.room();
-        loop {
-            let changed = match new {
-                Some(new) => put(self.session, &self.tree, key, new, expected),
-                None => remove(self.session, &self.tree, key, expected),
-            };
-            if let Err(error) = &changed
-                && room.make(self.session, error)?
-            {
-                continue;
-            }
-            self.sweep.take_due_steps(self.session)?;
-            return changed;
-        }
-    }
-
-    /// Makes the changes of the group durable, so that the leaves have them: for reads that do not look at the group.
-    #[inline]
-    fn settle(&self) -> Result<(), ReadError> {
-        match self.group.len() {
-            0 => Ok(()),
-            _ => self.group.settle(self.session, self.sweep).map(drop).map_err(ReadError::of_group),
-        }
     }
 
     /// Changes the value of a key from `expected` to `new`, if it is `expected`, which is decided under the lock of the key's leaf. `None` means that
@@ -399,11 +336,11 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     }
 
     fn pop(&self, end: End) -> Result<Option<KeyValue<K, V>>, WriteError> {
-        let _settled = self.group.settle(self.session, self.sweep)?;
-        let Some(found) = lock_end(self.session, &self.tree, end)? else { return Ok(None) };
-        let value = found.value(self.session, &self.tree);
+        let _settled = self.shared.settle()?;
+        let Some(found) = lock_end(&self.shared.session, &self.tree, end)? else { return Ok(None) };
+        let value = found.value(&self.shared.session, &self.tree);
         let entry = (Guard::of_key(found.key().into())?, Guard::of_value(value)?);
-        found.remove(self.session, &self.tree)?;
+        found.remove(&self.shared.session, &self.tree)?;
         Ok(Some(entry))
     }
 
@@ -447,7 +384,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Swap<V>, WriteError> {
-        Ok(match self.change(key, new, Expected::Value(expected))? {
+        Ok(match self.shared.change(&self.tree, key, new, Expected::Value(expected))? {
             Outcome::Changed { .. } => Swap::Swapped,
             Outcome::Unequal(found) => Swap::Unequal(found.map(Guard::of_value).transpose()?),
         })
@@ -458,8 +395,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// # Errors
     /// When a leaf cannot be read, so that its entries cannot be counted.
     pub fn len(&self) -> Result<u64, ReadError> {
-        self.settle()?;
-        self.sweep.len_of(self.session, &self.tree)
+        self.shared.settle_reads()?;
+        self.shared.sweep.len_of(&self.shared.session, &self.tree)
     }
 
     /// Whether the table is empty.
@@ -475,7 +412,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn first(&self) -> Result<Option<KeyValue<K, V>>, ReadError> {
-        self.range(..).next().transpose()
+        self.end_entry(Side::Front)
     }
 
     /// The entry with the greatest key.
@@ -483,7 +420,14 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn last(&self) -> Result<Option<KeyValue<K, V>>, ReadError> {
-        self.range(..).next_back().transpose()
+        self.end_entry(Side::Back)
+    }
+
+    /// Makes no iterator: that would have a reference to the store of its own.
+    fn end_entry(&self, side: Side) -> Result<Option<KeyValue<K, V>>, ReadError> {
+        self.shared.settle_reads()?;
+        let mut scan = Scan::new(Some(Bounds { from: Bound::Unbounded, to: Bound::Unbounded }));
+        next_in(&mut scan, &self.shared, &self.tree, side).transpose()
     }
 
     /// The entries whose keys are in a range, in ascending order, or from the end in descending order.
@@ -493,12 +437,8 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     ///
     /// A corrupted entry makes one item an error, before the other items of its leaf, which are some 40 neighbouring keys; the intact entries are all
     /// returned. A bound that has no encoding makes the first item an error, and the only one.
-    pub fn range<'k>(&self, range: impl RangeBounds<K::View<'k>>) -> Range<'s, K, V, P> {
-        let (bounds, error) = match self.bounds(&range) {
-            Ok(bounds) => (Some(bounds), None),
-            Err(error) => (None, Some(error)),
-        };
-        Range { table: self.clone(), scan: Scan::new(bounds), error }
+    pub fn range<'k>(&self, range: impl RangeBounds<K::View<'k>>) -> Range<K, V, P> {
+        Range::new(&self.shared, &self.tree, self.bounds(&range))
     }
 
     /// Calls `each` with the keys and values in a range, in ascending order, until it breaks. Values are not copied: [`range`](Self::range) copies
@@ -546,9 +486,9 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
             Err(error) => each(Err(error.into())),
         };
         let mut visit = Visit::new(bounds);
-        while visit.next_leaf(self.session, &self.tree, &mut entry)? {
+        while visit.next_leaf(&self.shared.session, &self.tree, &mut entry)? {
             // Changes that have joined a group meanwhile are seen like others.
-            if let Err(error) = self.settle() {
+            if let Err(error) = self.shared.settle_reads() {
                 return each(Err(error));
             }
         }
@@ -556,7 +496,7 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
     }
 
     fn bounds<'k>(&self, range: &impl RangeBounds<K::View<'k>>) -> Result<Bounds, ReadError> {
-        self.settle()?;
+        self.shared.settle_reads()?;
         Ok(Bounds { from: self.bound(range.start_bound())?, to: self.bound(range.end_bound())? })
     }
 
@@ -590,59 +530,3 @@ impl<'s, K: Key, V: Value, P: Pmem> Table<'s, K, V, P> {
         Ok(SearchKey::bytes_key(buffer))
     }
 }
-
-/// The entries in a range of keys, from [`Table::range`].
-pub struct Range<'s, K: Key, V: Value, P: Pmem = Region> {
-    table: Table<'s, K, V, P>,
-    scan: Scan<'s>,
-    /// Why a bound has no encoding, until it is returned.
-    error: Option<ReadError>,
-}
-
-impl<K: Key, V: Value, P: Pmem> fmt::Debug for Range<'_, K, V, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Range").field("scan", &self.scan).finish_non_exhaustive()
-    }
-}
-
-impl<K: Key, V: Value, P: Pmem> Range<'_, K, V, P> {
-    #[inline]
-    fn next_from(&mut self, side: Side) -> Option<Result<KeyValue<K, V>, ReadError>> {
-        // Changes that have joined a group meanwhile are seen like others.
-        if self.scan.reads_next(side)
-            && let Err(error) = self.table.settle()
-        {
-            self.scan = Scan::new(None);
-            return Some(Err(error));
-        }
-        let Table { session, tree, .. } = &self.table;
-        match self.scan.next(session, tree, side) {
-            Some(Ok(found)) => Some(key_value(&found)),
-            Some(Err(error)) => Some(Err(error.into())),
-            None => self.error.take().map(Err),
-        }
-    }
-}
-
-#[inline]
-fn key_value<K: Key, V: Value>(found: &Found<'_>) -> Result<KeyValue<K, V>, ReadError> {
-    Ok((Guard::of_key(found.key())?, Guard::of_value(found.value())?))
-}
-
-impl<K: Key, V: Value, P: Pmem> Iterator for Range<'_, K, V, P> {
-    type Item = Result<KeyValue<K, V>, ReadError>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        self.next_from(Side::Front)
-    }
-}
-
-impl<K: Key, V: Value, P: Pmem> DoubleEndedIterator for Range<'_, K, V, P> {
-    #[inline]
-    fn next_back(&mut self) -> Option<Self::Item> {
-        self.next_from(Side::Back)
-    }
-}
-
-impl<K: Key, V: Value, P: Pmem> FusedIterator for Range<'_, K, V, P> {}

@@ -50,7 +50,7 @@ fn read<P: Pmem, R>(
 ) -> Result<Option<R>, LeafError> {
     let pmem = &session.pmem();
     loop {
-        let (frame, snapshot) = tree.locate(session, key)?;
+        let (_, frame, snapshot) = tree.locate(session, key)?;
         let node = frame.node();
         let mut found = None;
         for slot in slots_of(frame.matches(key.fingerprint(), snapshot.live)) {

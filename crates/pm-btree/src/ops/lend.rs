@@ -3,7 +3,7 @@
 use super::get::get_entry;
 use super::order::{Bounds, Side, SortedLeaf, enter, is_below};
 use crate::error::{Corruption, CorruptionKind, LeafError};
-use crate::node::{Entry, Frame, OwnedKey, SearchKey, Snapshot, entry_offset, held_entry, slots_of};
+use crate::node::{Entry, FrameId, OwnedKey, SearchKey, Snapshot, entry_offset, held_entry, slots_of};
 use crate::session::Session;
 use crate::tree::Tree;
 use core::ops::{Bound, ControlFlow};
@@ -31,16 +31,16 @@ pub(crate) fn lend<P: Pmem>(
 
 /// A visit of the entries within bounds, leaf by leaf.
 #[derive(Debug)]
-pub(crate) struct Visit<'c> {
+pub(crate) struct Visit {
     bounds: Bounds,
     /// The leaf before the next one, whose right sibling that is.
-    left: Option<(&'c Frame, Snapshot)>,
+    left: Option<(FrameId, Snapshot)>,
     /// The node that was visited last, and its corrupted slots, which were reported.
     last_node: u64,
     reported: u64,
 }
 
-impl<'c> Visit<'c> {
+impl Visit {
     pub(crate) const fn new(bounds: Bounds) -> Self {
         Self { bounds, left: None, last_node: 0, reported: 0 }
     }
@@ -50,7 +50,7 @@ impl<'c> Visit<'c> {
     /// cannot be read.
     pub(crate) fn next_leaf<P: Pmem, B>(
         &mut self,
-        session: &'c Session<P>,
+        session: &Session<P>,
         tree: &Tree,
         mut each: impl FnMut(Result<(&[u8], &[u8]), LeafError>) -> ControlFlow<B>,
     ) -> ControlFlow<B, bool> {
@@ -64,15 +64,16 @@ impl<'c> Visit<'c> {
                 return ControlFlow::Continue(false);
             }
         };
-        let node = leaf.frame.node();
+        let frame = leaf.frame(session);
+        let node = frame.node();
         let reported = if self.last_node == node { self.reported } else { 0 };
         for slot in slots_of(corrupted & !reported) {
             each(Err(held_entry(node, 1 << slot).into()))?;
         }
         (self.last_node, self.reported) = (node, reported | corrupted);
 
-        let place = |leaf: &SortedLeaf<'_>, at: usize| entry_offset(node, leaf.order[at].into());
-        let load = |leaf: &SortedLeaf<'_>, at: usize| Entry::load(pmem, place(leaf, at)).0;
+        let place = |leaf: &SortedLeaf, at: usize| entry_offset(node, leaf.order[at].into());
+        let load = |leaf: &SortedLeaf, at: usize| Entry::load(pmem, place(leaf, at)).0;
         let mut lent: Option<Entry> = None;
         let mut is_changed = false;
         leaf.rest.clone().take(ENTRIES_AHEAD).for_each(|at| load(&leaf, at).prefetch_key(pmem));
@@ -83,11 +84,11 @@ impl<'c> Visit<'c> {
                 leaf.prefetch_next(session);
             }
             let (entry, seal) = Entry::load(pmem, place(&leaf, at));
-            let is_intact = entry.seal(leaf.frame.seed()) == seal;
+            let is_intact = entry.seal(frame.seed()) == seal;
             // A change in progress may have stored a part of the entry.
             let is_partial =
                 !is_intact && !leaf.snapshot.is_settled() && session.check_not_poisoned().is_ok();
-            if is_partial || !leaf.frame.is_current(leaf.snapshot) {
+            if is_partial || !frame.is_current(leaf.snapshot) {
                 is_changed = true;
                 break;
             }
@@ -115,7 +116,7 @@ impl<'c> Visit<'c> {
         match leaf.edge {
             Some(high) if is_below(&high, &self.bounds.to) => {
                 self.bounds.from = Bound::Included(high);
-                self.left = Some((leaf.frame, leaf.snapshot));
+                self.left = Some((leaf.id, leaf.snapshot));
                 ControlFlow::Continue(true)
             }
             _ => ControlFlow::Continue(false),

@@ -3,7 +3,7 @@
 //! A leaf is unsorted. A scan and a visit sort its slots once, with a snapshot of its frame, and check the snapshot after they have read entries.
 
 use crate::error::LeafError;
-use crate::node::{Entry, Frame, OwnedKey, SearchKey, Snapshot, Verified, entry_offset, slots_of};
+use crate::node::{Entry, Frame, FrameId, OwnedKey, SearchKey, Snapshot, Verified, entry_offset, slots_of};
 use crate::session::Session;
 use crate::tree::Tree;
 use core::ops::{Bound, Range, RangeInclusive};
@@ -31,8 +31,8 @@ pub(crate) enum Side {
 
 /// The entries of a leaf that are within the bounds and not copied yet.
 #[derive(Debug)]
-pub(super) struct SortedLeaf<'c> {
-    pub(super) frame: &'c Frame,
+pub(super) struct SortedLeaf {
+    pub(super) id: FrameId,
     pub(super) snapshot: Snapshot,
     /// Slots, in the order of their keys.
     pub(super) order: [u8; SLOTS],
@@ -43,7 +43,11 @@ pub(super) struct SortedLeaf<'c> {
     prefetched: u64,
 }
 
-impl SortedLeaf<'_> {
+impl SortedLeaf {
+    pub(super) fn frame<'c, P: Pmem>(&self, session: &'c Session<P>) -> &'c Frame {
+        session.frames.get(self.id)
+    }
+
     /// Starts to load the records of the first `count` entries at one end.
     pub(super) fn prefetch_records<P: Pmem>(&self, session: &Session<P>, side: Side, count: usize) {
         let pmem = &session.pmem();
@@ -51,8 +55,9 @@ impl SortedLeaf<'_> {
             Side::Front => self.rest.start..self.rest.end.min(count),
             Side::Back => self.rest.end.saturating_sub(count)..self.rest.end,
         };
+        let node = self.frame(session).node();
         for at in first {
-            let place = entry_offset(self.frame.node(), self.order[at].into());
+            let place = entry_offset(node, self.order[at].into());
             Entry::load(pmem, place).0.prefetch_record(pmem);
         }
     }
@@ -60,8 +65,8 @@ impl SortedLeaf<'_> {
     /// Starts to load some lines of the next leaf.
     pub(super) fn prefetch_next<P: Pmem>(&mut self, session: &Session<P>) {
         let lines = session.node_bytes() / 64;
-        if let Some(next) = self.frame.next()
-            && self.prefetched < lines
+        if self.prefetched < lines
+            && let Some(next) = self.frame(session).next()
         {
             let node = session.space.node_offset(next);
             let end = lines.min(self.prefetched + NEXT_LEAF_LINES);
@@ -72,33 +77,34 @@ impl SortedLeaf<'_> {
 }
 
 /// The order of the entries within the bounds in the leaf at one end of them, and the slots of corrupted entries.
-pub(super) fn enter<'c, P: Pmem>(
-    session: &'c Session<P>,
+pub(super) fn enter<P: Pmem>(
+    session: &Session<P>,
     tree: &Tree,
     bounds: &Bounds,
     side: Side,
-    left: Option<(&'c Frame, Snapshot)>,
-) -> Result<(SortedLeaf<'c>, u64), LeafError> {
+    left: Option<(FrameId, Snapshot)>,
+) -> Result<(SortedLeaf, u64), LeafError> {
     let pmem = &session.pmem();
+    let left = left.map(|(left, snapshot)| (session.frames.get(left), snapshot));
     let mut right_of_left = match left.and_then(|(left, snapshot)| Some((left, snapshot, left.next()?))) {
         None => None,
         Some((left, snapshot, next)) => {
             let right = tree.leaf(session, next)?;
             let of_right = right.snapshot();
-            left.is_current(snapshot).then_some((right, of_right))
+            left.is_current(snapshot).then_some((next, right, of_right))
         }
     };
     loop {
-        let (frame, snapshot) = match (side, right_of_left.take()) {
+        let (id, frame, snapshot) = match (side, right_of_left.take()) {
             (Side::Front, Some(found)) => found,
             (Side::Front, None) => locate_first(session, tree, &bounds.from)?,
             (Side::Back, _) => locate_last(session, tree, &bounds.to)?,
         };
         let high = frame.right().map(|(_, high)| high.to_key(pmem, tree.is_word()));
         // A separator never changes while the node is in use.
-        let low = (side == Side::Back && !core::ptr::eq(frame, session.frames.get(tree.first)))
-            .then(|| Verified::load(pmem, frame.node(), tree.id));
-        let Some((mut leaf, corrupted)) = read_order(session, tree, frame, snapshot, bounds, high.as_ref())
+        let low =
+            (side == Side::Back && id != tree.first).then(|| Verified::load(pmem, frame.node(), tree.id));
+        let Some((mut leaf, corrupted)) = read_order(session, tree, (id, snapshot), bounds, high.as_ref())
         else {
             continue;
         };
@@ -114,7 +120,7 @@ fn locate_first<'c, P: Pmem>(
     session: &'c Session<P>,
     tree: &Tree,
     from: &Bound<OwnedKey>,
-) -> Result<(&'c Frame, Snapshot), LeafError> {
+) -> Result<(FrameId, &'c Frame, Snapshot), LeafError> {
     let lowest = OwnedKey { head: 0, bytes: Vec::new(), is_word: tree.is_word() };
     match from {
         Bound::Included(key) | Bound::Excluded(key) => tree.locate(session, &key.as_key()),
@@ -127,7 +133,7 @@ fn locate_last<'c, P: Pmem>(
     session: &'c Session<P>,
     tree: &Tree,
     to: &Bound<OwnedKey>,
-) -> Result<(&'c Frame, Snapshot), LeafError> {
+) -> Result<(FrameId, &'c Frame, Snapshot), LeafError> {
     match to {
         Bound::Included(key) => tree.locate(session, &key.as_key()),
         Bound::Excluded(key) => tree.locate_below(session, Some(&key.as_key())),
@@ -137,15 +143,15 @@ fn locate_last<'c, P: Pmem>(
 
 /// The order of the entries of a leaf that are within the bounds and below `high`, and the slots of its corrupted entries. `None` if the leaf has
 /// changed since the snapshot.
-fn read_order<'c, P: Pmem>(
+fn read_order<P: Pmem>(
     session: &Session<P>,
     tree: &Tree,
-    frame: &'c Frame,
-    snapshot: Snapshot,
+    (id, snapshot): (FrameId, Snapshot),
     bounds: &Bounds,
     high: Option<&OwnedKey>,
-) -> Option<(SortedLeaf<'c>, u64)> {
+) -> Option<(SortedLeaf, u64)> {
     let pmem = &session.pmem();
+    let frame = session.frames.get(id);
     let node = frame.node();
     // The even slots of all lines with a live entry.
     for slot in slots_of((snapshot.live | snapshot.live >> 1) & 0x5555_5555_5555_5555) {
@@ -159,7 +165,7 @@ fn read_order<'c, P: Pmem>(
             return None;
         }
     }
-    let mut leaf = SortedLeaf { frame, snapshot, order: [0; SLOTS], rest: 0..0, edge: None, prefetched: 0 };
+    let mut leaf = SortedLeaf { id, snapshot, order: [0; SLOTS], rest: 0..0, edge: None, prefetched: 0 };
     leaf.rest.end = match tree.is_word() {
         true => sort_words(pmem, node, snapshot.live & !broken, &words_of(bounds, high), &mut leaf.order),
         false => sort_bytes(pmem, node, snapshot.live & !broken, bounds, high, &mut leaf.order),

@@ -110,7 +110,7 @@ fn lock_last<'c, P: Pmem>(
             }
             continue;
         }
-        let mut leaf = tree.locate_below(session, None)?.0.lock();
+        let mut leaf = tree.locate_below(session, None)?.1.lock();
         while let Some(next) = leaf.next() {
             leaf = tree.leaf(session, next)?.lock();
         }
@@ -138,7 +138,7 @@ fn step_left<P: Pmem>(
     let pmem = &session.pmem();
     let low = low.to_key(pmem, tree.is_word());
     let low = low.as_key();
-    let mut left = tree.locate_below(session, Some(&low))?.0.lock();
+    let mut left = tree.locate_below(session, Some(&low))?.1.lock();
     while let Some(next) = left.next().filter(|next| *next != id) {
         left = tree.leaf(session, next)?.lock();
     }

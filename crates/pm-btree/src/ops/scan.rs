@@ -7,7 +7,7 @@
 
 use super::order::{Bounds, Side, SortedLeaf, enter, is_above, is_below};
 use crate::error::{Corruption, LeafError};
-use crate::node::{Bytes, Entry, Frame, OwnedKey, Snapshot, entry_offset, held_entry};
+use crate::node::{Bytes, Entry, FrameId, OwnedKey, Snapshot, entry_offset, held_entry};
 use crate::session::Session;
 use crate::tree::Tree;
 use core::ops::{Bound, Range};
@@ -26,20 +26,20 @@ const NEXT_LEAF_ENTRIES: usize = 3 * CHUNK_ENTRIES;
 
 /// A scan of a tree, from both ends.
 #[derive(Debug)]
-pub(crate) struct Scan<'c> {
+pub(crate) struct Scan {
     /// What neither end has copied; `None` if nothing is left.
     bounds: Option<Bounds>,
-    front: End<'c>,
-    back: End<'c>,
+    front: End,
+    back: End,
 }
 
 /// The state of one end.
 #[derive(Debug)]
-struct End<'c> {
+struct End {
     /// The leaf with the next entries.
-    leaf: Option<SortedLeaf<'c>>,
+    leaf: Option<SortedLeaf>,
     /// The leaf before it, whose right sibling it is.
-    left: Option<(&'c Frame, Snapshot)>,
+    left: Option<(FrameId, Snapshot)>,
     chunk: Chunk,
     chunk_entries: usize,
     /// The node whose corrupted slots were found last, those that are to be delivered as errors, and all that were found.
@@ -88,7 +88,7 @@ impl Found<'_> {
     }
 }
 
-impl End<'_> {
+impl End {
     fn new() -> Self {
         Self {
             leaf: None,
@@ -117,7 +117,7 @@ impl End<'_> {
     }
 }
 
-impl<'c> Scan<'c> {
+impl Scan {
     /// A scan of the entries within the bounds; of nothing if there are none.
     pub(crate) fn new(bounds: Option<Bounds>) -> Self {
         Self { bounds, front: End::new(), back: End::new() }
@@ -137,7 +137,7 @@ impl<'c> Scan<'c> {
     #[inline]
     pub(crate) fn next<P: Pmem>(
         &mut self,
-        session: &'c Session<P>,
+        session: &Session<P>,
         tree: &Tree,
         side: Side,
     ) -> Option<Result<Found<'_>, LeafError>> {
@@ -159,7 +159,7 @@ impl<'c> Scan<'c> {
     #[inline(never)]
     fn next_chunk<P: Pmem>(
         &mut self,
-        session: &'c Session<P>,
+        session: &Session<P>,
         tree: &Tree,
         side: Side,
     ) -> Option<Result<Found<'_>, LeafError>> {
@@ -184,7 +184,7 @@ impl<'c> Scan<'c> {
     }
 
     /// Copies entries, or finds corrupted ones. False if the bounds have none.
-    fn fill<P: Pmem>(&mut self, session: &'c Session<P>, tree: &Tree, side: Side) -> Result<bool, LeafError> {
+    fn fill<P: Pmem>(&mut self, session: &Session<P>, tree: &Tree, side: Side) -> Result<bool, LeafError> {
         let (own, other) = match side {
             Side::Front => (&mut self.front, &mut self.back),
             Side::Back => (&mut self.back, &mut self.front),
@@ -195,7 +195,7 @@ impl<'c> Scan<'c> {
         while let Some(bounds) = &mut self.bounds {
             let Some(leaf) = &mut own.leaf else {
                 let (leaf, corrupted) = enter(session, tree, bounds, side, own.left.take())?;
-                let node = leaf.frame.node();
+                let node = leaf.frame(session).node();
                 let of_other = if other.node == node { other.reported } else { 0 };
                 own.reported = if own.node == node { own.reported } else { 0 };
                 own.node = node;
@@ -209,7 +209,7 @@ impl<'c> Scan<'c> {
                 continue;
             };
             // The order of the other end's rest includes the entries that are copied here.
-            if other.leaf.as_ref().is_some_and(|other| core::ptr::eq(other.frame, leaf.frame)) {
+            if other.leaf.as_ref().is_some_and(|other| other.id == leaf.id) {
                 other.leaf = None;
             }
             if !leaf.rest.is_empty() {
@@ -231,7 +231,7 @@ impl<'c> Scan<'c> {
             match (side, leaf.edge.take()) {
                 (Side::Front, Some(high)) if is_below(&high, &bounds.to) => {
                     bounds.from = Bound::Included(high);
-                    own.left = Some((leaf.frame, leaf.snapshot));
+                    own.left = Some((leaf.id, leaf.snapshot));
                 }
                 (Side::Back, Some(low)) if is_above(&low, &bounds.from) => bounds.to = Bound::Excluded(low),
                 _ => self.bounds = None,
@@ -266,11 +266,12 @@ impl Chunk {
         &mut self,
         session: &Session<P>,
         tree: &Tree,
-        (leaf, side): (&mut SortedLeaf<'_>, Side),
+        (leaf, side): (&mut SortedLeaf, Side),
         count: usize,
     ) -> bool {
         let (pmem, is_word) = (&session.pmem(), tree.is_word());
-        let node = leaf.frame.node();
+        let frame = leaf.frame(session);
+        let node = frame.node();
         let load = |at: usize| Entry::load(pmem, entry_offset(node, leaf.order[at].into())).0;
         let Range { start, end } = leaf.rest;
         let taken = count.min(end - start);
@@ -298,7 +299,7 @@ impl Chunk {
             entries.reverse();
         }
         self.fill(pmem, is_word, entries, total);
-        if !leaf.frame.is_current(leaf.snapshot) {
+        if !frame.is_current(leaf.snapshot) {
             self.rest = 0..0;
             return false;
         }

@@ -99,13 +99,13 @@ impl Tree {
         Ok(frame)
     }
 
-    /// The leaf whose range includes `key`, and its snapshot.
+    /// The leaf whose range includes `key`, its frame and its snapshot.
     #[inline]
     pub(crate) fn locate<'c, P: Pmem>(
         &self,
         session: &'c Session<P>,
         key: &SearchKey<'_>,
-    ) -> Result<(&'c Frame, Snapshot), LeafError> {
+    ) -> Result<(FrameId, &'c Frame, Snapshot), LeafError> {
         let pmem = &session.pmem();
         loop {
             let followed = self.index.find(session, key)?;
@@ -115,12 +115,12 @@ impl Tree {
         }
     }
 
-    /// The last leaf with keys below `key`, and its snapshot; the last leaf of the tree if there is no key.
+    /// The last leaf with keys below `key`, its frame and its snapshot; the last leaf of the tree if there is no key.
     pub(crate) fn locate_below<'c, P: Pmem>(
         &self,
         session: &'c Session<P>,
         key: Option<&SearchKey<'_>>,
-    ) -> Result<(&'c Frame, Snapshot), LeafError> {
+    ) -> Result<(FrameId, &'c Frame, Snapshot), LeafError> {
         let pmem = &session.pmem();
         let is_left = |high: &Separator| key.is_none_or(|key| high.is_below(pmem, key));
         loop {
@@ -138,8 +138,9 @@ impl Tree {
         session: &'c Session<P>,
         followed: &Followed,
         is_left: impl Fn(&Separator) -> bool,
-    ) -> Result<Option<(&'c Frame, Snapshot)>, LeafError> {
-        let mut frame = self.leaf(session, followed.leaf())?;
+    ) -> Result<Option<(FrameId, &'c Frame, Snapshot)>, LeafError> {
+        let mut id = followed.leaf();
+        let mut frame = self.leaf(session, id)?;
         let mut snapshot = frame.snapshot();
         if !self.index.is_current(session, followed) {
             return Ok(None);
@@ -152,10 +153,10 @@ impl Tree {
             if !frame.is_current(snapshot) {
                 return Ok(None);
             }
-            (frame, snapshot) = (right, of_right);
+            (id, frame, snapshot) = (next, right, of_right);
             session.count_step();
         }
-        Ok(Some((frame, snapshot)))
+        Ok(Some((id, frame, snapshot)))
     }
 
     /// Locks the leaf whose range includes `key`.
@@ -190,7 +191,7 @@ impl Tree {
         key: &SearchKey<'_>,
     ) -> Result<FrameLock<'c>, LeafError> {
         // Leaves are not merged while the tree is in use, so the leaf of a key is this one or moves to the right.
-        let mut leaf = self.locate(session, key)?.0.lock();
+        let mut leaf = self.locate(session, key)?.1.lock();
         while let Some(next) = leaf.next()
             && leaf.high().is_at_or_below(&session.pmem(), key)
         {

@@ -71,7 +71,7 @@ enum Failure {
 }
 
 type SimStore = Store<AnyPmem<'static>>;
-type SimTable<'s> = Table<'s, &'static [u8], &'static [u8], AnyPmem<'static>>;
+type SimTable = Table<&'static [u8], &'static [u8], AnyPmem<'static>>;
 
 impl Small {
     fn options(&self) -> StoreOptions {
@@ -149,7 +149,7 @@ impl Small {
         }
     }
 
-    fn long<'s>(&self, store: &'s SimStore) -> Result<SimTable<'s>, Failure> {
+    fn long(&self, store: &SimStore) -> Result<SimTable, Failure> {
         Ok(store.table("t")?)
     }
 
@@ -187,7 +187,7 @@ impl Small {
 }
 
 fn change<'v, K: Key, V: Value>(
-    table: &Table<'_, K, V, AnyPmem<'static>>,
+    table: &Table<K, V, AnyPmem<'static>>,
     op: Op,
     key_of: impl Fn(u8) -> K::View<'v>,
     number_of: impl Fn(K::View<'_>) -> u8,

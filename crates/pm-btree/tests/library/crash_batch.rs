@@ -74,13 +74,13 @@ fn name(key: u8) -> Vec<u8> {
     [b"a long prefix: ".as_slice(), &[key]].concat()
 }
 
-struct Tables<'s> {
-    words: Table<'s, u64, u64, AnyPmem<'static>>,
-    names: Table<'s, &'static [u8], &'static [u8], AnyPmem<'static>>,
+struct Tables {
+    words: Table<u64, u64, AnyPmem<'static>>,
+    names: Table<&'static [u8], &'static [u8], AnyPmem<'static>>,
 }
 
-impl<'s> Tables<'s> {
-    fn open(store: &'s SimStore) -> Result<Self, TableError> {
+impl Tables {
+    fn open(store: &SimStore) -> Result<Self, TableError> {
         Ok(Self { words: store.table("words")?, names: store.table("names")? })
     }
 

@@ -141,6 +141,7 @@ fn closed_store_with_three_entries_has_golden_bytes() {
     table.insert(1, b"new").unwrap();
     table.remove(2).unwrap();
     let block = store.heap().view(|view| view.root::<StoreBlock<'_>>(ROOT).unwrap().unwrap().offset());
+    drop(table);
     store.close().unwrap();
 
     let image = Image(std::fs::read(&path).unwrap());
@@ -181,6 +182,7 @@ fn anchor_and_hint_nodes_lead_to_leaves() {
     // Leaves get three of ascending keys each, and inner nodes up to six leaves.
     (0..24).for_each(|key| assert!(table.insert(key, key).unwrap()));
     let block = store.heap().view(|view| view.root::<StoreBlock<'_>>(ROOT).unwrap().unwrap().offset());
+    drop(table);
     store.close().unwrap();
 
     let image = Image(std::fs::read(&path).unwrap());
@@ -227,6 +229,7 @@ fn committed_batch_has_golden_bytes() {
     batch.insert(&table, 3, 30).unwrap();
     batch.commit().unwrap();
     let block = store.heap().view(|view| view.root::<StoreBlock<'_>>(ROOT).unwrap().unwrap().offset());
+    drop(table);
     store.close().unwrap();
 
     // The first session uses the slots from 8. It begins with epoch 2, and the batch has the next one.

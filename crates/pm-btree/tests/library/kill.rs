@@ -53,7 +53,7 @@ impl Op {
         vec![self.number.to_le_bytes()[0]; self.value_len]
     }
 
-    fn apply(&self, store: &Store, numbers: &Table<'_, u64, u64>, names: &Table<'_, &str, &[u8]>) {
+    fn apply(&self, store: &Store, numbers: &Table<u64, u64>, names: &Table<&str, &[u8]>) {
         let [first, second, third] = self.keys;
         match self.kind {
             0..4 => drop(numbers.insert(first, self.number).unwrap()),

@@ -94,6 +94,7 @@ macro_rules! model_test {
                     map.retain(|key, _| is_kept(key));
                     let table = store.table::<$key, &[u8]>("t").unwrap();
                     table.retain(|key, _| is_kept(&own(key))).unwrap();
+                    drop(table);
                     store.compact().unwrap();
                 }
                 let table = store.table::<$key, &[u8]>("t").unwrap();

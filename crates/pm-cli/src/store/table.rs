@@ -37,7 +37,7 @@ pub(crate) struct TextRange<'a> {
     pub(crate) is_reversed: bool,
 }
 
-impl<K: Typed, V: Typed> AnyTable for Table<'_, K, V> {
+impl<K: Typed, V: Typed> AnyTable for Table<K, V> {
     fn get(&self, key: &str, found: &mut dyn FnMut(Cell<'_>)) -> Result<bool, StoreError> {
         let value = Table::get(self, K::parse(key, &mut Vec::new())?)?;
         if let Some(value) = &value {

@@ -150,6 +150,7 @@ fn batch_of_many_keys_splits_one_leaf_many_times() {
         batch.remove(&table, 10).unwrap();
         let ((), cost) = store.heap().pool().pmem().counted().count(|| batch.commit().unwrap());
         println!("{slots} slots, ascending {is_ascending}: {cost:?}");
+        drop((table, names));
         let store = reopen(&pmem, store, true);
         let table = store.table::<u64, u64>("t").unwrap();
         let names = store.table::<&str, &str>("names").unwrap();
@@ -499,6 +500,7 @@ fn sorted_entries_fill_leaves() {
         let entries = keys.iter().map(|key| (key.as_str(), value.as_slice()));
         assert_eq!(names.extend_sorted(entries).unwrap(), 20_000);
     }
+    drop((table, names));
     let store = reopen(&pmem, store, true);
     assert!(store.check().unwrap().is_sound());
     assert_eq!(store.table::<&str, &[u8]>("names").unwrap().len().unwrap(), 20_000);

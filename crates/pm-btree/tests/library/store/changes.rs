@@ -164,7 +164,7 @@ fn entry_is_popped_by_one_thread() {
                 random.shuffle(&mut keys);
                 for key in keys {
                     assert!(table.insert(key, key).unwrap());
-                    let pop = |table: &Table<'_, u64, u64, AnyPmem<'static>>| match thread % 2 {
+                    let pop = |table: &Table<u64, u64, AnyPmem<'static>>| match thread % 2 {
                         0 => table.pop_first().unwrap(),
                         _ => table.pop_last().unwrap(),
                     };

@@ -29,6 +29,7 @@ fn closed_store() -> (Arc<Region>, StoreOptions) {
     let store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     (0..300).for_each(|key| assert!(table.insert(key, key).unwrap()));
+    drop(table);
     store.close().unwrap();
     (pmem, options)
 }
@@ -90,6 +91,7 @@ fn open_makes_an_index_for_many_leaves() {
     let table = store.table::<u64, u64>("t").unwrap();
     (0..300).rev().for_each(|key| assert_eq!(table.get(key).unwrap().unwrap().value(), key));
     assert_eq!(store.steps_right(), 0);
+    drop(table);
     store.close().unwrap();
     // The third leaf is corrupted: the others are read.
     let third = nodes(&bytes, 0)[2];

@@ -31,6 +31,7 @@ fn check(is_flipped: bool) {
     let store = Store::format(any(Arc::clone(&sim)), &options()).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     [3, 5, 7].iter().for_each(|key| assert!(table.insert(*key, *key).unwrap()));
+    drop(table);
     store.close().unwrap();
     let split = |run: &Run<u64>| {
         let store = Store::attach(any(Arc::clone(run.pmem())), &options()).unwrap();

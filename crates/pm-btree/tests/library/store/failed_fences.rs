@@ -1,7 +1,7 @@
 //! Tests through the seam: fences that fail, and loads and stores of two threads in a chosen order.
 
 use core::ops::Range;
-use pm_btree::{Store, StoreOptions};
+use pm_btree::{CloseError, OpenError, Store, StoreOptions};
 use pm_core::{FenceError, Pmem, Region};
 use pm_testkit::{Hook, Hooked, any};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn batch_with_failed_fence_is_atomic() {
         batch.join().unwrap();
         change.join().unwrap();
     });
-    drop(store);
+    drop((store, table));
     let store = Store::attach(any(region), &StoreOptions::new()).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     let found = [1, 2].map(|key| table.get(key).unwrap().map(|value| value.value()));
@@ -87,7 +87,9 @@ fn close_after_failed_fence_is_an_error() {
     hook.may_fail.store(true, SeqCst);
     hook.countdown.store(1, SeqCst);
     assert!(table.insert(1, 1).is_err());
-    assert!(store.close().is_err(), "a fence has failed");
+    drop(table);
+    let closed = store.close();
+    assert!(matches!(closed, Err(CloseError::Failed(OpenError::Fence(_)))), "a fence has failed: {closed:?}");
 }
 
 /// Lets the store of a tombstone wait for a reader that has loaded the first three words of an entry, and the reader for the store.

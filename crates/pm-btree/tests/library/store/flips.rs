@@ -87,6 +87,7 @@ fn corrupted_table_is_not_overwritten() {
     let store = Store::format(any(Arc::clone(&pmem)), &options()).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     (0..500).for_each(|key| assert!(table.insert(key, &[key as u8; 50]).unwrap()));
+    drop(table);
     store.close().unwrap();
     // The low fence of a node: the second word of a line that starts with the magic number of nodes, in a leaf of table 1.
     let bytes = load(&pmem);
@@ -110,6 +111,7 @@ fn corrupted_table_is_not_overwritten() {
         for key in 0..500 {
             other.insert(key, &[7; 50]).unwrap();
         }
+        drop((table, other));
         if is_closed {
             store.close().unwrap();
         }
@@ -145,6 +147,7 @@ fn scan_returns_intact_entries_of_corrupted_leaf() {
     let store = Store::format(any(Arc::clone(&pmem)), &options()).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     (0..KEYS).for_each(|key| assert!(table.insert(key, &[key as u8; 30]).unwrap()));
+    drop(table);
     store.close().unwrap();
     let bytes = load(&pmem);
     let (entries, records) = entries_of(&bytes, CORRUPTED);
@@ -199,6 +202,7 @@ fn flipped_bit_in_table_of_words() {
     table.insert(7777, b"removed").unwrap();
     table.remove(7777).unwrap();
     let blocks = store.blocks();
+    drop(table);
     store.close().unwrap();
     check_flips(&load(&pmem), &blocks, |store| read_all!(store, u64, &map, |key: &u64| *key));
 }
@@ -216,6 +220,7 @@ fn flipped_bit_in_table_of_strings() {
         table.insert(key, value).unwrap();
     }
     let blocks = store.blocks();
+    drop(table);
     store.close().unwrap();
     check_flips(&load(&pmem), &blocks, |store| read_all!(store, &str, &map, |key| key as &String));
 }

@@ -22,6 +22,7 @@ fn full_store_grows() {
         };
         assert!(matches!(error, WriteError::Full), "{error}");
         assert!(keys > before + before / 2, "{keys} after {before} keys");
+        drop(table);
         store.grow(4096).unwrap_err();
         store.grow(pool_bytes).unwrap();
         let table = store.table::<u64, &[u8]>("t").unwrap();
@@ -77,6 +78,7 @@ fn full_store_ends_the_sweep_also_if_a_record_waits() {
     while table.insert(keys, &[7; 900]).is_ok() {
         keys += 1;
     }
+    drop(table);
     store.close().unwrap();
     let store = Store::attach(any(pmem), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();

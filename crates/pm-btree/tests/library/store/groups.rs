@@ -1,7 +1,7 @@
 //! Groups: what readers see of them, when they are committed, and what happens when they cannot be.
 
 use core::ops::ControlFlow;
-use pm_btree::{Encoded, OpenError, Store, StoreOptions, Table, WriteError};
+use pm_btree::{CloseError, Encoded, OpenError, Store, StoreOptions, Table, WriteError};
 use pm_core::{Counting, Region};
 use pm_testkit::AnyPmem;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 type CountedStore = Store<AnyPmem<'static>>;
-type Words<'s> = Table<'s, u64, u64, AnyPmem<'static>>;
+type Words = Table<u64, u64, AnyPmem<'static>>;
 
 fn options(limit: u32) -> StoreOptions {
     StoreOptions::new().group_commits(limit)
@@ -120,7 +120,7 @@ fn full_group_is_committed_by_the_next_change() {
 fn changes_that_do_not_wait_commit_the_group() {
     let store = store(8);
     let table = store.table::<u64, u64>("t").unwrap();
-    let commits = |change: &dyn Fn(&Words<'_>)| {
+    let commits = |change: &dyn Fn(&Words)| {
         table.insert_grouped(1, 1).unwrap();
         change(&table);
         assert_eq!(store.grouped_len(), 0);
@@ -195,6 +195,7 @@ fn group_without_room_waits() {
         assert!(table.len().is_err() && table.first().is_err());
         assert_eq!(table.get(keys - 1).unwrap().unwrap().value(), [7; 900]);
         assert!(store.check().unwrap().is_sound());
+        drop(table);
         if grows {
             store.grow(1 << 20).unwrap();
             store.sync().unwrap();
@@ -202,7 +203,10 @@ fn group_without_room_waits() {
             store.close().unwrap();
         } else {
             let closed = store.close();
-            assert!(matches!(closed, Err(OpenError::Group(WriteError::Full))), "{closed:?}");
+            assert!(
+                matches!(closed, Err(CloseError::Failed(OpenError::Group(WriteError::Full)))),
+                "{closed:?}"
+            );
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// All entries in a range, as [`Table::visit`] finds them.
 fn visited<K: Key, V: Value, P: Pmem, T>(
-    table: &Table<'_, K, V, P>,
+    table: &Table<K, V, P>,
     own: impl Fn(K::View<'_>, V::View<'_>) -> T,
 ) -> Vec<T> {
     let mut entries = Vec::new();
@@ -146,7 +146,7 @@ fn bytes_that_are_no_value_are_an_error() {
     let store = Store::format(any(Arc::clone(&pmem)), &StoreOptions::new()).unwrap();
     let table = store.table::<u64, &str>("t").unwrap();
     table.insert(1, "a string of more than eight bytes").unwrap();
-    drop(store);
+    drop((store, table));
     let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
     pmem.load(0, &mut bytes);
     let at = bytes.windows(8).position(|window| window == b"a string").unwrap() as u64;
@@ -157,7 +157,7 @@ fn bytes_that_are_no_value_are_an_error() {
     let flow = table.visit(.., |entry| ControlFlow::Break(entry.map(|(key, _)| key)));
     assert!(matches!(flow, ControlFlow::Break(Err(ReadError::Decode(_)))), "{flow:?}");
     let store = {
-        drop(store);
+        drop((store, table));
         let bytes = bytes.clone();
         let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
         pmem.store(0, &bytes);
@@ -178,6 +178,7 @@ fn sweep_does_not_free_space_of_lent_value() {
     let store = Store::format(any(Arc::clone(&sim)), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     (0..8).for_each(|key| assert!(table.insert(key, &[1; 900]).unwrap()));
+    drop(table);
     store.close().unwrap();
     let store = Store::attach(any(sim), &options).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();

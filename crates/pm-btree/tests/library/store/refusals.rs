@@ -38,7 +38,7 @@ fn full_store_loses_nothing_and_goes_on() {
         assert!(table.insert(key, &[8; 100]).unwrap(), "there is room for what was removed");
     }
     assert_eq!(table.len().unwrap(), count);
-    drop(store);
+    drop((store, table));
     let store = Store::attach(any(pmem), &options).unwrap();
     assert!(store.check().unwrap().is_sound());
     assert_eq!(store.table::<u64, &[u8]>("t").unwrap().range(..).count() as u64, count);

@@ -33,9 +33,9 @@ fn version_of(key: u64, value: &[u8]) -> u64 {
 fn run<K: Key>(
     options: &StoreOptions,
     view: impl Fn(u64) -> Vec<u8> + Sync,
-    get: impl for<'t> Fn(&Table<'t, K, &'static [u8], AnyPmem<'static>>, u64, &[u8]) -> Option<Vec<u8>> + Sync,
-    put: impl for<'t> Fn(&Table<'t, K, &'static [u8], AnyPmem<'static>>, u64, &[u8], &[u8]) + Sync,
-    remove: impl for<'t> Fn(&Table<'t, K, &'static [u8], AnyPmem<'static>>, u64, &[u8]) -> bool + Sync,
+    get: impl Fn(&Table<K, &'static [u8], AnyPmem<'static>>, u64, &[u8]) -> Option<Vec<u8>> + Sync,
+    put: impl Fn(&Table<K, &'static [u8], AnyPmem<'static>>, u64, &[u8], &[u8]) + Sync,
+    remove: impl Fn(&Table<K, &'static [u8], AnyPmem<'static>>, u64, &[u8]) -> bool + Sync,
 ) where
     &'static [u8]: Value,
 {
