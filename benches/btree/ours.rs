@@ -48,9 +48,9 @@ pub(crate) fn memory(directory: &Path, records: &Records, count: u64, key: fn(u6
     Ok(format!("{dram:.2} B of DRAM an entry; pool in use {pool:.2} of keys and values"))
 }
 
-struct Ours<'s>(Table<u64, &'static [u8]>);
+struct Ours(Table<u64, &'static [u8]>);
 
-impl OrderedStore for Ours<'_> {
+impl OrderedStore for Ours {
     fn load(&mut self, records: &Records, numbers: Range<u64>) -> Result<()> {
         let mut value = Vec::new();
         for key in numbers.map(Records::key) {
@@ -79,9 +79,9 @@ impl OrderedStore for Ours<'_> {
     }
 }
 
-struct OursOfStrings<'s>(Table<&'static str, &'static [u8]>);
+struct OursOfStrings(Table<&'static str, &'static [u8]>);
 
-impl OrderedStore for OursOfStrings<'_> {
+impl OrderedStore for OursOfStrings {
     fn load(&mut self, records: &Records, numbers: Range<u64>) -> Result<()> {
         let mut value = Vec::new();
         for key in numbers.map(Records::key) {

@@ -44,6 +44,7 @@ fn image(is_closed: bool) -> &'static [u8] {
             bytes
         };
         let killed = load();
+        drop((words, names));
         store.close().expect("an open store");
         [killed, load()]
     });

@@ -76,7 +76,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The call needs a store that has no handles.
-    #[error("the store cannot be grown while {handles} tables, iterators or batches of it exist")]
+    #[error("the store has {handles} tables, iterators or batches, and must have none")]
     InUse {
         /// The number of tables, iterators and batches.
         handles: usize,
@@ -219,7 +219,7 @@ pub enum WriteError {
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// The call needs a store that has no handles.
-    #[error("the store cannot be compacted while {handles} tables, iterators or batches of it exist")]
+    #[error("the store has {handles} tables, iterators or batches, and must have none")]
     InUse {
         /// The number of tables, iterators and batches.
         handles: usize,

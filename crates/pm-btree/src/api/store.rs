@@ -50,7 +50,7 @@ impl<P: Pmem> fmt::Debug for Store<P> {
 #[non_exhaustive]
 pub enum CloseError<P: Pmem = Region> {
     /// The store has handles. It is open, and nothing has changed.
-    #[error("the store cannot be closed while {handles} tables, iterators or batches of it exist")]
+    #[error("the store has {handles} tables, iterators or batches, and must have none to be closed")]
     InUse {
         /// The number of tables, iterators and batches.
         handles: usize,
@@ -60,6 +60,16 @@ pub enum CloseError<P: Pmem = Region> {
     /// The store is closed, with this error.
     #[error(transparent)]
     Failed(#[from] OpenError),
+}
+
+/// Drops the store that is in use: its last handle closes it.
+impl<P: Pmem> From<CloseError<P>> for OpenError {
+    fn from(error: CloseError<P>) -> Self {
+        match error {
+            CloseError::InUse { handles, .. } => Self::InUse { handles },
+            CloseError::Failed(error) => error,
+        }
+    }
 }
 
 impl<P: Pmem> fmt::Debug for CloseError<P> {

@@ -5,12 +5,12 @@ use super::failure::{Failure, StoreError};
 use super::kind::{Kind, Typed};
 use super::table::AnyTable;
 use pm_alloc::HeapOptions;
-use pm_btree::{Store, StoreOptions, TableError, TableInfo};
+use pm_btree::{OpenError, Store, StoreOptions, TableError, TableInfo};
 use pm_core::RegionOptions;
 use std::path::{Path, PathBuf};
 
 /// A table, behind its types.
-pub(crate) type DynTable<'s> = Box<dyn AnyTable + 's>;
+pub(crate) type DynTable = Box<dyn AnyTable>;
 
 /// An open store.
 pub(crate) struct Handle {
@@ -56,7 +56,7 @@ impl Handle {
     }
 
     /// An existing table.
-    pub(crate) fn table(&self, name: &str) -> Result<DynTable<'_>, Failure> {
+    pub(crate) fn table(&self, name: &str) -> Result<DynTable, Failure> {
         let info = self.info(name).ok_or_else(|| self.failure(StoreError::NoTable(name.to_owned())))?;
         self.open_table(name, self.kinds(&info)?)
     }
@@ -67,7 +67,7 @@ impl Handle {
         name: &str,
         types: &Types,
         row: Option<[&str; 2]>,
-    ) -> Result<DynTable<'_>, Failure> {
+    ) -> Result<DynTable, Failure> {
         let kinds = match self.info(name) {
             None => {
                 let kinds = [types.key_type, types.value_type].map(|kind| kind.unwrap_or(Kind::Str));
@@ -117,7 +117,7 @@ impl Handle {
 
     /// Closes the store.
     pub(crate) fn close(self) -> Result<(), Failure> {
-        self.store.close().map_err(Failure::open(&self.path))
+        self.store.close().map_err(OpenError::from).map_err(Failure::open(&self.path))
     }
 
     /// An error of this store.
@@ -138,7 +138,7 @@ impl Handle {
         Ok([key, value])
     }
 
-    fn open_table(&self, name: &str, [key, value]: [Kind; 2]) -> Result<DynTable<'_>, Failure> {
+    fn open_table(&self, name: &str, [key, value]: [Kind; 2]) -> Result<DynTable, Failure> {
         let store = &self.store;
         let table = match key {
             Kind::U64 => open_with_key::<u64>(store, name, value),
@@ -150,11 +150,7 @@ impl Handle {
     }
 }
 
-fn open_with_key<'s, K: Typed + 's>(
-    store: &'s Store,
-    name: &str,
-    value: Kind,
-) -> Result<DynTable<'s>, TableError> {
+fn open_with_key<K: Typed + 'static>(store: &Store, name: &str, value: Kind) -> Result<DynTable, TableError> {
     Ok(match value {
         Kind::U64 => Box::new(store.table::<K, u64>(name)?),
         Kind::I64 => Box::new(store.table::<K, i64>(name)?),

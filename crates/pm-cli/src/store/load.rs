@@ -62,13 +62,13 @@ struct Loader<'a> {
     handle: &'a Handle,
     args: &'a Load,
     /// The tables that have been opened.
-    tables: HashMap<String, DynTable<'a>>,
+    tables: HashMap<String, DynTable>,
     rows: Rows,
     /// Rows that are not durable yet.
     waiting: u32,
 }
 
-impl<'a> Loader<'a> {
+impl Loader<'_> {
     fn load(&mut self, input: &mut Input, progress: &Progress<'_>) -> miette::Result<()> {
         while let Some(item) = input.next()? {
             self.take(&item).wrap_err_with(|| match self.waiting {
@@ -128,7 +128,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The table, which is created with these types if it does not exist.
-    fn table(&mut self, name: &str, types: &Types, row: Option<[&str; 2]>) -> miette::Result<&DynTable<'a>> {
+    fn table(&mut self, name: &str, types: &Types, row: Option<[&str; 2]>) -> miette::Result<&DynTable> {
         if !self.tables.contains_key(name) {
             self.tables.insert(name.to_owned(), self.handle.table_or_new(name, types, row)?);
         }
