@@ -10,7 +10,7 @@ pub const ROOT: &str = "pm-btree";
 pub const MAGIC: [u8; 8] = *b"PMBTREE\n";
 
 /// The format version. Stores with other versions are not opened.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The features that a program must support to open the store.
 pub const KNOWN_INCOMPAT: u64 = 0;
@@ -24,7 +24,7 @@ pub struct StoreBlock<'p> {
     /// The state words, each a [checked word](checked): the session; the limit of the epochs; the durable epoch; the oldest session that did not end
     /// with a clean close, or 0; zeros.
     pub state: [u64; 8],
-    /// A checked word with the offset of the catalogue's first leaf; 0 while the catalogue is empty.
+    /// A checked word with the offset of the catalogue's first leaf; that of 0 while the catalogue is empty.
     pub catalogue: u64,
     /// Zero.
     pub reserved: [u64; 6],
@@ -33,7 +33,7 @@ pub struct StoreBlock<'p> {
     /// Zero: for readers in other processes.
     pub readers: [u64; 488],
     /// The batch slots, eight words each. The first word of a slot is a [checked word](checked) with the epoch of the last batch that was committed
-    /// in it, or 0; the others are zero.
+    /// in it, or that of 0; the others are zero.
     pub batches: [u64; 512],
 }
 
@@ -139,7 +139,8 @@ pub struct NodeHeader {
     pub kind: u8,
     /// The table to which the node belongs.
     pub table: u16,
-    /// A [checked word](checked): 1 for a live node. Other values are reserved for nodes that were merged into their left sibling.
+    /// A [checked word](checked): in the lowest 8 bits [`STATE_LIVE`]; other values are reserved for nodes that were merged into their left sibling.
+    /// From bit 8 the number of lines of entries that were in use when the leaf was made, or at the last clean close after it was changed.
     pub state: u64,
     /// The low separator: a key of up to eight bytes, big-endian, or the first eight bytes of a longer one.
     pub low: u64,
@@ -178,8 +179,14 @@ pub const ANCHOR_LEVEL: u8 = u8::MAX;
 /// The number of the catalogue among the tables.
 pub(crate) const CATALOGUE: u16 = 0;
 
-/// [`NodeHeader::state`] of a live node, before it is [checked].
+/// The lowest 8 bits of [`NodeHeader::state`] of a live node, before it is [checked].
 pub const STATE_LIVE: u64 = 1;
+
+/// [`NodeHeader::state`] of a live node with so many lines of entries in use, before it is [checked].
+#[must_use]
+pub const fn live_state(lines: u8) -> u64 {
+    STATE_LIVE | (lines as u64) << 8
+}
 
 /// The length of a node's header, and of an entry.
 pub const NODE_HEADER_BYTES: u64 = 64;
@@ -207,15 +214,15 @@ impl NodeHeader {
     }
 }
 
-/// A word that detects corruption: 48 bits with a value, and 16 bits with a checksum of the value and of `place`, the offset of the word. The word 0
-/// at any place is the value 0.
+/// A word that detects corruption: 48 bits with a value, and 16 bits with a checksum of the value and of `place`, the offset of the word. It is never
+/// 0: a zeroed word is corrupted.
 ///
 /// # Panics
 /// If the value has more than 48 bits.
 #[must_use]
 pub fn checked(value: u64, place: u64) -> u64 {
     assert!(value < 1 << 48, "{value} has more than 48 bits");
-    if value == 0 { 0 } else { value << 16 | check_of(value, place) }
+    value << 16 | check_of(value, place)
 }
 
 /// The value of a [checked] word at `place`; `None` if it is corrupted.
@@ -225,7 +232,7 @@ pub fn unchecked(word: u64, place: u64) -> Option<u64> {
     (checked(value, place) == word).then_some(value)
 }
 
-/// Never 0, so that the word of a value that is not 0 differs from 0 in both parts.
+/// Never 0, so that no checked word is 0, and that of a value that is not 0 differs from 0 in both parts.
 fn check_of(value: u64, place: u64) -> u64 {
     let crc = u64::from(crc32c_words(&[value, place]));
     ((crc ^ crc >> 16) & 0xffff).max(1)
@@ -237,17 +244,14 @@ mod tests {
 
     #[test]
     fn single_flipped_bit_of_checked_word_is_detected() {
-        for value in [1, 2, 0x1234_5678_9abc, (1 << 48) - 1, 1 << 47, 4096] {
+        for value in [0, 1, 2, 0x1234_5678_9abc, (1 << 48) - 1, 1 << 47, 4096] {
             let word = checked(value, 640);
             assert_eq!(unchecked(word, 640), Some(value));
             for bit in 0..64 {
                 assert_eq!(unchecked(word ^ 1 << bit, 640), None, "bit {bit} of {value:#x}");
             }
         }
-        assert_eq!(unchecked(0, 64), Some(0));
-        for bit in 0..64 {
-            assert_eq!(unchecked(1 << bit, 64), None, "bit {bit} of 0");
-        }
+        assert_eq!(unchecked(0, 64), None, "zero is no value");
         assert_ne!(checked(7, 64), checked(7, 128), "the checksum covers the place");
     }
 }

@@ -130,7 +130,7 @@ impl<P: Pmem> Shared<P> {
         if let Err(WriteError::Fence(error)) = synced {
             return Err(error.into());
         }
-        self.session.flush_owed();
+        self.session.flush_leaves();
         self.session.end_session(!self.session.epochs.is_unclean || self.sweep.is_done())?;
         Ok(synced?)
     }

@@ -253,11 +253,19 @@ impl<P: Pmem> Store<P> {
             let store: Link<'_, StoreBlock<'_>> = tx.alloc_uninit(1)?;
             let words = store.offset() + offset_of!(StoreBlock<'_>, state) as u64;
             let mut state = [0; 8];
-            state[1] = checked(FIRST_EPOCH, words + 8);
-            let (readers, batches) = ([0; 488], [0; 512]);
+            for (word, value) in (0..).zip([0, FIRST_EPOCH, 0, 0]) {
+                state[word] = checked(value, words + 8 * word as u64);
+            }
+            let catalogue = checked(0, store.offset() + offset_of!(StoreBlock<'_>, catalogue) as u64);
+            let mut batches = [0; 512];
+            let places = (store.offset() + offset_of!(StoreBlock<'_>, batches) as u64..).step_by(64);
+            for (slot, place) in batches.iter_mut().step_by(8).zip(places) {
+                *slot = checked(0, place);
+            }
+            let readers = [0; 488];
             tx.write(
                 store,
-                &StoreBlock { header, state, catalogue: 0, reserved: [0; 6], extents, readers, batches },
+                &StoreBlock { header, state, catalogue, reserved: [0; 6], extents, readers, batches },
             )?;
             tx.set_root(ROOT, store)?;
             Ok::<(), TxError>(())

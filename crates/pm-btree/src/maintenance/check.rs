@@ -1,7 +1,7 @@
 //! Checking a store, and its statistics.
 
 use crate::error::{Corruption, CorruptionKind, LeafError};
-use crate::node::{Entry, SearchKey, Verified, entry_offset, held_entry, slots_of};
+use crate::node::{Entry, FrameLock, SearchKey, Verified, entry_offset, held_entry, slots_of};
 use crate::session::Session;
 use crate::tree::Tree;
 use core::sync::atomic::Ordering;
@@ -66,6 +66,9 @@ pub(crate) fn check_tree<P: Pmem>(
         for slot in slots_of(frame.held.load(Ordering::Relaxed)) {
             report.push(name, held_entry(frame.node(), 1 << slot));
         }
+        for slot in zeroed_slots(session, &frame) {
+            report.push(name, held_entry(frame.node(), 1 << slot));
+        }
         for slot in slots_of(frame.live.load(Ordering::Relaxed)) {
             report.entries += 1;
             let place = entry_offset(frame.node(), slot);
@@ -89,4 +92,12 @@ pub(crate) fn check_tree<P: Pmem>(
         id = frame.next();
     }
     Ok(())
+}
+
+/// The free slots of a leaf that are zero, although their line was used.
+fn zeroed_slots<P: Pmem>(session: &Session<P>, leaf: &FrameLock<'_>) -> impl Iterator<Item = usize> {
+    let used = (1 << (2 * leaf.used_lines.load(Ordering::Relaxed))) - 1;
+    let free = used & session.all_slots() & !leaf.taken();
+    slots_of(free)
+        .filter(|slot| Entry::load(&session.pmem(), entry_offset(leaf.node(), *slot)).0.commit.0 == 0)
 }

@@ -14,7 +14,7 @@
 
 use crate::error::{LeafError, ReadError};
 use crate::format::{ENTRY_BYTES, NodeHeader, checked};
-use crate::node::{Frame, FrameId, Separator, Verified, clear_slot, entry_offset, is_slot_cleared, slots_of};
+use crate::node::{Frame, FrameId, Separator, Verified, empty_slot, entry_offset, is_slot_empty, slots_of};
 use crate::session::Session;
 use crate::tree::Tree;
 use core::mem::offset_of;
@@ -83,8 +83,8 @@ fn unlink<P: Pmem>(session: &Session<P>, tree: &Tree, runs: &[Run]) -> Result<()
         let leaf = session.frames.get(run.leaf);
         for slot in slots_of(session.all_slots() & !leaf.taken()) {
             let place = entry_offset(leaf.node(), slot);
-            if !is_slot_cleared(pmem, place) {
-                clear_slot(pmem, place);
+            if !is_slot_empty(pmem, place, leaf.seed()) {
+                empty_slot(pmem, place, leaf.seed());
                 pmem.flush(place, ENTRY_BYTES);
             }
         }

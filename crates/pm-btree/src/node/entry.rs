@@ -29,8 +29,8 @@ pub(crate) enum Kind {
     /// The key has a value, if the batch is committed. The order in the commit word is the number of the batch slot, and the epoch is that of the
     /// batch.
     BatchValue,
-    /// The key was removed, if the batch is committed.
-    BatchTombstone,
+    /// The key was removed, if the batch is committed, and otherwise still has the value.
+    BatchRemoval,
 }
 
 impl Kind {
@@ -41,25 +41,37 @@ impl Kind {
 
     /// Whether the entry counts only if its batch is committed.
     pub(crate) const fn is_batch(self) -> bool {
-        matches!(self, Self::BatchValue | Self::BatchTombstone)
+        matches!(self, Self::BatchValue | Self::BatchRemoval)
     }
 }
 
 /// The last word of an entry: from the lowest bit, 3 bits with the kind, a bit for a value without a record, 12 bits with the order and 48 bits with
-/// the epoch. 0 in an empty slot.
+/// the epoch. 0 in a slot of a line that was never used, and [`emptied`](Self::emptied) in any other one without an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Commit(pub(crate) u64);
 
 impl Commit {
     pub(crate) const ORDER_MAX: u16 = (1 << 12) - 1;
     const INLINE: u64 = 8;
+    /// The kind of an emptied slot.
+    const EMPTIED: u64 = 7;
+
+    /// The word of an emptied slot at `offset`, in a node with this seed. It differs from 0, so that a zeroed line does not look like one of free slots.
+    pub(crate) fn emptied(seed: u32, offset: u64) -> Self {
+        Self(Self::EMPTIED | u64::from(crc32c_append(seed, &[offset])) << 16)
+    }
+
+    /// Whether this is the word of an emptied slot, of any node.
+    pub(crate) const fn is_of_emptied(self) -> bool {
+        self.0 & 7 == Self::EMPTIED
+    }
 
     pub(crate) const fn new(kind: Kind, is_inline: bool, stamp: Stamp) -> Self {
         let kind = match kind {
             Kind::Value => 1,
             Kind::Tombstone => 2,
             Kind::BatchValue => 3,
-            Kind::BatchTombstone => 4,
+            Kind::BatchRemoval => 4,
         };
         Self(kind | if is_inline { Self::INLINE } else { 0 } | (stamp.order as u64) << 4 | stamp.epoch << 16)
     }
@@ -70,7 +82,7 @@ impl Commit {
             1 => Some(Kind::Value),
             2 => Some(Kind::Tombstone),
             3 => Some(Kind::BatchValue),
-            4 => Some(Kind::BatchTombstone),
+            4 => Some(Kind::BatchRemoval),
             _ => None,
         }
     }
@@ -131,16 +143,17 @@ pub(crate) struct Entry {
     pub(crate) commit: Commit,
 }
 
-/// Whether the slot at `offset` is cleared: its commit word is 0.
-pub(crate) fn is_slot_cleared<P: Pmem>(pmem: &P, offset: u64) -> bool {
-    pmem.load_u64(offset + COMMIT) == 0
+/// Whether the slot at `offset` has no entry: it was emptied, or never used.
+pub(crate) fn is_slot_empty<P: Pmem>(pmem: &P, offset: u64, seed: u32) -> bool {
+    let word = pmem.load_u64(offset + COMMIT);
+    word == 0 || word == Commit::emptied(seed, offset).0
 }
 
-/// Clears the slot at `offset`: its commit word becomes 0. The caller flushes it.
+/// Empties the slot at `offset`, which was used. The caller flushes it.
 #[inline]
 #[track_caller]
-pub(crate) fn clear_slot<P: Pmem>(pmem: &P, offset: u64) {
-    pmem.store_u64(offset + COMMIT, 0);
+pub(crate) fn empty_slot<P: Pmem>(pmem: &P, offset: u64, seed: u32) {
+    pmem.store_u64(offset + COMMIT, Commit::emptied(seed, offset).0);
 }
 
 /// The lengths of an inline key and value, as [`Entry::low`].
@@ -185,11 +198,16 @@ impl Entry {
         (Self { key, payload, low, commit: Commit(commit) }, (check >> 32) as u32)
     }
 
-    /// Stores the entry into a free slot, whose commit word becomes 0 first: so a crash never leaves the old commit word with a new key or payload.
+    /// Stores the entry into a free slot, which is emptied first: so a crash never leaves the old commit word with a new key or payload. If the line was
+    /// never used, its other slot becomes an emptied one: so no commit word of a used line is 0.
     #[track_caller]
     pub(crate) fn store<P: Pmem>(&self, pmem: &P, offset: u64, seed: u32) {
-        if !is_slot_cleared(pmem, offset) {
-            clear_slot(pmem, offset);
+        if !is_slot_empty(pmem, offset, seed) {
+            empty_slot(pmem, offset, seed);
+        }
+        let other = offset ^ ENTRY_BYTES;
+        if pmem.load_u64(other + COMMIT) == 0 {
+            empty_slot(pmem, other, seed);
         }
         pmem.store_u64(offset, self.key);
         pmem.store_u64(offset + 8, self.payload);

@@ -17,9 +17,9 @@ use super::entry::entry_offset;
 use super::separator::Separator;
 use crate::format::ENTRY_BYTES;
 #[cfg(not(all(loom, test)))]
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(all(loom, test))]
-use loom::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use pm_core::Pmem;
 use std::sync::OnceLock;
 
@@ -66,7 +66,7 @@ pub(crate) struct Frame {
     version: AtomicU32,
     /// The slots that readers may see: the newest entry of each key.
     pub(crate) live: AtomicU64,
-    /// Slots of replaced entries: their commit word is 0, and not flushed yet.
+    /// Slots of replaced entries: they were emptied, which is not flushed yet.
     pub(crate) owed: AtomicU64,
     /// Slots of corrupted entries, which are kept as evidence: they are neither live nor free.
     pub(crate) held: AtomicU64,
@@ -88,12 +88,14 @@ pub(crate) struct Frame {
     ///
     /// [`RecordRef::LIST_PAYLOAD`]: crate::node::entry::RecordRef::LIST_PAYLOAD
     pub(crate) owed_payload: AtomicU64,
-    /// Slots of batch tombstones, which hide entries in `owed`: they are not reused before those are durably gone.
-    pub(crate) tombstones: AtomicU64,
     /// The order of the last entry written.
     pub(crate) order: AtomicU16,
     /// Whether the length of the tree includes the entries, and the space maps include the node and its records: see `maintenance/sweep.rs`.
     pub(crate) is_swept: AtomicBool,
+    /// The number of lines of entries in use: those up to the last one that has held an entry.
+    pub(crate) used_lines: AtomicU8,
+    /// The number of lines in use that the node's header says.
+    pub(crate) stored_lines: AtomicU8,
 }
 
 #[cfg(not(all(loom, test)))]
@@ -199,8 +201,7 @@ impl Frame {
     /// The slots that are not free.
     #[inline]
     pub(crate) fn taken(&self) -> u64 {
-        let hidden = self.held.load(Ordering::Relaxed) | self.tombstones.load(Ordering::Relaxed);
-        self.live.load(Ordering::Relaxed) | hidden
+        self.live.load(Ordering::Relaxed) | self.held.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -304,6 +305,15 @@ impl FrameLock<'_> {
         fence(Ordering::Release);
     }
 
+    /// Notes that an entry was written into a slot.
+    #[inline]
+    pub(crate) fn use_slot(&self, slot: usize) {
+        let lines = lines_of(slot + 1);
+        if lines > self.frame.used_lines.load(Ordering::Relaxed) {
+            self.frame.used_lines.store(lines, Ordering::Relaxed);
+        }
+    }
+
     /// Makes readers see a frame that was filled, or that belongs to a new node.
     pub(crate) fn publish(&self) {
         if !self.frame.is_filled() {
@@ -312,12 +322,18 @@ impl FrameLock<'_> {
     }
 }
 
+/// The number of lines that hold the first `slots` slots.
+#[expect(clippy::cast_possible_truncation, reason = "a node has at most 31 lines of entries")]
+pub(crate) const fn lines_of(slots: usize) -> u8 {
+    slots.div_ceil(2) as u8
+}
+
 /// The two slots of the line that holds `slot`.
 pub(crate) const fn line_mate(slot: usize) -> u64 {
     3 << (slot & !1)
 }
 
-/// Flushes the lines of these slots, whose commit word became 0.
+/// Flushes the lines of these slots, which were emptied.
 pub(crate) fn flush_owed<P: Pmem>(pmem: &P, leaf: &Frame, mut owed: u64) {
     while owed != 0 {
         let slot = owed.trailing_zeros() as usize;

@@ -5,7 +5,8 @@ use super::key::head_of;
 use super::separator::Separator;
 use crate::error::{Corruption, CorruptionKind};
 use crate::format::{
-    KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, checked, unchecked,
+    KIND_BYTES, KIND_WORD, NODE_HEADER_BYTES, NODE_MAGIC, NodeHeader, STATE_LIVE, checked, live_state,
+    unchecked,
 };
 use core::mem::offset_of;
 use pm_core::{Pmem, bytes_of, crc32c_bytes, from_bytes};
@@ -57,7 +58,7 @@ impl Verified {
         let is_right = header.magic == NODE_MAGIC
             && header.crc == header.expected_crc(offset)
             && (header.table, header.kind) == (tree.table, kind)
-            && unchecked(header.state, state) == Some(STATE_LIVE);
+            && unchecked(header.state, state).is_some_and(|state| state & 0xff == STATE_LIVE);
         let verified = Self { offset, header };
         let is_right = is_right && verified.is_separator_right(pmem);
         if is_right { Ok(verified) } else { Err(corrupted) }
@@ -75,6 +76,11 @@ impl Verified {
 
     pub(crate) const fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// The number of lines of entries that were in use at the last clean close, or when the leaf was made.
+    pub(crate) const fn used_lines(&self) -> u8 {
+        (self.header.state >> 24 & 0xff) as u8
     }
 
     /// 0 for a leaf.
@@ -108,13 +114,13 @@ impl Verified {
     }
 }
 
-/// Stores the header of a leaf, which the caller flushes: a new one with this number, low separator, checksum of the separator's record, and right
-/// sibling.
+/// Stores the header of a leaf, which the caller flushes: a new one with this number, number of lines in use, low separator, checksum of the
+/// separator's record, and right sibling.
 pub(crate) fn store_header<P: Pmem>(
     pmem: &P,
     node: u64,
     tree: TreeId,
-    birth: u64,
+    (birth, lines): (u64, u8),
     (low, low_record_crc): (&Separator, u32),
     next: u64,
 ) {
@@ -124,7 +130,7 @@ pub(crate) fn store_header<P: Pmem>(
         level: 0,
         kind: if tree.is_word { KIND_WORD } else { KIND_BYTES },
         table: tree.table,
-        state: checked(STATE_LIVE, place(offset_of!(NodeHeader, state))),
+        state: checked(live_state(lines), place(offset_of!(NodeHeader, state))),
         low: low.head,
         next: checked(next, place(offset_of!(NodeHeader, next))),
         low_record: low.record,
@@ -136,6 +142,13 @@ pub(crate) fn store_header<P: Pmem>(
     };
     let header = NodeHeader { crc: header.expected_crc(node), ..header };
     pmem.store(node, bytes_of(&header));
+}
+
+/// Stores and flushes how many lines of entries of a leaf are in use, which are durable. The caller fences.
+pub(crate) fn store_used_lines<P: Pmem>(pmem: &P, node: u64, lines: u8) {
+    let place = node + offset_of!(NodeHeader, state) as u64;
+    pmem.store_u64(place, checked(live_state(lines), place));
+    pmem.flush(place, 8);
 }
 
 /// The low separator of the node at `node`, which never changes.

@@ -10,13 +10,13 @@ mod separator;
 
 pub(crate) use bytes::Bytes;
 pub(crate) use entry::{
-    Commit, Entry, INLINE_BYTES, Kind, RecordRef, Stamp, clear_slot, entry_offset, held_entry,
-    inline_lengths, is_slot_cleared, node_seed,
+    Commit, Entry, INLINE_BYTES, Kind, RecordRef, Stamp, empty_slot, entry_offset, held_entry,
+    inline_lengths, is_slot_empty, node_seed,
 };
 pub(crate) use frame::{
-    FRAMES_PER_EXTENT, Frame, FrameId, FrameLock, Frames, Snapshot, flush_owed, line_mate, slots_of,
+    FRAMES_PER_EXTENT, Frame, FrameId, FrameLock, Frames, Snapshot, flush_owed, line_mate, lines_of, slots_of,
 };
-pub(crate) use header::{TreeId, Verified, low_of, store_header};
+pub(crate) use header::{TreeId, Verified, low_of, store_header, store_used_lines};
 pub(crate) use inner::{FANOUT_MAX, Inner, InnerNodes, Kid};
 pub(crate) use key::{OwnedKey, SearchKey, head_of, separator};
 pub(crate) use separator::Separator;

@@ -2,15 +2,15 @@
 //!
 //! The leaves of a batch are locked in the order of tables and keys. Each without room is split into as many as its entries need. Then the batch takes
 //! an epoch of its own, writes its entries into free slots, and fences; stores the epoch into its batch slot, and fences again; and publishes leaf by
-//! leaf. A removal is a tombstone in a slot of its own, because the entry that it hides stays valid until the batch is committed. That slot is not
-//! reused before the hidden entry is durably gone, which the next change of the leaf ensures.
+//! leaf. A removal changes the commit word of the entry in place: it is a value until the batch is committed, and then a tombstone. So removals need
+//! no space. Filling the frame of a leaf turns those of a batch that was not committed back into values.
 
 use super::change::Content;
 use super::split::{Posting, link, store_sibling};
 use super::split_point::{batch_split_point, sorted_entries};
 use crate::error::WriteError;
 use crate::node::{
-    Commit, Entry, FrameLock, Kind, RecordRef, SearchKey, Stamp, clear_slot, entry_offset, flush_owed,
+    Commit, Entry, FrameLock, Kind, RecordRef, SearchKey, Stamp, empty_slot, entry_offset, flush_owed,
     held_entry, slots_of,
 };
 use crate::session::{BatchSlot, Reserved, Session};
@@ -36,15 +36,27 @@ struct Write<'b> {
 }
 
 impl Write<'_> {
-    fn entry(&self, stamp: Stamp) -> Entry {
+    /// Writes the entry of a new value into the first of the free slots, or that of a removed key in place. Returns the slot; the caller flushes it.
+    fn write<P: Pmem>(
+        &self,
+        pmem: &P,
+        leaf: &FrameLock<'_>,
+        free: &mut impl Iterator<Item = usize>,
+        stamp: Stamp,
+    ) -> usize {
         let commit = |kind, is_inline| Commit::new(kind, is_inline, stamp);
         match (self.value, &self.old) {
             (Some((payload, low, has_record)), _) => {
-                Entry { key: self.key.head(), payload, low, commit: commit(Kind::BatchValue, !has_record) }
+                let slot = free.next().expect("room was made");
+                let commit = commit(Kind::BatchValue, !has_record);
+                let entry = Entry { key: self.key.head(), payload, low, commit };
+                entry.store(pmem, entry_offset(leaf.node(), slot), leaf.seed());
+                slot
             }
-            // The record of the hidden entry, which has the key, exists as long as that entry.
-            (None, Some((_, old))) => {
-                Entry { commit: commit(Kind::BatchTombstone, old.commit.is_inline()), ..*old }
+            (None, Some((slot, old))) => {
+                let commit = commit(Kind::BatchRemoval, old.commit.is_inline());
+                Entry { commit, ..*old }.store_commit(pmem, entry_offset(leaf.node(), *slot), leaf.seed());
+                *slot
             }
             (None, None) => unreachable!("the removal of an absent key writes nothing"),
         }
@@ -143,13 +155,10 @@ fn commit_in<'c, P: Pmem>(
         // DURABILITY POINT
         session.fence()
     });
-    for (part, slots) in locked.parts.iter().zip(&written) {
-        if !slots.is_empty() {
-            if fenced.is_ok() {
-                part.publish(session, slots);
-            }
-            part.leaf.end();
-        }
+    for (part, slots) in locked.parts.iter().zip(&written).filter(|(_, slots)| !slots.is_empty()) {
+        let removed = if fenced.is_ok() { part.publish(session, slots) } else { Vec::new() };
+        part.leaf.end();
+        removed.into_iter().for_each(|record| session.release_record(record));
     }
     Ok(fenced?)
 }
@@ -242,13 +251,14 @@ impl<'c, 'b> Locked<'c, 'b> {
 
 /// Whether so many free slots are enough for the changes of a leaf, and one is left when they are published.
 fn has_room(free: usize, writes: &[Write<'_>]) -> bool {
-    let has_update = || writes.iter().any(|write| write.old.is_some());
-    writes.is_empty() || writes.len() < free || (writes.len() == free && has_update())
+    let new = writes.iter().filter(|write| write.value.is_some()).count();
+    let frees_slot = || writes.iter().any(|write| write.old.is_some());
+    new == 0 || new < free || (new == free && frees_slot())
 }
 
 impl Part<'_, '_> {
-    /// Writes the entries into free slots, first into those whose lines must be flushed anyway, and flushes them. Returns the slots. Unless there are
-    /// none, the leaf is being changed afterwards.
+    /// Writes the entries of new values into free slots, first into those whose lines must be flushed anyway, and removals in place, and flushes them.
+    /// Returns the slots. Unless there are none, the leaf is being changed afterwards.
     fn write<P: Pmem>(&self, session: &Session<P>, stamp: Stamp) -> Vec<usize> {
         let (pmem, leaf) = (&session.pmem(), &self.leaf);
         if self.writes.is_empty() {
@@ -257,51 +267,52 @@ impl Part<'_, '_> {
         let owed = leaf.owed.load(Ordering::Relaxed);
         let free = session.all_slots() & !leaf.taken();
         leaf.begin();
+        let mut free = slots_of(owed).chain(slots_of(free & !owed));
         let slots: Vec<usize> =
-            slots_of(owed).chain(slots_of(free & !owed)).take(self.writes.len()).collect();
-        let mut lines = owed;
-        for (write, slot) in self.writes.iter().zip(&slots) {
-            write.entry(stamp).store(pmem, entry_offset(leaf.node(), *slot), leaf.seed());
-            lines |= 1 << slot;
-        }
-        flush_owed(pmem, leaf, lines);
+            self.writes.iter().map(|write| write.write(pmem, leaf, &mut free, stamp)).collect();
+        flush_owed(pmem, leaf, slots.iter().fold(owed, |lines, slot| lines | 1 << slot));
         slots
     }
 
-    /// Shows the entries in these slots to readers, and clears the commit words of those that they replace and hide.
-    fn publish<P: Pmem>(&self, session: &Session<P>, slots: &[usize]) {
+    /// Shows the changes in these slots to readers, and empties the slots of entries that were replaced. Returns the records of removed keys, which can
+    /// be released when the change of the leaf has ended.
+    fn publish<P: Pmem>(&self, session: &Session<P>, slots: &[usize]) -> Vec<RecordRef> {
         let (pmem, leaf) = (&session.pmem(), &self.leaf);
         session.settle_owed(leaf);
         let mut live = leaf.live.load(Ordering::Relaxed);
         if live == 0 {
             self.tree.ends.widen(session, leaf, &self.writes[0].key);
         }
-        let (mut owed, mut tombstones, mut records) = (0, 0, Vec::new());
-        let (mut inserted, mut removed) = (0, 0);
+        let (mut owed, mut records) = (0, Vec::new());
+        let (mut inserted, mut removed, mut of_removed) = (0, 0, Vec::new());
         for (write, slot) in self.writes.iter().zip(slots) {
-            match write.value {
-                Some(_) => {
+            if let Some((old, _)) = &write.old {
+                live &= !(1 << old);
+            }
+            match (&write.value, &write.old) {
+                (Some(_), old) => {
+                    leaf.use_slot(*slot);
                     leaf.set_fingerprint(*slot, write.key.fingerprint());
                     live |= 1 << slot;
+                    match old {
+                        None => inserted += 1,
+                        Some((old, entry)) => {
+                            owed |= 1 << old;
+                            records.extend(entry.record());
+                        }
+                    }
                 }
-                None => tombstones |= 1 << slot,
-            }
-            match &write.old {
-                None => inserted += 1,
-                Some((old, entry)) => {
-                    live &= !(1 << old);
-                    owed |= 1 << old;
-                    records.extend(entry.record());
-                    removed += u64::from(write.value.is_none());
+                (None, old) => {
+                    removed += 1;
+                    of_removed.extend(old.as_ref().and_then(|(_, entry)| entry.record()));
                 }
             }
         }
         leaf.live.store(live, Ordering::Release);
         for old in slots_of(owed) {
-            clear_slot(pmem, entry_offset(leaf.node(), old));
+            empty_slot(pmem, entry_offset(leaf.node(), old), leaf.seed());
         }
         leaf.owed.store(owed, Ordering::Relaxed);
-        leaf.tombstones.store(tombstones, Ordering::Relaxed);
         let payload = match records.as_slice() {
             [] => 0,
             [record] => record.payload(),
@@ -315,6 +326,7 @@ impl Part<'_, '_> {
             self.tree.len.fetch_add(inserted, Ordering::Relaxed);
             self.tree.len.fetch_sub(removed, Ordering::Relaxed);
         }
+        of_removed
     }
 }
 

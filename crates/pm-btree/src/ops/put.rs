@@ -5,7 +5,7 @@ use super::split::split;
 use crate::error::WriteError;
 use crate::format::ENTRY_BYTES;
 use crate::node::{
-    Entry, FrameLock, RecordRef, SearchKey, clear_slot, entry_offset, flush_owed, held_entry, line_mate,
+    Entry, FrameLock, RecordRef, SearchKey, empty_slot, entry_offset, flush_owed, held_entry, line_mate,
 };
 use crate::session::Session;
 use crate::tree::Tree;
@@ -98,6 +98,7 @@ fn put_in_place<P: Pmem>(
     let fenced = session.fence();
     if fenced.is_ok() {
         session.settle_owed(leaf);
+        leaf.use_slot(slot);
         if live == 0 {
             tree.ends.widen(session, leaf, new.key);
         }
@@ -105,7 +106,7 @@ fn put_in_place<P: Pmem>(
         let replaced = old.map_or(0, |(old, _)| 1 << old);
         leaf.live.store(live & !replaced | 1 << slot, Ordering::Release);
         if let Some((old, entry)) = old {
-            clear_slot(pmem, entry_offset(leaf.node(), *old));
+            empty_slot(pmem, entry_offset(leaf.node(), *old), leaf.seed());
             leaf.owed.store(1 << old, Ordering::Relaxed);
             leaf.owed_payload.store(entry.record().map_or(0, RecordRef::payload), Ordering::Relaxed);
         }

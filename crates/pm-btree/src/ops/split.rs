@@ -8,8 +8,8 @@ use super::split_point::{Moving, sorted_entries, split_point};
 use crate::error::WriteError;
 use crate::format::{ENTRY_BYTES, NODE_HEADER_BYTES, NodeHeader, checked};
 use crate::node::{
-    Frame, FrameId, FrameLock, INLINE_BYTES, SearchKey, Separator, clear_slot, entry_offset, flush_owed,
-    head_of, node_seed, store_header,
+    Frame, FrameId, FrameLock, INLINE_BYTES, SearchKey, Separator, empty_slot, entry_offset, flush_owed,
+    head_of, lines_of, node_seed, store_header,
 };
 use crate::session::{Reserved, Session};
 use crate::tree::Tree;
@@ -111,7 +111,7 @@ pub(super) fn store_sibling<'c, P: Pmem>(
         filled += 1;
     }
     let low_record_crc = low_record.as_ref().map_or(0, |_| crc32c_bytes(0, &separator_bytes));
-    store_header(pmem, node.offset(), tree.id, birth, (&low, low_record_crc), next);
+    store_header(pmem, node.offset(), tree.id, (birth, lines_of(filled)), (&low, low_record_crc), next);
     pmem.flush(node.offset(), NODE_HEADER_BYTES + filled as u64 * ENTRY_BYTES);
     Ok(Sibling { node, seed, filled, low, low_record, separator_bytes })
 }
@@ -187,6 +187,7 @@ fn link_sibling<P: Pmem>(
     if fenced.is_ok() {
         session.settle_owed(leaf);
         if let Some(new) = new {
+            leaf.use_slot(slot);
             leaf.set_fingerprint(slot, new.key.fingerprint());
             remaining |= 1 << slot;
         }
@@ -215,7 +216,7 @@ fn clear_moved<P: Pmem>(
 ) -> Result<(), WriteError> {
     let mut slots = 0;
     for moved in moved {
-        clear_slot(&session.pmem(), entry_offset(leaf.node(), moved.slot));
+        empty_slot(&session.pmem(), entry_offset(leaf.node(), moved.slot), leaf.seed());
         slots |= 1 << moved.slot;
     }
     // The slot of the new entry may be in one of these lines, and is durable already.
@@ -251,7 +252,8 @@ fn init_frame<P: Pmem>(
     frame.seed.store(sibling.seed, Ordering::Relaxed);
     frame.owed.store(0, Ordering::Relaxed);
     frame.held.store(0, Ordering::Relaxed);
-    frame.tombstones.store(0, Ordering::Relaxed);
+    frame.used_lines.store(lines_of(sibling.filled), Ordering::Relaxed);
+    frame.stored_lines.store(lines_of(sibling.filled), Ordering::Relaxed);
     // The stamps of the moved entries are in the left node's order, and later ones must be greater.
     frame.order.store(leaf.order.load(Ordering::Relaxed), Ordering::Relaxed);
     frame.set_next(next, high);

@@ -11,7 +11,9 @@ use crate::format::{
     ENTRY_BYTES, KNOWN_INCOMPAT, MAGIC, NODE_HEADER_BYTES, ROOT, StoreBlock, StoreHeader, VERSION, checked,
     unchecked,
 };
-use crate::node::{Commit, FANOUT_MAX, FrameLock, Frames, InnerNodes, RecordRef, Stamp, flush_owed};
+use crate::node::{
+    Commit, FANOUT_MAX, FrameLock, Frames, InnerNodes, RecordRef, Stamp, flush_owed, store_used_lines,
+};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pm_alloc::{Heap, PoisoningPmem};
@@ -132,11 +134,16 @@ impl<P: Pmem> Session<P> {
         self.steps_right.load(Ordering::Relaxed)
     }
 
-    /// Flushes the lines that the next changes of the leaves would flush. The caller fences.
-    pub(crate) fn flush_owed(&self) {
+    /// Flushes the lines that the next changes of the leaves would flush, and stores how many lines of entries the leaves use: these are durable. The
+    /// caller fences.
+    pub(crate) fn flush_leaves(&self) {
         for frame in self.frames.filled() {
             let leaf = frame.lock();
             flush_owed(&self.pmem(), &leaf, leaf.owed.load(Ordering::Relaxed));
+            let lines = leaf.used_lines.load(Ordering::Relaxed);
+            if lines != leaf.stored_lines.swap(lines, Ordering::Relaxed) {
+                store_used_lines(&self.pmem(), leaf.node(), lines);
+            }
         }
     }
 
@@ -202,7 +209,6 @@ impl<P: Pmem> Session<P> {
     /// Notes that the entries that the last change of a leaf has replaced are durably gone, and releases their records.
     pub(crate) fn settle_owed(&self, leaf: &FrameLock<'_>) {
         leaf.owed.store(0, Ordering::Relaxed);
-        leaf.tombstones.store(0, Ordering::Relaxed);
         let release = |record: RecordRef| self.release_record(record);
         match leaf.owed_payload.swap(0, Ordering::Relaxed) {
             0 => (),

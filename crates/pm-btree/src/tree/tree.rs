@@ -67,7 +67,7 @@ impl Tree {
         let (offset, first) = (node.offset(), node.frame());
         let birth = session.epochs.next_birth();
         let id = TreeId { table, is_word: key_width.is_some() };
-        store_header(&session.pmem(), offset, id, birth, (&Separator::LOWEST, 0), 0);
+        store_header(&session.pmem(), offset, id, (birth, 0), (&Separator::LOWEST, 0), 0);
         session.pmem().flush(offset, NODE_HEADER_BYTES);
         // The catalogue has few leaves, and nothing that could name its anchor.
         let anchor = if table == CATALOGUE { 0 } else { hints::create_anchor(session, offset)? };

@@ -34,7 +34,7 @@ fn header() -> StoreHeader {
 
 #[test]
 fn checked_words_have_golden_values() {
-    assert_eq!(checked(0, 640), 0);
+    assert_eq!(checked(0, 640), 0xf369);
     assert_eq!(checked(1, 640), 0x0001_0c9b);
     assert_eq!(checked(1, 704), 0x0001_dda9);
     assert_eq!(checked((1 << 48) - 1, 640), 0xffff_ffff_ffff_c996);
@@ -146,7 +146,11 @@ fn closed_store_with_three_entries_has_golden_bytes() {
 
     let image = Image(std::fs::read(&path).unwrap());
     assert_eq!(image.hex(block, 192), include_str!("golden/store/block.hex").trim_end());
-    assert!(image.bytes(block + 192, 8000).iter().all(|byte| *byte == 0), "reserved bytes are zero");
+    assert!(image.bytes(block + 192, 3904).iter().all(|byte| *byte == 0), "reserved bytes are zero");
+    for slot in (block + 4096..block + 8192).step_by(64) {
+        assert_eq!(unchecked(image.word(slot), slot), Some(0), "no batch was committed");
+        assert!(image.bytes(slot + 8, 56).iter().all(|byte| *byte == 0), "reserved bytes are zero");
+    }
 
     let extents = image.word(block + 184);
     assert_eq!(image.hex(extents, 64 + 4 * 16), include_str!("golden/store/extents.hex").trim_end());
@@ -167,9 +171,8 @@ fn closed_store_with_three_entries_has_golden_bytes() {
 
 /// The words of a hint node or an anchor, up to the first zero.
 fn children(image: &Image, node: u64) -> Vec<u64> {
-    let words =
-        (0..).map(|word| node + 64 + 8 * word).map(|place| unchecked(image.word(place), place).unwrap());
-    words.take_while(|child| *child != 0).collect()
+    let places = (0..).map(|word| node + 64 + 8 * word).take_while(|place| image.word(*place) != 0);
+    places.map(|place| unchecked(image.word(place), place).unwrap()).collect()
 }
 
 #[test]
@@ -236,23 +239,23 @@ fn committed_batch_has_golden_bytes() {
     let image = Image(std::fs::read(&path).unwrap());
     let slot = block + 4096 + 8 * 64;
     assert_eq!(unchecked(image.word(slot), slot), Some(3));
-    let others = [image.bytes(block + 4096, 8 * 64), image.bytes(slot + 8, 4096 - 8 * 64 - 8)].concat();
-    assert!(others.iter().all(|byte| *byte == 0), "the other words are zero");
+    for other in (block + 4096..block + 8192).step_by(64).filter(|other| *other != slot) {
+        assert_eq!(unchecked(image.word(other), other), Some(0), "no batch was committed in this slot");
+    }
 
     let catalogue = unchecked(image.word(block + 128), block + 128).unwrap();
     let (record, _) = image.record(catalogue, 0);
     let leaf = image.word(record + 8 + "words".len() as u64 + 8);
-    // The replaced and the removed entry are cleared; the batch has written one value, the tombstone, and another value.
-    let kind_slot_epoch = |entry: u64| {
-        let commit = image.word(leaf + 64 + 32 * entry + 24);
-        (commit & 7, commit >> 4 & 0xfff, commit >> 16)
-    };
-    let commits: Vec<_> = (0..6).map(kind_slot_epoch).collect();
-    assert_eq!(commits, [(0, 0, 0), (0, 0, 0), (3, 8, 3), (4, 8, 3), (3, 8, 3), (0, 0, 0)]);
-    // The encoding of a value is big-endian. The tombstone has the words of the entry that it hides.
-    let words = [2, 3, 4].map(|entry| {
+    let commit = |entry: u64| image.word(leaf + 64 + 32 * entry + 24);
+    let kind_slot_epoch = |entry: u64| (commit(entry) & 7, commit(entry) >> 4 & 0xfff, commit(entry) >> 16);
+    // The replaced entry is emptied; the removal is in the place of the entry; the values are in the next slots. The last line was not used.
+    assert_eq!([1, 2, 3].map(kind_slot_epoch), [(4, 8, 3), (3, 8, 3), (3, 8, 3)]);
+    assert_eq!((commit(0) & 0xffff, commit(4), commit(5)), (7, 0, 0));
+    assert_ne!(commit(0) >> 16, 0, "the checksum of an emptied slot");
+    // The encoding of a value is big-endian. The removal leaves the words of the entry.
+    let words = [1, 2, 3].map(|entry| {
         let place = leaf + 64 + 32 * entry;
         (image.word(place), image.word(place + 8).swap_bytes())
     });
-    assert_eq!(words, [(1, 11), (2, 20), (3, 30)]);
+    assert_eq!(words, [(2, 20), (1, 11), (3, 30)]);
 }

@@ -5,6 +5,7 @@ mod changes;
 mod corrupted_entries;
 mod corrupted_index;
 mod crash_after_flip;
+mod damage;
 mod failed_fences;
 mod flips;
 mod full;

@@ -104,7 +104,7 @@ fn newer_store_is_refused() {
         block.into_iter().find(|block| pmem.load_u64(*block) == u64::from_le_bytes(*b"PMBTREE\n")).unwrap();
     let mut header = [0; 64];
     pmem.load(block, &mut header);
-    header[8] = 2;
+    header[8] += 1;
     pmem.store(block, &header);
     let refused = Store::attach(any(Arc::clone(&pmem)), &StoreOptions::new());
     assert!(matches!(refused, Err(OpenError::Corrupted(_))), "the checksum covers the version: {refused:?}");
@@ -114,7 +114,7 @@ fn newer_store_is_refused() {
     header[60..].copy_from_slice(&crc.to_le_bytes());
     pmem.store(block, &header);
     let refused = Store::attach(any(pmem), &StoreOptions::new());
-    assert!(matches!(refused, Err(OpenError::Version { found: 2, supported: 1 })), "{refused:?}");
+    assert!(matches!(refused, Err(OpenError::Version { found: 3, supported: 2 })), "{refused:?}");
 }
 
 #[test]
