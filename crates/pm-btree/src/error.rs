@@ -242,6 +242,10 @@ pub enum WriteError {
     /// The change depends on a read that needs the changes of a group to be committed, which fails for this reason.
     #[error("changes of a group cannot be committed: {0}")]
     Group(String),
+    /// Changes of a group could not be made when it was committed, although there was no reason against them when they joined it. They are not there any
+    /// more; all others of the group are durable.
+    #[error("{}", LostChange::describe(.0))]
+    Lost(Vec<LostChange>),
     /// An earlier fence failed: the store accepts no more changes until it is opened again.
     #[error("an earlier fence failed: the store accepts no more changes until it is opened again")]
     Poisoned,
@@ -265,6 +269,29 @@ impl From<TxError> for WriteError {
             TxError::Space(SpaceError::Full { .. }) => Self::Full,
             error => Self::Tx(error),
         }
+    }
+}
+
+/// A change of a group that could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LostChange {
+    /// The table.
+    pub table: String,
+    /// The encoded key.
+    pub key: Vec<u8>,
+    /// Why it could not be made.
+    pub reason: String,
+}
+
+impl LostChange {
+    fn describe(lost: &[Self]) -> String {
+        let Some(Self { table, key, reason }) = lost.first() else { return "no change is lost".to_owned() };
+        let key = key.escape_ascii();
+        format!(
+            "{} changes of a group are lost, first that of key {key} of table {table:?}: {reason}",
+            lost.len()
+        )
     }
 }
 

@@ -99,7 +99,8 @@ pub use api::{
     WriteBatch,
 };
 pub use error::{
-    Corruption, CorruptionKind, DecodeError, EncodeError, OpenError, ReadError, TableError, WriteError,
+    Corruption, CorruptionKind, DecodeError, EncodeError, LostChange, OpenError, ReadError, TableError,
+    WriteError,
 };
 pub use maintenance::{CheckReport, StoreStats};
 pub use session::StoreOptions;

@@ -140,6 +140,12 @@ impl Catalogue {
         Ok(Self { tree: Some(Arc::new(tree)), tables })
     }
 
+    /// The name of the table with this number.
+    pub(super) fn name_of(&self, table: u16) -> Option<&str> {
+        let (name, _) = self.tables.iter().find(|(_, opened)| opened.described.table == table)?;
+        Some(name)
+    }
+
     /// A sweep of all trees.
     pub(super) fn sweep(&self) -> Sweep {
         let trees = self.tables.values().filter_map(|opened| opened.tree.clone().ok());

@@ -4,17 +4,21 @@
 //! longer than its limit, before any change that does not wait, and by [`Store::sync`](crate::Store::sync). A group is a batch, which a crash leaves
 //! whole or not at all, and groups are committed one after the other. So what survives a crash is a prefix of all changes, of all threads.
 //!
+//! What a change needs at the commit is set aside when it joins: see `reservation.rs`. One for which there is not enough room does not wait. So a group
+//! can be committed, unless corruption is found meanwhile: then the changes for which that is a reason are *lost*, and the others are made.
+//!
 //! # Locks
 //! `order` is held by each change while it is added, and by the thread that commits. A change that does not wait holds it from the commit of the
 //! group until it is durable itself: else it could survive a change that a reader has seen before it. `changes` is locked for reading by readers and
 //! during a commit, and for writing under `order` only.
 
 use super::op_list::OpList;
+use super::reservation::{Reservation, Waiting};
 use crate::error::WriteError;
 use crate::maintenance::Sweep;
 use crate::node::SearchKey;
 use crate::ops::record_bytes;
-use crate::session::Session;
+use crate::session::{Session, Supply};
 use crate::tree::Tree;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -33,6 +37,16 @@ pub(crate) struct Settled<'g> {
 struct Order {
     /// When the oldest change was added.
     since: Option<Instant>,
+    reservation: Reservation,
+    lost: Vec<Lost>,
+}
+
+/// A change that could not be made: the number of its table, and its key.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    pub(crate) table: u16,
+    pub(crate) key: Vec<u8>,
+    pub(crate) reason: WriteError,
 }
 
 /// The changes that wait.
@@ -68,7 +82,8 @@ impl Group {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Adds a change. If there is no room, the group is committed first.
+    /// Adds a change. If the group is full, it is committed first. Returns false if the change cannot wait, because the store may have no room for it when
+    /// the group is committed, or for a batch at all: then the group is committed, and the caller makes the change at once.
     pub(crate) fn push<P: Pmem>(
         &self,
         session: &Session<P>,
@@ -76,16 +91,31 @@ impl Group {
         tree: &Arc<Tree>,
         key: &SearchKey<'_>,
         value: Option<&[u8]>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<bool, WriteError> {
         session.check_not_poisoned()?;
         let len_bytes = record_bytes(tree.is_word(), key, value.map_or(0, <[u8]>::len));
         let max_bytes = session.space.record_bytes_max();
         if len_bytes > max_bytes {
             return Err(WriteError::TooLong { len_bytes, max_bytes });
         }
+        if session.epochs.batch_slots().is_err() {
+            return Ok(false);
+        }
         let mut order = self.order();
         if self.len() >= self.limit {
             self.commit(session, sweep, &mut order)?;
+        }
+        let waiting = match self.find(tree, key) {
+            Some(Some(value)) => Waiting::Value(value.len()),
+            Some(None) => Waiting::Removal,
+            None => Waiting::Nothing,
+        };
+        match order.reservation.add(session, tree, key, value, waiting) {
+            Err(WriteError::Full) => {
+                self.commit(session, sweep, &mut order)?;
+                return Ok(false);
+            }
+            added => added?,
         }
         let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
         if changes.len() == 0 {
@@ -93,7 +123,7 @@ impl Group {
         }
         changes.push(tree, key, value);
         self.len.store(changes.len(), Ordering::Release);
-        Ok(())
+        Ok(true)
     }
 
     /// The value that a waiting change gives a key, `Some(None)` if it removes the key; `None` if none waits.
@@ -139,7 +169,12 @@ impl Group {
         Ok(is_due)
     }
 
-    /// Commits the group. If that fails, its changes go on waiting.
+    /// Takes the changes that are lost.
+    pub(crate) fn take_lost(&self) -> Vec<Lost> {
+        core::mem::take(&mut self.order().lost)
+    }
+
+    /// Commits the group. If a fence fails, its changes go on waiting.
     fn commit<P: Pmem>(
         &self,
         session: &Session<P>,
@@ -152,8 +187,10 @@ impl Group {
         {
             // Readers find the changes here until they are in the leaves.
             let changes = self.changes.read().unwrap_or_else(PoisonError::into_inner);
-            changes.commit(session, sweep)?;
+            let Order { reservation, lost, .. } = order;
+            commit_all(&changes, &reservation.supply(session), sweep, lost)?;
         }
+        order.reservation.release(session);
         self.changes.write().unwrap_or_else(PoisonError::into_inner).clear();
         self.len.store(0, Ordering::Release);
         order.since = None;
@@ -164,4 +201,39 @@ impl Group {
     fn order(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Commits operations as one batch. If some of them cannot be made, those before the first of these are a batch, this one is lost, and so on: what is
+/// durable is a prefix of all operations, without those that are lost, at any time.
+fn commit_all<P: Pmem>(
+    changes: &OpList,
+    supply: &Supply<'_, P>,
+    sweep: &Sweep,
+    lost: &mut Vec<Lost>,
+) -> Result<(), WriteError> {
+    let mut start = 0;
+    while start < changes.len() {
+        // The operations up to `end` cannot be made together.
+        let (mut end, mut reason) = match changes.commit_some(start..changes.len(), supply, sweep) {
+            Ok(()) => return Ok(()),
+            Err(error) => (changes.len(), error),
+        };
+        loop {
+            if matches!(reason, WriteError::Fence(_) | WriteError::Poisoned) {
+                return Err(reason);
+            }
+            let half = start + (end - start) / 2;
+            if half == start {
+                break;
+            }
+            match changes.commit_some(start..half, supply, sweep) {
+                Ok(()) => start = half,
+                Err(error) => (end, reason) = (half, error),
+            }
+        }
+        let (table, key) = changes.key(start);
+        lost.push(Lost { table, key, reason });
+        start += 1;
+    }
+    Ok(())
 }

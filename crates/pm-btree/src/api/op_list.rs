@@ -4,7 +4,7 @@ use crate::error::WriteError;
 use crate::maintenance::Sweep;
 use crate::node::SearchKey;
 use crate::ops::{Op, commit};
-use crate::session::Session;
+use crate::session::{Session, Supply};
 use crate::tree::Tree;
 use core::ops::Range;
 use hashbrown::HashTable;
@@ -112,10 +112,10 @@ impl OpList {
         (one.tree, one.head) == (other.tree, other.head) && self.part(&one.key) == self.part(&other.key)
     }
 
-    /// The operations of each table, in ascending order of the tables' numbers and of the keys: the last one of each key.
-    fn tables(&self) -> Vec<(&Tree, Vec<Op<'_>>)> {
+    /// These operations by table, in ascending order of the tables' numbers and of the keys: the last one of each key.
+    fn tables(&self, range: Range<usize>) -> Vec<(&Tree, Vec<Op<'_>>)> {
         let order = |op: &Queued| (self.trees[op.tree].id.table, op.head, self.part(&op.key));
-        let mut ops: Vec<&Queued> = self.ops.iter().collect();
+        let mut ops: Vec<&Queued> = self.ops[range].iter().collect();
         // A stable sort: of equal keys, the last operation comes last.
         ops.sort_by(|a, b| order(a).cmp(&order(b)));
         let mut tables: Vec<(&Tree, Vec<Op<'_>>)> = Vec::new();
@@ -142,10 +142,24 @@ impl OpList {
     /// # Durability
     /// As that of a [batch](crate::WriteBatch::commit).
     pub(super) fn commit<P: Pmem>(&self, session: &Session<P>, sweep: &Sweep) -> Result<(), WriteError> {
-        let tables = self.tables();
+        self.commit_some(0..self.len(), &Supply::of(session), sweep)
+    }
+
+    /// As [`commit`](Self::commit), of some of the operations in the order of their calls.
+    ///
+    /// # Durability
+    /// As that of a [batch](crate::WriteBatch::commit).
+    pub(super) fn commit_some<P: Pmem>(
+        &self,
+        range: Range<usize>,
+        supply: &Supply<'_, P>,
+        sweep: &Sweep,
+    ) -> Result<(), WriteError> {
+        let session = supply.session;
+        let tables = self.tables(range);
         let mut room = sweep.room();
         loop {
-            let committed = commit(session, &tables);
+            let committed = commit(supply, &tables);
             if let Err(error) = &committed
                 && room.make(session, error)?
             {
@@ -154,6 +168,17 @@ impl OpList {
             sweep.take_due_steps(session)?;
             return committed;
         }
+    }
+
+    /// The number of the table of an operation, and the bytes of its key.
+    pub(super) fn key(&self, op: usize) -> (u16, Vec<u8>) {
+        let op = &self.ops[op];
+        let tree = &self.trees[op.tree];
+        let key = match tree.key_width {
+            Some(width) => op.head.to_be_bytes()[..width].to_vec(),
+            None => self.part(&op.key).to_vec(),
+        };
+        (tree.id.table, key)
     }
 
     fn position(&self, tree: &Arc<Tree>) -> Option<usize> {

@@ -1,8 +1,8 @@
 //! What a store shares with the handles that were made from it.
 
 use super::catalogue::Catalogue;
-use super::group::{Group, Settled};
-use crate::error::{OpenError, ReadError, WriteError};
+use super::group::{Group, Lost, Settled};
+use crate::error::{LostChange, OpenError, ReadError, WriteError};
 use crate::maintenance::Sweep;
 use crate::node::SearchKey;
 use crate::ops::{Expected, Outcome, put, remove};
@@ -11,7 +11,7 @@ use crate::tree::Tree;
 use core::fmt;
 use pm_alloc::{Heap, HeapError};
 use pm_core::{FenceError, Pmem, PoolError, ProcessId};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// An open store. The [`Store`](crate::Store) and each table, iterator and batch have a reference to it, and the last of them that is dropped closes it.
 pub(crate) struct Shared<P: Pmem> {
@@ -60,6 +60,30 @@ impl<P: Pmem> Shared<P> {
         self.group.settle(&self.session, &self.sweep)
     }
 
+    /// Makes all waiting changes durable, and reports those that are lost since the last call.
+    pub(super) fn sync(&self) -> Result<(), WriteError> {
+        self.settle()?;
+        self.report_lost()
+    }
+
+    /// The error of the changes that are lost since the last call, if there are any.
+    pub(super) fn report_lost(&self) -> Result<(), WriteError> {
+        if !self.group.is_enabled() {
+            return Ok(());
+        }
+        let lost = self.group.take_lost();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let catalogue = self.catalogue.read().unwrap_or_else(PoisonError::into_inner);
+        let describe = |Lost { table, key, reason }| LostChange {
+            table: catalogue.name_of(table).unwrap_or_default().to_owned(),
+            key,
+            reason: WriteError::to_string(&reason),
+        };
+        Err(WriteError::Lost(lost.into_iter().map(describe).collect()))
+    }
+
     /// Makes the changes of the group durable, so that the leaves have them: for reads that do not look at the group.
     #[inline]
     pub(super) fn settle_reads(&self) -> Result<(), ReadError> {
@@ -104,8 +128,8 @@ impl<P: Pmem> Shared<P> {
         key: &SearchKey<'_>,
         value: Option<&[u8]>,
     ) -> Result<(), WriteError> {
-        if self.group.is_enabled() {
-            return self.group.push(&self.session, &self.sweep, tree, key, value);
+        if self.group.is_enabled() && self.group.push(&self.session, &self.sweep, tree, key, value)? {
+            return Ok(());
         }
         self.change(tree, key, value, Expected::Any).map(drop)
     }
@@ -126,7 +150,7 @@ impl<P: Pmem> Shared<P> {
         if std::thread::panicking() {
             return Ok(());
         }
-        let synced = self.settle().map(drop);
+        let synced = self.sync();
         if let Err(WriteError::Fence(error)) = synced {
             return Err(error.into());
         }

@@ -344,14 +344,14 @@ impl<P: Pmem> Store<P> {
     /// Makes the changes of the [group](Table::insert_grouped) durable.
     ///
     /// # Errors
-    /// When a change cannot be made: the pool is full, or a leaf is corrupted. Then all of them go on waiting, visible to readers. When a fence
-    /// fails: then the next open decides whether all are durable, or none.
+    /// When changes are [lost](WriteError::Lost) since the last call: they could not be made by this commit or an earlier one, because corruption was found
+    /// after they had joined the group. All others are durable. When a fence fails: then the next open decides whether all are durable, or none.
     ///
     /// # Durability
-    /// When this returns, every change that had returned before the call is durable, with one [commit](WriteBatch::commit). Costs two fences, besides
+    /// When this returns, every change that had returned before the call is durable, but for those that are lost, with one [commit](WriteBatch::commit). Costs two fences, besides
     /// those of splits, and nothing if no change waits.
     pub fn sync(&self) -> Result<(), WriteError> {
-        self.shared.settle().map(drop)
+        self.shared.sync()
     }
 
     /// As [`sync`](Self::sync), if the oldest change of the group has waited for so long; returns whether it had. A program that bounds the time for
@@ -363,7 +363,9 @@ impl<P: Pmem> Store<P> {
     /// # Durability
     /// As for [`sync`](Self::sync).
     pub fn sync_older(&self, age: Duration) -> Result<bool, WriteError> {
-        self.shared.group.settle_older(&self.shared.session, &self.shared.sweep, age)
+        let was_due = self.shared.group.settle_older(&self.shared.session, &self.shared.sweep, age)?;
+        self.shared.report_lost()?;
+        Ok(was_due)
     }
 
     /// The number of changes of the group: those that a crash may lose.
@@ -390,7 +392,7 @@ impl<P: Pmem> Store<P> {
         let catalogue = self.shared.catalogue.read().unwrap_or_else(PoisonError::into_inner);
         let Some(opened) = catalogue.tables.get(name) else { return Ok(None) };
         let tree = opened.tree.as_ref().map_err(Corruption::clone)?;
-        self.sync().map_err(ReadError::of_group)?;
+        self.shared.settle_reads()?;
         self.shared.sweep.len_of(&self.shared.session, tree).map(Some)
     }
 
@@ -435,9 +437,9 @@ impl<P: Pmem> Store<P> {
         })
     }
 
-    /// Commits the group. If a change of it cannot be made, the caller does without.
+    /// Commits the group. If that fails, but not by a fence, the caller does without.
     fn settle_if_possible(&self) -> Result<(), FenceError> {
-        match self.sync() {
+        match self.shared.settle().map(drop) {
             Err(WriteError::Fence(error)) => Err(error),
             _ => Ok(()),
         }
@@ -461,7 +463,7 @@ impl<P: Pmem> Store<P> {
             return Err(FenceError::Poisoned.into());
         }
         self.exclusive().map_err(|handles| WriteError::InUse { handles })?;
-        self.sync()?;
+        self.shared.settle()?;
         if !self.shared.sweep.complete(&self.shared.session)? {
             let report = self.check()?;
             let corruption = report.corruptions.into_iter().next().expect("the sweep was stopped by it").1;

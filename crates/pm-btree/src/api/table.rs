@@ -154,8 +154,9 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
     /// [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As for [`insert`](Self::insert): the change was not made. An error may also belong to an earlier change, because the group is full and cannot
-    /// be committed; its changes go on waiting.
+    /// As for [`insert`](Self::insert): the change was not made. So a store that is full says so at once: what a change needs is set aside when it
+    /// joins. Without room for that, the group is committed, and the change is made at once. Changes that have joined and cannot be made, because
+    /// corruption was found meanwhile, are reported by [`Store::sync`](crate::Store::sync) and [`Store::close`](crate::Store::close).
     ///
     /// # Durability
     /// A crash leaves a prefix of all changes of the store, of all threads, without at most as many of the last ones as the group has room for. Costs

@@ -112,7 +112,7 @@ fn release<P: Pmem>(session: &mut Session<P>, tree: &Tree, runs: &[Run]) {
         drop(frame);
         for (id, low) in empty {
             if low.record != 0 {
-                session.space.release_record(low.record, low.len.into());
+                session.space.release_separator(low.record);
             }
             session.settle_owed(&session.frames.get(*id).lock());
             session.space.release_node(session.space.node_offset(*id));

@@ -196,7 +196,7 @@ fn visit_leaf<P: Pmem>(session: &Session<P>, tree: &Tree, id: FrameId) -> Result
     let low = Verified::load(pmem, leaf.node(), tree.id)?.low();
     session.space.mark_node(leaf.node());
     if low.record != 0 {
-        session.space.mark_record(low.record, low.len.into());
+        session.space.mark_separator(low.record);
     }
     for RecordRef { offset, len } in session.owed_records(&leaf) {
         session.space.mark_record(offset, len);

@@ -13,7 +13,7 @@ use crate::node::{
     Commit, Entry, FrameLock, Kind, RecordRef, SearchKey, Stamp, empty_slot, entry_offset, flush_owed,
     held_entry, slots_of,
 };
-use crate::session::{BatchSlot, Reserved, Session};
+use crate::session::{BatchSlot, Reserved, Session, Supply};
 use crate::tree::Tree;
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
@@ -95,16 +95,17 @@ impl<P: Pmem> Drop for Unfinished<'_, P> {
 /// of the records and entries, one line for the batch slot, and two fences, and nothing if only absent keys are removed. Leaves without room are
 /// split before, each with the two or three fences of [`link`].
 pub(crate) fn commit<'c, P: Pmem>(
-    session: &'c Session<P>,
+    supply: &Supply<'c, P>,
     tables: &[(&'c Tree, Vec<Op<'c>>)],
 ) -> Result<(), WriteError> {
+    let session = supply.session;
     let _active = session.begin_change()?;
     let slot = session.batches.acquire(session.epochs.batch_slots()?);
     // The batch that had the slot before may have failed.
     session.check_not_poisoned()?;
     let mut locked = Locked { parts: Vec::new(), postings: Vec::new() };
     let unfinished = Unfinished { session };
-    let result = commit_in(session, &slot, tables, &mut locked);
+    let result = commit_in(supply, &slot, tables, &mut locked);
     core::mem::forget(unfinished);
     let Locked { parts, postings } = locked;
     drop(parts);
@@ -113,18 +114,19 @@ pub(crate) fn commit<'c, P: Pmem>(
 }
 
 fn commit_in<'c, P: Pmem>(
-    session: &'c Session<P>,
+    supply: &Supply<'c, P>,
     slot: &BatchSlot<'_>,
     tables: &[(&'c Tree, Vec<Op<'c>>)],
     locked: &mut Locked<'c, 'c>,
 ) -> Result<(), WriteError> {
+    let session = supply.session;
     // Before any lock: this may allocate extents.
     let mut records = Vec::new();
     let mut writes_of_tables = Vec::with_capacity(tables.len());
     for (tree, ops) in tables {
         let mut writes = Vec::with_capacity(ops.len());
         for op in ops {
-            let content = op.value.map(|value| store_content(session, tree, &op.key, value)).transpose()?;
+            let content = op.value.map(|value| store_content(supply, tree, &op.key, value)).transpose()?;
             let value = content.map(|content| {
                 let value = (content.payload, content.low, content.record.is_some());
                 records.extend(content.record);
@@ -138,7 +140,7 @@ fn commit_in<'c, P: Pmem>(
         prefetch_leaves(session, tree, writes);
     }
     for (tree, writes) in writes_of_tables {
-        locked.lock_leaves(session, tree, writes)?;
+        locked.lock_leaves(supply, tree, writes)?;
     }
     // The locks of leaves from which only absent keys are removed are kept, too: the keys stay absent.
     let mut writes = locked.parts.iter().flat_map(|part| &part.writes);
@@ -165,15 +167,15 @@ fn commit_in<'c, P: Pmem>(
 
 /// Takes space for a value, and stores its record, which the caller fences.
 fn store_content<'c, P: Pmem>(
-    session: &'c Session<P>,
+    supply: &Supply<'c, P>,
     tree: &Tree,
     key: &SearchKey<'_>,
     value: &[u8],
 ) -> Result<Content<'c>, WriteError> {
     let mut buffer = Vec::new();
-    let content = Content::reserve(session, tree.is_word(), key, value, &mut buffer)?;
+    let content = Content::reserve(supply, tree.is_word(), key, value, &mut buffer)?;
     if let Some(record) = &content.record {
-        session.pmem().store_nt(record.offset(), if tree.is_word() { value } else { &buffer });
+        supply.session.pmem().store_nt(record.offset(), if tree.is_word() { value } else { &buffer });
     }
     Ok(content)
 }
@@ -182,10 +184,11 @@ impl<'c, 'b> Locked<'c, 'b> {
     /// Locks the leaves of these changes of a tree, and makes room in them. Leaves of the tree that are locked already are to the left.
     fn lock_leaves<P: Pmem>(
         &mut self,
-        session: &'c Session<P>,
+        supply: &Supply<'c, P>,
         tree: &'c Tree,
         writes: Vec<Write<'b>>,
     ) -> Result<(), WriteError> {
+        let session = supply.session;
         let pmem = &session.pmem();
         let mut writes = writes.into_iter().peekable();
         while let Some(first) = writes.peek() {
@@ -199,7 +202,7 @@ impl<'c, 'b> Locked<'c, 'b> {
                     inside.push(write);
                 }
             }
-            self.make_room(session, tree, leaf, inside)?;
+            self.make_room(supply, tree, leaf, inside)?;
         }
         Ok(())
     }
@@ -207,11 +210,12 @@ impl<'c, 'b> Locked<'c, 'b> {
     /// Splits a leaf into as many as its changes need, and keeps all locks.
     fn make_room<P: Pmem>(
         &mut self,
-        session: &'c Session<P>,
+        supply: &Supply<'c, P>,
         tree: &'c Tree,
         leaf: FrameLock<'c>,
         mut writes: Vec<Write<'b>>,
     ) -> Result<(), WriteError> {
+        let session = supply.session;
         if has_room((session.all_slots() & !leaf.taken()).count_ones() as usize, &writes) {
             self.parts.push(Part { tree, leaf, writes });
             return Ok(());
@@ -230,7 +234,7 @@ impl<'c, 'b> Locked<'c, 'b> {
             let keys = writes.iter().map(|write| &write.key);
             let cut = batch_split_point(tree.is_word(), &entries[..kept], keys, session.slots, was_last);
             let moving = &entries[cut.entries..kept];
-            let sibling = store_sibling(session, tree, &leaf, moving, cut.separator, next, None)?;
+            let sibling = store_sibling(supply, tree, &leaf, moving, cut.separator, next, None)?;
             next = sibling.node();
             siblings.push(sibling);
             writes_of_siblings.push(writes.split_off(cut.changes));

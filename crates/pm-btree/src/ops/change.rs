@@ -4,7 +4,7 @@ use crate::error::{Corruption, WriteError};
 use crate::node::{
     Bytes, Commit, Entry, FrameLock, INLINE_BYTES, Kind, RecordRef, SearchKey, inline_lengths,
 };
-use crate::session::{Reserved, Session};
+use crate::session::{Reserved, Session, Supply};
 use crate::tree::verify_slots;
 use core::sync::atomic::Ordering;
 use pm_core::{Pmem, crc32c_bytes};
@@ -64,7 +64,7 @@ pub(crate) struct Content<'s> {
 impl<'s> Content<'s> {
     /// Takes space for a value, and computes what the entry says about it. Nothing is stored.
     pub(crate) fn reserve<P: Pmem>(
-        session: &'s Session<P>,
+        supply: &Supply<'s, P>,
         is_word: bool,
         key: &SearchKey<'_>,
         value: &[u8],
@@ -77,7 +77,7 @@ impl<'s> Content<'s> {
             return Ok(Self { payload: u64::from_le_bytes(payload), low, record: None });
         }
         let too_long =
-            |len_bytes| WriteError::TooLong { len_bytes, max_bytes: session.space.record_bytes_max() };
+            |len_bytes| WriteError::TooLong { len_bytes, max_bytes: supply.session.space.record_bytes_max() };
         if !is_word {
             let len = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len() as u64));
             record.clear();
@@ -88,7 +88,7 @@ impl<'s> Content<'s> {
         }
         let bytes = if is_word { value } else { record };
         let len = bytes.len() as u64;
-        let reserved = session.space.reserve_record(&session.heap, len)?;
+        let reserved = supply.record(len)?;
         let payload = RecordRef { offset: reserved.offset(), len }.payload();
         Ok(Self { payload, low: crc32c_bytes(0, bytes), record: Some(reserved) })
     }

@@ -21,3 +21,4 @@ pub(crate) use pop::{End, lock_end};
 pub(crate) use put::put;
 pub(crate) use remove::remove;
 pub(crate) use scan::{Found, Scan};
+pub(crate) use split_point::siblings_max;

@@ -7,7 +7,7 @@ use crate::format::ENTRY_BYTES;
 use crate::node::{
     Entry, FrameLock, RecordRef, SearchKey, empty_slot, entry_offset, flush_owed, held_entry, line_mate,
 };
-use crate::session::Session;
+use crate::session::{Session, Supply};
 use crate::tree::Tree;
 use core::sync::atomic::Ordering;
 use pm_core::Pmem;
@@ -27,7 +27,7 @@ pub(crate) fn put<P: Pmem>(
 ) -> Result<Outcome, WriteError> {
     let _active = session.begin_change()?;
     let mut buffer = Vec::new();
-    let content = Content::reserve(session, tree.is_word(), key, value, &mut buffer)?;
+    let content = Content::reserve(&Supply::of(session), tree.is_word(), key, value, &mut buffer)?;
     let leaf = loop {
         let leaf = tree.lock_leaf(session, key)?;
         if leaf.taken() != session.all_slots() {

@@ -11,7 +11,7 @@ use crate::node::{
     Frame, FrameId, FrameLock, INLINE_BYTES, SearchKey, Separator, empty_slot, entry_offset, flush_owed,
     head_of, lines_of, node_seed, store_header,
 };
-use crate::session::{Reserved, Session};
+use crate::session::{Reserved, Session, Supply};
 use crate::tree::Tree;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
@@ -51,7 +51,8 @@ pub(super) fn split<P: Pmem>(
     let (kept, separator_bytes) = split_point(tree.is_word(), &moving, key);
     let moved = &moving[kept..];
     let next = leaf.next().map_or(0, |next| session.space.node_offset(next));
-    let sibling = store_sibling(session, tree, &leaf, moved, separator_bytes, next, new.as_ref())?;
+    let sibling =
+        store_sibling(&Supply::of(session), tree, &leaf, moved, separator_bytes, next, new.as_ref())?;
     let new_in_left = new.as_ref().filter(|new| !sibling.low.is_at_or_below(&session.pmem(), new.key));
     let linked = link(session, tree, &leaf, vec![sibling], moved, new_in_left)?;
     drop(leaf);
@@ -83,7 +84,7 @@ impl Sibling<'_> {
 /// Stores and flushes a right sibling with these entries of a leaf and this low separator, left of the node at `next`. `new` is stored, too, if it
 /// belongs there.
 pub(super) fn store_sibling<'c, P: Pmem>(
-    session: &'c Session<P>,
+    supply: &Supply<'c, P>,
     tree: &Tree,
     leaf: &FrameLock<'_>,
     moving: &[Moving],
@@ -91,11 +92,12 @@ pub(super) fn store_sibling<'c, P: Pmem>(
     next: u64,
     new: Option<&NewEntry<'_>>,
 ) -> Result<Sibling<'c>, WriteError> {
+    let session = supply.session;
     // Under the lock, as for a stamp.
     session.check_not_poisoned()?;
     let pmem = &session.pmem();
-    let node = session.space.reserve_node(&session.heap)?;
-    let (low, low_record) = store_separator(session, tree, &separator_bytes)?;
+    let node = supply.node()?;
+    let (low, low_record) = store_separator(supply, tree, &separator_bytes)?;
     let birth = session.epochs.next_birth();
     let frame = session.frames.get(node.frame());
     let seed = node_seed(tree.id.table, node.offset(), birth);
@@ -226,7 +228,7 @@ fn clear_moved<P: Pmem>(
 
 /// The separator with these bytes. If they do not fit in a word, stores them in a record, which the caller fences.
 fn store_separator<'c, P: Pmem>(
-    session: &'c Session<P>,
+    supply: &Supply<'c, P>,
     tree: &Tree,
     bytes: &[u8],
 ) -> Result<(Separator, Option<Reserved<'c>>), WriteError> {
@@ -234,8 +236,8 @@ fn store_separator<'c, P: Pmem>(
     if tree.is_word() || (bytes.len() <= INLINE_BYTES && bytes.last() != Some(&0)) {
         return Ok((Separator { head, record: 0, len: 0 }, None));
     }
-    let record = session.space.reserve_record(&session.heap, bytes.len() as u64)?;
-    session.pmem().store_nt(record.offset(), bytes);
+    let record = supply.separator(bytes.len() as u64)?;
+    supply.session.pmem().store_nt(record.offset(), bytes);
     let len = u32::try_from(bytes.len()).expect("a key is shorter than a record");
     Ok((Separator { head, record: record.offset(), len }, Some(record)))
 }

@@ -107,6 +107,18 @@ pub(crate) fn batch_split_point<'k>(
     }
 }
 
+/// The most right siblings that a leaf gets which needs so many slots, for its entries and the changes of a batch. A cut takes as many slots as
+/// [`batch_split_point`] says, but for one if the next key needs two; the first cut of keys behind the end may take a single one.
+pub(crate) fn siblings_max(slots: usize, node_slots: usize) -> usize {
+    let (mut left, mut siblings) = (slots - 1, 1);
+    while left >= node_slots {
+        let slots = left / left.div_ceil(node_slots * 3 / 4).max(2);
+        left -= (slots - 1).max(1);
+        siblings += 1;
+    }
+    siblings
+}
+
 /// The low separator of a leaf that begins with the key `right`, and whose left sibling ends with `left`.
 fn separator_between(is_word: bool, left: &[u8], right: (u64, &[u8])) -> Vec<u8> {
     if is_word { right.0.to_be_bytes().to_vec() } else { separator(left, right.1).to_vec() }
@@ -157,6 +169,41 @@ mod tests {
         // Not all are behind the end.
         assert_eq!(point(&[1, 3], &[2, 4, 5], 4, true), (2, 1, 4));
         assert_eq!(point(&[1, 2, 3], &[3, 4], 4, true), (3, 1, 4));
+    }
+
+    #[test]
+    fn no_leaf_gets_more_siblings_than_the_bound() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..20_000 {
+            let node_slots = 2 * random.usize(2..=31);
+            let keys = |random: &mut fastrand::Rng, count: usize, from: u64| -> Vec<u64> {
+                let keys: std::collections::BTreeSet<u64> =
+                    (0..count).map(|_| random.u64(from..from + 100)).collect();
+                keys.into_iter().collect()
+            };
+            let live_count = random.usize(..node_slots);
+            let live = keys(&mut random, live_count, 0);
+            let (change_count, from) = (random.usize(1..200), random.u64(0..150));
+            let changed = keys(&mut random, change_count, from);
+            let (live, changes): (_, Vec<_>) =
+                (entries(&live), changed.iter().map(|key| SearchKey::word(*key)).collect());
+            let bound = siblings_max(live.len() + changes.len(), node_slots);
+            let (mut kept, mut left, mut siblings) = (live.len(), changes.len(), 0);
+            let was_last = random.bool();
+            // As `make_room` splits a leaf, for changes that all need a free slot.
+            while siblings == 0 || kept + left >= node_slots {
+                if kept + left < 2 {
+                    break;
+                }
+                let cut =
+                    batch_split_point(true, &live[..kept], changes[..left].iter(), node_slots, was_last);
+                (kept, left, siblings) = (cut.entries, cut.changes, siblings + 1);
+            }
+            assert!(
+                siblings <= bound,
+                "{siblings} siblings of {node_slots} slots for {live_count} and {changed:?}, not {bound}"
+            );
+        }
     }
 
     /// The keys of changes, which counts how many are looked at.

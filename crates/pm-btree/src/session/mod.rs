@@ -9,9 +9,11 @@ mod options;
 #[expect(clippy::module_inception, reason = "the folder is named after its main type")]
 mod session;
 mod space;
+mod stock;
 
 pub(crate) use batch_slots::BatchSlot;
 pub(crate) use grace::Active;
 pub use options::StoreOptions;
 pub(crate) use session::Session;
 pub(crate) use space::Reserved;
+pub(crate) use stock::{Stock, Supply};

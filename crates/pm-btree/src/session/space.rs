@@ -28,8 +28,8 @@ struct Extent {
     /// A bit for each unit: 1 if it is in use.
     used: Box<[AtomicU64]>,
     free: AtomicU32,
-    /// The units from here on are zero, and were never used.
-    fresh: AtomicU32,
+    /// A bit for each node: 1 if it may not be zero, because it was used.
+    not_zero: Box<[AtomicU64]>,
     /// Whether it may have units in use that are not marked: it existed at the open, and no sweep has ended since. Nothing is taken from it.
     is_sealed: AtomicBool,
 }
@@ -41,14 +41,16 @@ impl Extent {
             Class::NODES => Space::nodes_per_extent(extent_bytes, node_bytes),
             _ => u32::try_from(extent_bytes / unit_bytes).unwrap_or(u32::MAX),
         };
+        let nodes = if class == Class::NODES { unit_count } else { 0 };
+        let not_zero = if is_fresh { 0 } else { u64::MAX };
         Self {
             start,
             class,
             unit_bytes,
             unit_count,
             used: (0..unit_count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            not_zero: (0..nodes.div_ceil(64)).map(|_| AtomicU64::new(not_zero)).collect(),
             free: AtomicU32::new(unit_count),
-            fresh: AtomicU32::new(if is_fresh { 0 } else { unit_count }),
             is_sealed: AtomicBool::new(!is_fresh),
         }
     }
@@ -143,6 +145,20 @@ impl Reserved<'_> {
     pub(crate) fn keep(self) {
         core::mem::forget(self);
     }
+
+    /// Sets the unit aside, until it is [resumed](Space::resume).
+    pub(super) fn set_aside(self) -> SetAside {
+        let unit = SetAside { extent: self.extent, unit: self.unit };
+        self.keep();
+        unit
+    }
+}
+
+/// A unit that was taken, for later.
+#[derive(Debug)]
+pub(super) struct SetAside {
+    extent: u32,
+    unit: u32,
 }
 
 impl Drop for Reserved<'_> {
@@ -263,11 +279,16 @@ impl Space {
 
     /// The extent and the unit at `offset`, if a unit of this class starts there.
     fn find(&self, offset: u64, class: Class) -> Option<(u32, u32)> {
+        self.find_where(offset, |found| found == class)
+    }
+
+    /// The extent and the unit at `offset`, if a unit of such a class starts there.
+    fn find_where(&self, offset: u64, is_wanted: impl Fn(Class) -> bool) -> Option<(u32, u32)> {
         let window = usize::try_from(offset / window_bytes(self.extent_bytes)).ok()?;
         let places = 2 * window.saturating_sub(1)..2 * window + 2;
         places.into_iter().find_map(|place| {
             let extent = self.extents.get(place)?.get()?;
-            let unit = extent.unit_at(offset).filter(|_| extent.class == class)?;
+            let unit = extent.unit_at(offset).filter(|_| is_wanted(extent.class))?;
             Some((u32::try_from(place).ok()?, unit))
         })
     }
@@ -294,11 +315,20 @@ impl Space {
         Class::of_record(len).is_some_and(|class| self.mark(offset, class))
     }
 
+    /// Marks the record of a separator, of whatever class, as used.
+    pub(crate) fn mark_separator(&self, offset: u64) {
+        if let Some(place) = self.find_where(offset, |class| class != Class::NODES) {
+            self.mark_unit(place);
+        }
+    }
+
     fn mark(&self, offset: u64, class: Class) -> bool {
-        self.find(offset, class).is_some_and(|(extent, unit)| {
-            let extent = self.extent(extent);
-            !extent.is_sealed.load(Ordering::Relaxed) || extent.take(unit)
-        })
+        self.find(offset, class).is_some_and(|place| self.mark_unit(place))
+    }
+
+    fn mark_unit(&self, (extent, unit): (u32, u32)) -> bool {
+        let extent = self.extent(extent);
+        !extent.is_sealed.load(Ordering::Relaxed) || extent.take(unit)
     }
 
     /// Lets the free units of all extents be taken: everything in use is marked.
@@ -317,6 +347,13 @@ impl Space {
     /// Releases a record that no reader finds any more.
     pub(crate) fn release_record(&self, offset: u64, len: u64) {
         if let Some((extent, unit)) = Class::of_record(len).and_then(|class| self.find(offset, class)) {
+            self.extent(extent).release(unit);
+        }
+    }
+
+    /// Releases the record of a separator, of whatever class.
+    pub(crate) fn release_separator(&self, offset: u64) {
+        if let Some((extent, unit)) = self.find_where(offset, |class| class != Class::NODES) {
             self.extent(extent).release(unit);
         }
     }
@@ -350,21 +387,36 @@ impl Space {
         let class = Class::of_record(len)
             .filter(|_| len <= self.record_bytes_max())
             .ok_or(WriteError::TooLong { len_bytes: len, max_bytes: self.record_bytes_max() })?;
-        self.reserve(heap, class)
+        self.reserve_unit(heap, class)
     }
 
     /// Takes a node, whose bytes are zero.
     pub(crate) fn reserve_node<P: Pmem>(&self, heap: &Heap<P>) -> Result<Reserved<'_>, WriteError> {
-        let reserved = self.reserve(heap, Class::NODES)?;
-        let extent = self.extent(reserved.extent);
-        if extent.fresh.fetch_max(reserved.unit + 1, Ordering::Relaxed) > reserved.unit {
-            // Entries that an earlier node left must not look like corrupted entries of this one. The fence of the node's header covers this.
-            zero(&heap.pmem(), reserved.offset, self.node_bytes);
-        }
-        Ok(reserved)
+        Ok(self.zeroed(heap, self.reserve_unit(heap, Class::NODES)?))
     }
 
-    fn reserve<P: Pmem>(&self, heap: &Heap<P>, class: Class) -> Result<Reserved<'_>, WriteError> {
+    /// Zeroes a node that was used before. The next fence of this thread covers that.
+    pub(super) fn zeroed<'s, P: Pmem>(&self, heap: &Heap<P>, node: Reserved<'s>) -> Reserved<'s> {
+        let (word, bit) =
+            (&self.extent(node.extent).not_zero[node.unit as usize / 64], 1 << (node.unit % 64));
+        if word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            // Entries that an earlier node left must not look like corrupted entries of this one. The fence of the node's header covers this.
+            zero(&heap.pmem(), node.offset, self.node_bytes);
+        }
+        node
+    }
+
+    /// Takes a unit that was [set aside](Reserved::set_aside) back.
+    pub(super) fn resume(&self, SetAside { extent, unit }: SetAside) -> Reserved<'_> {
+        Reserved { space: self, extent, unit, offset: self.extent(extent).offset_of(unit) }
+    }
+
+    /// Takes a unit of a class. The bytes of a node are not zeroed.
+    pub(super) fn reserve_unit<P: Pmem>(
+        &self,
+        heap: &Heap<P>,
+        class: Class,
+    ) -> Result<Reserved<'_>, WriteError> {
         let number = class.index();
         let mut shard =
             self.shards[thread_number() % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner);

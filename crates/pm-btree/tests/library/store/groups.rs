@@ -1,11 +1,12 @@
 //! Groups: what readers see of them, when they are committed, and what happens when they cannot be.
 
 use core::ops::ControlFlow;
-use pm_btree::{CloseError, Encoded, OpenError, Store, StoreOptions, Table, WriteError};
-use pm_core::{Counting, Region};
-use pm_testkit::AnyPmem;
+use pm_btree::{Encoded, Key, ReadError, Store, StoreOptions, Table, WriteError};
+use pm_core::{Counting, FenceError, Pmem, Region, crc32c_append, crc32c_words};
+use pm_testkit::{AnyPmem, Hook, Hooked, any as any_pmem};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -174,41 +175,158 @@ fn value_that_is_too_long_is_refused_at_once() {
     store.sync().unwrap();
 }
 
-/// A group that the pool has no room for goes on waiting, visible, until there is room; a store that is closed before that says that it is lost.
-#[test]
-fn group_without_room_waits() {
-    let options = options(64).extent_bytes(4096);
-    for grows in [true, false] {
-        let mut store = Store::format(Region::anonymous(256 << 10).unwrap(), &options).unwrap();
-        let table = store.table::<u64, &[u8]>("t").unwrap();
-        let mut keys = 0_u64;
-        let refused = loop {
-            match table.insert_grouped(keys, &[7; 900]) {
-                Ok(()) => keys += 1,
-                Err(error) => break error,
-            }
-        };
-        assert!(matches!(refused, WriteError::Full), "{refused:?}");
-        assert_eq!(store.grouped_len(), 64);
-        assert!(matches!(store.sync(), Err(WriteError::Full)));
-        assert!(matches!(table.insert(0, &[8; 900]), Err(WriteError::Full)));
-        assert!(table.len().is_err() && table.first().is_err());
-        assert_eq!(table.get(keys - 1).unwrap().unwrap().value(), [7; 900]);
-        assert!(store.check().unwrap().is_sound());
-        drop(table);
-        if grows {
-            store.grow(1 << 20).unwrap();
-            store.sync().unwrap();
-            assert_eq!(store.table::<u64, &[u8]>("t").unwrap().len().unwrap(), keys);
-            store.close().unwrap();
-        } else {
-            let closed = store.close();
-            assert!(
-                matches!(closed, Err(CloseError::Failed(OpenError::Group(WriteError::Full)))),
-                "{closed:?}"
-            );
-        }
+/// Adds changes in groups up to Full. Each that was accepted is made, and all other calls work.
+fn check_full<K: Key>(
+    options: &StoreOptions,
+    len: usize,
+    with_key: impl Fn(u64, &mut dyn FnMut(K::View<'_>)),
+) {
+    let pmem = Arc::new(Region::anonymous(256 << 10).unwrap());
+    let store = Store::format(any_pmem(Arc::clone(&pmem)), options).unwrap();
+    let (table, other) = (store.table::<K, &[u8]>("t").unwrap(), store.table::<u64, u64>("other").unwrap());
+    let value = vec![7; len];
+    let insert = |number| {
+        let mut inserted = Ok(());
+        with_key(number, &mut |key| inserted = table.insert_grouped(key, &value));
+        inserted
+    };
+    // In no order: so leaves are split in the middle.
+    let numbers: Vec<u64> = (0..4000).map(|number| number * 1_117 % 4_001).collect();
+    let refused_at = numbers.iter().position(|number| {
+        let inserted = insert(*number);
+        assert!(matches!(inserted, Ok(()) | Err(WriteError::Full)), "{inserted:?}");
+        inserted.is_err()
+    });
+    let mut accepted = numbers[..refused_at.expect("the pool is full at some time")].to_vec();
+    store.sync().unwrap();
+    assert_eq!(table.len().unwrap(), accepted.len() as u64);
+    // Removals need no room, singly, in groups and in batches, and changes of the other table are made.
+    let _ = other.insert(1, 1).is_ok_and(|_| other.remove(1).unwrap());
+    for number in accepted.drain(..3) {
+        with_key(number, &mut |key| assert!(table.remove(key).unwrap()));
     }
+    for number in accepted.drain(..3) {
+        with_key(number, &mut |key| table.remove_grouped(key).unwrap());
+    }
+    assert_eq!(table.range(..).filter(Result::is_ok).count(), accepted.len());
+    while insert(0).is_ok_and(|()| store.grouped_len() < 2) {}
+    store.sync().unwrap();
+    let mut batch = store.batch();
+    for entry in table.range(..) {
+        batch.remove(&table, entry.unwrap().0.value()).unwrap();
+    }
+    batch.commit().unwrap();
+    assert!(table.is_empty().unwrap() && store.check().unwrap().is_sound());
+    drop((table, other));
+    store.close().unwrap();
+}
+
+/// What must not happen: changes join a group, are visible, and cannot be made when it is committed, because the pool is full.
+#[test]
+fn changes_that_have_joined_a_group_find_room() {
+    for (limit, slots) in [(64, 62), (1000, 62), (1000, 4), (10_000, 12)] {
+        let options = options(limit).extent_bytes(4096).node_slots(slots);
+        let words = |number: u64, with: &mut dyn FnMut(u64)| with(number);
+        check_full::<u64>(&options, 900, words);
+        check_full::<u64>(&options, 90, words);
+        check_full::<u64>(&options, 8, words);
+        let bytes = |number: u64, with: &mut dyn FnMut(&str)| {
+            // Separators of many lengths.
+            with(&format!("{:<1$}{number}", "key of ", 8 + number as usize % 50));
+        };
+        check_full::<&str>(&options, 8, bytes);
+        check_full::<&str>(&options, 300, bytes);
+    }
+}
+
+/// An update takes the place of the one before it in the group: it needs nothing more.
+#[test]
+fn updates_of_one_key_need_no_more_room() {
+    let store =
+        Store::format(Region::anonymous(256 << 10).unwrap(), &options(100_000).extent_bytes(4096)).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    let used = || store.stats().unwrap().used_bytes;
+    table.insert(7, &[0; 100]).unwrap();
+    let before = used();
+    for number in 0..10_000_usize {
+        table.insert_grouped(7, &vec![1; 100 + number % 300]).unwrap();
+    }
+    assert_eq!(store.grouped_len(), 10_000, "all wait, in a pool of 256 KiB");
+    store.sync().unwrap();
+    table.insert(7, &[0; 100]).unwrap();
+    table.insert(8, &[]).unwrap();
+    assert_eq!(used(), before, "what was set aside is free again");
+}
+
+/// Makes the entry of a key name the record of another one, with a right seal.
+fn share_record(pmem: &Region, key: u64, other: u64) {
+    let bytes = image(pmem);
+    let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+    let is_leaf = |node: &usize| bytes[*node..].starts_with(b"PMBN\0\0\x01\0");
+    let node = (0..bytes.len()).step_by(64).find(is_leaf).unwrap();
+    let slot_of =
+        |key| (node + 64..).step_by(32).find(|at| word(*at) == key && word(at + 24) & 7 == 1).unwrap();
+    let (at, other) = (slot_of(key), slot_of(other));
+    let (payload, low, commit) = (word(other + 8), word(other + 16) & 0xffff_ffff, word(at + 24));
+    let seed = crc32c_words(&[1, node as u64, word(node + 40)]);
+    let head = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let seal = crc32c_append(seed, &[head, payload.wrapping_mul(0xD1B5_4A32_D192_ED03), low, commit]);
+    pmem.store_u64(at as u64 + 8, payload);
+    pmem.store_u64(at as u64 + 16, low | u64::from(seal) << 32);
+}
+
+fn image(pmem: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
+    pmem.load(0, &mut bytes);
+    bytes
+}
+
+/// Corruption that is found between the time at which a change joins a group and its commit: the change is reported, and no other call is in the way.
+#[test]
+fn lost_change_is_named_and_blocks_nothing() {
+    let pmem = Arc::new(Region::anonymous(96 << 10).unwrap());
+    let options = options(64).extent_bytes(4096).node_slots(8).sweep_at_open(0);
+    let store = Store::format(any_pmem(Arc::clone(&pmem)), &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    (0..5).for_each(|key| assert!(table.insert(key, &[key as u8; 50]).unwrap()));
+    let other = store.table::<u64, u64>("other").unwrap();
+    let filling = store.table::<u64, &[u8]>("filling").unwrap();
+    (0..).map(|key| filling.insert(key, &[1; 900])).find(Result::is_err).unwrap().unwrap_err();
+    drop((table, other, filling));
+    store.close().unwrap();
+    share_record(&pmem, 3, 4);
+
+    let store = Store::attach(any_pmem(Arc::clone(&pmem)), &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    let other = store.table::<u64, u64>("other").unwrap();
+    other.insert_grouped(1, 10).unwrap();
+    table.insert_grouped(100, b"inline").unwrap();
+    table.remove_grouped(0).unwrap();
+    other.insert_grouped(2, 20).unwrap();
+    // This finds no room, and visits all leaves, to find some.
+    assert!(store.table::<u64, u64>("none").is_err());
+    assert_eq!(store.grouped_len(), 4);
+    let Err(WriteError::Lost(lost)) = store.sync() else { panic!("a change is lost") };
+    let lost: Vec<_> = lost.iter().map(|lost| (lost.table.as_str(), lost.key.as_slice())).collect();
+    assert_eq!(lost, [("t", 100_u64.to_be_bytes().as_slice())]);
+    assert_eq!(store.grouped_len(), 0);
+    store.sync().unwrap();
+    assert!(
+        matches!(table.get(0), Err(ReadError::Corrupted(_))),
+        "0 is absent, and may have been in the corrupted entry"
+    );
+    assert_eq!([1, 2].map(|key| other.get(key).unwrap().unwrap().value()), [10, 20]);
+    // Nothing is lost any more. Changes of this leaf are refused when they join; others work.
+    assert!(matches!(table.insert_grouped(100, b"inline"), Err(WriteError::Corrupted(_))));
+    table.insert_grouped(1, b"one").unwrap();
+    assert!(other.remove(1).unwrap());
+    let mut batch = store.batch();
+    batch.remove(&other, 2).unwrap();
+    batch.commit().unwrap();
+    assert!(other.is_empty().unwrap());
+    assert_eq!(table.get(1).unwrap().unwrap().value(), b"one");
+    drop((table, other));
+    store.close().unwrap();
 }
 
 /// Dropping a store commits its group.
@@ -326,22 +444,31 @@ proptest! {
     }
 }
 
+/// Fences that fail from some time on.
+#[derive(Default)]
+struct FailingFences(AtomicBool);
+
+impl<R: Pmem> Hook<R> for FailingFences {
+    fn fence(&self, region: &R) -> Result<(), FenceError> {
+        if self.0.load(Ordering::Relaxed) { Err(FenceError::Poisoned) } else { region.fence() }
+    }
+}
+
 /// What must not happen: a range over a table whose group cannot be committed gives the same error for ever. It says so once, and ends: `count`, or
 /// a loop that logs errors and goes on, would not end.
 #[test]
 fn range_ends_after_a_group_that_cannot_be_committed() {
-    let store =
-        Store::format(Region::anonymous(256 << 10).unwrap(), &options(64).extent_bytes(4096)).unwrap();
+    let fails = Arc::new(FailingFences::default());
+    let region = Arc::new(Region::anonymous(256 << 10).unwrap());
+    let store = Store::format(any_pmem(Hooked::new(region, Arc::clone(&fails))), &options(64)).unwrap();
     let table = store.table::<u64, &[u8]>("t").unwrap();
     table.insert(0, &[7]).unwrap();
     let mut range = table.range(..);
     assert!(range.next().unwrap().is_ok());
     assert!(range.next().is_none());
-    let mut keys = 0_u64;
-    while table.insert_grouped(keys, &[7; 900]).is_ok() {
-        keys += 1;
-    }
-    assert!(matches!(store.sync(), Err(WriteError::Full)));
+    table.insert_grouped(1, &[7; 900]).unwrap();
+    fails.0.store(true, Ordering::Relaxed);
+    assert!(matches!(store.sync(), Err(WriteError::Fence(_))));
     let results: Vec<bool> = table.range(..).take(5).map(|entry| entry.is_ok()).collect();
     assert_eq!(results, [false], "one error, and no entry");
     let results: Vec<bool> = table.range(..).rev().take(5).map(|entry| entry.is_ok()).collect();

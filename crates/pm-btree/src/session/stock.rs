@@ -1,0 +1,103 @@
+//! Space that is set aside for changes that wait, so that they find room when they are committed.
+
+use super::classes::Class;
+use super::session::Session;
+use super::space::{Reserved, SetAside};
+use crate::error::WriteError;
+use pm_core::Pmem;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Units that no one else takes, by class.
+#[derive(Debug, Default)]
+pub(crate) struct Stock {
+    units: RefCell<BTreeMap<Class, Vec<SetAside>>>,
+}
+
+impl Stock {
+    fn add(&self, class: Class, unit: Reserved<'_>) {
+        self.units.borrow_mut().entry(class).or_default().push(unit.set_aside());
+    }
+
+    fn take(&self, class: Class) -> Option<SetAside> {
+        self.units.borrow_mut().get_mut(&class)?.pop()
+    }
+
+    /// Takes a record of any class that has room for `len` bytes.
+    fn take_at_least(&self, len: u64) -> Option<SetAside> {
+        let smallest = Class::of_record(len)?;
+        self.units.borrow_mut().range_mut(smallest..).find_map(|(_, units)| units.pop())
+    }
+
+    /// Sets a record of `len` bytes aside.
+    pub(crate) fn add_record<P: Pmem>(&self, session: &Session<P>, len: u64) -> Result<(), WriteError> {
+        let record = session.space.reserve_record(&session.heap, len)?;
+        if let Some(class) = Class::of_record(len) {
+            self.add(class, record);
+        }
+        Ok(())
+    }
+
+    /// Sets a node aside.
+    pub(crate) fn add_node<P: Pmem>(&self, session: &Session<P>) -> Result<(), WriteError> {
+        self.add(Class::NODES, session.space.reserve_unit(&session.heap, Class::NODES)?);
+        Ok(())
+    }
+
+    /// Releases a record of `len` bytes that is not needed any more.
+    pub(crate) fn release_record<P: Pmem>(&self, session: &Session<P>, len: u64) {
+        let unit = Class::of_record(len).and_then(|class| self.take(class));
+        drop(unit.map(|unit| session.space.resume(unit)));
+    }
+
+    /// Releases all.
+    pub(crate) fn release<P: Pmem>(&self, session: &Session<P>) {
+        let units = self.units.take().into_values().flatten();
+        units.for_each(|unit| drop(session.space.resume(unit)));
+    }
+}
+
+/// Where a change takes its space from: what was set aside for it, and the free space of the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Supply<'c, P: Pmem> {
+    pub(crate) session: &'c Session<P>,
+    stock: Option<&'c Stock>,
+}
+
+impl<'c, P: Pmem> Supply<'c, P> {
+    /// The free space of the store.
+    pub(crate) const fn of(session: &'c Session<P>) -> Self {
+        Self { session, stock: None }
+    }
+
+    /// A stock, and then the free space of the store.
+    pub(crate) const fn with_stock(session: &'c Session<P>, stock: &'c Stock) -> Self {
+        Self { session, stock: Some(stock) }
+    }
+
+    /// Takes a record of at least `len` bytes.
+    pub(crate) fn record(&self, len: u64) -> Result<Reserved<'c>, WriteError> {
+        let set_aside = self.stock.and_then(|stock| stock.take(Class::of_record(len)?));
+        match set_aside {
+            Some(unit) => Ok(self.session.space.resume(unit)),
+            None => self.session.space.reserve_record(&self.session.heap, len),
+        }
+    }
+
+    /// Takes space for a separator of `len` bytes, perhaps a record of a class that has room for more.
+    pub(crate) fn separator(&self, len: u64) -> Result<Reserved<'c>, WriteError> {
+        match self.stock.and_then(|stock| stock.take_at_least(len)) {
+            Some(unit) => Ok(self.session.space.resume(unit)),
+            None => self.session.space.reserve_record(&self.session.heap, len),
+        }
+    }
+
+    /// Takes a node, whose bytes are zero.
+    pub(crate) fn node(&self) -> Result<Reserved<'c>, WriteError> {
+        let set_aside = self.stock.and_then(|stock| stock.take(Class::NODES));
+        match set_aside {
+            Some(unit) => Ok(self.session.space.zeroed(&self.session.heap, self.session.space.resume(unit))),
+            None => self.session.space.reserve_node(&self.session.heap),
+        }
+    }
+}
