@@ -81,6 +81,9 @@ pub enum OpenError {
         /// The number of tables, iterators and batches.
         handles: usize,
     },
+    /// The store was opened with [`Store::open_read_only`](crate::Store::open_read_only), and cannot grow.
+    #[error("the store is open for reading only")]
+    ReadOnly,
     /// The heap holds no store.
     #[error("the heap holds no store: it has no root `pm-btree`")]
     NotAStore,
@@ -209,6 +212,9 @@ pub enum WriteError {
         /// The length of the longest record in this store.
         max_bytes: u64,
     },
+    /// The store was opened with [`Store::open_read_only`](crate::Store::open_read_only).
+    #[error("the store is open for reading only")]
+    ReadOnly,
     /// The pool has no room.
     #[error("the store is full")]
     Full,

@@ -104,4 +104,4 @@ pub use error::{
 };
 pub use maintenance::{CheckReport, StoreStats};
 pub use session::StoreOptions;
-pub use types::{Key, LeadingKey, Plain, Value};
+pub use types::{Key, LeadingKey, Plain, Prefix, Value};

@@ -112,7 +112,7 @@ impl<P: Pmem> WriteBatch<P> {
     /// the entries, and one line; and nothing if there is nothing to change. Leaves without room are split before: each into as many as its changes
     /// need, at two fences, or three with byte keys, and the lines of the new leaves; a crash leaves them split, with the same contents.
     pub fn commit(self) -> Result<(), WriteError> {
-        let _settled = self.shared.settle()?;
-        self.ops.commit(&self.shared.session, &self.shared.sweep)
+        let _settled = self.shared.begin()?;
+        self.ops.commit(&self.shared.session, &self.shared.sweep).map(drop)
     }
 }

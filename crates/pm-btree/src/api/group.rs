@@ -215,7 +215,7 @@ fn commit_all<P: Pmem>(
     while start < changes.len() {
         // The operations up to `end` cannot be made together.
         let (mut end, mut reason) = match changes.commit_some(start..changes.len(), supply, sweep) {
-            Ok(()) => return Ok(()),
+            Ok(_) => return Ok(()),
             Err(error) => (changes.len(), error),
         };
         loop {
@@ -227,7 +227,7 @@ fn commit_all<P: Pmem>(
                 break;
             }
             match changes.commit_some(start..half, supply, sweep) {
-                Ok(()) => start = half,
+                Ok(_) => start = half,
                 Err(error) => (end, reason) = (half, error),
             }
         }

@@ -1,6 +1,6 @@
 //! Loading sorted entries: they are committed in batches.
 
-use super::op_list::OpList;
+use super::op_list::{BATCH_BYTES, OpList};
 use super::shared::Shared;
 use crate::error::WriteError;
 use crate::node::{OwnedKey, SearchKey};
@@ -8,9 +8,8 @@ use crate::tree::Tree;
 use pm_core::Pmem;
 use std::sync::Arc;
 
-/// The entries of one batch of a load, and the bytes of keys and values at which a batch ends.
+/// The entries of one batch of a load.
 const BATCH_LEN: usize = 4096;
-const BATCH_BYTES: usize = 1 << 20;
 
 /// Why a load ended early, and what it has loaded.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +74,7 @@ impl<'s, P: Pmem> Load<'s, P> {
     pub(super) fn commit(&mut self) -> Result<u64, LoadError> {
         let committed = self
             .shared
-            .settle()
+            .begin()
             .and_then(|_settled| self.ops.commit(&self.shared.session, &self.shared.sweep));
         committed.map_err(|error| self.error(error.into()))?;
         self.durable += self.ops.len() as u64;

@@ -7,6 +7,7 @@ mod guard;
 mod load;
 mod op_list;
 mod range;
+mod removal;
 mod reservation;
 mod shared;
 mod store;

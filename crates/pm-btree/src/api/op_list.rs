@@ -14,6 +14,9 @@ use rustc_hash::FxHasher;
 use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 
+/// The bytes of keys and values at which a batch of many operations ends, and another one begins.
+pub(super) const BATCH_BYTES: usize = 1 << 20;
+
 /// Operations of a batch or of a group.
 #[derive(Debug, Default)]
 pub(crate) struct OpList {
@@ -82,6 +85,13 @@ impl OpList {
         }
     }
 
+    fn search_key(&self, op: &Queued) -> SearchKey<'_> {
+        match self.trees[op.tree].is_word() {
+            true => SearchKey::word(op.head),
+            false => SearchKey::bytes_key(self.part(&op.key)),
+        }
+    }
+
     /// Removes all operations, and keeps their memory for others.
     pub(crate) fn clear(&mut self) {
         self.trees.clear();
@@ -124,11 +134,7 @@ impl OpList {
                 continue;
             }
             let tree = &*self.trees[op.tree];
-            let key = match tree.is_word() {
-                true => SearchKey::word(op.head),
-                false => SearchKey::bytes_key(self.part(&op.key)),
-            };
-            let op = Op { key, value: op.value.as_ref().map(|value| self.part(value)) };
+            let op = Op { key: self.search_key(op), value: op.value.as_ref().map(|value| self.part(value)) };
             match tables.last_mut() {
                 Some((last, ops)) if last.id.table == tree.id.table => ops.push(op),
                 _ => tables.push((tree, vec![op])),
@@ -137,11 +143,11 @@ impl OpList {
         tables
     }
 
-    /// Commits the operations as one batch. If there is no room, makes some, and tries again.
+    /// Commits the operations as one batch, and returns the number of keys that were removed. If there is no room, makes some, and tries again.
     ///
     /// # Durability
     /// As that of a [batch](crate::WriteBatch::commit).
-    pub(super) fn commit<P: Pmem>(&self, session: &Session<P>, sweep: &Sweep) -> Result<(), WriteError> {
+    pub(super) fn commit<P: Pmem>(&self, session: &Session<P>, sweep: &Sweep) -> Result<u64, WriteError> {
         self.commit_some(0..self.len(), &Supply::of(session), sweep)
     }
 
@@ -154,7 +160,7 @@ impl OpList {
         range: Range<usize>,
         supply: &Supply<'_, P>,
         sweep: &Sweep,
-    ) -> Result<(), WriteError> {
+    ) -> Result<u64, WriteError> {
         let session = supply.session;
         let tables = self.tables(range);
         let mut room = sweep.room();

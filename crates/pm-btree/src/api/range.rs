@@ -62,6 +62,18 @@ pub(super) fn next_in<K: Key, V: Value, P: Pmem>(
     tree: &Tree,
     side: Side,
 ) -> Option<Result<KeyValue<K, V>, ReadError>> {
+    let entry = |found: Found<'_>| Ok((Guard::of_key(found.key())?, Guard::of_value(found.value())?));
+    Some(next_found(scan, shared, tree, side)?.and_then(entry))
+}
+
+/// As [`next_in`], as it is stored.
+#[inline]
+pub(super) fn next_found<'s, P: Pmem>(
+    scan: &'s mut Scan,
+    shared: &Shared<P>,
+    tree: &Tree,
+    side: Side,
+) -> Option<Result<Found<'s>, ReadError>> {
     // Changes that have joined a group meanwhile are seen like others.
     if scan.reads_next(side)
         && let Err(error) = shared.settle_reads()
@@ -69,15 +81,7 @@ pub(super) fn next_in<K: Key, V: Value, P: Pmem>(
         *scan = Scan::new(None);
         return Some(Err(error));
     }
-    Some(match scan.next(&shared.session, tree, side)? {
-        Ok(found) => key_value(&found),
-        Err(error) => Err(error.into()),
-    })
-}
-
-#[inline]
-fn key_value<K: Key, V: Value>(found: &Found<'_>) -> Result<KeyValue<K, V>, ReadError> {
-    Ok((Guard::of_key(found.key())?, Guard::of_value(found.value())?))
+    Some(scan.next(&shared.session, tree, side)?.map_err(ReadError::from))
 }
 
 impl<K: Key, V: Value, P: Pmem> Iterator for Range<K, V, P> {

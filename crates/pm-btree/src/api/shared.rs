@@ -22,6 +22,10 @@ pub(crate) struct Shared<P: Pmem> {
     /// Changes that wait to be committed together.
     pub(super) group: Group,
     pub(super) catalogue: RwLock<Catalogue>,
+    /// The most keys of a range that are removed in one batch.
+    pub(super) removal_batch_keys: usize,
+    /// Whether all changes are refused.
+    is_read_only: bool,
     /// Whether the session has ended, or cannot be.
     is_closed: bool,
 }
@@ -34,7 +38,7 @@ impl<P: Pmem> fmt::Debug for Shared<P> {
 
 impl<P: Pmem> Shared<P> {
     /// Starts a session on the store in a heap.
-    pub(super) fn open(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
+    pub(super) fn open(heap: Heap<P>, options: &StoreOptions, is_read_only: bool) -> Result<Self, OpenError> {
         let session = Session::open(heap, options)?;
         let catalogue = Catalogue::open(&session)?;
         let sweep = catalogue.sweep();
@@ -45,6 +49,8 @@ impl<P: Pmem> Shared<P> {
             sweep,
             group: Group::new(options.group_changes()),
             catalogue: RwLock::new(catalogue),
+            removal_batch_keys: options.removal_batch_keys(),
+            is_read_only,
             is_closed: false,
         })
     }
@@ -54,7 +60,19 @@ impl<P: Pmem> Shared<P> {
         self.process.is_current()
     }
 
+    #[inline]
+    pub(super) const fn check_writable(&self) -> Result<(), WriteError> {
+        if self.is_read_only { Err(WriteError::ReadOnly) } else { Ok(()) }
+    }
+
     /// Begins a change that does not wait: makes all waiting changes durable, and keeps others out while the result lives.
+    #[inline]
+    pub(super) fn begin(&self) -> Result<Option<Settled<'_>>, WriteError> {
+        self.check_writable()?;
+        self.settle()
+    }
+
+    /// Makes all waiting changes durable, and keeps others out while the result lives.
     #[inline]
     pub(super) fn settle(&self) -> Result<Option<Settled<'_>>, WriteError> {
         self.group.settle(&self.session, &self.sweep)
@@ -104,7 +122,7 @@ impl<P: Pmem> Shared<P> {
         new: Option<&[u8]>,
         expected: Expected<'_>,
     ) -> Result<Outcome, WriteError> {
-        let _settled = self.settle()?;
+        let _settled = self.begin()?;
         let mut room = self.sweep.room();
         loop {
             let changed = match new {
@@ -128,19 +146,22 @@ impl<P: Pmem> Shared<P> {
         key: &SearchKey<'_>,
         value: Option<&[u8]>,
     ) -> Result<(), WriteError> {
-        if self.group.is_enabled() && self.group.push(&self.session, &self.sweep, tree, key, value)? {
-            return Ok(());
+        if self.group.is_enabled() {
+            self.check_writable()?;
+            if self.group.push(&self.session, &self.sweep, tree, key, value)? {
+                return Ok(());
+            }
         }
         self.change(tree, key, value, Expected::Any).map(drop)
     }
 
-    /// Ends the session, unless it has ended.
+    /// Ends the session, unless it has ended, or nothing of it is in the file.
     pub(super) fn end(&mut self) -> Result<(), OpenError> {
         // The store of a child of fork(2) belongs to the parent, whose session goes on.
         if !self.is_of_this_process() {
             return Err(HeapError::from(PoolError::InUse).into());
         }
-        if core::mem::replace(&mut self.is_closed, true) {
+        if core::mem::replace(&mut self.is_closed, true) || self.is_read_only {
             return Ok(());
         }
         // After a failed fence or a panic the state is that of a killed process.

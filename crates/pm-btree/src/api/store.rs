@@ -15,8 +15,10 @@ use crate::types::{Key, Value};
 use core::fmt;
 use core::mem::offset_of;
 use core::time::Duration;
-use pm_alloc::{Heap, HeapError, TxError};
+use pm_alloc::{Heap, HeapError, HeapOptions, TxError};
 use pm_core::{FenceError, Link, OpenError as RegionError, Pmem, PoolError, Region};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
@@ -144,13 +146,40 @@ impl Store<Region> {
     /// Operations that earlier sessions have completed are durable. One that was in progress at a kill is durable before an operation reads what it
     /// has stored.
     pub fn open(path: impl AsRef<Path>, options: &StoreOptions) -> Result<Self, OpenError> {
-        let opened = Heap::open(&path, options.of_heap()).map_err(|error| match error {
-            HeapError::Pool(PoolError::Region(RegionError::Busy { path })) if is_mapped_here(&path) => {
-                OpenError::StillOpen { path }
-            }
-            error => error.into(),
-        });
-        Self::open_in(opened?, options)
+        Self::open_in(open_heap(path.as_ref(), options.of_heap())?, options)
+    }
+
+    /// Opens the store in the file at `path` for reading only, and stores nothing to the file: it may be on a file system that is read-only, and have
+    /// no write permission. After a kill or a power failure the store is recovered in memory of this process, a page for each that recovery changes.
+    ///
+    /// Every change, and the creation of a table, is [`WriteError::ReadOnly`], and growing [`OpenError::ReadOnly`]. Several processes may read a store
+    /// at once. As long as one does, none can open it for changes, and none can read it while another one has it open for changes.
+    ///
+    /// # Errors
+    /// As for [`open`](Store::open). When the path is a device-dax, which cannot be mapped privately.
+    ///
+    /// # Durability
+    /// What is read is what an [`open`](Store::open) would find. After a kill it may not be durable yet: a power failure can undo the operations that
+    /// were in progress at the kill.
+    ///
+    /// # Examples
+    /// ```
+    /// use pm_btree::{Store, StoreOptions, WriteError};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("ages.pm");
+    /// Store::create(&path, 16 << 20, &StoreOptions::new())?.table::<&str, u64>("ages")?.insert("ada", 36)?;
+    /// let store = Store::open_read_only(&path, &StoreOptions::new())?;
+    /// let ages = store.table::<&str, u64>("ages")?;
+    /// assert_eq!(ages.get("ada")?.unwrap().value(), 36);
+    /// assert!(matches!(ages.insert("ada", 37), Err(WriteError::ReadOnly)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open_read_only(path: impl AsRef<Path>, options: &StoreOptions) -> Result<Self, OpenError> {
+        let heap = open_heap(path.as_ref(), &options.of_heap().clone().scratch())?;
+        Ok(Self { shared: Arc::new(Shared::open(heap, options, true)?) })
     }
 
     /// Grows the file and the store in it, which keeps its entries. The mapping may move: so the store must have no [handles](Store#handles), and
@@ -188,6 +217,7 @@ impl Store<Region> {
         if !self.shared.is_of_this_process() {
             return Err(HeapError::from(PoolError::InUse).into());
         }
+        self.shared.check_writable().map_err(|_| OpenError::ReadOnly)?;
         let shared = self.exclusive().map_err(|handles| OpenError::InUse { handles })?;
         if shared.session.check_not_poisoned().is_err() {
             return Err(FenceError::Poisoned.into());
@@ -274,7 +304,7 @@ impl<P: Pmem> Store<P> {
     }
 
     fn open_in(heap: Heap<P>, options: &StoreOptions) -> Result<Self, OpenError> {
-        Ok(Self { shared: Arc::new(Shared::open(heap, options)?) })
+        Ok(Self { shared: Arc::new(Shared::open(heap, options, false)?) })
     }
 
     /// The number of handles, besides those that other threads make or drop meanwhile.
@@ -306,6 +336,7 @@ impl<P: Pmem> Store<P> {
         }
         let mut catalogue = self.shared.catalogue.write().unwrap_or_else(PoisonError::into_inner);
         if !catalogue.tables.contains_key(name) {
+            self.shared.check_writable()?;
             let described = Described::of::<K, V>();
             let was_done = self.shared.sweep.is_done();
             let Shared { session, sweep, .. } = &*self.shared;
@@ -462,6 +493,7 @@ impl<P: Pmem> Store<P> {
         if self.shared.session.check_not_poisoned().is_err() || !self.shared.is_of_this_process() {
             return Err(FenceError::Poisoned.into());
         }
+        self.shared.check_writable()?;
         self.exclusive().map_err(|handles| WriteError::InUse { handles })?;
         self.shared.settle()?;
         if !self.shared.sweep.complete(&self.shared.session)? {
@@ -555,11 +587,25 @@ impl<P: Pmem> Store<P> {
     }
 }
 
-/// Whether this process, and not its parent, has the file at a path mapped, as that of an open store is.
+/// Opens a heap. If this process has it open, the error says that.
+fn open_heap(path: &Path, options: &HeapOptions) -> Result<Heap, OpenError> {
+    Heap::open(path, options).map_err(|error| match error {
+        HeapError::Pool(PoolError::Region(RegionError::Busy { path })) if is_mapped_here(&path) => {
+            OpenError::StillOpen { path }
+        }
+        error => error.into(),
+    })
+}
+
+/// Whether this process has the file at a path open and mapped, as that of an open store is. A child of fork(2) inherits the open file only.
 fn is_mapped_here(path: &Path) -> bool {
-    let Ok(path) = path.canonicalize() else { return false };
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
-    // The sixth field of a line is the path of the file.
-    maps.lines()
-        .any(|line| line.splitn(6, ' ').nth(5).is_some_and(|file| Path::new(file.trim_start()) == path))
+    let Ok(file) = path.metadata() else { return false };
+    // The fifth field of a line is the number of the file's inode. Its device may be another one than that of the file, on btrfs for example.
+    let inode = file.ino().to_string();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let is_mapped = maps.lines().any(|line| line.split_ascii_whitespace().nth(4) == Some(&inode));
+    let is_same = |open: Metadata| (open.dev(), open.ino()) == (file.dev(), file.ino());
+    is_mapped
+        && std::fs::read_dir("/proc/self/fd")
+            .is_ok_and(|open| open.flatten().any(|open| open.path().metadata().is_ok_and(is_same)))
 }

@@ -3,12 +3,13 @@
 use super::guard::{Encoded, Guard, Swap};
 use super::load::{Load, LoadError, LoadFailure};
 use super::range::{KeyValue, Range, next_in};
+use super::removal::{remove_all, search_key};
 use super::shared::Shared;
 use crate::error::{EncodeError, LeafError, ReadError, WriteError};
 use crate::node::{OwnedKey, SearchKey, head_of};
 use crate::ops::{Bounds, End, Expected, Outcome, Scan, Side, Visit, contains, get, lend, lock_end};
 use crate::tree::Tree;
-use crate::types::{Key, Value};
+use crate::types::{Key, Prefix, Value, end_of_prefix};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Bound, ControlFlow, RangeBounds};
@@ -147,6 +148,70 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
         let key = self.encode(key, &mut buffer)?;
         let outcome = self.shared.change(&self.tree, &key, None, Expected::Any)?;
         Ok(outcome == Outcome::Changed { was_present: true })
+    }
+
+    /// Inserts a key with its value, or replaces its value, and returns the value that it had: `None` if the key is new. No other change of the key comes
+    /// between.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert). When the value that the key had cannot be decoded; then nothing was changed.
+    ///
+    /// # Durability
+    /// As for [`insert`](Self::insert), at the same cost.
+    ///
+    /// # Examples
+    /// ```
+    /// # use pm_btree::{Store, StoreOptions};
+    /// # use pm_core::Region;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let owners = store.table::<&str, &str>("owners")?;
+    /// assert!(owners.replace("boat", "ada")?.is_none());
+    /// assert_eq!(owners.replace("boat", "grace")?.unwrap().value(), "ada");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn replace(&self, key: K::View<'_>, value: V::View<'_>) -> Result<Option<Guard<V>>, WriteError> {
+        let mut buffer = Vec::new();
+        let key = self.encode(key, &mut buffer)?;
+        let mut bytes = Vec::new();
+        V::encode(value, &mut bytes)?;
+        self.exchange(&key, Some(&bytes))
+    }
+
+    /// Removes a key, and returns the value that it had: `None` if there is no such key. Of several threads, one takes the value.
+    ///
+    /// # Errors
+    /// As for [`replace`](Self::replace).
+    ///
+    /// # Durability
+    /// As for [`remove`](Self::remove), at the same cost.
+    ///
+    /// # Examples
+    /// ```
+    /// # use pm_btree::{Store, StoreOptions};
+    /// # use pm_core::Region;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let jobs = store.table::<u64, &str>("jobs")?;
+    /// jobs.insert(7, "sweep")?;
+    /// assert_eq!(jobs.take(7)?.unwrap().value(), "sweep");
+    /// assert!(jobs.take(7)?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn take(&self, key: K::View<'_>) -> Result<Option<Guard<V>>, WriteError> {
+        let mut buffer = Vec::new();
+        self.exchange(&self.encode(key, &mut buffer)?, None)
+    }
+
+    /// Gives a key a new value, or removes it, and returns the value that it had.
+    fn exchange(&self, key: &SearchKey<'_>, new: Option<&[u8]>) -> Result<Option<Guard<V>>, WriteError> {
+        let expected = Expected::Returned(|bytes| V::decode(bytes).map(drop));
+        match self.shared.change(&self.tree, key, new, expected)? {
+            Outcome::Replaced(old) => Ok(old.map(Guard::of_value).transpose()?),
+            Outcome::Changed { .. } | Outcome::Unequal(_) => unreachable!("the outcome has the value"),
+        }
     }
 
     /// Inserts a key with its value, or replaces its value, in a group: the change is visible to all readers when this returns, and durable when the
@@ -337,7 +402,7 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
     }
 
     fn pop(&self, end: End) -> Result<Option<KeyValue<K, V>>, WriteError> {
-        let _settled = self.shared.settle()?;
+        let _settled = self.shared.begin()?;
         let Some(found) = lock_end(&self.shared.session, &self.tree, end)? else { return Ok(None) };
         let value = found.value(&self.shared.session, &self.tree);
         let entry = (Guard::of_key(found.key().into())?, Guard::of_value(value)?);
@@ -360,10 +425,7 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
         let mut removed = 0;
         for entry in self.range(..) {
             let (key, value) = entry?;
-            let encoded = match self.tree.is_word() {
-                true => SearchKey::word(head_of(key.bytes())),
-                false => SearchKey::bytes_key(key.bytes()),
-            };
+            let encoded = search_key(&self.tree, key.bytes());
             let mut found = Some(value);
             while let Some(value) = found.filter(|value| !keep(key.value(), value.value())) {
                 found = match self.swap(&encoded, Some(value.bytes()), None)? {
@@ -378,6 +440,38 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
         Ok(removed)
     }
 
+    /// Removes the entries whose keys are in a range, and returns their number. Entries that other threads insert meanwhile may be missed.
+    ///
+    /// Needs memory for one batch, however many entries there are.
+    ///
+    /// # Errors
+    /// As for [`range`](Self::range) and [`WriteBatch::commit`](crate::WriteBatch::commit). What was removed before remains removed.
+    ///
+    /// # Durability
+    /// The entries are removed in ascending order, in [batches](crate::WriteBatch) of [4,096](crate::StoreOptions::removal_batch), or of fewer whose
+    /// keys have 1 MiB. A crash leaves all entries but those of the first batches: so a removal of up to 4,096 entries, with keys of less than 1 MiB, is
+    /// atomic. Costs a line for each entry, and one line and two fences for each batch. Needs no room in the pool.
+    ///
+    /// # Examples
+    /// ```
+    /// # use pm_btree::{Store, StoreOptions};
+    /// # use pm_core::Region;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let events = store.table::<u64, &str>("events")?;
+    /// for second in 0..100 {
+    ///     events.insert(second, "tick")?;
+    /// }
+    /// assert_eq!(events.remove_range(..60)?, 60);
+    /// assert_eq!(events.first()?.unwrap().0.value(), 60);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn remove_range<'k>(&self, range: impl RangeBounds<K::View<'k>>) -> Result<u64, WriteError> {
+        self.shared.check_writable()?;
+        remove_all(&self.shared, &self.tree, self.bounds(&range)?)
+    }
+
     /// Compares and swaps encoded values.
     fn swap(
         &self,
@@ -386,7 +480,7 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
         new: Option<&[u8]>,
     ) -> Result<Swap<V>, WriteError> {
         Ok(match self.shared.change(&self.tree, key, new, Expected::Value(expected))? {
-            Outcome::Changed { .. } => Swap::Swapped,
+            Outcome::Changed { .. } | Outcome::Replaced(_) => Swap::Swapped,
             Outcome::Unequal(found) => Swap::Unequal(found.map(Guard::of_value).transpose()?),
         })
     }
@@ -440,6 +534,31 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
     /// returned. A bound that has no encoding makes the first item an error, and the only one.
     pub fn range<'k>(&self, range: impl RangeBounds<K::View<'k>>) -> Range<K, V, P> {
         Range::new(&self.shared, &self.tree, self.bounds(&range))
+    }
+
+    /// The entries whose keys have a [prefix](Prefix), as [`range`](Self::range) returns them: all entries, if the prefix is empty.
+    ///
+    /// # Examples
+    /// ```
+    /// # use pm_btree::{Store, StoreOptions};
+    /// # use pm_core::Region;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Store::format(Region::anonymous(1 << 20)?, &StoreOptions::new())?;
+    /// let files = store.table::<&str, u64>("files")?;
+    /// files.insert("/etc/hosts", 90)?;
+    /// files.insert("/home/ada", 7)?;
+    /// files.insert("/home/grace", 9)?;
+    /// assert_eq!(files.prefix("/home/").count(), 2);
+    ///
+    /// let cities = store.table::<(&str, u32), &str>("cities")?; // by country and postal code
+    /// cities.insert(("is", 101), "Reykjavik")?;
+    /// cities.insert(("isle", 1), "nowhere")?;
+    /// assert_eq!(cities.prefix(("is",)).count(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn prefix(&self, prefix: impl Prefix<K>) -> Range<K, V, P> {
+        Range::new(&self.shared, &self.tree, self.bounds_of_prefix(prefix))
     }
 
     /// Calls `each` with the keys and values in a range, in ascending order, until it breaks. Values are not copied: [`range`](Self::range) copies
@@ -499,6 +618,21 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
     fn bounds<'k>(&self, range: &impl RangeBounds<K::View<'k>>) -> Result<Bounds, ReadError> {
         self.shared.settle_reads()?;
         Ok(Bounds { from: self.bound(range.start_bound())?, to: self.bound(range.end_bound())? })
+    }
+
+    fn bounds_of_prefix(&self, prefix: impl Prefix<K>) -> Result<Bounds, ReadError> {
+        self.shared.settle_reads()?;
+        let mut bytes = Vec::new();
+        prefix.encode_prefix(&mut bytes)?;
+        let owned = |bytes: &[u8]| OwnedKey::of(&search_key(&self.tree, bytes));
+        // A word is as long as all keys: zeros behind a prefix make it the least word that has it. No word has a longer one.
+        let is_longer = self.tree.key_width.is_some_and(|width| bytes.len() > width);
+        let to = match end_of_prefix(&bytes) {
+            _ if is_longer => Bound::Excluded(owned(&bytes)),
+            Some(end) => Bound::Excluded(owned(&end)),
+            None => Bound::Unbounded,
+        };
+        Ok(Bounds { from: Bound::Included(owned(&bytes)), to })
     }
 
     fn bound(&self, bound: Bound<&K::View<'_>>) -> Result<Bound<OwnedKey>, ReadError> {

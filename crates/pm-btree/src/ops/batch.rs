@@ -88,7 +88,8 @@ impl<P: Pmem> Drop for Unfinished<'_, P> {
     }
 }
 
-/// Commits a batch: for each table its operations, in ascending order of the tables' numbers and of the keys, one for each key.
+/// Commits a batch: for each table its operations, in ascending order of the tables' numbers and of the keys, one for each key. Returns the number of
+/// keys that were removed.
 ///
 /// # Durability
 /// All changes are durable when this returns, with the second fence of [`commit_in`]; a crash before that leaves all of them or none. Costs the lines
@@ -97,7 +98,7 @@ impl<P: Pmem> Drop for Unfinished<'_, P> {
 pub(crate) fn commit<'c, P: Pmem>(
     supply: &Supply<'c, P>,
     tables: &[(&'c Tree, Vec<Op<'c>>)],
-) -> Result<(), WriteError> {
+) -> Result<u64, WriteError> {
     let session = supply.session;
     let _active = session.begin_change()?;
     let slot = session.batches.acquire(session.epochs.batch_slots()?);
@@ -118,7 +119,7 @@ fn commit_in<'c, P: Pmem>(
     slot: &BatchSlot<'_>,
     tables: &[(&'c Tree, Vec<Op<'c>>)],
     locked: &mut Locked<'c, 'c>,
-) -> Result<(), WriteError> {
+) -> Result<u64, WriteError> {
     let session = supply.session;
     // Before any lock: this may allocate extents.
     let mut records = Vec::new();
@@ -145,8 +146,10 @@ fn commit_in<'c, P: Pmem>(
     // The locks of leaves from which only absent keys are removed are kept, too: the keys stay absent.
     let mut writes = locked.parts.iter().flat_map(|part| &part.writes);
     if writes.next().is_none() {
-        return Ok(());
+        return Ok(0);
     }
+    let removed =
+        locked.parts.iter().flat_map(|part| &part.writes).filter(|write| write.value.is_none()).count();
     let epoch = session.batch_epoch()?;
     // From here on the records may be durable and referred to, even if a fence fails.
     records.into_iter().for_each(Reserved::keep);
@@ -162,7 +165,8 @@ fn commit_in<'c, P: Pmem>(
         part.leaf.end();
         removed.into_iter().for_each(|record| session.release_record(record));
     }
-    Ok(fenced?)
+    fenced?;
+    Ok(removed as u64)
 }
 
 /// Takes space for a value, and stores its record, which the caller fences.

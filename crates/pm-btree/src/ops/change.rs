@@ -1,6 +1,6 @@
 //! The change of one key: what its entry must be, what is written, and what came of it.
 
-use crate::error::{Corruption, WriteError};
+use crate::error::{Corruption, DecodeError, WriteError};
 use crate::node::{
     Bytes, Commit, Entry, FrameLock, INLINE_BYTES, Kind, RecordRef, SearchKey, inline_lengths,
 };
@@ -14,6 +14,8 @@ use pm_core::{Pmem, crc32c_bytes};
 pub(crate) enum Expected<'a> {
     /// Any value, or none.
     Any,
+    /// Any value that this function accepts, or none. The outcome has the value.
+    Returned(fn(&[u8]) -> Result<(), DecodeError>),
     /// This value, encoded; none, if the key must be absent.
     Value(Option<&'a [u8]>),
 }
@@ -26,6 +28,8 @@ pub(crate) enum Outcome {
         /// Whether the key had a value.
         was_present: bool,
     },
+    /// It is durable, and has replaced or removed this value, encoded; `None` if the key was absent.
+    Replaced(Option<Bytes>),
     /// The value, encoded, is not the expected one. Nothing was changed.
     Unequal(Option<Bytes>),
 }
@@ -39,7 +43,9 @@ impl Expected<'_> {
         leaf: &FrameLock<'_>,
         found: Option<&(usize, Entry)>,
     ) -> Result<Option<Outcome>, Corruption> {
-        let Self::Value(expected) = self else { return Ok(None) };
+        if matches!(self, Self::Any) {
+            return Ok(None);
+        }
         if session.verifies_reads {
             match found {
                 Some((slot, _)) => verify_slots(&session.pmem(), is_word, leaf, 1 << slot)?,
@@ -47,9 +53,25 @@ impl Expected<'_> {
                 None => verify_slots(&session.pmem(), is_word, leaf, leaf.live.load(Ordering::Relaxed))?,
             }
         }
+        let Self::Value(expected) = self else { return Ok(None) };
         let value = found.map(|(_, entry)| entry.value(&session.pmem(), is_word));
         let is_expected = value.as_ref().map(Bytes::as_slice) == expected;
         Ok((!is_expected).then_some(Outcome::Unequal(value)))
+    }
+
+    /// The outcome, if the change of the entry, which is in a locked leaf, succeeds.
+    pub(crate) fn success<P: Pmem>(
+        self,
+        session: &Session<P>,
+        is_word: bool,
+        found: Option<&(usize, Entry)>,
+    ) -> Result<Outcome, DecodeError> {
+        let Self::Returned(check) = self else {
+            return Ok(Outcome::Changed { was_present: found.is_some() });
+        };
+        let value = found.map(|(_, entry)| entry.value(&session.pmem(), is_word));
+        value.as_ref().map_or(Ok(()), |value| check(value.as_slice()))?;
+        Ok(Outcome::Replaced(value))
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn put<P: Pmem>(
     if let Some(refused) = expected.refusal(session, tree.is_word(), &leaf, old.as_ref())? {
         return Ok(refused);
     }
+    let success = expected.success(session, tree.is_word(), old.as_ref())?;
     if let Some(record) = &content.record {
         session.pmem().store_nt(record.offset(), if tree.is_word() { value } else { &buffer });
     }
@@ -71,7 +72,7 @@ pub(crate) fn put<P: Pmem>(
     if old.is_none() && is_counted {
         tree.len.fetch_add(1, Ordering::Relaxed);
     }
-    Ok(Outcome::Changed { was_present: old.is_some() })
+    Ok(success)
 }
 
 /// Writes the entry into a free slot, and publishes it in place of the entry in slot `old`.

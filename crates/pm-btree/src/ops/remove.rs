@@ -26,10 +26,11 @@ pub(crate) fn remove<P: Pmem>(
     if let Some(refused) = expected.refusal(session, tree.is_word(), &leaf, old.as_ref())? {
         return Ok(refused);
     }
+    let success = expected.success(session, tree.is_word(), old.as_ref())?;
     if let Some((slot, old)) = &old {
         remove_from(session, tree, &leaf, *slot, old)?;
     }
-    Ok(Outcome::Changed { was_present: old.is_some() })
+    Ok(success)
 }
 
 /// Makes the entry in a slot a tombstone, in place. No older entry of the key survives, because the lines of replaced entries have the same fence;

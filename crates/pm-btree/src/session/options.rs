@@ -13,6 +13,7 @@ pub struct StoreOptions {
     leaves_swept_at_open: Option<u64>,
     changes_per_epoch: Option<u32>,
     group_changes: u32,
+    removal_batch: u32,
 }
 
 impl Default for StoreOptions {
@@ -35,6 +36,7 @@ impl StoreOptions {
             leaves_swept_at_open: None,
             changes_per_epoch: None,
             group_changes: 0,
+            removal_batch: 4096,
         }
     }
 
@@ -105,6 +107,18 @@ impl StoreOptions {
 
     pub(crate) const fn group_changes(&self) -> usize {
         self.group_changes as usize
+    }
+
+    /// The most keys that [`Table::remove_range`](crate::Table::remove_range) removes in one batch, and so atomically: by default 4,096. Each needs some
+    /// 100 bytes of memory besides the key.
+    #[must_use]
+    pub const fn removal_batch(mut self, keys: u32) -> Self {
+        self.removal_batch = keys;
+        self
+    }
+
+    pub(crate) fn removal_batch_keys(&self) -> usize {
+        self.removal_batch.max(1) as usize
     }
 
     pub(crate) const fn verifies_reads(&self) -> bool {

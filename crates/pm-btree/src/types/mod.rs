@@ -3,10 +3,13 @@
 mod key;
 mod option;
 mod plain;
+mod prefix;
 mod primitive;
 mod tuple;
 mod value;
 
 pub use key::{Key, LeadingKey};
 pub use plain::Plain;
+pub use prefix::Prefix;
+pub(crate) use prefix::end_of_prefix;
 pub use value::Value;
