@@ -4,7 +4,7 @@
 //! the 64 slots, which its number decides, so that nothing relies on the words that it overwrites but entries of earlier batches that are committed:
 //!
 //! * A batch that fails before its word is stored, fails by a fence. That poisons the store, so the session commits no later batch in that slot.
-//! * Entries that a killed session has not committed are cleared when the frame of their leaf is filled. A session that uses the same slots again
+//! * Entries that a killed session has not committed are emptied, or turned back, when the frame of their leaf is filled. A session that uses the same slots again
 //!   begins at least eight opens later, and before its first batch the sweep, in `maintenance/sweep.rs`, must end that has filled all frames. Frames
 //!   are filled with the words that the open has found, and not with later ones.
 
