@@ -55,6 +55,7 @@ pub mod engine;
 pub mod nbd;
 pub mod ublk;
 
+mod panics;
 mod polling;
 mod throttle;
 

@@ -27,6 +27,9 @@ pub(crate) trait Device {
 
     /// Makes stores durable.
     fn fence(&self) -> Result<(), Self::Error>;
+
+    /// Stores the generation of the device.
+    fn set_generation(&self, generation: u64);
 }
 
 /// The buffers of a device, which any number of threads use at once.
@@ -37,6 +40,8 @@ pub(crate) struct Buffers {
     options: BufferOptions,
     capacity_bytes: u64,
     slots: Slots,
+    /// The generation of the device.
+    generation: Mutex<u64>,
     queues: Box<[Buffer]>,
 }
 
@@ -55,14 +60,25 @@ impl Buffer {
 }
 
 impl Buffers {
-    /// Buffers with these slots, all of them free.
-    pub(crate) fn new(options: BufferOptions, capacity_bytes: u64, slots: Slots) -> Self {
+    /// Buffers with these slots, all of them free, for a device of this generation.
+    pub(crate) fn new(options: BufferOptions, capacity_bytes: u64, slots: Slots, generation: u64) -> Self {
         let each = options.slots_each();
         let buffer = |index: u64| Buffer {
             len: AtomicUsize::new(0),
             queue: Mutex::new(Queue::new(index * each, each)),
         };
-        Self { options, capacity_bytes, slots, queues: (0..options.buffer_count).map(buffer).collect() }
+        let queues = (0..options.buffer_count).map(buffer).collect();
+        Self { options, capacity_bytes, slots, generation: Mutex::new(generation), queues }
+    }
+
+    /// Gives the device another generation, before anything is stored to it: a copy that was made before does not belong to the slots any more.
+    fn begin_stores<D: Device>(&self, device: &D) {
+        // A panic under the lock is a bug of this module.
+        let mut generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
+        *generation = generation.wrapping_add(1);
+        self.slots.announce_generation(*generation);
+        device.set_generation(*generation);
+        self.slots.note_generation(*generation);
     }
 
     /// Stores the newest bytes of each block of a killed server's slots to the device, and fences. Can be repeated until the slots are gone.
@@ -139,6 +155,7 @@ impl Buffers {
         at: u64,
         bytes: &[u8],
     ) -> Result<Result<(), D::Fault>, D::Error> {
+        self.begin_stores(device);
         let stored = device.store(at, bytes);
         if stored.is_ok() {
             // No Flush by another thread would wait for these stores.
@@ -250,6 +267,7 @@ impl Buffers {
     }
 
     fn drain_locked<D: Device>(&self, device: &D, queue: &mut Queue) -> Result<Drained<D::Fault>, D::Error> {
+        self.begin_stores(device);
         let store = |block: u64, bytes: &[u8]| device.store(block * BLOCK_BYTES, bytes);
         let drained = queue.drain(&self.slots, self.options.is_batched, store, || device.fence())?;
         Ok(drained.map_err(|(block, fault)| (block * BLOCK_BYTES, fault)))

@@ -24,6 +24,11 @@ pub enum BufferError {
     /// The slots of a server that was killed since the system started are not there.
     #[error("a killed server left completed writes in {path}, which does not exist")]
     Missing { path: PathBuf },
+    /// The disk is an older copy of the one whose writes are in the slots.
+    #[error(
+        "the disk has generation {found} where the buffered writes need {expected}: it is an older copy, to which they must not be stored"
+    )]
+    OlderCopy { found: u64, expected: u64 },
     /// The directory of the slots is not on a file system in memory.
     #[error("{path} is not in memory, so buffers there would outlive a power failure in part")]
     NotInMemory { path: PathBuf },

@@ -38,6 +38,10 @@ pub struct SlotsHeader {
     pub crc: u32,
     /// Zero.
     pub reserved: u32,
+    /// The disk's next generation, stored before the disk has it.
+    pub generation_next: u64,
+    /// The disk's generation, stored after the disk has it.
+    pub generation: u64,
 }
 
 impl SlotsHeader {
@@ -65,6 +69,8 @@ pub struct SlotHeader {
 }
 
 const _: () = {
-    assert!(size_of::<SlotsHeader>() == 48);
+    assert!(size_of::<SlotsHeader>() == 64);
+    assert!(core::mem::offset_of!(SlotsHeader, generation_next) == 48);
+    assert!(HEADERS_OFFSET == size_of::<SlotsHeader>() as u64);
     assert!(size_of::<SlotHeader>() == 32);
 };

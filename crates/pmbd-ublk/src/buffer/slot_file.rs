@@ -43,16 +43,21 @@ impl SlotFile {
         Ok((Self { path, unnamed: Some(unnamed) }, region))
     }
 
-    /// A killed server's file, and its memory.
+    /// A killed server's file, and its memory, as scratch if it is only to be read.
     ///
     /// # Errors
     /// [`BufferError::Missing`], and those of opening it.
-    pub(super) fn open(dir: &Path, session: Session) -> Result<(Self, Region), BufferError> {
+    pub(super) fn open(
+        dir: &Path,
+        session: Session,
+        is_scratch: bool,
+    ) -> Result<(Self, Region), BufferError> {
         let path = dir.join(session.file_name());
         if !path.try_exists()? {
             return Err(BufferError::Missing { path });
         }
-        let region = RegionOptions::new().open(&path)?;
+        let options = RegionOptions::new();
+        let region = if is_scratch { options.scratch() } else { options }.open(&path)?;
         Ok((Self { path, unnamed: None }, region))
     }
 

@@ -60,8 +60,17 @@ impl Slots {
     ) -> Self {
         let slots = Self { memory, start_bytes, slot_count, session, file: None };
         (0..slot_count).for_each(|slot| slots.free(slot));
-        let mut head =
-            SlotsHeader { magic: MAGIC, session, slot_count, disk_device, disk_inode, crc: 0, reserved: 0 };
+        let mut head = SlotsHeader {
+            magic: MAGIC,
+            session,
+            slot_count,
+            disk_device,
+            disk_inode,
+            crc: 0,
+            reserved: 0,
+            generation_next: 0,
+            generation: 0,
+        };
         head.crc = head.expected_crc();
         slots.memory.store(start_bytes, pm_core::bytes_of(&head));
         slots
@@ -97,19 +106,24 @@ impl Slots {
         Ok(slots)
     }
 
-    /// The slots of a killed server in the directory `dir`. If they belong to another disk, of which this one is a copy, their file stays when they are
-    /// discarded.
+    /// The slots of a killed server in the directory `dir`. Their file stays when they are discarded, if they belong to another disk, of which this one is
+    /// a copy, or if `is_scratch`: what is stored to this disk then does not reach its file.
     ///
     /// # Errors
     /// When they are missing or corrupted, or another server uses them.
-    pub(crate) fn open_file(dir: &Path, session: Session, disk: (u64, u64)) -> Result<Self, BufferError> {
-        let (file, region) = SlotFile::open(dir, session)?;
+    pub(crate) fn open_file(
+        dir: &Path,
+        session: Session,
+        disk: (u64, u64),
+        is_scratch: bool,
+    ) -> Result<Self, BufferError> {
+        let (file, region) = SlotFile::open(dir, session, is_scratch)?;
         let mut slots = Self::open(Box::new(region), 0)?;
         if slots.session != session.number() {
             return Err(BufferError::NoSlots);
         }
         let head = head_of_all(&*slots.memory, 0);
-        slots.file = ((head.disk_device, head.disk_inode) == disk).then_some(file);
+        slots.file = (!is_scratch && (head.disk_device, head.disk_inode) == disk).then_some(file);
         Ok(slots)
     }
 
@@ -130,8 +144,33 @@ impl Slots {
         self.session
     }
 
-    /// Gives the file of new slots its name.
-    pub(crate) fn publish(&mut self) -> Result<(), BufferError> {
+    /// Checks that the slots belong to the present contents of a disk with this generation: a copy of the disk that was made before the last stores to
+    /// it has another. Between the stores of the two words the disk has one of them, and nothing was stored since.
+    pub(crate) fn check_generation(&self, found: u64) -> Result<(), BufferError> {
+        let head = head_of_all(&*self.memory, self.start_bytes);
+        let is_present = found == head.generation || found == head.generation_next;
+        match is_present && head.generation_next.wrapping_sub(head.generation) <= 1 {
+            true => Ok(()),
+            false => Err(BufferError::OlderCopy { found, expected: head.generation }),
+        }
+    }
+
+    /// Announces the disk's next generation.
+    pub(super) fn announce_generation(&self, next: u64) {
+        let at = core::mem::offset_of!(SlotsHeader, generation_next) as u64;
+        self.memory.store_u64(self.start_bytes + at, next);
+    }
+
+    /// Notes that the disk has this generation.
+    pub(super) fn note_generation(&self, generation: u64) {
+        let at = core::mem::offset_of!(SlotsHeader, generation) as u64;
+        self.memory.store_u64(self.start_bytes + at, generation);
+    }
+
+    /// Gives the file of new slots its name. They are for a disk of this generation.
+    pub(crate) fn publish(&mut self, generation: u64) -> Result<(), BufferError> {
+        self.announce_generation(generation);
+        self.note_generation(generation);
         Ok(self.file.as_mut().map_or(Ok(()), SlotFile::publish)?)
     }
 

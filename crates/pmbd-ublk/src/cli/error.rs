@@ -94,6 +94,10 @@ impl Diagnostic for AtPath {
                 BufferError::NoSlots | BufferError::Checksum { .. } | BufferError::OutOfRange { .. } => {
                     "nothing was changed; --discard-buffered loses those writes".into()
                 }
+                BufferError::OlderCopy { .. } => {
+                    "nothing was changed; put the disk back that was served last, or serve this copy as it is with --discard-buffered"
+                        .into()
+                }
                 BufferError::NotInMemory { .. } | BufferError::Directory { .. } => {
                     "choose a --buffer-dir on a tmpfs".into()
                 }

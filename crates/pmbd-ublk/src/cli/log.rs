@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::thread;
 use std::time::Instant;
 
@@ -24,6 +24,8 @@ pub(crate) struct Log {
 /// What the thread receives.
 enum Message {
     Line(Vec<u8>),
+    /// Answered when the lines before it are written.
+    Written(Sender<()>),
     End,
 }
 
@@ -33,6 +35,29 @@ struct Lines {
     queue: SyncSender<Message>,
     /// The number of lines for which there was no room, and that have not been mentioned.
     lost: Arc<AtomicU64>,
+}
+
+impl Lines {
+    /// Sends a message, for which the queue may have no room while the thread is blocked. Returns whether it was sent.
+    fn send(&self, mut message: Message, end: Instant) -> bool {
+        while let Err(refused) = self.queue.try_send(message) {
+            message = match refused {
+                TrySendError::Full(message) if Instant::now() < end => message,
+                TrySendError::Full(_) | TrySendError::Disconnected(_) => return false,
+            };
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    /// Writes a line, and waits until it is written, or for as long as that may take.
+    fn write_now(&self, line: String) {
+        let end = Instant::now() + PATIENCE;
+        let (written, wait) = mpsc::channel();
+        if self.send(Message::Line(line.into_bytes()), end) && self.send(Message::Written(written), end) {
+            wait.recv_timeout(end.saturating_duration_since(Instant::now())).unwrap_or(());
+        }
+    }
 }
 
 impl Write for Lines {
@@ -65,12 +90,24 @@ pub(crate) fn start() -> Log {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colour).log_internal_errors(false);
     let writer = lines.clone();
     log.with_writer(move || writer.clone()).init();
+    let writer = lines.clone();
+    // The default hook would block for ever if nothing reads standard error.
+    std::panic::set_hook(Box::new(move |panic| writer.write_now(format!("{panic}\n"))));
     Log { lines, ended }
 }
 
 /// Writes lines until the end. What cannot be written is lost.
 fn write_all(messages: &Receiver<Message>, lost: &AtomicU64) {
-    while let Ok(Message::Line(line)) = messages.recv() {
+    while let Ok(message) = messages.recv() {
+        let line = match message {
+            Message::Line(line) => line,
+            Message::Written(answer) => {
+                // Unless the thread has waited for too long.
+                answer.send(()).unwrap_or(());
+                continue;
+            }
+            Message::End => return,
+        };
         let mut written = io::stderr().write_all(&line);
         let count = lost.swap(0, Ordering::Relaxed);
         if count > 0 {
@@ -84,12 +121,8 @@ fn write_all(messages: &Receiver<Message>, lost: &AtomicU64) {
 impl Drop for Log {
     fn drop(&mut self) {
         let end = Instant::now() + PATIENCE;
-        // The queue may be full, and the thread blocked for ever.
-        while let Err(TrySendError::Full(_)) = self.lines.queue.try_send(Message::End) {
-            if Instant::now() > end {
-                return;
-            }
-            thread::sleep(Duration::from_millis(1));
+        if !self.lines.send(Message::End, end) {
+            return;
         }
         let waited = self.ended.recv_timeout(end.saturating_duration_since(Instant::now()));
         debug_assert!(matches!(waited, Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout)));

@@ -36,11 +36,14 @@ pub struct Descriptor {
     /// Zero.
     pub reserved_0: u32,
     /// [`UNFLUSHED`](Self::UNFLUSHED) while completed writes may be in the CPU's caches only, and were not asked to be durable; else zero. Any other
-    /// value counts as the former. The one field that changes in place.
+    /// value counts as the former. Changes in place.
     pub unflushed: u64,
+    /// While writes are buffered, the number of times that stores to the sectors were begun. It tells an older copy of the disk, which the slots must not
+    /// be stored to. Else any value. Changes in place, as `unflushed`.
+    pub generation: u64,
     /// Zero.
-    pub reserved: [u8; 28],
-    /// CRC-32C of all bytes before this field, computed with zero for `unflushed`.
+    pub reserved: [u8; 20],
+    /// CRC-32C of all bytes before this field, computed with zero for `unflushed` and `generation`.
     pub crc: u32,
 }
 
@@ -49,6 +52,7 @@ const _: () = {
     assert!(core::mem::offset_of!(Descriptor, capacity_bytes) == 8);
     assert!(core::mem::offset_of!(Descriptor, sector_bytes) == 16);
     assert!(core::mem::offset_of!(Descriptor, unflushed) == 24);
+    assert!(core::mem::offset_of!(Descriptor, generation) == 32);
     assert!(core::mem::offset_of!(Descriptor, crc) == 60);
     assert!(SMALL_START == 12_288);
 };
@@ -60,9 +64,16 @@ impl Descriptor {
     /// A sealed descriptor.
     #[must_use]
     pub fn new(start_bytes: u64, capacity_bytes: u64, sector_bytes: u32) -> Self {
-        let (reserved_0, unflushed, reserved) = (0, 0, [0; 28]);
-        let mut descriptor =
-            Self { start_bytes, capacity_bytes, sector_bytes, reserved_0, unflushed, reserved, crc: 0 };
+        let mut descriptor = Self {
+            start_bytes,
+            capacity_bytes,
+            sector_bytes,
+            reserved_0: 0,
+            unflushed: 0,
+            generation: 0,
+            reserved: [0; 20],
+            crc: 0,
+        };
         descriptor.crc = descriptor.expected_crc();
         descriptor
     }
@@ -70,7 +81,7 @@ impl Descriptor {
     /// The checksum of these fields.
     #[must_use]
     pub fn expected_crc(&self) -> u32 {
-        let checked = Self { unflushed: 0, ..*self };
+        let checked = Self { unflushed: 0, generation: 0, ..*self };
         crc32c::crc32c(&pm_core::bytes_of(&checked)[..core::mem::offset_of!(Self, crc)])
     }
 

@@ -31,6 +31,8 @@ pub struct Disk {
     buffers: Option<BufferOptions>,
     buffer_dir: PathBuf,
     discard_buffered: bool,
+    /// Whether stores to the region do not reach the file.
+    is_scratch: bool,
 }
 
 /// The contents of a disk's file.
@@ -89,7 +91,8 @@ impl DiskKind {
 /// How a disk is created or opened.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
-    /// How the region is opened: instructions, read-only, huge pages.
+    /// How the region is opened: instructions, read-only, huge pages. As [scratch](RegionOptions::scratch), an engine has what a killed server left in its
+    /// buffers, leaves it to the next server, and does not buffer.
     pub region: RegionOptions,
     /// The logical sector of a new or raw disk. A pool records its own.
     pub sector: SectorSize,
@@ -237,7 +240,8 @@ impl Disk {
         options: &DiskOptions,
     ) -> Self {
         let DiskOptions { writes, buffers, buffer_dir, discard_buffered, .. } = options.clone();
-        Self { region, geometry, kind, mark, writes, buffers, buffer_dir, discard_buffered }
+        let is_scratch = region.is_writable() && !options.region.is_writer();
+        Self { region, geometry, kind, mark, writes, buffers, buffer_dir, discard_buffered, is_scratch }
     }
 
     /// Its properties.
@@ -281,7 +285,7 @@ impl Disk {
         wrap: impl FnOnce(Region) -> Result<P, DiskError>,
     ) -> Result<Engine<P>, DiskError> {
         let writable = self.region.is_writable();
-        let leftover = self.leftover()?;
+        let (leftover, has_discarded) = self.leftover()?;
         if !writable && leftover.is_some() {
             return Err(DiskError::Buffered);
         }
@@ -291,7 +295,8 @@ impl Disk {
                 "writes of an earlier server may be lost, as the system could not write them back; flushes will fail"
             );
         }
-        let buffers = match self.buffers.filter(|_| writable) {
+        // What is stored to scratch is lost anyway, and must not be left to a later server.
+        let buffers = match self.buffers.filter(|_| writable && !self.is_scratch) {
             Some(options) => {
                 options.check().map_err(WriteBackError::from)?;
                 Some((options, self.new_slots(options.slot_count()).map_err(WriteBackError::from)?))
@@ -303,19 +308,20 @@ impl Disk {
             return Ok(engine.read_only());
         }
         let setup = WriteSetup { policy: self.writes, mark: self.mark, buffers, leftover };
-        Ok(engine.with_writes(setup)?)
+        let engine = engine.with_writes(setup)?;
+        Ok(if has_discarded { engine.note_discarded() } else { engine })
     }
 
-    /// The buffered writes of its last server, if that was killed, and not by a power failure.
-    fn leftover(&self) -> Result<Option<Slots>, DiskError> {
+    /// The buffered writes of its last server, if that was killed, and not by a power failure, and whether they are discarded.
+    fn leftover(&self) -> Result<(Option<Slots>, bool), DiskError> {
         let found = self.mark.map_or(0, |mark| mark.load(&self.region));
         if matches!(found, 0 | WriteBackMark::SET) {
-            return Ok(None);
+            return Ok((None, false));
         }
         let path = self.region.path().display();
         if self.discard_buffered {
             tracing::warn!(%path, "discarding the buffered writes of the last server, which was killed");
-            return Ok(None);
+            return Ok((None, true));
         }
         let open = || {
             let session = Session::of_mark(found);
@@ -323,9 +329,12 @@ impl Disk {
                 tracing::info!(%path, "the system has restarted since the last server; writes that were not flushed are lost");
                 return Ok(None);
             }
-            Slots::open_file(&self.buffer_dir, session, self.identity()?).map(Some)
+            Slots::open_file(&self.buffer_dir, session, self.identity()?, self.is_scratch).map(Some)
         };
-        open().map_err(|error: BufferError| WriteBackError::from(error).into())
+        match open() {
+            Ok(slots) => Ok((slots, false)),
+            Err(error) => Err(WriteBackError::from(error).into()),
+        }
     }
 
     fn new_slots(&self, slot_count: u64) -> Result<Slots, BufferError> {

@@ -4,8 +4,8 @@ use crate::buffer::BufferError;
 use pm_core::FenceError;
 use pm_core::fault::MediumFault;
 
-/// The error of a block request. A request that fails with any error except [`Medium`](Self::Medium), [`Fault`](Self::Fault) and
-/// [`Mismatch`](Self::Mismatch) has changed nothing.
+/// The error of a block request. A request that fails with any error except [`Medium`](Self::Medium), [`Fault`](Self::Fault),
+/// [`Mismatch`](Self::Mismatch) and [`Discarded`](Self::Discarded) has changed nothing.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the message names the fields")]
 #[non_exhaustive]
@@ -26,6 +26,12 @@ pub enum BlockError {
     /// Other bytes were found after the write than were written: see [`WritePolicy::verify`](super::WritePolicy::verify).
     #[error("other bytes were found after a write of {len_bytes} bytes at {offset_bytes}")]
     Mismatch { offset_bytes: u64, len_bytes: u64 },
+    /// Completed writes of the last server were discarded: see [`Engine::fail_flushes`](super::Engine::fail_flushes). Nothing that a client has written is
+    /// known to be there until it has begun anew.
+    #[error(
+        "completed writes of the last server were discarded, and no flush succeeds until the device is removed"
+    )]
+    Discarded,
     /// The medium could not make the data durable. The state of the range is unknown, and every later request that needs durability fails too.
     #[error(transparent)]
     Medium(#[from] FenceError),

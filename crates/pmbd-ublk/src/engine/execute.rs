@@ -7,6 +7,7 @@ use super::policy::{WritePolicy, WriteScheme, WriteSetup};
 use super::writes::{WriteFailure, Writes};
 use crate::buffer::Buffers;
 use crate::throttle::Throttle;
+use core::sync::atomic::{AtomicBool, Ordering};
 use pm_core::fault::MediumFault;
 use pm_core::{DirtyPages, Pmem, Region};
 
@@ -91,6 +92,10 @@ pub struct Engine<P: Pmem = Region> {
     /// Set while writes are deferred; cleared on drop, after they were written back.
     mark: Option<WriteBackMark>,
     read_only: bool,
+    /// Whether completed writes of the last server were discarded.
+    has_discarded: bool,
+    /// Whether its clients were given these writes as completed, so that no Flush may succeed.
+    fails_flushes: AtomicBool,
 }
 
 /// Logs a failure of the medium, for the operator.
@@ -138,7 +143,8 @@ impl<P: Pmem> Engine<P> {
             return Err(GeometryError::OutsideRegion { start_bytes, capacity_bytes, region_bytes });
         }
         let writes = Writes::new(WritePolicy::default(), start_bytes, capacity_bytes, None);
-        Ok(Self { pmem, geometry, writes, mark: None, read_only: false })
+        let fails_flushes = AtomicBool::new(false);
+        Ok(Self { pmem, geometry, writes, mark: None, read_only: false, has_discarded: false, fails_flushes })
     }
 
     /// Makes the engine write by `policy`, without buffers: see [`with_writes`](Self::with_writes).
@@ -184,6 +190,7 @@ impl<P: Pmem> Engine<P> {
         if let Some(mark) = mark {
             let found = mark.load(&self.pmem);
             if let Some(slots) = leftover.as_ref().filter(|slots| slots.session() == found) {
+                slots.check_generation(mark.generation(&self.pmem))?;
                 let block_count = self.writes.replay(&self.pmem, slots)?;
                 tracing::info!(
                     block_count,
@@ -198,7 +205,7 @@ impl<P: Pmem> Engine<P> {
             }
             match &mut buffers {
                 Some((_, slots)) => {
-                    slots.publish()?;
+                    slots.publish(mark.generation(&self.pmem))?;
                     mark.set(&self.pmem, slots.session());
                 }
                 None if is_deferred => mark.set(&self.pmem, WriteBackMark::SET),
@@ -208,7 +215,10 @@ impl<P: Pmem> Engine<P> {
         }
         leftover.map_or(Ok(()), |mut slots| slots.discard())?;
         self.mark = mark.filter(|_| is_deferred || buffers.is_some());
-        let buffers = buffers.map(|(options, slots)| Buffers::new(options, capacity_bytes, slots));
+        let buffers = buffers.zip(self.mark).map(|((options, slots), mark)| {
+            let generation = mark.generation(&self.pmem);
+            (Buffers::new(options, capacity_bytes, slots, generation), mark)
+        });
         self.writes = Writes::new(policy, start_bytes, capacity_bytes, buffers);
         Ok(self)
     }
@@ -218,6 +228,25 @@ impl<P: Pmem> Engine<P> {
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
+    }
+
+    /// Notes that completed writes of the last server were discarded: see [`has_discarded`](Self::has_discarded).
+    pub(crate) fn note_discarded(mut self) -> Self {
+        self.has_discarded = true;
+        self
+    }
+
+    /// Whether completed writes of the last server, which was killed, were discarded. A client of that server must not be served as if they were there: a
+    /// transport that goes on serving it calls [`fail_flushes`](Self::fail_flushes).
+    #[must_use]
+    pub const fn has_discarded(&self) -> bool {
+        self.has_discarded
+    }
+
+    /// Makes each later Flush, and each request with FUA, fail with [`BlockError::Discarded`]: a client would take their success for that of writes that
+    /// were discarded.
+    pub fn fail_flushes(&self) {
+        self.fails_flushes.store(true, Ordering::Release);
     }
 
     /// The device's geometry.
@@ -297,7 +326,7 @@ impl<P: Pmem> Engine<P> {
                 self.complete_write(offset_bytes, len_bytes, fua)
             }
             BlockOp::Flush if self.read_only => Ok(()),
-            BlockOp::Flush => self.flush(),
+            BlockOp::Flush => self.check_flushes().and_then(|()| self.flush()),
             BlockOp::Discard { len_bytes } => self.zero(offset_bytes, len_bytes, false, granule),
             BlockOp::WriteZeroes { len_bytes, fua } => self.zero(offset_bytes, len_bytes, fua, granule),
         }
@@ -336,6 +365,9 @@ impl<P: Pmem> Engine<P> {
     /// The fence between a write's stores and its completion.
     #[inline]
     fn complete_write(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> Result<(), BlockError> {
+        if fua {
+            self.check_flushes()?;
+        }
         if fua && self.writes.is_buffered() {
             return self.flush();
         }
@@ -345,6 +377,11 @@ impl<P: Pmem> Engine<P> {
             self.make_durable()?;
         }
         Ok(())
+    }
+
+    #[inline]
+    fn check_flushes(&self) -> Result<(), BlockError> {
+        if self.fails_flushes.load(Ordering::Acquire) { Err(BlockError::Discarded) } else { Ok(()) }
     }
 
     fn flush(&self) -> Result<(), BlockError> {

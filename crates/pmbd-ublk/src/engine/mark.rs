@@ -4,11 +4,17 @@ use super::error::WriteBackError;
 use core::ops::Range;
 use pm_core::{DirtyPages, FenceError, Pmem};
 
-/// A word of persistent memory outside a device, which is not zero while the device's [deferred](super::WriteScheme::Deferred) writes may be in the
+/// The offset of the generation in a mark.
+const GENERATION_OFFSET: u64 = size_of::<u64>() as u64;
+
+/// Two words of persistent memory outside a device. The first is not zero while the device's [deferred](super::WriteScheme::Deferred) writes may be in the
 /// caches only, or while completed writes may be in buffers.
 ///
 /// It outlives the server that set it, because stores outlive their process. A power failure may lose it, together with everything else that was in the
 /// caches only: at that moment there is nothing to write back.
+///
+/// The second is the device's generation: while writes are in buffers it changes before each store of theirs to the device. It need not be durable, as
+/// the buffers are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WriteBackMark(u64);
 
@@ -16,7 +22,7 @@ impl WriteBackMark {
     /// The word of a device with deferred writes.
     pub const SET: u64 = u64::from_le_bytes(*b"UNFLUSHD");
 
-    /// The mark in the word at `offset`, a multiple of 8.
+    /// The mark in the two words at `offset`, a multiple of 16 or, in one line, of 8.
     #[must_use]
     pub const fn at(offset: u64) -> Self {
         Self(offset)
@@ -32,13 +38,25 @@ impl WriteBackMark {
         pmem.store_u64(self.0, word);
     }
 
+    /// The generation of the device.
+    pub(crate) fn generation<P: Pmem>(self, pmem: &P) -> u64 {
+        pmem.load_u64(self.0 + GENERATION_OFFSET)
+    }
+
+    /// Changes the generation of the device.
+    pub(super) fn set_generation<P: Pmem>(self, pmem: &P, generation: u64) {
+        pmem.store_u64(self.0 + GENERATION_OFFSET, generation);
+    }
+
     /// Clears it. All writes must be durable.
     ///
     /// # Durability
     /// When it returns, a power failure leaves the mark cleared, so that the next server need not write the device back.
     pub(super) fn clear<P: Pmem>(self, pmem: &P) -> Result<(), FenceError> {
         pmem.store_u64(self.0, 0);
-        pmem.persist(self.0, size_of::<u64>() as u64)
+        // After the mark: a server that is killed in between leaves a mark with the generation of its slots.
+        pmem.store_u64(self.0 + GENERATION_OFFSET, 0);
+        pmem.persist(self.0, 2 * size_of::<u64>() as u64)
     }
 }
 

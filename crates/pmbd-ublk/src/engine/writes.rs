@@ -1,5 +1,6 @@
 //! Stores of an engine by its policy, between the check of a request's range and its fence.
 
+use super::mark::WriteBackMark;
 use super::policy::{WritePolicy, WriteScheme};
 use crate::buffer::{BufferError, Buffers, Device, Slots};
 use core::ops::Range;
@@ -57,8 +58,8 @@ pub(super) struct Writes {
     /// The pages to write back, if writes are deferred. The lock is held by the one Flush that takes pages out and waits for them: a second that found
     /// none must not return earlier.
     deferred: Option<(DirtyPages, Mutex<()>)>,
-    /// Before the device, if writes are buffered.
-    buffers: Option<Buffers>,
+    /// Before the device, if writes are buffered, and the mark of the device.
+    buffers: Option<(Buffers, WriteBackMark)>,
     /// Empty unless writes are verified. A page is stored to and compared under its lock, because a write of another client in between would be found instead.
     locks: Box<[Mutex<()>]>,
 }
@@ -68,7 +69,7 @@ impl Writes {
         policy: WritePolicy,
         start_bytes: u64,
         capacity_bytes: u64,
-        buffers: Option<Buffers>,
+        buffers: Option<(Buffers, WriteBackMark)>,
     ) -> Self {
         let deferred = (policy.scheme == WriteScheme::Deferred)
             .then(|| (DirtyPages::new(capacity_bytes), Mutex::new(())));
@@ -84,8 +85,8 @@ impl Writes {
         self.buffers.is_some()
     }
 
-    pub(super) const fn buffers_mut(&mut self) -> Option<&mut Buffers> {
-        self.buffers.as_mut()
+    pub(super) fn buffers_mut(&mut self) -> Option<&mut Buffers> {
+        self.buffers.as_mut().map(|(buffers, _)| buffers)
     }
 
     /// Loads the newest bytes at `at` in the region.
@@ -93,7 +94,7 @@ impl Writes {
     pub(super) fn load<P: Pmem>(&self, pmem: &P, at: u64, out: &mut [u8]) -> Result<(), MediumFault> {
         match &self.buffers {
             None => pmem.try_load(at, out),
-            Some(buffers) => buffers.load(&Target { writes: self, pmem }, at - self.start_bytes, out),
+            Some((buffers, _)) => buffers.load(&Target { writes: self, pmem }, at - self.start_bytes, out),
         }
     }
 
@@ -102,7 +103,7 @@ impl Writes {
     pub(super) fn store<P: Pmem>(&self, pmem: &P, at: u64, bytes: &[u8]) -> Result<(), WriteFailure> {
         match &self.buffers {
             None => self.store_through(pmem, at, bytes),
-            Some(buffers) => buffers
+            Some((buffers, _)) => buffers
                 .store(&Target { writes: self, pmem }, at - self.start_bytes, bytes)
                 .map_err(WriteFailure::Fence)?,
         }
@@ -143,7 +144,7 @@ impl Writes {
         pmem: &P,
         fence: impl FnOnce() -> Result<(), E>,
     ) -> Result<Result<(), (u64, WriteFailure)>, E> {
-        if let Some(buffers) = &self.buffers {
+        if let Some((buffers, _)) = &self.buffers {
             let drained = buffers.drain(&Target { writes: self, pmem })?;
             fence()?;
             return Ok(drained);
@@ -277,6 +278,12 @@ impl<P: Pmem> Device for Target<'_, P> {
 
     fn fence(&self) -> Result<(), FenceError> {
         self.pmem.fence()
+    }
+
+    fn set_generation(&self, generation: u64) {
+        if let Some((_, mark)) = &self.writes.buffers {
+            mark.set_generation(self.pmem, generation);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::order::{ConnectionOrder, Member};
 use super::transmission::Connection;
 use super::{NbdClients, NbdError, NbdOptions, NbdStats};
 use crate::engine::Engine;
+use crate::panics::AbortOnPanic;
 use crate::throttle::Throttle;
 use pm_core::Pmem;
 use rustix::fd::AsFd;
@@ -281,6 +282,7 @@ impl<P: Pmem> Client<P> {
     fn serve(mut self, agreement: Agreement) {
         let Shared { engine, options, stats, .. } = &*self.shared;
         let connection = Connection::new(engine, &mut self.member, agreement.structured, options.spin, stats);
+        let _aborts = AbortOnPanic;
         match connection.serve() {
             Ok(()) => tracing::debug!(client = self.id, "client disconnected"),
             Err(error) => tracing::debug!(client = self.id, %error, "connection ended"),

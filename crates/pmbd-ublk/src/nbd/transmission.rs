@@ -305,9 +305,12 @@ impl Refusal {
         match self {
             Self::Device(BlockError::OutOfRange { .. }) if adds_data => errno::ENOSPC,
             Self::Device(BlockError::ReadOnly) => errno::EPERM,
-            Self::Device(BlockError::Medium(_) | BlockError::Fault { .. } | BlockError::Mismatch { .. }) => {
-                errno::EIO
-            }
+            Self::Device(
+                BlockError::Medium(_)
+                | BlockError::Fault { .. }
+                | BlockError::Mismatch { .. }
+                | BlockError::Discarded,
+            ) => errno::EIO,
             _ => errno::EINVAL,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::error::DriverError;
 use crate::engine::{BlockError, BlockOp, Engine};
+use crate::panics::AbortOnPanic;
 use crate::polling::Polling;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use libublk::ctrl::UblkCtrl;
@@ -78,6 +79,8 @@ impl Queue {
         let queue = queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&buffers)))?;
         let mut served =
             Loop { queue: &queue, engine, found_count: 0, arrived: None, leaving: false, failed: None };
+        // Before the queue is dropped, which would wait for commands that only the ring's end cancels.
+        let _aborts = AbortOnPanic;
         let outcome = served.run(&config, &mut buffers, ready);
         if !matches!(outcome, Ok(QueueEnd::Stopped)) {
             // The driver still has the tags. It may copy a request's data into their buffers until the ring is closed, with this
@@ -252,7 +255,10 @@ fn errno_of(error: &BlockError) -> Errno {
     match error {
         BlockError::OutOfRange { .. } | BlockError::Unaligned { .. } => Errno::INVAL,
         BlockError::ReadOnly => Errno::ROFS,
-        BlockError::Medium(_) | BlockError::Fault { .. } | BlockError::Mismatch { .. } => Errno::IO,
+        BlockError::Medium(_)
+        | BlockError::Fault { .. }
+        | BlockError::Mismatch { .. }
+        | BlockError::Discarded => Errno::IO,
     }
 }
 

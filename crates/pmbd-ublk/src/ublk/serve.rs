@@ -93,6 +93,13 @@ pub fn serve<P: Pmem + Send + Sync + 'static>(
     let (up, recovered) = match find(&mut control, identity)? {
         PoolDevice::Waiting(waiting) => {
             let spec = spec.for_takeover(&waiting, &control.params(waiting.device_id)?)?;
+            if engine.has_discarded() {
+                tracing::error!(
+                    device = waiting.device_id,
+                    "completed writes of the last server were discarded; flushes of the device will fail until it is removed"
+                );
+                engine.fail_flushes();
+            }
             (server.take_over(&waiting, &spec)?, true)
         }
         PoolDevice::Dead(device) => {

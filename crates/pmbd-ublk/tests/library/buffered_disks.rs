@@ -2,8 +2,8 @@
 
 use pm_core::{Medium, Region, RegionOptions};
 use pmbd::{
-    BlockOp, BufferError, BufferOptions, Disk, DiskError, DiskOptions, Engine, Geometry, SectorSize, Slots,
-    WriteBackError, WriteBackMark, WriteSetup,
+    BlockError, BlockOp, BufferError, BufferOptions, Disk, DiskError, DiskOptions, Engine, Geometry,
+    SectorSize, Slots, WriteBackError, WriteBackMark, WriteSetup,
 };
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -278,4 +278,117 @@ fn too_few_slots_are_refused() {
     let engine = Engine::new(Region::anonymous(8192 + (1 << 18)).unwrap(), geometry).unwrap();
     let refused = engine.with_writes(setup);
     assert!(matches!(refused, Err(WriteBackError::Buffer(BufferError::TooSmall { .. }))));
+}
+
+/// A copy that was made while the disk was served is older than the slots that the killed server has left. Put back in place, it has the mark and the inode.
+#[test]
+fn older_copy_in_place_is_refused() {
+    let place = Place::new("/dev/shm");
+    create(&place);
+    let engine = serve(&place.disk, &place.buffers, true).unwrap();
+    write(&engine, 1);
+    // Whatever stores to the disk in between: a drain, or a write that passes the buffer.
+    let flush = |engine: &Engine| engine.execute(0, BlockOp::Flush).unwrap();
+    let pass = |engine: &Engine| {
+        engine.execute(65_536, BlockOp::Write { data: &[3; 65_536], fua: false }).unwrap();
+    };
+    flush(&engine);
+    for change in [flush, pass] {
+        let older = fs::read(&place.disk).unwrap();
+        write(&engine, 2);
+        change(&engine);
+        write(&engine, 4);
+        let present = fs::read(&place.disk).unwrap();
+        let slots = fs::read(&place.slots()[0]).unwrap();
+        let elsewhere = Place::new("/dev/shm");
+        fs::write(&elsewhere.disk, &older).unwrap();
+        fs::write(elsewhere.buffers.join(place.slots()[0].file_name().unwrap()), &slots).unwrap();
+        for is_buffered in [true, false] {
+            let refused = buffer_error(serve(&elsewhere.disk, &elsewhere.buffers, is_buffered));
+            assert!(matches!(refused, BufferError::OlderCopy { .. }), "{refused:?}");
+        }
+        assert!(fs::read(&elsewhere.disk).unwrap() == older, "a refused copy is unchanged");
+        fs::write(&elsewhere.disk, &present).unwrap();
+        assert_eq!(read(&serve(&elsewhere.disk, &elsewhere.buffers, false).unwrap()), 4);
+    }
+}
+
+/// Between the three stores of a generation the server may be killed: nothing was stored to the disk since the one before.
+#[test]
+fn kill_between_the_stores_of_a_generation_loses_nothing() {
+    let place = Place::new("/dev/shm");
+    create(&place);
+    let engine = serve(&place.disk, &place.buffers, true).unwrap();
+    write(&engine, 1);
+    kill(engine, &place);
+    let (disk, slots) = (fs::read(&place.disk).unwrap(), fs::read(&place.slots()[0]).unwrap());
+    let name = place.slots()[0].clone();
+    for (of_disk, generation, is_right) in
+        [(0, 0, true), (1, 0, true), (1, 1, true), (0, 1, false), (0, 2, false)]
+    {
+        fs::write(&place.disk, &disk).unwrap();
+        fs::write(&name, &slots).unwrap();
+        let file = fs::File::options().write(true).open(&name).unwrap();
+        file.write_all_at(&u64::to_le_bytes(1), 48).unwrap();
+        file.write_all_at(&u64::to_le_bytes(generation), 56).unwrap();
+        let file = fs::File::options().write(true).open(&place.disk).unwrap();
+        file.write_all_at(&u64::to_le_bytes(of_disk), MARK_OFFSET + 8).unwrap();
+        match serve(&place.disk, &place.buffers, false) {
+            Ok(engine) => assert!(is_right && read(&engine) == 1),
+            refused => assert!(!is_right, "{:?}", buffer_error(refused)),
+        }
+    }
+}
+
+/// What is read as scratch cannot be stored: it stays for the next server.
+#[test]
+fn scratch_leaves_the_slots_to_the_next_server() {
+    let place = Place::new("/dev/shm");
+    create(&place);
+    let engine = serve(&place.disk, &place.buffers, true).unwrap();
+    write(&engine, 1);
+    kill(engine, &place);
+    let before = (fs::read(&place.disk).unwrap(), place.slots());
+    for is_buffered in [true, false] {
+        let scratch =
+            DiskOptions { region: RegionOptions::new().scratch(), ..options(&place.buffers, is_buffered) };
+        let engine = Disk::open(&place.disk, &scratch).unwrap().into_engine().unwrap();
+        assert_eq!(read(&engine), 1, "it has the writes");
+        write(&engine, 2);
+        engine.execute(0, BlockOp::Flush).unwrap();
+        drop(engine);
+        assert!((fs::read(&place.disk).unwrap(), place.slots()) == before);
+    }
+    assert_eq!(read(&serve(&place.disk, &place.buffers, false).unwrap()), 1);
+}
+
+/// A client of the killed server must not be told that the discarded writes are durable.
+#[test]
+fn flushes_fail_for_clients_whose_writes_were_discarded() {
+    let place = Place::new("/dev/shm");
+    create(&place);
+    let engine = serve(&place.disk, &place.buffers, true).unwrap();
+    assert!(!engine.has_discarded());
+    write(&engine, 1);
+    kill(engine, &place);
+    for is_buffered in [true, false] {
+        let discarding = DiskOptions { discard_buffered: true, ..options(&place.buffers, is_buffered) };
+        let disk = fs::read(&place.disk).unwrap();
+        let engine = Disk::open(&place.disk, &discarding).unwrap().into_engine().unwrap();
+        assert!(engine.has_discarded());
+        engine.execute(0, BlockOp::Flush).unwrap();
+        engine.fail_flushes();
+        let fua = |fua| engine.execute(0, BlockOp::Write { data: &[2; 512], fua });
+        let zeroes = |fua| engine.execute(0, BlockOp::WriteZeroes { len_bytes: 512, fua });
+        for refused in [engine.execute(0, BlockOp::Flush), fua(true), zeroes(true)] {
+            assert!(matches!(refused, Err(BlockError::Discarded)), "{refused:?}");
+        }
+        assert!(fua(false).is_ok() && zeroes(false).is_ok());
+        drop(engine);
+        // The next server's clients are new.
+        let next = serve(&place.disk, &place.buffers, is_buffered).unwrap();
+        assert!(!next.has_discarded() && next.execute(0, BlockOp::Flush).is_ok());
+        drop(next);
+        fs::write(&place.disk, disk).unwrap();
+    }
 }

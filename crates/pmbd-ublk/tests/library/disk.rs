@@ -242,7 +242,8 @@ fn descriptor_matches_golden_bytes() {
         ("sector_bytes", 16, 4),
         ("reserved_0", 20, 4),
         ("unflushed", 24, 8),
-        ("reserved", 32, 28),
+        ("generation", 32, 8),
+        ("reserved", 40, 20),
         ("crc", 60, 4),
     ];
     assert_eq!(fields, expected);

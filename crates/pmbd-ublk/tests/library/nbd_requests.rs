@@ -2,12 +2,16 @@
 
 use crate::nbd_common::watched::{Watched, WatchedMemory};
 use crate::nbd_common::{Answer, Client, MIB, Server, engine, engine_over, error_of, pattern, served};
+use core::ops::Range;
 use fastrand::Rng;
-use pm_core::{Domain, Region, RegionOptions};
+use pm_core::{Domain, Pmem, Region, RegionOptions};
+use pm_testkit::{AnyPmem, Hook, Hooked};
 use pmbd::nbd::protocol::{MAX_PAYLOAD_BYTES, command, command_flag, errno, option};
 use pmbd::{Engine, Geometry, NbdOptions, NbdPeer, SectorSize, WriteCache};
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -513,4 +517,33 @@ fn failing_medium_is_io_error() {
         // Requests without a fence succeed.
         assert_eq!(client.read(0, 512), Ok(vec![1; 512]));
     }
+}
+
+/// Panics at a store to the second sector.
+struct Panics;
+
+impl<R: Pmem> Hook<R> for Panics {
+    fn before_store(&self, range: Range<u64>) {
+        assert_ne!(range.start, 512, "a bug in the way of a request");
+    }
+}
+
+/// A thread that serves a client ends the process when it panics, with its message: the other clients' requests would be served by what the panic has
+/// left half done, and this one's never be answered.
+#[test]
+fn panic_in_a_client_thread_ends_the_process() {
+    const CHILD: &str = "PM_PANIC_IN_CLIENT";
+    if std::env::var_os(CHILD).is_some() {
+        let engine = engine_over(AnyPmem::other(Hooked::new(Region::anonymous(MIB).unwrap(), Panics)));
+        let (_server, mut client) = served(engine, true);
+        assert_eq!(client.write(0, &[1; 512]), Ok(vec![]));
+        let answer = client.write(512, &[1; 512]);
+        panic!("the process goes on: {answer:?}");
+    }
+    let name = "nbd_requests::panic_in_a_client_thread_ends_the_process";
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(rustix::process::Signal::ABORT.as_raw()), "{text}");
+    assert!(text.contains("a bug in the way of a request") && !text.contains("goes on"), "{text}");
 }
