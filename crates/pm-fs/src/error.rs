@@ -67,6 +67,9 @@ pub enum FsError {
     /// A part of the file system is corrupted.
     #[error(transparent)]
     Corrupted(#[from] Corruption),
+    /// The file system was opened to be [read only](crate::FsOptions::read_only).
+    #[error("the file system is read-only")]
+    ReadOnly,
     /// A part that all changes need is corrupted: files can be read, and nothing can be changed.
     #[error("the file system accepts no changes: {0}")]
     NoChanges(Corruption),
@@ -147,7 +150,7 @@ impl FsError {
             Self::TooManyLinks => Errno::MLINK,
             Self::NoData => Errno::NXIO,
             Self::NoAttribute => Errno::NODATA,
-            Self::NoChanges(_) => Errno::ROFS,
+            Self::ReadOnly | Self::NoChanges(_) => Errno::ROFS,
             Self::NoSpace | Self::TooSmall(_) | Self::AttributesTooLong => Errno::NOSPC,
             _ => Errno::IO,
         }

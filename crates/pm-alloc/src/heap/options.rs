@@ -40,6 +40,14 @@ impl HeapOptions {
         }
     }
 
+    /// Opens the heap as [scratch](RegionOptions::scratch), in pages of this process: the file is opened for reading only, and recovery and transactions
+    /// leave it unchanged. Keeps the page cache as it is.
+    #[must_use]
+    pub fn scratch(mut self) -> Self {
+        self.region = self.region.scratch().keep_pages(true);
+        self
+    }
+
     /// Options for mapping the region.
     #[must_use]
     pub fn region(mut self, region: RegionOptions) -> Self {

@@ -61,9 +61,11 @@ impl Fs<Region> {
     ///
     /// # Durability
     /// All calls of earlier processes that have returned are durable, and those that were interrupted are whole or undone, with the recovery of
-    /// [`Heap::open`].
+    /// [`Heap::open`]. If the options say [`read_only`](FsOptions::read_only), nothing is stored, and nothing that a killed process has left becomes
+    /// durable.
     pub fn open(path: impl AsRef<Path>, options: &FsOptions) -> Result<Self, FsError> {
-        Self::open_in(Heap::open(path, &options.heap)?, options)
+        let heap = options.heap.clone();
+        Self::open_in(Heap::open(path, &if options.read_only { heap.scratch() } else { heap })?, options)
     }
 }
 
@@ -81,7 +83,8 @@ impl<P: Pmem> Fs<P> {
         Self::format_in(Heap::format(pmem, &heap_options(pool_bytes, options)?)?, options)
     }
 
-    /// Opens the file system in a region.
+    /// Opens the file system in a region. If the options say [`read_only`](FsOptions::read_only), recovery stores to the region all the same, so that
+    /// should be scratch.
     ///
     /// # Errors
     /// As for [`open`](Fs::open).
@@ -151,7 +154,7 @@ impl<P: Pmem> Fs<P> {
         if root.ino == orphans.ino || [root, orphans].iter().any(|inode| inode.kind != FileKind::Directory) {
             return Err(FsError::corrupted(offset_of_ino(root.ino), "a directory of the superblock"));
         }
-        let shared = Shared::new(volume, root, orphans, superblock.saved);
+        let shared = Shared::new(volume, (root, orphans), superblock.saved, options.read_only);
         [root, orphans].iter().try_for_each(|inode| shared.persist_status(inode))?;
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -184,12 +187,16 @@ impl<P: Pmem> Fs<P> {
         names.into_iter().try_fold(self.root(), |dir, name| dir.lookup(name))
     }
 
-    /// The size, and what is free.
+    /// The size, and what is free. No page is, if [`prepare`](Self::prepare) fails because of corruption.
     ///
     /// # Errors
-    /// As for [`prepare`](Self::prepare).
+    /// When a fence fails.
     pub fn stats(&self) -> Result<FsStats, FsError> {
-        let volume = self.shared.prepared()?;
+        let volume = &self.shared.volume;
+        match self.shared.prepare() {
+            Ok(_) | Err(FsError::Corrupted(_)) => {}
+            Err(error) => return Err(error),
+        }
         let heap = volume.heap.layout().chunks_start..volume.heap.space_behind().start;
         Ok(FsStats {
             pages: volume.pages.count(),
@@ -203,7 +210,7 @@ impl<P: Pmem> Fs<P> {
     /// # Errors
     /// As for [`prepare`](Self::prepare).
     pub fn frames(&self) -> Result<Vec<Frame>, FsError> {
-        Ok(self.shared.prepared()?.pages.frames())
+        Ok(self.shared.prepare()?.pages.frames())
     }
 
     /// Walks through all directories, and checks that every block and every page is accounted for exactly once. Call this while nothing changes.
@@ -215,13 +222,14 @@ impl<P: Pmem> Fs<P> {
     /// `lost+found`. Pages in two files are copied.
     ///
     /// # Errors
-    /// As for [`check_repairable`](Self::check_repairable): then nothing is stored. When there is a handle to a file. When the root directory is
+    /// As for [`check_repairable`](Self::check_repairable), or when the file system is read only: then nothing is stored. When there is a handle to a file. When the root directory is
     /// corrupted, or that of files without a name. When there is no room for names in `lost+found`. When a fence fails.
     ///
     /// # Durability
     /// Durable when this returns: each step is one [`Heap::transaction`](pm_alloc::Heap::transaction). A crash before that leaves a part of it done,
     /// and the next repair does the rest.
     pub fn repair(&mut self) -> Result<RepairReport, FsError> {
+        self.shared.check_writable()?;
         repair::repair(Arc::get_mut(&mut self.shared).ok_or(FsError::InUse)?)
     }
 

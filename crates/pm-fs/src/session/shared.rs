@@ -27,6 +27,7 @@ pub(crate) struct Shared<P: Pmem> {
     pub(crate) orphans: Arc<State>,
     renames: Mutex<()>,
     preparation: Preparation,
+    is_read_only: bool,
 }
 
 /// What an open leaves to the first change: see [`recovery`].
@@ -40,22 +41,33 @@ struct Preparation {
 }
 
 impl<P: Pmem> Shared<P> {
-    pub(crate) fn new(volume: Volume<P>, root: InodeRef, orphans: InodeRef, saved_at: u64) -> Self {
+    pub(crate) fn new(
+        volume: Volume<P>,
+        (root, orphans): (InodeRef, InodeRef),
+        saved_at: u64,
+        is_read_only: bool,
+    ) -> Self {
         let table = Table::default();
         let (root, orphans) = (table.open(root), table.open(orphans));
         let preparation = Preparation { is_done: AtomicBool::new(false), saved_at, failed: Mutex::new(None) };
-        Self { volume, table, root, orphans, renames: Mutex::new(()), preparation }
+        Self { volume, table, root, orphans, renames: Mutex::new(()), preparation, is_read_only }
     }
 
     /// The storage for a call that changes something. The first one waits for the preparation.
     pub(crate) fn prepared(&self) -> Result<&Volume<P>, FsError> {
+        self.check_writable()?;
         match self.prepare() {
             Err(FsError::Corrupted(corruption)) => Err(FsError::NoChanges(corruption)),
             prepared => prepared,
         }
     }
 
-    /// Prepares the storage for changes, once, and returns it.
+    /// Checks that the file system was not opened to be read only.
+    pub(crate) const fn check_writable(&self) -> Result<(), FsError> {
+        if self.is_read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Prepares the storage for changes, once, and returns it. A file system that is read only is prepared, too: then its free pages are known.
     pub(crate) fn prepare(&self) -> Result<&Volume<P>, FsError> {
         let Preparation { is_done, saved_at, failed } = &self.preparation;
         if is_done.load(Ordering::Acquire) {
@@ -80,7 +92,7 @@ impl<P: Pmem> Shared<P> {
 
     /// Saves what the next open would have to look for. Nothing changes after that.
     pub(crate) fn save(&self) -> Result<(), FsError> {
-        match self.preparation.is_done.load(Ordering::Acquire) {
+        match self.preparation.is_done.load(Ordering::Acquire) && !self.is_read_only {
             true => recovery::save(&self.volume, self.preparation.saved_at),
             // What was saved still is.
             false => Ok(()),

@@ -12,6 +12,7 @@ pub struct FsOptions {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) strict: bool,
+    pub(crate) read_only: bool,
     pub(crate) clock: fn() -> u64,
 }
 
@@ -27,7 +28,7 @@ impl FsOptions {
     pub fn new() -> Self {
         // A transaction may use half of a lane: the longest one publishes 64 pages.
         let heap = HeapOptions::new().lane_entries(254);
-        Self { heap, metadata_share: 8, uid: 0, gid: 0, strict: false, clock: now_ns }
+        Self { heap, metadata_share: 8, uid: 0, gid: 0, strict: false, read_only: false, clock: now_ns }
     }
 
     /// Options of the heap for metadata, and through them of the pool and the region. Its transactions are logged for redo, whatever their length.
@@ -63,6 +64,16 @@ impl FsOptions {
     #[must_use]
     pub const fn strict(mut self, is_strict: bool) -> Self {
         self.strict = is_strict;
+        self
+    }
+
+    /// Whether all calls that change something fail with [`FsError::ReadOnly`](crate::FsError::ReadOnly). [`Fs::open`](crate::Fs::open) then opens the file for
+    /// reading only, as [scratch](RegionOptions::scratch): recovery runs in pages of this process, and nothing is stored in the file. Other readers may
+    /// have it open meanwhile. What an earlier process was killed after is read, and a power failure may still revert it. Of a device-dax this is
+    /// impossible, and an error.
+    #[must_use]
+    pub const fn read_only(mut self, is_read_only: bool) -> Self {
+        self.read_only = is_read_only;
         self
     }
 

@@ -8,7 +8,7 @@
 
 use core::mem::offset_of;
 use pm_alloc::HeapOptions;
-use pm_core::{Pmem as _, PoolOptions, Region, Uuid, bytes_of, crc32c_words, from_bytes};
+use pm_core::{Pmem, PoolOptions, Region, Uuid, bytes_of, crc32c_words, from_bytes};
 use pm_fs::format::{
     AttributeBlock, DIR_TAG, DirBlock, DirEntry, INODE_TAG, Identity, Inode, NODE_TAG, Node, ROOT, SlotKind,
     Status, Superblock, XATTR_TAG,
@@ -459,7 +459,7 @@ fn fill(fs: &Fs<AnyPmem<'static>>) -> Vec<Handle<AnyPmem<'static>>> {
 }
 
 /// Looks at all files, and reads them. The result is the first error, but the walk goes on.
-pub(crate) fn walk(root: &Handle<AnyPmem<'static>>) -> Result<View, FsError> {
+pub(crate) fn walk<P: Pmem>(root: &Handle<P>) -> Result<View, FsError> {
     let mut view = View::new();
     let mut failed = None;
     let mut left = vec![(Vec::new(), root.clone())];
@@ -488,7 +488,7 @@ pub(crate) fn walk(root: &Handle<AnyPmem<'static>>) -> Result<View, FsError> {
 }
 
 /// Reads all of a file that is short.
-fn look(file: &Handle<AnyPmem<'static>>, buffer: &mut [u8]) -> Result<(Attributes, Vec<Vec<u8>>), FsError> {
+fn look<P: Pmem>(file: &Handle<P>, buffer: &mut [u8]) -> Result<(Attributes, Vec<Vec<u8>>), FsError> {
     let attributes = file.attributes()?;
     let mut xattrs = Vec::new();
     for name in file.xattrs()? {

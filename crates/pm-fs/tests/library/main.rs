@@ -12,6 +12,7 @@ mod kill;
 mod map;
 mod model;
 mod prices;
+mod read_only;
 mod repair;
 mod room;
 mod saved;
