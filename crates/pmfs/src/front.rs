@@ -1,5 +1,6 @@
 //! The file system as the kernel sees it: requests of FUSE, answered by `pm-fs`.
 
+use crate::warning::warn;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
@@ -73,7 +74,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn errno(error: &FsError) -> Errno {
     if error.errno() == rustix::io::Errno::IO {
-        eprintln!("pmfs: {error}");
+        warn(format_args!("pmfs: {error}"));
     }
     Errno::from_i32(error.errno().raw_os_error())
 }

@@ -1,6 +1,6 @@
 //! `pmfs ls` and `pmfs cat`: the files of a file system that is not mounted.
 
-use crate::pool::{BUFFER_BYTES, PoolPath, open};
+use crate::pool::{BUFFER_BYTES, PoolPath, open_read_only};
 use jiff::Timestamp;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
 use pm_fs::{Attributes, FileKind, Handle};
@@ -45,7 +45,7 @@ struct Item {
 
 /// `pmfs ls`
 pub(crate) fn ls(args: &Ls, is_json: bool) -> Result<()> {
-    let fs = open(&args.file)?;
+    let fs = open_read_only(&args.file)?;
     let path = PoolPath::new(args.path.as_os_str())?;
     let top = path.find(&fs)?;
     let mut listing = Listing::new(args, is_json);
@@ -78,7 +78,7 @@ pub(crate) fn ls(args: &Ls, is_json: bool) -> Result<()> {
 
 /// `pmfs cat`
 pub(crate) fn cat(args: &Cat) -> Result<()> {
-    let fs = open(&args.file)?;
+    let fs = open_read_only(&args.file)?;
     let mut out = io::stdout().lock();
     let mut bytes = vec![0; BUFFER_BYTES];
     for path in &args.paths {

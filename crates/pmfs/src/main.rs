@@ -6,25 +6,20 @@ mod copy;
 mod front;
 mod inspect;
 mod map;
+mod mount;
 mod pool;
+mod warning;
 
 use clap::{Parser, Subcommand};
-use front::Mounted;
-use fuser::{Config, MountOption, SessionACL};
 use miette::{Context as _, IntoDiagnostic as _, Result, miette};
 use pm_alloc::HeapError;
 use pm_cli_common::{Docs, Size, say};
 use pm_core::{OpenError, Pmem as _, PoolError, RegionOptions};
 use pm_fs::{Fs, FsError, FsOptions};
-use pool::{at, close, open, open_with};
-use rustix::mount::UnmountFlags;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use std::io::{ErrorKind, Write as _};
+use pool::{at, close, open, open_read_only};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::process::ExitCode;
 
 /// A POSIX file system in persistent memory: every call is durable when it returns.
 #[derive(Debug, Parser)]
@@ -50,22 +45,8 @@ enum Action {
         #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=256))]
         metadata_share: u32,
     },
-    /// Mount a file system, and serve it until it is unmounted.
-    Mount {
-        /// The file.
-        file: PathBuf,
-        /// An empty directory.
-        directory: PathBuf,
-        /// The threads that serve requests.
-        #[arg(long, value_name = "N", default_value_t = 2)]
-        threads: usize,
-        /// Fault in the whole file at the start, so that the first access to each page is as fast as later ones.
-        #[arg(long)]
-        populate: bool,
-        /// Make each write atomic: after a crash all or none of what it overwrites is there.
-        #[arg(long)]
-        strict: bool,
-    },
+    /// Mount a file system. The server goes on in the background until it is unmounted.
+    Mount(mount::Mount),
     /// Unmount a file system.
     Umount {
         /// The directory.
@@ -99,15 +80,19 @@ enum Action {
     Docs(Docs),
 }
 
+/// The name with which mount(8) calls the command: see its manual page, "external helpers".
+const HELPER: &str = "mount.fuse.pmfs";
+
 fn main() -> Result<ExitCode> {
+    let is_helper = |name: OsString| Path::new(&name).file_name().is_some_and(|name| name == HELPER);
+    if std::env::args_os().next().is_some_and(is_helper) {
+        return mount::run_helper(mount::Helper::parse());
+    }
     let Arguments { json, action } = Arguments::parse();
     match action {
         Action::Mkfs { file, size, metadata_share } => mkfs(&file, size, metadata_share),
-        Action::Mount { file, directory, threads, populate, strict } => {
-            let options = FsOptions::new().strict(strict).region(RegionOptions::new().populate(populate));
-            mount(&file, &directory, threads, &options, json)
-        }
-        Action::Umount { directory } => umount(&directory, false),
+        Action::Mount(args) => mount::run(&args, json),
+        Action::Umount { directory } => mount::umount(&directory, false).map(|()| ExitCode::SUCCESS),
         Action::Info { file } => info(&file, json),
         Action::Fsck { file, repair } => fsck(&file, repair, json),
         Action::Map { file } => map::map(&file, json).map(|()| ExitCode::SUCCESS),
@@ -129,109 +114,12 @@ fn mkfs(file: &Path, size: Size, metadata_share: u32) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn mount(file: &Path, directory: &Path, threads: usize, options: &FsOptions, json: bool) -> Result<ExitCode> {
-    // A server that was killed has left its mount, which answers no request but those that the kernel has cached. Processes may have files in it.
-    if std::fs::read_dir(directory).is_err_and(|error| error.raw_os_error() == Some(ENOTCONN)) {
-        umount(directory, true)?;
-    }
-    let fs = open_with(file, options)?;
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(file.display().to_string()),
-        MountOption::Subtype("pmfs".into()),
-        MountOption::DefaultPermissions,
-        MountOption::NoDev,
-        MountOption::NoSuid,
-    ];
-    config.acl = if rustix::process::getuid().is_root() { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(threads.max(1));
-    let fs = Arc::new(fs);
-    let mounting = || format!("mounting {} at {}", file.display(), directory.display());
-    let notifier = Arc::new(OnceLock::new());
-    let mounted = Mounted::new(Arc::clone(&fs), Arc::clone(&notifier));
-    let session = fuser::Session::new(mounted, directory, &config);
-    let session = session.into_diagnostic().wrap_err_with(mounting)?;
-    notifier.get_or_init(|| session.notifier());
-    unmount_at_signals(directory)?;
-    // A server outlives its terminal: it goes on if this cannot be printed.
-    drop(match json {
-        true => say(serde_json::json!({ "event": "mounted", "file": file, "directory": directory })),
-        false => say(format_args!("{} is mounted at {}", file.display(), directory.display())),
-    });
-    let for_thread = (Arc::clone(&fs), file.to_path_buf());
-    // Reads are served meanwhile, and changes wait.
-    let preparing = thread::spawn(move || {
-        let (fs, file) = for_thread;
-        if let Err(error) = fs.prepare() {
-            let file = file.display();
-            warn(format_args!(
-                "{file} is mounted read-only, run pmfs fsck, and keep a copy of the file: {error}"
-            ));
-        }
-    });
-    match session.run() {
-        // The connection has ended while the kernel passed the last requests, to whose answers nothing waits.
-        Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-        ended => ended.into_diagnostic()?,
-    }
-    drop(preparing.join());
-    match Arc::into_inner(fs) {
-        Some(fs) => close(fs, file)?,
-        None => return Err(miette!("{} is still in use", file.display())),
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Unmounts the directory at SIGTERM, SIGINT and SIGHUP, as `umount` does, and also while files in it are open: these are served until they are closed. A
-/// second signal ends the server without that. Every call that has returned is durable, so the next mount has it.
-fn unmount_at_signals(directory: &Path) -> Result<()> {
-    let mut signals =
-        Signals::new([SIGTERM, SIGINT, SIGHUP]).into_diagnostic().wrap_err("catching signals")?;
-    let directory = directory.to_path_buf();
-    thread::spawn(move || {
-        let mut is_unmounting = false;
-        for _ in signals.forever() {
-            if is_unmounting {
-                warn("a second signal: files that are still open are not served any more");
-                std::process::exit(1);
-            }
-            match umount(&directory, true) {
-                Ok(_) => is_unmounting = true,
-                Err(error) => warn(format_args!("{error:?}")),
-            }
-        }
-    });
-    Ok(())
-}
-
-/// Prints a warning. The server goes on if that fails.
-fn warn(message: impl std::fmt::Display) {
-    drop(writeln!(std::io::stderr(), "{message}"));
-}
-
-/// "Transport endpoint is not connected": errno(3).
-const ENOTCONN: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
-
-/// Unmounts a directory; `detaches` it at once even if files in it are open.
-fn umount(directory: &Path, detaches: bool) -> Result<ExitCode> {
-    // The system call needs root; fusermount3 is for other users.
-    if rustix::process::getuid().is_root() {
-        let flags = if detaches { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-        let unmounted = rustix::mount::unmount(directory, flags);
-        unmounted.into_diagnostic().wrap_err_with(|| at(directory))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let how = if detaches { "-uz" } else { "-u" };
-    let status = Command::new("fusermount3").arg(how).arg(directory).status();
-    let status = status.into_diagnostic().wrap_err("running fusermount3, of the package fuse3")?;
-    if status.success() { Ok(ExitCode::SUCCESS) } else { Err(miette!("fusermount3 ended with {status}")) }
-}
-
 fn info(file: &Path, json: bool) -> Result<ExitCode> {
-    let fs = open(file)?;
-    let stats = fs.stats().into_diagnostic().wrap_err_with(|| at(file))?;
-    let domain = fs.heap().pool().pmem().domain();
-    close(fs, file)?;
+    let fs = open_read_only(file)?;
+    let stats = fs.prepare().and_then(|()| fs.stats()).into_diagnostic().wrap_err_with(|| at(file))?;
+    // That of scratch would be another.
+    let region = RegionOptions::new().read_only().keep_pages(true).open(file);
+    let domain = region.into_diagnostic().wrap_err_with(|| at(file))?.domain();
     let [all, free] = [stats.pages, stats.free_pages].map(|pages| pages * 4096);
     if json {
         let stats = serde_json::json!({
@@ -253,8 +141,7 @@ fn info(file: &Path, json: bool) -> Result<ExitCode> {
 
 /// Refuses a file that a repair would destroy, before it is opened for writing. A device-dax cannot be opened otherwise: its repair checks the same.
 fn check_repairable(file: &Path) -> Result<()> {
-    let scratch = FsOptions::new().region(RegionOptions::new().scratch().keep_pages(true));
-    let fs = match Fs::open(file, &scratch) {
+    let fs = match Fs::open(file, &FsOptions::new().read_only(true)) {
         Err(FsError::Heap(HeapError::Pool(PoolError::Region(OpenError::NoScratch { .. })))) => return Ok(()),
         fs => fs.into_diagnostic().wrap_err_with(|| at(file))?,
     };
@@ -269,18 +156,16 @@ fn check_repairable(file: &Path) -> Result<()> {
 }
 
 fn fsck(file: &Path, repairs: bool, json: bool) -> Result<ExitCode> {
-    if repairs {
-        check_repairable(file)?;
-    }
-    let mut fs = open(file)?;
     let (report, repaired) = match repairs {
         true => {
+            check_repairable(file)?;
+            let mut fs = open(file)?;
             let done = fs.repair().into_diagnostic().wrap_err_with(|| at(file))?;
+            close(fs, file)?;
             (done.left, done.repaired)
         }
-        false => (fs.check(), Vec::new()),
+        false => (open_read_only(file)?.check(), Vec::new()),
     };
-    close(fs, file)?;
     let is_clean = report.problems.is_empty();
     if json {
         let report = serde_json::json!({

@@ -1,6 +1,6 @@
 //! `pmfs map`: a picture of the pages in use.
 
-use crate::pool::{at, close, open};
+use crate::pool::{at, open_read_only};
 use miette::{Context as _, IntoDiagnostic as _, Result};
 use pm_cli_common::say;
 use pm_fs::Frame;
@@ -12,9 +12,8 @@ const LINE_CHARACTERS: usize = 64;
 
 /// Prints the use of each frame.
 pub(crate) fn map(file: &Path, json: bool) -> Result<()> {
-    let fs = open(file)?;
+    let fs = open_read_only(file)?;
     let frames = fs.frames().into_diagnostic().wrap_err_with(|| at(file))?;
-    close(fs, file)?;
     if json {
         let used: Vec<u64> = frames.iter().map(|frame| frame.used).collect();
         let pages: Vec<u64> = frames.iter().map(|frame| frame.pages).collect();

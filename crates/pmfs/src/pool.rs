@@ -1,6 +1,8 @@
 //! The file with a file system that is not mounted, and paths in it.
 
 use miette::{Context as _, IntoDiagnostic as _, Result, miette};
+use pm_alloc::HeapError;
+use pm_core::{OpenError, PoolError};
 use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle};
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,9 +17,21 @@ pub(crate) fn open(file: &Path) -> Result<Fs> {
     open_with(file, &FsOptions::new())
 }
 
+/// Opens the file system in a file to be read: nothing is stored in the file, which need not be writable.
+pub(crate) fn open_read_only(file: &Path) -> Result<Fs> {
+    open_with(file, &FsOptions::new().read_only(true))
+}
+
 /// As [`open`], with options.
 pub(crate) fn open_with(file: &Path, options: &FsOptions) -> Result<Fs> {
-    Fs::open(file, options).into_diagnostic().wrap_err_with(|| at(file))
+    Fs::open(file, options).map_err(|error| match error {
+        FsError::Heap(HeapError::Pool(PoolError::Region(OpenError::NoScratch { path }))) => miette!(
+            help = "only `pmfs mount` without ro, `fsck --repair` and `cp` into it open a device-dax; a copy of it in a file can be read",
+            "{} is a device-dax, which cannot be opened without storing to it",
+            path.display()
+        ),
+        error => Err::<Fs, _>(error).into_diagnostic().wrap_err_with(|| at(file)).expect_err("an error"),
+    })
 }
 
 /// Closes the file system in a file.

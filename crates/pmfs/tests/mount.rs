@@ -49,7 +49,7 @@ impl Mount {
 
     fn start(&mut self) {
         let mut command = pmfs();
-        command.args(["mount", "--json"]).arg(self.file()).arg(self.path(""));
+        command.args(["mount", "-f", "--json"]).arg(self.file()).arg(self.path(""));
         let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();

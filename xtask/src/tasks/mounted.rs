@@ -63,7 +63,7 @@ impl Mounted {
     /// Mounts the file system.
     pub(super) fn start(&mut self) -> Result<()> {
         let mut command = Command::new(&self.program);
-        command.arg("mount").arg(&self.file).arg(&self.mount).stdout(Stdio::piped());
+        command.args(["mount", "-f"]).arg(&self.file).arg(&self.mount).stdout(Stdio::piped());
         println!("$ {}", line(&command));
         let mut server = command.spawn().into_diagnostic()?;
         let mut said = String::new();

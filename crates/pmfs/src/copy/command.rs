@@ -3,7 +3,7 @@
 use super::export::Export;
 use super::import::Import;
 use super::tally::Tally;
-use crate::pool::{PoolPath, close, open};
+use crate::pool::{PoolPath, close, open, open_read_only};
 use miette::{Result, bail, miette};
 use pm_fs::{FileKind, Fs, Handle};
 use std::ffi::OsStr;
@@ -51,15 +51,22 @@ pub(crate) fn run(args: &Cp, is_json: bool) -> Result<ExitCode> {
             "{source} and {to} are {both}"
         ));
     }
-    let fs = open(&args.file)?;
     let mut tally = Tally::new();
-    let copied = match destination {
-        Some(destination) => import(args, &fs, &destination, &mut tally),
-        None => export(args, &fs, sources.iter().flatten(), &mut tally),
-    };
-    tally.end();
-    copied?;
-    close(fs, &args.file)?;
+    match destination {
+        Some(destination) => {
+            let fs = open(&args.file)?;
+            let copied = import(args, &fs, &destination, &mut tally);
+            tally.end();
+            copied?;
+            close(fs, &args.file)?;
+        }
+        None => {
+            let fs = open_read_only(&args.file)?;
+            let copied = export(args, &fs, sources.iter().flatten(), &mut tally);
+            tally.end();
+            copied?;
+        }
+    }
     tally.print(&args.file, is_json);
     Ok(if tally.refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
