@@ -55,13 +55,6 @@ impl HeapOptions {
         self
     }
 
-    /// Opens the region as [scratch](RegionOptions::scratch), with its other options as they are: stores do not change the file.
-    #[must_use]
-    pub fn scratch(mut self) -> Self {
-        self.region = self.region.scratch();
-        self
-    }
-
     /// Options for creating the pool.
     #[must_use]
     pub fn pool(mut self, pool: PoolOptions) -> Self {
