@@ -4,10 +4,13 @@
 mod files;
 
 use files::{Scratch, Value, flip};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 
 /// The rows of the long inputs.
@@ -152,19 +155,60 @@ fn scans_are_limited() {
     assert_eq!(rows, "{\"key\":\"c\\n\",\"value\":\"C\\n\"}\n{\"key\":\"d\",\"value\":\"D\"}\n");
 }
 
+/// The commands that read the store in a file, whose table `t` has this key.
+fn reading<'a>(file: &'a str, key: &'a str) -> [Vec<&'a str>; 5] {
+    [
+        vec!["store", "get", file, "t", key],
+        vec!["store", "scan", file, "t"],
+        vec!["store", "dump", file],
+        vec!["store", "stat", file],
+        vec!["store", "check", file],
+    ]
+}
+
+/// A test that runs as root may write to such a file all the same: so the bytes are compared.
+fn set_mode(scratch: &Scratch, mode: u32) {
+    fs::set_permissions(scratch.path("s.pm"), fs::Permissions::from_mode(mode)).unwrap();
+}
+
 #[test]
 fn reading_changes_no_byte() {
     let scratch = store();
     scratch.run(&["store", "put", "s.pm", "t", "ada", "3"], 0);
-    for args in [
-        &["get", "s.pm", "t", "ada"][..],
-        &["scan", "s.pm", "t"],
-        &["dump", "s.pm"],
-        &["stat", "s.pm"],
-        &["check", "s.pm"],
-    ] {
-        scratch.unchanged_file("s.pm", &[&["store"], args].concat(), 0);
+    set_mode(&scratch, 0o444);
+    for args in reading("s.pm", "ada") {
+        scratch.unchanged_file("s.pm", &args, 0);
     }
+}
+
+#[test]
+fn reading_after_a_kill_changes_no_byte() {
+    let scratch = store();
+    let rows = csv_rows(ROWS);
+    let reported = load_and_kill(&scratch, &rows, 1, true, &[]);
+    set_mode(&scratch, 0o444);
+    let last = format!("k{:05}", reported - 1);
+    for args in reading("s.pm", &last) {
+        scratch.unchanged_file("s.pm", &args, 0);
+    }
+    // It is recovered each time, and once more to be changed.
+    set_mode(&scratch, 0o644);
+    assert_has(&scratch.run(&["store", "remove", "s.pm", "t", &last], 0), &["removed"]);
+}
+
+/// A file that the kernel lets no process change, whatever its privileges.
+#[test]
+fn sealed_store_is_read() {
+    let scratch = store();
+    scratch.run(&["store", "put", "s.pm", "t", "ada", "3"], 0);
+    let mut sealed = fs::File::from(memfd_create("sealed", MemfdFlags::ALLOW_SEALING).unwrap());
+    sealed.write_all(&fs::read(scratch.path("s.pm")).unwrap()).unwrap();
+    fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK).unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), sealed.as_raw_fd());
+    for args in reading(&path, "ada") {
+        scratch.run(&args, 0);
+    }
+    scratch.run(&["store", "put", &path, "t", "ada", "4"], 1);
 }
 
 #[test]

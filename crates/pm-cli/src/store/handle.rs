@@ -27,27 +27,19 @@ impl Handle {
 
     /// Opens a store to change it.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        Self::open_with(path, RegionOptions::new(), 0)
+        Self::open_grouped(path, 0)
     }
 
     /// Opens a store to change it, where up to so many changes wait to be made durable together.
     pub(crate) fn open_grouped(path: &Path, changes: u32) -> Result<Self, Failure> {
-        Self::open_with(path, RegionOptions::new(), changes)
+        let store = Store::open(path, &options(RegionOptions::new()).group_commits(changes));
+        Ok(Self { store: store.map_err(Failure::open(path))?, path: path.to_path_buf() })
     }
 
-    /// Opens a store to read it. It is recovered in pages of this process, and the file is unchanged.
+    /// Opens a store to read it. It is recovered in pages of this process, and the file, which may be read-only, is unchanged.
     pub(crate) fn open_unchanged(path: &Path) -> Result<Self, Failure> {
-        Self::open_with(path, RegionOptions::new().scratch().keep_pages(true), 0)
-    }
-
-    fn open_with(path: &Path, region: RegionOptions, group: u32) -> Result<Self, Failure> {
-        // The command may be a dump that is to outlive the store.
-        let options = StoreOptions::new()
-            .heap(HeapOptions::new().region(region))
-            .verify_reads(true)
-            .group_commits(group);
-        let store = Store::open(path, &options).map_err(Failure::open(path))?;
-        Ok(Self { store, path: path.to_path_buf() })
+        let store = Store::open_read_only(path, &options(RegionOptions::new().keep_pages(true)));
+        Ok(Self { store: store.map_err(Failure::open(path))?, path: path.to_path_buf() })
     }
 
     /// The store itself.
@@ -148,6 +140,11 @@ impl Handle {
         };
         table.map_err(|error| self.failure(error))
     }
+}
+
+/// The command may be a dump that is to outlive the store, so reads are verified.
+fn options(region: RegionOptions) -> StoreOptions {
+    StoreOptions::new().heap(HeapOptions::new().region(region)).verify_reads(true)
 }
 
 fn open_with_key<K: Typed + 'static>(store: &Store, name: &str, value: Kind) -> Result<DynTable, TableError> {
