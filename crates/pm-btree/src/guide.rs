@@ -22,7 +22,8 @@
 //!
 //! # 2. Changes
 //! Each call is atomic, and durable when it returns. For a change that depends on the present value there are [`Table::update`] and
-//! [`Table::compare_and_swap`]; for changes that belong together there is a [batch](crate::WriteBatch).
+//! [`Table::compare_and_swap`]; [`Table::replace`](crate::Table::replace) and [`Table::take`](crate::Table::take) return the value that a key had. For
+//! changes that belong together there is a [batch](crate::WriteBatch).
 //!
 //! ```
 //! # use pm_btree::{Encoded, Store, StoreOptions};
@@ -53,7 +54,8 @@
 //! a second as the same changes alone. A medium on which fences take longer gains more. `./x bench btree -- --only paper` measures it.
 //!
 //! # 3. Reads
-//! A read returns a [guard](crate::Guard) with a copy of the value. Ranges go in both directions, while other threads change the table. For long values,
+//! A read returns a [guard](crate::Guard) with a copy of the value. Ranges go in both directions, while other threads change the table, and
+//! [`Table::prefix`](crate::Table::prefix) is the range of the keys with a prefix. For long values,
 //! [`Table::get_with`](crate::Table::get_with) and [`Table::visit`](crate::Table::visit) copy nothing: they lend the value to a closure.
 //!
 //! ```
@@ -74,11 +76,61 @@
 //! # }
 //! ```
 //!
-//! # 4. Space
-//! A store that is full says so with an error, and loses nothing. [`Store::grow`](crate::Store::grow) makes it larger.
-//! [`Store::compact`](crate::Store::compact) releases the leaves that removals have left empty, for instance in a table that is used as a queue.
+//! # 4. The structure of a program
+//! A [`Table`](crate::Table) borrows nothing from its store, and neither do iterators and batches. So a program has the store and its tables in one
+//! struct, opens each table once, and moves the struct where it is needed. Threads share a table, or have clones of it.
 //!
-//! # 5. Crashes
+//! ```
+//! use pm_btree::{Encoded, Store, StoreOptions, Table};
+//! use std::path::Path;
+//! use std::thread;
+//!
+//! struct Bank {
+//!     accounts: Table<&'static str, u64>,
+//!     transfers: Table<u64, (&'static str, &'static str)>,
+//!     store: Store,
+//! }
+//!
+//! impl Bank {
+//!     fn open(path: &Path) -> Result<Self, Box<dyn std::error::Error>> {
+//!         let store = Store::open(path, &StoreOptions::new())?;
+//!         Ok(Self { accounts: store.table("accounts")?, transfers: store.table("transfers")?, store })
+//!     }
+//!
+//!     fn transfer(&self, number: u64, from: &str, to: &str, sum: u64) -> Result<(), Box<dyn std::error::Error>> {
+//!         let balance = |name| Ok::<u64, pm_btree::ReadError>(self.accounts.get(name)?.map_or(0, |found| found.value()));
+//!         let mut batch = self.store.batch();
+//!         batch.insert(&self.accounts, from, balance(from)?.checked_sub(sum).ok_or("no cover")?)?;
+//!         batch.insert(&self.accounts, to, balance(to)? + sum)?;
+//!         batch.insert(&self.transfers, number, (from, to))?;
+//!         Ok(batch.commit()?)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("bank.pm");
+//! # Store::create(&path, 64 << 20, &StoreOptions::new())?.table::<&str, u64>("accounts")?.insert("ada", 70)?;
+//! let bank = Bank::open(&path)?;
+//! let teller = thread::spawn(move || bank.transfer(1, "ada", "grace", 5).map(|()| bank).map_err(|error| error.to_string()));
+//! let bank = teller.join().expect("no panic")?;
+//! assert_eq!(bank.accounts.get("grace")?.unwrap().value(), 5);
+//!
+//! let Bank { store, .. } = bank; // the tables are dropped here
+//! store.close()?; // not needed for durability; it reports errors that a drop ignores
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The last handle that is dropped closes the store. Until then the file cannot be opened again, also in the same process: the error is
+//! [`OpenError::StillOpen`](crate::OpenError::StillOpen). [`Store::open_read_only`](crate::Store::open_read_only) is for programs that only look.
+//!
+//! # 5. Space
+//! A store that is full says so with an error, and loses nothing. [`Store::grow`](crate::Store::grow) makes it larger.
+//! [`Store::compact`](crate::Store::compact) releases the leaves that removals have left empty, for instance in a table that is used as a queue. Both
+//! need a store without handles: drop the tables before, and open them again afterwards.
+//!
+//! # 6. Crashes
 //! A store needs no shutdown: after `kill -9` or a power failure [`Store::open`](crate::Store::open) finds every change that had returned. What your own
 //! program makes of several changes is for you to test. `cargo add --dev pm-crashsim` adds a simulator of persistent memory, which runs a piece of your
 //! program, and then opens the store after every legal crash of it. This test proves that a transfer never loses money; with two insertions in place

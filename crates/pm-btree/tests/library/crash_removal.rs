@@ -5,7 +5,8 @@ use pm_btree::{Key, Store, StoreOptions, Table};
 use pm_core::{PoolOptions, Uuid};
 use pm_crashsim::{Coverage, Crash, Explorer, Model, Run, SimPmem};
 use pm_testkit::{AnyPmem, any};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 const REGION_BYTES: u64 = 128 << 10;
 /// The keys of a batch.
@@ -99,6 +100,7 @@ fn check<K: Kind>(explorer: &Explorer, count: u64, from: u64, to: u64) -> Covera
         std::mem::forget((store, table));
     };
     let total = to - from;
+    let seen = Mutex::new(BTreeSet::new());
     let check = |crash: &Crash<u64>| {
         let store =
             Store::attach(any(Arc::clone(crash.pmem())), &options()).map_err(|error| error.to_string())?;
@@ -111,6 +113,7 @@ fn check<K: Kind>(explorer: &Explorer, count: u64, from: u64, to: u64) -> Covera
         if !removed.is_multiple_of(BATCH) && removed != total {
             return Err(format!("{removed} removed keys are no whole number of batches"));
         }
+        seen.lock().unwrap().insert(removed);
         match crash.acked() {
             [returned] if *returned != total || removed != total => {
                 Err(format!("{returned} were removed when it returned, and {removed} after the crash"))
@@ -118,14 +121,22 @@ fn check<K: Kind>(explorer: &Explorer, count: u64, from: u64, to: u64) -> Covera
             _ => Ok(()),
         }
     };
-    explorer.clone().check(&sim.to_image(), operation, check)
+    let coverage = explorer.clone().check(&sim.to_image(), operation, check);
+    let batches = (0..total).step_by(BATCH as usize).chain([total]);
+    assert_eq!(
+        seen.into_inner().unwrap(),
+        batches.collect(),
+        "crashes fall before, between and behind all batches"
+    );
+    assert!(coverage.levels[0].is_exhaustive, "{coverage}");
+    coverage
 }
 
 #[test]
 fn removal_of_range_leaves_whole_batches() {
     for model in [Model::Px86Line, Model::Page] {
         let explorer =
-            Explorer::new(model).crashes(1).choices_per_point(if crate::is_deep() { 400 } else { 40 });
+            Explorer::new(model).crashes(1).choices_per_point(if crate::is_deep() { 20_000 } else { 1_000 });
         println!("{}", check::<Words>(&explorer, 10, 1, 9));
         println!("{}", check::<Names>(&explorer, 8, 1, 8));
     }
@@ -133,7 +144,7 @@ fn removal_of_range_leaves_whole_batches() {
 
 #[test]
 fn removal_of_range_leaves_whole_batches_with_durable_caches() {
-    let explorer = Explorer::new(Model::Eadr).crashes(1).choices_per_point(256);
+    let explorer = Explorer::new(Model::Eadr).crashes(1).choices_per_point(1_000);
     println!("{}", check::<Words>(&explorer, 10, 1, 9));
     println!("{}", check::<Names>(&explorer, 8, 1, 8));
 }
@@ -141,7 +152,7 @@ fn removal_of_range_leaves_whole_batches_with_durable_caches() {
 /// Killed everywhere; the check is the next process, which opens the store, and is crashed.
 #[test]
 fn killed_removal_of_range_leaves_whole_batches() {
-    let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(8);
+    let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(64);
     println!("{}", check::<Words>(&explorer, 10, 1, 9));
     println!("{}", check::<Names>(&explorer, 6, 1, 6));
 }
