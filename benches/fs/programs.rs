@@ -65,7 +65,8 @@ impl Mount {
         let mut mounted = Self::new()?;
         let pool = mounted.directory.path().join("files.pm");
         run(Command::new(pmfs).arg("mkfs").arg(&pool).args(["--size", &format!("{}M", BYTES >> 20)]))?;
-        let mut server = Server::start(Command::new(pmfs).args(["mount", "-f"]).arg(&pool).arg(&mounted.mount))?;
+        let mut server =
+            Server::start(Command::new(pmfs).args(["mount", "-f"]).arg(&pool).arg(&mounted.mount))?;
         server.wait_for_line("is mounted")?;
         mounted.server = Some(server);
         Ok(mounted)

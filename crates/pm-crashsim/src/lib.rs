@@ -298,7 +298,9 @@ mod sequence;
 mod setters;
 mod sim;
 mod site;
+mod time_budget;
 mod trace;
+mod watchdog;
 
 pub use checked_windows::{CheckedWindows, Windowed};
 pub use explore::{Crash, Explorer, Run, Verdict, model};

@@ -10,6 +10,7 @@ use crate::model::Model;
 use crate::outcome::{Coverage, Explored, Failure, REPLAY_VARIABLE, ReplayId};
 use crate::setters::setters;
 use crate::sim::{Recording, SharedTouched, SimPmem, Touched, lock};
+use crate::time_budget::TIME_VARIABLE;
 use crate::trace::Trace;
 use crate::{Image, Injection, Lints, Site, TraceFile, site};
 use std::sync::Arc;
@@ -114,6 +115,13 @@ impl Explorer {
         /// point; so the bound cuts off the least telling choices. The [`Coverage`](crate::Coverage) then has the counts, and is not
         /// exhaustive. With several [jobs](Self::jobs), each piece of the run has an even share.
         recoveries(recoveries: u64) => 0.recoveries, "at least one recovery must be run";
+
+        /// The time after which a search stops, 60 seconds by default, or as many as the variable `PM_CRASHSIM_SECONDS` says, 0 for no limit. All that belongs
+        /// to a search shares it: for [`explore`](Self::explore) shrinking a failure and looking for its repair, which have a quarter at least; for
+        /// [`redundant_sites`](Self::redundant_sites) the explorations without each site. What was not tried is in the [`Coverage`](crate::Coverage), which is
+        /// [out of time](crate::Coverage::is_out_of_time) then, and not exhaustive. Points are visited with few choices each before more are tried
+        /// anywhere, so the least telling choices are left out. A replay has no limit.
+        time(time: Duration) => 0.time.total;
 
         /// The time limit of one check, 60 seconds by default: a recovery that hangs, or takes far too long, is a failure with a name. It is tested
         /// when the check accesses the region and when it returns, so a check that hangs without any access is not stopped.
@@ -326,7 +334,7 @@ impl Explorer {
         let acks = file.trace().acks(file.trace().events().len());
         let (acked, numbers) = (vec![(); acks], (0..=acks).collect::<Vec<usize>>());
         let history = History { acked: &acked, numbers: &numbers };
-        self.explore_record(file.start(), file.trace(), history, &mut Memory::default(), &check)
+        self.begun().explore_record(file.start(), file.trace(), history, &mut Memory::default(), &check)
     }
 
     /// Runs `check` once, on a region that starts as `image`, as after a crash that followed these
@@ -361,7 +369,9 @@ impl Explorer {
     /// Explores once as it is, then once without each flush and fence that was exercised; returns
     /// those whose loss the check did not notice. If the result is empty, each is needed, and the check notices its loss.
     ///
-    /// Such a test shows when a later change makes its check too lenient, or a flush redundant.
+    /// Such a test shows when a later change makes its check too lenient, or a flush redundant. Half of the [time](Self::time) is for the first
+    /// exploration, and of the rest each other one has an equal part. A site whose exploration was out of time before it failed is returned, too, and
+    /// standard error says so.
     ///
     /// # Errors
     /// The failure found with every flush and fence in place.
@@ -371,17 +381,43 @@ impl Explorer {
         operation: impl Fn(&Run<A>) -> O,
         check: impl Fn(&Crash<'_, A>) -> V + Sync,
     ) -> Result<Vec<Site>, Box<Failure>> {
-        let coverage = self.explore(image, &operation, &check)?;
+        let begun = self.begun();
+        let first = Self(Settings { time: begun.0.time.part(2), ..begun.0.clone() });
+        let coverage = first.explore(image, &operation, &check)?;
         let is_missing =
             |site: &Site| self.0.edits.suppressed.contains(site) || site::suppressed() == Some(site);
-        let unsuppressed = coverage.sites.into_iter().filter(|site| !is_missing(site));
+        let mut sites: Vec<Site> = coverage.sites.into_iter().filter(|site| !is_missing(site)).collect();
         // It is the check that has to notice, not a lint.
-        let bare = self.clone().shrink(false).lints(Lints::all_allowed());
-        let is_redundant = |site: &Site| {
-            let without = bare.clone().suppress(site);
-            quietly(|| search(&without.0, image, &operation, None, &check).is_ok())
-        };
-        Ok(unsuppressed.filter(is_redundant).collect())
+        let bare = begun.shrink(false).lints(Lints::all_allowed());
+        let mut left = sites.len();
+        sites.retain(|site| {
+            let mut without = bare.clone().suppress(site);
+            without.0.time = without.0.time.part(left);
+            left -= 1;
+            let explored = quietly(|| search(&without.0, image, &operation, None, &check));
+            if explored.as_ref().is_ok_and(|coverage| coverage.is_out_of_time) {
+                eprintln!("pm-crashsim: out of time before the loss of {site} could show; {TIME_VARIABLE} allows more");
+            }
+            explored.is_ok()
+        });
+        Ok(sites)
+    }
+
+    /// The explorer of a search that begins now, unless it has begun.
+    pub(crate) fn begun(&self) -> Self {
+        Self(self.0.begun())
+    }
+
+    /// The explorer of a search that has found a failure, to understand it.
+    pub(crate) fn for_failure(self) -> Self {
+        let time = self.0.time.for_failure();
+        Self(Settings { time, ..self.0 })
+    }
+
+    /// The explorer of a search that has a part of the time of this one, which has begun.
+    pub(crate) fn with_part_of_time(self, searches: usize) -> Self {
+        let time = self.0.time.part(searches);
+        Self(Settings { time, ..self.0 })
     }
 
     /// Crashes `operation`, which starts from the image that `crash` left, once, with the bounds of the crashes of recoveries, and
@@ -457,10 +493,13 @@ impl Explorer {
         {
             return self.replay_if_met(id, search);
         }
-        search(&self.0).map_err(|mut failure| {
-            if self.0.repair && !self.is_replay() && failure.is_to_repeat() {
-                let passes = |settings: &Settings| search(settings).is_ok();
-                failure.repair = quietly(|| find_repair(&self.0, &failure, passes));
+        let settings = self.0.begun();
+        search(&settings).map_err(|mut failure| {
+            if settings.repair && !self.is_replay() && failure.is_to_repeat() {
+                let settings = Settings { time: settings.time.for_failure(), ..settings };
+                let passes =
+                    |settings: &Settings| search(settings).is_ok_and(|coverage| !coverage.is_out_of_time);
+                failure.repair = quietly(|| find_repair(&settings, &failure, passes));
             }
             failure.trace_file = TraceFile::keep_failure(&failure);
             failure

@@ -26,7 +26,8 @@ pub(super) fn find_repair(
         shrink: false,
         ..settings.clone()
     };
-    candidates(failure, settings.rules.model).into_iter().take(CANDIDATES).find(|repair| {
+    let candidates = candidates(failure, settings.rules.model).into_iter().take(CANDIDATES);
+    candidates.take_while(|_| !settings.time.is_spent()).find(|repair| {
         smaller.edits.injected.clone_from(&settings.edits.injected);
         smaller.edits.injected.insert(repair.injection.clone());
         passes(&smaller)

@@ -12,6 +12,7 @@ use crate::model::{Choices, Machine, Points};
 use crate::outcome::{Coverage, Explored, Failure, Origin, ReplayId};
 use crate::sim::Recording;
 use crate::trace::Trace;
+use crate::watchdog::Watched;
 use core::ops::Range;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -63,7 +64,9 @@ pub(super) fn explore_record<A: Sync, V: Verdict>(
     let mut linted = Coverage::default();
     settings.lint(trace, &settings.lints, &mut linted)?;
     let is_quiet = is_quiet();
+    let watched = Watched::new(settings.rules.model.name());
     let complain = |crash: &Crash<'_, A>| {
+        let _check = watched.begin();
         let failed = inherit_quiet(is_quiet, || catch(|| check(crash).failure()));
         failed.map(|message| crash.complaint(message))
     };
@@ -92,6 +95,7 @@ pub(super) fn explore_record<A: Sync, V: Verdict>(
             // A failure after a kill has been shrunk already.
             let is_to_shrink = failure.kills.is_empty() && failure.is_to_repeat();
             if settings.shrink && settings.replay.is_none() && is_to_shrink {
+                let settings = &Settings { time: settings.time.for_failure(), ..settings.clone() };
                 quietly(|| Shrinker::new(settings, acked, &complain).shrink(failure, trace.mark()));
             }
         }

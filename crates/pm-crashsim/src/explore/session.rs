@@ -127,7 +127,10 @@ impl<'s, A> Session<'s, A> {
     }
 
     pub(super) fn into_coverage(self) -> Coverage {
-        self.gathered.coverage
+        let mut coverage = self.gathered.coverage;
+        // The time may have been up when all had been tried.
+        coverage.is_out_of_time &= !coverage.is_exhaustive();
+        coverage
     }
 
     /// Visits all points with a few telling choices before it tries more anywhere, and crashes once everywhere before it crashes again inside, so
@@ -170,9 +173,11 @@ impl<'s, A> Session<'s, A> {
         Ok(())
     }
 
-    /// Whether the bound on recoveries is reached.
-    pub(super) fn is_spent(&self) -> bool {
-        self.gathered.coverage.recoveries() >= self.most_recoveries
+    /// Whether the bound on recoveries is reached, or the time is up.
+    pub(super) fn is_spent(&mut self) -> bool {
+        let coverage = &mut self.gathered.coverage;
+        coverage.is_out_of_time |= self.subject.settings.time.is_spent();
+        coverage.is_out_of_time || coverage.recoveries() >= self.most_recoveries
     }
 
     /// A region for the check, which notes its reads of lines that differ between images.
@@ -468,7 +473,7 @@ impl<'s, A> Session<'s, A> {
     ) -> Explored<()> {
         let plan = Plan::new(choices, bound, self.subject.settings.seed);
         let mut kept = Vec::new();
-        let mut is_cut_short = false;
+        let (mut is_cut_short, mut done) = (false, 0_u64);
         for choice in 0..plan.len() {
             is_cut_short = self.is_spent();
             if is_cut_short {
@@ -483,9 +488,15 @@ impl<'s, A> Session<'s, A> {
             let inside = if plan.crashes_recovery(choice) { self.crashes_left(point) } else { 0 };
             let tried = self.recover_once(&image, point, inside, examined);
             tried.map_err(|failure| blame(failure, point.machine, point.events, choices, &kept))?;
+            done += 1;
         }
         let is_exhaustive = plan.is_exhaustive() && !is_cut_short;
-        let tried = if is_exhaustive { plan.legal() } else { distinct.len() as u128 };
+        // The choices of an exhaustive plan differ.
+        let tried = match plan.is_exhaustive() {
+            true if !is_cut_short => plan.legal(),
+            true => u128::from(done).max(distinct.len() as u128),
+            false => distinct.len() as u128,
+        };
         if point.level == 0 && !point.is_after_kill {
             self.tried.insert((point.events, point.acked), core::mem::take(distinct));
         }

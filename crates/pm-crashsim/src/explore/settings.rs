@@ -8,6 +8,7 @@ use crate::model::{Model, Rules};
 use crate::outcome::{Coverage, Explored, Failure, ReplayId};
 use crate::sim::{Recording, SharedTouched, SimPmem};
 use crate::site::Edits;
+use crate::time_budget::TimeBudget;
 use crate::trace::Trace;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ pub(super) struct Settings {
     pub(super) choices_per_point: u64,
     pub(super) nested_choices_per_point: u64,
     pub(super) recoveries: u64,
+    pub(super) time: TimeBudget,
     pub(super) time_per_check: Duration,
     pub(super) seed: u64,
     pub(super) edits: Edits,
@@ -44,6 +46,7 @@ impl Settings {
             choices_per_point: 4096,
             nested_choices_per_point: 256,
             recoveries: u64::MAX,
+            time: TimeBudget::of_environment(),
             time_per_check: Duration::from_secs(60),
             seed: 0,
             edits: Edits::default(),
@@ -57,6 +60,11 @@ impl Settings {
             faults: Faults::none(),
             touched: None,
         }
+    }
+
+    /// The settings of a search that begins now, unless it has begun.
+    pub(super) fn begun(&self) -> Self {
+        Self { time: self.time.begun(), ..self.clone() }
     }
 
     /// A recording region for the operation.

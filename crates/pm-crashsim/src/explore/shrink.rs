@@ -78,7 +78,7 @@ impl<'s, A> Shrinker<'s, A> {
         let same_kind = self.fewest_lost(found);
         self.kind = None;
         let fewest = self.fewest_lost(same_kind);
-        let is_minimal = self.runs_left > 0;
+        let is_minimal = self.runs_left > 0 && !self.settings.time.is_spent();
         self.runs_left = DROPPING_RUNS;
         let essential = self.essential(&fewest);
         self.rewrite(failure, &fewest, &essential);
@@ -158,7 +158,10 @@ impl<'s, A> Shrinker<'s, A> {
             (None, Some(_)) => true,
             (_, None) => false,
         };
-        if self.known.get(kept).is_some_and(|kind| !counts(kind.as_ref())) || self.runs_left == 0 {
+        if self.known.get(kept).is_some_and(|kind| !counts(kind.as_ref()))
+            || self.runs_left == 0
+            || self.settings.time.is_spent()
+        {
             return None;
         }
         self.runs_left -= 1;

@@ -20,6 +20,8 @@ pub struct Coverage {
     pub states: usize,
     /// The media faults.
     pub faults: FaultCoverage,
+    /// Whether the [time](crate::Explorer::time) was up before everything was tried.
+    pub is_out_of_time: bool,
     /// Every place that flushed or fenced, in the operation and in the recoveries.
     pub sites: BTreeSet<Site>,
     /// The findings of the [lints](crate::Explorer::lints).
@@ -116,6 +118,9 @@ impl Coverage {
 
     /// The bounds to raise for an exhaustive exploration; `None` if it is exhaustive, or if bounds are not the obstacle.
     pub(crate) fn advice(&self) -> Option<&'static str> {
+        if self.is_out_of_time {
+            return Some("allow more by Explorer::time, or by PM_CRASHSIM_SECONDS (0 for no limit)");
+        }
         let first = self.levels.first()?.is_exhaustive && self.after_kill.is_exhaustive;
         let nested = self.levels[1..].iter().chain([&self.after_recovery]);
         match (first, nested.copied().all(|level| level.is_exhaustive)) {
@@ -168,6 +173,7 @@ impl Coverage {
         self.after_kill.add(&other.after_kill);
         self.after_recovery.add(&other.after_recovery);
         self.states = self.states.max(other.states);
+        self.is_out_of_time |= other.is_out_of_time;
         self.faults.add(&other.faults);
         self.sites.extend(other.sites);
         merge(&mut self.findings, other.findings);
@@ -207,9 +213,10 @@ impl fmt::Display for Coverage {
             write!(f, "; media faults: {}", self.faults)?;
         }
         match self.states {
-            0 => Ok(()),
-            states => write!(f, "; {states} states"),
+            0 => (),
+            states => write!(f, "; {states} states")?,
         }
+        if self.is_out_of_time { f.write_str("; out of time") } else { Ok(()) }
     }
 }
 

@@ -90,6 +90,7 @@ pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, F: Send, V: Verdict>(
     run_all: impl FnOnce(Recorder<A, F>) + Send,
 ) -> Result<ScheduleCoverage, Box<ScheduleFailure>> {
     assert!(!explorer.is_replay(), "the name of a crash is meaningless without its schedule");
+    let explorer = &explorer.begun();
     std::thread::scope(|scope| {
         let (reports, received) = sync_channel(AHEAD);
         scope.spawn(move || {

@@ -5,6 +5,7 @@ use super::subject::{Durability, Oracle, Subject};
 use crate::line::random;
 use crate::outcome::Explored;
 use crate::setters::setters;
+use crate::time_budget::TIME_VARIABLE;
 use crate::{Coverage, Explorer, Failure, Image, SimPmem, Site};
 use core::fmt;
 #[cfg(feature = "proptest")]
@@ -160,25 +161,32 @@ impl<S: Subject> Sequences<S> {
         (0..count).map(|_| ops[random.usize(..ops.len())].clone()).collect()
     }
 
+    /// The explorer of a search that begins now.
+    pub(super) fn begun(&self) -> Explorer {
+        self.explorer.begun()
+    }
+
     /// Explores one case without shortening it. If it also fails without operations after recovery, returns that failure.
     pub(super) fn explore_case<'c>(
         &'c self,
+        explorer: &Explorer,
         case: impl Fn(&'c S, Durability) -> Case<'c, S>,
     ) -> Explored<Coverage> {
-        self.explore_case_onward(&case, self.crashed_onward).map_err(|failure| {
+        self.explore_case_onward(explorer, &case, self.crashed_onward).map_err(|failure| {
             // A replay names one crash.
-            let plain = (!self.explorer.is_replay()).then(|| self.explore_case_onward(&case, 0).err());
+            let plain = (!explorer.is_replay()).then(|| self.explore_case_onward(explorer, &case, 0).err());
             plain.flatten().unwrap_or(failure)
         })
     }
 
     fn explore_case_onward<'c>(
         &'c self,
+        explorer: &Explorer,
         case: impl Fn(&'c S, Durability) -> Case<'c, S>,
         crashed_onward: usize,
     ) -> Explored<Coverage> {
         let case = case(&self.subject, self.durability).crash_onward(crashed_onward);
-        case.explore(&self.explorer, &self.image)
+        case.explore(explorer, &self.image)
     }
 }
 
@@ -190,16 +198,18 @@ impl<S: Oracle> Sequences<S> {
     /// each single one is tried, each pair in order, then the sequence with more and more of them left out. To repeat it, pass its
     /// [replay](Explorer::replay) to the [explorer](Self::explorer), and the failure's operations to this method.
     pub fn explore(&self, ops: &[S::Op]) -> Result<Coverage, SequenceFailure<S::Op>> {
-        self.explore_once(ops, &[]).map_err(|failure| {
+        let explorer = &self.begun();
+        self.explore_once(explorer, ops, &[]).map_err(|failure| {
             // The name of a crash is meaningful in this sequence only.
             if self.explorer.is_replay() {
                 return SequenceFailure { ops: ops.to_vec(), failure };
             }
-            let (crashed_onward, failure) = match self.explore_onward(ops, &[], 0) {
+            let explorer = &explorer.clone().for_failure();
+            let (crashed_onward, failure) = match self.explore_onward(explorer, ops, &[], 0) {
                 Err(plain) => (0, plain),
                 Ok(_) => (self.crashed_onward, failure),
             };
-            let fails = |part: &[S::Op]| self.explore_onward(part, &[], crashed_onward).err();
+            let fails = |part: &[S::Op]| self.explore_onward(explorer, part, &[], crashed_onward).err();
             let (ops, failure) = shrink(ops, failure, fails);
             SequenceFailure { ops, failure }
         })
@@ -217,16 +227,19 @@ impl<S: Oracle> Sequences<S> {
     ) -> Result<SequencesCoverage, SequenceFailure<S::Op>> {
         let crashed_onward = self.crashed_onward;
         let mut all = SequencesCoverage { sequences: 0, recoveries: 0, crashed_onward, is_exhaustive: true };
-        self.explore_each(alphabet, max_len, |coverage| {
+        let explorer = &self.begun();
+        self.explore_each(explorer, alphabet, max_len, |coverage| {
             all.sequences += 1;
             all.recoveries += coverage.recoveries();
             all.is_exhaustive &= coverage.is_exhaustive();
         })
         .map_err(|onward| {
             let sequences = (1..=max_len).flat_map(|len| words(alphabet, len));
-            let sequences = sequences.filter(|_| !self.explorer.is_replay());
-            let plain =
-                sequences.filter_map(|ops| Some((self.explore_onward(&ops, alphabet, 0).err()?, ops))).next();
+            let sequences = sequences.filter(|_| !explorer.is_replay());
+            let explorer = &explorer.clone().for_failure();
+            let plain = sequences
+                .filter_map(|ops| Some((self.explore_onward(explorer, &ops, alphabet, 0).err()?, ops)))
+                .next();
             plain.map_or(onward, |(failure, ops)| SequenceFailure { ops, failure })
         })?;
         all.is_exhaustive &= all.sequences > 0;
@@ -261,7 +274,8 @@ impl<S: Oracle> Sequences<S> {
     }
 
     /// Explores every sequence of one to `max_len` operations of `alphabet`, then again without each flush and fence that was exercised; returns
-    /// those whose loss did not show. If the result is empty, each is needed, and these sequences show it.
+    /// those whose loss did not show. If the result is empty, each is needed, and these sequences show it. The time is shared as for
+    /// [`Explorer::redundant_sites`].
     ///
     /// # Errors
     /// The failure found with every flush and fence in place.
@@ -269,17 +283,23 @@ impl<S: Oracle> Sequences<S> {
         &self,
         alphabet: &[S::Op],
         max_len: usize,
-    ) -> Result<Vec<Site>, SequenceFailure<S::Op>>
-    where
-        S: Clone,
-    {
+    ) -> Result<Vec<Site>, SequenceFailure<S::Op>> {
+        let begun = self.begun();
         let mut sites = BTreeSet::new();
-        self.explore_each(alphabet, max_len, |coverage| sites.extend(coverage.sites))?;
-        let is_redundant = |site: &Site| {
-            let without = self.clone().explorer(self.explorer.clone().suppress(site));
-            without.explore_each(alphabet, max_len, drop).is_ok()
-        };
-        Ok(sites.into_iter().filter(is_redundant).collect())
+        let first = begun.clone().with_part_of_time(2);
+        self.explore_each(&first, alphabet, max_len, |coverage| sites.extend(coverage.sites))?;
+        let mut left = sites.len();
+        sites.retain(|site| {
+            let explorer = begun.clone().with_part_of_time(left).suppress(site);
+            left -= 1;
+            let mut is_out_of_time = false;
+            let explored = self.explore_each(&explorer, alphabet, max_len, |coverage| is_out_of_time |= coverage.is_out_of_time);
+            if explored.is_ok() && is_out_of_time {
+                eprintln!("pm-crashsim: out of time before the loss of {site} could show; {TIME_VARIABLE} allows more");
+            }
+            explored.is_ok()
+        });
+        Ok(sites.into_iter().collect())
     }
 
     /// Crashes one sequence everywhere, inside `proptest!`, which generates the sequence and on a failure shortens it
@@ -291,7 +311,7 @@ impl<S: Oracle> Sequences<S> {
     /// The first failure found.
     #[cfg(feature = "proptest")]
     pub fn property(&self, ops: &[S::Op]) -> Result<(), TestCaseError> {
-        let explored = self.explore_once(ops, &[]);
+        let explored = self.explore_once(&self.explorer, ops, &[]);
         explored.map(|_| ()).map_err(|mut failure| {
             // On the next run, proptest begins with the sequence before shortening, in which this crash has another name.
             failure.origin.test = None;
@@ -302,12 +322,13 @@ impl<S: Oracle> Sequences<S> {
     /// Explores all sequences; calls `explored` after each.
     fn explore_each(
         &self,
+        explorer: &Explorer,
         alphabet: &[S::Op],
         max_len: usize,
         mut explored: impl FnMut(Coverage),
     ) -> Result<(), SequenceFailure<S::Op>> {
         for ops in (1..=max_len).flat_map(|len| words(alphabet, len)) {
-            match self.explore_once(&ops, alphabet) {
+            match self.explore_once(explorer, &ops, alphabet) {
                 Ok(coverage) => explored(coverage),
                 Err(failure) => return Err(SequenceFailure { ops, failure }),
             }
@@ -316,15 +337,21 @@ impl<S: Oracle> Sequences<S> {
     }
 
     /// Further operations come from the alphabet by default.
-    fn explore_once(&self, ops: &[S::Op], alphabet: &[S::Op]) -> Explored<Coverage> {
+    fn explore_once(&self, explorer: &Explorer, ops: &[S::Op], alphabet: &[S::Op]) -> Explored<Coverage> {
         let further = self.drawn(alphabet);
-        self.explore_case(|subject, durability| Case::of(subject, durability, ops, &further))
+        self.explore_case(explorer, |subject, durability| Case::of(subject, durability, ops, &further))
     }
 
-    fn explore_onward(&self, ops: &[S::Op], alphabet: &[S::Op], crashed_onward: usize) -> Explored<Coverage> {
+    fn explore_onward(
+        &self,
+        explorer: &Explorer,
+        ops: &[S::Op],
+        alphabet: &[S::Op],
+        crashed_onward: usize,
+    ) -> Explored<Coverage> {
         let further = self.drawn(alphabet);
         let case = |subject, durability| Case::of(subject, durability, ops, &further);
-        self.explore_case_onward(case, crashed_onward)
+        self.explore_case_onward(explorer, case, crashed_onward)
     }
 }
 

@@ -56,7 +56,7 @@ impl<S: StateMachineSubject> StateMachineTest for CrashTest<S> {
         let case = |subject, durability| {
             Case::new(subject, durability, (&ops, &[]), initial.clone(), step, S::state)
         };
-        if let Err(failure) = sequences.explore_case(case) {
+        if let Err(failure) = sequences.explore_case(&sequences.begun(), case) {
             panic!("{failure}");
         }
     }

@@ -325,6 +325,39 @@ fn undo_log_of_2052_entries_is_explored_to_a_bound() {
     assert!(start.elapsed() < Duration::from_secs(60), "took {:?}", start.elapsed());
 }
 
+/// Everything about it takes minutes: the search, the search without each flush and fence, and shrinking a failure and looking for its repair.
+#[test]
+fn search_stops_when_its_time_is_up() {
+    const TIME: Duration = Duration::from_millis(400);
+    // Far less than all takes, and far more than the time on a machine that does much else.
+    const MUCH: Duration = Duration::from_secs(20);
+    let image = Image::zeroed(undo_image(60));
+    let explorer = Explorer::default().time(TIME);
+    let start = Instant::now();
+    let coverage = explorer.explore(&image, undo_log(60, true), rolls_back(60)).unwrap();
+    assert!(coverage.is_out_of_time && !coverage.is_exhaustive(), "{coverage}");
+    assert!(coverage.to_string().ends_with("; out of time") && coverage.recoveries() > 0, "{coverage}");
+    assert!(start.elapsed() < MUCH, "{:?}", start.elapsed());
+
+    let start = Instant::now();
+    let sites = explorer.redundant_sites(&image, undo_log(60, true), rolls_back(60)).unwrap();
+    assert!(start.elapsed() < MUCH, "{:?} for all but {}", start.elapsed(), sites.len());
+
+    let start = Instant::now();
+    let failure = explorer.explore(&image, undo_log(60, false), rolls_back(60)).unwrap_err();
+    assert!(!failure.crashes.is_empty(), "{failure}");
+    assert!(start.elapsed() < MUCH, "{:?}", start.elapsed());
+
+    // Enough time leaves no trace.
+    let small = Image::zeroed(undo_image(2));
+    let coverage =
+        Explorer::default().time(Duration::from_secs(600)).explore(&small, undo_log(2, true), rolls_back(2));
+    assert!(
+        coverage.as_ref().is_ok_and(|coverage| coverage.is_exhaustive() && !coverage.is_out_of_time),
+        "{coverage:?}"
+    );
+}
+
 /// A list whose last element points to itself.
 #[test]
 fn recovery_that_takes_too_long_is_a_failure_with_a_name() {
