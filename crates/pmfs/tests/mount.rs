@@ -222,7 +222,7 @@ fn copies_have_what_is_stored_to_maps() {
     let mut line = String::new();
     BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    let mut expected = vec![0; BYTES as usize];
+    let mut expected = vec![0; usize::try_from(BYTES).unwrap()];
     expected.chunks_mut(1 << 16).for_each(|chunk| chunk[..4].copy_from_slice(b"DATA"));
     // Like copies that trust the number of blocks.
     assert!(fs::metadata(&file).unwrap().blocks() > 0);

@@ -1,6 +1,6 @@
 //! The server in the background: the command ends when the file system is mounted, and the server goes on without it.
 
-use super::command::Mount;
+use super::arguments::Mount;
 use crate::pool::at;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use pm_cli_common::say;

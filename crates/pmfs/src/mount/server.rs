@@ -138,10 +138,9 @@ fn mount(mounted: Mounted, file: &Path, directory: &Path, options: MountOptions)
     rustix::mount::mount(file, directory, "fuse.pmfs", options.flags(), data.as_c_str()).into_diagnostic()?;
     let acl = config.acl;
     Session::from_fd(mounted, OwnedFd::from(device), acl, config)
-        .map_err(|error| {
+        .inspect_err(|_| {
             // The mount would answer nothing.
             drop(umount(directory, true));
-            error
         })
         .into_diagnostic()
 }
