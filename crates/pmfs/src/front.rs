@@ -1,11 +1,15 @@
 //! The file system as the kernel sees it: requests of FUSE, answered by `pm-fs`.
 
+use crate::attribute_names::{ACLS, TRUSTED, is_kept};
+use crate::known_files::KnownFiles;
+use crate::long_calls::LongCalls;
+use crate::times::{time, time_ns};
 use crate::warning::warn;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use pm_core::Region;
 use pm_fs::{Attributes, Entry, FileKind, Fs, FsError, NewFile, SetAttributes, SetXattr};
@@ -36,30 +40,16 @@ const GROUP_EXECUTE: u32 = 0o010;
 /// A mounted file system.
 pub(crate) struct Mounted {
     fs: Arc<Fs<Region>>,
-    /// The files that the kernel knows. They exist as long as it knows them.
-    known: Mutex<HashMap<u64, Known>>,
+    known: KnownFiles,
     /// The entries of open directories.
     listings: Mutex<Listings>,
+    /// The kernel has one call for a file at a time, so the order of calls stays.
+    long_calls: LongCalls,
     /// Whether this server clears set-user-ID bits, and not the kernel.
     clears_set_id: bool,
     /// Tells the kernel that attributes have changed which it has not changed.
     notifier: Arc<OnceLock<Notifier>>,
 }
-
-/// A file that the kernel knows.
-struct Known {
-    handle: Handle,
-    /// The number of the kernel's references.
-    references: u64,
-    /// The number of times that it is open for reading and writing: only then programs may store to maps of it that they share. What they have stored
-    /// is in the kernel alone until it is written back, at last before the kernel releases the open file.
-    mappable: u64,
-}
-
-/// What the kernel calls an open file: [`MAPPABLE`] if it may be mapped to be stored to.
-const NOT_MAPPABLE: FileHandle = FileHandle(0);
-/// See [`NOT_MAPPABLE`].
-const MAPPABLE: FileHandle = FileHandle(1);
 
 #[derive(Default)]
 struct Listings {
@@ -79,24 +69,6 @@ fn errno(error: &FsError) -> Errno {
     Errno::from_i32(error.errno().raw_os_error())
 }
 
-fn time(ns: i64) -> SystemTime {
-    let distance = Duration::from_nanos(ns.unsigned_abs());
-    if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
-}
-
-/// A time to set, to the range of what is stored, the years 1677 to 2262.
-fn time_ns(time: TimeOrNow) -> i64 {
-    let time = match time {
-        TimeOrNow::SpecificTime(time) => time,
-        TimeOrNow::Now => SystemTime::now(),
-    };
-    let ns = |distance: Duration| i64::try_from(distance.as_nanos()).unwrap_or(i64::MAX);
-    // Before 1970, fuser 0.18 subtracts the nanoseconds that the kernel means to be added to the seconds.
-    let ns_before =
-        |distance: Duration| i64::from(distance.subsec_nanos()) - ns(Duration::from_secs(distance.as_secs()));
-    time.duration_since(UNIX_EPOCH).map_or_else(|before| ns_before(before.duration()), ns)
-}
-
 const fn file_type(kind: FileKind) -> FileType {
     match kind {
         FileKind::Pipe => FileType::NamedPipe,
@@ -112,7 +84,8 @@ const fn file_type(kind: FileKind) -> FileType {
 impl Mounted {
     /// The session that serves this sets `notifier`.
     pub(crate) fn new(fs: Arc<Fs<Region>>, notifier: Arc<OnceLock<Notifier>>) -> Self {
-        Self { fs, known: Mutex::default(), listings: Mutex::default(), clears_set_id: false, notifier }
+        let (known, listings, long_calls) = (KnownFiles::default(), Mutex::default(), LongCalls::default());
+        Self { fs, known, listings, long_calls, clears_set_id: false, notifier }
     }
 
     /// A file that the kernel knows.
@@ -120,35 +93,23 @@ impl Mounted {
         if ino == INodeNo::ROOT {
             return Ok(self.fs.root());
         }
-        lock(&self.known).get(&ino.0).map(|known| known.handle.clone()).ok_or(FsError::NotFound)
+        self.known.find(ino.0).ok_or(FsError::NotFound)
     }
 
-    /// Notes that a file is opened, and returns what the kernel calls it.
-    fn note_open(&self, ino: u64, flags: OpenFlags) -> FileHandle {
-        match lock(&self.known).get_mut(&ino) {
-            Some(known) if flags.acc_mode() == OpenAccMode::O_RDWR => {
-                known.mappable += 1;
-                MAPPABLE
-            }
-            _ => NOT_MAPPABLE,
-        }
-    }
-
-    /// Whether the kernel may have data of a file that it has not written yet.
-    fn is_mappable(&self, ino: INodeNo) -> bool {
-        lock(&self.known).get(&ino.0).is_some_and(|known| known.mappable > 0)
-    }
-
-    /// Clears the set-user-ID bit of a file, and the set-group-ID bit of one that its group may execute, if that is left to this server.
-    fn clear_set_id(&self, file: &Handle) -> Result<(), FsError> {
-        if !self.clears_set_id || file.kind() != FileKind::File {
+    /// Clears the set-user-ID bit of a file, and its set-group-ID bit, if that is left to this server. The second one stays if the group may not execute
+    /// the file, and the caller is in the group or is root.
+    ///
+    /// # Source
+    /// `setattr_should_drop_suidgid` of Linux.
+    fn clear_set_id(&self, request: &Request, file: &Handle, is_chown: bool) -> Result<(), FsError> {
+        let kind = file.kind();
+        let may_have = if is_chown { kind != FileKind::Directory } else { kind == FileKind::File };
+        if !self.clears_set_id || !may_have {
             return Ok(());
         }
-        let mode = file.attributes()?.mode;
-        let cleared = match mode & GROUP_EXECUTE {
-            0 => mode & !SET_UID,
-            _ => mode & !(SET_UID | SET_GID),
-        };
+        let Attributes { mode, gid, .. } = file.attributes()?;
+        let keeps_set_gid = mode & GROUP_EXECUTE == 0 && is_of_group(request, gid);
+        let cleared = mode & !(if keeps_set_gid { SET_UID } else { SET_UID | SET_GID });
         if cleared == mode {
             return Ok(());
         }
@@ -160,15 +121,19 @@ impl Mounted {
         Ok(())
     }
 
+    /// The kernel's number of an inode.
+    fn number(&self, ino: u64) -> INodeNo {
+        if ino == self.fs.root().ino() { INodeNo::ROOT } else { INodeNo(ino) }
+    }
+
     fn for_kernel(&self, file: &Handle) -> Result<FileAttr, FsError> {
         let attributes = file.attributes()?;
         let Attributes { ino, kind, mode, uid, gid, rdev, nlink, size, .. } = attributes;
-        let is_root = ino == self.fs.root().ino();
         let blocks = if kind == FileKind::File { file.allocated_bytes()? } else { size }.div_ceil(512);
         // Programs such as tar take a file without blocks for one hole and do not read it, but a program may have stored to a map of it.
         let blocks = blocks.max(u64::from(size > 0));
         Ok(FileAttr {
-            ino: if is_root { INodeNo::ROOT } else { INodeNo(ino) },
+            ino: self.number(ino),
             size,
             blocks,
             atime: time(attributes.atime_ns),
@@ -191,8 +156,7 @@ impl Mounted {
         let generation = Generation(handle.generation());
         let attributes = self.for_kernel(&handle)?;
         if attributes.ino != INodeNo::ROOT {
-            let new = Known { handle, references: 0, mappable: 0 };
-            lock(&self.known).entry(attributes.ino.0).or_insert(new).references += 1;
+            self.known.add(handle);
         }
         Ok((attributes, generation))
     }
@@ -226,20 +190,16 @@ impl Mounted {
     }
 }
 
+/// Whether a caller is in a group as far as the kernel says: not by a supplementary group. Root counts as a member of all.
+fn is_of_group(request: &Request, gid: u32) -> bool {
+    request.uid() == 0 || request.gid() == gid
+}
+
 fn reply_empty(done: Result<(), FsError>, reply: ReplyEmpty) {
     match done {
         Ok(()) => reply.ok(),
         Err(error) => reply.error(errno(&error)),
     }
-}
-
-/// The attributes with access control lists.
-const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
-
-/// Whether an attribute with this name is stored. Capabilities would need more than to be stored.
-fn is_kept(name: &OsStr) -> bool {
-    let name = name.as_bytes();
-    ACLS.contains(&name) || [&b"user."[..], b"trusted."].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Answers with the bytes, or with their number if `size` is 0.
@@ -270,15 +230,7 @@ impl Filesystem for Mounted {
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
-        let mut known = lock(&self.known);
-        let is_last = known.get_mut(&ino.0).is_some_and(|known| {
-            known.references = known.references.saturating_sub(count);
-            known.references == 0
-        });
-        let forgotten = if is_last { known.remove(&ino.0) } else { None };
-        drop(known);
-        // Frees the file if it has no name.
-        drop(forgotten);
+        self.known.forget(ino.0, count);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -308,7 +260,7 @@ impl Filesystem for Mounted {
             // The kernel does not say whether the caller of truncate(2) has CAP_FSETID; root has.
             let truncates = size.is_some() && request.uid() != 0;
             if mode.is_none() && (truncates || uid.is_some() || gid.is_some()) {
-                self.clear_set_id(&handle)?;
+                self.clear_set_id(request, &handle, uid.is_some() || gid.is_some())?;
             }
             if let Some(size) = size {
                 handle.truncate(size)?;
@@ -418,7 +370,7 @@ impl Filesystem for Mounted {
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(self.note_open(ino.0, flags), FopenFlags::FOPEN_KEEP_CACHE);
+        reply.opened(self.known.open(ino.0, flags), FopenFlags::FOPEN_KEEP_CACHE);
     }
 
     fn release(
@@ -431,11 +383,7 @@ impl Filesystem for Mounted {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        if open == MAPPABLE
-            && let Some(known) = lock(&self.known).get_mut(&ino.0)
-        {
-            known.mappable = known.mappable.saturating_sub(1);
-        }
+        self.known.release(ino.0, open);
         reply.ok();
     }
 
@@ -459,7 +407,7 @@ impl Filesystem for Mounted {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -472,7 +420,7 @@ impl Filesystem for Mounted {
         let write = || {
             let handle = self.file(ino)?;
             if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                self.clear_set_id(&handle)?;
+                self.clear_set_id(request, &handle, false)?;
             }
             handle.write_at(offset, data)
         };
@@ -498,20 +446,27 @@ impl Filesystem for Mounted {
         let file = self.file(ino).and_then(|file| {
             // As for truncate(2).
             if request.uid() != 0 {
-                self.clear_set_id(&file)?;
+                self.clear_set_id(request, &file, false)?;
             }
             Ok(file)
         });
-        let done = if how.is_empty() {
-            file.and_then(|file| file.allocate(offset, length, keeps_size))
-        } else if how == FallocateFlags::ZERO_RANGE {
-            file.and_then(|file| file.zero_range(offset, length, keeps_size))
-        } else if how == FallocateFlags::PUNCH_HOLE && keeps_size {
-            file.and_then(|file| file.punch_hole(offset, length))
-        } else {
+        let is_punch = how == FallocateFlags::PUNCH_HOLE && keeps_size;
+        if !how.is_empty() && how != FallocateFlags::ZERO_RANGE && !is_punch {
             return reply.error(Errno::EOPNOTSUPP);
-        };
-        reply_empty(done, reply);
+        }
+        // What is allocated is zeroed: 0.2 s for a gigabyte.
+        self.long_calls.run(move || {
+            let done = file.and_then(|file| {
+                if is_punch {
+                    file.punch_hole(offset, length)
+                } else if how.is_empty() {
+                    file.allocate(offset, length, keeps_size)
+                } else {
+                    file.zero_range(offset, length, keeps_size)
+                }
+            });
+            reply_empty(done, reply);
+        });
     }
 
     /// Where the kernel may have data that it has not written yet, all of the file is data: a hole is not copied.
@@ -520,7 +475,7 @@ impl Filesystem for Mounted {
             // The kernel has refused a negative one.
             let offset = u64::try_from(offset).map_err(|_| FsError::NoData)?;
             let file = self.file(ino)?;
-            let is_mappable = self.is_mappable(ino);
+            let is_mappable = self.known.is_mappable(ino.0);
             let size = if is_mappable { file.attributes()?.size } else { 0 };
             let found = match whence {
                 SEEK_DATA | SEEK_HOLE if is_mappable && offset >= size => return Err(FsError::NoData),
@@ -560,9 +515,8 @@ impl Filesystem for Mounted {
         let set = || {
             let file = self.file(ino)?;
             file.set_xattr(name.as_bytes(), value, how)?;
-            // The kernel does not say whether the caller is in the file's group by a supplementary one.
             let attributes = file.attributes()?;
-            let keeps_set_gid = request.uid() == 0 || request.gid() == attributes.gid;
+            let keeps_set_gid = is_of_group(request, attributes.gid);
             if name.as_bytes() == ACLS[0] && attributes.mode & SET_GID != 0 && !keeps_set_gid {
                 let mode = Some(attributes.mode & !SET_GID);
                 file.set_attributes(&SetAttributes { mode, ..SetAttributes::default() })?;
@@ -579,9 +533,14 @@ impl Filesystem for Mounted {
         reply_xattr(self.file(ino).and_then(|file| file.xattr(name.as_bytes())), size, reply);
     }
 
-    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    /// Without the names that only root may use: xattr(7).
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let names = self.file(ino).and_then(|file| file.xattrs());
-        let list = names.map(|names| names.into_iter().flat_map(|name| [name, vec![0]].concat()).collect());
+        let is_shown = |name: &Vec<u8>| request.uid() == 0 || !name.starts_with(TRUSTED);
+        let join = |names: Vec<Vec<u8>>| {
+            names.into_iter().filter(is_shown).flat_map(|name| [name, vec![0]].concat()).collect()
+        };
+        let list = names.map(join);
         reply_xattr(list, size, reply);
     }
 
@@ -635,9 +594,12 @@ impl Filesystem for Mounted {
             Ok(entries) => entries,
             Err(error) => return reply.error(errno(&error)),
         };
+        // Of a directory that was removed meanwhile, it is not known.
+        let parent = self.file(ino).and_then(|dir| dir.parent_ino());
+        let parent = parent.map_or(ino, |parent| self.number(parent));
         // The cookies of entries are greater than these.
-        for (cookie, name) in [(1, "."), (2, "..")] {
-            if offset < cookie && reply.add(ino, cookie, FileType::Directory, name) {
+        for (cookie, number, name) in [(1, ino, "."), (2, parent, "..")] {
+            if offset < cookie && reply.add(number, cookie, FileType::Directory, name) {
                 return reply.ok();
             }
         }
@@ -687,7 +649,7 @@ impl Filesystem for Mounted {
         };
         match create() {
             Ok((attributes, generation)) => {
-                let open = self.note_open(attributes.ino.0, OpenFlags(flags));
+                let open = self.known.open(attributes.ino.0, OpenFlags(flags));
                 reply.created(&TTL, &attributes, generation, open, FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(error) => reply.error(errno(&error)),

@@ -2,12 +2,16 @@
 
 #![forbid(unsafe_code)]
 
+mod attribute_names;
 mod copy;
 mod front;
 mod inspect;
+mod known_files;
+mod long_calls;
 mod map;
 mod mount;
 mod pool;
+mod times;
 mod warning;
 
 use clap::{Parser, Subcommand};

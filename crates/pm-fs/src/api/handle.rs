@@ -81,6 +81,14 @@ impl<P: Pmem> Handle<P> {
         self.open.inode().ino
     }
 
+    /// The number of the directory that a directory is in; of the root, its own.
+    ///
+    /// # Errors
+    /// When this is no directory, or has no name any more.
+    pub fn parent_ino(&self) -> Result<u64, FsError> {
+        lookup::parent_ino(self.shared(), self.state())
+    }
+
     /// A number that tells the file apart from others that have had its number.
     #[must_use]
     pub fn generation(&self) -> u64 {

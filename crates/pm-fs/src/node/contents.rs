@@ -105,10 +105,17 @@ pub(crate) fn zero<P: Pmem>(
         return Ok(has_stored);
     }
     // Mostly holes.
-    for visited in walk::walk(volume, inode)? {
-        let Visited { index: first, slot, .. } = visited?;
-        let mut found = (first..).zip(slot.pages()).filter(|(index, _)| pages.contains(index));
-        found.try_for_each(|(index, page)| zero_page(index, Slot::page(page)))?;
+    let (mut index, mut left) = (pages.start, volume.pages.count());
+    while let Some(Visited { index: found, slot, .. }) = walk::next(volume, inode, index)? {
+        if found >= pages.end {
+            break;
+        }
+        // If nodes of a corrupted index are in it twice, this would hardly end.
+        left = left
+            .checked_sub(1)
+            .ok_or(FsError::corrupted(inode.slots_at(), "a file index with shared nodes"))?;
+        zero_page(found, slot)?;
+        index = found + 1;
     }
     Ok(has_stored)
 }

@@ -6,7 +6,7 @@ use crate::node::inode::InodeRef;
 use crate::volume::seal::seal;
 use crate::volume::{Change, Source};
 use core::mem::offset_of;
-use core::ops::Range;
+use core::ops::{ControlFlow, Range};
 use pm_core::Pmem;
 use pm_core::line::LINE_BYTES;
 
@@ -113,6 +113,30 @@ impl SlotList {
     /// The offset of the node that has these slots.
     pub(super) const fn node_at(&self) -> u64 {
         self.at - NODE_SLOTS_AT
+    }
+
+    /// Loads the words of the slots from an index on, many at once, and calls `each` with the index and the word of each.
+    pub(super) fn load_words(
+        &self,
+        source: &impl Source,
+        first: u64,
+        mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<(), FsError> {
+        /// As many as are loaded at once.
+        const WORDS: u64 = 64;
+        let mut words = [0; WORDS as usize];
+        let mut index = first;
+        while index < self.count {
+            let len = WORDS.min(self.count - index);
+            #[expect(clippy::cast_possible_truncation, reason = "at most WORDS")]
+            let words = &mut words[..len as usize];
+            source.words(self.slot_at(index), words)?;
+            if (index..).zip(words.iter()).try_for_each(|(index, word)| each(index, *word)).is_break() {
+                return Ok(());
+            }
+            index += len;
+        }
+        Ok(())
     }
 
     /// The offsets of all slots.

@@ -5,6 +5,7 @@ use crate::format::{HUGE_PAGE_PAGES, NO_TREE};
 use crate::node::inode::InodeRef;
 use crate::node::slot::{self, Slot, SlotList, reach};
 use crate::volume::Source;
+use core::ops::ControlFlow;
 
 /// A slot that is no hole, where a walk has found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,53 @@ fn next_in(
         }
         let below = slots.below(source, inode, index, slot)?;
         if let Some(found) = next_in(source, inode, below, from, nodes_left)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// The first page of a file that is a hole, at a page or behind it. Slots of the last level are not verified.
+pub(crate) fn next_hole(source: &impl Source, inode: &InodeRef, from: u64) -> Result<u64, FsError> {
+    match inode.height(source)? {
+        NO_TREE => Ok(from),
+        height => {
+            let slots = SlotList::of_inode(inode, height);
+            let found = hole_in(source, inode, slots, from, &mut source.nodes_max())?;
+            Ok(found.unwrap_or_else(|| from.max(slots.page(slots.count))))
+        }
+    }
+}
+
+fn hole_in(
+    source: &impl Source,
+    inode: &InodeRef,
+    slots: SlotList,
+    from: u64,
+    nodes_left: &mut u64,
+) -> Result<Option<u64>, FsError> {
+    count_node(inode, nodes_left)?;
+    let first = from.saturating_sub(slots.first) / reach(slots.level);
+    if slots.level == 0 {
+        let mut found = None;
+        slots.load_words(source, first, |index, word| match word {
+            0 => {
+                found = Some(slots.page(index));
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        })?;
+        return Ok(found);
+    }
+    for index in first..slots.count {
+        let Some(slot) = slot::load(source, inode, slots.slot_at(index))? else {
+            return Ok(Some(from.max(slots.page(index))));
+        };
+        if slot.is_huge(slots.level) {
+            continue;
+        }
+        let below = slots.below(source, inode, index, slot)?;
+        if let Some(found) = hole_in(source, inode, below, from, nodes_left)? {
             return Ok(Some(found));
         }
     }
@@ -144,11 +192,15 @@ fn count_pages(
 ) -> Result<u64, FsError> {
     count_node(inode, nodes_left)?;
     let mut pages = 0;
+    if slots.level == 0 {
+        slots.load_words(source, 0, |_, word| {
+            pages += u64::from(word != 0);
+            ControlFlow::Continue(())
+        })?;
+        return Ok(pages);
+    }
     for index in slots.indexes() {
-        let at = slots.slot_at(index);
-        if slots.level == 0 {
-            pages += u64::from(source.word(at)? != 0);
-        } else if let Some(slot) = slot::load(source, inode, at)? {
+        if let Some(slot) = slot::load(source, inode, slots.slot_at(index))? {
             pages += match slot.is_huge(slots.level) {
                 true => HUGE_PAGE_PAGES,
                 false => {

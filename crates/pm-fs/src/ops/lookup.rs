@@ -3,7 +3,7 @@
 use crate::error::FsError;
 use crate::format::NAME_MAX;
 use crate::node::dir::{self, Entry, Found, check_name};
-use crate::node::inode::offset_of_ino;
+use crate::node::inode::{FileKind, load_identity, offset_of_ino};
 use crate::session::locked::Locked;
 use crate::session::open::Held;
 use crate::session::shared::Shared;
@@ -66,6 +66,18 @@ pub(crate) fn find_again<P: Pmem>(
 pub(crate) fn check_empty(locked: &Locked<'_>, state: &State) -> Result<(), FsError> {
     let len = locked.get(state).index.as_ref().map_or(0, dir::DirIndex::len);
     if len == 0 { Ok(()) } else { Err(FsError::NotEmpty) }
+}
+
+/// The number of the directory that a directory is in.
+pub(crate) fn parent_ino<P: Pmem>(shared: &Shared<P>, dir: &State) -> Result<u64, FsError> {
+    if dir.inode.kind != FileKind::Directory {
+        return Err(FsError::NotADirectory);
+    }
+    let inner = dir.read();
+    if inner.life != Life::Named {
+        return Err(FsError::NotFound);
+    }
+    load_identity(&shared.volume, dir.inode.ino).map(|identity| identity.parent)
 }
 
 /// The entries of a directory behind the one with a cookie.

@@ -49,19 +49,12 @@ pub(crate) fn seek<P: Pmem>(
     if offset >= size {
         return Err(FsError::NoData);
     }
-    let mut index = offset / PAGE_BYTES;
+    let index = offset / PAGE_BYTES;
     if for_data {
         let found = walk::next(volume, inode, index)?.map(|next| (next.index * PAGE_BYTES).max(offset));
         return found.filter(|at| *at < size).ok_or(FsError::NoData);
     }
-    let first = index;
-    while index * PAGE_BYTES < size && tree::find(volume, inode, index)?.is_some() {
-        if index - first >= volume.pages.count() {
-            return Err(FsError::corrupted(inode.slots_at(), "a file with more pages than there are"));
-        }
-        index += 1;
-    }
-    Ok((index * PAGE_BYTES).clamp(offset, size))
+    Ok((walk::next_hole(volume, inode, index)? * PAGE_BYTES).clamp(offset, size))
 }
 
 /// The bytes of the pages of a file.

@@ -116,7 +116,7 @@ impl<P: Pmem> Shared<P> {
         self.renames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the index of a directory, if it has none. It then has one for good.
+    /// Makes the index of a directory, if it has none. It then has one as long as there is a handle to it.
     pub(crate) fn ensure_index(&self, dir: &State) -> Result<(), FsError> {
         if dir.inode.kind != FileKind::Directory {
             return Err(FsError::NotADirectory);

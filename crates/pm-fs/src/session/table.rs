@@ -4,8 +4,9 @@ use crate::error::FsError;
 use crate::node::dir::{DirChange, DirIndex};
 use crate::node::inode::{FileKind, InodeRef};
 use crate::volume::seal::Owner;
-use core::sync::atomic::{AtomicU64, Ordering};
-use rustc_hash::FxHashMap;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// An inode in use.
@@ -14,6 +15,8 @@ pub(crate) struct State {
     pub(crate) inode: InodeRef,
     /// The handles to it.
     handles: AtomicU64,
+    /// Whether a directory was in use again since it was last passed over by [`States::keep_idle`].
+    is_recent: AtomicBool,
     inner: RwLock<Inner>,
 }
 
@@ -77,28 +80,75 @@ impl State {
     }
 }
 
+/// The directories without a handle whose indexes are kept, so that the next call need not make them.
+const IDLE_MAX: usize = 4096;
+
 /// All inodes in use.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    states: Mutex<FxHashMap<u64, Arc<State>>>,
+    states: Mutex<States>,
+}
+
+/// What the lock of the table protects.
+#[derive(Debug, Default)]
+struct States {
+    /// By their numbers.
+    all: FxHashMap<u64, Arc<State>>,
+    /// Directories that had no handle at some time since; each is here once.
+    idle: VecDeque<Owner>,
+    /// The same.
+    is_idle: FxHashSet<Owner>,
+}
+
+impl States {
+    /// Keeps a directory that has no handle, and forgets another one if there are too many: one that was not used again.
+    fn keep_idle(&mut self, state: &State) {
+        let dir = state.inode.owner();
+        if self.is_idle.insert(dir) {
+            self.idle.push_back(dir);
+        } else {
+            state.is_recent.store(true, Ordering::Relaxed);
+        }
+        let mut passed_over = 0;
+        while self.idle.len() > IDLE_MAX
+            && let Some(dir) = self.idle.pop_front()
+        {
+            let state = self.all.get(&dir.ino).filter(|state| state.inode.owner() == dir);
+            let Some(state) = state.filter(|state| state.handles.load(Ordering::Acquire) == 0) else {
+                // It is in use, or was removed.
+                self.is_idle.remove(&dir);
+                continue;
+            };
+            if state.is_recent.swap(false, Ordering::Relaxed) && passed_over <= IDLE_MAX {
+                passed_over += 1;
+                self.idle.push_back(dir);
+            } else {
+                self.is_idle.remove(&dir);
+                self.all.remove(&dir.ino);
+            }
+        }
+    }
 }
 
 /// The lock of the table. As long as it is held, an inode that is not in use does not change.
 pub(crate) struct InUse<'t> {
-    states: MutexGuard<'t, FxHashMap<u64, Arc<State>>>,
+    states: MutexGuard<'t, States>,
 }
 
 impl InUse<'_> {
     /// The inode with this number and birth, if it is in use.
     pub(crate) fn find(&self, inode: Owner) -> Option<InodeRef> {
-        let found = self.states.get(&inode.ino).map(|state| state.inode);
+        let found = self.states.all.get(&inode.ino).map(|state| state.inode);
         found.filter(|found| found.birth == inode.birth)
     }
 
     /// A handle to an inode. The caller has the lock of a directory that names it, or another handle.
     pub(crate) fn open(&mut self, inode: InodeRef) -> Arc<State> {
-        let new = || Arc::new(State { inode, handles: AtomicU64::new(0), inner: RwLock::default() });
-        let state = self.states.entry(inode.ino).or_insert_with(new);
+        let new = || {
+            let (handles, is_recent) = (AtomicU64::new(0), AtomicBool::new(false));
+            Arc::new(State { inode, handles, is_recent, inner: RwLock::default() })
+        };
+        let state = self.states.all.entry(inode.ino).or_insert_with(new);
         if state.inode != inode {
             // That of an inode whose block is free, and is this one's now, before the thread that freed it has forgotten it.
             *state = new();
@@ -109,8 +159,9 @@ impl InUse<'_> {
 
     /// Removes a state, unless the number is another inode's by now.
     fn forget(&mut self, state: &State) {
-        if self.states.get(&state.inode.ino).is_some_and(|found| core::ptr::eq(&raw const **found, state)) {
-            self.states.remove(&state.inode.ino);
+        let found = self.states.all.get(&state.inode.ino);
+        if found.is_some_and(|found| core::ptr::eq(&raw const **found, state)) {
+            self.states.all.remove(&state.inode.ino);
         }
     }
 }
@@ -128,11 +179,13 @@ impl Table {
         Arc::clone(state)
     }
 
-    /// Ends a handle. The states of directories are kept, with their index. Returns whether it was the last handle.
+    /// Ends a handle. The states of directories are kept, with their indexes, up to a number. Returns whether it was the last handle.
     pub(crate) fn close(&self, state: &State) -> bool {
         let mut states = self.lock();
         let is_last = state.handles.fetch_sub(1, Ordering::AcqRel) == 1;
-        if is_last && state.inode.kind != FileKind::Directory {
+        if is_last && state.inode.kind == FileKind::Directory {
+            states.states.keep_idle(state);
+        } else if is_last {
             states.forget(state);
         }
         is_last
@@ -145,7 +198,7 @@ impl Table {
 
     /// Forgets what is known of directories: the medium was changed otherwise.
     pub(crate) fn forget_indexes(&self) {
-        self.lock().states.values().for_each(|state| state.write().index = None);
+        self.lock().states.all.values().for_each(|state| state.write().index = None);
     }
 
     /// A panic under the lock leaves the map as it was.
@@ -157,6 +210,29 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn states_of_idle_directories_are_bounded() {
+        let table = Table::default();
+        let dir = |ino| InodeRef { ino, birth: ino, kind: FileKind::Directory };
+        let len = || table.lock().states.all.len();
+        let open = table.open(dir(0));
+        let favourite = table.open(dir(1));
+        table.close(&favourite);
+        for ino in 2..20_000 {
+            table.close(&table.open(dir(ino)));
+            if ino % 1000 == 0 {
+                let state = table.open(dir(1));
+                assert!(Arc::ptr_eq(&state, &favourite), "what is used is kept");
+                table.close(&state);
+            }
+            // One has a handle.
+            assert!(len() <= IDLE_MAX + 1, "{}", len());
+        }
+        assert!(Arc::ptr_eq(&table.open(dir(0)), &open));
+        let states = table.lock();
+        assert_eq!(states.states.idle.len(), states.states.is_idle.len());
+    }
 
     #[test]
     fn inode_in_the_block_of_a_freed_one_has_its_own_state() {

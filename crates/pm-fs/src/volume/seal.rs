@@ -9,7 +9,7 @@ pub(crate) const CONTENTS_BITS: u32 = 48;
 pub(crate) const CONTENTS_MAX: u64 = (1 << CONTENTS_BITS) - 1;
 
 /// The inode that a word belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
     pub(crate) ino: u64,
     pub(crate) birth: u64,

@@ -16,6 +16,14 @@ pub(crate) trait Source {
     /// Loads a word.
     fn word(&self, offset: u64) -> Result<u64, FsError>;
 
+    /// Loads adjacent words.
+    fn words(&self, offset: u64, out: &mut [u64]) -> Result<(), FsError> {
+        (offset..).step_by(8).zip(out).try_for_each(|(at, out)| {
+            *out = self.word(at)?;
+            Ok(())
+        })
+    }
+
     /// The seed of all checksums.
     fn seed(&self) -> u64;
 
@@ -131,6 +139,12 @@ impl<P: Pmem> Source for Volume<P> {
     fn word(&self, offset: u64) -> Result<u64, FsError> {
         self.check(offset, 8)?;
         Ok(self.pmem().load_u64(offset))
+    }
+
+    fn words(&self, offset: u64, out: &mut [u64]) -> Result<(), FsError> {
+        self.check(offset, 8 * out.len() as u64)?;
+        self.pmem().load_words(offset, out);
+        Ok(())
     }
 
     fn seed(&self) -> u64 {

@@ -9,6 +9,7 @@ mod edits;
 mod format_golden;
 mod huge;
 mod kill;
+mod loads;
 mod map;
 mod model;
 mod prices;
