@@ -123,16 +123,19 @@ pub(crate) struct Crashes {
     /// more are tried at any, so that long traces are covered from end to end.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) recoveries: Option<u64>,
+    /// The number of seconds after which no more images are tried. No limit by default: the progress is shown.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: Option<u64>,
 }
 
 impl Crashes {
     /// The bounds as options.
     pub(crate) fn bounds(&self) -> String {
-        match self.recoveries {
-            None => format!("the bound is --choices {}", self.choices),
-            Some(recoveries) => {
-                format!("the bounds are --choices {} and --recoveries {recoveries}", self.choices)
-            }
+        let recoveries = self.recoveries.map(|recoveries| format!("--recoveries {recoveries}"));
+        let seconds = self.seconds.map(|seconds| format!("--seconds {seconds}"));
+        match [recoveries, seconds].into_iter().flatten().collect::<Vec<_>>().as_slice() {
+            [] => format!("the bound is --choices {}", self.choices),
+            others => format!("the bounds are --choices {} and {}", self.choices, others.join(" and ")),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The command that checks images, and the exploration of a trace with it.
 
 use crate::args::Crashes;
+use crate::interrupt::remove_when_stopped;
 use crate::io::{open as open_file, progress, write_image};
 use indicatif::ProgressBar;
 use miette::{IntoDiagnostic as _, WrapErr as _, miette};
@@ -12,6 +13,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The exit code after an image that the check rejects.
@@ -42,6 +44,7 @@ impl Check {
     pub(crate) fn new(command: &[OsString], bar: ProgressBar) -> miette::Result<Self> {
         let dir =
             TempDir::with_prefix("pmcrash-").into_diagnostic().wrap_err("making a directory for images")?;
+        remove_when_stopped(dir.path().to_owned())?;
         let (runs, broken) = (AtomicU64::new(0), Mutex::new(None));
         Ok(Self { command: command.to_vec(), dir, runs, bar, broken })
     }
@@ -143,6 +146,7 @@ pub(crate) fn explorer(file: &TraceFile, crashes: &Crashes) -> Explorer {
     // `minimise` shrinks failures.
     let explorer =
         Explorer::of(file).crashes(1).reduce(false).shrink(false).choices_per_point(crashes.choices);
+    let explorer = explorer.time(crashes.seconds.map_or(Duration::MAX, Duration::from_secs));
     match crashes.recoveries {
         Some(bound) => explorer.recoveries(bound),
         None => explorer,

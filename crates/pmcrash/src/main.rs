@@ -4,6 +4,7 @@
 mod args;
 mod check;
 mod import;
+mod interrupt;
 mod io;
 mod minimise;
 mod replay;

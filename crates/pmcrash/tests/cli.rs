@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Two values, and then a flag that promises both. Between them, something that has nothing to do with it.
@@ -118,6 +119,38 @@ fn bound_of_recoveries_is_kept_and_reported() {
     let printed = scratch.checked("replay run.pmc --recoveries 1000", 0);
     assert!(printed.starts_with("every image was accepted: "), "{printed}");
     scratch.run("replay run.pmc --recoveries 0 --check true", 2);
+}
+
+/// What must not happen: images stay in the temporary folder when the command is stopped.
+#[test]
+fn stopped_command_leaves_no_images() {
+    let scratch = Scratch::new(LOG);
+    for signal in ["TERM", "INT", "HUP"] {
+        let tmp = scratch.path("tmp");
+        fs::create_dir_all(&tmp).unwrap();
+        let started = scratch.path("started");
+        let check = format!("touch {}; sleep 30", started.display());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pmcrash"));
+        command.args(["replay", "run.pmc", "--check", "sh", "-c", &check]).current_dir(scratch.0.path());
+        let mut running = command.env("TMPDIR", &tmp).spawn().unwrap();
+        while !started.exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(fs::read_dir(&tmp).unwrap().count(), 1, "the folder of the images");
+        let sent = Command::new("kill").args(["-s", signal, &running.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let ended = running.wait().unwrap();
+        assert!(ended.code().is_none(), "SIG{signal} ends it: {ended}");
+        assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0, "SIG{signal}");
+        fs::remove_file(&started).unwrap();
+    }
+}
+
+#[test]
+fn bound_of_time_is_reported() {
+    let scratch = Scratch::new(LOG);
+    let printed = scratch.run_with("replay run.pmc --seconds 1 --check", &["sh", "-c", "sleep 2"], 0);
+    assert!(printed.contains("--seconds 1"), "{printed}");
 }
 
 #[test]
