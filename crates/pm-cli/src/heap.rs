@@ -139,11 +139,15 @@ fn lane_json(lane: &LaneInspection) -> Value {
 
 fn print_sound(path: &Path, checked: &Checked) {
     let Checked { view, report, roots, .. } = checked;
-    let blocks = report.allocated_blocks + report.free_blocks + report.lost_blocks;
+    let lost = match report.lost_blocks {
+        0 => String::new(),
+        lost => format!(", {lost} lost"),
+    };
     say(format_args!(
-        "{}: sound: all headers of {} in {}, {}, {}",
+        "{}: sound: all headers of {} and {} free{lost} in {}, {}, {}",
         path.display(),
-        count(blocks, "block", "blocks"),
+        count(report.allocated_blocks, "allocated block", "allocated blocks"),
+        report.free_blocks,
         count(report.chunks.len() as u64, "chunk", "chunks"),
         count(view.inspection.layout.lane_count.into(), "lane", "lanes"),
         count(roots.iter().count() as u64, "root", "roots"),

@@ -31,7 +31,7 @@ fn heap_is_created_checked_and_drawn() {
 
     scratch.heap();
     let output = scratch.run(&["heap", "check", "data.pm"], 0);
-    assert_eq!(output, "data.pm: sound: all headers of 31 blocks in 15 chunks, 2 lanes, 2 roots\n");
+    assert_eq!(output, "data.pm: sound: all headers of 16 allocated blocks and 15 free in 15 chunks, 2 lanes, 2 roots\n");
     let output = scratch.run(&["heap", "info", "data.pm"], 0);
     assert_has(&output, &["  allocated  4.5 KiB in 16 blocks\n"]);
     assert_has(&output, &["  root       list: 8 bytes at "]);

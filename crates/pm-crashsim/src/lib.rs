@@ -118,8 +118,8 @@
 //!   compared with the states that durable linearizability allows.
 //! - Feature `proptest`: longer sequences, generated and shortened by proptest, by `Sequences::property`. Feature
 //!   `proptest-state-machine`: by a reference state machine, with `CrashTest`.
-//! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `loom::explore`. Feature `shuttle`:
-//!   random schedules of more threads, by `shuttle::explore`.
+//! - Feature `loom`: every schedule of a few threads, each crashed everywhere, by `under_loom::explore`. Feature `shuttle`:
+//!   random schedules of more threads, by `under_shuttle::explore`.
 //!
 //! # How it searches
 //! Crash points are the places where a crash can show something new: before events that make stores durable, and around
@@ -315,9 +315,9 @@ pub use outcome::{
     Moment, PendingStore, Repair,
 };
 #[cfg(feature = "loom")]
-pub use schedule::loom;
+pub use schedule::loom as under_loom;
 #[cfg(feature = "shuttle")]
-pub use schedule::shuttle;
+pub use schedule::shuttle as under_shuttle;
 #[cfg(any(feature = "loom", feature = "shuttle"))]
 pub use schedule::{ScheduleCoverage, ScheduleFailure};
 #[cfg(feature = "proptest-state-machine")]

@@ -495,7 +495,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
 
     fn stage_root(&mut self, name: &str, target: Option<(u64, u64, u64)>) -> Result<(), TxError> {
         if name == ROOT {
-            return Err(RootError::Name { name: name.to_owned() }.into());
+            return Err(RootError::Reserved { name: name.to_owned() }.into());
         }
         // This slot is for early errors, and for reads of the root in this transaction: the commit may choose another slot.
         let staged: Vec<RootWrite> = self.lists.roots.iter().filter_map(|staged| staged.write).collect();

@@ -99,6 +99,12 @@ pub enum RootError {
         /// The requested name.
         name: String,
     },
+    /// The name is that of a root which the structure in the pool needs for itself.
+    #[error("{name:?} cannot name a root: it is that of the pool's own structure")]
+    Reserved {
+        /// The requested name.
+        name: String,
+    },
     /// The pool is open read-only, but the call changes the root directory.
     #[error("the pool is read-only, so no root can be changed")]
     ReadOnly,

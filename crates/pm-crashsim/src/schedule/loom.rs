@@ -27,7 +27,7 @@
 //!     assert!(crash.pmem().load_u64(64) != 7 || crash.pmem().load_u64(0) == 1);
 //! };
 //! let explorer = Explorer::default();
-//! let coverage = pm_crashsim::loom::explore(&explorer, &Builder::new(), 128, operation, check).unwrap();
+//! let coverage = pm_crashsim::under_loom::explore(&explorer, &Builder::new(), 128, operation, check).unwrap();
 //! assert!(coverage.is_complete && coverage.crashes.is_exhaustive());
 //! ```
 //!

@@ -32,7 +32,7 @@
 //! let scheduler = PctScheduler::new_from_seed(7, 3, 100);
 //! let (explorer, config) = (Explorer::default(), shuttle::Config::new());
 //! let coverage =
-//!     pm_crashsim::shuttle::explore(&explorer, scheduler, config, 192, operation, check).unwrap();
+//!     pm_crashsim::under_shuttle::explore(&explorer, scheduler, config, 192, operation, check).unwrap();
 //! assert_eq!(coverage.schedules, 100);
 //! ```
 //!

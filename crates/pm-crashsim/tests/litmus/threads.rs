@@ -21,7 +21,7 @@ fn at_once(model: Model, words: Words, first: Program, second: Program) -> Strin
     };
     let check = |crash: &Crash<'_, ()>| seen.add(digits(words, crash));
     let explorer = Explorer::new(model).crashes(1);
-    let explored = pm_crashsim::loom::explore(&explorer, &Builder::new(), REGION_BYTES, operation, check);
+    let explored = pm_crashsim::under_loom::explore(&explorer, &Builder::new(), REGION_BYTES, operation, check);
     let coverage = explored.unwrap();
     assert!(coverage.is_complete && coverage.crashes.is_exhaustive(), "{coverage}");
     joined(seen.take())
@@ -86,7 +86,7 @@ fn value_that_another_thread_has_read_is_durable_with_kept_caches() {
         }
     };
     let explorer = Explorer::new(Model::Eadr);
-    pm_crashsim::loom::explore(&explorer, &Builder::new(), 64, operation, check).unwrap();
+    pm_crashsim::under_loom::explore(&explorer, &Builder::new(), 64, operation, check).unwrap();
     assert_eq!(seen.take(), BTreeSet::from([(0, 0), (0, 1), (1, 1)]));
 }
 

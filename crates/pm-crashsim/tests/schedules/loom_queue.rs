@@ -4,7 +4,7 @@ use crate::common::*;
 use crate::queue::{self, Completed, Flaw, Part};
 use loom::model::Builder;
 use loom::thread;
-use pm_crashsim::{ScheduleCoverage, ScheduleFailure, loom as front};
+use pm_crashsim::{ScheduleCoverage, ScheduleFailure, under_loom as front};
 
 fn explore(
     explorer: &Explorer,

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::queue::{self, Completed, Flaw, Part};
-use pm_crashsim::{ScheduleCoverage, ScheduleFailure, shuttle as front};
+use pm_crashsim::{ScheduleCoverage, ScheduleFailure, under_shuttle as front};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, thread};
 

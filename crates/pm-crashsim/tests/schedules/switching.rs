@@ -23,7 +23,7 @@ fn orders(threads: u64, times: u64) -> BTreeSet<Vec<Ack>> {
     };
     let check = |crash: &Crash<'_, Ack>| seen.add(crash.acked().to_vec());
     let builder = Builder::new();
-    let explored = pm_crashsim::loom::explore(&Explorer::default(), &builder, LEN_BYTES, operation, check);
+    let explored = pm_crashsim::under_loom::explore(&Explorer::default(), &builder, LEN_BYTES, operation, check);
     let seen = seen.take();
     assert_eq!(explored.unwrap().images, seen.len() as u64, "each prefix of an order, once");
     seen.into_iter().filter(|order| order.len() as u64 == threads * times).collect()
@@ -58,7 +58,7 @@ fn each_access_is_one_switch_point() {
         };
         let explorer = Explorer::default().crashes(1);
         let builder = Builder::new();
-        pm_crashsim::loom::explore(&explorer, &builder, LEN_BYTES, operation, |_| ()).unwrap().schedules
+        pm_crashsim::under_loom::explore(&explorer, &builder, LEN_BYTES, operation, |_| ()).unwrap().schedules
     };
     let of_stores = schedules(store);
     assert_eq!(of_stores, 50, "the orders of six stores, and of where a thread begins and ends");
@@ -80,7 +80,7 @@ fn threads_switch_between_loaded_words() {
         thread.join().expect("no thread panics");
     };
     let explorer = Explorer::default().crashes(1);
-    pm_crashsim::loom::explore(&explorer, &Builder::new(), LEN_BYTES, operation, |_| ()).unwrap();
+    pm_crashsim::under_loom::explore(&explorer, &Builder::new(), LEN_BYTES, operation, |_| ()).unwrap();
     assert_eq!(seen.take().into_iter().collect::<Vec<_>>(), [[0, 0], [0, 1], [1, 0], [1, 1]]);
 }
 
@@ -109,7 +109,7 @@ fn fence_commits_its_own_thread_only() {
         thread.join().expect("no thread panics")
     };
     let explorer = Explorer::default();
-    pm_crashsim::loom::explore(&explorer, &Builder::new(), LEN_BYTES, with_loom, check).unwrap();
+    pm_crashsim::under_loom::explore(&explorer, &Builder::new(), LEN_BYTES, with_loom, check).unwrap();
     assert_eq!(lost.take().len(), 1);
 
     let with_shuttle = move |run: &Arc<Run<()>>| {
@@ -120,6 +120,6 @@ fn fence_commits_its_own_thread_only() {
     };
     let scheduler = RandomScheduler::new_from_seed(0, 1);
     let config = shuttle::Config::new();
-    pm_crashsim::shuttle::explore(&explorer, scheduler, config, LEN_BYTES, with_shuttle, check).unwrap();
+    pm_crashsim::under_shuttle::explore(&explorer, scheduler, config, LEN_BYTES, with_shuttle, check).unwrap();
     assert_eq!(lost.take().len(), 1);
 }
