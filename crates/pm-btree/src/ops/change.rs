@@ -60,19 +60,30 @@ impl Expected<'_> {
     }
 
     /// The outcome, if the change of the entry, which is in a locked leaf, succeeds.
+    #[inline]
     pub(crate) fn success<P: Pmem>(
         self,
         session: &Session<P>,
         is_word: bool,
         found: Option<&(usize, Entry)>,
     ) -> Result<Outcome, DecodeError> {
-        let Self::Returned(check) = self else {
-            return Ok(Outcome::Changed { was_present: found.is_some() });
-        };
-        let value = found.map(|(_, entry)| entry.value(&session.pmem(), is_word));
-        value.as_ref().map_or(Ok(()), |value| check(value.as_slice()))?;
-        Ok(Outcome::Replaced(value))
+        match self {
+            Self::Returned(check) => returned(check, session, is_word, found),
+            _ => Ok(Outcome::Changed { was_present: found.is_some() }),
+        }
     }
+}
+
+#[cold]
+fn returned<P: Pmem>(
+    check: fn(&[u8]) -> Result<(), DecodeError>,
+    session: &Session<P>,
+    is_word: bool,
+    found: Option<&(usize, Entry)>,
+) -> Result<Outcome, DecodeError> {
+    let value = found.map(|(_, entry)| entry.value(&session.pmem(), is_word));
+    value.as_ref().map_or(Ok(()), |value| check(value.as_slice()))?;
+    Ok(Outcome::Replaced(value))
 }
 
 /// The content of a new entry: the value itself, or a record for it.

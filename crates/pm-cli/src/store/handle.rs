@@ -4,9 +4,7 @@ use super::args::Types;
 use super::failure::{Failure, StoreError};
 use super::kind::{Kind, Typed};
 use super::table::AnyTable;
-use pm_alloc::HeapOptions;
 use pm_btree::{OpenError, Store, StoreOptions, TableError, TableInfo};
-use pm_core::RegionOptions;
 use std::path::{Path, PathBuf};
 
 /// A table, behind its types.
@@ -32,13 +30,13 @@ impl Handle {
 
     /// Opens a store to change it, where up to so many changes wait to be made durable together.
     pub(crate) fn open_grouped(path: &Path, changes: u32) -> Result<Self, Failure> {
-        let store = Store::open(path, &options(RegionOptions::new()).group_commits(changes));
+        let store = Store::open(path, &options().group_commits(changes));
         Ok(Self { store: store.map_err(Failure::open(path))?, path: path.to_path_buf() })
     }
 
     /// Opens a store to read it. It is recovered in pages of this process, and the file, which may be read-only, is unchanged.
     pub(crate) fn open_unchanged(path: &Path) -> Result<Self, Failure> {
-        let store = Store::open_read_only(path, &options(RegionOptions::new().keep_pages(true)));
+        let store = Store::open_read_only(path, &options());
         Ok(Self { store: store.map_err(Failure::open(path))?, path: path.to_path_buf() })
     }
 
@@ -143,8 +141,8 @@ impl Handle {
 }
 
 /// The command may be a dump that is to outlive the store, so reads are verified.
-fn options(region: RegionOptions) -> StoreOptions {
-    StoreOptions::new().heap(HeapOptions::new().region(region)).verify_reads(true)
+fn options() -> StoreOptions {
+    StoreOptions::new().verify_reads(true)
 }
 
 fn open_with_key<K: Typed + 'static>(store: &Store, name: &str, value: Kind) -> Result<DynTable, TableError> {
