@@ -92,7 +92,7 @@ pub enum FsError {
     /// There is a handle to a file.
     #[error("a file is open")]
     InUse,
-    /// The pool is too small for a file system.
+    /// The pool is too small for a file system: see [`POOL_BYTES_MIN`](crate::POOL_BYTES_MIN).
     #[error("the pool is too small for a file system: {0} bytes")]
     TooSmall(u64),
     /// The heap could not be created or opened.

@@ -53,7 +53,7 @@ mod ops;
 mod session;
 mod volume;
 
-pub use api::fs::{Fs, FsStats};
+pub use api::fs::{Fs, FsStats, POOL_BYTES_MIN};
 pub use api::handle::{Handle, NewFile};
 pub use api::map::Map;
 pub use error::{Corruption, FsError};

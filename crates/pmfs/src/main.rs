@@ -5,6 +5,7 @@
 mod attribute_names;
 mod copy;
 mod front;
+mod fsck;
 mod inspect;
 mod known_files;
 mod long_calls;
@@ -15,15 +16,15 @@ mod times;
 mod warning;
 
 use clap::{Parser, Subcommand};
-use miette::{Context as _, IntoDiagnostic as _, Result, miette};
-use pm_alloc::HeapError;
+use miette::{Context as _, IntoDiagnostic as _, Result};
 use pm_cli_common::{Docs, Size, say};
-use pm_core::{OpenError, Pmem as _, PoolError, RegionOptions};
-use pm_fs::{Fs, FsError, FsOptions};
-use pool::{at, close, open, open_read_only};
+use pm_core::{Pmem as _, RegionOptions};
+use pm_fs::{Fs, FsOptions};
+use pool::{at, at_file, close, open_read_only};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use warning::warn;
 
 /// A POSIX file system in persistent memory: every call is durable when it returns.
 #[derive(Debug, Parser)]
@@ -61,11 +62,11 @@ enum Action {
         /// The file.
         file: PathBuf,
     },
-    /// Check that everything in a file system is accounted for. Exits with 1 if there are problems.
+    /// Check that everything in a file system is accounted for. Exits with 3 if there are problems.
     Fsck {
         /// The file.
         file: PathBuf,
-        /// Remove what is corrupted, and give files that have lost their names one in lost+found. Exits with 1 if there are problems afterwards.
+        /// Remove what is corrupted, and give files that have lost their names one in lost+found. Exits with 3 if there are problems afterwards.
         #[arg(long)]
         repair: bool,
     },
@@ -93,12 +94,25 @@ fn main() -> Result<ExitCode> {
         return mount::run_helper(mount::Helper::parse());
     }
     let Arguments { json, action } = Arguments::parse();
+    let ended = run(action, json);
+    if !json {
+        return ended;
+    }
+    ended.or_else(|error| {
+        let causes: Vec<_> = error.chain().skip(1).map(ToString::to_string).collect();
+        let help = error.help().map(|help| help.to_string());
+        warn(serde_json::json!({ "error": error.to_string(), "causes": causes, "help": help }));
+        Ok(ExitCode::FAILURE)
+    })
+}
+
+fn run(action: Action, json: bool) -> Result<ExitCode> {
     match action {
-        Action::Mkfs { file, size, metadata_share } => mkfs(&file, size, metadata_share),
+        Action::Mkfs { file, size, metadata_share } => mkfs(&file, size, metadata_share, json),
         Action::Mount(args) => mount::run(&args, json),
         Action::Umount { directory } => mount::umount(&directory, false).map(|()| ExitCode::SUCCESS),
         Action::Info { file } => info(&file, json),
-        Action::Fsck { file, repair } => fsck(&file, repair, json),
+        Action::Fsck { file, repair } => fsck::run(&file, repair, json),
         Action::Map { file } => map::map(&file, json).map(|()| ExitCode::SUCCESS),
         Action::Ls(args) => inspect::ls(&args, json).map(|()| ExitCode::SUCCESS),
         Action::Cat(args) => inspect::cat(&args).map(|()| ExitCode::SUCCESS),
@@ -110,17 +124,17 @@ fn main() -> Result<ExitCode> {
     }
 }
 
-fn mkfs(file: &Path, size: Size, metadata_share: u32) -> Result<ExitCode> {
+fn mkfs(file: &Path, size: Size, metadata_share: u32, json: bool) -> Result<ExitCode> {
     let user = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let options = FsOptions::new().metadata_share(metadata_share).owner(user.0, user.1);
-    let fs = Fs::create(file, size.0, &options).into_diagnostic().wrap_err_with(|| at(file))?;
+    let fs = Fs::create(file, size.0, &options).map_err(|error| at_file(file, error))?;
     close(fs, file)?;
-    Ok(ExitCode::SUCCESS)
+    info(file, json)
 }
 
 fn info(file: &Path, json: bool) -> Result<ExitCode> {
     let fs = open_read_only(file)?;
-    let stats = fs.prepare().and_then(|()| fs.stats()).into_diagnostic().wrap_err_with(|| at(file))?;
+    let stats = fs.prepare().and_then(|()| fs.stats()).map_err(|error| at_file(file, error))?;
     // That of scratch would be another.
     let region = RegionOptions::new().read_only().keep_pages(true).open(file);
     let domain = region.into_diagnostic().wrap_err_with(|| at(file))?.domain();
@@ -141,48 +155,4 @@ fn info(file: &Path, json: bool) -> Result<ExitCode> {
         say(format_args!("persistence domain {domain}: {}", domain.promise()))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Refuses a file that a repair would destroy, before it is opened for writing. A device-dax cannot be opened otherwise: its repair checks the same.
-fn check_repairable(file: &Path) -> Result<()> {
-    let fs = match Fs::open(file, &FsOptions::new().read_only(true)) {
-        Err(FsError::Heap(HeapError::Pool(PoolError::Region(OpenError::NoScratch { .. })))) => return Ok(()),
-        fs => fs.into_diagnostic().wrap_err_with(|| at(file))?,
-    };
-    fs.check_repairable().map_err(|error| {
-        let file = file.display();
-        miette!(
-            help = "keep a copy of the file as it is, and copy out what can be read: `pmfs cp {file} -r :/ DIRECTORY`; a file system in which a repair \
-                does not know which blocks are in use is made anew from that",
-            "{file}: nothing was stored: {error}"
-        )
-    })
-}
-
-fn fsck(file: &Path, repairs: bool, json: bool) -> Result<ExitCode> {
-    let (report, repaired) = match repairs {
-        true => {
-            check_repairable(file)?;
-            let mut fs = open(file)?;
-            let done = fs.repair().into_diagnostic().wrap_err_with(|| at(file))?;
-            close(fs, file)?;
-            (done.left, done.repaired)
-        }
-        false => (open_read_only(file)?.check(), Vec::new()),
-    };
-    let is_clean = report.problems.is_empty();
-    if json {
-        let report = serde_json::json!({
-            "file": file, "inodes": report.inodes, "pages": report.pages, "problems": report.problems, "repaired": repaired,
-        });
-        say(report)?;
-    } else {
-        repaired.iter().try_for_each(|repaired| say(format_args!("repaired: {repaired}")))?;
-        report.problems.iter().try_for_each(say)?;
-        let result = if is_clean { "clean" } else { "corrupted" };
-        let [files, pages] = [(report.inodes, "file"), (report.pages, "page")]
-            .map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
-        say(format_args!("{}: {files}, {pages}: {result}", file.display()))?;
-    }
-    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -1,7 +1,7 @@
 //! `pmfs map`: a picture of the pages in use.
 
-use crate::pool::{at, open_read_only};
-use miette::{Context as _, IntoDiagnostic as _, Result};
+use crate::pool::{at, at_file, open_read_only};
+use miette::Result;
 use pm_cli_common::say;
 use pm_fs::Frame;
 use std::path::Path;
@@ -13,7 +13,7 @@ const LINE_CHARACTERS: usize = 64;
 /// Prints the use of each frame.
 pub(crate) fn map(file: &Path, json: bool) -> Result<()> {
     let fs = open_read_only(file)?;
-    let frames = fs.frames().into_diagnostic().wrap_err_with(|| at(file))?;
+    let frames = fs.frames().map_err(|error| at_file(file, error))?;
     if json {
         let used: Vec<u64> = frames.iter().map(|frame| frame.used).collect();
         let pages: Vec<u64> = frames.iter().map(|frame| frame.pages).collect();

@@ -1,9 +1,10 @@
 //! The file with a file system that is not mounted, and paths in it.
 
-use miette::{Context as _, IntoDiagnostic as _, Result, miette};
+use miette::{Context as _, IntoDiagnostic as _, Report, Result, miette};
 use pm_alloc::HeapError;
+use pm_cli_common::Size;
 use pm_core::{OpenError, PoolError};
-use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle};
+use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle, POOL_BYTES_MIN};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
@@ -30,13 +31,51 @@ pub(crate) fn open_with(file: &Path, options: &FsOptions) -> Result<Fs> {
             "{} is a device-dax, which cannot be opened without storing to it",
             path.display()
         ),
-        error => Err::<Fs, _>(error).into_diagnostic().wrap_err_with(|| at(file)).expect_err("an error"),
+        error => at_file(file, error),
     })
 }
 
 /// Closes the file system in a file.
 pub(crate) fn close(fs: Fs, file: &Path) -> Result<()> {
-    fs.close().into_diagnostic().wrap_err_with(|| at(file))
+    fs.close().map_err(|error| at_file(file, error))
+}
+
+/// An error of the file system in a file, with the path of the file, once, and with help.
+pub(crate) fn at_file(file: &Path, error: FsError) -> Report {
+    let path = at(file);
+    let help = match &error {
+        FsError::TooSmall(bytes) => {
+            let (given, needed) = (Size(*bytes), Size(POOL_BYTES_MIN));
+            return miette!("{path}: a file system needs {needed}, and not {given}");
+        }
+        FsError::Heap(HeapError::Pool(PoolError::Region(error))) => match error {
+            OpenError::NotFound { .. } if !has_directory(file) => {
+                Some("its directory does not exist".to_owned())
+            }
+            OpenError::NotFound { .. } => Some(format!("`pmfs mkfs {path} --size 1G` makes one")),
+            OpenError::Exists { .. } => Some("existing files are never overwritten".to_owned()),
+            OpenError::Busy { .. } => {
+                Some("it is mounted, or another program has it open; several may only read it".to_owned())
+            }
+            OpenError::SizeNotMultiple { .. } => {
+                Some("no file system has such a size: is this the right file?".to_owned())
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    let text = error.to_string();
+    let text = if text.starts_with(&path) { text } else { format!("{path}: {text}") };
+    match help {
+        Some(help) => miette!(help = help, "{text}"),
+        None => miette!("{text}"),
+    }
+}
+
+/// Whether the directory that a file is in, or would be in, exists.
+fn has_directory(file: &Path) -> bool {
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or_else(|| Path::new(".")).is_dir()
 }
 
 /// A path of the host in an error.

@@ -443,7 +443,7 @@ fn repair_gives_lost_files_a_name() {
     File::options().write(true).open(disk.file()).unwrap().write_all_at(b"A", at as u64).unwrap();
 
     let checked = disk.command(&["fsck"]).output().unwrap();
-    assert_eq!(checked.status.code(), Some(1), "{checked:?}");
+    assert_eq!(checked.status.code(), Some(3), "{checked:?}");
     let repaired = disk.json(&["fsck", "--repair"]);
     assert!(!repaired["repaired"].as_array().unwrap().is_empty(), "{repaired}");
     assert_eq!(repaired["problems"].as_array().unwrap().len(), 0, "{repaired}");
@@ -516,9 +516,41 @@ fn broken_heap_is_not_repaired() {
     drop(file);
     let corrupted = fs::read(disk.file()).unwrap();
     let output = disk.command(&["fsck", "--repair"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && text.contains("nothing was stored"), "{text}");
-    assert!(text.contains("keep a copy of the file"), "{text}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(
+        text.contains("refused: nothing was stored") && text.contains("keep a copy of the file"),
+        "{text}"
+    );
+    assert!(text.trim_end().ends_with(": corrupted"), "{text}");
+    let json = disk.command(&["fsck", "--repair", "--json"]).output().unwrap();
+    assert_eq!(json.status.code(), Some(3), "{json:?}");
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(json["refusal"].is_string() && json["repaired"] == serde_json::json!([]), "{json}");
     assert!(fs::read(disk.file()).unwrap() == corrupted);
     assert_eq!(disk.command(&["cat", "/file"]).output().unwrap().stdout, bytes(10_000));
+}
+
+/// Errors name the path once, say what would help, and are JSON if answers are.
+#[test]
+fn errors_are_short_and_helpful() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let error = |arguments: &[&str]| {
+        let output = pmfs().args(arguments).arg("--json").output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        serde_json::from_slice::<serde_json::Value>(&output.stderr).unwrap()
+    };
+    let none = path("none.pm");
+    let found = error(&["info", &none]);
+    assert_eq!(found["error"], format!("{none}: no such file"));
+    assert_eq!(found["help"], format!("`pmfs mkfs {none} --size 1G` makes one"));
+    let below = path("none/none.pm");
+    assert_eq!(error(&["mkfs", "--size", "1M", &below])["help"], "its directory does not exist");
+    let small = error(&["mkfs", "--size", "1K", &none]);
+    assert_eq!(small["error"], format!("{none}: a file system needs 128 KiB, and not 1 KiB"));
+    let made = run(pmfs().args(["mkfs", "--size", "1M", &none]));
+    assert!(made.contains(" for data, ") && made.contains("persistence domain"), "{made}");
+    assert_eq!(error(&["mkfs", "--size", "1M", &none])["error"], format!("{none} already exists"));
 }

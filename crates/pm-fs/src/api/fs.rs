@@ -17,8 +17,8 @@ use pm_core::{Pmem, Region};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The smallest pool.
-const POOL_BYTES_MIN: u64 = 128 << 10;
+/// The length of the smallest pool that a file system is created in.
+pub const POOL_BYTES_MIN: u64 = 128 << 10;
 
 /// An open file system. Threads may share it.
 ///
