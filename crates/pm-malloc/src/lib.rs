@@ -14,6 +14,7 @@
 //! | `jemalloc_api`, `cxx_api` | the functions and operators of programs that are linked with another malloc |
 //! | `serving` | the heap, and whether it serves |
 //! | `heap_file` | its file: sparse, with a name or without |
+//! | `loading` | modules that would find another malloc |
 //! | `fork` | children of the process |
 //! | `thread` | the state of the calling thread |
 //! | `settings` | environment variables |
@@ -32,6 +33,7 @@ mod fork;
 mod glibc;
 mod heap_file;
 pub mod jemalloc_api;
+pub mod loading;
 mod serving;
 mod settings;
 mod thread;

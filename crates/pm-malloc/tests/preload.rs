@@ -43,6 +43,22 @@ fn blocks_are_aligned_by_address() {
     sound(&file.path());
 }
 
+/// What must not happen: a module that is loaded with `RTLD_DEEPBIND` frees a block of the heap by glibc's `free`, which aborts the program.
+#[test]
+fn modules_use_the_heap_although_they_bind_deeply() {
+    let (program, module) = (compiled("loads_module.c", &[]), compiled("module.c", &["-shared", "-fPIC"]));
+    let file = HeapFile::in_memory();
+    let output = file.command(&program).arg(&module).output().unwrap();
+    assert_silent("loads a module", &output);
+    assert_eq!(output.stdout, b"from the module, allocated there\n");
+    sound(&file.path());
+    let kept = file.command(&program).arg(&module).env("PM_MALLOC_DEEPBIND", "1").output().unwrap();
+    assert!(!kept.status.success(), "glibc does not know the block");
+    let missing = file.command(&program).arg("no such module").output().unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(complaints(&missing).contains("no such module"), "{}", complaints(&missing));
+}
+
 /// Blocks that grow to 4 MB in total by small steps. A single one has free space after it, and stays in place once it is long; several in
 /// turn each move when they have grown by a part of their length. Moving at each step would copy 31 GB, or 3.9 GB with eight.
 #[test]
