@@ -105,6 +105,12 @@
 //!         batch.insert(&self.transfers, number, (from, to))?;
 //!         Ok(batch.commit()?)
 //!     }
+//!
+//!     fn close(self) -> Result<(), Box<dyn std::error::Error>> {
+//!         let Self { accounts, transfers, store } = self;
+//!         drop((accounts, transfers));
+//!         Ok(store.close()?)
+//!     }
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -116,8 +122,7 @@
 //! let bank = teller.join().expect("no panic")?;
 //! assert_eq!(bank.accounts.get("grace")?.unwrap().value(), 5);
 //!
-//! let Bank { store, .. } = bank; // the tables are dropped here
-//! store.close()?; // not needed for durability; it reports errors that a drop ignores
+//! bank.close()?; // not needed for durability: it reports errors that a drop ignores
 //! # Ok(())
 //! # }
 //! ```
