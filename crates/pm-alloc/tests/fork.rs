@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pm_alloc::{Heap, HeapError, HeapOptions, TxError};
+use pm_alloc::{Heap, HeapError, HeapOptions};
 use pm_core::{Pmem, PoolError, Region, RegionOptions};
 use std::mem::ManuallyDrop;
 use std::process::Command;
@@ -64,7 +64,7 @@ fn assert_child_stores_nothing(is_pid_expected: impl Fn(u32, u32) -> bool) {
     });
     let mut heaps = kept.each_ref().map(|region| {
         let heap = Heap::format(region, &options).unwrap();
-        heap.transaction::<_, TxError>(|tx| tx.alloc(&1_u64).map(drop)).unwrap();
+        heap.transaction(|tx| tx.alloc(&1_u64).map(drop)).unwrap();
         ManuallyDrop::new(heap)
     });
     let bytes = |region: &Region| {

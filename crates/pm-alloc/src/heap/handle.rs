@@ -164,14 +164,60 @@ impl<P: Pmem> Heap<P> {
     ///
     /// # Source
     /// PMFS 3.2 for the log entries; `docs/adr/0007-one-fence-per-transaction.md` explains why one fence is enough.
-    pub fn transaction<R, E: From<TxError>>(
+    pub fn transaction<R>(
+        &self,
+        f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, TxError>,
+    ) -> Result<R, TxError> {
+        self.transaction_with(Durability::Immediate, f)
+    }
+
+    /// As [`transaction`](Self::transaction), of a function that returns errors of the program, too.
+    ///
+    /// ```
+    /// # use pm_alloc::{Heap, HeapOptions, TxError};
+    /// # use pm_core::Region;
+    /// #[derive(Debug, PartialEq)]
+    /// enum Refused {
+    ///     Poor,
+    ///     Tx(TxError),
+    /// }
+    ///
+    /// impl From<TxError> for Refused {
+    ///     fn from(error: TxError) -> Self {
+    ///         Self::Tx(error)
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let heap = Heap::format(Region::anonymous(1 << 20)?, &HeapOptions::new())?;
+    /// heap.transaction(|tx| {
+    ///     let account = tx.alloc(&3_u64)?;
+    ///     tx.set_root("account", account)
+    /// })?;
+    /// let withdrawn = heap.try_transaction(|tx| {
+    ///     let account = tx.root::<u64>("account")?.ok_or(Refused::Poor)?;
+    ///     let rest = tx.read(account)?.checked_sub(5).ok_or(Refused::Poor)?;
+    ///     tx.write(account, &rest)?;
+    ///     Ok(rest)
+    /// });
+    /// assert_eq!(withdrawn, Err(Refused::Poor), "nothing was changed");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`transaction`](Self::transaction), and the error that `f` returns.
+    ///
+    /// # Durability
+    /// As for [`transaction`](Self::transaction).
+    pub fn try_transaction<R, E: From<TxError>>(
         &self,
         f: impl for<'p> FnOnce(&mut Tx<'p, P>) -> Result<R, E>,
     ) -> Result<R, E> {
         self.transaction_with(Durability::Immediate, f)
     }
 
-    /// Runs a [`transaction`](Self::transaction) whose commit becomes durable as `durability` specifies.
+    /// Runs a [`try_transaction`](Self::try_transaction) whose commit becomes durable as `durability` specifies.
     ///
     /// # Errors
     /// As for [`transaction`](Self::transaction).

@@ -298,7 +298,7 @@ impl<P: Pmem> Store<P> {
                 &StoreBlock { header, state, catalogue, reserved: [0; 6], extents, readers, batches },
             )?;
             tx.set_root(ROOT, store)?;
-            Ok::<(), TxError>(())
+            Ok(())
         })?;
         Self::open_in(heap, options)
     }

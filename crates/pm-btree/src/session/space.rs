@@ -9,7 +9,7 @@ use crate::format::{EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, ROOT, ROWS, Stor
 use crate::node::{FRAMES_PER_EXTENT, FrameId};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
-use pm_alloc::{Heap, TxError};
+use pm_alloc::Heap;
 use pm_core::{Domain, Link, Pmem, field};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -548,7 +548,7 @@ fn append_row<P: Pmem>(
         // The class of nodes is 0, and the checked word of 0 is 0 at any place.
         let class = checked(class.number() + 1, extent.offset());
         tx.write(place, &ExtentRow { extent, class })?;
-        Ok::<u64, TxError>(extent.offset())
+        Ok(extent.offset())
     });
     appended.map_err(WriteError::from)
 }

@@ -113,7 +113,7 @@ impl<P: Pmem> Volume<P> {
         run: impl for<'p> FnOnce(&mut Change<'_, 'p, P>) -> Result<R, FsError>,
     ) -> Result<R, FsError> {
         let freed = RefCell::new(Vec::new());
-        let result = self.heap.transaction(|tx| {
+        let result = self.heap.try_transaction(|tx| {
             let mut change = Change { tx, volume: self, freed: Vec::new() };
             let result = run(&mut change)?;
             freed.replace(change.freed);

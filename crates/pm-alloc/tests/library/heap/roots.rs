@@ -128,6 +128,17 @@ fn refused_open_changes_nothing() {
 }
 
 /// If the pool's own calls could change roots, replaying the log would revert their changes.
+/// The message says what is wrong with the name.
+#[test]
+fn heaps_own_root_is_reserved() {
+    let (_, heap) = format();
+    for refused in [set(&heap, "pm-alloc.heap", 1).map(drop), remove(&heap, "pm-alloc.heap")] {
+        let Err(TxError::Root(error @ RootError::Reserved { .. })) = refused else { panic!("{refused:?}") };
+        assert!(error.to_string().contains("\"pm-alloc.heap\" cannot name a root: it is that of"), "{error}");
+    }
+    assert!(set(&heap, "pm-alloc.heap2", 1).is_ok());
+}
+
 #[test]
 fn pool_of_heap_refuses_root_changes() {
     let (_, heap) = format();

@@ -86,7 +86,7 @@ fn run(seed: u64) {
         for _ in 0..1 + rng.below(8) {
             let mut next = states.last().unwrap().0.clone();
             let is_rolled_back = rng.one_in(6);
-            let done = heap.transaction(|tx| {
+            let done = heap.try_transaction(|tx| {
                 for _ in 0..1 + rng.below(7) {
                     change(tx, &mut rng, &mut next, (names, block))?;
                 }

@@ -365,7 +365,7 @@ impl Actor {
         let is_thread = self.rng.one_in(2) && heap.layout().lane_count > 1;
         let base = self.last();
         let (mut outer, mut inner) = (base.clone(), base.clone());
-        let done = heap.transaction(|tx| {
+        let done = heap.try_transaction(|tx| {
             self.write_big(tx, &mut outer)?;
             let begun = heap.pool().pmem().sampled().events();
             if is_thread {
