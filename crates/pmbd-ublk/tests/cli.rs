@@ -1094,3 +1094,54 @@ fn list_removes_only_files_of_dead_servers() {
     assert_eq!(scratch.good(&["list", "--json"]), "");
     assert_eq!(names(&run), of_others);
 }
+
+/// What would have no effect is refused, with what would have.
+#[test]
+fn options_without_effect_are_refused() {
+    let scratch = Scratch::new();
+    let disk = scratch.create();
+    let before = fs::read(&disk).unwrap();
+    for options in
+        [&["--window", "8K"][..], &["--protect-reads"], &["--on-stray", "log"], &["--protect-after", "7"]]
+    {
+        let output = scratch.run(&[&["serve", "disk.pm", "--transport", "nbd"], options].concat());
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {}", text(&output.stderr));
+        assert_has(&text(&output.stderr), &["--protect <METHOD>"]);
+    }
+    for (options, words) in [
+        (&["--protect", "none", "--protect-reads"][..], "have no effect with --protect none"),
+        (&["--protect", "none", "--on-stray", "log"], "have no effect with --protect none"),
+        (&["--protect", "unmapped", "--window", "8K"], "--window is for --protect page-table and async"),
+        (&["--read-only", "--buffer", "64K"], "--read-only refuses writes"),
+        (&["--scheme", "clflush", "--flush", "clwb"], "--scheme clflush writes back by clflush"),
+    ] {
+        scratch.refuses(&[&["serve", "disk.pm", "--transport", "nbd"], options].concat(), &[words]);
+    }
+    assert!(fs::read(&disk).unwrap() == before);
+}
+
+/// Of a disk whose server was killed, the file lacks what is in the buffers: `info` and `check` say so, and `check` verifies it.
+#[test]
+fn info_and_check_tell_of_buffered_writes() {
+    let scratch = Scratch::new();
+    scratch.create();
+    assert!(!scratch.good(&["info", "disk.pm"]).contains("pending"));
+    let mut server = scratch.serve(&["disk.pm", "--buffer", "64K", "--buffer-dir", "."]);
+    let mut client = Client::ready(&scratch.path("disk.pm.sock"), true);
+    assert_eq!(client.write(0, &[7; 8192]), Ok(vec![]));
+    server.0.kill().unwrap();
+    server.wait();
+    drop(client);
+    let words = ["2 blocks of completed writes of a killed server are in"];
+    assert_has(&scratch.good(&["info", "disk.pm", "--buffer-dir", "."]), &words);
+    assert_has(&scratch.good(&["check", "disk.pm", "--buffer-dir", "."]), &words);
+    let json: serde_json::Value =
+        serde_json::from_str(&scratch.good(&["--json", "info", "disk.pm", "--buffer-dir", "."])).unwrap();
+    assert!(json["pending"].as_str().unwrap().contains("2 blocks"), "{json}");
+    // Without them a server is refused.
+    let missing = scratch.run(&["check", "disk.pm"]);
+    assert_eq!(missing.status.code(), Some(3), "{missing:?}");
+    assert_has(&text(&missing.stdout), &["completed writes of a killed server cannot be stored"]);
+    drop(scratch.serve(&["disk.pm", "--buffer-dir", "."]));
+    assert!(!scratch.good(&["check", "disk.pm", "--buffer-dir", "."]).contains("pending"));
+}

@@ -29,6 +29,9 @@ pub enum BufferError {
         "the disk has generation {found} where the buffered writes need {expected}: it is an older copy, to which they must not be stored"
     )]
     OlderCopy { found: u64, expected: u64 },
+    /// The file of the slots may be another user's.
+    #[error("{path} {what}, so its writes are not stored")]
+    Foreign { path: PathBuf, what: &'static str },
     /// The directory of the slots is not on a file system in memory.
     #[error("{path} is not in memory, so buffers there would outlive a power failure in part")]
     NotInMemory { path: PathBuf },

@@ -18,4 +18,5 @@ pub use error::BufferError;
 pub use options::BufferOptions;
 pub(crate) use session::Session;
 pub(crate) use slot_file::DEFAULT_DIR;
+pub(crate) use slots::DiskFile;
 pub use slots::Slots;

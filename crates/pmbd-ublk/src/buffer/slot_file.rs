@@ -5,6 +5,7 @@ use super::session::Session;
 use pm_core::{Medium, Region, RegionOptions};
 use rustix::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -46,18 +47,32 @@ impl SlotFile {
     /// A killed server's file, and its memory, as scratch if it is only to be read.
     ///
     /// # Errors
-    /// [`BufferError::Missing`], and those of opening it.
+    /// [`BufferError::Missing`], [`BufferError::Foreign`], and those of opening it.
     pub(super) fn open(
         dir: &Path,
         session: Session,
+        disk_owner: u32,
         is_scratch: bool,
     ) -> Result<(Self, Region), BufferError> {
         let path = dir.join(session.file_name());
-        if !path.try_exists()? {
-            return Err(BufferError::Missing { path });
+        let (access, options) = match is_scratch {
+            true => (OFlags::RDONLY, RegionOptions::new().scratch()),
+            false => (OFlags::RDWR, RegionOptions::new()),
+        };
+        // Every user may make files in the default directory: what another user has put there must not reach the disk.
+        let file = match rustix::fs::open(&path, access | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Err(BufferError::Missing { path }),
+            Err(Errno::LOOP) => return Err(BufferError::Foreign { path, what: "is a symbolic link" }),
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        };
+        let owner = rustix::fs::fstat(&file).map_err(io::Error::from)?.st_uid;
+        let owners = [rustix::process::geteuid().as_raw(), disk_owner, 0];
+        if !owners.contains(&owner) {
+            let what = "belongs neither to this user nor to the owner of the disk";
+            return Err(BufferError::Foreign { path, what });
         }
-        let options = RegionOptions::new();
-        let region = if is_scratch { options.scratch() } else { options }.open(&path)?;
+        let region = options.open_file(file, &path)?;
         Ok((Self { path, unnamed: None }, region))
     }
 

@@ -9,6 +9,16 @@ use super::slot_file::SlotFile;
 use pm_core::Pmem;
 use std::path::Path;
 
+/// The file of a disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskFile {
+    /// The device number of its file system, and its inode number there, in which a copy differs.
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// The number of the user that it belongs to.
+    pub(crate) owner: u32,
+}
+
 /// The slots, all of them: the buffers share them out.
 pub struct Slots {
     memory: Box<dyn Pmem + Send + Sync>,
@@ -98,9 +108,10 @@ impl Slots {
     ///
     /// # Errors
     /// When the file cannot be created, or is not in memory.
-    pub(crate) fn create_file(dir: &Path, slot_count: u64, disk: (u64, u64)) -> Result<Self, BufferError> {
+    pub(crate) fn create_file(dir: &Path, slot_count: u64, disk: DiskFile) -> Result<Self, BufferError> {
         let session = Session::new()?;
         let (file, region) = SlotFile::create(dir, session, Self::len_bytes(slot_count))?;
+        let disk = (disk.device, disk.inode);
         let mut slots = Self::create_for(Box::new(region), 0, slot_count, session.number(), disk);
         slots.file = Some(file);
         Ok(slots)
@@ -114,17 +125,25 @@ impl Slots {
     pub(crate) fn open_file(
         dir: &Path,
         session: Session,
-        disk: (u64, u64),
+        disk: DiskFile,
         is_scratch: bool,
     ) -> Result<Self, BufferError> {
-        let (file, region) = SlotFile::open(dir, session, is_scratch)?;
+        let (file, region) = SlotFile::open(dir, session, disk.owner, is_scratch)?;
         let mut slots = Self::open(Box::new(region), 0)?;
         if slots.session != session.number() {
             return Err(BufferError::NoSlots);
         }
         let head = head_of_all(&*slots.memory, 0);
-        slots.file = (!is_scratch && (head.disk_device, head.disk_inode) == disk).then_some(file);
+        let is_of_disk = (head.disk_device, head.disk_inode) == (disk.device, disk.inode);
+        slots.file = (!is_scratch && is_of_disk).then_some(file);
         Ok(slots)
+    }
+
+    /// The number of blocks that are not stored on the disk.
+    pub(crate) fn block_count(&self) -> Result<u64, BufferError> {
+        let mut filled = self.filled()?;
+        filled.dedup_by_key(|(block, ..)| *block);
+        Ok(filled.len() as u64)
     }
 
     /// Checks that there are at least `needed` slots.

@@ -206,6 +206,9 @@ pub(crate) struct Info {
     pub(crate) path: PathBuf,
     #[command(flatten)]
     pub(crate) open: Open,
+    /// The directory of the buffers' file, in which a killed server has left writes.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
+    pub(crate) buffer_dir: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -215,6 +218,9 @@ pub(crate) struct Check {
     /// Restore a corrupted copy of the header from the other.
     #[arg(long)]
     pub(crate) repair: bool,
+    /// The directory of the buffers' file, in which a killed server has left writes.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
+    pub(crate) buffer_dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -45,11 +45,28 @@ pub(super) fn info(args: &Info, json: bool) -> miette::Result<()> {
     // The server that takes a device over needs the pages that the last one left in the cache. It may run outside of this container, which
     // hides the driver.
     let region = region(&args.open)?.read_only().keep_pages(true);
-    let options = DiskOptions { region, sector: sector(args.open.sector)?, ..DiskOptions::default() };
+    let options = DiskOptions {
+        region,
+        sector: sector(args.open.sector)?,
+        buffer_dir: args.buffer_dir.clone(),
+        ..DiskOptions::default()
+    };
     let disk =
         if args.open.raw { Disk::open_raw(&args.path, &options) } else { Disk::open(&args.path, &options) };
     match disk.map_err(AtPath::new(&args.path)) {
-        Ok(disk) => print(&disk, json),
+        Ok(disk) => {
+            let pending = disk.pending_writes();
+            let info = disk.info();
+            let text = || {
+                let pending = report::pending(&pending).map(|pending| report::line("pending", &pending));
+                [Some(report::describe(&info)), pending].into_iter().flatten().collect::<Vec<_>>().join("\n")
+            };
+            report::say_either(json, text(), || {
+                let mut value = report::to_json(&info);
+                value["pending"] = json!(report::pending(&pending));
+                value
+            })
+        }
         // Of a served disk, the server's entry is printed.
         Err(error) if error.is_busy() => {
             let entry = find(&args.path.display().to_string())?.ok_or(error)?;
@@ -113,15 +130,30 @@ pub(super) fn check(args: &Check, json: bool) -> miette::Result<ExitCode> {
         Err(error) if is_corruption(&error) => vec![error.to_string()],
         Err(error) => return Err(AtPath::new(&args.path)(error).into()),
     };
+    // What a server would be refused for.
+    let mut corruption = corruption;
+    let mut pending = None;
+    if corruption.is_empty() {
+        let region = RegionOptions::new().read_only().keep_pages(true);
+        let options = DiskOptions { region, buffer_dir: args.buffer_dir.clone(), ..DiskOptions::default() };
+        let disk = Disk::open(&args.path, &options).map_err(AtPath::new(&args.path))?;
+        let found = disk.pending_writes();
+        let text = report::pending(&found);
+        match found {
+            Ok(_) => pending = text,
+            Err(_) => corruption.extend(text),
+        }
+    }
     let code = if corruption.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CORRUPTED) };
     if json {
         let path = args.path.to_string_lossy();
-        say(json!({ "path": path, "corruption": corruption, "repaired": repaired }))?;
+        say(json!({ "path": path, "corruption": corruption, "repaired": repaired, "pending": pending }))?;
         return Ok(code);
     }
     let path = args.path.display();
     if corruption.is_empty() {
         say(format_args!("{path}: both headers, the roots and the disk's descriptor are sound"))?;
+        pending.iter().try_for_each(|pending| say(report::line("pending", pending)))?;
         return Ok(code);
     }
     say(format_args!("{path}:"))?;

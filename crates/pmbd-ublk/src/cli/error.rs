@@ -87,12 +87,15 @@ impl Diagnostic for AtPath {
             DiskError::Pool(PoolError::FutureVersion { .. } | PoolError::UnknownFeatures { .. }) => {
                 "a newer pmbd can open it".into()
             }
-            DiskError::WriteBack(WriteBackError::Buffer(error)) => match error {
+            DiskError::WriteBack(WriteBackError::Buffer(error)) | DiskError::NewBuffers(error) => match error {
                 BufferError::Missing { .. } => {
                     "name the --buffer-dir of that server; without the file, --discard-buffered loses those writes".into()
                 }
                 BufferError::NoSlots | BufferError::Checksum { .. } | BufferError::OutOfRange { .. } => {
                     "nothing was changed; --discard-buffered loses those writes".into()
+                }
+                BufferError::Foreign { .. } => {
+                    "nothing was changed; make sure that the file is that server's, and give it to the owner of the disk".into()
                 }
                 BufferError::OlderCopy { .. } => {
                     "nothing was changed; put the disk back that was served last, or serve this copy as it is with --discard-buffered"

@@ -1,6 +1,7 @@
 //! The options of `pmbd serve` that protect the disk from stray stores.
 
 use clap::{Args, ValueEnum};
+use miette::miette;
 use pm_cli_common::Size;
 use pm_core::protection::{Method, Protection, StrayPolicy};
 use std::time::Duration;
@@ -13,16 +14,16 @@ pub(crate) struct Protect {
     #[arg(long, value_name = "METHOD", default_value_t = Method::None)]
     protect: Method,
     /// Keep out stray loads too.
-    #[arg(long)]
+    #[arg(long, requires = "protect")]
     protect_reads: bool,
     /// page-table and async: the size of a window, a power of two; 2M for a disk on huge pages [default: a page].
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", requires = "protect")]
     window: Option<Size>,
     /// async: the time after which pages are closed, in microseconds.
-    #[arg(long, value_name = "US", default_value_t = 1000)]
+    #[arg(long, value_name = "US", default_value_t = 1000, requires = "protect")]
     protect_after: u64,
     /// What happens at a stray access, after a message.
-    #[arg(long, value_enum, default_value_t = OnStray::Abort)]
+    #[arg(long, value_enum, default_value_t = OnStray::Abort, requires = "protect")]
     on_stray: OnStray,
 }
 
@@ -36,6 +37,23 @@ enum OnStray {
 }
 
 impl Protect {
+    /// Refuses options that the method has no use for.
+    pub(super) fn check(&self) -> miette::Result<()> {
+        let has_windows = matches!(self.protect, Method::PageTable | Method::Async);
+        if self.protect == Method::None
+            && (self.protect_reads || self.window.is_some() || matches!(self.on_stray, OnStray::Log))
+        {
+            return Err(miette!(
+                help = "choose a method, as in --protect unmapped",
+                "--protect-reads, --window and --on-stray have no effect with --protect none"
+            ));
+        }
+        if self.window.is_some() && !has_windows {
+            return Err(miette!("--window is for --protect page-table and async, and not {}", self.protect));
+        }
+        Ok(())
+    }
+
     /// The protection.
     pub(super) fn protection(&self) -> Protection {
         let policy = match self.on_stray {

@@ -2,8 +2,8 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use pm_cli_common::{Size, say};
-use pmbd::DiskInfo;
-use pmbd::disk::DiskKind;
+use pmbd::disk::{DiskKind, PendingWrites};
+use pmbd::{DiskError, DiskInfo};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt as _;
@@ -70,6 +70,25 @@ pub(crate) fn describe(info: &DiskInfo) -> String {
     ));
     lines.extend(info.corruption().iter().map(|corruption| line("corruption", corruption)));
     lines.join("\n")
+}
+
+/// What a killed server has left, for the operator; `None` if that is nothing.
+pub(crate) fn pending(found: &Result<PendingWrites, DiskError>) -> Option<String> {
+    Some(match found {
+        Ok(PendingWrites::None) => return None,
+        Ok(PendingWrites::Deferred) => {
+            "completed writes of a killed server may be in the caches; the next server writes all of the disk back".to_owned()
+        }
+        Ok(PendingWrites::Buffered { path, block_count }) => format!(
+            "{block_count} blocks of completed writes of a killed server are in {}; the file lacks them until `pmbd serve` has stored them",
+            path.display()
+        ),
+        Ok(PendingWrites::Lost) => {
+            "writes that were buffered and not flushed were lost when the system was restarted".to_owned()
+        }
+        Ok(_) => "completed writes of a killed server are not stored".to_owned(),
+        Err(error) => format!("completed writes of a killed server cannot be stored: {error}"),
+    })
 }
 
 /// A line with a name and a value.

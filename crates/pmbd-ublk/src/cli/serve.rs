@@ -36,7 +36,12 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
             "NBD has no encryption, and {address} is not a loopback address"
         ));
     }
+    args.protect.check()?;
+    args.writes.check(args.open.flush)?;
     if let Some(buffers) = args.buffer.options() {
+        if args.read_only {
+            return Err(miette!("--read-only refuses writes, and --buffer buffers them"));
+        }
         buffers.check().into_diagnostic()?;
         if args.writes.policy().scheme == WriteScheme::Deferred {
             return Err(miette!("--buffer stores by itself, and not with --scheme deferred"));

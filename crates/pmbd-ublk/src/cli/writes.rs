@@ -1,7 +1,8 @@
 //! The options of `pmbd serve` that choose how writes are stored.
 
+use super::args::Flush;
 use clap::{Args, ValueEnum};
-use miette::IntoDiagnostic as _;
+use miette::{IntoDiagnostic as _, miette};
 use pm_core::RegionOptions;
 use pm_core::insn::FlushInsn;
 use pmbd::{WritePolicy, WriteScheme};
@@ -35,6 +36,17 @@ enum Scheme {
 }
 
 impl Writes {
+    /// Refuses an instruction that the scheme does not use.
+    pub(super) fn check(&self, flush: Option<Flush>) -> miette::Result<()> {
+        match (self.scheme, flush) {
+            (Scheme::Clflush, Some(flush)) if !matches!(flush, Flush::Clflush) => Err(miette!(
+                help = "--scheme clwb uses the instruction of --flush",
+                "--scheme clflush writes back by clflush, and not by the instruction of --flush"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The policy of the engine.
     pub(super) fn policy(&self) -> WritePolicy {
         let scheme = match self.scheme {

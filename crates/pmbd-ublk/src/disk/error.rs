@@ -1,5 +1,6 @@
 //! Errors of creating and opening a disk.
 
+use crate::buffer::BufferError;
 use crate::engine::{GeometryError, WriteBackError};
 use pm_core::emulation::EmulationError;
 use pm_core::protection::ProtectionError;
@@ -44,6 +45,9 @@ pub enum DiskError {
     /// Read-only, or about to change, while buffers hold newer bytes.
     #[error("a killed server left buffered writes; serve the disk writable once, which stores them")]
     Buffered,
+    /// The buffers of this server cannot be made.
+    #[error("buffers cannot be made: {0}")]
+    NewBuffers(BufferError),
     /// The last server's deferred writes could not be written back.
     #[error("the writes of the last server could not be written back: {0}")]
     WriteBack(#[from] WriteBackError),

@@ -4,7 +4,8 @@ use super::error::DiskError;
 use super::format::{
     ALTERNATE_DESCRIPTOR_OFFSET, DESCRIPTOR_OFFSET, Descriptor, ROOT, largest_in, pool_layout,
 };
-use crate::buffer::{BufferError, BufferOptions, DEFAULT_DIR, Session, Slots};
+use super::pending::PendingWrites;
+use crate::buffer::{BufferError, BufferOptions, DEFAULT_DIR, DiskFile, Session, Slots};
 use crate::engine::{
     Engine, Geometry, GeometryError, SectorSize, WriteBackError, WriteBackMark, WritePolicy, WriteScheme,
     WriteSetup,
@@ -259,6 +260,29 @@ impl Disk {
         }
     }
 
+    /// The completed writes of the last server that the file may not have, after checks that they are there.
+    ///
+    /// # Errors
+    /// [`DiskError::WriteBack`], if they are missing or corrupted, or belong to other contents of the disk: then a server is refused.
+    pub fn pending_writes(&self) -> Result<PendingWrites, DiskError> {
+        let Some(mark) = self.mark else { return Ok(PendingWrites::None) };
+        let session = match mark.load(&self.region) {
+            0 => return Ok(PendingWrites::None),
+            WriteBackMark::SET => return Ok(PendingWrites::Deferred),
+            found => Session::of_mark(found),
+        };
+        let look = || {
+            if !session.is_of_this_boot()? {
+                return Ok(PendingWrites::Lost);
+            }
+            let slots = Slots::open_file(&self.buffer_dir, session, self.identity()?, true)?;
+            slots.check_generation(mark.generation(&self.region))?;
+            let path = self.buffer_dir.join(session.file_name());
+            Ok(PendingWrites::Buffered { path, block_count: slots.block_count()? })
+        };
+        look().map_err(|error: BufferError| WriteBackError::from(error).into())
+    }
+
     /// The region that it lies in.
     #[must_use]
     pub const fn region(&self) -> &Region {
@@ -269,7 +293,8 @@ impl Disk {
     /// earlier server's data had failed, each Flush and FUA fails: that data may be lost.
     ///
     /// # Errors
-    /// [`GeometryError`], if the geometry does not fit in the region. Opening has checked this already. [`DiskError::WriteBack`], if an earlier engine
+    /// [`GeometryError`], if the geometry does not fit in the region. Opening has checked this already. [`DiskError::NewBuffers`], if the buffers cannot
+    /// be made. [`DiskError::WriteBack`], if an earlier engine
     /// deferred writes and was killed, and the disk cannot be written back now.
     pub fn into_engine(self) -> Result<Engine, DiskError> {
         self.into_engine_over(Ok)
@@ -298,8 +323,8 @@ impl Disk {
         // What is stored to scratch is lost anyway, and must not be left to a later server.
         let buffers = match self.buffers.filter(|_| writable && !self.is_scratch) {
             Some(options) => {
-                options.check().map_err(WriteBackError::from)?;
-                Some((options, self.new_slots(options.slot_count()).map_err(WriteBackError::from)?))
+                options.check().map_err(DiskError::NewBuffers)?;
+                Some((options, self.new_slots(options.slot_count()).map_err(DiskError::NewBuffers)?))
             }
             None => None,
         };
@@ -341,10 +366,9 @@ impl Disk {
         Slots::create_file(&self.buffer_dir, slot_count, self.identity()?)
     }
 
-    /// The device and inode numbers of its file, in which a copy differs.
-    fn identity(&self) -> std::io::Result<(u64, u64)> {
+    fn identity(&self) -> std::io::Result<DiskFile> {
         let found = rustix::fs::fstat(self.region.file())?;
-        Ok((found.st_dev, found.st_ino))
+        Ok(DiskFile { device: found.st_dev, inode: found.st_ino, owner: found.st_uid })
     }
 }
 

@@ -14,7 +14,7 @@ pub struct NbdOptions {
     /// A text for humans, shown by `nbdinfo`. Default: none.
     pub description: String,
     /// The largest number of clients at a time, those in the handshake included. Further ones are disconnected. Default: 64; each costs a
-    /// thread and 512 KiB.
+    /// thread and 512 KiB. TCP has at most three quarters of them, rounded up, so that its clients do not lock those of the Unix socket out.
     pub max_clients: usize,
     /// The longest time from connecting to the first request. Default: 10 s.
     pub handshake_timeout: Duration,

@@ -74,6 +74,7 @@ impl<P: Pmem + Send + Sync + 'static> NbdServer<P> {
             export: Export::new(&engine, &options),
             engine,
             slots: Arc::new(Semaphore::new(options.max_clients.min(MAX_SLOTS))),
+            tcp_slots: Arc::new(Semaphore::new(tcp_max(options.max_clients.min(MAX_SLOTS)))),
             options,
             stats: NbdStats::default(),
             clients: NbdClients::default(),
@@ -187,6 +188,8 @@ struct Shared<P: Pmem> {
     stats: NbdStats,
     /// One permit a client, from accept to the end of its thread.
     slots: Arc<Semaphore>,
+    /// One permit a client over TCP, in addition.
+    tcp_slots: Arc<Semaphore>,
     /// Clients in transmission.
     clients: NbdClients,
     order: Arc<ConnectionOrder>,
@@ -195,8 +198,8 @@ struct Shared<P: Pmem> {
 
 impl<P: Pmem + Send + Sync + 'static> Shared<P> {
     /// Starts the handshake with a client, or disconnects it when there are too many.
-    fn admit(self: &Arc<Self>, stream: impl Stream, handshakes: &mut JoinSet<()>) {
-        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+    fn admit<S: Stream>(self: &Arc<Self>, stream: S, handshakes: &mut JoinSet<()>) {
+        let Some(slot) = self.slot(S::IS_TCP) else {
             self.stats.client_refused();
             static REFUSED: Throttle = Throttle::new();
             if let Some(suppressed) = REFUSED.admit() {
@@ -212,7 +215,14 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
         handshakes.spawn(async move { shared.serve_logged(stream, slot).await });
     }
 
-    async fn serve_logged(self: Arc<Self>, stream: impl Stream, slot: OwnedSemaphorePermit) {
+    /// A place for another client.
+    fn slot(&self, is_tcp: bool) -> Option<Slot> {
+        let tcp = if is_tcp { Some(Arc::clone(&self.tcp_slots).try_acquire_owned().ok()?) } else { None };
+        let any = Arc::clone(&self.slots).try_acquire_owned().ok()?;
+        Some(Slot { _tcp: tcp, _any: any })
+    }
+
+    async fn serve_logged(self: Arc<Self>, stream: impl Stream, slot: Slot) {
         if let Err(error) = self.serve(stream, slot).await {
             static FAILED: Throttle = Throttle::new();
             if let Some(suppressed) = FAILED.admit() {
@@ -222,7 +232,7 @@ impl<P: Pmem + Send + Sync + 'static> Shared<P> {
     }
 
     /// Runs the handshake with a client, and starts its thread.
-    async fn serve<S: Stream>(self: Arc<Self>, mut stream: S, slot: OwnedSemaphorePermit) -> io::Result<()> {
+    async fn serve<S: Stream>(self: Arc<Self>, mut stream: S, slot: Slot) -> io::Result<()> {
         // Before the handshake, and so before the first request.
         let member = self.order.join(stream.as_fd().try_clone_to_owned()?, S::IS_TCP)?;
         let handshake = handshake::shake_hands(&mut stream, &self.export);
@@ -266,11 +276,22 @@ struct Client<P: Pmem> {
     member: Member,
     shared: Arc<Shared<P>>,
     /// Dropped last, after the client's thread has used the engine.
-    _slot: OwnedSemaphorePermit,
+    _slot: Slot,
+}
+
+/// A client's place among the most clients at a time.
+struct Slot {
+    _tcp: Option<OwnedSemaphorePermit>,
+    _any: OwnedSemaphorePermit,
+}
+
+/// The most clients over TCP, of so many in all. Every user of the machine may connect there.
+const fn tcp_max(max_clients: usize) -> usize {
+    max_clients - max_clients / 4
 }
 
 impl<P: Pmem> Client<P> {
-    fn register(shared: Arc<Shared<P>>, member: Member, slot: OwnedSemaphorePermit) -> Self {
+    fn register(shared: Arc<Shared<P>>, member: Member, slot: Slot) -> Self {
         let id = shared.next_client.fetch_add(1, Relaxed);
         shared.clients.insert(id, member.socket());
         shared.stats.client_connected();

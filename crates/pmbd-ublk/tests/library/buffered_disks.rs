@@ -1,6 +1,7 @@
 //! Buffered disks whose servers are killed, with copies, other directories and corrupted slots: no completed write is lost silently.
 
 use pm_core::{Medium, Region, RegionOptions};
+use pmbd::disk::PendingWrites;
 use pmbd::{
     BlockError, BlockOp, BufferError, BufferOptions, Disk, DiskError, DiskOptions, Engine, Geometry,
     SectorSize, Slots, WriteBackError, WriteBackMark, WriteSetup,
@@ -148,7 +149,10 @@ fn buffers_that_would_outlive_a_power_failure_are_refused() {
     match Disk::open(&place.disk, &options(&place.buffers, false)).unwrap().region().medium() {
         // Build directories in memory are in order.
         Medium::Tmpfs => assert!(refused.is_ok()),
-        _ => assert!(matches!(buffer_error(refused), BufferError::NotInMemory { .. })),
+        _ => match refused {
+            Err(DiskError::NewBuffers(BufferError::NotInMemory { .. })) => {}
+            other => panic!("{other:?}"),
+        },
     }
     assert!(place.slots().is_empty());
 }
@@ -391,4 +395,73 @@ fn flushes_fail_for_clients_whose_writes_were_discarded() {
         drop(next);
         fs::write(&place.disk, disk).unwrap();
     }
+}
+
+/// Every user may make files in the default directory of slots.
+#[test]
+fn slots_of_other_users_and_links_are_refused() {
+    assert!(rustix::process::getuid().is_root(), "changing owners needs root");
+    let place = Place::new("/dev/shm");
+    create(&place);
+    let engine = serve(&place.disk, &place.buffers, true).unwrap();
+    write(&engine, 1);
+    kill(engine, &place);
+    let slots = place.slots().pop().unwrap();
+    let before = fs::read(&place.disk).unwrap();
+    let foreign = |told: &str| {
+        for is_buffered in [true, false] {
+            let refused = buffer_error(serve(&place.disk, &place.buffers, is_buffered));
+            assert!(matches!(refused, BufferError::Foreign { .. }), "{told}: {refused:?}");
+        }
+        assert!(fs::read(&place.disk).unwrap() == before, "{told}");
+    };
+    std::os::unix::fs::chown(&slots, Some(65_534), None).unwrap();
+    foreign("another user's");
+    std::os::unix::fs::chown(&slots, Some(0), None).unwrap();
+    let kept = slots.with_extension("kept");
+    fs::rename(&slots, &kept).unwrap();
+    std::os::unix::fs::symlink(&kept, &slots).unwrap();
+    foreign("a link");
+    fs::rename(&kept, &slots).unwrap();
+    // Those of the owner of the disk are right, also for root.
+    for path in [&slots, &place.disk] {
+        std::os::unix::fs::chown(path, Some(65_534), None).unwrap();
+    }
+    assert_eq!(read(&serve(&place.disk, &place.buffers, false).unwrap()), 1);
+}
+
+/// What `pmbd info` and `pmbd check` tell of a disk whose server was killed.
+#[test]
+fn pending_writes_are_found() {
+    let place = Place::new("/dev/shm");
+    create(&place);
+    let pending = |buffers: &Path| {
+        let read_only = DiskOptions {
+            region: RegionOptions::new().read_only().keep_pages(true),
+            ..options(buffers, false)
+        };
+        Disk::open(&place.disk, &read_only).unwrap().pending_writes()
+    };
+    assert_eq!(pending(&place.buffers).unwrap(), PendingWrites::None);
+    let engine = serve(&place.disk, &place.buffers, true).unwrap();
+    write(&engine, 1);
+    write(&engine, 2);
+    engine.execute(65_536, BlockOp::Write { data: &[3; 512], fua: false }).unwrap();
+    kill(engine, &place);
+    let path = place.slots().pop().unwrap();
+    assert_eq!(
+        pending(&place.buffers).unwrap(),
+        PendingWrites::Buffered { path: path.clone(), block_count: 2 }
+    );
+    let elsewhere = pending(place.disk.parent().unwrap());
+    assert!(matches!(elsewhere, Err(DiskError::WriteBack(_))), "{elsewhere:?}");
+    assert_eq!(place.slots(), [path]);
+    drop(serve(&place.disk, &place.buffers, false).unwrap());
+    assert_eq!(pending(&place.buffers).unwrap(), PendingWrites::None);
+    let file = fs::File::options().write(true).open(&place.disk).unwrap();
+    file.write_all_at(b"UNFLUSHD", MARK_OFFSET).unwrap();
+    assert_eq!(pending(&place.buffers).unwrap(), PendingWrites::Deferred);
+    // A session of another boot.
+    file.write_all_at(&[1; 8], MARK_OFFSET).unwrap();
+    assert_eq!(pending(&place.buffers).unwrap(), PendingWrites::Lost);
 }

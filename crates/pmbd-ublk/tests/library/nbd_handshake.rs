@@ -285,3 +285,23 @@ fn tcp_and_socket_serve_same_device() {
     let mut local = Client::ready(&server.path(), false);
     assert_eq!(local.read(4096, 1024), Ok(vec![9; 1024]));
 }
+
+/// Every user of the machine may connect over TCP: the socket is for the disk's user.
+#[test]
+fn tcp_clients_do_not_lock_out_the_socket() {
+    let options = NbdOptions { max_clients: 4, ..named() };
+    let server = Server::start_shared(Arc::new(engine(MIB)), options, true);
+    let connect = || {
+        let stream = std::net::TcpStream::connect(server.tcp.unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let mut idle: Vec<_> = (0..3).map(|_| connect()).collect();
+    for stream in &mut idle {
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 1, "greeted");
+    }
+    assert_eq!(connect().read(&mut [0; 1]).unwrap_or(0), 0, "closed without a greeting");
+    server.await_counts(|counts| counts.clients_refused == 1);
+    let mut client = Client::ready(&server.path(), true);
+    assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+}
