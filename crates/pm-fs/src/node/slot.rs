@@ -123,11 +123,11 @@ impl SlotList {
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<(), FsError> {
         /// As many as are loaded at once.
-        const WORDS: u64 = 64;
-        let mut words = [0; WORDS as usize];
+        const WORDS: usize = 64;
+        let mut words = [0; WORDS];
         let mut index = first;
         while index < self.count {
-            let len = WORDS.min(self.count - index);
+            let len = (WORDS as u64).min(self.count - index);
             #[expect(clippy::cast_possible_truncation, reason = "at most WORDS")]
             let words = &mut words[..len as usize];
             source.words(self.slot_at(index), words)?;
