@@ -48,6 +48,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/pm-malloc/src/fork.rs", "puts a copy in the place of a mapping"),
     ("crates/pm-malloc/src/glibc.rs", "calls glibc's malloc"),
     ("crates/pm-malloc/src/jemalloc_api.rs", "C functions, which take C's pointers"),
+    ("crates/pm-malloc/src/loading.rs", "a function of C that jumps to the next one"),
     (
         "crates/pm-malloc/src/serving.rs",
         "the heap is behind a pointer, for a forked child has another, and its phase in a page that fork wipes",
