@@ -182,6 +182,64 @@ fn stray_load_is_caught_if_reads_are_guarded() {
     }
 }
 
+/// A page that is open because a stray was let through is closed by the next write to it, by every method, and no other page is.
+#[test]
+fn page_of_a_stray_is_closed_by_the_next_write() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    for method in Method::ALL {
+        if method == Method::None {
+            continue;
+        }
+        let Some(region) = protected(&Protection::new(method).on_stray(StrayPolicy::LetThrough)) else {
+            continue;
+        };
+        let (one, other) = (PAGE, 3 * PAGE);
+        let mut expected = 0;
+        let mut stray = |offset: u64, is_caught: bool, told: &str| {
+            stray_store(&region, offset);
+            expected += u64::from(is_caught);
+            assert_eq!(region.windows().stray_count(), expected, "{method}: {told}");
+        };
+        stray(other, true, "closed from the start");
+        let writes: [&dyn Fn(); 4] = [
+            &|| region.store(one + 8, &[1; 16]),
+            &|| region.store_nt(one + 64, &[1; 64]),
+            &|| region.store(one - 8, &[1; 4096]),
+            &|| region.store_u64(one, 7),
+        ];
+        for (number, write) in writes.iter().enumerate() {
+            stray(one + 5, true, &format!("closed by the write before {number}"));
+            stray(one + 6, false, "open until it is written");
+            write();
+            region.windows().settle();
+            stray(other + 5, false, "not written, so still open");
+        }
+        stray(one + 5, true, "closed by the last write");
+    }
+}
+
+/// More pages than the handler notes.
+#[test]
+fn pages_of_many_strays_are_closed_by_writes() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    for method in Method::ALL {
+        if method == Method::None {
+            continue;
+        }
+        let Some(region) = protected(&Protection::new(method).on_stray(StrayPolicy::LetThrough)) else {
+            continue;
+        };
+        let pages = LEN / PAGE;
+        assert!(pages > 40, "more than are noted");
+        let stray_all = || (0..pages).for_each(|page| stray_store(&region, page * PAGE + 5));
+        stray_all();
+        (0..pages).for_each(|page| region.store(page * PAGE, &[1; 8]));
+        region.windows().settle();
+        stray_all();
+        assert_eq!(region.windows().stray_count(), 2 * pages, "{method}");
+    }
+}
+
 /// What the window of a store of one word costs with a key: two WRPKRU, and a few instructions around each. Counted in single steps.
 #[cfg(target_arch = "x86_64")]
 #[test]

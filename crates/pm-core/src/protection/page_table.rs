@@ -81,6 +81,11 @@ impl PageTable {
         self.close_locked(&mut self.lock(), self.units(range), access);
     }
 
+    /// Closes the units of `range`, offsets in the mapping, that no window holds open: a stray access may have opened them.
+    pub(super) fn close_again(&self, range: Range<usize>) {
+        self.close_locked(&mut self.lock(), self.units(range), Access::Write);
+    }
+
     fn close_locked(&self, open: &mut Vec<(Range<usize>, Access)>, units: Range<usize>, access: Access) {
         if let Some(index) = open.iter().rposition(|window| *window == (units.clone(), access)) {
             open.swap_remove(index);

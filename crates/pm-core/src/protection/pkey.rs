@@ -42,6 +42,18 @@ impl Pkey {
         Ok(key)
     }
 
+    /// Gives pages the key again: a stray access may have opened them to all threads.
+    ///
+    /// # Safety
+    /// They belong to the mapping that has the key.
+    pub(super) unsafe fn close_again(&self, pages: Range<usize>, is_writable: bool) {
+        let prot = if is_writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // If the kernel has no room for another mapping, they stay open. SAFETY: by the caller's contract.
+        let closed =
+            unsafe { libc::syscall(libc::SYS_pkey_mprotect, pages.start, pages.len(), prot, self.number) };
+        debug_assert!(closed == 0, "the pages can be given the key");
+    }
+
     /// Opens the region to this thread. Returns the state to restore.
     #[inline]
     pub(super) fn open(&self, access: Access) -> u32 {
@@ -130,6 +142,12 @@ impl Pkey {
     /// None is needed; on x86_64 it is.
     pub(super) unsafe fn new(_: Range<usize>, _: bool, _: bool) -> Result<Self, Errno> {
         Err(Errno::NOSYS)
+    }
+
+    /// # Safety
+    /// None is needed; on x86_64 it is.
+    pub(super) unsafe fn close_again(&self, _: Range<usize>, _: bool) {
+        unreachable!("no value of this type exists")
     }
 
     pub(super) fn open(&self, _: Access) -> u32 {

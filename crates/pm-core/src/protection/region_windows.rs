@@ -107,6 +107,33 @@ impl RegionWindows {
     }
 }
 
+impl RegionWindows {
+    /// Closes pages that are written and are open because a stray access was let through.
+    #[inline]
+    fn close_again(&self, region: &Region, range: Range<u64>) {
+        if self.watch.as_ref().is_some_and(|watch| watch.take_let_through(&range)) {
+            self.close_pages(region, range);
+        }
+    }
+
+    #[cold]
+    fn close_pages(&self, region: &Region, range: Range<u64>) {
+        match &self.way {
+            Way::PageTable(table) => table.close_again(in_memory(range)),
+            // The thread that closes windows has closed them.
+            Way::Late(_) | Way::Open => {}
+            Way::Pkey(key) => {
+                let unit = region.mapping_unit_bytes();
+                let Range { start, end } = in_memory(range);
+                let base = region.base_ptr().addr().get();
+                let pages = (base + start) / unit * unit..(base + end).next_multiple_of(unit);
+                // SAFETY: they are in the region, whose mapping has the key.
+                unsafe { key.close_again(pages, region.is_writable()) };
+            }
+        }
+    }
+}
+
 impl Windows<Region> for RegionWindows {
     /// The rights of the thread before a key was opened; else zero.
     type Opened = u32;
@@ -128,12 +155,16 @@ impl Windows<Region> for RegionWindows {
     }
 
     #[inline]
-    fn close(&self, _: &Region, range: Range<u64>, access: Access, opened: u32) {
+    fn close(&self, region: &Region, range: Range<u64>, access: Access, opened: u32) {
+        let range_again = range.clone();
         match &self.way {
             Way::PageTable(table) => table.close(in_memory(range), access),
             Way::Late(table) => table.close(&in_memory(range)),
             Way::Pkey(key) => key.close(opened),
             Way::Open => {}
+        }
+        if access == Access::Write {
+            self.close_again(region, range_again);
         }
     }
 
@@ -145,8 +176,14 @@ impl Windows<Region> for RegionWindows {
     #[inline]
     fn copy_in(&self, region: &Region, offset: u64, bytes: &[u8]) -> Option<Result<(), MediumFault>> {
         match self.method {
-            Method::Unmapped => Some(kernel_copy::write(region, offset, bytes)),
-            Method::PrivateMap => Some(region.store_in_private_map(offset, bytes)),
+            Method::Unmapped => {
+                self.close_again(region, offset..offset + bytes.len() as u64);
+                Some(kernel_copy::write(region, offset, bytes))
+            }
+            Method::PrivateMap => {
+                self.close_again(region, offset..offset + bytes.len() as u64);
+                Some(region.store_in_private_map(offset, bytes))
+            }
             Method::None | Method::PageTable | Method::Async | Method::Pkey => None,
         }
     }

@@ -54,8 +54,8 @@ impl fmt::Display for Stray {
 pub enum Verdict {
     /// The access stays forbidden: the signal goes to the handler that was installed before, and by default ends the process.
     Abort,
-    /// The access is made, unless it is a jump into the region, or a store to a read-only one, which abort. Its page stays open until a window over it closes, so further strays there are not reported. With
-    /// [`Method::Pkey`](super::Method::Pkey) it stays open for good.
+    /// The access is made, unless it is a jump into the region, or a store to a read-only one, which abort. Its page stays open until it is next
+    /// written through the region, so further strays there are not reported until then.
     LetThrough,
 }
 

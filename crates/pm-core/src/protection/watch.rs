@@ -6,7 +6,7 @@ use super::windows::Access;
 use crate::fault::chain::Chain;
 use core::fmt::{self, Write as _};
 use core::ops::Range;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// The handler of this module.
 static SIGSEGV: Chain = Chain::new(libc::SIGSEGV);
@@ -28,6 +28,65 @@ struct Watched {
     /// The bytes whose protection changes together.
     unit: AtomicUsize,
     stray_count: AtomicU64,
+    let_through: LetThrough,
+}
+
+/// The pages that are open because a stray access was let through. The handler adds to it, so it takes no lock.
+struct LetThrough {
+    /// The number of additions that were not taken out; a fast way to see that there are none.
+    count: AtomicUsize,
+    /// Addresses of pages; zero is free.
+    pages: [AtomicUsize; LET_THROUGH_MAX],
+    /// Whether there were more: then every range is taken for open.
+    has_overflowed: AtomicBool,
+}
+
+/// The most pages that are noted.
+const LET_THROUGH_MAX: usize = 32;
+
+impl LetThrough {
+    const fn new() -> Self {
+        let pages = [const { AtomicUsize::new(0) }; LET_THROUGH_MAX];
+        Self { count: AtomicUsize::new(0), pages, has_overflowed: AtomicBool::new(false) }
+    }
+
+    fn clear(&self) {
+        self.pages.iter().for_each(|page| page.store(0, Ordering::Relaxed));
+        self.has_overflowed.store(false, Ordering::Relaxed);
+        self.count.store(0, Ordering::Release);
+    }
+
+    /// Adds a page.
+    fn add(&self, page: usize) {
+        let is_taken = |place: &AtomicUsize| {
+            place.compare_exchange(0, page, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        if !self.pages.iter().any(is_taken) {
+            self.has_overflowed.store(true, Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether none is noted.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Takes out the pages that overlap a range of addresses. Returns whether one may be among them.
+    #[cold]
+    fn take(&self, range: &Range<usize>, unit: usize) -> bool {
+        let mut is_found = self.has_overflowed.load(Ordering::Relaxed);
+        for place in &self.pages {
+            let page = place.load(Ordering::Relaxed);
+            let overlaps = page != 0 && page < range.end && range.start < page + unit;
+            if overlaps && place.compare_exchange(page, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                is_found = true;
+            }
+        }
+        is_found
+    }
 }
 
 impl Watched {
@@ -40,6 +99,7 @@ impl Watched {
             has_key: AtomicUsize::new(0),
             unit: AtomicUsize::new(0),
             stray_count: AtomicU64::new(0),
+            let_through: LetThrough::new(),
         }
     }
 }
@@ -62,9 +122,25 @@ impl Watch {
             watched.has_key.store(usize::from(has_key), Ordering::Relaxed);
             watched.unit.store(unit, Ordering::Relaxed);
             watched.stray_count.store(0, Ordering::Relaxed);
+            watched.let_through.clear();
             watched.end.store(pages.end, Ordering::Release);
         }
         Self(taken)
+    }
+
+    /// Whether pages in this range of the region, of offsets, may be open because a stray access was let through. The caller closes them: they are not
+    /// noted any more.
+    #[inline]
+    pub(super) fn take_let_through(&self, range: &Range<u64>) -> bool {
+        let Some(index) = self.0 else { return false };
+        let watched = &WATCHED[index];
+        if watched.let_through.is_empty() {
+            return false;
+        }
+        let start = watched.start.load(Ordering::Relaxed);
+        let address = |offset: u64| start + usize::try_from(offset).unwrap_or(usize::MAX - start);
+        let range = address(range.start)..address(range.end);
+        watched.let_through.take(&range, watched.unit.load(Ordering::Relaxed))
     }
 
     /// The number of stray accesses so far.
@@ -147,7 +223,13 @@ fn open_page(watched: &Watched, address: usize, access: Option<Access>) -> bool 
         // SAFETY: as above. Key 0 is open to every thread.
         _ => unsafe { libc::syscall(SYS_PKEY_MPROTECT, start, unit, flags, 0) == 0 },
     };
-    open(libc::PROT_READ | libc::PROT_WRITE) || access == Some(Access::Read) && open(libc::PROT_READ)
+    let is_open =
+        open(libc::PROT_READ | libc::PROT_WRITE) || access == Some(Access::Read) && open(libc::PROT_READ);
+    if is_open {
+        // After that: a write that has just looked closes the page the next time, and does not leave it open and unnoted.
+        watched.let_through.add(start.addr());
+    }
+    is_open
 }
 
 #[cfg(target_arch = "x86_64")]
