@@ -28,6 +28,9 @@ pub(crate) trait Device {
     /// Makes stores durable.
     fn fence(&self) -> Result<(), Self::Error>;
 
+    /// Lets a fence of any thread make the stores of this one durable.
+    fn release_stores(&self) -> Result<(), Self::Error>;
+
     /// Stores the generation of the device.
     fn set_generation(&self, generation: u64);
 }
@@ -146,7 +149,7 @@ impl Buffers {
             && (end.is_multiple_of(BLOCK_BYTES) || end == self.capacity_bytes)
     }
 
-    /// Stores whole blocks on the device, and drops what the buffer has of them. A server that is killed before that has not completed the write, so the
+    /// Stores whole blocks on the device, past the buffer, and drops what the buffer has of them. A server that is killed before that has not completed the write, so the
     /// older bytes that the next one may store are right too.
     fn store_past<D: Device>(
         &self,
@@ -158,8 +161,8 @@ impl Buffers {
         self.begin_stores(device);
         let stored = device.store(at, bytes);
         if stored.is_ok() {
-            // No Flush by another thread would wait for these stores.
-            device.fence()?;
+            // The buffer has nothing for which a Flush by another thread would wait.
+            device.release_stores()?;
             queue.forget(&self.slots, at / BLOCK_BYTES..(at + bytes.len() as u64).div_ceil(BLOCK_BYTES));
         }
         Ok(stored)

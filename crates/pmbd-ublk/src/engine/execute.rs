@@ -51,8 +51,9 @@ pub enum WriteCache {
     WriteBack,
 }
 
-/// Zeroes to copy from: one page stays in the L1 cache while non-temporal stores write the destination.
-static ZEROES: [u8; 4096] = [0; 4096];
+/// Zeroes to copy from. They stay in the L2 cache while non-temporal stores write the destination, and one window of a protected device is enough for
+/// so many.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Serves block requests from a range of persistent memory, for any number of queues and clients at once.
 ///

@@ -280,6 +280,11 @@ impl<P: Pmem> Device for Target<'_, P> {
         self.pmem.fence()
     }
 
+    /// A CPU's fence is for the stores of its own thread. In the page domain a fence is a system call, and for those of all threads.
+    fn release_stores(&self) -> Result<(), FenceError> {
+        if self.pmem.domain().fences_without_system_call() { self.pmem.fence() } else { Ok(()) }
+    }
+
     fn set_generation(&self, generation: u64) {
         if let Some((_, mark)) = &self.writes.buffers {
             mark.set_generation(self.pmem, generation);

@@ -1,7 +1,8 @@
 //! Write policies: their costs in lines and fences, what they store, and their failures.
 
 use core::ops::Range;
-use pm_core::{Counting, Counts, LineCounting, Pmem, Region, RegionOptions};
+use pm_core::protection::{Method, Protected, Protection};
+use pm_core::{Counting, Counts, Domain, FenceError, LineCounting, Pmem, Region, RegionOptions};
 use pm_testkit::{Hook, Hooked};
 use pmbd::{
     BlockError, BlockOp, BufferError, BufferOptions, Engine, Geometry, SectorSize, Slots, WriteBackError,
@@ -359,4 +360,58 @@ fn inaccessible_page_remains_to_be_written_back() {
     }
     file.set_len(file_bytes).unwrap();
     assert_eq!(flush(), (Ok(()), Counts { lines: 64, fences: 1 }));
+}
+
+/// Counts fences, in a domain.
+struct Fences(Domain, AtomicU64);
+
+impl<R: Pmem> Hook<R> for Fences {
+    fn domain(&self, _: &R) -> Domain {
+        self.0
+    }
+
+    fn fence(&self, region: &R) -> Result<(), FenceError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        region.fence()
+    }
+}
+
+/// A write that passes the buffer waits for a system call no more than one that is buffered: Flush does.
+#[test]
+fn writes_past_the_buffer_are_fenced_by_flush_where_a_fence_is_a_system_call() {
+    let shape = BufferOptions { buffer_bytes: 64 << 10, ..BufferOptions::default() };
+    for (domain, expected) in [(Domain::Page, 0), (Domain::Adr, 4)] {
+        let engine = buffered(Hooked::new(region(), Fences(domain, AtomicU64::new(0))), shape);
+        let fences = || engine.pmem().hook.1.load(Ordering::Relaxed);
+        let before = fences();
+        for block in 0..4 {
+            let data = &[7; 32 << 10];
+            engine.execute(block * (32 << 10), BlockOp::Write { data, fua: false }).unwrap();
+        }
+        assert_eq!(fences() - before, expected, "{domain}");
+        engine.execute(0, BlockOp::Flush).unwrap();
+        assert!(fences() - before > expected, "{domain}");
+        let mut found = vec![0; 128 << 10];
+        engine.execute(0, BlockOp::Read { out: &mut found }).unwrap();
+        assert!(found.iter().all(|byte| *byte == 7));
+    }
+}
+
+/// A window of a protected device serves many pages of zeroes.
+#[test]
+fn zeroing_opens_few_windows() {
+    let protected = Protected::new(region(), &Protection::new(Method::PageTable)).unwrap();
+    let engine = engine_over(protected, WritePolicy::default());
+    let changes = || engine.pmem().windows().change_count();
+    for op in
+        [BlockOp::Discard { len_bytes: CAPACITY }, BlockOp::WriteZeroes { len_bytes: CAPACITY, fua: true }]
+    {
+        engine.execute(0, BlockOp::Write { data: &[7; 4096], fua: false }).unwrap();
+        let before = changes();
+        engine.execute(0, op).unwrap();
+        assert!(changes() - before <= 2 * CAPACITY.div_ceil(64 << 10), "{}", changes() - before);
+        let mut found = [1; 4096];
+        engine.execute(0, BlockOp::Read { out: &mut found }).unwrap();
+        assert_eq!(found, [0; 4096]);
+    }
 }
