@@ -13,7 +13,7 @@ use pm_alloc::{Heap, HeapError};
 use pm_core::{FenceError, Pmem, PoolError, ProcessId};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// An open store. The [`Store`](crate::Store) and each table, iterator and batch have a reference to it, and the last of them that is dropped closes it.
+/// An open store. The [`Store`](crate::Store) and each table, iterator and batch have a reference to it; the last of them that is dropped closes it.
 pub(crate) struct Shared<P: Pmem> {
     /// The process that opened the store. A child of fork(2) does not own it.
     process: ProcessId,

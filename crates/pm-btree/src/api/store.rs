@@ -152,8 +152,8 @@ impl Store<Region> {
     /// Opens the store in the file at `path` for reading only, and stores nothing to the file: it may be on a file system that is read-only, and have
     /// no write permission. After a kill or a power failure the store is recovered in memory of this process, a page for each that recovery changes.
     ///
-    /// Every change, and the creation of a table, is [`WriteError::ReadOnly`], and growing [`OpenError::ReadOnly`]. Several processes may read a store
-    /// at once. As long as one does, none can open it for changes, and none can read it while another one has it open for changes.
+    /// Every change, and the creation of a table, is [`WriteError::ReadOnly`], and growing [`OpenError::ReadOnly`]. Several processes may read a
+    /// store at once. As long as one does, none can open it for changes, and none can read it while another one has it open for changes.
     ///
     /// # Errors
     /// As for [`open`](Store::open). When the path is a device-dax, which cannot be mapped privately.
@@ -186,8 +186,8 @@ impl Store<Region> {
     /// tables are opened again after it.
     ///
     /// # Errors
-    /// When the store has handles. As for [`Heap::grow`]: when the size is less than the present one or not possible, or the medium is full; then nothing was changed. When a
-    /// fence fails: then the store accepts no more changes, and the next open finds the old size or the new one.
+    /// When the store has handles. As for [`Heap::grow`]: when the size is less than the present one or not possible, or the medium is full. In these
+    /// cases nothing was changed. When a fence fails: then the store accepts no more changes, and the next open finds the old size or the new one.
     ///
     /// # Durability
     /// Durable when this returns, as [`Heap::grow`] makes it. A crash before that leaves the old size or the new one.
@@ -476,8 +476,9 @@ impl<P: Pmem> Store<P> {
         }
     }
 
-    /// Unlinks the leaves that removals have left empty, and returns how many bytes can be used again. The store must have no [handles](Self#handles):
-    /// tables are opened again after it. Takes as long as [`Table::len`] after an open, and some microseconds for each leaf of tables with empty leaves.
+    /// Unlinks the leaves that removals have left empty, and returns how many bytes can be used again. The store must have no
+    /// [handles](Self#handles): tables are opened again after it. Takes as long as [`Table::len`] after an open, and some microseconds for each leaf of
+    /// tables with empty leaves.
     ///
     /// Removals release records at once; leaves stay, because keys of their ranges may return. A table that is used as a queue leaves an empty leaf
     /// of 2 KiB for each 30 to 60 entries that were removed.
@@ -554,8 +555,8 @@ impl<P: Pmem> Store<P> {
     /// needed for durability. Dropping the store and its [handles](Self#handles) does the same without reporting errors.
     ///
     /// # Errors
-    /// When the store has handles: the error returns the store, which is open, and says how many there are. When a fence fails or has failed: the next
-    /// open verifies the store. When the changes of a [group](Table::insert_grouped) cannot be made: they are lost.
+    /// When the store has handles: the error returns the store, which is open, and says how many there are. When a fence fails or has failed: the
+    /// next open verifies the store. When the changes of a [group](Table::insert_grouped) cannot be made: they are lost.
     ///
     /// # Durability
     /// Three fences, two of them of [`Heap::close`]. After a crash before the second one, the next open may verify all nodes.

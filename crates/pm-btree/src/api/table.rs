@@ -449,8 +449,8 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
     ///
     /// # Durability
     /// The entries are removed in ascending order, in [batches](crate::WriteBatch) of [4,096](crate::StoreOptions::removal_batch), or of fewer whose
-    /// keys have 1 MiB. A crash leaves all entries but those of the first batches: so a removal of up to 4,096 entries, with keys of less than 1 MiB, is
-    /// atomic. Costs a line for each entry, and one line and two fences for each batch. Needs no room in the pool.
+    /// keys have 1 MiB. A crash leaves all entries but those of the first batches: a removal of up to 4,096 entries, with keys of less than 1 MiB,
+    /// is atomic. Costs a line for each entry, and one line and two fences for each batch. Needs no room in the pool.
     ///
     /// # Examples
     /// ```
