@@ -1,5 +1,6 @@
 //! `pm`: inspects and repairs pools and heaps, and reads and writes stores. See `pm --help`.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, reason = "an answer that cannot be written is an error")]
 
 mod args;
 mod cells;
@@ -15,11 +16,17 @@ mod svg;
 mod view;
 
 use args::{Cli, Command, HeapCommand, PoolCommand};
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use std::process::ExitCode;
 
 fn main() -> miette::Result<ExitCode> {
-    let Cli { command, json } = Cli::parse();
+    match pm_cli_common::parse() {
+        Ok(Cli { command, json }) => pm_cli_common::end(run(command, json), json),
+        Err(code) => Ok(code),
+    }
+}
+
+fn run(command: Command, json: bool) -> miette::Result<ExitCode> {
     match command {
         Command::Pool(PoolCommand::Info(args)) => pool::info(&args, json)?,
         Command::Pool(PoolCommand::Check(args)) => return pool::check(&args, json),

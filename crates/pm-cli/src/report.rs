@@ -2,13 +2,13 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{IntoDiagnostic as _, miette};
-use pm_cli_common::Size;
+use pm_cli_common::{Size, tell};
 use std::fmt::Display;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
-/// Prints a line. Errors are ignored: a repair continues without a reader.
+/// Prints a line. An error is that of the command, at its end: a repair continues without a reader.
 pub(crate) fn say(line: impl Display) {
-    writeln!(std::io::stdout(), "{line}").unwrap_or_default();
+    tell(line);
 }
 
 /// Prints a line with a name and a value.

@@ -8,12 +8,45 @@ use pm_alloc::{Heap, HeapOptions};
 use pm_core::{HugePages, Pool, PoolOptions, RegionOptions};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Asserts that a text contains all of these words.
 #[track_caller]
 fn assert_has(text: &str, words: &[&str]) {
     words.iter().for_each(|words| assert!(text.contains(words), "{words:?} is not in: {text}"));
+}
+
+/// What must not happen: a script takes an answer that was not written for an empty one.
+#[test]
+fn answers_that_cannot_be_written_are_errors() {
+    let scratch = Scratch::new();
+    scratch.run(&["heap", "create", "h.pm", "--size", "1M"], 0);
+    for words in [&["heap", "info", "h.pm"][..], &["--json", "heap", "check", "h.pm"], &["--help"], &["--version"]] {
+        for (is_full, code) in [(true, 1), (false, 0)] {
+            let out = match is_full {
+                true => Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap()),
+                false => Stdio::from(std::io::pipe().unwrap().1),
+            };
+            let ended = scratch.command(words).stdout(out).output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert_eq!(ended.status.code(), Some(code), "{words:?}: {said}");
+            assert_eq!(said.contains("cannot write the answer"), is_full, "{words:?}: {said}");
+            assert_eq!(said.starts_with("{\"causes\""), is_full && words[0] == "--json", "{words:?}: {said}");
+        }
+    }
+}
+
+/// For machines: each error is an object on standard error, also that of a wrong command line.
+#[test]
+fn errors_are_objects_with_json() {
+    let scratch = Scratch::new();
+    for (words, code) in [(&["--json", "heap", "info", "none.pm"][..], 1), (&["--json", "heap", "paint"], 2)] {
+        let ended = scratch.command(words).output().unwrap();
+        assert_eq!((ended.status.code(), ended.stdout.len()), (Some(code), 0), "{words:?}");
+        let error: Value = serde_json::from_slice(&ended.stderr).unwrap();
+        assert!(error["error"].is_string() && error["causes"].is_array(), "{error}");
+        assert!(error.get("help").is_some(), "{error}");
+    }
 }
 
 #[test]

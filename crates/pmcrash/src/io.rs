@@ -70,7 +70,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
 
 /// Prints a line of the answer. False when standard output is closed, as by `head`.
 pub(crate) fn say(line: impl Display) -> bool {
-    writeln!(io::stdout(), "{line}").is_ok()
+    pm_cli_common::tell(line)
 }
 
 /// Prints the answer as one JSON object or as text. False when standard output is closed.

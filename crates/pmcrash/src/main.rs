@@ -1,5 +1,6 @@
 //! `pmcrash`: traces of persistent memory from a shell. See `pmcrash --help`.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, reason = "an answer that cannot be written is an error")]
 
 mod args;
 mod check;
@@ -12,11 +13,17 @@ mod select;
 mod show;
 
 use args::{Cli, Command, Import};
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use std::process::ExitCode;
 
 fn main() -> miette::Result<ExitCode> {
-    let Cli { command, json } = Cli::parse();
+    match pm_cli_common::parse() {
+        Ok(Cli { command, json }) => pm_cli_common::end(run(command, json), json),
+        Err(code) => Ok(code),
+    }
+}
+
+fn run(command: Command, json: bool) -> miette::Result<ExitCode> {
     match command {
         Command::Show(show) => show::run(&show, json)?,
         Command::Filter(filter) => show::filter(&filter, json)?,

@@ -1,6 +1,7 @@
 //! `pmfs`: creates, mounts and checks file systems in persistent memory, and copies files into and out of them.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, reason = "an answer that cannot be written is an error")]
 
 mod attribute_names;
 mod copy;
@@ -24,7 +25,6 @@ use pool::{at, at_file, close, open_read_only};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use warning::warn;
 
 /// A POSIX file system in persistent memory: every call is durable when it returns.
 #[derive(Debug, Parser)]
@@ -93,17 +93,10 @@ fn main() -> Result<ExitCode> {
     if std::env::args_os().next().is_some_and(is_helper) {
         return mount::run_helper(mount::Helper::parse());
     }
-    let Arguments { json, action } = Arguments::parse();
-    let ended = run(action, json);
-    if !json {
-        return ended;
+    match pm_cli_common::parse() {
+        Ok(Arguments { json, action }) => pm_cli_common::end(run(action, json), json),
+        Err(code) => Ok(code),
     }
-    ended.or_else(|error| {
-        let causes: Vec<_> = error.chain().skip(1).map(ToString::to_string).collect();
-        let help = error.help().map(|help| help.to_string());
-        warn(serde_json::json!({ "error": error.to_string(), "causes": causes, "help": help }));
-        Ok(ExitCode::FAILURE)
-    })
 }
 
 fn run(action: Action, json: bool) -> Result<ExitCode> {

@@ -84,7 +84,7 @@ impl Scratch {
         path
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pm"));
         command.args(args).current_dir(self.0.path()).env("NO_COLOR", "1").stdin(Stdio::null());
         command
