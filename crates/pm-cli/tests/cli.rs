@@ -21,7 +21,9 @@ fn assert_has(text: &str, words: &[&str]) {
 fn answers_that_cannot_be_written_are_errors() {
     let scratch = Scratch::new();
     scratch.run(&["heap", "create", "h.pm", "--size", "1M"], 0);
-    for words in [&["heap", "info", "h.pm"][..], &["--json", "heap", "check", "h.pm"], &["--help"], &["--version"]] {
+    for words in
+        [&["heap", "info", "h.pm"][..], &["--json", "heap", "check", "h.pm"], &["--help"], &["--version"]]
+    {
         for (is_full, code) in [(true, 1), (false, 0)] {
             let out = match is_full {
                 true => Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap()),
@@ -40,7 +42,8 @@ fn answers_that_cannot_be_written_are_errors() {
 #[test]
 fn errors_are_objects_with_json() {
     let scratch = Scratch::new();
-    for (words, code) in [(&["--json", "heap", "info", "none.pm"][..], 1), (&["--json", "heap", "paint"], 2)] {
+    for (words, code) in [(&["--json", "heap", "info", "none.pm"][..], 1), (&["--json", "heap", "paint"], 2)]
+    {
         let ended = scratch.command(words).output().unwrap();
         assert_eq!((ended.status.code(), ended.stdout.len()), (Some(code), 0), "{words:?}");
         let error: Value = serde_json::from_slice(&ended.stderr).unwrap();
@@ -64,7 +67,10 @@ fn heap_is_created_checked_and_drawn() {
 
     scratch.heap();
     let output = scratch.run(&["heap", "check", "data.pm"], 0);
-    assert_eq!(output, "data.pm: sound: all headers of 16 allocated blocks and 15 free in 15 chunks, 2 lanes, 2 roots\n");
+    assert_eq!(
+        output,
+        "data.pm: sound: all headers of 16 allocated blocks and 15 free in 15 chunks, 2 lanes, 2 roots\n"
+    );
     let output = scratch.run(&["heap", "info", "data.pm"], 0);
     assert_has(&output, &["  allocated  4.5 KiB in 16 blocks\n"]);
     assert_has(&output, &["  root       list: 8 bytes at "]);

@@ -68,7 +68,8 @@ extern "C" fn call(flags: c_int) -> Call {
     let is_deep = flags & libc::RTLD_DEEPBIND != 0;
     let is_dropped = is_deep
         && serving::current().is_some()
-        && !*KEEPS_FLAG.get_or_init(|| std::env::var_os("PM_MALLOC_DEEPBIND").is_some_and(|value| value == "1"));
+        && !*KEEPS_FLAG
+            .get_or_init(|| std::env::var_os("PM_MALLOC_DEEPBIND").is_some_and(|value| value == "1"));
     let flags = if is_dropped { flags & !libc::RTLD_DEEPBIND } else { flags };
     Call { function, flags: flags as u32 as usize }
 }
@@ -97,6 +98,9 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { own(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }, found);
         // There is no heap, so nothing is dropped.
-        assert_eq!(call(libc::RTLD_LAZY | libc::RTLD_DEEPBIND).flags, (libc::RTLD_LAZY | libc::RTLD_DEEPBIND) as usize);
+        assert_eq!(
+            call(libc::RTLD_LAZY | libc::RTLD_DEEPBIND).flags,
+            (libc::RTLD_LAZY | libc::RTLD_DEEPBIND) as usize
+        );
     }
 }

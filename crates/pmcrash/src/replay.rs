@@ -148,7 +148,10 @@ fn tell(failure: &Failure, args: &Replay, json: bool) {
         say(crash);
     }
     if let Some(name) = &failure.replay {
-        say(format_args!("  --crash {name} repeats it, and `pmcrash minimise` shortens the trace; {} images were tried", failure.coverage.recoveries()));
+        say(format_args!(
+            "  --crash {name} repeats it, and `pmcrash minimise` shortens the trace; {} images were tried",
+            failure.coverage.recoveries()
+        ));
     }
     if let Some(saved) = saved {
         say(format_args!("  {saved} has it"));

@@ -21,7 +21,8 @@ fn at_once(model: Model, words: Words, first: Program, second: Program) -> Strin
     };
     let check = |crash: &Crash<'_, ()>| seen.add(digits(words, crash));
     let explorer = Explorer::new(model).crashes(1);
-    let explored = pm_crashsim::under_loom::explore(&explorer, &Builder::new(), REGION_BYTES, operation, check);
+    let explored =
+        pm_crashsim::under_loom::explore(&explorer, &Builder::new(), REGION_BYTES, operation, check);
     let coverage = explored.unwrap();
     assert!(coverage.is_complete && coverage.crashes.is_exhaustive(), "{coverage}");
     joined(seen.take())

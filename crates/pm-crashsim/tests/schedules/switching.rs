@@ -23,7 +23,8 @@ fn orders(threads: u64, times: u64) -> BTreeSet<Vec<Ack>> {
     };
     let check = |crash: &Crash<'_, Ack>| seen.add(crash.acked().to_vec());
     let builder = Builder::new();
-    let explored = pm_crashsim::under_loom::explore(&Explorer::default(), &builder, LEN_BYTES, operation, check);
+    let explored =
+        pm_crashsim::under_loom::explore(&Explorer::default(), &builder, LEN_BYTES, operation, check);
     let seen = seen.take();
     assert_eq!(explored.unwrap().images, seen.len() as u64, "each prefix of an order, once");
     seen.into_iter().filter(|order| order.len() as u64 == threads * times).collect()
@@ -120,6 +121,7 @@ fn fence_commits_its_own_thread_only() {
     };
     let scheduler = RandomScheduler::new_from_seed(0, 1);
     let config = shuttle::Config::new();
-    pm_crashsim::under_shuttle::explore(&explorer, scheduler, config, LEN_BYTES, with_shuttle, check).unwrap();
+    pm_crashsim::under_shuttle::explore(&explorer, scheduler, config, LEN_BYTES, with_shuttle, check)
+        .unwrap();
     assert_eq!(lost.take().len(), 1);
 }

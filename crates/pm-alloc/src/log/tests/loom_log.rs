@@ -58,7 +58,8 @@ fn explore(layout: Layout, preemptions: Option<usize>, first: Part, here: Part, 
     builder.preemption_bound = preemptions;
     builder.max_branches = 100_000;
     let explorer = Explorer::new(Model::Px86Line).crashes(1);
-    let explored = pm_crashsim::under_loom::explore(&explorer, &builder, formatted(&layout), operation, check);
+    let explored =
+        pm_crashsim::under_loom::explore(&explorer, &builder, formatted(&layout), operation, check);
     let coverage = explored.expect("recovery succeeds after every crash of every schedule");
     assert!(coverage.schedules > 20 && coverage.crashes.is_exhaustive(), "{coverage}");
 }
