@@ -63,7 +63,7 @@ pub fn say(line: impl fmt::Display) -> miette::Result<()> {
 /// The first line that [`tell`] could not print.
 static UNTOLD: OnceLock<miette::Report> = OnceLock::new();
 
-/// As [`say`], for commands that print many lines: an error is the result of the command, by [`end`]. Returns false if nobody reads the lines that follow.
+/// As [`say`], for commands that print many lines: an error is the result of the command, by [`end`]. Returns false if no reader is left.
 pub fn tell(line: impl fmt::Display) -> bool {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
