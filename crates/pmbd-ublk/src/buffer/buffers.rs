@@ -6,7 +6,7 @@ use super::options::BufferOptions;
 use super::queue::{Drained, Queue};
 use super::slots::Slots;
 use pm_core::fault::MediumFault;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The length from which a write need not wait for others to share a window and a fence.
@@ -45,6 +45,8 @@ pub(crate) struct Buffers {
     slots: Slots,
     /// The generation of the device.
     generation: Mutex<u64>,
+    /// Whether the next server would not find the slots: then every write is stored on the device before it completes.
+    has_lost_slots: AtomicBool,
     queues: Box<[Buffer]>,
 }
 
@@ -71,7 +73,8 @@ impl Buffers {
             queue: Mutex::new(Queue::new(index * each, each)),
         };
         let queues = (0..options.buffer_count).map(buffer).collect();
-        Self { options, capacity_bytes, slots, generation: Mutex::new(generation), queues }
+        let (generation, has_lost_slots) = (Mutex::new(generation), AtomicBool::new(false));
+        Self { options, capacity_bytes, slots, generation, has_lost_slots, queues }
     }
 
     /// Gives the device another generation, before anything is stored to it: a copy that was made before does not belong to the slots any more.
@@ -129,6 +132,12 @@ impl Buffers {
                 self.store_past(device, &mut queue, at, part)
             } else {
                 self.store_locked(device, &mut queue, at, part)
+            };
+            let stored = match stored {
+                Ok(Ok(())) if self.has_lost_slots.load(Ordering::Relaxed) => {
+                    self.drain_locked(device, &mut queue).map(|drained| drained.map_err(|(_, fault)| fault))
+                }
+                stored => stored,
             };
             // An exchange, so that a reader that begins after this write was acknowledged finds it.
             buffer.len.swap(queue.len(), Ordering::AcqRel);
@@ -269,7 +278,16 @@ impl Buffers {
         Ok(result)
     }
 
+    /// Notices slots that a kill would lose, such as those whose file was removed. A call costs a system call.
+    fn watch_slots(&self) {
+        if !self.has_lost_slots.load(Ordering::Relaxed) && !self.slots.is_found() {
+            self.has_lost_slots.store(true, Ordering::Relaxed);
+            tracing::error!("the file of the buffers has vanished; writes are not buffered any more");
+        }
+    }
+
     fn drain_locked<D: Device>(&self, device: &D, queue: &mut Queue) -> Result<Drained<D::Fault>, D::Error> {
+        self.watch_slots();
         self.begin_stores(device);
         let store = |block: u64, bytes: &[u8]| device.store(block * BLOCK_BYTES, bytes);
         let drained = queue.drain(&self.slots, self.options.is_batched, store, || device.fence())?;

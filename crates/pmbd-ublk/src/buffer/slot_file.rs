@@ -4,7 +4,7 @@ use super::error::BufferError;
 use super::session::Session;
 use pm_core::{Medium, Region, RegionOptions};
 use rustix::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ pub(crate) const DEFAULT_DIR: &str = "/dev/shm";
 #[derive(Debug)]
 pub(super) struct SlotFile {
     path: PathBuf,
+    /// Its device and inode numbers.
+    identity: (u64, u64),
     /// Until it has a name.
     unnamed: Option<OwnedFd>,
 }
@@ -37,11 +39,12 @@ impl SlotFile {
             file.map_err(|errno| BufferError::Directory { path: dir.to_path_buf(), source: errno.into() })?;
         rustix::fs::ftruncate(&file, len_bytes).map_err(io::Error::from)?;
         let unnamed = file.try_clone()?;
+        let identity = identity(&rustix::fs::fstat(&file).map_err(io::Error::from)?);
         let region = RegionOptions::new().populate(true).open_file(file, &path)?;
         if region.medium() != Medium::Tmpfs {
             return Err(BufferError::NotInMemory { path: dir.to_path_buf() });
         }
-        Ok((Self { path, unnamed: Some(unnamed) }, region))
+        Ok((Self { path, identity, unnamed: Some(unnamed) }, region))
     }
 
     /// A killed server's file, and its memory, as scratch if it is only to be read.
@@ -66,14 +69,15 @@ impl SlotFile {
             Err(Errno::LOOP) => return Err(BufferError::Foreign { path, what: "is a symbolic link" }),
             Err(errno) => return Err(io::Error::from(errno).into()),
         };
-        let owner = rustix::fs::fstat(&file).map_err(io::Error::from)?.st_uid;
+        let found = rustix::fs::fstat(&file).map_err(io::Error::from)?;
+        let owner = found.st_uid;
         let owners = [rustix::process::geteuid().as_raw(), disk_owner, 0];
         if !owners.contains(&owner) {
             let what = "belongs neither to this user nor to the owner of the disk";
             return Err(BufferError::Foreign { path, what });
         }
         let region = options.open_file(file, &path)?;
-        Ok((Self { path, unnamed: None }, region))
+        Ok((Self { path, identity: identity(&found), unnamed: None }, region))
     }
 
     /// Gives it its name.
@@ -89,6 +93,11 @@ impl SlotFile {
         Ok(())
     }
 
+    /// Whether the next server would find it. A program that cleans up may have removed it, or another file system be mounted over its directory.
+    pub(super) fn is_found(&self) -> bool {
+        rustix::fs::lstat(&self.path).is_ok_and(|found| identity(&found) == self.identity)
+    }
+
     /// Removes it.
     pub(super) fn remove(self) -> io::Result<()> {
         match self.unnamed {
@@ -96,4 +105,8 @@ impl SlotFile {
             None => std::fs::remove_file(&self.path),
         }
     }
+}
+
+fn identity(found: &Stat) -> (u64, u64) {
+    (found.st_dev, found.st_ino)
 }

@@ -193,9 +193,15 @@ impl Slots {
         Ok(self.file.as_mut().map_or(Ok(()), SlotFile::publish)?)
     }
 
+    /// Whether the next server would find the slots if this one were killed; true without a file.
+    pub(super) fn is_found(&self) -> bool {
+        self.file.as_ref().is_none_or(SlotFile::is_found)
+    }
+
     /// Removes the file: nothing in the slots counts any more.
     pub(crate) fn discard(&mut self) -> Result<(), BufferError> {
-        Ok(self.file.take().map_or(Ok(()), SlotFile::remove)?)
+        // Another file may have its name by now.
+        Ok(self.file.take().filter(SlotFile::is_found).map_or(Ok(()), SlotFile::remove)?)
     }
 
     /// Fills a free slot. A process that is killed in the middle leaves it free.

@@ -465,3 +465,28 @@ fn pending_writes_are_found() {
     file.write_all_at(&[1; 8], MARK_OFFSET).unwrap();
     assert_eq!(pending(&place.buffers).unwrap(), PendingWrites::Lost);
 }
+
+/// If the file of the slots is removed while the disk is served, a kill would lose what is in it: from the next drain on nothing stays there.
+#[test]
+fn writes_are_not_buffered_when_the_slots_have_vanished() {
+    let place = Place::new("/dev/shm");
+    create(&place);
+    let engine = serve(&place.disk, &place.buffers, true).unwrap();
+    let on_disk = || fs::read(&place.disk).unwrap()[8192 + 4096 + 4096];
+    write(&engine, 1);
+    engine.execute(0, BlockOp::Flush).unwrap();
+    write(&engine, 2);
+    assert_eq!(on_disk(), 1, "buffered");
+    let name = place.slots().pop().unwrap();
+    fs::remove_file(&name).unwrap();
+    engine.execute(0, BlockOp::Flush).unwrap();
+    for value in 3..5 {
+        write(&engine, value);
+        assert_eq!((on_disk(), read(&engine)), (value, value));
+    }
+    // Another file with the name is not this server's to remove.
+    fs::write(&name, "other").unwrap();
+    drop(engine);
+    assert_eq!(fs::read(&name).unwrap(), b"other");
+    assert_eq!(read(&serve(&place.disk, &place.buffers, false).unwrap()), 4);
+}
