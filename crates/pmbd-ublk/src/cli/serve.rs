@@ -37,7 +37,7 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
         ));
     }
     args.protect.check()?;
-    args.writes.check(args.open.flush)?;
+    args.writes.check(args.open.flush.map(Into::into))?;
     if let Some(buffers) = args.buffer.options() {
         if args.read_only {
             return Err(miette!("--read-only refuses writes, and --buffer buffers them"));

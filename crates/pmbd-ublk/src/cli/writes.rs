@@ -1,6 +1,5 @@
 //! The options of `pmbd serve` that choose how writes are stored.
 
-use super::args::Flush;
 use clap::{Args, ValueEnum};
 use miette::{IntoDiagnostic as _, miette};
 use pm_core::RegionOptions;
@@ -37,9 +36,9 @@ enum Scheme {
 
 impl Writes {
     /// Refuses an instruction that the scheme does not use.
-    pub(super) fn check(&self, flush: Option<Flush>) -> miette::Result<()> {
+    pub(super) fn check(&self, flush: Option<FlushInsn>) -> miette::Result<()> {
         match (self.scheme, flush) {
-            (Scheme::Clflush, Some(flush)) if !matches!(flush, Flush::Clflush) => Err(miette!(
+            (Scheme::Clflush, Some(flush)) if flush != FlushInsn::Clflush => Err(miette!(
                 help = "--scheme clwb uses the instruction of --flush",
                 "--scheme clflush writes back by clflush, and not by the instruction of --flush"
             )),
