@@ -179,3 +179,29 @@ fn writes_that_a_failed_write_back_lost_are_restored_or_reported() -> Result<()>
     guest.check("umount /mnt/failing && mount /dev/loop0 /mnt/failing && cmp -n 262144 /tmp/pattern /mnt/failing/disk.raw")?;
     guest.shutdown()
 }
+
+/// A file system on the device has had its writes completed, and the next server is told to do without those in the buffers: every flush fails from then
+/// on, as after a failed write-back.
+#[test]
+fn discarded_writes_fail_the_flushes_of_the_waiting_device() -> Result<()> {
+    let mut guest = Running::boot(|machine| machine.dax(true))?;
+    let server = guest.serve(DISK, &format!("--size 128M {SERVE} --buffer 1M"))?;
+    guest.check("dd if=/dev/urandom of=/dev/ublkb0 bs=4K count=16 oflag=direct && dd if=/dev/null of=/dev/ublkb0 conv=fsync,notrunc")?;
+    guest.check("dd if=/dev/urandom of=/dev/ublkb0 bs=4K count=16 oflag=direct")?;
+    server.kill(&mut guest)?;
+    guest.check(WAIT_FOR_QUIESCED)?;
+    let server = guest.serve(DISK, &format!("{SERVE} --buffer 1M --discard-buffered"))?;
+    assert_eq!(server.up["detail"]["recovered"], true, "{}", server.up);
+    let synced = guest.vm.run("dd if=/dev/urandom of=/dev/ublkb0 bs=4K count=1 conv=fsync,notrunc 2>&1")?;
+    assert!(synced.status != 0 && synced.stdout.contains("Input/output error"), "{synced:?}");
+    guest.check("dd if=/dev/ublkb0 of=/dev/null bs=4K count=16 iflag=direct")?;
+    guest.check("pmbd stop --force /dev/ublkb0")?;
+    assert_eq!(server.ended(&mut guest)?, 0);
+
+    // The clients of a new device know nothing of the old one.
+    let server = guest.serve(DISK, SERVE)?;
+    guest.check("dd if=/dev/urandom of=/dev/ublkb0 bs=4K count=1 conv=fsync,notrunc")?;
+    guest.check("pmbd stop /dev/ublkb0")?;
+    assert_eq!(server.ended(&mut guest)?, 0);
+    guest.shutdown()
+}
