@@ -55,7 +55,12 @@ impl Diagnostic for AtPath {
         let path = self.path.display();
         let help = match &self.error {
             HeapError::Pool(PoolError::Region(error)) => match error {
-                OpenError::NotFound { .. } => format!("`pm heap create {path} --size 64M` makes one"),
+                OpenError::NotFound { .. } => match self.path.parent() {
+                    Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
+                        format!("there is no directory {}", parent.display())
+                    }
+                    _ => format!("`pm heap create {path} --size 64M` makes one"),
+                },
                 OpenError::Exists { .. } => {
                     "existing files are never overwritten: choose another path, or remove it".to_owned()
                 }

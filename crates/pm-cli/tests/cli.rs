@@ -38,6 +38,17 @@ fn answers_that_cannot_be_written_are_errors() {
     }
 }
 
+/// What must not happen: the answer to a command is the advice to run that command.
+#[test]
+fn missing_directory_is_named() {
+    let scratch = Scratch::new();
+    for words in [&["heap", "create", "none/h.pm", "--size", "1M"][..], &["heap", "check", "none/h.pm"]] {
+        let said = scratch.run(words, 1);
+        assert_has(&said, &["none/h.pm: no such file", "there is no directory none"]);
+    }
+    assert_has(&scratch.run(&["heap", "check", "h.pm"], 1), &["`pm heap create h.pm --size 64M` makes one"]);
+}
+
 /// For machines: each error is an object on standard error, also that of a wrong command line.
 #[test]
 fn errors_are_objects_with_json() {

@@ -256,6 +256,7 @@ impl Frame {
 }
 
 /// Waits for the holder of a lock. A holder that was preempted needs the processor.
+#[cfg_attr(all(loom, test), expect(unused_variables, reason = "the model's scheduler decides"))]
 fn pause(attempts: u32) {
     #[cfg(all(loom, test))]
     return loom::thread::yield_now();
