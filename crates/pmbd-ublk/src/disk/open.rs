@@ -36,6 +36,16 @@ pub struct Disk {
     is_scratch: bool,
 }
 
+/// What the last server has left in its buffers.
+enum Leftover {
+    /// Nothing.
+    None,
+    /// These writes, which are stored.
+    Stored(Slots),
+    /// Writes that are discarded, in these slots if they can be read.
+    Discarded(Option<Slots>),
+}
+
 /// The contents of a disk's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskKind {
@@ -310,8 +320,8 @@ impl Disk {
         wrap: impl FnOnce(Region) -> Result<P, DiskError>,
     ) -> Result<Engine<P>, DiskError> {
         let writable = self.region.is_writable();
-        let (leftover, has_discarded) = self.leftover()?;
-        if !writable && leftover.is_some() {
+        let leftover = self.leftover()?;
+        if !writable && matches!(leftover, Leftover::Stored(_)) {
             return Err(DiskError::Buffered);
         }
         if self.region.poison_if_writes_were_lost() {
@@ -332,34 +342,45 @@ impl Disk {
         if !writable {
             return Ok(engine.read_only());
         }
+        let (leftover, discarded) = match leftover {
+            Leftover::None => (None, None),
+            Leftover::Stored(slots) => (Some(slots), None),
+            Leftover::Discarded(slots) => (None, Some(slots)),
+        };
         let setup = WriteSetup { policy: self.writes, mark: self.mark, buffers, leftover };
         let engine = engine.with_writes(setup)?;
-        Ok(if has_discarded { engine.note_discarded() } else { engine })
+        let Some(slots) = discarded else { return Ok(engine) };
+        // The mark names them no more, so no other server would remove their file.
+        if let Some(Err(error)) = slots.map(|mut slots| slots.discard()) {
+            tracing::warn!(%error, "the file of the discarded writes stays");
+        }
+        Ok(engine.note_discarded())
     }
 
-    /// The buffered writes of its last server, if that was killed, and not by a power failure, and whether they are discarded.
-    fn leftover(&self) -> Result<(Option<Slots>, bool), DiskError> {
+    /// The buffered writes of its last server, if that was killed, and not by a power failure.
+    fn leftover(&self) -> Result<Leftover, DiskError> {
         let found = self.mark.map_or(0, |mark| mark.load(&self.region));
         if matches!(found, 0 | WriteBackMark::SET) {
-            return Ok((None, false));
+            return Ok(Leftover::None);
         }
         let path = self.region.path().display();
         if self.discard_buffered {
             tracing::warn!(%path, "discarding the buffered writes of the last server, which was killed");
-            return Ok((None, true));
+            let disk = self.identity().map_err(|error| WriteBackError::from(BufferError::from(error)))?;
+            // They may be lost, or corrupted.
+            let slots = Slots::open_file(&self.buffer_dir, Session::of_mark(found), disk, self.is_scratch);
+            return Ok(Leftover::Discarded(slots.ok()));
         }
         let open = || {
             let session = Session::of_mark(found);
             if !session.is_of_this_boot()? {
                 tracing::info!(%path, "the system has restarted since the last server; writes that were not flushed are lost");
-                return Ok(None);
+                return Ok(Leftover::None);
             }
-            Slots::open_file(&self.buffer_dir, session, self.identity()?, self.is_scratch).map(Some)
+            Slots::open_file(&self.buffer_dir, session, self.identity()?, self.is_scratch)
+                .map(Leftover::Stored)
         };
-        match open() {
-            Ok(slots) => Ok((slots, false)),
-            Err(error) => Err(WriteBackError::from(error).into()),
-        }
+        open().map_err(|error: BufferError| WriteBackError::from(error).into())
     }
 
     fn new_slots(&self, slot_count: u64) -> Result<Slots, BufferError> {

@@ -490,3 +490,27 @@ fn writes_are_not_buffered_when_the_slots_have_vanished() {
     assert_eq!(fs::read(&name).unwrap(), b"other");
     assert_eq!(read(&serve(&place.disk, &place.buffers, false).unwrap()), 4);
 }
+
+/// Slots that are discarded are removed with their writes, unless they are those of another disk, of which this one is a copy.
+#[test]
+fn discarded_slots_are_removed() {
+    let place = Place::new("/dev/shm");
+    create(&place);
+    let engine = serve(&place.disk, &place.buffers, true).unwrap();
+    write(&engine, 1);
+    let copy = place.disk.with_file_name("copy.pm");
+    fs::copy(&place.disk, &copy).unwrap();
+    // A kill that keeps the inode of the disk, as in `copy_of_a_killed_disk_has_its_buffered_writes`.
+    let slots = place.slots().pop().unwrap();
+    let kept = slots.with_extension("kept");
+    fs::copy(&slots, &kept).unwrap();
+    let mark = fs::read(&place.disk).unwrap()[8216..8232].to_vec();
+    drop(engine);
+    fs::rename(&kept, &slots).unwrap();
+    fs::File::options().write(true).open(&place.disk).unwrap().write_all_at(&mark, MARK_OFFSET).unwrap();
+    let discarding = DiskOptions { discard_buffered: true, ..options(&place.buffers, false) };
+    for (disk, left) in [(&copy, 1), (&place.disk, 0)] {
+        drop(Disk::open(disk, &discarding).unwrap().into_engine().unwrap());
+        assert_eq!(place.slots().len(), left, "{}", disk.display());
+    }
+}
