@@ -46,7 +46,8 @@
 //! those of the values of a table with fixed-width keys after a crash, by [`Store::check`], and by every read with [`StoreOptions::verify_reads`]. A
 //! corrupted entry is reported: a key that it may have held is an error, and never absent. Zeroes are corruption, too: of an entry, of a line, of a page.
 //!
-//! After a clean close there is no exception. After a kill or a power failure there are two, because what a crash has cut off looks like that:
+//! After a clean close there is no exception, if what earlier kills have left was verified before: [`Table::len`], [`Store::stats`] and the like visit
+//! all leaves. After a kill or a power failure, up to that, there are two, because what a crash has cut off looks like that:
 //! * A flipped bit in the record of the last entry that was written to a leaf, if it was written in the killed session and not long before its end.
 //!   In a store of 400 keys that was killed after 700 changes, 1 of 100 flips was such.
 //! * Zeroes in place of the last lines of a leaf, of those first used in the killed session, with all entries in them: 2 of 100 zeroed lines, and 12 of

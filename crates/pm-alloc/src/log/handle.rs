@@ -341,6 +341,13 @@ impl<'h, P> PoisoningPmem<'h, P> {
     pub(crate) const fn new(pmem: &'h P, log: &'h Log) -> Self {
         Self { pmem, log }
     }
+
+    /// Whether a fence has failed, of this region or of a transaction: the heap accepts no more changes.
+    #[inline]
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.log.is_poisoned.load(Ordering::Acquire)
+    }
 }
 
 impl<P: Pmem> Pmem for PoisoningPmem<'_, P> {

@@ -146,10 +146,10 @@ impl Catalogue {
         Some(name)
     }
 
-    /// A sweep of all trees.
-    pub(super) fn sweep(&self) -> Sweep {
+    /// A sweep of all trees. `has_all_extents`: it can mark all that is in use.
+    pub(super) fn sweep(&self, has_all_extents: bool) -> Sweep {
         let trees = self.tables.values().filter_map(|opened| opened.tree.clone().ok());
-        let is_complete = self.tables.values().all(|opened| opened.tree.is_ok());
+        let is_complete = has_all_extents && self.tables.values().all(|opened| opened.tree.is_ok());
         Sweep::new(trees.chain(self.tree.clone()).collect(), is_complete)
     }
 

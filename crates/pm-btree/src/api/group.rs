@@ -92,7 +92,7 @@ impl Group {
         key: &SearchKey<'_>,
         value: Option<&[u8]>,
     ) -> Result<bool, WriteError> {
-        session.check_not_poisoned()?;
+        session.check_may_fence()?;
         let len_bytes = record_bytes(tree.is_word(), key, value.map_or(0, <[u8]>::len));
         let max_bytes = session.space.record_bytes_max();
         if len_bytes > max_bytes {
@@ -113,9 +113,16 @@ impl Group {
         match order.reservation.add(session, tree, key, value, waiting) {
             Err(WriteError::Full) => {
                 self.commit(session, sweep, &mut order)?;
+                order.reservation.release(session);
                 return Ok(false);
             }
-            added => added?,
+            Err(error) => {
+                if self.len() == 0 {
+                    order.reservation.release(session);
+                }
+                return Err(error);
+            }
+            Ok(()) => (),
         }
         let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
         if changes.len() == 0 {
@@ -219,7 +226,8 @@ fn commit_all<P: Pmem>(
             Err(error) => (changes.len(), error),
         };
         loop {
-            if matches!(reason, WriteError::Fence(_) | WriteError::Poisoned) {
+            // Also by a fence of the heap, which is an error of its transaction.
+            if supply.session.check_may_fence().is_err() {
                 return Err(reason);
             }
             let half = start + (end - start) / 2;

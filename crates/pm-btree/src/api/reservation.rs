@@ -4,7 +4,7 @@
 //! joins, it has room for at the commit.
 
 use crate::error::WriteError;
-use crate::node::{Entry, Frame, FrameId, SearchKey, entry_offset, held_entry, slots_of};
+use crate::node::{Entry, Frame, FrameId, SearchKey, entry_offset, slots_of};
 use crate::ops::{record_bytes, siblings_max};
 use crate::session::{Session, Stock, Supply};
 use crate::tree::Tree;
@@ -28,7 +28,9 @@ struct Need {
     changes: usize,
     /// The number of nodes that are set aside.
     nodes: usize,
-    /// The length for which a separator is set aside for each of them, in a table of byte keys.
+    /// The length of the longest key that changes, in a table of byte keys.
+    longest_bytes: u64,
+    /// The length for which a separator is set aside for each of the nodes, in a table of byte keys.
     separator_bytes: u64,
 }
 
@@ -47,8 +49,9 @@ impl Reservation {
     /// Sets aside what a change needs, which gives a key a new value or removes it.
     ///
     /// # Errors
-    /// When the change could not be made: the leaf of the key cannot be read, or has a corrupted entry that may hold the key. When the store has no room
-    /// for all that changes that wait may need: then it may still have room for them and for this one.
+    /// When the change could not be made: the leaf of the key cannot be read, or has a corrupted entry that may hold the key. [`WriteError::Full`] when
+    /// not all that the changes may need can be set aside: then there may still be room for this one and for those that wait. What was set aside
+    /// before the error stays so, until the [release](Self::release).
     pub(super) fn add<P: Pmem>(
         &mut self,
         session: &Session<P>,
@@ -71,9 +74,10 @@ impl Reservation {
             self.stock.add_record(session, len)?;
         }
         let need = self.leaves.entry(id).or_default();
+        need.longest_bytes = need.longest_bytes.max(key.bytes().len() as u64);
         need.changes += usize::from(matches!(waiting, Waiting::Nothing));
         need.values += usize::from(value.is_some() && !matches!(waiting, Waiting::Value(_)));
-        self.add_nodes(session, tree, (id, leaf), key)?;
+        self.add_nodes(session, tree, (id, leaf))?;
         if waiting_len != 0 && len != waiting_len {
             // The value that was to be stored there is replaced.
             self.stock.release_record(session, waiting_len);
@@ -81,26 +85,25 @@ impl Reservation {
         Ok(())
     }
 
-    /// Sets aside the nodes that a leaf needs, with another change of this key.
+    /// Sets aside the nodes that a leaf needs for its changes.
     fn add_nodes<P: Pmem>(
         &mut self,
         session: &Session<P>,
         tree: &Tree,
         (id, leaf): (FrameId, &Frame),
-        key: &SearchKey<'_>,
     ) -> Result<(), WriteError> {
         let need = self.leaves.entry(id).or_default();
         let taken = leaf.taken().count_ones() as usize;
         if need.values == 0 || need.values < session.slots - taken {
             return Ok(());
         }
-        match leaf.held.load(Ordering::Relaxed) {
-            0 => (),
-            held => return Err(held_entry(leaf.node(), held).into()),
+        if leaf.held.load(Ordering::Relaxed) != 0 {
+            // It cannot be split. A change that needs no split is possible all the same.
+            return Err(WriteError::Full);
         }
         if !tree.is_word() {
             let longest = if need.nodes == 0 { longest_key(session, leaf) } else { 0 };
-            let separator_bytes = need.separator_bytes.max(longest).max(key.bytes().len() as u64);
+            let separator_bytes = need.separator_bytes.max(longest).max(need.longest_bytes);
             if separator_bytes > need.separator_bytes {
                 need.separator_bytes = separator_bytes;
                 for _ in 0..need.nodes {

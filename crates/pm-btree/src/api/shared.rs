@@ -41,7 +41,7 @@ impl<P: Pmem> Shared<P> {
     pub(super) fn open(heap: Heap<P>, options: &StoreOptions, is_read_only: bool) -> Result<Self, OpenError> {
         let session = Session::open(heap, options)?;
         let catalogue = Catalogue::open(&session)?;
-        let sweep = catalogue.sweep();
+        let sweep = catalogue.sweep(session.space.lost_row().is_none());
         sweep.visit(&session, options.leaves_swept_at_open())?;
         Ok(Self {
             process: ProcessId::current(),

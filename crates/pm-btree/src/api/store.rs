@@ -326,7 +326,7 @@ impl<P: Pmem> Store<P> {
     ///
     /// # Durability
     /// A new table is durable when this returns, with the [insertion](Table::insert) of its description into the catalogue; a crash before that
-    /// leaves no table or an empty one. Costs up to three fences, and none if the table exists.
+    /// leaves no table or an empty one. Costs up to three fences, and a commit of the [group](Table::insert_grouped); nothing if the table exists.
     ///
     /// # Panics
     /// Never: tables are not removed.
@@ -334,9 +334,10 @@ impl<P: Pmem> Store<P> {
         if let Some(table) = self.open_table(name)? {
             return Ok(table);
         }
+        // What is set aside for a group is free when it is committed. Its lock is taken before that of the catalogue.
+        let _settled = self.shared.begin()?;
         let mut catalogue = self.shared.catalogue.write().unwrap_or_else(PoisonError::into_inner);
         if !catalogue.tables.contains_key(name) {
-            self.shared.check_writable()?;
             let described = Described::of::<K, V>();
             let was_done = self.shared.sweep.is_done();
             let Shared { session, sweep, .. } = &*self.shared;
@@ -420,10 +421,10 @@ impl<P: Pmem> Store<P> {
     /// # Errors
     /// When a leaf cannot be read, so that its entries cannot be counted.
     pub fn table_len(&self, name: &str) -> Result<Option<u64>, ReadError> {
+        self.shared.settle_reads()?;
         let catalogue = self.shared.catalogue.read().unwrap_or_else(PoisonError::into_inner);
         let Some(opened) = catalogue.tables.get(name) else { return Ok(None) };
         let tree = opened.tree.as_ref().map_err(Corruption::clone)?;
-        self.shared.settle_reads()?;
         self.shared.sweep.len_of(&self.shared.session, tree).map(Some)
     }
 
@@ -446,6 +447,9 @@ impl<P: Pmem> Store<P> {
                 },
                 Err(corruption) => report.push(name, corruption.clone()),
             }
+        }
+        if let Some(corruption) = self.shared.session.space.lost_row() {
+            report.push("", corruption);
         }
         report.heap = self.shared.session.heap.check();
         Ok(report)

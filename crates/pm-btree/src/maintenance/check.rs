@@ -16,7 +16,7 @@ pub struct CheckReport {
     pub leaves: u64,
     /// The number of entries.
     pub entries: u64,
-    /// The corruption that was found, each with the name of its table.
+    /// The corruption that was found, each with the name of its table; with an empty name, that of the table of extents.
     pub corruptions: Vec<(String, Corruption)>,
     /// The check of the heap that holds the store.
     pub heap: HeapReport,

@@ -198,15 +198,15 @@ impl Entry {
         (Self { key, payload, low, commit: Commit(commit) }, (check >> 32) as u32)
     }
 
-    /// Stores the entry into a free slot, which is emptied first: so a crash never leaves the old commit word with a new key or payload. If the line was
-    /// never used, its other slot becomes an emptied one: so no commit word of a used line is 0.
+    /// Stores the entry into a free slot, which is emptied first: so a crash never leaves the old commit word with a new key or payload. At the first use
+    /// of a line, its other slot becomes an emptied one: so no commit word of a used line is 0, unless it is corrupted.
     #[track_caller]
-    pub(crate) fn store<P: Pmem>(&self, pmem: &P, offset: u64, seed: u32) {
+    pub(crate) fn store<P: Pmem>(&self, pmem: &P, offset: u64, seed: u32, is_first_use: bool) {
         if !is_slot_empty(pmem, offset, seed) {
             empty_slot(pmem, offset, seed);
         }
         let other = offset ^ ENTRY_BYTES;
-        if pmem.load_u64(other + COMMIT) == 0 {
+        if is_first_use && pmem.load_u64(other + COMMIT) == 0 {
             empty_slot(pmem, other, seed);
         }
         pmem.store_u64(offset, self.key);

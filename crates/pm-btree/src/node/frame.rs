@@ -306,6 +306,12 @@ impl FrameLock<'_> {
         fence(Ordering::Release);
     }
 
+    /// Whether the line of a slot was never used.
+    #[inline]
+    pub(crate) fn is_first_use(&self, slot: usize) -> bool {
+        lines_of(slot + 1) > self.frame.used_lines.load(Ordering::Relaxed)
+    }
+
     /// Notes that an entry was written into a slot.
     #[inline]
     pub(crate) fn use_slot(&self, slot: usize) {

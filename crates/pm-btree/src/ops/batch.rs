@@ -50,7 +50,8 @@ impl Write<'_> {
                 let slot = free.next().expect("room was made");
                 let commit = commit(Kind::BatchValue, !has_record);
                 let entry = Entry { key: self.key.head(), payload, low, commit };
-                entry.store(pmem, entry_offset(leaf.node(), slot), leaf.seed());
+                let is_first_use = leaf.is_first_use(slot);
+                entry.store(pmem, entry_offset(leaf.node(), slot), leaf.seed(), is_first_use);
                 slot
             }
             (None, Some((slot, old))) => {

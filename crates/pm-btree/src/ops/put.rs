@@ -92,7 +92,7 @@ fn put_in_place<P: Pmem>(
     let place = entry_offset(leaf.node(), slot);
     let entry = new.entry(session, leaf)?;
     leaf.begin();
-    entry.store(pmem, place, leaf.seed());
+    entry.store(pmem, place, leaf.seed(), leaf.is_first_use(slot));
     pmem.flush(place, ENTRY_BYTES);
     flush_owed(pmem, leaf, owed & !line_mate(slot));
     // DURABILITY POINT

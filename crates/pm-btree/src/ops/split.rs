@@ -103,12 +103,12 @@ pub(super) fn store_sibling<'c, P: Pmem>(
     let seed = node_seed(tree.id.table, node.offset(), birth);
     let mut filled = 0;
     for moving in moving {
-        moving.entry.store(pmem, entry_offset(node.offset(), filled), seed);
+        moving.entry.store(pmem, entry_offset(node.offset(), filled), seed, true);
         frame.set_fingerprint(filled, leaf.fingerprint(moving.slot));
         filled += 1;
     }
     if let Some(new) = new.filter(|new| low.is_at_or_below(pmem, new.key)) {
-        new.entry(session, leaf)?.store(pmem, entry_offset(node.offset(), filled), seed);
+        new.entry(session, leaf)?.store(pmem, entry_offset(node.offset(), filled), seed, true);
         frame.set_fingerprint(filled, new.key.fingerprint());
         filled += 1;
     }
@@ -180,7 +180,7 @@ fn link_sibling<P: Pmem>(
     pmem.store_u64(next, checked(session.space.node_offset(first.id), next));
     pmem.flush(next, 8);
     if let Some(entry) = entry {
-        entry.store(pmem, entry_offset(leaf.node(), slot), leaf.seed());
+        entry.store(pmem, entry_offset(leaf.node(), slot), leaf.seed(), leaf.is_first_use(slot));
         pmem.flush(entry_offset(leaf.node(), slot), ENTRY_BYTES);
     }
     flush_owed(pmem, leaf, owed);

@@ -156,6 +156,14 @@ impl<P: Pmem> Session<P> {
         if self.is_poisoned.load(Ordering::Relaxed) { Err(WriteError::Poisoned) } else { Ok(()) }
     }
 
+    /// As [`check_not_poisoned`](Self::check_not_poisoned), for a change that has no fence: one of the heap may have failed, when it added an extent.
+    pub(crate) fn check_may_fence(&self) -> Result<(), WriteError> {
+        if self.pmem().is_poisoned() {
+            self.poison();
+        }
+        self.check_not_poisoned()
+    }
+
     /// Makes all later changes fail: it is unknown what of the present one is durable.
     pub(crate) fn poison(&self) {
         self.is_poisoned.store(true, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use super::classes::{CLASS_COUNT, Class};
 use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
 use crate::format::{EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, ROOT, ROWS, StoreBlock, checked, unchecked};
 use crate::node::{FRAMES_PER_EXTENT, FrameId};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use pm_alloc::Heap;
@@ -179,6 +180,8 @@ pub(crate) struct Space {
     growth: Mutex<Growth>,
     /// The extents that were added since the last [call](Self::take_added).
     added: AtomicU64,
+    /// A zeroed row of the table of extents: what it has named is not known.
+    lost_row: Option<Corruption>,
 }
 
 /// What changes when an extent is added.
@@ -196,11 +199,11 @@ impl Space {
         extent_bytes: u64,
         node_bytes: u64,
     ) -> Result<Self, OpenError> {
-        let space = Self::empty(heap, extent_bytes, node_bytes);
-        let rows = read_rows(heap)?;
+        let Rows { used, count, lost } = read_rows(heap)?;
+        let space = Self { lost_row: lost, ..Self::empty(heap, extent_bytes, node_bytes) };
         let mut growth = space.growth();
-        growth.row_count = rows.len();
-        for (offset, class) in rows {
+        growth.row_count = count;
+        for (offset, class) in used {
             let class = Class::from_number(class)
                 .filter(|_| offset >= space.first_offset && offset + extent_bytes <= heap.pmem().len_bytes())
                 .ok_or_else(|| Corruption::new(offset, CorruptionKind::ExtentTable))?;
@@ -251,7 +254,13 @@ impl Space {
                 .collect(),
             growth: Mutex::new(Growth { row_count: 0, by_class: vec![Vec::new(); CLASS_COUNT] }),
             added: AtomicU64::new(0),
+            lost_row: None,
         }
+    }
+
+    /// The corruption of the table of extents, if a row of it is lost: the extent of that row is not one of the store any more.
+    pub(crate) fn lost_row(&self) -> Option<Corruption> {
+        self.lost_row.clone()
     }
 
     /// Makes room for the extents of a region that has grown to `len_bytes` bytes.
@@ -553,13 +562,23 @@ fn append_row<P: Pmem>(
     appended.map_err(WriteError::from)
 }
 
-/// The offset and the class of each extent in the table.
-fn read_rows<P: Pmem>(heap: &Heap<P>) -> Result<Vec<(u64, u64)>, OpenError> {
+/// The rows of the table of extents.
+#[derive(Default)]
+struct Rows {
+    /// The offset and the class of each extent.
+    used: Vec<(u64, u64)>,
+    /// The number of rows up to the last one that is used.
+    count: usize,
+    /// The first row before that one which is not used: rows are only appended.
+    lost: Option<Corruption>,
+}
+
+fn read_rows<P: Pmem>(heap: &Heap<P>) -> Result<Rows, OpenError> {
     heap.view(|view| {
         let store = view.root::<StoreBlock<'_>>(ROOT)?.ok_or(OpenError::NotAStore)?;
         let corrupted = |offset| Corruption::new(offset, CorruptionKind::ExtentTable);
         let mut link = view.read(store.field(field!(StoreBlock<'_>, extents)))?;
-        let mut rows = Vec::new();
+        let (mut rows, mut row, mut first_zero) = (Rows::default(), 0, None);
         let mut chunks_left = heap.pmem().len_bytes() / size_of::<ExtentChunk<'_>>() as u64;
         while !link.is_null() {
             let chunk = view.read(link).map_err(|_| corrupted(link.offset()))?;
@@ -567,10 +586,18 @@ fn read_rows<P: Pmem>(heap: &Heap<P>) -> Result<Vec<(u64, u64)>, OpenError> {
                 return Err(corrupted(link.offset()).into());
             }
             chunks_left -= 1;
-            for row in chunk.rows.iter().filter(|row| !row.extent.is_null() || row.class != 0) {
-                let offset = row.extent.offset();
-                let class = unchecked(row.class, offset).filter(|class| *class > 0);
-                rows.push((offset, class.ok_or_else(|| corrupted(offset))? - 1));
+            let places = (link.offset() + offset_of!(ExtentChunk<'_>, rows) as u64..)
+                .step_by(size_of::<ExtentRow<'_>>());
+            for (ExtentRow { extent, class }, place) in chunk.rows.iter().zip(places) {
+                row += 1;
+                if extent.is_null() && *class == 0 {
+                    first_zero = first_zero.or(Some(place));
+                    continue;
+                }
+                let class = unchecked(*class, extent.offset()).filter(|class| *class > 0);
+                rows.used.push((extent.offset(), class.ok_or_else(|| corrupted(extent.offset()))? - 1));
+                rows.count = row;
+                rows.lost = first_zero.map(corrupted);
             }
             link = chunk.next;
         }

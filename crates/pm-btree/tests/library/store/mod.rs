@@ -2,6 +2,7 @@
 
 mod batches;
 mod changes;
+mod changes_of_damaged;
 mod corrupted_entries;
 mod corrupted_index;
 mod crash_after_flip;
@@ -10,11 +11,13 @@ mod exchanges;
 mod failed_fences;
 mod flips;
 mod full;
+mod full_groups;
 mod groups;
 mod handles;
 mod lending;
 mod prefixes;
 mod prop_types;
+mod random_sessions;
 mod read_only;
 mod refusals;
 mod removals;
