@@ -176,7 +176,7 @@ impl<P: Pmem> Heap<P> {
     /// ```
     /// # use pm_alloc::{Heap, HeapOptions, TxError};
     /// # use pm_core::Region;
-    /// #[derive(Debug, PartialEq)]
+    /// #[derive(Debug)]
     /// enum Refused {
     ///     Poor,
     ///     Tx(TxError),
@@ -200,7 +200,7 @@ impl<P: Pmem> Heap<P> {
     ///     tx.write(account, &rest)?;
     ///     Ok(rest)
     /// });
-    /// assert_eq!(withdrawn, Err(Refused::Poor), "nothing was changed");
+    /// assert!(matches!(withdrawn, Err(Refused::Poor)), "nothing was changed");
     /// # Ok(())
     /// # }
     /// ```

@@ -109,15 +109,20 @@ impl RegionWindows {
 
 impl RegionWindows {
     /// Closes pages that are written and are open because a stray access was let through.
-    #[inline]
+    #[inline(always)]
     fn close_again(&self, region: &Region, range: Range<u64>) {
-        if self.watch.as_ref().is_some_and(|watch| watch.take_let_through(&range)) {
-            self.close_pages(region, range);
+        if let Some(watch) = &self.watch
+            && watch.has_let_through()
+        {
+            self.close_pages(region, watch, range);
         }
     }
 
     #[cold]
-    fn close_pages(&self, region: &Region, range: Range<u64>) {
+    fn close_pages(&self, region: &Region, watch: &Watch, range: Range<u64>) {
+        if !watch.take_let_through(&range) {
+            return;
+        }
         match &self.way {
             Way::PageTable(table) => table.close_again(in_memory(range)),
             // The thread that closes windows has closed them.
@@ -156,15 +161,14 @@ impl Windows<Region> for RegionWindows {
 
     #[inline]
     fn close(&self, region: &Region, range: Range<u64>, access: Access, opened: u32) {
-        let range_again = range.clone();
         match &self.way {
-            Way::PageTable(table) => table.close(in_memory(range), access),
-            Way::Late(table) => table.close(&in_memory(range)),
+            Way::PageTable(table) => table.close(in_memory(range.clone()), access),
+            Way::Late(table) => table.close(&in_memory(range.clone())),
             Way::Pkey(key) => key.close(opened),
             Way::Open => {}
         }
         if access == Access::Write {
-            self.close_again(region, range_again);
+            self.close_again(region, range);
         }
     }
 

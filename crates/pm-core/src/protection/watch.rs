@@ -17,6 +17,7 @@ const WATCHED_MAX: usize = 256;
 static WATCHED: [Watched; WATCHED_MAX] = [const { Watched::new() }; WATCHED_MAX];
 
 /// A region of the table. Free while `end` is zero; only the thread that has taken it changes it.
+#[derive(Debug)]
 struct Watched {
     is_taken: AtomicUsize,
     start: AtomicUsize,
@@ -32,6 +33,7 @@ struct Watched {
 }
 
 /// The pages that are open because a stray access was let through. The handler adds to it, so it takes no lock.
+#[derive(Debug)]
 struct LetThrough {
     /// The number of additions that were not taken out; a fast way to see that there are none.
     count: AtomicUsize,
@@ -67,12 +69,6 @@ impl LetThrough {
         self.count.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether none is noted.
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
-    }
-
     /// Takes out the pages that overlap a range of addresses. Returns whether one may be among them.
     #[cold]
     fn take(&self, range: &Range<usize>, unit: usize) -> bool {
@@ -106,17 +102,16 @@ impl Watched {
 
 /// Keeps a region watched until it is dropped, which must be before the region is unmapped.
 #[derive(Debug)]
-pub(super) struct Watch(Option<usize>);
+pub(super) struct Watch(Option<&'static Watched>);
 
 impl Watch {
     /// Watches these addresses, whose protection changes in multiples of `unit` bytes. `has_key` if they have a protection key.
     pub(super) fn new(pages: Range<usize>, unit: usize, policy: StrayPolicy, has_key: bool) -> Self {
         SIGSEGV.install(on_sigsegv);
-        let taken = WATCHED.iter().position(|watched| {
+        let taken = WATCHED.iter().find(|watched| {
             watched.is_taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
         });
-        if let Some(index) = taken {
-            let watched = &WATCHED[index];
+        if let Some(watched) = taken {
             watched.start.store(pages.start, Ordering::Relaxed);
             watched.policy.store(Box::leak(Box::new(policy)), Ordering::Relaxed);
             watched.has_key.store(usize::from(has_key), Ordering::Relaxed);
@@ -128,15 +123,16 @@ impl Watch {
         Self(taken)
     }
 
+    /// Whether pages of the region may be open because a stray access was let through.
+    #[inline(always)]
+    pub(super) fn has_let_through(&self) -> bool {
+        self.0.is_some_and(|watched| watched.let_through.count.load(Ordering::Acquire) != 0)
+    }
+
     /// Whether pages in this range of the region, of offsets, may be open because a stray access was let through. The caller closes them: they are not
     /// noted any more.
-    #[inline]
     pub(super) fn take_let_through(&self, range: &Range<u64>) -> bool {
-        let Some(index) = self.0 else { return false };
-        let watched = &WATCHED[index];
-        if watched.let_through.is_empty() {
-            return false;
-        }
+        let Some(watched) = self.0 else { return false };
         let start = watched.start.load(Ordering::Relaxed);
         let address = |offset: u64| start + usize::try_from(offset).unwrap_or(usize::MAX - start);
         let range = address(range.start)..address(range.end);
@@ -145,15 +141,15 @@ impl Watch {
 
     /// The number of stray accesses so far.
     pub(super) fn stray_count(&self) -> u64 {
-        self.0.map_or(0, |index| WATCHED[index].stray_count.load(Ordering::Relaxed))
+        self.0.map_or(0, |watched| watched.stray_count.load(Ordering::Relaxed))
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(index) = self.0 {
-            WATCHED[index].end.store(0, Ordering::Relaxed);
-            WATCHED[index].is_taken.store(0, Ordering::Release);
+        if let Some(watched) = self.0 {
+            watched.end.store(0, Ordering::Relaxed);
+            watched.is_taken.store(0, Ordering::Release);
         }
     }
 }

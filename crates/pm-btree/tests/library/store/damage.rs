@@ -1,9 +1,11 @@
 //! Damaged lines and pages of a store, closed or killed: a read returns the right value or an error. A key is absent in silence only in the cases that
 //! the documentation of the crate names, after a kill.
 
+use pm_alloc::HeapOptions;
 use pm_btree::format::{NODE_MAGIC, unchecked};
 use pm_btree::{Key, Store, StoreOptions, TableError};
 use pm_core::{Pmem, Region};
+use pm_crashsim::{Crash, Explorer, Model, Run, SimPmem};
 use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -218,6 +220,38 @@ fn check<K: ShortKey>(is_killed: bool) {
         }
         println!("{damage:?}, killed {is_killed}: {absent_count} of {} with absent keys", image_count());
     }
+}
+
+/// The number of lines in use is durable when a close has returned: after a power failure, zeroes in place of the last line of a leaf are an error.
+#[test]
+fn lines_in_use_are_durable_when_a_close_returns() {
+    let sim = Arc::new(SimPmem::new(96 << 10));
+    let options = options().extent_bytes(4096).heap(HeapOptions::new().lanes(1));
+    let store = Store::format(any(Arc::clone(&sim)), &options).unwrap();
+    drop(store.table::<u64, u64>("t").unwrap());
+    store.close().unwrap();
+    let operation = |run: &Run<()>| {
+        let store = Store::attach(any(Arc::clone(run.pmem())), &options).unwrap();
+        let table = store.table::<u64, u64>("t").unwrap();
+        (0..5).for_each(|key| assert!(table.insert(key, 0xABCD_EF01_2345_6789).unwrap()));
+        drop(table);
+        store.close().unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        if crash.acked().is_empty() {
+            return;
+        }
+        let pmem = crash.pmem();
+        let value = u64::from_le_bytes(0xABCD_EF01_2345_6789_u64.to_be_bytes());
+        let is_last = |at: &u64| (pmem.load_u64(*at), pmem.load_u64(at + 8)) == (4, value);
+        let last = (0..pmem.len_bytes() - 16).step_by(32).find(is_last).expect("the entry of key 4");
+        pmem.store(last / 64 * 64, &[0; 64]);
+        let store = Store::attach(any(Arc::clone(pmem)), &options).unwrap();
+        let found = store.table::<u64, u64>("t").unwrap().get(4);
+        assert!(found.is_err(), "{:?} was found in place of zeroes", found.map(|found| found.is_some()));
+    };
+    Explorer::new(Model::Px86Line).crashes(1).choices_per_point(16).check(&sim.to_image(), operation, check);
 }
 
 #[test]
