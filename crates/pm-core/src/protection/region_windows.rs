@@ -18,8 +18,8 @@ pub struct RegionWindows {
     method: Method,
     guards_reads: bool,
     way: Way,
-    /// Dropped by `Protected` before the region is unmapped. `None` if everything is open.
-    watch: Option<Watch>,
+    /// Dropped by `Protected` before the region is unmapped. Of nothing, if everything is open.
+    watch: Watch,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl RegionWindows {
     pub(super) fn new(region: &Region, protection: &Protection) -> Result<Self, ProtectionError> {
         let Protection { method, guards_reads, window_bytes, batch, on_stray } = *protection;
         if method == Method::None {
-            return Ok(Self { method, guards_reads: false, way: Way::Open, watch: None });
+            return Ok(Self { method, guards_reads: false, way: Way::Open, watch: Watch::of_nothing() });
         }
         if window_bytes != 0 && !window_bytes.is_power_of_two() {
             return Err(ProtectionError::WindowSize(window_bytes));
@@ -57,7 +57,7 @@ impl RegionWindows {
             let key = unsafe { Pkey::new(base..base + len, region.is_writable(), guards_reads) };
             let way = Way::Pkey(key.map_err(ProtectionError::NoKey)?);
             let watch = Watch::new(base..base + len, region.mapping_unit_bytes(), on_stray, true);
-            return Ok(Self { method, guards_reads: true, way, watch: Some(watch) });
+            return Ok(Self { method, guards_reads: true, way, watch });
         }
         let guards_reads = guards_reads || method == Method::PrivateMap;
         let closed = (!guards_reads).then_some(Access::Read);
@@ -74,7 +74,7 @@ impl RegionWindows {
             _ => Way::PageTable(table),
         };
         let watch = Watch::new(base..base + len, region.mapping_unit_bytes(), on_stray, false);
-        Ok(Self { method, guards_reads, way, watch: Some(watch) })
+        Ok(Self { method, guards_reads, way, watch })
     }
 
     /// [`Method::Async`]: closes the pages of all windows that have closed so far.
@@ -87,7 +87,7 @@ impl RegionWindows {
     /// The number of stray accesses so far.
     #[must_use]
     pub fn stray_count(&self) -> u64 {
-        self.watch.as_ref().map_or(0, Watch::stray_count)
+        self.watch.stray_count()
     }
 
     /// The calls of mprotect(2) so far.
@@ -109,18 +109,9 @@ impl RegionWindows {
 
 impl RegionWindows {
     /// Closes pages that are written and are open because a stray access was let through.
-    #[inline(always)]
-    fn close_again(&self, region: &Region, range: Range<u64>) {
-        if let Some(watch) = &self.watch
-            && watch.has_let_through()
-        {
-            self.close_pages(region, watch, range);
-        }
-    }
-
     #[cold]
-    fn close_pages(&self, region: &Region, watch: &Watch, range: Range<u64>) {
-        if !watch.take_let_through(&range) {
+    fn close_again(&self, region: &Region, range: Range<u64>) {
+        if !self.watch.take_let_through(&range) {
             return;
         }
         match &self.way {
@@ -135,6 +126,16 @@ impl RegionWindows {
                 // SAFETY: they are in the region, whose mapping has the key.
                 unsafe { key.close_again(pages, region.is_writable()) };
             }
+        }
+    }
+}
+
+impl RegionWindows {
+    /// Before bytes are stored without a window.
+    #[inline]
+    fn close_if_let_through(&self, region: &Region, offset: u64, bytes: &[u8]) {
+        if self.watch.has_let_through() {
+            self.close_again(region, offset..offset + bytes.len() as u64);
         }
     }
 }
@@ -161,13 +162,15 @@ impl Windows<Region> for RegionWindows {
 
     #[inline]
     fn close(&self, region: &Region, range: Range<u64>, access: Access, opened: u32) {
+        // A key is closed in a few instructions, and so is what follows.
+        let is_to_close_again = access == Access::Write && self.watch.has_let_through();
         match &self.way {
+            Way::Pkey(key) => key.close(opened),
             Way::PageTable(table) => table.close(in_memory(range.clone()), access),
             Way::Late(table) => table.close(&in_memory(range.clone())),
-            Way::Pkey(key) => key.close(opened),
             Way::Open => {}
         }
-        if access == Access::Write {
+        if is_to_close_again {
             self.close_again(region, range);
         }
     }
@@ -181,11 +184,11 @@ impl Windows<Region> for RegionWindows {
     fn copy_in(&self, region: &Region, offset: u64, bytes: &[u8]) -> Option<Result<(), MediumFault>> {
         match self.method {
             Method::Unmapped => {
-                self.close_again(region, offset..offset + bytes.len() as u64);
+                self.close_if_let_through(region, offset, bytes);
                 Some(kernel_copy::write(region, offset, bytes))
             }
             Method::PrivateMap => {
-                self.close_again(region, offset..offset + bytes.len() as u64);
+                self.close_if_let_through(region, offset, bytes);
                 Some(region.store_in_private_map(offset, bytes))
             }
             Method::None | Method::PageTable | Method::Async | Method::Pkey => None,

@@ -102,7 +102,12 @@ impl Watched {
 
 /// Keeps a region watched until it is dropped, which must be before the region is unmapped.
 #[derive(Debug)]
-pub(super) struct Watch(Option<&'static Watched>);
+pub(super) struct Watch {
+    /// `None` if nothing is watched.
+    watched: Option<&'static Watched>,
+    /// The number of pages that are open because a stray access was let through.
+    let_through: &'static AtomicUsize,
+}
 
 impl Watch {
     /// Watches these addresses, whose protection changes in multiples of `unit` bytes. `has_key` if they have a protection key.
@@ -120,19 +125,28 @@ impl Watch {
             watched.let_through.clear();
             watched.end.store(pages.end, Ordering::Release);
         }
-        Self(taken)
+        match taken {
+            Some(watched) => Self { watched: taken, let_through: &watched.let_through.count },
+            None => Self::of_nothing(),
+        }
+    }
+
+    /// Watches nothing.
+    pub(super) const fn of_nothing() -> Self {
+        static NONE: AtomicUsize = AtomicUsize::new(0);
+        Self { watched: None, let_through: &NONE }
     }
 
     /// Whether pages of the region may be open because a stray access was let through.
     #[inline(always)]
     pub(super) fn has_let_through(&self) -> bool {
-        self.0.is_some_and(|watched| watched.let_through.count.load(Ordering::Acquire) != 0)
+        self.let_through.load(Ordering::Acquire) != 0
     }
 
     /// Whether pages in this range of the region, of offsets, may be open because a stray access was let through. The caller closes them: they are not
     /// noted any more.
     pub(super) fn take_let_through(&self, range: &Range<u64>) -> bool {
-        let Some(watched) = self.0 else { return false };
+        let Some(watched) = self.watched else { return false };
         let start = watched.start.load(Ordering::Relaxed);
         let address = |offset: u64| start + usize::try_from(offset).unwrap_or(usize::MAX - start);
         let range = address(range.start)..address(range.end);
@@ -141,13 +155,13 @@ impl Watch {
 
     /// The number of stray accesses so far.
     pub(super) fn stray_count(&self) -> u64 {
-        self.0.map_or(0, |watched| watched.stray_count.load(Ordering::Relaxed))
+        self.watched.map_or(0, |watched| watched.stray_count.load(Ordering::Relaxed))
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(watched) = self.0 {
+        if let Some(watched) = self.watched {
             watched.end.store(0, Ordering::Relaxed);
             watched.is_taken.store(0, Ordering::Release);
         }
