@@ -133,6 +133,8 @@
 //! - All points are visited with 2, 16 and 256 choices before any is exhausted, so that a failure at the end of a long run is found
 //!   soon; [`Explorer::recoveries`] ends the search of a run that is too long for more.
 //! - The check also runs on the states before and after the operation without a crash. A failure mentions if the check rejects these.
+//! - [`Explorer::time`] ends a search after 60 seconds, or `PM_CRASHSIM_SECONDS`; the coverage says what was left out. A check that takes ten times as
+//!   long as any before it is reported on standard error while it runs.
 //! - [`Explorer::time_per_check`] and [`Explorer::accesses_per_check`] turn a recovery that does not end into a failure.
 //! - Recoveries are crashed in turn, after all single crashes: a failure has as few crashes as possible.
 //! - A check that inspects states at length may call [`Crash::is_new_state`], and skip known states.

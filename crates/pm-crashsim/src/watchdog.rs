@@ -28,18 +28,23 @@ pub(crate) struct Watched {
 struct Slot {
     /// The milliseconds from the start of the watchdog to the begin of the check, and one more; 0 if there is none.
     begun_ms: AtomicU64,
-    limit_ms: AtomicU64,
+    /// As [`Watched::longest_ms`], when the check began.
+    longest_ms: AtomicU64,
     is_reported: AtomicBool,
-    name: OnceLock<&'static str>,
+    /// Of the search.
+    name: Mutex<&'static str>,
 }
 
 /// A check in progress, until it is dropped. Then the check that it was run by, if there is one, is watched again.
 pub(crate) struct Check<'w> {
     watched: &'w Watched,
     slot: Arc<Slot>,
-    outer: (u64, u64, bool),
+    outer: State,
     begun_ms: u64,
 }
+
+/// What a slot holds.
+type State = (u64, u64, bool, &'static str);
 
 struct Watchdog {
     start: Instant,
@@ -95,20 +100,35 @@ impl Watchdog {
 }
 
 impl Slot {
+    fn state(&self) -> State {
+        let name = *self.name.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_reported = self.is_reported.load(Ordering::Relaxed);
+        (self.begun_ms.load(Ordering::Relaxed), self.longest_ms.load(Ordering::Relaxed), is_reported, name)
+    }
+
+    fn set(&self, (begun_ms, longest_ms, is_reported, name): State) {
+        self.begun_ms.store(0, Ordering::Release);
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        self.longest_ms.store(longest_ms, Ordering::Relaxed);
+        self.is_reported.store(is_reported, Ordering::Relaxed);
+        self.begun_ms.store(begun_ms, Ordering::Release);
+    }
+
     /// What there is to say about the check, once.
     fn report(&self, now_ms: u64) -> Option<String> {
         let begun_ms = self.begun_ms.load(Ordering::Acquire).checked_sub(1)?;
         let taken_ms = now_ms.saturating_sub(begun_ms);
-        let limit_ms = self.limit_ms.load(Ordering::Relaxed);
+        let (limit_ms, before) = match self.longest_ms.load(Ordering::Relaxed).checked_sub(1) {
+            None => (FIRST_MS, "it is the first one".to_owned()),
+            Some(longest_ms) => {
+                let before = format!("the longest one before it took {:.3} s", longest_ms as f64 / 1e3);
+                (longest_ms.saturating_mul(TIMES).max(SHORTEST_MS), before)
+            }
+        };
         if taken_ms < limit_ms || self.is_reported.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let name = self.name.get().copied().unwrap_or_default();
-        let before = match limit_ms {
-            FIRST_MS => "it is the first one".to_owned(),
-            SHORTEST_MS => "the longest one before it took less than 0.1 s".to_owned(),
-            limit_ms => format!("the longest one before it took {:.1} s", (limit_ms / TIMES) as f64 / 1e3),
-        };
+        let (.., name) = self.state();
         Some(format!("{name}: a check has not returned for {:.1} s; {before}", taken_ms as f64 / 1e3))
     }
 }
@@ -123,21 +143,8 @@ impl Watched {
     pub(crate) fn begin(&self) -> Check<'_> {
         let watchdog = Watchdog::get();
         let slot = watchdog.slot();
-        let outer = (
-            slot.begun_ms.load(Ordering::Relaxed),
-            slot.limit_ms.load(Ordering::Relaxed),
-            slot.is_reported.load(Ordering::Relaxed),
-        );
-        let limit_ms = match self.longest_ms.load(Ordering::Relaxed).checked_sub(1) {
-            None => FIRST_MS,
-            Some(longest_ms) => longest_ms.saturating_mul(TIMES).max(SHORTEST_MS),
-        };
-        let begun_ms = watchdog.now_ms();
-        slot.begun_ms.store(0, Ordering::Release);
-        slot.name.get_or_init(|| self.name);
-        slot.limit_ms.store(limit_ms, Ordering::Relaxed);
-        slot.is_reported.store(false, Ordering::Relaxed);
-        slot.begun_ms.store(begun_ms.saturating_add(1), Ordering::Release);
+        let (outer, begun_ms) = (slot.state(), watchdog.now_ms());
+        slot.set((begun_ms.saturating_add(1), self.longest_ms.load(Ordering::Relaxed), false, self.name));
         Check { watched: self, slot, outer, begun_ms }
     }
 }
@@ -146,11 +153,7 @@ impl Drop for Check<'_> {
     fn drop(&mut self) {
         let taken_ms = Watchdog::get().now_ms().saturating_sub(self.begun_ms);
         self.watched.longest_ms.fetch_max(taken_ms.saturating_add(1), Ordering::Relaxed);
-        let (begun_ms, limit_ms, is_reported) = self.outer;
-        self.slot.begun_ms.store(0, Ordering::Release);
-        self.slot.limit_ms.store(limit_ms, Ordering::Relaxed);
-        self.slot.is_reported.store(is_reported, Ordering::Relaxed);
-        self.slot.begun_ms.store(begun_ms, Ordering::Release);
+        self.slot.set(self.outer);
     }
 }
 
@@ -162,35 +165,37 @@ mod tests {
     fn check_that_does_not_return_is_reported_once() {
         let slot = Slot::default();
         assert_eq!(slot.report(1 << 40), None, "there is no check");
-        slot.limit_ms.store(25_000, Ordering::Relaxed);
-        slot.name.set("px86-line").unwrap();
-        slot.begun_ms.store(101, Ordering::Relaxed);
+        slot.set((101, 2_501, false, "px86-line"));
         assert_eq!(slot.report(25_099), None);
         let said = slot.report(25_100).unwrap();
         assert_eq!(
             said,
-            "px86-line: a check has not returned for 25.0 s; the longest one before it took 2.5 s"
+            "px86-line: a check has not returned for 25.0 s; the longest one before it took 2.500 s"
         );
         assert_eq!(slot.report(30_000), None, "once");
+        slot.set((101, 2, false, "page"));
+        assert_eq!(slot.report(1_099), None, "ten times a millisecond is no time");
+        assert!(slot.report(1_100).unwrap().starts_with("page: "), "the search of this check");
+        slot.set((101, 0, false, "eadr"));
+        assert_eq!(slot.report(10_099), None);
+        assert!(slot.report(10_100).unwrap().ends_with("; it is the first one"));
     }
 
     #[test]
-    fn limit_follows_the_longest_check() {
+    fn slot_has_the_innermost_check() {
         let watched = Watched::new("page");
-        let limit = |check: &Check<'_>| check.slot.limit_ms.load(Ordering::Relaxed);
-        let first = watched.begin();
-        assert_eq!(limit(&first), FIRST_MS);
-        drop(first);
-        assert_eq!(limit(&watched.begin()), SHORTEST_MS);
-        watched.longest_ms.store(701, Ordering::Relaxed);
+        drop(watched.begin());
         let outer = watched.begin();
-        assert_eq!(limit(&outer), 7_000);
-        let begun = outer.slot.begun_ms.load(Ordering::Relaxed);
-        // A check that runs another one.
-        drop(Watched::new("eadr").begin());
-        assert_eq!((limit(&outer), outer.slot.begun_ms.load(Ordering::Relaxed)), (7_000, begun));
+        let before = outer.slot.state();
+        assert!(before.0 != 0 && before.1 != 0 && before.3 == "page", "{before:?}");
+        // A check that runs another one, of another search.
+        let other = Watched::new("eadr");
+        let inner = other.begin();
+        assert_eq!((inner.slot.state().1, inner.slot.state().3), (0, "eadr"));
+        drop(inner);
+        assert_eq!(outer.slot.state(), before);
         let slot = Arc::clone(&outer.slot);
         drop(outer);
-        assert_eq!(slot.begun_ms.load(Ordering::Relaxed), 0, "no check");
+        assert_eq!(slot.state().0, 0, "no check");
     }
 }

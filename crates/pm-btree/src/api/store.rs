@@ -380,8 +380,8 @@ impl<P: Pmem> Store<P> {
     /// after they had joined the group. All others are durable. When a fence fails: then the next open decides whether all are durable, or none.
     ///
     /// # Durability
-    /// When this returns, every change that had returned before the call is durable, but for those that are lost, with one [commit](WriteBatch::commit). Costs two fences, besides
-    /// those of splits, and nothing if no change waits.
+    /// When this returns, every change that had returned before the call is durable, but for those that are lost, with one
+    /// [commit](WriteBatch::commit). Costs two fences, besides those of splits, and nothing if no change waits.
     pub fn sync(&self) -> Result<(), WriteError> {
         self.shared.sync()
     }

@@ -5,14 +5,14 @@ use pm_core::{Pmem, Region};
 use pm_testkit::{AnyPmem, any};
 use std::sync::Arc;
 
-type AnyStore = Store<AnyPmem<'static>>;
+pub(super) type AnyStore = Store<AnyPmem<'static>>;
 
-fn small() -> StoreOptions {
+pub(super) fn small() -> StoreOptions {
     StoreOptions::new().node_slots(4).extent_bytes(4096)
 }
 
 /// The bytes of a store, after a close.
-fn closed_bytes(options: &StoreOptions, pool: u64, fill: impl Fn(&AnyStore)) -> Vec<u8> {
+pub(super) fn closed_bytes(options: &StoreOptions, pool: u64, fill: impl Fn(&AnyStore)) -> Vec<u8> {
     let pmem = Arc::new(Region::anonymous(pool).unwrap());
     let store = Store::format(any(Arc::clone(&pmem)), options).unwrap();
     fill(&store);
@@ -22,7 +22,7 @@ fn closed_bytes(options: &StoreOptions, pool: u64, fill: impl Fn(&AnyStore)) -> 
     bytes
 }
 
-fn region_of(bytes: &[u8]) -> Arc<Region> {
+pub(super) fn region_of(bytes: &[u8]) -> Arc<Region> {
     let region = Arc::new(Region::anonymous(bytes.len() as u64).unwrap());
     region.store(0, bytes);
     region

@@ -1,35 +1,13 @@
 //! Groups in stores that are nearly full, and beside corrupted entries and failed fences.
 
+use super::changes_of_damaged::{AnyStore, closed_bytes, region_of, small};
 use pm_btree::{Store, StoreOptions, WriteError};
 use pm_core::{Pmem, Region};
-use pm_testkit::{AnyPmem, any};
+use pm_testkit::any;
 use std::sync::Arc;
-
-type AnyStore = Store<AnyPmem<'static>>;
-
-fn small() -> StoreOptions {
-    StoreOptions::new().node_slots(4).extent_bytes(4096)
-}
 
 fn format(bytes: u64, options: &StoreOptions) -> AnyStore {
     Store::format(any(Arc::new(Region::anonymous(bytes).unwrap())), options).unwrap()
-}
-
-/// The bytes of a store, after a close.
-fn closed_bytes(options: &StoreOptions, pool: u64, fill: impl Fn(&AnyStore)) -> Vec<u8> {
-    let pmem = Arc::new(Region::anonymous(pool).unwrap());
-    let store = Store::format(any(Arc::clone(&pmem)), options).unwrap();
-    fill(&store);
-    store.close().unwrap();
-    let mut bytes = vec![0; pool as usize];
-    pmem.load(0, &mut bytes);
-    bytes
-}
-
-fn region_of(bytes: &[u8]) -> Arc<Region> {
-    let region = Arc::new(Region::anonymous(bytes.len() as u64).unwrap());
-    region.store(0, bytes);
-    region
 }
 
 /// Inserts ascending keys without records until no leaf can be split.
