@@ -9,6 +9,7 @@ use pm_core::pool::format::{Header, RootSlot};
 use pm_fs::format::{
     AttributeBlock, AttributeEntry, DirBlock, DirEntry, Identity, Inode, Node, Saved, Status, Superblock,
 };
+use pm_objects::format::{Directory, Entry, Intent, ObjectBlock, Owner, RootBlock, RootHeader};
 use pmbd::buffer::format::{SlotHeader, SlotsHeader};
 use pmbd::disk::format::Descriptor;
 use xtask::tidy::formats::{Field, Layout, check};
@@ -44,6 +45,13 @@ fn layouts() -> Vec<Layout> {
         layout::<DirEntry>("DirEntry", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
         layout::<AttributeBlock>("AttributeBlock", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
         layout::<AttributeEntry>("AttributeEntry", "crates/pm-fs/src/format.rs", "docs/format/fs.md"),
+        layout::<RootBlock>("RootBlock", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
+        layout::<RootHeader>("RootHeader", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
+        layout::<Intent>("Intent", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
+        layout::<ObjectBlock>("ObjectBlock", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
+        layout::<Entry>("Entry", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
+        layout::<Directory>("Directory", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
+        layout::<Owner>("Owner", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
     ]
 }
 

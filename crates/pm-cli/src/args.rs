@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::object::ObjectCommand;
 use crate::store::StoreCommand;
 use clap::{Args, Parser, Subcommand};
 use pm_cli_common::{Docs, Size};
@@ -15,14 +16,16 @@ Examples:
   pm pool info data.pm                           identity, header, roots
   pm store create data.pm --size 64M             create a pool with an empty key/value store
   pm store load data.pm stars stars.csv          insert its rows into the table `stars`
-  pm store scan data.pm stars --from m --to n    print the rows from key m up to key n";
+  pm store scan data.pm stars --from m --to n    print the rows from key m up to key n
+  pm object import files.pmo docs                make an object of each file in the directory `docs`
+  pm object get files.pmo intro.md               print the one named `intro.md`";
 
-/// Inspects and repairs pools and heaps of persistent memory, and reads and writes key/value stores.
+/// Inspects and repairs pools and heaps of persistent memory, and reads and writes key/value stores and named objects.
 ///
 /// A pool is a file, or a device-dax, with a checksummed header at its start, a backup of it at its end, and a directory of
-/// roots. A heap is a pool with pm-alloc's logs and blocks. A store is a heap with pm-btree's tables.
+/// roots. A heap is a pool with pm-alloc's logs and blocks. A store is a heap with pm-btree's tables. Objects are in a heap with a store of their names.
 ///
-/// Only `create` and `repair` change files, and `put`, `remove` and `load` of a store. No other program may have the file open for writing at the same time.
+/// Only `create` and `repair` change files, and `put`, `remove` and `load` of a store, and `import`, `put`, `rm` and `mv` of objects. No other program may have the file open for writing at the same time.
 ///
 /// Sizes are numbers with the suffix K, M, G or T, powers of 1024, or numbers of bytes.
 ///
@@ -49,6 +52,9 @@ pub(crate) enum Command {
     /// Stores in heaps: tables of keys and values.
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Named objects in heaps.
+    #[command(subcommand)]
+    Object(ObjectCommand),
     #[command(flatten)]
     Docs(Docs),
 }

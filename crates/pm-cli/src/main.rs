@@ -1,4 +1,4 @@
-//! `pm`: inspects and repairs pools and heaps, and reads and writes stores. See `pm --help`.
+//! `pm`: inspects and repairs pools and heaps, and reads and writes stores and objects. See `pm --help`.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, reason = "an answer that cannot be written is an error")]
 
@@ -8,6 +8,7 @@ mod error;
 mod findings;
 mod heap;
 mod map;
+mod object;
 mod pool;
 mod repair;
 mod report;
@@ -37,6 +38,7 @@ fn run(command: Command, json: bool) -> miette::Result<ExitCode> {
         Command::Heap(HeapCommand::Repair(args)) => return repair::run(&args, json),
         Command::Heap(HeapCommand::Map(args)) => map::run(&args, json)?,
         Command::Store(command) => return store::run(&command, json),
+        Command::Object(command) => return object::run(&command, json),
         Command::Docs(docs) => docs.run(Cli::command())?,
     }
     Ok(ExitCode::SUCCESS)

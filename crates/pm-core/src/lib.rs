@@ -100,7 +100,10 @@ pub use dirty_pages::DirtyPages;
 pub use domain::Domain;
 pub use line_counting::LineCounting;
 pub use line_writes::{CdfPoint, Coalescing, LineWrites};
-pub use persist::{FieldLayout, InPool, Persist, bytes_of, bytes_of_slice, from_bytes, from_bytes_unchecked};
+pub use persist::{
+    FieldLayout, InPool, Persist, bytes_of, bytes_of_slice, bytes_of_slice_mut, from_bytes,
+    from_bytes_unchecked,
+};
 pub use pm_core_derive::Persist;
 pub use pmem::{FenceError, Pmem};
 pub use pool::{

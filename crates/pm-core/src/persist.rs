@@ -173,6 +173,23 @@ pub fn bytes_of_slice<T: Persist>(values: &[T]) -> &[u8] {
     }
 }
 
+/// The bytes of several values, one after the other, to be overwritten with bytes from a medium. The type must have no links, as for [`from_bytes`].
+///
+/// ```
+/// let mut values = [0_u32; 2];
+/// pm_core::bytes_of_slice_mut(&mut values)[4] = 7;
+/// assert_eq!(values, [0, 7]);
+/// ```
+#[must_use]
+pub fn bytes_of_slice_mut<T: for<'p> InPool<'p>>(values: &mut [T]) -> &mut [u8] {
+    const { T::CHECK };
+    // SAFETY: the slice borrows the values, which have no padding, and any bytes that are stored to it are values of a Persist type.
+    #[expect(clippy::disallowed_methods, reason = "ordinary borrowed values, not persistent memory")]
+    unsafe {
+        core::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values))
+    }
+}
+
 /// Builds a value from the bytes that `fill` writes into a zeroed buffer of the value's size. The type must have no links, because the bytes could
 /// come from another pool.
 ///

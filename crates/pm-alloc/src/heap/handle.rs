@@ -355,6 +355,14 @@ impl<P: Pmem> Heap<P> {
         Ok(self.parts.space.scan_some(&self.parts.pmem(), chunks)?)
     }
 
+    /// Checks that the heap still accepts transactions, as each of them does first.
+    ///
+    /// # Errors
+    /// When a fence has failed, or a transaction was abandoned: after that the heap stores nothing more.
+    pub fn check_not_poisoned(&self) -> Result<(), CommitError> {
+        self.parts.log.check_not_poisoned()
+    }
+
     /// Statistics of the chunks that have been scanned since the heap was opened.
     pub fn stats(&self) -> SpaceStats {
         self.parts.space.stats()

@@ -1,0 +1,199 @@
+//! Checks that each object is sound, and that everything in use belongs to an object.
+
+use crate::error::{Corruption, ObjectError, Structure};
+use crate::format::WORD_SLOTS;
+use crate::session::shared::{Row, Shared};
+use crate::volume::object::ObjectRef;
+use crate::volume::short;
+use crate::volume::slabs::Slot;
+use crate::volume::table::{Home, Table};
+use pm_core::Pmem;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+
+/// What [`Objects::check`](crate::Objects::check) has found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// The number of objects.
+    pub objects: u64,
+    /// The number of their chunks that have a place.
+    pub chunks: u64,
+    /// What is not as it should be.
+    pub problems: Vec<Problem>,
+}
+
+/// Something that no operation and no crash leaves, or space that no object uses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// A part of an object is corrupted.
+    #[error("object {name:?}: {corruption}")]
+    Object {
+        /// The name of the object.
+        name: String,
+        /// The corrupted part.
+        corruption: Corruption,
+    },
+    /// What all objects need is corrupted.
+    #[error(transparent)]
+    Corrupted(#[from] Corruption),
+    /// Two chunks have the same place.
+    #[error("object {name:?}: its chunk at offset {offset} is also that of another object, or another chunk")]
+    Twice {
+        /// The name of the object.
+        name: String,
+        /// The offset of the chunk.
+        offset: u64,
+    },
+    /// A chunk is in a slot that counts as free.
+    #[error("object {name:?}: its chunk at offset {offset} is in a slot that counts as free")]
+    NotInUse {
+        /// The name of the object.
+        name: String,
+        /// The offset of the chunk.
+        offset: u64,
+    },
+    /// A slot counts as in use, and has no chunk of an object. Its space is lost.
+    #[error("the slot at offset {offset} is in use, and no object has it")]
+    OrphanedSlot {
+        /// The offset of the slot.
+        offset: u64,
+    },
+    /// A block is allocated, and belongs to no object. Its space is lost.
+    #[error("the block at offset {offset} is allocated, and belongs to no object")]
+    OrphanedBlock {
+        /// The offset of the block.
+        offset: u64,
+    },
+    /// The names are corrupted.
+    #[error("the names: {0}")]
+    Names(String),
+    /// The header of a block of the heap is corrupted.
+    #[error("the header of the heap's block at offset {offset} is corrupted")]
+    Heap {
+        /// The offset of the header.
+        offset: u64,
+    },
+}
+
+/// What a check has seen.
+struct Seen<'s, P: Pmem> {
+    shared: &'s Shared<P>,
+    report: CheckReport,
+    /// The blocks of the heap that belong to something.
+    blocks: BTreeSet<u64>,
+    /// By the offset of a slab, a bit for each slot that has a chunk.
+    slots: FxHashMap<u64, Vec<u64>>,
+}
+
+/// Verifies everything.
+pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> Result<CheckReport, ObjectError> {
+    let volume = &shared.volume;
+    let mut seen =
+        Seen { shared, report: CheckReport::default(), blocks: BTreeSet::new(), slots: FxHashMap::default() };
+    let problems = &mut seen.report.problems;
+    let names = volume.store.check()?;
+    problems.extend(names.corruptions.iter().map(|(_, corruption)| Problem::Names(corruption.to_string())));
+    problems.extend(
+        names.heap.corruptions.iter().map(|corruption| Problem::Heap { offset: corruption.header_offset }),
+    );
+    if let Err(ObjectError::Corrupted(corruption)) = shared.roots.pending(volume) {
+        problems.push(corruption.into());
+    }
+    if let Some(all) = shared.names() {
+        for found in all.range(..) {
+            match found {
+                Ok((name, row)) => seen.object(name.value(), &row.value()),
+                Err(error) => seen.report.problems.push(Problem::Names(error.to_string())),
+            }
+        }
+    }
+    seen.slabs();
+    seen.blocks();
+    Ok(seen.report)
+}
+
+impl<P: Pmem> Seen<'_, P> {
+    fn object(&mut self, name: &str, row: &Row) {
+        self.report.objects += 1;
+        let checked = self.shared.find(row).and_then(|object| self.chunks(name, &object));
+        if let Err(ObjectError::Corrupted(corruption)) = checked {
+            self.report.problems.push(Problem::Object { name: name.to_owned(), corruption });
+        }
+    }
+
+    fn chunks(&mut self, name: &str, object: &ObjectRef) -> Result<(), ObjectError> {
+        let volume = &self.shared.volume;
+        self.blocks.insert(object.offset);
+        let len_bytes = object.len_bytes(volume)?;
+        let chunks = object.chunks(len_bytes);
+        let table = Table::of(volume, object, chunks)?;
+        self.blocks.extend(table.block());
+        self.blocks.extend(table.leaves(volume, object, chunks).iter().map(|leaf| leaf.block));
+        for index in 0..chunks {
+            let chunk = object.chunk(index, len_bytes);
+            match table.home(volume, &self.shared.slots, object, index, chunk.end - chunk.start) {
+                Ok(Home::Hole) => {}
+                Ok(Home::Slot(slot)) => self.slot(name, &slot),
+                Err(ObjectError::Corrupted(corruption)) => {
+                    self.report.problems.push(Problem::Object { name: name.to_owned(), corruption });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn slot(&mut self, name: &str, slot: &Slot) {
+        self.report.chunks += 1;
+        let words = short(slot.slab.shape.words());
+        let bits = self.slots.entry(slot.slab.offset).or_insert_with(|| vec![0; words]);
+        let word = &mut bits[short(slot.word())];
+        let (name, offset) = (name.to_owned(), slot.offset());
+        if *word & slot.bit() != 0 {
+            self.report.problems.push(Problem::Twice { name, offset });
+            return;
+        }
+        *word |= slot.bit();
+        let used = slot.slab.used_in(&self.shared.volume, slot.word());
+        if used.is_some_and(|used| used & slot.bit() == 0) {
+            self.report.problems.push(Problem::NotInUse { name, offset });
+        }
+    }
+
+    /// Looks for slots in use without a chunk.
+    fn slabs(&mut self) {
+        for slab in self.shared.slots.slabs() {
+            self.blocks.insert(slab.offset);
+            let seen = self.slots.get(&slab.offset);
+            for word in 0..slab.shape.words() {
+                let Some(used) = slab.used_in(&self.shared.volume, word) else {
+                    let corruption = Corruption { offset: slab.word_at(word), what: Structure::Slab };
+                    self.report.problems.push(corruption.into());
+                    continue;
+                };
+                let has_chunk = seen.map_or(0, |seen| seen[short(word)]);
+                let orphans = used & !has_chunk;
+                for bit in (0..WORD_SLOTS).filter(|bit| orphans & 1 << bit != 0) {
+                    let slot = Slot { slab: slab.clone(), index: word * WORD_SLOTS + bit };
+                    self.report.problems.push(Problem::OrphanedSlot { offset: slot.offset() });
+                }
+            }
+        }
+    }
+
+    /// Looks for blocks that belong to nothing.
+    fn blocks(&mut self) {
+        let (directory, broken_at) = self.shared.slots.directory();
+        if let Some(offset) = broken_at {
+            self.report.problems.push(Corruption { offset, what: Structure::Directory }.into());
+        }
+        self.blocks.extend(directory);
+        self.blocks.extend(self.shared.roots.offsets());
+        self.blocks.extend(self.shared.volume.store.blocks());
+        let all = self.shared.volume.heap().blocks();
+        let orphans = all.into_iter().filter(|block| !self.blocks.contains(block));
+        self.report.problems.extend(orphans.map(|offset| Problem::OrphanedBlock { offset }));
+    }
+}

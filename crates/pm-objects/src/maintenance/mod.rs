@@ -1,0 +1,3 @@
+//! What concerns all objects.
+
+pub(crate) mod check;

@@ -1,0 +1,272 @@
+//! Creates an object with its contents, and gives it a name, which may have been another object's.
+
+use super::{free, recover, remove};
+use crate::error::ObjectError;
+use crate::format::{Entry, PLACE_BYTES, tier};
+use crate::session::control::Control;
+use crate::session::shared::{NamesState, Row, Shared, check_name, incomplete_name};
+use crate::volume::object::{ElementType, ObjectRef};
+use crate::volume::root::Pending;
+use crate::volume::short;
+use crate::volume::slabs::Slot;
+use crate::volume::table::Table;
+use pm_core::Pmem;
+use std::borrow::Cow;
+use std::io::Read;
+use std::sync::Arc;
+
+/// The number of chunks that one transaction publishes.
+const BATCH_CHUNKS: u64 = 32;
+
+/// The contents of a new object, as bytes.
+pub(crate) enum Source<'a> {
+    Bytes(&'a [u8]),
+    Read(u64, &'a mut dyn Read),
+}
+
+impl<'a> Source<'a> {
+    const fn len_bytes(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Read(len_bytes, _) => *len_bytes,
+        }
+    }
+
+    /// The next bytes.
+    fn next(&mut self, len_bytes: u64) -> Result<Cow<'a, [u8]>, ObjectError> {
+        let len_bytes = short(len_bytes);
+        match self {
+            Self::Bytes(bytes) => {
+                let (next, rest) = bytes.split_at(len_bytes);
+                *bytes = rest;
+                Ok(Cow::Borrowed(next))
+            }
+            Self::Read(_, source) => {
+                let mut next = vec![0; len_bytes];
+                source.read_exact(&mut next).map_err(ObjectError::Input)?;
+                Ok(Cow::Owned(next))
+            }
+        }
+    }
+}
+
+/// Creates an object with this name. If there is one, it is replaced, or the call fails.
+///
+/// # Durability
+/// Durable when this returns, with the insertion of the name. A crash before that leaves no new object, and the old one. Three fences for up to 32
+/// chunks; six, and two more for each 32 chunks, for more. One more for every 32 chunks of an object that is replaced.
+pub(crate) fn create<P: Pmem>(
+    shared: &Shared<P>,
+    name: &str,
+    element: ElementType,
+    mut source: Source<'_>,
+    replaces: bool,
+) -> Result<Arc<Control>, ObjectError> {
+    check_name(name)?;
+    let len_bytes = source.len_bytes();
+    let max = crate::format::OBJECT_BYTES_MAX;
+    if len_bytes > max {
+        return Err(ObjectError::TooLong { bytes: len_bytes, of: "object", max });
+    }
+    shared.volume.check_writable()?;
+    shared.check_not_nested()?;
+    let new = New { shared, number: shared.next_number(), element, len_bytes };
+    let object = match len_bytes.div_ceil(element.chunk_bytes(shared.volume.chunk_bytes)) {
+        // No lock is held while the contents are read.
+        0..=BATCH_CHUNKS => new.at_once(name, &source.next(len_bytes)?, replaces)?,
+        _ => new.in_steps(name, &mut source, replaces)?,
+    };
+    Ok(shared.register(object, len_bytes))
+}
+
+/// An object that is being made.
+struct New<'s, P: Pmem> {
+    shared: &'s Shared<P>,
+    number: u64,
+    element: ElementType,
+    len_bytes: u64,
+}
+
+impl<P: Pmem> New<'_, P> {
+    /// Makes the object in one transaction.
+    fn at_once(&self, name: &str, bytes: &[u8], replaces: bool) -> Result<ObjectRef, ObjectError> {
+        let mut state = recover::lock_names(self.shared)?;
+        let old = self.replaced(name, replaces)?;
+        let object = match self.publish_all(&mut state, name, bytes, old.as_ref()) {
+            Err(ObjectError::Full) if self.shared.slots.reclaim(&self.shared.volume)? => {
+                self.publish_all(&mut state, name, bytes, old.as_ref())?
+            }
+            published => published?,
+        };
+        let names = self.shared.names().expect("they can be changed");
+        if let Err(error) = names.insert(name, Row::of(&object)) {
+            self.abandon(&mut state, &object)?;
+            return Err(error.into());
+        }
+        remove::end(self.shared, &mut state, old.as_ref())?;
+        Ok(object)
+    }
+
+    /// The object that has the name. An error if it must not be replaced.
+    fn replaced(&self, name: &str, replaces: bool) -> Result<Option<ObjectRef>, ObjectError> {
+        match self.shared.row(name)? {
+            Some(_) if !replaces => Err(ObjectError::Exists),
+            // One that is corrupted loses its name, and keeps its blocks.
+            Some(row) => Ok(self.shared.find(&row).ok()),
+            None => Ok(None),
+        }
+    }
+
+    /// Stores the object with its contents, and the intent to give it the name.
+    fn publish_all(
+        &self,
+        state: &mut NamesState,
+        name: &str,
+        bytes: &[u8],
+        old: Option<&ObjectRef>,
+    ) -> Result<ObjectRef, ObjectError> {
+        let (shared, volume) = (self.shared, &self.shared.volume);
+        let chunk_bytes = self.element.chunk_bytes(volume.chunk_bytes);
+        let mut slots = shared.slot_change();
+        let filled: Vec<Slot> =
+            bytes.chunks(short(chunk_bytes)).map(|chunk| slots.fill(chunk)).collect::<Result<_, _>>()?;
+        let object = volume.transaction(|change| {
+            let object = ObjectRef::alloc(change, self.number, self.element)?;
+            (0..).zip(&filled).for_each(|(index, slot)| slots.own(slot, &object, index));
+            slots.write(change)?;
+            let entries: Vec<Entry> =
+                (0..).zip(&filled).map(|(index, slot)| self.entry(index, slot)).collect();
+            let chunks = object.chunks(self.len_bytes);
+            let table = Table::create(change, &object, chunks, &entries)?;
+            let inline = entries.first().copied().filter(|_| table == 0);
+            object.init(change, self.len_bytes, table, inline);
+            let old = old.map(|old| old.offset);
+            let pending = Pending::Set { name: name.to_owned(), new: Some(object.offset), old };
+            shared.roots.set_pending(change, &pending)?;
+            Ok(object)
+        })?;
+        slots.complete();
+        (state.has_intent, state.is_unfinished) = (true, true);
+        Ok(object)
+    }
+
+    fn entry(&self, index: u64, slot: &Slot) -> Entry {
+        Entry::new(self.shared.volume.seed, self.number, index, tier::PM, slot.offset() / PLACE_BYTES)
+    }
+
+    /// The object gets no name: frees it.
+    fn abandon(&self, state: &mut NamesState, object: &ObjectRef) -> Result<(), ObjectError> {
+        let pending = Pending::Build(object.offset);
+        self.shared.volume.transaction(|change| self.shared.roots.set_pending(change, &pending))?;
+        free::free(self.shared, state, object)
+    }
+
+    /// Makes the object in steps, under a name that recovery knows as that of an incomplete one. Other changes of names are made meanwhile.
+    fn in_steps(
+        &self,
+        name: &str,
+        source: &mut Source<'_>,
+        replaces: bool,
+    ) -> Result<ObjectRef, ObjectError> {
+        let object = self.begin(name, replaces)?;
+        let completed = self.fill_all(&object, source).and_then(|()| self.complete(name, &object, replaces));
+        if completed.is_err() {
+            let mut state = recover::lock_names(self.shared)?;
+            let incomplete = incomplete_name(self.number);
+            if let Some(row) = self.shared.row(&incomplete)? {
+                remove::remove(self.shared, &mut state, &incomplete, &row)?;
+            }
+        }
+        completed.map(|()| object)
+    }
+
+    /// Makes the object with holes in place of its contents, and gives it the name of an incomplete one.
+    fn begin(&self, name: &str, replaces: bool) -> Result<ObjectRef, ObjectError> {
+        let shared = self.shared;
+        let mut state = recover::lock_names(shared)?;
+        self.replaced(name, replaces)?;
+        let make = || {
+            shared.volume.transaction(|change| {
+                let object = ObjectRef::alloc(change, self.number, self.element)?;
+                let table = Table::create(change, &object, object.chunks(self.len_bytes), &[])?;
+                object.init(change, self.len_bytes, table, None);
+                shared.roots.set_pending(change, &Pending::Build(object.offset))?;
+                Ok(object)
+            })
+        };
+        let object = match make() {
+            Err(ObjectError::Full) if shared.slots.reclaim(&shared.volume)? => make()?,
+            made => made?,
+        };
+        (state.has_intent, state.is_unfinished) = (true, true);
+        let names = shared.names().expect("they can be changed");
+        if let Err(error) = names.insert(&incomplete_name(self.number), Row::of(&object)) {
+            free::free(shared, &mut state, &object)?;
+            return Err(error.into());
+        }
+        // Until the next change of names, recovery still frees the object by the intent, and with it the name.
+        state.is_unfinished = false;
+        Ok(object)
+    }
+
+    /// Stores the contents, some chunks in each transaction.
+    fn fill_all(&self, object: &ObjectRef, source: &mut Source<'_>) -> Result<(), ObjectError> {
+        let volume = &self.shared.volume;
+        let chunks = object.chunks(self.len_bytes);
+        let table = Table::of(volume, object, chunks)?;
+        let mut start = 0;
+        while start < chunks {
+            let end = (start + BATCH_CHUNKS).min(chunks);
+            let bytes = object.chunk(start, self.len_bytes).start..object.chunk(end - 1, self.len_bytes).end;
+            let batch = source.next(bytes.end - bytes.start)?;
+            let fill = || self.fill(object, table, start, &batch);
+            match fill() {
+                Err(ObjectError::Full) if self.shared.slots.reclaim(volume)? => fill()?,
+                filled => filled?,
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn fill(&self, object: &ObjectRef, table: Table, start: u64, batch: &[u8]) -> Result<(), ObjectError> {
+        let mut slots = self.shared.slot_change();
+        let mut entries = Vec::new();
+        let chunk_bytes = short(object.chunk_bytes);
+        for (index, chunk) in (start..).zip(batch.chunks(chunk_bytes)) {
+            let slot = slots.fill(chunk)?;
+            slots.own(&slot, object, index);
+            entries.push(self.entry(index, &slot));
+        }
+        let chunks = object.chunks(self.len_bytes);
+        self.shared.volume.transaction(|change| {
+            slots.write(change)?;
+            table.write(change, object, chunks, start, &entries)
+        })?;
+        slots.complete();
+        Ok(())
+    }
+
+    /// Gives the object its name.
+    fn complete(&self, name: &str, object: &ObjectRef, replaces: bool) -> Result<(), ObjectError> {
+        let shared = self.shared;
+        let mut state = recover::lock_names(shared)?;
+        let old = self.replaced(name, replaces)?;
+        let pending = Pending::Set {
+            name: name.to_owned(),
+            new: Some(object.offset),
+            old: old.as_ref().map(|old| old.offset),
+        };
+        shared.volume.transaction(|change| shared.roots.set_pending(change, &pending))?;
+        (state.has_intent, state.is_unfinished) = (true, true);
+        let names = shared.names().expect("they can be changed");
+        let mut batch = shared.volume.store.batch();
+        batch.remove(names, &incomplete_name(self.number))?;
+        batch.insert(names, name, Row::of(object))?;
+        if let Err(error) = batch.commit() {
+            shared.clear_intent(&mut state)?;
+            return Err(error.into());
+        }
+        remove::end(shared, &mut state, old.as_ref())
+    }
+}

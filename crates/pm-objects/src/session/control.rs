@@ -1,0 +1,211 @@
+//! What is known of an object that has handles: where its chunks are, its lock, and its version for readers.
+
+use crate::error::ObjectError;
+use crate::volume::object::ObjectRef;
+use crate::volume::short;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The number of chunks of a segment of places.
+const SEGMENT: usize = 256;
+
+/// Where a chunk is: not known yet.
+const UNKNOWN: u64 = 0;
+
+/// It is zeroes. Places are multiples of 64.
+const HOLE: u64 = 1;
+
+/// Where a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It is zeroes.
+    Hole,
+    /// At this offset.
+    At(u64),
+}
+
+type Segment = Box<[AtomicU64; SEGMENT]>;
+
+/// An object that has handles. Readers take no lock: they copy, and then compare the version.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) object: ObjectRef,
+    pub(crate) len_bytes: u64,
+    /// Odd while contents change.
+    version: AtomicU64,
+    /// A [`Life`].
+    life: AtomicU8,
+    changes: Mutex<()>,
+    /// The place of the first chunk.
+    first: AtomicU64,
+    /// Those of all chunks of an object that has more than one, in segments that are made when they are needed.
+    segments: Box<[OnceLock<Segment>]>,
+}
+
+/// Whether an object can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// It can.
+    Live,
+    /// It was deleted or replaced.
+    Deleted,
+    /// A change of it has failed, and what it holds is unknown.
+    Unknown,
+}
+
+impl Control {
+    pub(crate) fn new(object: ObjectRef, len_bytes: u64) -> Self {
+        let chunks = object.chunks(len_bytes);
+        let segments = if chunks <= 1 { 0 } else { chunks.div_ceil(SEGMENT as u64) };
+        Self {
+            object,
+            len_bytes,
+            version: AtomicU64::new(0),
+            life: AtomicU8::new(Life::Live as u8),
+            changes: Mutex::new(()),
+            first: AtomicU64::new(UNKNOWN),
+            segments: (0..segments).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// The number of chunks.
+    pub(crate) const fn chunks(&self) -> u64 {
+        self.object.chunks(self.len_bytes)
+    }
+
+    fn life(&self) -> Life {
+        match self.life.load(Ordering::Acquire) {
+            0 => Life::Live,
+            1 => Life::Deleted,
+            _ => Life::Unknown,
+        }
+    }
+
+    /// Checks that the object can be used. The caller has its lock, or no lock can be taken.
+    pub(crate) fn check(&self) -> Result<(), ObjectError> {
+        match self.life() {
+            Life::Live => Ok(()),
+            Life::Deleted => Err(ObjectError::Deleted),
+            Life::Unknown => Err(ObjectError::Poisoned),
+        }
+    }
+
+    /// Keeps other changes out.
+    pub(crate) fn lock(&self) -> Result<Locked<'_>, ObjectError> {
+        // A panic of the program's closure leaves nothing changed.
+        let guard = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check()?;
+        Ok(Locked { control: self, _guard: guard })
+    }
+
+    /// Waits for a change in progress, and keeps others out, whatever its life.
+    pub(crate) fn lock_to_read(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The version for a read that begins. `None` while contents change.
+    #[inline]
+    pub(crate) fn version(&self) -> Option<u64> {
+        let version = self.version.load(Ordering::Acquire);
+        version.is_multiple_of(2).then_some(version)
+    }
+
+    /// Whether nothing has changed since this version, so that what was copied is sound.
+    #[inline]
+    pub(crate) fn is_still(&self, version: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) == version
+    }
+
+    /// Where a chunk is, if that is known.
+    #[inline]
+    pub(crate) fn place(&self, index: u64) -> Option<Place> {
+        match self.word(index).load(Ordering::Acquire) {
+            UNKNOWN => None,
+            HOLE => Some(Place::Hole),
+            offset => Some(Place::At(offset)),
+        }
+    }
+
+    /// Notes where a chunk is, unless that is known: a change meanwhile knows better.
+    pub(crate) fn note_place(&self, index: u64, place: Place) {
+        // An error is a place that is known.
+        let _known =
+            self.word(index).compare_exchange(UNKNOWN, encode(place), Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Notes where a chunk is now, under the lock.
+    fn set_place(&self, index: u64, place: Place) {
+        self.word(index).store(encode(place), Ordering::Release);
+    }
+
+    #[inline]
+    fn word(&self, index: u64) -> &AtomicU64 {
+        if self.segments.is_empty() {
+            return &self.first;
+        }
+        let index = short(index);
+        let segment = self.segments[index / SEGMENT]
+            .get_or_init(|| Box::new(core::array::from_fn(|_| AtomicU64::new(UNKNOWN))));
+        &segment[index % SEGMENT]
+    }
+}
+
+const fn encode(place: Place) -> u64 {
+    match place {
+        Place::Hole => HOLE,
+        Place::At(offset) => offset,
+    }
+}
+
+/// The lock of an object that can be used.
+#[derive(Debug)]
+pub(crate) struct Locked<'c> {
+    control: &'c Control,
+    _guard: MutexGuard<'c, ()>,
+}
+
+impl Locked<'_> {
+    /// Begins a change of contents: readers wait until it ends.
+    pub(crate) fn begin(&self) -> Changing<'_> {
+        let version = self.control.version.load(Ordering::Relaxed);
+        self.control.version.store(version + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        Changing { control: self.control, version, is_over: false }
+    }
+
+    /// The object loses its name: no read and no change succeeds any more.
+    pub(crate) fn delete(self) {
+        self.control.life.store(Life::Deleted as u8, Ordering::Release);
+        // For good: reads without a lock fail from now on.
+        self.control.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// A change in progress. If it is dropped without an end, by a panic or a failed fence, what the object holds is unknown.
+pub(crate) struct Changing<'c> {
+    control: &'c Control,
+    version: u64,
+    is_over: bool,
+}
+
+impl Changing<'_> {
+    /// Notes where a chunk is now.
+    pub(crate) fn set_place(&self, index: u64, place: Place) {
+        self.control.set_place(index, place);
+    }
+
+    /// The change is durable, or has changed nothing: reads go on.
+    pub(crate) fn end(mut self) {
+        self.is_over = true;
+        self.control.version.store(self.version + 2, Ordering::Release);
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.control.life.store(Life::Unknown as u8, Ordering::Release);
+        }
+    }
+}

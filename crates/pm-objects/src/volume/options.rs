@@ -1,0 +1,107 @@
+//! Options for creating and opening objects.
+
+use super::slabs::{Shape, class_of};
+use crate::error::OpenError;
+use crate::format::{PLACE_BYTES, SLOT_BYTES};
+use pm_alloc::HeapOptions;
+use pm_btree::StoreOptions;
+use pm_core::RegionOptions;
+
+/// The length of a slab that has room for 48 of the longest slots, their owners, and the word that describes them.
+const SLAB_BYTES: u64 = 194 << 10;
+
+/// Options for creating and opening objects.
+#[derive(Clone, Debug)]
+pub struct ObjectsOptions {
+    pub(crate) heap: HeapOptions,
+    pub(crate) store: Option<StoreOptions>,
+    pub(crate) chunk_bytes: u32,
+    pub(crate) slab_bytes: Option<u64>,
+    pub(crate) seed: Option<u64>,
+}
+
+impl Default for ObjectsOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ObjectsOptions {
+    /// The defaults: chunks of 4 KiB, and slabs of 194 KiB or a 64th of the pool.
+    #[must_use]
+    pub fn new() -> Self {
+        // A transaction fills half of a lane at most: the longest ones publish 32 chunks of a new object, or the longest name twice.
+        let heap = HeapOptions::new().lane_entries(510);
+        Self { heap, store: None, chunk_bytes: 4096, slab_bytes: None, seed: None }
+    }
+
+    /// Options of the heap that holds the objects, and through them of the pool and the region. Its transactions are logged for redo, whatever their
+    /// length.
+    #[must_use]
+    pub fn heap(mut self, heap: HeapOptions) -> Self {
+        self.heap = heap;
+        self
+    }
+
+    /// Options of the region: [`populate`](RegionOptions::populate) makes the first access to each page as fast as later ones.
+    #[must_use]
+    pub fn region(mut self, region: RegionOptions) -> Self {
+        self.heap = self.heap.region(region);
+        self
+    }
+
+    /// Options of the store that has the names, but for those of its heap.
+    #[must_use]
+    pub fn names(mut self, store: StoreOptions) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// The greatest length of a chunk, in which an object is stored and replaced: one of the lengths of slots. By default 4,096. Used when objects are
+    /// created. Short chunks are for tests, where short objects have many of them.
+    #[must_use]
+    pub const fn chunk_bytes(mut self, bytes: u32) -> Self {
+        self.chunk_bytes = bytes;
+        self
+    }
+
+    /// The length of a slab, in which chunks of about the same length are stored. Used when objects are created.
+    #[must_use]
+    pub const fn slab_bytes(mut self, bytes: u64) -> Self {
+        self.slab_bytes = Some(bytes);
+        self
+    }
+
+    /// A fixed seed for all checksums, instead of a random one: for tests that compare bytes. Used when objects are created.
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The options of the store in a pool of this length.
+    pub(crate) fn of_store(&self, pool_bytes: u64) -> StoreOptions {
+        // Names are short, and all else is for objects.
+        let extent_bytes = (1 << (pool_bytes / 256).max(1).ilog2()).clamp(4096, 128 << 10);
+        let store = self.store.clone().unwrap_or_else(|| StoreOptions::new().extent_bytes(extent_bytes));
+        store.heap(self.heap.clone().in_place_from_bytes(usize::MAX))
+    }
+
+    /// The length of the slabs of a new pool.
+    pub(crate) fn slab_length(&self, pool_bytes: u64) -> u64 {
+        self.slab_bytes.unwrap_or_else(|| (pool_bytes / 64).min(SLAB_BYTES) / PLACE_BYTES * PLACE_BYTES)
+    }
+
+    /// Why no pool of this length can have these options.
+    pub(crate) fn check(&self, pool_bytes: u64) -> Result<(), OpenError> {
+        let chunk = u64::from(self.chunk_bytes);
+        if !SLOT_BYTES.contains(&chunk) {
+            return Err(OpenError::Layout { reason: "a chunk has the length of a slot, 64 bytes to 4 KiB" });
+        }
+        let slab = self.slab_length(pool_bytes);
+        match slab <= 1 << 20 && Shape::of(class_of(chunk), slab).slots > 0 {
+            true => Ok(()),
+            false => Err(OpenError::Layout { reason: "a slab has room for a chunk, and at most 1 MiB" }),
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Crashes of every call at small scale: each is whole or undone, and everything in use belongs to an object.
+
+use pm_alloc::HeapOptions;
+use pm_btree::StoreOptions;
+use pm_core::{PoolOptions, Uuid};
+use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
+use pm_objects::{CheckReport, Contents, ObjectError, Objects, ObjectsOptions, OpenError, Problem};
+use pm_testkit::{AnyPmem, any, seeds};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const REGION_BYTES: u64 = 256 << 10;
+
+/// A call on an object with bytes as elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    /// Creates an object of so many bytes of this value.
+    Create(&'static str, usize, u8),
+    /// As before, from a source that is read.
+    CreateFrom(&'static str, usize, u8),
+    /// Creates an object from a source that ends too early.
+    CreateShort(&'static str, usize),
+    Replace(&'static str, usize, u8),
+    Delete(&'static str),
+    Rename(&'static str, &'static str),
+    /// Stores so many bytes of this value.
+    Write(&'static str, usize, usize, u8),
+    /// Closes the pool, and opens it again.
+    Reopen,
+}
+use Op::{Create, CreateFrom, CreateShort, Delete, Rename, Reopen, Replace, Write};
+
+/// A pool with an object `a` of so many bytes, and an object `b` of 10.
+#[derive(Clone, Copy, Debug)]
+struct Small {
+    len: usize,
+    region_bytes: u64,
+}
+
+impl Small {
+    const fn new(len: usize) -> Self {
+        Self { len, region_bytes: REGION_BYTES }
+    }
+}
+
+type SimObjects = Objects<AnyPmem<'static>>;
+
+/// An open pool. `None` if it could not be opened again.
+struct Pool {
+    pmem: Arc<SimPmem>,
+    objects: Option<SimObjects>,
+}
+
+impl Pool {
+    fn objects(&self) -> &SimObjects {
+        self.objects.as_ref().expect("it is open")
+    }
+}
+
+/// The contents by name.
+type State = BTreeMap<String, Vec<u8>>;
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error("{0:?}")]
+    Unsound(Vec<Problem>),
+}
+
+/// Chunks of 64 bytes, in slabs of a few slots.
+pub(crate) fn options() -> ObjectsOptions {
+    let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
+    let heap = HeapOptions::new().seed(7).pool(pool).lanes(1).lane_entries(254);
+    let names = StoreOptions::new().node_slots(4).extent_bytes(4096);
+    ObjectsOptions::new().heap(heap).names(names).chunk_bytes(64).slab_bytes(512).seed(7)
+}
+
+fn apply(objects: &SimObjects, op: &Op) -> Result<(), ObjectError> {
+    match *op {
+        Create(name, len, byte) => objects.create(name, Contents::Slice(&vec![byte; len])).map(drop),
+        CreateFrom(name, len, byte) => {
+            objects.create::<u8>(name, Contents::Read(len as u64, &mut &vec![byte; len][..])).map(drop)
+        }
+        CreateShort(name, len) => {
+            let created = objects.create::<u8>(name, Contents::Read(len as u64, &mut &vec![1; len - 1][..]));
+            match created {
+                Err(ObjectError::Input(_)) => Ok(()),
+                Err(error) => Err(error),
+                Ok(_) => panic!("there was a byte too few"),
+            }
+        }
+        Replace(name, len, byte) => objects.replace(name, Contents::Slice(&vec![byte; len])).map(drop),
+        Delete(name) => objects.delete(name),
+        Rename(from, to) => objects.rename(from, to),
+        Write(name, start, len, byte) => objects.open::<u8>(name)?.write(start as u64, &vec![byte; len]),
+        Reopen => unreachable!("needs the region"),
+    }
+}
+
+/// Whether a call changes nothing because of the state that it finds: a sequence is continued after a crash, too.
+const fn is_refusal(error: &ObjectError) -> bool {
+    matches!(error, ObjectError::NotFound | ObjectError::Exists | ObjectError::Range { .. })
+}
+
+impl Subject for Small {
+    type Op = Op;
+    type State = State;
+    type Store = Pool;
+    type Error = Failure;
+
+    fn create(&self, pmem: Arc<SimPmem>) -> Result<Pool, Failure> {
+        let objects = Objects::format(any(Arc::clone(&pmem)), &options())?;
+        for op in [Create("a", self.len, 1), Create("b", 10, 2)] {
+            apply(&objects, &op)?;
+        }
+        Ok(Pool { pmem, objects: Some(objects) })
+    }
+
+    fn open(&self, pmem: Arc<SimPmem>) -> Result<Pool, Failure> {
+        let objects = Objects::attach(any(Arc::clone(&pmem)), &options())?;
+        Ok(Pool { pmem, objects: Some(objects) })
+    }
+
+    fn apply(&self, pool: &mut Pool, op: &Op) -> Result<(), Failure> {
+        if *op == Reopen {
+            pool.objects.take().expect("it is open").close()?;
+            pool.objects = self.open(Arc::clone(&pool.pmem))?.objects;
+            return Ok(());
+        }
+        match apply(pool.objects(), op) {
+            Err(error) if !is_refusal(&error) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn observe(&self, pool: &Pool) -> Result<State, Failure> {
+        let objects = pool.objects();
+        let mut state = State::new();
+        for name in objects.list("") {
+            let name = name?;
+            let object = objects.open::<u8>(&name)?;
+            let mut bytes = vec![0; usize::try_from(object.len()).unwrap()];
+            object.read(0, &mut bytes)?;
+            state.insert(name, bytes);
+        }
+        let CheckReport { problems, .. } = objects.check()?;
+        if problems.is_empty() { Ok(state) } else { Err(Failure::Unsound(problems)) }
+    }
+}
+
+impl Oracle for Small {
+    fn initial(&self) -> State {
+        [("a".to_owned(), vec![1; self.len]), ("b".to_owned(), vec![2; 10])].into()
+    }
+
+    fn expect(&self, state: &mut State, op: &Op) {
+        match *op {
+            Create(name, len, byte) | CreateFrom(name, len, byte) => {
+                state.entry(name.to_owned()).or_insert_with(|| vec![byte; len]);
+            }
+            Replace(name, len, byte) => {
+                state.insert(name.to_owned(), vec![byte; len]);
+            }
+            Delete(name) => {
+                state.remove(name);
+            }
+            Rename(from, to) => {
+                if !state.contains_key(to)
+                    && let Some(bytes) = state.remove(from)
+                {
+                    state.insert(to.to_owned(), bytes);
+                }
+            }
+            Write(name, start, len, byte) => {
+                if let Some(bytes) = state.get_mut(name).and_then(|bytes| bytes.get_mut(start..start + len)) {
+                    bytes.fill(byte);
+                }
+            }
+            CreateShort(..) | Reopen => {}
+        }
+    }
+}
+
+fn choices() -> u64 {
+    std::env::var("PM_CRASH_CHOICES").map_or(8, |count| count.parse().expect("a number"))
+}
+
+fn explore(explorer: Explorer, len: usize, ops: &[Op]) {
+    let subject = Small::new(len);
+    Sequences::new(subject, subject.region_bytes).unwrap().explorer(explorer).crash_onward(0).check(ops);
+}
+
+/// An object of one chunk, of several in one table, and of more than one transaction creates.
+const LENGTHS: [usize; 3] = [50, 64 * 5 + 7, 64 * 40];
+
+const CALLS: [Op; 11] = [
+    Create("new", 0, 7),
+    Create("new", 50, 7),
+    Create("new", 64 * 3, 7),
+    CreateShort("new", 50),
+    Replace("a", 70, 7),
+    Delete("a"),
+    Delete("b"),
+    Rename("a", "new"),
+    Write("a", 3, 9, 7),
+    Write("a", 3, 40, 7),
+    Write("a", 60, 70, 7),
+];
+
+/// Calls that take several transactions, under the name of an incomplete object.
+const LONG_CALLS: [Op; 4] = [
+    Create("new", 64 * 34 + 1, 7),
+    CreateFrom("new", 64 * 34, 7),
+    CreateShort("new", 64 * 34),
+    Replace("b", 64 * 34, 7),
+];
+
+#[test]
+fn calls_are_atomic() {
+    for model in [Model::Px86Line, Model::Eadr, Model::Page] {
+        for len in LENGTHS {
+            for op in CALLS {
+                let explorer =
+                    Explorer::new(model).crashes(1).choices_per_point(choices()).nested_choices_per_point(1);
+                explore(explorer, len, &[op]);
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_in_steps_are_atomic() {
+    let models = [Model::Px86Line, Model::Eadr, Model::Page];
+    for model in &models[..if crate::is_deep() { 3 } else { 1 }] {
+        for op in LONG_CALLS {
+            let explorer =
+                Explorer::new(*model).crashes(1).choices_per_point(choices()).nested_choices_per_point(1);
+            explore(explorer, LENGTHS[0], &[op]);
+        }
+    }
+}
+
+/// The process is killed at each point, another one opens the pool, and is crashed.
+#[test]
+fn calls_of_killed_processes_are_atomic() {
+    for len in &LENGTHS[..if crate::is_deep() { 3 } else { 2 }] {
+        for op in CALLS {
+            let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(1);
+            explore(explorer, *len, &[op]);
+        }
+    }
+    if crate::is_deep() {
+        for op in LONG_CALLS {
+            explore(
+                Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(1),
+                LENGTHS[0],
+                &[op],
+            );
+        }
+    }
+}
+
+/// Crashes inside the recovery from a crash.
+#[test]
+fn recovery_is_atomic() {
+    for op in [Create("new", 64 * 3, 7), Replace("a", 70, 7), Delete("a")] {
+        let explorer =
+            Explorer::new(Model::Px86Line).crashes(2).choices_per_point(4).nested_choices_per_point(2);
+        explore(explorer, LENGTHS[1], &[op]);
+    }
+}
+
+/// Calls that use what others have left: the intent of an earlier change, slots and blocks that were freed, emptied slabs.
+#[test]
+fn calls_after_others_are_atomic() {
+    let sequences: [&[Op]; 9] = [
+        &[Create("new", 50, 7), Rename("new", "other")],
+        &[Create("new", 50, 7), Rename("new", "other"), Rename("other", "new"), Delete("new")],
+        &[Delete("a"), Create("a", 100, 7), Write("a", 0, 100, 8)],
+        &[Rename("a", "c"), Create("a", 60, 8), Delete("c")],
+        &[Write("a", 1, 40, 7), Write("a", 0, 50, 8), Write("a", 2, 9, 9), Write("a", 5, 45, 3)],
+        &[Replace("a", 10, 7), Replace("a", 20, 8), Replace("b", 30, 9)],
+        &[Create("new", 50, 7), Reopen, Rename("new", "other"), Reopen, Delete("other")],
+        &[Create("new", 600, 7), Delete("new"), Create("new", 600, 8), Delete("a")],
+        &[Delete("a"), Delete("b"), Reopen, Create("a", 0, 7), Replace("a", 128, 8)],
+    ];
+    for ops in sequences {
+        for len in &LENGTHS[..2] {
+            let explorer =
+                Explorer::new(Model::Px86Line).crashes(1).choices_per_point(4).nested_choices_per_point(1);
+            explore(explorer, *len, ops);
+        }
+    }
+}
+
+/// Random calls, as many sequences as `PM_CRASH_SEQUENCES` says.
+#[test]
+fn random_calls_are_atomic() {
+    let names = ["a", "b", "c", "d"];
+    for seed in seeds(if crate::is_deep() { 200 } else { 12 }) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut ops = Vec::new();
+        for _ in 0..random.usize(2..8) {
+            let name = random.choice(names).unwrap();
+            let (len, byte) = ([0, 1, 40, 64, 65, 200, 700][random.usize(..7)], random.u8(3..));
+            ops.push(match random.u32(..10) {
+                0 | 1 => Create(name, len, byte),
+                2 | 3 => Replace(name, len, byte),
+                4 => Delete(name),
+                5 => Rename(name, random.choice(names).unwrap()),
+                6 => Reopen,
+                _ => Write(name, random.usize(..60), len, byte),
+            });
+        }
+        let model = [Model::Px86Line, Model::Page][random.usize(..2)];
+        println!("PM_CRASH_FIRST={seed} PM_CRASH_SEQUENCES=1: {model:?} {ops:?}");
+        let kills = usize::from(random.u32(..4) == 0);
+        let explorer =
+            Explorer::new(model).kills(kills).crashes(1).choices_per_point(2).nested_choices_per_point(1);
+        explore(explorer, [50, 300][random.usize(..2)], &ops);
+    }
+}

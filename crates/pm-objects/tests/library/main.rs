@@ -1,0 +1,18 @@
+//! pm-objects through its public items, as one program that builds what its tests share once.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod corrupted;
+mod crash;
+mod failed_fences;
+mod format_golden;
+mod handles;
+mod kill;
+mod model;
+mod prices;
+mod room;
+
+/// Whether everything is tried, and not only what takes seconds: `PM_TEST_DEPTH=deep`.
+fn is_deep() -> bool {
+    std::env::var_os("PM_TEST_DEPTH").is_some_and(|depth| depth == "deep")
+}
