@@ -202,6 +202,25 @@ pub trait Pmem {
     #[track_caller]
     fn store_u64(&self, offset: u64, value: u64);
 
+    /// Stores words at `offset`, a multiple of 8, in ascending order, each as [`store_u64`](Pmem::store_u64) does. A [protected](crate::protection::Protected)
+    /// region opens one window for all of them.
+    ///
+    /// # Durability
+    /// None by itself, but a crash leaves the first few of the words of each line new, and the others old.
+    #[inline]
+    #[track_caller]
+    fn store_words(&self, offset: u64, words: &[u64]) {
+        let end = offset.checked_add(size_of_val(words) as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.len_bytes()),
+            "{} words at offset {offset} do not fit",
+            words.len()
+        );
+        for (at, word) in (offset..).step_by(size_of::<u64>()).zip(words) {
+            self.store_u64(at, *word);
+        }
+    }
+
     /// Stores the pair of words at `offset`, a multiple of 16, atomically, with release ordering: the low half of `value` into the first word,
     /// the high half into the second. Use it for two words that must change together and would otherwise need a log.
     ///
@@ -341,6 +360,7 @@ macro_rules! forward_pmem {
     (@load_u64 $($to:tt)+) => { $crate::forward_pmem!(@fn load_u64(offset: u64) -> u64, $($to)+); };
     (@load_words $($to:tt)+) => { $crate::forward_pmem!(@fn load_words(offset: u64, out: &mut [u64]) -> (), $($to)+); };
     (@store_u64 $($to:tt)+) => { $crate::forward_pmem!(@fn store_u64(offset: u64, value: u64) -> (), $($to)+); };
+    (@store_words $($to:tt)+) => { $crate::forward_pmem!(@fn store_words(offset: u64, words: &[u64]) -> (), $($to)+); };
     (@store_u128 $($to:tt)+) => { $crate::forward_pmem!(@fn store_u128(offset: u64, value: u128) -> (), $($to)+); };
     (@compare_exchange_u64 $($to:tt)+) => {
         $crate::forward_pmem!(@fn compare_exchange_u64(offset: u64, current: u64, new: u64) -> Result<u64, u64>, $($to)+);
@@ -365,7 +385,7 @@ macro_rules! forward {
         impl<P: Pmem + ?Sized> Pmem for $pointer {
             forward_pmem!(|this| (**this) => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
             forward_pmem!(|this| (**this) => lend, store, store_nt, try_load, try_store_nt, try_store, try_flush, load_u64, load_words);
-            forward_pmem!(|this| (**this) => store_u64, store_u128, compare_exchange_u64, flush, prefetch, prefetch_read, populate, fence);
+            forward_pmem!(|this| (**this) => store_u64, store_words, store_u128, compare_exchange_u64, flush, prefetch, prefetch_read, populate, fence);
         }
     )*};
 }

@@ -99,6 +99,9 @@ impl<P: Pmem> Pmem for Timed<P> {
     fn store_u64(&self, offset: u64, value: u64) {
         self.accesses.time(|| self.inner.store_u64(offset, value));
     }
+    fn store_words(&self, offset: u64, words: &[u64]) {
+        self.accesses.time(|| self.inner.store_words(offset, words));
+    }
     fn store_u128(&self, offset: u64, value: u128) {
         self.accesses.time(|| self.inner.store_u128(offset, value));
     }

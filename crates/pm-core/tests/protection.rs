@@ -37,6 +37,7 @@ enum Call {
     TryStore(u64, Vec<u8>),
     TryStoreNt(u64, Vec<u8>),
     Word(u64, u64),
+    Words(u64, Vec<u64>),
     Pair(u64, u128),
     Exchange(u64, u64),
     Flush(u64, u64),
@@ -51,6 +52,8 @@ fn calls() -> impl Strategy<Value = Call> {
         bytes().prop_map(|(at, bytes)| Call::TryStore(at, bytes)),
         bytes().prop_map(|(at, bytes)| Call::TryStoreNt(at, bytes)),
         (0..LEN / 8, any::<u64>()).prop_map(|(at, word)| Call::Word(at * 8, word)),
+        (0..LEN / 8 - 2000, prop::collection::vec(any::<u64>(), 0..1500))
+            .prop_map(|(at, words)| Call::Words(at * 8, words)),
         (0..LEN / 16, any::<u128>()).prop_map(|(at, pair)| Call::Pair(at * 16, pair)),
         (0..LEN / 8, any::<u64>()).prop_map(|(at, word)| Call::Exchange(at * 8, word)),
         (0..LEN, 0..LEN).prop_map(|(at, len)| Call::Flush(at, len.min(LEN - at))),
@@ -65,6 +68,7 @@ fn run(pmem: &impl Pmem, call: &Call) {
         Call::TryStore(at, bytes) => pmem.try_store(*at, bytes).unwrap(),
         Call::TryStoreNt(at, bytes) => pmem.try_store_nt(*at, bytes).unwrap(),
         Call::Word(at, word) => pmem.store_u64(*at, *word),
+        Call::Words(at, words) => pmem.store_words(*at, words),
         Call::Pair(at, pair) => pmem.store_u128(*at, *pair),
         Call::Exchange(at, word) => {
             pmem.compare_exchange_u64(*at, pmem.load_u64(*at), *word).unwrap();
@@ -166,6 +170,18 @@ fn store_to_truncated_file_is_error_and_does_not_lengthen_it() {
     }
 }
 
+/// Two changes of the page table, whatever the number of words.
+#[test]
+fn words_are_stored_in_one_window() {
+    let region = Protected::new(region(), &Protection::new(Method::PageTable)).unwrap();
+    let before = region.windows().change_count();
+    region.store_words(4096 - 24, &[1, 2, 3, 4, 5, 6]);
+    assert_eq!(region.windows().change_count() - before, 2);
+    let mut found = [0; 8];
+    region.load_words(4096 - 32, &mut found);
+    assert_eq!(found, [0, 1, 2, 3, 4, 5, 6, 0]);
+}
+
 #[test]
 fn out_of_range_stores_panic_and_change_nothing() {
     for protection in protections() {
@@ -180,6 +196,9 @@ fn out_of_range_stores_panic_and_change_nothing() {
         panics(&|| region.store(u64::MAX, &[1; 2]));
         panics(&|| region.store_u64(LEN, 1));
         panics(&|| region.store_u64(4, 1));
+        panics(&|| region.store_words(4, &[1]));
+        panics(&|| region.store_words(LEN - 8, &[1; 2]));
+        assert_eq!((region.load_u64(0), region.load_u64(LEN - 8)), (0, 0), "{protection:?}");
         panics(&|| assert!(region.try_load(LEN, &mut [1]).is_ok()));
         region.store(0, &[1; 8]);
         drop(region);

@@ -173,6 +173,7 @@ impl Pmem for AnyPmem<'_> {
         load_u64(offset: u64) -> u64;
         load_words(offset: u64, out: &mut [u64]) -> ();
         store_u64(offset: u64, value: u64) -> ();
+        store_words(offset: u64, words: &[u64]) -> ();
         store_u128(offset: u64, value: u128) -> ();
         compare_exchange_u64(offset: u64, current: u64, new: u64) -> Result<u64, u64>;
         flush(offset: u64, len_bytes: u64) -> ();

@@ -72,11 +72,9 @@ pub(super) fn write<P: Pmem>(pmem: &P, seed: u64, offset: u64, lsn: Lsn, entry: 
     // Without a compiler fence the compiler may drop this store, because a later one overwrites it and no other thread need observe it. But after a
     // crash the line could then have its old LSN and new contents. The processor keeps stores to one line in order.
     compiler_fence(Ordering::SeqCst);
-    pmem.store_u64(offset, entry.target);
-    for (at, &word) in (offset + DATA_AT..).step_by(8).zip(&entry.data) {
-        pmem.store_u64(at, word);
-    }
-    pmem.store_u64(offset + LSN_AT, seal(lsn, seed, offset, &contents(entry)));
+    let [a, b, c, d, e, f] = entry.data;
+    let sealed = seal(lsn, seed, offset, &contents(entry));
+    pmem.store_words(offset, &[entry.target, a, b, c, d, e, f, sealed]);
 }
 
 /// Stores an erased line at `offset`. The caller flushes it.
@@ -219,6 +217,9 @@ pub(super) fn store<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     }
 }
 
+/// The words that [`store_pieces`] stores at once.
+const GROUP_WORDS: usize = 8;
+
 fn store_pieces<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     #[expect(clippy::cast_possible_truncation, reason = "less than eight")]
     let head_bytes = (offset.next_multiple_of(8) - offset) as usize;
@@ -228,9 +229,11 @@ fn store_pieces<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
     }
     let (words, tail) = rest.as_chunks::<8>();
     let mut at = offset + head.len() as u64;
-    for word in words {
-        pmem.store_u64(at, u64::from_le_bytes(*word));
-        at += 8;
+    for group in words.chunks(GROUP_WORDS) {
+        let mut values = [0; GROUP_WORDS];
+        values.iter_mut().zip(group).for_each(|(value, word)| *value = u64::from_le_bytes(*word));
+        pmem.store_words(at, &values[..group.len()]);
+        at += 8 * group.len() as u64;
     }
     if !tail.is_empty() {
         pmem.store(at, tail);
@@ -261,4 +264,4 @@ pub(super) fn is_target(layout: &Layout, region_bytes: u64, offset: u64, len: u6
         && is_clear_of(layout.lane_offset(0), layout.lanes_end())
 }
 
-const _: () = assert!(LSN_AT + 8 == LINE_BYTES);
+const _: () = assert!(DATA_AT == 8 && LSN_AT + 8 == LINE_BYTES);

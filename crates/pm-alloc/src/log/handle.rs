@@ -352,7 +352,7 @@ impl<'h, P> PoisoningPmem<'h, P> {
 
 impl<P: Pmem> Pmem for PoisoningPmem<'_, P> {
     forward_pmem!(|this| this.pmem => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load, store);
-    forward_pmem!(|this| this.pmem => store_nt, try_load, try_store_nt, load_u64, load_words, store_u64, store_u128);
+    forward_pmem!(|this| this.pmem => store_nt, try_load, try_store_nt, load_u64, load_words, store_u64, store_words, store_u128);
     forward_pmem!(|this| this.pmem => try_store, try_flush, lend, compare_exchange_u64, flush, prefetch, prefetch_read, populate);
 
     #[inline]

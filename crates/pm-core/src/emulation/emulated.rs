@@ -192,6 +192,9 @@ impl<P: Pmem> Pmem for Emulated<P> {
     fn store_u64(&self, offset: u64, value: u64) {
         self.store_cached(offset, 8, || self.inner.store_u64(offset, value));
     }
+    fn store_words(&self, offset: u64, words: &[u64]) {
+        self.store_cached(offset, size_of_val(words) as u64, || self.inner.store_words(offset, words));
+    }
     fn store_u128(&self, offset: u64, value: u128) {
         self.store_cached(offset, 16, || self.inner.store_u128(offset, value));
     }

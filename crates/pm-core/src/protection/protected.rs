@@ -217,6 +217,9 @@ impl<P: Pmem, W: Windows<P>> Pmem for Protected<P, W> {
     fn store_u64(&self, offset: u64, value: u64) {
         self.store_in(offset, 8, |pmem| pmem.store_u64(offset, value));
     }
+    fn store_words(&self, offset: u64, words: &[u64]) {
+        self.store_in(offset, size_of_val(words) as u64, |pmem| pmem.store_words(offset, words));
+    }
     fn store_u128(&self, offset: u64, value: u128) {
         self.store_in(offset, 16, |pmem| pmem.store_u128(offset, value));
     }
