@@ -1112,6 +1112,7 @@ fn options_without_effect_are_refused() {
         (&["--protect", "none", "--protect-reads"][..], "have no effect with --protect none"),
         (&["--protect", "none", "--on-stray", "log"], "have no effect with --protect none"),
         (&["--protect", "unmapped", "--window", "8K"], "--window is for --protect page-table and async"),
+        (&["--protect", "page-table", "--protect-after", "7"], "--protect-after is for --protect async"),
         (&["--read-only", "--buffer", "64K"], "--read-only refuses writes"),
         (&["--scheme", "clflush", "--flush", "clwb"], "--scheme clflush writes back by clflush"),
     ] {

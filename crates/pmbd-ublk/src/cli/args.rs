@@ -1,11 +1,9 @@
 //! The command line.
 
 use super::buffer::Buffer;
-use super::emulation::Emulation;
-use super::protect::Protect;
 use super::writes::Writes;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pm_cli_common::{Docs, Size};
+use pm_cli_common::{Docs, Emulation, Protect, Size};
 use pm_core::insn::{FlushInsn, NtWidth};
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -3,12 +3,10 @@
 mod args;
 mod buffer;
 mod commands;
-mod emulation;
 mod error;
 mod identity;
 mod log;
 mod open;
-mod protect;
 mod registry;
 mod report;
 mod run;

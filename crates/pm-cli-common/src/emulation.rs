@@ -1,14 +1,14 @@
-//! The options of `pmbd serve` that emulate a slower memory.
+//! The options of servers that emulate a slower memory.
 
+use crate::size::Size;
 use clap::Args;
-use pm_cli_common::Size;
 use pm_core::emulation::{Preset, Speed};
 use std::time::Duration;
 
 /// A slower memory, in place of the machine's own.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Emulation of a slower memory")]
-pub(crate) struct Emulation {
+pub struct Emulation {
     /// The memory: dram, stt-mram, pcm, memristor, optane, cxl, nand, disk or pmep. The options below change its speed.
     #[arg(long, value_name = "MEMORY")]
     emulate: Option<Preset>,
@@ -37,7 +37,8 @@ pub(crate) struct Emulation {
 
 impl Emulation {
     /// The speed; `None` without any of the options.
-    pub(super) fn speed(&self) -> Option<Speed> {
+    #[must_use]
+    pub fn speed(&self) -> Option<Speed> {
         if self.describe().is_empty() {
             return None;
         }
@@ -68,7 +69,8 @@ impl Emulation {
     }
 
     /// The options as they were given, for the operator.
-    pub(super) fn describe(&self) -> String {
+    #[must_use]
+    pub fn describe(&self) -> String {
         let mut words: Vec<String> =
             self.emulate.map(|memory| format!("{memory} ({})", memory.source())).into_iter().collect();
         let mut add = |name: &str, value: Option<String>| {
