@@ -1,6 +1,8 @@
 //! Errors of file systems.
 
 use pm_alloc::{HeapError, SpaceError, TxError};
+use pm_core::emulation::EmulationError;
+use pm_core::protection::ProtectionError;
 use pm_core::{FenceError, PlaceError, RootError};
 use rustix::io::Errno;
 
@@ -104,6 +106,17 @@ pub enum FsError {
     /// A root could not be found or set.
     #[error(transparent)]
     Root(#[from] RootError),
+    /// The region cannot be protected so.
+    #[error(transparent)]
+    Protection(#[from] ProtectionError),
+    /// A file system that is opened to be [read only](crate::FsOptions::read_only) is to be protected.
+    #[error(
+        "a file system that is opened read-only is mapped privately: no store reaches its file, and there is nothing to protect"
+    )]
+    NothingToProtect,
+    /// The memory to emulate is impossible, or faster than the machine's own.
+    #[error(transparent)]
+    Emulation(#[from] EmulationError),
     /// A fence failed. The file system accepts no more changes until it is opened again.
     #[error(transparent)]
     Fence(#[from] FenceError),

@@ -34,6 +34,11 @@
 //!   [strict](Handle::set_strict) files.
 //! * A file that was open without a name is freed before the first change.
 //!
+//! # Stray stores
+//! The pool is mapped, so a bug anywhere in the process can store to it. [`Fs::open_protected`] keeps it closed except in windows of the stores of the file
+//! system itself: a stray store of another thread raises SIGSEGV, and reaches no file. This finds bugs; it is no defence against code that means to store.
+//! `docs/protection.md` has the methods, what each does not catch, and the prices. [`Fs::open_over`] opens a file system over any other wrapper.
+//!
 //! # Limitations
 //! Permissions are stored and not checked: a process that maps the pool owns it. The metadata has a fixed share of the pool. Reads do not change the
 //! time of access. File data and the targets of symbolic links have no checksum. `docs/pmfs.md` has all limits.

@@ -1,4 +1,5 @@
-//! Protection keys, which the guest's CPU has: stray stores and loads are caught, and a window costs few instructions.
+//! Protection keys, which the guest's CPU has: stray stores and loads are caught, and a window costs few instructions. Strays reach no file of a protected
+//! file system.
 
 use crate::lab::{Running, from_env};
 use miette::Result;
@@ -10,7 +11,9 @@ const STRAYS: u32 = 50;
 #[test]
 fn protection_keys_catch_strays() -> Result<()> {
     let program = cargo::build_test("pm-core", "strays")?;
-    let mut guest = Running::boot(|machine| machine.put(program, "/root/strays"))?;
+    let of_files = cargo::build_test("pm-fs", "strays")?;
+    let mut guest =
+        Running::boot(|machine| machine.put(program, "/root/strays").put(of_files, "/root/file-strays"))?;
     guest.check("mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm")?;
     let strays = from_env("PM_STRAYS", STRAYS);
     // One test of the program needs more memory than the guest has.
@@ -22,6 +25,14 @@ fn protection_keys_catch_strays() -> Result<()> {
         format!("pkey, reads guarded true: {strays} strays caught"),
         "instructions in a window with a key".to_owned(),
     ] {
+        assert!(output.contains(&caught), "{caught}: {output}");
+    }
+    let run = format!("cd /tmp && PM_STRAYS={strays} file-strays --nocapture --test-threads=1 2>&1");
+    let output = guest.check(&run)?;
+    println!("{output}");
+    for caught in
+        [format!("pkey: {strays} strays caught while idle, "), format!("of {strays} strays changed a file")]
+    {
         assert!(output.contains(&caught), "{caught}: {output}");
     }
     guest.shutdown()

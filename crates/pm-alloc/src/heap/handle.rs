@@ -29,6 +29,18 @@ pub struct Heap<P: Pmem = Region> {
     has_fixed_length: bool,
 }
 
+/// Why a heap is not opened: an error of its own, or of the wrapper of its region.
+enum Opening<E> {
+    Heap(HeapError),
+    Wrap(E),
+}
+
+impl<E, H: Into<HeapError>> From<H> for Opening<E> {
+    fn from(error: H) -> Self {
+        Self::Heap(error.into())
+    }
+}
+
 impl Heap<Region> {
     /// Creates a file of `pool_bytes` at `path` with an empty heap in it.
     ///
@@ -60,12 +72,7 @@ impl Heap<Region> {
     /// are durable. Costs two fences in addition to those of recovery. Block headers are made durable when they are first read. A word that a killed
     /// process was [storing in place](crate::View::store_u64) may be visible but not durable.
     pub fn open(path: impl AsRef<Path>, options: &HeapOptions) -> Result<Self, HeapError> {
-        // A pool without a heap is left unchanged.
-        let pool = Pool::open_with(path, &options.region, |pool| LoadedHeader::find(pool).map(drop))?;
-        if !pool.pmem().is_writable() {
-            return Err(HeapError::ReadOnly);
-        }
-        Self::from_pool(pool, options, false)
+        Self::open_over(path, options, Ok)
     }
 
     /// Grows the file and the heap in it.
@@ -88,6 +95,32 @@ impl Heap<Region> {
 }
 
 impl<P: Pmem> Heap<P> {
+    /// As [`open`](Heap::open), over a wrapper of the region, such as [`Protected`](pm_core::protection::Protected). `wrap` gets the region before anything is
+    /// stored to it, so the wrapper makes every store of the recovery and of the heap.
+    ///
+    /// # Errors
+    /// As for [`open`](Heap::open), and when `wrap` fails: then nothing was stored.
+    ///
+    /// # Durability
+    /// As for [`open`](Heap::open).
+    pub fn open_over<E: From<HeapError>>(
+        path: impl AsRef<Path>,
+        options: &HeapOptions,
+        wrap: impl FnOnce(Region) -> Result<P, E>,
+    ) -> Result<Self, E> {
+        // A pool without a heap is left unchanged.
+        let check = |pool: &Pool<&Region>| Ok(LoadedHeader::find(pool).map(drop)?);
+        let wrap = |region: Region| match region.is_writable() {
+            true => wrap(region).map_err(Opening::Wrap),
+            false => Err(Opening::Heap(HeapError::ReadOnly)),
+        };
+        let pool = Pool::open_over(path, &options.region, check, wrap).map_err(|error| match error {
+            Opening::Heap(error) => E::from(error),
+            Opening::Wrap(error) => error,
+        })?;
+        Ok(Self::from_pool(pool, options, false)?)
+    }
+
     /// Creates a pool over a whole region that holds none, and a heap in it.
     ///
     /// # Errors

@@ -105,20 +105,7 @@ impl Pool<Region> {
         region: &RegionOptions,
         check: impl FnOnce(&Pool<&Region>) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let region = region.open_with(path, |region| {
-            let pool = Pool::attach_read_only(region).map_err(|error| PrepareError::Pool(error.into()))?;
-            header::check_features(&pool.header, region.is_writable())
-                .map_err(|error| PrepareError::Pool(error.into()))?;
-            check(&pool).map_err(PrepareError::Pool)
-        });
-        let region = region.map_err(|error| match error {
-            // An empty file cannot be mapped; it is reported as `NotAPool`.
-            PrepareError::Region(OpenError::ZeroSize) => E::from(PoolError::NotAPool),
-            PrepareError::Region(error) => E::from(PoolError::Region(error)),
-            PrepareError::Pool(error) => error,
-        })?;
-        let writable = region.is_writable();
-        Ok(Self::attach_as(region, writable)?)
+        Self::open_over(path, region, check, Ok)
     }
 
     /// Grows the file and the pool in it to `pool_bytes`. The data area grows by the same length; the new part is zero.
@@ -143,6 +130,37 @@ impl Pool<Region> {
 }
 
 impl<P: Pmem> Pool<P> {
+    /// Like [`open_with`](Pool::open_with), over a wrapper of the region, such as [`Protected`](crate::protection::Protected). `wrap` gets the region before
+    /// the pool is attached, so the wrapper makes every store of the opening. Filling the holes of the file and populating its pages, which change
+    /// no byte, come before.
+    ///
+    /// # Errors
+    /// As [`open_with`](Pool::open_with), and when `wrap` fails: then no byte of the file has changed.
+    ///
+    /// # Durability
+    /// As [`open_with`](Pool::open_with).
+    pub fn open_over<E: From<PoolError>>(
+        path: impl AsRef<Path>,
+        region: &RegionOptions,
+        check: impl FnOnce(&Pool<&Region>) -> Result<(), E>,
+        wrap: impl FnOnce(Region) -> Result<P, E>,
+    ) -> Result<Self, E> {
+        let region = region.open_with(path, |region| {
+            let pool = Pool::attach_read_only(region).map_err(|error| PrepareError::Pool(error.into()))?;
+            header::check_features(&pool.header, region.is_writable())
+                .map_err(|error| PrepareError::Pool(error.into()))?;
+            check(&pool).map_err(PrepareError::Pool)
+        });
+        let region = region.map_err(|error| match error {
+            // An empty file cannot be mapped; it is reported as `NotAPool`.
+            PrepareError::Region(OpenError::ZeroSize) => E::from(PoolError::NotAPool),
+            PrepareError::Region(error) => E::from(PoolError::Region(error)),
+            PrepareError::Pool(error) => error,
+        })?;
+        let writable = region.is_writable();
+        Ok(Self::attach_as(wrap(region)?, writable)?)
+    }
+
     /// Formats a whole region as a pool. The region must not hold a pool already, unless [`PoolOptions::overwrite`] is set.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use crate::volume::Volume;
 use crate::volume::options::FsOptions;
 use crate::volume::pages::Frame;
 use pm_alloc::Heap;
+use pm_core::protection::{Method, Protected, Protection};
 use pm_core::{Pmem, Region};
 use std::path::Path;
 use std::sync::Arc;
@@ -64,12 +65,58 @@ impl Fs<Region> {
     /// [`Heap::open`]. If the options say [`read_only`](FsOptions::read_only), nothing is stored, and nothing that a killed process has left becomes
     /// durable.
     pub fn open(path: impl AsRef<Path>, options: &FsOptions) -> Result<Self, FsError> {
-        let heap = options.heap.clone();
-        Self::open_in(Heap::open(path, &if options.read_only { heap.scratch() } else { heap })?, options)
+        Self::open_over(path, options, Ok)
+    }
+}
+
+impl Fs<Protected<Region>> {
+    /// As [`open`](Fs::open), over a region that is closed to stray stores of this process. Every store of the file system opens a window of the range
+    /// that it stores to: those of recovery, of metadata and its log, of data, and of [maps](crate::Map). `docs/protection.md` compares the methods.
+    ///
+    /// A new file system is created in windows by [`format`](Fs::format) over a [`Protected`]; one that [`create`](Fs::create) makes is closed and then opened
+    /// by this.
+    ///
+    /// # Errors
+    /// As for [`open`](Fs::open). [`Protection`](FsError::Protection) when the machine or the file lacks what the method needs, and
+    /// [`NothingToProtect`](FsError::NothingToProtect) when the options say [`read_only`](FsOptions::read_only): then nothing was stored.
+    ///
+    /// # Panics
+    /// Later calls panic if the system refuses to open a window: see [`Protected`].
+    ///
+    /// # Durability
+    /// As for [`open`](Fs::open).
+    pub fn open_protected(
+        path: impl AsRef<Path>,
+        options: &FsOptions,
+        protection: &Protection,
+    ) -> Result<Self, FsError> {
+        if options.read_only && protection.method() != Method::None {
+            return Err(FsError::NothingToProtect);
+        }
+        Self::open_over(path, options, |region| Ok(Protected::new(region, protection)?))
     }
 }
 
 impl<P: Pmem> Fs<P> {
+    /// As [`open`](Fs::open), over a wrapper of the region, such as [`Protected`] or [`Emulated`](pm_core::emulation::Emulated). `wrap` gets the region before
+    /// anything is stored to it, so the wrapper makes every store and load from the recovery on. If the options say
+    /// [`read_only`](FsOptions::read_only), the region is scratch.
+    ///
+    /// # Errors
+    /// As for [`open`](Fs::open), and when `wrap` fails: then nothing was stored.
+    ///
+    /// # Durability
+    /// As for [`open`](Fs::open).
+    pub fn open_over(
+        path: impl AsRef<Path>,
+        options: &FsOptions,
+        wrap: impl FnOnce(Region) -> Result<P, FsError>,
+    ) -> Result<Self, FsError> {
+        let heap = options.heap.clone();
+        let heap = if options.read_only { heap.scratch() } else { heap };
+        Self::open_in(Heap::open_over(path, &heap, wrap)?, options)
+    }
+
     /// Creates an empty file system over a whole region.
     ///
     /// # Errors

@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_alloc::HeapOptions;
+use pm_core::protection::Protected;
 use pm_core::{PoolOptions, Uuid};
-use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
+use pm_crashsim::{CheckedWindows, Explorer, Model, Oracle, Sequences, SimPmem, Subject, Windowed};
 use pm_fs::format::HUGE_PAGE_BYTES;
 use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle, NewFile};
 use pm_testkit::{AnyPmem, any};
@@ -66,12 +67,21 @@ struct SmallFs {
     is_lazy: bool,
     /// Whether writes are atomic in all files.
     is_strict: bool,
+    /// Whether a load or store outside a window is a panic.
+    is_protected: bool,
     region_bytes: u64,
 }
 
 impl SmallFs {
     const fn new(len: usize) -> Self {
-        Self { len, is_lazy: false, is_strict: false, region_bytes: REGION_BYTES }
+        Self { len, is_lazy: false, is_strict: false, is_protected: false, region_bytes: REGION_BYTES }
+    }
+
+    fn memory(&self, pmem: &Arc<SimPmem>) -> AnyPmem<'static> {
+        match self.is_protected {
+            true => any(Protected::with_windows(CheckedWindows::new(Arc::clone(pmem)), Windowed)),
+            false => any(pmem),
+        }
     }
 }
 
@@ -262,7 +272,7 @@ impl Subject for SmallFs {
     type Error = Failure;
 
     fn create(&self, pmem: Arc<SimPmem>) -> Result<Store, Failure> {
-        let fs = Fs::format(any(Arc::clone(&pmem)), &options().strict(self.is_strict))?;
+        let fs = Fs::format(self.memory(&pmem), &options().strict(self.is_strict))?;
         for op in [Create("f"), Append("f", self.len, b'f'), Create("g"), Mkdir("d"), Create("d/x")] {
             apply(&fs, &op)?;
         }
@@ -270,7 +280,7 @@ impl Subject for SmallFs {
     }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Store, Failure> {
-        let fs = Fs::attach(any(Arc::clone(&pmem)), &options().strict(self.is_strict))?;
+        let fs = Fs::attach(self.memory(&pmem), &options().strict(self.is_strict))?;
         if !self.is_lazy {
             fs.prepare()?;
         }
@@ -547,6 +557,25 @@ fn calls_of_killed_processes_are_atomic() {
             let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(4);
             explore(explorer, len, &[op]);
         }
+    }
+}
+
+/// Each load, store and flush is in a window of its own range, those of the creation, of recovery and of a close too, and crashes leave the same.
+#[test]
+fn calls_in_windows_are_atomic() {
+    for len in LENGTHS {
+        let fs = SmallFs { is_protected: true, ..SmallFs::new(len) };
+        for op in CALLS {
+            let explorer =
+                Explorer::new(Model::Px86Line).crashes(1).choices_per_point(4).nested_choices_per_point(1);
+            explore_in(fs, explorer, &[op, Reopen]);
+        }
+        for op in [Create("new"), UnlinkOpen("f"), Rename("f", "g"), Append("f", 5000, 7)] {
+            let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(2);
+            explore_in(fs, explorer, &[op]);
+        }
+        let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(2);
+        explore_in(SmallFs { is_strict: true, ..fs }, explorer, &[Write("f", 10, 50, 7)]);
     }
 }
 

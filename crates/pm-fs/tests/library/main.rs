@@ -13,6 +13,7 @@ mod loads;
 mod map;
 mod model;
 mod prices;
+mod protected;
 mod read_only;
 mod repair;
 mod room;

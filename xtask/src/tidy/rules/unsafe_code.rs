@@ -25,6 +25,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/pm-core/src/region/private_map.rs", "copies to and from mappings of its own"),
     ("crates/pm-core/tests/protection_limits.rs", "makes stray accesses"),
     ("crates/pm-core/tests/strays.rs", "makes stray accesses"),
+    ("crates/pm-fs/tests/strays.rs", "makes stray stores, and handles their signal"),
     ("crates/pm-core/tests/syscall_filter/mod.rs", "installs filters of system calls"),
     ("crates/pm-core/src/fault/tests.rs", "installs other signal handlers"),
     ("crates/pm-core/src/insn/aarch64.rs", "cache instructions have no safe form"),
