@@ -11,8 +11,8 @@ use fuser::{
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
-use pm_core::Region;
-use pm_fs::{Attributes, Entry, FileKind, Fs, FsError, NewFile, SetAttributes, SetXattr};
+use pm_core::Pmem;
+use pm_fs::{Attributes, Entry, FileKind, Fs, FsError, Handle, NewFile, SetAttributes, SetXattr};
 use rustix::fs::{FallocateFlags, XattrFlags};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -21,8 +21,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-type Handle = pm_fs::Handle<Region>;
 
 /// The kernel may keep names and attributes for long: this server is the only writer.
 const TTL: Duration = Duration::from_secs(3600);
@@ -38,9 +36,9 @@ const SET_UID: u32 = 0o4000;
 const GROUP_EXECUTE: u32 = 0o010;
 
 /// A mounted file system.
-pub(crate) struct Mounted {
-    fs: Arc<Fs<Region>>,
-    known: KnownFiles,
+pub(crate) struct Mounted<P: Pmem> {
+    fs: Arc<Fs<P>>,
+    known: KnownFiles<P>,
     /// The entries of open directories.
     listings: Mutex<Listings>,
     /// The kernel has one call for a file at a time, so the order of calls stays.
@@ -81,15 +79,15 @@ const fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-impl Mounted {
+impl<P: Pmem> Mounted<P> {
     /// The session that serves this sets `notifier`.
-    pub(crate) fn new(fs: Arc<Fs<Region>>, notifier: Arc<OnceLock<Notifier>>) -> Self {
+    pub(crate) fn new(fs: Arc<Fs<P>>, notifier: Arc<OnceLock<Notifier>>) -> Self {
         let (known, listings, long_calls) = (KnownFiles::default(), Mutex::default(), LongCalls::default());
         Self { fs, known, listings, long_calls, clears_set_id: false, notifier }
     }
 
     /// A file that the kernel knows.
-    fn file(&self, ino: INodeNo) -> Result<Handle, FsError> {
+    fn file(&self, ino: INodeNo) -> Result<Handle<P>, FsError> {
         if ino == INodeNo::ROOT {
             return Ok(self.fs.root());
         }
@@ -101,7 +99,7 @@ impl Mounted {
     ///
     /// # Source
     /// `setattr_should_drop_suidgid` of Linux.
-    fn clear_set_id(&self, request: &Request, file: &Handle, is_chown: bool) -> Result<(), FsError> {
+    fn clear_set_id(&self, request: &Request, file: &Handle<P>, is_chown: bool) -> Result<(), FsError> {
         let kind = file.kind();
         let may_have = if is_chown { kind != FileKind::Directory } else { kind == FileKind::File };
         if !self.clears_set_id || !may_have {
@@ -126,7 +124,7 @@ impl Mounted {
         if ino == self.fs.root().ino() { INodeNo::ROOT } else { INodeNo(ino) }
     }
 
-    fn for_kernel(&self, file: &Handle) -> Result<FileAttr, FsError> {
+    fn for_kernel(&self, file: &Handle<P>) -> Result<FileAttr, FsError> {
         let attributes = file.attributes()?;
         let Attributes { ino, kind, mode, uid, gid, rdev, nlink, size, .. } = attributes;
         let blocks = if kind == FileKind::File { file.allocated_bytes()? } else { size }.div_ceil(512);
@@ -152,7 +150,7 @@ impl Mounted {
     }
 
     /// Notes that the kernel has another reference to a file, and returns what it gets.
-    fn remember(&self, handle: Handle) -> Result<(FileAttr, Generation), FsError> {
+    fn remember(&self, handle: Handle<P>) -> Result<(FileAttr, Generation), FsError> {
         let generation = Generation(handle.generation());
         let attributes = self.for_kernel(&handle)?;
         if attributes.ino != INodeNo::ROOT {
@@ -161,14 +159,14 @@ impl Mounted {
         Ok((attributes, generation))
     }
 
-    fn reply_entry(&self, found: Result<Handle, FsError>, reply: ReplyEntry) {
+    fn reply_entry(&self, found: Result<Handle<P>, FsError>, reply: ReplyEntry) {
         match found.and_then(|handle| self.remember(handle)) {
             Ok((attributes, generation)) => reply.entry(&TTL, &attributes, generation),
             Err(error) => reply.error(errno(&error)),
         }
     }
 
-    fn reply_attributes(&self, handle: Result<Handle, FsError>, reply: ReplyAttr) {
+    fn reply_attributes(&self, handle: Result<Handle<P>, FsError>, reply: ReplyAttr) {
         match handle.and_then(|handle| self.for_kernel(&handle)) {
             Ok(attributes) => reply.attr(&TTL, &attributes),
             Err(error) => reply.error(errno(&error)),
@@ -177,7 +175,7 @@ impl Mounted {
 
     /// The attributes of a new file in a directory.
     fn new_file(
-        dir: &Handle,
+        dir: &Handle<P>,
         request: &Request,
         (mode, umask): (u32, u32),
         is_dir: bool,
@@ -212,7 +210,7 @@ fn reply_xattr(found: Result<Vec<u8>, FsError>, size: u32, reply: ReplyXattr) {
     }
 }
 
-impl Filesystem for Mounted {
+impl<P: Pmem + Send + Sync + 'static> Filesystem for Mounted<P> {
     /// The kernel leaves clearing set-user-ID bits to this server. Otherwise it would ask for the capabilities of a file before each write to it.
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // An older kernel clears them itself.

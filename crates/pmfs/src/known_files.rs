@@ -1,7 +1,7 @@
 //! The files that the kernel knows.
 
 use fuser::{FileHandle, OpenAccMode, OpenFlags};
-use pm_core::Region;
+use pm_core::Pmem;
 use pm_fs::Handle;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,19 @@ const NOT_MAPPABLE: FileHandle = FileHandle(0);
 const MAPPABLE: FileHandle = FileHandle(1);
 
 /// The files that the kernel knows, by their numbers. They exist as long as it knows them.
-#[derive(Debug, Default)]
-pub(crate) struct KnownFiles(Mutex<HashMap<u64, Known>>);
+#[derive(Debug)]
+pub(crate) struct KnownFiles<P: Pmem>(Mutex<HashMap<u64, Known<P>>>);
+
+impl<P: Pmem> Default for KnownFiles<P> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
 
 /// A file that the kernel knows.
 #[derive(Debug)]
-struct Known {
-    handle: Handle<Region>,
+struct Known<P: Pmem> {
+    handle: Handle<P>,
     /// The number of the kernel's references.
     references: u64,
     /// The number of times that it is open for reading and writing: only then programs may store to maps of it that they share. What they have stored
@@ -26,14 +32,14 @@ struct Known {
     mappable: u64,
 }
 
-impl KnownFiles {
+impl<P: Pmem> KnownFiles<P> {
     /// A file that the kernel knows.
-    pub(crate) fn find(&self, ino: u64) -> Option<Handle<Region>> {
+    pub(crate) fn find(&self, ino: u64) -> Option<Handle<P>> {
         self.lock().get(&ino).map(|known| known.handle.clone())
     }
 
     /// Notes that the kernel has another reference to a file.
-    pub(crate) fn add(&self, handle: Handle<Region>) {
+    pub(crate) fn add(&self, handle: Handle<P>) {
         let ino = handle.ino();
         self.lock().entry(ino).or_insert(Known { handle, references: 0, mappable: 0 }).references += 1;
     }
@@ -76,7 +82,7 @@ impl KnownFiles {
     }
 
     /// A panic under the lock leaves nothing half done.
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Known<P>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,7 @@
 use miette::{Context as _, IntoDiagnostic as _, Report, Result, miette};
 use pm_alloc::HeapError;
 use pm_cli_common::Size;
-use pm_core::{OpenError, PoolError};
+use pm_core::{OpenError, Pmem, PoolError, Region};
 use pm_fs::{FileKind, Fs, FsError, FsOptions, Handle, POOL_BYTES_MIN};
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,28 +15,25 @@ pub(crate) const BUFFER_BYTES: usize = 1 << 20;
 
 /// Opens the file system in a file.
 pub(crate) fn open(file: &Path) -> Result<Fs> {
-    open_with(file, &FsOptions::new())
+    open_over(file, &FsOptions::new(), Ok)
 }
 
 /// Opens the file system in a file to be read: nothing is stored in the file, which need not be writable.
 pub(crate) fn open_read_only(file: &Path) -> Result<Fs> {
-    open_with(file, &FsOptions::new().read_only(true))
+    open_over(file, &FsOptions::new().read_only(true), Ok)
 }
 
-/// As [`open`], with options.
-pub(crate) fn open_with(file: &Path, options: &FsOptions) -> Result<Fs> {
-    Fs::open(file, options).map_err(|error| match error {
-        FsError::Heap(HeapError::Pool(PoolError::Region(OpenError::NoScratch { path }))) => miette!(
-            help = "only `pmfs mount` without ro, `fsck --repair` and `cp` into it open a device-dax; a copy of it in a file can be read",
-            "{} is a device-dax, which cannot be opened without storing to it",
-            path.display()
-        ),
-        error => at_file(file, error),
-    })
+/// Opens the file system in a file over a wrapper of its region.
+pub(crate) fn open_over<P: Pmem>(
+    file: &Path,
+    options: &FsOptions,
+    wrap: impl FnOnce(Region) -> Result<P, FsError>,
+) -> Result<Fs<P>> {
+    Fs::open_over(file, options, wrap).map_err(|error| at_file(file, error))
 }
 
 /// Closes the file system in a file.
-pub(crate) fn close(fs: Fs, file: &Path) -> Result<()> {
+pub(crate) fn close<P: Pmem>(fs: Fs<P>, file: &Path) -> Result<()> {
     fs.close().map_err(|error| at_file(file, error))
 }
 
@@ -47,6 +44,13 @@ pub(crate) fn at_file(file: &Path, error: FsError) -> Report {
         FsError::TooSmall(bytes) => {
             let (given, needed) = (Size(*bytes), Size(POOL_BYTES_MIN));
             return miette!("{path}: a file system needs {needed}, and not {given}");
+        }
+        FsError::Heap(HeapError::Pool(PoolError::Region(OpenError::NoScratch { path }))) => {
+            return miette!(
+                help = "only `pmfs mount` without ro, `fsck --repair` and `cp` into it open a device-dax; a copy of it in a file can be read",
+                "{} is a device-dax, which cannot be opened without storing to it",
+                path.display()
+            );
         }
         FsError::Heap(HeapError::Pool(PoolError::Region(error))) => match error {
             OpenError::NotFound { .. } if !has_directory(file) => {
@@ -197,6 +201,18 @@ mod tests {
         }
         assert_eq!([path("/a/../b"), path(":."), path("/..")], [None, None, None]);
         assert!(path("/..a").is_some());
+    }
+
+    #[test]
+    fn reading_of_a_device_dax_is_refused_with_help() {
+        let path = Path::new("/dev/dax0.0");
+        let error = PoolError::Region(OpenError::NoScratch { path: path.to_path_buf() });
+        let report = at_file(path, FsError::Heap(HeapError::Pool(error)));
+        assert_eq!(
+            report.to_string(),
+            "/dev/dax0.0 is a device-dax, which cannot be opened without storing to it"
+        );
+        assert!(report.help().is_some_and(|help| help.to_string().contains("`pmfs mount` without ro")));
     }
 
     #[test]

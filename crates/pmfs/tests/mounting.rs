@@ -262,8 +262,11 @@ fn line_of_fstab_is_mounted() {
     let (sbin, fstab) = (disk.path("sbin"), disk.path("fstab"));
     fs::create_dir(&sbin).unwrap();
     let (file, directory) = (disk.file().display().to_string(), disk.directory().display().to_string());
-    fs::write(&fstab, format!("{file} {directory} fuse.pmfs noatime,noexec,strict,nofail,x-mine 0 0\n"))
-        .unwrap();
+    fs::write(
+        &fstab,
+        format!("{file} {directory} fuse.pmfs noatime,noexec,strict,nofail,x-mine,protect=async 0 0\n"),
+    )
+    .unwrap();
     // What else is in the directory of helpers is not needed.
     let script = format!(
         "set -e

@@ -1,33 +1,29 @@
 //! The server in the background: the command ends when the file system is mounted, and the server goes on without it.
 
-use super::arguments::Mount;
-use crate::pool::at;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use pm_cli_common::say;
 use rustix::stdio::{dup2_stderr, dup2_stdout};
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-/// Starts the server as another process, and waits until it has mounted the file system, or has ended. Its errors are on the standard error of this
-/// process.
-pub(super) fn start(args: &Mount, json: bool, is_quiet: bool) -> Result<ExitCode> {
-    // The server leaves this directory. A directory that a dead server has left cannot be looked at.
-    let absolute = |path: &Path| std::path::absolute(path).into_diagnostic().wrap_err_with(|| at(path));
-    let (file, directory) = (absolute(&args.file)?, absolute(&args.directory)?);
+/// Starts the server as another process, with the words of a command line `pmfs mount`, all of them, so that no option is lost. Waits until the server has
+/// mounted the file system, or has ended. Its errors are on the standard error of this process.
+pub(super) fn start(words: impl IntoIterator<Item = OsString>, is_quiet: bool) -> Result<ExitCode> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg("mount").arg(file).arg(directory).arg("--in-background").current_dir("/");
-    for list in &args.options {
-        command.arg("-o").arg(list);
+    let mut is_to_mark = true;
+    for word in words {
+        // The subcommand, which only options without values can precede.
+        let is_subcommand = is_to_mark && word == "mount";
+        command.arg(word);
+        if is_subcommand {
+            command.arg("--in-background");
+            is_to_mark = false;
+        }
     }
-    if let Some(threads) = args.threads {
-        command.arg("--threads").arg(threads.to_string());
-    }
-    let flags = [("--populate", args.populate), ("--strict", args.strict), ("--json", json)];
-    command.args(flags.into_iter().filter(|(_, is_given)| *is_given).map(|(flag, _)| flag));
     let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut server = started.into_diagnostic().wrap_err("starting the server")?;
     let mut line = String::new();

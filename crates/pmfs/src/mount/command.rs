@@ -4,6 +4,8 @@ use super::arguments::Mount;
 use super::options::MountOptions;
 use super::{background, server};
 use miette::Result;
+use pm_cli_common::{Emulation, Protect};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -39,10 +41,11 @@ pub(crate) struct Helper {
 pub(crate) fn run(args: &Mount, json: bool) -> Result<ExitCode> {
     // Errors of the command line are found before a server is started.
     let options = args.mount_options()?;
+    let memory = args.memory(&options)?;
     if !args.foreground && !args.in_background {
-        return background::start(args, json, false);
+        return background::start(std::env::args_os().skip(1), false);
     }
-    server::serve(&args.file, &args.directory, options, json, args.in_background).map(|()| ExitCode::SUCCESS)
+    server::serve(args, options, &memory, json).map(|()| ExitCode::SUCCESS)
 }
 
 /// The helper of mount(8).
@@ -50,16 +53,23 @@ pub(crate) fn run_helper(args: Helper) -> Result<ExitCode> {
     let Helper { file, directory, options, fake, sloppy, verbose, .. } = args;
     let is_known = |option: &&str| !sloppy || MountOptions::default().add(option).is_ok();
     let known = |list: &String| list.split(',').filter(is_known).collect::<Vec<_>>().join(",");
+    let options: Vec<String> = options.iter().map(known).collect();
+    let lists = options.iter().flat_map(|list| ["-o", list]).map(OsString::from);
+    let words = ["mount".into()].into_iter().chain(lists);
+    let words: Vec<OsString> =
+        words.chain(["--".into(), file.clone().into(), directory.clone().into()]).collect();
     let mount = Mount {
         file,
         directory,
-        options: options.iter().map(known).collect(),
+        options,
         foreground: false,
         threads: None,
         populate: false,
         strict: false,
         in_background: false,
+        protect: Protect::default(),
+        emulation: Emulation::default(),
     };
-    mount.mount_options()?;
-    if fake { Ok(ExitCode::SUCCESS) } else { background::start(&mount, false, !verbose) }
+    mount.memory(&mount.mount_options()?)?;
+    if fake { Ok(ExitCode::SUCCESS) } else { background::start(words, !verbose) }
 }

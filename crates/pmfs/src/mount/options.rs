@@ -1,6 +1,7 @@
 //! The options of a mount, as after `-o` and in fstab(5).
 
 use fuser::MountOption;
+use pm_core::protection::Method;
 use rustix::mount::MountFlags;
 
 /// The options of a mount. Later ones replace earlier ones.
@@ -18,6 +19,7 @@ pub(crate) struct MountOptions {
     /// Whether the directory may have entries, which the mount hides.
     pub(crate) may_hide: bool,
     pub(crate) threads: Option<usize>,
+    pub(crate) protection: Option<Method>,
 }
 
 impl Default for MountOptions {
@@ -32,6 +34,7 @@ impl Default for MountOptions {
             populates: false,
             may_hide: false,
             threads: None,
+            protection: None,
         }
     }
 }
@@ -74,6 +77,9 @@ impl MountOptions {
                     Ok(count @ 1..) => self.threads = Some(count),
                     _ => return Err(format!("threads={count}: a number from 1 on")),
                 },
+                Some(("protect", method)) => {
+                    self.protection = Some(method.parse().map_err(|error| format!("{option}: {error}"))?);
+                }
                 Some(("comment", _)) => {}
                 _ if option.starts_with("x-") || option.starts_with("X-") => {}
                 _ => return Err(format!("unknown option {option}")),
@@ -122,13 +128,15 @@ mod tests {
         for list in ["", "defaults", "rw,noatime,nofail,x-systemd.automount", "auto,,user,comment=mine"] {
             assert_eq!(parsed(list), Ok(default), "{list}");
         }
-        let given = parsed("ro,noexec,nosuid,nodev,noatime,allow_other,strict,threads=4").unwrap();
+        let given =
+            parsed("ro,noexec,nosuid,nodev,noatime,allow_other,strict,threads=4,protect=async").unwrap();
         let expected = MountOptions {
             is_read_only: true,
             is_executable: false,
             allows_others: true,
             is_strict: true,
             threads: Some(4),
+            protection: Some(Method::Async),
             ..default
         };
         assert_eq!(given, expected);
@@ -141,7 +149,16 @@ mod tests {
 
     #[test]
     fn unknown_options_are_errors() {
-        for list in ["strikt", "ro,threads=0", "threads=many", "threads", "strict=1", "subtype=x"] {
+        for list in [
+            "strikt",
+            "ro,threads=0",
+            "threads=many",
+            "threads",
+            "strict=1",
+            "subtype=x",
+            "protect",
+            "protect=mprotect",
+        ] {
             assert!(parsed(list).is_err(), "{list}");
         }
     }

@@ -2,9 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod mounted;
+mod panics;
+mod protected;
 
 use common::{pmfs, run};
+use mounted::{Mount, PATIENCE};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, RenameFlags, SeekFrom, StatxFlags, XattrFlags, fallocate, flistxattr,
     getxattr, listxattr, removexattr, renameat_with, seek, setxattr, statx,
@@ -14,98 +19,15 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, UNIX_EPOCH};
-use tempfile::TempDir;
-
-/// The time limit for files to be closed by children of other tests, generous for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A file system in memory, mounted.
-struct Mount {
-    dir: TempDir,
-    server: Option<Child>,
-}
-
-impl Mount {
-    fn new() -> Self {
-        Self::with_size("64M")
-    }
-
-    fn with_size(size: &str) -> Self {
-        let fuse = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-        assert!(fuse.is_ok(), "these tests need FUSE: {:?}", fuse.err());
-        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        fs::create_dir(dir.path().join("mount")).unwrap();
-        let mut mount = Self { dir, server: None };
-        run(pmfs().args(["mkfs", "--size", size]).arg(mount.file()));
-        mount.start();
-        mount
-    }
-
-    fn file(&self) -> PathBuf {
-        self.dir.path().join("disk.pm")
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join("mount").join(name)
-    }
-
-    fn start(&mut self) {
-        let mut command = pmfs();
-        command.args(["mount", "-f", "--json"]).arg(self.file()).arg(self.path(""));
-        let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("mounted"), "{line}");
-        self.server = Some(server);
-    }
-
-    fn kill(&mut self) {
-        let mut server = self.server.take().unwrap();
-        server.kill().unwrap();
-        server.wait().unwrap();
-    }
-
-    fn stop(&mut self) {
-        // A child that another test starts has this one's open files, too, until it runs its program.
-        let begin = Instant::now();
-        let is_busy = |output: &Output| String::from_utf8_lossy(&output.stderr).contains("os error 16");
-        loop {
-            let output = pmfs().arg("umount").arg(self.path("")).output().unwrap();
-            if output.status.success() {
-                break;
-            }
-            assert!(is_busy(&output) && begin.elapsed() < PATIENCE, "{output:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        assert!(self.server.take().unwrap().wait().unwrap().success());
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let server = self.server.as_ref().unwrap();
-        rustix::process::kill_process(rustix::process::Pid::from_child(server), signal).unwrap();
-    }
-
-    fn check(&self) {
-        run(pmfs().arg("fsck").arg(self.file()));
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if let Some(mut server) = self.server.take() {
-            server.kill().ok();
-            server.wait().ok();
-        }
-        // Detached, in case that a test has failed with files open.
-        Command::new("umount").arg("-l").arg(self.path("")).stderr(Stdio::null()).status().ok();
-    }
-}
 
 #[test]
 fn calls_of_the_system_work() {
-    let mut mount = Mount::new();
+    call_the_system(Mount::new());
+}
+
+fn call_the_system(mut mount: Mount) {
     let path = |name: &str| mount.path(name);
     fs::create_dir(path("dir")).unwrap();
     fs::write(path("dir/file"), vec![7; 100_000]).unwrap();
@@ -149,7 +71,10 @@ fn calls_of_the_system_work() {
 /// Calls that have no shorter way than the system call: exchanging names, ranges of a file, extended attributes.
 #[test]
 fn calls_of_linux_work() {
-    let mut mount = Mount::new();
+    call_linux(Mount::new());
+}
+
+fn call_linux(mut mount: Mount) {
     let path = |name: &str| mount.path(name);
     fs::write(path("one"), [1; 20_000]).unwrap();
     fs::create_dir(path("two")).unwrap();
@@ -383,8 +308,11 @@ fn long_allocations_do_not_stall_other_calls() {
 /// Kills the server, and mounts again over what it has left: the first mount, too.
 #[test]
 fn files_survive_the_kill_of_the_server() {
-    let mut mount = Mount::new();
-    for round in 0..5_u8 {
+    survive_kills(Mount::new(), 5);
+}
+
+fn survive_kills(mut mount: Mount, rounds: u8) {
+    for round in 0..rounds {
         let dir = mount.path(&format!("dir {round}"));
         fs::create_dir(&dir).unwrap();
         for number in 0..50 {
