@@ -1,9 +1,10 @@
 //! File systems: calls on `pm-fs` in process against the same system calls on tmpfs, by one thread. The rival pays a system call, which is printed too. Then strict
-//! files, maps of huge pages, two threads, ext4, opening after a kill, and lookups among many names.
+//! files, maps of huge pages, two threads, protections, ext4, opening after a kill, and lookups among many names.
 
 mod ext4;
 mod opening;
 mod programs;
+mod protection;
 mod sizes;
 mod variants;
 
@@ -16,7 +17,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// pm-fs in process against tmpfs.
 #[derive(Debug, Parser)]
@@ -30,6 +31,16 @@ struct Options {
     /// Only reads and writes of all sizes, against tmpfs.
     #[arg(long)]
     sizes: bool,
+    /// Only the price of each protection, against an unprotected file system, in process and by FUSE.
+    #[arg(long)]
+    protection: bool,
+}
+
+impl Options {
+    /// The time of each measurement of a protection.
+    fn protection_time(&self) -> Duration {
+        Duration::from_millis(if self.cli.quick { 100 } else { 1000 })
+    }
 }
 
 /// The calls, and how much faster ours are to be.
@@ -62,6 +73,11 @@ fn main() -> Result<ExitCode> {
         sizes::add(&mut report, options.cli.round_count(5, 2))?;
         return options.cli.finish(&report);
     }
+    if options.protection {
+        let mut report = Report::new("fs-protection");
+        protection::add(&mut report, options.protection_time(), options.cli.round_count(5, 2))?;
+        return options.cli.finish(&report);
+    }
     let count = if options.cli.quick { 10_000 } else { 100_000 };
     let mut report = Report::new("fs");
     report.fact("files", count);
@@ -79,6 +95,7 @@ fn main() -> Result<ExitCode> {
     variants::add_strict(&mut report, count / 5, rounds)?;
     variants::add_maps(&mut report, count * 20, rounds)?;
     variants::add_threads(&mut report, count, rounds)?;
+    protection::add(&mut report, options.protection_time(), rounds)?;
     ext4::add_appends(&mut report, count / 20, rounds)?;
     let files = if options.cli.quick { 100_000 } else { 1_000_000 };
     opening::add(&mut report, files, options.cli.round_count(3, 1))?;

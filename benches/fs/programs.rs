@@ -37,7 +37,7 @@ const GOALS: [f64; 2] = [1.0, 1.3];
 const BYTES: u64 = 2 << 30;
 
 /// A mounted file system.
-struct Mount {
+pub(crate) struct Mount {
     server: Option<Server>,
     mount: PathBuf,
     /// What is mounted below it.
@@ -61,15 +61,22 @@ impl Mount {
         Ok(Self { server: None, mount, below: None, directory })
     }
 
-    fn ours(pmfs: &Path) -> Result<Self> {
+    /// One of ours of this length, mounted with more options.
+    pub(crate) fn ours(pmfs: &Path, bytes: u64, options: &[&str]) -> Result<Self> {
         let mut mounted = Self::new()?;
         let pool = mounted.directory.path().join("files.pm");
-        run(Command::new(pmfs).arg("mkfs").arg(&pool).args(["--size", &format!("{}M", BYTES >> 20)]))?;
-        let mut server =
-            Server::start(Command::new(pmfs).args(["mount", "-f"]).arg(&pool).arg(&mounted.mount))?;
+        run(Command::new(pmfs).arg("mkfs").arg(&pool).args(["--size", &format!("{}M", bytes >> 20)]))?;
+        let mut command = Command::new(pmfs);
+        command.args(["mount", "-f"]).args(options).arg(&pool).arg(&mounted.mount);
+        let mut server = Server::start(&mut command)?;
         server.wait_for_line("is mounted")?;
         mounted.server = Some(server);
         Ok(mounted)
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn path(&self) -> &Path {
+        &self.mount
     }
 
     /// bindfs shows a directory of an ext4 in memory.
@@ -127,7 +134,7 @@ pub(crate) fn add(report: &mut Report, rounds: usize) -> Result<()> {
     run(Command::new("git").args(["archive", "--output"]).arg(&tar).arg("HEAD").current_dir(cargo::root()))?;
     let tar = tar.display();
     let measured = rounds_of(rounds, |index| {
-        let mounted = if index == 0 { Mount::ours(&pmfs)? } else { Mount::bindfs()? };
+        let mounted = if index == 0 { Mount::ours(&pmfs, BYTES, &[])? } else { Mount::bindfs()? };
         let at = &mounted.mount;
         Ok([
             rate(at, &format!("for copy in 1 2 3 4 5; do cp {tar} copy; done"))?,
