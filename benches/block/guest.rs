@@ -1,4 +1,4 @@
-//! In one boot of a virtual machine: pmbd over ublk on persistent memory, libublk's null target, and two devices of the kernel: brd, a disk in
+//! In one boot of a virtual machine: pmbd over ublk on persistent memory, a null target of ublk, and two devices of the kernel: brd, a disk in
 //! memory, and loop on a file in a tmpfs.
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};

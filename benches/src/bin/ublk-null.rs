@@ -1,17 +1,17 @@
-//! libublk's null target: completes every request at once and moves no data. It is the upper bound for ublk servers.
+//! A null target: completes every request of a ublk device at once and moves no data. It has pmbd's transport, without polling, and the driver's
+//! copies; what a server adds to it is the work of the requests.
 //!
-//! Prints the device's path when the device exists, and serves until it is killed.
+//! Prints the device's path when the device exists, and serves until it is killed, which deletes the device.
 
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
-use libublk::io::{BufDesc, BufDescList, UblkDev, UblkIOCtx, UblkQueue};
-use libublk::{UblkError, UblkFlags, UblkIORes};
-use miette::{Result, miette};
-use std::rc::Rc;
+use miette::{IntoDiagnostic as _, Result, miette};
+use pm_ublk::{ANY_DEVICE, CharDevice, Control, PreparedQueue, QueueError, Turn, sys};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 
-/// libublk's null target.
+/// A null target of ublk.
 #[derive(Debug, Parser)]
 struct Options {
     /// The device's size in bytes.
@@ -30,38 +30,68 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let control = UblkCtrlBuilder::default()
-        .name("null")
-        .nr_queues(options.queues)
-        .depth(options.depth)
-        .io_buf_bytes(options.max_io)
-        .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
-        .build()
+    let mut control = Control::open()
         .map_err(|error| miette!(help = "modprobe ublk_drv, as root", "no device can be added: {error}"))?;
-    let size_bytes = options.size;
-    let set_size = move |device: &mut UblkDev| {
-        device.set_default_params(size_bytes);
-        Ok(())
-    };
-    let served = control.run_target(set_size, serve_queue, |control: &UblkCtrl| {
-        println!("{}", control.get_bdev_path());
+    let added = control
+        .add(&sys::ublksrv_ctrl_dev_info {
+            nr_hw_queues: options.queues,
+            queue_depth: options.depth,
+            max_io_buf_bytes: options.max_io,
+            dev_id: ANY_DEVICE,
+            ..Default::default()
+        })
+        .into_diagnostic()?;
+    let device = Arc::new(CharDevice::open(added.dev_id).into_diagnostic()?);
+    let (is_ready, ready) = channel();
+    let threads = (0..added.nr_hw_queues).map(|queue| {
+        let (device, is_ready) = (Arc::clone(&device), is_ready.clone());
+        std::thread::spawn(move || serve(&device, queue, &added, &is_ready))
     });
-    served.map(drop).map_err(|error| miette!("the device cannot be served: {error}"))
+    let threads = threads.collect::<Vec<_>>();
+    drop(is_ready);
+    // A thread that fails before drops its sender.
+    if ready.iter().take(threads.len()).count() == threads.len() {
+        control.set_params(added.dev_id, &params(&options)).into_diagnostic()?;
+        control.start(added.dev_id).into_diagnostic()?;
+        println!("/dev/ublkb{}", added.dev_id);
+    }
+    for thread in threads {
+        thread.join().map_err(|_| miette!("a queue's thread panicked"))?.into_diagnostic()?;
+    }
+    Ok(())
 }
 
-/// A queue's thread. Failures are panics.
-fn serve_queue(index: u16, device: &UblkDev) {
-    let buffers = Rc::new(device.alloc_queue_io_bufs());
-    let queue = UblkQueue::new(index, device)
-        .and_then(|queue| queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&buffers))))
-        .expect("the kernel lets a new device's queue be served");
-    queue.wait_and_handle_io(|queue, tag, _: &UblkIOCtx| {
-        complete(queue, tag, buffers[usize::from(tag)].as_slice()).expect("a request can be completed");
-    });
+/// Serves a queue until the device is stopped.
+fn serve(
+    device: &CharDevice,
+    index: u16,
+    added: &sys::ublksrv_ctrl_dev_info,
+    is_ready: &Sender<()>,
+) -> Result<(), QueueError> {
+    let prepared = PreparedQueue::new(added.queue_depth, added.max_io_buf_bytes)?;
+    let mut queue = prepared.fetch(device, index, added.flags, None)?;
+    let done = |request: &sys::ublksrv_io_desc, _: &mut [u8]| Ok(request.nr_sectors << 9);
+    let mut turn = queue.turn(0, done)?;
+    // `main` waits for it.
+    is_ready.send(()).unwrap_or(());
+    while turn != Turn::Stopped {
+        turn = queue.turn(1, done)?;
+    }
+    Ok(())
 }
 
-fn complete(queue: &UblkQueue, tag: u16, buffer: &[u8]) -> Result<(), UblkError> {
-    let len_bytes = queue.get_iod(tag).nr_sectors << 9;
-    let result = i32::try_from(len_bytes).expect("requests are no longer than max_io");
-    queue.complete_io_cmd_unified(tag, BufDesc::Slice(buffer), Ok(UblkIORes::Result(result)))
+fn params(options: &Options) -> sys::ublk_params {
+    sys::ublk_params {
+        types: sys::UBLK_PARAM_TYPE_BASIC,
+        basic: sys::ublk_param_basic {
+            logical_bs_shift: 9,
+            physical_bs_shift: 12,
+            io_opt_shift: 12,
+            io_min_shift: 9,
+            max_sectors: options.max_io >> 9,
+            dev_sectors: options.size >> 9,
+            ..Default::default()
+        },
+        ..Default::default()
+    }
 }

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 
 use clap::Parser;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use libublk_rs_sys as sys;
+use pm_ublk::sys;
 use miette::{IntoDiagnostic, Result, ensure};
 
 /// Begins a takeover of a ublk device, and ends by SIGKILL.

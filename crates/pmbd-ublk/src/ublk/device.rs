@@ -1,148 +1,142 @@
-//! A device, by libublk 0.4: adding it, starting it, taking it over.
-//!
-//! Only this file and [`queue`](super::queue) use that crate: its commands that add, recover and start a device, and a queue's ring and
-//! descriptors. They do not use its `run_target`, which stops the device at the end and pins threads; its executors, as a request completes
-//! before another one could be started; nor its state files, as the driver itself keeps what recovery needs.
+//! A device of this server: adding it, starting it, taking it over.
 
-use super::error::{DriverError, UblkError};
+use super::error::UblkError;
 use super::info::DeviceInfo;
 use super::options::Affinity;
 use super::spec::Spec;
-use libublk::UblkFlags;
-use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder, UblkQueueAffinity};
-use libublk::io::UblkDev;
-use libublk_rs_sys as sys;
+use pm_ublk::{ANY_DEVICE, CharDevice, Control, ControlError, sys};
 use rustix::io::Errno;
-use std::fs::File;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// A device, on the thread that made it: its commands use a ring of that thread.
+/// The longest time that udev takes to make the node of a new device and to set its permissions.
+const NODE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest time that the driver takes to notice that the last server has ended.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause between two attempts meanwhile.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// A device that is, or is to be, served by this process.
 pub(super) struct Device {
-    control: UblkCtrl,
-    device_id: u32,
+    info: DeviceInfo,
     params: sys::ublk_params,
+    /// Whether it had a server before.
+    waited: bool,
 }
 
 impl Device {
     /// Adds a new device. It stays until it is deleted, even if the result is dropped.
-    pub(super) fn add(spec: &Spec) -> Result<Self, DriverError> {
-        let id = spec.device_id.map_or(Ok(-1), id_of)?;
-        let control = open(id, spec, UblkFlags::UBLK_DEV_F_ADD_DEV)?;
-        // Otherwise dropping `control` would delete the device, and wait for that without a limit.
-        control.disown();
-        Ok(Self { device_id: control.dev_info().dev_id, control, params: spec.params })
+    pub(super) fn add(control: &mut Control, spec: &Spec) -> Result<Self, UblkError> {
+        let added = control.add(&sys::ublksrv_ctrl_dev_info {
+            nr_hw_queues: spec.queues,
+            queue_depth: spec.depth,
+            max_io_buf_bytes: spec.max_io_bytes,
+            dev_id: spec.device_id.unwrap_or(ANY_DEVICE),
+            flags: spec.features.bits(),
+            ublksrv_flags: spec.identity.mark(),
+            ..Default::default()
+        })?;
+        Ok(Self { info: DeviceInfo::from(&added), params: spec.params, waited: false })
     }
 
     /// A device that waits for a server, and whose counts `spec` has. Changes nothing.
-    pub(super) fn waiting(device_id: u32, spec: &Spec) -> Result<Self, UblkError> {
-        let _state = StateFile::create(device_id);
-        let control = id_of(device_id).and_then(|id| open(id, spec, UblkFlags::UBLK_DEV_F_RECOVER_DEV));
-        let control = control.map_err(DriverError::to("take over", device_id))?;
-        Ok(Self { control, device_id, params: spec.params })
+    pub(super) fn waiting(control: &mut Control, device_id: u32, spec: &Spec) -> Result<Self, UblkError> {
+        let info = DeviceInfo::from(&control.info(device_id)?);
+        Ok(Self { info, params: spec.params, waited: true })
     }
 
     /// Begins the recovery of a waiting device: the driver drops its last server. Requires
     /// [`ensure_daemons`](super::daemons::ensure_daemons) before, and that all other steps that can fail are done.
-    pub(super) fn begin_recovery(&self) -> Result<(), UblkError> {
-        checked(self.control.start_user_recover()).map_err(DriverError::to("take over", self.device_id))
+    pub(super) fn begin_recovery(&self, control: &mut Control) -> Result<(), UblkError> {
+        let started = Instant::now();
+        loop {
+            match control.begin_recovery(self.info.device_id) {
+                Err(ControlError::Refused { errno: Errno::BUSY, .. })
+                    if started.elapsed() < RECOVERY_TIMEOUT =>
+                {
+                    std::thread::sleep(RETRY);
+                }
+                result => return Ok(result?),
+            }
+        }
     }
 
     /// Becomes the device's server. The result is for the queues' threads.
-    pub(super) fn attach(&self) -> Result<Arc<UblkDev>, UblkError> {
-        let params = self.params;
-        let set_up = |device: &mut UblkDev| {
-            device.tgt.dev_size = params.basic.dev_sectors << 9;
-            device.tgt.params = params;
-            Ok(())
-        };
-        let device = UblkDev::new("pmbd".into(), set_up, &self.control).map_err(DriverError::from);
-        Ok(Arc::new(device.map_err(DriverError::to("open", self.device_id))?))
+    pub(super) fn attach(&self) -> Result<Arc<CharDevice>, UblkError> {
+        let device = open(self.info.device_id, NODE_TIMEOUT, |errno| {
+            matches!(errno, Errno::NOENT | Errno::ACCESS | Errno::BUSY | Errno::NODEV | Errno::NXIO)
+        })?;
+        Ok(Arc::new(device))
     }
 
     /// Starts a new device, or resumes a recovered one. Every queue must have fetched its tags.
-    pub(super) fn start(&self, io: &UblkDev) -> Result<(), UblkError> {
-        checked(self.control.start_dev(io)).map_err(DriverError::to("start", self.device_id))
+    pub(super) fn start(&self, control: &mut Control) -> Result<(), UblkError> {
+        let device_id = self.info.device_id;
+        if self.waited {
+            return Ok(control.end_recovery(device_id)?);
+        }
+        control.set_params(device_id, &self.params)?;
+        Ok(control.start(device_id)?)
     }
 
     /// What the driver granted.
-    pub(super) fn info(&self) -> DeviceInfo {
-        DeviceInfo::from(&self.control.dev_info())
+    pub(super) const fn info(&self) -> DeviceInfo {
+        self.info
     }
 
     /// The CPUs on which a queue's thread is to run; `None` for any.
-    pub(super) fn cpus(&self, queue: u16, affinity: &Affinity) -> Result<Option<Vec<usize>>, DriverError> {
+    pub(super) fn cpus(
+        &self,
+        control: &mut Control,
+        queue: u16,
+        affinity: &Affinity,
+    ) -> Result<Option<Vec<usize>>, UblkError> {
         match affinity {
             Affinity::Unpinned => Ok(None),
             Affinity::Cpus(cpus) => {
                 Ok(cpus.get(usize::from(queue) % cpus.len().max(1)).map(|cpu| vec![*cpu]))
             }
-            Affinity::Submitters => {
-                let mut cpus = UblkQueueAffinity::new();
-                checked(self.control.get_queue_affinity(queue.into(), &mut cpus))?;
-                Ok(Some(cpus.to_bits_vec()))
-            }
+            Affinity::Submitters => Ok(Some(control.queue_cpus(self.info.device_id, queue)?)),
         }
     }
 }
 
-fn open(id: i32, spec: &Spec, flags: UblkFlags) -> Result<UblkCtrl, DriverError> {
-    Ok(UblkCtrlBuilder::default()
-        .name("pmbd")
-        .id(id)
-        .nr_queues(spec.queues)
-        .depth(spec.depth)
-        .io_buf_bytes(spec.max_io_bytes)
-        .ctrl_flags(spec.features.bits())
-        .ctrl_target_flags(spec.identity.mark())
-        .dev_flags(flags)
-        .build()?)
-}
-
-fn id_of(device_id: u32) -> Result<i32, DriverError> {
-    i32::try_from(device_id).map_err(|_| DriverError::Errno(Errno::INVAL))
-}
-
-/// libublk takes `EBUSY` for a success.
-fn checked(answer: Result<i32, libublk::UblkError>) -> Result<(), DriverError> {
-    match answer? {
-        code if code < 0 => Err(DriverError::Errno(Errno::from_raw_os_error(-code))),
-        _ => Ok(()),
-    }
-}
-
-/// An empty state file of libublk, while a device is opened for recovery.
-///
-/// libublk reads the file, complains on standard error if there is none, and writes the contents back later, wherever the name then leads.
-/// An empty file silences it and keeps it from writing.
-struct StateFile(Option<PathBuf>);
-
-impl StateFile {
-    /// Creates the file, if that can be done safely. Otherwise libublk complains, with no other effect.
-    fn create(device_id: u32) -> Self {
-        let path = PathBuf::from(UblkCtrl::run_dir()).join(format!("{device_id:04}.json"));
-        let write = || -> std::io::Result<()> {
-            if let Some(dir) = path.parent() {
-                std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+/// Opens a character device, and tries again for up to `timeout` after an error that `passes` says will pass.
+pub(super) fn open(
+    device_id: u32,
+    timeout: Duration,
+    mut passes: impl FnMut(Errno) -> bool,
+) -> Result<CharDevice, UblkError> {
+    let started = Instant::now();
+    loop {
+        match CharDevice::open(device_id) {
+            Err(e) if Errno::from_io_error(&e).is_some_and(&mut passes) && started.elapsed() < timeout => {
+                std::thread::sleep(RETRY);
             }
-            match std::fs::remove_file(&path) {
-                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
-            // Follows no link and overwrites nothing.
-            File::create_new(&path)?.write_all(b"{}")
-        };
-        Self(write().is_ok().then_some(path))
-    }
-}
-
-impl Drop for StateFile {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // A file that is left is empty, and the next recovery replaces it.
-            std::fs::remove_file(path).unwrap_or(());
+            result => return result.map_err(UblkError::system("opening the ublk character device")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No machine has a device of this number.
+    const NONE: u32 = u32::MAX;
+
+    #[test]
+    fn missing_node_is_awaited_for_a_limited_time() {
+        let timeout = Duration::from_millis(50);
+        let started = Instant::now();
+        let missing = open(NONE, timeout, |errno| errno == Errno::NOENT).map(drop).unwrap_err();
+        assert!(matches!(missing, UblkError::System { .. }), "{missing}");
+        assert!(started.elapsed() >= timeout);
+        let mut tries = 0;
+        let busy = open(NONE, Duration::MAX, |errno| {
+            tries += 1;
+            errno == Errno::BUSY
+        });
+        assert!(busy.is_err() && tries == 1, "another error is returned at once");
     }
 }

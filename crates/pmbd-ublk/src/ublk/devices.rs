@@ -1,8 +1,8 @@
 //! The devices that exist, and the one that belongs to a pool.
 
-use super::control::Control;
 use super::error::{UblkError, UblkUnavailable};
 use super::info::{DeviceIdentity, DeviceInfo, DeviceState, Features};
+use pm_ublk::{Control, ControlError};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,10 +17,13 @@ const RETRY: Duration = Duration::from_millis(10);
 /// # Errors
 /// With what is missing and what would help: see [`UblkUnavailable`].
 pub fn available() -> Result<Features, UblkUnavailable> {
-    Control::open().and_then(|mut control| control.features()).map_err(|error| match error {
-        UblkError::Unavailable(why) => why,
-        other => UblkUnavailable::Unusable { reason: other.to_string() },
-    })
+    match Control::open().and_then(|mut control| control.features()) {
+        Ok(features) => Ok(Features::from_bits_retain(features)),
+        Err(error) => Err(match error.into() {
+            UblkError::Unavailable(why) => why,
+            other => UblkUnavailable::Unusable { reason: other.to_string() },
+        }),
+    }
 }
 
 /// This program's devices, by number.
@@ -115,10 +118,10 @@ fn all(control: &mut Control) -> Result<Vec<DeviceInfo>, UblkError> {
     let mut devices = Vec::new();
     for device_id in numbers()? {
         match control.info(device_id) {
-            Ok(info) => devices.push(info),
+            Ok(info) => devices.push(DeviceInfo::from(&info)),
             // Deleted since it was listed.
-            Err(UblkError::NoDevice { .. }) => {}
-            Err(other) => return Err(other),
+            Err(ControlError::NoDevice { .. }) => {}
+            Err(other) => return Err(other.into()),
         }
     }
     devices.sort_unstable_by_key(|device| device.device_id);

@@ -1,5 +1,6 @@
 //! Why a device could not be made, taken over or removed.
 
+use pm_ublk::ControlError;
 use rustix::io::Errno;
 use std::fmt;
 use std::path::PathBuf;
@@ -135,35 +136,20 @@ impl fmt::Display for Usage {
     }
 }
 
-/// What the driver, or the library in front of it, answered.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum DriverError {
-    /// The driver refused.
-    #[error("{0}")]
-    Errno(Errno),
-    /// The library refused.
-    #[error("{0}")]
-    Library(String),
-}
-
-impl DriverError {
-    /// For `map_err`: the answer to `command`.
-    pub(super) fn to(command: &'static str, device_id: u32) -> impl FnOnce(Self) -> UblkError {
-        move |why| match why {
-            Self::Errno(Errno::PERM | Errno::ACCESS) => UblkUnavailable::NoPermission.into(),
-            Self::Errno(errno) => UblkError::Refused { command, device_id, errno },
-            Self::Library(reason) => UblkUnavailable::Unusable { reason }.into(),
-        }
-    }
-}
-
-impl From<libublk::UblkError> for DriverError {
-    fn from(error: libublk::UblkError) -> Self {
-        use libublk::UblkError::{IOError, OtherError, UringIOError};
+impl From<ControlError> for UblkError {
+    fn from(error: ControlError) -> Self {
         match error {
-            UringIOError(code) | OtherError(code) if code < 0 => Self::Errno(Errno::from_raw_os_error(-code)),
-            IOError(e) => Errno::from_io_error(&e).map_or(Self::Library(e.to_string()), Self::Errno),
-            other => Self::Library(other.to_string()),
+            ControlError::NoDriver => UblkUnavailable::NoDriver.into(),
+            ControlError::NoPermission => UblkUnavailable::NoPermission.into(),
+            ControlError::NoDevice { device_id } => Self::NoDevice { device_id },
+            ControlError::TimedOut { command, device_id, waited } => {
+                Self::TimedOut { command, device_id, waited }
+            }
+            ControlError::Refused { command, device_id, errno } => {
+                Self::Refused { command, device_id, errno }
+            }
+            ControlError::System { action, source } => Self::System { action, source },
+            other => UblkUnavailable::Unusable { reason: other.to_string() }.into(),
         }
     }
 }

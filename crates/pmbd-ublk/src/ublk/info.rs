@@ -1,6 +1,6 @@
 //! What the driver tells of itself and of a device.
 
-use libublk_rs_sys as sys;
+use pm_ublk::sys;
 use std::fmt;
 
 bitflags::bitflags! {

@@ -2,7 +2,7 @@
 //!
 //! # The life of a request
 //! ublk is a block driver in the kernel whose requests are served by a process. Each device has queues, each queue has `depth` tags, and
-//! each tag has a buffer of the server's. A queue is served by one thread with one io_uring (`queue.rs`):
+//! each tag has a buffer of the server's. A queue is served by one thread with one io_uring (`queue.rs`, over the crate `pm-ublk`):
 //!
 //! 1. At the start the thread *fetches* every tag: a command on the ring that offers the tag and its buffer for the next request, and that
 //!    completes when there is one.
@@ -37,7 +37,6 @@
 //! # Source
 //! The kernel's documentation, `Documentation/block/ublk.rst`.
 
-mod control;
 mod daemons;
 mod device;
 mod devices;

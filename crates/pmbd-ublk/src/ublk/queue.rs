@@ -1,20 +1,14 @@
-//! A queue and its ring: fetches requests, decodes each into a [`BlockOp`] for the engine, and commits the results.
+//! Serves a queue: decodes each request into a [`BlockOp`] for the engine, and answers it.
 
-use super::error::DriverError;
 use crate::engine::{BlockError, BlockOp, Engine};
 use crate::panics::AbortOnPanic;
 use crate::polling::Polling;
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use libublk::ctrl::UblkCtrl;
-use libublk::helpers::IoBuf;
-use libublk::io::{BufDesc, BufDescList, UblkDev, UblkIOCtx, UblkQueue};
-use libublk::{UblkError, UblkIORes, with_task_io_ring_mut};
-use libublk_rs_sys as sys;
 use pm_core::Pmem;
+use pm_ublk::{CharDevice, PreparedQueue, QueueError, Turn, sys};
 use rustix::io::Errno;
-use std::cell::RefCell;
-use std::io::ErrorKind;
-use std::os::fd::RawFd;
+use rustix::process::configure_io_flusher_behavior;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -23,9 +17,6 @@ const SECTOR_BYTES: u64 = 512;
 
 /// More requests at a time than this are many.
 const MANY: u32 = 2;
-
-/// Marks the order to leave among the ring's completions.
-const LEAVE: u32 = 1;
 
 /// How a queue's thread is to behave.
 #[derive(Clone, Debug)]
@@ -38,8 +29,10 @@ pub(super) struct QueueConfig {
     pub(super) max_io_bytes: u32,
     /// The longest time to poll for the next request before sleeping.
     pub(super) spin: Duration,
+    /// The features of the device.
+    pub(super) features: u64,
     /// An eventfd: the thread leaves the queue when it becomes readable.
-    pub(super) leave: RawFd,
+    pub(super) leave: Arc<OwnedFd>,
 }
 
 /// How a queue ended.
@@ -54,141 +47,98 @@ pub(super) enum QueueEnd {
 /// A queue that is ready to be served by the calling thread, before the device has a server.
 pub(super) struct Queue {
     config: QueueConfig,
-    buffers: Vec<IoBuf<u8>>,
+    prepared: PreparedQueue,
 }
 
 impl Queue {
     /// Makes the calling thread's ring, and the buffers of the tags.
-    pub(super) fn prepare(config: QueueConfig) -> Result<Self, DriverError> {
-        UblkCtrl::init_queue_thread();
-        init_ring(config.depth)?;
-        let buffers = (0..config.depth).map(|_| IoBuf::new(config.max_io_bytes as usize)).collect();
-        Ok(Self { config, buffers })
+    pub(super) fn prepare(config: QueueConfig) -> Result<Self, QueueError> {
+        // An allocation of this thread must not wait for write-back to its own device. A kernel that refuses, as it does without CAP_SYS_RESOURCE, serves
+        // the device nevertheless.
+        if let Err(why) = configure_io_flusher_behavior(true) {
+            tracing::debug!(queue = config.queue, error = %why, "the queue's thread is not an I/O flusher");
+        }
+        let prepared = PreparedQueue::new(config.depth, config.max_io_bytes)?;
+        Ok(Self { config, prepared })
     }
 
     /// Serves the queue on the calling thread, which has prepared it, until its end. Sends `ready` when the driver has the tags.
     pub(super) fn serve<P: Pmem>(
         self,
-        device: &UblkDev,
+        device: &CharDevice,
         engine: &Engine<P>,
         ready: &Sender<()>,
-    ) -> Result<QueueEnd, DriverError> {
-        let Self { config, mut buffers } = self;
-        let queue = UblkQueue::new(config.queue, device)?;
-        // Queued in the ring, which has room for all of them: the first turn submits them in one system call.
-        let queue = queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&buffers)))?;
-        let mut served =
-            Loop { queue: &queue, engine, found_count: 0, arrived: None, leaving: false, failed: None };
-        // Before the queue is dropped, which would wait for commands that only the ring's end cancels.
+    ) -> Result<QueueEnd, QueueError> {
+        let Self { config, prepared } = self;
+        let leave = Some(config.leave.as_fd());
+        let queue = prepared.fetch(device, config.queue, config.features, leave)?;
+        let mut served = Loop { queue, engine, arrived: None };
         let _aborts = AbortOnPanic;
-        let outcome = served.run(&config, &mut buffers, ready);
-        if !matches!(outcome, Ok(QueueEnd::Stopped)) {
-            // The driver still has the tags. It may copy a request's data into their buffers until the ring is closed, with this
-            // thread; and dropping the queue would wait for commands that only the ring's end cancels.
-            std::mem::forget(queue);
-            std::mem::forget(buffers);
-        }
-        outcome
+        served.run(&config, ready)
     }
 }
 
 /// A queue being served.
-struct Loop<'q, 'd, P: Pmem> {
-    queue: &'q UblkQueue<'d>,
-    engine: &'q Engine<P>,
-    /// The completions of this turn.
-    found_count: u32,
-    /// When the first of them arrived.
+struct Loop<'e, P: Pmem> {
+    queue: pm_ublk::Queue,
+    engine: &'e Engine<P>,
+    /// When the first request of this turn arrived.
     arrived: Option<Instant>,
-    leaving: bool,
-    failed: Option<Errno>,
 }
 
-impl<P: Pmem> Loop<'_, '_, P> {
-    fn run(
-        &mut self,
-        config: &QueueConfig,
-        buffers: &mut [IoBuf<u8>],
-        ready: &Sender<()>,
-    ) -> Result<QueueEnd, DriverError> {
-        watch(self.queue, config.leave)?;
-        // A fetch that the driver refuses fails at once.
-        if self.turn(buffers, 0)? {
+impl<P: Pmem> Loop<'_, P> {
+    fn run(&mut self, config: &QueueConfig, ready: &Sender<()>) -> Result<QueueEnd, QueueError> {
+        // Submits the fetches. One that the driver refuses fails at once.
+        let mut turn = self.turn(0)?;
+        if turn == Turn::Stopped {
             return Ok(QueueEnd::Stopped);
         }
         ready.send(()).unwrap_or(());
         let mut polling = Polling::new(config.spin);
-        while !self.leaving {
+        loop {
+            let count = match turn {
+                Turn::Stopped => return Ok(QueueEnd::Stopped),
+                Turn::Served { watched: true, .. } => return Ok(QueueEnd::Left),
+                Turn::Served { count, .. } => count,
+            };
             let idle_since = Instant::now();
             // With many requests at a time, submitting and waiting in one system call is cheaper.
-            let polls = self.found_count <= MANY;
+            let polls = count <= MANY;
             if polls {
-                poll(polling.budget());
+                self.poll(polling.budget())?;
             }
-            (self.found_count, self.arrived) = (0, None);
-            if self.turn(buffers, 1)? {
-                return Ok(QueueEnd::Stopped);
-            }
+            turn = self.turn(1)?;
             if let Some(arrived) = self.arrived.filter(|_| polls) {
                 polling.learn(arrived.duration_since(idle_since));
             }
         }
-        Ok(QueueEnd::Left)
     }
 
-    /// Submits the results, waits for at least `wait` completions, and serves each. Whether the driver has aborted every tag.
-    fn turn(&mut self, buffers: &mut [IoBuf<u8>], wait: usize) -> Result<bool, DriverError> {
-        let queue = self.queue;
-        let served = queue.flush_and_wake_io_tasks(
-            |user_data, completion, _| self.complete(user_data, completion, buffers),
-            wait,
-        );
-        if let Some(errno) = self.failed {
-            return Err(DriverError::Errno(errno));
-        }
-        match served {
-            Ok(_) => Ok(false),
-            Err(UblkError::QueueIsDown) => Ok(true),
-            Err(UblkError::IOError(e)) if e.kind() == ErrorKind::Interrupted => Ok(false),
-            Err(other) => Err(other.into()),
-        }
+    /// Submits the results, waits for at least `wait` completions, and serves each.
+    fn turn(&mut self, wait: usize) -> Result<Turn, QueueError> {
+        let Self { queue, engine, arrived } = self;
+        *arrived = None;
+        queue.turn(wait, |described, buffer| {
+            arrived.get_or_insert_with(Instant::now);
+            Descriptor::from(described).execute(engine, buffer)
+        })
     }
 
-    /// Handles one completion: a request, the order to leave, or an aborted tag.
-    #[inline]
-    fn complete(&mut self, user_data: u64, completion: &cqueue::Entry, buffers: &mut [IoBuf<u8>]) {
-        self.found_count += 1;
-        self.arrived.get_or_insert_with(Instant::now);
-        if user_data & libublk::UblkUringData::Target as u64 != 0 {
-            self.leaving = true;
-            return;
+    /// Submits the results, then polls for a completion for at most `budget`.
+    fn poll(&mut self, budget: Duration) -> Result<(), QueueError> {
+        if budget.is_zero() {
+            return Ok(());
         }
-        match completion.result() {
-            0 => {}
-            aborted if aborted == -Errno::NODEV.raw_os_error() => return,
-            failed => {
-                self.failed = Some(Errno::from_raw_os_error(failed.saturating_neg()));
-                return;
+        self.queue.submit()?;
+        let started = Instant::now();
+        while !self.queue.is_ready() && started.elapsed() < budget {
+            for _ in 0..16 {
+                std::hint::spin_loop();
             }
+            // Other threads of this CPU go first, above all the submitter of the next request. crossbeam's `Backoff` yields too late.
+            std::thread::yield_now();
         }
-        #[expect(clippy::cast_possible_truncation, reason = "a tag has 16 bits")]
-        let tag = UblkIOCtx::user_data_to_tag(user_data) as u16;
-        let buffer = &mut buffers[usize::from(tag)];
-        let described = self.queue.get_iod(tag);
-        let descriptor = Descriptor {
-            op_flags: described.op_flags,
-            sectors: described.nr_sectors,
-            start_sector: described.start_sector,
-        };
-        let result = descriptor.execute(self.engine, buffer.as_mut_slice());
-        let outcome = self.queue.complete_io_cmd_unified(
-            tag,
-            BufDesc::Slice(buffer.as_slice()),
-            Ok(UblkIORes::Result(result)),
-        );
-        if outcome.is_err() {
-            self.failed = Some(Errno::INVAL);
-        }
+        Ok(())
     }
 }
 
@@ -201,6 +151,13 @@ struct Descriptor {
     sectors: u32,
     /// Its first sector.
     start_sector: u64,
+}
+
+impl From<&sys::ublksrv_io_desc> for Descriptor {
+    fn from(described: &sys::ublksrv_io_desc) -> Self {
+        let sys::ublksrv_io_desc { op_flags, nr_sectors: sectors, start_sector, .. } = *described;
+        Self { op_flags, sectors, start_sector }
+    }
 }
 
 impl Descriptor {
@@ -231,22 +188,20 @@ impl Descriptor {
         Ok((offset_bytes, op))
     }
 
-    /// Runs the request on `engine`. Returns the number of bytes moved, or a negative errno.
+    /// Runs the request on `engine`. Returns the number of bytes moved.
     #[inline]
-    fn execute<P: Pmem>(&self, engine: &Engine<P>, buffer: &mut [u8]) -> i32 {
+    fn execute<P: Pmem>(&self, engine: &Engine<P>, buffer: &mut [u8]) -> Result<u32, Errno> {
         let capacity = buffer.len();
-        let done = self.decode(buffer).and_then(|(offset_bytes, op)| {
-            let moved = match &op {
-                BlockOp::Read { out } => out.len(),
-                BlockOp::Write { data, .. } => data.len(),
-                BlockOp::Flush | BlockOp::Discard { .. } | BlockOp::WriteZeroes { .. } => 0,
-            };
-            debug_assert!(moved <= capacity);
-            engine.execute(offset_bytes, op).map_err(|e| errno_of(&e))?;
-            // A buffer has at most 32 MiB, so this never saturates.
-            Ok(i32::try_from(moved).unwrap_or(i32::MAX))
-        });
-        done.unwrap_or_else(|errno| -errno.raw_os_error())
+        let (offset_bytes, op) = self.decode(buffer)?;
+        let moved = match &op {
+            BlockOp::Read { out } => out.len(),
+            BlockOp::Write { data, .. } => data.len(),
+            BlockOp::Flush | BlockOp::Discard { .. } | BlockOp::WriteZeroes { .. } => 0,
+        };
+        debug_assert!(moved <= capacity);
+        engine.execute(offset_bytes, op).map_err(|e| errno_of(&e))?;
+        // A buffer has at most 32 MiB, so this never saturates.
+        Ok(u32::try_from(moved).unwrap_or(u32::MAX))
     }
 }
 
@@ -260,55 +215,6 @@ fn errno_of(error: &BlockError) -> Errno {
         | BlockError::Mismatch { .. }
         | BlockError::Discarded => Errno::IO,
     }
-}
-
-/// Makes this thread's ring, with room for every tag and the order to leave.
-///
-/// A request is announced by task work that runs on this thread. With these flags it runs when the thread enters the kernel, instead of
-/// interrupting it, and the ring shows that such work is pending: this is what [`poll`] looks at.
-fn init_ring(depth: u16) -> Result<(), DriverError> {
-    let entries = u32::from(depth) + 1;
-    let ring: IoUring<squeue::Entry, cqueue::Entry> = IoUring::builder()
-        .setup_cqsize(entries * 2)
-        .setup_single_issuer()
-        .setup_coop_taskrun()
-        .setup_taskrun_flag()
-        .build(entries)
-        .map_err(UblkError::IOError)?;
-    libublk::ublk_init_task_ring(|slot| {
-        slot.set(RefCell::new(ring)).map_err(|_| UblkError::OtherError(-Errno::EXIST.raw_os_error()))
-    })?;
-    Ok(())
-}
-
-/// Makes the ring report when `leave` becomes readable.
-fn watch(queue: &UblkQueue<'_>, leave: RawFd) -> Result<(), DriverError> {
-    const READABLE: u32 = 1; // POLLIN
-    let entry = opcode::PollAdd::new(types::Fd(leave), READABLE)
-        .build()
-        .user_data(UblkIOCtx::build_user_data(0, LEAVE, 0, true));
-    Ok(queue.ublk_submit_sqe_sync(entry)?)
-}
-
-/// Submits the results, then polls for a completion for at most `budget`.
-fn poll(budget: Duration) {
-    if budget.is_zero() {
-        return;
-    }
-    with_task_io_ring_mut(|ring| {
-        // The wait that follows reports the error again.
-        if ring.submit().is_err() {
-            return;
-        }
-        let started = Instant::now();
-        while ring.completion().is_empty() && !ring.submission().taskrun() && started.elapsed() < budget {
-            for _ in 0..16 {
-                std::hint::spin_loop();
-            }
-            // Other threads of this CPU go first, above all the submitter of the next request. crossbeam's `Backoff` yields too late.
-            std::thread::yield_now();
-        }
-    });
 }
 
 #[cfg(test)]
@@ -332,7 +238,10 @@ mod tests {
         sectors: u32,
         buf: &mut [u8],
     ) -> i32 {
-        Descriptor { op_flags, sectors, start_sector }.execute(engine, buf)
+        match (Descriptor { op_flags, sectors, start_sector }).execute(engine, buf) {
+            Ok(moved) => i32::try_from(moved).unwrap(),
+            Err(errno) => -errno.raw_os_error(),
+        }
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! The life of a device, from its addition or takeover to its removal.
 
-use super::control::{Control, NO_DEVICE};
 use super::daemons::ensure_daemons;
 use super::device::Device;
 use super::devices::{self, PoolDevice, find};
-use super::error::{DriverError, UblkError, Usage};
+use super::error::{UblkError, Usage};
 use super::info::{DeviceIdentity, DeviceInfo, DeviceState, Features};
 use super::options::Options;
 use super::queue::QueueEnd;
@@ -14,6 +13,7 @@ use super::workers::Workers;
 use super::{mounts, usage};
 use crate::engine::Engine;
 use pm_core::Pmem;
+use pm_ublk::{Control, ControlError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -100,7 +100,7 @@ pub fn serve<P: Pmem + Send + Sync + 'static>(
                 );
                 engine.fail_flushes();
             }
-            (server.take_over(&waiting, &spec)?, true)
+            (server.take_over(&mut control, &waiting, &spec)?, true)
         }
         PoolDevice::Dead(device) => {
             control.delete(device.device_id, options.removal_timeout)?;
@@ -142,23 +142,21 @@ impl<P: Pmem + Send + Sync + 'static> Server<'_, P> {
     /// Makes a device and starts it. On an error the device is removed again.
     fn make(&mut self, control: &mut Control, spec: &Spec) -> Result<Up, UblkError> {
         let timeout = self.options.removal_timeout;
-        let device = self.add(control, spec)?;
+        let device = Self::add(control, spec)?;
         let device_id = device.info().device_id;
-        let mut workers = match self.prepare(&device) {
+        let mut workers = match self.prepare(control, &device) {
             Ok(workers) => workers,
             Err(why) => {
-                drop(device);
                 control.delete(device_id, timeout)?;
                 return Err(why);
             }
         };
-        match begin(&device, &mut workers) {
+        match begin(control, &device, &mut workers) {
             Ok(()) => Ok(Up { device, workers }),
             Err(why) => {
                 control.stop(device_id, timeout)?;
                 // The queues end with their device; if one failed, its error is the cause.
                 let ended = workers.join();
-                drop(device);
                 control.delete(device_id, timeout)?;
                 Err(ended.err().unwrap_or(why))
             }
@@ -166,31 +164,27 @@ impl<P: Pmem + Send + Sync + 'static> Server<'_, P> {
     }
 
     /// Adds a device.
-    fn add(&self, control: &mut Control, spec: &Spec) -> Result<Device, UblkError> {
+    fn add(control: &mut Control, spec: &Spec) -> Result<Device, UblkError> {
         if let Some(device_id) = spec.device_id.filter(|id| devices::exists(*id)) {
             return Err(UblkError::IdTaken { device_id });
         }
-        Device::add(spec).map_err(|why| {
-            let error = DriverError::to("add", spec.device_id.unwrap_or(NO_DEVICE))(why);
-            // The driver may have added it before the library failed.
-            match find(control, spec.identity) {
-                Ok(PoolDevice::Dead(left)) => {
-                    control.delete(left.device_id, self.options.removal_timeout).err().unwrap_or(error)
-                }
-                _ => error,
-            }
-        })
+        Device::add(control, spec)
     }
 
     /// Becomes the server of a device that waits. Everything that needs descriptors, memory or threads happens before
     /// [`Device::begin_recovery`], until which nothing changes for the device. If a later step fails, the device waits again.
-    fn take_over(&mut self, waiting: &DeviceInfo, spec: &Spec) -> Result<Up, UblkError> {
+    fn take_over(
+        &mut self,
+        control: &mut Control,
+        waiting: &DeviceInfo,
+        spec: &Spec,
+    ) -> Result<Up, UblkError> {
         loop {
-            let device = Device::waiting(waiting.device_id, spec)?;
-            let mut workers = self.prepare(&device)?;
+            let device = Device::waiting(control, waiting.device_id, spec)?;
+            let mut workers = self.prepare(control, &device)?;
             let begun = ensure_daemons(waiting)
-                .and_then(|_| device.begin_recovery())
-                .and_then(|()| begin(&device, &mut workers));
+                .and_then(|_| device.begin_recovery(control))
+                .and_then(|()| begin(control, &device, &mut workers));
             let Err(why) = begun else { return Ok(Up { device, workers }) };
             workers.dismiss()?;
             match workers.join()? {
@@ -203,9 +197,9 @@ impl<P: Pmem + Send + Sync + 'static> Server<'_, P> {
         }
     }
 
-    fn prepare(&mut self, device: &Device) -> Result<Workers, UblkError> {
+    fn prepare(&mut self, control: &mut Control, device: &Device) -> Result<Workers, UblkError> {
         self.attempts += 1;
-        Workers::prepare(device, self.engine, self.options, &self.messages, self.attempts)
+        Workers::prepare(control, device, self.engine, self.options, &self.messages, self.attempts)
     }
 
     /// Serves until the end.
@@ -219,7 +213,6 @@ impl<P: Pmem + Send + Sync + 'static> Server<'_, P> {
             workers.dismiss()?;
         }
         let ended = workers.join();
-        drop(device);
         end?;
         match ended? {
             QueueEnd::Left => Ok(Ended::HandedOver),
@@ -247,10 +240,10 @@ impl<P: Pmem + Send + Sync + 'static> Server<'_, P> {
                 // Of a failed attempt to take over.
                 Message::QueueEnded(attempt) if !workers.is_of(attempt) => {}
                 Message::QueueEnded(_) | Message::Shutdown(Shutdown::HandOver) => return Ok(()),
-                Message::Shutdown(Shutdown::RemoveForced) => return control.stop(device_id, timeout),
+                Message::Shutdown(Shutdown::RemoveForced) => return Ok(control.stop(device_id, timeout)?),
                 Message::Shutdown(Shutdown::Remove) => match usage::claim(device_id) {
                     // Held until the device is stopped, so that it cannot be mounted in between.
-                    Ok(_claim) => return control.stop(device_id, timeout),
+                    Ok(_claim) => return Ok(control.stop(device_id, timeout)?),
                     Err(UblkError::InUse { usage, .. }) => self.report(Event::StillInUse(usage)),
                     Err(other) => return Err(other),
                 },
@@ -266,7 +259,7 @@ impl<P: Pmem + Send + Sync + 'static> Server<'_, P> {
 
 /// Passes the device to its queues' threads, and starts it when every queue is ready. A queue that fails after that sends a message, which
 /// is received as soon as serving begins.
-fn begin(device: &Device, workers: &mut Workers) -> Result<(), UblkError> {
+fn begin(control: &mut Control, device: &Device, workers: &mut Workers) -> Result<(), UblkError> {
     let device_id = device.info().device_id;
     let ended = |queue, reason: &str| UblkError::Queue { device_id, queue, reason: reason.into() };
     let io = device.attach()?;
@@ -278,15 +271,15 @@ fn begin(device: &Device, workers: &mut Workers) -> Result<(), UblkError> {
     if workers.any_ended() {
         return Err(ended(0, "the driver aborted its tags"));
     }
-    device.start(&io)
+    device.start(control)
 }
 
 /// Whether the device was stopped, or is gone.
 fn is_stopped(control: &mut Control, device_id: u32) -> Result<bool, UblkError> {
     match control.info(device_id) {
-        Ok(info) => Ok(info.state == DeviceState::Dead),
-        Err(UblkError::NoDevice { .. }) => Ok(true),
-        Err(other) => Err(other),
+        Ok(info) => Ok(DeviceState::from(info.state) == DeviceState::Dead),
+        Err(ControlError::NoDevice { .. }) => Ok(true),
+        Err(other) => Err(other.into()),
     }
 }
 

@@ -4,8 +4,8 @@ use super::error::UblkError;
 use super::info::{DeviceIdentity, DeviceInfo, Features};
 use super::options::Options;
 use crate::engine::{Engine, WriteCache};
-use libublk_rs_sys as sys;
 use pm_core::Pmem;
+use pm_ublk::sys;
 
 /// What a device is to be.
 #[derive(Clone, Debug)]

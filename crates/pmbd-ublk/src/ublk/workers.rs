@@ -1,16 +1,16 @@
 //! The threads that serve the queues.
 
 use super::device::Device;
-use super::error::{DriverError, UblkError};
+use super::error::UblkError;
 use super::options::Options;
 use super::queue::{Queue, QueueConfig, QueueEnd};
 use super::shutdown::Message;
 use crate::engine::Engine;
-use libublk::io::UblkDev;
 use pm_core::Pmem;
+use pm_ublk::{CharDevice, Control, QueueError};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -22,11 +22,11 @@ pub(super) struct Workers {
     attempt: u32,
     threads: Vec<JoinHandle<Result<QueueEnd, UblkError>>>,
     /// For each queue: its thread waits here for the device, and leaves if the sender is dropped.
-    begin: Vec<Sender<Arc<UblkDev>>>,
+    begin: Vec<Sender<Arc<CharDevice>>>,
     /// For each queue: a message when the thread is prepared, and one when the driver has its tags. A queue that fails before drops its
     /// sender instead.
     ready: Vec<Receiver<()>>,
-    leave: OwnedFd,
+    leave: Arc<OwnedFd>,
 }
 
 /// Reports to the serving thread that a queue has ended, even by a panic.
@@ -42,6 +42,7 @@ impl Drop for ReportEnd {
 impl Workers {
     /// Starts a thread for each queue of `device`, and waits until each has its ring and buffers.
     pub(super) fn prepare<P: Pmem + Send + Sync + 'static>(
+        control: &mut Control,
         device: &Device,
         engine: &Arc<Engine<P>>,
         options: &Options,
@@ -52,22 +53,24 @@ impl Workers {
         let device_id = info.device_id;
         // One write makes it readable for every queue for good, as it is never read.
         let leave = eventfd(0, EventfdFlags::CLOEXEC).map_err(UblkError::system("making an eventfd"))?;
+        let leave = Arc::new(leave);
         let (threads, begin, ready) = (Vec::new(), Vec::new(), Vec::new());
         let mut workers = Self { device_id, attempt, threads, begin, ready, leave };
         for queue in 0..info.queues {
             let failed =
-                move |reason: DriverError| UblkError::Queue { device_id, queue, reason: reason.to_string() };
-            let cpus = device.cpus(queue, &options.affinity).map_err(failed)?;
+                move |why: QueueError| UblkError::Queue { device_id, queue, reason: why.to_string() };
+            let cpus = device.cpus(control, queue, &options.affinity)?;
             let config = QueueConfig {
                 queue,
                 depth: info.depth,
                 max_io_bytes: info.max_io_bytes,
                 spin: options.spin,
-                leave: workers.leave.as_raw_fd(),
+                features: info.features.bits(),
+                leave: Arc::clone(&workers.leave),
             };
             let engine = Arc::clone(engine);
             let (is_ready, ready) = channel();
-            let (begin, device) = channel::<Arc<UblkDev>>();
+            let (begin, device) = channel::<Arc<CharDevice>>();
             let report_end = ReportEnd(messages.clone(), attempt);
             let serve = move || {
                 let _report_end = report_end;
@@ -92,7 +95,7 @@ impl Workers {
     }
 
     /// Passes the device to the threads. Each fetches its queue's tags.
-    pub(super) fn begin(&mut self, device: &Arc<UblkDev>) {
+    pub(super) fn begin(&mut self, device: &Arc<CharDevice>) {
         for begin in self.begin.drain(..) {
             // `first_not_ready` finds a thread that has ended.
             begin.send(Arc::clone(device)).unwrap_or(());
@@ -126,7 +129,7 @@ impl Workers {
     /// Makes the threads leave their queues, whatever the state of the device.
     pub(super) fn dismiss(&self) -> Result<(), UblkError> {
         // Eight bytes that are not zero in either byte order.
-        rustix::io::write(&self.leave, &[1; 8]).map_err(UblkError::system("dismissing the queues"))?;
+        rustix::io::write(&*self.leave, &[1; 8]).map_err(UblkError::system("dismissing the queues"))?;
         Ok(())
     }
 

@@ -56,9 +56,11 @@ const ALLOWED: &[(&str, &str)] = &[
     ),
     ("crates/pm-malloc/src/thread.rs", "asks the C library which thread calls"),
     ("crates/pm-syscall-faults/src/ptrace.rs", "ptrace has no safe wrapper"),
+    ("crates/pm-ublk/src/control.rs", "the kernel answers into memory whose address it is given"),
+    ("crates/pm-ublk/src/descriptors.rs", "reads memory that the kernel writes"),
+    ("crates/pm-ublk/src/offer.rs", "the kernel is given commands with the address of a buffer"),
+    ("crates/pm-ublk/src/queue.rs", "the kernel is given commands with the addresses of buffers"),
     ("crates/pmbd-ublk/src/buffer/slots.rs", "makes slices of lent slots, which are stored to under a lock"),
-    ("crates/pmbd-ublk/src/ublk/control.rs", "the kernel answers into memory whose address it is given"),
-    ("crates/pmbd-ublk/src/ublk/daemons.rs", "the kernel is given commands with the address of a buffer"),
     ("crates/pmbd-ublk/src/ublk/mounts.rs", "leaving a namespace has no safe wrapper"),
     ("system-tests/src/bin/half-takeover.rs", "the kernel is given commands with the address of a buffer"),
 ];

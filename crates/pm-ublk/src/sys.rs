@@ -1,23 +1,15 @@
-//! The part of the kernel's ublk interface (`<linux/ublk_cmd.h>`) that `libublk` 0.4.8 and this workspace use: constants, command
-//! numbers and structures, under the names and with the types that bindgen gives them.
+//! The part of the kernel's ublk interface (`<linux/ublk_cmd.h>`) that servers with copied data use: constants, command numbers and structures, under the
+//! names of the header.
 //!
-//! The crates.io package of the same name generates all of the header at build time, which needs bindgen and libclang on every machine
-//! that builds it. The interface between kernel and user space never changes once released, so it can be written down once. This package
-//! takes the other one's place by `[patch.crates-io]` in the workspace's `Cargo.toml`.
-//!
-//! Sizes and offsets are asserted at compile time. A test compares every constant and structure with the header of the machine, as far
-//! as that header knows them. Meanings are documented in the header and in `Documentation/block/ublk.rst` of the kernel.
-//!
-//! # Limitations
-//! A `[patch]` applies to the workspace that states it. Installing a published package that depends on `libublk` compiles the generated
-//! crate, which needs libclang (`libclang1` in Debian).
+//! They are written by hand, because the interface between kernel and user space never changes once released, and a generator needs libclang on every
+//! machine that builds the crate. Sizes and offsets are asserted at compile time. A test compares every constant and structure with the header of the
+//! machine, as far as that header knows them. Meanings are documented in the header and in `Documentation/block/ublk.rst` of the kernel.
 //!
 //! ```
-//! use libublk_rs_sys as sys;
+//! use pm_ublk::sys;
 //! assert_eq!(size_of::<sys::ublksrv_io_desc>(), 24);
 //! assert_eq!(sys::UBLK_U_IO_FETCH_REQ, 0xc010_7520); // read and write, 16 bytes, 'u', number 0x20
 //! ```
-#![forbid(unsafe_code)]
 #![expect(missing_docs, reason = "the kernel documents its interface")]
 
 #[cfg(test)]
@@ -38,7 +30,7 @@ macro_rules! structures {
     ($($name:ident[$size:literal] { $($offset:literal $field:ident: $type:ty,)* })*) => {
         $(
             #[repr(C)]
-            #[derive(Debug, Default, Copy, Clone, serde::Serialize, serde::Deserialize)]
+            #[derive(Debug, Default, Copy, Clone)]
             pub struct $name { $(pub $field: $type,)* }
 
             const _: () = assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));
@@ -87,10 +79,6 @@ const fn io(number: u32) -> u32 {
     ioc::<ublksrv_io_cmd>(READ_WRITE, number)
 }
 
-const fn batch(number: u32) -> u32 {
-    ioc::<ublk_batch_io>(READ_WRITE, number)
-}
-
 constants! {
     // Commands to /dev/ublk-control. The first is a legacy number, which kernels before 6.4 know alone.
     UBLK_CMD_GET_DEV_INFO2: u32 = 0x12;
@@ -106,29 +94,17 @@ constants! {
     UBLK_U_CMD_END_USER_RECOVERY: u32 = control(READ_WRITE, 0x11);
     UBLK_U_CMD_GET_DEV_INFO2: u32 = control(READ, UBLK_CMD_GET_DEV_INFO2);
     UBLK_U_CMD_GET_FEATURES: u32 = control(READ, 0x13);
-    UBLK_U_CMD_DEL_DEV_ASYNC: u32 = control(READ, 0x14);
-    UBLK_U_CMD_UPDATE_SIZE: u32 = control(READ_WRITE, 0x15);
-    UBLK_U_CMD_QUIESCE_DEV: u32 = control(READ_WRITE, 0x16);
 
     // Commands to /dev/ublkcN, and their results.
     UBLK_U_IO_FETCH_REQ: u32 = io(0x20);
     UBLK_U_IO_COMMIT_AND_FETCH_REQ: u32 = io(0x21);
-    UBLK_U_IO_REGISTER_IO_BUF: u32 = io(0x23);
-    UBLK_U_IO_UNREGISTER_IO_BUF: u32 = io(0x24);
-    UBLK_U_IO_PREP_IO_CMDS: u32 = batch(0x25);
-    UBLK_U_IO_COMMIT_IO_CMDS: u32 = batch(0x26);
-    UBLK_U_IO_FETCH_IO_CMDS: u32 = batch(0x27);
     UBLK_IO_RES_OK: u32 = 0;
     UBLK_IO_RES_ABORT: i32 = -19; // -ENODEV
 
     // Positions in /dev/ublkcN, and limits.
     UBLKSRV_CMD_BUF_OFFSET: u32 = 0;
-    UBLKSRV_IO_BUF_OFFSET: u32 = 0x8000_0000;
     UBLK_MAX_QUEUE_DEPTH: u32 = 4096;
     UBLK_MAX_NR_QUEUES: u32 = 1 << 12;
-    UBLK_IO_BUF_BITS_MASK: u32 = (1 << 25) - 1;
-    UBLK_TAG_OFF: u32 = 25;
-    UBLK_QID_OFF: u32 = 41;
 
     // Features of the driver and of a device.
     UBLK_F_SUPPORT_ZERO_COPY: u32 = 1 << 0;
@@ -161,8 +137,6 @@ constants! {
     UBLK_IO_OP_WRITE_ZEROES: u32 = 5;
     UBLK_IO_OP_ZONE_APPEND: u32 = 13;
     UBLK_IO_F_FUA: u32 = 1 << 13;
-    UBLK_AUTO_BUF_REG_FALLBACK: u32 = 1 << 0;
-    UBLK_BATCH_F_HAS_BUF_ADDR: u32 = 1 << 1;
 
     // Parameters of a device.
     UBLK_ATTR_READ_ONLY: u32 = 1 << 0;
@@ -208,27 +182,11 @@ structures! {
         16 addr: u64,
     }
 
-    ublk_auto_buf_reg[8] {
-        0 index: u16,
-        2 flags: u8,
-        3 reserved0: u8,
-        4 reserved1: u32,
-    }
-
     ublksrv_io_cmd[16] {
         0 q_id: u16,
         2 tag: u16,
         4 result: i32,
         8 addr: u64,
-    }
-
-    ublk_batch_io[16] {
-        0 q_id: u16,
-        2 flags: u16,
-        4 nr_elem: u16,
-        6 elem_bytes: u8,
-        7 reserved: u8,
-        8 reserved2: u64,
     }
 
     ublk_param_basic[32] {
@@ -274,28 +232,4 @@ structures! {
         60 devt: ublk_param_devt,
         76 zoned: ublk_param_zoned,
     }
-}
-
-/// Unpacks the `addr` field of a submission whose buffers are registered automatically: the index in bits 0 to 15, the flags in bits 16 to
-/// 23. The reserved fields are zero.
-#[inline]
-#[must_use]
-pub const fn ublk_sqe_addr_to_auto_buf_reg(sqe_addr: u64) -> ublk_auto_buf_reg {
-    let [index_low, index_high, flags, ..] = sqe_addr.to_le_bytes();
-    ublk_auto_buf_reg {
-        index: u16::from_le_bytes([index_low, index_high]),
-        flags,
-        reserved0: 0,
-        reserved1: 0,
-    }
-}
-
-/// Packs what [`ublk_sqe_addr_to_auto_buf_reg`] unpacks, and the reserved fields.
-#[inline]
-#[must_use]
-pub const fn ublk_auto_buf_reg_to_sqe_addr(buf: &ublk_auto_buf_reg) -> u64 {
-    (buf.index as u64)
-        | (buf.flags as u64) << 16
-        | (buf.reserved0 as u64) << 24
-        | (buf.reserved1 as u64) << 32
 }
