@@ -45,6 +45,7 @@
 
 pub mod sys;
 
+mod buffers;
 mod command;
 mod control;
 mod descriptors;

@@ -5,13 +5,13 @@
 //! buffer to the request's pages if it was a read. So the buffer of a tag is borrowed only between a completion and the answer.
 #![expect(unsafe_code, reason = "the kernel is given commands with the addresses of buffers")]
 
+use crate::buffers::Buffers;
 use crate::command::{IoCommand, io_payload};
 use crate::descriptors::Descriptors;
 use crate::device::CharDevice;
 use crate::error::QueueError;
 use crate::sys;
 use io_uring::{IoUring, opcode, squeue, types};
-use memmap2::MmapMut;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::fmt;
@@ -26,7 +26,7 @@ const DEVICE: types::Fixed = types::Fixed(0);
 /// The ring and the buffers of a queue, made before the device has a server.
 pub struct PreparedQueue {
     ring: IoUring,
-    buffers: Vec<MmapMut>,
+    buffers: Buffers,
 }
 
 /// A queue that the thread which prepared it serves.
@@ -35,7 +35,7 @@ pub struct PreparedQueue {
 /// a request into their buffers. So these are released only if the driver has aborted all tags; else they are leaked.
 pub struct Queue {
     ring: IoUring,
-    buffers: Vec<MmapMut>,
+    buffers: Buffers,
     descriptors: Descriptors,
     queue: u16,
     features: u64,
@@ -76,8 +76,7 @@ impl PreparedQueue {
             .setup_taskrun_flag()
             .build(entries)
             .map_err(QueueError::system("setting up an io_uring"))?;
-        let buffers = (0..depth).map(|_| MmapMut::map_anon(max_io_bytes as usize)).collect::<Result<_, _>>();
-        Ok(Self { ring, buffers: buffers.map_err(QueueError::system("mapping a buffer"))? })
+        Ok(Self { ring, buffers: Buffers::map(depth, max_io_bytes)? })
     }
 
     /// Prepares the offer of all tags of queue `queue` of `device`, which was granted `features`; the first [`Queue::turn`] submits them in one system
@@ -92,14 +91,8 @@ impl PreparedQueue {
         features: u64,
         watched: Option<BorrowedFd<'_>>,
     ) -> Result<Queue, QueueError> {
-        let depth = self.depth();
-        let descriptors = Descriptors::map(device.as_fd(), queue, depth)?;
+        let descriptors = Descriptors::map(device.as_fd(), queue, self.buffers.depth())?;
         self.offer(device, descriptors, queue, features, watched)
-    }
-
-    fn depth(&self) -> u16 {
-        // It was the number of buffers.
-        u16::try_from(self.buffers.len()).unwrap_or(u16::MAX)
     }
 
     fn offer(
@@ -110,12 +103,11 @@ impl PreparedQueue {
         features: u64,
         watched: Option<BorrowedFd<'_>>,
     ) -> Result<Queue, QueueError> {
-        let depth = self.depth();
         let Self { ring, buffers } = self;
         let registered = ring.submitter().register_files(&[device.raw()]);
         registered.map_err(QueueError::system("registering the ublk character device"))?;
         let mut queue = Queue { ring, buffers, descriptors, queue, features, fetched: 0, aborting: false };
-        for tag in 0..depth {
+        for tag in 0..queue.buffers.depth() {
             // The result of a fetch has no meaning.
             let entry = queue.command(IoCommand::Fetch, tag, -1);
             push(&mut queue.ring.submission(), &entry)?;
@@ -153,7 +145,7 @@ impl Queue {
         let (_, mut submissions, completions) = self.ring.split();
         for completion in completions {
             let (user_data, result) = (completion.user_data(), completion.result());
-            let completion = Completion::of(user_data, result, self.buffers.len())?;
+            let completion = Completion::of(user_data, result, self.buffers.depth())?;
             if completion != Completion::Watched {
                 let fetched = self.fetched.checked_sub(1);
                 self.fetched = fetched.ok_or(QueueError::Unexpected { user_data, result })?;
@@ -163,7 +155,7 @@ impl Queue {
                 Completion::Aborted => self.aborting = true,
                 Completion::Request(tag) => {
                     count += 1;
-                    let buffer = &mut self.buffers[usize::from(tag)];
+                    let buffer = self.buffers.of(tag);
                     let result = result_of(serve(&self.descriptors.read(tag), buffer));
                     // The driver, once it has aborted tags, cancels no tag that is fetched later: it would never complete.
                     if !self.aborting {
@@ -203,7 +195,7 @@ impl Queue {
     }
 
     fn command(&mut self, command: IoCommand, tag: u16, result: i32) -> squeue::Entry {
-        let address = self.buffers[usize::from(tag)].as_mut_ptr() as u64;
+        let address = self.buffers.of(tag).as_mut_ptr() as u64;
         entry(command.number(self.features), self.queue, tag, result, address)
     }
 }
@@ -211,14 +203,14 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if !self.is_stopped() {
-            self.buffers.drain(..).for_each(std::mem::forget);
+            self.buffers.leak();
         }
     }
 }
 
 impl fmt::Debug for PreparedQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PreparedQueue").field("depth", &self.buffers.len()).finish_non_exhaustive()
+        f.debug_struct("PreparedQueue").field("depth", &self.buffers.depth()).finish_non_exhaustive()
     }
 }
 
@@ -242,11 +234,11 @@ enum Completion {
 
 impl Completion {
     #[inline]
-    fn of(user_data: u64, result: i32, depth: usize) -> Result<Self, QueueError> {
+    fn of(user_data: u64, result: i32, depth: u16) -> Result<Self, QueueError> {
         if user_data == WATCH {
             return Ok(Self::Watched);
         }
-        let tag = u16::try_from(user_data).ok().filter(|tag| usize::from(*tag) < depth);
+        let tag = u16::try_from(user_data).ok().filter(|tag| *tag < depth);
         let Some(tag) = tag else { return Err(QueueError::Unexpected { user_data, result }) };
         match result {
             0 => Ok(Self::Request(tag)),

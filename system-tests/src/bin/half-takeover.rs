@@ -11,8 +11,8 @@ use std::os::fd::AsRawFd;
 
 use clap::Parser;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use pm_ublk::sys;
 use miette::{IntoDiagnostic, Result, ensure};
+use pm_ublk::sys;
 
 /// Begins a takeover of a ublk device, and ends by SIGKILL.
 #[derive(Parser)]

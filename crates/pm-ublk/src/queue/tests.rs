@@ -127,20 +127,20 @@ fn completions_are_decoded() {
 proptest! {
     /// Whatever a completion says, no tag beyond the depth is served, and no other result than zero is a request.
     #[test]
-    fn malformed_completions_are_errors(user_data: u64, result: i32, depth in 0_usize..5000) {
+    fn malformed_completions_are_errors(user_data: u64, result: i32, depth in 0_u16..5000) {
         for user_data in [user_data, user_data & 0x1fff] {
             for result in [result, 0, -19, 1, i32::MIN] {
                 match Completion::of(user_data, result, depth) {
                     Ok(Completion::Request(tag)) => {
                         prop_assert_eq!((u64::from(tag), result), (user_data, 0));
-                        prop_assert!(usize::from(tag) < depth);
+                        prop_assert!(tag < depth);
                     }
-                    Ok(Completion::Aborted) => prop_assert!(result == -19 && user_data < depth as u64),
+                    Ok(Completion::Aborted) => prop_assert!(result == -19 && user_data < u64::from(depth)),
                     Ok(Completion::Watched) => prop_assert_eq!(user_data, WATCH),
                     Err(QueueError::Refused { tag, errno }) => {
                         prop_assert_eq!((u64::from(tag), -errno.raw_os_error()), (user_data, result));
                     }
-                    Err(_) => prop_assert!(user_data >= depth as u64 || !(-4095..=0).contains(&result)),
+                    Err(_) => prop_assert!(user_data >= u64::from(depth) || !(-4095..=0).contains(&result)),
                 }
             }
         }
