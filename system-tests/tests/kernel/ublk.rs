@@ -188,3 +188,40 @@ fn truncated_file_gives_eio_and_leaves_server_alive() -> Result<()> {
     stop_by(&mut guest, server, "TERM")?;
     guest.shutdown()
 }
+
+#[test]
+fn queues_of_all_shapes_carry_a_verified_load() -> Result<()> {
+    let mut guest = Running::boot(|machine| machine.dax(true))?;
+    for (options, queues, depth) in [
+        ("--queues 1 --depth 1 --max-io 4K --spin-us 0", 1, 1),
+        ("--queues 2 --depth 3 --max-io 64K --affinity submitters", 2, 3),
+        ("--queues 2 --depth 4096 --max-io 4K --affinity 0,1", 2, 4096),
+        ("--queues 1 --depth 64 --max-io 32M --spin-us 1000", 1, 64),
+    ] {
+        let server = guest.serve(DISK, &format!("--size 128M --transport ublk {options}"))?;
+        let granted = &server.up["detail"];
+        assert_eq!((&granted["queues"], &granted["depth"]), (&queues.into(), &depth.into()), "{}", server.up);
+        guest.check(&fio_verify("/dev/ublkb0", 2, 8))?;
+        // Requests as long as the device takes them.
+        guest.check(
+            "dd if=/dev/urandom of=/tmp/pattern bs=1M count=48 && dd if=/tmp/pattern of=/dev/ublkb0 bs=48M oflag=direct &&
+            dd if=/dev/ublkb0 of=/tmp/read bs=48M count=1 iflag=direct && cmp /tmp/pattern /tmp/read && rm /tmp/pattern /tmp/read",
+        )?;
+        // The driver notices the end of a server by tags that wait for requests; the load must leave some.
+        if depth < 64 {
+            stop_by(&mut guest, server, "TERM")?;
+            continue;
+        }
+        // Its server is killed with requests in flight, and the next one has the same shape.
+        guest.start("fio", &fio_verify("/dev/ublkb0", 1, 24))?;
+        wait_for_requests(&mut guest, 100)?;
+        server.kill(&mut guest)?;
+        let server = guest.serve(DISK, "--transport ublk")?;
+        let granted = &server.up["detail"];
+        assert_eq!((&granted["queues"], &granted["depth"]), (&queues.into(), &depth.into()), "{}", server.up);
+        assert_eq!(granted["recovered"], true, "{}", server.up);
+        guest.succeeded("fio")?;
+        stop_by(&mut guest, server, "TERM")?;
+    }
+    guest.shutdown()
+}
