@@ -7,7 +7,7 @@
 
 use clap::Parser;
 use miette::{IntoDiagnostic as _, Result, miette};
-use pm_ublk::{ANY_DEVICE, CharDevice, Control, PreparedQueue, QueueError, Turn, sys};
+use pm_ublk::{ANY_DEVICE, CharDevice, Control, DeviceRecord, PreparedQueue, QueueError, Turn, sys};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
@@ -65,11 +65,11 @@ fn main() -> Result<()> {
 fn serve(
     device: &CharDevice,
     index: u16,
-    added: &sys::ublksrv_ctrl_dev_info,
+    added: &DeviceRecord,
     is_ready: &Sender<()>,
 ) -> Result<(), QueueError> {
     let prepared = PreparedQueue::new(added.queue_depth, added.max_io_buf_bytes)?;
-    let mut queue = prepared.fetch(device, index, added.flags, None)?;
+    let mut queue = prepared.fetch(device, added, index, None)?;
     let done = |request: &sys::ublksrv_io_desc, _: &mut [u8]| Ok(request.nr_sectors << 9);
     let mut turn = queue.turn(0, done)?;
     // `main` waits for it.

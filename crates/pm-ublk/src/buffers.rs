@@ -28,6 +28,11 @@ impl Buffers {
         self.depth
     }
 
+    /// The length of each.
+    pub(crate) const fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
     /// The buffer of a tag.
     ///
     /// # Panics

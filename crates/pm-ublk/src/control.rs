@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "the kernel is given the address of the memory that it answers into")]
 
 use crate::command::{control_payload, legacy};
+use crate::device::DeviceRecord;
 use crate::error::ControlError;
 use crate::sys;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -86,23 +87,20 @@ impl Control {
     ///
     /// # Errors
     /// `EEXIST` if the number is taken, `EINVAL` for counts out of the driver's bounds.
-    pub fn add(
-        &mut self,
-        wanted: &sys::ublksrv_ctrl_dev_info,
-    ) -> Result<sys::ublksrv_ctrl_dev_info, ControlError> {
+    pub fn add(&mut self, wanted: &sys::ublksrv_ctrl_dev_info) -> Result<DeviceRecord, ControlError> {
         let mut info = *wanted;
         self.exchange(Command::new("add", sys::UBLK_U_CMD_ADD_DEV, wanted.dev_id), &mut info)?;
-        Ok(info)
+        Ok(DeviceRecord::of_driver(info))
     }
 
     /// The driver's record of a device.
     ///
     /// # Errors
     /// If the driver does not answer.
-    pub fn info(&mut self, device_id: u32) -> Result<sys::ublksrv_ctrl_dev_info, ControlError> {
+    pub fn info(&mut self, device_id: u32) -> Result<DeviceRecord, ControlError> {
         let mut info = sys::ublksrv_ctrl_dev_info::default();
         self.exchange(Command::new("query", sys::UBLK_U_CMD_GET_DEV_INFO, device_id), &mut info)?;
-        Ok(info)
+        Ok(DeviceRecord::of_driver(info))
     }
 
     /// A device's parameters.

@@ -47,6 +47,9 @@ pub enum QueueError {
     /// The ring has a completion that belongs to no tag, or a result that the driver never gives.
     #[error("an unexpected completion: {result} for {user_data:#x}")]
     Unexpected { user_data: u64, result: i32 },
+    /// The queue was prepared for another number of tags, or for shorter requests, than the device has.
+    #[error("device {device_id} has {depth} tags in a queue and requests of {max_io_bytes} bytes")]
+    Unfit { device_id: u32, depth: u16, max_io_bytes: u32 },
     /// A system call failed.
     #[error("{action}: {source}")]
     System { action: &'static str, source: io::Error },

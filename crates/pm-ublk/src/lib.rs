@@ -28,7 +28,7 @@
 //! let mut control = Control::open()?;
 //! let added = control.add(&wanted)?;
 //! let device = CharDevice::open(added.dev_id)?;
-//! let mut queue = PreparedQueue::new(depth, max_io_bytes)?.fetch(&device, 0, added.flags, None)?;
+//! let mut queue = PreparedQueue::new(depth, max_io_bytes)?.fetch(&device, &added, 0, None)?;
 //! // Another thread calls `set_params` and `start` after the first turn. Here each request succeeds, and reads return zeros.
 //! while let Turn::Served { .. } = queue.turn(1, |request, _buffer| Ok(request.nr_sectors * 512))? {}
 //! # Ok(())
@@ -55,7 +55,7 @@ mod offer;
 mod queue;
 
 pub use control::{ANY_DEVICE, Control};
-pub use device::CharDevice;
+pub use device::{CharDevice, DeviceRecord};
 pub use error::{ControlError, QueueError};
 pub use offer::Offer;
 pub use queue::{PreparedQueue, Queue, Turn};

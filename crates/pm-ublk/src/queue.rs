@@ -8,7 +8,7 @@
 use crate::buffers::Buffers;
 use crate::command::{IoCommand, io_payload};
 use crate::descriptors::Descriptors;
-use crate::device::CharDevice;
+use crate::device::{CharDevice, DeviceRecord};
 use crate::error::QueueError;
 use crate::sys;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -79,20 +79,30 @@ impl PreparedQueue {
         Ok(Self { ring, buffers: Buffers::map(depth, max_io_bytes)? })
     }
 
-    /// Prepares the offer of all tags of queue `queue` of `device`, which was granted `features`; the first [`Queue::turn`] submits them in one system
+    /// Prepares the offer of all tags of queue `queue` of `device`, of which `record` is the driver's; the first [`Queue::turn`] submits them in one system
     /// call. From then on the queue reports once if `watched` becomes readable.
     ///
     /// # Errors
-    /// If the descriptors cannot be mapped: `EINVAL` if the device has no such queue, or another depth.
+    /// [`QueueError::Unfit`] for a device with another depth or longer requests, or the record of another device; else if the descriptors cannot be
+    /// mapped: `EINVAL` if the device has no such queue.
     pub fn fetch(
         self,
         device: &CharDevice,
+        record: &DeviceRecord,
         queue: u16,
-        features: u64,
         watched: Option<BorrowedFd<'_>>,
     ) -> Result<Queue, QueueError> {
+        // The driver does not know how long the buffers are.
+        let fits = record.max_io_buf_bytes as usize <= self.buffers.len_bytes();
+        if device.device_id() != record.dev_id || self.buffers.depth() != record.queue_depth || !fits {
+            return Err(QueueError::Unfit {
+                device_id: record.dev_id,
+                depth: record.queue_depth,
+                max_io_bytes: record.max_io_buf_bytes,
+            });
+        }
         let descriptors = Descriptors::map(device.as_fd(), queue, self.buffers.depth())?;
-        self.offer(device, descriptors, queue, features, watched)
+        self.offer(device, descriptors, queue, record.flags, watched)
     }
 
     fn offer(

@@ -103,8 +103,29 @@ fn no_tag_is_offered_after_an_abort() {
 #[test]
 fn device_without_queue_is_an_error() {
     let device = CharDevice::of(File::open("/").unwrap());
-    let queue = PreparedQueue::new(DEPTH, MAX_IO_BYTES).unwrap().fetch(&device, 0, 0, None);
+    let prepared = PreparedQueue::new(DEPTH, MAX_IO_BYTES).unwrap();
+    let queue = prepared.fetch(&device, &record(0, DEPTH, MAX_IO_BYTES), 0, None);
     assert!(matches!(queue, Err(QueueError::System { .. })));
+}
+
+fn record(dev_id: u32, queue_depth: u16, max_io_buf_bytes: u32) -> DeviceRecord {
+    let info = sys::ublksrv_ctrl_dev_info { dev_id, queue_depth, max_io_buf_bytes, ..Default::default() };
+    DeviceRecord::of_driver(info)
+}
+
+/// The driver would copy the data of a longer request behind the buffer.
+#[test]
+fn queue_that_does_not_fit_the_device_is_refused() {
+    let device = CharDevice::of(File::open("/dev/null").unwrap());
+    for unfit in [
+        record(0, DEPTH, MAX_IO_BYTES + 1),
+        record(0, DEPTH - 1, MAX_IO_BYTES),
+        record(0, DEPTH + 1, MAX_IO_BYTES),
+        record(1, DEPTH, MAX_IO_BYTES),
+    ] {
+        let prepared = PreparedQueue::new(DEPTH, MAX_IO_BYTES).unwrap();
+        assert!(matches!(prepared.fetch(&device, &unfit, 0, None), Err(QueueError::Unfit { .. })));
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::error::UblkError;
 use super::info::DeviceInfo;
 use super::options::Affinity;
 use super::spec::Spec;
-use pm_ublk::{ANY_DEVICE, CharDevice, Control, ControlError, sys};
+use pm_ublk::{ANY_DEVICE, CharDevice, Control, ControlError, DeviceRecord, sys};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// A device that is, or is to be, served by this process.
 pub(super) struct Device {
-    info: DeviceInfo,
+    record: DeviceRecord,
     params: sys::ublk_params,
     /// Whether it had a server before.
     waited: bool,
@@ -36,13 +36,12 @@ impl Device {
             ublksrv_flags: spec.identity.mark(),
             ..Default::default()
         })?;
-        Ok(Self { info: DeviceInfo::from(&added), params: spec.params, waited: false })
+        Ok(Self { record: added, params: spec.params, waited: false })
     }
 
     /// A device that waits for a server, and whose counts `spec` has. Changes nothing.
     pub(super) fn waiting(control: &mut Control, device_id: u32, spec: &Spec) -> Result<Self, UblkError> {
-        let info = DeviceInfo::from(&control.info(device_id)?);
-        Ok(Self { info, params: spec.params, waited: true })
+        Ok(Self { record: control.info(device_id)?, params: spec.params, waited: true })
     }
 
     /// Begins the recovery of a waiting device: the driver drops its last server. Requires
@@ -50,7 +49,7 @@ impl Device {
     pub(super) fn begin_recovery(&self, control: &mut Control) -> Result<(), UblkError> {
         let started = Instant::now();
         loop {
-            match control.begin_recovery(self.info.device_id) {
+            match control.begin_recovery(self.record.dev_id) {
                 Err(ControlError::Refused { errno: Errno::BUSY, .. })
                     if started.elapsed() < RECOVERY_TIMEOUT =>
                 {
@@ -63,7 +62,7 @@ impl Device {
 
     /// Becomes the device's server. The result is for the queues' threads.
     pub(super) fn attach(&self) -> Result<Arc<CharDevice>, UblkError> {
-        let device = open(self.info.device_id, NODE_TIMEOUT, |errno| {
+        let device = open(self.record.dev_id, NODE_TIMEOUT, |errno| {
             matches!(errno, Errno::NOENT | Errno::ACCESS | Errno::BUSY | Errno::NODEV | Errno::NXIO)
         })?;
         Ok(Arc::new(device))
@@ -71,7 +70,7 @@ impl Device {
 
     /// Starts a new device, or resumes a recovered one. Every queue must have fetched its tags.
     pub(super) fn start(&self, control: &mut Control) -> Result<(), UblkError> {
-        let device_id = self.info.device_id;
+        let device_id = self.record.dev_id;
         if self.waited {
             return Ok(control.end_recovery(device_id)?);
         }
@@ -80,8 +79,13 @@ impl Device {
     }
 
     /// What the driver granted.
-    pub(super) const fn info(&self) -> DeviceInfo {
-        self.info
+    pub(super) fn info(&self) -> DeviceInfo {
+        DeviceInfo::from(&*self.record)
+    }
+
+    /// What the queues are served by.
+    pub(super) const fn record(&self) -> DeviceRecord {
+        self.record
     }
 
     /// The CPUs on which a queue's thread is to run; `None` for any.
@@ -96,7 +100,7 @@ impl Device {
             Affinity::Cpus(cpus) => {
                 Ok(cpus.get(usize::from(queue) % cpus.len().max(1)).map(|cpu| vec![*cpu]))
             }
-            Affinity::Submitters => Ok(Some(control.queue_cpus(self.info.device_id, queue)?)),
+            Affinity::Submitters => Ok(Some(control.queue_cpus(self.record.dev_id, queue)?)),
         }
     }
 }

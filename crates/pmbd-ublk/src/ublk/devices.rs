@@ -118,7 +118,7 @@ fn all(control: &mut Control) -> Result<Vec<DeviceInfo>, UblkError> {
     let mut devices = Vec::new();
     for device_id in numbers()? {
         match control.info(device_id) {
-            Ok(info) => devices.push(DeviceInfo::from(&info)),
+            Ok(info) => devices.push(DeviceInfo::from(&*info)),
             // Deleted since it was listed.
             Err(ControlError::NoDevice { .. }) => {}
             Err(other) => return Err(other.into()),

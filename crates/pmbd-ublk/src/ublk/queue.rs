@@ -4,7 +4,7 @@ use crate::engine::{BlockError, BlockOp, Engine};
 use crate::panics::AbortOnPanic;
 use crate::polling::Polling;
 use pm_core::Pmem;
-use pm_ublk::{CharDevice, PreparedQueue, QueueError, Turn, sys};
+use pm_ublk::{CharDevice, DeviceRecord, PreparedQueue, QueueError, Turn, sys};
 use rustix::io::Errno;
 use rustix::process::configure_io_flusher_behavior;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,8 +29,8 @@ pub(super) struct QueueConfig {
     pub(super) max_io_bytes: u32,
     /// The longest time to poll for the next request before sleeping.
     pub(super) spin: Duration,
-    /// The features of the device.
-    pub(super) features: u64,
+    /// The driver's record of the device.
+    pub(super) record: DeviceRecord,
     /// An eventfd: the thread leaves the queue when it becomes readable.
     pub(super) leave: Arc<OwnedFd>,
 }
@@ -71,7 +71,7 @@ impl Queue {
     ) -> Result<QueueEnd, QueueError> {
         let Self { config, prepared } = self;
         let leave = Some(config.leave.as_fd());
-        let queue = prepared.fetch(device, config.queue, config.features, leave)?;
+        let queue = prepared.fetch(device, &config.record, config.queue, leave)?;
         let mut served = Loop { queue, engine, arrived: None };
         let _aborts = AbortOnPanic;
         served.run(&config, ready)

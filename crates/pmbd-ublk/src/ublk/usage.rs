@@ -40,7 +40,7 @@ pub fn in_use(device_id: u32) -> Result<Option<Usage>, UblkError> {
 /// system fails as if its disk were pulled. [`UblkError::TimedOut`] if a process has it open after `timeout`: the device then goes when it is closed.
 pub fn stop(device_id: u32, force: bool, timeout: Duration) -> Result<(), UblkError> {
     let mut control = Control::open()?;
-    if DeviceInfo::from(&control.info(device_id)?).identity.is_none() {
+    if DeviceInfo::from(&*control.info(device_id)?).identity.is_none() {
         return Err(UblkError::Foreign { device_id });
     }
     let claim = if force { None } else { Some(claim(device_id)?) };

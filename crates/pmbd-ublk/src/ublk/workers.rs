@@ -65,7 +65,7 @@ impl Workers {
                 depth: info.depth,
                 max_io_bytes: info.max_io_bytes,
                 spin: options.spin,
-                features: info.features.bits(),
+                record: device.record(),
                 leave: Arc::clone(&workers.leave),
             };
             let engine = Arc::clone(engine);
