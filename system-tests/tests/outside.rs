@@ -72,9 +72,14 @@ impl Outside {
 
     /// Runs cargo in `directory`, without libclang.
     fn cargo<S: AsRef<OsStr>>(&self, directory: &Path, arguments: &[S]) {
+        self.cargo_with_target(&self.target, directory, arguments);
+    }
+
+    /// Runs cargo with another target directory.
+    fn cargo_with_target<S: AsRef<OsStr>>(&self, target: &Path, directory: &Path, arguments: &[S]) {
         let mut command = cargo::command();
         command.args(arguments).current_dir(directory);
-        command.env("CARGO_HOME", &self.home).env("CARGO_TARGET_DIR", &self.target);
+        command.env("CARGO_HOME", &self.home).env("CARGO_TARGET_DIR", target);
         command.env("LIBCLANG_PATH", "/nowhere");
         // Nothing of it runs for long.
         command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
@@ -191,7 +196,9 @@ fn commands_are_installed_from_git_without_libclang() {
     let mut arguments = vec!["install", "--quiet", "--debug", "--locked", "--git", &url];
     arguments.extend(["--root", root.to_str().unwrap()]);
     arguments.extend(names.iter().map(String::as_str));
-    OUTSIDE.cargo(directory.path(), &arguments);
+    // `cargo install` takes what it has built of another commit for up to date.
+    let target = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    OUTSIDE.cargo_with_target(target.path(), directory.path(), &arguments);
     for program in programs {
         process::output(Command::new(root.join("bin").join(program)).arg("--version")).unwrap();
     }
