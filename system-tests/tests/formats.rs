@@ -9,7 +9,9 @@ use pm_core::pool::format::{Header, RootSlot};
 use pm_fs::format::{
     AttributeBlock, AttributeEntry, DirBlock, DirEntry, Identity, Inode, Node, Saved, Status, Superblock,
 };
-use pm_objects::format::{Directory, Entry, Intent, ObjectBlock, Owner, RootBlock, RootHeader};
+use pm_objects::format::{
+    Directory, Entry, FileHeader, Intent, MapBlock, ObjectBlock, Owner, RootBlock, RootHeader,
+};
 use pmbd::buffer::format::{SlotHeader, SlotsHeader};
 use pmbd::disk::format::Descriptor;
 use xtask::tidy::formats::{Field, Layout, check};
@@ -51,6 +53,8 @@ fn layouts() -> Vec<Layout> {
         layout::<ObjectBlock>("ObjectBlock", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
         layout::<Entry>("Entry", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
         layout::<Directory>("Directory", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
+        layout::<FileHeader>("FileHeader", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
+        layout::<MapBlock>("MapBlock", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
         layout::<Owner>("Owner", "crates/pm-objects/src/format.rs", "docs/format/objects.md"),
     ]
 }

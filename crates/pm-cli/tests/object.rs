@@ -146,11 +146,26 @@ fn corruption_ends_with_its_status() {
     assert_same(&scratch.path("in"), &scratch.path("out"));
 }
 
-/// An import is killed again and again: the files that it reported are there, in the order of their names, each whole, and the last import completes it.
 #[test]
 fn killed_imports_keep_what_they_reported() {
+    check_killed_imports(&["--size", "8M"]);
+}
+
+/// As before, and most of the contents move to a second file.
+#[test]
+fn killed_imports_into_two_tiers_keep_what_they_reported() {
+    let scratch = check_killed_imports(&["--size", "4M", "--file-size", "256M"]);
+    let stat = scratch.json(&["object", "stat", "o.pmo"], 0);
+    assert!(stat["file_used_bytes"].as_u64().unwrap() > 2 << 20, "{stat}");
+    fs::rename(scratch.path("o.pmo.file"), scratch.path("other")).unwrap();
+    let missing = scratch.run(&["object", "ls", "o.pmo"], 1);
+    assert!(missing.contains("o.pmo.file, cannot be opened"), "{missing}");
+}
+
+/// An import is killed again and again: the files that it reported are there, in the order of their names, each whole, and the last import completes it.
+fn check_killed_imports(sizes: &[&str]) -> Scratch {
     let scratch = Scratch::new();
-    let import = ["--json", "object", "import", "o.pmo", SOURCES, "--size", "8M"];
+    let import = [&["--json", "object", "import", "o.pmo", SOURCES], sizes].concat();
     let durable =
         |line: &str| serde_json::from_str::<Value>(line).unwrap()["durable_files"].as_u64().unwrap();
     let mut reported = 0;
@@ -182,4 +197,5 @@ fn killed_imports_keep_what_they_reported() {
     scratch.run(&["object", "export", "o.pmo", "out"], 0);
     assert_same(Path::new(SOURCES), &scratch.path("out"));
     scratch.run(&["object", "check", "o.pmo"], 0);
+    scratch
 }

@@ -5,6 +5,7 @@ use pm_alloc::{CommitError, HeapError, SpaceError, TxError};
 use pm_btree::{ReadError, TableError, WriteError};
 use pm_core::{FenceError, PlaceError, RootError};
 use std::io;
+use std::path::PathBuf;
 
 /// Bytes that no operation and no crash leaves.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +30,10 @@ pub enum Structure {
     Directory,
     /// A word of a slab.
     Slab,
+    /// The map of the file's slots.
+    Map,
+    /// Contents in the file.
+    Contents,
     /// The block of an object.
     Object,
     /// The table of an object's chunks.
@@ -48,6 +53,8 @@ impl fmt::Display for Structure {
             Self::Intent => "the record of the last change of names",
             Self::Directory => "the list of slabs",
             Self::Slab => "a word of a slab",
+            Self::Map => "the map of the file's slots",
+            Self::Contents => "a chunk in the file",
             Self::Object => "an object's block",
             Self::Table => "the table of an object's chunks",
             Self::Entry => "the entry of a chunk",
@@ -87,6 +94,18 @@ pub enum OpenError {
         /// The reason.
         reason: &'static str,
     },
+    /// The pool has a file with the lower tier, which is missing, or not readable.
+    #[error("the file with the lower tier, {}, cannot be opened", path.display())]
+    File {
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: pm_core::OpenError,
+    },
+    /// The file with the lower tier is that of another pool, or none at all.
+    #[error("the file with the lower tier is that of another pool, or is corrupted")]
+    ForeignFile,
     /// There are objects or iterators, and the call needs that there are none.
     #[error("{handles} objects or iterators are in use, and none may be")]
     InUse {
@@ -178,6 +197,9 @@ pub enum ObjectError {
     /// A structure on the medium is corrupted.
     #[error(transparent)]
     Corrupted(#[from] Corruption),
+    /// A part of the contents is in the file with the lower tier, which was not opened, or cannot be read.
+    #[error("a part of the contents is in the file with the lower tier, which cannot be read")]
+    Tier,
     /// There is no room.
     #[error("the pool is full")]
     Full,

@@ -65,6 +65,8 @@ pub mod owner {
     pub const DIRECTORY: u64 = 2;
     /// A slab.
     pub const SLAB: u64 = 3;
+    /// A [`MapBlock`](super::MapBlock).
+    pub const MAP: u64 = 4;
 }
 
 /// The lengths of slots in bytes: each slab has slots of one of them.
@@ -88,6 +90,11 @@ pub fn unseal(seed: u64, number: u64, place: u64, word: u64) -> Option<u64> {
     (seal(seed, number, place, contents) == word).then_some(contents)
 }
 
+/// A length or a number in memory that is known to be short.
+pub(crate) fn short(value: u64) -> usize {
+    usize::try_from(value).expect("a length of something in memory")
+}
+
 /// Where everything begins. There are two copies, which every change writes alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
 #[repr(C)]
@@ -98,7 +105,7 @@ pub struct RootBlock {
     pub session: u64,
     /// Sealed: the place of the first [`Directory`] block, or 0.
     pub slabs: u64,
-    /// Sealed: 0.
+    /// Sealed: the place of the first [`MapBlock`], or 0.
     pub maps: u64,
     /// Zero.
     pub reserved: [u64; 5],
@@ -134,8 +141,10 @@ pub struct RootHeader {
     pub pool_uuid: [u8; 16],
     /// The identity of the file with the lower tier, or zero.
     pub file_uuid: [u8; 16],
+    /// The number of slots of that file, or zero.
+    pub file_slots: u64,
     /// Zero.
-    pub reserved: [u64; 5],
+    pub reserved: [u64; 4],
     /// CRC-32C of all bytes before it.
     pub crc: u32,
     /// Zero.
@@ -275,7 +284,7 @@ impl ObjectBlock {
 pub struct Entry {
     /// Sealed over the object's number, the index of the chunk and `check`: the tier in the upper two bits, and the place.
     pub home: u64,
-    /// In the lower half the checksum of the contents, or 0; in the upper one the epoch in which the place was written: 1.
+    /// In the lower half CRC-32C of the contents, if they are in the file, or 0; in the upper one the epoch in which the place was written: 1.
     pub check: u64,
 }
 
@@ -288,18 +297,37 @@ pub mod tier {
     pub const HOLE: u64 = 0;
     /// The chunk is in a slot of a slab.
     pub const PM: u64 = 1;
+    /// The chunk is in a slot of the file, whose number is the place.
+    pub const FILE: u64 = 2;
 }
 
 /// The epoch of all entries.
 pub const EPOCH: u32 = 1;
 
 impl Entry {
-    /// The entry of the chunk `index` of the object `number`.
+    /// The entry of the chunk `index` of the object `number`, which is a hole or in a slab.
     #[must_use]
     pub fn new(seed: u64, number: u64, index: u64, tier: u64, place: u64) -> Self {
-        let check = u64::from(EPOCH) << 32;
-        let home = seal(seed, number, index_seal(index, check), tier << TIER_SHIFT | place);
+        Self::with_crc(seed, number, index, tier << TIER_SHIFT | place, 0)
+    }
+
+    /// The entry of a chunk in a slot of the file, with the checksum of its contents.
+    #[must_use]
+    pub fn in_file(seed: u64, number: u64, index: u64, slot: u64, crc: u32) -> Self {
+        Self::with_crc(seed, number, index, tier::FILE << TIER_SHIFT | slot, crc)
+    }
+
+    fn with_crc(seed: u64, number: u64, index: u64, contents: u64, crc: u32) -> Self {
+        let check = u64::from(EPOCH) << 32 | u64::from(crc);
+        let home = seal(seed, number, index_seal(index, check), contents);
         Self { home, check }
+    }
+
+    /// The checksum of the contents.
+    #[must_use]
+    pub const fn crc(&self) -> u32 {
+        let [a, b, c, d, ..] = self.check.to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
     }
 
     /// The tier and the place. `None` if the checksum is wrong.
@@ -365,3 +393,61 @@ const _: () = {
     assert!(size_of::<Directory>() == 4096);
     assert!(SLOT_BYTES.len() <= 1 << CLASS_BITS);
 };
+
+/// The first eight bytes of a [`FileHeader`].
+pub const FILE_MAGIC: [u8; 8] = *b"PMOBFIL\n";
+
+/// The length of the room of each of the two copies of a [`FileHeader`], which are at the start of the file. Slots follow.
+pub const FILE_HEADER_BYTES: u64 = 4096;
+
+/// What the file with the lower tier says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct FileHeader {
+    /// [`FILE_MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: u32,
+    /// The length of a slot.
+    pub slot_bytes: u32,
+    /// The number of slots.
+    pub slots: u64,
+    /// The identity of the pool.
+    pub pool_uuid: [u8; 16],
+    /// The identity of the file.
+    pub file_uuid: [u8; 16],
+    /// Zero.
+    pub reserved: u32,
+    /// CRC-32C of all bytes before it.
+    pub crc: u32,
+}
+
+const _: () = assert!(size_of::<FileHeader>() == 64);
+
+impl FileHeader {
+    /// The checksum that its contents give.
+    #[must_use]
+    pub fn expected_crc(&self) -> u32 {
+        crc32c_bytes(0, &bytes_of(self)[..offset_of!(Self, crc)])
+    }
+}
+
+/// The first word of a [`MapBlock`].
+pub const MAP_TAG: u64 = u64::from_le_bytes(*b"PMOBMAP\n");
+
+/// The number of words of a [`MapBlock`], each of which describes [`WORD_SLOTS`] slots of the file.
+pub const MAP_WORDS: usize = 510;
+
+/// A block of the map of the file's slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
+#[repr(C)]
+pub struct MapBlock {
+    /// [`MAP_TAG`].
+    pub tag: u64,
+    /// Sealed: the place of the next block, or 0.
+    pub next: u64,
+    /// Sealed: a bit for each slot that is in use.
+    pub words: [u64; MAP_WORDS],
+}
+
+const _: () = assert!(size_of::<MapBlock>() == 4096);

@@ -31,6 +31,10 @@
 //! sees each store whole or not at all. A store changes up to a quarter of a chunk in place, by the heap's log, and otherwise stores the chunk elsewhere and
 //! then changes the entry that names its place.
 //!
+//! # Two tiers
+//! A pool may have a [file](ObjectsOptions::file_bytes) beside it, on a disk for example. When the pool is full, chunks move down to the file, 64 with one fence. They are
+//! read from there, with a checksum, and a chunk that is stored to moves up again. So a pool holds more than its memory.
+//!
 //! # What is guaranteed after a crash
 //! * Every call that has returned is durable.
 //! * A store is atomic, and so is each change of names: an object is complete before it has a name, and a name that is replaced always has an object.
@@ -39,7 +43,7 @@
 //!   [`ObjectError::Poisoned`]; others are read.
 //!
 //! # What is guaranteed after corruption
-//! Everything but the contents has checksums. A corrupted structure is an error of the calls that come to it, is never followed, and takes nothing
+//! Everything but contents in the pool has checksums. A corrupted structure is an error of the calls that come to it, is never followed, and takes nothing
 //! else with it. What cannot be verified is not freed. [`Objects::check`] finds corruption, and space that was lost by it.
 //!
 //! # Costs
@@ -55,8 +59,8 @@
 //! `tests/library/prices.rs` counts them, and flushed lines.
 //!
 //! # Limits
-//! A name has 1 to 255 bytes, an element 1 byte to 64 KiB, an object 16 GiB. A store changes at most 64 chunks. Objects have a fixed length. Contents have
-//! no checksum. A child of fork(2) must not use handles.
+//! A name has 1 to 255 bytes, an element 1 byte to 64 KiB, an object 16 GiB. A store changes at most 64 chunks. Objects have a fixed length. Contents in the pool
+//! have no checksum. A child of fork(2) must not use handles.
 //!
 //! # Source
 //! PMM (named persistent objects by load and store). The format is in `docs/format/objects.md`.

@@ -1,6 +1,6 @@
 //! One type for all implementations of the seam.
 
-use crate::{Hooked, SampledPmem};
+use crate::{Half, Hooked, SampledPmem};
 use pm_core::counters::LineCounters;
 use pm_core::protection::Protected;
 use pm_core::{Counting, LineCounting, Pmem, Region};
@@ -19,6 +19,8 @@ pub enum AnyPmem<'p> {
     Sampled(Arc<SampledPmem>),
     /// Memory that counts lines and fences.
     Counted(Arc<Counting<Region>>),
+    /// A part of the simulator.
+    Half(Arc<Half>),
     /// Another implementation.
     Other(Arc<dyn Pmem + Send + Sync + 'p>),
 }
@@ -120,6 +122,12 @@ impl From<Counting<Region>> for AnyPmem<'_> {
     }
 }
 
+impl From<Half> for AnyPmem<'_> {
+    fn from(half: Half) -> Self {
+        Self::Half(Arc::new(half))
+    }
+}
+
 impl From<SimPmem> for AnyPmem<'_> {
     fn from(sim: SimPmem) -> Self {
         Self::Sim(Arc::new(sim))
@@ -132,6 +140,7 @@ impl fmt::Debug for AnyPmem<'_> {
             Self::Sim(sim) => sim.fmt(f),
             Self::Sampled(sampled) => sampled.fmt(f),
             Self::Counted(counted) => counted.fmt(f),
+            Self::Half(half) => half.fmt(f),
             Self::Other(other) => {
                 f.debug_struct("Other").field("len_bytes", &other.len_bytes()).finish_non_exhaustive()
             }
@@ -148,6 +157,7 @@ macro_rules! forward_to_either {
                 Self::Sim(pmem) => pmem.$method($($arg),*),
                 Self::Sampled(pmem) => pmem.$method($($arg),*),
                 Self::Counted(pmem) => pmem.$method($($arg),*),
+                Self::Half(pmem) => pmem.$method($($arg),*),
                 Self::Other(pmem) => pmem.$method($($arg),*),
             }
         }

@@ -42,6 +42,9 @@ pub(crate) struct Sized {
     /// Its size.
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Size,
+    /// The size of a second file, FILE.file, to which contents move when FILE is full. Default: none.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) file_size: Option<Size>,
 }
 
 #[derive(Debug, Args)]
@@ -53,6 +56,9 @@ pub(crate) struct Import {
     /// The size of a new file.
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     pub(crate) size: Size,
+    /// The size of a second file of a new file, FILE.file, to which contents move when FILE is full. FILE does not grow then. Default: none.
+    #[arg(long, value_name = "SIZE", conflicts_with = "max_size")]
+    pub(crate) file_size: Option<Size>,
     /// The size up to which the file may grow. Default: as far as there is room.
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_size: Option<Size>,

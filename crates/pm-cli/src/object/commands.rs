@@ -50,7 +50,7 @@ pub(crate) fn run(command: &ObjectCommand, json: bool) -> miette::Result<ExitCod
 
 fn create(args: &Sized, json: bool) -> miette::Result<()> {
     let path = &args.file;
-    close(pool::create(path, args.size.0)?, path)?;
+    close(pool::create(path, args.size, args.file_size)?, path)?;
     describe(path, json)
 }
 
@@ -246,12 +246,17 @@ pub(super) fn describe(path: &Path, json: bool) -> miette::Result<()> {
         say(json!({
             "path": path.to_string_lossy(), "objects": stats.objects, "pool_bytes": stats.pool_bytes,
             "slab_bytes": stats.slab_bytes, "chunk_bytes": stats.chunk_bytes,
+            "file_bytes": stats.file_bytes, "file_used_bytes": stats.file_used_bytes,
         }));
         return Ok(());
     }
     say(format_args!("{}: {}", path.display(), count(stats.objects, "object", "objects")));
     let (chunks, slabs, pool) = (bytes(stats.chunk_bytes), bytes(stats.slab_bytes), bytes(stats.pool_bytes));
     field("space", format_args!("{chunks} in chunks, of {slabs} in slabs, in a pool of {pool}"));
+    if stats.file_bytes != 0 {
+        let (used, file) = (bytes(stats.file_used_bytes), bytes(stats.file_bytes));
+        field("file", format_args!("{used} in chunks, of {file}"));
+    }
     Ok(())
 }
 

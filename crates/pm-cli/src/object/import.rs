@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Import, json: bool) -> miette::Result<ExitCode> {
     let files = find(&args.dir, &mut skipped)?;
     let path = &args.file;
     let exists = path.try_exists().into_diagnostic().wrap_err_with(|| path.display().to_string())?;
-    let mut objects = if exists { open(path)? } else { create(path, args.size.0)? };
+    let mut objects = if exists { open(path)? } else { create(path, args.size, args.file_size)? };
     let mut progress = Progress::new(path, json, files.len() as u64);
     let mut done = Done::default();
     let imported = files.iter().try_for_each(|found| {
@@ -170,7 +170,11 @@ fn has_contents(object: &pm_objects::Object<u8>, mut file: &File) -> io::Result<
 /// Doubles the size of the pool, or gives it the greatest one that it may have. If it has that, the error stays.
 fn grow(args: &Import, objects: &mut Objects, full: Failure) -> miette::Result<()> {
     let path = &args.file;
-    let now = objects.stats().map_err(Failure::of_all(path))?.pool_bytes;
+    let stats = objects.stats().map_err(Failure::of_all(path))?;
+    let now = stats.pool_bytes;
+    if stats.file_bytes != 0 {
+        return Err(full.into());
+    }
     let wanted = (2 * now).min(args.max_size.map_or(u64::MAX, |size| size.0));
     if wanted <= now {
         return Err(full.into());

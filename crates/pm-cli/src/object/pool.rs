@@ -1,12 +1,17 @@
 //! Pools of objects in files.
 
 use super::failure::Failure;
+use pm_cli_common::Size;
 use pm_objects::{Objects, ObjectsOptions};
 use std::path::Path;
 
-/// Creates a file without objects.
-pub(crate) fn create(path: &Path, pool_bytes: u64) -> Result<Objects, Failure> {
-    Objects::create_pool(path, pool_bytes, &ObjectsOptions::new()).map_err(Failure::open(path))
+/// Creates a file without objects, and perhaps one with a lower tier beside it.
+pub(crate) fn create(path: &Path, size: Size, file_size: Option<Size>) -> Result<Objects, Failure> {
+    let mut options = ObjectsOptions::new();
+    if let Some(size) = file_size {
+        options = options.file_bytes(size.0);
+    }
+    Objects::create_pool(path, size.0, &options).map_err(Failure::open(path))
 }
 
 /// Opens a pool to change it.

@@ -4,17 +4,19 @@ use super::contents::Contents;
 use super::list::List;
 use super::object::Object;
 use crate::error::{ObjectError, OpenError};
+use crate::format::RootHeader;
 use crate::maintenance::check::{self, CheckReport};
 use crate::ops::{create, names, recover};
 use crate::session::shared::{Shared, check_name};
 use crate::volume::Volume;
+use crate::volume::file::FileTier;
 use crate::volume::object::ElementType;
 use crate::volume::options::ObjectsOptions;
 use crate::volume::root::Roots;
 use core::fmt;
 use pm_btree::{OpenError as StoreError, Store};
-use pm_core::{InPool, Pmem, Region};
-use std::path::Path;
+use pm_core::{InPool, OpenError as RegionError, Pmem, Region, RegionOptions};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Named, typed objects in a file or a region.
@@ -59,6 +61,10 @@ pub struct Stats {
     pub chunk_bytes: u64,
     /// The slabs that have these slots, in bytes.
     pub slab_bytes: u64,
+    /// The slots of the file that hold chunks, in bytes.
+    pub file_used_bytes: u64,
+    /// All slots of the file, in bytes.
+    pub file_bytes: u64,
 }
 
 impl Objects<Region> {
@@ -76,16 +82,17 @@ impl Objects<Region> {
     ) -> Result<Self, OpenError> {
         options.check(pool_bytes)?;
         let store_options = options.of_store(pool_bytes);
-        let store = match Store::create(&path, pool_bytes, &store_options) {
+        let (store, is_new) = match Store::create(&path, pool_bytes, &store_options) {
             Err(error @ StoreError::Heap(_)) => {
                 // A crash may have left the store, and nothing in it.
                 let is_empty =
                     |store: &Store| store.tables().is_empty() && store.heap().pool().roots().len() == 2;
-                Store::open(&path, &store_options).ok().filter(is_empty).ok_or(error)?
+                (Store::open(&path, &store_options).ok().filter(is_empty).ok_or(error)?, false)
             }
-            created => created?,
+            created => (created?, true),
         };
-        Self::format_in(store, options)
+        let file = options.file_bytes.map(|bytes| create_file(path.as_ref(), bytes, is_new)).transpose()?;
+        Self::format_in(store, file, options)
     }
 
     /// Opens the objects in a file or device-dax.
@@ -97,7 +104,8 @@ impl Objects<Region> {
     /// # Durability
     /// What has returned in earlier sessions is durable. Recovery ends or undoes changes of names that were in progress.
     pub fn open_pool(path: impl AsRef<Path>, options: &ObjectsOptions) -> Result<Self, OpenError> {
-        Self::attach_store(Store::open(path, &options.of_store(0))?)
+        let store = Store::open(&path, &options.of_store(0))?;
+        Self::start(store, |header| open_file(path.as_ref(), header, options, false), false)
     }
 
     /// Opens the objects in a file for reading only. The file, which may be read-only, is unchanged: recovery runs in pages of this process.
@@ -110,7 +118,8 @@ impl Objects<Region> {
     /// # Durability
     /// After a kill, what is read may not be durable yet: a power failure can undo the calls that were in progress at the kill.
     pub fn open_pool_read_only(path: impl AsRef<Path>, options: &ObjectsOptions) -> Result<Self, OpenError> {
-        Self::start(Store::open_read_only(path, &options.of_store(0))?, true)
+        let store = Store::open_read_only(&path, &options.of_store(0))?;
+        Self::start(store, |header| open_file(path.as_ref(), header, options, true), true)
     }
 
     /// Grows the file. The mapping may move, so that there must be no objects and iterators.
@@ -144,33 +153,68 @@ impl<P: Pmem> Objects<P> {
     pub fn format(pmem: P, options: &ObjectsOptions) -> Result<Self, OpenError> {
         let pool_bytes = pmem.len_bytes();
         options.check(pool_bytes)?;
-        Self::format_in(Store::format(pmem, &options.of_store(pool_bytes))?, options)
+        Self::format_in(Store::format(pmem, &options.of_store(pool_bytes))?, None, options)
+    }
+
+    /// As [`format`](Self::format), with another region as the lower tier, to which chunks move when the pool is full.
+    ///
+    /// # Errors
+    /// As for [`create_pool`](Objects::create_pool).
+    ///
+    /// # Durability
+    /// As for [`create_pool`](Objects::create_pool).
+    pub fn format_with_file(pmem: P, file: P, options: &ObjectsOptions) -> Result<Self, OpenError> {
+        let pool_bytes = pmem.len_bytes();
+        options.check(pool_bytes)?;
+        Self::format_in(Store::format(pmem, &options.of_store(pool_bytes))?, Some(file), options)
     }
 
     /// Opens the objects in a region.
+    ///
+    /// # Errors
+    /// As for [`open_pool`](Objects::open_pool). When they have a lower tier, unless the options are [without it](ObjectsOptions::without_file).
+    ///
+    /// # Durability
+    /// As for [`open_pool`](Objects::open_pool).
+    pub fn attach(pmem: P, options: &ObjectsOptions) -> Result<Self, OpenError> {
+        let store = Store::attach(pmem, &options.of_store(0))?;
+        Self::start(
+            store,
+            |_| if options.without_file { Ok(None) } else { Err(OpenError::ForeignFile) },
+            false,
+        )
+    }
+
+    /// Opens the objects in two regions.
     ///
     /// # Errors
     /// As for [`open_pool`](Objects::open_pool).
     ///
     /// # Durability
     /// As for [`open_pool`](Objects::open_pool).
-    pub fn attach(pmem: P, options: &ObjectsOptions) -> Result<Self, OpenError> {
-        Self::attach_store(Store::attach(pmem, &options.of_store(0))?)
+    pub fn attach_with_file(pmem: P, file: P, options: &ObjectsOptions) -> Result<Self, OpenError> {
+        let store = Store::attach(pmem, &options.of_store(0))?;
+        Self::start(store, |header| FileTier::open(file, header).map(Some), false)
     }
 
-    fn format_in(store: Store<P>, options: &ObjectsOptions) -> Result<Self, OpenError> {
-        let volume = Roots::format(store, options)?;
+    fn format_in(store: Store<P>, file: Option<P>, options: &ObjectsOptions) -> Result<Self, OpenError> {
+        let volume = Roots::format(store, file, options)?;
         let (roots, _) = Roots::find(&volume.store)?;
         Self::with(volume, roots)
     }
 
-    fn attach_store(store: Store<P>) -> Result<Self, OpenError> {
-        Self::start(store, false)
-    }
-
-    fn start(store: Store<P>, is_read_only: bool) -> Result<Self, OpenError> {
+    /// Starts a session. `file` opens the lower tier, of a pool that has one.
+    fn start(
+        store: Store<P>,
+        file: impl FnOnce(&RootHeader) -> Result<Option<FileTier<P>>, OpenError>,
+        is_read_only: bool,
+    ) -> Result<Self, OpenError> {
         let (roots, header) = Roots::find(&store)?;
-        Self::with(Volume::new(store, &header, is_read_only), roots)
+        let file = match header.file_slots {
+            0 => None,
+            _ => Some(file(&header)?.unwrap_or_else(|| FileTier::missing(&header))),
+        };
+        Self::with(Volume::new(store, file, &header, is_read_only), roots)
     }
 
     fn with(volume: Volume<P>, roots: Roots) -> Result<Self, OpenError> {
@@ -315,13 +359,16 @@ impl<P: Pmem> Objects<P> {
     /// # Errors
     /// When the names cannot be read.
     pub fn stats(&self) -> Result<Stats, ObjectError> {
-        let (chunk_bytes, slab_bytes) = self.shared.slots.usage(&self.shared.volume);
-        let pool_bytes = self.shared.volume.pmem().len_bytes();
+        let volume = &self.shared.volume;
+        let (chunk_bytes, slab_bytes) = self.shared.slots.usage(volume);
+        let (file_used, file_slots) = volume.file.as_ref().map_or((0, 0), FileTier::usage);
         Ok(Stats {
-            pool_bytes,
+            pool_bytes: volume.pmem().len_bytes(),
             objects: self.list("").try_fold(0, |count, name| name.map(|_| count + 1))?,
             chunk_bytes,
             slab_bytes,
+            file_used_bytes: file_used * volume.chunk_bytes,
+            file_bytes: file_slots * volume.chunk_bytes,
         })
     }
 
@@ -357,5 +404,46 @@ impl<P: Pmem> Objects<P> {
     #[must_use]
     pub fn heap(&self) -> &pm_alloc::Heap<P> {
         self.shared.volume.heap()
+    }
+}
+
+/// The path of the file with the lower tier of the pool at a path.
+fn path_of_file(path: &Path) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(".file");
+    path.into()
+}
+
+/// Makes the file of a new pool, or takes over that of one whose creation was interrupted.
+fn create_file(path: &Path, bytes: u64, is_new: bool) -> Result<Region, OpenError> {
+    let path = path_of_file(path);
+    let options = RegionOptions::new();
+    let created = match options.create(&path, bytes) {
+        Err(RegionError::Exists { .. }) if !is_new => options.open(&path),
+        created => created,
+    };
+    let region = created.map_err(|source| OpenError::File { path, source })?;
+    match is_new || FileTier::is_unused(&region) && region.len_bytes() == bytes {
+        true => Ok(region),
+        false => Err(OpenError::ForeignFile),
+    }
+}
+
+/// Opens the file of a pool. `None` if it cannot be opened, and the options are without it.
+fn open_file(
+    path: &Path,
+    header: &RootHeader,
+    options: &ObjectsOptions,
+    is_read_only: bool,
+) -> Result<Option<FileTier<Region>>, OpenError> {
+    let path = path_of_file(path);
+    let region = match is_read_only {
+        true => RegionOptions::new().scratch().keep_pages(true),
+        false => RegionOptions::new(),
+    };
+    let opened = region.open(&path).map_err(|source| OpenError::File { path, source });
+    match opened.and_then(|region| FileTier::open(region, header)) {
+        Err(_) if options.without_file => Ok(None),
+        opened => opened.map(Some),
     }
 }

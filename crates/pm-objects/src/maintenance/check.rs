@@ -19,6 +19,8 @@ pub struct CheckReport {
     pub objects: u64,
     /// The number of their chunks that have a place.
     pub chunks: u64,
+    /// The number of those in the file.
+    pub chunks_in_file: u64,
     /// What is not as it should be.
     pub problems: Vec<Problem>,
 }
@@ -38,6 +40,30 @@ pub enum Problem {
     /// What all objects need is corrupted.
     #[error(transparent)]
     Corrupted(#[from] Corruption),
+    /// A chunk in the file cannot be read.
+    #[error("object {name:?}: {what}")]
+    File {
+        /// The name of the object.
+        name: String,
+        /// The reason.
+        what: String,
+    },
+    /// A chunk is in a slot of the file that counts as free, or that of another chunk.
+    #[error(
+        "object {name:?}: its chunk in slot {slot} of the file is also another chunk's, or counts as free"
+    )]
+    FileSlot {
+        /// The name of the object.
+        name: String,
+        /// The number of the slot.
+        slot: u64,
+    },
+    /// A slot of the file counts as in use, and has no chunk of an object. Its space is lost.
+    #[error("slot {slot} of the file is in use, and no object has it")]
+    OrphanedFileSlot {
+        /// The number of the slot.
+        slot: u64,
+    },
     /// Two chunks have the same place.
     #[error("object {name:?}: its chunk at offset {offset} is also that of another object, or another chunk")]
     Twice {
@@ -85,13 +111,20 @@ struct Seen<'s, P: Pmem> {
     blocks: BTreeSet<u64>,
     /// By the offset of a slab, a bit for each slot that has a chunk.
     slots: FxHashMap<u64, Vec<u64>>,
+    /// Slots of the file that have a chunk.
+    in_file: BTreeSet<u64>,
 }
 
 /// Verifies everything.
 pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> Result<CheckReport, ObjectError> {
     let volume = &shared.volume;
-    let mut seen =
-        Seen { shared, report: CheckReport::default(), blocks: BTreeSet::new(), slots: FxHashMap::default() };
+    let mut seen = Seen {
+        shared,
+        report: CheckReport::default(),
+        blocks: BTreeSet::new(),
+        slots: FxHashMap::default(),
+        in_file: BTreeSet::new(),
+    };
     let problems = &mut seen.report.problems;
     let names = volume.store.check()?;
     problems.extend(names.corruptions.iter().map(|(_, corruption)| Problem::Names(corruption.to_string())));
@@ -110,6 +143,7 @@ pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> Result<CheckReport, ObjectEr
         }
     }
     seen.slabs();
+    seen.file();
     seen.blocks();
     Ok(seen.report)
 }
@@ -136,6 +170,10 @@ impl<P: Pmem> Seen<'_, P> {
             match table.home(volume, &self.shared.slots, object, index, chunk.end - chunk.start) {
                 Ok(Home::Hole) => {}
                 Ok(Home::Slot(slot)) => self.slot(name, &slot),
+                Ok(Home::File { slot, crc }) => {
+                    let len_bytes = short(chunk.end - chunk.start);
+                    self.file_slot(name, slot, crc, len_bytes);
+                }
                 Err(ObjectError::Corrupted(corruption)) => {
                     self.report.problems.push(Problem::Object { name: name.to_owned(), corruption });
                 }
@@ -159,6 +197,40 @@ impl<P: Pmem> Seen<'_, P> {
         let used = slot.slab.used_in(&self.shared.volume, slot.word());
         if used.is_some_and(|used| used & slot.bit() == 0) {
             self.report.problems.push(Problem::NotInUse { name, offset });
+        }
+    }
+
+    fn file_slot(&mut self, name: &str, slot: u64, crc: u32, len_bytes: usize) {
+        let file = self.shared.volume.file();
+        self.report.chunks += 1;
+        self.report.chunks_in_file += 1;
+        let name = name.to_owned();
+        if let Err(error) = file.load(slot, crc, &mut vec![0; len_bytes]) {
+            self.report.problems.push(Problem::File { name: name.clone(), what: error.to_string() });
+        }
+        let used = file.used_in(slot / WORD_SLOTS);
+        let is_free = used.is_some_and(|used| used & 1 << (slot % WORD_SLOTS) == 0);
+        if is_free || !self.in_file.insert(slot) {
+            self.report.problems.push(Problem::FileSlot { name, slot });
+        }
+    }
+
+    /// Looks for slots of the file in use without a chunk.
+    fn file(&mut self) {
+        let Some(file) = &self.shared.volume.file else { return };
+        self.blocks.extend(file.blocks());
+        if let Some(offset) = file.broken_at() {
+            self.report.problems.push(Corruption { offset, what: Structure::Map }.into());
+        }
+        for word in 0..file.known_words() {
+            let Some(used) = file.used_in(word) else {
+                let corruption = Corruption { offset: file.word_at(word), what: Structure::Map };
+                self.report.problems.push(corruption.into());
+                continue;
+            };
+            let slots = (0..WORD_SLOTS).filter(|bit| used & 1 << bit != 0).map(|bit| word * WORD_SLOTS + bit);
+            let orphans = slots.filter(|slot| !self.in_file.contains(slot));
+            self.report.problems.extend(orphans.map(|slot| Problem::OrphanedFileSlot { slot }));
         }
     }
 

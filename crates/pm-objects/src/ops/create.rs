@@ -1,5 +1,6 @@
 //! Creates an object with its contents, and gives it a name, which may have been another object's.
 
+use super::room::{self, Holds};
 use super::{free, recover, remove};
 use crate::error::ObjectError;
 use crate::format::{Entry, PLACE_BYTES, tier};
@@ -92,19 +93,21 @@ impl<P: Pmem> New<'_, P> {
     fn at_once(&self, name: &str, bytes: &[u8], replaces: bool) -> Result<ObjectRef, ObjectError> {
         let mut state = recover::lock_names(self.shared)?;
         let old = self.replaced(name, replaces)?;
-        let object = match self.publish_all(&mut state, name, bytes, old.as_ref()) {
-            Err(ObjectError::Full) if self.shared.slots.reclaim(&self.shared.volume)? => {
-                self.publish_all(&mut state, name, bytes, old.as_ref())?
-            }
-            published => published?,
-        };
-        let names = self.shared.names().expect("they can be changed");
-        if let Err(error) = names.insert(name, Row::of(&object)) {
+        let object =
+            room::with_room(self.shared, Holds::Names, || self.publish_all(name, bytes, old.as_ref()))?;
+        (state.has_intent, state.is_unfinished) = (true, true);
+        if let Err(error) = self.insert(name, &object) {
             self.abandon(&mut state, &object)?;
-            return Err(error.into());
+            return Err(error);
         }
         remove::end(self.shared, &mut state, old.as_ref())?;
         Ok(object)
+    }
+
+    /// Inserts a name into the table of names.
+    fn insert(&self, name: &str, object: &ObjectRef) -> Result<(), ObjectError> {
+        let names = self.shared.names().expect("they can be changed");
+        room::with_room(self.shared, Holds::Names, || Ok(names.insert(name, Row::of(object)).map(drop)?))
     }
 
     /// The object that has the name. An error if it must not be replaced.
@@ -120,7 +123,6 @@ impl<P: Pmem> New<'_, P> {
     /// Stores the object with its contents, and the intent to give it the name.
     fn publish_all(
         &self,
-        state: &mut NamesState,
         name: &str,
         bytes: &[u8],
         old: Option<&ObjectRef>,
@@ -146,7 +148,6 @@ impl<P: Pmem> New<'_, P> {
             Ok(object)
         })?;
         slots.complete();
-        (state.has_intent, state.is_unfinished) = (true, true);
         Ok(object)
     }
 
@@ -185,7 +186,7 @@ impl<P: Pmem> New<'_, P> {
         let shared = self.shared;
         let mut state = recover::lock_names(shared)?;
         self.replaced(name, replaces)?;
-        let make = || {
+        let object = room::with_room(shared, Holds::Names, || {
             shared.volume.transaction(|change| {
                 let object = ObjectRef::alloc(change, self.number, self.element)?;
                 let table = Table::create(change, &object, object.chunks(self.len_bytes), &[])?;
@@ -193,16 +194,11 @@ impl<P: Pmem> New<'_, P> {
                 shared.roots.set_pending(change, &Pending::Build(object.offset))?;
                 Ok(object)
             })
-        };
-        let object = match make() {
-            Err(ObjectError::Full) if shared.slots.reclaim(&shared.volume)? => make()?,
-            made => made?,
-        };
+        })?;
         (state.has_intent, state.is_unfinished) = (true, true);
-        let names = shared.names().expect("they can be changed");
-        if let Err(error) = names.insert(&incomplete_name(self.number), Row::of(&object)) {
+        if let Err(error) = self.insert(&incomplete_name(self.number), &object) {
             free::free(shared, &mut state, &object)?;
-            return Err(error.into());
+            return Err(error);
         }
         // Until the next change of names, recovery still frees the object by the intent, and with it the name.
         state.is_unfinished = false;
@@ -219,11 +215,7 @@ impl<P: Pmem> New<'_, P> {
             let end = (start + BATCH_CHUNKS).min(chunks);
             let bytes = object.chunk(start, self.len_bytes).start..object.chunk(end - 1, self.len_bytes).end;
             let batch = source.next(bytes.end - bytes.start)?;
-            let fill = || self.fill(object, table, start, &batch);
-            match fill() {
-                Err(ObjectError::Full) if self.shared.slots.reclaim(volume)? => fill()?,
-                filled => filled?,
-            }
+            room::with_room(self.shared, Holds::Nothing, || self.fill(object, table, start, &batch))?;
             start = end;
         }
         Ok(())
@@ -260,12 +252,15 @@ impl<P: Pmem> New<'_, P> {
         shared.volume.transaction(|change| shared.roots.set_pending(change, &pending))?;
         (state.has_intent, state.is_unfinished) = (true, true);
         let names = shared.names().expect("they can be changed");
-        let mut batch = shared.volume.store.batch();
-        batch.remove(names, &incomplete_name(self.number))?;
-        batch.insert(names, name, Row::of(object))?;
-        if let Err(error) = batch.commit() {
+        let named = room::with_room(shared, Holds::Names, || {
+            let mut batch = shared.volume.store.batch();
+            batch.remove(names, &incomplete_name(self.number))?;
+            batch.insert(names, name, Row::of(object))?;
+            Ok(batch.commit()?)
+        });
+        if let Err(error) = named {
             shared.clear_intent(&mut state)?;
-            return Err(error.into());
+            return Err(error);
         }
         remove::end(shared, &mut state, old.as_ref())
     }

@@ -5,7 +5,6 @@ use crate::format::{Entry, LEAF_ENTRIES, tier};
 use crate::session::shared::{NamesState, Shared};
 use crate::volume::object::ObjectRef;
 use crate::volume::root::Pending;
-use crate::volume::slabs::Slot;
 use crate::volume::table::{Home, Leaf, Table};
 use pm_core::Pmem;
 
@@ -34,8 +33,8 @@ impl Rest {
         }
     }
 
-    /// Takes the next chunks to be freed off the end, with their slots. A chunk whose entry is corrupted stays in use.
-    fn take<P: Pmem>(&mut self, shared: &Shared<P>, object: &ObjectRef) -> Vec<(u64, Slot)> {
+    /// Takes the next chunks to be freed off the end, with their places. A chunk whose entry is corrupted stays in use.
+    fn take<P: Pmem>(&mut self, shared: &Shared<P>, object: &ObjectRef) -> Vec<(u64, Home)> {
         let mut taken = Vec::new();
         let mut leaves = 0;
         while self.chunks > 0 && taken.len() < STEP_CHUNKS && leaves < STEP_CHUNKS {
@@ -45,8 +44,8 @@ impl Rest {
             let table = self.table.expect("there are chunks");
             let home =
                 table.home(&shared.volume, &shared.slots, object, index, len_bytes.end - len_bytes.start);
-            if let Ok(Home::Slot(slot)) = home {
-                taken.push((index, slot));
+            if let Ok(home @ (Home::Slot(_) | Home::File { .. })) = home {
+                taken.push((index, home));
             }
             self.chunks = index;
         }
@@ -71,7 +70,13 @@ pub(crate) fn free<P: Pmem>(
         let first_kept = rest.leaves.partition_point(|leaf| leaf.first < rest.chunks);
         let leaves = rest.leaves.split_off(first_kept);
         let mut slots = shared.slot_change();
-        taken.iter().for_each(|(_, slot)| slots.free(slot.clone()));
+        for (_, home) in &taken {
+            match home {
+                Home::Slot(slot) => slots.free(slot.clone()),
+                Home::File { slot, .. } => slots.free_in_file(*slot),
+                Home::Hole => {}
+            }
+        }
         let freed = volume.transaction(|change| {
             slots.write(change)?;
             for leaf in &leaves {

@@ -81,11 +81,42 @@ fn copy<P: Pmem>(
         match place(shared, control, index)? {
             Place::At(offset) => shared.volume.pmem().load(offset + within, piece),
             Place::Hole => piece.fill(0),
+            Place::InFile(_) => copy_from_file(shared, control, index, within, piece)?,
         }
         (rest, within) = (others, 0);
         index += 1;
     }
     Ok(())
+}
+
+/// Copies out bytes of a chunk in the file, all of which is read and verified.
+#[cold]
+fn copy_from_file<P: Pmem>(
+    shared: &Shared<P>,
+    control: &Control,
+    index: u64,
+    within: u64,
+    out: &mut [u8],
+) -> Result<(), ObjectError> {
+    let chunk = whole_chunk(shared, control, index)?;
+    out.copy_from_slice(&chunk[short(within)..short(within) + out.len()]);
+    Ok(())
+}
+
+/// The contents of a chunk. Those in the file are verified.
+pub(crate) fn whole_chunk<P: Pmem>(
+    shared: &Shared<P>,
+    control: &Control,
+    index: u64,
+) -> Result<Vec<u8>, ObjectError> {
+    let range = control.object.chunk(index, control.len_bytes);
+    let mut contents = vec![0; short(range.end - range.start)];
+    match home(shared, control, index)? {
+        Home::Hole => {}
+        Home::Slot(slot) => shared.volume.pmem().load(slot.offset(), &mut contents),
+        Home::File { slot, crc } => shared.volume.file().load(slot, crc, &mut contents)?,
+    }
+    Ok(contents)
 }
 
 /// Where a chunk is.
@@ -104,13 +135,19 @@ pub(crate) fn place<P: Pmem>(
 /// Finds a chunk by the object's table.
 #[cold]
 fn find_place<P: Pmem>(shared: &Shared<P>, control: &Control, index: u64) -> Result<Place, ObjectError> {
-    let (volume, object) = (&shared.volume, &control.object);
-    let table = Table::of(volume, object, control.chunks())?;
-    let chunk = object.chunk(index, control.len_bytes);
-    let place = match table.home(volume, &shared.slots, object, index, chunk.end - chunk.start)? {
+    let place = match home(shared, control, index)? {
         Home::Hole => Place::Hole,
         Home::Slot(slot) => Place::At(slot.offset()),
+        Home::File { slot, .. } => Place::InFile(slot),
     };
     control.note_place(index, place);
     Ok(place)
+}
+
+/// Where the entry of a chunk says that it is.
+pub(crate) fn home<P: Pmem>(shared: &Shared<P>, control: &Control, index: u64) -> Result<Home, ObjectError> {
+    let (volume, object) = (&shared.volume, &control.object);
+    let table = Table::of(volume, object, control.chunks())?;
+    let chunk = object.chunk(index, control.len_bytes);
+    table.home(volume, &shared.slots, object, index, chunk.end - chunk.start)
 }

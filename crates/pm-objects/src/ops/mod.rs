@@ -6,4 +6,5 @@ pub(crate) mod load;
 pub(crate) mod names;
 pub(crate) mod recover;
 pub(crate) mod remove;
+pub(crate) mod room;
 pub(crate) mod store;

@@ -1,5 +1,6 @@
 //! Changes names of objects that are complete.
 
+use super::room::{self, Holds};
 use super::{recover, remove};
 use crate::error::ObjectError;
 use crate::session::shared::{Shared, check_name};
@@ -31,8 +32,10 @@ pub(crate) fn rename<P: Pmem>(shared: &Shared<P>, from: &str, to: &str) -> Resul
     // Otherwise recovery could give the object that was created last its old name again.
     shared.clear_intent(&mut state)?;
     let names = shared.names().expect("it has the row");
-    let mut batch = shared.volume.store.batch();
-    batch.remove(names, from)?;
-    batch.insert(names, to, row)?;
-    Ok(batch.commit()?)
+    room::with_room(shared, Holds::Names, || {
+        let mut batch = shared.volume.store.batch();
+        batch.remove(names, from)?;
+        batch.insert(names, to, row)?;
+        Ok(batch.commit()?)
+    })
 }

@@ -1,6 +1,7 @@
 //! Changes contents of an object.
 
 use super::load;
+use super::room::{self, Holds};
 use crate::error::ObjectError;
 use crate::format::{Entry, LEAF_ENTRIES, PLACE_BYTES, tier};
 use crate::session::control::{Control, Locked, Place};
@@ -54,12 +55,7 @@ pub(crate) fn store<P: Pmem>(
         let max = CHUNKS_MAX * chunk_bytes;
         return Err(ObjectError::TooLong { bytes: bytes.len() as u64, of: "store", max });
     }
-    match apply(shared, locked, control, &chunks, start, bytes) {
-        Err(ObjectError::Full) if shared.slots.reclaim(&shared.volume)? => {
-            apply(shared, locked, control, &chunks, start, bytes)
-        }
-        applied => applied,
-    }
+    room::with_room(shared, Holds::Object(locked), || apply(shared, locked, control, &chunks, start, bytes))
 }
 
 fn apply<P: Pmem>(
@@ -84,13 +80,17 @@ fn apply<P: Pmem>(
             steps.push(Step::InPlace { offset: offset + range.start - chunk.start, bytes: piece });
             continue;
         }
-        let mut contents = vec![0; short(chunk.end - chunk.start)];
-        if let Place::At(offset) = old {
-            if piece.len() < contents.len() {
-                volume.pmem().load(offset, &mut contents);
+        let mut contents = match piece.len() as u64 == chunk.end - chunk.start {
+            true => vec![0; piece.len()],
+            false => load::whole_chunk(shared, control, index)?,
+        };
+        match old {
+            Place::At(offset) => {
+                let slot = shared.slots.find(offset, contents.len() as u64);
+                slots.free(slot.expect("its slab is in use"));
             }
-            let slot = shared.slots.find(offset, contents.len() as u64);
-            slots.free(slot.expect("its slab is in use"));
+            Place::InFile(slot) => slots.free_in_file(slot),
+            Place::Hole => {}
         }
         let within = short(range.start - chunk.start);
         contents[within..within + piece.len()].copy_from_slice(piece);

@@ -4,7 +4,7 @@ use crate::error::ObjectError;
 use crate::volume::object::ObjectRef;
 use crate::volume::short;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// The number of chunks of a segment of places.
 const SEGMENT: usize = 256;
@@ -12,8 +12,11 @@ const SEGMENT: usize = 256;
 /// Where a chunk is: not known yet.
 const UNKNOWN: u64 = 0;
 
-/// It is zeroes. Places are multiples of 64.
+/// It is zeroes. Offsets are multiples of 64.
 const HOLE: u64 = 1;
+
+/// The lowest bit of a slot of the file, of which the number is above it.
+const IN_FILE: u64 = 2;
 
 /// Where a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub(crate) enum Place {
     Hole,
     /// At this offset.
     At(u64),
+    /// In this slot of the file.
+    InFile(u64),
 }
 
 type Segment = Box<[AtomicU64; SEGMENT]>;
@@ -98,6 +103,17 @@ impl Control {
         Ok(Locked { control: self, _guard: guard })
     }
 
+    /// Keeps other changes out, unless there is one, or the object cannot be used.
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
+        let guard = match self.changes.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        self.check().ok()?;
+        Some(Locked { control: self, _guard: guard })
+    }
+
     /// Waits for a change in progress, and keeps others out, whatever its life.
     pub(crate) fn lock_to_read(&self) -> MutexGuard<'_, ()> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
@@ -123,6 +139,7 @@ impl Control {
         match self.word(index).load(Ordering::Acquire) {
             UNKNOWN => None,
             HOLE => Some(Place::Hole),
+            word if word & IN_FILE != 0 => Some(Place::InFile(word >> 2)),
             offset => Some(Place::At(offset)),
         }
     }
@@ -155,6 +172,7 @@ const fn encode(place: Place) -> u64 {
     match place {
         Place::Hole => HOLE,
         Place::At(offset) => offset,
+        Place::InFile(slot) => slot << 2 | IN_FILE,
     }
 }
 
@@ -166,6 +184,11 @@ pub(crate) struct Locked<'c> {
 }
 
 impl Locked<'_> {
+    /// Whether this is the lock of that object.
+    pub(crate) fn is_of(&self, control: &Control) -> bool {
+        core::ptr::eq(self.control, control)
+    }
+
     /// Begins a change of contents: readers wait until it ends.
     pub(crate) fn begin(&self) -> Changing<'_> {
         let version = self.control.version.load(Ordering::Relaxed);

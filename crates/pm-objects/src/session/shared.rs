@@ -5,6 +5,7 @@ use super::nesting;
 use crate::error::{ObjectError, OpenError};
 use crate::format::{INCOMPLETE, NAME_MAX, NAMES};
 use crate::volume::Volume;
+use crate::volume::file_map;
 use crate::volume::object::{ElementType, ObjectRef};
 use crate::volume::root::{Pending, Roots};
 use crate::volume::slots::{SlotChange, Slots};
@@ -12,7 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use pm_btree::{Plain, Table};
 use pm_core::{Persist, Pmem};
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockResult, Weak};
 
 /// What the table of names has for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
@@ -50,6 +51,33 @@ pub(crate) struct Shared<P: Pmem> {
     known: Mutex<FxHashMap<u64, Weak<Control>>>,
     /// The next number of an object.
     next_number: AtomicU64,
+    migration: Migration,
+}
+
+/// The moves down to the file, which one thread at a time makes.
+#[derive(Debug, Default)]
+pub(crate) struct Migration {
+    /// The offset of the last slot that was looked at.
+    cursor: Mutex<u64>,
+    /// The number of batches that have moved.
+    moves: AtomicU64,
+}
+
+impl Migration {
+    /// Waits for the thread that moves chunks, and keeps others out. Returns the cursor.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, u64> {
+        self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of batches that have moved.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
+    }
+
+    /// A batch has moved.
+    pub(crate) fn note_move(&self) {
+        self.moves.fetch_add(1, Ordering::Release);
+    }
 }
 
 /// What is known about changes of names, under their lock.
@@ -78,6 +106,12 @@ impl<P: Pmem> Shared<P> {
     /// Starts a session. Recovery is the caller's.
     pub(crate) fn new(volume: Volume<P>, roots: Roots) -> Result<Self, OpenError> {
         let slots = Slots::open(&volume, &roots)?;
+        if volume.file.is_some() {
+            file_map::read(&volume, &roots)?;
+            if !volume.is_read_only {
+                file_map::complete(&volume, &roots)?;
+            }
+        }
         let session = roots.session(&volume)? + u64::from(!volume.is_read_only);
         if !volume.is_read_only {
             volume.transaction(|change| roots.set_session(change, session))?;
@@ -94,6 +128,7 @@ impl<P: Pmem> Shared<P> {
             names_lock: Mutex::new(NamesState { has_intent: true, is_unfinished: true }),
             known: Mutex::new(FxHashMap::default()),
             next_number: AtomicU64::new((session << 32) + 1),
+            migration: Migration::default(),
         })
     }
 
@@ -144,6 +179,16 @@ impl<P: Pmem> Shared<P> {
         self.volume.check_writable()?;
         self.check_not_nested()?;
         Ok(self.names_lock.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the lock of the names, if no thread has it.
+    pub(crate) fn try_lock_names(&self) -> TryLockResult<MutexGuard<'_, NamesState>> {
+        self.names_lock.try_lock()
+    }
+
+    /// The moves down to the file.
+    pub(crate) const fn migration(&self) -> &Migration {
+        &self.migration
     }
 
     /// Begins a change of slots.

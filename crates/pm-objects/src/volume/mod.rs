@@ -1,5 +1,7 @@
 //! The pool: checked loads and transactions, the root block, objects and their tables, slots.
 
+pub(crate) mod file;
+pub(crate) mod file_map;
 pub(crate) mod object;
 pub(crate) mod options;
 pub(crate) mod root;
@@ -9,4 +11,5 @@ pub(crate) mod table;
 #[expect(clippy::module_inception, reason = "the storage as a whole, beside its parts")]
 mod volume;
 
-pub(crate) use volume::{Volume, short};
+pub(crate) use crate::format::short;
+pub(crate) use volume::Volume;

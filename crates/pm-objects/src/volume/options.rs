@@ -2,7 +2,7 @@
 
 use super::slabs::{Shape, class_of};
 use crate::error::OpenError;
-use crate::format::{PLACE_BYTES, SLOT_BYTES};
+use crate::format::{FILE_HEADER_BYTES, PLACE_BYTES, SLOT_BYTES};
 use pm_alloc::HeapOptions;
 use pm_btree::StoreOptions;
 use pm_core::RegionOptions;
@@ -18,6 +18,8 @@ pub struct ObjectsOptions {
     pub(crate) chunk_bytes: u32,
     pub(crate) slab_bytes: Option<u64>,
     pub(crate) seed: Option<u64>,
+    pub(crate) file_bytes: Option<u64>,
+    pub(crate) without_file: bool,
 }
 
 impl Default for ObjectsOptions {
@@ -32,7 +34,15 @@ impl ObjectsOptions {
     pub fn new() -> Self {
         // A transaction fills half of a lane at most: the longest ones publish 32 chunks of a new object, or the longest name twice.
         let heap = HeapOptions::new().lane_entries(510);
-        Self { heap, store: None, chunk_bytes: 4096, slab_bytes: None, seed: None }
+        Self {
+            heap,
+            store: None,
+            chunk_bytes: 4096,
+            slab_bytes: None,
+            seed: None,
+            file_bytes: None,
+            without_file: false,
+        }
     }
 
     /// Options of the heap that holds the objects, and through them of the pool and the region. Its transactions are logged for redo, whatever their
@@ -72,6 +82,22 @@ impl ObjectsOptions {
         self
     }
 
+    /// Gives a new pool a file of this length beside it, the lower tier, to which chunks move when the pool is full. Its name is that of the pool with `.file`
+    /// at its end. It is sparse. Used when objects are created.
+    #[must_use]
+    pub const fn file_bytes(mut self, bytes: u64) -> Self {
+        self.file_bytes = Some(bytes);
+        self
+    }
+
+    /// Opens a pool whose [file](Self::file_bytes) is missing or cannot be read. Objects with chunks in it are [`ObjectError::Tier`](crate::ObjectError::Tier) then, and no
+    /// chunks move.
+    #[must_use]
+    pub const fn without_file(mut self, is_without: bool) -> Self {
+        self.without_file = is_without;
+        self
+    }
+
     /// A fixed seed for all checksums, instead of a random one: for tests that compare bytes. Used when objects are created.
     #[must_use]
     pub const fn seed(mut self, seed: u64) -> Self {
@@ -99,6 +125,9 @@ impl ObjectsOptions {
             return Err(OpenError::Layout { reason: "a chunk has the length of a slot, 64 bytes to 4 KiB" });
         }
         let slab = self.slab_length(pool_bytes);
+        if self.file_bytes.is_some_and(|bytes| bytes < 2 * FILE_HEADER_BYTES + chunk) {
+            return Err(OpenError::Layout { reason: "a file has room for its headers and a chunk" });
+        }
         match slab <= 1 << 20 && Shape::of(class_of(chunk), slab).slots > 0 {
             true => Ok(()),
             false => Err(OpenError::Layout { reason: "a slab has room for a chunk, and at most 1 MiB" }),

@@ -1,5 +1,6 @@
 //! The two copies of the root block: what never changes, the session, the intent.
 
+use super::file::FileTier;
 use super::options::ObjectsOptions;
 use super::volume::{Change, Volume};
 use crate::error::{Corruption, ObjectError, OpenError, Structure};
@@ -15,6 +16,12 @@ use pm_core::{Pmem, bytes_of, from_bytes};
 #[derive(Clone, Debug)]
 pub(crate) struct Roots {
     copies: Vec<u64>,
+}
+
+/// The identity of the file of a pool: that of the pool, with another version number.
+const fn file_uuid(mut pool: [u8; 16]) -> [u8; 16] {
+    pool[6] = pool[6] & 0x0f | 0x80;
+    pool
 }
 
 /// The change of names in progress.
@@ -33,7 +40,11 @@ impl Roots {
     ///
     /// # Durability
     /// A crash leaves both or none.
-    pub(crate) fn format<P: Pmem>(store: Store<P>, options: &ObjectsOptions) -> Result<Volume<P>, OpenError> {
+    pub(crate) fn format<P: Pmem>(
+        store: Store<P>,
+        file: Option<P>,
+        options: &ObjectsOptions,
+    ) -> Result<Volume<P>, OpenError> {
         let pool_bytes = store.heap().pmem().len_bytes();
         let uuid = *store.heap().pool().uuid().as_bytes();
         let halves = [&uuid[..8], &uuid[8..]].map(|half| {
@@ -50,13 +61,16 @@ impl Roots {
             slab_bytes: options.slab_length(pool_bytes),
             seed: options.seed.unwrap_or(halves[0] ^ halves[1].rotate_left(1)),
             pool_uuid: uuid,
-            file_uuid: [0; 16],
-            reserved: [0; 5],
+            file_uuid: if file.is_some() { file_uuid(uuid) } else { [0; 16] },
+            file_slots: file.as_ref().map_or(0, |file| FileTier::slots_of(file, options.chunk_bytes)),
+            reserved: [0; 4],
             crc: 0,
             reserved_1: 0,
         };
         let header = RootHeader { crc: header.expected_crc(), ..header };
-        let volume = Volume::new(store, &header, false);
+        // Durable before the root refers to it.
+        let file = file.map(|pmem| FileTier::format(pmem, &header)).transpose()?;
+        let volume = Volume::new(store, file, &header, false);
         volume.transaction(|change| {
             let mut intent = Intent::of(intent_kind::NONE, 0, 0, "");
             intent.crc = intent.expected_crc(header.seed);
@@ -159,6 +173,19 @@ impl Roots {
         place: u64,
     ) -> Result<(), ObjectError> {
         self.set_word(change, offset_of!(RootBlock, slabs), place)
+    }
+
+    /// The place of the first block of the map of the file's slots, or 0.
+    pub(crate) fn maps<P: Pmem>(&self, volume: &Volume<P>) -> Result<u64, ObjectError> {
+        self.word(volume, offset_of!(RootBlock, maps))
+    }
+
+    pub(crate) fn set_maps<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        place: u64,
+    ) -> Result<(), ObjectError> {
+        self.set_word(change, offset_of!(RootBlock, maps), place)
     }
 
     /// The change of names in progress.

@@ -5,8 +5,10 @@ use super::root::Roots;
 use super::slabs::{Shape, Slab, Slot, class_of};
 use super::volume::{Change, Volume};
 use crate::error::{ObjectError, Structure};
+use crate::format::short;
 use crate::format::{
-    CLASS_BITS, DIRECTORY_ROWS, DIRECTORY_TAG, Directory, Owner, PLACE_BYTES, SLOT_BYTES, owner, seal, unseal,
+    CLASS_BITS, DIRECTORY_ROWS, DIRECTORY_TAG, Directory, Owner, PLACE_BYTES, SLOT_BYTES, WORD_SLOTS, owner,
+    seal, unseal,
 };
 use core::mem::{offset_of, size_of};
 use pm_core::{Pmem, bytes_of};
@@ -152,6 +154,8 @@ impl Slots {
             roots,
             taken: Vec::new(),
             freed: Vec::new(),
+            taken_in_file: Vec::new(),
+            freed_in_file: Vec::new(),
             locks: Vec::new(),
             words: Vec::new(),
         }
@@ -305,24 +309,71 @@ pub(crate) struct SlotChange<'s, P: Pmem> {
     roots: &'s Roots,
     taken: Vec<Slot>,
     freed: Vec<Slot>,
+    taken_in_file: Vec<u64>,
+    freed_in_file: Vec<u64>,
     locks: Vec<MutexGuard<'s, ()>>,
     /// What the words will say.
-    words: Vec<(Arc<Slab>, u64, u64)>,
+    words: Vec<(Word, u64)>,
+}
+
+/// A word that says which slots are in use.
+#[derive(Clone, Debug)]
+enum Word {
+    OfSlab(Arc<Slab>, u64),
+    OfFile(u64),
+}
+
+impl Word {
+    fn of(slot: &Slot) -> Self {
+        Self::OfSlab(Arc::clone(&slot.slab), slot.word())
+    }
+
+    const fn of_file(slot: u64) -> Self {
+        Self::OfFile(slot / WORD_SLOTS)
+    }
+
+    /// Its offset.
+    fn at<P: Pmem>(&self, volume: &Volume<P>) -> u64 {
+        match self {
+            Self::OfSlab(slab, word) => slab.word_at(*word),
+            Self::OfFile(word) => volume.file().word_at(*word),
+        }
+    }
+
+    const fn owner(&self) -> u64 {
+        match self {
+            Self::OfSlab(..) => owner::SLAB,
+            Self::OfFile(_) => owner::MAP,
+        }
+    }
+
+    fn used<P: Pmem>(&self, volume: &Volume<P>) -> Option<u64> {
+        match self {
+            Self::OfSlab(slab, word) => slab.used_in(volume, *word),
+            Self::OfFile(word) => volume.file().used_in(*word),
+        }
+    }
+
+    fn set_used<P: Pmem>(&self, volume: &Volume<P>, bits: u64) {
+        match self {
+            Self::OfSlab(slab, word) => slab.set_used(volume, *word, bits),
+            Self::OfFile(word) => volume.file().set_used(*word, bits),
+        }
+    }
 }
 
 impl<P: Pmem> SlotChange<'_, P> {
-    /// Takes a slot for a chunk, and stores the contents around the cache. Makes room if there is none.
+    /// Takes a slot for a chunk, and stores the contents around the cache.
     pub(crate) fn fill(&mut self, contents: &[u8]) -> Result<Slot, ObjectError> {
-        let class = class_of(contents.len() as u64);
-        let slot = match self.slots.take(self.volume, self.roots, class) {
-            Err(ObjectError::Full) if self.slots.reclaim(self.volume)? => {
-                self.slots.take(self.volume, self.roots, class)?
-            }
-            taken => taken?,
-        };
+        let slot = self.slots.take(self.volume, self.roots, class_of(contents.len() as u64))?;
         self.taken.push(slot.clone());
         self.volume.pmem().store_nt(slot.offset(), contents);
         Ok(slot)
+    }
+
+    /// Takes the slot of the file, which another change has taken and filled.
+    pub(crate) fn adopt_in_file(&mut self, slot: u64) {
+        self.taken_in_file.push(slot);
     }
 
     /// Stores the owner of a slot that was filled, around the cache.
@@ -340,28 +391,34 @@ impl<P: Pmem> SlotChange<'_, P> {
         self.freed.push(slot);
     }
 
+    /// Frees a slot of the file.
+    pub(crate) fn free_in_file(&mut self, slot: u64) {
+        self.freed_in_file.push(slot);
+    }
+
     /// Writes the words in a transaction, which publishes what was filled and has owners. Takes their locks.
     pub(crate) fn write(&mut self, change: &mut Change<'_, '_, P>) -> Result<(), ObjectError> {
-        let stripe = |slot: &Slot| (slot.slab.word_at(slot.word()) / 8) as usize % STRIPES;
-        let mut stripes: Vec<usize> = self.taken.iter().chain(&self.freed).map(stripe).collect();
+        let mut words: BTreeMap<u64, (Word, [u64; 2])> = BTreeMap::new();
+        let bit_in_file = |slot: u64| 1_u64 << (slot % WORD_SLOTS);
+        let taken = self.taken.iter().map(|slot| (Word::of(slot), slot.bit(), 0));
+        let freed = self.freed.iter().map(|slot| (Word::of(slot), slot.bit(), 1));
+        let taken_in_file =
+            self.taken_in_file.iter().map(|slot| (Word::of_file(*slot), bit_in_file(*slot), 0));
+        let freed_in_file =
+            self.freed_in_file.iter().map(|slot| (Word::of_file(*slot), bit_in_file(*slot), 1));
+        for (word, bit, kind) in taken.chain(freed).chain(taken_in_file).chain(freed_in_file) {
+            words.entry(word.at(self.volume)).or_insert_with(|| (word, [0; 2])).1[kind] |= bit;
+        }
+        let mut stripes: Vec<usize> = words.keys().map(|at| short(at / 8) % STRIPES).collect();
         stripes.sort_unstable();
         stripes.dedup();
         self.locks = stripes.into_iter().map(|stripe| lock(&self.slots.stripes[stripe])).collect();
-        let mut words: BTreeMap<u64, (Arc<Slab>, u64, [u64; 2])> = BTreeMap::new();
-        for (slots, kind) in [(&self.taken, 0), (&self.freed, 1)] {
-            for slot in slots {
-                let word = words
-                    .entry(slot.slab.word_at(slot.word()))
-                    .or_insert_with(|| (Arc::clone(&slot.slab), slot.word(), [0; 2]));
-                word.2[kind] |= slot.bit();
-            }
-        }
-        for (at, (slab, word, [set, clear])) in words {
+        for (at, (word, [set, clear])) in words {
             // Of a corrupted word nothing was taken, and what it says of others is unknown.
-            if let Some(used) = slab.used_in(self.volume, word) {
+            if let Some(used) = word.used(self.volume) {
                 let used = (used | set) & !clear;
-                change.set_sealed(owner::SLAB, at, used)?;
-                self.words.push((slab, word, used));
+                change.set_sealed(word.owner(), at, used)?;
+                self.words.push((word, used));
             }
         }
         if !self.taken.is_empty() {
@@ -370,18 +427,24 @@ impl<P: Pmem> SlotChange<'_, P> {
         Ok(())
     }
 
-    /// The transaction is durable. What it has freed waits for a checkpoint.
+    /// The transaction is durable. What it has freed waits for a checkpoint, but for slots of the file, to which no log entry stores.
     pub(crate) fn complete(mut self) {
-        for (slab, word, used) in self.words.drain(..) {
-            slab.set_used(self.volume, word, used);
+        for (word, used) in self.words.drain(..) {
+            word.set_used(self.volume, used);
         }
         self.taken.clear();
+        self.taken_in_file.clear();
         for slot in self.freed.drain(..) {
             // A slot of a corrupted word stays in use.
             if slot.slab.used_in(self.volume, slot.word()).is_none() {
                 continue;
             }
             lock(&self.slots.classes[slot.slab.class]).quarantine.push(slot);
+        }
+        for slot in self.freed_in_file.drain(..) {
+            if Word::of_file(slot).used(self.volume).is_some() {
+                self.volume.file().give_back(slot);
+            }
         }
     }
 }
@@ -391,5 +454,6 @@ impl<P: Pmem> Drop for SlotChange<'_, P> {
         for slot in self.taken.drain(..) {
             self.slots.give_back(self.volume, slot.slab.class, core::slice::from_ref(&slot));
         }
+        self.taken_in_file.drain(..).for_each(|slot| self.volume.file().give_back(slot));
     }
 }

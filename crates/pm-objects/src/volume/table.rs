@@ -3,8 +3,9 @@
 use super::object::ObjectRef;
 use super::slabs::Slot;
 use super::slots::Slots;
-use super::volume::{Change, Volume, short};
+use super::volume::{Change, Volume};
 use crate::error::{ObjectError, Structure};
+use crate::format::short;
 use crate::format::{Entry, LEAF_ENTRIES, Owner, PLACE_BYTES, seal, tier};
 use core::mem::size_of;
 use core::ops::Range;
@@ -20,6 +21,8 @@ pub(crate) enum Home {
     Hole,
     /// In this slot.
     Slot(Slot),
+    /// In a slot of the file, with this checksum.
+    File { slot: u64, crc: u32 },
 }
 
 /// The table of an object, whose links are verified when they are followed.
@@ -129,6 +132,9 @@ impl Table {
                     true => Ok(Home::Slot(slot)),
                     false => Err(ObjectError::corrupted(slot.owner_at(), Structure::Owner)),
                 }
+            }
+            Some((tier::FILE, slot)) if volume.file.as_ref().is_some_and(|file| file.has(slot)) => {
+                Ok(Home::File { slot, crc: entry.crc() })
             }
             _ => Err(corrupted),
         }

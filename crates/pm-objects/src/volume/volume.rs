@@ -1,5 +1,6 @@
 //! The heap that holds the objects, and the store that has their names: checked loads, and transactions.
 
+use super::file::FileTier;
 use crate::error::{ObjectError, Structure};
 use crate::format::{PLACE_BYTES, RootHeader, seal, unseal};
 use pm_alloc::{Heap, PoisoningPmem, Tx, TxError};
@@ -10,6 +11,8 @@ use pm_core::{InPool, Persist, Pmem, bytes_of, from_bytes};
 #[derive(Debug)]
 pub(crate) struct Volume<P: Pmem> {
     pub(crate) store: Store<P>,
+    /// The lower tier.
+    pub(crate) file: Option<FileTier<P>>,
     /// The seed of all checksums.
     pub(crate) seed: u64,
     /// The greatest length of a chunk.
@@ -19,13 +22,23 @@ pub(crate) struct Volume<P: Pmem> {
 }
 
 impl<P: Pmem> Volume<P> {
-    pub(crate) fn new(store: Store<P>, header: &RootHeader, is_read_only: bool) -> Self {
+    pub(crate) fn new(
+        store: Store<P>,
+        file: Option<FileTier<P>>,
+        header: &RootHeader,
+        is_read_only: bool,
+    ) -> Self {
         let (seed, chunk_bytes, slab_bytes) = (header.seed, u64::from(header.chunk_bytes), header.slab_bytes);
-        Self { store, seed, chunk_bytes, slab_bytes, is_read_only }
+        Self { store, file, seed, chunk_bytes, slab_bytes, is_read_only }
     }
 
     pub(crate) fn heap(&self) -> &Heap<P> {
         self.store.heap()
+    }
+
+    /// The lower tier, of a pool that has slots in it.
+    pub(crate) fn file(&self) -> &FileTier<P> {
+        self.file.as_ref().expect("only a pool with a file has slots in it")
     }
 
     #[inline]
@@ -69,11 +82,6 @@ impl<P: Pmem> Volume<P> {
         self.check_writable()?;
         self.heap().try_transaction(|tx| run(&mut Change { tx, volume: self }))
     }
-}
-
-/// A length or a number in memory that is known to be short.
-pub(crate) fn short(value: u64) -> usize {
-    usize::try_from(value).expect("a length of something in memory")
 }
 
 /// A transaction in progress.

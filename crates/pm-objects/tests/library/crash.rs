@@ -5,11 +5,14 @@ use pm_btree::StoreOptions;
 use pm_core::{PoolOptions, Uuid};
 use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
 use pm_objects::{CheckReport, Contents, ObjectError, Objects, ObjectsOptions, OpenError, Problem};
-use pm_testkit::{AnyPmem, any, seeds};
+use pm_testkit::{AnyPmem, Half, any, seeds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const REGION_BYTES: u64 = 256 << 10;
+
+/// The length of a pool that a few chunks fill.
+const FULL_BYTES: u64 = 128 << 10;
 
 /// A call on an object with bytes as elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +37,21 @@ use Op::{Create, CreateFrom, CreateShort, Delete, Rename, Reopen, Replace, Write
 #[derive(Clone, Copy, Debug)]
 struct Small {
     len: usize,
-    region_bytes: u64,
+    /// The length of the pool. The rest of the region is the file with the lower tier, if there is a rest.
+    pool_bytes: u64,
 }
 
 impl Small {
     const fn new(len: usize) -> Self {
-        Self { len, region_bytes: REGION_BYTES }
+        Self { len, pool_bytes: REGION_BYTES }
+    }
+
+    /// The pool and the file.
+    fn media(self, pmem: &Arc<SimPmem>) -> (AnyPmem<'static>, Option<AnyPmem<'static>>) {
+        match self.pool_bytes {
+            REGION_BYTES => (any(Arc::clone(pmem)), None),
+            pool => (any(Half::new(pmem, 0..pool)), Some(any(Half::new(pmem, FULL_BYTES..REGION_BYTES)))),
+        }
     }
 }
 
@@ -112,7 +124,10 @@ impl Subject for Small {
     type Error = Failure;
 
     fn create(&self, pmem: Arc<SimPmem>) -> Result<Pool, Failure> {
-        let objects = Objects::format(any(Arc::clone(&pmem)), &options())?;
+        let objects = match self.media(&pmem) {
+            (pool, None) => Objects::format(pool, &options())?,
+            (pool, Some(file)) => Objects::format_with_file(pool, file, &options())?,
+        };
         for op in [Create("a", self.len, 1), Create("b", 10, 2)] {
             apply(&objects, &op)?;
         }
@@ -120,7 +135,10 @@ impl Subject for Small {
     }
 
     fn open(&self, pmem: Arc<SimPmem>) -> Result<Pool, Failure> {
-        let objects = Objects::attach(any(Arc::clone(&pmem)), &options())?;
+        let objects = match self.media(&pmem) {
+            (pool, None) => Objects::attach(pool, &options())?,
+            (pool, Some(file)) => Objects::attach_with_file(pool, file, &options())?,
+        };
         Ok(Pool { pmem, objects: Some(objects) })
     }
 
@@ -189,8 +207,11 @@ fn choices() -> u64 {
 }
 
 fn explore(explorer: Explorer, len: usize, ops: &[Op]) {
-    let subject = Small::new(len);
-    Sequences::new(subject, subject.region_bytes).unwrap().explorer(explorer).crash_onward(0).check(ops);
+    explore_in(Small::new(len), explorer, ops);
+}
+
+fn explore_in(subject: Small, explorer: Explorer, ops: &[Op]) {
+    Sequences::new(subject, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0).check(ops);
 }
 
 /// An object of one chunk, of several in one table, and of more than one transaction creates.
@@ -294,6 +315,44 @@ fn calls_after_others_are_atomic() {
             explore(explorer, *len, ops);
         }
     }
+}
+
+/// Calls in a pool that is full, and has a file: chunks move down to make room, and are replaced, freed and read there.
+#[test]
+fn moves_are_atomic() {
+    let sequences: [&[Op]; 5] = [
+        &[Create("new", 64 * 20, 7)],
+        &[Write("a", 0, 64 * 3, 7)],
+        &[Replace("b", 64 * 20, 7), Write("b", 10, 64, 9)],
+        &[Write("a", 64 * 290, 100, 8), Delete("a"), Create("new", 64 * 20, 7)],
+        &[Create("new", 64 * 20, 7), Reopen, Create("newer", 64 * 20, 9), Delete("new")],
+    ];
+    for ops in &sequences[..if crate::is_deep() { 5 } else { 3 }] {
+        let subject = full_for(&ops[0]);
+        for model in [Model::Px86Line, Model::Page] {
+            let explorer = Explorer::new(model).crashes(1).choices_per_point(2).nested_choices_per_point(1);
+            explore_in(subject, explorer, ops);
+        }
+        if crate::is_deep() || ops.len() == 1 {
+            let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(1);
+            explore_in(subject, explorer, ops);
+        }
+    }
+}
+
+/// A pool so full that chunks move down in this call.
+fn full_for(op: &Op) -> Small {
+    let moves_in = |subject: &Small| {
+        let pmem = Arc::new(SimPmem::new(REGION_BYTES));
+        let Ok(pool) = subject.create(pmem) else { return false };
+        let in_file = || pool.objects().check().unwrap().chunks_in_file;
+        let before = in_file();
+        apply(pool.objects(), op).is_ok() && in_file() > before
+    };
+    // The lengths of the pool and of the object.
+    let pools = (20..32).flat_map(|pages| (1..120).map(move |chunks| (pages * 4096, 64 * 2 * chunks)));
+    let small = |(pool_bytes, len)| Small { len, pool_bytes };
+    pools.map(small).find(moves_in).expect("a pool that is full")
 }
 
 /// Random calls, as many sequences as `PM_CRASH_SEQUENCES` says.

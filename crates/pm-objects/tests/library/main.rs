@@ -5,6 +5,7 @@
 mod corrupted;
 mod crash;
 mod failed_fences;
+mod file;
 mod format_golden;
 mod handles;
 mod kill;

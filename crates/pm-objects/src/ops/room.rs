@@ -1,0 +1,283 @@
+//! Makes room in a full pool: empty slabs return to the heap, and chunks move down to the file.
+
+use super::load;
+use crate::error::ObjectError;
+use crate::format::{Entry, Owner, PLACE_BYTES};
+use crate::session::control::{Control, Locked, Place};
+use crate::session::shared::{Row, Shared};
+use crate::volume::object::ObjectRef;
+use crate::volume::slabs::{Slab, Slot};
+use crate::volume::table::{Home, Table};
+use core::time::Duration;
+use pm_core::Pmem;
+use std::collections::BTreeMap;
+use std::sync::{Arc, TryLockError};
+
+/// The number of chunks that move down with one fence of the file.
+const BATCH_CHUNKS: usize = 64;
+
+/// The number of batches that are tried, until one moves something.
+const BATCHES: usize = 8;
+
+/// The time that a thread waits for others, whose locks it may not wait for, and how often it does so before the pool counts as full. One of them may wait for a lock
+/// of this thread.
+const WAIT: Duration = Duration::from_micros(100);
+const WAITS: u32 = 300;
+
+/// The locks that the thread has which needs room. It takes no others, but tries to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Holds<'l> {
+    Nothing,
+    /// That of the names.
+    Names,
+    /// That of an object.
+    Object(&'l Locked<'l>),
+}
+
+/// Runs an operation that changes nothing if there is no room, and makes room as long as there is some to be made.
+pub(crate) fn with_room<P: Pmem, R>(
+    shared: &Shared<P>,
+    holds: Holds<'_>,
+    mut run: impl FnMut() -> Result<R, ObjectError>,
+) -> Result<R, ObjectError> {
+    // Slabs are emptied once only: the operation itself may have added one in vain.
+    let mut may_reclaim = true;
+    let mut waits = 0;
+    loop {
+        match run() {
+            Err(ObjectError::Full) => {
+                let has_reclaimed = shared.slots.reclaim(&shared.volume)?;
+                if core::mem::take(&mut may_reclaim) && has_reclaimed {
+                    continue;
+                }
+                match move_some_down(shared, holds)? {
+                    Moved::Some => waits = 0,
+                    Moved::Nothing { is_contended: true } if waits < WAITS => {
+                        waits += 1;
+                        std::thread::sleep(WAIT);
+                    }
+                    Moved::Nothing { .. } => return Err(ObjectError::Full),
+                }
+            }
+            done => return done,
+        }
+    }
+}
+
+/// What a batch has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    /// It has moved some chunks.
+    Some,
+    /// It has moved none, perhaps because other threads have the locks of their objects, or that of the names.
+    Nothing { is_contended: bool },
+}
+
+/// Moves chunks down, if there is a file, and frees their slabs.
+fn move_some_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<Moved, ObjectError> {
+    let mut moved = Moved::Nothing { is_contended: false };
+    if shared.volume.file.is_none() {
+        return Ok(moved);
+    }
+    // Those of a batch may all be of objects that other threads change.
+    for _ in 0..BATCHES {
+        match move_down(shared, holds)? {
+            Moved::Some => {
+                shared.slots.reclaim(&shared.volume)?;
+                return Ok(Moved::Some);
+            }
+            Moved::Nothing { is_contended: true } => moved = Moved::Nothing { is_contended: true },
+            Moved::Nothing { .. } => {}
+        }
+    }
+    Ok(moved)
+}
+
+/// A chunk that moves.
+struct Moving {
+    control: Arc<Control>,
+    index: u64,
+    /// The version of the object when the chunk was copied.
+    version: u64,
+    from: Slot,
+    to: u64,
+    crc: u32,
+}
+
+/// Moves a batch of chunks down. Their contents are durable in the file before an entry names it. A chunk that was changed meanwhile stays.
+///
+/// # Durability
+/// Each object's chunks are in the one tier or in the other, with the same contents. One fence of the file, and one for each object.
+fn move_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<Moved, ObjectError> {
+    let migration = shared.migration();
+    let before = migration.moves();
+    // The thread that has it waits for no lock of an object.
+    let mut cursor = migration.lock();
+    if migration.moves() != before {
+        // Another thread has made room meanwhile.
+        return Ok(Moved::Some);
+    }
+    let file = shared.volume.file();
+    let mut moving = Vec::new();
+    let mut is_contended = false;
+    for (slot, owner) in victims(shared, &mut cursor) {
+        let control = match control_of(shared, &owner, holds) {
+            Found::Control(control) => control,
+            Found::Nothing => continue,
+            Found::Contended => {
+                is_contended = true;
+                continue;
+            }
+        };
+        let Some(to) = file.take() else { break };
+        match copy(shared, &control, owner.index.into(), &slot, to) {
+            Some((version, crc)) => {
+                moving.push(Moving { control, index: owner.index.into(), version, from: slot, to, crc });
+            }
+            None => {
+                // It may have been changed meanwhile.
+                is_contended = true;
+                file.give_back(to);
+            }
+        }
+    }
+    // After a failed fence the slots are lost until the next open.
+    if moving.is_empty() || file.fence().is_err() {
+        return Ok(Moved::Nothing { is_contended });
+    }
+    let mut by_object: BTreeMap<u64, Vec<Moving>> = BTreeMap::new();
+    for chunk in moving {
+        by_object.entry(chunk.control.object.number).or_default().push(chunk);
+    }
+    let mut has_moved = false;
+    for chunks in by_object.values_mut() {
+        // In their order, so that those of one leaf are adjacent.
+        chunks.sort_unstable_by_key(|chunk| chunk.index);
+        has_moved |= publish(shared, chunks, holds)?;
+    }
+    if !has_moved {
+        return Ok(Moved::Nothing { is_contended: true });
+    }
+    migration.note_move();
+    Ok(Moved::Some)
+}
+
+/// The slots in use behind the cursor, with their owners: one batch.
+fn victims<P: Pmem>(shared: &Shared<P>, cursor: &mut u64) -> Vec<(Slot, Owner)> {
+    let volume = &shared.volume;
+    let slabs = shared.slots.slabs();
+    let start = slabs.partition_point(|slab| slab.offset + slab.shape.len_bytes() <= *cursor);
+    let slots = |slab: &Arc<Slab>| {
+        let slab = Arc::clone(slab);
+        (0..slab.shape.slots).map(move |index| Slot { slab: Arc::clone(&slab), index })
+    };
+    let behind = slabs[start..].iter().flat_map(slots).filter(|slot| slot.offset() > *cursor);
+    let is_used = |slot: &Slot| slot.slab.used_in(volume, slot.word()).unwrap_or(0) & slot.bit() != 0;
+    let owned = |slot: Slot| {
+        let owner: Owner = volume.load(slot.owner_at());
+        owner.is_valid(volume.seed, slot.owner_at()).then_some((slot, owner))
+    };
+    let all = behind.chain(slabs[..start].iter().flat_map(slots));
+    let victims: Vec<(Slot, Owner)> = all.filter(is_used).filter_map(owned).take(BATCH_CHUNKS).collect();
+    if let Some((last, _)) = victims.last() {
+        *cursor = last.offset();
+    }
+    victims
+}
+
+/// The owner of a slot.
+enum Found {
+    Control(Arc<Control>),
+    /// There is none, or it cannot be verified.
+    Nothing,
+    /// Another thread has the lock of the names.
+    Contended,
+}
+
+/// The control block of a slot's owner. An object without one is found under the lock of the names, which keeps it from being freed meanwhile.
+fn control_of<P: Pmem>(shared: &Shared<P>, owner: &Owner, holds: Holds<'_>) -> Found {
+    if let Some(control) = shared.known(owner.number) {
+        return Found::Control(control);
+    }
+    let _names = match holds {
+        Holds::Names => None,
+        Holds::Nothing | Holds::Object(_) => match shared.try_lock_names() {
+            Ok(names) => Some(names),
+            Err(TryLockError::Poisoned(names)) => Some(names.into_inner()),
+            Err(TryLockError::WouldBlock) => return Found::Contended,
+        },
+    };
+    let row = Row { object: owner.object.saturating_mul(PLACE_BYTES), number: owner.number, born: 0 };
+    let found = shared.find(&row).and_then(|object: ObjectRef| {
+        let len_bytes = object.len_bytes(&shared.volume)?;
+        Ok((object, len_bytes))
+    });
+    found.map_or(Found::Nothing, |(object, len_bytes)| Found::Control(shared.register(object, len_bytes)))
+}
+
+/// Copies a chunk to a slot of the file, if its entry names this slot. Returns the version of the object before, and the checksum.
+fn copy<P: Pmem>(
+    shared: &Shared<P>,
+    control: &Control,
+    index: u64,
+    from: &Slot,
+    to: u64,
+) -> Option<(u64, u32)> {
+    let version = control.version()?;
+    (index < control.chunks()).then_some(())?;
+    let Ok(Home::Slot(home)) = load::home(shared, control, index) else { return None };
+    (home.offset() == from.offset()).then_some(())?;
+    let contents = load::whole_chunk(shared, control, index).ok()?;
+    let crc = shared.volume.file().store(to, &contents).ok()?;
+    control.is_still(version).then_some((version, crc))
+}
+
+/// Makes the entries of chunks of one object name their slots in the file, if the object has not changed since they were copied.
+fn publish<P: Pmem>(shared: &Shared<P>, chunks: &[Moving], holds: Holds<'_>) -> Result<bool, ObjectError> {
+    let (volume, file) = (&shared.volume, shared.volume.file());
+    let control = &chunks[0].control;
+    let taken;
+    let locked = match holds {
+        Holds::Object(own) if own.is_of(control) => Some(own),
+        _ => {
+            taken = control.try_lock();
+            taken.as_ref()
+        }
+    };
+    let is_same = |chunk: &Moving| control.version() == Some(chunk.version);
+    let Some(locked) = locked.filter(|_| chunks.iter().all(is_same)) else {
+        chunks.iter().for_each(|chunk| file.give_back(chunk.to));
+        return Ok(false);
+    };
+    let object = &control.object;
+    let mut slots = shared.slot_change();
+    for chunk in chunks {
+        slots.free(chunk.from.clone());
+        slots.adopt_in_file(chunk.to);
+    }
+    let table = Table::of(volume, object, control.chunks())?;
+    volume.heap().check_not_poisoned()?;
+    let changing = locked.begin();
+    let moved = volume.transaction(|change| {
+        slots.write(change)?;
+        for chunk in chunks {
+            let entry = Entry::in_file(volume.seed, object.number, chunk.index, chunk.to, chunk.crc);
+            table.write(change, object, control.chunks(), chunk.index, &[entry])?;
+        }
+        Ok(())
+    });
+    match moved {
+        Ok(()) => {
+            chunks.iter().for_each(|chunk| changing.set_place(chunk.index, Place::InFile(chunk.to)));
+            changing.end();
+            slots.complete();
+            Ok(true)
+        }
+        Err(error) => {
+            if !matches!(error, ObjectError::Fence(_) | ObjectError::Poisoned) {
+                changing.end();
+            }
+            Err(error)
+        }
+    }
+}
