@@ -417,7 +417,7 @@ fn path_of_file(path: &Path) -> PathBuf {
 /// Makes the file of a new pool, or takes over that of one whose creation was interrupted.
 fn create_file(path: &Path, bytes: u64, is_new: bool) -> Result<Region, OpenError> {
     let path = path_of_file(path);
-    let options = RegionOptions::new();
+    let options = RegionOptions::new().sparse(true);
     let created = match options.create(&path, bytes) {
         Err(RegionError::Exists { .. }) if !is_new => options.open(&path),
         created => created,
@@ -439,7 +439,7 @@ fn open_file(
     let path = path_of_file(path);
     let region = match is_read_only {
         true => RegionOptions::new().scratch().keep_pages(true),
-        false => RegionOptions::new(),
+        false => RegionOptions::new().sparse(true),
     };
     let opened = region.open(&path).map_err(|source| OpenError::File { path, source });
     match opened.and_then(|region| FileTier::open(region, header)) {

@@ -1,9 +1,10 @@
 //! Checks that each object is sound, and that everything in use belongs to an object.
 
 use crate::error::{Corruption, ObjectError, Structure};
-use crate::format::WORD_SLOTS;
+use crate::format::{INCOMPLETE, WORD_SLOTS};
 use crate::session::shared::{Row, Shared};
 use crate::volume::object::ObjectRef;
+use crate::volume::root::Pending;
 use crate::volume::short;
 use crate::volume::slabs::Slot;
 use crate::volume::table::{Home, Table};
@@ -131,8 +132,9 @@ pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> Result<CheckReport, ObjectEr
     problems.extend(
         names.heap.corruptions.iter().map(|corruption| Problem::Heap { offset: corruption.header_offset }),
     );
-    if let Err(ObjectError::Corrupted(corruption)) = shared.roots.pending(volume) {
-        problems.push(corruption.into());
+    let pending = shared.roots.pending(volume);
+    if let Err(ObjectError::Corrupted(corruption)) = &pending {
+        problems.push(corruption.clone().into());
     }
     if let Some(all) = shared.names() {
         for found in all.range(..) {
@@ -142,6 +144,7 @@ pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> Result<CheckReport, ObjectEr
             }
         }
     }
+    seen.unnamed(&pending.unwrap_or(Pending::None));
     seen.slabs();
     seen.file();
     seen.blocks();
@@ -150,10 +153,34 @@ pub(crate) fn check<P: Pmem>(shared: &Shared<P>) -> Result<CheckReport, ObjectEr
 
 impl<P: Pmem> Seen<'_, P> {
     fn object(&mut self, name: &str, row: &Row) {
-        self.report.objects += 1;
+        self.report.objects += u64::from(!name.starts_with(INCOMPLETE));
         let checked = self.shared.find(row).and_then(|object| self.chunks(name, &object));
         if let Err(ObjectError::Corrupted(corruption)) = checked {
             self.report.problems.push(Problem::Object { name: name.to_owned(), corruption });
+        }
+    }
+
+    /// Objects of a change in progress, which a pool that is only read may have: recovery would give them their names, or free them.
+    fn unnamed(&mut self, pending: &Pending) {
+        let objects = match pending {
+            Pending::None => [None, None],
+            Pending::Build(new) => [Some(*new), None],
+            Pending::Set { new, old, .. } => [*new, *old],
+        };
+        if !self.shared.volume.is_read_only {
+            // Recovery has ended the change.
+            return;
+        }
+        for offset in objects.into_iter().flatten() {
+            if self.blocks.contains(&offset) {
+                continue;
+            }
+            let name = "(a change in progress)";
+            let checked =
+                ObjectRef::find(&self.shared.volume, offset).and_then(|object| self.chunks(name, &object));
+            if let Err(ObjectError::Corrupted(corruption)) = checked {
+                self.report.problems.push(Problem::Object { name: name.to_owned(), corruption });
+            }
         }
     }
 

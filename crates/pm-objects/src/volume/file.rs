@@ -62,8 +62,7 @@ impl<P: Pmem> FileTier<P> {
         };
         let header = FileHeader { crc: header.expected_crc(), ..header };
         for copy in [0, FILE_HEADER_BYTES] {
-            pmem.store(copy, bytes_of(&header));
-            pmem.flush(copy, size_of::<FileHeader>() as u64);
+            pmem.try_store_nt(copy, bytes_of(&header)).map_err(|_| ObjectError::Tier)?;
         }
         pmem.fence().map_err(ObjectError::from)?;
         Ok(Self::new(Some(pmem), root))

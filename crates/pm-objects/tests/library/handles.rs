@@ -1,8 +1,11 @@
 //! Handles: threads that load and store at once, deleted objects, closures, names.
 
+use crate::crash::options;
 use pm_core::Region;
 use pm_objects::{Contents, ObjectError, Objects, ObjectsOptions, OpenError};
+use pm_testkit::{AnyPmem, SampledPmem, any};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn objects() -> Objects {
@@ -231,6 +234,47 @@ fn pools_are_read_without_changes() {
     assert!(std::fs::read(&copy).unwrap() == before);
     let objects = Objects::open_pool(&copy, &options).unwrap();
     assert_eq!(objects.open::<u64>("object").unwrap().get(0).unwrap(), 7);
+}
+
+/// A pool is killed at each store, flush and fence of some calls. Without recovery, a reader finds each object that was complete, and nothing that a check reports.
+#[test]
+fn killed_pools_are_read_at_each_step() {
+    type Call = fn(&Objects<AnyPmem<'static>>) -> Result<(), ObjectError>;
+    let calls: [Call; 4] = [
+        |objects| objects.create("new", Contents::Slice(&[7_u8; 200])).map(drop),
+        |objects| objects.create("new", Contents::Slice(&[7_u8; 64 * 40])).map(drop),
+        |objects| objects.replace("object", Contents::Slice(&[7_u8; 100])).map(drop),
+        |objects| objects.delete("object"),
+    ];
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("pool.pmo");
+    let mut kills = 0;
+    for call in calls {
+        for event in 0.. {
+            let pmem = Arc::new(SampledPmem::new(256 << 10));
+            let objects = Objects::format(any(Arc::clone(&pmem)), &options()).unwrap();
+            objects.create("object", Contents::Slice(&[1_u8; 64 * 40])).unwrap();
+            objects.create("other", Contents::Slice(&[2_u8; 100])).unwrap();
+            pmem.stop_at(pmem.events() + event);
+            call(&objects).unwrap();
+            let Some(state) = pmem.stopped() else { break };
+            kills += 1;
+            std::fs::write(&path, &state.visible).unwrap();
+            let objects = Objects::open_pool_read_only(&path, &options()).unwrap();
+            assert_eq!(objects.check().unwrap().problems, [], "event {event}");
+            let mut found = [0; 100];
+            objects.open::<u8>("other").unwrap().read(0, &mut found).unwrap();
+            assert_eq!(found, [2; 100]);
+            for name in objects.list("").map(Result::unwrap) {
+                let object = objects.open::<u8>(&name).unwrap();
+                let mut found = vec![0; usize::try_from(object.len()).unwrap()];
+                object.read(0, &mut found).unwrap();
+                assert!(found.iter().all(|byte| *byte == found[0] && *byte != 0), "{name}");
+            }
+        }
+    }
+    println!("{kills} kills");
+    assert!(kills > 100);
 }
 
 /// What a crash between the steps of a creation leaves is created by the next call.
