@@ -45,6 +45,8 @@ enum Name {
     Btree,
     /// File systems: calls in process against tmpfs.
     Fs,
+    /// Objects: loads, opens and stores, against the seam, pread, a store and a heap.
+    Objects,
     /// pmbd's protections and write schemes, after the figures of PMBD's paper.
     Pmbd,
     /// Emulated memories: their accuracy, and what they do to the clients of a block device.
@@ -62,6 +64,7 @@ impl Name {
             Self::Alloc => "alloc",
             Self::Btree => "btree",
             Self::Fs => "fs",
+            Self::Objects => "objects",
             Self::Pmbd => "pmbd",
             Self::Emulate => "emulate",
         }
@@ -76,6 +79,7 @@ impl Name {
             | Self::Crashsim
             | Self::Btree
             | Self::Fs
+            | Self::Objects
             | Self::Pmbd
             | Self::Emulate => "",
         }

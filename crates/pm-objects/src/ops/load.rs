@@ -67,7 +67,7 @@ fn copy<P: Pmem>(
     start: u64,
     out: &mut [u8],
 ) -> Result<(), ObjectError> {
-    let chunk_bytes = control.object.chunk_bytes;
+    let chunk_bytes = control.chunk_bytes;
     // Most objects have one chunk, and need no division.
     let (mut index, mut within) = if control.len_bytes <= chunk_bytes {
         (0, start)

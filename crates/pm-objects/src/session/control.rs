@@ -31,20 +31,24 @@ pub(crate) enum Place {
 
 type Segment = Box<[AtomicU64; SEGMENT]>;
 
-/// An object that has handles. Readers take no lock: they copy, and then compare the version.
+/// An object that has handles. Readers take no lock: they copy, and then compare the version. What a load of one chunk needs is in the first line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Control {
-    pub(crate) object: ObjectRef,
-    pub(crate) len_bytes: u64,
     /// Odd while contents change.
     version: AtomicU64,
+    /// The place of the first chunk.
+    first: AtomicU64,
+    /// The length of the contents.
+    pub(crate) len_bytes: u64,
+    /// The length of the chunks, as in `object`.
+    pub(crate) chunk_bytes: u64,
+    /// The places of all chunks of an object that has more than one, in segments that are made when they are needed.
+    segments: Box<[OnceLock<Segment>]>,
     /// A [`Life`].
     life: AtomicU8,
     changes: Mutex<()>,
-    /// The place of the first chunk.
-    first: AtomicU64,
-    /// Those of all chunks of an object that has more than one, in segments that are made when they are needed.
-    segments: Box<[OnceLock<Segment>]>,
+    pub(crate) object: ObjectRef,
 }
 
 /// Whether an object can be used.
@@ -63,6 +67,7 @@ impl Control {
         let chunks = object.chunks(len_bytes);
         let segments = if chunks <= 1 { 0 } else { chunks.div_ceil(SEGMENT as u64) };
         Self {
+            chunk_bytes: object.chunk_bytes,
             object,
             len_bytes,
             version: AtomicU64::new(0),

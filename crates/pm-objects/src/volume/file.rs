@@ -5,7 +5,7 @@ use crate::format::short;
 use crate::format::{
     FILE_HEADER_BYTES, FILE_MAGIC, FileHeader, MAP_WORDS, MapBlock, RootHeader, VERSION, WORD_SLOTS,
 };
-use core::mem::{offset_of, size_of};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pm_core::{Pmem, bytes_of, crc32c_bytes, from_bytes};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
