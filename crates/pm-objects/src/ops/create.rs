@@ -106,7 +106,7 @@ impl<P: Pmem> New<'_, P> {
 
     /// Inserts a name into the table of names.
     fn insert(&self, name: &str, object: &ObjectRef) -> Result<(), ObjectError> {
-        let names = self.shared.names().expect("they can be changed");
+        let names = self.shared.names_to_change()?;
         room::with_room(self.shared, Holds::Names, || Ok(names.insert(name, Row::of(object)).map(drop)?))
     }
 
@@ -170,15 +170,14 @@ impl<P: Pmem> New<'_, P> {
         replaces: bool,
     ) -> Result<ObjectRef, ObjectError> {
         let object = self.begin(name, replaces)?;
+        let incomplete = Incomplete { shared: self.shared, number: self.number };
         let completed = self.fill_all(&object, source).and_then(|()| self.complete(name, &object, replaces));
-        if completed.is_err() {
-            let mut state = recover::lock_names(self.shared)?;
-            let incomplete = incomplete_name(self.number);
-            if let Some(row) = self.shared.row(&incomplete)? {
-                remove::remove(self.shared, &mut state, &incomplete, &row)?;
-            }
+        core::mem::forget(incomplete);
+        if let Err(error) = completed {
+            remove_incomplete(self.shared, self.number)?;
+            return Err(error);
         }
-        completed.map(|()| object)
+        Ok(object)
     }
 
     /// Makes the object with holes in place of its contents, and gives it the name of an incomplete one.
@@ -251,7 +250,7 @@ impl<P: Pmem> New<'_, P> {
         };
         shared.volume.transaction(|change| shared.roots.set_pending(change, &pending))?;
         (state.has_intent, state.is_unfinished) = (true, true);
-        let names = shared.names().expect("they can be changed");
+        let names = shared.names_to_change()?;
         let named = room::with_room(shared, Holds::Names, || {
             let mut batch = shared.volume.store.batch();
             batch.remove(names, &incomplete_name(self.number))?;
@@ -263,5 +262,28 @@ impl<P: Pmem> New<'_, P> {
             return Err(error);
         }
         remove::end(shared, &mut state, old.as_ref())
+    }
+}
+
+/// An object that is not complete. If it is dropped, by a panic of the program's source, the object is freed.
+struct Incomplete<'s, P: Pmem> {
+    shared: &'s Shared<P>,
+    number: u64,
+}
+
+impl<P: Pmem> Drop for Incomplete<'_, P> {
+    fn drop(&mut self) {
+        // After an error the next open frees it.
+        drop(remove_incomplete(self.shared, self.number));
+    }
+}
+
+/// Frees an object that is not complete.
+fn remove_incomplete<P: Pmem>(shared: &Shared<P>, number: u64) -> Result<(), ObjectError> {
+    let mut state = recover::lock_names(shared)?;
+    let name = incomplete_name(number);
+    match shared.row(&name)? {
+        Some(row) => remove::remove(shared, &mut state, &name, &row),
+        None => Ok(()),
     }
 }

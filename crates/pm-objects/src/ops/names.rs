@@ -31,7 +31,7 @@ pub(crate) fn rename<P: Pmem>(shared: &Shared<P>, from: &str, to: &str) -> Resul
     }
     // Otherwise recovery could give the object that was created last its old name again.
     shared.clear_intent(&mut state)?;
-    let names = shared.names().expect("it has the row");
+    let names = shared.names_to_change()?;
     room::with_room(shared, Holds::Names, || {
         let mut batch = shared.volume.store.batch();
         batch.remove(names, from)?;

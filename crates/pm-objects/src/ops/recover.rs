@@ -43,7 +43,7 @@ fn finish<P: Pmem>(shared: &Shared<P>, state: &mut NamesState) -> Result<(), Obj
         }
         Pending::Build(new) => match ObjectRef::find(&shared.volume, new) {
             Ok(new) => {
-                let names = shared.names().expect("they can be changed");
+                let names = shared.names_to_change()?;
                 names.remove(&incomplete_name(new.number))?;
                 free::free(shared, state, &new)
             }
@@ -77,7 +77,7 @@ fn set<P: Pmem>(shared: &Shared<P>, name: &str, new: &ObjectRef) -> Result<(), O
     if shared.row(name)? == Some(row) {
         return Ok(());
     }
-    let names = shared.names().expect("they can be changed");
+    let names = shared.names_to_change()?;
     let mut batch = shared.volume.store.batch();
     batch.remove(names, &incomplete_name(new.number))?;
     batch.insert(names, name, row)?;
@@ -88,7 +88,7 @@ fn set<P: Pmem>(shared: &Shared<P>, name: &str, new: &ObjectRef) -> Result<(), O
 fn unset<P: Pmem>(shared: &Shared<P>, name: &str, old: Option<u64>) -> Result<(), ObjectError> {
     let is_its_own = |row: &Row| old.is_none_or(|old| row.object == old);
     if shared.row(name)?.as_ref().is_some_and(is_its_own) {
-        shared.names().expect("it has the row").remove(name)?;
+        shared.names_to_change()?.remove(name)?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ pub(crate) fn remove<P: Pmem>(
     let pending = Pending::Set { name: name.to_owned(), new: None, old };
     shared.volume.transaction(|change| shared.roots.set_pending(change, &pending))?;
     (state.has_intent, state.is_unfinished) = (true, true);
-    if let Err(error) = shared.names().expect("it has the row").remove(name) {
+    if let Err(error) = shared.names_to_change()?.remove(name) {
         // The name stays.
         shared.clear_intent(state)?;
         return Err(error.into());

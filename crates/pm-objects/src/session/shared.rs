@@ -157,6 +157,12 @@ impl<P: Pmem> Shared<P> {
         self.names.as_ref()
     }
 
+    /// The table of names, to be changed. After a growth that has failed there may be none.
+    pub(crate) fn names_to_change(&self) -> Result<&Names<P>, ObjectError> {
+        self.volume.check_writable()?;
+        self.names.as_ref().ok_or(ObjectError::Poisoned)
+    }
+
     /// Calls `run` with the store, which has no handles meanwhile.
     pub(crate) fn with_store_alone<R>(
         &mut self,
@@ -215,7 +221,11 @@ impl<P: Pmem> Shared<P> {
 
     /// The row of a name.
     pub(crate) fn row(&self, name: &str) -> Result<Option<Row>, ObjectError> {
-        let Some(names) = &self.names else { return Ok(None) };
+        let names = match &self.names {
+            Some(names) => names,
+            None if self.volume.is_read_only => return Ok(None),
+            None => return Err(ObjectError::Poisoned),
+        };
         Ok(names.get(name)?.map(|row| row.value()))
     }
 

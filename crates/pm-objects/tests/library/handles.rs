@@ -194,6 +194,30 @@ fn lists_have_prefixes_and_no_incomplete_objects() {
     assert_eq!(list("c"), ["c"]);
 }
 
+/// A source panics: the object that was being made is freed, and the pool works on.
+#[test]
+fn panic_of_a_source_leaves_nothing() {
+    struct Panics(usize);
+    impl std::io::Read for Panics {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            self.0 -= 1;
+            assert!(self.0 > 0, "the source panics");
+            out.fill(1);
+            Ok(out.len())
+        }
+    }
+    let objects = objects();
+    for (len, reads) in [(1_000, 1), (1 << 20, 4)] {
+        let created = catch_unwind(AssertUnwindSafe(|| {
+            objects.create::<u8>("object", Contents::Read(len, &mut Panics(reads))).map(drop)
+        }));
+        assert!(created.is_err());
+        assert_eq!(objects.stats().unwrap().chunk_bytes, 0);
+        assert_eq!(objects.check().unwrap().problems, []);
+    }
+    objects.create("object", Contents::Value(&1_u8)).unwrap();
+}
+
 /// A source that looks at the pool while it is read.
 struct Watched<'a> {
     objects: &'a Objects,
