@@ -72,12 +72,11 @@ pub(crate) fn create<P: Pmem>(
     shared.volume.check_writable()?;
     shared.check_not_nested()?;
     let new = New { shared, number: shared.next_number(), element, len_bytes };
-    let object = match len_bytes.div_ceil(element.chunk_bytes(shared.volume.chunk_bytes)) {
+    match len_bytes.div_ceil(element.chunk_bytes(shared.volume.chunk_bytes)) {
         // No lock is held while the contents are read.
-        0..=BATCH_CHUNKS => new.at_once(name, &source.next(len_bytes)?, replaces)?,
-        _ => new.in_steps(name, &mut source, replaces)?,
-    };
-    Ok(shared.register(object, len_bytes))
+        0..=BATCH_CHUNKS => new.at_once(name, &source.next(len_bytes)?, replaces),
+        _ => new.in_steps(name, &mut source, replaces),
+    }
 }
 
 /// An object that is being made.
@@ -90,7 +89,7 @@ struct New<'s, P: Pmem> {
 
 impl<P: Pmem> New<'_, P> {
     /// Makes the object in one transaction.
-    fn at_once(&self, name: &str, bytes: &[u8], replaces: bool) -> Result<ObjectRef, ObjectError> {
+    fn at_once(&self, name: &str, bytes: &[u8], replaces: bool) -> Result<Arc<Control>, ObjectError> {
         let mut state = recover::lock_names(self.shared)?;
         let old = self.replaced(name, replaces)?;
         let object =
@@ -101,7 +100,7 @@ impl<P: Pmem> New<'_, P> {
             return Err(error);
         }
         remove::end(self.shared, &mut state, old.as_ref())?;
-        Ok(object)
+        Ok(self.shared.register(object, self.len_bytes))
     }
 
     /// Inserts a name into the table of names.
@@ -168,16 +167,15 @@ impl<P: Pmem> New<'_, P> {
         name: &str,
         source: &mut Source<'_>,
         replaces: bool,
-    ) -> Result<ObjectRef, ObjectError> {
+    ) -> Result<Arc<Control>, ObjectError> {
         let object = self.begin(name, replaces)?;
         let incomplete = Incomplete { shared: self.shared, number: self.number };
-        let completed = self.fill_all(&object, source).and_then(|()| self.complete(name, &object, replaces));
+        let completed = self.fill_all(&object, source).and_then(|()| self.complete(name, object, replaces));
         core::mem::forget(incomplete);
-        if let Err(error) = completed {
+        if completed.is_err() {
             remove_incomplete(self.shared, self.number)?;
-            return Err(error);
         }
-        Ok(object)
+        completed
     }
 
     /// Makes the object with holes in place of its contents, and gives it the name of an incomplete one.
@@ -238,8 +236,8 @@ impl<P: Pmem> New<'_, P> {
         Ok(())
     }
 
-    /// Gives the object its name.
-    fn complete(&self, name: &str, object: &ObjectRef, replaces: bool) -> Result<(), ObjectError> {
+    /// Gives the object its name. It is registered under the lock of the names, because it can be deleted from then on.
+    fn complete(&self, name: &str, object: ObjectRef, replaces: bool) -> Result<Arc<Control>, ObjectError> {
         let shared = self.shared;
         let mut state = recover::lock_names(shared)?;
         let old = self.replaced(name, replaces)?;
@@ -254,14 +252,15 @@ impl<P: Pmem> New<'_, P> {
         let named = room::with_room(shared, Holds::Names, || {
             let mut batch = shared.volume.store.batch();
             batch.remove(names, &incomplete_name(self.number))?;
-            batch.insert(names, name, Row::of(object))?;
+            batch.insert(names, name, Row::of(&object))?;
             Ok(batch.commit()?)
         });
         if let Err(error) = named {
             shared.clear_intent(&mut state)?;
             return Err(error);
         }
-        remove::end(shared, &mut state, old.as_ref())
+        remove::end(shared, &mut state, old.as_ref())?;
+        Ok(shared.register(object, self.len_bytes))
     }
 }
 

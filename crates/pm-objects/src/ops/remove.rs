@@ -41,8 +41,7 @@ pub(crate) fn end<P: Pmem>(
         return Ok(());
     };
     if let Some(control) = shared.known(object.number) {
-        // An object whose contents are unknown has no readers.
-        control.lock().into_iter().for_each(|locked| locked.delete());
+        control.delete();
     }
     free::free(shared, state, object)
 }

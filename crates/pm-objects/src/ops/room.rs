@@ -5,7 +5,6 @@ use crate::error::ObjectError;
 use crate::format::{Entry, Owner, PLACE_BYTES};
 use crate::session::control::{Control, Locked, Place};
 use crate::session::shared::{Row, Shared};
-use crate::volume::object::ObjectRef;
 use crate::volume::slabs::{Slab, Slot};
 use crate::volume::table::{Home, Table};
 use core::time::Duration;
@@ -19,8 +18,8 @@ const BATCH_CHUNKS: usize = 64;
 /// The number of batches that are tried, until one moves something.
 const BATCHES: usize = 8;
 
-/// The time that a thread waits for others, whose locks it may not wait for, and how often it does so before the pool counts as full. One of them may wait for a lock
-/// of this thread.
+/// The time that a thread waits for others, and how often it does so before the pool counts as full. They may have locks that it may not wait for, because
+/// one of them may wait for a lock of this thread, or room that they have taken and not filled yet.
 const WAIT: Duration = Duration::from_micros(100);
 const WAITS: u32 = 300;
 
@@ -50,13 +49,17 @@ pub(crate) fn with_room<P: Pmem, R>(
                 if core::mem::take(&mut may_reclaim) && has_reclaimed {
                     continue;
                 }
-                match move_some_down(shared, holds)? {
-                    Moved::Some => waits = 0,
-                    Moved::Nothing { is_contended: true } if waits < WAITS => {
-                        waits += 1;
-                        std::thread::sleep(WAIT);
-                    }
-                    Moved::Nothing { .. } => return Err(ObjectError::Full),
+                if let Holds::Object(locked) = holds {
+                    // A thread that deletes it may have the lock of the names, and wait for this thread.
+                    locked.check()?;
+                }
+                if move_some_down(shared, holds)? {
+                    waits = 0;
+                } else if shared.volume.file.is_some() && waits < WAITS {
+                    waits += 1;
+                    std::thread::sleep(WAIT);
+                } else {
+                    return Err(ObjectError::Full);
                 }
             }
             done => return done,
@@ -64,33 +67,19 @@ pub(crate) fn with_room<P: Pmem, R>(
     }
 }
 
-/// What a batch has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moved {
-    /// It has moved some chunks.
-    Some,
-    /// It has moved none, perhaps because other threads have the locks of their objects, or that of the names.
-    Nothing { is_contended: bool },
-}
-
-/// Moves chunks down, if there is a file, and frees their slabs.
-fn move_some_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<Moved, ObjectError> {
-    let mut moved = Moved::Nothing { is_contended: false };
+/// Moves chunks down, if there is a file, and frees their slabs. Returns whether some have moved.
+fn move_some_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<bool, ObjectError> {
     if shared.volume.file.is_none() {
-        return Ok(moved);
+        return Ok(false);
     }
     // Those of a batch may all be of objects that other threads change.
     for _ in 0..BATCHES {
-        match move_down(shared, holds)? {
-            Moved::Some => {
-                shared.slots.reclaim(&shared.volume)?;
-                return Ok(Moved::Some);
-            }
-            Moved::Nothing { is_contended: true } => moved = Moved::Nothing { is_contended: true },
-            Moved::Nothing { .. } => {}
+        if move_down(shared, holds)? {
+            shared.slots.reclaim(&shared.volume)?;
+            return Ok(true);
         }
     }
-    Ok(moved)
+    Ok(false)
 }
 
 /// A chunk that moves.
@@ -108,42 +97,30 @@ struct Moving {
 ///
 /// # Durability
 /// Each object's chunks are in the one tier or in the other, with the same contents. One fence of the file, and one for each object.
-fn move_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<Moved, ObjectError> {
+fn move_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<bool, ObjectError> {
     let migration = shared.migration();
     let before = migration.moves();
     // The thread that has it waits for no lock of an object.
     let mut cursor = migration.lock();
     if migration.moves() != before {
         // Another thread has made room meanwhile.
-        return Ok(Moved::Some);
+        return Ok(true);
     }
     let file = shared.volume.file();
     let mut moving = Vec::new();
-    let mut is_contended = false;
     for (slot, owner) in victims(shared, &mut cursor) {
-        let control = match control_of(shared, &owner, holds) {
-            Found::Control(control) => control,
-            Found::Nothing => continue,
-            Found::Contended => {
-                is_contended = true;
-                continue;
-            }
-        };
+        let Some(control) = control_of(shared, &slot, &owner, holds) else { continue };
         let Some(to) = file.take() else { break };
         match copy(shared, &control, owner.index.into(), &slot, to) {
             Some((version, crc)) => {
                 moving.push(Moving { control, index: owner.index.into(), version, from: slot, to, crc });
             }
-            None => {
-                // It may have been changed meanwhile.
-                is_contended = true;
-                file.give_back(to);
-            }
+            None => file.give_back(to),
         }
     }
     // After a failed fence the slots are lost until the next open.
     if moving.is_empty() || file.fence().is_err() {
-        return Ok(Moved::Nothing { is_contended });
+        return Ok(false);
     }
     let mut by_object: BTreeMap<u64, Vec<Moving>> = BTreeMap::new();
     for chunk in moving {
@@ -155,16 +132,14 @@ fn move_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<Moved, Obj
         chunks.sort_unstable_by_key(|chunk| chunk.index);
         has_moved |= publish(shared, chunks, holds)?;
     }
-    if !has_moved {
-        return Ok(Moved::Nothing { is_contended: true });
+    if has_moved {
+        migration.note_move();
     }
-    migration.note_move();
-    Ok(Moved::Some)
+    Ok(has_moved)
 }
 
 /// The slots in use behind the cursor, with their owners: one batch.
 fn victims<P: Pmem>(shared: &Shared<P>, cursor: &mut u64) -> Vec<(Slot, Owner)> {
-    let volume = &shared.volume;
     let slabs = shared.slots.slabs();
     let start = slabs.partition_point(|slab| slab.offset + slab.shape.len_bytes() <= *cursor);
     let slots = |slab: &Arc<Slab>| {
@@ -172,47 +147,50 @@ fn victims<P: Pmem>(shared: &Shared<P>, cursor: &mut u64) -> Vec<(Slot, Owner)> 
         (0..slab.shape.slots).map(move |index| Slot { slab: Arc::clone(&slab), index })
     };
     let behind = slabs[start..].iter().flat_map(slots).filter(|slot| slot.offset() > *cursor);
-    let is_used = |slot: &Slot| slot.slab.used_in(volume, slot.word()).unwrap_or(0) & slot.bit() != 0;
-    let owned = |slot: Slot| {
-        let owner: Owner = volume.load(slot.owner_at());
-        owner.is_valid(volume.seed, slot.owner_at()).then_some((slot, owner))
-    };
+    let owned = |slot: Slot| owner_of(shared, &slot).map(|owner| (slot, owner));
     let all = behind.chain(slabs[..start].iter().flat_map(slots));
-    let victims: Vec<(Slot, Owner)> = all.filter(is_used).filter_map(owned).take(BATCH_CHUNKS).collect();
+    let victims: Vec<(Slot, Owner)> = all.filter_map(owned).take(BATCH_CHUNKS).collect();
     if let Some((last, _)) = victims.last() {
         *cursor = last.offset();
     }
     victims
 }
 
-/// The owner of a slot.
-enum Found {
-    Control(Arc<Control>),
-    /// There is none, or it cannot be verified.
-    Nothing,
-    /// Another thread has the lock of the names.
-    Contended,
+/// The owner of a slot that is in use, if it is valid.
+fn owner_of<P: Pmem>(shared: &Shared<P>, slot: &Slot) -> Option<Owner> {
+    let volume = &shared.volume;
+    let used = slot.slab.used_in(volume, slot.word())?;
+    let owner: Owner = volume.load(slot.owner_at());
+    (used & slot.bit() != 0 && owner.is_valid(volume.seed, slot.owner_at())).then_some(owner)
 }
 
-/// The control block of a slot's owner. An object without one is found under the lock of the names, which keeps it from being freed meanwhile.
-fn control_of<P: Pmem>(shared: &Shared<P>, owner: &Owner, holds: Holds<'_>) -> Found {
+/// The control block of a slot's owner. An object without one is found under the lock of the names, which keeps it from being freed meanwhile. It may have been freed
+/// before: then the slot is not in use any more, or has another owner.
+fn control_of<P: Pmem>(
+    shared: &Shared<P>,
+    slot: &Slot,
+    owner: &Owner,
+    holds: Holds<'_>,
+) -> Option<Arc<Control>> {
     if let Some(control) = shared.known(owner.number) {
-        return Found::Control(control);
+        return Some(control);
     }
     let _names = match holds {
         Holds::Names => None,
         Holds::Nothing | Holds::Object(_) => match shared.try_lock_names() {
             Ok(names) => Some(names),
             Err(TryLockError::Poisoned(names)) => Some(names.into_inner()),
-            Err(TryLockError::WouldBlock) => return Found::Contended,
+            Err(TryLockError::WouldBlock) => return None,
         },
     };
+    if owner_of(shared, slot).as_ref() != Some(owner) {
+        return None;
+    }
     let row = Row { object: owner.object.saturating_mul(PLACE_BYTES), number: owner.number, born: 0 };
-    let found = shared.find(&row).and_then(|object: ObjectRef| {
-        let len_bytes = object.len_bytes(&shared.volume)?;
-        Ok((object, len_bytes))
-    });
-    found.map_or(Found::Nothing, |(object, len_bytes)| Found::Control(shared.register(object, len_bytes)))
+    // What cannot be verified stays.
+    let object = shared.find(&row).ok()?;
+    let len_bytes = object.len_bytes(&shared.volume).ok()?;
+    Some(shared.register(object, len_bytes))
 }
 
 /// Copies a chunk to a slot of the file, if its entry names this slot. Returns the version of the object before, and the checksum.

@@ -124,6 +124,14 @@ impl Control {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The object has lost its name: no read and no change succeeds any more. Waits for a change in progress, which ends early if it waits for room.
+    pub(crate) fn delete(&self) {
+        self.life.store(Life::Deleted as u8, Ordering::Release);
+        let _guard = self.lock_to_read();
+        // Odd for good, so that reads without a lock fail from now on. After a change that has failed it is.
+        self.version.fetch_or(1, Ordering::Release);
+    }
+
     /// The version for a read that begins. `None` while contents change.
     #[inline]
     pub(crate) fn version(&self) -> Option<u64> {
@@ -202,11 +210,9 @@ impl Locked<'_> {
         Changing { control: self.control, version, is_over: false }
     }
 
-    /// The object loses its name: no read and no change succeeds any more.
-    pub(crate) fn delete(self) {
-        self.control.life.store(Life::Deleted as u8, Ordering::Release);
-        // For good: reads without a lock fail from now on.
-        self.control.version.fetch_add(1, Ordering::Release);
+    /// Checks that the object was not deleted meanwhile, by a thread that waits for this lock.
+    pub(crate) fn check(&self) -> Result<(), ObjectError> {
+        self.control.check()
     }
 }
 

@@ -123,6 +123,50 @@ fn loads_and_stores_go_on_while_chunks_move() {
     verify(&objects, 100..500);
 }
 
+/// Objects without handles are created, replaced, deleted and renamed by threads while chunks move.
+#[test]
+fn names_change_while_chunks_move() {
+    for round in 0..if crate::is_deep() { 100 } else { 10 } {
+        let pool: AnyPmem<'static> = any(Arc::new(Region::anonymous(1 << 20).unwrap()));
+        let file: AnyPmem<'static> = any(Arc::new(Region::anonymous(16 << 20).unwrap()));
+        let options = ObjectsOptions::new();
+        let objects = Objects::format_with_file(pool.clone(), file.clone(), &options).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..3_u8 {
+                let objects = &objects;
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(round * 3 + u64::from(thread));
+                    for _ in 0..600 {
+                        let (name, other) = (random.u32(..30).to_string(), random.u32(..30).to_string());
+                        let bytes = vec![thread + 1; random.usize(..250_000)];
+                        let done = match random.u32(..8) {
+                            0..=2 => objects.create(&name, Contents::Slice(&bytes)).map(drop),
+                            3 => objects.replace(&name, Contents::Slice(&bytes)).map(drop),
+                            4 | 5 => objects.delete(&name),
+                            6 => objects.rename(&name, &other),
+                            _ => objects.open::<u8>(&name).and_then(|object| {
+                                let mut found = vec![0; usize::try_from(object.len()).unwrap()];
+                                object.read(0, &mut found)?;
+                                assert!(found.iter().all(|byte| *byte == found[0] && *byte != 0));
+                                object.write(0, &found[..found.len().min(5_000)])
+                            }),
+                        };
+                        match done {
+                            Ok(())
+                            | Err(ObjectError::NotFound | ObjectError::Exists | ObjectError::Deleted) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(objects.check().unwrap().problems, [], "round {round}");
+        drop(objects);
+        let objects = Memory::attach_with_file(pool, file, &options).unwrap();
+        assert_eq!(objects.check().unwrap().problems, [], "round {round}, opened");
+    }
+}
+
 #[test]
 fn missing_foreign_and_corrupted_files_are_errors() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();

@@ -52,9 +52,19 @@ fn run(objects: &Objects, thread: u8) -> Result<(), ObjectError> {
 /// `PM_KILLS` sets the number of kills.
 #[test]
 fn reported_changes_survive_kills() {
-    let options = ObjectsOptions::new();
+    check("kill::reported_changes_survive_kills", 64 << 20, &ObjectsOptions::new());
+}
+
+/// The pool has room for a part, and the file for the rest.
+#[test]
+fn reported_changes_in_two_tiers_survive_kills() {
+    let options = ObjectsOptions::new().file_bytes(64 << 20);
+    check("kill::reported_changes_in_two_tiers_survive_kills", 3 << 20, &options);
+}
+
+fn check(test: &str, pool_bytes: u64, options: &ObjectsOptions) {
     if let Some(path) = std::env::var_os(FILE) {
-        let objects = Objects::open_pool(PathBuf::from(path), &options).unwrap();
+        let objects = Objects::open_pool(PathBuf::from(path), options).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
                 let objects = &objects;
@@ -66,7 +76,7 @@ fn reported_changes_survive_kills() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("pool.pmo");
     {
-        let objects = Objects::create_pool(&path, 64 << 20, &options).unwrap();
+        let objects = Objects::create_pool(&path, pool_bytes, options).unwrap();
         for thread in 0..THREADS {
             objects.create(&name(thread, "count"), Contents::Value(&0_u64)).unwrap();
             objects.create(&name(thread, "words"), Contents::Slice(&[0_u64; 10_000])).unwrap();
@@ -77,11 +87,11 @@ fn reported_changes_survive_kills() {
     for kill in 0..kills {
         let time = Duration::from_millis(random.u64(20..150));
         let variables = [(FILE, path.as_os_str())];
-        for report in run_and_kill("kill::reported_changes_survive_kills", &variables, time) {
+        for report in run_and_kill(test, &variables, time) {
             // All else is the message of a panic.
             *reported.get_mut(usize::from(report)).expect("a thread") += 1;
         }
-        let objects = Objects::open_pool(&path, &options).unwrap();
+        let objects = Objects::open_pool(&path, options).unwrap();
         let report = objects.check().unwrap();
         assert_eq!(report.problems, [], "kill {kill}");
         for (thread, reported) in (0..).zip(&mut reported) {
@@ -108,5 +118,8 @@ fn reported_changes_survive_kills() {
             }
         }
     }
+    let objects = Objects::open_pool(&path, options).unwrap();
+    let in_file = objects.check().unwrap().chunks_in_file;
+    assert_eq!(in_file > 0, pool_bytes < 64 << 20, "{in_file} chunks in the file");
     assert!(reported.iter().all(|count| *count > 50), "the threads have made {reported:?} changes");
 }
