@@ -74,7 +74,7 @@ impl Objects<Region> {
     /// When the path exists, but for a file that an interrupted call has left, when the options are impossible, or when a system call fails.
     ///
     /// # Durability
-    /// Durable when this returns. A crash before that leaves no file, or one that this call takes over when it is repeated.
+    /// Durable when this returns. A crash before that leaves no file, one that this call takes over when it is repeated, or a pool without objects.
     pub fn create_pool(
         path: impl AsRef<Path>,
         pool_bytes: u64,

@@ -22,6 +22,7 @@ const BATCHES: usize = 8;
 /// one of them may wait for a lock of this thread, or room that they have taken and not filled yet.
 const WAIT: Duration = Duration::from_micros(100);
 const WAITS: u32 = 300;
+const WAITS_WITHOUT_FILE: u32 = 10;
 
 /// The locks that the thread has which needs room. It takes no others, but tries to.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +56,7 @@ pub(crate) fn with_room<P: Pmem, R>(
                 }
                 if move_some_down(shared, holds)? {
                     waits = 0;
-                } else if shared.volume.file.is_some() && waits < WAITS {
+                } else if waits < if shared.volume.file.is_some() { WAITS } else { WAITS_WITHOUT_FILE } {
                     waits += 1;
                     std::thread::sleep(WAIT);
                 } else {
@@ -108,14 +109,25 @@ fn move_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<bool, Obje
     }
     let file = shared.volume.file();
     let mut moving = Vec::new();
-    for (slot, owner) in victims(shared, &mut cursor) {
+    let start = *cursor;
+    for slot in slots_from(shared, start) {
+        *cursor = slot.offset();
+        let Some(owner) = owner_of(shared, &slot) else { continue };
         let Some(control) = control_of(shared, &slot, &owner, holds) else { continue };
         let Some(to) = file.take() else { break };
         match copy(shared, &control, owner.index.into(), &slot, to) {
-            Some((version, crc)) => {
+            Ok(Some((version, crc))) => {
                 moving.push(Moving { control, index: owner.index.into(), version, from: slot, to, crc });
             }
-            None => file.give_back(to),
+            Ok(None) => file.give_back(to),
+            // The file cannot be written.
+            Err(_) => {
+                file.give_back(to);
+                break;
+            }
+        }
+        if moving.len() == BATCH_CHUNKS {
+            break;
         }
     }
     // After a failed fence the slots are lost until the next open.
@@ -126,34 +138,34 @@ fn move_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<bool, Obje
     for chunk in moving {
         by_object.entry(chunk.control.object.number).or_default().push(chunk);
     }
-    let mut has_moved = false;
+    let (mut has_moved, mut failed) = (false, None);
     for chunks in by_object.values_mut() {
+        if failed.is_some() {
+            chunks.iter().for_each(|chunk| file.give_back(chunk.to));
+            continue;
+        }
         // In their order, so that those of one leaf are adjacent.
         chunks.sort_unstable_by_key(|chunk| chunk.index);
-        has_moved |= publish(shared, chunks, holds)?;
+        match publish(shared, chunks, holds) {
+            Ok(moved) => has_moved |= moved,
+            Err(error) => failed = Some(error),
+        }
     }
     if has_moved {
         migration.note_move();
     }
-    Ok(has_moved)
+    failed.map_or(Ok(has_moved), Err)
 }
 
-/// The slots in use behind the cursor, with their owners: one batch.
-fn victims<P: Pmem>(shared: &Shared<P>, cursor: &mut u64) -> Vec<(Slot, Owner)> {
+/// All slots, from the one behind the cursor on, and around.
+fn slots_from<P: Pmem>(shared: &Shared<P>, cursor: u64) -> impl Iterator<Item = Slot> {
     let slabs = shared.slots.slabs();
-    let start = slabs.partition_point(|slab| slab.offset + slab.shape.len_bytes() <= *cursor);
-    let slots = |slab: &Arc<Slab>| {
-        let slab = Arc::clone(slab);
-        (0..slab.shape.slots).map(move |index| Slot { slab: Arc::clone(&slab), index })
-    };
-    let behind = slabs[start..].iter().flat_map(slots).filter(|slot| slot.offset() > *cursor);
-    let owned = |slot: Slot| owner_of(shared, &slot).map(|owner| (slot, owner));
-    let all = behind.chain(slabs[..start].iter().flat_map(slots));
-    let victims: Vec<(Slot, Owner)> = all.filter_map(owned).take(BATCH_CHUNKS).collect();
-    if let Some((last, _)) = victims.last() {
-        *cursor = last.offset();
-    }
-    victims
+    let start = slabs.partition_point(|slab| slab.offset + slab.shape.len_bytes() <= cursor);
+    let slots =
+        |slab: Arc<Slab>| (0..slab.shape.slots).map(move |index| Slot { slab: Arc::clone(&slab), index });
+    let (first, last) = (slabs[start..].to_vec(), slabs[..slabs.len().min(start + 1)].to_vec());
+    let behind = first.into_iter().flat_map(slots).filter(move |slot| slot.offset() > cursor);
+    behind.chain(last.into_iter().flat_map(slots).filter(move |slot| slot.offset() <= cursor))
 }
 
 /// The owner of a slot that is in use, if it is valid.
@@ -193,21 +205,23 @@ fn control_of<P: Pmem>(
     Some(shared.register(object, len_bytes))
 }
 
-/// Copies a chunk to a slot of the file, if its entry names this slot. Returns the version of the object before, and the checksum.
+/// Copies a chunk to a slot of the file, if its entry names this slot. Returns the version of the object before, and the checksum. An error says that the file
+/// cannot be written.
 fn copy<P: Pmem>(
     shared: &Shared<P>,
     control: &Control,
     index: u64,
     from: &Slot,
     to: u64,
-) -> Option<(u64, u32)> {
-    let version = control.version()?;
-    (index < control.chunks()).then_some(())?;
-    let Ok(Home::Slot(home)) = load::home(shared, control, index) else { return None };
-    (home.offset() == from.offset()).then_some(())?;
-    let contents = load::whole_chunk(shared, control, index).ok()?;
-    let crc = shared.volume.file().store(to, &contents).ok()?;
-    control.is_still(version).then_some((version, crc))
+) -> Result<Option<(u64, u32)>, ObjectError> {
+    let Some(version) = control.version() else { return Ok(None) };
+    let is_home = |home: Home| matches!(home, Home::Slot(slot) if slot.offset() == from.offset());
+    if index >= control.chunks() || !load::home(shared, control, index).is_ok_and(is_home) {
+        return Ok(None);
+    }
+    let Ok(contents) = load::whole_chunk(shared, control, index) else { return Ok(None) };
+    let crc = shared.volume.file().store(to, &contents)?;
+    Ok(control.is_still(version).then_some((version, crc)))
 }
 
 /// Makes the entries of chunks of one object name their slots in the file, if the object has not changed since they were copied.

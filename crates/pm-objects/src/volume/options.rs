@@ -2,7 +2,7 @@
 
 use super::slabs::{Shape, class_of};
 use crate::error::OpenError;
-use crate::format::{FILE_HEADER_BYTES, PLACE_BYTES, SLOT_BYTES};
+use crate::format::{FILE_HEADER_BYTES, PLACE_BYTES, SLOT_BYTES, WORD_SLOTS};
 use pm_alloc::HeapOptions;
 use pm_btree::StoreOptions;
 use pm_core::RegionOptions;
@@ -127,6 +127,12 @@ impl ObjectsOptions {
         let slab = self.slab_length(pool_bytes);
         if self.file_bytes.is_some_and(|bytes| bytes < 2 * FILE_HEADER_BYTES + chunk) {
             return Err(OpenError::Layout { reason: "a file has room for its headers and a chunk" });
+        }
+        let map_bytes = |bytes: u64| bytes / chunk / WORD_SLOTS * 8;
+        if self.file_bytes.is_some_and(|bytes| map_bytes(bytes) > pool_bytes / 8) {
+            return Err(OpenError::Layout {
+                reason: "the map of the file's slots has at most an eighth of the pool",
+            });
         }
         match slab <= 1 << 20 && Shape::of(class_of(chunk), slab).slots > 0 {
             true => Ok(()),

@@ -31,6 +31,8 @@ pub(crate) struct Slots {
     /// its transaction has returned.
     stripes: [Mutex<()>; STRIPES],
     directory: Mutex<Tail>,
+    /// Of the thread that has slots or slabs in its hands, which are not free yet, and no longer in use.
+    releasing: Mutex<()>,
 }
 
 /// The slots of one length.
@@ -112,6 +114,7 @@ impl Slots {
             classes: classes.map(Mutex::new),
             stripes: core::array::from_fn(|_| Mutex::new(())),
             directory: Mutex::new(tail),
+            releasing: Mutex::new(()),
         })
     }
 
@@ -164,21 +167,41 @@ impl Slots {
     /// Takes a slot of a class, out of a new slab if need be. A checkpoint is worth its fences for some slots only, so that few of them wait for a new slab.
     fn take<P: Pmem>(&self, volume: &Volume<P>, roots: &Roots, class: usize) -> Result<Slot, ObjectError> {
         let enough = (Shape::of(class, volume.slab_bytes).slots / 2).clamp(1, QUARANTINE_SLOTS) as usize;
+        if let Some(slot) = self.take_known(volume, class) {
+            return Ok(slot);
+        }
+        if lock(&self.classes[class]).quarantine.len() < enough
+            && let Some(slot) = self.take_new(volume, roots, class)?
+        {
+            return Ok(slot);
+        }
+        // Waits for a thread that has slots or slabs in its hands, to make them free.
+        let _releasing = lock(&self.releasing);
+        if let Some(slot) = self.take_known(volume, class) {
+            return Ok(slot);
+        }
+        self.end_quarantine(volume, class)?;
+        match self.take_known(volume, class) {
+            Some(slot) => Ok(slot),
+            None => self.take_new(volume, roots, class)?.ok_or(ObjectError::Full),
+        }
+    }
+
+    /// Takes a slot out of a new slab, if there is room for one.
+    fn take_new<P: Pmem>(
+        &self,
+        volume: &Volume<P>,
+        roots: &Roots,
+        class: usize,
+    ) -> Result<Option<Slot>, ObjectError> {
         loop {
+            match self.add_slab(volume, roots, class) {
+                Err(ObjectError::Full) => return Ok(None),
+                added => added?,
+            }
+            // Other threads may have taken all of its slots.
             if let Some(slot) = self.take_known(volume, class) {
-                return Ok(slot);
-            }
-            if lock(&self.classes[class]).quarantine.len() < enough {
-                match self.add_slab(volume, roots, class) {
-                    Err(ObjectError::Full) => {}
-                    added => {
-                        added?;
-                        continue;
-                    }
-                }
-            }
-            if !self.end_quarantine(volume, class)? {
-                return Err(ObjectError::Full);
+                return Ok(Some(slot));
             }
         }
     }
@@ -194,15 +217,14 @@ impl Slots {
         None
     }
 
-    /// Makes the slots of a class free that have waited for a checkpoint. Returns whether there were any.
-    fn end_quarantine<P: Pmem>(&self, volume: &Volume<P>, class: usize) -> Result<bool, ObjectError> {
+    /// Makes the slots of a class free that have waited for a checkpoint. The caller has the lock of releasing.
+    fn end_quarantine<P: Pmem>(&self, volume: &Volume<P>, class: usize) -> Result<(), ObjectError> {
         let waiting = core::mem::take(&mut lock(&self.classes[class]).quarantine);
-        if waiting.is_empty() {
-            return Ok(false);
+        if !waiting.is_empty() {
+            volume.heap().checkpoint()?;
+            self.give_back(volume, class, &waiting);
         }
-        volume.heap().checkpoint()?;
-        self.give_back(volume, class, &waiting);
-        Ok(true)
+        Ok(())
     }
 
     /// Makes slots of a class free at once.
@@ -275,6 +297,7 @@ impl Slots {
     /// # Durability
     /// Each is in the list, or its block is free. One fence each.
     pub(crate) fn reclaim<P: Pmem>(&self, volume: &Volume<P>) -> Result<bool, ObjectError> {
+        let _releasing = lock(&self.releasing);
         for class in 0..self.classes.len() {
             self.end_quarantine(volume, class)?;
         }

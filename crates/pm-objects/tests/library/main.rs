@@ -7,11 +7,15 @@ mod crash;
 mod failed_fences;
 mod file;
 mod format_golden;
+mod full_pools;
 mod handles;
 mod kill;
 mod model;
+mod moves;
 mod prices;
 mod room;
+mod stale_handles;
+mod threads;
 
 /// Whether everything is tried, and not only what takes seconds: `PM_TEST_DEPTH=deep`.
 fn is_deep() -> bool {
