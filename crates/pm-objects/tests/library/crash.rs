@@ -3,7 +3,7 @@
 use pm_alloc::HeapOptions;
 use pm_btree::StoreOptions;
 use pm_core::{PoolOptions, Uuid};
-use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
+use pm_crashsim::{Crash, Explorer, Model, Oracle, Run, Sequences, SimPmem, Subject};
 use pm_objects::{CheckReport, Contents, ObjectError, Objects, ObjectsOptions, OpenError, Problem};
 use pm_testkit::{AnyPmem, Half, any, seeds};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 const REGION_BYTES: u64 = 256 << 10;
 
 /// The length of a pool that a few chunks fill.
-const FULL_BYTES: u64 = 128 << 10;
+const FULL_BYTES: u64 = 96 << 10;
 
 /// A call on an object with bytes as elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,10 +349,38 @@ fn full_for(op: &Op) -> Small {
         let before = in_file();
         apply(pool.objects(), op).is_ok() && in_file() > before
     };
-    // The lengths of the pool and of the object.
-    let pools = (20..32).flat_map(|pages| (1..120).map(move |chunks| (pages * 4096, 64 * 2 * chunks)));
+    // The length of the object is what makes it full.
+    let pools = (20..120).map(|chunks| (FULL_BYTES, 64 * 2 * chunks));
     let small = |(pool_bytes, len)| Small { len, pool_bytes };
     pools.map(small).find(moves_in).expect("a pool that is full")
+}
+
+/// A pool with a file is created, and the power fails: there is no pool, or one that opens with its file, and works.
+#[test]
+fn creation_is_atomic() {
+    let subject = Small { len: 0, pool_bytes: FULL_BYTES };
+    let operation = |run: &Run<()>| {
+        let (pool, file) = subject.media(run.pmem());
+        let objects = Objects::format_with_file(pool, file.unwrap(), &options()).unwrap();
+        run.ack(());
+        objects.create("a", Contents::Slice(&[7_u8; 200])).unwrap();
+    };
+    let check = |crash: &Crash<()>| {
+        let (pool, file) = subject.media(crash.pmem());
+        let objects = match Objects::attach_with_file(pool, file.unwrap(), &options()) {
+            // There is no heap yet, no store in it, or none of these objects.
+            Err(OpenError::Store(_) | OpenError::NoObjects) if crash.acked().is_empty() => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+            Ok(objects) => objects,
+        };
+        objects.create("b", Contents::Slice(&[1_u8; 64 * 20])).map_err(|error| error.to_string())?;
+        let problems = objects.check().map_err(|error| error.to_string())?.problems;
+        if problems.is_empty() { Ok(()) } else { Err(format!("{problems:?}")) }
+    };
+    for model in [Model::Px86Line, Model::Page] {
+        let explorer = Explorer::new(model).crashes(1).choices_per_point(choices());
+        explorer.check(&SimPmem::new(REGION_BYTES).to_image(), operation, check);
+    }
 }
 
 /// Random calls, as many sequences as `PM_CRASH_SEQUENCES` says.
