@@ -6,7 +6,8 @@ use super::object::Object;
 use crate::error::{ObjectError, OpenError};
 use crate::format::RootHeader;
 use crate::maintenance::check::{self, CheckReport};
-use crate::ops::{create, names, recover};
+use crate::ops::create::{self, Existing};
+use crate::ops::{names, recover};
 use crate::session::shared::{Shared, check_name};
 use crate::volume::Volume;
 use crate::volume::file::FileTier;
@@ -248,7 +249,7 @@ impl<P: Pmem> Objects<P> {
         contents: Contents<'_, T>,
     ) -> Result<Object<T, P>, ObjectError> {
         let element = ElementType::of::<T>()?;
-        let control = create::create(&self.shared, name, element, contents.into_source()?, false)?;
+        let control = create::create(&self.shared, name, element, contents.into_source()?, Existing::Refuse)?;
         Ok(Object::new(&self.shared, control))
     }
 
@@ -267,7 +268,8 @@ impl<P: Pmem> Objects<P> {
         contents: Contents<'_, T>,
     ) -> Result<Object<T, P>, ObjectError> {
         let element = ElementType::of::<T>()?;
-        let control = create::create(&self.shared, name, element, contents.into_source()?, true)?;
+        let control =
+            create::create(&self.shared, name, element, contents.into_source()?, Existing::Replace)?;
         Ok(Object::new(&self.shared, control))
     }
 
@@ -301,13 +303,14 @@ impl<P: Pmem> Objects<P> {
         contents: Contents<'_, T>,
     ) -> Result<Object<T, P>, ObjectError> {
         match self.open(name) {
-            Err(ObjectError::NotFound) => match self.create(name, contents) {
-                // Another thread was faster.
-                Err(ObjectError::Exists) => self.open(name),
-                created => created,
-            },
-            opened => opened,
+            Err(ObjectError::NotFound) => {}
+            opened => return opened,
         }
+        let element = ElementType::of::<T>()?;
+        // Another thread may create one meanwhile.
+        let control = create::create(&self.shared, name, element, contents.into_source()?, Existing::Return)?;
+        Shared::<P>::check_type(&control, element)?;
+        Ok(Object::new(&self.shared, control))
     }
 
     /// Deletes the object with this name. Its handles then return [`ObjectError::Deleted`].

@@ -51,7 +51,18 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Creates an object with this name. If there is one, it is replaced, or the call fails.
+/// What happens to the object that has the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existing {
+    /// The call fails.
+    Refuse,
+    /// It is replaced.
+    Replace,
+    /// It is returned, whatever its type is, and no object is created.
+    Return,
+}
+
+/// Creates an object with this name.
 ///
 /// # Durability
 /// Durable when this returns, with the insertion of the name. A crash before that leaves no new object, and the old one. Three fences for up to 32
@@ -61,7 +72,7 @@ pub(crate) fn create<P: Pmem>(
     name: &str,
     element: ElementType,
     mut source: Source<'_>,
-    replaces: bool,
+    existing: Existing,
 ) -> Result<Arc<Control>, ObjectError> {
     check_name(name)?;
     let len_bytes = source.len_bytes();
@@ -74,8 +85,8 @@ pub(crate) fn create<P: Pmem>(
     let new = New { shared, number: shared.next_number(), element, len_bytes };
     match len_bytes.div_ceil(element.chunk_bytes(shared.volume.chunk_bytes)) {
         // No lock is held while the contents are read.
-        0..=BATCH_CHUNKS => new.at_once(name, &source.next(len_bytes)?, replaces),
-        _ => new.in_steps(name, &mut source, replaces),
+        0..=BATCH_CHUNKS => new.at_once(name, &source.next(len_bytes)?, existing),
+        _ => new.in_steps(name, &mut source, existing),
     }
 }
 
@@ -89,9 +100,9 @@ struct New<'s, P: Pmem> {
 
 impl<P: Pmem> New<'_, P> {
     /// Makes the object in one transaction.
-    fn at_once(&self, name: &str, bytes: &[u8], replaces: bool) -> Result<Arc<Control>, ObjectError> {
+    fn at_once(&self, name: &str, bytes: &[u8], existing: Existing) -> Result<Arc<Control>, ObjectError> {
         let mut state = recover::lock_names(self.shared)?;
-        let old = self.replaced(name, replaces)?;
+        let old = self.replaced(name, existing)?;
         let object =
             room::with_room(self.shared, Holds::Names, || self.publish_all(name, bytes, old.as_ref()))?;
         (state.has_intent, state.is_unfinished) = (true, true);
@@ -109,10 +120,18 @@ impl<P: Pmem> New<'_, P> {
         room::with_room(self.shared, Holds::Names, || Ok(names.insert(name, Row::of(object)).map(drop)?))
     }
 
-    /// The object that has the name. An error if it must not be replaced.
-    fn replaced(&self, name: &str, replaces: bool) -> Result<Option<ObjectRef>, ObjectError> {
+    /// The object that has the name, if it is what the call returns. The caller has the lock of the names.
+    fn returned(&self, name: &str, existing: Existing) -> Result<Option<Arc<Control>>, ObjectError> {
         match self.shared.row(name)? {
-            Some(_) if !replaces => Err(ObjectError::Exists),
+            Some(row) if existing == Existing::Return => self.shared.register_row(&row).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The object that has the name. An error if it must not be replaced.
+    fn replaced(&self, name: &str, existing: Existing) -> Result<Option<ObjectRef>, ObjectError> {
+        match self.shared.row(name)? {
+            Some(_) if existing == Existing::Refuse => Err(ObjectError::Exists),
             // One that is corrupted loses its name, and keeps its blocks.
             Some(row) => Ok(self.shared.find(&row).ok()),
             None => Ok(None),
@@ -166,23 +185,23 @@ impl<P: Pmem> New<'_, P> {
         &self,
         name: &str,
         source: &mut Source<'_>,
-        replaces: bool,
+        existing: Existing,
     ) -> Result<Arc<Control>, ObjectError> {
-        let object = self.begin(name, replaces)?;
+        let object = self.begin(name, existing)?;
         let incomplete = Incomplete { shared: self.shared, number: self.number };
-        let completed = self.fill_all(&object, source).and_then(|()| self.complete(name, object, replaces));
+        let completed = self.fill_all(&object, source).and_then(|()| self.complete(name, object, existing));
         core::mem::forget(incomplete);
-        if completed.is_err() {
+        if !completed.as_ref().is_ok_and(|control| control.object.number == self.number) {
             remove_incomplete(self.shared, self.number)?;
         }
         completed
     }
 
     /// Makes the object with holes in place of its contents, and gives it the name of an incomplete one.
-    fn begin(&self, name: &str, replaces: bool) -> Result<ObjectRef, ObjectError> {
+    fn begin(&self, name: &str, existing: Existing) -> Result<ObjectRef, ObjectError> {
         let shared = self.shared;
         let mut state = recover::lock_names(shared)?;
-        self.replaced(name, replaces)?;
+        self.replaced(name, existing)?;
         let object = room::with_room(shared, Holds::Names, || {
             shared.volume.transaction(|change| {
                 let object = ObjectRef::alloc(change, self.number, self.element)?;
@@ -237,10 +256,18 @@ impl<P: Pmem> New<'_, P> {
     }
 
     /// Gives the object its name. It is registered under the lock of the names, because it can be deleted from then on.
-    fn complete(&self, name: &str, object: ObjectRef, replaces: bool) -> Result<Arc<Control>, ObjectError> {
+    fn complete(
+        &self,
+        name: &str,
+        object: ObjectRef,
+        existing: Existing,
+    ) -> Result<Arc<Control>, ObjectError> {
         let shared = self.shared;
         let mut state = recover::lock_names(shared)?;
-        let old = self.replaced(name, replaces)?;
+        if let Some(found) = self.returned(name, existing)? {
+            return Ok(found);
+        }
+        let old = self.replaced(name, existing)?;
         let pending = Pending::Set {
             name: name.to_owned(),
             new: Some(object.offset),

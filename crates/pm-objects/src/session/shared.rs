@@ -249,15 +249,26 @@ impl<P: Pmem> Shared<P> {
                 self.check_not_nested()?;
                 let _names = self.names_lock.lock().unwrap_or_else(PoisonError::into_inner);
                 let row = self.row(name)?.ok_or(ObjectError::NotFound)?;
-                let object = self.find(&row)?;
-                let len_bytes = object.len_bytes(&self.volume)?;
-                self.register(object, len_bytes)
+                self.register_row(&row)?
             }
         };
+        wanted.map_or(Ok(()), |wanted| Self::check_type(&control, wanted))?;
+        Ok(control)
+    }
+
+    /// The control block of the object of a row. The caller has the lock of the names.
+    pub(crate) fn register_row(&self, row: &Row) -> Result<Arc<Control>, ObjectError> {
+        let object = self.find(row)?;
+        let len_bytes = object.len_bytes(&self.volume)?;
+        Ok(self.register(object, len_bytes))
+    }
+
+    /// Checks that an object has elements of this type.
+    pub(crate) fn check_type(control: &Control, wanted: ElementType) -> Result<(), ObjectError> {
         let stored = control.object.element;
-        match wanted.filter(|wanted| *wanted != stored) {
-            None => Ok(control),
-            Some(wanted) => Err(ObjectError::Type {
+        match wanted == stored {
+            true => Ok(()),
+            false => Err(ObjectError::Type {
                 stored: stored.layout,
                 stored_bytes: stored.bytes,
                 wanted: wanted.layout,
