@@ -64,8 +64,9 @@ impl<P: Pmem> FileTier<P> {
         for copy in [0, FILE_HEADER_BYTES] {
             pmem.try_store_nt(copy, bytes_of(&header)).map_err(|_| ObjectError::Tier)?;
         }
-        pmem.fence().map_err(ObjectError::from)?;
-        Ok(Self::new(Some(pmem), root))
+        let file = Self::new(Some(pmem), root);
+        file.fence()?;
+        Ok(file)
     }
 
     /// The number of slots in a file.
