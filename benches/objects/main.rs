@@ -99,7 +99,8 @@ fn ours(directory: &Path, count: u64) -> Result<Rates> {
     // Places are found at the first load.
     handles.iter().try_for_each(load)?;
     let hot = rate(4 * count, |_| load(black_box(&handles[0])))?;
-    let at_random = rate(count, |number| load(&handles[random(number, count) as usize]))?;
+    let at_random =
+        rate(count, |number| load(&handles[usize::try_from(random(number, count)).into_diagnostic()?]))?;
     drop(handles);
     let opened = rate(count, |number| {
         black_box(objects.open::<u64>(&name(random(number, count))).into_diagnostic()?.len());
